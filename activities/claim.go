@@ -1,6 +1,8 @@
 package activities
 
 import (
+	"time"
+
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
@@ -10,9 +12,9 @@ type ClaimRequest struct {
 	lifecycle.OperationInput
 	WorkflowID string `json:"workflow_id"`
 	RunID      string `json:"run_id"`
-	// Document is the status document of the claimed operation without op_seq and
-	// node state, which the claim determines. It is stored with the operation, as
-	// in Advance.
+	// Document is the status document of the claimed operation without op_seq, node
+	// state and phases, which the claim determines. It is stored with the operation,
+	// as in Advance, in its first phase.
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 }
 
@@ -25,13 +27,16 @@ type Claim struct {
 	// Prior is the node's state at the start, which a cancel restores.
 	Prior lifecycle.NodeState `json:"prior"`
 	// State is the node's state after the claim.
-	State       lifecycle.NodeState `json:"state"`
-	Host        string              `json:"host"`
-	SKU         inventory.SKU       `json:"sku"`
-	GPUsTotal   int                 `json:"gpus_total"`
-	Provider    string              `json:"provider"`
-	Incarnation int64               `json:"incarnation"`
-	Cordoned    bool                `json:"cordoned"`
+	State     lifecycle.NodeState `json:"state"`
+	Host      string              `json:"host"`
+	SKU       inventory.SKU       `json:"sku"`
+	GPUsTotal int                 `json:"gpus_total"`
+	// StartedAt is when the operation and its first phase started, by the database's
+	// clock.
+	StartedAt   time.Time `json:"started_at"`
+	Provider    string    `json:"provider"`
+	Incarnation int64     `json:"incarnation"`
+	Cordoned    bool      `json:"cordoned"`
 }
 
 // Fence identifies the operation that holds a node. Every write of an operation

@@ -78,39 +78,66 @@ type TaskRow struct {
 
 // Task has the activities that run tasks on a node.
 type Task struct {
-	Tasks  Tasks
-	Signer Signer
+	Records Records
+	Tasks   Tasks
+	Signer  Signer
 	// Sets supplies the oldest verifier set that can verify a task. nil accepts any.
 	Sets Sets
 	// Env is the environment's name, part of every identity and envelope.
 	Env string
 }
 
-// RunNodeTask enqueues a task for the node and leaves the activity open. The
-// relay completes it by id when the result is stored (task.Result), so that the
-// task holds no worker slot. A second run, for example after a heartbeat timeout,
-// finds the same row: it returns a stored result, fails
-// with task.ReasonLost for a lost task, and otherwise keeps waiting.
+// EnqueueInput is the input of EnqueueNodeTask.
+type EnqueueInput struct {
+	Fence Fence `json:"fence"`
+	// Progress is recorded first, if it is set. If the database cannot record it now
+	// and nothing but the operation's status changes, the next write repeats it.
+	Progress *Advance `json:"progress,omitempty"`
+	Task     TaskSpec `json:"task"`
+}
+
+// EnqueueNodeTask signs and stores a task for RunNodeTask, which waits for its
+// result. It is short, so that a worker that ends meanwhile is noticed after the
+// timeout of a workflow task, not after the heartbeat timeout of RunNodeTask. A
+// second run finds the stored task.
+func (t *Task) EnqueueNodeTask(ctx context.Context, in EnqueueInput) error {
+	if p := in.Progress; p != nil {
+		err := t.Records.Advance(ctx, in.Fence, activity.GetInfo(ctx).WorkflowExecution.RunID, *p)
+		if err != nil && (!schema.KindOf(err).Info().Retry || p.Instance != "" || p.Facts != nil) {
+			return Fail(err)
+		}
+	}
+	_, err := t.find(ctx, in.Task)
+	return Fail(err)
+}
+
+// RunNodeTask waits for the result of a task of the node, which EnqueueNodeTask
+// stored, and leaves the activity open. The relay completes it by id when the result
+// is stored (task.Result), so that the task holds no worker slot. Each run, even
+// one after a heartbeat timeout, finds the same row: it returns a stored result, fails
+// with lifecycle.ReasonTaskLost for a lost task, and otherwise keeps waiting.
 //
 // The activity's ID must be the spec's Step; the stored owner has the same.
 func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Result, error) {
-	info := activity.GetInfo(ctx)
-	owner := task.Owner{
-		WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID, ActivityID: info.ActivityID,
-	}
-	row, err := t.Tasks.Prepare(ctx, spec, owner)
-	if err != nil {
+	row, err := t.find(ctx, spec)
+	switch {
+	case err != nil:
 		return task.Result{}, Fail(err)
-	}
-	if row.Result != nil {
+	case row.Result != nil:
 		return stored(*row.Result)
 	}
-	if !row.Stored {
-		if err := t.enqueue(ctx, spec, owner, row); err != nil {
-			return task.Result{}, Fail(err)
-		}
-	}
 	return task.Result{}, activity.ErrResultPending
+}
+
+// find returns the task of the spec's step. It enqueues the task if there is none.
+func (t *Task) find(ctx context.Context, spec TaskSpec) (TaskRow, error) {
+	run := activity.GetInfo(ctx).WorkflowExecution
+	owner := task.Owner{WorkflowID: run.ID, RunID: run.RunID, ActivityID: spec.Step}
+	row, err := t.Tasks.Prepare(ctx, spec, owner)
+	if err != nil || row.Stored {
+		return row, err
+	}
+	return row, t.enqueue(ctx, spec, owner, row)
 }
 
 // stored returns the result of a finished task in the same form as the relay's

@@ -85,10 +85,10 @@ func TestSecondRunFindsItsRow(t *testing.T) {
 		"pending again":        {status: task.Pending},
 		"running":              {status: task.Running},
 		"succeeded":            {status: task.Succeeded, result: &done},
-		"failed for good":      {task.Failed, &refused, schema.KindServiceUnavailable, ""},
+		"failed permanently":   {task.Failed, &refused, schema.KindServiceUnavailable, ""},
 		"failed by its own":    {task.Failed, &invented, schema.KindTaskFailed, ""},
-		"canceled":             {task.Canceled, &canceled, schema.KindTaskFailed, task.ReasonCanceled},
-		"lost":                 {task.Lost, &gone, schema.KindTaskFailed, task.ReasonLost},
+		"canceled":             {task.Canceled, &canceled, schema.KindTaskFailed, lifecycle.ReasonTaskCanceled},
+		"lost":                 {task.Lost, &gone, schema.KindTaskFailed, lifecycle.ReasonTaskLost},
 		"succeeded after lost": {status: task.Succeeded, result: &done},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestFirstRunSignsAndStores(t *testing.T) {
 	_, err = run(t, q, activities.TaskSpec{})
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
-	require.False(t, app.NonRetryable(), "the next try plans anew")
+	require.False(t, app.NonRetryable(), "the next try plans again")
 }
 
 // batches is a reclaimer with three batches; fail is the call that fails.
@@ -209,4 +209,57 @@ func TestReclaimContinuesAfterLastBatch(t *testing.T) {
 	require.Len(t, h.asked, 4)
 	require.Equal(t, 3, summary.Counts[activities.ReclaimRequeued])
 	require.Equal(t, 4, observed, "a decision is counted where it is made")
+}
+
+// progress is a database that takes an operation's progress, or fails.
+type progress struct {
+	activities.Records
+	advanced int
+	fail     error
+}
+
+func (p *progress) Advance(context.Context, activities.Fence, string, activities.Advance) error {
+	p.advanced++
+	return p.fail
+}
+
+// TestEnqueueRecordsProgress: progress is recorded before its task is enqueued. What
+// the next write repeats does not stop the task.
+func TestEnqueueRecordsProgress(t *testing.T) {
+	t.Parallel()
+	unavailable := schema.NewError(schema.KindServiceUnavailable, "the database is slow")
+	status := activities.Advance{Phase: "drain", Step: 2}
+	change := activities.Advance{Phase: "facts", Step: 2, Instance: lifecycle.InstanceBootstrapping}
+	for name, tc := range map[string]struct {
+		advance  *activities.Advance
+		fail     error
+		advanced int
+		kind     schema.Kind
+	}{
+		"no progress":               {nil, nil, 0, ""},
+		"progress":                  {&status, nil, 1, ""},
+		"a status that can wait":    {&status, unavailable, 1, ""},
+		"a change of the node":      {&change, unavailable, 1, schema.KindServiceUnavailable},
+		"an operation without node": {&status, schema.NewError(schema.KindFenced, "op_seq 8 holds the node"), 1, schema.KindFenced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var suite testsuite.WorkflowTestSuite
+			env := suite.NewTestActivityEnvironment()
+			q, p := fresh(), &progress{fail: tc.fail}
+			a := &activities.Task{Records: p, Tasks: q, Signer: q, Sets: q, Env: "test"}
+			env.RegisterActivity(a)
+			for range 2 { // the second run finds the task
+				_, err := env.ExecuteActivity(a.EnqueueNodeTask, activities.EnqueueInput{Progress: tc.advance, Task: activities.TaskSpec{Step: "s"}})
+				if tc.kind == "" {
+					require.NoError(t, err)
+					require.Len(t, q.enqueued, 1)
+					continue
+				}
+				require.Equal(t, tc.kind, activities.Typed(err).Kind)
+				require.Empty(t, q.enqueued)
+			}
+			require.Equal(t, 2*tc.advanced, p.advanced)
+		})
+	}
 }

@@ -16,7 +16,7 @@ type Reclaimer interface {
 	// delivered. It decides each task in a transaction of its own and writes an
 	// audit row. Read and idempotent tasks are requeued and the node's poll is
 	// woken. Destructive tasks become lost, and their activity is completed as
-	// failed with reason task.ReasonLost.
+	// failed with reason lifecycle.ReasonTaskLost.
 	//
 	// Reclaim is idempotent: a repeated, concurrent or late call makes no decision
 	// that the tasks' state does not require. If one task cannot be decided, Reclaim

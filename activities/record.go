@@ -33,7 +33,7 @@ type Records interface {
 	// drains or removes the node.
 	Claim(ctx context.Context, r ClaimRequest) (Claim, error)
 	// Advance records progress under the fence. Repeating a call changes nothing.
-	// A change of the instance, a parking and a decision each write one audit row.
+	// A change of the instance, a park and a decision each write one audit row.
 	// runID is the run that makes the call, here and in Finish, "" when it is not
 	// known: a reset continues an operation under another run, which the operation
 	// then names. With
@@ -85,9 +85,6 @@ func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
 		return Claim{}, schema.NewError(schema.KindInvalidRequest, "%q is not an operation", req.Action).
 			WithReason("not_an_operation")
 	}
-	if req.Document != nil {
-		plan.Begin(&req.Document.Operation, time.Now().UTC())
-	}
 	claim, err := r.Records.Claim(ctx, req)
 	claim.Plan = plan
 	return claim, err
@@ -117,7 +114,7 @@ func (r *Record) ReadEnrollment(ctx context.Context, nodeID string) (Enrollment,
 }
 
 // agentFresh is how recent a heartbeat must be for the agent to count as
-// present: two missed ones are allowed.
+// connected: two missed ones are allowed.
 const agentFresh = 3 * wire.HeartbeatInterval
 
 // CheckAgent fails with KindAgentSilent until the node's agent sent a heartbeat

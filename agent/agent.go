@@ -41,7 +41,7 @@ type Agent struct {
 	clock     *nodeapi.Clock
 	identity  *identity.Manager
 	cordon    *workload.CordonFlag
-	workloads workload.Driver
+	workloads *workload.Monitor
 	journal   *runner.Journal
 	tasks     *runner.Runner
 	sets      *verify.SetStore
@@ -53,7 +53,7 @@ type Agent struct {
 	resumed  sync.Once
 	reread   atomic.Bool   // the CA bundle must be read again
 	leaving  atomic.Bool   // the agent stops and wipes its identity
-	lastLoop atomic.Int64  // unix ns of the poll loop's latest turn
+	lastLoop atomic.Int64  // unix ns of the poll loop's latest iteration
 	polls    atomic.Int64  // made so far
 	changed  chan struct{} // holds a value when the node changed since the last heartbeat
 	reported time.Time     // of the last heartbeat that the server has; zero if one is due
@@ -97,11 +97,13 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if a.cordon, err = workload.LoadCordon(a.state, a.change); err != nil {
 		return nil, err
 	}
-	if a.workloads = d.Workloads; a.workloads == nil {
-		if a.workloads, err = c.newDriver(workload.Config{State: a.state, Cordoned: a.cordon.Cordoned, Changed: a.change, Log: log}); err != nil {
+	driver := d.Workloads
+	if driver == nil {
+		if driver, err = c.newDriver(workload.Config{State: a.state, Cordoned: a.cordon.Cordoned, Changed: a.change, Log: log}); err != nil {
 			return nil, err
 		}
 	}
+	a.workloads = workload.NewMonitor(driver, a.now, a.change, log)
 	if err := a.openTasks(); err != nil {
 		return nil, err
 	}
@@ -243,8 +245,8 @@ func (a *Agent) resume(ctx context.Context) {
 	a.resumed.Do(func() { a.tasks.Resume(ctx) })
 }
 
-// reloadConfig takes a replaced token, address and trust from the environment and
-// the env file. It keeps the current values when they cannot be read.
+// reloadConfig reads the token, the address and the trust from the environment and the
+// env file again. It keeps the current values if they cannot be read.
 func (a *Agent) reloadConfig() {
 	if a.deps.Reload == nil {
 		return

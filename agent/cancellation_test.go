@@ -2,6 +2,7 @@ package agent
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,15 +24,19 @@ func TestCancellationTriggersProgress(t *testing.T) {
 	a, log := newAgent(t, configFor(f), Deps{Executors: x.executors(), timing: slowProgress()})
 	launch(t, a, log)
 	other, p := f.Payload(task.NodeProbe, 1, nil), f.Payload(task.WorkloadDrain, 2, nil)
-	f.Progress = func(taskID string, _ task.Progress) (wire.ProgressResponse, error) {
-		asked <- taskID
-		return wire.ProgressResponse{Cancel: taskID == p.TaskID}, nil
+	var canceled atomic.Bool
+	f.Progress = func(taskID string, body task.Progress) (wire.ProgressResponse, error) {
+		if body.Message != "starting" {
+			asked <- taskID
+		}
+		return wire.ProgressResponse{Cancel: taskID == p.TaskID && canceled.Load()}, nil
 	}
 	f.Offers <- f.OfferOf(other, 1)
 	<-started
 	f.Offers <- f.OfferOf(p, 1)
 	<-started
 	require.Equal(t, other.TaskID, <-asked, "a new task triggers progress")
+	canceled.Store(true)
 	f.Cancellations <- agenttest.Cancellations{schema.NewID(), p.TaskID}
 	require.Equal(t, p.TaskID, <-asked)
 	require.Equal(t, task.Canceled, f.Result(p.TaskID).Status)

@@ -60,7 +60,7 @@ type Config struct {
 	// DefaultWorkloadLabel.
 	WorkloadLabel string
 
-	// EnvFile is the file that was read, "" when there was none.
+	// EnvFile is the file that was read, "" if there was none.
 	EnvFile string
 
 	trust trust.TaskTrust
@@ -76,8 +76,8 @@ func (c Config) drivers() map[string]workload.Maker {
 	return all
 }
 
-// newDriver makes the configured driver; d has what the configuration lacks. A
-// configuration that was not validated may name an unknown one, which is none.
+// newDriver makes the configured driver; d has its other dependencies. An unknown name,
+// in a configuration that was not validated, is none.
 func (c Config) newDriver(d workload.Config) (workload.Driver, error) {
 	d.Slice, d.Label = c.WorkloadSlice, c.WorkloadLabel
 	if newDriver := c.drivers()[c.WorkloadDriver]; newDriver != nil {

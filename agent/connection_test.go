@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -248,11 +249,11 @@ func TestChangesReportedDuringPoll(t *testing.T) {
 		require.InDelta(x.T, before+11, len(x.rhythm()), 1)
 		<-time.After(10 * time.Minute)
 		require.InDelta(x.T, before+22, len(x.rhythm()), 2)
-		require.NotContains(x.T, x.agent.log.String(), "task wait failed")
+		require.NotContains(x.T, x.agent.log.String(), "poll failed")
 	})
 }
 
-// A task's progress and result go beside the poll on one more connection, the
+// A task's progress and result go next to the poll on one more connection, the
 // same one each time, and that goes when the task is over.
 func TestTaskOpensSecondConnection(t *testing.T) {
 	var started chan string
@@ -312,21 +313,61 @@ func TestHeartbeatAfterHungPoll(t *testing.T) {
 	})
 }
 
-// hungDriver is a workload driver that never answers.
-type hungDriver struct{ workload.Driver }
-
-func (hungDriver) List(ctx context.Context) ([]task.Workload, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
+// hungDriver is a workload driver whose calls do not end with their context.
+type hungDriver struct {
+	workload.Driver
+	hung   *atomic.Int32
+	answer chan struct{}
 }
 
-// A workload driver that never answers stops heartbeats, and no poll for long.
-func TestPollWithoutWorkloadDriver(t *testing.T) {
-	bubble(t, func(_ *exchange, d *Deps) { d.Workloads = hungDriver{workload.Unmanaged{}} }, func(x *exchange) {
-		<-time.After(10*time.Minute + listTimeout)
+func (d hungDriver) List(ctx context.Context) ([]task.Workload, error) {
+	d.hung.Add(1)
+	defer d.hung.Add(-1)
+	<-d.answer
+	return d.Driver.List(ctx)
+}
+
+// A workload driver that does not answer delays no poll and no task. The heartbeats
+// report it, no calls accumulate, and the agent stops.
+func TestHungWorkloadDriver(t *testing.T) {
+	d := hungDriver{Driver: workload.Unmanaged{}, hung: new(atomic.Int32)}
+	var runs atomic.Int32
+	bubble(t, func(_ *exchange, deps *Deps) {
+		d.answer = make(chan struct{})
+		deps.Workloads, deps.Executors = d, script{task.NodeProbe: counting(&runs)}.executors()
+	}, func(x *exchange) {
+		defer close(d.answer)
+		<-time.After(10 * time.Minute)
 		require.Equal(x.T, 1, x.parked())
-		require.Equal(x.T, 11, x.Count("wait"))
-		require.Empty(x.T, x.Heartbeats)
-		require.Contains(x.T, x.agent.log.String(), "cannot list the workloads")
+		require.InDelta(x.T, 12, x.Count("wait"), 1)
+		require.Equal(x.T, int32(1), d.hung.Load())
+		require.Greater(x.T, len(x.rhythm()), 8)
+		x.Note(func() {
+			last := x.Heartbeats[len(x.Heartbeats)-1]
+			require.Len(x.T, last.Workloads, 1)
+			require.Contains(x.T, last.Workloads[0].Name, "no answer from the workload driver since")
+		})
+		p := x.Payload(task.NodeProbe, 1, nil)
+		x.Offers <- x.OfferOf(p, 1)
+		synctest.Wait()
+		require.Equal(x.T, int32(1), runs.Load())
+		begin := time.Now()
+		x.agent.halt()
+		require.Less(x.T, time.Since(begin), 10*time.Second)
+	})
+}
+
+// When the driver answers again, the next heartbeat has its list.
+func TestRecoveredWorkloadDriver(t *testing.T) {
+	d := hungDriver{Driver: workload.Unmanaged{}, hung: new(atomic.Int32)}
+	bubble(t, func(_ *exchange, deps *Deps) {
+		d.answer = make(chan struct{})
+		deps.Workloads = d
+	}, func(x *exchange) {
+		<-time.After(5 * time.Minute)
+		close(d.answer)
+		<-time.After(2 * time.Minute)
+		x.Note(func() { require.Empty(x.T, x.Heartbeats[len(x.Heartbeats)-1].Workloads) })
+		x.rhythm()
 	})
 }

@@ -12,8 +12,8 @@
 //
 //	identity   the certificate: enrollment, renewal, recovery, storage
 //	verify     which offered tasks are accepted, by which keys and time
-//	task       the journal, execution, progress and results
-//	workload   drivers, cordon and drain
+//	runner     the journal, execution, progress and results
+//	workload   drivers and their monitor, cordon and drain
 //	host       facts, GPUs and the health probe
 //	nodeapi    the HTTP client and the server's time
 //
@@ -35,7 +35,7 @@
 //	})
 //	out, err := a.RunOnce(ctx)          // one pass of the identity manager, one poll
 //
-// ReconcileIdentity is the manager's pass alone and Poll the poll alone.
+// ReconcileIdentity is the manager's pass alone.
 // Outcome.Wait is how long the identity needs nothing; a caller advances its clock by
 // it. A crash is Close without more, at any time when no call is under way, or inside
 // one when an FS or Transport ends it by a panic that the caller recovers; New with

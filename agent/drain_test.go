@@ -89,7 +89,7 @@ func changeJob(t *testing.T, c Config, name string, fields map[string]any) {
 // workloadDir is the folder that the driver of development supervises.
 func workloadDir(c Config) string { return filepath.Join(filepath.Dir(c.StateDir), "workloads") }
 
-// newProcessDriver makes a driver of a test's workloads beside the agent's.
+// newProcessDriver makes a driver of a test's workloads next to the agent's.
 func newProcessDriver(tb testing.TB, c Config) workload.Driver {
 	tb.Helper()
 	d, err := devworkload.New(workload.Config{

@@ -31,7 +31,7 @@ func TestEnrollStoresPair(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), fi.Mode().Perm(), p)
 	}
-	require.NoFileExists(t, a.state.File("next-key.json"))
+	eventually(t, "the end of the staged key", func() bool { return !exists(a.state.File("next-key.json")) })
 	a.halt()
 
 	b := start(t, c, Deps{})

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -9,11 +10,10 @@ import (
 	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
+	"github.com/gpuaas/gpuaas/agent/workload"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
-
-// listTimeout bounds how long the workload driver may delay a poll.
-const listTimeout = 3 * time.Second
 
 // errChanged means that a poll ended early because the node's workloads or its
 // cordon changed.
@@ -61,6 +61,8 @@ func (a *Agent) send(ctx context.Context, api *nodeapi.Client, timeout time.Dura
 		err = errChanged
 	}
 	switch {
+	case q.Heartbeat != nil && schema.KindOf(err) == schema.KindInvalidRequest:
+		a.reported = now // the next poll goes without one, so that a refused heartbeat does not keep tasks from the node
 	case err != nil || changed:
 		a.reported = time.Time{}
 	case q.Heartbeat != nil:
@@ -69,19 +71,16 @@ func (a *Agent) send(ctx context.Context, api *nodeapi.Client, timeout time.Dura
 	return got, err
 }
 
-// heartbeat returns the node's state. It is nil while the workload driver fails: the
-// node still receives tasks, and it counts as silent if the driver does not recover.
+// heartbeat returns the node's state with the last known workloads, nil before the
+// workload driver's first answer.
 func (a *Agent) heartbeat(ctx context.Context) *wire.Heartbeat {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	list, err := a.workloads.List(ctx)
-	if err != nil {
-		a.log.Warn("poll without a heartbeat: cannot list the workloads", "err", err.Error())
+	known := a.workloads.Summary(ctx)
+	list, at := known.List(a.conf.WorkloadDriver), cmp.Or(known.At, known.FaultSince)
+	if at.IsZero() {
 		return nil
 	}
 	if len(list) > wire.MaxWorkloads {
 		a.log.Warn("heartbeat without the last workloads", "workloads", len(list), "reported", wire.MaxWorkloads)
-		list = list[:wire.MaxWorkloads]
 	}
 	up := host.Uptime("/")
 	if up == 0 {
@@ -89,6 +88,6 @@ func (a *Agent) heartbeat(ctx context.Context) *wire.Heartbeat {
 	}
 	return &wire.Heartbeat{
 		AgentVersion: Version(), UptimeSeconds: up, BootID: a.bootID,
-		Cordoned: a.cordon.Cordoned(), Workloads: list, Phase: "ready", At: a.now().UTC(),
+		Cordoned: a.cordon.Cordoned(), Workloads: workload.Reportable(list), Phase: wire.PhaseReady, At: at.UTC(),
 	}
 }

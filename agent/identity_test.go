@@ -40,15 +40,13 @@ func TestRenewal(t *testing.T) {
 	require.False(t, r.book.Accepts(first.Facts.Serial), "the first call promotes")
 	require.Equal(t, second.Meta.RecoveryToken, r.envToken())
 
-	for path, file := range map[string]string{r.conf.KeyPath: "key.pem", r.conf.CertPath: "cert.pem"} {
-		stored := content(t, versionPath(r.conf, second.Number, file))
-		require.True(t, strings.HasPrefix(content(t, path), strings.TrimRight(stored, "\n")), "the copies are those of the newest version")
-	}
+	require.Equal(t, second.Meta.Key, content(t, r.conf.KeyPath), "the copies are those of the newest version")
+	require.True(t, strings.HasPrefix(content(t, r.conf.CertPath), strings.TrimRight(second.Meta.Certificate, "\n")))
 	for range 3 {
 		r.due()
 		r.converge()
 	}
-	require.Equal(t, []string{"00000004", "00000005"}, r.stored())
+	require.Equal(t, []string{"00000004.json", "00000005.json"}, r.stored())
 	require.NoFileExists(t, filepath.Join(r.conf.StateDir, "next-key.json"))
 	checkModes(t, r.conf)
 	text, err := os.ReadFile(r.conf.EnvFile)

@@ -109,14 +109,14 @@ func wiped(t *testing.T, d *taskServer, c Config, seed uint64) {
 	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
 	require.NoFileExists(t, c.KeyPath, "seed %d", seed)
 	require.NoFileExists(t, c.CertPath, "seed %d", seed)
-	require.NoFileExists(t, versionPath(c, 1, "key.pem"), "seed %d", seed)
+	require.NoFileExists(t, versionPath(c, 1), "seed %d", seed)
 	require.FileExists(t, filepath.Join(c.StateDir, "removed.json"), "seed %d", seed)
 }
 
 func drainedJobs() []string { return []string{"a", "b", "c"} }
 
 // ledgerWorkloads is a driver whose workloads end at their first signal. As the
-// drivers of a node do, it stores the wish before it sends the signal.
+// drivers of a node do, it stores the request before it sends the signal.
 type ledgerWorkloads struct {
 	d     *taskServer
 	m     *killable
@@ -218,7 +218,7 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 			taken = m.n
 		}
 		if !d.over() {
-			require.FileExists(t, versionPath(c, 1, "key.pem"), "seed %d: the key is gone before the result is known\n%s", seed, log)
+			require.FileExists(t, versionPath(c, 1), "seed %d: the key is gone before the result is known\n%s", seed, log)
 		}
 	}
 	require.Empty(t, d.faults, "seed %d\n%s", seed, log)

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/version"
 )
 
@@ -41,14 +42,15 @@ Examples:
   gpuaas-node-agent run
   GPUAAS_NODE_AGENT_ENV_FILE=./node.env gpuaas-node-agent enroll
   gpuaas-node-agent status -o json
+  gpuaas-node-agent version
 
 Exit codes: 0 done (also when the node was removed), 1 failed, 2 usage or
 configuration, 3 refused, 6 the node API is unreachable.
 `
 
-// Main is the whole program: it returns the exit code (schema.Exit*). Results
-// go to stdout, logs and errors to stderr. GPUAAS_WORKLOAD_DRIVER may name one of the
-// drivers, beside the agent's own.
+// Main runs the program and returns its exit code (schema.Exit*). Results go to stdout,
+// logs and errors to stderr. GPUAAS_WORKLOAD_DRIVER may name one of drivers in addition
+// to the built-in ones.
 func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, drivers map[string]workload.Maker) int {
 	p := program{env: env, stdout: stdout, stderr: stderr, drivers: drivers}
 	if len(args) == 0 {
@@ -105,21 +107,20 @@ type usageError struct{ error }
 func (u usageError) Unwrap() error { return u.error }
 
 func (p program) exit(err error) int {
-	var usage usageError
-	switch {
-	case err == nil:
+	if err == nil {
 		return schema.ExitDone
-	case errors.Is(err, flag.ErrHelp):
+	}
+	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(p.stdout, help)
 		return schema.ExitDone
-	case errors.As(err, &usage):
-		fmt.Fprintln(p.stderr, "gpuaas-node-agent:", err)
-		return schema.ExitUsage
 	}
 	fmt.Fprintln(p.stderr, "gpuaas-node-agent:", err)
 	e := schema.AsError(err)
 	if e.Next != "" {
 		fmt.Fprintln(p.stderr, "next:", e.Next)
+	}
+	if _, usage := errors.AsType[usageError](err); usage {
+		return schema.ExitUsage
 	}
 	return e.Kind.Info().Exit
 }
@@ -173,23 +174,34 @@ func (p program) enroll(ctx context.Context) error {
 }
 
 func (p program) status(ctx context.Context, output string) error {
-	c, err := p.load()
-	if err != nil {
-		return usageError{err}
+	if output != "table" && output != "json" {
+		return usageError{fmt.Errorf("-o %s: want table or json", output)}
 	}
-	s, err := ReadStatus(ctx, c)
-	if err != nil {
+	s, err := p.readStatus(ctx)
+	enc := json.NewEncoder(p.stdout)
+	enc.SetIndent("", "  ")
+	switch {
+	case err != nil && output == "json":
+		return errors.Join(err, enc.Encode(schema.AsError(err).Body("")))
+	case err != nil:
 		return err
-	}
-	switch output {
-	case "json":
-		enc := json.NewEncoder(p.stdout)
-		enc.SetIndent("", "  ")
+	case output == "json":
 		return enc.Encode(s)
-	case "table":
-		return s.print(p.stdout)
 	}
-	return usageError{fmt.Errorf("-o %s: want table or json", output)}
+	return s.print(p.stdout)
+}
+
+func (p program) readStatus(ctx context.Context) (Status, error) {
+	c, err := p.load()
+	if err == nil && c.NodeID == "" {
+		err = schema.NewError(schema.KindInvalidRequest, "this node is not configured: GPUAAS_NODE_ID is neither in the environment nor in %s",
+			cmp.Or(c.EnvFile, trust.DefaultEnvFile)).
+			WithNext("on a machine with the gpuaas CLI: gpuaas node bootstrap-script NODE | ssh root@NODE sh")
+	}
+	if err != nil {
+		return Status{}, usageError{err}
+	}
+	return ReadStatus(ctx, c)
 }
 
 func (p program) version(context.Context) error {

@@ -149,6 +149,23 @@ func TestStatus(t *testing.T) {
 	require.Contains(t, out, p.TaskID)
 }
 
+// TestStatusOfUnconfiguredNode: the command names the problem and the next step.
+func TestStatusOfUnconfiguredNode(t *testing.T) {
+	t.Parallel()
+	env := []string{"GPUAAS_STATE_DIR=" + t.TempDir()}
+	code, out, errOut := runCommand(t, env, "status")
+	require.Equal(t, schema.ExitUsage, code)
+	require.Empty(t, out)
+	require.Contains(t, errOut, "this node is not configured: GPUAAS_NODE_ID is neither in the environment nor in /etc/gpuaas/node-agent.env")
+	require.Contains(t, errOut, "next: on a machine with the gpuaas CLI: gpuaas node bootstrap-script NODE")
+
+	code, out, _ = runCommand(t, env, "status", "-o", "json")
+	require.Equal(t, schema.ExitUsage, code)
+	e := decode[schema.ErrorBody](t, []byte(out)).Error
+	require.Contains(t, e.Message, "this node is not configured")
+	require.Contains(t, e.Next, "bootstrap-script")
+}
+
 func TestStateDirLock(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -188,7 +205,7 @@ func TestLogLines(t *testing.T) {
 		}
 		seen[msg] = true
 	}
-	for _, want := range []string{"agent started", "enrollment succeeded", "task", "task finished", "task wait ended without a task", "agent stopped"} {
+	for _, want := range []string{"agent started", "enrollment succeeded", "task", "task finished", "poll ended without a task", "agent stopped"} {
 		require.True(t, seen[want], want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
@@ -63,13 +64,11 @@ func install(f *agenttest.API, c Config, id trust.Identity, notAfter time.Time) 
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(f.T, err)
 	state := disk.At(c.StateDir)
-	require.NoError(f.T, state.Ensure("identity", "identity/00000001"))
+	require.NoError(f.T, state.Ensure("identity"))
 	seen := schema.SHA256Hex([]byte("gpuaas agent token\n" + c.EnrollmentToken.Reveal()))
 	require.NoError(f.T, state.WriteJSON(state.File("identity.json"), map[string]string{"seen": seen}))
-	for name, content := range map[string][]byte{
-		"cert.pem": f.Nodes.Node(f.T, id, &key.PublicKey, notAfter), "chain.pem": f.Nodes.PEM,
-		"key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), "meta.json": []byte(`{"via":"enroll"}`),
-	} {
-		require.NoError(f.T, state.Write(versionPath(c, 1, name), content))
-	}
+	require.NoError(f.T, state.WriteJSON(versionPath(c, 1), identity.Meta{
+		Certificate: string(f.Nodes.Node(f.T, id, &key.PublicKey, notAfter)), Chain: string(f.Nodes.PEM),
+		Key: string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), Via: trust.IssuedByEnroll,
+	}))
 }

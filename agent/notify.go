@@ -9,8 +9,8 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 )
 
-// stalledAfter is how long the poll loop may be silent before the watchdog is no
-// longer notified: longer than any poll with its backoff.
+// stalledAfter is how long the poll loop may make no progress before the agent stops
+// notifying the watchdog. It exceeds any poll with its backoff.
 const stalledAfter = 5 * time.Minute
 
 // notify reports the state to systemd, if it started the agent. It is best effort:
@@ -19,7 +19,8 @@ func notify(state string) {
 	_, _ = systemd.SdNotify(false, state)
 }
 
-// watchdog notifies systemd's watchdog, if it is enabled, while the poll loop turns.
+// watchdog notifies systemd's watchdog, if it is enabled, while the poll loop makes
+// progress.
 func (a *Agent) watchdog(ctx context.Context) {
 	limit, err := systemd.SdWatchdogEnabled(false)
 	if err != nil || limit == 0 {
@@ -32,7 +33,7 @@ func (a *Agent) watchdog(ctx context.Context) {
 	}
 }
 
-// alive reports whether the poll loop has not begun or turned recently.
+// alive reports whether the poll loop made progress recently or has not started.
 func (a *Agent) alive(now time.Time) bool {
 	last := a.lastLoop.Load()
 	return last == 0 || now.Sub(time.Unix(0, last)) < stalledAfter

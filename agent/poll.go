@@ -22,9 +22,9 @@ import (
 // down, and polling without a pause would be a busy loop.
 var errEarly = errors.New("the server ended the poll early")
 
-// work keeps the identity and asks for tasks until ctx ends or the node is
-// removed. Errors are logged and waited out; the delay doubles from half a
-// second to a minute and stays there.
+// work maintains the identity and polls for tasks until ctx ends or the node is
+// removed. It logs errors and retries after a delay that doubles from half a second to
+// a minute.
 func (a *Agent) work(ctx context.Context) error {
 	retry := wait.Backoff{Range: a.timing.poll}
 	for ctx.Err() == nil {
@@ -48,16 +48,9 @@ func (a *Agent) work(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Poll makes one poll with the identity in use, starts the task of the answer, and
-// reports the outcome to the identity manager. It must not run beside Run or itself,
-// nor before a pass of the manager was Ready.
-func (a *Agent) Poll(ctx context.Context) error {
-	_, err := a.poll(ctx)
-	return err
-}
-
-// poll is Poll. again is true if the next pass should follow at once, because the
-// identity's state changed.
+// poll makes one poll with the identity in use, starts the task of the answer, and
+// reports the outcome to the identity manager. again is true if the next pass should
+// follow at once, because the identity's state changed.
 func (a *Agent) poll(ctx context.Context) (again bool, err error) {
 	err = a.pollOnce(ctx)
 	if ctx.Err() != nil || errors.Is(err, errChanged) {
@@ -74,7 +67,7 @@ func (a *Agent) poll(ctx context.Context) (again bool, err error) {
 	return a.identity.Observe(accepted), err
 }
 
-// notePoll leaves the outcome for the status command.
+// notePoll stores the outcome for the status command.
 func (a *Agent) notePoll(err error) {
 	s := PollStatus{At: a.now().UTC(), OK: err == nil, PID: os.Getpid(), Version: Version()}
 	if err != nil {
@@ -85,7 +78,7 @@ func (a *Agent) notePoll(err error) {
 	}
 }
 
-// pollOnce is one long poll and what follows from its answer.
+// pollOnce sends one long poll and handles the response.
 func (a *Agent) pollOnce(ctx context.Context) error {
 	v, api := a.identity.Current(), a.api()
 	if v == nil || api == nil {
@@ -103,7 +96,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Before anything that may take long.
+	// First, because the rest may take long.
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
 	now := a.sets.Clock.Now()
@@ -112,7 +105,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	a.sets.WarnExpired(now)
 	if got.Offer == nil {
-		a.log.Info("task wait ended without a task", "held", len(q.HeldTasks))
+		a.log.Info("poll ended without a task", "held", len(q.HeldTasks))
 		if !fresh && timeout >= time.Second && time.Since(begun) < timeout/4 {
 			return errEarly
 		}
@@ -136,7 +129,7 @@ func sessionName(bootID string, started time.Time) string {
 	return boot[:min(len(boot), maxBootID)] + "-" + strconv.FormatInt(started.Unix(), 10)
 }
 
-// maxBootID leaves room for the start in a session's 128 characters.
+// maxBootID bounds the boot ID in a session, which has at most 128 characters.
 const maxBootID = 100
 
 // logPoll logs why a poll failed.
@@ -148,12 +141,12 @@ func logPoll(log *slog.Logger, v *identity.Version, err error) {
 	}
 	switch {
 	case errors.Is(err, errEarly):
-		log.Info("task wait is repeated after a pause")
+		log.Info("poll is repeated after a pause")
 	case e.Kind == schema.KindInvalidNodeIdentity || e.Kind == schema.KindUnauthenticated:
-		log.Error("task wait refused, the server does not accept this identity", args...)
+		log.Error("poll rejected: the server does not accept this identity", args...)
 	case e.Kind == schema.KindTaskRefused:
 		log.Warn("polling continues after a refused task", args...)
 	default:
-		log.Warn("task wait failed", args...)
+		log.Warn("poll failed", args...)
 	}
 }

@@ -78,7 +78,7 @@ func TestReconnectAfterOutage(t *testing.T) {
 	})
 	f.Offers <- f.OfferOf(p, 1)
 	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
-	require.Contains(t, a.log.String(), "task wait failed")
+	require.Contains(t, a.log.String(), "poll failed")
 }
 
 // TestPauseAfterEarlyAnswers: a server that shuts down answers every poll at

@@ -69,7 +69,7 @@ func TestCancelKillsTheProcessGroup(t *testing.T) {
 		return wire.ProgressResponse{Cancel: stop.Load()}, nil
 	}
 	start(t, configFor(f), Deps{Executors: map[task.Type]runner.Executor{
-		task.WorkloadCordon: shell(`sleep 1000 & echo $! > ` + file + `.tmp; mv ` + file + `.tmp ` + file + `; echo begun; wait`),
+		task.WorkloadCordon: shell(`sleep 1000 & echo $! > ` + file + `.tmp; echo begun; mv ` + file + `.tmp ` + file + `; wait`),
 	}})
 	p := f.Payload(task.WorkloadCordon, 1, nil)
 	f.Offers <- f.OfferOf(p, 1)
@@ -152,7 +152,7 @@ func TestPausedTaskDoesNotStart(t *testing.T) {
 			r := f.Result(p.TaskID)
 			if over {
 				require.Zero(t, begun.Load())
-				require.Contains(t, r.Message, "was paused until")
+				require.Contains(t, r.Message, "before it could start")
 				return
 			}
 			require.GreaterOrEqual(t, begun.Load(), int32(4))
@@ -185,8 +185,8 @@ func TestWipeIdentity(t *testing.T) {
 	require.FileExists(t, filepath.Join(c.StateDir, "removed.json"))
 }
 
-// TestUnwantedWipe: a wipe whose operation is over, or of an identity before the
-// present one, wipes nothing.
+// TestUnwantedWipe: a wipe of an ended operation, or of a previous identity, wipes
+// nothing.
 func TestUnwantedWipe(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -256,8 +256,8 @@ func TestSetTornResultAside(t *testing.T) {
 	require.Contains(t, log.String(), "not the one that was recorded")
 }
 
-// TestFullDiskAfterRun: a result that found no room is in the journal as soon as
-// there is some, also after the server has it.
+// TestFullDiskAfterRun: a result that did not fit on the disk is journaled as soon as
+// the disk has space, even if the server has the result already.
 func TestFullDiskAfterRun(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -275,12 +275,11 @@ func TestFullDiskAfterRun(t *testing.T) {
 	p := f.Payload(task.WorkloadCordon, 1, nil)
 	f.Offers <- f.OfferOf(p, 1)
 	f.Result(p.TaskID)
-	eventually(t, "tries to store", func() bool { return strings.Count(log.String(), "still not journaled") > 2 })
+	eventually(t, "tries to store", func() bool { return strings.Count(log.String(), "cannot journal the task") > 2 })
 	full.Store(false)
 	eventually(t, "the stored report", func() bool {
-		var e runner.Entry
-		ok, err := disk.At("").ReadJSON(journalFile(c, p.TaskID), &e)
-		return ok && err == nil && e.Reported && e.Verify() == nil && e.Step == "finished"
+		list, damaged, err := runner.Entries(disk.At(c.StateDir))
+		return err == nil && len(damaged) == 0 && len(list) == 1 && list[0].Reported && list[0].Step == "finished"
 	})
 	r.halt()
 }

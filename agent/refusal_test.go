@@ -250,7 +250,7 @@ func TestRecoverAfterCAChange(t *testing.T) {
 }
 
 // TestRenewUnderUnknownIssuer: the ingress does not accept the new issuer
-// yet. The previous certificate stays in use, also after a restart.
+// yet. The previous certificate stays in use, even after a restart.
 func TestRenewUnderUnknownIssuer(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -383,8 +383,10 @@ func (r *rig) secrets() []string {
 		out = append(out, v.Meta.RecoveryToken)
 	}
 	for path, text := range r.files() {
-		if strings.Contains(text, "PRIVATE KEY") && filepath.Base(path) != "next-key.json" {
-			out = append(out, strings.Split(text, "\n")[1])
+		text = strings.ReplaceAll(text, `\n`, "\n") // in JSON
+		if _, key, there := strings.Cut(text, "BEGIN PRIVATE KEY-----\n"); there && filepath.Base(path) != "next-key.json" {
+			first, _, _ := strings.Cut(key, "\n")
+			out = append(out, first)
 		}
 	}
 	return out

@@ -8,10 +8,11 @@ import (
 )
 
 // RunOnce makes one pass of the identity manager and, with an identity in use, one
-// poll. It is Run's loop cut into pieces for a caller that controls time: no
-// goroutine outlives it except those of tasks, which end with ctx; Wait waits for
-// them. The first call with an identity resumes the tasks of a previous process. It
-// must not run beside Run or itself. The poll's error is the second value.
+// poll. It is one iteration of Run's loop, for a caller that controls time. The only
+// goroutines that outlive it are those of tasks, which end with ctx and which Wait waits
+// for, and the listing of a workload driver that does not answer. The first call with an
+// identity resumes the tasks of a previous process. It must not run concurrently with
+// Run or itself. The second value is the poll's error.
 func (a *Agent) RunOnce(ctx context.Context) (identity.Outcome, error) {
 	if a.leaving.Load() {
 		return a.identity.Wipe(), nil
@@ -21,7 +22,7 @@ func (a *Agent) RunOnce(ctx context.Context) (identity.Outcome, error) {
 		return out, nil
 	}
 	a.resume(ctx)
-	err := a.Poll(ctx)
+	_, err := a.poll(ctx)
 	out.Removed = a.identity.Removed()
 	if left := a.identity.RetryIn(); left > 0 {
 		out.Wait = left
@@ -30,7 +31,8 @@ func (a *Agent) RunOnce(ctx context.Context) (identity.Outcome, error) {
 }
 
 // ReconcileIdentity makes one pass of the identity manager: it decides what the
-// identity needs and does it, once. It must not run beside Run, RunOnce or itself.
+// identity needs and does it, once. It must not run concurrently with Run, RunOnce or
+// itself.
 func (a *Agent) ReconcileIdentity(ctx context.Context) identity.Outcome {
 	out := a.identity.Reconcile(ctx)
 	if out.Err != nil && out.Wait > 0 && ctx.Err() == nil {

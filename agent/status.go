@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"path/filepath"
-	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -35,7 +33,9 @@ type Status struct {
 	LastPoll  *PollStatus     `json:"last_poll"`
 	Cordoned  bool            `json:"cordoned"`
 	Workloads []task.Workload `json:"workloads"`
-	Tasks     []TaskStatus    `json:"tasks"`
+	// WorkloadsFault is why the workloads are unknown.
+	WorkloadsFault string       `json:"workloads_fault,omitempty"`
+	Tasks          []TaskStatus `json:"tasks"`
 }
 
 // PollStatus is the outcome of the running agent's last poll.
@@ -57,6 +57,9 @@ type TaskStatus struct {
 	Status     task.Status `json:"status,omitempty"`
 	AcceptedAt time.Time   `json:"accepted_at"`
 }
+
+// statusTimeout bounds the wait for the workload driver.
+const statusTimeout = 10 * time.Second
 
 // ReadStatus reads the state folder of an agent that may be running.
 func ReadStatus(ctx context.Context, c Config) (Status, error) {
@@ -85,8 +88,13 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.Workloads, err = w.List(ctx); err != nil {
-		return s, err
+	w = workload.NewMonitor(w, time.Now, func() {}, slog.New(slog.DiscardHandler))
+	limited, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	if list, err := w.List(limited); err == nil {
+		s.Workloads = list
+	} else {
+		s.WorkloadsFault = text.Truncate(err.Error())
 	}
 	s.Tasks, err = readTasks(state)
 	return s, err
@@ -94,16 +102,9 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 
 // readTasks lists the journal, oldest first.
 func readTasks(state disk.StateDir) ([]TaskStatus, error) {
-	files, err := filepath.Glob(state.File("journal", "*.json"))
-	if err != nil {
-		return nil, err
-	}
+	entries, _, err := runner.Entries(state)
 	list := []TaskStatus{}
-	for _, f := range files {
-		var e runner.Entry
-		if ok, err := state.ReadJSON(f, &e); err != nil || !ok {
-			continue // the agent pruned it, or will put it aside
-		}
+	for _, e := range entries {
 		t := TaskStatus{TaskID: e.TaskID, Seq: e.Seq, Step: e.Step, Reported: e.Reported, AcceptedAt: e.AcceptedAt}
 		if p, err := e.Task(); err == nil {
 			t.Type = p.Type
@@ -113,65 +114,64 @@ func readTasks(state disk.StateDir) ([]TaskStatus, error) {
 		}
 		list = append(list, t)
 	}
-	slices.SortFunc(list, func(a, b TaskStatus) int { return cmp.Compare(a.Seq, b.Seq) })
-	return list, nil
+	return list, err
 }
 
 func (s Status) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	row := func(k string, v any) { fmt.Fprintf(t, "%s\t%v\n", k, v) }
-	row("node", s.NodeID)
-	row("environment", s.Env)
-	if s.Identity != nil {
-		row("identity", s.Identity.URI)
-		row("serial", s.Identity.Serial)
-		row("issuer", s.Identity.Issuer)
-		row("expires", text.FormatTime(s.Identity.NotAfter))
-		row("sequence", s.Sequence)
-		row("recovery possible", s.RecoveryPossible)
-	}
-	if !s.LastRenewal.IsZero() {
-		row("last renewal", text.FormatTime(s.LastRenewal))
-	}
-	if !s.NextRenewal.IsZero() {
-		row("next renewal", text.FormatTime(s.NextRenewal))
-	}
-	for _, v := range s.Versions {
-		row("version", fmt.Sprintf("%d sequence=%d incarnation=%d via=%s serial=%s expires=%s in_use=%t", v.Version, v.Sequence,
-			v.Incarnation, v.Via, v.Certificate.Serial, text.FormatTime(v.Certificate.NotAfter), v.InUse))
-	}
-	if s.Manager != nil {
-		row("identity state", s.Manager.State)
-		if s.Manager.Trouble != "" {
-			row("identity trouble", s.Manager.Trouble)
+	row := func(k, format string, args ...any) { fmt.Fprintf(t, k+"\t"+format+"\n", args...) }
+	set := func(k, v string) {
+		if v != "" {
+			row(k, "%s", v)
 		}
 	}
+	row("node", "%s", s.NodeID)
+	row("environment", "%s", s.Env)
+	if id := s.Identity; id != nil {
+		row("identity", "%s", id.URI)
+		row("serial", "%s", id.Serial)
+		row("issuer", "%s", id.Issuer)
+		row("expires", "%s", text.FormatTime(id.NotAfter))
+		row("sequence", "%d", s.Sequence)
+		row("recovery possible", "%t", s.RecoveryPossible)
+	}
+	set("last renewal", timeOrNone(s.LastRenewal))
+	set("next renewal", timeOrNone(s.NextRenewal))
+	for _, v := range s.Versions {
+		row("version", "%d sequence=%d incarnation=%d via=%s serial=%s expires=%s in_use=%t", v.Version, v.Sequence,
+			v.Incarnation, v.Via, v.Certificate.Serial, text.FormatTime(v.Certificate.NotAfter), v.InUse)
+	}
+	if s.Manager != nil {
+		row("identity state", "%s", s.Manager.State)
+		set("identity trouble", s.Manager.Trouble)
+	}
 	if s.Removed {
-		row("removed", true)
+		row("removed", "true")
 	}
-	if s.IdentityFault != "" {
-		row("identity fault", s.IdentityFault)
-	}
-	if s.IssuerFault != "" {
-		row("issuer fault", s.IssuerFault)
-	}
-	switch p := s.LastPoll; {
-	case p == nil:
+	set("identity fault", s.IdentityFault)
+	set("issuer fault", s.IssuerFault)
+	if p := s.LastPoll; p == nil {
 		row("last poll", "never")
-	case p.OK:
-		row("last poll", text.FormatTime(p.At)+" ok")
-	default:
-		row("last poll", text.FormatTime(p.At)+" "+p.Error)
+	} else {
+		row("last poll", "%s %s", text.FormatTime(p.At), cmp.Or(p.Error, "ok"))
 	}
 	if v := s.VerifierSet; v != nil {
-		row("verifier set", fmt.Sprintf("%d of epoch %d, expires %s", v.Version, v.Epoch, text.FormatTime(v.ExpiresAt)))
+		row("verifier set", "%d of epoch %d, expires %s", v.Version, v.Epoch, text.FormatTime(v.ExpiresAt))
 	}
-	row("cordoned", s.Cordoned)
+	row("cordoned", "%t", s.Cordoned)
+	set("workloads unknown", s.WorkloadsFault)
 	for _, wl := range s.Workloads {
-		row("workload", fmt.Sprintf("%s %s since %s stopping=%t", wl.Kind, wl.Name, text.FormatTime(wl.Since), wl.Stopping))
+		row("workload", "%s %s since %s stopping=%t", wl.Kind, wl.Name, text.FormatTime(wl.Since), wl.Stopping)
 	}
 	for _, task := range s.Tasks {
-		row("task", fmt.Sprintf("%s %s %s %s reported=%t", task.TaskID, task.Type, task.Step, task.Status, task.Reported))
+		row("task", "%s %s %s %s reported=%t", task.TaskID, task.Type, task.Step, task.Status, task.Reported)
 	}
 	return t.Flush()
+}
+
+func timeOrNone(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return text.FormatTime(t)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -133,7 +134,7 @@ func TestSequenceFloorAfterPrune(t *testing.T) {
 	f.Result(p.TaskID)
 	eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
 	require.NoError(t, a.journal.Prune(p.ExpiresAt.Add(10*time.Minute+time.Second)))
-	require.NoFileExists(t, journalFile(a.conf, p.TaskID))
+	require.NoFileExists(t, journalFile(a.conf, p))
 	a.halt()
 	f.Deserted()
 
@@ -354,8 +355,8 @@ func TestFullDisk(t *testing.T) {
 }
 
 // journalFile is where a task is in the journal.
-func journalFile(c Config, taskID string) string {
-	return filepath.Join(c.StateDir, "journal", taskID+".json")
+func journalFile(c Config, p task.Payload) string {
+	return filepath.Join(c.StateDir, "journal", fmt.Sprintf("%d-%s.json", p.Seq, p.TaskID))
 }
 
 // seed writes what a killed agent left in its journal.
@@ -371,7 +372,7 @@ func seed(t *testing.T, f *agenttest.API, c Config, p task.Payload, change func(
 	}
 	s := disk.At(c.StateDir)
 	require.NoError(t, s.Ensure("journal", "identity"))
-	require.NoError(t, s.WriteJSON(s.File("journal", p.TaskID+".json"), e))
+	require.NoError(t, s.WriteJSON(journalFile(c, p), e))
 	return e
 }
 
@@ -452,7 +453,7 @@ func TestConfirmBeforeResume(t *testing.T) {
 	eventually(t, "the end of the task", func() bool { return len(a.journal.Held()) == 0 })
 	require.Zero(t, runs.Load())
 	var e runner.Entry
-	_, err := disk.At("").ReadJSON(journalFile(a.conf, p.TaskID), &e)
+	_, err := disk.At("").ReadJSON(journalFile(a.conf, p), &e)
 	require.NoError(t, err)
 	require.Equal(t, task.Canceled, e.Result.Status)
 }
@@ -492,5 +493,28 @@ func TestOpenJournalSetsBrokenFilesAside(t *testing.T) {
 	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
 	require.FileExists(t, torn+".bad")
 	require.FileExists(t, misnamed+".bad")
-	require.Equal(t, 2, strings.Count(a.log.String(), "journal entry put aside"))
+	require.Equal(t, 2, strings.Count(a.log.String(), "journal entry set aside"))
+}
+
+// TestDamagedEntryIsNotReplayed: after the journal entry of a drain is damaged, the
+// server offers the drain again. The agent refuses it, even after another restart.
+func TestDamagedEntryIsNotReplayed(t *testing.T) {
+	t.Parallel()
+	f := agenttest.New(t)
+	c := configFor(f)
+	var runs atomic.Int32
+	p := f.Payload(task.WorkloadDrain, 7, nil)
+	seed(t, f, c, p, nil)
+	require.NoError(t, os.Truncate(journalFile(c, p), 20))
+	for epoch := range 2 {
+		f.Note(func() { f.Results = nil })
+		a := start(t, c, Deps{Executors: script{task.WorkloadDrain: counting(&runs)}.executors()})
+		f.Offers <- f.OfferOf(p, int64(5+epoch))
+		r := f.Result(p.TaskID)
+		require.Equal(t, schema.KindTaskRefused, r.Code)
+		require.Contains(t, r.Message, "replayed_seq")
+		a.halt()
+		f.Deserted()
+	}
+	require.Zero(t, runs.Load())
 }

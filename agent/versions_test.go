@@ -19,8 +19,8 @@ import (
 // TestTornNewestVersion: a version that no longer reads is passed over.
 func TestTornNewestVersion(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{"cert.pem", "key.pem", "chain.pem", "meta.json"} {
-		t.Run(file, func(t *testing.T) {
+	for name, size := range map[string]int64{"empty": 0, "cut": 20} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := enrolled(t)
 			first := r.serial()
@@ -34,25 +34,21 @@ func TestTornNewestVersion(t *testing.T) {
 			r.step()
 			r.wire.lose = nil
 			require.NotEqual(t, first, r.serial())
-			path := versionPath(r.conf, r.agent.identity.Current().Number, file)
-			require.NoError(t, os.Truncate(path, 20))
-			if file == "chain.pem" {
-				require.NoError(t, os.Remove(path))
-			}
+			require.NoError(t, os.Truncate(versionPath(r.conf, r.agent.identity.Current().Number), size))
 			require.True(t, r.boot())
 			require.True(t, r.agent.ReconcileIdentity(t.Context()).Ready)
 			r.converge()
-			r.whole(file)
+			r.whole(name)
 		})
 	}
 }
 
-// versionPath is a file of a stored identity.
-func versionPath(c Config, number int, file string) string {
-	return filepath.Join(c.StateDir, "identity", fmt.Sprintf("%08d", number), file)
+// versionPath is the file of a stored identity.
+func versionPath(c Config, number int) string {
+	return filepath.Join(c.StateDir, "identity", fmt.Sprintf("%08d.json", number))
 }
 
-// stored lists the folders of versions.
+// stored lists the files of versions.
 func (r *rig) stored() (names []string) {
 	r.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(r.conf.StateDir, "identity"))
@@ -113,14 +109,14 @@ func TestKeepConfirmedVersion(t *testing.T) {
 		r.step()
 		r.pass(time.Second)
 	}
-	require.Contains(t, r.stored(), "00000001")
+	require.Contains(t, r.stored(), "00000001.json")
 	r.book.Refuse = nil
 	r.converge()
 	r.whole("the proven version")
 }
 
 // TestPruneKeepsForeignVersions: a start with another node's id, or over an
-// unreadable folder, removes nothing.
+// unreadable file, removes nothing.
 func TestPruneKeepsForeignVersions(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -133,7 +129,7 @@ func TestPruneKeepsForeignVersions(t *testing.T) {
 	r.agent.ReconcileIdentity(t.Context())
 	require.Subset(t, r.stored(), had)
 	r.conf.NodeID = own
-	require.NoError(t, os.Truncate(versionPath(r.conf, 2, "key.pem"), 1))
+	require.NoError(t, os.Truncate(versionPath(r.conf, 2), 1))
 	require.True(t, r.boot())
 	r.agent.ReconcileIdentity(t.Context())
 	require.Subset(t, r.stored(), had)

@@ -173,10 +173,10 @@ func hasParameter(op operation, name string) bool {
 
 // bodies are the types of requests and responses, the roots of the components.
 func bodies() (requests, responses []any) {
-	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, wire.LifecycleRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
+	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{},
 		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}}
-	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, wire.LifecycleResponse{},
+	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, inventory.SKUList{}, wire.LifecycleResponse{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{},
 		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
 		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}}
@@ -314,7 +314,7 @@ func enumerations() map[reflect.Type][]string {
 		reflect.TypeFor[lifecycle.InstanceState](): texts([]lifecycle.InstanceState{lifecycle.InstancePending, lifecycle.InstanceProvisioning,
 			lifecycle.InstanceBootstrapping, lifecycle.InstanceRunning, lifecycle.InstanceDraining, lifecycle.InstanceTerminating, lifecycle.InstanceTerminated}),
 		reflect.TypeFor[inventory.Class]():          {"persistent", "ephemeral", "spot"},
-		reflect.TypeFor[lifecycle.OperationState](): {"accepted", "running", "parked", "completed", "failed", "cancelled", "rejected"},
+		reflect.TypeFor[lifecycle.OperationState](): texts(lifecycle.OperationStates()),
 		reflect.TypeFor[lifecycle.PhaseState]():     {"pending", "running", "parked", "completed", "skipped", "forced", "failed", "cancelled"},
 		reflect.TypeFor[lifecycle.Attention]():      {"none", "agent", "provider", "operator", "compensation"},
 		reflect.TypeFor[lifecycle.Decision]():       texts(lifecycle.Decisions()),

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -25,8 +24,8 @@ func newAdminSetup(e *env) *cobra.Command {
 		`Runs the database migrations, creates Vault's mounts, keys, roles and policies,
 publishes the first verifier set, and creates Temporal's namespace, search attributes
 and the reclaimer's schedule. It is idempotent: existing parts are left unchanged, and
-a verifier set with less than half of its lifetime left gets a successor. After an
-upgrade run it before the new API and worker. Nodes are not changed.
+a verifier set with less than half of its lifetime left is replaced by a new one. After
+an upgrade, run it before you start the new API and worker. It changes nothing on nodes.
 
 Environment:
   GPUAAS_DATABASE_URL      the database (or GPUAAS_DATABASE_URL_FILE)
@@ -41,7 +40,7 @@ Environment:
 			if e.platform.Setup == nil {
 				return schema.Errorf(schema.KindInternal, "this build of gpuaas has no setup: use the gpuaas of the project's build")
 			}
-			if err := e.platform.Setup(ctx, e.temporalConfig(), cleaner{e.stderr}); err != nil {
+			if err := e.platform.Setup(ctx, e.temporalConfig(), editor{e.stderr, clean}); err != nil {
 				return err
 			}
 			e.message("database, Vault and Temporal are ready")
@@ -62,32 +61,24 @@ func newAdminTokenNew(e *env) *cobra.Command {
 	role := trust.RoleViewer
 	c := e.command("new NAME", "Create a token for a person or a program",
 		`Creates a token for the subject NAME and prints two lines: the token, which is shown
-only this once, and the line to add to the file of GPUAAS_ADMIN_TOKENS_FILE of
-gpuaas-api. The file contains only the token's hash. The API reads it again when it
+only this once, and the line to add to the file that GPUAAS_ADMIN_TOKENS_FILE of
+gpuaas-api names. The file contains only the token's hash. The API rereads it when it
 changes.
 
-Roles: a viewer reads; an operator also starts operations and decides about them; an
-admin also removes nodes and forces phases; a bootstrapper only creates bootstrap
-scripts.`,
+Roles: a viewer reads; an operator also starts operations and resolves them; an admin
+also removes nodes and forces phases; a bootstrapper only creates bootstrap scripts.`,
 		"  gpuaas admin token new alice --role operator\n  gpuaas admin token new ci --role viewer -o json | jq -r .line >> admin-tokens",
 		func(ctx context.Context, arg string) error { return runAdminTokenNew(e, arg, role) })
-	addChoices(c, (*string)(&role), "role", "", trust.Roles()...)
+	addChoices(c, &role, "role", "`ROLE` of the subject (default viewer)", trust.Roles()...)
 	return c
 }
 
 func runAdminTokenNew(e *env, name string, role trust.Role) error {
-	const help = "gpuaas admin token new"
-	switch {
-	case !trust.ValidSubject(name):
-		return usagef(help, "%q is not a valid name: must be at most 64 of a-z A-Z 0-9 . _ - @", name)
-	case !slices.Contains(trust.Roles(), role):
-		return usagef(help, "--role %q: must be viewer, operator, admin or bootstrapper", role)
+	if !trust.ValidSubject(name) {
+		return usagef("gpuaas admin token new", "%q is not a valid name: must be at most 64 of a-z A-Z 0-9 . _ - @", name)
 	}
-	token := "gpuat_" + rand.Text()
+	token := trust.APITokenPrefix + rand.Text()
 	sum := sha256.Sum256([]byte(token))
 	made := newToken{Name: name, Role: role, Token: token, Line: fmt.Sprintf("%s %s %s", name, role, hex.EncodeToString(sum[:]))}
-	return e.print(made, func(w io.Writer) {
-		row(w, "Token:", made.Token)
-		row(w, "Line:", made.Line)
-	})
+	return e.print(made, func(w io.Writer) { fields(w, "Token:", made.Token, "Line:", made.Line) }, made.Name)
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -22,7 +24,7 @@ import (
 const (
 	defaultAPIURL = "http://127.0.0.1:8081"
 	// readLimit bounds a read of the admin API, changeLimit a request that starts or
-	// decides something: the API itself waits for the workflow's early answer.
+	// resolves something: the API waits until the workflow has accepted or refused it.
 	readLimit   = 10 * time.Second
 	changeLimit = 30 * time.Second
 	// maxResponse bounds the size of one response.
@@ -34,27 +36,23 @@ const (
 // or KindServiceUnavailable with the URL when there is no response.
 func (e *env) api() *adminclient.Client {
 	if e.admin == nil {
-		d, err := e.newDoer()
-		if err != nil {
-			d = doer{base: defaultAPIURL, err: err}
-		}
+		d := e.newDoer()
 		e.admin = &adminclient.Client{Server: d.base + "/", Client: d}
 	}
 	return e.admin
 }
 
-func (e *env) newDoer() (doer, error) {
+func (e *env) newDoer() doer {
 	server, err := e.server()
-	if err != nil {
-		return doer{}, err
+	d := doer{base: cmp.Or(strings.TrimRight(server.APIURL, "/"), defaultAPIURL), token: server.Token,
+		correlationID: e.correlationID, transport: http.DefaultTransport, err: err}
+	if err == nil {
+		d.err = checkURL(server.APIURL)
 	}
-	d := doer{base: strings.TrimRight(server.APIURL, "/"), token: server.Token, correlationID: e.correlationID, transport: http.DefaultTransport}
-	if server.CAFile != "" {
-		if d.transport, err = trusting(server.CAFile); err != nil {
-			return doer{}, err
-		}
+	if d.err == nil && server.CAFile != "" {
+		d.transport, d.err = trusting(server.CAFile)
 	}
-	return d, checkURL(server.APIURL)
+	return d
 }
 
 // checkURL validates the URL of the admin API.
@@ -112,8 +110,8 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 	}
 	res, err := client.Do(r)
 	if err != nil {
-		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not answer", d.base).
-			WithReason("api_unreachable").WithNext("check --api-url, GPUAAS_API_URL or the context, or run: gpuaas dev status")
+		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not respond", d.base).
+			WithReason("api_unreachable").WithNext(unreachableNext(d.base))
 		e.Err = err
 		return nil, e
 	}
@@ -122,6 +120,21 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 	}
 	defer res.Body.Close()
 	return nil, d.refusal(res)
+}
+
+// unreachableNext is the next step when the admin API does not respond.
+func unreachableNext(base string) string {
+	next := "check --api-url, GPUAAS_API_URL or the context; while the API is down, lifecycle and op commands work with --direct"
+	if u, err := url.Parse(base); err == nil && isLoopback(u.Hostname()) {
+		next += "; on the development stack: gpuaas dev status"
+	}
+	return next
+}
+
+// isLoopback reports whether a host of a URL is this machine.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // refusal returns the error that a response contains, or one with its status.
@@ -174,11 +187,17 @@ func pages[T any](limit uint, get func(size *int, token *string) ([]T, string, e
 	}
 }
 
+// nodePage is wire.NodeList with rows of type N.
+type nodePage[N any] struct {
+	Nodes         []N    `json:"nodes"`
+	NextPageToken string `json:"next_page_token,omitempty"`
+}
+
 // listNodes returns the nodes of a query up to limit, or all when limit is 0.
-func listNodes(ctx context.Context, api *adminclient.Client, q adminclient.ListNodesParams, limit uint) ([]wire.NodeView, error) {
-	return pages(limit, func(size *int, token *string) ([]wire.NodeView, string, error) {
+func listNodes[N any](ctx context.Context, api *adminclient.Client, q adminclient.ListNodesParams, limit uint) ([]N, error) {
+	return pages(limit, func(size *int, token *string) ([]N, string, error) {
 		q.Limit, q.PageToken = size, token
-		list, err := decode[wire.NodeList](api.ListNodes(ctx, &q))
+		list, err := decode[nodePage[N]](api.ListNodes(ctx, &q))
 		return list.Nodes, list.NextPageToken, err
 	})
 }
@@ -192,6 +211,15 @@ func listOperations(ctx context.Context, api *adminclient.Client, q adminclient.
 	})
 }
 
+// listAudit returns audit events, newest first.
+func listAudit(ctx context.Context, api *adminclient.Client, q adminclient.ListAuditParams, limit uint) ([]audit.Event, error) {
+	return pages(limit, func(size *int, token *string) ([]audit.Event, string, error) {
+		q.Limit, q.PageToken = size, token
+		list, err := decode[wire.AuditPage](api.ListAudit(ctx, &q))
+		return list.Events, list.NextPageToken, err
+	})
+}
+
 // listTasks returns node tasks, newest first and without their output.
 func listTasks(ctx context.Context, api *adminclient.Client, q adminclient.ListTasksParams, limit uint) ([]wire.TaskView, error) {
 	return pages(limit, func(size *int, token *string) ([]wire.TaskView, string, error) {
@@ -201,7 +229,8 @@ func listTasks(ctx context.Context, api *adminclient.Client, q adminclient.ListT
 	})
 }
 
-// act starts a lifecycle action; an empty key is none.
+// act starts a lifecycle action; an empty key is none. With a key that was used before,
+// the response has the earlier operation as it is now.
 func act(ctx context.Context, api *adminclient.Client, node string, a lifecycle.Action, r wire.LifecycleRequest, key string) (wire.LifecycleResponse, error) {
 	return decode[wire.LifecycleResponse](api.StartOperation(ctx, node, a, nil, r, idempotent(key)))
 }

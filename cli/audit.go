@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,22 +23,19 @@ func newAudit(e *env) *cobra.Command {
 	var verify bool
 	var limit uint
 	c := e.command("audit", "Read or verify the audit trail",
-		`Prints the audit trail, oldest event first: actor, action, node, result and reason.
-Each node has its own stream; events without a node are in the stream "system".
+		`Prints the audit trail, oldest event first: actor, action, node, target, result and
+reason. The target is the task, operation or resource of the event. Each node has its own
+stream; events without a node are in the stream "system".
 
---verify reads every row of the streams and checks their hash chains. It names the
-first row that is missing, changed or out of order, and exits with code 1.`,
+--verify reads every row of the streams and verifies their hash chains. If a row is
+missing, changed or out of order, the command names the first one and exits with code 1.`,
 		"  gpuaas audit --node gpu-17\n  gpuaas audit --verify\n  gpuaas audit -o json --limit 0",
 		func(ctx context.Context, _ string) error {
 			api := e.api()
 			if verify {
 				return runAuditVerify(ctx, e, api, q.Node)
 			}
-			events, err := pages(limit, func(size *int, token *string) ([]audit.Event, string, error) {
-				q.Limit, q.PageToken = size, token
-				list, err := decode[wire.AuditPage](api.ListAudit(ctx, &q))
-				return list.Events, list.NextPageToken, err
-			})
+			events, err := listAudit(ctx, api, q, limit)
 			if err != nil {
 				return err
 			}
@@ -50,21 +45,33 @@ first row that is missing, changed or out of order, and exits with code 1.`,
 			}
 			return printList(e.console, listing[audit.Event]{
 				object: map[string][]audit.Event{"events": events}, rows: events, empty: "no event matches",
-				header: []string{"AT", "ACTOR", "VIA", "ACTION", "TARGET", "RESULT", "REASON"},
-				cells: func(v audit.Event) []string {
-					return []string{v.At.UTC().Format(time.RFC3339), v.Actor, dash(v.Via), v.Action, cmp.Or(v.Target, v.Stream), v.Result, dash(v.Reason)}
-				},
-				name: func(v audit.Event) string { return v.Stream + "/" + strconv.FormatInt(v.Seq, 10) },
+				header: []string{"AT", "ACTOR", "VIA", "ACTION", "NODE", "TARGET", "RESULT", "REASON"}, cells: auditCells,
+				name: eventName,
 			})
 		})
-	e.addNode(c, &q.Node)
-	c.Flags().Lookup("node").Usage = "only this node (id or host name), or the stream system"
-	c.Flags().Var(textFilter{&q.Since}, "since", "only events since a time, or within a duration such as 24h")
-	c.Flags().Var(listFilter{&q.Actor}, "actor", "only events of these actors")
-	c.Flags().Var(listFilter{&q.Action}, "action", "only these actions, for example nodes.drain")
-	c.Flags().BoolVar(&verify, "verify", false, "check the hash chains instead of printing")
+	e.addNode(c, &q.Node, "only the events of `NODE`, or of the stream system")
+	addSince(c, &q.Since, "events")
+	addFilter[string](c, &q.Actor, "actor", "only events of these `ACTORS`")
+	addFilter(c, &q.Action, "action", "only these `ACTIONS`, for example nodes.drain", audit.Actions()...)
+	addFilter(c, &q.Result, "result", "only these `RESULTS`", audit.Results()...)
+	c.Flags().BoolVar(&verify, "verify", false, "verify the hash chains instead of printing events")
 	c.Flags().UintVar(&limit, "limit", 200, "print the newest N events; 0 for all")
 	return c
+}
+
+// auditCells is the row of an event. The row of a decision names the decision.
+func auditCells(v audit.Event) []string {
+	action, node, target := v.Action, v.Stream, v.Target
+	if d := v.Detail["decision"]; d != "" {
+		action += " " + d
+	}
+	if target == node {
+		target = ""
+	}
+	if node == audit.SystemStream {
+		node = ""
+	}
+	return []string{v.At.UTC().Format(time.RFC3339), v.Actor, dash(v.Via), action, dash(node), dash(target), v.Result, dash(v.Reason)}
 }
 
 // auditResult is the output of audit --verify.
@@ -92,7 +99,7 @@ func runAuditVerify(ctx context.Context, e *env, api *adminclient.Client, node *
 	}
 	err = e.print(result, func(w io.Writer) {
 		if result.Verified {
-			fmt.Fprintf(w, "verified %s of %s: no fault\n", count(result.Rows, "row"), count(result.Streams, "stream"))
+			fmt.Fprintf(w, "verified %s of %s: no faults found\n", count(result.Rows, "row"), count(result.Streams, "stream"))
 			return
 		}
 		row(w, fmt.Sprintf("FAULT after %s of %s: %s", count(result.Rows, "valid row"), count(result.Streams, "stream"), result.Fault))

@@ -17,7 +17,10 @@ func chain(stream string, n int) []audit.Event {
 	prev := ""
 	for i := range n {
 		v := audit.Event{Stream: stream, Seq: int64(i + 1), At: start().Add(time.Duration(i) * time.Minute), Actor: "alice@laptop",
-			Action: audit.ActionName(lifecycle.ActionDrain), Target: "gpu-17", Result: audit.Accepted, Reason: "RMA-4411", PrevHash: prev}
+			Action: audit.ActionName(lifecycle.ActionDrain), Target: stream, Result: audit.Accepted, Reason: "RMA-4411", PrevHash: prev}
+		if i == 1 {
+			v.Action, v.Target, v.Detail = audit.Decision, operationID, map[string]string{"decision": "force", "phase": "drain"}
+		}
 		v.Hash = v.ComputeHash()
 		prev = v.Hash
 		out = append(out, v)

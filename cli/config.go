@@ -8,9 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -122,18 +125,17 @@ login. Commands use the current context, or the one that --context names. Flags 
 environment variables take precedence. A stored token is sent only to the address that is
 stored with it. No command of this group sends a request.`,
 		newConfigGet(e), newConfigSet(e), newConfigView(e),
-		newConfigEdit(e, "use-context", "Select the current context", "Makes a context the current one.", func(c *config, name string) error {
-			_, err := c.selected(name)
+		newConfigEdit(e, "use-context", "Select the current context", "Makes a context the current one.", func(c *config, name string) string {
 			c.CurrentContext = name
-			return err
+			return "the current context is now " + name
 		}),
-		newConfigEdit(e, "delete-context", "Delete a context", "Deletes a context and its stored token.", func(c *config, name string) error {
-			_, err := c.selected(name)
+		newConfigEdit(e, "delete-context", "Delete a context", "Deletes a context and its stored token.", func(c *config, name string) string {
 			delete(c.Contexts, name)
-			if c.CurrentContext == name {
-				c.CurrentContext = ""
+			if c.CurrentContext != name {
+				return "deleted context " + name
 			}
-			return err
+			c.CurrentContext = ""
+			return "deleted context " + name + "; there is no current context now, select one with: gpuaas config use-context CONTEXT"
 		}),
 		e.command("current-context", "Print the name of the current context", "Prints the name of the current context.",
 			"  gpuaas config current-context", func(context.Context, string) error {
@@ -144,14 +146,26 @@ stored with it. No command of this group sends a request.`,
 				if err != nil {
 					return err
 				}
-				return e.print(c.CurrentContext, func(w io.Writer) { row(w, c.CurrentContext) })
+				return e.print(c.CurrentContext, func(w io.Writer) { row(w, c.CurrentContext) }, c.CurrentContext)
 			}))
 }
 
-// newConfigEdit makes a command that changes one existing context.
-func newConfigEdit(e *env, verb, short, long string, change func(c *config, name string) error) *cobra.Command {
+// newConfigEdit makes a command that changes one existing context. change returns what
+// it did.
+func newConfigEdit(e *env, verb, short, long string, change func(c *config, name string) string) *cobra.Command {
 	return e.command(verb+" CONTEXT", short, long, "  gpuaas config "+verb+" prod", func(_ context.Context, name string) error {
-		return e.editConfig(func(c *config) error { return change(c, name) })
+		var did string
+		err := e.editConfig(func(c *config) error {
+			if _, err := c.selected(name); err != nil {
+				return err
+			}
+			did = change(c, name)
+			return nil
+		})
+		if err == nil {
+			e.message("%s", did)
+		}
+		return err
 	})
 }
 
@@ -170,10 +184,27 @@ becomes the current one. A new address discards the stored token.`,
 					return err
 				}
 			}
-			return e.editConfig(func(all *config) error { return all.set(name, e.flags.apiURL, caFile) })
+			var stored apiContext
+			err = e.editConfig(func(all *config) error {
+				err := all.set(name, e.flags.apiURL, caFile)
+				stored = all.Contexts[name]
+				return err
+			})
+			if err == nil {
+				e.message("stored context %s: %s", name, stored.APIURL)
+				e.warnPlain(stored.APIURL)
+			}
+			return err
 		})
 	c.Flags().StringVar(&caFile, "ca-file", "", "PEM file of the CA certificates of the admin API (default: the system's)")
 	return c
+}
+
+// warnPlain warns of an address to which the token would be sent unencrypted.
+func (e *console) warnPlain(address string) {
+	if u, err := url.Parse(address); err == nil && u.Scheme == "http" && !isLoopback(u.Hostname()) {
+		e.message("warning: %s is not encrypted: the token can be read on the network; use https", address)
+	}
 }
 
 // set creates or changes a context. Empty values keep the stored ones.
@@ -182,6 +213,8 @@ func (c *config) set(name, apiURL, caFile string) error {
 	switch {
 	case name == "":
 		return usagef("gpuaas config set-context", "the name of a context must not be empty")
+	case strings.ContainsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
+		return usagef("gpuaas config set-context", "context %q: the name must not contain blanks or control characters", name)
 	case !found && apiURL == "":
 		return usagef("gpuaas config set-context", "missing --api-url: the address of the new context %q", name)
 	}
@@ -228,10 +261,12 @@ func newConfigView(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !e.machine() {
-				e.output = formatYAML
+			shown := c.redacted()
+			text, err := yaml.Marshal(shown)
+			if err != nil {
+				return fmt.Errorf("rendering the configuration: %w", err)
 			}
-			return e.printMachine(c.redacted())
+			return e.print(shown, func(w io.Writer) { fmt.Fprint(w, string(text)) })
 		})
 }
 

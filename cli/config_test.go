@@ -94,12 +94,14 @@ func TestContexts(t *testing.T) {
 	require.Zero(t, h.run("__complete", "config", "use-context", ""))
 	require.Equal(t, "main\nother\n:4\n", h.out.String())
 
-	require.Zero(t, h.run("config", "use-context", "other"))
+	h.golden("config-use", "config", "use-context", "other")
 	require.Equal(t, schema.ExitUnreachable, h.run("node", "list"))
+	require.Contains(t, h.err.String(), "work with --direct")
+	require.NotContains(t, h.err.String(), "gpuaas dev status", "the API is not on this machine")
 	require.Zero(t, h.run("node", "list", "--context", "main"))
 	require.Equal(t, schema.ExitUsage, h.run("node", "list", "--context", "third"))
 
-	require.Zero(t, h.run("config", "delete-context", "other"))
+	h.golden("config-delete", "config", "delete-context", "other")
 	require.Equal(t, schema.ExitUsage, h.run("config", "current-context"))
 	require.Zero(t, h.run("config", "get-contexts", "-o", "name"))
 	require.Equal(t, "main\n", h.out.String())
@@ -108,6 +110,14 @@ func TestContexts(t *testing.T) {
 	require.Zero(t, h.run("config", "view"))
 	require.NotContains(t, h.out.String(), "token", "a new address discards the token")
 
+	require.Equal(t, schema.ExitUsage, h.run("config", "set-context", "my api", "--api-url", "https://x.test"))
+	require.Contains(t, h.err.String(), "must not contain blanks")
+	h.golden("config-set-plain", "config", "set-context", "plain", "--api-url", "http://api.example.com:8081")
+	h.env.stdin = strings.NewReader(apiToken)
+	require.Zero(t, h.run("login", "--context", "plain"))
+	require.Contains(t, h.err.String(), "warning: http://api.example.com:8081 is not encrypted")
+	require.Zero(t, h.run("config", "set-context", "local", "--api-url", "http://[::1]:8081"))
+	require.NotContains(t, h.err.String(), "warning")
 	require.Equal(t, schema.ExitUsage, h.run("config", "set-context", "bad", "--api-url", "http://alice:hunter2@x"))
 	require.NoError(t, os.WriteFile(h.vars["GPUAAS_CONFIG"], []byte("contexts: [1]"), 0o600))
 	require.Equal(t, schema.ExitUsage, h.run("config", "view"))
@@ -172,6 +182,7 @@ func TestFormats(t *testing.T) {
 	for name, args := range map[string][]string{
 		"jsonpath":         {"node", "list", "-o", "jsonpath={.nodes[*].host}"},
 		"jsonpath-number":  {"node", "show", "gpu-17", "-o", "jsonpath=$.gpus_total"},
+		"jsonpath-empty":   {"node", "list", "-o", "jsonpath="},
 		"jsonpath-invalid": {"node", "list", "-o", "jsonpath=.nodes["},
 		"name":             {"node", "list", "-o", "name"},
 		"wide":             {"node", "list", "-o", "wide"},

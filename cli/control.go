@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
@@ -93,88 +92,6 @@ func (c apiControl) changes(ctx context.Context, nodeID string) <-chan struct{} 
 	return watchEvents(ctx, c.Client, nodeID)
 }
 
-// statusBudget bounds a query to Temporal: without a worker it does not end.
-const statusBudget = 3 * time.Second
-
-// directControl uses Temporal alone: the break-glass mode. The audit trail then
-// names the actor that this machine asserts, and the interface temporal.
-type directControl struct {
-	env *env
-	lc  Lifecycle
-}
-
-// viaTemporal is the interface that the audit trail names for --direct.
-const viaTemporal = "temporal"
-
-func (c directControl) find(ctx context.Context, arg string) (target, error) {
-	ref, err := c.lc.FindNode(ctx, arg)
-	return target{id: ref.NodeID, host: ref.Host}, err
-}
-
-func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
-	return c.lc.Submit(ctx, lifecycle.OperationInput{
-		OperationID: lifecycle.OperationID(t.id, a, o.key), NodeID: t.id, Action: a, Host: t.host,
-		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Options: o.options,
-	})
-}
-
-// status queries the run, and reads its result when no worker responds: a closed
-// run has one.
-func (c directControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
-	if op.WorkflowID == "" {
-		return lifecycle.OperationStatus{}, usagef("gpuaas op", "Temporal retains no operation of node %s; with --direct write NODE --operation %[1]s for an operation", op.OperationID)
-	}
-	query, cancel := context.WithTimeout(ctx, statusBudget)
-	defer cancel()
-	st, err := c.lc.Status(query, op.WorkflowID, op.RunID)
-	if err == nil || ctx.Err() != nil {
-		return st, err
-	}
-	read, done := context.WithTimeout(ctx, statusBudget)
-	defer done()
-	if final, resultErr := c.lc.Result(read, op.WorkflowID, op.RunID); resultErr == nil {
-		return final, nil
-	}
-	return st, err
-}
-
-func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	return c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
-}
-
-func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, _ string) (lifecycle.OperationStatus, error) {
-	r := lifecycle.ResolveRequest{OperationID: st.Operation.OperationID, Decision: d, Reason: reason, By: c.env.actor, Via: viaTemporal}
-	if s := st.Operation.Stuck; s != nil {
-		r.Phase, r.StuckSince = s.Phase, &s.Since
-	}
-	return c.lc.Resolve(ctx, st.Operation.WorkflowID, r)
-}
-
-func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
-	list := wire.StuckList{Stuck: []wire.StuckOperation{}}
-	parked, err := c.lc.Parked(ctx)
-	if err != nil {
-		return list, err
-	}
-	for _, st := range parked {
-		op := st.Operation
-		o := wire.StuckOperation{State: st.Node.State, WebURL: c.lc.WebURL(op.WorkflowID, op.RunID), OperationSummary: wire.OperationSummary{
-			OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host, WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action,
-			Status: op.Status, WaitingOn: lifecycle.AttentionOperator, Stuck: op.Stuck, Actor: op.Actor, Reason: op.Reason}}
-		if op.StartedAt != nil {
-			o.StartedAt = *op.StartedAt
-		}
-		if op.Stuck != nil {
-			o.Phase, o.WaitingOn = op.Stuck.Phase, op.Stuck.WaitingOn
-		}
-		list.Stuck = append(list.Stuck, o)
-	}
-	list.Faults = append([]wire.ControlPlaneFault{}, c.lc.Faults(ctx)...)
-	return list, nil
-}
-
-func (directControl) changes(context.Context, string) <-chan struct{} { return nil }
-
 // target is the node of a command.
 type target struct {
 	id   string
@@ -189,6 +106,11 @@ func (t target) name() string {
 		return t.host
 	}
 	return t.id
+}
+
+// op is a command that works on the node's operation.
+func (t target) op(verb string, a lifecycle.Action) string {
+	return lifecycle.OpCommand(verb, a, t.name())
 }
 
 // ref is what is known of the node without an operation.
@@ -206,12 +128,6 @@ func (t target) workflowID(reissue bool) string {
 		return lifecycle.ReissueWorkflowID(t.host, t.id)
 	}
 	return lifecycle.NodeWorkflowID(t.host, t.id)
-}
-
-// operationArg is how the op commands name an operation.
-type operationArg struct {
-	operation string // its id
-	reissue   bool
 }
 
 // locate finds the operation that NODE and the flags name. NODE may also be the
@@ -243,7 +159,7 @@ func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) 
 	case o.reissue:
 		what = "reissue"
 	case reissueRuns(ctx, ctl, t):
-		next = lifecycle.OpCommand(verb, lifecycle.ActionReissueEnrollment, t.name())
+		next = t.op(verb, lifecycle.ActionReissueEnrollment)
 	}
 	return t, st, schema.NewError(schema.KindNotFound, "no %s has run on %s", what, t.name()).WithNext(next)
 }

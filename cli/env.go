@@ -47,6 +47,8 @@ type console struct {
 	// output and noColor are flags; noColor is also set by NO_COLOR.
 	output  format
 	noColor bool
+	// commands, if not nil, adds --direct to the commands in the output.
+	commands *strings.Replacer
 	// correlationID identifies every request of this command line.
 	correlationID string
 }
@@ -111,7 +113,7 @@ func (e *env) lifecycle() (Lifecycle, error) {
 		return e.direct, nil
 	}
 	o := e.temporalConfig()
-	// The token must never be sent to Temporal. One that cannot be read is no error here.
+	// The token must never be sent to Temporal. One that cannot be read is not an error here.
 	if token, err := e.token(); err == nil && token != "" {
 		o.Secrets = []schema.Secret{schema.NewSecret(token)}
 	}
@@ -125,7 +127,7 @@ func (e *env) lifecycle() (Lifecycle, error) {
 // temporalConfig selects the Temporal to connect to. Empty fields are read from
 // Temporal's own configuration (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles).
 func (s *settings) temporalConfig() temporal.Config {
-	return temporal.Config{Address: s.flags.address, Namespace: s.flags.namespace}
+	return temporal.Config{Address: s.flags.address, Namespace: s.flags.namespace, WebUI: s.getenv("GPUAAS_WEB_UI_URL")}
 }
 
 // clearScreen clears the terminal before a refresh of a watched list.

@@ -58,44 +58,49 @@ func readEvents(ctx context.Context, api *adminclient.Client, nodeID string, wak
 	return true
 }
 
-// refresh calls show, and with watch again at each change and at least every
-// refreshEvery until ctx ends.
-func (e *env) refresh(ctx context.Context, ctl control, watch bool, show func() error) error {
-	var changes <-chan struct{}
-	for first := true; ; first = false {
-		err := show()
-		if watch && interrupted(ctx) {
-			return nil
-		}
-		if err != nil || !watch {
-			return err
-		}
-		if first {
-			changes = ctl.changes(ctx, "")
-		}
-		if changes = e.nextChange(ctx, changes); interrupted(ctx) {
-			return nil
-		}
-	}
-}
-
-func interrupted(ctx context.Context) bool { return ctx.Err() != nil }
-
-// nextChange waits for a change and returns the channel to wait on next: nil when
-// there are no more events.
-func (e *env) nextChange(ctx context.Context, changes <-chan struct{}) <-chan struct{} {
-	later := e.clock.after(refreshEvery)
-	for {
+// pause waits for d, for a change or for the end of ctx, and calls redraw at each tick
+// of the clock. It returns the channel to wait on next, nil when there are no more
+// events, and whether there was a change.
+func (c clock) pause(ctx context.Context, d time.Duration, changes <-chan struct{}, redraw func()) (next <-chan struct{}, changed bool) {
+	ticks, stop := c.spin()
+	defer stop()
+	for later := c.after(d); ; {
 		select {
 		case <-ctx.Done():
-			return changes
+			return changes, false
 		case <-later:
-			return changes
+			return changes, false
+		case <-ticks:
+			redraw()
 		case _, open := <-changes:
 			if open {
-				return changes
+				return changes, true
 			}
 			changes = nil
 		}
 	}
 }
+
+// refresh calls show, and with watch again at each change and at least every
+// refreshEvery until ctx ends.
+func (e *env) refresh(ctx context.Context, ctl control, watch bool, show func() error) error {
+	if !watch {
+		return show()
+	}
+	changes := ctl.changes(ctx, "")
+	for {
+		err := show()
+		if interrupted(ctx) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if changes, _ = e.clock.pause(ctx, refreshEvery, changes, func() {}); interrupted(ctx) {
+			return nil
+		}
+	}
+}
+
+// interrupted reports whether the operator ended a watch, which is not an error.
+func interrupted(ctx context.Context) bool { return ctx.Err() != nil }

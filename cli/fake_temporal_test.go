@@ -33,9 +33,11 @@ type fakeTemporal struct {
 	// decidedOn is the workflow of the last decision.
 	decidedOn string
 	resolve   func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
-	parked    []lifecycle.OperationStatus
-	faults    []wire.ControlPlaneFault
-	hosts     map[string]string
+	// first are the responses to earlier decisions, by the decision's id.
+	first  map[string]lifecycle.OperationStatus
+	parked []lifecycle.OperationStatus
+	faults []wire.ControlPlaneFault
+	hosts  map[string]string
 }
 
 func newFakeTemporal() *fakeTemporal {
@@ -100,6 +102,14 @@ func (f *fakeTemporal) Resolve(_ context.Context, workflowID string, r lifecycle
 		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "delivering the decision")
 	}
 	return f.resolve(r)
+}
+
+func (f *fakeTemporal) Resolved(_ context.Context, _, _ string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+	st, ok := f.first[r.ID]
+	if !ok {
+		return st, schema.Errorf(schema.KindNotFound, "no such decision")
+	}
+	return st, nil
 }
 
 func (f *fakeTemporal) Parked(context.Context) ([]lifecycle.OperationStatus, error) {

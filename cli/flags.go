@@ -2,22 +2,147 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
+
+// flagError is the usage error of an invalid flag. It says what the value must be,
+// without the words of Go's parsers.
+func flagError(c *cobra.Command, err error) error {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return usagef(c.CommandPath(), "%s", err)
+	}
+	f := invalid.GetFlag()
+	var must string
+	switch f.Value.Type() {
+	case "int":
+		must = "must be a number"
+	case "uint":
+		must = "must be a number, 0 or greater"
+	case "bool":
+		must = "must be true or false"
+	case "duration":
+		must = "must be a duration with a unit, for example 90s, 30m or 2h"
+	default:
+		must = errors.Unwrap(err).Error()
+	}
+	return usagef(c.CommandPath(), "--%s %s: %s", f.Name, invalid.GetValue(), must)
+}
+
+// addNode adds --node, which restricts a list to one node.
+func (e *env) addNode(c *cobra.Command, node **string, usage string) {
+	c.Flags().Func("node", usage, optional(node))
+	completes(c, "node", func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return e.completeNode(c, nil, text)
+	})
+}
+
+// addSelector adds -l, which restricts a list to the nodes that match.
+func addSelector(c *cobra.Command, selector **string) {
+	c.Flags().FuncP("selector", "l", "only nodes that match `SELECTOR`, for example rack=r7,tier!=test", optional(selector))
+}
+
+// selectorHelp documents -l.
+const selectorHelp = `-l selects by labels and by the properties region, sku, state, provider, class and
+host, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.`
+
+// addSince adds --since. what is the list's rows and what they did at their time.
+func addSince(c *cobra.Command, since **string, what string) {
+	c.Flags().Func("since", "only "+what+" since a `TIME`, or within a duration such as 24h", func(text string) error {
+		*since = &text
+		if d, err := time.ParseDuration(text); err == nil && d > 0 {
+			return nil
+		}
+		if _, err := time.Parse(time.RFC3339Nano, text); err != nil {
+			return errors.New("must be a time such as 2026-03-01T12:00:00Z, or a duration such as 24h")
+		}
+		return nil
+	})
+}
+
+// optional sets a parameter of a query, which stays nil without the flag.
+func optional(value **string) func(string) error {
+	return func(text string) error { *value = &text; return nil }
+}
+
+// listedValues is how many values the help of a flag lists; completion offers all.
+const listedValues = 12
+
+// addFilter adds a flag for alternatives, separated by commas. allowed, if not empty,
+// is the closed set of its values.
+func addFilter[T ~string](c *cobra.Command, value **[]string, name, usage string, allowed ...T) {
+	words := texts(allowed)
+	if n := len(words); n > 0 && n <= listedValues {
+		usage += ": " + strings.Join(words, ", ")
+	}
+	addOpenFilter(c, value, name, usage, words, func(word string) error { return oneOf(word, words) })
+}
+
+// addOpenFilter is addFilter for values that valid accepts. Completion offers suggested.
+func addOpenFilter(c *cobra.Command, value **[]string, name, usage string, suggested []string, valid func(string) error) {
+	c.Flags().Func(name, usage, func(text string) error {
+		all := strings.Split(text, ",")
+		for _, word := range all {
+			if err := valid(word); err != nil {
+				return err
+			}
+		}
+		if *value != nil {
+			all = append(**value, all...)
+		}
+		*value = &all
+		return nil
+	})
+	completes(c, name, cobra.FixedCompletions(suggested, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// addChoices adds a flag for one value of a closed set.
+func addChoices[T ~string](c *cobra.Command, value *T, name, usage string, allowed ...T) {
+	words := texts(allowed)
+	c.Flags().Func(name, usage+": "+strings.Join(words, ", "), func(text string) error {
+		*value = T(text)
+		return oneOf(text, words)
+	})
+	completes(c, name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func texts[T ~string](values []T) (words []string) {
+	for _, v := range values {
+		words = append(words, string(v))
+	}
+	return words
+}
+
+// oneOf rejects a text that is not in a closed set; the empty set is open.
+func oneOf(text string, allowed []string) error {
+	if len(allowed) > 0 && !slices.Contains(allowed, text) {
+		return fmt.Errorf("must be one of %s", strings.Join(allowed, ", "))
+	}
+	return nil
+}
 
 const (
 	// completionLimit bounds how long a shell waits for completions.
 	completionLimit = time.Second
-	// maxCompletions bounds the number of names that a shell gets.
+	// maxCompletions bounds the number of completions.
 	maxCompletions = 200
 )
+
+// completes sets the completion of a flag of the command.
+func completes(c *cobra.Command, flag string, values cobra.CompletionFunc) {
+	c.RegisterFlagCompletionFunc(flag, values) //nolint:errcheck // fails only for an unknown flag
+}
 
 // complete offers names for the first argument.
 func (e *env) complete(names func(ctx context.Context, api *adminclient.Client, text string) ([]cobra.Completion, error)) cobra.CompletionFunc {
@@ -39,7 +164,7 @@ func (e *env) complete(names func(ctx context.Context, api *adminclient.Client, 
 func (e *env) completeNode(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return e.complete(func(ctx context.Context, api *adminclient.Client, text string) (names []cobra.Completion, err error) {
 		q := adminclient.ListNodesParams{Fields: new("id,host,state"), HostPrefix: given(text)}
-		nodes, err := listNodes(ctx, api, q, maxCompletions)
+		nodes, err := listNodes[wire.NodeView](ctx, api, q, maxCompletions)
 		for _, n := range nodes {
 			names = append(names, cobra.CompletionWithDesc(clean(n.Host), string(n.State)))
 		}
@@ -59,53 +184,3 @@ func (e *env) completeTask(only task.Status) cobra.CompletionFunc {
 		return ids, err
 	})
 }
-
-// addNode adds --node, which restricts a list to one node.
-func (e *env) addNode(c *cobra.Command, node **string) {
-	c.Flags().Var(textFilter{node}, "node", "only this node (id or host name)")
-	c.RegisterFlagCompletionFunc("node", func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) { //nolint:errcheck // fails only for an unknown flag
-		return e.completeNode(c, nil, text)
-	})
-}
-
-// addChoices adds a flag with a closed set of values, which the help lists before note.
-func addChoices[T ~string](c *cobra.Command, value *string, name, note string, values ...T) {
-	words := make([]cobra.Completion, len(values))
-	for i, v := range values {
-		words[i] = string(v)
-	}
-	c.Flags().StringVar(value, name, *value, strings.Join(words, ", ")+note)
-	c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // fails only for an unknown flag
-}
-
-// textFilter is a flag for an optional parameter of a query, which stays nil when the
-// flag is not used.
-type textFilter struct{ value **string }
-
-// Set implements pflag.Value.
-func (f textFilter) Set(text string) error { *f.value = &text; return nil }
-
-// String implements pflag.Value.
-func (textFilter) String() string { return "" }
-
-// Type implements pflag.Value.
-func (textFilter) Type() string { return "string" }
-
-// listFilter is textFilter for a list with commas.
-type listFilter struct{ value **[]string }
-
-// Set implements pflag.Value.
-func (f listFilter) Set(text string) error {
-	all := strings.Split(text, ",")
-	if *f.value != nil {
-		all = append(**f.value, all...)
-	}
-	*f.value = &all
-	return nil
-}
-
-// String implements pflag.Value.
-func (listFilter) String() string { return "" }
-
-// Type implements pflag.Value.
-func (listFilter) Type() string { return "strings" }

@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -12,16 +10,19 @@ import (
 )
 
 const (
-	// pollEvery is how often a followed operation is read; the first reads come
-	// faster, since many operations take less than a second.
-	pollEvery = time.Second
-	pollFirst = 250 * time.Millisecond
-	// pollWithEvents is pollEvery while the event stream is open.
+	// pollFirst is the pause after the first read of a followed operation: many
+	// operations take less than a second. It doubles up to pollEvery, or up to
+	// pollWithEvents once an event has arrived.
+	pollFirst      = 250 * time.Millisecond
+	pollEvery      = time.Second
 	pollWithEvents = 10 * time.Second
 	// silenceBudget is how long reads may fail before the wait stops.
 	silenceBudget = 30 * time.Second
 	// waitGrace is the time of a wait beyond the phases' own budgets.
 	waitGrace = time.Minute
+	// reloadEvery and reloadReads bound the wait for the effect of a decision.
+	reloadEvery = 200 * time.Millisecond
+	reloadReads = 25
 )
 
 // followRequest says which operation to follow and for how long.
@@ -34,14 +35,11 @@ type followRequest struct {
 	limit time.Duration
 	// throughParks keeps waiting while the operation is parked.
 	throughParks bool
+	// decided is the park about which a decision was accepted. A read that still
+	// shows it is older than the decision.
+	decided *lifecycle.Stuck
 	// quiet shows nothing while it waits.
 	quiet bool
-}
-
-// snapshot is one read of a followed operation.
-type snapshot struct {
-	status lifecycle.OperationStatus
-	err    error
 }
 
 // follow shows an operation until it ends, parks, or the wait is over, and
@@ -51,59 +49,27 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 	if r.limit == 0 {
 		r.limit = waitGrace + budgetOf(r.operation.Action, r.options)
 	}
-	reading, cancel := context.WithCancel(ctx)
-	var reads sync.WaitGroup
-	defer reads.Wait()
-	defer cancel()
-	snapshots := make(chan snapshot, 1) // one read at a time, so it never blocks
-	read := func() {
-		reads.Go(func() {
-			st, err := r.control.status(reading, r.operation)
-			snapshots <- snapshot{st, err}
-		})
-	}
-
-	f := &followed{env: e, request: r, started: e.clock.now(), show: e.newView(r),
+	f := &followed{env: e, request: r, started: e.clock.now(), progress: newProgress(e, r),
 		last: lifecycle.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
-	changes, pace := r.control.changes(reading, r.target.id), pollEvery
-	ticks, stop := e.clock.spin()
+	events, stop := context.WithCancel(ctx)
 	defer stop()
-	read()
-	var again <-chan time.Time
-	pause, changed := pollFirst, false
-	for {
-		select {
-		case s := <-snapshots:
-			if ctx.Err() != nil {
-				return f.last, f.pending("stopped waiting: the operation is still running")
-			}
-			if done, err := f.take(s); done {
-				return f.last, err
-			}
-			if changed {
-				changed = false
-				read()
-				continue
-			}
-			again = e.clock.after(min(pause, r.limit-e.clock.now().Sub(f.started)))
-			pause = min(2*pause, pace)
-		case <-again:
-			again = nil
-			read()
-		case _, open := <-changes:
-			switch pace = pollWithEvents; {
-			case !open:
-				changes, pace = nil, pollEvery
-			case again == nil: // a read is under way, and may miss the change
-				changed = true
-			default:
-				again = nil
-				read()
-			}
-		case <-ticks:
-			f.show(f.last, f.note)
-		case <-ctx.Done():
-			return f.last, f.pending("stopped waiting: the operation is still running")
+	changes := r.control.changes(events, r.target.id)
+	pace := pollEvery
+	for pause := pollFirst; ; pause = min(2*pause, pace) {
+		st, err := r.control.status(ctx, r.operation)
+		if ctx.Err() != nil {
+			return f.last, f.pending("stopped waiting")
+		}
+		if done, err := f.take(st, err); done {
+			return f.last, err
+		}
+		left := r.limit - e.clock.now().Sub(f.started)
+		var changed bool
+		changes, changed = e.clock.pause(ctx, min(pause, left), changes, func() { f.progress.show(f.last, f.note) })
+		if changed { // the events arrive
+			pace = pollWithEvents
+		} else if changes == nil {
+			pace = pollEvery
 		}
 	}
 }
@@ -119,47 +85,73 @@ func budgetOf(a lifecycle.Action, o lifecycle.Options) time.Duration {
 
 // followed is the state of one wait.
 type followed struct {
-	env     *env
-	request followRequest
-	show    view
-	started time.Time
-	last    lifecycle.OperationStatus
-	note    string
+	env      *env
+	request  followRequest
+	progress *progress
+	started  time.Time
+	last     lifecycle.OperationStatus
+	note     string
 	// silentSince is when reads began to fail; zero while they succeed.
 	silentSince time.Time
 }
 
 // take uses one read and reports whether the wait is over.
-func (f *followed) take(s snapshot) (done bool, err error) {
-	now := f.env.clock.now()
-	name, action := f.request.target.name(), f.request.operation.Action
-	if s.err != nil {
+func (f *followed) take(st lifecycle.OperationStatus, readErr error) (done bool, err error) {
+	now, r := f.env.clock.now(), f.request
+	if readErr == nil {
+		f.silentSince, f.note, f.last = time.Time{}, "", st
+	} else {
 		if f.silentSince.IsZero() {
 			f.silentSince = now
 		}
-		f.note = fmt.Sprintf("the operation cannot be read: %s", s.err)
-		if now.Sub(f.silentSince) >= silenceBudget || errors.Is(s.err, &schema.Error{Kind: schema.KindNotFound}) {
-			return true, &exitError{schema.KindOf(s.err).Info().Exit, []string{
-				"error: stopped waiting, the operation cannot be read: " + s.err.Error(),
-				"the operation is still running", "follow it with: " + lifecycle.OpCommand("watch", action, name)}}
+		f.note = "the operation cannot be read: " + readErr.Error()
+		if now.Sub(f.silentSince) >= silenceBudget || errors.Is(readErr, &schema.Error{Kind: schema.KindNotFound}) {
+			return true, &exitError{schema.KindOf(readErr).Info().Exit, []string{
+				"error: stopped waiting, " + f.note, "the operation is still running",
+				"follow it with: " + r.target.op("watch", r.operation.Action)}}
 		}
-	} else {
-		f.silentSince, f.note, f.last = time.Time{}, "", s.status
 	}
-	f.show(f.last, f.note)
-	state := f.last.Operation.Status
+	f.progress.show(f.last, f.note)
+	op := f.last.Operation
 	switch {
-	case s.err == nil && state.Ended(), s.err == nil && state == lifecycle.OperationParked && !f.request.throughParks:
+	case readErr == nil && (op.Status.Ended() || parkedAgain(op, r.decided) && !r.throughParks):
 		return true, nil
-	case now.Sub(f.started) >= f.request.limit:
-		return true, f.pending(fmt.Sprintf("stopped waiting after %s: the operation is still running", span(f.request.limit)))
+	case now.Sub(f.started) >= r.limit:
+		return true, f.pending("stopped waiting after " + lifecycle.Span(r.limit))
 	}
 	return false, nil
 }
 
+// parkedAgain reports whether the operation is parked, and not in the park that was
+// decided about.
+func parkedAgain(op lifecycle.Operation, decided *lifecycle.Stuck) bool {
+	return op.Status == lifecycle.OperationParked && (decided == nil || op.Stuck == nil || !op.Stuck.Since.Equal(decided.Since))
+}
+
 // pending ends a wait before the operation's end.
 func (f *followed) pending(why string) error {
-	name, action := f.request.target.name(), f.request.operation.Action
-	return &exitError{schema.ExitPending, []string{why, "follow it with: " + lifecycle.OpCommand("watch", action, name),
-		"undo it with:   " + lifecycle.DecisionCommand(lifecycle.DecisionCancel, action, name, "")}}
+	t, op := f.request.target, f.last.Operation
+	if op.Status == lifecycle.OperationParked {
+		return &exitError{schema.ExitPending, []string{why + ": the operation is parked and waits for a decision",
+			"show the options with: " + t.op("show", op.Action), "follow it with: " + t.op("watch", op.Action)}}
+	}
+	return &exitError{schema.ExitPending, []string{why + ": the operation is still running", "follow it with: " + t.op("watch", op.Action),
+		"undo it with:   " + lifecycle.DecisionCommand(lifecycle.DecisionCancel, op.Action, t.name(), "")}}
+}
+
+// reload reads an operation again until the effect of a decision shows: the answer to
+// the decision may be older than its effect. It returns the last state that was read.
+func (e *env) reload(ctx context.Context, ctl control, st lifecycle.OperationStatus, decided *lifecycle.Stuck) lifecycle.OperationStatus {
+	for range reloadReads {
+		if st.Operation.Status != lifecycle.OperationParked || parkedAgain(st.Operation, decided) {
+			break
+		}
+		e.clock.pause(ctx, reloadEvery, nil, func() {})
+		now, err := ctl.status(ctx, st.Operation)
+		if err != nil {
+			break
+		}
+		st = now
+	}
+	return st
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// steppedControl returns the states that a test sends, and the test's changes.
+// steppedControl returns the states that a test sends, and the test's changes. Its
+// channel of changes is coalesced, like that of the event stream.
 type steppedControl struct {
 	control
 	reads  chan chan lifecycle.OperationStatus
@@ -35,7 +36,7 @@ func TestFollowChangeDuringRead(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.env.clock.after = func(time.Duration) <-chan time.Time { return nil } // only changes lead to reads
-	c := steppedControl{reads: make(chan chan lifecycle.OperationStatus), events: make(chan struct{})}
+	c := steppedControl{reads: make(chan chan lifecycle.OperationStatus), events: make(chan struct{}, 1)}
 	done := make(chan lifecycle.OperationStatus, 1)
 	go func() {
 		st, _ := h.env.follow(t.Context(), followRequest{target: target{host: "gpu-17"}, control: c, quiet: true,

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -203,9 +204,9 @@ func parkedDrain() lifecycle.OperationStatus {
 	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: "drain_blocked",
 		Message: "1 workload does not end: process train-1", Since: start().Add(-12 * time.Minute),
 		Cause: "workloads do not end", Next: "gpuaas op extend NODE --operation " + operationID + " --reason TEXT", Options: []lifecycle.Option{
-			{Decision: lifecycle.DecisionExtend, Does: "wait longer", Command: "gpuaas op extend NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmNone},
-			{Decision: lifecycle.DecisionCancel, Does: "undo the drain", Command: "gpuaas op cancel NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmNone},
-			{Decision: lifecycle.DecisionForce, Does: "kill the workloads", Command: "gpuaas op force NODE --operation " + operationID + " --reason '…'", Harm: lifecycle.HarmWork}}}
+			{Decision: lifecycle.DecisionExtend, Does: "Give the workloads another 10m0s to end.", Command: "gpuaas op extend NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmNone},
+			{Decision: lifecycle.DecisionCancel, Does: "Lift the cordon and restore the node's state.", Command: "gpuaas op cancel NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmNone},
+			{Decision: lifecycle.DecisionForce, Does: "Kill the workloads that do not end within 10s.", Command: "gpuaas op force NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmWork}}}
 	return st
 }
 
@@ -236,6 +237,8 @@ type fakeAPI struct {
 	// decided are the decisions about tasks, as verb, task and reason.
 	tasks   []wire.TaskView
 	decided []string
+	skus    []inventory.SKU
+	added   []inventory.NewSKU
 }
 
 func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
@@ -278,6 +281,7 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	mux.HandleFunc("POST /api/v1/admin/operations/{id}/{decision}", a.postDecision)
 	mux.HandleFunc("GET /api/v1/admin/stuck", a.getStuck)
 	a.serveTasks(mux)
+	a.serveSKUs(mux)
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -344,7 +348,7 @@ func (a *fakeAPI) postNode(w http.ResponseWriter, r *http.Request) {
 	}
 	a.registered = append(a.registered, req)
 	if req.SKU != "h100" {
-		a.fail(w, schema.NewError(schema.KindInvalidRequest, "the catalog has no SKU %q", req.SKU).WithReason("sku_unknown"))
+		a.fail(w, schema.NewError(schema.KindInvalidRequest, "the catalog has no SKU %q", req.SKU).WithReason("sku_unknown").WithNext("gpuaas sku list"))
 		return
 	}
 	n := node()
@@ -433,7 +437,7 @@ func (a *fakeAPI) postVerb(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get(wire.HeaderIdempotencyKey)
 	a.keys = append(a.keys, key)
 	action := lifecycle.Action(r.PathValue("verb"))
-	op, err := a.temporal.Submit(r.Context(), lifecycle.OperationInput{OperationID: lifecycle.OperationID(n.ID, action, key), NodeID: n.ID,
+	op, err := a.temporal.Submit(r.Context(), lifecycle.OperationInput{OperationID: lifecycle.OperationID(n.ID, action, "ops", key), NodeID: n.ID,
 		Action: action, Actor: "ops", Via: "api", Reason: req.Reason, CorrelationID: r.Header.Get(wire.HeaderCorrelationID), Host: n.Host,
 		Provider: n.OnboardingMode, Region: n.RegionCode, Options: req.Options})
 	if err != nil {
@@ -547,10 +551,14 @@ func (a *fakeAPI) listAudit(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	for stream, events := range a.audit {
+	for _, stream := range slices.Sorted(maps.Keys(a.audit)) {
+		events := a.audit[stream]
 		if node == "" || node == stream {
 			page.Events = append(page.Events, events...)
 		}
+	}
+	if actions := r.URL.Query()["action"]; len(actions) > 0 {
+		page.Events = slices.DeleteFunc(page.Events, func(v audit.Event) bool { return !slices.Contains(actions, v.Action) })
 	}
 	slices.SortFunc(page.Events, func(x, y audit.Event) int { return y.At.Compare(x.At) })
 	var limit int

@@ -45,6 +45,9 @@ func (o *lifecycleOptions) check(c *cobra.Command) error {
 	case o.timeout < 0:
 		return usagef(c.CommandPath(), "--timeout %s: must be a time to wait, for example 10m", o.timeout)
 	}
+	if c.Flags().Changed("deadline") && c.Flags().Lookup("drain") != nil && !o.options.Drain {
+		return usagef(c.CommandPath(), "--deadline requires --drain")
+	}
 	if c.Flags().Lookup("deadline") != nil && (o.options.Drain || c.Flags().Lookup("drain") == nil) {
 		if o.deadline < time.Second { // 0 seconds would be the default
 			return usagef(c.CommandPath(), "--deadline %s: must be at least 1s", o.deadline)
@@ -65,17 +68,60 @@ func checkReason(command, reason string, required bool) error {
 	return nil
 }
 
-// inWords replaces NODE and the node's id by the node's name in a refusal, so that
+// prepare finds the node of an action. With --dry-run it prints the plan instead and
+// reports that the command is done.
+func (e *env) prepare(ctx context.Context, ctl control, arg string, a lifecycle.Action, o lifecycleOptions) (t target, done bool, err error) {
+	if o.dryRun && e.flags.direct {
+		return t, true, usagef("gpuaas node "+string(a), "--dry-run needs the admin API and does not work with --direct")
+	}
+	if t, err = ctl.find(ctx, arg); err != nil || !o.dryRun {
+		return t, err != nil, err
+	}
+	return t, true, e.printPlan(*t.view, a, o.options)
+}
+
+// runLifecycle starts the operation and, if requested, waits for its end.
+func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o lifecycleOptions) error {
+	ctl, err := e.control()
+	if err != nil {
+		return err
+	}
+	t, done, err := e.prepare(ctx, ctl, arg, a, o)
+	if done {
+		return err
+	}
+	if o.confirm != nil {
+		what := string(a) + " " + t.name() + ": " + o.confirm(o.options)
+		if err := e.confirm(ctx, "gpuaas node "+string(a), what, o.yes); err != nil {
+			return err
+		}
+	}
+	op, err := ctl.start(ctx, t, a, o)
+	if err != nil {
+		if ctx.Err() != nil {
+			e.message("interrupted while the operation was started: it may have been accepted; see: %s", t.op("show", a))
+		}
+		return t.inError(err)
+	}
+	if !o.waits() {
+		return e.finish(ctx, t, lifecycle.OperationStatus{Operation: op, Node: t.ref()}, nil)
+	}
+	e.message("%s %s: %s as operation %s", a, t.name(), op.Status, op.OperationID)
+	st, err := e.follow(ctx, followRequest{target: t, operation: op, options: o.options, control: ctl, limit: o.timeout})
+	return e.finish(ctx, t, st, err)
+}
+
+// inError replaces NODE and the node's id by the node's name in a refusal, so that
 // the command in it can be pasted.
-func (t target) inWords(err error) error {
+func (t target) inError(err error) error {
 	refusal, ok := errors.AsType[*schema.Error](err)
 	if !ok {
 		return err
 	}
-	named := *refusal
-	named.Message = fillNode(named.Message, t.name())
-	named.Next = strings.ReplaceAll(fillNode(named.Next, t.name()), t.id, t.name())
-	return &named
+	filled := *refusal
+	filled.Message = fillNode(filled.Message, t.name())
+	filled.Next = strings.ReplaceAll(fillNode(filled.Next, t.name()), t.id, t.name())
+	return &filled
 }
 
 // fillNode replaces the word NODE by the node's name.
@@ -106,13 +152,13 @@ func (e *env) finish(ctx context.Context, t target, st lifecycle.OperationStatus
 			result.Node, st.Node.State = now.view, now.view.State
 		}
 	}
-	if err := e.print(result, func(w io.Writer) { fmt.Fprintln(w, headline(t, st)) }); err != nil {
+	if err := e.print(result, func(w io.Writer) { fmt.Fprintln(w, headline(t, st)) }, st.Operation.OperationID); err != nil {
 		return err
 	}
 	if waitErr != nil {
 		return waitErr
 	}
-	return outcome(t, st.Operation)
+	return outcome(t, st.Operation, e.clock.now())
 }
 
 // headline is an operation in one line.
@@ -135,7 +181,7 @@ func headline(t target, st lifecycle.OperationStatus) string {
 }
 
 // outcome is the error of an operation that did not complete, or that parked.
-func outcome(t target, op lifecycle.Operation) error {
+func outcome(t target, op lifecycle.Operation, now time.Time) error {
 	name := fmt.Sprintf("%s %s", op.Action, t.name())
 	switch op.Status {
 	case lifecycle.OperationFailed, lifecycle.OperationCanceled:
@@ -143,29 +189,37 @@ func outcome(t target, op lifecycle.Operation) error {
 	case lifecycle.OperationRejected:
 		return &exitError{schema.ExitRefused, []string{name + " was refused"}}
 	case lifecycle.OperationParked:
-		lines := []string{name + " is parked: it waits for a decision"}
-		if s := op.Stuck; s != nil {
-			lines = []string{fmt.Sprintf("%s is parked in phase %s: %s (%s)", name, s.Phase, s.Message, s.Reason)}
-			if s.Cause != "" {
-				lines = append(lines, "likely cause: "+s.Cause)
-			}
-			for _, o := range s.Options { // the least harmful first
-				lines = append(lines, o.Does+": "+fillNode(o.Command, t.name()))
-			}
-		}
-		if op.Stuck == nil || len(op.Stuck.Options) == 0 {
-			lines = append(lines, "next: "+nextCommand(t, op.Action, op.Stuck))
-		}
-		return &exitError{schema.ExitPending, lines}
+		return &exitError{schema.ExitPending, parkLines(t, op, now)}
 	}
 	return nil
+}
+
+// parkLines describe a parked operation and the decisions that resolve it, the least
+// harmful first. Each command is a line of its own, so that it can be pasted.
+func parkLines(t target, op lifecycle.Operation, now time.Time) []string {
+	s := op.Stuck
+	if s == nil {
+		return []string{fmt.Sprintf("%s %s is parked: it waits for a decision", op.Action, t.name()), "next:  " + t.op("show", op.Action)}
+	}
+	lines := []string{fmt.Sprintf("%s %s has been parked in phase %s for %s: %s (%s)", op.Action, t.name(), s.Phase, lifecycle.Span(now.Sub(s.Since)), s.Message, s.Reason)}
+	if s.Cause != "" {
+		lines = append(lines, "likely cause: "+s.Cause)
+	}
+	if len(s.Options) == 0 {
+		return append(lines, "next:  "+nextCommand(t, op.Action, s))
+	}
+	lines = append(lines, "options, the least harmful first:")
+	for _, o := range s.Options {
+		lines = append(lines, "  "+o.Does, "    "+fillNode(o.Command, t.name()))
+	}
+	return lines
 }
 
 // nextCommand is the command that resolves a stuck operation, with the node's name
 // in it so that it can be pasted.
 func nextCommand(t target, a lifecycle.Action, s *lifecycle.Stuck) string {
 	if s == nil || s.Next == "" {
-		return lifecycle.OpCommand("show", a, t.name())
+		return t.op("show", a)
 	}
 	return fillNode(s.Next, t.name())
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestLifecycleStarts(t *testing.T) {
 			args := append([]string{"node"}, tc.args...)
 			h.golden("start-"+name, append(args, "--no-wait", "--reason", "RMA-4411", "--idempotency-key", "k1")...)
 			require.Equal(t, []lifecycle.OperationInput{{
-				OperationID: lifecycle.OperationID(nodeID, tc.action, "k1"), NodeID: nodeID, Action: tc.action, Actor: "ops", Via: "api",
+				OperationID: lifecycle.OperationID(nodeID, tc.action, "ops", "k1"), NodeID: nodeID, Action: tc.action, Actor: "ops", Via: "api",
 				Reason: "RMA-4411", CorrelationID: h.env.correlationID, Host: "gpu-17", Provider: "manual", Region: "fra1", Options: tc.options,
 			}}, h.temporal.submitted)
 		})
@@ -163,7 +164,7 @@ func TestDirect(t *testing.T) {
 		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) { return parkedDrain(), nil }
 		require.Zero(t, h.run("--direct", "op", "retry", "gpu-17", "--reason", "TCK-99"))
 		want := addressed(lifecycle.DecisionRetry, "TCK-99")
-		want.By, want.Via = "alice@laptop", "temporal"
+		want.ID, want.By, want.Via = h.temporal.resolved[0].ID, "alice@laptop", "temporal"
 		require.Equal(t, []lifecycle.ResolveRequest{want}, h.temporal.resolved)
 	})
 	t.Run("an operation's id in place of the node", func(t *testing.T) {
@@ -172,6 +173,47 @@ func TestDirect(t *testing.T) {
 		require.Equal(t, schema.ExitUsage, h.run("--direct", "op", "show", operationID))
 		require.Contains(t, h.err.String(), "NODE --operation "+operationID)
 		require.Empty(t, h.temporal.queried)
+	})
+	t.Run("the commands it prints have the flag too", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
+		h.golden("direct-op-show", "--direct", "op", "show", "gpu-17")
+		h.golden("direct-op-show-json", "--direct", "--address", "temporal.test:7233", "op", "show", "gpu-17", "-o", "jsonpath=$.operation.stuck.next")
+		h.golden("direct-drain-parked", drain...)
+	})
+	t.Run("a finished operation", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(3, lifecycle.OperationCompleted)}
+		h.golden("direct-decide-finished", "--direct", "op", "retry", "gpu-17", "--reason", "TCK-99", "-o", "json")
+		require.Empty(t, h.temporal.resolved)
+	})
+	t.Run("an operation that finishes before the decision", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
+		require.Equal(t, schema.ExitRefused, h.run("--direct", "op", "retry", "gpu-17", "--reason", "TCK-99"))
+		require.Contains(t, h.err.String(), "decision_outdated")
+		require.Contains(t, h.err.String(), "gpuaas --direct op show gpu-17")
+	})
+	t.Run("a repeated start", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(3, lifecycle.OperationCompleted)}
+		require.Zero(t, h.run(append(drain, "--no-wait", "--idempotency-key", "k1")...))
+		require.Contains(t, h.out.String(), "drain gpu-17: completed")
+	})
+	t.Run("a command that needs the API", func(t *testing.T) {
+		t.Parallel()
+		for _, args := range []string{"node list", "node show gpu-17", "node register gpu-18", "node enroll gpu-17", "node bootstrap-script gpu-17",
+			"op list", "task list", "task resume " + taskID, "audit", "config view", "version", "node drain gpu-17 --dry-run"} {
+			h := direct(t)
+			require.Equal(t, schema.ExitUsage, h.run(append(strings.Fields(args), "--direct")...), args)
+			require.Contains(t, h.err.String(), "does not work with --direct", args)
+			require.Empty(t, h.out.String())
+		}
+		direct(t).golden("usage-direct", "--direct", "node", "list")
 	})
 	t.Run("another reissue", func(t *testing.T) {
 		t.Parallel()

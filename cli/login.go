@@ -31,7 +31,7 @@ one that --context names. The token is read from stdin, or from --token-file. Wi
 			if token == "" || len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 				return usagef("gpuaas login", "the input is not a token: it must be one line of printable ASCII characters")
 			}
-			var name string
+			var name, address string
 			err = e.editConfig(func(c *config) error {
 				name = cmp.Or(e.flags.context, c.CurrentContext, "default")
 				if _, found := c.Contexts[name]; !found || e.flags.apiURL != "" {
@@ -41,11 +41,12 @@ one that --context names. The token is read from stdin, or from --token-file. Wi
 				}
 				v := c.Contexts[name]
 				v.Token = token
-				c.Contexts[name] = v
+				c.Contexts[name], address = v, v.APIURL
 				return nil
 			})
 			if err == nil {
 				e.message("stored the token of context %s in %s (mode 0600)", name, e.configPath())
+				e.warnPlain(address)
 			}
 			return err
 		})

@@ -30,6 +30,7 @@ func run(ctx context.Context, e *env, args []string) int {
 	defer e.close()
 	root := newRoot(e)
 	root.SetArgs(args)
+	findOutput(&e.output, args)
 	return e.report(ctx, root.ExecuteContext(ctx))
 }
 
@@ -37,8 +38,8 @@ func run(ctx context.Context, e *env, args []string) int {
 // KindServiceUnavailable names the address, with reason no_worker when Temporal
 // responds and no worker does.
 type Lifecycle interface {
-	// Submit starts the action's workflow and returns its early answer, or the
-	// typed refusal. The same operation id attaches to its own run.
+	// Submit starts the action's workflow and returns the operation as accepted, or
+	// the typed refusal. The same operation id attaches to its own run.
 	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
 	// Status queries an operation. An empty runID means the newest run.
 	// KindNotFound when there is none.
@@ -46,6 +47,9 @@ type Lifecycle interface {
 	// Resolve delivers a decision to the running operation and returns the state
 	// after it. KindNotFound when none runs.
 	Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
+	// Resolved returns the first response to a decision by its id, even after the run
+	// ended. KindNotFound if the run received no such decision.
+	Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
 	// Parked lists the running operations that wait for a decision.
 	Parked(ctx context.Context) ([]lifecycle.OperationStatus, error)
 	// FindNode looks a host name up among the operations that Temporal retains.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
@@ -10,12 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
-
-// selectorHelp documents -l.
-const selectorHelp = `-l selects by labels and by the properties region, sku, state, provider, class and
-host, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.`
 
 func newNodeList(e *env) *cobra.Command {
 	var q adminclient.ListNodesParams
@@ -33,7 +31,7 @@ each node. Removed nodes are shown only with --removed or --state removed.
 				q.Removed = &removed
 			}
 			return e.refresh(ctx, ctl, watch, func() error {
-				nodes, err := listNodes(ctx, ctl.Client, q, limit)
+				nodes, err := listNodes[nodeRow](ctx, ctl.Client, q, limit)
 				if err != nil {
 					return err
 				}
@@ -42,37 +40,54 @@ each node. Removed nodes are shown only with --removed or --state removed.
 			})
 		})
 	c.Aliases = []string{"ls"}
+	addSelector(c, &q.Selector)
 	f := c.Flags()
-	f.VarP(textFilter{&q.Selector}, "selector", "l", "only nodes that match")
-	f.Var(textFilter{&q.Host}, "host", "only host names that match; * and ? are wildcards")
-	f.Var(listFilter{&q.State}, "state", "only these states")
-	f.Var(listFilter{&q.Sku}, "sku", "only these SKUs")
-	f.Var(listFilter{&q.Region}, "region", "only these regions")
-	f.Var(listFilter{&q.Provider}, "provider", "only these providers")
+	f.Func("host", "only host names that match `PATTERN`; * and ? are wildcards", optional(&q.Host))
+	addFilter(c, &q.State, "state", "only these `STATES`", lifecycle.NodeStates()...)
+	addFilter[string](c, &q.Sku, "sku", "only these `SKUS`")
+	addFilter[string](c, &q.Region, "region", "only these `REGIONS`")
+	addFilter[string](c, &q.Provider, "provider", "only these `PROVIDERS`")
 	f.BoolVar(&removed, "removed", false, "include removed nodes")
 	f.BoolVarP(&watch, "watch", "w", false, "refresh at each change until interrupted")
 	f.UintVar(&limit, "limit", 0, "list at most N (default: all)")
 	return c
 }
 
-func (e *console) printNodes(nodes []wire.NodeView) error {
+// nodeRow is a node of a list. Its JSON is the text that the API sent, which has only
+// the fields of a summary.
+type nodeRow struct {
+	wire.NodeView
+
+	sent json.RawMessage
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *nodeRow) UnmarshalJSON(text []byte) error {
+	n.sent = slices.Clone(text)
+	return json.Unmarshal(text, &n.NodeView)
+}
+
+// MarshalJSON implements json.Marshaler.
+func (n nodeRow) MarshalJSON() ([]byte, error) { return n.sent, nil }
+
+func (e *console) printNodes(nodes []nodeRow) error {
 	now := e.clock.now()
-	return printList(e, listing[wire.NodeView]{
-		object: wire.NodeList{Nodes: nodes}, rows: nodes,
+	return printList(e, listing[nodeRow]{
+		object: nodePage[nodeRow]{Nodes: nodes}, rows: nodes,
 		empty:  "no node matches; add one with: gpuaas node register HOST --sku SKU --region R",
 		header: []string{"HOST", "STATE", "SINCE", "SKU", "GPUS", "REGION", "HEARTBEAT", "OPERATION", "ID", "AGENT", "LABELS"}, wide: 2,
-		cells: func(n wire.NodeView) []string {
+		cells: func(n nodeRow) []string {
 			heartbeat, operation := "-", "-"
 			if n.LastHeartbeatAt != nil {
-				heartbeat = span(now.Sub(*n.LastHeartbeatAt)) + " ago"
+				heartbeat = lifecycle.Span(now.Sub(*n.LastHeartbeatAt)) + " ago"
 			}
 			if o := n.Operation; o != nil {
 				operation = string(o.Action) + " " + string(o.Status)
 			}
-			return []string{n.Host, nodeState(n), span(now.Sub(n.StateSince)), n.SKU, strconv.Itoa(n.GPUsTotal), n.RegionCode,
+			return []string{n.Host, nodeState(n.NodeView), lifecycle.Span(now.Sub(n.StateSince)), n.SKU, strconv.Itoa(n.GPUsTotal), n.RegionCode,
 				heartbeat, operation, n.ID, dash(n.AgentVersion), dash(labelText(n.Labels))}
 		},
-		name: func(n wire.NodeView) string { return n.Host },
+		name: func(n nodeRow) string { return n.Host },
 	})
 }
 

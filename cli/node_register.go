@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,12 +16,22 @@ func newNodeRegister(e *env) *cobra.Command {
 	var words []string
 	c := e.command("register HOST", "Add a node to the inventory",
 		`Adds a node to the inventory and prints its id alone on stdout, so that a script
-can capture it. The SKU must be an active one of the catalog. Nothing changes on the
-node, and no operation runs.`,
+can capture it. The SKU must be an active one of the catalog (gpuaas sku list). Nothing
+changes on the node, and no operation runs.`,
 		`  gpuaas node register gpu-17 --sku h100 --region fra1 --gpus 8
   id=$(gpuaas node register "$(hostname)" --sku cpu-dev --region local)`,
 		func(ctx context.Context, host string) error {
 			const help = "gpuaas node register"
+			var missing []string
+			if r.SKU == "" {
+				missing = append(missing, "--sku")
+			}
+			if r.RegionCode == "" {
+				missing = append(missing, "--region")
+			}
+			if len(missing) > 0 {
+				return usagef(help, "missing %s", strings.Join(missing, ", "))
+			}
 			labels, removed, err := parseLabels(help, words)
 			if err != nil {
 				return err
@@ -36,7 +47,7 @@ node, and no operation runs.`,
 			if err := e.print(node, func(w io.Writer) { row(w, node.ID) }, node.Host); err != nil {
 				return err
 			}
-			e.message("registered %s; next: gpuaas node enroll %s", node.Host, node.Host)
+			e.message("registered %s; next: gpuaas node bootstrap-script %s", node.Host, node.Host)
 			return nil
 		})
 	f := c.Flags()
@@ -45,6 +56,6 @@ node, and no operation runs.`,
 	f.IntVar(&r.GPUsTotal, "gpus", 0, "number of GPUs (default: the SKU's)")
 	f.StringArrayVar(&words, "label", nil, "label KEY=VALUE to select the node by; repeatable")
 	f.StringVar(&r.OnboardingMode, "mode", "", "provider (default manual)")
-	addChoices(c, (*string)(&r.LifecycleClass), "class", " (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
+	addChoices(c, &r.LifecycleClass, "class", "lifecycle `CLASS` (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
 	return c
 }

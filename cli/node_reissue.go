@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -22,15 +21,16 @@ type nodeReissueOptions struct {
 // at a time.
 const reissueParallel = 4
 
-func reissueVerb() verb {
-	return verb{
-		short: "Give a node a new identity",
+func newNodeReissue(e *env) *cobra.Command {
+	var o nodeReissueOptions
+	v := verb{
+		short: "Give a node a new identity", noWait: true,
 		long: `Creates a new enrollment token for a known node: one that lost its files, uses an old
 endpoint or CA, or has a locked identity. The node's state does not change, its earlier
 tokens become void, and an operation that holds the node continues.
 
 Prints one command on stdout. Run it as root on the node: it replaces the token in the
-env file, moves the stale certificate and key aside and restarts the agent. It contains
+env file, moves the old certificate and key aside and restarts the agent. It contains
 the token, so keep it secret. The reissue is complete when the node polls with its new
 identity; --wait waits for that. --bundle writes the whole recovery bundle to a file
 that only its owner can read. With -o json or yaml and without --bundle the bundle is
@@ -38,7 +38,7 @@ part of the object on stdout.
 
 With --selector or --issuer it reissues every node that matches, --max-parallel at a
 time, and writes one file for each into --out-dir: HOST.recovery.json, which contains
-restart_command. The exit code is 1 when a node failed, else 5 when one did not finish.
+restart_command. The exit code is 1 if a node failed, else 5 if one did not finish.
 
 ` + selectorHelp,
 		example: `  gpuaas node reissue-enrollment gpu-17 --no-wait | ssh root@gpu-17 sh
@@ -46,12 +46,7 @@ restart_command. The exit code is 1 when a node failed, else 5 when one did not 
   gpuaas node reissue-enrollment --selector region=fra1,host=gpu-* --out-dir reissue
   gpuaas node reissue-enrollment --issuer "CN=gpuaas node CA g1" --out-dir reissue \
       --max-parallel 20 --no-wait --yes --reason "CA changed"`,
-		noWait: true, make: newNodeReissue,
 	}
-}
-
-func newNodeReissue(e *env, v verb) *cobra.Command {
-	var o nodeReissueOptions
 	var c *cobra.Command
 	c = lifecycleCommand(e, lifecycle.ActionReissueEnrollment, v, &o.lifecycleOptions, func(ctx context.Context, arg string) error {
 		if err := o.check(c); err != nil {
@@ -60,7 +55,7 @@ func newNodeReissue(e *env, v verb) *cobra.Command {
 		if o.many() {
 			return runNodeReissueMany(ctx, e, o)
 		}
-		return runNodeReissue(ctx, e, arg, o)
+		return runBundle(ctx, e, arg, lifecycle.ActionReissueEnrollment, o.bundleOptions)
 	})
 	c.Use = "reissue-enrollment {NODE | --selector SELECTOR}"
 	c.Args = func(c *cobra.Command, args []string) error {
@@ -101,35 +96,4 @@ func (o *nodeReissueOptions) check(c *cobra.Command) error {
 		return usagef(c.CommandPath(), "--max-parallel %d: must be at least 1", o.maxParallel)
 	}
 	return nil
-}
-
-func runNodeReissue(ctx context.Context, e *env, arg string, o nodeReissueOptions) error {
-	ctl := e.apiControl()
-	t, err := ctl.find(ctx, arg)
-	if err != nil {
-		return err
-	}
-	if o.dryRun {
-		return e.printPlan(*t.view, lifecycle.ActionReissueEnrollment, o.options)
-	}
-	answer, err := issue(ctx, ctl, t, lifecycle.ActionReissueEnrollment, o.bundleOptions)
-	if err != nil {
-		return t.inWords(err)
-	}
-	b := answer.RecoveryBundle
-	e.message("reissue-enrollment %s: %s as operation %s", t.name(), answer.Operation.Status, answer.Operation.OperationID)
-	if o.bundle != "" {
-		e.message("recovery bundle written to %s (mode 0600; it contains the token, valid until %s)", o.bundle, b.ExpiresAt)
-	}
-	switch {
-	case !e.machine():
-		e.message("run this on %s as root; it contains the token, valid until %s:", t.name(), b.ExpiresAt)
-		_, err = fmt.Fprintln(e.stdout, b.RestartCommand)
-	case o.bundle == "":
-		err = e.printMachine(answer)
-	}
-	if err != nil {
-		return err
-	}
-	return e.finishBundle(ctx, ctl, t, answer, o.lifecycleOptions, !e.machine() || o.bundle == "")
 }

@@ -29,14 +29,13 @@ node itself. The change is recorded in the audit trail.`,
 			if change.GPUsTotal == nil && len(labels) == 0 {
 				return usagef(c.CommandPath(), "nothing to change: use --label or --gpus")
 			}
-			api := e.api()
-			node, err := decode[wire.NodeView](api.SetNode(ctx, arg, nil, change))
+			node, err := decode[wire.NodeView](e.api().SetNode(ctx, arg, nil, change))
 			if err != nil {
 				return err
 			}
 			return e.print(node, func(w io.Writer) {
 				row(w, node.Host, node.SKU, count(node.GPUsTotal, "GPU"), dash(labelText(node.Labels)))
-			})
+			}, node.Host)
 		})
 	c.Flags().StringArrayVar(&labels, "label", nil, "set a label (KEY=VALUE) or remove one (KEY-); repeatable")
 	c.Flags().UintVar(&gpus, "gpus", 0, "number of GPUs")

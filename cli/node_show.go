@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -51,20 +52,17 @@ certificate is not a trusted CA.`,
 }
 
 func (e *console) writeNode(w io.Writer, n wire.NodeView) {
-	row(w, "Node:", n.Host)
-	row(w, "ID:", n.ID)
-	row(w, "State:", nodeState(n))
-	row(w, "Since:", e.stamp(n.StateSince))
-	row(w, "SKU:", fmt.Sprintf("%s, %d GPUs", n.SKU, n.GPUsTotal))
-	row(w, "Region:", n.RegionCode)
-	row(w, "Provider:", fmt.Sprintf("%s (%s)", n.OnboardingMode, n.LifecycleClass))
+	instance, agent := "", ""
 	if i := n.Instance; i != nil {
-		row(w, "Instance:", fmt.Sprintf("%s, %s", i.State, dash(i.ExternalID)))
+		instance = fmt.Sprintf("%s, %s", i.State, dash(i.ExternalID))
 	}
-	row(w, "Heartbeat:", e.stampOf(n.LastHeartbeatAt))
 	if n.AgentVersion != "" {
-		row(w, "Agent:", fmt.Sprintf("%s, host up %s", n.AgentVersion, span(time.Duration(n.UptimeSeconds)*time.Second)))
+		agent = fmt.Sprintf("%s, host up %s", n.AgentVersion, lifecycle.Span(time.Duration(n.UptimeSeconds)*time.Second))
 	}
+	fields(w, "Node:", n.Host, "ID:", n.ID, "State:", nodeState(n), "Since:", e.stamp(n.StateSince),
+		"SKU:", fmt.Sprintf("%s, %d GPUs", n.SKU, n.GPUsTotal), "Region:", n.RegionCode,
+		"Provider:", fmt.Sprintf("%s (%s)", n.OnboardingMode, n.LifecycleClass), "Instance:", instance,
+		"Heartbeat:", e.stampOf(n.LastHeartbeatAt), "Agent:", agent)
 }
 
 // writeIdentity shows both sides of a node's identity: the certificate that the
@@ -88,36 +86,30 @@ func (e *console) writeIdentity(w io.Writer, n wire.NodeView) {
 	}
 	reissue := "gpuaas node reissue-enrollment " + n.Host
 	if l := n.IdentityLock; l != nil {
-		row(w, "Locked:", fmt.Sprintf("%s, since %s", l.Reason, e.stamp(l.Since)))
-		row(w, "  Next:", reissue)
+		fields(w, "Locked:", fmt.Sprintf("%s, since %s", l.Reason, e.stamp(l.Since)), "  Next:", reissue)
 	}
 	for _, ca := range n.TrustedCAs {
-		row(w, "Trusted CA:", ca.Subject)
-		row(w, "  Issuer:", dash(ca.Issuer))
 		valid := "to " + e.stamp(ca.NotAfter)
 		if !ca.NotBefore.IsZero() {
 			valid = ca.NotBefore.UTC().Format(time.DateOnly) + " " + valid
 		}
-		row(w, "  Valid:", valid)
-		row(w, "  SHA-256:", fingerprint(ca.Fingerprint))
+		fields(w, "Trusted CA:", ca.Subject, "  Issuer:", dash(ca.Issuer), "  Valid:", valid, "  SHA-256:", fingerprint(ca.Fingerprint))
 	}
 	// Without a list of the trusted CAs there is nothing to compare.
 	if n.Identity != nil && len(n.TrustedCAs) > 0 &&
-		!slices.ContainsFunc(n.TrustedCAs, func(ca trust.CAFacts) bool { return ca.Subject == n.Identity.Issuer }) {
-		row(w, "Mismatch:", fmt.Sprintf("the issuer %q of the node's certificate is not a trusted CA: its requests are rejected", n.Identity.Issuer))
-		row(w, "  Next:", reissue)
+		!slices.ContainsFunc(n.TrustedCAs, func(ca trust.CertFacts) bool { return ca.Subject == n.Identity.Issuer }) {
+		fields(w, "Mismatch:", fmt.Sprintf("the issuer %q of the node's certificate is not a trusted CA: its requests are rejected", n.Identity.Issuer),
+			"  Next:", reissue)
 	}
 }
 
 func (e *console) writeCert(w io.Writer, c trust.CertFacts) {
-	row(w, "  Subject:", dash(c.Subject))
-	row(w, "  Issuer:", c.Issuer)
-	row(w, "  Serial:", c.Serial)
+	from := ""
 	if !c.NotBefore.IsZero() {
-		row(w, "  From:", e.stamp(c.NotBefore))
+		from = e.stamp(c.NotBefore)
 	}
-	row(w, "  Expires:", e.stamp(c.NotAfter))
-	row(w, "  SHA-256:", fingerprint(c.Fingerprint))
+	fields(w, "  Subject:", dash(c.Subject), "  Issuer:", c.Issuer, "  Serial:", c.Serial, "  From:", from,
+		"  Expires:", e.stamp(c.NotAfter), "  SHA-256:", fingerprint(c.Fingerprint))
 }
 
 // fingerprint renders a hex digest as openssl does, for comparing by eye.
@@ -149,9 +141,8 @@ func writeFacts(w io.Writer, f *inventory.Facts) {
 		row(w, "Facts:", "none yet")
 		return
 	}
-	row(w, "Facts:", fmt.Sprintf("%s, kernel %s, %s", f.OS, f.Kernel, f.Arch))
-	row(w, "  CPU:", strings.TrimRight(fmt.Sprintf("%d %s", f.CPUs, f.CPUModel), " "))
-	row(w, "  Memory:", bytesOf(f.MemoryBytes))
+	fields(w, "Facts:", fmt.Sprintf("%s, kernel %s, %s", f.OS, f.Kernel, f.Arch),
+		"  CPU:", strings.TrimRight(fmt.Sprintf("%d %s", f.CPUs, f.CPUModel), " "), "  Memory:", bytesOf(f.MemoryBytes))
 	for _, d := range f.Disks {
 		row(w, "  Disk:", strings.TrimRight(d.Name+" "+bytesOf(d.SizeBytes)+" "+d.Model, " "))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -241,4 +242,34 @@ func TestTemporalConfig(t *testing.T) {
 	h := setup(t)
 	require.Zero(t, h.run("stuck", "--direct", "--address", "temporal.example:7233", "--namespace", "gpus"))
 	require.Equal(t, temporal.Config{Address: "temporal.example:7233", Namespace: "gpus", Secrets: []schema.Secret{schema.NewSecret(apiToken)}}, h.temporal.dialled)
+}
+
+func TestNodeHistory(t *testing.T) {
+	t.Parallel()
+	drain := lostDrain()
+	drain.StartedAt, drain.EndedAt, drain.Status, drain.Outcome = start().Add(30*time.Second), at(4*time.Minute), lifecycle.OperationCanceled, "undone"
+	drain.Reason = "RMA-4411"
+	provision := drain
+	provision.OperationID, provision.Action, provision.Status = "0198f000-0000-7000-8000-0000000000a0", lifecycle.ActionProvision, lifecycle.OperationRunning
+	provision.StartedAt, provision.EndedAt, provision.Reason, provision.Outcome = start().Add(-time.Hour), nil, "", ""
+	events := chain(nodeID, 5)
+	events[0].Action, events[0].Reason = audit.ActionName(lifecycle.ActionRegister), ""
+	events[3].Action, events[3].Target, events[3].OperationID = audit.TaskCancel, taskID, operationID
+	events[4].Action = audit.NodeSet
+	for name, args := range map[string][]string{"": nil, "-json": {"-o", "json", "--limit", "2"}, "-wide": {"-o", "wide", "--limit", "3", "--since", "24h"}} {
+		t.Run("history"+name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.api.operations, h.api.audit = []wire.OperationSummary{drain, provision}, map[string][]audit.Event{nodeID: events}
+			h.golden("node-history"+name, append([]string{"node", "history", "gpu-17"}, args...)...)
+		})
+	}
+	t.Run("none", func(t *testing.T) {
+		t.Parallel()
+		setup(t).golden("node-history-none", "node", "history", "gpu-17")
+	})
+	t.Run("an unknown node", func(t *testing.T) {
+		t.Parallel()
+		require.Equal(t, schema.ExitNotFound, setup(t).run("node", "history", "gpu-99"))
+	})
 }

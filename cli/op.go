@@ -23,15 +23,13 @@ func newOpList(e *env) *cobra.Command {
 	var q adminclient.ListOperationsParams
 	var open bool
 	var limit uint
-	c := e.command("list", "List operations",
-		"Lists operations, newest first.",
+	c := e.command("list", "List operations", "Lists operations, newest first.",
 		"  gpuaas op list --open\n  gpuaas op list --node gpu-17 --since 24h\n  gpuaas op list --status parked --stuck-reason drain_blocked -l rack=r7",
 		func(ctx context.Context, _ string) error {
-			api := e.api()
 			if open {
 				q.Open = &open
 			}
-			ops, err := listOperations(ctx, api, q, limit)
+			ops, err := listOperations(ctx, e.api(), q, limit)
 			if err != nil {
 				return err
 			}
@@ -44,20 +42,28 @@ func newOpList(e *env) *cobra.Command {
 					if o.Stuck != nil && o.Status == lifecycle.OperationParked {
 						status += " (" + o.Stuck.Reason + ")"
 					}
-					return []string{o.Host, string(o.Action), status, dash(o.Phase), span(now.Sub(o.StartedAt)) + " ago", o.Actor, o.OperationID}
+					return []string{o.Host, string(o.Action), status, dash(o.Phase), lifecycle.Span(now.Sub(o.StartedAt)) + " ago", o.Actor, o.OperationID}
 				},
 				name: func(o wire.OperationSummary) string { return o.OperationID },
 			})
 		})
 	c.Aliases = []string{"ls"}
-	f := c.Flags()
-	e.addNode(c, &q.Node)
-	f.Var(listFilter{&q.Status}, "status", "only these statuses")
-	f.Var(listFilter{&q.Action}, "action", "only these actions")
-	f.Var(listFilter{&q.Reason}, "stuck-reason", "only operations parked for these reasons")
-	f.VarP(textFilter{&q.Selector}, "selector", "l", "only nodes that match, for example rack=r7,tier!=test")
-	f.Var(textFilter{&q.Since}, "since", "only operations started since a time, or within a duration such as 24h")
-	f.BoolVar(&open, "open", false, "only operations that have not ended")
-	f.UintVar(&limit, "limit", wire.DefaultPage, "list at most N; 0 for all")
+	var actions []lifecycle.Action
+	for _, p := range lifecycle.Operations() {
+		actions = append(actions, p.Action)
+	}
+	var reasons []string
+	for _, r := range lifecycle.ParkReasons() {
+		reasons = append(reasons, r.Reason)
+	}
+	e.addNode(c, &q.Node, "only the operations of `NODE`")
+	addFilter(c, &q.Status, "status", "only these `STATUSES`", lifecycle.OperationStates()...)
+	addFilter(c, &q.Action, "action", "only these `ACTIONS`", actions...)
+	addOpenFilter(c, &q.Reason, "stuck-reason", "only operations parked for these `REASONS`, for example drain_blocked", reasons,
+		func(string) error { return nil }) // an error's own reason may be one too
+	addSelector(c, &q.Selector)
+	addSince(c, &q.Since, "operations started")
+	c.Flags().BoolVar(&open, "open", false, "only operations that have not ended")
+	c.Flags().UintVar(&limit, "limit", wire.DefaultPage, "list at most N; 0 for all")
 	return c
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// decision is a command that decides about a parked operation.
+// decision is a command that resolves a parked operation, or a task.
 type decision struct {
 	name                 lifecycle.Decision
 	short, long, example string
@@ -26,17 +26,17 @@ func decisions() []decision {
 			example: "  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait"},
 		{name: lifecycle.DecisionSkip, short: "Continue without the parked phase",
 			long:        "Continues with the next phase. The work of the phase in which the operation is parked\nis not done on the node.",
-			example:     "  gpuaas op skip gpu-17 --reason \"probe is known broken, PROB-12\"",
+			example:     "  gpuaas op skip gpu-17 --reason \"probe is known to be broken, PROB-12\"",
 			consequence: "the phase's work is not done"},
 		{name: lifecycle.DecisionCancel, short: "Undo the operation",
-			long:    "Undoes the operation, restores the node's state at its start and ends the operation.",
+			long:    "Cancels the operation and restores the state that the node had before it.",
 			example: "  gpuaas op cancel gpu-17 --reason \"wrong node\" --wait"},
 		{name: lifecycle.DecisionForce, short: "Run the parked phase without its safety check",
-			long:        "Runs the phase in which the operation is parked without its safety check: a drain then\nkills the workloads that block it.",
+			long:        "Runs the phase in which the operation is parked without its safety check. For example, a\nforced drain kills the workloads that block it.",
 			example:     "  gpuaas op force gpu-17 --reason \"tenant agreed, TCK-99\"",
 			consequence: "a forced drain kills the workloads that block it"},
 		{name: lifecycle.DecisionExtend, short: "Extend the time limit of the parked phase",
-			long:    "Extends the time limit of the phase in which the operation is parked by its full length.\nThe node's workloads continue.",
+			long:    "Restarts the time limit of the phase in which the operation is parked. The node's\nworkloads continue.",
 			example: "  gpuaas op extend gpu-17 --reason \"job ends at noon\""},
 	}
 }
@@ -44,48 +44,14 @@ func decisions() []decision {
 type opDecideOptions struct {
 	reason, key string
 	yes, wait   bool
-	operationArg
 }
 
 func newOpDecide(e *env, d decision) *cobra.Command {
 	var o opDecideOptions
-	c := e.command(string(d.name)+" {NODE | OPERATION}", d.short,
-		d.long,
-		d.example,
-		func(ctx context.Context, arg string) error {
-			command := "gpuaas op " + string(d.name)
-			if err := checkReason(command, o.reason, true); err != nil {
-				return err
-			}
-			ctl, err := e.control()
-			if err != nil {
-				return err
-			}
-			t, st, err := locate(ctx, ctl, string(d.name), arg, o.operationArg)
-			if err != nil {
-				return err
-			}
-			if d.consequence != "" {
-				if err := e.confirm(ctx, command, fmt.Sprintf("%s the %s of %s: %s", d.name, st.Operation.Action, t.name(), d.consequence), o.yes); err != nil {
-					return err
-				}
-			}
-			st, err = ctl.decide(ctx, st, d.name, o.reason, o.key)
-			if err != nil {
-				return t.inWords(err)
-			}
-			e.message("%s %s: decision accepted: %s", st.Operation.Action, t.name(), d.name)
-			if !o.wait {
-				return e.print(st, func(w io.Writer) { fmt.Fprintln(w, headline(t, st)) })
-			}
-			st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, control: ctl})
-			err = e.finish(ctx, t, st, err)
-			if d.name == lifecycle.DecisionCancel && st.Operation.Status == lifecycle.OperationCanceled {
-				return nil // as decided
-			}
-			return err
-		})
-	e.addOperation(c, &o.operationArg)
+	var c *cobra.Command
+	c = e.opCommand(string(d.name), d.short, d.long, d.example,
+		func() error { return checkReason(c.CommandPath(), o.reason, true) },
+		func(ctx context.Context, found located) error { return runOpDecide(ctx, e, d, found, o) })
 	addReason(c, &o.reason)
 	c.Flags().BoolVar(&o.wait, "wait", false, "then follow the operation until it ends or parks again")
 	c.Flags().StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key is the same decision")
@@ -93,6 +59,31 @@ func newOpDecide(e *env, d decision) *cobra.Command {
 		addYes(c, &o.yes)
 	}
 	return c
+}
+
+func runOpDecide(ctx context.Context, e *env, d decision, found located, o opDecideOptions) error {
+	t, st, decided := found.target, found.status, found.status.Operation.Stuck
+	if d.consequence != "" {
+		what := fmt.Sprintf("%s the %s of %s: %s", d.name, st.Operation.Action, t.name(), d.consequence)
+		if err := e.confirm(ctx, "gpuaas op "+string(d.name), what, o.yes); err != nil {
+			return err
+		}
+	}
+	st, err := found.control.decide(ctx, st, d.name, o.reason, o.key)
+	if err != nil {
+		return t.inError(err)
+	}
+	e.message("%s %s: decision accepted: %s", st.Operation.Action, t.name(), d.name)
+	if !o.wait {
+		st = e.reload(ctx, found.control, st, decided)
+		return e.print(st, func(w io.Writer) { fmt.Fprintln(w, headline(t, st)) }, st.Operation.OperationID)
+	}
+	st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, control: found.control, decided: decided})
+	err = e.finish(ctx, t, st, err)
+	if d.name == lifecycle.DecisionCancel && st.Operation.Status == lifecycle.OperationCanceled {
+		return nil // as decided
+	}
+	return err
 }
 
 // addReason adds --reason of a decision.

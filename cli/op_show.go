@@ -14,37 +14,42 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-func newOpShow(e *env) *cobra.Command {
-	var o operationArg
-	c := e.command("show {NODE | OPERATION}", "Show an operation",
-		`Shows the operation that holds a node, or the last one that did: its phases, why it
-is parked and since when, who must act, and the possible decisions, the least harmful
-first. The status is read from the database and needs neither Temporal nor a worker.
-
-A reissue-enrollment runs beside the operation that holds the node: --reissue shows it.`,
-		"  gpuaas op show gpu-17\n  gpuaas op show gpu-17 --reissue\n  gpuaas op show gpu-17 -o json | jq .operation.status",
-		func(ctx context.Context, arg string) error {
-			ctl, err := e.control()
-			if err != nil {
-				return err
-			}
-			t, st, err := locate(ctx, ctl, "show", arg, o)
-			if err != nil {
-				return err
-			}
-			if !o.reissue && reissueRuns(ctx, ctl, t) {
-				e.message("note: a reissue runs beside it: %s", lifecycle.OpCommand("show", lifecycle.ActionReissueEnrollment, t.name()))
-			}
-			return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st.Operation) }, st.Operation.OperationID)
-		})
-	e.addOperation(c, &o)
-	return c
+// operationArg is how the op commands name an operation.
+type operationArg struct {
+	operation string // its id
+	reissue   bool
 }
 
-// addOperation adds the flags that address an operation.
-func (e *env) addOperation(c *cobra.Command, o *operationArg) {
+// located is the operation that a command names.
+type located struct {
+	control control
+	target  target
+	status  lifecycle.OperationStatus
+	arg     operationArg
+}
+
+// opCommand is a command about the operation that its argument and flags name. check,
+// if not nil, precedes every request.
+func (e *env) opCommand(verb, short, long, example string, check func() error, run func(context.Context, located) error) *cobra.Command {
+	var o operationArg
+	c := e.command(verb+" {NODE | OPERATION}", short, long, example, func(ctx context.Context, arg string) (err error) {
+		if check != nil {
+			if err := check(); err != nil {
+				return err
+			}
+		}
+		found := located{arg: o}
+		if found.control, err = e.control(); err != nil {
+			return err
+		}
+		if found.target, found.status, err = locate(ctx, found.control, verb, arg, o); err != nil {
+			return err
+		}
+		return run(ctx, found)
+	})
+	directly(c)
 	c.Flags().StringVar(&o.operation, "operation", "", "id of the operation; rejected when the operation is not the node's")
-	c.RegisterFlagCompletionFunc("operation", func(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) { //nolint:errcheck // fails only for an unknown flag
+	completes(c, "operation", func(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		q := adminclient.ListOperationsParams{Open: new(true), Node: given(strings.Join(args, ""))}
 		return e.complete(func(ctx context.Context, api *adminclient.Client, _ string) (ids []cobra.Completion, err error) {
 			ops, err := listOperations(ctx, api, q, maxCompletions)
@@ -55,50 +60,56 @@ func (e *env) addOperation(c *cobra.Command, o *operationArg) {
 		})(c, nil, text)
 	})
 	c.Flags().BoolVar(&o.reissue, "reissue", false, "act on the node's reissue-enrollment instead of its lifecycle operation")
+	return c
+}
+
+func newOpShow(e *env) *cobra.Command {
+	return e.opCommand("show", "Show an operation",
+		`Shows the operation that holds a node, or the last one that did: its phases, why it
+is parked and since when, who must act, and the possible decisions, the least harmful
+first. The status is read from the database and needs neither Temporal nor a worker.
+
+A reissue-enrollment runs beside the operation that holds the node: --reissue shows it.`,
+		"  gpuaas op show gpu-17\n  gpuaas op show gpu-17 --reissue\n  gpuaas op show gpu-17 -o json | jq .operation.status", nil,
+		func(ctx context.Context, found located) error {
+			t, st := found.target, found.status
+			if !found.arg.reissue && reissueRuns(ctx, found.control, t) {
+				e.message("note: a reissue runs beside it: %s", t.op("show", lifecycle.ActionReissueEnrollment))
+			}
+			return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st.Operation) }, st.Operation.OperationID)
+		})
 }
 
 // watchLimit bounds a watch without --timeout.
 const watchLimit = 365 * 24 * time.Hour
 
 func newOpWatch(e *env) *cobra.Command {
-	var o operationArg
 	timeout := watchLimit
-	c := e.command("watch {NODE | OPERATION}", "Follow an operation until it ends",
-		`Follows an operation until it ends, also while it is parked. The exit code is the
-operation's. Ctrl-C stops the watch, not the operation.`,
-		"  gpuaas op watch gpu-17\n  gpuaas op watch gpu-17 --timeout 10m -o json",
-		func(ctx context.Context, arg string) error {
-			ctl, err := e.control()
-			if err != nil {
-				return err
-			}
-			t, st, err := locate(ctx, ctl, "watch", arg, o)
-			if err != nil {
-				return err
-			}
-			st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, control: ctl, limit: timeout, throughParks: true})
+	c := e.opCommand("watch", "Follow an operation until it ends",
+		`Follows an operation until it ends. When the operation parks, the command prints why and
+the possible decisions, and continues after the decision. Ctrl-C stops the watch, not the
+operation.
+
+The exit code is the operation's. A watch that stops first exits with code 5.`,
+		"  gpuaas op watch gpu-17\n  gpuaas op watch gpu-17 --timeout 10m -o json", nil,
+		func(ctx context.Context, found located) error {
+			t, st := found.target, found.status
+			st, err := e.follow(ctx, followRequest{target: t, operation: st.Operation, control: found.control, limit: timeout, throughParks: true})
 			return e.finish(ctx, t, st, err)
 		})
 	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long to watch (default: until the operation ends)")
 	c.Flags().Lookup("timeout").DefValue = "0s"
-	e.addOperation(c, &o)
 	return c
 }
 
 func (e *console) writeOperation(w io.Writer, t target, op lifecycle.Operation) {
-	row(w, "Operation:", fmt.Sprintf("%s %s", op.Action, t.name()))
-	row(w, "ID:", op.OperationID)
-	row(w, "Status:", string(op.Status))
-	optionalRow(w, "By:", op.Actor)
-	optionalRow(w, "Reason:", op.Reason)
-	row(w, "Started:", e.stampOf(op.StartedAt))
-	if op.EndedAt != nil {
-		row(w, "Ended:", e.stampOf(op.EndedAt))
-	} else if op.DeadlineAt != nil && !op.Status.Ended() {
-		row(w, "Deadline:", e.stampOf(op.DeadlineAt))
+	deadline := op.DeadlineAt
+	if op.Status.Ended() {
+		deadline = nil
 	}
-	optionalRow(w, "Outcome:", op.Outcome)
-	row(w, "Run:", op.WorkflowID+" "+op.RunID)
+	fields(w, "Operation:", fmt.Sprintf("%s %s", op.Action, t.name()), "ID:", op.OperationID, "Status:", string(op.Status),
+		"By:", op.Actor, "Reason:", op.Reason, "Started:", e.stampOf(op.StartedAt), "Ended:", e.stampIf(op.EndedAt),
+		"Deadline:", e.stampIf(deadline), "Outcome:", op.Outcome, "Run:", op.WorkflowID+" "+op.RunID)
 	if len(op.Phases) > 0 {
 		fmt.Fprintln(w)
 		row(w, "PHASE", "STATE", "TOOK", "ATTEMPT", "REASON")
@@ -115,21 +126,12 @@ func (e *console) writeOperation(w io.Writer, t target, op lifecycle.Operation) 
 		return
 	}
 	fmt.Fprintln(w)
-	row(w, "Waiting on:", string(s.WaitingOn))
-	row(w, "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason))
-	row(w, "Since:", e.stamp(s.Since))
-	row(w, "Likely cause:", dash(s.Cause))
-	row(w, "Next:", nextCommand(t, op.Action, s))
+	fields(w, "Waiting on:", string(s.WaitingOn), "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason),
+		"Since:", e.stamp(s.Since), "Likely cause:", dash(s.Cause), "Next:", nextCommand(t, op.Action, s))
 	label := "Options:"
 	for _, o := range s.Options {
-		row(w, label, fmt.Sprintf("%s: %s", o.Does, fillNode(o.Command, t.name())))
+		row(w, label, o.Does)
+		row(w, "", "  "+fillNode(o.Command, t.name()))
 		label = ""
-	}
-}
-
-// optionalRow writes a row unless its value is empty.
-func optionalRow(w io.Writer, label, value string) {
-	if value != "" {
-		row(w, label, value)
 	}
 }

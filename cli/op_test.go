@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -62,6 +63,17 @@ func TestOpWatch(t *testing.T) {
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		h.golden("op-watch-timeout", "op", "watch", "gpu-17", "--timeout", "1m")
 	})
+	t.Run("no command is cut on a terminal", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.onTerminal("")
+		h.env.tty.width = func() int { return 40 }
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
+		require.Equal(t, schema.ExitPending, h.run("op", "watch", "gpu-17", "--timeout", "1m", "--no-color"))
+		for _, o := range parkedDrain().Operation.Stuck.Options {
+			require.Contains(t, h.err.String(), fillNode(o.Command, "gpu-17")+"\n")
+		}
+	})
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, schema.ExitNotFound, setup(t).run("op", "watch", "gpu-17"))
@@ -116,6 +128,29 @@ func TestOpResolve(t *testing.T) {
 		h.temporal.down = true
 		require.Equal(t, schema.ExitUnreachable, h.run("op", "retry", "gpu-17", "--reason", "TCK-99"))
 		require.Contains(t, h.err.String(), "temporal.test:7233")
+	})
+	t.Run("answers that are older than the decision", func(t *testing.T) {
+		t.Parallel()
+		for _, wait := range []bool{false, true} {
+			h := setup(t)
+			h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) { return parkedDrain(), nil }
+			h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain(), parkedDrain(), drainAt(1, lifecycle.OperationRunning), drainAt(3, lifecycle.OperationCompleted)}
+			want := "drain gpu-17: running"
+			if wait {
+				want = "drain gpu-17: completed"
+			}
+			require.Zero(t, h.run("op", "extend", "gpu-17", "--reason", "TCK-99", fmt.Sprintf("--wait=%t", wait)), h.err.String())
+			require.Contains(t, h.out.String(), want)
+		}
+	})
+	t.Run("a park that stays", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) { return parkedDrain(), nil }
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
+		require.Zero(t, h.run("op", "extend", "gpu-17", "--reason", "TCK-99", "-o", "name"))
+		require.Equal(t, operationID+"\n", h.out.String())
+		require.Equal(t, reloadReads*reloadEvery, h.clock.waited(), "the reads are bounded")
 	})
 	t.Run("then waits", func(t *testing.T) {
 		t.Parallel()
@@ -229,4 +264,12 @@ func TestAdminTokenNew(t *testing.T) {
 	require.Equal(t, "alice operator "+hex.EncodeToString(sum[:]), made.Line)
 	require.Equal(t, schema.ExitUsage, h.run("admin", "token", "new", "alice", "--role", "king"))
 	require.Equal(t, schema.ExitUsage, h.run("admin", "token", "new", "a b"))
+}
+
+// An operation may park for a reason that the completion does not list.
+func TestOpListByReason(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	require.Zero(t, h.run("op", "list", "--stuck-reason", "vault_sealed,drain_blocked"), h.err.String())
+	require.Contains(t, h.api.requests[len(h.api.requests)-1], "reason=vault_sealed")
 }

@@ -3,14 +3,19 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
 
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // format is the form of a command's output on stdout.
@@ -39,12 +44,27 @@ func (f *format) Set(s string) error {
 		*f = v
 		return nil
 	}
-	if expression, ok := strings.CutPrefix(s, string(formatPath)); ok {
-		*f = format(s)
-		_, err := parsePath(expression)
-		return err
+	expression, ok := strings.CutPrefix(s, string(formatPath))
+	if !ok {
+		return fmt.Errorf("must be table, wide, json, yaml, name or jsonpath=EXPRESSION")
 	}
-	return fmt.Errorf("must be table, wide, json, yaml, name or jsonpath=EXPRESSION")
+	if strings.Trim(expression, "{} ") == "" {
+		return errors.New("the expression is missing: for example jsonpath='{.nodes[*].host}'")
+	}
+	if _, err := parsePath(expression); err != nil {
+		return fmt.Errorf("not an RFC 9535 path: %s", strings.TrimPrefix(err.Error(), "jsonpath: "))
+	}
+	*f = format(s)
+	return nil
+}
+
+// findOutput reads -o before the command line is parsed, so that a mistake before it
+// is reported in its format.
+func findOutput(output *format, args []string) {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.ParseErrorsAllowlist.UnknownFlags, f.Usage = true, func() {}
+	f.VarP(output, "output", "o", "")
+	f.Parse(args) //nolint:errcheck // the parse of the command reports it
 }
 
 // print writes a result to stdout: the object itself for programs, the output of
@@ -119,9 +139,9 @@ func (e *console) printMachine(v any) error {
 		return fmt.Errorf("rendering JSON: %w", err)
 	}
 	if expression, ok := strings.CutPrefix(string(e.output), string(formatPath)); ok {
-		return e.printPath(expression, text.Bytes())
+		return e.printPath(expression, []byte(e.addDirect(text.String())))
 	}
-	out := text.Bytes()
+	out := []byte(e.addDirect(text.String()))
 	if e.output == formatYAML {
 		if out, err = yaml.JSONToYAML(out); err != nil {
 			return fmt.Errorf("rendering YAML: %w", err)
@@ -134,21 +154,32 @@ func (e *console) printMachine(v any) error {
 // printTable writes tab-separated cells as aligned columns. Text from nodes and
 // people is cleaned, so that it cannot control the reader's terminal.
 func (e *console) printTable(table func(w io.Writer)) error {
-	w := tabwriter.NewWriter(cleaner{e.stdout}, 0, 0, 2, ' ', 0)
-	table(w)
+	w := tabwriter.NewWriter(editor{e.stdout, clean}, 0, 0, 2, ' ', 0)
+	table(editor{w, e.addDirect}) // before the alignment, because it changes the width of cells
 	return w.Flush()
 }
 
 // message writes a line to stderr.
 func (e *console) message(format string, args ...any) {
-	fmt.Fprintln(e.stderr, clean(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(e.stderr, e.addDirect(clean(fmt.Sprintf(format, args...))))
 }
 
-// cleaner cleans all text that is written through it.
-type cleaner struct{ w io.Writer }
+// addDirect adds --direct to the commands in a text if this one has it.
+func (e *console) addDirect(text string) string {
+	if e.commands == nil {
+		return text
+	}
+	return e.commands.Replace(text)
+}
 
-func (c cleaner) Write(p []byte) (int, error) {
-	if _, err := io.WriteString(c.w, clean(string(p))); err != nil {
+// editor edits all text that is written through it. Each write is whole lines.
+type editor struct {
+	w    io.Writer
+	edit func(string) string
+}
+
+func (d editor) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(d.w, d.edit(string(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -160,6 +191,15 @@ func row(w io.Writer, cells ...string) {
 		cells[i] = strings.Map(harmless, c)
 	}
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
+}
+
+// fields writes pairs of a label and a value, one per row and without empty values.
+func fields(w io.Writer, pairs ...string) {
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			row(w, pair...)
+		}
+	}
 }
 
 // clean replaces control characters other than a line's end.
@@ -197,43 +237,30 @@ func dash(s string) string {
 	return s
 }
 
-// span renders a duration in its two largest units: 45s, 12m, 3h20m, 5d4h.
-func span(d time.Duration) string {
-	d = max(d, 0).Round(time.Second)
-	for _, u := range []struct {
-		size, next time.Duration
-		pair       string
-	}{{24 * time.Hour, time.Hour, "dh"}, {time.Hour, time.Minute, "hm"}, {time.Minute, time.Second, "ms"}} {
-		switch rest := d % u.size / u.next; {
-		case d >= u.size && rest == 0:
-			return fmt.Sprintf("%d%c", d/u.size, u.pair[0])
-		case d >= u.size:
-			return fmt.Sprintf("%d%c%d%c", d/u.size, u.pair[0], rest, u.pair[1])
-		}
-	}
-	return fmt.Sprintf("%ds", d/time.Second)
-}
-
-// took is span with milliseconds for less than a second.
+// took is lifecycle.Span with milliseconds for less than a second.
 func took(d time.Duration) string {
 	if d > 0 && d < time.Second {
 		return fmt.Sprintf("%dms", max(d.Milliseconds(), 1))
 	}
-	return span(d)
+	return lifecycle.Span(d)
 }
 
 // stamp renders a moment and its distance from now.
 func (e *console) stamp(t time.Time) string {
 	ago := e.clock.now().Sub(t)
 	if ago < 0 {
-		return fmt.Sprintf("%s (in %s)", t.UTC().Format(time.RFC3339), span(-ago))
+		return fmt.Sprintf("%s (in %s)", t.UTC().Format(time.RFC3339), lifecycle.Span(-ago))
 	}
-	return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), span(ago))
+	return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), lifecycle.Span(ago))
 }
 
-func (e *console) stampOf(t *time.Time) string {
+// stampOf is stamp, or "-" without a time.
+func (e *console) stampOf(t *time.Time) string { return dash(e.stampIf(t)) }
+
+// stampIf is stamp, or empty without a time.
+func (e *console) stampIf(t *time.Time) string {
 	if t == nil {
-		return "-"
+		return ""
 	}
 	return e.stamp(*t)
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
+// providerManual is the provider that adopts a running machine, and so creates none.
+const providerManual = "manual"
+
 // plan is the output of --dry-run: the phases of an operation, the workloads it would
 // end, and the reasons for which it would be refused.
 type plan struct {
@@ -42,7 +45,7 @@ type planBlocker struct {
 // code 3.
 func (e *console) printPlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) error {
 	p := makePlan(n, a, o)
-	if err := e.print(map[string]plan{"plan": p}, func(w io.Writer) { writePlan(w, p) }); err != nil {
+	if err := e.print(map[string]plan{"plan": p}, func(w io.Writer) { writePlan(w, p) }, n.Host); err != nil {
 		return err
 	}
 	return e.nothingChanged(min(len(p.Blockers), 1), "operation")
@@ -76,12 +79,21 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 
 func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []planBlocker {
 	out := []planBlocker{}
-	if m.Holds && n.Operation != nil && !n.Operation.Status.Ended() {
+	if n.Operation != nil && !n.Operation.Status.Ended() && m.ConflictsWith(n.Operation.Action) {
 		out = append(out, planBlocker{schema.KindOperationInProgress,
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor)})
 	}
 	if _, err := lifecycle.CheckStart(m.Action, n.State); err != nil {
 		out = append(out, planBlocker{schema.KindOf(err), fillNode(err.Error(), n.Host)})
+	}
+	if m.Action == lifecycle.ActionProvision && n.Instance != nil {
+		if err := lifecycle.CheckProvision(n.Host, n.Instance.State); err != nil {
+			out = append(out, planBlocker{schema.KindOf(err), err.Error()})
+		}
+	}
+	if m.Action == lifecycle.ActionProvision && n.State == lifecycle.NodeRegistered && n.OnboardingMode == providerManual {
+		out = append(out, planBlocker{schema.KindInvalidRequest,
+			fmt.Sprintf("node %s is not enrolled, and its provider %q creates no machines; run: gpuaas node enroll %[1]s", n.Host, n.OnboardingMode)})
 	}
 	if m.Action == lifecycle.ActionRetire && !o.Drain && len(n.Workloads) > 0 {
 		out = append(out, planBlocker{schema.KindNodeInUse,
@@ -93,13 +105,13 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []plan
 func writePlan(w io.Writer, p plan) {
 	fmt.Fprintf(w, "Plan: %s %s, which is %s\n", p.Action, p.Node.Host, p.Node.State)
 	for i, s := range p.Phases {
-		row(w, fmt.Sprintf("  %d. %s", i+1, s.Title), "up to "+span(time.Duration(s.BudgetSeconds)*time.Second))
+		row(w, fmt.Sprintf("  %d. %s", i+1, s.Title), "up to "+lifecycle.Span(time.Duration(s.BudgetSeconds)*time.Second))
 	}
 	if p.EndsAs != "" {
 		fmt.Fprintf(w, "Then the node is %s.\n", p.EndsAs)
 	}
 	if len(p.Workloads) > 0 {
-		fmt.Fprintln(w, "Workloads to end:")
+		fmt.Fprintln(w, "Workloads to stop:")
 	}
 	for _, name := range p.Workloads {
 		row(w, "  - "+name)

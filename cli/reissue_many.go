@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,7 +63,7 @@ func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error
 		if err := m.print(); err != nil {
 			return err
 		}
-		return e.nothingChanged(m.count(reissueRefused), "node")
+		return e.nothingChanged(m.summary()[reissueRefused], "node")
 	}
 	what := fmt.Sprintf("reissue %s: their earlier tokens become void, and each needs its restart command", count(len(m.rows), "node"))
 	if err := e.confirm(ctx, "gpuaas node reissue-enrollment", what, o.yes); err != nil {
@@ -84,10 +86,11 @@ func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error
 	if err := m.print(); err != nil {
 		return err
 	}
-	if n := m.count(reissueFailed); n > 0 {
+	summary := m.summary()
+	if n := summary[reissueFailed]; n > 0 {
 		return &exitError{schema.ExitFailed, []string{count(n, "reissue") + " failed"}}
 	}
-	if n := m.count(reissueWaiting) + m.count(reissueNotStarted); n > 0 {
+	if n := summary[reissueWaiting] + summary[reissueNotStarted]; n > 0 {
 		return &exitError{schema.ExitPending, []string{count(n, "reissue") +
 			" not done yet; gpuaas node list shows the waiting nodes; run the command again for those not started"}}
 	}
@@ -101,7 +104,7 @@ func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissu
 	if len(o.issuer) > 0 {
 		q.Issuer = &o.issuer
 	}
-	nodes, err := listNodes(ctx, ctl.Client, q, 0)
+	nodes, err := listNodes[wire.NodeView](ctx, ctl.Client, q, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -126,21 +129,21 @@ func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissu
 func (m *reissueMany) one(ctx context.Context, r *reissueRow) {
 	t, o := target{id: r.NodeID, host: r.Host}, m.options.bundleOptions
 	r.Outcome, r.Reason = reissueWritten, ""
-	var answer wire.LifecycleResponse
+	var response wire.LifecycleResponse
 	path, err := fileOf(t, m.options.outDir, ".recovery.json", "reissue-enrollment "+t.id+" --bundle FILE")
 	if o.bundle = path; err == nil {
-		answer, err = issue(ctx, m.control, t, lifecycle.ActionReissueEnrollment, o)
+		response, err = issue(ctx, m.control, t, lifecycle.ActionReissueEnrollment, o)
 	}
-	r.OperationID = answer.Operation.OperationID
+	r.OperationID = response.Operation.OperationID
 	switch {
 	case errors.Is(err, &schema.Error{Kind: schema.KindOperationInProgress}):
-		r.Outcome, r.Reason = reissueWaiting, "reissued before: "+t.inWords(err).Error()
+		r.Outcome, r.Reason = reissueWaiting, "reissued before: "+t.inError(err).Error()
 	case err != nil:
-		r.Outcome, r.Reason = reissueFailed, t.inWords(err).Error()
+		r.Outcome, r.Reason = reissueFailed, t.inError(err).Error()
 	case o.waits():
 		r.File = path
 		m.message(r.Host, "bundle written: "+path)
-		st, err := m.env.follow(ctx, followRequest{target: t, operation: answer.Operation, control: m.control, limit: o.timeout, quiet: true})
+		st, err := m.env.follow(ctx, followRequest{target: t, operation: response.Operation, control: m.control, limit: o.timeout, quiet: true})
 		r.followed(t, st.Operation, err)
 	default:
 		r.File = path
@@ -163,7 +166,7 @@ func (r *reissueRow) followed(t target, op lifecycle.Operation, err error) {
 	case op.Stuck != nil:
 		r.Outcome, r.Reason = reissueWaiting, op.Stuck.Message+"; next: "+nextCommand(t, op.Action, op.Stuck)
 	default:
-		r.Outcome, r.Reason = reissueWaiting, "follow it with: "+lifecycle.OpCommand("watch", op.Action, t.name())
+		r.Outcome, r.Reason = reissueWaiting, "follow it with: "+t.op("watch", op.Action)
 		if err != nil {
 			r.Reason = strings.SplitN(err.Error(), "\n", 2)[0] + "; " + r.Reason
 		}
@@ -179,25 +182,20 @@ func (m *reissueMany) message(host, text string) {
 
 func (o reissueOutcome) words() string { return strings.ReplaceAll(string(o), "_", " ") }
 
-func (m *reissueMany) count(outcome reissueOutcome) (n int) {
+// summary is the number of nodes with each outcome.
+func (m *reissueMany) summary() map[reissueOutcome]int {
+	n := map[reissueOutcome]int{}
 	for _, r := range m.rows {
-		if r.Outcome == outcome {
-			n++
-		}
+		n[r.Outcome]++
 	}
 	return n
 }
 
-// print prints the rows and the number of nodes with each outcome. No row contains a
-// secret.
+// print prints the rows and their summary. No row contains a secret.
 func (m *reissueMany) print() error {
-	summary := map[reissueOutcome]int{}
-	var words []string
-	for _, o := range []reissueOutcome{reissuePlanned, reissueRefused, reissueDone, reissueWritten, reissueWaiting, reissueFailed, reissueNotStarted} {
-		if n := m.count(o); n > 0 {
-			summary[o] = n
-			words = append(words, fmt.Sprintf("%d %s", n, o.words()))
-		}
+	summary, words := m.summary(), []string{}
+	for _, o := range slices.Sorted(maps.Keys(summary)) {
+		words = append(words, fmt.Sprintf("%d %s", summary[o], o.words()))
 	}
 	m.env.message("%s: %s", count(len(m.rows), "node"), strings.Join(words, ", "))
 	return printList(m.env.console, listing[reissueRow]{

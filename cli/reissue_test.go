@@ -237,7 +237,7 @@ func TestReissueMany(t *testing.T) {
 		}
 		require.Equal(t, schema.ExitPending, h.runCtx(ctx, many(h, "--selector", "region=fra1", "--wait", "--max-parallel", "1")...))
 		require.Len(t, h.api.reissued, 1)
-		require.Contains(t, h.err.String(), "3 nodes: 1 waiting, 2 not started")
+		require.Contains(t, h.err.String(), "3 nodes: 2 not started, 1 waiting")
 	})
 	t.Run("keeps to its budget", func(t *testing.T) {
 		t.Parallel()
@@ -364,6 +364,14 @@ func TestBootstrapScript(t *testing.T) {
 		require.NoError(t, json.Unmarshal(h.out.Bytes(), &answer))
 		require.Contains(t, answer.Script, enrollToken)
 	})
+	t.Run("without a read of the node", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t) // the role bootstrapper may not read nodes
+		require.Zero(t, h.run("node", "bootstrap-script", "gpu-17"), h.err.String())
+		require.Len(t, h.api.requests, 1)
+		require.Contains(t, h.api.requests[0], "POST /api/v1/admin/nodes/gpu-17/bootstrap-script ")
+		require.Equal(t, schema.ExitNotFound, h.run("node", "bootstrap-script", "gpu-99"))
+	})
 	t.Run("nothing is minted when the file cannot be made", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
@@ -382,7 +390,7 @@ func TestNodeShowIdentity(t *testing.T) {
 	n.PendingIdentity = &trust.CertFacts{Issuer: "CN=node CA g2", Serial: "4f2b", Fingerprint: digest, NotAfter: start().Add(72 * time.Hour)}
 	n.Incarnation, n.IdentitySequence, n.SetVersion, n.NewestSetVersion = 2, 5, 2, 3
 	n.IdentityLock = &trust.IdentityLock{Reason: "clone: serial 4f29 was used after it was replaced", Since: start().Add(-time.Minute)}
-	n.TrustedCAs = []trust.CAFacts{{Subject: "CN=node CA g2", Issuer: "CN=node CA g2", Fingerprint: digest,
+	n.TrustedCAs = []trust.CertFacts{{Subject: "CN=node CA g2", Issuer: "CN=node CA g2", Fingerprint: digest,
 		NotBefore: start().Add(-24 * time.Hour), NotAfter: start().Add(24 * 365 * time.Hour)}}
 	h.golden("node-show-identity", "node", "show", "gpu-17")
 	require.Contains(t, h.out.String(), "Mismatch:")

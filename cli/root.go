@@ -20,14 +20,23 @@ type globalFlags struct {
 	direct    bool
 }
 
-const rootLong = `gpuaas manages the lifecycle of GPU nodes: register, enroll, provision, drain, retire,
-reactivate, remove. Every action except register runs as a durable operation. gpuaas
-starts it, follows it, and resolves it when it gets stuck.
+const rootLong = `gpuaas manages the lifecycle of GPU nodes: register, enroll, reissue-enrollment,
+provision, quarantine, release, drain, uncordon, retire, reactivate, remove. Every action
+except register runs as a durable operation. gpuaas starts operations, follows them, and
+resolves them when they are parked.
 
 NODE is a node id or a host name. Results go to stdout, messages to stderr.
 
-The admin API and its token come from flags, else from the environment, else from the
-current context of the configuration file (gpuaas config, gpuaas login).
+The address and the token of the admin API come from flags, else from the environment,
+else from the current context of the configuration file (gpuaas config, gpuaas login).
+
+Output formats (-o):
+  table, wide           columns for people; wide has more of them
+  json, yaml            the object of the admin API; a failure is {"error": {...}}
+  name                  one name per line: host names, or the ids of operations and tasks
+  jsonpath=EXPRESSION   the selected values, one per line. EXPRESSION is an RFC 9535 path
+                        such as '$.nodes[?@.state=="active"].host'. The leading $ is
+                        optional, and kubectl's braces are accepted: '{.nodes[*].host}'
 
 Environment:
   GPUAAS_CONFIG           the configuration file (default $XDG_CONFIG_HOME/gpuaas/config.yaml,
@@ -64,18 +73,15 @@ func newRoot(e *env) *cobra.Command {
 	f.StringVar(&e.flags.namespace, "namespace", "", `Temporal's namespace, for --direct (env TEMPORAL_NAMESPACE, default "gpuaas")`)
 	f.StringVar(&e.flags.apiURL, "api-url", "", "the admin API (env GPUAAS_API_URL, default "+defaultAPIURL+")")
 	f.StringVar(&e.flags.context, "context", "", "context of the configuration file (default: the current context)")
-	f.BoolVar(&e.flags.direct, "direct", false, "break-glass mode: start, read and decide through Temporal instead of the admin API")
+	f.BoolVar(&e.flags.direct, "direct", false, "break-glass mode: start, show and resolve operations through Temporal instead of the admin API")
 	f.VarP(&e.output, "output", "o", "output format")
 	f.BoolVar(&e.noColor, "no-color", e.getenv("NO_COLOR") != "", "no colors (env NO_COLOR)")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef(c.CommandPath(), "%s", err) })
-	for name, values := range map[string]cobra.CompletionFunc{
-		"output": cobra.FixedCompletions([]string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML),
-			string(formatName), string(formatPath)}, cobra.ShellCompDirectiveNoFileComp),
-		"context": e.completeContext,
-	} {
-		root.RegisterFlagCompletionFunc(name, values) //nolint:errcheck // fails only for an unknown flag
-	}
-	root.AddCommand(newNode(e), newOp(e), newTask(e), newStuck(e), newAudit(e), newAdmin(e), newConfig(e), newLogin(e), newVersion(e))
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return e.useDirect(c) }
+	completes(root, "output", cobra.FixedCompletions([]string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML),
+		string(formatName), string(formatPath)}, cobra.ShellCompDirectiveNoFileComp))
+	completes(root, "context", e.completeContext)
+	root.AddCommand(newNode(e), newSKU(e), newOp(e), newTask(e), newStuck(e), newAudit(e), newAdmin(e), newConfig(e), newLogin(e), newVersion(e))
 	if e.platform.Dev != nil {
 		root.AddCommand(e.platform.Dev(e.stdout, e.stderr))
 	}

@@ -11,7 +11,7 @@ import (
 
 // secretFile is a file that will contain a secret: only its owner can read it, and it
 // is replaced in one step. Open it before the secret is requested, so that no secret
-// is created that cannot be kept. A nil *secretFile keeps nothing.
+// is created that cannot be stored. A nil *secretFile stores nothing.
 type secretFile struct {
 	path string
 	temp *os.File

@@ -127,37 +127,43 @@ func TestAdminSetup(t *testing.T) {
 	})
 }
 
+// onTerminalProgress is the progress of an operation on gpu-17 that redraws in place.
+func onTerminalProgress(h *harness, color bool) *progress {
+	h.env.tty.err, h.env.noColor = true, !color
+	return newProgress(h.env, followRequest{target: target{id: nodeID, host: "gpu-17"}})
+}
+
 func TestLiveView(t *testing.T) {
 	t.Parallel()
 	t.Run("redraws in place", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		v := &liveView{env: h.env, target: target{id: nodeID, host: "gpu-17"}, out: &h.err}
+		p := onTerminalProgress(h, false)
 		h.clock.now = start().Add(4 * time.Second)
-		v.show(drainAt(0, lifecycle.OperationRunning), "")
+		p.show(drainAt(0, lifecycle.OperationRunning), "")
 		h.clock.now = start().Add(17 * time.Second)
-		v.show(drainAt(1, lifecycle.OperationRunning), "no worker answers; this is the admin API's record")
-		v.show(parkedDrain(), "")
+		p.show(drainAt(1, lifecycle.OperationRunning), "no worker answers; this is the admin API's record")
+		p.show(parkedDrain(), "")
 		final := drainAt(3, lifecycle.OperationCompleted)
 		final.Operation.Phases[1].State = lifecycle.PhaseForced
-		v.show(final, "")
+		p.show(final, "")
 		compareGolden(t, "testdata/golden/live.txt", strings.ReplaceAll(h.err.String(), "\x1b", "^["))
 	})
 	t.Run("colors", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		v := &liveView{env: h.env, target: target{id: nodeID, host: "gpu-17"}, out: &h.err, color: true}
-		v.show(parkedDrain(), "")
+		p := onTerminalProgress(h, true)
+		p.show(parkedDrain(), "")
 		compareGolden(t, "testdata/golden/live-color.txt", strings.ReplaceAll(h.err.String(), "\x1b", "^["))
 	})
 	t.Run("no line wraps and nothing foreign steers", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.env.tty.width = func() int { return 40 }
-		v := &liveView{env: h.env, target: target{id: nodeID, host: "gpu-17"}, out: &h.err}
+		p := onTerminalProgress(h, false)
 		st := parkedDrain()
 		st.Operation.Phases[1].Reason = "\x1b[2J" + strings.Repeat("long ", 40)
-		v.show(st, strings.Repeat("note ", 40))
+		p.show(st, strings.Repeat("note ", 40))
 		require.NotContains(t, h.err.String(), "\x1b[2J")
 		for line := range strings.Lines(h.err.String()) {
 			text := strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "\r\x1b[2K")
@@ -209,14 +215,4 @@ func TestStuckWatch(t *testing.T) {
 	}
 	h.env.tty.out = true
 	h.goldenCtx(ctx, "stuck-watch", "stuck", "--watch")
-}
-
-func TestSpan(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 400 * time.Millisecond: "0s", 59 * time.Second: "59s", 12 * time.Minute: "12m",
-		3*time.Hour + 20*time.Minute: "3h20m", 125 * time.Hour: "5d5h", 90 * time.Second: "1m30s",
-	} {
-		require.Equal(t, want, span(d))
-	}
 }

@@ -14,11 +14,11 @@ import (
 func newStuck(e *env) *cobra.Command {
 	var watch, exitCode bool
 	c := e.command("stuck", "List operations that need attention",
-		`Lists every parked or overdue operation, oldest first: why and since when
-it needs attention, who must act, and the least harmful command that helps. Faults of
+		`Lists every parked or overdue operation, oldest first: why and for how long it has
+needed attention, who must act, and the least harmful command that resolves it. Faults of
 the control plane, for example a reclaimer that does not run, are reported as warnings.
 
-The exit code is 0, and with --exit-code 5 when the list or the faults are not empty.`,
+The exit code is 0. With --exit-code it is 5 if there is an operation or a fault.`,
 		"  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck --exit-code -o json | jq -r '.stuck[].stuck.next'",
 		func(ctx context.Context, _ string) error {
 			ctl, err := e.control()
@@ -40,6 +40,7 @@ The exit code is 0, and with --exit-code 5 when the list or the faults are not e
 			}
 			return err
 		})
+	directly(c)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "refresh at each change until interrupted")
 	c.Flags().BoolVar(&exitCode, "exit-code", false, "exit with code 5 when something needs attention")
 	return c
@@ -59,7 +60,7 @@ func (e *console) printStuck(list wire.StuckList) error {
 		cells: func(o wire.StuckOperation) []string {
 			s := cmp.Or(o.Stuck, &lifecycle.Stuck{Since: o.StartedAt})
 			t := target{id: o.NodeID, host: o.Host}
-			return []string{t.name(), string(o.Action), dash(cmp.Or(s.Phase, o.Phase)), string(o.WaitingOn), span(now.Sub(s.Since)),
+			return []string{t.name(), string(o.Action), dash(cmp.Or(s.Phase, o.Phase)), string(o.WaitingOn), lifecycle.Span(now.Sub(s.Since)),
 				dash(cmp.Or(s.Message, s.Reason)), nextCommand(t, o.Action, o.Stuck), o.OperationID}
 		},
 		name: func(o wire.StuckOperation) string { return o.OperationID },

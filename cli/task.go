@@ -13,23 +13,20 @@ import (
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func newTask(e *env) *cobra.Command {
-	c := newGroup("task", "Manage the tasks of nodes",
-		`Lists and shows the tasks that operations dispatch to nodes, and decides about lost
-tasks. A task is lost when its node stopped responding while the task may have run, and
-a second run may do harm.`,
-		newTaskList(e), newTaskShow(e))
-	for _, v := range taskVerbs() {
-		c.AddCommand(newTaskDecide(e, v))
-	}
-	return c
+	return newGroup("task", "Manage the tasks of nodes",
+		`Lists and shows the tasks that operations dispatch to nodes, and resolves lost tasks. A
+task is lost when its node stopped responding, the task may have run, and a second run may
+do damage.`,
+		newTaskList(e), newTaskShow(e), newTaskResume(e), newTaskCancel(e))
 }
 
-// taskName is a task in words, for example workload.drain on gpu-17.
+// taskName describes a task, for example workload.drain on gpu-17.
 func taskName(t wire.TaskView) string {
 	return fmt.Sprintf("%s on %s", t.Type, nodeOfTask(t).name())
 }
@@ -54,13 +51,12 @@ func newTaskList(e *env) *cobra.Command {
 	var limit uint
 	c := e.command("list", "List the tasks of nodes",
 		`Lists the tasks that have not ended, newest first: node, status, number of dispatches
-and the rest of the lease. A lost task has not ended.`,
+and the time left of the lease. A lost task counts as open.`,
 		"  gpuaas task list\n  gpuaas task list --node gpu-17 --all\n"+
 			"  gpuaas task list -o json | jq -r '.tasks[] | select(.status == \"lost\") | .task_id'",
 		func(ctx context.Context, _ string) error {
-			api := e.api()
 			q.All = &all
-			tasks, err := listTasks(ctx, api, q, limit)
+			tasks, err := listTasks(ctx, e.api(), q, limit)
 			if err != nil {
 				return err
 			}
@@ -73,15 +69,15 @@ and the rest of the lease. A lost task has not ended.`,
 				object: wire.TaskList{Tasks: tasks}, rows: tasks, empty: empty,
 				header: []string{"NODE", "TYPE", "STATUS", "AGE", "ATTEMPTS", "LEASE", "PROGRESS", "ID"},
 				cells: func(t wire.TaskView) []string {
-					return []string{nodeOfTask(t).name(), string(t.Type), taskStatus(t), span(now.Sub(t.CreatedAt)),
+					return []string{nodeOfTask(t).name(), string(t.Type), taskStatus(t), lifecycle.Span(now.Sub(t.CreatedAt)),
 						strconv.FormatInt(t.Attempts, 10), leaseLeft(t, now), dash(t.Progress), t.TaskID}
 				},
 				name: func(t wire.TaskView) string { return t.TaskID },
 			})
 		})
 	c.Aliases = []string{"ls"}
-	e.addNode(c, &q.Node)
-	c.Flags().BoolVar(&all, "all", false, "also tasks that have ended")
+	e.addNode(c, &q.Node, "only the tasks of `NODE`")
+	c.Flags().BoolVar(&all, "all", false, "include tasks that have ended")
 	c.Flags().UintVar(&limit, "limit", wire.MaxPage, "list at most N; 0 for all")
 	return c
 }
@@ -104,76 +100,66 @@ func leaseLeft(t wire.TaskView, now time.Time) string {
 	case t.LeaseUntil == nil || t.Status.Terminal():
 		return "-"
 	case t.LeaseUntil.Before(now):
-		return "expired " + span(now.Sub(*t.LeaseUntil)) + " ago"
+		return "expired " + lifecycle.Span(now.Sub(*t.LeaseUntil)) + " ago"
 	}
-	return span(t.LeaseUntil.Sub(now)) + " left"
+	return lifecycle.Span(t.LeaseUntil.Sub(now)) + " left"
 }
 
-// taskVerb is a command that decides about a task.
-type taskVerb struct {
-	name, short, long, example string
-	// consequence is shown in the confirmation prompt.
-	consequence string
-	// only is the status of the tasks that completion offers; empty for every open task.
-	only task.Status
-	send func(ctx context.Context, api *adminclient.Client, id uuid.UUID, d wire.TaskDecision) (*http.Response, error)
-}
-
-func taskVerbs() []taskVerb {
-	return []taskVerb{{
-		name: "resume", short: "Dispatch a lost task to its node again",
+// newTaskResume makes the command that dispatches a lost task again.
+func newTaskResume(e *env) *cobra.Command {
+	return newTaskDecide(e, decision{name: lifecycle.DecisionResume, short: "Dispatch a lost task to its node again",
 		long: `Dispatches a lost task to its node again; its operation then waits for it again.
 First inspect the node: the task may have completed before the node stopped responding,
 and a node that lost its journal runs the task from the beginning. If the node responds
 again with the task, the task continues without a decision. gpuaas op retry NODE
 abandons the task and creates a new one.`,
 		example:     "  gpuaas task resume 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa --reason \"node rebooted, no job ran, TCK-7\"",
-		consequence: "it may have run already, and may run once more", only: task.Lost,
-		send: func(ctx context.Context, api *adminclient.Client, id uuid.UUID, d wire.TaskDecision) (*http.Response, error) {
-			return api.ResumeTask(ctx, id, nil, d)
-		},
-	}, {
-		name: "cancel", short: "End a task",
-		long: `Ends a task. A task that no node runs ends at once. A node that runs the task is
-requested to stop. The changes that the task made on
-the node remain: its operation parks and waits for a decision. gpuaas op retry NODE
-dispatches a new task, gpuaas op cancel NODE undoes the whole operation.`,
-		example:     "  gpuaas task cancel 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa --reason \"wrong deadline, TCK-8\"",
-		consequence: "its changes on the node remain, and its operation parks",
-		send: func(ctx context.Context, api *adminclient.Client, id uuid.UUID, d wire.TaskDecision) (*http.Response, error) {
-			return api.CancelTask(ctx, id, nil, d)
-		},
-	}}
+		consequence: "it may have run already, and may run once more"}, task.Lost,
+		func(ctx context.Context, id uuid.UUID, d wire.TaskDecision) (*http.Response, error) {
+			return e.api().ResumeTask(ctx, id, nil, d)
+		})
 }
 
-func newTaskDecide(e *env, v taskVerb) *cobra.Command {
+// newTaskCancel makes the command that ends a task.
+func newTaskCancel(e *env) *cobra.Command {
+	return newTaskDecide(e, decision{name: lifecycle.DecisionCancel, short: "Cancel a task",
+		long: `Ends a task. A task that no node is running ends at once. A node that is running the task
+gets a request to stop it. The changes that the task made on the node remain: its operation
+parks and waits for a decision. gpuaas op retry NODE dispatches a new task, gpuaas op
+cancel NODE undoes the whole operation.`,
+		example:     "  gpuaas task cancel 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa --reason \"wrong deadline, TCK-8\"",
+		consequence: "its changes on the node remain, and its operation parks"}, "",
+		func(ctx context.Context, id uuid.UUID, d wire.TaskDecision) (*http.Response, error) {
+			return e.api().CancelTask(ctx, id, nil, d)
+		})
+}
+
+// newTaskDecide makes the command of a decision about a task, which send delivers.
+// Completion offers the tasks of the status only, or every open task.
+func newTaskDecide(e *env, v decision, only task.Status, send func(context.Context, uuid.UUID, wire.TaskDecision) (*http.Response, error)) *cobra.Command {
 	var reason string
 	var yes bool
-	c := e.command(v.name+" TASK", v.short,
-		v.long,
-		v.example,
-		func(ctx context.Context, id string) error {
-			command := "gpuaas task " + v.name
-			if err := checkReason(command, reason, true); err != nil {
-				return err
-			}
-			api := e.api()
-			before, err := findTask(ctx, api, id)
-			if err != nil {
-				return err
-			}
-			if err := e.confirm(ctx, command, fmt.Sprintf("%s %s: %s", v.name, taskName(before), v.consequence), yes); err != nil {
-				return err
-			}
-			after, err := decode[wire.TaskView](v.send(ctx, api, uuid.MustParse(before.TaskID), wire.TaskDecision{Reason: reason}))
-			if err != nil {
-				return nodeOfTask(before).inWords(err)
-			}
-			e.message("%s: decision accepted: %s", taskName(after), v.name)
-			e.message("see: gpuaas task show %s", after.TaskID)
-			return e.print(after, func(w io.Writer) { fmt.Fprintf(w, "%s: %s\n", taskName(after), taskStatus(after)) })
-		})
-	c.ValidArgsFunction = e.completeTask(v.only)
+	var c *cobra.Command
+	c = e.command(string(v.name)+" TASK", v.short, v.long, v.example, func(ctx context.Context, id string) error {
+		if err := checkReason(c.CommandPath(), reason, true); err != nil {
+			return err
+		}
+		before, err := findTask(ctx, e.api(), id)
+		if err != nil {
+			return err
+		}
+		if err := e.confirm(ctx, c.CommandPath(), fmt.Sprintf("%s %s: %s", v.name, taskName(before), v.consequence), yes); err != nil {
+			return err
+		}
+		after, err := decode[wire.TaskView](send(ctx, uuid.MustParse(before.TaskID), wire.TaskDecision{Reason: reason}))
+		if err != nil {
+			return nodeOfTask(before).inError(err)
+		}
+		e.message("%s: decision accepted: %s", taskName(after), v.name)
+		e.message("see: gpuaas task show %s", after.TaskID)
+		return e.print(after, func(w io.Writer) { fmt.Fprintf(w, "%s: %s\n", taskName(after), taskStatus(after)) }, after.TaskID)
+	})
+	c.ValidArgsFunction = e.completeTask(only)
 	addReason(c, &reason)
 	addYes(c, &yes)
 	return c

@@ -28,11 +28,11 @@ type taskReport struct {
 func newTaskShow(e *env) *cobra.Command {
 	return e.command("show TASK", "Show a task",
 		`Shows a task: status, attempts, lease, progress, result, the operation that waits for
-it, and the command that helps when the task is lost or the operation is parked. TASK is
-an id as gpuaas task list prints it.
+it, and the command to run when the task is lost or the operation is parked. TASK is an
+id that gpuaas task list prints.
 
-The end of the task's output comes last, with a bar before each line. The output is
-written by the node: control characters are replaced.`,
+The end of the task's output comes last, with a bar before each line. The node writes the
+output, so control characters are replaced.`,
 		"  gpuaas task show 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa\n"+
 			"  gpuaas task show 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa -o json | jq -r .result.output_tail",
 		func(ctx context.Context, id string) error {
@@ -47,20 +47,20 @@ written by the node: control characters are replaced.`,
 			} else {
 				r.Operation, r.WebURL = &op.Operation, op.WebURL
 			}
-			r.Next = e.nextOfTask(r)
+			r.Next = nextOfTask(r, e.clock.now())
 			return e.print(r, func(w io.Writer) { e.writeTask(w, r) }, r.TaskID)
 		})
 }
 
 // nextOfTask is the command that resolves a lost task or the parked operation of the
 // task; empty when no action is needed.
-func (e *console) nextOfTask(r taskReport) string {
+func nextOfTask(r taskReport, now time.Time) string {
 	t, op := nodeOfTask(r.TaskView), lifecycle.Operation{}
 	if r.Operation != nil {
 		op = *r.Operation
 	}
 	switch {
-	case r.Status == task.Lost && r.Deadline != nil && r.Deadline.Before(e.clock.now()):
+	case r.Status == task.Lost && r.Deadline != nil && r.Deadline.Before(now):
 		// The node would reject the task: only a new one helps.
 		return lifecycle.DecisionCommand(lifecycle.DecisionRetry, op.Action, t.name(), "")
 	case r.Status == task.Lost:
@@ -72,26 +72,18 @@ func (e *console) nextOfTask(r taskReport) string {
 }
 
 func (e *console) writeTask(w io.Writer, r taskReport) {
-	row(w, "Task:", r.TaskID)
-	row(w, "Node:", fmt.Sprintf("%s (%s)", nodeOfTask(r.TaskView).name(), r.NodeID))
-	row(w, "Type:", fmt.Sprintf("%s (%s)", r.Type, r.Effect))
-	row(w, "Step:", r.Step)
-	row(w, "Status:", taskStatus(r.TaskView))
+	cancel, finished := "", "Finished:"
 	if r.CancelRequested != "" {
-		row(w, "  Cancel:", "requested, not acknowledged yet: "+r.CancelRequested)
+		cancel = "requested, not acknowledged yet: " + r.CancelRequested
 	}
-	row(w, "Created:", e.stamp(r.CreatedAt))
-	row(w, "Attempts:", fmt.Sprintf("%d, first dispatched %s", r.Attempts, e.stampOf(r.DispatchedAt)))
-	row(w, "Lease:", e.stampOf(r.LeaseUntil))
-	row(w, "  Holder:", dash(r.Holder))
-	row(w, "Deadline:", e.stampOf(r.Deadline))
-	row(w, "Progress:", dash(r.Progress))
-	switch {
-	case r.FinishedAt != nil && r.Status == task.Lost:
-		row(w, "Lost:", e.stamp(*r.FinishedAt))
-	case r.FinishedAt != nil:
-		row(w, "Finished:", e.stamp(*r.FinishedAt))
+	if r.Status == task.Lost {
+		finished = "Lost:"
 	}
+	fields(w, "Task:", r.TaskID, "Node:", fmt.Sprintf("%s (%s)", nodeOfTask(r.TaskView).name(), r.NodeID),
+		"Type:", fmt.Sprintf("%s (%s)", r.Type, r.Effect), "Step:", r.Step, "Status:", taskStatus(r.TaskView), "  Cancel:", cancel,
+		"Created:", e.stamp(r.CreatedAt), "Attempts:", fmt.Sprintf("%d, first dispatched %s", r.Attempts, e.stampOf(r.DispatchedAt)),
+		"Lease:", e.stampOf(r.LeaseUntil), "  Holder:", dash(r.Holder), "Deadline:", e.stampOf(r.Deadline), "Progress:", dash(r.Progress),
+		finished, e.stampIf(r.FinishedAt))
 	if p := r.Result; p != nil {
 		line := string(p.Status)
 		if p.Message != "" {
@@ -106,21 +98,9 @@ func (e *console) writeTask(w io.Writer, r taskReport) {
 		row(w, "  Signed:", "by the key of certificate "+r.ResultProof.Serial)
 	}
 	if o := r.Operation; o != nil {
-		phase := "" // the one that runs, is parked or ended last
-		for _, p := range o.Phases {
-			if p.State != lifecycle.PhasePending {
-				phase = p.Name
-			}
-		}
-		if phase == "" && o.Stuck != nil {
-			phase = o.Stuck.Phase
-		}
-		e.writeHolder(w, wire.OperationSummary{Action: o.Action, Status: o.Status, Phase: phase, Actor: o.Actor, Stuck: o.Stuck}, o.StartedAt)
+		e.writeHolder(w, wire.OperationSummary{Action: o.Action, Status: o.Status, Phase: currentPhase(*o), Actor: o.Actor, Stuck: o.Stuck}, o.StartedAt)
 	}
-	row(w, "  ID:", r.OperationID)
-	row(w, "  Run:", strings.TrimSpace(r.WorkflowID+" "+r.RunID))
-	row(w, "  Web:", dash(r.WebURL))
-	optionalRow(w, "Next:", r.Next)
+	fields(w, "  ID:", r.OperationID, "  Run:", strings.TrimSpace(r.WorkflowID+" "+r.RunID), "  Web:", dash(r.WebURL), "Next:", r.Next)
 	if r.Result == nil || r.Result.OutputTail == "" {
 		return
 	}
@@ -129,6 +109,19 @@ func (e *console) writeTask(w io.Writer, r taskReport) {
 	for _, line := range lines { // the bar marks the lines as the node's
 		row(w, "  | "+strings.ReplaceAll(strings.TrimRight(line, "\r"), "\t", "    "))
 	}
+}
+
+// currentPhase is the phase of an operation that runs, is parked or ended last.
+func currentPhase(o lifecycle.Operation) (name string) {
+	if o.Stuck != nil {
+		name = o.Stuck.Phase
+	}
+	for _, p := range o.Phases {
+		if p.State != lifecycle.PhasePending {
+			name = p.Name
+		}
+	}
+	return name
 }
 
 // writeHolder shows an operation in one line, and why it is parked.

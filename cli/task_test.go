@@ -53,7 +53,7 @@ func lostDrain() wire.OperationSummary {
 	return wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain,
 		WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID), RunID: runID, Status: lifecycle.OperationParked, Phase: lifecycle.PhaseDrain,
 		Actor: "bob@laptop", StartedAt: *at(-13 * time.Minute), Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseDrain,
-			WaitingOn: lifecycle.AttentionOperator, Reason: task.ReasonLost, Since: *at(-8 * time.Minute),
+			WaitingOn: lifecycle.AttentionOperator, Reason: lifecycle.ReasonTaskLost, Since: *at(-8 * time.Minute),
 			Message: task.NoReport(task.Lost, 1).Message, Cause: "the node lost its power",
 			Next: "gpuaas task resume " + taskID + " --reason TEXT"}}
 }

@@ -15,6 +15,8 @@ type verb struct {
 	short string
 	// long defaults to the plan's description, example to the action with a reason.
 	long, example string
+	// reason is the one of the default example.
+	reason string
 	// confirm returns the consequence of the action, which the confirmation prompt
 	// shows. Nil for an action that needs no confirmation.
 	confirm func(lifecycle.Options) string
@@ -23,19 +25,20 @@ type verb struct {
 	// noWait makes --no-wait the default: an operator must act on the node before
 	// the operation can continue.
 	noWait bool
-	// make makes the command of an action that returns a bundle. Nil for the others.
-	make func(*env, verb) *cobra.Command
 }
 
 func newNode(e *env) *cobra.Command {
 	c := newGroup("node", "Manage nodes and their lifecycle", "Registers and shows nodes, and runs lifecycle operations on them.",
-		newNodeRegister(e), newNodeList(e), newNodeShow(e), newNodeSet(e), newNodeScript(e))
+		newNodeRegister(e), newNodeList(e), newNodeShow(e), newNodeHistory(e), newNodeSet(e), newNodeScript(e))
 	all := verbs()
 	for _, p := range lifecycle.Operations() {
-		if v := all[p.Action]; v.make != nil {
-			c.AddCommand(v.make(e, v))
-		} else {
-			c.AddCommand(newLifecycle(e, p, v))
+		switch p.Action {
+		case lifecycle.ActionEnroll:
+			c.AddCommand(newNodeEnroll(e))
+		case lifecycle.ActionReissueEnrollment:
+			c.AddCommand(newNodeReissue(e))
+		default:
+			c.AddCommand(newLifecycle(e, p, all[p.Action]))
 		}
 	}
 	return c
@@ -45,8 +48,10 @@ func newNode(e *env) *cobra.Command {
 func newLifecycle(e *env, p lifecycle.Plan, v verb) *cobra.Command {
 	var o lifecycleOptions
 	v.long = cmp.Or(v.long, p.Does)
-	v.example = cmp.Or(v.example, fmt.Sprintf("  gpuaas node %s gpu-17\n  gpuaas node %[1]s gpu-17 --reason \"ECC errors, RMA-4411\"", p.Action))
-	return lifecycleCommand(e, p.Action, v, &o, func(ctx context.Context, arg string) error { return runLifecycle(ctx, e, arg, p.Action, o) })
+	v.example = cmp.Or(v.example, fmt.Sprintf("  gpuaas node %s gpu-17\n  gpuaas node %[1]s gpu-17 --reason %q", p.Action, cmp.Or(v.reason, "ECC errors, RMA-4411")))
+	c := lifecycleCommand(e, p.Action, v, &o, func(ctx context.Context, arg string) error { return runLifecycle(ctx, e, arg, p.Action, o) })
+	directly(c)
+	return c
 }
 
 // lifecycleCommand makes the command of an action, which run runs with valid flags.
@@ -58,13 +63,17 @@ func lifecycleCommand(e *env, a lifecycle.Action, v verb, o *lifecycleOptions, r
 		}
 		return run(ctx, arg)
 	})
+	noWaitUsage := "return as soon as the operation is accepted"
+	if v.noWait {
+		noWaitUsage += " (the default of this command)"
+	}
 	f := c.Flags()
 	f.BoolVar(&o.wait, "wait", !v.noWait, "wait until the operation ends or parks")
-	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the operation is accepted")
-	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait; the operation keeps running (default: the time limits of its phases)")
+	f.BoolVar(&o.noWait, "no-wait", false, noWaitUsage)
+	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait; the operation continues after it (default: the time limits of its phases)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and its blockers; change nothing")
 	f.StringVar(&o.reason, "reason", "", "reason, kept in the audit trail and shown with the operation")
-	f.StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key joins the operation it started")
+	f.StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key returns the operation that it started")
 	if v.flags != nil {
 		v.flags(c, o)
 	}
@@ -81,38 +90,37 @@ func addYes(c *cobra.Command, yes *bool) {
 
 // addDeadline adds the time limit of a drain.
 func addDeadline(c *cobra.Command, o *lifecycleOptions, prefix string) {
-	c.Flags().DurationVar(&o.deadline, "deadline", lifecycle.DefaultDrainTimeout, prefix+"stop waiting for workloads after this time; workloads that still run park the drain")
+	c.Flags().DurationVar(&o.deadline, "deadline", lifecycle.DefaultDrainTimeout, prefix+"time limit for the workloads to stop; the operation parks if one is still running")
 }
 
 // verbs returns the texts and flags of each action.
 func verbs() map[lifecycle.Action]verb {
+	const repaired = "repaired, RMA-4411"
 	return map[lifecycle.Action]verb{
-		lifecycle.ActionEnroll:            enrollVerb(),
-		lifecycle.ActionReissueEnrollment: reissueVerb(),
 		lifecycle.ActionProvision: {
 			short: "Make a node ready for work",
 			long: `Acquires the machine from its provider, waits for the node's agent, collects facts,
-probes the node's health and compares facts and health with the SKU. Then the node is
-active. The provider "manual" adopts the host as it is. A machine that does not match
-its registration parks the operation.`,
+probes the node's health and compares both with the SKU. Then the node is active. The
+provider "manual" adopts the host as it is. If the machine does not match its
+registration, the operation parks.`,
 			example: `  gpuaas node provision gpu-17
   gpuaas node provision gpu-17 --dry-run
   gpuaas node provision gpu-17 --no-wait -o json`,
 		},
 		lifecycle.ActionQuarantine: {
 			short: "Take a node out of service at once",
-			long: `Takes the node out of service at once: it gets no new work. Running work continues.
+			long: `Takes the node out of service at once: it gets no new work. Running workloads continue.
 The agent cordons the node if it can be reached. Use gpuaas node release to put the
 node back into service.`,
 		},
-		lifecycle.ActionRelease:    {short: "End a quarantine"},
-		lifecycle.ActionUncordon:   {short: "Lift the cordon of a node in service"},
-		lifecycle.ActionReactivate: {short: "Put a retired or drained node back into service"},
+		lifecycle.ActionRelease:    {short: "End the quarantine of a node", reason: repaired},
+		lifecycle.ActionUncordon:   {short: "Lift the cordon of an active node", reason: repaired},
+		lifecycle.ActionReactivate: {short: "Put a retired or drained node back into service", reason: repaired},
 		lifecycle.ActionDrain: {
-			short: "End the workloads of a node",
-			long: `Cordons the node, then ends its workloads within --deadline. If workloads still run
-then, the operation parks and names them. Wait longer with gpuaas op extend, restore
-the previous state with gpuaas op cancel, or kill the workloads with gpuaas op force.
+			short: "Drain a node of its workloads",
+			long: `Cordons the node, then stops its workloads before --deadline. If workloads are still
+running then, the operation parks and names them. Give them more time with gpuaas op
+extend, undo the drain with gpuaas op cancel, or kill them with gpuaas op force.
 
 With --cordon-only the node gets no new work, and its workloads continue.`,
 			example: `  gpuaas node drain gpu-17 --deadline 30m --reason RMA-4411
@@ -122,7 +130,7 @@ With --cordon-only the node gets no new work, and its workloads continue.`,
 				if o.CordonOnly {
 					return "it gets no new work until it is reactivated"
 				}
-				return "this ends the workloads that run on it"
+				return "this stops the workloads that run on it"
 			},
 			flags: func(c *cobra.Command, o *lifecycleOptions) {
 				addDeadline(c, o, "")
@@ -131,19 +139,19 @@ With --cordon-only the node gets no new work, and its workloads continue.`,
 		},
 		lifecycle.ActionRetire: {
 			short: "Take a node out of the pool, reversibly",
-			long: `Takes the node out of the pool. It gets no work until gpuaas node reactivate; its agent
+			long: `Takes the node out of the pool: it gets no work until gpuaas node reactivate. Its agent
 keeps polling and renewing its certificate. A node with workloads is refused
-(node_in_use) unless --drain ends them first.`,
+(node_in_use) unless --drain stops them first.`,
 			example: `  gpuaas node retire gpu-17
   gpuaas node retire gpu-17 --drain --deadline 30m --yes --reason "end of lease"`,
 			confirm: func(o lifecycle.Options) string {
 				if o.Drain {
-					return "this ends the workloads that run on it and takes it out of the pool"
+					return "this stops the workloads that run on it and takes it out of the pool"
 				}
 				return "it gets no work until it is reactivated"
 			},
 			flags: func(c *cobra.Command, o *lifecycleOptions) {
-				c.Flags().BoolVar(&o.options.Drain, "drain", false, "end the node's workloads first")
+				c.Flags().BoolVar(&o.options.Drain, "drain", false, "drain the node first")
 				addDeadline(c, o, "with --drain: ")
 			},
 		},
@@ -158,41 +166,4 @@ new node. Only a retired node can be removed.`,
 			},
 		},
 	}
-}
-
-// runLifecycle starts the operation and, if requested, waits for its end.
-func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o lifecycleOptions) error {
-	ctl, err := e.control()
-	if o.dryRun { // only the admin API has the node's state
-		ctl, err = e.apiControl(), nil
-	}
-	if err != nil {
-		return err
-	}
-	t, err := ctl.find(ctx, arg)
-	if err != nil {
-		return err
-	}
-	if o.dryRun {
-		return e.printPlan(*t.view, a, o.options)
-	}
-	if o.confirm != nil {
-		what := string(a) + " " + t.name() + ": " + o.confirm(o.options)
-		if err := e.confirm(ctx, "gpuaas node "+string(a), what, o.yes); err != nil {
-			return err
-		}
-	}
-	op, err := ctl.start(ctx, t, a, o)
-	if err != nil {
-		if ctx.Err() != nil {
-			e.message("interrupted while the operation was started: it may have been accepted; see: gpuaas op show %s", t.name())
-		}
-		return t.inWords(err)
-	}
-	if !o.waits() {
-		return e.finish(ctx, t, lifecycle.OperationStatus{Operation: op, Node: t.ref()}, nil)
-	}
-	e.message("%s %s: %s as operation %s", a, t.name(), op.Status, op.OperationID)
-	st, err := e.follow(ctx, followRequest{target: t, operation: op, options: o.options, control: ctl, limit: o.timeout})
-	return e.finish(ctx, t, st, err)
 }

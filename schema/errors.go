@@ -48,6 +48,10 @@ const (
 	KindDecisionOutdated Kind = "decision_outdated"
 	// KindClaimExpired: the operation could not claim its node in time.
 	KindClaimExpired Kind = "claim_expired"
+	// KindKeyInUse: the idempotency key belongs to a request with other content.
+	KindKeyInUse Kind = "idempotency_key_in_use"
+	// KindAlreadyExists: the name belongs to an object with other content.
+	KindAlreadyExists Kind = "already_exists"
 )
 
 // Reasons of KindInvalidNodeIdentity.
@@ -116,6 +120,8 @@ func Kinds() []KindInfo {
 		{KindTaskStatus, http.StatusConflict, ExitRefused, false},
 		{KindDecisionOutdated, http.StatusConflict, ExitRefused, false},
 		{KindClaimExpired, http.StatusGone, ExitRefused, false},
+		{KindKeyInUse, http.StatusConflict, ExitRefused, false},
+		{KindAlreadyExists, http.StatusConflict, ExitRefused, false},
 	}
 }
 

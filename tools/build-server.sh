@@ -1,11 +1,14 @@
 #!/bin/sh
-# Builds one embedded server for development and prints progress, because the first
+# Builds one server of the development stack and prints progress, because the first
 # build takes minutes.
-# Usage: build-server.sh NAME MODULE-FOLDER MINUTES, from the repository root.
+# Usage: build-server.sh gpuaas-dev-NAME FOLDER, from the repository root. The source
+# is in deploy/dev/NAME; the program is written to FOLDER.
 set -eu
-name=$1 dir=$2 minutes=$3 out=$PWD/bin/$1
+name=$1
+mkdir -p "$2"
+out=$(cd "$2" && pwd)/$name
 
-# Reads the output of go build -v: one package per line, and messages.
+# show reads the output of go build -v: one package per line, and messages.
 show() {
 	packages=0 downloads=0
 	while IFS= read -r line; do
@@ -23,12 +26,12 @@ show() {
 	[ $((downloads + packages)) -eq 0 ] || printf '\r  %d modules downloaded, %d packages compiled\n' "$downloads" "$packages"
 }
 
-echo "building bin/$name: the first build takes about $minutes minutes on two cores, later ones seconds"
-cd "$dir"
+echo "building $name: the first build takes about five minutes on two cores, later builds take seconds"
+cd "deploy/dev/${name#gpuaas-dev-}"
 status=$({
 	{
 		rc=0
-		CGO_ENABLED=0 go build -v -buildvcs=false -trimpath -ldflags '-s -w' -o "$out" . || rc=$?
+		CGO_ENABLED=0 go build -v -buildvcs=false -trimpath -ldflags '-s -w' -o "$out.building" . && mv -f "$out.building" "$out" || rc=$?
 		echo "$rc" >&3
 	} 2>&1 | show >&2
 } 3>&1)

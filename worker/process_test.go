@@ -88,7 +88,7 @@ func becomes(t *testing.T, address, path string, status int, contains string) {
 	}, soon, 20*time.Millisecond, "%s: %d %s", path, status, contains)
 }
 
-// A process that waits for its servers stops at once.
+// A process that waits for its servers stops immediately.
 func TestStopDuringStart(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -30,7 +30,6 @@ func program(c *config) daemon.Program {
 		Name:   "gpuaas-worker",
 		About:  "gpuaas-worker runs lifecycle workflows and their activities on Temporal's task queue \"" + lifecycle.TaskQueue + "\".",
 		Config: c,
-		Also:   daemon.TemporalSettings(),
 		Start:  func(ctx context.Context, p *daemon.Process) error { return start(ctx, p, c) },
 	}
 }

@@ -71,20 +71,20 @@ func TestSetupPublishesSets(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, int64(1), version)
 	}
-	first, err := b.store.NewestSet(t.Context())
+	first, err := b.store.Identities.NewestSet(t.Context())
 	require.NoError(t, err)
 	signer, err := vault.NewVerifierSetSigner(b.config.vaultAdmin(io.Discard), "test")
 	require.NoError(t, err)
 	version, err := signer.Publish(t.Context(), b.store.Identities, audit.Subject{Actor: setupActor}, time.Now().Add(vault.VerifierSetLifetime*2/3))
 	require.NoError(t, err)
 	require.Equal(t, int64(2), version)
-	all, err := b.store.SetsAfter(t.Context(), 0, 64)
+	all, err := b.store.Identities.SetsAfter(t.Context(), 0, 64)
 	require.NoError(t, err)
 	require.Len(t, all, 2)
 	require.Equal(t, first, all[0])
 	require.Equal(t, first.Hash, all[1].PrevHash)
 	require.NoError(t, b.login(t).Follow(t.Context(), all[1]))
-	page, err := b.store.AuditStream(t.Context(), audit.SystemStream, 0, 100)
+	page, err := b.store.Admin.AuditStream(t.Context(), audit.SystemStream, 0, 100)
 	require.NoError(t, err)
 	published := 0
 	for _, e := range page {
@@ -107,7 +107,7 @@ func TestSetupRefusesOtherKeys(t *testing.T) {
 	_, err = publishVerifierSet(t.Context(), b.config, io.Discard)
 	require.Equal(t, schema.KindInternal, schema.KindOf(err), "%v", err)
 	require.NotEmpty(t, schema.AsError(err).Next)
-	all, err := b.store.SetsAfter(t.Context(), 0, 64)
+	all, err := b.store.Identities.SetsAfter(t.Context(), 0, 64)
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 }
@@ -175,7 +175,7 @@ func (unavailable) NewestSet(context.Context) (trust.StoredSet, error) {
 
 func newest(t *testing.T, s *store.Store) trust.StoredSet {
 	t.Helper()
-	set, err := s.NewestSet(t.Context())
+	set, err := s.Identities.NewestSet(t.Context())
 	require.NoError(t, err)
 	return set
 }

@@ -45,7 +45,7 @@ func TestNoSecretInAnySignature(t *testing.T) {
 	r := &recorder{functions: map[string]reflect.Type{}}
 	register(r, &parts{store: &store.Store{}, metrics: &metrics{}}, "dev")
 	require.Greater(t, len(r.functions), 12)
-	// Messages to running workflows and their answers.
+	// Messages to running workflows and their responses.
 	for name, message := range map[string]any{
 		lifecycle.SignalAgent: lifecycle.AgentEvent{}, lifecycle.UpdateResolve: lifecycle.ResolveRequest{},
 		lifecycle.UpdateSubmit: lifecycle.Operation{}, lifecycle.QueryStatus: lifecycle.OperationStatus{},

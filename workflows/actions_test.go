@@ -87,12 +87,34 @@ func cutTask(call string) (string, bool) {
 func TestRetire(t *testing.T) {
 	t.Parallel()
 
-	t.Run("is a claim and a record", func(t *testing.T) {
+	t.Run("cordons and records", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, lifecycle.ActionRetire, newWorld(lifecycle.NodeDrained))
+		b := setup(t, lifecycle.ActionRetire, newWorld(lifecycle.NodeActive))
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-		require.Equal(t, []string{"claim", "finish completed"}, b.world.story())
+		require.Equal(t, []string{"claim", "task workload.cordon", "finish completed"}, b.world.story())
 		require.Equal(t, lifecycle.NodeRetired, b.world.finished.Node)
+	})
+
+	t.Run("of a silent node is recorded without a cordon and without a park", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeOffline)
+		w.silent[task.WorkloadCordon] = true
+		st := setup(t, lifecycle.ActionRetire, w).run()
+		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
+		require.Equal(t, lifecycle.PhaseSkipped, st.Operation.Phases[0].State)
+		require.Equal(t, lifecycle.NodeRetired, w.finished.Node)
+		require.Empty(t, w.parks)
+	})
+
+	t.Run("canceled restores the state and lifts the cordon", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		w.open[task.WorkloadCordon] = true
+		b := setup(t, lifecycle.ActionRetire, w)
+		b.decideAt(10*time.Second, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Equal(t, lifecycle.NodeActive, w.finished.Node)
+		require.Contains(t, w.story(), "task workload.uncordon")
 	})
 
 	t.Run("of a busy node is refused with the store's reason and next step", func(t *testing.T) {

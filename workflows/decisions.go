@@ -23,7 +23,7 @@ type decisions struct {
 // resolve passes a decision to the current phase and returns when the phase took
 // it. It rejects a decision that the operation dropped because it was canceled or
 // ended first.
-func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (lifecycle.Resolution, error) {
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	mine := &r
@@ -32,13 +32,13 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 		ds.interrupt()
 	}
 	if err := workflow.Await(free, func() bool { return ds.decision != mine || ds.closed }); err != nil {
-		return ds.status, err
+		return lifecycle.Resolution{}, err
 	}
 	if ds.decision == mine || ds.taken != mine {
-		return ds.status, asFailure(schema.NewError(schema.KindDecisionOutdated,
+		return lifecycle.Resolution{}, asFailure(schema.NewError(schema.KindDecisionOutdated,
 			"the operation ended or was canceled before it took the decision to %s", r.Decision).WithReason("operation_over"))
 	}
-	return ds.status, nil
+	return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: r}, nil
 }
 
 // validate returns the reason why a decision is not possible now, or nil. A rejection
@@ -69,24 +69,24 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 	return nil
 }
 
-// outdated rejects a decision that is addressed to another operation, phase or
-// parking than the current one.
+// outdated rejects a decision that is addressed to another operation or phase than the
+// current one, or to an earlier time at which the operation was parked.
 func (ds *decisions) outdated(r lifecycle.ResolveRequest) *schema.Error {
 	o := ds.status.Operation
-	var was, is string
+	var about, current string
 	switch phase := ds.spec().Name; {
 	case r.OperationID != "" && r.OperationID != o.OperationID:
-		was, is = "operation "+r.OperationID, "operation "+o.OperationID
+		about, current = "operation "+r.OperationID, "the current operation is "+o.OperationID
 	case r.Phase != "" && r.Phase != phase:
-		was, is = "phase "+r.Phase, "phase "+phase
+		about, current = "phase "+r.Phase, "the current phase is "+phase
 	case r.StuckSince != nil && o.Stuck == nil:
-		was, is = "the park since "+clock(*r.StuckSince), "no park"
+		about, current = "the operation as parked at "+clock(*r.StuckSince), "it is no longer parked"
 	case r.StuckSince != nil && !r.StuckSince.Equal(o.Stuck.Since):
-		was, is = "the park since "+clock(*r.StuckSince), "the park since "+clock(o.Stuck.Since)
+		about, current = "the operation as parked at "+clock(*r.StuckSince), "it was parked again at "+clock(o.Stuck.Since)
 	default:
 		return nil
 	}
-	return schema.NewError(schema.KindDecisionOutdated, "the decision to %s is about %s; now there is %s", r.Decision, was, is).
+	return schema.NewError(schema.KindDecisionOutdated, "the decision to %s is about %s; %s", r.Decision, about, current).
 		WithNext(lifecycle.OpCommand("show", o.Action, ds.name()))
 }
 

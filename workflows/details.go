@@ -62,7 +62,7 @@ func (st *state) stuckText(s lifecycle.Stuck) string {
 	fmt.Fprintf(&b, "\n**Waiting on: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n\nOptions, least harmful first:\n",
 		s.WaitingOn, clock(s.Since), s.Message, s.Reason, s.Cause)
 	for _, o := range s.Options {
-		fmt.Fprintf(&b, "- **%s** (harm: %s): %s `%s`\n", o.Decision, o.Harm, o.Does, o.Command)
+		fmt.Fprintf(&b, "- **%s** (harm: %s): %s: `%s`\n", o.Decision, o.Harm, o.Does, o.Command)
 	}
 	fmt.Fprintf(&b, "\nWithout the CLI: send update `%s` with `%s`\n",
 		lifecycle.UpdateResolve, s.ResolveArgument(st.in.OperationID))

@@ -39,7 +39,7 @@ func TestDrain(t *testing.T) {
 		require.NotContains(t, b.world.story(), "task workload.drain")
 	})
 
-	t.Run("refuses an illegal state at once and completes as rejected", func(t *testing.T) {
+	t.Run("rejects an illegal state and completes as rejected", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionDrain, newWorld(lifecycle.NodeRetired))
 		st := b.run()
@@ -63,7 +63,7 @@ func TestDrain(t *testing.T) {
 		b.env.RegisterDelayedCallback(func() {
 			st := b.status()
 			require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
-			require.Equal(t, reasonDrainBlocked, st.Operation.Stuck.Reason)
+			require.Equal(t, lifecycle.ReasonDrainBlocked, st.Operation.Stuck.Reason)
 			require.Contains(t, st.Operation.Stuck.Message, "job-1 (ignores SIGTERM)")
 			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1 --reason TEXT", st.Operation.Stuck.Next)
 			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.WaitingOn)
@@ -89,9 +89,19 @@ func TestDrain(t *testing.T) {
 		}
 		b := setup(t, lifecycle.ActionDrain, w)
 		b.decideAt(time.Hour, lifecycle.DecisionExtend)
-		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+		st := b.run()
+		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 		require.Equal(t, lifecycle.PhaseCompleted, b.status().Operation.Phases[1].State)
 		require.True(t, w.specs[2].Deadline.After(w.specs[1].Deadline))
+		require.Len(t, b.answers, 1)
+		answer, phase := b.answers[0].Operation, b.answers[0].Operation.Phases[1]
+		require.Equal(t, lifecycle.OperationRunning, answer.Status)
+		require.Nil(t, answer.Stuck)
+		require.Equal(t, lifecycle.PhaseRunning, phase.State, "the answer shows the attempt that the decision started")
+		require.Equal(t, 2, phase.Attempt)
+		require.Equal(t, st.Operation.Phases[1].StartedAt, phase.StartedAt)
+		require.Equal(t, &w.started, answer.StartedAt, "the start is the one that the claim recorded")
+		require.Equal(t, &w.started, answer.Phases[0].StartedAt)
 	})
 
 	t.Run("a silent agent parks after the phase's budget, retry gives it a new task", func(t *testing.T) {
@@ -233,4 +243,39 @@ func TestDrain(t *testing.T) {
 		require.NoError(t, b.resolved[len(all)])
 		require.Equal(t, []lifecycle.Decision{lifecycle.DecisionCancel}, w.decisions)
 	})
+}
+
+// TestEnqueue: a task that cannot be enqueued is tried again within the phase's
+// budget, and then parks the operation.
+func TestEnqueue(t *testing.T) {
+	t.Parallel()
+	const call = "enqueue workload.cordon"
+	for name, tc := range map[string]struct {
+		heals time.Duration
+		parks int
+	}{
+		// The test environment stops retrying after ten attempts; a server does not.
+		"within the budget": {20 * time.Second, 0},
+		"after the budget":  {30 * time.Minute, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(lifecycle.NodeActive)
+			w.fail[call] = schema.Errorf(schema.KindServiceUnavailable, "Vault is sealed")
+			b := setup(t, lifecycle.ActionDrain, w)
+			b.env.RegisterDelayedCallback(func() {
+				w.heal(call)
+				if tc.parks > 0 {
+					b.decide(lifecycle.DecisionRetry, "unsealed it")
+				}
+			}, tc.heals)
+			require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+			require.Len(t, w.parks, tc.parks)
+			for _, park := range w.parks {
+				require.Equal(t, string(schema.KindServiceUnavailable), park.Reason)
+				require.Equal(t, "Vault is sealed", park.Message)
+				require.Equal(t, lifecycle.AttentionOperator, park.WaitingOn)
+			}
+		})
+	}
 }

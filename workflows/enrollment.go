@@ -140,7 +140,7 @@ func waitFor(ctx workflow.Context, budget time.Duration, summary string, conditi
 		return err
 	}
 	if !ok {
-		return schema.NewError(schema.KindAgentSilent, "no event within %s", budget).WithReason(reasonTimeout)
+		return schema.NewError(schema.KindAgentSilent, "no event within %s", lifecycle.Span(budget)).WithReason(lifecycle.ReasonTimeout)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // failureOf returns the typed error of a failed call: the one that an activity
@@ -16,7 +17,7 @@ func failureOf(err error) *schema.Error {
 		return e
 	}
 	if temporal.IsTimeoutError(err) {
-		return schema.NewError(schema.KindServiceUnavailable, "no response in time").WithReason(reasonTimeout)
+		return schema.NewError(schema.KindServiceUnavailable, "no response in time").WithReason(lifecycle.ReasonTimeout)
 	}
 	return schema.NewError(schema.KindInternal, "unexpected failure")
 }
@@ -31,9 +32,6 @@ func asFailure(e *schema.Error) error {
 	}
 	return activities.Failure(e, true)
 }
-
-// reasonTimeout is the reason of a call or a wait that exceeded its time.
-const reasonTimeout = "timeout"
 
 var (
 	// errCanceled ends an operation's phases: an operator canceled the operation,

@@ -27,7 +27,7 @@ func lost() error {
 		temporal.ApplicationErrorOptions{NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: f.Reason}}})
 }
 
-// lostOnce makes the drain's task lost at its first try, and what then answers
+// lostOnce makes the drain's task lost at its first try, and runs then
 // after it.
 func lostOnce(w *world, then func(activities.TaskSpec) (task.Result, error)) {
 	tries := 0
@@ -61,7 +61,7 @@ func TestLostTask(t *testing.T) {
 		b.env.RegisterDelayedCallback(func() {
 			st := b.status()
 			require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
-			require.Equal(t, task.ReasonLost, st.Operation.Stuck.Reason)
+			require.Equal(t, lifecycle.ReasonTaskLost, st.Operation.Stuck.Reason)
 			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.WaitingOn)
 			require.Equal(t, "gpuaas task resume "+lifecycle.TaskID("op-1", "workload.drain")+" --reason TEXT", st.Operation.Stuck.Next)
 		}, time.Hour)
@@ -133,7 +133,7 @@ func TestLostTask(t *testing.T) {
 		b.returnTask(time.Hour, "op-1", "workload.drain")
 		b.env.RegisterDelayedCallback(func() {
 			stuck := b.status().Operation.Stuck
-			require.Equal(t, task.ReasonCanceled, stuck.Reason)
+			require.Equal(t, lifecycle.ReasonTaskCanceled, stuck.Reason)
 			require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
 			require.Contains(t, stuck.Message, "the disk is gone")
 			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1 --reason TEXT", stuck.Next)

@@ -25,7 +25,7 @@ func awaitAgent(ctx workflow.Context, op *operation) error {
 	const summary = "Wait for the agent's heartbeat"
 	err := local(ctx, summary, nil, record.CheckAgent, op.in.NodeID)
 	if retryable(err) {
-		err = op.call(ctx, callWait, summary, record.CheckAgent, op.in.NodeID, nil)
+		err = op.call(ctx, callShort, summary, record.CheckAgent, op.in.NodeID, nil)
 	}
 	if err == nil {
 		op.unrecorded.Instance = lifecycle.InstanceBootstrapping
@@ -41,7 +41,7 @@ func compareSKU(_ workflow.Context, op *operation) error {
 		return nil
 	}
 	return schema.NewError(schema.KindUnfit, "the machine does not match SKU %s: %s", op.claim.SKU.Name, strings.Join(wrong, "; ")).
-		WithReason("sku_mismatch")
+		WithReason(lifecycle.ReasonSKUMismatch)
 }
 
 // returnMachine returns the machine of a canceled provisioning.

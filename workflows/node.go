@@ -9,24 +9,48 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// onNode dispatches one task to the node and waits for its result. The step's name
-// is the activity's ID and the task's idempotency key.
-func (op *operation) onNode(ctx workflow.Context, t task.Type, params task.Params, summary string) (result task.Result, err error) {
+// onNode enqueues one task for the node, waits for its result and decodes the output.
+// The step's name is the activity's ID and the task's idempotency key.
+func onNode[T any](ctx workflow.Context, op *operation, t task.Type, params task.Params, summary string) (out T, err error) {
 	op.currentStep = op.stepName(t)
-	o := callTask
-	o.ActivityID = op.currentStep
-	err = op.call(ctx, o, summary, node.RunNodeTask, activities.TaskSpec{
+	spec := activities.TaskSpec{
 		OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
 		Step: op.currentStep, Type: t, Params: params, Attempt: int64(op.tries + 1),
 		// Only the state that the claim entered is certain: the watchdog may change
 		// the others meanwhile.
 		Expect:   task.Expectation{NodeState: op.plan.Enter},
 		Deadline: taskDeadline(ctx, op.spec().Budget), CorrelationID: op.in.CorrelationID,
-	}, &result)
-	return result, err
+	}
+	if err := enqueue(ctx, op, spec); err != nil {
+		return out, err
+	}
+	o := callTask
+	o.ActivityID = spec.Step
+	var result task.Result
+	if err := op.call(ctx, o, summary, node.RunNodeTask, spec, &result); err != nil {
+		return out, err
+	}
+	err = result.Decode(&out)
+	return out, err
+}
+
+// enqueue publishes the phase and enqueues its task, both in one local activity.
+func enqueue(ctx workflow.Context, op *operation, spec activities.TaskSpec) error {
+	summary := "Enqueue the task " + spec.Step
+	in := activities.EnqueueInput{Fence: op.claim.Fence, Progress: op.unpublished(ctx), Task: spec}
+	err := local(ctx, summary, nil, node.EnqueueNodeTask, in)
+	if retryable(err) {
+		err = op.call(ctx, callShort, summary, node.EnqueueNodeTask, in, nil)
+	}
+	if err == nil && in.Progress != nil {
+		op.unrecorded = activities.Advance{}
+	}
+	return err
 }
 
 // stepName is unique within the operation: each retry by an operator is a new step.
@@ -37,30 +61,23 @@ func (op *operation) stepName(t task.Type) string {
 	return fmt.Sprintf("%s#%d", t, op.tries+1)
 }
 
-// cordonNode stops the node from taking new work.
+// cordonNode stops the node from accepting workloads.
 func cordonNode(ctx workflow.Context, op *operation) error {
 	first := !op.cordonTried
 	op.cordonTried = true
-	result, err := op.onNode(ctx, task.WorkloadCordon, nil, "Cordon the node: no new work")
-	if err != nil {
-		return err
-	}
-	var out task.CordonResult
-	if err := result.Decode(&out); err != nil {
-		return err
-	}
+	out, err := onNode[task.CordonResult](ctx, op, task.WorkloadCordon, nil, "Cordon the node: no new workloads")
 	// A repeated cordon task finds the cordon that the first attempt set.
 	op.wasCordoned = first && out.Was
-	return nil
-}
-
-// uncordonNode lets the node accept new work.
-func uncordonNode(ctx workflow.Context, op *operation) error {
-	_, err := op.onNode(ctx, task.WorkloadUncordon, nil, "Uncordon the node: take work again")
 	return err
 }
 
-// undoCordon lifts the cordon unless the node had one before the operation.
+// uncordonNode lets the node accept workloads.
+func uncordonNode(ctx workflow.Context, op *operation) error {
+	_, err := onNode[task.CordonResult](ctx, op, task.WorkloadUncordon, nil, "Uncordon the node: accept workloads again")
+	return err
+}
+
+// undoCordon removes the cordon unless the node had one before the operation.
 func undoCordon(ctx workflow.Context, op *operation) error {
 	if !op.cordonTried || op.wasCordoned || op.claim.Cordoned {
 		return nil
@@ -68,31 +85,20 @@ func undoCordon(ctx workflow.Context, op *operation) error {
 	return uncordonNode(ctx, op)
 }
 
-// reasonDrainBlocked is the stuck reason of a drain with workloads that did not
-// end.
-const reasonDrainBlocked = "drain_blocked"
-
 // evictWorkloads drains the node's workloads: the agent waits until the deadline and
 // reports the workloads that still run. A forced drain kills them.
 func evictWorkloads(ctx workflow.Context, op *operation) error {
 	limit := op.in.Options.DrainTimeout()
-	summary := fmt.Sprintf("End the node's work within %s", limit)
+	summary := "Drain the node's workloads within " + lifecycle.Span(limit)
 	if op.forced {
 		limit, summary = forceGrace, "Kill the workloads that do not end"
 	}
 	params := task.DrainParams{Deadline: now(ctx).Add(limit), Force: op.forced}
-	result, err := op.onNode(ctx, task.WorkloadDrain, params.Encode(), summary)
-	if err != nil {
-		return err
-	}
-	var out task.DrainResult
-	if err := result.Decode(&out); err != nil {
-		return err
-	}
-	if len(out.Blocked) > 0 {
+	out, err := onNode[task.DrainResult](ctx, op, task.WorkloadDrain, params.Encode(), summary)
+	if err == nil && len(out.Blocked) > 0 {
 		return blocked(out.Blocked, limit)
 	}
-	return nil
+	return err
 }
 
 // forceGrace is how long a forced drain waits before it kills workloads.
@@ -103,33 +109,26 @@ func blocked(blockers []task.Blocker, limit time.Duration) error {
 	for i, b := range blockers {
 		names[i] = fmt.Sprintf("%s (%s)", b.Workload, b.Reason)
 	}
-	return schema.NewError(schema.KindNodeInUse, "workloads did not end within %s: %s", limit, strings.Join(names, ", ")).
-		WithReason(reasonDrainBlocked)
+	return schema.NewError(schema.KindNodeInUse, "workloads did not end within %s: %s", lifecycle.Span(limit), strings.Join(names, ", ")).
+		WithReason(lifecycle.ReasonDrainBlocked)
 }
 
 func collectFacts(ctx workflow.Context, op *operation) error {
-	result, err := op.onNode(ctx, task.FactsCollect, nil, "Collect the machine's facts")
-	if err != nil {
-		return err
+	facts, err := onNode[inventory.Facts](ctx, op, task.FactsCollect, nil, "Collect the machine's facts")
+	if err == nil {
+		op.facts, op.unrecorded.Facts = facts, &facts
 	}
-	if err := result.Decode(&op.facts); err != nil {
-		return err
-	}
-	op.unrecorded.Facts = &op.facts
-	return nil
+	return err
 }
 
 // probeNode checks the node's health. The decision force accepts a failed check.
 func probeNode(ctx workflow.Context, op *operation) error {
-	result, err := op.onNode(ctx, task.NodeProbe, nil, "Probe disk, memory, GPUs and clock")
+	probe, err := onNode[inventory.ProbeReport](ctx, op, task.NodeProbe, nil, "Probe disk, memory, GPUs and clock")
 	if err != nil {
 		return err
 	}
-	if err := result.Decode(&op.probe); err != nil {
-		return err
-	}
-	if failed := op.probe.Failed(); len(failed) > 0 && !op.forced {
-		return schema.NewError(schema.KindUnfit, "the probe failed: %s", strings.Join(failed, "; ")).WithReason("probe_failed")
+	if failed := probe.Failed(); len(failed) > 0 && !op.forced {
+		return schema.NewError(schema.KindUnfit, "the probe failed: %s", strings.Join(failed, "; ")).WithReason(lifecycle.ReasonProbeFailed)
 	}
 	return nil
 }

@@ -27,18 +27,20 @@ var (
 		StartToCloseTimeout: 10 * time.Second, ScheduleToCloseTimeout: 24 * time.Hour,
 		RetryPolicy: retries(time.Second, 30*time.Second, 0),
 	}
-	// callWait is a check that is repeated until it succeeds.
-	callWait = workflow.ActivityOptions{
+	// callShort is a short call that is repeated until it succeeds. A cancel waits for
+	// the current try: its write must not follow what the decision writes.
+	callShort = workflow.ActivityOptions{
 		StartToCloseTimeout: 10 * time.Second, RetryPolicy: retries(5*time.Second, 5*time.Second, 0),
+		WaitForCancellation: true,
 	}
 	// callProvider is one call of a provider.
 	callProvider = workflow.ActivityOptions{
 		StartToCloseTimeout: 45 * time.Second, RetryPolicy: retries(2*time.Second, time.Minute, 0),
 	}
-	// callTask is a task on a node. The activity stays open until the relay
-	// completes it. A cancel does not wait for the node: the operation voids the
-	// task, and the agent stops when the API rejects its lease. Waiting would delay
-	// every decision about a silent node by the heartbeat timeout.
+	// callTask is a task on a node, which is enqueued before. The activity stays open
+	// until the relay completes it. A cancel does not wait for the node: the operation
+	// voids the task, and the agent stops when the API rejects its lease. Waiting would
+	// delay every decision about a silent node by the heartbeat timeout.
 	callTask = workflow.ActivityOptions{
 		HeartbeatTimeout: task.HeartbeatTimeout, RetryPolicy: retries(time.Second, 30*time.Second, 0),
 	}
@@ -65,8 +67,8 @@ func remote(ctx workflow.Context, o workflow.ActivityOptions, budget time.Durati
 	return workflow.WithActivityOptions(ctx, o)
 }
 
-// local runs a function of activities.Record as a local activity, which costs one
-// marker.
+// local runs an activity as a local one, which costs one marker. If its worker ends
+// meanwhile, it runs again after the timeout of a workflow task (10 s).
 func local(ctx workflow.Context, summary string, out, fn any, in ...any) error {
 	o := callRecord
 	o.Summary = summary
@@ -88,7 +90,7 @@ func retryable(err error) bool {
 	return err != nil && !temporal.IsCanceledError(err) && kindOf(err).Info().Retry
 }
 
-// maxTaskLife bounds an envelope whatever its phase's budget is.
+// maxTaskLife bounds the validity of an envelope independently of its phase's budget.
 const maxTaskLife = 48 * time.Hour
 
 // taskDeadline is when a task that is enqueued now becomes void.

@@ -9,7 +9,6 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // runPhase runs the current phase until it reaches its goal, an operator skips
@@ -93,25 +92,38 @@ func (op *operation) announce(ctx workflow.Context) {
 
 // publish writes the running phase to the search attributes and to the database, with
 // the progress that is not recorded yet. A phase publishes itself before it waits, so
-// that a phase that does not wait adds no events. The start of the workflow and the
-// claim published the first phase. It fails only if the progress could not be recorded.
+// that a phase that does not wait adds no events. It fails only if the progress could
+// not be recorded.
 func (op *operation) publish(ctx workflow.Context) error {
-	name := op.spec().Name
+	a := op.unpublished(ctx)
+	if a == nil {
+		return nil
+	}
+	summary := "Record the phase " + a.Phase
+	if op.unrecorded == (activities.Advance{}) {
+		op.tryRecord(ctx, summary, *a)
+	} else if err := onRecord(ctx, summary, nil, record.RecordProgress, op.claim.Fence, *a); err != nil {
+		return err
+	}
+	op.unrecorded = activities.Advance{}
+	return nil
+}
+
+// unpublished sets the search attributes of a phase that is not published yet and
+// returns what the database must record of it, otherwise nil. The start of the
+// workflow and the claim published the first phase.
+func (op *operation) unpublished(ctx workflow.Context) *activities.Advance {
 	if op.published || op.phase == 0 && op.status.Operation.Phases[0].Attempt == 1 {
 		return nil
 	}
+	op.published = true
 	op.searchable(ctx,
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(name),
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(op.spec().Name),
 		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueSet(*op.status.Operation.DeadlineAt))
-	advance, summary := op.unrecorded, "Record the phase "+name
-	advance.Phase = name
-	if op.unrecorded == (activities.Advance{}) {
-		op.tryRecord(ctx, summary, advance)
-	} else if err := onRecord(ctx, summary, nil, record.RecordProgress, op.claim.Fence, op.progress(advance)); err != nil {
-		return err
-	}
-	op.published, op.unrecorded = true, activities.Advance{}
-	return nil
+	a := op.unrecorded
+	a.Phase = op.spec().Name
+	a = op.progress(a)
+	return &a
 }
 
 // call publishes the phase and runs an activity within its budget.
@@ -138,8 +150,8 @@ func (op *operation) park(ctx workflow.Context, cause error) (again bool, _ erro
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueSet(stuck.Reason),
 		temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueSet(stuck.Since))
 	op.show(ctx)
-	op.tryRecord(ctx, "Record that the operation is parked", activities.Advance{Phase: stuck.Phase, Stuck: &stuck})
-	lost := stuck.Reason == task.ReasonLost
+	op.tryRecord(ctx, "Record that the operation is parked", op.progress(activities.Advance{Phase: stuck.Phase, Stuck: &stuck}))
+	lost := stuck.Reason == lifecycle.ReasonTaskLost
 	if err := workflow.Await(ctx, func() bool {
 		return op.decision != nil || op.goalReached != nil && op.goalReached(ctx) || lost && op.taskReturned(ctx)
 	}); err != nil {
@@ -152,12 +164,14 @@ func (op *operation) park(ctx workflow.Context, cause error) (again bool, _ erro
 	return true, nil
 }
 
-// decide applies the pending decision. It reports whether the phase is attempted again.
+// decide applies the pending decision. It reports whether the phase is attempted
+// again. The decision is taken when decide returns: runPhase starts the next attempt
+// before the response is sent, which thus shows the attempt.
 func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	d := *op.decision
+	defer func() { op.taken, op.decision = op.decision, nil }()
 	op.unpark(ctx)
-	op.tryRecord(ctx, "Record the decision to "+string(d.Decision), activities.Advance{Phase: op.spec().Name, Decision: &d})
-	op.taken, op.decision = op.decision, nil
+	op.tryRecord(ctx, "Record the decision to "+string(d.Decision), op.progress(activities.Advance{Phase: op.spec().Name, Decision: &d}))
 	op.forced = d.Decision == lifecycle.DecisionForce
 	switch d.Decision {
 	case lifecycle.DecisionCancel:
@@ -181,6 +195,8 @@ func (op *operation) unpark(ctx workflow.Context) {
 	op.status.Operation.Stuck = nil
 	op.status.Operation.Status = lifecycle.OperationRunning
 	if parked {
+		p := &op.status.Operation.Phases[op.phase]
+		p.State, p.Reason = lifecycle.PhaseRunning, ""
 		op.searchable(ctx,
 			temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(lifecycle.AttentionNone)),
 			temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueUnset(),

@@ -75,8 +75,8 @@ func TestWorkflowTypeAndActionAgree(t *testing.T) {
 	require.Empty(t, b.world.story())
 }
 
-// TestRunKeepsItsPlan: the run follows the plan of its claim, whatever the table
-// says now. A step that this worker does not have parks the operation.
+// TestRunKeepsItsPlan: the run follows the plan of its claim, even after the table
+// changed. A step that this worker does not have parks the operation.
 func TestRunKeepsItsPlan(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeActive)
@@ -254,8 +254,8 @@ func TestCancelDuringUndo(t *testing.T) {
 	require.Equal(t, lifecycle.NodeActive, w.finished.Node)
 }
 
-// TestDecisionAfterWebCancel: a run that was canceled in the Web UI still answers
-// the decisions about its undo.
+// TestDecisionAfterWebCancel: a run that was canceled in the Web UI still accepts
+// decisions about its undo.
 func TestDecisionAfterWebCancel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeActive)
@@ -296,7 +296,7 @@ func TestDetails(t *testing.T) {
 	op := &state{in: lifecycle.OperationInput{OperationID: "op-1", NodeID: testNode}, plan: plan, phase: 1}
 	op.status.Node.Host = "gpu-17"
 	op.status.Operation = lifecycle.Operation{Action: lifecycle.ActionDrain, Status: lifecycle.OperationParked, Phases: plan.Statuses(),
-		Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: reasonDrainBlocked,
+		Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: lifecycle.ReasonDrainBlocked,
 			Options: plan.OptionsIn(plan.Phases[1], "gpu-17", "op-1")}}
 	text := op.markdown()
 	for _, want := range []string{"- [ ] Cordon the node", "**Waiting on: operator** since", "`gpuaas op extend gpu-17 --operation op-1 --reason TEXT`",

@@ -3,7 +3,6 @@ package workflows
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
 	"flag"
 	"os"
 	"path/filepath"
@@ -36,6 +35,9 @@ var server temporaltest.Shared
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if at := os.Getenv(envStall); at != "" {
+		stallingWorker(at)
+	}
 	server.Run(m)
 }
 
@@ -122,7 +124,7 @@ func (r *recorder) keep(name string) *historypb.History {
 	return h
 }
 
-// fails lets the first task of a type fail for good.
+// fails lets the first task of a type fail permanently.
 func fails(t task.Type) func(*world) {
 	return func(w *world) {
 		failed := false
@@ -179,7 +181,7 @@ func recordings() []recording {
 		{name: "drain", action: drain, from: active, events: 25},
 		{name: "cordon-only", action: drain, from: active, options: lifecycle.Options{CordonOnly: true}, events: 17},
 		{name: "uncordon", action: lifecycle.ActionUncordon, from: active, events: 17},
-		{name: "retire", action: lifecycle.ActionRetire, from: active, events: 10},
+		{name: "retire", action: lifecycle.ActionRetire, from: active, events: 17},
 		{name: "retire-drain", action: lifecycle.ActionRetire, from: active, options: lifecycle.Options{Drain: true}, events: 25},
 		{name: "reactivate", action: lifecycle.ActionReactivate, from: retired, events: 25},
 		{name: "remove", action: lifecycle.ActionRemove, from: retired, events: 17},
@@ -267,15 +269,22 @@ func TestHistories(t *testing.T) {
 
 // startWorker runs a worker with the world's ports and returns its stop.
 func (r *recorder) startWorker() (stop func()) {
-	w := worker.New(r.SDK(), lifecycle.TaskQueue, worker.Options{DisableEagerActivities: false})
-	for _, e := range Registry() {
-		w.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
-	}
-	w.RegisterActivity(&activities.Record{Records: r.world})
-	w.RegisterActivityWithOptions(func(ctx context.Context, f activities.Fence) error { return r.world.Void(ctx, f) },
-		activity.RegisterOptions{Name: "VoidTasks"})
-	w.RegisterActivityWithOptions(r.world.task, activity.RegisterOptions{Name: "RunNodeTask"})
-	w.RegisterActivity(&activities.Machine{Ledger: r.world, Providers: map[string]activities.Provider{"manual": r.world}})
+	w := r.world.worker(r.Client)
 	require.NoError(r.t, w.Start())
 	return w.Stop
+}
+
+// worker returns a worker with the world's ports.
+func (w *world) worker(c *temporal.Client) worker.Worker {
+	out := worker.New(c.SDK(), lifecycle.TaskQueue, worker.Options{})
+	for _, e := range Registry() {
+		out.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
+	}
+	out.RegisterActivity(&activities.Record{Records: w})
+	tasks := &activities.Task{Records: w, Tasks: w, Signer: w}
+	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "EnqueueNodeTask": tasks.EnqueueNodeTask, "RunNodeTask": w.task} {
+		out.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
+	}
+	out.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})
+	return out
 }

@@ -140,7 +140,7 @@ func TestReissueParks(t *testing.T) {
 }
 
 // TestReissueOfRemovedNode: wherever the reissue waits, running or parked, the
-// node's removal ends it, also when its signal was lost.
+// node's removal ends it, even when its signal was lost.
 func TestReissueOfRemovedNode(t *testing.T) {
 	t.Parallel()
 	events := []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed}
@@ -161,7 +161,7 @@ func TestReissueOfRemovedNode(t *testing.T) {
 				st := b.run()
 				require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
 				require.Equal(t, activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: true,
-					Outcome: "canceled: the node was removed, which voided the reissued token"}, *w.finished)
+					Outcome: "the node was removed, which voided the reissued token"}, *w.finished)
 				require.Equal(t, lifecycle.NodeRemoved, st.Node.State)
 				require.Nil(t, st.Operation.Stuck)
 				require.Len(t, w.parks, map[string]int{"parked": 1}[name])
@@ -177,9 +177,9 @@ func TestReissueCanceled(t *testing.T) {
 		event   lifecycle.AgentEventName
 		outcome string
 	}{
-		"before the claim": {lifecycle.EventBundleIssued, "canceled; the reissued token is void"},
-		"after the claim": {lifecycle.EventTokenClaimed, "canceled; the reissued token is void; " +
-			"the node's agent had claimed it and needs another one: gpuaas node reissue-enrollment gpu-17"},
+		"before the claim": {lifecycle.EventBundleIssued, "the reissued token is void"},
+		"after the claim": {lifecycle.EventTokenClaimed, "the reissued token is void, but the agent already claimed it; " +
+			"issue a new one: gpuaas node reissue-enrollment gpu-17"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -88,7 +88,7 @@ func TestReplayDetectsChanges(t *testing.T) {
 	t.Fatal("no recorded history of Drain")
 }
 
-// TestHistoriesHaveSummaries holds that whatever an operator sees in a
+// TestHistoriesHaveSummaries holds that everything that an operator sees in a
 // timeline has a summary in words, and that no token is in any event.
 func TestHistoriesHaveSummaries(t *testing.T) {
 	t.Parallel()

@@ -27,7 +27,6 @@ type operation struct {
 	// wasCordoned when the node had a cordon before.
 	cordonTried, wasCordoned bool
 	facts                    inventory.Facts
-	probe                    inventory.ProbeReport
 	// unrecorded is progress that the next publish records; published is set once the
 	// current attempt's phase is published.
 	unrecorded activities.Advance
@@ -78,7 +77,7 @@ func newOperation(ctx workflow.Context, in lifecycle.OperationInput) *operation 
 	s := &state{in: in, status: lifecycle.OperationStatus{
 		Operation: lifecycle.Operation{
 			OperationID: in.OperationID, WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID,
-			Action: in.Action, Status: lifecycle.OperationAccepted, Actor: in.Actor, Reason: in.Reason,
+			Action: in.Action, Status: lifecycle.OperationAccepted, Actor: in.Actor, Reason: in.Reason, Options: in.Options,
 			CorrelationID: in.CorrelationID, StartedAt: &started, Phases: []lifecycle.Phase{},
 		},
 		Node: lifecycle.NodeRef{NodeID: in.NodeID, Host: in.Host},
@@ -108,7 +107,9 @@ func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 		return
 	}
 	op.plan = op.claim.Plan
+	op.status.Operation.StartedAt = &op.claim.StartedAt
 	op.status.Operation.Phases = op.plan.Statuses()
+	op.status.Operation.Phases[0].StartedAt = &op.claim.StartedAt
 	op.status.Operation.OpSeq = op.claim.Fence.OpSeq
 	op.status.Node.Host, op.status.Node.State = op.claim.Host, op.claim.State
 }
@@ -185,14 +186,14 @@ func (op *operation) canceled() activities.Finish {
 	switch {
 	case op.plan.Holds:
 		f.Node = op.claim.Prior
-		f.Outcome = "canceled; the node is " + string(op.claim.Prior) + " again"
+		f.Outcome = "rolled back"
 	case op.enrolled.Removed:
-		f.Outcome = "canceled: the node was removed, which voided the reissued token"
+		f.Outcome = "the node was removed, which voided the reissued token"
 	case op.enrolled.TokenClaimed:
-		f.Outcome = "canceled; the reissued token is void; the node's agent had claimed it and needs another one: " +
+		f.Outcome = "the reissued token is void, but the agent already claimed it; issue a new one: " +
 			"gpuaas node reissue-enrollment " + op.name()
 	default:
-		f.Outcome = "canceled; the reissued token is void"
+		f.Outcome = "the reissued token is void"
 	}
 	return f
 }

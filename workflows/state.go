@@ -65,7 +65,7 @@ func (st *state) searchable(ctx workflow.Context, updates ...temporal.SearchAttr
 // tryRecord writes progress that the next write repeats, if the database responds in
 // time.
 func (st *state) tryRecord(ctx workflow.Context, summary string, a activities.Advance) {
-	if err := local(ctx, summary, nil, record.RecordProgress, st.claim.Fence, st.progress(a)); err != nil {
+	if err := local(ctx, summary, nil, record.RecordProgress, st.claim.Fence, a); err != nil {
 		workflow.GetLogger(ctx).Warn("cannot record progress; the next write repeats it", "kind", string(kindOf(err)))
 	}
 }

@@ -42,5 +42,5 @@ func bodyOf(phase string) (step, error) {
 		return body, nil
 	}
 	return nil, schema.NewError(schema.KindInternal, "this worker has no step for phase %q", phase).
-		WithReason("step_unknown").WithNext("start a worker of the version that started the operation")
+		WithReason(lifecycle.ReasonStepUnknown).WithNext("start a worker of the version that started the operation")
 }

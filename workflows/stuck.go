@@ -1,13 +1,10 @@
 package workflows
 
 import (
-	"fmt"
-
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // stuck returns why the current phase is parked, who must act, and the possible
@@ -26,14 +23,14 @@ func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 		s.Cause = "the failure names the fix: " + e.Next
 	}
 	switch {
-	case e.Reason == reasonTimeout:
+	case e.Reason == lifecycle.ReasonTimeout:
 		s.Reason, s.Message = timedOut(spec)
-	case e.Reason == task.ReasonLost:
+	case e.Reason == lifecycle.ReasonTaskLost:
 		s.WaitingOn = lifecycle.AttentionOperator
 		s.Cause = "the node lost power or network, or its agent ended, while it ran the task; " +
 			"inspect the node before you run the task again"
 		s.Options = append([]lifecycle.Option{lifecycle.ResumeTask(lifecycle.TaskID(op.in.OperationID, op.currentStep))}, s.Options...)
-	case e.Reason == task.ReasonCanceled:
+	case e.Reason == lifecycle.ReasonTaskCanceled:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "an operator canceled the node's task"
 	case e.Kind == schema.KindServiceUnavailable:
 		// The control plane's own service failed, not the node or the provider.
@@ -50,9 +47,9 @@ func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 func timedOut(spec lifecycle.PhaseSpec) (reason, message string) {
 	switch spec.WaitingOn {
 	case lifecycle.AttentionAgent, lifecycle.AttentionCompensation:
-		return string(schema.KindAgentSilent), fmt.Sprintf("the node's agent did not respond within %s", spec.Budget)
+		return string(schema.KindAgentSilent), "the node's agent did not respond within " + lifecycle.Span(spec.Budget)
 	case lifecycle.AttentionProvider:
-		return "provider_silent", fmt.Sprintf("the provider did not respond within %s", spec.Budget)
+		return lifecycle.ReasonProviderSilent, "the provider did not respond within " + lifecycle.Span(spec.Budget)
 	}
-	return reasonTimeout, fmt.Sprintf("not done within %s", spec.Budget)
+	return lifecycle.ReasonTimeout, "not done within " + lifecycle.Span(spec.Budget)
 }

@@ -29,20 +29,21 @@ import (
 const testNode = "0198c0de-0000-7000-8000-000000000001"
 
 // world holds the ports of a workflow test in memory. It records every call in
-// order, and a simulated node answers tasks. The store itself is tested on Postgres.
+// order, and a simulated node runs the tasks. The store itself is tested on Postgres.
 type world struct {
 	mu    sync.Mutex
 	calls []string
 	// fail lets the named call fail with an error, every time.
 	fail map[string]error
-	// on answers a node task; unset types succeed.
+	// on runs a node task; unset types succeed.
 	on map[task.Type]func(spec activities.TaskSpec) (task.Result, error)
 	// silent lets tasks of these types run into their time limit, open leaves
-	// them without an answer.
+	// them without a result.
 	silent    map[task.Type]bool
 	open      map[task.Type]bool
 	prior     lifecycle.NodeState
 	claimed   lifecycle.NodeState
+	started   time.Time
 	finished  *activities.Finish
 	parks     []lifecycle.Stuck
 	decisions []lifecycle.Decision
@@ -52,6 +53,9 @@ type world struct {
 	gpus      int
 	wasCordon bool
 	specs     []activities.TaskSpec
+	// enqueued are the steps whose tasks were enqueued. stall blocks a step's enqueue.
+	enqueued []string
+	stall    func(step string)
 	// document is the status that was written last.
 	document *lifecycle.OperationStatus
 }
@@ -99,6 +103,8 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 	if err != nil {
 		return activities.Claim{}, err
 	}
+	w.started = time.Now().UTC().Truncate(time.Microsecond)
+	plan.Begin(&r.Document.Operation, w.started)
 	w.document = r.Document
 	w.claimed = w.prior
 	if plan.Enter != "" {
@@ -109,8 +115,8 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 		fence.OpSeq = 0
 	}
 	return activities.Claim{
-		Fence: fence,
-		Prior: w.prior, State: w.claimed, Host: "gpu-17", SKU: w.sku, GPUsTotal: w.gpus,
+		Fence:     fence,
+		StartedAt: w.started, Prior: w.prior, State: w.claimed, Host: "gpu-17", SKU: w.sku, GPUsTotal: w.gpus,
 		Provider: "manual", Incarnation: 1,
 	}, nil
 }
@@ -164,14 +170,6 @@ func (w *world) LastHeartbeat(context.Context, string) (time.Time, error) {
 
 func (w *world) Void(context.Context, activities.Fence) error { return w.note("void") }
 
-func (w *world) Prepare(context.Context, activities.TaskSpec, task.Owner) (activities.TaskRow, error) {
-	panic("RunNodeTask is mocked")
-}
-
-func (w *world) Enqueue(context.Context, activities.TaskSpec, task.Owner, activities.TaskRow, []byte) error {
-	panic("RunNodeTask is mocked")
-}
-
 func (w *world) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
 	return r, w.note("plan")
 }
@@ -194,6 +192,28 @@ func (w *world) Ensure(context.Context, activities.Resource, string) (string, er
 }
 
 func (w *world) Release(context.Context, activities.Resource) error { return w.note("release") }
+
+// Prepare and Enqueue simulate the queue of node tasks.
+func (w *world) Prepare(context.Context, activities.TaskSpec, task.Owner) (activities.TaskRow, error) {
+	return activities.TaskRow{}, nil
+}
+
+// Enqueue records the step, or fails or stalls before.
+func (w *world) Enqueue(_ context.Context, spec activities.TaskSpec, _ task.Owner, _ activities.TaskRow, _ []byte) error {
+	if w.stall != nil {
+		w.stall(spec.Step)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.fail["enqueue "+spec.Step]; err != nil {
+		w.calls = append(w.calls, "enqueue "+spec.Step+"!")
+		return err
+	}
+	w.enqueued = append(w.enqueued, spec.Step)
+	return nil
+}
+
+func (w *world) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
 
 // task simulates the node.
 func (w *world) task(_ context.Context, spec activities.TaskSpec) (task.Result, error) {
@@ -243,11 +263,13 @@ type bed struct {
 	env   *testsuite.TestWorkflowEnvironment
 	world *world
 	in    lifecycle.OperationInput
-	// answer and refusal are what submit said.
+	// answer and refusal are what submit returned.
 	answer  *lifecycle.Operation
 	refusal error
 	// resolved is what each decision was answered.
 	resolved []error
+	// answers are the statuses after the decisions.
+	answers []lifecycle.OperationStatus
 }
 
 func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
@@ -265,7 +287,7 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 		b.env.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
 	b.env.RegisterActivity(&activities.Record{Records: w})
-	b.env.RegisterActivity(&activities.Task{Tasks: w})
+	b.env.RegisterActivity(&activities.Task{Records: w, Tasks: w, Signer: w})
 	b.env.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})
 	b.env.OnActivity(node.RunNodeTask, anything, anything).Return(w.task)
 	b.env.RegisterDelayedCallback(b.submit, 0)
@@ -299,9 +321,14 @@ func (b *bed) resolve(r lifecycle.ResolveRequest) {
 	i := len(b.resolved)
 	b.resolved = append(b.resolved, errUnanswered)
 	b.env.UpdateWorkflow(lifecycle.UpdateResolve, fmt.Sprintf("decision-%d", i), &testsuite.TestUpdateCallback{
-		OnAccept:   func() {},
-		OnReject:   func(err error) { b.resolved[i] = err },
-		OnComplete: func(_ any, err error) { b.resolved[i] = err },
+		OnAccept: func() {},
+		OnReject: func(err error) { b.resolved[i] = err },
+		OnComplete: func(v any, err error) {
+			b.resolved[i] = err
+			if done, ok := v.(lifecycle.Resolution); ok {
+				b.answers = append(b.answers, done.OperationStatus)
+			}
+		},
 	}, r)
 }
 
@@ -314,6 +341,7 @@ func (b *bed) run() lifecycle.OperationStatus {
 	require.True(b.t, ok)
 	b.env.ExecuteWorkflow(plan.Workflow, b.in)
 	require.True(b.t, b.env.IsWorkflowCompleted(), "the operation never ended")
+	b.requireListed()
 	var st lifecycle.OperationStatus
 	err := b.env.GetWorkflowError()
 	var canceled *temporal.CanceledError
@@ -326,6 +354,15 @@ func (b *bed) run() lifecycle.OperationStatus {
 	return st
 }
 
+// requireListed checks that docs/states.md lists the reason of every park.
+func (b *bed) requireListed() {
+	b.t.Helper()
+	for _, park := range b.world.parks {
+		require.True(b.t, slices.ContainsFunc(lifecycle.ParkReasons(), func(r lifecycle.ParkReason) bool { return r.Reason == park.Reason }),
+			"park reason %s is not in lifecycle.ParkReasons", park.Reason)
+	}
+}
+
 // status asks the running operation for its state.
 func (b *bed) status() lifecycle.OperationStatus {
 	v, err := b.env.QueryWorkflow(lifecycle.QueryStatus)
@@ -335,7 +372,7 @@ func (b *bed) status() lifecycle.OperationStatus {
 	return st
 }
 
-// final is an activity's failure that no retry heals.
+// final is an activity's failure that no retry repairs.
 func final(k schema.Kind, message string) error {
 	return temporal.NewNonRetryableApplicationError(message, string(k), nil)
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
-// Host reads what the host really is. root is "/" or a folder of fixtures.
+// Host reads facts of the machine. root is "/" or a folder of fixtures.
 type Host struct {
 	root string
 	smi  nvidiaSMI
 }
 
-// For is the same host, whose programs run as a task's.
+// For returns the same host with programs that run for a task.
 func (h Host) For(p command.Runner) Host {
 	h.smi.programs = p
 	return h
@@ -108,8 +108,8 @@ func (h Host) memory() (m space) {
 	return m
 }
 
-// disks lists block devices with a size, or the root file system where there
-// are none to be seen.
+// disks lists the block devices that have a size, or the root file system if there are
+// none.
 func (h Host) disks() []inventory.Disk {
 	list := []inventory.Disk{}
 	entries, _ := os.ReadDir(h.file("/sys/block")) // absent outside Linux
@@ -158,7 +158,7 @@ func nics() []inventory.NIC {
 	return list
 }
 
-// size renders bytes for people.
+// size formats bytes for operators.
 func size(n int64) string {
 	const gib = 1 << 30
 	if n < gib {

@@ -49,9 +49,9 @@ func (n nvidiaSMI) list(ctx context.Context) ([]inventory.GPU, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, smiTimeout)
 	defer cancel()
-	out, complaint, err := n.programs.Run(ctx, smiMaxBytes, path, "--query-gpu="+smiQuery, "--format=csv,noheader,nounits")
+	out, stderr, err := n.programs.Run(ctx, smiMaxBytes, path, "--query-gpu="+smiQuery, "--format=csv,noheader,nounits")
 	if err != nil {
-		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi fails: %s", text.Truncate(strings.TrimSpace(out+complaint)))
+		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi fails: %s", text.Truncate(strings.TrimSpace(out+stderr)))
 	}
 	gpus, err := parseSMI([]byte(out))
 	if err != nil {

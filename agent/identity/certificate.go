@@ -52,7 +52,7 @@ func (i *Pair) matches(c Config) error {
 // checkIssuer verifies that a certificate of the bundle of node issuers signed the
 // certificate or its chain: a valid pair may come from a node CA that was replaced.
 // Validity periods do not count, because a backdated certificate may be older than a
-// new CA. A missing bundle is no error.
+// new CA. A missing bundle is not an error.
 func (i *Pair) checkIssuer(bundlePath string) error {
 	text, err := os.ReadFile(bundlePath)
 	if errors.Is(err, fs.ErrNotExist) {

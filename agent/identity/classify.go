@@ -10,8 +10,8 @@ import (
 // ErrNone means that there is no usable pair of certificate and key.
 var ErrNone = errors.New("no certificate and key")
 
-// ErrIssuer means that the server accepts no stored identity's issuer. The
-// handshake ends with it before anything is sent.
+// ErrIssuer means that the server does not accept the issuer of the identity. It ends the
+// handshake before anything is sent.
 var ErrIssuer = errors.New("the server does not accept the issuer of this certificate")
 
 // result classifies the outcome of a request for the identity that it presented.

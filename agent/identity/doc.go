@@ -14,11 +14,10 @@
 //	expired       fall back, recover, or enroll
 //	rejected      wait, then try the identity again
 //	superseded    wait, then try the identity again
-//	locked        wait for long: an operator must decide
+//	locked        wait up to an hour: an operator must decide
 //	removed       keys and tokens are wiped
 //
-// Identities are stored in numbered folders that appear whole or not at all
-// (versions.go). A key is stored before it is requested (staged_keys.go), so that a
-// request whose answer is lost can be repeated. The state folder is whole after a
-// crash between any two steps.
+// Identities are stored in numbered files (versions.go). A key is stored before it is
+// requested (staged_keys.go), so that a request can be repeated after a lost response.
+// The state folder is consistent after a crash between any two steps.
 package identity

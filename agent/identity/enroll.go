@@ -66,8 +66,8 @@ func (r *requester) requestEnrollment(ctx context.Context, token string) (*Versi
 	return r.adopt(answer, key, trust.IssuedByEnroll, tokenDigest(token))
 }
 
-// start puts a new identity in use at once: there was none, or none that still
-// works. The first poll promotes it.
+// start puts a new identity in use immediately, because no other one works. The first
+// poll promotes it.
 func (m *Manager) start(did Action, v *Version) Outcome {
 	m.rejected, m.replacedUnused = map[string]string{}, false
 	if err := m.use(v); err != nil {

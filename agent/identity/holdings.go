@@ -14,7 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// holdings are the stored identities of the node and its tokens.
+// holdings are the node's stored identities and tokens.
 type holdings struct {
 	conf  Config
 	log   *slog.Logger
@@ -52,12 +52,14 @@ func (h *holdings) Recoverable() bool {
 	return err == nil && key != nil && len(h.recoveryTokens()) > 0
 }
 
-// recoveryTokens are those of the stored versions, newest first: the newest is
-// live once its certificate was used, the one before until then.
+// recoveryTokens are those of the newest incarnation's versions, newest first: the
+// newest is live once its certificate was used, the one before until then. The
+// enrollment that began the incarnation voided all earlier ones.
 func (h *holdings) recoveryTokens() []string {
 	var out []string
 	for _, v := range h.versions {
-		if t := v.Meta.RecoveryToken; t != "" && !slices.Contains(out, t) {
+		t := v.Meta.RecoveryToken
+		if v.ID.Incarnation == h.versions[0].ID.Incarnation && t != "" && !slices.Contains(out, t) {
 			out = append(out, t)
 		}
 	}
@@ -79,7 +81,7 @@ func (h *holdings) reissueCommand() string {
 	return "gpuaas node reissue-enrollment " + h.conf.NodeID + ", and run its command here"
 }
 
-// publish writes the recovery token to the env file in the place of a token that
+// publish writes the recovery token to the env file instead of a token that
 // is no longer valid. Where the file cannot be written, the token is in the state
 // folder only.
 func (h *holdings) publish(v *Version) {
@@ -105,8 +107,8 @@ func (h *holdings) hasToken(token string) bool {
 	})
 }
 
-// unspent reports whether the configuration holds a token that may still pay for
-// an enrollment.
+// unspent reports whether the configuration holds a token that may still be used for an
+// enrollment.
 func (h *holdings) unspent() bool {
 	t := h.conf.Token.Reveal()
 	return t != "" && !h.hasToken(t)
@@ -174,15 +176,15 @@ func (h *holdings) prune() {
 	}
 }
 
-// movedAside reports whether an operator took the copies at the configured paths
-// away, which means that their key must not be used again. It keeps the identity
-// where there is no other way to one.
+// movedAside reports whether an operator removed the copies from the configured paths,
+// which means that their key must not be used again. The identity stays in use if the
+// node cannot obtain another one.
 func (h *holdings) movedAside() bool {
 	if !h.saved.Installed || len(h.versions) == 0 || !h.store.missing() {
 		return false
 	}
 	if !h.Recoverable() && !h.unspent() {
-		h.log.Warn("certificate and key were moved aside, but there is no other way to an identity: they stay in use")
+		h.log.Warn("certificate and key were moved aside, but the node cannot obtain another identity: they stay in use")
 		return false
 	}
 	for _, v := range h.versions {
@@ -203,9 +205,9 @@ func (h *holdings) usable() *Version {
 
 func (h *holdings) expired(v *Version) bool { return h.clock.Now().After(v.Leaf.NotAfter) }
 
-// RenewAt is when a version is due for renewal: around half of its life, at a
-// point that node and serial decide, so that certificates issued at the same
-// time are not renewed at the same time.
+// RenewAt is when a version is due for renewal: around half of its lifetime, at a point
+// that depends on the node and the serial, so that certificates issued at the same time
+// are not renewed at the same time.
 func (h *holdings) RenewAt(v *Version) time.Time {
 	life := v.Leaf.NotAfter.Sub(v.Leaf.NotBefore)
 	sum := sha256.Sum256([]byte(v.ID.NodeID + v.Facts.Serial))
@@ -213,8 +215,8 @@ func (h *holdings) RenewAt(v *Version) time.Time {
 	return v.Leaf.NotBefore.Add(time.Duration(float64(life) * (trust.RenewAt + trust.RenewJitter*spread)))
 }
 
-// warnBeforeExpiry logs once an hour that the certificate expires, in the last
-// quarter of its life.
+// warnBeforeExpiry logs once an hour, in the last quarter of the certificate's lifetime,
+// that the certificate expires.
 func (h *holdings) warnBeforeExpiry() {
 	v, now := h.inUse.Load(), h.clock.Now()
 	if v == nil {

@@ -16,9 +16,8 @@ import (
 
 // The names of keys in the state folder.
 const (
-	stagedFile       = "next-key.json"
-	stagedEnrollment = "enroll-key.json"
-	recoveryKeyFile  = "recovery-key.pem"
+	stagedFile      = "next-key.json"
+	recoveryKeyFile = "recovery-key.pem"
 )
 
 // tokenDigest identifies a token without revealing it.
@@ -70,8 +69,7 @@ func (r keyRing) ensureRecovery() (ed25519.PrivateKey, error) {
 
 // wipe removes every key.
 func (r keyRing) wipe() error {
-	return errors.Join(r.state.Wipe(r.state.File(stagedFile)), r.state.Wipe(r.state.File(stagedEnrollment)),
-		r.state.Wipe(r.state.File(recoveryKeyFile)))
+	return errors.Join(r.state.Wipe(r.state.File(stagedFile)), r.state.Wipe(r.state.File(recoveryKeyFile)))
 }
 
 // signed is the base64 signature of a statement.

@@ -17,8 +17,7 @@ import (
 // Manager maintains the node's identity: it chooses the version in use, renews
 // it in time, recovers or enrolls when there is none, and wipes everything when
 // the node is removed. It is level-triggered: each pass looks at what is stored
-// and does at most one thing. It belongs to one goroutine, except what is
-// atomic.
+// and takes at most one action. Except for atomic fields, one goroutine uses it.
 type Manager struct {
 	requester
 	schedule
@@ -54,11 +53,11 @@ func (m *Manager) Reconfigure(server string, token schema.Secret) {
 	same := token.Reveal() == m.conf.Token.Reveal()
 	m.conf.Server, m.conf.Token = server, token
 	if !same && m.operatorToken() {
-		m.retryAt = wait.Timer{} // an operator is waiting
+		m.retryAt = wait.Timer{} // an operator expects it now
 	}
 }
 
-// Reconcile makes one pass: it decides what the identity needs and does it,
+// Reconcile makes one pass: it decides what the identity needs and takes that action
 // once.
 func (m *Manager) Reconcile(ctx context.Context) Outcome {
 	if m.state == StateRemoved || wasRemoved(m.dir, m.conf) {

@@ -52,8 +52,8 @@ func (m *Manager) reject(v *Version, err error) {
 	m.state, m.reason = StateExpired, text.Truncate(err.Error())
 }
 
-// superseded tries another stored version: after a crash the newest one may be
-// unknown here or at the server. Where there is none, the manager can only wait.
+// superseded tries another stored version: after a crash, the newest one may be unknown
+// to the node or to the server. Without another version, the manager can only wait.
 func (m *Manager) superseded(v *Version, err error) {
 	m.rejected[v.Facts.Serial] = err.Error()
 	// A request that arrived twice was answered twice, and one without an answer
@@ -76,7 +76,7 @@ func (m *Manager) superseded(v *Version, err error) {
 		"serial", v.Facts.Serial, "retry_in", wait.String(), "next", m.reissueCommand())
 }
 
-// lockedOut waits for long: only an operator can resolve a lock.
+// lockedOut waits up to an hour, because only an operator can resolve a lock.
 func (m *Manager) lockedOut(err error) time.Duration {
 	wait := m.locks.Next()
 	m.mute(StateLocked, wait)
@@ -86,7 +86,7 @@ func (m *Manager) lockedOut(err error) time.Duration {
 	return wait
 }
 
-// mute sends nothing for a while.
+// mute stops all requests for a while.
 func (m *Manager) mute(s State, wait time.Duration) {
 	now := m.clock.Local()
 	if m.state != StateExpired {

@@ -85,7 +85,7 @@ const (
 	// StateUnconfirmed: a newer identity is stored, and the server has not
 	// accepted it yet.
 	StateUnconfirmed State = "unconfirmed"
-	// StateExpired: the identity in use must be replaced: its time is over, its
+	// StateExpired: the identity in use must be replaced, because it expired, its
 	// issuer is retired, or its files were moved aside.
 	StateExpired State = "expired"
 	// StateRejected: the server rejects the identity in use and there is no

@@ -39,17 +39,18 @@ func (m *Manager) reacquire(ctx context.Context) Outcome {
 		return m.enroll(ctx, cause)
 	}
 	return m.enrollFailed(ActNothing, schema.NewError(schema.KindUnauthenticated,
-		"%s, and this node holds no way to a new one", cause).WithNext(m.reissueCommand()))
+		"%s, and this node has no token for a new one", cause).WithNext(m.reissueCommand()))
 }
 
 // recover makes one attempt to recover, with each recovery token that may be
 // the live one and each key that the server may have bound it to; a new key
 // comes last, unless a key was requested before for which no certificate is stored.
 func (r *requester) recover(ctx context.Context) (v *Version, err error) {
-	list, err := r.keys.list("", r.versions[0].ID.Incarnation)
+	list, err := r.keys.load()
 	if err != nil {
 		return nil, err
 	}
+	list = slices.DeleteFunc(list, func(k stagedKey) bool { return !k.serves("", r.versions[0].ID.Incarnation) })
 	if !slices.ContainsFunc(list, r.unstored) {
 		list = append(list, stagedKey{})
 	}

@@ -30,8 +30,8 @@ func (m *Manager) renew(ctx context.Context, v *Version) Outcome {
 	return m.confirm(ctx, ActRenew)
 }
 
-// renewFailed records a failed renewal and when to retry. The less of the
-// certificate's life is left, the shorter the longest wait.
+// renewFailed records a failed renewal and when to retry. The maximum delay shrinks with
+// the certificate's remaining lifetime.
 func (m *Manager) renewFailed(ctx context.Context, err error) Outcome {
 	if ctx.Err() != nil {
 		return Outcome{Action: ActRenew, Err: err, Ready: m.ready()}
@@ -90,8 +90,11 @@ func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 // without an error, only files that nothing reads have changed; the staged key
 // stays until the version's first use.
 func (r *requester) adopt(a wire.EnrollResponse, key stagedKey, via trust.IssueMethod, paidBy string) (*Version, error) {
-	certPEM, chainPEM := []byte(a.Certificate), []byte(a.CAChain)
-	if err := r.checkAnswer(a, join(certPEM, chainPEM), []byte(key.Key), key.Incarnation); err != nil {
+	meta := Meta{
+		Certificate: a.Certificate, Chain: a.CAChain, Key: key.Key, Sequence: a.Sequence, Via: via, StoredAt: r.clock.Now().UTC(),
+		RecoveryToken: a.RecoveryToken, RecoveryExpiresAt: a.RecoveryExpiresAt,
+	}
+	if err := r.checkAnswer(a, meta, key.Incarnation); err != nil {
 		return nil, err
 	}
 	spentNow := []string{paidBy}
@@ -101,24 +104,21 @@ func (r *requester) adopt(a wire.EnrollResponse, key stagedKey, via trust.IssueM
 			spentNow = append(spentNow, tokenDigest(v.Meta.RecoveryToken))
 		}
 	}
-	spent := spend(r.saved.Spent, tokenDigest(r.conf.Token.Reveal()), spentNow...)
-	v, err := r.store.add(certPEM, chainPEM, []byte(key.Key), Meta{
-		Sequence: a.Sequence, Via: via, StoredAt: r.clock.Now().UTC(),
-		RecoveryToken: a.RecoveryToken, RecoveryExpiresAt: a.RecoveryExpiresAt, Spent: spent,
-	})
+	meta.Spent = spend(r.saved.Spent, tokenDigest(r.conf.Token.Reveal()), spentNow...)
+	v, err := r.store.add(meta)
 	if err != nil {
 		return nil, err
 	}
 	r.versions = append([]*Version{v}, r.versions...)
-	r.saved.Spent = spent
+	r.saved.Spent = meta.Spent
 	r.save()
 	r.prune()
 	return v, nil
 }
 
 // checkAnswer refuses an answer that is not for this node and this key.
-func (r *requester) checkAnswer(a wire.EnrollResponse, certPEM, keyPEM []byte, incarnation int64) error {
-	id, err := parseIdentity(certPEM, keyPEM)
+func (r *requester) checkAnswer(a wire.EnrollResponse, m Meta, incarnation int64) error {
+	id, err := parseIdentity(m.certificates(), []byte(m.Key))
 	if err != nil {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "the server's certificate does not fit the key")
 	}

@@ -18,8 +18,7 @@ type schedule struct {
 	retries, refusals, renewals, locks wait.Backoff
 }
 
-// SetTiming replaces the intervals and starts the backoffs over. A nil jitter
-// is random.
+// SetTiming replaces the intervals and resets the backoffs. A nil jitter is random.
 func (s *schedule) SetTiming(t Timing, j wait.Jitter) {
 	s.timing, s.jitter = t, j
 	s.retries = wait.Backoff{Range: t.Retry, Jitter: j}

@@ -19,7 +19,7 @@ import (
 // lost answer. The server may have bound a token to any key of a request, so each key
 // is kept until an identity that was stored later is used. Renewal and
 // recovery share theirs, because a lost renewal may have to be a recovery next.
-// An enrollment's key is bound to its token and has a file of its own.
+// An enrollment's key is bound to its token.
 type stagedKey struct {
 	// Token is the digest of the enrollment's token, "" for the next identity of
 	// an enrolled node.
@@ -33,22 +33,13 @@ type stagedKey struct {
 }
 
 // maxStaged bounds the keys kept for requests without an answer.
-const maxStaged = 4
+const maxStaged = 8
 
-// stagedName is the name of the file of the keys for a token's enrollment, or of
-// those for the next identity.
-func stagedName(token string) string {
-	if token != "" {
-		return stagedEnrollment
-	}
-	return stagedFile
-}
-
-// load reads a file of keys, the most recently requested key first. A torn file
+// load reads the stored keys, the most recently requested key first. A torn file
 // contains no key.
-func (r keyRing) load(name string) ([]stagedKey, error) {
+func (r keyRing) load() ([]stagedKey, error) {
 	var keys []stagedKey
-	_, err := r.state.ReadJSON(r.state.File(name), &keys)
+	_, err := r.state.ReadJSON(r.state.File(stagedFile), &keys)
 	if unreadable, known := errors.AsType[*fs.PathError](err); known {
 		return nil, fmt.Errorf("reading the staged keys: %w", unreadable)
 	}
@@ -58,23 +49,20 @@ func (r keyRing) load(name string) ([]stagedKey, error) {
 	return keys, nil
 }
 
-// list returns the stored keys for the purpose, without unreadable ones.
-func (r keyRing) list(token string, incarnation int64) ([]stagedKey, error) {
-	keys, err := r.load(stagedName(token))
-	return slices.DeleteFunc(keys, func(k stagedKey) bool {
-		_, err := parseKey[*ecdsa.PrivateKey]([]byte(k.Key))
-		return err != nil || k.Token != token || k.Incarnation != incarnation
-	}), err
+// serves reports whether the key can be used for the purpose.
+func (k stagedKey) serves(token string, incarnation int64) bool {
+	_, err := parseKey[*ecdsa.PrivateKey]([]byte(k.Key))
+	return err == nil && k.Token == token && k.Incarnation == incarnation
 }
 
 // ask returns the first suitable key for the purpose, or creates one, and records that
 // it is requested now.
 func (r keyRing) ask(token string, incarnation int64, newest int, fits func(stagedKey) bool) (stagedKey, error) {
-	list, err := r.list(token, incarnation)
+	list, err := r.load()
 	if err != nil {
 		return stagedKey{}, err
 	}
-	i := slices.IndexFunc(list, fits)
+	i := slices.IndexFunc(list, func(k stagedKey) bool { return k.serves(token, incarnation) && fits(k) })
 	if i == 0 && list[0].After == newest {
 		return list[0], nil
 	}
@@ -87,7 +75,7 @@ func (r keyRing) ask(token string, incarnation int64, newest int, fits func(stag
 	}
 	k.Token, k.Incarnation, k.After = token, incarnation, newest
 	list = append([]stagedKey{k}, list...)
-	if err := r.state.WriteJSON(r.state.File(stagedName(token)), list[:min(len(list), maxStaged)]); err != nil {
+	if err := r.state.WriteJSON(r.state.File(stagedFile), list[:min(len(list), maxStaged)]); err != nil {
 		return k, fmt.Errorf("storing the staged key: %w", err)
 	}
 	return k, nil
@@ -97,33 +85,28 @@ func (r keyRing) ask(token string, incarnation int64, newest int, fits func(stag
 // which is used now: the version's own tokens cannot be bound to them. It keeps a
 // file that cannot be read, which may contain a key that a claim is bound to.
 func (r keyRing) dropUsed(v *Version) error {
-	var faults []error
-	for _, name := range []string{stagedFile, stagedEnrollment} {
-		keys, err := r.load(name)
-		left := slices.DeleteFunc(slices.Clone(keys), func(k stagedKey) bool { return k.After < v.Number })
-		switch {
-		case err != nil:
-		case len(left) == 0:
-			err = r.state.Wipe(r.state.File(name))
-		case len(left) < len(keys):
-			err = r.state.WriteJSON(r.state.File(name), left)
-		}
-		faults = append(faults, err)
+	keys, err := r.load()
+	left := slices.DeleteFunc(slices.Clone(keys), func(k stagedKey) bool { return k.After < v.Number })
+	switch {
+	case err != nil:
+		return err
+	case len(left) == 0:
+		return r.state.Wipe(r.state.File(stagedFile))
+	case len(left) < len(keys):
+		return r.state.WriteJSON(r.state.File(stagedFile), left)
 	}
-	return errors.Join(faults...)
+	return nil
 }
 
 // unanswered reports whether a request may have replaced a version that was
 // never used: one with the version's own key, or one made after it was stored.
 // enrollment is true for the first where it was an enrollment.
 func (r keyRing) unanswered(v *Version) (open, enrollment bool) {
-	for _, name := range []string{stagedFile, stagedEnrollment} {
-		keys, _ := r.load(name)
-		for _, k := range keys {
-			own := k.SPKI == v.Facts.SPKI
-			open = open || own || k.After >= v.Number
-			enrollment = enrollment || own && k.Token != ""
-		}
+	keys, _ := r.load()
+	for _, k := range keys {
+		own := k.SPKI == v.Facts.SPKI
+		open = open || own || k.After >= v.Number
+		enrollment = enrollment || own && k.Token != ""
 	}
 	return open, enrollment
 }

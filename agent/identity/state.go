@@ -22,13 +22,13 @@ const (
 // long only where it cannot be written, and that one is never dropped.
 const maxSpent = 16
 
-// persistedState is what outlives the process beside the versions. It can be
-// derived again when it is lost.
+// persistedState is the state that outlives the process, except for the versions. If it
+// is lost, the agent derives it again.
 type persistedState struct {
 	// Seen is the digest of the env file's token when it was last used. A different
 	// token was put there by an operator.
 	Seen string `json:"seen,omitempty"`
-	// Spent are digests of tokens that paid for an identity.
+	// Spent are digests of tokens that were used to obtain an identity.
 	Spent []string `json:"spent,omitempty"`
 	// Installed is true once the copies at the configured paths were made, so
 	// that both missing means that an operator moved them aside.

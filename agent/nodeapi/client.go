@@ -25,8 +25,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// maxAnswerBytes bounds what the agent reads of one answer: an offer with the
-// largest envelope fits.
+// maxAnswerBytes bounds the body of a response. An offer with the largest envelope fits.
 const maxAnswerBytes = 4 * wire.MaxBodyBytes
 
 // Client calls the node API. Every error is a *schema.Error: the server's
@@ -100,7 +99,7 @@ type call struct {
 	repeatable    bool          // resend a POST when an idle connection turns out to be closed
 }
 
-// answer is a response of status 200 or 204 beside its body.
+// answer is a response of status 200 or 204 without its body.
 type answer struct {
 	status int
 	header http.Header

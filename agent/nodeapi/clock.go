@@ -26,7 +26,7 @@ const (
 //     before the latest that any server sent.
 //
 // A wrong local clock therefore misleads the agent only until its first answer. No
-// connection is possible while the local clock is outside the life of the server's
+// connection is possible while the local clock is outside the validity of the server's
 // own certificate; the log says so.
 type Clock struct {
 	local func() time.Time
@@ -35,7 +35,7 @@ type Clock struct {
 	mu     sync.Mutex
 	at     time.Time // local, of the last answer
 	sent   time.Time // by the last answer
-	floor  time.Time // the latest sent, kept over restarts
+	floor  time.Time // the latest sent, by any process
 	warned time.Time // local, when a fault was last logged
 }
 

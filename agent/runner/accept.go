@@ -3,16 +3,16 @@ package runner
 import (
 	"context"
 
+	"github.com/gpuaas/gpuaas/agent/internal/refusal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Offer takes one task from the server: it verifies it, journals it and starts
-// it. A task in the journal is not run again: its lease is renewed, and a
-// recorded result is reported once more. A refusal is a KindTaskRefused error
-// and is reported to the server, unless the node holds the very task: a forged
-// second envelope must not end the real one.
+// Offer verifies, journals and starts a task. A task that is already in the journal does
+// not run again: its lease is replaced, and a recorded result is reported again. A
+// refusal is a KindTaskRefused error, and is reported to the server unless the journal
+// has a task with this ID: a forged second envelope must not end the real task.
 func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (task.Verified, error), o wire.TaskOffer) error {
 	v, err := verify(o)
 	if err == nil {
@@ -31,10 +31,10 @@ func (t *Runner) take(ctx context.Context, v task.Verified, o wire.TaskOffer) er
 	}
 	x, ok := t.conf.Executors[p.Type]
 	if !ok {
-		return refuse(reasonUnknownType, "the task type is unsupported")
+		return refusal.New(refusal.UnknownType, "the task type is unsupported")
 	}
 	if err := x.Check(p.Params); err != nil {
-		return refuse(reasonParams, "the params are not those of %s: %v", p.Type, err)
+		return refusal.New(refusal.Params, "the params are not those of %s: %v", p.Type, err)
 	}
 	offset := t.conf.Local().Sub(v.At)
 	e := Entry{
@@ -46,33 +46,34 @@ func (t *Runner) take(ctx context.Context, v task.Verified, o wire.TaskOffer) er
 	}
 	t.conf.Log.Info("task accepted", "task_id", p.TaskID, "correlation_id", p.CorrelationID, "type", string(p.Type), "seq", p.Seq, "epoch", e.LeaseEpoch)
 	t.wakeAll()
-	t.hold(ctx, e, false)
+	t.hold(ctx, e, o.Lease, false)
 	return nil
 }
 
 // again handles a task that is in the journal.
 func (t *Runner) again(ctx context.Context, known Entry, v task.Verified, o wire.TaskOffer) error {
 	if known.Digest != v.Digest {
-		return refuse(reasonOtherPayload, "the task was accepted before with another body")
+		return refusal.New(refusal.OtherPayload, "the task was accepted before with another body")
 	}
 	if o.Lease.Epoch < known.LeaseEpoch {
-		return refuse(reasonEpoch, "the lease is %d, and lease %d was taken", o.Lease.Epoch, known.LeaseEpoch)
+		return refusal.New(refusal.OlderLease, "the offer is under lease %d, but lease %d is newer", o.Lease.Epoch, known.LeaseEpoch)
 	}
-	err := t.conf.Journal.update(known.TaskID, func(e *Entry) {
-		e.LeaseEpoch, e.Reported = max(e.LeaseEpoch, o.Lease.Epoch), false
-	})
+	err := t.conf.Journal.offeredAgain(known.TaskID, o.Lease.Epoch)
 	if err != nil {
-		return err
+		t.conf.Log.Warn("cannot journal the task", "task_id", known.TaskID, "err", err.Error()) // the report needs no journal
 	}
 	t.mu.Lock()
 	h, running := t.held[known.TaskID]
 	t.mu.Unlock()
 	t.conf.Log.Info("task offered again", "task_id", known.TaskID, "correlation_id", v.Payload.CorrelationID, "step", known.Step, "epoch", o.Lease.Epoch)
 	if running {
-		h.epoch.Store(max(h.epoch.Load(), o.Lease.Epoch))
+		h.lease.Store(&o.Lease)
 		return nil
 	}
 	known, _ = t.conf.Journal.get(known.TaskID)
-	t.hold(ctx, known, false)
+	if known.leftUnbegun() {
+		return err // it was not journaled
+	}
+	t.hold(ctx, known, o.Lease, false)
 	return nil
 }

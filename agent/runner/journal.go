@@ -1,90 +1,21 @@
 package runner
 
 import (
-	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/task"
-	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/agent/internal/refusal"
 )
 
-// Steps of a journal entry.
-const (
-	stepAccepted = "accepted" // durable before the first effect
-	stepFinished = "finished" // durable before the report
-)
-
-// keepAfterExpiry is how long an acknowledged entry outlives its envelope: twice
-// the tolerance of the clocks, so that no replay finds the journal empty.
+// keepAfterExpiry is how long a reported entry is kept after its envelope expires: twice
+// the clock tolerance, so that the journal still has every task that can be replayed.
 const keepAfterExpiry = 10 * time.Minute
-
-// Entry is the journal's record of one task.
-type Entry struct {
-	TaskID     string          `json:"task_id"`
-	Digest     string          `json:"digest"`  // hex SHA-256 of the signed bytes
-	Payload    json.RawMessage `json:"payload"` // the signed bytes
-	Seq        int64           `json:"seq"`
-	LeaseEpoch int64           `json:"lease_epoch"`
-	AcceptedAt time.Time       `json:"accepted_at"`
-	ExpiresAt  time.Time       `json:"expires_at"`
-	// ClockOffset is the node's clock minus the server's at the offer, nil when
-	// unknown.
-	ClockOffset *time.Duration `json:"clock_offset,omitempty"`
-	Step        string         `json:"step"`
-	// Memo is the executor's own record of an unfinished task.
-	Memo   json.RawMessage `json:"memo,omitempty"`
-	Result *task.Result    `json:"result,omitempty"`
-	// ResultSHA256 is the hex SHA-256 of Result in its JSON form: a result that
-	// differs from the recorded one is never reported.
-	ResultSHA256 string `json:"result_sha256,omitempty"`
-	// TrustedAt is the time by which the task was accepted.
-	TrustedAt time.Time `json:"trusted_at,omitzero"`
-	// Reported is true once the server has the result or has rejected it.
-	Reported bool `json:"reported,omitempty"`
-
-	// unsaved is true while the file does not hold the entry's latest change.
-	unsaved bool
-}
-
-// Task parses the entry's payload, which was verified before it was stored.
-func (e Entry) Task() (task.Payload, error) {
-	var p task.Payload
-	err := schema.DecodeStrict(e.Payload, wire.MaxBodyBytes, &p)
-	return p, err
-}
-
-// Finish records the result in the entry.
-func (e *Entry) Finish(r task.Result) {
-	r.EnvelopeSHA256 = e.Digest
-	data, _ := json.Marshal(r) // an error fails the writing of the entry too
-	e.Step, e.Result, e.ResultSHA256, e.Memo = stepFinished, &r, schema.SHA256Hex(data), nil
-}
-
-// Verify checks a finished entry's result against its digest.
-func (e Entry) Verify() error {
-	if e.Step != stepFinished {
-		return nil
-	}
-	if e.Result == nil {
-		return errors.New("the entry is finished without a result")
-	}
-	data, err := json.Marshal(e.Result)
-	if err == nil && schema.SHA256Hex(data) != e.ResultSHA256 {
-		err = errors.New("the result is not the one that was recorded")
-	}
-	return err
-}
 
 // Journal is the durable list of tasks: one fsynced file each, and the floor of
 // sequence and time below which nothing new is accepted. It is safe for
@@ -95,7 +26,7 @@ type Journal struct {
 	mu      sync.Mutex
 	entries map[string]Entry
 	floor   floorFile
-	stored  floorFile // what of the floor is durable
+	stored  floorFile // what of the floor its own file holds
 }
 
 // floorFile is the stored form of the floor: the highest sequence that was
@@ -113,48 +44,58 @@ func (f *floorFile) raise(e Entry) {
 	}
 }
 
-// OpenJournal reads the journal of previous processes. An unreadable file is
-// set aside and logged, so that it does not stop the agent.
+// OpenJournal reads the journal of previous processes. A damaged file is set aside and
+// logged, so that it does not stop the agent. Its task is not accepted again.
 func OpenJournal(s disk.StateDir, log *slog.Logger) (*Journal, error) {
 	j := &Journal{state: s, entries: map[string]Entry{}}
 	if _, err := s.ReadJSON(s.File("seq-floor.json"), &j.floor); err != nil {
 		return nil, err
 	}
 	j.stored = j.floor
-	names, err := filepath.Glob(s.File("journal", "*.json"))
+	list, damaged, err := Entries(s)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		var e Entry
-		_, err := s.ReadJSON(name, &e)
-		if err == nil && e.TaskID != strings.TrimSuffix(filepath.Base(name), ".json") {
-			err = fmt.Errorf("%s names task %q", name, e.TaskID)
-		}
-		if err == nil {
-			_, err = e.Task()
-		}
-		if err == nil {
-			err = e.Verify()
-		}
-		if err != nil {
-			log.Error("journal entry put aside", "file", name, "err", err.Error())
-			if err := s.Rename(name, name+".bad"); err != nil {
-				return nil, err
-			}
-			continue
-		}
+	for _, e := range list {
 		j.entries[e.TaskID] = e
 		j.floor.raise(e)
 	}
-	return j, nil
+	err = j.setAside(damaged, log)
+	return j, err
 }
 
-func (j *Journal) path(taskID string) string { return j.state.File("journal", taskID+".json") }
+// setAside renames damaged files, after it stored the floor that they hold.
+func (j *Journal) setAside(damaged map[string]error, log *slog.Logger) error {
+	for file := range damaged {
+		j.floor.Seq = max(j.floor.Seq, seqOf(file))
+	}
+	for file, err := range damaged {
+		log.Error("journal entry set aside", "file", file, "err", err.Error())
+		if err := j.storeFloor(); err != nil {
+			return err
+		}
+		if err := j.state.Rename(file, file+".bad"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// storeFloor stores the floor before a file that holds it goes.
+func (j *Journal) storeFloor() error {
+	if j.stored == j.floor {
+		return nil
+	}
+	if err := j.state.WriteJSON(j.state.File("seq-floor.json"), j.floor); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	j.stored = j.floor
+	return nil
+}
 
 // put stores e durably, then keeps it.
 func (j *Journal) put(e Entry) error {
-	if err := j.state.WriteJSON(j.path(e.TaskID), e); err != nil {
+	if err := j.state.WriteJSON(entryFile(j.state, e), e); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
 	e.unsaved = false
@@ -176,32 +117,17 @@ func (j *Journal) accept(e Entry) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if e.Seq <= j.floor.Seq {
-		return refuse(reasonReplay, "sequence %d is not above %d", e.Seq, j.floor.Seq)
+		return refusal.New(refusal.Replay, "sequence %d is not above %d", e.Seq, j.floor.Seq)
 	}
 	if err := j.put(e); err != nil {
 		return err
 	}
-	j.floor.raise(e)
-	// The entry itself holds the floor until it is pruned, and nothing is pruned
-	// before the floor is stored: pruning stores it again after a failure here.
-	j.storeFloor() //nolint:errcheck // see above
+	j.floor.raise(e) // the entry's file holds the floor until storeFloor does
 	return nil
 }
 
 // TimeFloor is the latest time of a grant whose task was accepted.
 func (j *Journal) TimeFloor() time.Time { return j.floor.Time }
-
-// storeFloor makes the floor durable.
-func (j *Journal) storeFloor() error {
-	if j.stored == j.floor {
-		return nil
-	}
-	if err := j.state.WriteJSON(j.state.File("seq-floor.json"), j.floor); err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	j.stored = j.floor
-	return nil
-}
 
 // Holds reports whether the journal has the task with this very body.
 func (j *Journal) Holds(taskID, digest string) bool {
@@ -209,7 +135,8 @@ func (j *Journal) Holds(taskID, digest string) bool {
 	return ok && e.Digest == digest
 }
 
-// update changes a task's entry durably.
+// update changes a task's entry, durably unless it returns an error. The change holds
+// in memory in any case, and save stores it later.
 func (j *Journal) update(taskID string, change func(*Entry)) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -218,26 +145,12 @@ func (j *Journal) update(taskID string, change func(*Entry)) error {
 		return fmt.Errorf("journal: no task %s", taskID)
 	}
 	change(&e)
+	e.unsaved = true
+	j.entries[taskID] = e
 	return j.put(e)
 }
 
-// updateInMemory is update for a change that already happened: when the disk fails,
-// memory still changes, and save makes it durable later.
-func (j *Journal) updateInMemory(taskID string, change func(*Entry)) error {
-	err := j.update(taskID, change)
-	if err != nil {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		if e, ok := j.entries[taskID]; ok {
-			change(&e)
-			e.unsaved = true
-			j.entries[taskID] = e
-		}
-	}
-	return err
-}
-
-// save makes durable what updateInMemory could not.
+// save stores what update could not.
 func (j *Journal) save(taskID string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -245,6 +158,52 @@ func (j *Journal) save(taskID string) error {
 		return j.put(e)
 	}
 	return nil
+}
+
+// offeredAgain records the lease of another offer of a task, whose result is wanted
+// again. If the disk fails, it holds in memory alone, except for a task that was left
+// before it began: that one must not begin before the record is durable.
+func (j *Journal) offeredAgain(taskID string, epoch int64) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.entries[taskID]
+	if !ok {
+		return fmt.Errorf("journal: no task %s", taskID)
+	}
+	left := e.leftUnbegun()
+	e.LeaseEpoch, e.Reported, e.unsaved = max(e.LeaseEpoch, epoch), false, true
+	if !left {
+		j.entries[taskID] = e
+	}
+	if err := j.state.Remove(reportedFile(j.state, taskID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return j.put(e)
+}
+
+// reported records that nothing is owed to the server under a lease, unless the task
+// was offered again meanwhile. It saves the result first if the disk failed before:
+// otherwise a restart would run the task again. The record itself is not synced,
+// because a second report of the same result changes nothing.
+func (j *Journal) reported(taskID string, epoch int64) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.entries[taskID]
+	if !ok || e.LeaseEpoch > epoch {
+		return nil
+	}
+	e.Reported = true
+	j.entries[taskID] = e
+	if e.unsaved {
+		if err := j.put(e); err != nil {
+			return err
+		}
+	}
+	f, err := j.state.Create(reportedFile(j.state, taskID))
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return f.Close()
 }
 
 // unreported returns the tasks whose result the server does not have, in the
@@ -258,7 +217,7 @@ func (j *Journal) unreported() []Entry {
 			out = append(out, e)
 		}
 	}
-	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(out, bySeq)
 	return out
 }
 
@@ -283,8 +242,10 @@ func (j *Journal) Prune(now time.Time) error {
 		if err := j.storeFloor(); err != nil {
 			return err
 		}
-		if err := j.state.Remove(j.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		for _, file := range []string{reportedFile(j.state, id), entryFile(j.state, e)} {
+			if err := j.state.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 		}
 		delete(j.entries, id)
 	}

@@ -13,18 +13,20 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// refusalTries bounds how often a refusal is posted: an unreported one only
-// means that the task is offered and refused again.
+// refusalTries bounds how often a refusal is posted. If the server does not receive it,
+// the task is offered and refused again.
 const refusalTries = 3
 
-// report posts the recorded result until the server has it or will never take
-// it. It retries for as long as the agent runs; a restart continues. It
-// returns true if the agent must stop now; see Executor.Reported.
+// report posts the recorded result until the server has stored or rejected it. It retries
+// as long as the agent runs, and the next start continues. It returns true if the agent
+// must stop now; see Executor.Reported.
 func (t *Runner) report(ctx context.Context, h *heldTask, r task.Result) (last bool) {
 	retry := wait.Backoff{Range: t.conf.Timing.Report}
 	for {
-		t.save(h)
-		r.LeaseEpoch = h.epoch.Load()
+		if err := t.conf.Journal.save(h.TaskID); err != nil {
+			h.log.Warn("cannot journal the task", "err", err.Error())
+		}
+		r.LeaseEpoch = h.lease.Load().Epoch
 		err := t.resultCall(ctx, h.TaskID, r, h.CorrelationID)
 		switch {
 		case err == nil:
@@ -35,8 +37,8 @@ func (t *Runner) report(ctx context.Context, h *heldTask, r task.Result) (last b
 		case apierror.IsRemoved(err) || ctx.Err() != nil:
 			return false
 		case final(err):
-			if h.epoch.Load() != r.LeaseEpoch {
-				continue // a newer lease came meanwhile
+			if h.lease.Load().Epoch != r.LeaseEpoch {
+				continue // a newer lease arrived meanwhile
 			}
 			h.log.Warn("task result rejected", "code", string(schema.KindOf(err)), "reason", schema.AsError(err).Reason,
 				"err", err.Error(), "status", string(r.Status), "detail", r.Message)
@@ -53,34 +55,22 @@ func (t *Runner) report(ctx context.Context, h *heldTask, r task.Result) (last b
 	}
 }
 
-// save stores changes that the disk failed to store before, and reports whether all are
-// stored.
-func (t *Runner) save(h *heldTask) bool {
-	err := t.conf.Journal.save(h.TaskID)
-	if err != nil {
-		h.log.Warn("task still not journaled", "err", err.Error())
-	}
-	return err == nil
-}
-
 // final reports whether a retry cannot change the answer.
 func final(err error) bool {
 	kinds := []schema.Kind{schema.KindLeaseLost, schema.KindNotFound, schema.KindInvalidRequest, schema.KindFenced, schema.KindForbidden}
 	return slices.Contains(kinds, schema.KindOf(err))
 }
 
-// reported marks the entry, unless the task was offered again meanwhile, and
-// returns when that is durable: otherwise a restart would run or finalize the task
-// again.
+// reported journals that the server has the result. It retries while the disk fails.
 func (t *Runner) reported(ctx context.Context, h *heldTask, epoch int64) {
-	err := t.conf.Journal.updateInMemory(h.TaskID, func(e *Entry) { e.Reported = e.LeaseEpoch <= epoch })
-	if err == nil {
-		return
-	}
-	h.log.Error("task report not journaled", "err", err.Error())
 	retry := wait.Backoff{Range: t.conf.Timing.Report}
-	for wait.Sleep(ctx, retry.Next()) == nil {
-		if t.save(h) {
+	for {
+		err := t.conf.Journal.reported(h.TaskID, epoch)
+		if err == nil {
+			return
+		}
+		h.log.Warn("cannot journal the task", "err", err.Error())
+		if wait.Sleep(ctx, retry.Next()) != nil {
 			return
 		}
 	}

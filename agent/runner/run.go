@@ -15,8 +15,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// run executes an accepted task and journals its result. It returns false when
-// the agent is stopping: then nothing was decided and the next start resumes.
+// run executes an accepted task and journals its result. It returns false without a
+// result: when the agent is stopping, then the next start resumes, and when the lease
+// was lost before the task began, then the server may offer the task again.
 func (t *Runner) run(ctx context.Context, h *heldTask, e *Entry) bool {
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -30,11 +31,13 @@ func (t *Runner) run(ctx context.Context, h *heldTask, e *Entry) bool {
 	var out any
 	var err error
 	printed := &tail{}
+	began := h.resumed
 	started := t.conf.Local().UTC()
 	select {
 	case slot <- struct{}{}:
 		started = t.conf.Local().UTC()
 		if err = t.begin(work, h); err == nil {
+			began = true
 			out, err = t.execute(work, h, e.ClockOffset, printed)
 		}
 		<-slot
@@ -43,6 +46,11 @@ func (t *Runner) run(ctx context.Context, h *heldTask, e *Entry) bool {
 	}
 	if ctx.Err() != nil && err != nil {
 		h.log.Info("task left for the next start", "type", string(h.Type))
+		return false
+	}
+	if errors.Is(err, errLeaseLost) && !began {
+		h.log.Warn("task left because its lease was lost before it began", "epoch", e.LeaseEpoch)
+		t.reported(ctx, h, e.LeaseEpoch)
 		return false
 	}
 	r := resultOf(out, err)
@@ -57,37 +65,43 @@ func (t *Runner) run(ctx context.Context, h *heldTask, e *Entry) bool {
 // result is reported from memory and recorded when the disk accepts it.
 func (t *Runner) finish(e *Entry, r task.Result) {
 	e.Finish(r)
-	if err := t.conf.Journal.updateInMemory(e.TaskID, func(j *Entry) { j.Finish(r) }); err != nil {
+	if err := t.conf.Journal.update(e.TaskID, func(j *Entry) { j.Finish(r) }); err != nil {
 		t.conf.Log.Error("task result not journaled", "task_id", e.TaskID, "err", err.Error())
 	}
 }
 
-// begin returns when the task may begin: a resumed task is still wanted, and no task
-// is paused. Executors that check Task.Paused begin at once. A task that stays paused
-// until its envelope expires does not begin.
+// begin returns when the task may change the node: the server confirmed it and it is
+// not paused. Executors that check Task.Paused begin although it is paused. A task
+// that has not begun when its envelope expires does not begin.
 func (t *Runner) begin(ctx context.Context, h *heldTask) error {
 	if h.Effect == task.EffectRead {
 		return nil
 	}
-	if err := t.confirm(ctx, h); err != nil || t.conf.Executors[h.Type].Pauses {
-		return err
+	valid, cancel := context.WithTimeoutCause(ctx, h.ExpiresAt.Sub(t.conf.Trusted()), schema.NewError(schema.KindTaskFailed,
+		"the task expired at %s before it could start: it was paused, or the server did not confirm it", text.FormatTime(h.ExpiresAt)))
+	defer cancel()
+	confirming := valid
+	if h.resumed {
+		confirming = ctx // the task began while its envelope was valid
 	}
-	end := time.After(h.ExpiresAt.Sub(t.conf.Trusted()))
-	for h.paused.Load() {
+	for {
+		err := t.confirmStart(confirming, h)
+		if err != nil || !h.paused.Load() || t.conf.Executors[h.Type].Pauses {
+			return err
+		}
 		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-end:
-			return schema.NewError(schema.KindTaskFailed, "the task was paused until %s, the end of its time", text.FormatTime(h.ExpiresAt))
+		case <-valid.Done():
+			return context.Cause(valid)
 		case <-h.turned:
 		}
 	}
-	return nil
 }
 
 // execute runs the executor under its time limit. A panic is an error.
 func (t *Runner) execute(ctx context.Context, h *heldTask, offset *time.Duration, printed *tail) (out any, err error) {
 	x := t.conf.Executors[h.Type]
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	ctx, cancel := context.WithTimeoutCause(ctx, x.limit(h.Payload, t.conf.Server()), errTimeLimit)
 	defer cancel()
 	defer func() {
@@ -97,13 +111,23 @@ func (t *Runner) execute(ctx context.Context, h *heldTask, offset *time.Duration
 		}
 	}()
 	task := t.view(h, offset, printed)
+	task.Confirm = func(ctx context.Context, recent time.Duration) error {
+		if h.confirmedRecently(t.wallClock(), recent) {
+			return nil
+		}
+		err := t.confirm(ctx, h, h.message())
+		if err != nil {
+			end(err)
+		}
+		return err
+	}
 	if x.Folder {
 		if task.Dir, err = makeFolder(t.conf.State, h.TaskID); err != nil {
-			return nil, schema.Wrap(schema.KindTaskFailed, err, "there is no working folder")
+			return nil, schema.Wrap(schema.KindTaskFailed, err, "cannot create the working folder")
 		}
 		defer func() {
 			if err := os.RemoveAll(task.Dir); err != nil {
-				h.log.Warn("working folder is left behind", "err", err.Error())
+				h.log.Warn("cannot remove the working folder", "err", err.Error())
 			}
 		}()
 	}
@@ -136,15 +160,15 @@ func (t *Runner) view(h *heldTask, offset *time.Duration, printed *tail) Task {
 	}
 }
 
-// resultOf turns what an executor returned into a result.
+// resultOf converts what an executor returned into a result.
 func resultOf(out any, err error) task.Result {
 	if err == nil {
 		var data []byte
-		if data, err = json.Marshal(out); err == nil && len(data) <= wire.MaxResultBytes/2 {
+		if data, err = json.Marshal(out); err == nil && len(data) <= wire.MaxOutput {
 			return task.Result{Status: task.Succeeded, Output: data}
 		}
 		if err == nil {
-			err = schema.NewError(schema.KindTaskFailed, "the output is larger than %d bytes", wire.MaxResultBytes/2)
+			err = schema.NewError(schema.KindTaskFailed, "the output is larger than %d bytes", wire.MaxOutput)
 		}
 	}
 	if errors.Is(err, errCanceled) || errors.Is(err, errLeaseLost) {

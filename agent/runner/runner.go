@@ -17,8 +17,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// maxReads bounds the concurrent tasks that only read. Changes run one at a time
-// beside them, in the order of arrival.
+// maxReads bounds the concurrent tasks that only read. One other task runs at the same
+// time, in the order of arrival.
 const maxReads = 4
 
 // Causes that end a running task.
@@ -42,19 +42,6 @@ type Timing struct {
 	Progress time.Duration
 }
 
-// Reasons of KindTaskRefused that depend on the journal and the executors.
-const (
-	reasonUnknownType  = "unknown_type"
-	reasonParams       = "bad_params"
-	reasonReplay       = "replayed_seq"
-	reasonOtherPayload = "other_payload"
-	reasonEpoch        = "grant_other_epoch"
-)
-
-func refuse(reason, format string, args ...any) error {
-	return schema.NewError(schema.KindTaskRefused, format, args...).WithReason(reason)
-}
-
 // Config is what a runner depends on.
 type Config struct {
 	Journal   *Journal
@@ -75,7 +62,7 @@ type Config struct {
 type Runner struct {
 	conf Config
 
-	changes chan struct{} // one token: the right to change the node
+	changes chan struct{} // capacity 1: one task at a time changes the node
 	reads   chan struct{}
 	wg      sync.WaitGroup
 
@@ -89,11 +76,15 @@ type heldTask struct {
 	log     *slog.Logger
 	resumed bool
 	wake    chan struct{} // asks for a progress call at once
-	epoch   atomic.Int64
+	lease   atomic.Pointer[task.Lease]
 	note    atomic.Pointer[string]
 	paused  atomic.Bool
-	turned  chan struct{} // gets a value when paused may have changed
-	named   bool          // a poll named it; guarded by Runner.mu
+	// confirmed is when the latest progress call began that confirmed the task, by the
+	// wall clock.
+	confirmed atomic.Pointer[time.Time]
+	turned    chan struct{} // receives a value when paused changed
+	// listed is true once a poll listed the task as canceled; guarded by Runner.mu.
+	listed bool
 }
 
 // signal puts a value into a channel of capacity one, unless there is one.
@@ -110,7 +101,7 @@ func New(c Config) *Runner {
 		conf: c, changes: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), held: map[string]*heldTask{},
 	}
 	if err := os.RemoveAll(c.State.File(workFolder)); err != nil {
-		c.Log.Warn("working folders of a previous agent are left behind", "err", err.Error())
+		c.Log.Warn("cannot remove the working folders of a previous agent", "err", err.Error())
 	}
 	return t
 }
@@ -134,22 +125,22 @@ func (t *Runner) ReportProgressOf(ids []string) (fresh bool) {
 	for _, id := range ids {
 		if h, ok := t.held[id]; ok {
 			signal(h.wake)
-			fresh, h.named = fresh || !h.named, true
+			fresh, h.listed = fresh || !h.listed, true
 		}
 	}
 	return fresh
 }
 
-// Resume continues with the tasks of a previous process: finished tasks are reported,
-// accepted ones run again when that cannot do harm.
+// Resume continues with the tasks of a previous process: it reports finished tasks and
+// runs accepted ones again if that is safe.
 func (t *Runner) Resume(ctx context.Context) {
 	for _, e := range t.conf.Journal.unreported() {
-		t.hold(ctx, e, true)
+		t.hold(ctx, e, task.Lease{Epoch: e.LeaseEpoch}, true)
 	}
 }
 
-// finalizeInterrupted handles an interrupted task. A task that must not run twice gets
-// a failed result, because its progress is unknown.
+// finalizeInterrupted decides about an interrupted task. A task that must not run twice
+// gets a failed result, because its progress is unknown.
 func (t *Runner) finalizeInterrupted(h *heldTask, e *Entry) {
 	x, known := t.conf.Executors[h.Type]
 	if known && (h.Effect != task.EffectDestructive || x.Resumable) {
@@ -165,7 +156,7 @@ func (t *Runner) finalizeInterrupted(h *heldTask, e *Entry) {
 
 // hold starts the task's goroutine: run when unfinished, then report. resumed is
 // true for a task that a previous process accepted.
-func (t *Runner) hold(ctx context.Context, e Entry, resumed bool) {
+func (t *Runner) hold(ctx context.Context, e Entry, lease task.Lease, resumed bool) {
 	p, err := e.Task()
 	if err != nil {
 		t.conf.Log.Error("cannot parse journal entry", "task_id", e.TaskID, "err", err.Error())
@@ -175,7 +166,7 @@ func (t *Runner) hold(ctx context.Context, e Entry, resumed bool) {
 		Payload: p, log: t.conf.Log.With("task_id", p.TaskID, "correlation_id", p.CorrelationID),
 		resumed: resumed, wake: make(chan struct{}, 1), turned: make(chan struct{}, 1),
 	}
-	h.epoch.Store(e.LeaseEpoch)
+	h.lease.Store(&lease)
 	t.mu.Lock()
 	_, held := t.held[e.TaskID]
 	if !held {
@@ -198,28 +189,19 @@ func (t *Runner) hold(ctx context.Context, e Entry, resumed bool) {
 	})
 }
 
-// release ends the task's goroutine, unless the server offered the task again
-// after the report: then its result is wanted once more.
+// release ends the task's goroutine, unless the server offered the task again meanwhile:
+// then its result is reported again, or it begins now if it had not.
 func (t *Runner) release(ctx context.Context, taskID string) {
 	t.mu.Lock()
 	delete(t.held, taskID)
 	t.mu.Unlock()
-	if e, ok := t.conf.Journal.get(taskID); ok && e.Step == stepFinished && !e.Reported && ctx.Err() == nil {
-		t.hold(ctx, e, false)
+	if e, ok := t.conf.Journal.get(taskID); ok && !e.Reported && ctx.Err() == nil {
+		t.hold(ctx, e, task.Lease{Epoch: e.LeaseEpoch}, false)
 	}
 }
 
 // Wait returns when every task's goroutine ended.
 func (t *Runner) Wait() { t.wg.Wait() }
-
-// progressCall reports a task's progress and extends its lease.
-func (t *Runner) progressCall(ctx context.Context, h *heldTask, p task.Progress) (wire.ProgressResponse, error) {
-	a, err := t.conf.API().Progress(ctx, h.TaskID, p, h.CorrelationID)
-	if apierror.IsRemoved(err) {
-		t.conf.Removed(err)
-	}
-	return a, err
-}
 
 // resultCall posts a task's result.
 func (t *Runner) resultCall(ctx context.Context, taskID string, r task.Result, correlationID string) error {

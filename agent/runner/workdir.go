@@ -13,8 +13,8 @@ import (
 // workFolder holds a folder for each task that runs programs.
 const workFolder = "work"
 
-// makeFolder returns a new empty folder for the agent's user alone. It contains
-// nothing that outlives a task, so that it is removed past the FS interface.
+// makeFolder returns a new empty folder that only the agent's user can access. Nothing in
+// it outlives the task, so it is removed without the FS interface.
 func makeFolder(state disk.StateDir, taskID string) (string, error) {
 	dir := state.File(workFolder, taskID)
 	if err := os.RemoveAll(dir); err != nil {
@@ -47,7 +47,7 @@ func (t *tail) text() string {
 	defer t.mu.Unlock()
 	b := t.buf
 	for t.cut && len(b) > 0 && len(t.buf)-len(b) < utf8.UTFMax && !utf8.RuneStart(b[0]) {
-		b = b[1:] // the rest of a character that was cut
+		b = b[1:] // the end of a truncated character
 	}
 	return text.Sanitize(string(b))
 }

@@ -11,8 +11,8 @@
 //
 // Verifier sets follow one another: each names the hash of the one before and is
 // signed by a root key and by the key that was active. SetStore stores a set before
-// using it and never goes back, except to a set of a higher epoch, which the root
-// alone signs. An expired set still serves reads and idempotent tasks.
+// using it and never returns to an older one, except to a set of a higher epoch, which
+// only the root signs. An expired set still serves reads and idempotent tasks.
 //
-// A refusal is schema.KindTaskRefused with a reason, which the agent reports.
+// A rejection is schema.KindTaskRefused with a reason, which the agent reports.
 package verify

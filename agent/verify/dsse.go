@@ -1,17 +1,10 @@
 package verify
 
 import (
+	"github.com/gpuaas/gpuaas/agent/internal/refusal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
-)
-
-// Prefixes of the reasons for rejecting the documents that come with a task, and
-// verifier sets.
-const (
-	ofGrant    = "grant_"
-	ofGrantKey = "grant_key_"
-	ofSet      = "set_"
 )
 
 // open verifies that one of the keys signed the envelope as a document of the payload
@@ -21,10 +14,10 @@ func open(payloadType, prefix string, envelope []byte, keys []trust.VerifierKey,
 	raw, _, err = trust.OpenEnvelope(payloadType, envelope, keys)
 	if err != nil {
 		e := schema.AsError(err)
-		return nil, refuse(prefix+e.Reason, "%s", e.Message)
+		return nil, refusal.New(prefix+e.Reason, "%s", e.Message)
 	}
 	if err := schema.DecodeStrict(raw, wire.MaxBodyBytes, v); err != nil {
-		return nil, refuse(prefix+trust.ReasonBody, "cannot parse the signed body: %v", err)
+		return nil, refusal.New(prefix+trust.ReasonBody, "cannot parse the signed body: %v", err)
 	}
 	return raw, nil
 }

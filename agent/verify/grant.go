@@ -7,37 +7,25 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/internal/refusal"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Reasons of a grant, beside those of its two documents.
-const (
-	refusedNonce     = ofGrant + "other_nonce"
-	refusedGranted   = ofGrant + "other_task"
-	refusedEpoch     = ofGrant + "other_epoch"
-	refusedGrantNode = ofGrant + refusedNode
-	refusedDelegate  = ofGrantKey + "not_a_delegate"
-	refusedKeyTime   = ofGrantKey + refusedExpired
-)
-
-// nonceBytes is the length of a poll's nonce.
-const nonceBytes = 16
-
 // NewNonce returns the nonce that binds an answer to its poll.
 func NewNonce() string {
-	b := make([]byte, nonceBytes)
+	b := make([]byte, wire.NonceBytes)
 	rand.Read(b) // it never fails: the program ends instead
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// grant verifies that the offer was made for this very poll and returns the time
-// against which the offer is checked: the grant's, or a later one.
+// grant verifies that the offer answers this poll and returns the time against which the
+// offer is checked: the grant's, or a later one.
 func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err error) {
 	var delegation trust.LeaseKey
-	_, err = open(trust.LeaseKeyPayloadType, ofGrantKey, o.GrantKey, v.Set.Accepted(), &delegation)
+	_, err = open(trust.LeaseKeyPayloadType, refusal.OfGrantKey, o.GrantKey, v.Set.Accepted(), &delegation)
 	if err != nil {
 		return g, now, err
 	}
@@ -45,7 +33,7 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 	if err != nil {
 		return g, now, err
 	}
-	if _, err := open(trust.LeasePayloadType, ofGrant, o.Grant, []trust.VerifierKey{key}, &g); err != nil {
+	if _, err := open(trust.LeasePayloadType, refusal.OfGrant, o.Grant, []trust.VerifierKey{key}, &g); err != nil {
 		return g, now, err
 	}
 	if err := v.mine(g); err != nil {
@@ -54,10 +42,10 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 	now = v.Clock.later(g.ServerTime)
 	switch {
 	case now.Add(notBeforeSkew).Before(delegation.NotBefore) || now.After(delegation.NotAfter):
-		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, the current time is %s",
+		err = refusal.New(refusal.GrantKeyExpired, "the grant's key is valid from %s to %s, the current time is %s",
 			text.FormatTime(delegation.NotBefore), text.FormatTime(delegation.NotAfter), text.FormatTime(now))
 	case v.Set.Doc.Version > 0 && g.SetVersion == v.Set.Doc.Version && g.SetHash != v.Set.Hash:
-		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Doc.Version, v.Set.Hash, text.Truncate(g.SetHash))
+		err = refusal.New(trust.ReasonSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Doc.Version, v.Set.Hash, text.Truncate(g.SetHash))
 	}
 	if err == nil {
 		v.Clock.observe(now)
@@ -70,13 +58,13 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 	switch {
 	case d.V != payloadVersion:
-		return trust.VerifierKey{}, refuse(ofGrantKey+trust.ReasonVersion, "version %d of the delegation is unsupported", d.V)
+		return trust.VerifierKey{}, refusal.New(refusal.OfGrantKey+trust.ReasonVersion, "version %d of the delegation is unsupported", d.V)
 	case d.Env != v.ID.Env:
-		return trust.VerifierKey{}, refuse(ofGrantKey+trust.ReasonEnvironment, "the delegation is for another environment")
+		return trust.VerifierKey{}, refusal.New(refusal.OfGrantKey+trust.ReasonEnvironment, "the delegation is for another environment")
 	case len(d.Public) != ed25519.PublicKeySize || d.KeyID == "":
-		return trust.VerifierKey{}, refuse(ofGrantKey+trust.ReasonBody, "the delegation names no key")
+		return trust.VerifierKey{}, refusal.New(refusal.OfGrantKey+trust.ReasonBody, "the delegation names no key")
 	case slices.ContainsFunc(v.Set.Doc.Keys, func(k trust.VerifierKey) bool { return k.Public.Equal(d.Public) || k.KeyID == d.KeyID }):
-		return trust.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
+		return trust.VerifierKey{}, refusal.New(refusal.GrantKeyNotDelegate, "the delegation names a key of the verifier set")
 	}
 	return trust.VerifierKey{State: trust.KeyActive, KeyID: d.KeyID, Public: d.Public}, nil
 }
@@ -85,30 +73,33 @@ func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 func (v Verifier) mine(g task.Grant) error {
 	switch {
 	case g.V != payloadVersion:
-		return refuse(ofGrant+trust.ReasonVersion, "version %d of the grant is unsupported", g.V)
+		return refusal.New(refusal.OfGrant+trust.ReasonVersion, "version %d of the grant is unsupported", g.V)
 	case g.Env != v.ID.Env:
-		return refuse(ofGrant+trust.ReasonEnvironment, "the grant is for another environment")
+		return refusal.New(refusal.OfGrant+trust.ReasonEnvironment, "the grant is for another environment")
 	case g.NodeID != v.ID.NodeID || g.Incarnation != v.ID.Incarnation:
-		return refuse(refusedGrantNode, "the grant is for another node or incarnation")
+		return refusal.New(refusal.GrantOtherNode, "the grant is for another node or incarnation")
 	case v.Nonce == "" || g.Nonce != v.Nonce:
-		return refuse(refusedNonce, "the grant answers another poll")
+		return refusal.New(refusal.GrantOtherNonce, "the grant answers another poll")
 	}
 	return nil
 }
 
-// covers checks that the grant is of this task and lease, and that what the task
-// expects holds.
+// covers checks that the grant is for this task and lease, and that the node is in the
+// state that the task expects.
 func covers(g task.Grant, t task.Verified, lease task.Lease) error {
 	p := t.Payload
 	switch {
 	case g.TaskID != p.TaskID || g.EnvelopeSHA256 != t.Digest:
-		return refuse(refusedGranted, "the grant is of another task")
+		return refusal.New(refusal.GrantOtherTask, "the grant is for another task")
 	case g.LeaseEpoch != lease.Epoch:
-		return refuse(refusedEpoch, "the grant is of lease %d, the offer of %d", g.LeaseEpoch, lease.Epoch)
+		return refusal.New(refusal.GrantOtherEpoch, "the grant is for lease %d, the offer for lease %d", g.LeaseEpoch, lease.Epoch)
+	case !g.LeaseUntil.Equal(lease.ExpiresAt):
+		return refusal.New(refusal.GrantOtherExpiry, "the lease of the grant expires at %s, that of the offer at %s",
+			text.FormatTime(g.LeaseUntil), text.FormatTime(lease.ExpiresAt))
 	case g.OpSeq != p.Expect.OpSeq:
-		return refuse(refusedExpectation, "the task is of operation %d, the node's is %d", p.Expect.OpSeq, g.OpSeq)
+		return refusal.New(refusal.StateExpectation, "the task is for operation %d, the node's is %d", p.Expect.OpSeq, g.OpSeq)
 	case p.Expect.NodeState != "" && g.NodeState != p.Expect.NodeState:
-		return refuse(refusedExpectation, "the task expects the node in state %s, it is in %s", p.Expect.NodeState, text.Truncate(string(g.NodeState)))
+		return refusal.New(refusal.StateExpectation, "the task expects the node in state %s, it is in %s", p.Expect.NodeState, text.Truncate(string(g.NodeState)))
 	}
 	return nil
 }

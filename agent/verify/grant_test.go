@@ -40,7 +40,7 @@ func TestExpiredSet(t *testing.T) {
 			require.NoError(t, err, row.Type)
 			continue
 		}
-		require.Equal(t, refusedSetExpired, schema.AsError(err).Reason, row.Type)
+		require.Equal(t, "set_expired", schema.AsError(err).Reason, row.Type)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestGrantWithForkedSet(t *testing.T) {
 	f.OnGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 2, schema.SHA256Hex([]byte("other")) }
 	o := f.OfferOf(f.Payload(task.WorkloadCordon, 1, nil), 1)
 	_, err := v.Verify(f.Granted(o, testNonce))
-	require.Equal(t, refusedSetFork, schema.AsError(err).Reason)
+	require.Equal(t, trust.ReasonSetFork, schema.AsError(err).Reason)
 	f.OnGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 1, schema.SHA256Hex([]byte("older")) }
 	_, err = v.Verify(f.Granted(o, testNonce))
 	require.NoError(t, err, "a replica that is behind")
@@ -76,7 +76,7 @@ func TestVerifyByServerTime(t *testing.T) {
 			old.ExpiresAt = time.Now().Add(-time.Second)
 			f.Clock = func() time.Time { return time.Now().Add(-time.Hour) } // a replica that is behind
 			_, err = v.Verify(f.Granted(f.OfferOf(old, 1), testNonce))
-			require.Equal(t, refusedExpired, schema.AsError(err).Reason)
+			require.Equal(t, "expired", schema.AsError(err).Reason)
 		})
 	}
 }
@@ -90,7 +90,7 @@ func TestRejectedGrantKeepsClock(t *testing.T) {
 	f.OnGrant = func(g *task.Grant) { g.ServerTime = time.Now().Add(10000 * time.Hour) }
 	o := f.OfferOf(f.Payload(task.WorkloadCordon, 1, nil), 1)
 	_, err := v.Verify(f.Granted(o, testNonce))
-	require.Equal(t, refusedKeyTime, schema.AsError(err).Reason)
+	require.Equal(t, "grant_key_expired", schema.AsError(err).Reason)
 	require.True(t, v.Clock.Now().IsZero())
 }
 
@@ -139,7 +139,7 @@ func TestOfferKnownTaskAfterExpiry(t *testing.T) {
 	o := f.Granted(f.OfferOf(p, 1), testNonce)
 	v := verifierFor(f)
 	_, err := v.Verify(o)
-	require.Equal(t, refusedExpired, schema.AsError(err).Reason)
+	require.Equal(t, "expired", schema.AsError(err).Reason)
 	v.Known = func(taskID, digest string) bool { return taskID == p.TaskID && digest == schema.SHA256Hex(f.Body(p)) }
 	_, err = v.Verify(o)
 	require.NoError(t, err)

@@ -4,18 +4,9 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/agent/internal/refusal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
-)
-
-// Reasons of verifier sets, and of tasks that are rejected because of one.
-const (
-	refusedSetOld     = trust.ReasonSetOld
-	refusedSetGap     = trust.ReasonSetGap
-	refusedSetFork    = trust.ReasonSetFork
-	refusedSetExpired = "set_expired"
-	refusedSetBehind  = "set_too_old"
-	refusedSetHeld    = "set_withheld"
 )
 
 // Set is a verifier set, or the keys of a bundle.
@@ -28,7 +19,7 @@ func refuseSet(err error) error {
 		return nil
 	}
 	e := schema.AsError(err)
-	return refuse(ofSet+strings.TrimPrefix(e.Reason, ofSet), "%s", e.Message)
+	return refusal.New(refusal.OfSet+strings.TrimPrefix(e.Reason, refusal.OfSet), "%s", e.Message)
 }
 
 // storedSet is the set in use as the state directory stores it.
@@ -55,17 +46,17 @@ func toStored(s Set) storedSet {
 func (f storedSet) held(env string) (Set, error) {
 	ref := trust.VerifierSetRef{Version: f.Version, Hash: f.Hash}
 	if len(f.Document) == 0 {
-		keys, err := trust.ParseVerifierKeys(f.Keys)
-		return trust.Bundled(keys, ref), err
+		stored, err := trust.ParseTaskTrust(f.Keys)
+		return trust.Bundled(stored.Keys, ref), err
 	}
 	s, err := trust.ParseVerifierSet(f.Document)
 	switch {
 	case err != nil:
 		return Set{}, refuseSet(err)
 	case s.Doc.Env != env:
-		return Set{}, refuse(ofSet+trust.ReasonEnvironment, "the stored verifier set is for another environment")
+		return Set{}, refusal.New(refusal.OfSet+trust.ReasonEnvironment, "the stored verifier set is for another environment")
 	case s.Ref() != ref:
-		return Set{}, refuse(refusedSetFork, "the stored verifier set has changed")
+		return Set{}, refusal.New(trust.ReasonSetFork, "the stored verifier set has changed")
 	}
 	return s, nil
 }

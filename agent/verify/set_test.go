@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/refusal"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -80,39 +81,39 @@ func TestRejectBadSets(t *testing.T) {
 		reason string
 		shown  func(c *agenttest.Chain) (doc json.RawMessage, named trust.VerifierSetRef)
 	}{
-		"served old": {refusedSetOld, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) { return c.Docs[0], c.Floor(1) }},
-		"gap": {refusedSetGap, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"served old": {trust.ReasonSetOld, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) { return c.Docs[0], c.Floor(1) }},
+		"gap": {trust.ReasonSetGap, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), func(d *trust.VerifierSetDoc) { d.Version++ })
 			return c.Sign(d), trust.VerifierSetRef{Version: d.Version, Hash: c.Hash[0]}
 		}},
-		"fork of the set in use": {refusedSetFork, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"fork of the set in use": {trust.ReasonSetFork, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), func(d *trust.VerifierSetDoc) { d.Version, d.PrevHash = 2, c.Hash[0] })
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}, agenttest.EdSigner{Key: c.Keys[0], ID: ""}), trust.VerifierSetRef{Version: 2, Hash: c.Hash[0]}
 		}},
-		"successor of a fork": {refusedSetFork, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"successor of a fork": {trust.ReasonSetFork, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), func(d *trust.VerifierSetDoc) { d.PrevHash = c.Hash[0] })
 			return c.Sign(d), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"withheld": {refusedSetHeld, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"withheld": {"set_withheld", func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			return nil, trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"without the root": {ofSet + trust.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"without the root": {refusal.OfSet + trust.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), nil)
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.Keys[1], ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"without the active key": {ofSet + trust.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"without the active key": {refusal.OfSet + trust.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), nil)
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"by the key before the active one": {ofSet + trust.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"by the key before the active one": {refusal.OfSet + trust.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), nil)
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}, agenttest.EdSigner{Key: c.Keys[0], ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"other environment": {ofSet + trust.ReasonEnvironment, changedSet(func(d *trust.VerifierSetDoc) { d.Env = "prod" })},
-		"no end":            {ofSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} })},
-		"no active key":     {ofSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace })},
-		"a key twice":       {ofSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
-		"a key of no state": {ofSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) {
+		"other environment": {refusal.OfSet + trust.ReasonEnvironment, changedSet(func(d *trust.VerifierSetDoc) { d.Env = "prod" })},
+		"no end":            {refusal.OfSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} })},
+		"no active key":     {refusal.OfSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace })},
+		"a key twice":       {refusal.OfSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
+		"a key of no state": {refusal.OfSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) {
 			d.Keys = append(d.Keys, trust.VerifierKey{KeyID: "x", Public: make([]byte, 32), State: "root"})
 		})},
 	} {
@@ -206,7 +207,7 @@ func TestTornSetPutAside(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(torn), 0o600))
 		again, log := opened(c, dir, c.Bundle(0))
 		require.Zero(t, again.Current().Doc.Version)
-		require.Contains(t, log.String(), "put aside")
+		require.Contains(t, log.String(), "set aside")
 		again.Follow(t.Context(), c.Floor(1), c.Source)
 		require.Equal(t, int64(1), again.Current().Doc.Version)
 	}

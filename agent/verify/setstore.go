@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/refusal"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
@@ -19,15 +20,15 @@ import (
 // setFile is the name of the set in use in the state folder.
 const setFile = "verifier-set.json"
 
-// SetStore holds the verifier set in use, which never goes back, and the server's
-// time. It is safe for concurrent use.
+// SetStore holds the verifier set in use, which is never replaced by an older one, and
+// the server's time. It is safe for concurrent use.
 type SetStore struct {
 	env   string
 	state disk.StateDir
 	log   *slog.Logger
 	Clock *Clock
 
-	walking sync.Mutex // one walk at a time
+	walking sync.Mutex // held during a walk
 	retryAt wait.Timer // after a walk that failed
 	retry   wait.Backoff
 	missed  trust.VerifierSetRef // the newest set that a walk did not reach
@@ -52,7 +53,7 @@ func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock,
 		r.set, err = f.held(env)
 	}
 	if err != nil {
-		log.Error("stored verifier set put aside, the bundle's keys are used", "err", err.Error())
+		log.Error("stored verifier set set aside, the keys of the bundle are used", "err", err.Error())
 		if err := s.Rename(s.File(setFile), s.File(setFile+".bad")); err != nil {
 			return nil, err
 		}
@@ -180,7 +181,7 @@ func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
 			cur := r.Current()
 			n, err := cur.Next(r.env, r.rootKeys(), document)
 			err = refuseSet(err)
-			if err != nil && schema.AsError(err).Reason == refusedSetOld {
+			if err != nil && schema.AsError(err).Reason == trust.ReasonSetOld {
 				continue
 			}
 			if err == nil && (n.Hash != cur.Hash || cur.Document == nil) {
@@ -200,11 +201,11 @@ func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
 func (r *SetStore) reached(named trust.VerifierSetRef) error {
 	switch cur := r.Current(); {
 	case cur.Doc.Version == named.Version && cur.Hash != named.Hash:
-		return refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is named", cur.Doc.Version, cur.Hash, named.Hash)
+		return refusal.New(trust.ReasonSetFork, "there are two verifier sets %d: %s is held, %s is named", cur.Doc.Version, cur.Hash, named.Hash)
 	case cur.Doc.Version > named.Version:
-		return refuse(refusedSetOld, "the server names verifier set %d, and %d is held", named.Version, cur.Doc.Version)
+		return refusal.New(trust.ReasonSetOld, "the server names verifier set %d, and %d is held", named.Version, cur.Doc.Version)
 	case cur.Doc.Version < named.Version:
-		return refuse(refusedSetHeld, "the server names verifier set %d and does not return it", named.Version)
+		return refusal.New(refusal.SetWithheld, "the server names verifier set %d and does not return it", named.Version)
 	}
 	return nil
 }

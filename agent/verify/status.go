@@ -15,7 +15,7 @@ type Status struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
 }
 
-// ReadStatus returns nil where no set is stored, or none that can be parsed.
+// ReadStatus returns nil if no set is stored or the stored one cannot be parsed.
 func ReadStatus(env string, state disk.StateDir) *Status {
 	var f storedSet
 	if ok, err := state.ReadJSON(state.File(setFile), &f); err != nil || !ok {

@@ -3,26 +3,12 @@ package verify
 import (
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/internal/refusal"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
-)
-
-// Reasons of KindTaskRefused, beside those of trust.OpenEnvelope, of the
-// grant (grant.go) and of verifier sets (set.go).
-const (
-	refusedNode        = "other_node"
-	refusedIncarn      = "other_incarnation"
-	refusedEarly       = "not_yet_valid"
-	refusedExpired     = "expired"
-	refusedTask        = "unknown_type"
-	refusedTypeVersion = "unknown_type_version"
-	refusedEffect      = "wrong_effect"
-	refusedID          = "task_id_mismatch"
-	refusedParamsSum   = "params_digest"
-	refusedExpectation = "state_expectation"
 )
 
 // Limits of acceptance.
@@ -40,13 +26,9 @@ type Verifier struct {
 	Set   Set
 	Nonce string // of the poll
 	Clock *Clock
-	// Known reports whether the journal holds this very task. Its time is then not
+	// Known reports whether the journal holds the same task. Its time is then not
 	// checked, because nothing new begins. Nil means that it holds none.
 	Known func(taskID, digest string) bool
-}
-
-func refuse(reason, format string, args ...any) error {
-	return schema.NewError(schema.KindTaskRefused, format, args...).WithReason(reason)
 }
 
 // Verify accepts an offer or returns the reason why not: its grant is fresh and for
@@ -63,7 +45,7 @@ func (v Verifier) Verify(o wire.TaskOffer) (task.Verified, error) {
 		return task.Verified{}, err
 	}
 	if t.Payload.TaskID != o.TaskID {
-		return task.Verified{}, refuse(refusedID, "the offer names task %q, the signed body %q", text.Truncate(o.TaskID), t.Payload.TaskID)
+		return task.Verified{}, refusal.New(refusal.TaskID, "the offer names task %q, the signed body %q", text.Truncate(o.TaskID), t.Payload.TaskID)
 	}
 	return t, covers(g, t, o.Lease)
 }
@@ -91,25 +73,25 @@ func (v Verifier) admit(p task.Payload) error {
 	row, known := p.Type.Info()
 	switch {
 	case p.V != payloadVersion:
-		return refuse(trust.ReasonVersion, "version %d of the task format is unsupported", p.V)
+		return refusal.New(trust.ReasonVersion, "version %d of the task format is unsupported", p.V)
 	case p.Env != v.ID.Env:
-		return refuse(trust.ReasonEnvironment, "the task is for another environment")
+		return refusal.New(trust.ReasonEnvironment, "the task is for another environment")
 	case p.NodeID != v.ID.NodeID:
-		return refuse(refusedNode, "the task is for another node")
+		return refusal.New(refusal.OtherNode, "the task is for another node")
 	case p.Incarnation != v.ID.Incarnation:
-		return refuse(refusedIncarn, "the task is for incarnation %d, this is %d", p.Incarnation, v.ID.Incarnation)
+		return refusal.New(refusal.OtherIncarnation, "the task is for incarnation %d, this is %d", p.Incarnation, v.ID.Incarnation)
 	case !schema.IsID(p.TaskID):
-		return refuse(refusedID, "the task's id is malformed")
+		return refusal.New(refusal.TaskID, "the task's id is malformed")
 	case !known:
-		return refuse(refusedTask, "the task type is unsupported")
+		return refusal.New(refusal.UnknownType, "the task type is unsupported")
 	case p.TypeVersion != typeVersion:
-		return refuse(refusedTypeVersion, "version %d of %s is unsupported", p.TypeVersion, p.Type)
+		return refusal.New(refusal.UnknownTypeVersion, "version %d of %s is unsupported", p.TypeVersion, p.Type)
 	case p.Effect != row.Effect:
-		return refuse(refusedEffect, "the effect of %s is %s, not %q", p.Type, row.Effect, text.Truncate(string(p.Effect)))
+		return refusal.New(refusal.WrongEffect, "the effect of %s is %s, not %q", p.Type, row.Effect, text.Truncate(string(p.Effect)))
 	case p.ParamsSHA256 != schema.SHA256Hex(p.Params):
-		return refuse(refusedParamsSum, "the params are not those of the digest")
+		return refusal.New(refusal.ParamsDigest, "the params are not those of the digest")
 	case p.MinSetVersion > v.Set.Doc.Version:
-		return refuse(refusedSetBehind, "the task requires verifier set %d, this node has %d", p.MinSetVersion, v.Set.Doc.Version)
+		return refusal.New(refusal.SetTooOld, "the task requires verifier set %d, this node has %d", p.MinSetVersion, v.Set.Doc.Version)
 	}
 	return nil
 }
@@ -118,11 +100,11 @@ func (v Verifier) admit(p task.Payload) error {
 func (v Verifier) inTime(p task.Payload, now time.Time) error {
 	switch {
 	case now.Add(notBeforeSkew).Before(p.NotBefore):
-		return refuse(refusedEarly, "the task is valid from %s, the current time is %s", text.FormatTime(p.NotBefore), text.FormatTime(now))
+		return refusal.New(refusal.NotYetValid, "the task is valid from %s, the current time is %s", text.FormatTime(p.NotBefore), text.FormatTime(now))
 	case now.After(p.ExpiresAt):
-		return refuse(refusedExpired, "the task expired at %s, the current time is %s", text.FormatTime(p.ExpiresAt), text.FormatTime(now))
+		return refusal.New(refusal.Expired, "the task expired at %s, the current time is %s", text.FormatTime(p.ExpiresAt), text.FormatTime(now))
 	case p.Effect == task.EffectDestructive && v.Set.Expired(now):
-		return refuse(refusedSetExpired, "verifier set %d expired at %s: destructive tasks are refused", v.Set.Doc.Version, text.FormatTime(v.Set.Doc.ExpiresAt))
+		return refusal.New(refusal.SetExpired, "verifier set %d expired at %s: destructive tasks are refused", v.Set.Doc.Version, text.FormatTime(v.Set.Doc.ExpiresAt))
 	}
 	return nil
 }

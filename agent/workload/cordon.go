@@ -10,11 +10,13 @@ import (
 // Cordon runs workload.cordon and workload.uncordon.
 type Cordon struct {
 	Flag      *CordonFlag
-	Workloads Driver
+	Workloads *Monitor
+	Kind      string // of the workloads
 }
 
 // Set returns the executor for one of the two. It is idempotent: a second run
-// changes nothing, and its Was is the state the first one left.
+// changes nothing, and its Was is the state the first one left. The workloads are only
+// reported: a driver that fails does not make the cordon fail.
 func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) {
 	return func(ctx context.Context, t execution.Task) (any, error) {
 		was, err := c.before(t)
@@ -24,16 +26,16 @@ func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) 
 		if err := c.Flag.Set(on); err != nil {
 			return nil, err
 		}
-		list, err := c.Workloads.List(ctx)
-		if err != nil {
-			return nil, err
+		list := c.Workloads.Known(ctx, c.Kind)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
-		return task.CordonResult{Cordoned: on, Was: was, Workloads: list}, nil
+		return task.CordonResult{Cordoned: on, Was: was, Workloads: Reportable(list)}, nil
 	}
 }
 
-// before is the state when the task first ran: a run after a crash must report
-// the state before its own first effect.
+// before returns the cordon as it was when the task first ran: a run after a crash must
+// report the state before the task's own first effect.
 func (c Cordon) before(t execution.Task) (was bool, err error) {
 	known, err := t.Recall(&was)
 	if err != nil || known {

@@ -129,8 +129,8 @@ func (d *dockerDriver) find(ctx context.Context, name string) (c container, ok b
 	return container{}, false, err
 }
 
-// intend records that a container is about to be asked, and reports whether it
-// never was before.
+// intend records that a container is about to be asked to stop, and reports whether this
+// is the first time.
 func (d *dockerDriver) intend(id string) (first bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,20 +17,21 @@ import (
 
 // Timings of a drain.
 const (
-	// drainGrace is what a drain may take after its deadline: to kill by force
-	// and to see that it worked.
+	// drainGrace is how long a drain may take after its deadline to kill workloads and
+	// to confirm that they ended.
 	drainGrace   = 30 * time.Second
 	killWait     = 10 * time.Second
 	drainPollMin = 50 * time.Millisecond
 	drainPollMax = 2 * time.Second
 )
 
-// Drain runs workload.drain: it asks every workload to end, waits until the
-// deadline, and reports or kills what is left.
+// Drain runs workload.drain: it asks every workload to stop, waits until the deadline,
+// and reports or kills the remaining workloads.
 //
-// It is resumable: which workloads it is ending is durable before the first one
-// is stopped, and the driver's own durable record prevents a second stop of the same
-// workload. While it is paused it stops and kills nothing; its deadline stays.
+// It is resumable: the list of workloads to stop is durable before the first one is
+// stopped, and the driver's own durable record prevents a second stop of the same
+// workload. While it is paused, it stops and kills nothing. A pause does not extend the
+// deadline.
 type Drain struct {
 	Workloads Driver
 	Now       func() time.Time
@@ -82,9 +83,9 @@ func (d Drain) Run(ctx context.Context, t execution.Task) (any, error) {
 	return r.result(left, params), nil
 }
 
-// until calls look, less and less often, until nothing runs or the deadline
-// has passed, and returns what runs then. A failed look is repeated; at
-// the deadline its error counts.
+// until calls look, with backoff, until nothing runs or the deadline has passed, and
+// returns what runs then. It retries a failed call; after the deadline it returns the
+// error.
 func (d Drain) until(ctx context.Context, deadline time.Time,
 	look func(context.Context) ([]task.Workload, error),
 ) ([]task.Workload, error) {
@@ -105,11 +106,11 @@ func (d Drain) until(ctx context.Context, deadline time.Time,
 type draining struct {
 	Drain
 	task    execution.Task
-	targets []string          // every workload this drain met, durable
-	faults  map[string]string // why a workload could not be asked, by name
+	targets []string          // every workload that this drain found; durable
+	faults  map[string]string // why a workload could not be stopped, by name
 }
 
-// ask stops what runs and is not stopping yet, and returns what still runs.
+// ask stops the running workloads that are not stopping yet, and returns all that run.
 func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 	running, err := r.Workloads.List(ctx)
 	if err != nil {
@@ -135,6 +136,12 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 		if w.Stopping {
 			continue
 		}
+		if err := r.task.Confirm(ctx, task.LeaseDuration); err != nil {
+			return nil, err
+		}
+		if r.task.Paused() {
+			break
+		}
 		delete(r.faults, w.Name)
 		if err := r.Workloads.Stop(ctx, w.Name); err != nil {
 			r.faults[w.Name] = text.Truncate(err.Error())
@@ -144,10 +151,17 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 	return running, nil
 }
 
-// kill kills the workloads that did not stop.
+// kill kills the workloads that did not stop. The server confirms each kill, because the
+// operation may have been canceled while the agent was suspended.
 func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workload, error) {
 	r.task.Note(fmt.Sprintf("killing %d workloads by force", len(left)))
 	for _, w := range left {
+		if err := r.task.Confirm(ctx, 0); err != nil {
+			return nil, err
+		}
+		if r.task.Paused() {
+			break
+		}
 		if err := r.Workloads.Kill(ctx, w.Name); err != nil {
 			r.faults[w.Name] = text.Truncate(err.Error())
 		}

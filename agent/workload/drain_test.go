@@ -2,10 +2,12 @@ package workload
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,6 +24,7 @@ func drainTask(memo *bytes.Buffer, p task.DrainParams) execution.Task {
 		Remember: func(v any) error { memo.Reset(); return json.NewEncoder(memo).Encode(v) },
 		Recall:   func(any) (bool, error) { return false, nil },
 		Paused:   func() bool { return false },
+		Confirm:  func(context.Context, time.Duration) error { return nil },
 	}
 }
 
@@ -66,6 +69,61 @@ func TestDrainRecordsTargetsBeforeStop(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.Greater(t, tries, 1)
 	require.Empty(t, w.Asked)
+}
+
+// TestDrainConfirmsEffects: the drain changes no workload unless the server confirms that:
+// each kill, and a stop if the last confirmed lease may have ended. The agent may have been
+// suspended since the last look at the operation.
+func TestDrainConfirmsEffects(t *testing.T) {
+	t.Parallel()
+	canceled := errors.New("canceled")
+	for name, c := range map[string]struct {
+		refused time.Duration // the confirmation that fails
+		after   int           // as many of them succeed first
+		pauses  bool          // instead of failing
+		stopped []string
+		killed  []string
+	}{
+		"canceled before the stop":       {task.LeaseDuration, 0, false, nil, nil},
+		"canceled before the next stop":  {task.LeaseDuration, 1, false, []string{"a"}, nil},
+		"paused before the next stop":    {task.LeaseDuration, 1, true, []string{"a"}, nil},
+		"canceled between stop and kill": {0, 0, false, []string{"a", "b"}, nil},
+		"canceled between the kills":     {0, 1, false, []string{"a", "b"}, []string{"a"}},
+		"paused between stop and kill":   {0, 0, true, []string{"a", "b"}, nil},
+		"not canceled":                   {0, 2, false, []string{"a", "b"}, []string{"a", "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := &agenttest.FakeWorkloads{
+					Running: []task.Workload{{Name: "a"}, {Name: "b"}}, OnStop: func(string) error { return nil },
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				paused, asked := false, 0
+				x := drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(time.Minute), Force: true})
+				x.Paused = func() bool { return paused }
+				x.Confirm = func(_ context.Context, recent time.Duration) error {
+					if recent != c.refused {
+						return nil
+					}
+					if asked++; asked <= c.after {
+						return nil
+					}
+					if c.pauses {
+						paused = true
+						return nil
+					}
+					cancel()
+					return canceled
+				}
+				_, err := Drain{w, time.Now}.Run(ctx, x)
+				require.Equal(t, ctx.Err() == nil, err == nil)
+				require.Equal(t, c.stopped, w.Asked)
+				require.Equal(t, c.killed, w.Killed)
+			})
+		})
+	}
 }
 
 func TestDrainLimit(t *testing.T) {

@@ -36,7 +36,7 @@ type Driver interface {
 	// Stop asks a workload to end and returns without waiting. The request
 	// is durable before the workload receives it, and a workload receives it once,
 	// even when Stop is called again or the agent crashes in between. Stopping a
-	// workload that does not run is no error.
+	// workload that does not run is not an error.
 	Stop(ctx context.Context, name string) error
 	// Kill ends a workload by force. It may be called again.
 	Kill(ctx context.Context, name string) error
@@ -50,13 +50,13 @@ type Config struct {
 	Slice string
 	// Label marks the docker driver's containers.
 	Label string
-	// State is where a driver stores what it must not forget.
+	// State is where a driver stores its durable records.
 	State disk.StateDir
 	// Cordoned reports whether new workloads must not start.
 	Cordoned func() bool
 	// Changed must be called when the list changed.
 	Changed func()
-	// ReadOnly asks for a driver that only lists and writes nothing.
+	// ReadOnly requests a driver that only lists workloads and writes nothing.
 	ReadOnly bool
 	Log      *slog.Logger
 }
@@ -86,9 +86,9 @@ type program struct {
 func (p program) run(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	out, complaint, err := command.Runner{}.Run(ctx, commandBytes, p.path, args...)
+	out, stderr, err := command.Runner{}.Run(ctx, commandBytes, p.path, args...)
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", p.path, args[0], err, text.Sanitize(text.Truncate(strings.TrimSpace(complaint))))
+		return "", fmt.Errorf("%s %s: %w: %s", p.path, args[0], err, text.Sanitize(text.Truncate(strings.TrimSpace(stderr))))
 	}
 	return out, nil
 }
@@ -118,7 +118,7 @@ func sortWorkloads(list []task.Workload) {
 	slices.SortFunc(list, func(a, b task.Workload) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Unmanaged is the driver of a node whose work the agent does not manage.
+// Unmanaged is the driver of a node whose workloads the agent does not manage.
 type Unmanaged struct{}
 
 // List implements Driver.

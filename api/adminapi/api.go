@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -28,9 +30,12 @@ type Config struct {
 	// node API's public URL.
 	Env     string
 	NodeURL string
+	// Secrets finds secrets in requests. Defaults to a scanner for their forms.
+	Secrets *secrets.Scanner
 	// Auth identifies the subject of a request.
 	Auth             Authenticator
 	Nodes            Nodes
+	SKUs             SKUs
 	EnrollmentTokens EnrollmentTokens
 	Operations       Operations
 	Tasks            Tasks
@@ -41,7 +46,7 @@ type Config struct {
 	// Package describes the agent package of a new bundle, with a fresh pull
 	// credential where it needs one. Nil if no package is configured.
 	Package func() (*trust.AgentPackage, error)
-	// Ready answers the readiness check.
+	// Ready returns nil if the process can serve requests.
 	Ready func() error
 	// WebURL returns the page of a run in Temporal's Web UI.
 	WebURL func(workflowID, runID string) string
@@ -61,6 +66,7 @@ type API struct {
 
 // New returns the admin API with the configuration.
 func New(cfg Config) *API {
+	cfg.Secrets = cmp.Or(cfg.Secrets, secrets.New())
 	b := base{&cfg}
 	return &API{base: b, bundles: bundles{b}, events: &events{base: b, streams: map[*stream]bool{}}}
 }
@@ -76,7 +82,7 @@ func (a *API) Fetch(ctx context.Context, reference string, by audit.Subject) (tr
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
-	return edge.New(edge.Config{Listener: "admin", Log: a.base.Log, Observe: a.base.Observe, Routes: a.Routes()})
+	return edge.New(edge.Config{Listener: "admin", Log: a.base.Log, Secrets: a.base.Secrets, Observe: a.base.Observe, Routes: a.Routes()})
 }
 
 // submitTime bounds a request that waits for a workflow's early response.
@@ -96,7 +102,7 @@ type Endpoint struct {
 
 // Routes returns the listener's endpoints, each with its authentication.
 func (a *API) Routes() []edge.Route {
-	routes := []edge.Route{edge.HealthRoute(edge.HealthPath, a.base.Ready)}
+	routes := []edge.Route{edge.HealthRoute(a.base.Ready)}
 	for _, e := range a.Endpoints() {
 		routes = append(routes, e.Route)
 	}
@@ -107,16 +113,20 @@ func (a *API) Routes() []edge.Route {
 // those of the lifecycle package.
 func (a *API) Endpoints() []Endpoint {
 	const get, post, patch = http.MethodGet, http.MethodPost, http.MethodPatch
-	const ok, viewer, operator = http.StatusOK, trust.RoleViewer, trust.RoleOperator
-	notFound, taken := schema.KindNotFound, schema.KindOperationInProgress
-	n, o, t, trail := nodes{a.base}, operations{a.base, a.bundles}, tasks{a.base}, trail{a.base}
+	const ok, viewer, operator, admin = http.StatusOK, trust.RoleViewer, trust.RoleOperator, trust.RoleAdmin
+	notFound, taken, keyInUse := schema.KindNotFound, schema.KindOperationInProgress, schema.KindKeyInUse
+	n, s, o, t, trail := nodes{a.base}, skus{a.base}, operations{a.base, a.bundles}, tasks{a.base}, trail{a.base}
 	all := []Endpoint{
-		a.on(post, "/nodes", http.StatusCreated, operator, n.register),
+		a.on(post, "/nodes", http.StatusCreated, operator, n.register, keyInUse),
 		a.on(get, "/nodes", ok, viewer, n.list),
 		a.on(get, "/nodes/{node}", ok, viewer, n.show, notFound),
 		a.on(patch, "/nodes/{node}", ok, operator, n.set, notFound),
 		a.on(post, "/nodes/{node}/bootstrap-script", ok, trust.RoleBootstrapper, a.bundles.script,
 			schema.KindInvalidNodeIdentity, notFound, taken),
+		a.on(get, "/skus", ok, viewer, s.list),
+		a.on(post, "/skus", http.StatusCreated, admin, s.add, schema.KindAlreadyExists),
+		a.on(get, "/skus/{sku}", ok, viewer, s.show, notFound),
+		a.on(post, "/skus/{sku}/deactivate", ok, admin, s.deactivate, notFound),
 		a.on(get, "/operations", ok, viewer, o.list, notFound),
 		a.on(get, "/operations/{operation_id}", ok, viewer, o.show, notFound),
 		a.on(get, "/stuck", ok, viewer, o.stuck, notFound),
@@ -132,14 +142,14 @@ func (a *API) Endpoints() []Endpoint {
 	all[len(all)-1].Timeout = eventsTime
 	for _, plan := range lifecycle.Operations() {
 		all = append(all, a.on(post, "/nodes/{node}/"+string(plan.Action), http.StatusAccepted, roleOf(plan), o.start(plan.Action),
-			notFound, schema.KindNodeInUse, taken, schema.KindClaimExpired, schema.KindInvalidNodeIdentity))
+			notFound, schema.KindNodeInUse, taken, keyInUse, schema.KindClaimExpired, schema.KindInvalidNodeIdentity))
 	}
 	for _, d := range lifecycle.Decisions() {
 		role := operator
 		if d == lifecycle.DecisionForce {
-			role = trust.RoleAdmin
+			role = admin
 		}
-		all = append(all, a.on(post, "/operations/{operation_id}/"+string(d), ok, role, o.resolve(d), notFound, schema.KindDecisionOutdated))
+		all = append(all, a.on(post, "/operations/{operation_id}/"+string(d), ok, role, o.resolve(d), notFound, schema.KindDecisionOutdated, keyInUse))
 	}
 	return all
 }
@@ -156,25 +166,31 @@ func roleOf(p lifecycle.Plan) Role {
 // call is a request of an authenticated subject.
 type call struct {
 	*http.Request
-	w  http.ResponseWriter
-	by audit.Subject
+	w       http.ResponseWriter
+	by      audit.Subject
+	key     string // its idempotency key; empty without one
+	secrets *secrets.Scanner
+	// authorize checks the subject and its role again.
+	authorize func() error
 }
 
 // handler serves an endpoint and returns the body of the response. A handler that
 // has responded returns nil.
 type handler func(c *call) (body any, err error)
 
-// body reads the body of a request with edge.Decode or edge.DecodeOptional and
-// checks it. check may set defaults.
+// body reads the body of a request with edge.Decode or edge.DecodeOptional, checks it
+// and rejects it if it contains a secret. check may set defaults.
 func body[T any](c *call, decode func(http.ResponseWriter, *http.Request, any) error, check func(*T) error) (req T, err error) {
 	if err = decode(c.w, c.Request, &req); err == nil {
 		err = check(&req)
 	}
+	if err == nil {
+		err = c.secrets.Check(req)
+	}
 	return req, err
 }
 
-// on returns an endpoint that authenticates the subject and checks its role
-// before it calls h.
+// on returns an endpoint that calls h for subjects with the role.
 func (a *API) on(method, path string, status int, role Role, h handler, kinds ...schema.Kind) Endpoint {
 	route := edge.Route{Method: method, Path: adminPath + path, Success: []int{status},
 		Kinds: append(kinds, schema.KindUnauthenticated, schema.KindForbidden)}
@@ -182,16 +198,16 @@ func (a *API) on(method, path string, status int, role Role, h handler, kinds ..
 		route.MaxBody, route.Timeout = wire.MaxBodyBytes, submitTime
 	}
 	route.Handle = func(w http.ResponseWriter, r *http.Request) error {
-		subject, err := a.base.Auth.Authenticate(r)
+		subject, err := a.base.authorize(r, role)
 		if err != nil {
 			return err
 		}
-		edge.Annotate(r.Context(), slog.String("actor", subject.Name))
-		if !subject.Role.Allows(role) {
-			return schema.NewError(schema.KindForbidden, "%s has the role %s; this needs %s", subject.Name, subject.Role, role).
-				WithReason("role")
+		c := &call{Request: r, w: w, secrets: a.base.Secrets, by: audit.Subject{Actor: subject.Name, Via: viaAPI, CorrelationID: edge.CorrelationID(r.Context())}}
+		c.authorize = func() error { _, err := a.base.authorize(r, role); return err }
+		if c.key, err = idempotencyKey(r.Header); err != nil {
+			return err
 		}
-		body, err := h(&call{r, w, audit.Subject{Actor: subject.Name, Via: viaAPI, CorrelationID: edge.CorrelationID(r.Context())}})
+		body, err := h(c)
 		if body == nil || err != nil {
 			return err
 		}

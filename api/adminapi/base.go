@@ -1,19 +1,40 @@
 package adminapi
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/text"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // base is the part that the handlers of all resources share.
 type base struct{ *Config }
 
-// find reads the node that the path names by id or host name.
+// authorize identifies the subject of a request and checks that it has the role.
+func (b base) authorize(r *http.Request, role Role) (Subject, error) {
+	subject, err := b.Auth.Authenticate(r)
+	if err != nil {
+		return subject, err
+	}
+	edge.Annotate(r.Context(), slog.String("actor", subject.Name))
+	if !subject.Role.Allows(role) {
+		need := text.Or(slices.DeleteFunc(trust.Roles(), func(r Role) bool { return !r.Allows(role) }))
+		return subject, schema.NewError(schema.KindForbidden, "%s has the role %s; this needs the role %s", subject.Name, subject.Role, need).
+			WithReason("role").WithNext("use a token of a subject with the role " + need)
+	}
+	return subject, nil
+}
+
+// find reads the node that the path names.
 func (b base) find(c *call) (wire.NodeView, error) {
 	node, err := b.named(c.Context(), c.PathValue("node"))
 	if err == nil {
@@ -25,7 +46,7 @@ func (b base) find(c *call) (wire.NodeView, error) {
 // named reads a node by id or host name.
 func (b base) named(ctx context.Context, name string) (wire.NodeView, error) {
 	if !schema.IsID(name) && !validHost(name) {
-		return wire.NodeView{}, schema.Errorf(schema.KindNotFound, "no such node")
+		return wire.NodeView{}, schema.NewError(schema.KindNotFound, "no such node").WithNext("gpuaas node list")
 	}
 	return b.Nodes.Node(ctx, name)
 }
@@ -39,20 +60,20 @@ func (b base) streamOf(ctx context.Context, name string) (string, error) {
 	return node.ID, err
 }
 
-// id reads an id from the path and adds it to the request's log line. A text that
-// is not an id names nothing.
-func (c *call) id(name string) (string, error) {
+// id reads an id from the path and adds it to the request's log line. A text that is
+// not an id names nothing; list is the command that lists the ids.
+func (c *call) id(name, list string) (string, error) {
 	id := c.PathValue(name)
 	if !schema.IsID(id) {
-		return "", schema.NewError(schema.KindNotFound, "%s: no such id", name)
+		return "", schema.NewError(schema.KindNotFound, "no such %s: an ID is a UUID", strings.TrimSuffix(name, "_id")).WithNext(list)
 	}
 	edge.Annotate(c.Context(), slog.String(name, id))
 	return id, nil
 }
 
-// idempotencyKey reads the Idempotency-Key header; empty for none.
-func (c *call) idempotencyKey() (string, error) {
-	values := c.Header.Values(wire.HeaderIdempotencyKey)
+// idempotencyKey returns the Idempotency-Key of a request; empty without one.
+func idempotencyKey(h http.Header) (string, error) {
+	values := h.Values(wire.HeaderIdempotencyKey)
 	switch {
 	case len(values) == 0:
 		return "", nil
@@ -65,6 +86,34 @@ func (c *call) idempotencyKey() (string, error) {
 
 // keyInUse rejects a request whose idempotency key belongs to another request.
 func keyInUse(of string) error {
-	return schema.NewError(schema.KindInvalidRequest, "the idempotency key belongs to a request with other content: %s", of).
-		WithReason("key_in_use").WithNext("use a new key for a new request")
+	return schema.NewError(schema.KindKeyInUse, "the idempotency key belongs to a request with other content: %s", of).
+		WithReason("key_in_use").WithNext("use a new " + wire.HeaderIdempotencyKey + " for a new request")
+}
+
+// once carries out a request. If the request has an idempotency key, once first calls
+// earlier, which returns the result of an earlier request with the key, or KindNotFound.
+func once[T any](key string, earlier, now func() (T, error)) (T, error) {
+	if key == "" {
+		return now()
+	}
+	first, err := earlier()
+	if schema.KindOf(err) != schema.KindNotFound {
+		return first, err
+	}
+	v, err := now()
+	if err == nil {
+		return v, nil
+	}
+	// A request with the same key may have been carried out in the meantime.
+	if first, lookup := earlier(); lookup == nil || schema.KindOf(lookup) == schema.KindKeyInUse {
+		return first, lookup
+	}
+	return v, err
+}
+
+// withNext returns the error with a next step, if it has none.
+func withNext(err error, next string) error {
+	e := *schema.AsError(err)
+	e.Next = cmp.Or(e.Next, next)
+	return &e
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // bundles issues bootstrap bundles and the scripts that contain them. A token
-// exists only in the call that makes it and in its response.
+// exists only in the call that creates it and in its response.
 type bundles struct{ base }
 
 // purposeOf returns the purpose of the token that an action issues; "" for an
@@ -84,10 +84,14 @@ func (b bundles) mint(ctx context.Context, in lifecycle.OperationInput, by audit
 		return err
 	}
 	if !slices.Contains(open, in.OperationID) {
-		return schema.NewError(schema.KindInvalidRequest, "operation %s has ended: it issues a bundle only while it runs", in.OperationID).
-			WithReason("operation_over").WithNext("gpuaas node " + string(in.Action) + " " + in.Host)
+		return ended(in)
 	}
 	return b.issue(ctx, in.NodeID, purposeOf(in.Action), by, bundle)
+}
+
+func ended(in lifecycle.OperationInput) error {
+	return schema.NewError(schema.KindInvalidRequest, "operation %s has ended: it issues a bundle only while it runs", in.OperationID).
+		WithReason("operation_over").WithNext("gpuaas node " + string(in.Action) + " " + in.Host)
 }
 
 // add issues the bundle of an operation that was started, for a reissue with the
@@ -109,12 +113,8 @@ func (b bundles) add(ctx context.Context, to *wire.LifecycleResponse, in lifecyc
 // bundle it belongs to an operation: the enrollment or reissue that waits for one,
 // or a new one. Its token voids the previous one.
 func (b bundles) script(c *call) (any, error) {
-	ctx, by := c.Context(), c.by
-	var req wire.BootstrapScriptRequest
-	if err := edge.DecodeOptional(c.w, c.Request, &req); err != nil {
-		return nil, err
-	}
-	key, err := c.idempotencyKey()
+	ctx := c.Context()
+	req, err := body(c, edge.DecodeOptional, func(*wire.BootstrapScriptRequest) error { return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (b bundles) script(c *call) (any, error) {
 		return nil, schema.NewError(schema.KindInvalidRequest, "no agent package is configured, so there is nothing to install").
 			WithReason("no_package").WithNext("set GPUAAS_AGENT_OCI_REF or GPUAAS_AGENT_ARCHIVE of gpuaas-api")
 	}
-	in, err := b.operation(ctx, node, key, by)
+	in, err := b.operation(c, node)
 	if err != nil {
 		return nil, err
 	}
@@ -140,9 +140,9 @@ func (b bundles) script(c *call) (any, error) {
 		var m trust.MintedToken
 		reference, m = minted(node.ID, purposeOf(in.Action))
 		bundle.NodeID, bundle.ExpiresAt = node.ID, m.ExpiresAt.Format(time.RFC3339)
-		err = b.EnrollmentTokens.IssueFetch(ctx, m, by)
+		err = b.EnrollmentTokens.IssueFetch(ctx, m, c.by)
 	} else {
-		err = b.mint(ctx, in, by, &bundle)
+		err = b.mint(ctx, in, c.by, &bundle)
 	}
 	if err != nil {
 		return nil, err
@@ -162,13 +162,15 @@ func (b bundles) script(c *call) (any, error) {
 
 // operation returns the operation of the node that waits for a bundle, and starts
 // one if there is none.
-func (b bundles) operation(ctx context.Context, node wire.NodeView, key string, by audit.Subject) (lifecycle.OperationInput, error) {
+func (b bundles) operation(c *call, node wire.NodeView) (lifecycle.OperationInput, error) {
 	action := lifecycle.ActionReissueEnrollment
 	if node.State == lifecycle.NodeRegistered || node.Operation != nil && node.Operation.Action == lifecycle.ActionEnroll {
 		action = lifecycle.ActionEnroll
 	}
-	in := operationInput(action, node, wire.LifecycleRequest{}, key, by)
-	open, err := b.open(ctx, node.ID, action)
+	in := operationInput(action, node, wire.LifecycleRequest{}, c)
+	// The key of a script is not that of an enrollment or a reissue.
+	in.OperationID = lifecycle.OperationID(node.ID, "bootstrap-script", c.by.Actor, c.key)
+	open, err := b.open(c.Context(), node.ID, action)
 	switch {
 	case err != nil:
 		return in, err
@@ -176,7 +178,10 @@ func (b bundles) operation(ctx context.Context, node wire.NodeView, key string, 
 		in.OperationID = open[0]
 		return in, nil
 	}
-	_, err = b.Lifecycle.Submit(ctx, in)
+	op, err := b.submit(c, in, node)
+	if err == nil && op.Status.Ended() {
+		err = ended(in)
+	}
 	return in, err
 }
 

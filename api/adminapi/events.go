@@ -25,11 +25,12 @@ const (
 	// eventsBatch is the number of changes that one call of Trail.Changes returns.
 	eventsBatch = 1000
 	// eventsKeepAlive is the pause between two comments on a stream without events.
+	// It is also the longest time for which a revoked subject keeps its stream.
 	eventsKeepAlive = 15 * time.Second
 	// eventsTime is how long one stream lasts; the client then reconnects with
 	// Last-Event-ID.
 	eventsTime = 15 * time.Minute
-	// eventsReconnect is the pause before a reconnect that the stream asks for.
+	// eventsReconnect is the pause before a reconnect that the stream requests.
 	eventsReconnect = 2 * time.Second
 	// streamBuffer is the number of events that a slow client may be behind before
 	// its stream ends; maxStreams is the limit of streams per subject and replica.
@@ -222,12 +223,15 @@ func (c Change) event() (kind, node string, data any) {
 // client that reconnects names its last real event.
 func (c Change) text() string {
 	kind, _, data := c.event()
-	text, _ := json.Marshal(data) //nolint:errchkjson // always encodes
-	id := ""
-	if !c.At.IsZero() {
-		id = fmt.Sprintf("id: %d\n", c.At.UnixMicro())
+	if c.At.IsZero() {
+		return eventText(kind, data)
 	}
-	return fmt.Sprintf("%sevent: %s\ndata: %s\n\n", id, kind, text)
+	return fmt.Sprintf("id: %d\n", c.At.UnixMicro()) + eventText(kind, data)
+}
+
+func eventText(kind string, data any) string {
+	text, _ := json.Marshal(data) //nolint:errchkjson // always encodes
+	return fmt.Sprintf("event: %s\ndata: %s\n\n", kind, text)
 }
 
 // selects reports whether the client receives a change. Every client receives an
@@ -274,19 +278,34 @@ func (e *events) serve(c *call) (any, error) {
 			connected = false // the client reconnects with the id of the last event
 		}
 	}
-	alive := time.NewTicker(eventsKeepAlive)
-	defer alive.Stop()
-	for connected {
-		select {
-		case <-c.Context().Done():
-			connected = false
-		case <-alive.C:
-			connected = send(": keep-alive\n\n")
-		case change, open := <-s.changes:
-			connected = open && send(change.text())
-		}
+	if connected {
+		e.follow(c, s, send)
 	}
 	return nil, nil //nolint:nilnil // the response was sent
+}
+
+// follow sends the changes of a stream until it ends. It ends the stream of a subject
+// whose token or role was revoked.
+func (e *events) follow(c *call, s *stream, send func(text string) bool) {
+	alive := time.NewTicker(eventsKeepAlive)
+	defer alive.Stop()
+	for connected := true; connected; {
+		text, open := ": keep-alive\n\n", true
+		select {
+		case <-c.Context().Done():
+			return
+		case <-alive.C:
+		case change, more := <-s.changes:
+			if open = more; open {
+				text = change.text()
+			}
+		}
+		if err := c.authorize(); err != nil {
+			send(eventText(wire.EventClosed, schema.AsError(err).Body(c.by.CorrelationID).Error))
+			return
+		}
+		connected = open && send(text)
+	}
 }
 
 // missed returns the first changes since the last event of a client that

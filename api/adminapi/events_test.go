@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // A stop ends the open streams, and no new one is opened.
@@ -33,6 +36,42 @@ func TestEventsEndAtTheStop(t *testing.T) {
 	require.NoError(t, lines.Err(), "the stream ended regularly")
 	require.NoError(t, <-stopped)
 	assert.Equal(t, http.StatusServiceUnavailable, open("").StatusCode) //nolint:bodyclose // the cleanup closes it
+}
+
+// A subject that is revoked keeps no stream.
+func TestEventsEndWithTheToken(t *testing.T) {
+	d := newBackend()
+	auth := &switchable{}
+	auth.accept.Store(true)
+	d.auth = auth
+	open, stop, stopped := d.streams(t)      //nolint:bodyclose // the cleanup closes it
+	lines := bufio.NewScanner(open("").Body) //nolint:bodyclose // the cleanup closes it
+	require.True(t, lines.Scan())
+	auth.accept.Store(false)
+	d.mu.Lock()
+	at := time.Now().UTC()
+	d.changes = append(d.changes, adminapi.Change{Position: adminapi.Position{At: at, Stream: "system", Seq: 1}, Audit: &audit.Event{Stream: "system", Seq: 1, At: at}})
+	d.mu.Unlock()
+	var text []string
+	for lines.Scan() {
+		text = append(text, lines.Text())
+	}
+	require.NoError(t, lines.Err(), "the stream ended regularly")
+	all := strings.Join(text, "\n")
+	assert.Contains(t, all, "event: closed\ndata: {\"code\":\"unauthenticated\"")
+	assert.NotContains(t, all, "event: audit")
+	stop()
+	require.NoError(t, <-stopped)
+}
+
+// switchable accepts every request or none.
+type switchable struct{ accept atomic.Bool }
+
+func (s *switchable) Authenticate(*http.Request) (adminapi.Subject, error) {
+	if s.accept.Load() {
+		return adminapi.Subject{Name: "vic", Role: trust.RoleViewer}, nil
+	}
+	return adminapi.Subject{}, schema.Errorf(schema.KindUnauthenticated, "the bearer token is not accepted")
 }
 
 // streams serves the API, runs its event streams, and returns how to open one after
@@ -57,7 +96,7 @@ func (d *backend) streams(t *testing.T) (open func(lastID string) *http.Response
 	}, stop, stopped
 }
 
-// A stream sends every change once, also if more changes than one read returns are
+// A stream sends every change once, even if more changes than one read returns are
 // within the overlap of two reads.
 func TestEventsOfABusyFleet(t *testing.T) {
 	d := newBackend()

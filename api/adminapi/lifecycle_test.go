@@ -1,7 +1,6 @@
 package adminapi_test
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -41,7 +40,8 @@ type backend struct {
 	resolveErr error
 	change     wire.NodeChange
 	changes    []adminapi.Change
-	tokens     string // the tokens file
+	tokens     string                 // the tokens file
+	auth       adminapi.Authenticator // instead of the tokens, if not nil
 
 	node      wire.NodeView
 	steps     []string // in the order they were made
@@ -54,8 +54,9 @@ type backend struct {
 	open                                    []wire.OperationSummary
 	pack                                    *trust.AgentPackage
 	url, ca                                 string
-	reason                                  string // of the operation that the key started
-	over                                    bool   // the operation ended before its bundle
+	over                                    bool // the operation ended before its bundle
+	started                                 map[string]lifecycle.Operation
+	meantime                                bool // another request starts the operation before Submit
 
 	task     wire.TaskView
 	listed   []any // what TaskList was asked for
@@ -131,6 +132,9 @@ func (d *backend) ListTasks(_ context.Context, q adminapi.TaskQuery) ([]wire.Tas
 }
 
 func (d *backend) Operation(_ context.Context, id string) (lifecycle.OperationStatus, error) {
+	if op, ok := d.started[id]; ok {
+		return lifecycle.OperationStatus{Operation: op}, nil
+	}
 	if id != d.status.Operation.OperationID {
 		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no operation %q", id)
 	}
@@ -138,9 +142,20 @@ func (d *backend) Operation(_ context.Context, id string) (lifecycle.OperationSt
 }
 
 func (d *backend) Resolve(_ context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
-	d.resolved = append(d.resolved, r)
-	d.resolvedOn = workflowID
-	return d.status, d.resolveErr
+	if d.resolveErr != nil {
+		return lifecycle.OperationStatus{}, d.resolveErr
+	}
+	d.resolved, d.resolvedOn = append(d.resolved, r), workflowID
+	return d.status, nil
+}
+
+func (d *backend) Resolved(_ context.Context, _, _ string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+	for _, first := range d.resolved {
+		if first.ID == r.ID {
+			return d.status, nil
+		}
+	}
+	return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "no such decision")
 }
 
 func (d *backend) SetNode(_ context.Context, _ string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error) {
@@ -171,7 +186,15 @@ func (d *backend) Submit(_ context.Context, in lifecycle.OperationInput) (lifecy
 	if !d.over {
 		d.open = append(d.open, wire.OperationSummary{OperationID: in.OperationID, Action: in.Action})
 	}
-	return lifecycle.Operation{OperationID: in.OperationID, Status: lifecycle.OperationAccepted, Reason: cmp.Or(d.reason, in.Reason)}, d.submitErr
+	op := lifecycle.Operation{OperationID: in.OperationID, Action: in.Action, Status: lifecycle.OperationAccepted, Reason: in.Reason, Options: in.Options}
+	if _, again := d.started[in.OperationID]; again || d.meantime {
+		d.started[in.OperationID] = op
+		return lifecycle.Operation{}, schema.NewError(schema.KindInvalidRequest, "in use by another run").WithReason("duplicate_operation")
+	}
+	if d.submitErr == nil {
+		d.started[in.OperationID] = op
+	}
+	return op, d.submitErr
 }
 
 func (d *backend) ServerCA(context.Context) (string, error) {
@@ -190,9 +213,12 @@ func (d *backend) api() *adminapi.API {
 	if err != nil {
 		panic(err)
 	}
-	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: tokens,
+	if d.auth == nil {
+		d.auth = tokens
+	}
+	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: d.auth,
 		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
-		Nodes:   d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
+		Nodes:   d, SKUs: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 }
 
 func (d *backend) post(t *testing.T, verb, body string, headers ...string) *httptest.ResponseRecorder {
@@ -210,7 +236,7 @@ func (d *backend) post(t *testing.T, verb, body string, headers ...string) *http
 }
 
 func newBackend() *backend {
-	return &backend{url: "https://api.internal", ca: "PEM", node: wire.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
+	return &backend{url: "https://api.internal", ca: "PEM", started: map[string]lifecycle.Operation{}, node: wire.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
 }
 
 func TestOperationInput(t *testing.T) {
@@ -218,7 +244,7 @@ func TestOperationInput(t *testing.T) {
 	w := d.post(t, "drain", `{"reason":"RMA-4411","options":{"drain_timeout_seconds":60}}`, wire.HeaderIdempotencyKey, "k")
 	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
 	assert.Equal(t, lifecycle.OperationInput{
-		OperationID: lifecycle.OperationID(d.node.ID, lifecycle.ActionDrain, "k"), NodeID: d.node.ID, Action: lifecycle.ActionDrain,
+		OperationID: lifecycle.OperationID(d.node.ID, lifecycle.ActionDrain, "ops", "k"), NodeID: d.node.ID, Action: lifecycle.ActionDrain,
 		Actor: "ops", Via: "api", Reason: "RMA-4411", CorrelationID: "c-1", Host: "gpu-1", Provider: "manual", Region: "r1",
 		Options: lifecycle.Options{DrainTimeoutSeconds: 60},
 	}, d.submitted)

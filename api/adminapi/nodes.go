@@ -3,7 +3,7 @@ package adminapi
 import (
 	"context"
 	"crypto/x509"
-	"encoding/pem"
+	"errors"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -72,25 +72,18 @@ func (n nodes) show(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if text, err := n.Trust.NodeCA(c.Context()); err != nil {
+	var cas []*x509.Certificate
+	text, err := n.Trust.NodeCA(c.Context())
+	if err == nil {
+		cas, err = trust.ParseCertificates(text)
+	}
+	if err != nil {
 		n.Log.Warn("showing a node without the node CAs", slog.Any("err", err))
-	} else {
-		node.TrustedCAs = caFacts(text)
+	}
+	for _, ca := range cas {
+		node.TrustedCAs = append(node.TrustedCAs, trust.CertFactsOf(ca))
 	}
 	return node, nil
-}
-
-// caFacts describes the certificates of a PEM bundle.
-func caFacts(bundle string) []trust.CAFacts {
-	var out []trust.CAFacts
-	for block, rest := pem.Decode([]byte(bundle)); block != nil; block, rest = pem.Decode(rest) {
-		if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
-			f := trust.CertFactsOf(cert)
-			out = append(out, trust.CAFacts{Subject: f.Subject, Issuer: f.Issuer, Fingerprint: f.Fingerprint,
-				NotBefore: f.NotBefore, NotAfter: f.NotAfter})
-		}
-	}
-	return out
 }
 
 // register adds a node to the inventory.
@@ -99,19 +92,11 @@ func (n nodes) register(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := c.idempotencyKey()
-	if err != nil {
-		return nil, err
-	}
-	ctx, id := c.Context(), lifecycle.NodeID(c.by.Actor, key)
-	node, err := n.registered(ctx, id, key, req)
-	if schema.KindOf(err) == schema.KindNotFound {
-		if node, err = n.Nodes.Register(ctx, id, req, c.by); err != nil {
-			// A request with the same key may have registered it in the meantime.
-			if first, lookup := n.registered(ctx, id, key, req); schema.KindOf(lookup) != schema.KindNotFound {
-				node, err = first, lookup
-			}
-		}
+	ctx, id := c.Context(), lifecycle.NodeID(c.by.Actor, c.key)
+	node, err := once(c.key, func() (wire.NodeView, error) { return n.registered(ctx, id, req) },
+		func() (wire.NodeView, error) { return n.Nodes.Register(ctx, id, req, c.by) })
+	if errors.Is(err, &schema.Error{Kind: schema.KindInvalidRequest, Reason: "host_taken"}) {
+		err = withNext(err, "gpuaas node show "+req.Host)
 	}
 	if err != nil {
 		return nil, err
@@ -122,11 +107,8 @@ func (n nodes) register(c *call) (any, error) {
 }
 
 // registered returns the node that an earlier request with the key registered.
-// KindNotFound if there is none, KindInvalidRequest if that request differs.
-func (n nodes) registered(ctx context.Context, id, key string, r wire.RegisterNodeRequest) (wire.NodeView, error) {
-	if key == "" {
-		return wire.NodeView{}, schema.Errorf(schema.KindNotFound, "no such node")
-	}
+// KindNotFound if there is none, KindKeyInUse if that request differs.
+func (n nodes) registered(ctx context.Context, id string, r wire.RegisterNodeRequest) (wire.NodeView, error) {
 	v, err := n.Nodes.Node(ctx, id)
 	if err != nil {
 		return wire.NodeView{}, err
@@ -181,8 +163,8 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 	case !validName(r.OnboardingMode, 32):
 		return badField("onboarding_mode", "must be the name of a provider")
 	case r.OnboardingMode != modeManual:
-		return schema.NewError(schema.KindServiceUnavailable, "no adapter for onboarding mode %q is configured", r.OnboardingMode).
-			WithReason("no_adapter").WithNext("register the node with onboarding_mode manual")
+		return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: no adapter for %q is configured", modeManual, r.OnboardingMode).
+			WithReason("no_adapter").WithNext("register the node with onboarding_mode " + modeManual)
 	}
 	return checkLabels(r.Labels)
 }

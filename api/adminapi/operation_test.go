@@ -18,7 +18,6 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -81,12 +80,37 @@ func TestResolveOnce(t *testing.T) {
 	}
 	require.Len(t, d.resolved, 2)
 	assert.Equal(t, d.resolved[0].ID, d.resolved[1].ID)
-	assert.Equal(t, lifecycle.DecisionID(id, lifecycle.DecisionRetry, "ops", "k"), d.resolved[0].ID)
-	assert.NotEqual(t, lifecycle.DecisionID(id, lifecycle.DecisionRetry, "alice", "k"), d.resolved[0].ID)
+	assert.Equal(t, lifecycle.DecisionID(id, "ops", "k"), d.resolved[0].ID)
+	assert.NotEqual(t, lifecycle.DecisionID(id, "alice", "k"), d.resolved[0].ID)
+	d.status.Operation.Status = lifecycle.OperationCompleted
+	assert.Equal(t, http.StatusOK, d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, "k").Code, "after the end")
+	assert.Equal(t, schema.KindDecisionOutdated, refusal(t, d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, "k2")).Code)
+	assert.Len(t, d.resolved, 2)
 	assert.Equal(t, "bad_idempotency_key", refusal(t, d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, strings.Repeat("k", 129))).Reason)
 }
 
-// A key registers one node: a repeat returns it, also after a crash before the
+// An operation may end after it was read: a repeated decision then returns the first
+// response, and a new one is outdated.
+func TestResolveWhileTheOperationEnds(t *testing.T) {
+	d := parked()
+	path := "/operations/" + d.status.Operation.OperationID + "/retry"
+	decide := func(headers ...string) *httptest.ResponseRecorder {
+		return d.request(t, http.MethodPost, path, `{"reason":"x"}`, headers...)
+	}
+	first := decide(wire.HeaderIdempotencyKey, "k")
+	require.Equal(t, http.StatusOK, first.Code, first.Body.String())
+	d.resolveErr = schema.NewError(schema.KindNotFound, "no run")
+	again := decide(wire.HeaderIdempotencyKey, "k")
+	assert.Equal(t, http.StatusOK, again.Code, again.Body.String())
+	assert.Equal(t, first.Body.String(), again.Body.String())
+	for _, headers := range [][]string{nil, {wire.HeaderIdempotencyKey, "k2"}} {
+		e := refusal(t, decide(headers...))
+		assert.Equal(t, schema.KindDecisionOutdated, e.Code, headers)
+		assert.Equal(t, "operation_over", e.Reason)
+	}
+}
+
+// A key registers one node: a repeat returns it, even after a crash before the
 // response, and a request with other content is rejected.
 func TestRegisterOnce(t *testing.T) {
 	const body = `{"host":"gpu-1","sku":"h100","region_code":"r1","labels":{"rack":"r7"}}`
@@ -111,15 +135,6 @@ func TestRegisterOnce(t *testing.T) {
 	for _, headers := range [][]string{nil, {wire.HeaderIdempotencyKey, "new"}} {
 		assert.Equal(t, "host_taken", refusal(t, post(body, headers...)).Reason)
 	}
-}
-
-// A key that started an operation for one reason starts none for another.
-func TestStartOnce(t *testing.T) {
-	d := newBackend()
-	d.reason = "RMA-1"
-	w := d.post(t, "drain", `{"reason":"RMA-2"}`, wire.HeaderIdempotencyKey, "k")
-	assert.Equal(t, "key_in_use", refusal(t, w).Reason)
-	assert.Contains(t, w.Body.String(), lifecycle.OperationID(d.node.ID, lifecycle.ActionDrain, "k"))
 }
 
 func TestListNodes(t *testing.T) {
@@ -170,16 +185,23 @@ func TestSetNode(t *testing.T) {
 	}
 }
 
-// Each subject may do what its role allows and nothing else, and a change of the
-// file takes effect without a restart.
+// tokenLine is the line of the tokens file for the token token-of-NAME.
+func tokenLine(name, role string) string {
+	sum := sha256.Sum256([]byte("token-of-" + name))
+	return name + " " + role + " " + hex.EncodeToString(sum[:]) + "\n"
+}
+
+func tokensFile(t *testing.T, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tokens")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600))
+	return path
+}
+
+// Each subject may do what its role allows and nothing else.
 func TestRoles(t *testing.T) {
 	d := parked()
-	d.tokens = filepath.Join(t.TempDir(), "tokens")
-	line := func(name, role string) string {
-		sum := sha256.Sum256([]byte("token-of-" + name))
-		return name + " " + role + " " + hex.EncodeToString(sum[:]) + "\n"
-	}
-	require.NoError(t, os.WriteFile(d.tokens, []byte("# subjects\n\n"+line("vic", "viewer")+line("olga", "operator")+line("ada", "admin")+line("boot", "bootstrapper")), 0o600))
+	d.tokens = tokensFile(t, "# subjects\n\n", tokenLine("vic", "viewer"), tokenLine("olga", "operator"), tokenLine("ada", "admin"), tokenLine("boot", "bootstrapper"))
 	handler := d.api().Handler()
 	try := func(name, method, path string) schema.Kind {
 		r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1/admin"+path, strings.NewReader(map[string]string{http.MethodPost: `{"reason":"x"}`}[method]))
@@ -205,19 +227,5 @@ func TestRoles(t *testing.T) {
 		{"boot", http.MethodPost, "/nodes/gpu-1/enroll", forbidden}, {"mallory", http.MethodGet, "/nodes", schema.KindUnauthenticated},
 	} {
 		assert.Equal(t, c.want, try(c.name, c.method, c.path), "%s %s %s", c.name, c.method, c.path)
-	}
-}
-
-func TestTokensFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tokens")
-	for _, bad := range []string{"a admin", "a admin xyz", "a king " + strings.Repeat("0", 64), "a/b admin " + strings.Repeat("0", 64), "a admin 00"} {
-		require.NoError(t, os.WriteFile(path, []byte(bad), 0o600))
-		_, err := adminapi.NewTokens([32]byte{}, "", path)
-		require.Error(t, err, bad)
-	}
-	_, err := adminapi.NewTokens([32]byte{}, "", path+".none")
-	require.Error(t, err)
-	for _, r := range trust.Roles() {
-		assert.Equal(t, r == trust.RoleViewer || r == trust.RoleOperator || r == trust.RoleAdmin, r.Allows(trust.RoleViewer), r)
 	}
 }

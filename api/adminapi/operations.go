@@ -1,12 +1,12 @@
 package adminapi
 
 import (
+	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -25,17 +25,29 @@ func conditions(q *query) OperationQuery {
 	for _, p := range lifecycle.Operations() {
 		actions = append(actions, p.Action)
 	}
-	return OperationQuery{Page: q.page(2), NodeID: q.node(), Actions: words(q, "action", actions...), Reasons: words[string](q, "reason"),
+	return OperationQuery{Page: q.page(2), NodeID: q.node(), Actions: words(q, "action", actions...), Reasons: parkReasons(q),
 		WaitingOn: words(q, "waiting_on", lifecycle.AttentionNone, lifecycle.AttentionAgent, lifecycle.AttentionProvider,
 			lifecycle.AttentionOperator, lifecycle.AttentionCompensation),
 		Selector: q.selector()}
+}
+
+// parkReasons reads the filter reason. An operation may park for a reason that
+// lifecycle.ParkReasons does not list: the reason of any error.
+func parkReasons(q *query) []string {
+	reasons := words[string](q, "reason")
+	for _, r := range reasons {
+		if !reasonForm.MatchString(r) {
+			q.fail(badField("reason", "must have the characters of a code such as drain_blocked"))
+		}
+	}
+	return reasons
 }
 
 // list lists operations, newest first.
 func (o operations) list(c *call) (any, error) {
 	q := o.listQuery(c)
 	of := conditions(q)
-	of.Statuses, of.Open, of.Since = words[lifecycle.OperationState](q, "status"), q.flag("open"), q.since()
+	of.Statuses, of.Open, of.Since = words(q, "status", lifecycle.OperationStates()...), q.flag("open"), q.since()
 	if q.values.Has("holds") {
 		of.Holds = new(q.flag("holds"))
 	}
@@ -88,7 +100,7 @@ func (o operations) view(st lifecycle.OperationStatus) wire.OperationView {
 
 // findOperation reads the operation that the path names.
 func (o operations) findOperation(c *call) (lifecycle.OperationStatus, error) {
-	id, err := c.id("operation_id")
+	id, err := c.id("operation_id", "gpuaas op list")
 	if err != nil {
 		return lifecycle.OperationStatus{}, err
 	}
@@ -104,36 +116,44 @@ func (o operations) resolve(d lifecycle.Decision) handler {
 		if err != nil {
 			return nil, err
 		}
-		key, err := c.idempotencyKey()
-		if err != nil {
-			return nil, err
-		}
 		st, err := o.findOperation(c)
 		if err != nil {
 			return nil, err
 		}
 		op, node := st.Operation, st.Node
-		if op.Status.Ended() {
-			return nil, schema.NewError(schema.KindDecisionOutdated, "operation %s is %s: there is nothing to decide", op.OperationID, op.Status).
-				WithReason("operation_over").WithNext("gpuaas op show " + node.Host)
-		}
-		st, err = o.Lifecycle.Resolve(c.Context(), op.WorkflowID, lifecycle.ResolveRequest{
-			ID: lifecycle.DecisionID(op.OperationID, d, c.by.Actor, key), OperationID: op.OperationID, Phase: req.Phase, StuckSince: req.StuckSince,
-			Decision: d, Reason: req.Reason, By: c.by.Actor, Via: c.by.Via})
+		decision := lifecycle.ResolveRequest{ID: lifecycle.DecisionID(op.OperationID, c.by.Actor, c.key), OperationID: op.OperationID,
+			Phase: req.Phase, StuckSince: req.StuckSince, Decision: d, Reason: req.Reason, By: c.by.Actor, Via: c.by.Via}
+		st, err = o.deliver(c, st, decision)
 		st.Node.NodeID, st.Node.Host = node.NodeID, node.Host
 		return o.view(st), err
 	}
 }
 
-// start starts the action's workflow and responds as soon as it is accepted. The
-// same idempotency key again attaches to the same operation.
+// deliver delivers a decision. If the operation has ended, before or after it was read,
+// deliver returns the first response to a repeated decision and rejects a new one.
+func (o operations) deliver(c *call, read lifecycle.OperationStatus, r lifecycle.ResolveRequest) (st lifecycle.OperationStatus, err error) {
+	op := read.Operation
+	if !op.Status.Ended() {
+		if st, err = o.Lifecycle.Resolve(c.Context(), op.WorkflowID, r); schema.KindOf(err) != schema.KindNotFound {
+			return st, err
+		}
+	}
+	over := lifecycle.OperationOver(op, read.Node.Host)
+	if c.key == "" {
+		return st, over
+	}
+	if st, err = o.Lifecycle.Resolved(c.Context(), op.WorkflowID, op.RunID, r); schema.KindOf(err) == schema.KindNotFound {
+		err = over
+	}
+	return st, err
+}
+
+// start starts the action's workflow and responds as soon as it is accepted. A
+// request with the same idempotency key responds with the same operation as it is
+// now, even after it ended.
 func (o operations) start(action lifecycle.Action) handler {
 	return func(c *call) (any, error) {
 		req, err := body(c, edge.DecodeOptional, func(r *wire.LifecycleRequest) error { return checkLifecycle(action, r) })
-		if err != nil {
-			return nil, err
-		}
-		key, err := c.idempotencyKey()
 		if err != nil {
 			return nil, err
 		}
@@ -141,7 +161,7 @@ func (o operations) start(action lifecycle.Action) handler {
 		if err != nil {
 			return nil, err
 		}
-		in := operationInput(action, node, req, key, c.by)
+		in := operationInput(action, node, req, c)
 		// The trust is read before anything changes, so that an unavailable Vault
 		// changes nothing.
 		var bundle trust.BootstrapBundle
@@ -150,36 +170,77 @@ func (o operations) start(action lifecycle.Action) handler {
 				return nil, err
 			}
 		}
-		op, err := o.Lifecycle.Submit(c.Context(), in)
+		op, err := o.submit(c, in, node)
 		if err != nil {
 			return nil, err
 		}
 		edge.Annotate(c.Context(), slog.String("operation_id", op.OperationID))
-		if key != "" && op.Reason != in.Reason {
-			return nil, keyInUse("it started operation " + op.OperationID + " with another reason")
-		}
-		started := wire.LifecycleResponse{Operation: op}
-		if purposeOf(action) != "" {
-			if err := o.bundles.add(c.Context(), &started, in, bundle, c.by); err != nil {
-				return nil, err
-			}
-		}
-		if started.Node, err = o.Nodes.Node(c.Context(), node.ID); err != nil {
-			return nil, err
-		}
 		c.w.Header().Set("Location", adminPath+"/operations/"+op.OperationID)
-		return started, nil
+		started := wire.LifecycleResponse{Operation: op}
+		if purposeOf(action) != "" && !op.Status.Ended() {
+			err = o.bundles.add(c.Context(), &started, in, bundle, c.by)
+		}
+		if err == nil {
+			started.Node, err = o.Nodes.Node(c.Context(), node.ID)
+		}
+		return started, unanswered(err, "operation "+op.OperationID+" was accepted", in, c.key)
 	}
 }
 
-func operationInput(action lifecycle.Action, node wire.NodeView, req wire.LifecycleRequest, key string, by audit.Subject) lifecycle.OperationInput {
+// submit starts an operation. If an earlier request with the same idempotency key
+// started one, it returns that operation.
+func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (lifecycle.Operation, error) {
+	op, err := once(c.key, func() (lifecycle.Operation, error) {
+		st, err := b.Operations.Operation(c.Context(), in.OperationID)
+		return st.Operation, err
+	}, func() (lifecycle.Operation, error) { return b.Lifecycle.Submit(c.Context(), in) })
+	switch {
+	case errors.Is(err, &schema.Error{Kind: schema.KindInvalidRequest, Reason: "invalid_state"}):
+		return op, nextIn(node, err)
+	case err != nil:
+		return op, unanswered(err, "the operation may have been accepted", in, c.key)
+	case c.key != "" && (op.Reason != in.Reason || op.Options != in.Options):
+		return op, keyInUse("it started operation " + op.OperationID + " with another reason or other options")
+	}
+	return op, nil
+}
+
+// nextIn adds to the rejection of an action the actions that start in the node's state,
+// or the operation that holds the node in it.
+func nextIn(node wire.NodeView, err error) error {
+	actions := lifecycle.ActionsIn(node.State)
+	switch {
+	case len(actions) > 0:
+		return withNext(err, "actions that start in state "+string(node.State)+": "+joined(actions))
+	case node.Operation != nil:
+		return withNext(err, "operation "+node.Operation.OperationID+" holds the node; run: gpuaas op show "+node.Host)
+	}
+	return err
+}
+
+// unanswered adds to an error after which the operation may run that it may, and how
+// to find out.
+func unanswered(err error, accepted string, in lifecycle.OperationInput, key string) error {
+	if err == nil || !schema.KindOf(err).Info().Retry || schema.AsError(err).Reason == "no_worker" {
+		return err
+	}
+	e := *schema.AsError(err)
+	e.Message += "; " + accepted
+	e.Next = "gpuaas op list --node " + in.Host
+	if key != "" {
+		e.Next = "repeat the request with the same " + wire.HeaderIdempotencyKey + ", or run: " + e.Next
+	}
+	return &e
+}
+
+func operationInput(action lifecycle.Action, node wire.NodeView, req wire.LifecycleRequest, c *call) lifecycle.OperationInput {
 	provider := node.OnboardingMode
 	if node.Instance != nil {
 		provider = node.Instance.Provider
 	}
 	return lifecycle.OperationInput{
-		OperationID: lifecycle.OperationID(node.ID, action, key), NodeID: node.ID, Action: action,
-		Actor: by.Actor, Via: by.Via, Reason: req.Reason, CorrelationID: by.CorrelationID,
+		OperationID: lifecycle.OperationID(node.ID, action, c.by.Actor, c.key), NodeID: node.ID, Action: action,
+		Actor: c.by.Actor, Via: c.by.Via, Reason: req.Reason, CorrelationID: c.by.CorrelationID,
 		Host: node.Host, Provider: provider, Region: node.RegionCode, Options: req.Options,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -32,6 +33,20 @@ type Nodes interface {
 	ListNodes(ctx context.Context, q NodeQuery) (nodes []wire.NodeView, next []string, err error)
 }
 
+// SKUs stores the SKU catalog.
+type SKUs interface {
+	// ListSKUs lists the SKUs in order of name.
+	ListSKUs(ctx context.Context, q SKUQuery) (skus []inventory.SKU, next []string, err error)
+	// SKU returns a SKU. KindNotFound otherwise.
+	SKU(ctx context.Context, name string) (inventory.SKU, error)
+	// AddSKU adds a SKU with its audit row. An active SKU with the same content stays
+	// as it is, and an inactive one becomes active. KindAlreadyExists for other content.
+	AddSKU(ctx context.Context, n inventory.NewSKU, by audit.Subject) (inventory.SKU, error)
+	// DeactivateSKU makes the catalog refuse new nodes of the SKU, with its audit row,
+	// unless it already does. KindNotFound.
+	DeactivateSKU(ctx context.Context, name, reason string, by audit.Subject) (inventory.SKU, error)
+}
+
 // EnrollmentTokens stores enrollment tokens and references to bundles.
 type EnrollmentTokens interface {
 	// IssueToken voids the node's live enrollment tokens and stores a new one,
@@ -40,7 +55,7 @@ type EnrollmentTokens interface {
 	// does not enroll. A claimed token remains valid for the claiming key after it
 	// expires, until there is a new token or the certificate is used. With purpose
 	// reissue it voids every live token of the node, keeps the node's state, writes
-	// audit nodes.reissue_enrollment with the voided tokens, and is allowed in the
+	// the voided tokens into the audit row, and is allowed in the
 	// start states of the action reissue-enrollment.
 	IssueToken(ctx context.Context, t trust.MintedToken, by audit.Subject) error
 	// IssueFetch stores a one-time reference to a bundle that is made when it is
@@ -50,7 +65,7 @@ type EnrollmentTokens interface {
 	// (draining, for example), UseFetch returns KindInvalidRequest and does not spend
 	// the reference. A second use is always rejected, even after a lost response:
 	// unlike a token, a reference is not bound to a key that distinguishes a repeat
-	// from theft. The operator then makes a new reference. Both write an audit row
+	// from theft. The operator then creates a new reference. Both write an audit row
 	// with the remote subject.
 	IssueFetch(ctx context.Context, t trust.MintedToken, by audit.Subject) error
 	UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject) (nodeID string, purpose trust.TokenPurpose, err error)
@@ -124,7 +139,12 @@ type Lifecycle interface {
 	// first response. KindDecisionOutdated if the decision is addressed to another
 	// operation, phase or parking; KindNotFound if none runs; KindInvalidRequest if
 	// the phase does not allow it.
+	// KindKeyInUse if that decision had other content.
 	Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
+	// Resolved returns the first response to a decision by its id, even after the run
+	// ended, as long as Temporal retains the run. KindNotFound if the run received no
+	// such decision, KindKeyInUse if that decision had other content.
+	Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
 }
 
 // Trust is the public trust material of a bundle.

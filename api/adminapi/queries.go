@@ -7,7 +7,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Page says which page of a list to return.
+// Page selects one page of a list.
 type Page struct {
 	// Limit is the number of rows, 1 to wire.MaxPage.
 	Limit int
@@ -45,6 +45,13 @@ const (
 	ViewSummary View = "summary" // without facts, workloads and certificates
 	ViewFull    View = "full"
 )
+
+// SKUQuery selects SKUs, in order of name.
+type SKUQuery struct {
+	Page
+	// Active, if not nil, selects the SKUs that are active, or those that are not.
+	Active *bool
+}
 
 // OperationQuery selects operations, newest first.
 type OperationQuery struct {

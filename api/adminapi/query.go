@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"reflect"
 	"slices"
@@ -36,9 +37,6 @@ func (b base) query(c *call) *query {
 func (b base) listQuery(c *call) *query {
 	q := b.query(c)
 	q.fields = words[string](q, "fields")
-	if slices.ContainsFunc(q.fields, func(f string) bool { return !validName(f, 40) }) {
-		q.fail(badField("fields", "must be names of fields"))
-	}
 	return q
 }
 
@@ -162,24 +160,23 @@ func (q *query) selector() Selector {
 // node returns the id of the node that the parameter node names by id or host
 // name; empty without the parameter.
 func (q *query) node() string {
-	name := q.one("node")
-	if name == "" || q.err != nil {
-		return ""
-	}
-	node, err := q.named(q.Context(), name)
-	q.fail(err)
-	return node.ID
+	return q.nodeAs(func(ctx context.Context, name string) (string, error) {
+		node, err := q.named(ctx, name)
+		return node.ID, err
+	})
 }
 
 // stream is node for the audit stream of a node or of the system.
-func (q *query) stream() string {
+func (q *query) stream() string { return q.nodeAs(q.streamOf) }
+
+func (q *query) nodeAs(resolve func(context.Context, string) (string, error)) string {
 	name := q.one("node")
 	if name == "" || q.err != nil {
 		return ""
 	}
-	stream, err := q.streamOf(q.Context(), name)
+	id, err := resolve(q.Context(), name)
 	q.fail(err)
-	return stream
+	return id
 }
 
 // check returns the first error. An unknown parameter is one, because ignoring a
@@ -197,6 +194,10 @@ func (q *query) check() error {
 // page reads one page of a list and returns the fields of its rows under the
 // list's name.
 func page[Q, R any](q *query, name string, of Q, read func(context.Context, Q) ([]R, []string, error)) (any, error) {
+	columns := columnsOf[R]()
+	if known := slices.Sorted(maps.Keys(columns)); slices.ContainsFunc(q.fields, func(f string) bool { return !slices.Contains(known, f) }) {
+		q.fail(badField("fields", "must be one of "+joined(known)))
+	}
 	if err := q.check(); err != nil {
 		return nil, err
 	}
@@ -206,7 +207,8 @@ func page[Q, R any](q *query, name string, of Q, read func(context.Context, Q) (
 	}
 	body := map[string]any{name: append([]R{}, rows...)}
 	if len(q.fields) > 0 {
-		body[name] = mask(rows, q.fields)
+		maps.DeleteFunc(columns, func(name string, _ reflect.StructField) bool { return !slices.Contains(q.fields, name) })
+		body[name] = mask(rows, columns)
 	}
 	if token := pageToken(next); token != "" {
 		body["next_page_token"] = token
@@ -214,15 +216,23 @@ func page[Q, R any](q *query, name string, of Q, read func(context.Context, Q) (
 	return body, nil
 }
 
-// mask returns the rows with the fields only. It encodes no other field, which
-// matters for a page of a thousand rows.
-func mask[R any](rows []R, fields []string) []map[string]any {
+// columnsOf returns the fields of a row by their names in JSON. A row that is not a
+// struct has none.
+func columnsOf[R any]() map[string]reflect.StructField {
 	columns := map[string]reflect.StructField{}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[R]()) {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); slices.Contains(fields, name) {
-			columns[name] = f
+	if row := reflect.TypeFor[R](); row.Kind() == reflect.Struct {
+		for _, f := range reflect.VisibleFields(row) {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+				columns[name] = f
+			}
 		}
 	}
+	return columns
+}
+
+// mask returns the rows with the columns only. It encodes no other field, which
+// matters for a page of a thousand rows.
+func mask[R any](rows []R, columns map[string]reflect.StructField) []map[string]any {
 	masked := make([]map[string]any, len(rows))
 	for i := range rows {
 		row := reflect.ValueOf(&rows[i]).Elem()

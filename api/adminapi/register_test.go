@@ -15,3 +15,13 @@ func TestRegisterRefusesInvalidHosts(t *testing.T) {
 		assert.Contains(t, w.Body.String(), "bad_host", host)
 	}
 }
+
+// A provider without an adapter is a mistake of the caller: a retry does not help.
+func TestRegisterRefusesUnknownProviders(t *testing.T) {
+	t.Parallel()
+	w := newBackend().request(t, http.MethodPost, "/nodes", `{"host":"gpu-9","sku":"h100","region_code":"r1","onboarding_mode":"foo"}`)
+	assert.Equal(t, http.StatusBadRequest, w.Code)
+	e := refusal(t, w)
+	assert.Equal(t, "no_adapter", e.Reason)
+	assert.Contains(t, e.Message, `onboarding_mode must be manual: no adapter for "foo" is configured`)
+}

@@ -18,7 +18,11 @@ type tasks struct{ base }
 // list lists node tasks, newest first: those that have not ended, or all.
 func (t tasks) list(c *call) (any, error) {
 	q := t.listQuery(c)
-	of := TaskQuery{Page: q.page(2), NodeID: q.node(), Types: words[task.Type](q, "type"), Since: q.since(), Selector: q.selector(), Open: !q.flag("all"),
+	var types []task.Type
+	for _, info := range task.Types() {
+		types = append(types, info.Type)
+	}
+	of := TaskQuery{Page: q.page(2), NodeID: q.node(), Types: words(q, "type", types...), Since: q.since(), Selector: q.selector(), Open: !q.flag("all"),
 		Statuses: words(q, "status", task.Pending, task.Dispatched, task.Running, task.Succeeded, task.Failed, task.Canceled, task.Lost)}
 	of.Open = of.Open && len(of.Statuses) == 0
 	return page(q, "tasks", of, t.Tasks.ListTasks)
@@ -26,12 +30,15 @@ func (t tasks) list(c *call) (any, error) {
 
 // show returns one task with the end of its output.
 func (t tasks) show(c *call) (any, error) {
-	id, err := c.id("task_id")
+	id, err := c.id("task_id", listTasks)
 	if err != nil {
 		return nil, err
 	}
 	return t.Tasks.Task(c.Context(), id)
 }
+
+// listTasks lists the ids of tasks.
+const listTasks = "gpuaas task list --all"
 
 // taskDecision is a decision about a task. The statuses after are those of a task
 // for which it was carried out.
@@ -48,11 +55,7 @@ func (t tasks) decide(d taskDecision) handler {
 		if err != nil {
 			return nil, err
 		}
-		id, err := c.id("task_id")
-		if err != nil {
-			return nil, err
-		}
-		key, err := c.idempotencyKey()
+		id, err := c.id("task_id", listTasks)
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +64,7 @@ func (t tasks) decide(d taskDecision) handler {
 			return v, err
 		}
 		if v, lookup := t.Tasks.Task(c.Context(), id); lookup == nil {
-			if key != "" && slices.Contains(d.after, v.Status) {
+			if c.key != "" && slices.Contains(d.after, v.Status) {
 				return v, nil
 			}
 			err = explain(v, err)

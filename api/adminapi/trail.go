@@ -13,8 +13,8 @@ type trail struct{ base }
 // list lists the events of all streams, newest first.
 func (t trail) list(c *call) (any, error) {
 	q := t.listQuery(c)
-	of := AuditQuery{Page: q.page(3), Stream: q.stream(), Actions: words[string](q, "action"), Actors: words[string](q, "actor"),
-		Results: words[string](q, "result"), Since: q.since(), Selector: q.selector()}
+	of := AuditQuery{Page: q.page(3), Stream: q.stream(), Actions: words(q, "action", audit.Actions()...), Actors: words[string](q, "actor"),
+		Results: words(q, "result", audit.Results()...), Since: q.since(), Selector: q.selector()}
 	return page(q, "events", of, t.Trail.ListAudit)
 }
 

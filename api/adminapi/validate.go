@@ -21,8 +21,10 @@ const (
 
 var (
 	nameForm       = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+	skuForm        = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	dnsForm        = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
 	patternForm    = regexp.MustCompile(`^[A-Za-z0-9._:*?-]{1,253}$`) // a host name with the wildcards * and ?
+	reasonForm     = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)          // the reason of a schema.Error
 	labelKeyForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
 	labelValueForm = regexp.MustCompile(`^[A-Za-z0-9._-]{0,63}$`)
 )
@@ -31,8 +33,8 @@ func badField(field, why string) error {
 	return schema.NewError(schema.KindInvalidRequest, "%s %s", field, why).WithReason("bad_" + field)
 }
 
-// validHost accepts an IP address or a DNS name. A node id is neither: commands take it
-// for the node.
+// validHost accepts an IP address or a DNS name. A node id is neither: commands interpret
+// it as the id of a node.
 func validHost(s string) bool {
 	if _, err := netip.ParseAddr(s); err == nil {
 		return true

@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
 )
@@ -68,6 +69,28 @@ func TestCorrelationID(t *testing.T) {
 	assert.True(t, schema.IsID(w.Header().Get(wire.HeaderCorrelationID)), "two ids")
 }
 
+// A secret that is sent as the correlation id is replaced before anything is logged, on
+// rejected requests too.
+func TestSecretAsCorrelationID(t *testing.T) {
+	const known = "a-password-of-this-process"
+	log := &harness.Buffer{}
+	h := edge.New(edge.Config{Listener: "test", Log: slog.New(slog.NewJSONHandler(log, nil)), Secrets: secrets.New(schema.NewSecret(known)),
+		Routes: []edge.Route{{Method: http.MethodGet, Path: "/x", Handle: func(w http.ResponseWriter, r *http.Request) error {
+			return edge.JSON(w, http.StatusOK, edge.CorrelationID(r.Context()))
+		}}}})
+	for _, secret := range []string{known, token} {
+		for _, path := range []string{"/x", "/unknown"} {
+			w := do(h, http.MethodGet, path, "", wire.HeaderCorrelationID, secret)
+			assert.True(t, schema.IsID(w.Header().Get(wire.HeaderCorrelationID)), path)
+			assert.NotContains(t, w.Body.String(), secret)
+			assert.Contains(t, log.String(), w.Header().Get(wire.HeaderCorrelationID))
+		}
+		assert.NotContains(t, log.String(), secret)
+	}
+	w := do(edge.New(edge.Config{Log: slog.New(slog.DiscardHandler)}), http.MethodGet, "/x", "", wire.HeaderCorrelationID, token)
+	assert.True(t, schema.IsID(w.Header().Get(wire.HeaderCorrelationID)), "the default scanner")
+}
+
 func TestKindStatus(t *testing.T) {
 	for _, row := range schema.Kinds() {
 		h, _ := handler(edge.Route{Method: http.MethodGet, Path: "/x", Handle: func(http.ResponseWriter, *http.Request) error {
@@ -78,6 +101,22 @@ func TestKindStatus(t *testing.T) {
 		e := envelope(t, w)
 		assert.Equal(t, schema.ErrorDetail{Code: row.Kind, Message: "no: " + string(row.Kind),
 			CorrelationID: e.CorrelationID, Reason: "why", Next: "do this"}, e)
+	}
+}
+
+func TestProblemDetails(t *testing.T) {
+	h, _ := handler(edge.Route{Method: http.MethodGet, Path: "/x", Handle: func(http.ResponseWriter, *http.Request) error {
+		return schema.NewError(schema.KindNodeInUse, "gpu-17 runs 2 workloads").WithReason("drain_blocked").WithNext("gpuaas node show gpu-17")
+	}})
+	for _, accept := range []string{"application/problem+json", "text/html, application/problem+json;q=0.9"} {
+		w := do(h, http.MethodGet, "/x", "", "Accept", accept, wire.HeaderCorrelationID, "c-1")
+		assert.Equal(t, http.StatusConflict, w.Code)
+		assert.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
+		assert.JSONEq(t, `{"type": "about:blank", "title": "Conflict", "status": 409, "detail": "gpu-17 runs 2 workloads",
+			"code": "node_in_use", "reason": "drain_blocked", "next": "gpuaas node show gpu-17", "correlation_id": "c-1"}`, w.Body.String())
+	}
+	for _, accept := range []string{"", "application/json", "*/*", "application/problem+xml", ";;"} {
+		assert.Equal(t, schema.KindNodeInUse, envelope(t, do(h, http.MethodGet, "/x", "", "Accept", accept)).Code)
 	}
 }
 
@@ -113,7 +152,7 @@ func TestPanic(t *testing.T) {
 	assert.Equal(t, schema.KindInternal, envelope(t, w).Code)
 	assert.Contains(t, log.String(), "boom")
 	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { do(h, http.MethodGet, "/after", "") },
-		"an answer that had begun is cut")
+		"a response that had begun is aborted")
 }
 
 func TestUnknownPathAndMethod(t *testing.T) {
@@ -125,11 +164,16 @@ func TestUnknownPathAndMethod(t *testing.T) {
 		assert.Equal(t, http.StatusNotFound, w.Code, path)
 		assert.Equal(t, schema.KindNotFound, envelope(t, w).Code)
 	}
+	h2, _ := handler(edge.Route{Method: http.MethodPost, Path: "/x/{id}/stop"}, edge.Route{Method: http.MethodPost, Path: "/x/{id}/start"},
+		edge.Route{Method: http.MethodGet, Path: "/x/{id}/start"}, edge.Route{Method: http.MethodPost, Path: "/x/{id}/{name}/start"})
+	assert.Equal(t, "the path must end in one of start, stop", envelope(t, do(h2, http.MethodPost, "/x/1/run", "")).Next)
+	assert.Empty(t, envelope(t, do(h2, http.MethodPost, "/y/1/run", "")).Next)
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodOptions, "BREW"} {
 		w := do(h, method, "/x/1", "")
 		assert.Equal(t, http.StatusMethodNotAllowed, w.Code, method)
 		assert.Equal(t, "POST", w.Header().Get("Allow"))
 		assert.Equal(t, "method_not_allowed", envelope(t, w).Reason)
+		assert.Equal(t, "send POST", envelope(t, w).Next)
 	}
 }
 
@@ -249,7 +293,7 @@ func TestSlowBody(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	var down error = schema.NewError(schema.KindServiceUnavailable, "waiting for Postgres")
-	h, _ := handler(edge.HealthRoute(edge.HealthPath, func() error { return down }))
+	h, _ := handler(edge.HealthRoute(func() error { return down }))
 	w := do(h, http.MethodGet, edge.HealthPath, "")
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 	assert.Contains(t, envelope(t, w).Message, "waiting for Postgres")

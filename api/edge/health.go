@@ -7,7 +7,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// HealthPath is the readiness endpoint of both listeners.
+// HealthPath is the path of the readiness check on both listeners.
 const HealthPath = "/api/v1/healthz"
 
 // Health is the 200 response of the readiness check.
@@ -15,11 +15,11 @@ type Health struct {
 	Status string `json:"status"` // ok
 }
 
-// HealthRoute responds with 200 if ready returns nil, and with 503 and the error
+// HealthRoute is the readiness check. It responds with 200 if ready returns nil, and with 503 and the error
 // otherwise.
-func HealthRoute(path string, ready func() error) Route {
+func HealthRoute(ready func() error) Route {
 	return Route{
-		Method: http.MethodGet, Path: path, Success: []int{http.StatusOK},
+		Method: http.MethodGet, Path: HealthPath, Success: []int{http.StatusOK},
 		Timeout: 5 * time.Second, Quiet: true,
 		Handle: func(w http.ResponseWriter, _ *http.Request) error {
 			if err := ready(); err != nil {

@@ -55,11 +55,11 @@ func Annotate(ctx context.Context, attrs ...slog.Attr) {
 	}
 }
 
-// correlationID returns the caller's id if it is 1 to 128 of A-Za-z0-9._:-, which
-// is safe in a log and a header, and a new one otherwise.
-func correlationID(h http.Header) string {
+// correlationID returns the caller's id if it is 1 to 128 of A-Za-z0-9._:- and is not
+// a secret, so that it is safe in a log and a header, and a new one otherwise.
+func (s *server) correlationID(h http.Header) string {
 	values := h.Values(wire.HeaderCorrelationID)
-	if len(values) == 1 && text.IsToken(values[0], maxCorrelationID, "._:-") {
+	if len(values) == 1 && text.IsToken(values[0], maxCorrelationID, "._:-") && s.cfg.Secrets.Find([]byte(values[0])) == "" {
 		return values[0]
 	}
 	return schema.NewID()

@@ -36,13 +36,17 @@ func (a *response) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // JSON responds with v. It ignores a disconnected client.
 func JSON(w http.ResponseWriter, status int, v any) error {
+	return send(w, status, "application/json", v)
+}
+
+func send(w http.ResponseWriter, status int, contentType string, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return schema.Wrap(schema.KindInternal, err, "encoding the response")
 	}
 	body = append(body, '\n')
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", contentType)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
@@ -56,7 +60,8 @@ func NoContent(w http.ResponseWriter) error {
 	return nil
 }
 
-// refuse responds with err's envelope and records err for the log line. If the
+// refuse responds with err's envelope, or with problem details if the client asks for
+// them, and records err for the log line. If the
 // client has disconnected, a server error is most likely a consequence of that,
 // and nothing is sent.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
@@ -75,8 +80,13 @@ func refuseWith(w http.ResponseWriter, r *http.Request, status int, e *schema.Er
 	if e.Kind == schema.KindUnauthenticated && w.Header().Get("WWW-Authenticate") == "" {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="gpuaas"`)
 	}
-	// An envelope of strings always encodes.
-	_ = JSON(w, status, e.Body(rec.correlationID))
+	body := e.Body(rec.correlationID)
+	// Strings and a number always encode.
+	if wantsProblem(r.Header) {
+		_ = send(w, status, problemType, problemOf(status, body.Error))
+		return
+	}
+	_ = JSON(w, status, body)
 }
 
 // gone ends the request of a disconnected client. It aborts the connection, because

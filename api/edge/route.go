@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -59,6 +61,9 @@ type Config struct {
 	// Guard rejects requests before they are routed. Defaults to none.
 	Guard  func(r *http.Request) error
 	Routes []Route
+	// Secrets finds secrets in correlation ids, which the log contains. Defaults to a
+	// scanner for their forms.
+	Secrets *secrets.Scanner
 	// Observe records each request by its route, which is the method and the path
 	// template. Defaults to none.
 	Observe Observer
@@ -67,6 +72,7 @@ type Config struct {
 // New returns the handler of a listener. It responds to an unknown path with 404
 // and to an unknown method with 405, both with the error envelope.
 func New(cfg Config) http.Handler {
+	cfg.Secrets = cmp.Or(cfg.Secrets, secrets.New())
 	s := &server{cfg: cfg, mux: http.NewServeMux()}
 	byPath := map[string]map[string]*Route{}
 	for _, r := range cfg.Routes {
@@ -78,7 +84,7 @@ func New(cfg Config) http.Handler {
 	for p, methods := range byPath {
 		s.mux.Handle(p, s.endpoint(p, methods))
 	}
-	s.mux.HandleFunc("/", notFound)
+	s.mux.HandleFunc("/", s.notFound)
 	return s
 }
 
@@ -90,7 +96,7 @@ type server struct {
 // ServeHTTP implements http.Handler: correlation id, panic recovery, log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	rec := &record{correlationID: correlationID(r.Header), path: "unmatched"}
+	rec := &record{correlationID: s.correlationID(r.Header), path: "unmatched"}
 	r = r.WithContext(context.WithValue(r.Context(), recordKey{}, rec))
 	a := &response{ResponseWriter: w}
 	a.Header().Set(wire.HeaderCorrelationID, rec.correlationID)
@@ -135,14 +141,35 @@ func (s *server) route(w *response, r *http.Request) {
 	}
 	// The mux would redirect an unclean path.
 	if r.URL.Path != path.Clean(r.URL.Path) || r.Method == http.MethodConnect {
-		notFound(w, r)
+		s.notFound(w, r)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
 }
 
-func notFound(w http.ResponseWriter, r *http.Request) {
-	refuse(w, r, schema.NewError(schema.KindNotFound, "no such path"))
+// notFound rejects a path without a route. The next step lists the possible last
+// parts of the path, for example the actions on a node.
+func (s *server) notFound(w http.ResponseWriter, r *http.Request) {
+	e := schema.NewError(schema.KindNotFound, "no such path")
+	parent, _ := path.Split(r.URL.Path)
+	var names []string
+	for _, route := range s.cfg.Routes {
+		if template, name := path.Split(route.Path); name != "" && name[0] != '{' && matches(template, parent) {
+			names = append(names, name)
+		}
+	}
+	if slices.Sort(names); len(names) > 0 {
+		e.Next = "the path must end in one of " + strings.Join(slices.Compact(names), ", ")
+	}
+	refuse(w, r, e)
+}
+
+// matches reports whether a path has the form of a template.
+func matches(template, p string) bool {
+	parts := strings.Split(p, "/")
+	return slices.EqualFunc(strings.Split(template, "/"), parts, func(t, part string) bool {
+		return t == part || strings.HasPrefix(t, "{") && part != ""
+	})
 }
 
 // endpoint serves all methods of one path. Its frame is on the stack of every open
@@ -167,7 +194,7 @@ func (s *server) endpoint(template string, methods map[string]*Route) http.Handl
 func refuseMethod(w http.ResponseWriter, r *http.Request, allow string) {
 	w.Header().Set("Allow", allow)
 	refuseWith(w, r, http.StatusMethodNotAllowed,
-		schema.NewError(schema.KindInvalidRequest, "this path supports only %s", allow).WithReason("method_not_allowed"))
+		schema.NewError(schema.KindInvalidRequest, "this path supports only %s", allow).WithReason("method_not_allowed").WithNext("send "+allow))
 }
 
 // run calls the route's handler with its deadline and limits.

@@ -53,39 +53,18 @@ type FleetCollector struct {
 
 	mu     sync.Mutex
 	readAt time.Time
-
-	nodes, stateAge, stuck, leases, lifeLeft, overdue, unpromoted, outboxAge *prometheus.GaugeVec
+	gauges []prometheus.Metric
 }
 
 // NewFleetCollector returns a collector, to be registered by the caller. leading
 // reports whether this process publishes the gauges.
 func NewFleetCollector(counts Counts, leading func() bool, log *slog.Logger) *FleetCollector {
-	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	}
-	return &FleetCollector{
-		counts: counts, leading: leading, log: log,
-		nodes:      gauge("gpuaas_nodes", "Nodes by state, SKU and region.", "state", "sku", "region"),
-		stateAge:   gauge("gpuaas_state_age_seconds", "Time since the oldest node in a state entered it.", "state"),
-		stuck:      gauge("gpuaas_stuck_operations", "Parked operations by phase and reason.", "phase", "reason"),
-		leases:     gauge("gpuaas_task_leases", "Unfinished node tasks by status. Lost tasks wait for their node or an operator.", "state"),
-		lifeLeft:   gauge("gpuaas_certificate_life_left_ratio", "Remaining share of the lifetime of the current certificate that expires first; 1 without certificates."),
-		overdue:    gauge("gpuaas_certificates_overdue", "Current certificates that should have been renewed already."),
-		unpromoted: gauge("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used."),
-		outboxAge:  gauge("gpuaas_outbox_age_seconds", "Age of the oldest message to Temporal that failed and is still to be delivered; 0 without one."),
-	}
+	return &FleetCollector{counts: counts, leading: leading, log: log}
 }
 
-func (c *FleetCollector) gauges() []*prometheus.GaugeVec {
-	return []*prometheus.GaugeVec{c.nodes, c.stateAge, c.stuck, c.leases, c.lifeLeft, c.overdue, c.unpromoted, c.outboxAge}
-}
-
-// Describe implements prometheus.Collector.
-func (c *FleetCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, g := range c.gauges() {
-		g.Describe(ch)
-	}
-}
+// Describe implements prometheus.Collector. It describes nothing, because the gauges
+// depend on the database.
+func (*FleetCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c *FleetCollector) Collect(ch chan<- prometheus.Metric) {
@@ -95,16 +74,22 @@ func (c *FleetCollector) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.readAt) > fleetFresh {
-		for _, g := range c.gauges() {
-			g.Reset()
-		}
+		c.gauges = nil
 		if err := c.read(); err != nil {
 			c.log.Warn("cannot read the fleet gauges from the database", slog.Any("err", err))
 		}
 		c.readAt = time.Now()
 	}
-	for _, g := range c.gauges() {
-		g.Collect(ch)
+	for _, g := range c.gauges {
+		ch <- g
+	}
+}
+
+// gauge returns the function that adds a series of a gauge.
+func (c *FleetCollector) gauge(name, help string, labels ...string) (set func(value float64, labels ...string)) {
+	desc := prometheus.NewDesc(name, help, labels, nil)
+	return func(value float64, labels ...string) {
+		c.gauges = append(c.gauges, prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...))
 	}
 }
 
@@ -132,26 +117,30 @@ func (c *FleetCollector) read() error {
 	if err != nil {
 		return err
 	}
-	c.outboxAge.WithLabelValues().Set(age)
 	c.setNodes(nodes)
+	operations := c.gauge("gpuaas_stuck_operations", "Parked operations by phase and reason.", "phase", "reason")
 	for _, s := range stuck {
-		c.stuck.WithLabelValues(s.Phase, s.Reason).Set(float64(s.Operations))
+		operations(float64(s.Operations), s.Phase, s.Reason)
 	}
-	for _, s := range []task.Status{task.Pending, task.Dispatched, task.Running, task.Lost} {
-		c.leases.WithLabelValues(string(s)).Set(0)
-	}
+	leases := map[task.Status]int64{task.Pending: 0, task.Dispatched: 0, task.Running: 0, task.Lost: 0}
 	for _, t := range tasks {
-		c.leases.WithLabelValues(string(t.Status)).Set(float64(t.Tasks))
+		leases[t.Status] = t.Tasks
 	}
-	c.lifeLeft.WithLabelValues().Set(certificates.ShareLeft)
-	c.overdue.WithLabelValues().Set(float64(certificates.Overdue))
-	c.unpromoted.WithLabelValues().Set(float64(certificates.Unpromoted))
+	unfinished := c.gauge("gpuaas_task_leases", "Unfinished node tasks by status. Lost tasks wait for their node or an operator.", "state")
+	for status, n := range leases {
+		unfinished(float64(n), string(status))
+	}
+	c.gauge("gpuaas_certificate_life_left_ratio", "Remaining share of the lifetime of the current certificate that expires first; 1 without certificates.")(certificates.ShareLeft)
+	c.gauge("gpuaas_certificates_overdue", "Current certificates that should have been renewed already.")(float64(certificates.Overdue))
+	c.gauge("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used.")(float64(certificates.Unpromoted))
+	c.gauge("gpuaas_outbox_age_seconds", "Age of the oldest message to Temporal that failed and is still to be delivered; 0 without one.")(age)
 	return nil
 }
 
 // setNodes gives every state a series, so that a state without nodes reads 0.
 func (c *FleetCollector) setNodes(counts []NodeCount) {
-	oldest := map[lifecycle.NodeState]time.Time{}
+	type series struct{ state, sku, region string }
+	oldest, nodes := map[lifecycle.NodeState]time.Time{}, map[series]int64{}
 	for i, n := range counts {
 		if at, ok := oldest[n.State]; !ok || n.OldestSince.Before(at) {
 			oldest[n.State] = n.OldestSince
@@ -159,14 +148,19 @@ func (c *FleetCollector) setNodes(counts []NodeCount) {
 		if i >= maxNodeSeries {
 			n.SKU, n.Region = "other", "other"
 		}
-		c.nodes.WithLabelValues(string(n.State), n.SKU, n.Region).Add(float64(n.Nodes))
+		nodes[series{string(n.State), n.SKU, n.Region}] += n.Nodes
 	}
+	age := c.gauge("gpuaas_state_age_seconds", "Time since the oldest node in a state entered it.", "state")
 	for _, s := range lifecycle.NodeStates() {
 		at, ok := oldest[s]
 		if !ok {
-			c.nodes.WithLabelValues(string(s), "", "").Set(0)
+			nodes[series{state: string(s)}] = 0
 			at = time.Now()
 		}
-		c.stateAge.WithLabelValues(string(s)).Set(max(0, time.Since(at).Seconds()))
+		age(max(0, time.Since(at).Seconds()), string(s))
+	}
+	number := c.gauge("gpuaas_nodes", "Nodes by state, SKU and region.", "state", "sku", "region")
+	for s, n := range nodes {
+		number(float64(n), s.state, s.sku, s.region)
 	}
 }

@@ -40,9 +40,26 @@ func TestNodeSeriesAreBounded(t *testing.T) {
 	}
 	c := NewFleetCollector(f, func() bool { return true }, slog.New(slog.DiscardHandler))
 	require.LessOrEqual(t, testutil.CollectAndCount(c, "gpuaas_nodes"), maxNodeSeries+2*len(lifecycle.NodeStates()))
-	require.InDelta(t, 7, testutil.ToFloat64(c.nodes.WithLabelValues("active", "h100", "fra1")), 0)
-	require.InDelta(t, 11, testutil.ToFloat64(c.nodes.WithLabelValues("active", "other", "other")), 0)
-	require.Zero(t, testutil.ToFloat64(c.nodes.WithLabelValues("removed", "", "")))
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(c)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	nodes := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetValue()) // sorted by name: region, sku, state
+			}
+			if family.GetName() == "gpuaas_nodes" {
+				nodes[strings.Join(labels, " ")] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	require.InDelta(t, 7, nodes["fra1 h100 active"], 0)
+	require.InDelta(t, 11, nodes["other other active"], 0)
+	require.Contains(t, nodes, "  removed")
+	require.Zero(t, nodes["  removed"])
 }
 
 // When a number cannot be read, no gauge keeps its old value.

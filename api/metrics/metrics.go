@@ -24,6 +24,7 @@ type Metrics struct {
 	dispatch   prometheus.Histogram
 	withheld   prometheus.Counter
 	leaseKey   prometheus.Gauge
+	tokens     prometheus.Gauge
 	issued     map[trust.IssueMethod]*prometheus.CounterVec
 	budget     *prometheus.CounterVec
 	budgetLeft prometheus.Gauge
@@ -51,6 +52,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		withheld: f.NewCounter(prometheus.CounterOpts{
 			Name: "gpuaas_tasks_withheld_total", Help: "Polls that skipped dispatch because no lease grant could be signed."}),
 		leaseKey: gauge("gpuaas_lease_key_ok", "1 when Vault signed this process's lease key at the last attempt, else 0."),
+		tokens:   gauge("gpuaas_admin_tokens_ok", "1 when the newest version of the tokens file is in use, 0 when an older one is because the newest is not valid."),
 		issued: map[trust.IssueMethod]*prometheus.CounterVec{
 			trust.IssuedByEnroll:  counters("gpuaas_enrollments_total", "Enrollment requests by result: issued, or the refusal's code.", "result"),
 			trust.IssuedByRenew:   counters("gpuaas_renewals_total", "Certificate renewal requests by result: issued, or the refusal's code.", "result"),
@@ -112,10 +114,15 @@ func (m *Metrics) Dispatched(waited time.Duration) {
 func (m *Metrics) Withheld() { m.withheld.Inc() }
 
 // LeaseKey sets whether Vault signed this process's lease key.
-func (m *Metrics) LeaseKey(ok bool) {
-	m.leaseKey.Set(0)
+func (m *Metrics) LeaseKey(ok bool) { set(m.leaseKey, ok) }
+
+// AdminTokens sets whether the newest version of the tokens file is in use.
+func (m *Metrics) AdminTokens(ok bool) { set(m.tokens, ok) }
+
+func set(g prometheus.Gauge, ok bool) {
+	g.Set(0)
 	if ok {
-		m.leaseKey.Set(1)
+		g.Set(1)
 	}
 }
 

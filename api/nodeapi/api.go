@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -36,6 +37,8 @@ type Config struct {
 	Log          *slog.Logger
 	// Ready returns the readiness check's error.
 	Ready func() error
+	// Secrets finds secrets in correlation ids. Defaults to a scanner for their forms.
+	Secrets *secrets.Scanner
 	// Observe records each request. Defaults to none.
 	Observe edge.Observer
 	// Now is the time that certificates and tokens are checked against. Defaults
@@ -89,7 +92,7 @@ func (a *API) EndPolls() { a.endPolls() }
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
-	return edge.New(edge.Config{Listener: "node", Log: a.cfg.Log, Observe: a.cfg.Observe, Guard: refuseForwardedIdentity, Routes: a.Routes()})
+	return edge.New(edge.Config{Listener: "node", Log: a.cfg.Log, Secrets: a.cfg.Secrets, Observe: a.cfg.Observe, Guard: refuseForwardedIdentity, Routes: a.Routes()})
 }
 
 // nodePath is the prefix of a node's endpoints.
@@ -128,6 +131,6 @@ func (a *API) Routes() []edge.Route {
 		get(nodePath+"/trust", a.nodeTrust, http.StatusOK, identity),
 		get("/internal/v1/bootstrap/{reference}", a.fetchBundle, http.StatusOK, append(tokens, unknown)...),
 		pkg,
-		edge.HealthRoute(edge.HealthPath, a.cfg.Ready),
+		edge.HealthRoute(a.cfg.Ready),
 	}
 }

@@ -52,7 +52,7 @@ func Priorities() []string { return []string{"recovery", "urgent", "other"} }
 // reserved is the fraction of the burst that is left for more urgent priorities.
 func (p priority) reserved() float64 { return 0.25 * float64(p) }
 
-// bucket is a token bucket that gives each request it rejects a time of its own to
+// bucket is a token bucket that assigns each request it rejects a separate time to
 // retry, so that requests rejected together do not return together.
 type bucket struct{ tokens, retries *rate.Limiter }
 

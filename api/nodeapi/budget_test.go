@@ -50,7 +50,7 @@ func TestBucketRefills(t *testing.T) {
 	assert.False(t, ok)
 	assert.GreaterOrEqual(t, wait, time.Second)
 	_, ok = b.take(now.Add(-time.Hour), 0)
-	assert.False(t, ok, "a clock that goes back gives nothing")
+	assert.False(t, ok, "a clock that goes back adds no token")
 	_, ok = b.take(now.Add(500*time.Millisecond), 0)
 	assert.True(t, ok)
 }

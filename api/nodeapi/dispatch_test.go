@@ -134,7 +134,7 @@ func TestNoDispatchWithoutGrant(t *testing.T) {
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 1 }, soon, time.Millisecond)
 	s.wakes.wake(s.node.NodeID)
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 2 }, soon, time.Millisecond)
-	short := receive(t, s.poll(t.Context(), waitFor(0), func(r *wire.PollRequest) { r.Heartbeat = &wire.Heartbeat{} }))
+	short := receive(t, s.poll(t.Context(), waitFor(0), func(r *wire.PollRequest) { r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady} }))
 	assert.Equal(t, http.StatusNoContent, short.status)
 	assert.Equal(t, int64(1), stored.Load())
 	assert.Zero(t, looks.Load())

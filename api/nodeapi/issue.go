@@ -16,8 +16,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-const maxVersionLength = 64
-
 // certificates issues node certificates.
 type certificates struct {
 	cfg *Config
@@ -173,8 +171,8 @@ func parseToken(r *http.Request, token, csrPEM, agentVersion string) (c TokenCla
 
 // parseCertificateRequest checks the fields that all certificate requests share.
 func parseCertificateRequest(csrPEM, agentVersion string) (*x509.CertificateRequest, error) {
-	if !text.IsPrintable(agentVersion, maxVersionLength) {
-		return nil, invalidRequest("bad_agent_version", "agent_version must be at most %d printable ASCII characters", maxVersionLength)
+	if !text.IsPrintable(agentVersion, wire.MaxAgentVersion) {
+		return nil, invalidRequest("bad_agent_version", "agent_version must be at most %d printable ASCII characters", wire.MaxAgentVersion)
 	}
 	return trust.ParseCSR(csrPEM)
 }

@@ -52,10 +52,13 @@ func (a *poller) probe(w http.ResponseWriter, r *http.Request) error {
 	return a.writeNoContent(w, r)
 }
 
-// admit authenticates the poll, reads its body and records it with its heartbeat. A
-// malformed body records nothing. It subscribes
-// before it reads the node's row, so no task or fence between the two is missed.
-// The caller must call unsubscribe, also after an error.
+// admit authenticates the poll, reads its body and records it with its heartbeat. It
+// subscribes before it reads the node's row, so no task or fence between the two is
+// missed. The caller must call unsubscribe, even after an error.
+//
+// A malformed body, heartbeat included, records nothing. The response names the field,
+// so the fault is visible in the log of the agent. The agent then omits the heartbeat
+// from its next poll: the node receives tasks, such as a drain, and counts as silent.
 func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, unsubscribe func(), err error) {
 	peer, err := a.verifyPeer(r)
 	if err != nil {

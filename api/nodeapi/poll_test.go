@@ -237,7 +237,8 @@ func TestInvalidPolls(t *testing.T) {
 	s.parked(0)
 }
 
-// A request without a body checks only whether the node's identity is accepted. It dispatches nothing and is not recorded as a poll.
+// A request without a body checks only whether the node's identity is accepted. It
+// dispatches nothing and is not recorded as a poll.
 func TestProbeDispatchesNothing(t *testing.T) {
 	s := newSite(t, &fakeStore{
 		next: func([]string) (*nodeapi.Dispatch, error) {
@@ -292,7 +293,7 @@ func TestResult(t *testing.T) {
 	call(t, c, http.MethodPost, path, task.Result{LeaseEpoch: 2, Status: task.Succeeded})
 	assert.InDelta(t, 1, s.metric("gpuaas_tasks_total", "succeeded", "node.probe"), 0)
 
-	big := `{"lease_epoch":1,"status":"succeeded","output":"` + strings.Repeat("x", 900<<10) + `","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`
+	big := `{"lease_epoch":1,"status":"succeeded","output":"` + strings.Repeat("x", wire.MaxOutput-len(`""`)) + `","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`
 	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodPost, path, big).status)
 	full := task.Result{LeaseEpoch: 1, Status: task.Failed, EnvelopeSHA256: strings.Repeat("0a", 32),
 		OutputTail: strings.Repeat("ä", task.MaxOutputTail/2)}
@@ -301,6 +302,9 @@ func TestResult(t *testing.T) {
 	assert.Equal(t, full.EnvelopeSHA256, got.EnvelopeSHA256)
 	for name, body := range map[string]string{
 		"too_large":           `{"message":"` + strings.Repeat("x", wire.MaxResultBytes) + `"}`,
+		"bad_output":          `{"lease_epoch":1,"status":"succeeded","output":"` + strings.Repeat("<", wire.MaxOutput/6+1) + `"}`,
+		"bad_message":         `{"lease_epoch":1,"status":"failed","message":"` + strings.Repeat("x", wire.MaxMessage+1) + `"}`,
+		"bad_code":            `{"lease_epoch":1,"status":"failed","code":"` + strings.Repeat("x", wire.MaxCode+1) + `"}`,
 		"bad_status":          `{"lease_epoch":1,"status":"lost"}`,
 		"malformed_body":      `{"lease_epoch":1,"status":"succeeded","extra":1}`,
 		"bad_text":            `{"lease_epoch":1,"status":"failed","message":"a\u0000"}`,
@@ -310,6 +314,12 @@ func TestResult(t *testing.T) {
 		a := call(t, c, http.MethodPost, path, body)
 		assert.Equal(t, http.StatusBadRequest, a.status)
 		assert.Equal(t, name, a.refusal(t).Reason)
+	}
+	for number, status := range map[string]int{"1e308": http.StatusNoContent, "5e-324": http.StatusNoContent,
+		"1e9999": http.StatusBadRequest, "1E-9999": http.StatusBadRequest, "1e99999999999999999999": http.StatusBadRequest,
+		strings.Repeat("1", 500): http.StatusBadRequest} {
+		body := `{"lease_epoch":1,"status":"succeeded","output":{"n":[` + number + `]},"started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`
+		assert.Equal(t, status, call(t, c, http.MethodPost, path, body).status, number)
 	}
 	a = call(t, c, http.MethodPost, s.path("/tasks/7/result"), task.Result{})
 	assert.Equal(t, http.StatusNotFound, a.status)
@@ -351,7 +361,8 @@ func TestPollStoresHeartbeat(t *testing.T) {
 }
 
 // A poll with a malformed heartbeat is refused as a whole: it records nothing and
-// leases no task.
+// leases no task. A poll without a heartbeat is accepted, so the agent still receives
+// tasks.
 func TestMalformedHeartbeatRecordsNothing(t *testing.T) {
 	var calls atomic.Int64
 	s := newSite(t, &fakeStore{
@@ -359,9 +370,15 @@ func TestMalformedHeartbeatRecordsNothing(t *testing.T) {
 		recordPoll: func() error { calls.Add(1); return nil },
 		heartbeat:  func(nodeapi.Caller, wire.Heartbeat) error { calls.Add(1); return nil },
 	})
-	crowded := pollRequest(func(r *wire.PollRequest) {
-		r.Heartbeat = &wire.Heartbeat{Workloads: make([]task.Workload, wire.MaxWorkloads+1)}
-	})
+	with := func(change func(*wire.Heartbeat)) wire.PollRequest {
+		return pollRequest(func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{AgentVersion: "v1", BootID: "b", Phase: wire.PhaseReady, At: time.Now()}
+			change(r.Heartbeat)
+		})
+	}
+	work := func(name, kind string) wire.PollRequest {
+		return with(func(h *wire.Heartbeat) { h.Workloads = []task.Workload{{Name: name, Kind: kind}} })
+	}
 	start := `{"nonce":"AAAAAAAAAAAAAAAAAAAAAA","agent_session":"s","heartbeat":`
 	for _, c := range []struct {
 		reason string
@@ -371,11 +388,27 @@ func TestMalformedHeartbeatRecordsNothing(t *testing.T) {
 		{"malformed_body", start + `{"uptime_seconds":"1"}}`},
 		{"malformed_body", start + `[]}`},
 		{"bad_text", start + `{"boot_id":"a\u0000"}}`},
-		{"bad_workloads", crowded},
+		{"bad_agent_version", with(func(h *wire.Heartbeat) { h.AgentVersion = strings.Repeat("v", wire.MaxAgentVersion+1) })},
+		{"bad_agent_version", with(func(h *wire.Heartbeat) { h.AgentVersion = "v1\x1b[2J" })},
+		{"bad_uptime_seconds", with(func(h *wire.Heartbeat) { h.UptimeSeconds = -1 })},
+		{"bad_uptime_seconds", with(func(h *wire.Heartbeat) { h.UptimeSeconds = wire.MaxInteger + 1 })},
+		{"bad_boot_id", with(func(h *wire.Heartbeat) { h.BootID = strings.Repeat("b", wire.MaxSession+1) })},
+		{"bad_phase", with(func(h *wire.Heartbeat) { h.Phase = "" })},
+		{"bad_phase", with(func(h *wire.Heartbeat) { h.Phase = "off" })},
+		{"bad_workloads", with(func(h *wire.Heartbeat) { h.Workloads = make([]task.Workload, wire.MaxWorkloads+1) })},
+		{"bad_workloads", work("", "docker")},
+		{"bad_workloads", work("a\nb", "docker")},
+		{"bad_workloads", work(strings.Repeat("w", wire.MaxWorkloadName+1), "docker")},
+		{"bad_workloads", work("a", "")},
+		{"bad_workloads", work("a", "<b>")},
+		{"bad_verifier_set", pollRequest(func(r *wire.PollRequest) { r.VerifierSet = wire.MaxInteger + 1 })},
 	} {
 		a := call(t, s.client(s.cert()), http.MethodPost, s.path("/tasks/wait"), c.body)
 		assert.Equal(t, http.StatusBadRequest, a.status)
 		assert.Equal(t, c.reason, a.refusal(t).Reason)
+		if field, bad := strings.CutPrefix(c.reason, "bad_"); bad && field != "text" {
+			assert.Regexp(t, field+"|workload's", a.refusal(t).Message, "the message names the field")
+		}
 	}
 	assert.Zero(t, calls.Load())
 	assert.Equal(t, http.StatusOK, receive(t, s.poll(t.Context())).status, "the task is still there")
@@ -392,7 +425,7 @@ func TestFencedPollRecordsNoHeartbeat(t *testing.T) {
 	} {
 		store.next = func([]string) (*nodeapi.Dispatch, error) { t.Error("leased"); return offer(), nil }
 		s := newSite(t, store)
-		a := receive(t, s.poll(t.Context(), func(r *wire.PollRequest) { r.Heartbeat = &wire.Heartbeat{} }))
+		a := receive(t, s.poll(t.Context(), func(r *wire.PollRequest) { r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady} }))
 		assert.Equal(t, http.StatusUnauthorized, a.status, name)
 		assert.Equal(t, schema.ReasonIdentityMismatch, a.refusal(t).Reason)
 		assert.InDelta(t, 1, s.metric("gpuaas_identity_refusals_total", schema.ReasonIdentityMismatch), 0)

@@ -78,8 +78,11 @@ type Tasks interface {
 	// an operator asked to cancel.
 	CanceledTasks(ctx context.Context, c Caller, held []string) ([]string, error)
 	// Progress extends the lease, or returns KindLeaseLost. A lost task whose
-	// epoch is still the newest resumes, and its workflow is notified. The
-	// result's Owner is set if an activity heartbeat is due: at most once every
+	// epoch is still the newest resumes, and its workflow is notified. A destructive
+	// task that sent no progress under its lease has not begun. After the lease has
+	// ended by the database's time, it may still begin, unless it is lost, was
+	// dispatched again or its envelope has expired: KindLeaseLost. The result's
+	// Owner is set if an activity heartbeat is due: at most once every
 	// task.HeartbeatInterval across all replicas.
 	Progress(ctx context.Context, c Caller, taskID string, p task.Progress, lease time.Duration) (ProgressResult, error)
 	// SetActivityState stores the state of the task's activity, which later

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -19,6 +21,10 @@ import (
 // heartbeatTimeout bounds the delay that an activity heartbeat adds to a
 // progress call.
 const heartbeatTimeout = 2 * time.Second
+
+// maxDigits bounds the exponent and the length of a number in a task's output; the
+// exponents of a float64 are at most 324.
+const maxDigits = 400
 
 // ReceivedResult is a task result with the node's signature of it.
 type ReceivedResult struct {
@@ -131,13 +137,18 @@ func (a *API) callerAndTask(r *http.Request) (Caller, string, error) {
 	return c, taskID, nil
 }
 
-// checkResult validates a result and re-encodes its output, so that the database
-// can store every string in it.
+// checkResult validates a result and re-encodes its output.
 func checkResult(r *task.Result) error {
 	switch r.Status {
 	case task.Succeeded, task.Failed, task.Canceled:
 	default:
 		return invalidRequest("bad_status", "status must be \"succeeded\", \"failed\" or \"cancelled\"")
+	}
+	if len(r.Code) > wire.MaxCode {
+		return invalidRequest("bad_code", "code has more than %d bytes", wire.MaxCode)
+	}
+	if len(r.Message) > wire.MaxMessage {
+		return invalidRequest("bad_message", "message has more than %d bytes", wire.MaxMessage)
 	}
 	if len(r.OutputTail) > task.MaxOutputTail {
 		return invalidRequest("bad_output_tail", "output_tail has more than %d bytes", task.MaxOutputTail)
@@ -146,6 +157,13 @@ func checkResult(r *task.Result) error {
 	if r.EnvelopeSHA256 != "" && !text.IsSHA256Hex(r.EnvelopeSHA256) {
 		return invalidRequest("bad_envelope_sha256", "envelope_sha256 must be 64 lower-case hex digits")
 	}
+	return encodeOutput(r)
+}
+
+// encodeOutput re-encodes the output, so that the database can store every string
+// in it, and bounds it in the length that Temporal receives: an escaped character is
+// up to six times as long.
+func encodeOutput(r *task.Result) error {
 	if len(r.Output) == 0 {
 		return nil
 	}
@@ -155,10 +173,40 @@ func checkResult(r *task.Result) error {
 	if err := d.Decode(&v); err != nil {
 		return invalidRequest("bad_output", "output is not JSON")
 	}
+	if err := checkNumbers(r.Output); err != nil {
+		return err
+	}
 	out, err := json.Marshal(v)
 	if err != nil {
 		return schema.Wrap(schema.KindInternal, err, "encoding the output")
 	}
+	if len(out) > wire.MaxOutput {
+		return invalidRequest("bad_output", "output has more than %d bytes, with <, > and & escaped", wire.MaxOutput)
+	}
 	r.Output = out
 	return nil
+}
+
+// checkNumbers refuses numbers that jsonb cannot store, or writes with thousands of
+// digits. It allows every number that a float64 or an int64 can hold.
+func checkNumbers(raw json.RawMessage) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	for {
+		t, err := d.Token()
+		if err != nil {
+			return nil //nolint:nilerr // the end: the caller decoded it before
+		}
+		n, ok := t.(json.Number)
+		if !ok {
+			continue
+		}
+		exponent := 0
+		if at := strings.IndexAny(n.String(), "eE"); at >= 0 {
+			exponent, err = strconv.Atoi(n.String()[at+1:])
+		}
+		if err != nil || len(n) > maxDigits || max(exponent, -exponent) > maxDigits {
+			return invalidRequest("bad_output", "output has a number of more than %d digits", maxDigits)
+		}
+	}
 }

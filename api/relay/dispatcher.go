@@ -22,9 +22,9 @@ type dispatcher struct {
 	delivered []Message
 	// failed is when a delivery last failed.
 	failed time.Time
-	// paused is true while nothing is taken. unavailable is true if Temporal is the
-	// cause: queued messages then fail without an attempt.
-	paused, unavailable bool
+	// paused is true while nothing is taken, because the database or Temporal is
+	// unavailable.
+	paused bool
 	// pauses grow until a success, and pause is the current or last one.
 	pauses *backoff.ExponentialBackOff
 	pause  time.Duration
@@ -35,11 +35,11 @@ type dispatcher struct {
 // run delivers messages with the context work until ctx ends.
 func (d *dispatcher) run(ctx, work context.Context) {
 	for take := true; ctx.Err() == nil; {
-		if take && !d.paused && d.room() >= maxInFlight/2 {
+		if take && !d.paused && d.free() >= maxInFlight/2 {
 			take = d.take(ctx)
 		}
 		d.start(work)
-		take = d.wait(ctx) || take
+		take = d.wait(ctx, work) || take
 	}
 	d.drain(ctx, work)
 }
@@ -47,7 +47,7 @@ func (d *dispatcher) run(ctx, work context.Context) {
 // drain delivers the messages in flight and deletes what was delivered.
 func (d *dispatcher) drain(ctx, work context.Context) {
 	for d.start(work); len(d.busy) > 0; d.start(work) {
-		d.end(<-d.ended)
+		d.end(work, <-d.ended)
 	}
 	if len(d.delivered) == 0 {
 		return
@@ -59,13 +59,13 @@ func (d *dispatcher) drain(ctx, work context.Context) {
 	}
 }
 
-// room is how many more messages may be in flight.
-func (d *dispatcher) room() int { return maxInFlight - len(d.queue) - len(d.busy) }
+// free is how many more messages may be in flight.
+func (d *dispatcher) free() int { return maxInFlight - len(d.queue) - len(d.busy) }
 
 // take deletes delivered messages and takes due ones. It reports whether more may
 // be due.
 func (d *dispatcher) take(ctx context.Context) (more bool) {
-	limit := d.room()
+	limit := d.free()
 	d.since = time.Now()
 	messages, err := d.Outbox.Take(ctx, limit, d.delivered)
 	if err != nil {
@@ -75,7 +75,7 @@ func (d *dispatcher) take(ctx context.Context) (more bool) {
 		d.backOff()
 		return true
 	}
-	if len(messages) == 0 && d.room() == maxInFlight {
+	if len(messages) == 0 && d.free() == maxInFlight {
 		d.pauses.Reset()
 	}
 	d.delivered = nil
@@ -97,14 +97,13 @@ func (d *dispatcher) start(work context.Context) {
 			continue
 		}
 		d.busy[to] = true
-		skip := d.unavailable
-		go func() { d.ended <- d.deliver(work, m, skip) }()
+		go func() { d.ended <- d.deliver(work, m) }()
 	}
 	d.queue = waiting
 }
 
 // wait blocks until an event and reports whether a Take is due.
-func (d *dispatcher) wait(ctx context.Context) (take bool) {
+func (d *dispatcher) wait(ctx, work context.Context) (take bool) {
 	var wake <-chan struct{}
 	if !d.paused {
 		wake = d.Outbox.Wake()
@@ -119,11 +118,11 @@ func (d *dispatcher) wait(ctx context.Context) (take bool) {
 	case <-ctx.Done():
 		return false
 	case e := <-d.ended:
-		d.end(e)
+		d.end(work, e)
 		return false
 	case <-wake:
 	case <-due:
-		d.paused, d.unavailable = false, false
+		d.paused = false
 	}
 	return true
 }
@@ -142,8 +141,9 @@ func (d *dispatcher) takeInterval() time.Duration {
 	return 0
 }
 
-// end processes the outcome of a delivery.
-func (d *dispatcher) end(e delivery) {
+// end processes the outcome of a delivery. If Temporal is unavailable, the queued
+// messages return to the outbox: without an attempt they need no backoff.
+func (d *dispatcher) end(ctx context.Context, e delivery) {
 	delete(d.busy, e.message.recipient())
 	switch e.outcome {
 	case outcomeFailed:
@@ -153,9 +153,23 @@ func (d *dispatcher) end(e delivery) {
 		d.pauses.Reset()
 	}
 	if e.unavailable {
-		d.unavailable = true
+		d.release(ctx)
 		d.backOff()
 	}
+}
+
+// release returns the queued messages to the outbox.
+func (d *dispatcher) release(ctx context.Context) {
+	if len(d.queue) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	if err := d.Outbox.Release(ctx, d.queue); err != nil {
+		// They become due again when their reservation ends.
+		d.Log.Warn("cannot release messages", slog.Any("err", err))
+	}
+	d.queue = nil
 }
 
 // backOff starts a pause.

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -8,16 +9,19 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Message is one message for Temporal. Exactly one of Result and Event is set.
+// Message is one message for Temporal. At most one of Result and Event is set; a
+// message without either cannot be delivered, because its task is gone or its event
+// cannot be read.
 type Message struct {
-	ID int64
-	// Owner is set with Result, WorkflowID with Event.
-	Owner      task.Owner
-	Result     *task.Result
+	ID         int64
 	WorkflowID string
+	Owner      task.Owner // set with Result
+	Result     *task.Result
 	Event      *lifecycle.AgentEvent
 	Attempts   int
 	CreatedAt  time.Time
+	// ReservedUntil is when other relays may take the message.
+	ReservedUntil time.Time
 }
 
 // kind is the message's kind in metrics.
@@ -29,12 +33,7 @@ func (m Message) kind() string {
 }
 
 // recipient is the workflow that the message is for.
-func (m Message) recipient() string {
-	if m.Event != nil {
-		return m.WorkflowID
-	}
-	return m.Owner.WorkflowID
-}
+func (m Message) recipient() string { return cmp.Or(m.Owner.WorkflowID, m.WorkflowID) }
 
 // Outcomes of a delivery attempt.
 const (

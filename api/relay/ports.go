@@ -14,6 +14,9 @@ type Outbox interface {
 	// reserves up to limit due messages for a short time, oldest first. It is one
 	// transaction. A limit of 0 only deletes.
 	Take(ctx context.Context, limit int, delivered []Message) ([]Message, error)
+	// Release makes reserved messages that were not attempted due at once, unless
+	// the reservation ended and another relay took them.
+	Release(ctx context.Context, messages []Message) error
 	// MarkOrphaned keeps a message without a recipient for inspection.
 	MarkOrphaned(ctx context.Context, id int64, why string) error
 	// MarkFailed records a failed attempt; the message is due again after a

@@ -61,19 +61,8 @@ func (r *Relay) Run(ctx context.Context) {
 // graceful returns a context that ends stopTimeout after ctx.
 func graceful(ctx context.Context) (context.Context, context.CancelFunc) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(stopTimeout)
-		defer timer.Stop()
-		select {
-		case <-work.Done():
-		case <-timer.C:
-			cancel()
-		}
-	})
-	return work, func() {
-		stop()
-		cancel()
-	}
+	context.AfterFunc(ctx, func() { time.AfterFunc(stopTimeout, cancel) })
+	return work, cancel
 }
 
 // delivery is the outcome of a message.
@@ -84,12 +73,9 @@ type delivery struct {
 }
 
 // deliver attempts one message and records a failure; the dispatcher records a
-// success. With skip it fails the attempt because Temporal is unavailable.
-func (r *Relay) deliver(ctx context.Context, m Message, skip bool) delivery {
-	err := error(schema.NewError(schema.KindServiceUnavailable, "Temporal is unavailable"))
-	if !skip {
-		err = r.send(ctx, m)
-	}
+// success.
+func (r *Relay) deliver(ctx context.Context, m Message) delivery {
+	err := r.send(ctx, m)
 	outcome := m.outcome(err)
 	r.Metrics.Relayed(m.kind(), outcome)
 	if outcome == outcomeDelivered {
@@ -121,5 +107,5 @@ func (r *Relay) send(ctx context.Context, m Message) error {
 	case m.Event != nil:
 		return r.Temporal.SignalAgent(ctx, m.WorkflowID, *m.Event)
 	}
-	return schema.Errorf(schema.KindInternal, "outbox message %d has neither a result nor an event", m.ID)
+	return schema.Errorf(schema.KindNotFound, "the task or the event of outbox message %d is missing", m.ID)
 }

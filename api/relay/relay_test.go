@@ -28,6 +28,7 @@ type box struct {
 	notes    map[int64][]string
 	takes    int
 	takeFail int
+	released int
 }
 
 func newBox(messages ...relay.Message) *box {
@@ -55,6 +56,14 @@ func (b *box) note(id int64, what string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.notes[id] = append(b.notes[id], what)
+}
+
+func (b *box) Release(_ context.Context, messages []relay.Message) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.released += len(messages)
+	b.due = append(messages, b.due...)
+	return nil
 }
 
 func (b *box) MarkOrphaned(_ context.Context, id int64, _ string) error {
@@ -164,20 +173,21 @@ func TestDeliveryOutcomes(t *testing.T) {
 	gone := schema.NewError(schema.KindNotFound, "gone")
 	closed := schema.NewError(schema.KindNotFound, "gone").WithReason(schema.ReasonActivityClosed)
 	answers := map[int64]error{1: nil, 2: nil, 3: gone, 4: gone, 5: closed}
-	b := newBox(event(1, "a"), result(2, "b"), event(3, "c"), result(4, "d"), result(5, "e"))
+	empty := relay.Message{ID: 6, WorkflowID: "f"} // its task is missing
+	b := newBox(event(1, "a"), result(2, "b"), event(3, "c"), result(4, "d"), result(5, "e"), empty)
 	c, _ := run(t, b, &fakeTemporal{answer: func(_ context.Context, _ string, id int64) error { return answers[id] }})
-	for id, want := range map[int64]string{1: "delivered", 2: "delivered", 3: "delivered", 4: "orphaned", 5: "delivered"} {
+	for id, want := range map[int64]string{1: "delivered", 2: "delivered", 3: "delivered", 4: "orphaned", 5: "delivered", 6: "orphaned"} {
 		eventually(t, func() bool { return len(b.of(id)) == 1 })
 		assert.Equal(t, []string{want}, b.of(id), "message %d", id)
 	}
 	eventually(t, func() bool {
 		count := c.read()
-		return count["event delivered"] == 2 && count["result delivered"] == 2 && count["result orphaned"] == 1
+		return count["event delivered"] == 2 && count["result delivered"] == 2 && count["result orphaned"] == 2
 	})
 }
 
-// While Temporal is unavailable one message per round is attempted, not all of
-// them, and every message is delivered once it is available again.
+// While Temporal is unavailable, a round attempts a few messages. The others return to
+// the outbox without a failure, and every message is delivered once Temporal is available.
 func TestTemporalUnavailable(t *testing.T) {
 	var messages []relay.Message
 	for id := range int64(40) {
@@ -185,23 +195,32 @@ func TestTemporalUnavailable(t *testing.T) {
 	}
 	b := newBox(messages...)
 	var mu sync.Mutex
-	away, tries := true, 0
-	run(t, b, &fakeTemporal{answer: func(context.Context, string, int64) error {
+	away, attempts := true, map[int64]int{}
+	c, _ := run(t, b, &fakeTemporal{answer: func(_ context.Context, _ string, id int64) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if tries++; away {
-			return schema.NewError(schema.KindServiceUnavailable, "Temporal at 127.0.0.1:1 does not answer")
+		if !away {
+			return nil
 		}
-		return nil
+		attempts[id]++
+		return schema.NewError(schema.KindServiceUnavailable, "Temporal at 127.0.0.1:1 does not answer")
 	}})
-	eventually(t, func() bool { return len(b.of(39)) > 0 })
+	eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.released > 0
+	})
 	mu.Lock()
-	assert.Less(t, tries, 40)
 	away = false
 	mu.Unlock()
+	failed := 0
 	for id := range int64(40) {
 		eventually(t, func() bool { n := b.of(id); return len(n) > 0 && n[len(n)-1] == "delivered" })
+		assert.Len(t, b.of(id), attempts[id]+1, "message %d: a failure is recorded for each attempt", id)
+		failed += attempts[id]
 	}
+	assert.Less(t, failed, 40)
+	assert.Equal(t, map[string]int{"event delivered": 40, "event failed": failed}, c.read())
 }
 
 // Messages of one workflow keep their order, and an undeliverable message delays

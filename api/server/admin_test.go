@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -50,6 +51,29 @@ func TestLists(t *testing.T) {
 	}
 }
 
+// A SKU is added and deactivated by plain HTTP requests, and the registration follows.
+func TestSKUCatalogByHTTP(t *testing.T) {
+	r := newCluster(t).replica()
+	const b200, node = `{"name":"b200","gpu_model":"B200","max_gpus":8,"min_cpus":64}`, `{"host":"gpu-b","sku":"b200","region_code":"r"}`
+	for range 2 {
+		a := r.ask(http.MethodPost, "/skus", b200)
+		assert.Equal(t, http.StatusCreated, a.status, string(a.body))
+	}
+	a := r.ask(http.MethodPost, "/skus", `{"name":"b200","min_cpus":1}`)
+	assert.Equal(t, http.StatusConflict, a.status)
+	assert.Equal(t, schema.KindAlreadyExists, a.refusal(t).Code)
+	assert.Equal(t, http.StatusCreated, r.ask(http.MethodPost, "/nodes", node).status)
+	assert.Equal(t, http.StatusOK, r.ask(http.MethodPost, "/skus/b200/deactivate", nil).status)
+	a = r.ask(http.MethodPost, "/nodes", `{"host":"gpu-c","sku":"b200","region_code":"r"}`)
+	assert.Equal(t, "sku_inactive", a.refusal(t).Reason)
+	assert.Equal(t, "gpuaas sku list --active", a.refusal(t).Next)
+	var list inventory.SKUList
+	r.ask(http.MethodGet, "/skus?active=false", nil).into(t, &list)
+	assert.Equal(t, []inventory.SKU{{Name: "b200", GPUModel: "B200", MaxGPUs: 8, MinCPUs: 64}}, list.SKUs)
+	assert.Equal(t, []string{"skus.add succeeded", "skus.add refused", "skus.deactivate succeeded", "nodes.register refused"}, r.audit("system")[1:], "after the verifier set")
+	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodGet, "/skus/none", nil).status)
+}
+
 func TestRegistrationRefusals(t *testing.T) {
 	r := newCluster(t).replica()
 	taken := r.register()
@@ -71,14 +95,14 @@ func TestRegistrationRefusals(t *testing.T) {
 		assert.Equal(t, reason, a.refusal(t).Reason)
 	}
 	a := r.ask(http.MethodPost, "/nodes", `{"host":"a","sku":"cpu-dev","region_code":"r","onboarding_mode":"maas"}`)
-	assert.Equal(t, http.StatusServiceUnavailable, a.status, "S: adapter missing is service_unavailable")
+	assert.Equal(t, http.StatusBadRequest, a.status)
 	assert.Equal(t, "no_adapter", a.refusal(t).Reason)
 }
 
 func TestLifecycleRefusals(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.enrolled()
-	work := wire.Heartbeat{At: time.Now(), Workloads: []task.Workload{{Name: "train", Kind: "process", Since: time.Now()}}}
+	work := wire.Heartbeat{Phase: wire.PhaseReady, At: time.Now(), Workloads: []task.Workload{{Name: "train", Kind: "process", Since: time.Now()}}}
 	require.Equal(t, http.StatusNoContent, r.report(m, work).status)
 	for _, c := range []struct {
 		path, body string

@@ -1,12 +1,14 @@
 package server
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -20,18 +22,20 @@ type config struct {
 	daemon.Engines
 	AdminToken         schema.Secret `env:"GPUAAS_ADMIN_TOKEN" help:"Bearer token of the admin API with the role admin, at least 16 characters. It or GPUAAS_ADMIN_TOKENS_FILE is required."`
 	AdminActor         string        `env:"GPUAAS_ADMIN_ACTOR" envDefault:"admin-token" help:"Subject that the admin token stands for in the audit trail."`
-	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with the tokens of named subjects, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). It is read again when it changes."`
+	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with the tokens of named subjects, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). Only its owner may have write access. It is read again when it changes."`
 	AdminAddr          string        `env:"GPUAAS_ADMIN_ADDR" envDefault:"127.0.0.1:8081" help:"Listen address of the admin API."`
 	NodeAddr           string        `env:"GPUAAS_NODE_ADDR" envDefault:"127.0.0.1:8443" help:"Listen address of the node API."`
 	NodeURL            string        `env:"GPUAAS_NODE_PUBLIC_URL" envDefault:"https://localhost:8443" help:"URL at which nodes reach the node API: https://host:port."`
+	WebUI              string        `env:"GPUAAS_WEB_UI_URL" envDefault:"http://localhost:8233" help:"Base URL of Temporal's Web UI, for the links to operations."`
 	IssueRate          float64       `env:"GPUAAS_ISSUE_RATE" envDefault:"50" help:"Node certificates per second that this process has Vault sign. Keep the sum over all replicas below half of Vault's capacity."`
 	AgentOCIRef        string        `env:"GPUAAS_AGENT_OCI_REF" help:"Registry reference of the node agent's package: registry/repository@sha256:digest."`
 	AgentDigest        string        `env:"GPUAAS_AGENT_DIGEST" help:"Digest of the package blob, where the reference is that of a manifest, or of the archive."`
 	AgentPullTokenFile string        `env:"GPUAAS_AGENT_PULL_TOKEN_FILE" help:"File with a bearer token for the registry. It is read again for each bundle."`
 	AgentArchive       string        `env:"GPUAAS_AGENT_ARCHIVE" help:"Node agent's package as a local file, which the node API serves. It is ignored when a registry reference is set."`
 
-	serve listenerSet
-	agent agentPackage
+	serve  listenerSet
+	agent  agentPackage
+	tokens *adminapi.Tokens
 }
 
 // defaults returns a configuration with the defaults that depend on the program.
@@ -42,15 +46,27 @@ func defaults() *config {
 	}
 }
 
-// Check implements daemon.Load's check of the values.
+// Check implements daemon.Load's check. It reads the tokens and the agent's package, so
+// that their faults are listed with the others.
 func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
 	token := c.AdminToken.Reveal()
 	f.Check(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN: the token is shorter than %d characters", minTokenLength)
+	var shared [sha256.Size]byte // zero: no shared token
+	if token != "" {
+		shared = sha256.Sum256([]byte(token))
+	}
+	var invalid error
+	c.tokens, invalid = adminapi.NewTokens(shared, c.AdminActor, c.AdminTokensFile)
+	f.Check(invalid != nil, "GPUAAS_ADMIN_TOKENS_FILE: %v", invalid)
 	f.Check(token == "" && c.AdminTokensFile == "", "GPUAAS_ADMIN_TOKEN or GPUAAS_ADMIN_TOKEN_FILE or GPUAAS_ADMIN_TOKENS_FILE is not set")
 	f.Address("GPUAAS_ADMIN_ADDR", c.AdminAddr)
 	f.Address("GPUAAS_NODE_ADDR", c.NodeAddr)
 	c.NodeURL = strings.TrimRight(c.NodeURL, "/")
+	c.WebUI = strings.TrimRight(c.WebUI, "/")
+	web, err := url.Parse(c.WebUI)
+	f.Check(err != nil || web.Scheme != "http" && web.Scheme != "https" || web.Host == "" || web.User != nil,
+		"GPUAAS_WEB_UI_URL must be an http or https URL without credentials")
 	u, err := url.Parse(c.NodeURL)
 	f.Check(err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "",
 		"GPUAAS_NODE_PUBLIC_URL must be https://host:port")
@@ -61,8 +77,7 @@ func (c *config) Check(f *daemon.Faults) {
 // secrets returns what Temporal must never receive from this process.
 func (c *config) secrets() []schema.Secret { return append(c.Engines.Secrets(), c.AdminToken) }
 
-// The listeners that --serve selects. The operator console gets its own name here
-// once it exists.
+// The listeners that --serve selects.
 const (
 	listenerNode  = "node"
 	listenerAdmin = "admin"

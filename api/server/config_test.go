@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,12 +51,14 @@ func TestConfigDefaults(t *testing.T) {
 		"GPUAAS_VAULT_SECRET_ID_FILE": "s",
 		"GPUAAS_ADMIN_TOKEN_FILE":     write(t, adminToken+"\n"),
 	})
+	require.NotNil(t, c.tokens)
+	c.tokens = nil
 	assert.Equal(t, &config{
 		Common: daemon.Common{MetricsAddr: "127.0.0.1:9091", LogLevel: slog.LevelInfo, LameDuck: 5 * time.Second, DrainTimeout: 6 * time.Second, ProbeEvery: 5 * time.Second},
 		Engines: daemon.Engines{DatabaseURL: schema.NewSecret("postgres://u:p@h/db"), VaultAddr: "http://127.0.0.1:8200",
 			RoleIDFile: "r", SecretIDFile: "s", Env: "dev"},
 		AdminToken: schema.NewSecret(adminToken), AdminActor: "admin-token", AdminAddr: "127.0.0.1:8081",
-		NodeAddr: "127.0.0.1:8443", NodeURL: "https://localhost:8443", IssueRate: nodeapi.DefaultIssueRate,
+		NodeAddr: "127.0.0.1:8443", NodeURL: "https://localhost:8443", WebUI: "http://localhost:8233", IssueRate: nodeapi.DefaultIssueRate,
 		serve: listenerSet{"node", "admin"},
 	}, c)
 	assert.Equal(t, []schema.Secret{schema.NewSecret("p"), schema.NewSecret(adminToken)}, c.secrets())
@@ -67,6 +70,7 @@ func TestConfigFaults(t *testing.T) {
 		"GPUAAS_ADMIN_TOKEN_FILE": write(t, "short-secret"),
 		"GPUAAS_ADMIN_ADDR":       "8081",
 		"GPUAAS_NODE_PUBLIC_URL":  "http://user:hunter2@api.internal",
+		"GPUAAS_WEB_UI_URL":       "localhost:8233",
 		"GPUAAS_ENV":              "Prod/EU",
 		"GPUAAS_LOG_LEVEL":        "loud",
 		"GPUAAS_ISSUE_RATE":       "0",
@@ -76,7 +80,7 @@ func TestConfigFaults(t *testing.T) {
 	assert.Equal(t, schema.ExitUsage, Main(t.Context(), nil, environ(vars), &out, &errOut))
 	assert.Empty(t, out.String())
 	for _, name := range []string{"GPUAAS_DATABASE_URL", "VAULT_ADDR", "GPUAAS_VAULT_ROLE_ID_FILE", "GPUAAS_VAULT_SECRET_ID_FILE",
-		"GPUAAS_ADMIN_TOKEN", "GPUAAS_ADMIN_ADDR", "GPUAAS_NODE_PUBLIC_URL", "GPUAAS_ENV", "GPUAAS_LOG_LEVEL", "GPUAAS_ISSUE_RATE",
+		"GPUAAS_ADMIN_TOKEN", "GPUAAS_ADMIN_ADDR", "GPUAAS_NODE_PUBLIC_URL", "GPUAAS_WEB_UI_URL", "GPUAAS_ENV", "GPUAAS_LOG_LEVEL", "GPUAAS_ISSUE_RATE",
 		"GPUAAS_AGENT_OCI_REF", "GPUAAS_AGENT_DIGEST"} {
 		assert.Contains(t, errOut.String(), name)
 	}
@@ -102,7 +106,7 @@ func TestAdminTokens(t *testing.T) {
 	subject := func(header string) (string, error) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 		r.Header.Set("Authorization", header)
-		s, err := a.tokens.Authenticate(r)
+		s, err := a.cfg.tokens.Authenticate(r)
 		return s.Name, err
 	}
 	name, err := subject("Bearer adas-token")
@@ -110,6 +114,18 @@ func TestAdminTokens(t *testing.T) {
 	require.Equal(t, "ada", name)
 	_, err = subject("Bearer ")
 	require.Equal(t, schema.KindUnauthenticated, schema.KindOf(err))
+}
+
+// A tokens file that is not valid is a fault of the configuration.
+func TestAdminTokensFileFaults(t *testing.T) {
+	shared := write(t, "ada admin "+strings.Repeat("0a", 32)+"\n")
+	require.NoError(t, os.Chmod(shared, 0o666))
+	for path, says := range map[string]string{write(t, "ada king"): "line 1: it must be NAME ROLE SHA256", shared: "chmod go-w", "/nowhere": "no such file"} {
+		var out, errOut bytes.Buffer
+		assert.Equal(t, schema.ExitUsage, Main(t.Context(), nil, environ(map[string]string{"GPUAAS_ADMIN_TOKENS_FILE": path}), &out, &errOut))
+		assert.Contains(t, errOut.String(), "GPUAAS_ADMIN_TOKENS_FILE: ")
+		assert.Contains(t, errOut.String(), says)
+	}
 }
 
 func TestArguments(t *testing.T) {

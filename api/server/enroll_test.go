@@ -63,7 +63,7 @@ func TestEnrollment(t *testing.T) {
 	assert.Equal(t, lifecycle.NodeEnrolling, r.show(node.ID).State)
 	assert.Equal(t, http.StatusNoContent, r.wait(m, 0).status)
 	assert.Nil(t, r.show(node.ID).LastHeartbeatAt)
-	a = r.report(m, wire.Heartbeat{AgentVersion: "v1", BootID: "b", At: time.Now()})
+	a = r.report(m, wire.Heartbeat{AgentVersion: "v1", BootID: "b", Phase: wire.PhaseReady, At: time.Now()})
 	assert.Equal(t, http.StatusNoContent, a.status, string(a.body))
 	shown := r.show("10.1.2.3")
 	require.NotNil(t, shown.Identity)
@@ -71,7 +71,7 @@ func TestEnrollment(t *testing.T) {
 	assert.NotNil(t, shown.LastHeartbeatAt)
 
 	var events []lifecycle.AgentEventName
-	messages, err := r.store.Outbox(r.listener).Take(t.Context(), 10, nil)
+	messages, err := r.store.Tasks.Outbox(r.listener).Take(t.Context(), 10, nil)
 	require.NoError(t, err)
 	for _, m := range messages {
 		events = append(events, m.Event.Event)
@@ -204,7 +204,7 @@ func TestExpiredToken(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.bundle()
 	text, id, hash := trust.NewToken()
-	require.NoError(t, r.store.IssueToken(t.Context(), trust.MintedToken{NodeID: m.id, TokenID: id, Hash: hash,
+	require.NoError(t, r.store.Identities.IssueToken(t.Context(), trust.MintedToken{NodeID: m.id, TokenID: id, Hash: hash,
 		Purpose: trust.PurposeEnroll, ExpiresAt: time.Now().Add(-time.Second)}, audit.Subject{Actor: "test"}))
 	a := r.enroll(m.id, wire.EnrollRequest{Token: text, CSR: newCSR(t, newKey(t), nil)})
 	assert.Equal(t, http.StatusGone, a.status)
@@ -231,9 +231,11 @@ func TestRepeatedBundle(t *testing.T) {
 	assert.Equal(t, "token_voided", a.refusal(t).Reason)
 
 	r.finish(node.ID, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeRegistered})
-	a = r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", "", wire.HeaderIdempotencyKey, "k")
-	assert.Equal(t, http.StatusBadRequest, a.status)
-	assert.Equal(t, "operation_over", a.refusal(t).Reason)
+	var over wire.LifecycleResponse
+	r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", "", wire.HeaderIdempotencyKey, "k").into(t, &over)
+	assert.Equal(t, first.Operation.OperationID, over.Operation.OperationID)
+	assert.Equal(t, lifecycle.OperationCanceled, over.Operation.Status)
+	assert.Nil(t, over.BootstrapBundle)
 	block, _ := pem.Decode([]byte(second.BootstrapBundle.CABundlePEM))
 	require.NotNil(t, block)
 }

@@ -51,7 +51,7 @@ type claimer struct{ store *store.Store }
 
 func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	workflow := lifecycle.WorkflowID(in.Action, in.Host, in.NodeID)
-	open, _, err := c.store.ListOperations(ctx, adminapi.OperationQuery{Page: adminapi.Page{Limit: 10}, NodeID: in.NodeID, Open: true})
+	open, _, err := c.store.Admin.ListOperations(ctx, adminapi.OperationQuery{Page: adminapi.Page{Limit: 10}, NodeID: in.NodeID, Open: true})
 	if err != nil {
 		return lifecycle.Operation{}, err
 	}
@@ -60,9 +60,12 @@ func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 			return lifecycle.Operation{}, schema.NewError(schema.KindOperationInProgress, "%s is in progress", o.Action)
 		}
 	}
-	claim, err := c.store.Claim(ctx, activities.ClaimRequest{OperationInput: in, WorkflowID: workflow, RunID: "run-" + in.OperationID})
-	return lifecycle.Operation{OperationID: in.OperationID, Reason: in.Reason, WorkflowID: workflow, RunID: "run-" + in.OperationID,
-		Action: in.Action, Status: lifecycle.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
+	op := lifecycle.Operation{OperationID: in.OperationID, Reason: in.Reason, Options: in.Options, WorkflowID: workflow, RunID: "run-" + in.OperationID,
+		Action: in.Action, Status: lifecycle.OperationAccepted}
+	claim, err := c.store.Operations.Claim(ctx, activities.ClaimRequest{OperationInput: in, WorkflowID: workflow, RunID: op.RunID,
+		Document: &lifecycle.OperationStatus{Operation: op}})
+	op.OpSeq = claim.Fence.OpSeq
+	return op, err
 }
 
 // Resolve writes the decision into the operation's document, as a workflow would.
@@ -74,6 +77,11 @@ func (c claimer) Resolve(ctx context.Context, workflowID string, r lifecycle.Res
 	return st, err
 }
 
+// Resolved finds no decision, because Resolve keeps none.
+func (claimer) Resolved(context.Context, string, string, lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+	return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "no such decision")
+}
+
 // cluster is a database with replicas of the API over it.
 type cluster struct {
 	tb  testing.TB
@@ -82,9 +90,8 @@ type cluster struct {
 	// between, when set, wraps the node API's identities.
 	between    func(nodeapi.Identities) nodeapi.Identities
 	archive    string                                       // the agent package, when set
-	tokens     string                                       // the tokens file, when set
 	issuer     nodeapi.Issuer                               // replaces ca, when set
-	heartbeats nodeapi.Heartbeater                          // in the place of Temporal
+	heartbeats nodeapi.Heartbeater                          // instead of Temporal
 	grants     nodeapi.Grants                               // replaces ca together with follow, when set
 	follow     func(context.Context, trust.StoredSet) error // replaces ca together with grants, when set
 }
@@ -101,7 +108,7 @@ func newClusterWith(tb testing.TB, first trust.StoredSet) *cluster {
 	s, err := store.Open(tb.Context(), store.Config{URL: c.url})
 	require.NoError(tb, err)
 	defer s.Close()
-	require.NoError(tb, s.PutSet(tb.Context(), first, audit.Subject{Actor: "test"}))
+	require.NoError(tb, s.Identities.PutSet(tb.Context(), first, audit.Subject{Actor: "test"}))
 	return c
 }
 
@@ -147,7 +154,7 @@ func (c *cluster) replica() *replica {
 		_ = r.listener.Run(listening)
 	})
 	r.deafen = func() { stopListening(); <-stopped }
-	group.Go(func() { _ = r.store.Sweep(ctx, r.listener) })
+	group.Go(func() { _ = r.store.Inventory.Sweep(ctx, r.listener) })
 	grants, follow := c.grants, c.follow
 	if grants == nil {
 		grants, follow = delegate{c.ca}, func(context.Context, trust.StoredSet) error { return nil }
@@ -158,12 +165,12 @@ func (c *cluster) replica() *replica {
 
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)
-	r.registry.MustRegister(metrics.NewFleetCollector(r.store, func() bool { return true }, log))
+	r.registry.MustRegister(metrics.NewFleetCollector(r.store.Inventory, func() bool { return true }, log))
 	issuer := c.issuer
 	if issuer == nil {
 		issuer = c.ca
 	}
-	var identities nodeapi.Identities = r.store
+	var identities nodeapi.Identities = r.store.Identities
 	if c.between != nil {
 		identities = c.between(identities)
 	}
@@ -178,14 +185,14 @@ func (c *cluster) replica() *replica {
 	_, port, err := net.SplitHostPort(ln.Addr().String())
 	require.NoError(c.tb, err)
 	r.node = "https://localhost:" + port
-	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(adminToken)), "admin-token", c.tokens)
+	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(adminToken)), "admin-token", "")
 	require.NoError(c.tb, err)
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
-		Nodes: r.store.Admin, EnrollmentTokens: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
+		Nodes: r.store.Admin, SKUs: r.store.Admin, EnrollmentTokens: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
 		Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
-	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store, Heartbeats: r.store, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
+	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store.Tasks, Heartbeats: r.store.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
 		IssueRate: 1e5, NodeRate: 1e5, Bundles: adminAPI, Packages: agent.served()})
 	cert := c.ca.server()
@@ -394,7 +401,7 @@ func (r *replica) metric(name string) float64 {
 // fence returns the fence of the operation that holds the node.
 func (r *replica) fence(nodeID string) activities.Fence {
 	r.tb.Helper()
-	node, err := r.store.Node(r.tb.Context(), nodeID)
+	node, err := r.store.Admin.Node(r.tb.Context(), nodeID)
 	require.NoError(r.tb, err)
 	require.NotNil(r.tb, node.Operation)
 	return activities.Fence{NodeID: nodeID, OperationID: node.Operation.OperationID, OpSeq: node.Operation.OpSeq, Actor: "test"}
@@ -403,7 +410,7 @@ func (r *replica) fence(nodeID string) activities.Fence {
 // finish ends the operation that holds the node, as its workflow would.
 func (r *replica) finish(nodeID string, f activities.Finish) {
 	r.tb.Helper()
-	require.NoError(r.tb, r.store.Finish(r.tb.Context(), r.fence(nodeID), "", f))
+	require.NoError(r.tb, r.store.Operations.Finish(r.tb.Context(), r.fence(nodeID), "", f))
 }
 
 // operate runs an action from start to end.

@@ -24,7 +24,7 @@ import (
 )
 
 // A node's drain is started, read, listed and decided by plain HTTP requests, and
-// the audit names the subject and the door.
+// the audit names the subject and the entry point.
 func TestOperationByHTTP(t *testing.T) {
 	c := newCluster(t)
 	r := c.replica()

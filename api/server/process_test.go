@@ -131,7 +131,7 @@ func publish(t *testing.T, databaseURL string, v *vaulttest.Server) {
 	s, err := store.Open(t.Context(), store.Config{URL: databaseURL})
 	require.NoError(t, err)
 	defer s.Close()
-	require.NoError(t, s.PutSet(t.Context(), newestSet(t, v), audit.Subject{Actor: "test"}))
+	require.NoError(t, s.Identities.PutSet(t.Context(), newestSet(t, v), audit.Subject{Actor: "test"}))
 }
 
 func TestProcess(t *testing.T) {
@@ -167,7 +167,7 @@ func TestProcess(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	text, id, hash := trust.NewToken()
-	require.NoError(t, s.IssueToken(t.Context(), trust.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
+	require.NoError(t, s.Identities.IssueToken(t.Context(), trust.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
 		Purpose: trust.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}, audit.Subject{Actor: "test"}))
 	base := p.node + "/internal/v1/nodes/" + node.ID
 	key := newKey(t)
@@ -226,9 +226,9 @@ func (p *process) client() *http.Client { return httpClient(p.t, p.serverCA(), n
 func TestStartBeforeServers(t *testing.T) {
 	target, err := url.Parse(pgtest.New(t, store.Migrate))
 	require.NoError(t, err)
-	door := harness.FreeAddress(t)
+	address := harness.FreeAddress(t)
 	through := *target
-	through.Host = door
+	through.Host = address
 	p := newProcess(t, through.String())
 	p.vault.Stop(t)
 	stop := p.start()
@@ -236,7 +236,7 @@ func TestStartBeforeServers(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `"msg":"waiting"`) }, soon, 10*time.Millisecond)
 	a := p.ask(http.MethodGet, "/nodes", nil)
 	assert.Equal(t, http.StatusServiceUnavailable, a.status)
-	newDoor(t, door, target.Host).open()
+	newProxy(t, address, target.Host).open()
 	p.becomes(http.StatusServiceUnavailable, "waiting for Vault")
 	p.vault.Start(t)
 	p.becomes(http.StatusOK, "ok")

@@ -23,10 +23,10 @@ func TestReadinessFollowsServers(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	target, err := url.Parse(pgtest.New(t, store.Migrate))
 	require.NoError(t, err)
-	postgres := newDoor(t, harness.FreeAddress(t), target.Host)
+	postgres := newProxy(t, harness.FreeAddress(t), target.Host)
 	target.Host = postgres.address
 	p := newProcess(t, target.String())
-	temporal := newDoor(t, p.temporal, sharedTemporal.Address(t))
+	temporal := newProxy(t, p.temporal, sharedTemporal.Address(t))
 	postgres.open()
 	temporal.open()
 	stop := p.start()
@@ -50,7 +50,7 @@ func TestReadinessFollowsServers(t *testing.T) {
 
 	temporal.close()
 	p.answers(ready, http.StatusServiceUnavailable, "not ready: temporal unavailable")
-	for _, path := range []string{p.metrics + "/readyz", p.metrics + "/healthz", p.admin + "/api/v1/healthz"} {
+	for _, path := range []string{p.metrics + "/readyz", p.admin + "/api/v1/healthz"} {
 		p.answers(path, http.StatusServiceUnavailable, `"message":"not ready: temporal unavailable"`)
 	}
 	a, err := send(t.Context(), p.client(), http.MethodGet, p.node+"/readyz", nil)
@@ -83,8 +83,8 @@ func TestServeAdminOnly(t *testing.T) {
 	assert.Equal(t, 0, stop())
 }
 
-// door passes connections to its address on to a server while it is open.
-type door struct {
+// proxy passes connections to its address on to a server while it is open.
+type proxy struct {
 	t               *testing.T
 	address, target string
 	mu              sync.Mutex
@@ -93,14 +93,14 @@ type door struct {
 	group           sync.WaitGroup
 }
 
-func newDoor(t *testing.T, address, target string) *door {
+func newProxy(t *testing.T, address, target string) *proxy {
 	t.Helper()
-	d := &door{t: t, address: address, target: target}
+	d := &proxy{t: t, address: address, target: target}
 	t.Cleanup(d.close)
 	return d
 }
 
-func (d *door) open() {
+func (d *proxy) open() {
 	d.t.Helper()
 	ln, err := net.Listen("tcp", d.address)
 	require.NoError(d.t, err)
@@ -132,7 +132,7 @@ func (d *door) open() {
 }
 
 // admit keeps the connections for close, or closes them when ln is closed already.
-func (d *door) admit(ln net.Listener, conns ...net.Conn) bool {
+func (d *proxy) admit(ln net.Listener, conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ln == ln {
@@ -146,7 +146,7 @@ func (d *door) admit(ln net.Listener, conns ...net.Conn) bool {
 }
 
 // close cuts all connections and accepts no more.
-func (d *door) close() {
+func (d *proxy) close() {
 	d.mu.Lock()
 	if d.ln != nil {
 		d.ln.Close()

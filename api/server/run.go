@@ -21,7 +21,6 @@ func program(c *config) daemon.Program {
 		Name:   "gpuaas-api",
 		About:  "gpuaas-api serves the node API (mutual TLS) and the admin API (bearer token), and delivers results of node tasks to Temporal.",
 		Config: c,
-		Also:   daemon.TemporalSettings(),
 		Flags: func(f *flag.FlagSet) {
 			f.Var(&c.serve, "serve", "listeners to serve, separated by commas: node, admin")
 		},
@@ -42,7 +41,11 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 		return err
 	}
 	warnExposed(c, p.Log)
-	p.Log.Info("listening", slog.Any("addresses", ln), slog.String("temporal", a.temporal.Address()), slog.String("env", c.Env))
+	addresses := map[string]string{}
+	for name, l := range ln {
+		addresses[name] = l.Addr().String()
+	}
+	p.Log.Info("listening", slog.Any("addresses", addresses), slog.String("temporal", a.temporal.Address()), slog.String("env", c.Env))
 	if l := ln[listenerAdmin]; l != nil {
 		p.Serve(ctx, listenerAdmin, l, a.adminServer())
 	}
@@ -56,22 +59,10 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	return nil
 }
 
-// listeners are the process's listeners by name.
-type listeners map[string]net.Listener
-
-// LogValue implements slog.LogValuer.
-func (l listeners) LogValue() slog.Value {
-	var out []slog.Attr
-	for name, ln := range l {
-		out = append(out, slog.String(name, ln.Addr().String()))
-	}
-	return slog.GroupValue(out...)
-}
-
 // listen opens the listeners that --serve selects. They close at the latest when
 // the process ends.
-func listen(ctx context.Context, p *daemon.Process, c *config) (listeners, error) {
-	out := listeners{}
+func listen(ctx context.Context, p *daemon.Process, c *config) (map[string]net.Listener, error) {
+	out := map[string]net.Listener{}
 	for name, at := range map[string]struct{ variable, address string }{
 		listenerAdmin: {"GPUAAS_ADMIN_ADDR", c.AdminAddr},
 		listenerNode:  {"GPUAAS_NODE_ADDR", c.NodeAddr},

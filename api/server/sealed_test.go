@@ -37,7 +37,7 @@ func realVault(tb testing.TB) (*cluster, *vaulttest.Server, *vault.Client) {
 	require.NoError(tb, client.Follow(tb.Context(), set))
 	c := newClusterWith(tb, set)
 	c.issuer, c.follow = client, client.Follow
-	c.grants, err = client.Grants(nil)
+	c.grants, err = client.Grants(func(bool) {})
 	require.NoError(tb, err)
 	return c, server, client
 }
@@ -144,11 +144,11 @@ func tokensOf(b *testing.B, r *replica, n int) []nodeToken {
 	out := make([]nodeToken, n)
 	by := audit.Subject{Actor: "bench"}
 	for i := range out {
-		node, err := r.store.Register(b.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: "h" + schema.NewID(), Port: 22, SKU: "cpu-dev",
+		node, err := r.store.Admin.Register(b.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: "h" + schema.NewID(), Port: 22, SKU: "cpu-dev",
 			RegionCode: "r", OnboardingMode: "manual", LifecycleClass: inventory.ClassPersistent}, by)
 		require.NoError(b, err)
 		text, id, hash := trust.NewToken()
-		require.NoError(b, r.store.IssueToken(b.Context(), trust.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
+		require.NoError(b, r.store.Identities.IssueToken(b.Context(), trust.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
 			Purpose: trust.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}, by))
 		out[i] = nodeToken{node.ID, text}
 	}

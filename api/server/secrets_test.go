@@ -44,8 +44,8 @@ func TestSecretsNeverReachTemporal(t *testing.T) {
 	assert.Equal(t, schema.KindServiceUnavailable, submit("RMA-4411").Kind, "a reason without a secret is sent")
 	for _, secret := range []string{adminToken, password, secretID} {
 		e := submit("pasted: " + secret)
-		assert.Equal(t, schema.KindInternal, e.Kind)
-		assert.Equal(t, "secret_in_temporal", e.Reason)
+		assert.Equal(t, schema.KindInvalidRequest, e.Kind)
+		assert.Equal(t, "secret_in_request", e.Reason)
 		assert.NotContains(t, e.Error(), secret)
 	}
 }

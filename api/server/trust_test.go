@@ -75,7 +75,7 @@ func TestDispatchWhileVaultIsSealed(t *testing.T) {
 	assert.Equal(t, int64(1), node.SetVersion)
 	assert.Equal(t, int64(1), node.NewestSetVersion)
 
-	view, err := r.store.Task(t.Context(), offer.TaskID)
+	view, err := r.store.Tasks.Task(t.Context(), offer.TaskID)
 	require.NoError(t, err)
 	assert.Equal(t, "boot-1700000000", view.Holder)
 }
@@ -86,7 +86,7 @@ func TestSetsReachEveryReplica(t *testing.T) {
 	a, b := c.replica(), c.replica()
 	m := a.enrolled()
 	second := setAfter(firstSet())
-	require.NoError(t, a.store.PutSet(t.Context(), second, audit.Subject{Actor: "test"}))
+	require.NoError(t, a.store.Identities.PutSet(t.Context(), second, audit.Subject{Actor: "test"}))
 	for _, r := range []*replica{a, b} {
 		require.Eventually(t, func() bool {
 			return r.wait(m, 0).header.Get(wire.HeaderVerifierSet) == "2:"+second.Hash

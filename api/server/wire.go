@@ -2,10 +2,11 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -34,7 +36,7 @@ type app struct {
 	cfg      *config
 	metrics  *metrics.Metrics
 	temporal *temporal.Client
-	tokens   *adminapi.Tokens
+	secrets  *secrets.Scanner
 
 	// connected
 	store      *store.Store
@@ -57,20 +59,12 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := temporal.Dial(temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: c.secrets()})
+	client, err := temporal.Dial(temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: c.secrets(), WebUI: c.WebUI})
 	if err != nil {
 		return nil, err
 	}
 	p.OnClose(client.Close)
-	var shared [sha256.Size]byte // zero: no shared token
-	if !c.AdminToken.Empty() {
-		shared = sha256.Sum256([]byte(c.AdminToken.Reveal()))
-	}
-	tokens, err := adminapi.NewTokens(shared, c.AdminActor, c.AdminTokensFile)
-	if err != nil {
-		return nil, err
-	}
-	return &app{Process: p, cfg: c, metrics: metrics.New(p.Registry), temporal: client, tokens: tokens}, nil
+	return &app{Process: p, cfg: c, metrics: metrics.New(p.Registry), temporal: client, secrets: secrets.New(c.secrets()...)}, nil
 }
 
 // connect opens Postgres and Vault, each as soon as it is available.
@@ -139,12 +133,14 @@ func (a *app) work(ctx context.Context) {
 	a.Go(ctx, "leader election", a.leader.Run)
 	a.Go(ctx, "notifications", a.listener.Run)
 	a.Go(ctx, "event streams", a.admin.Run)
+	a.metrics.AdminTokens(true)
+	a.Go(ctx, "admin tokens", func(ctx context.Context) error { return a.cfg.tokens.Run(ctx, a.tokensChanged) })
 	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Inventory.Sweep(ctx, a.listener) })
 	a.Go(ctx, "verifier sets", func(ctx context.Context) error {
 		a.sets.Run(ctx, a.listener.Sets())
 		return nil
 	})
-	r := &relay.Relay{Outbox: a.store.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
+	r := &relay.Relay{Outbox: a.store.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
 		r.Run(ctx)
 		return nil
@@ -156,7 +152,7 @@ func (a *app) ready() error { return a.Health.Ready() }
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.Env, Identities: a.store.Identities, Tasks: a.store.Tasks, Heartbeats: a.store.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
-		Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
+		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
 	})
@@ -165,8 +161,8 @@ func (a *app) nodeServer() *http.Server {
 
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
-		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Auth: a.tokens,
-		Nodes: a.store.Admin, EnrollmentTokens: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin,
+		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Secrets: a.secrets, Auth: a.cfg.tokens,
+		Nodes: a.store.Admin, SKUs: a.store.Admin, EnrollmentTokens: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin,
 		Lifecycle: a.temporal.Operations, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.agent.source(a.cfg.NodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
@@ -175,17 +171,41 @@ func (a *app) adminAPI() *adminapi.API {
 
 // faults are the control plane's faults for the list of what is stuck.
 func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
-	out := a.temporal.Faults(r.Context())
-	if err := a.tokens.Fault(); err != nil {
+	out := withUnavailable(a.temporal.Faults(r.Context()), a.Health.Unavailable())
+	if err := a.cfg.tokens.Fault(); err != nil {
 		out = append(out, wire.ControlPlaneFault{Component: "admin-tokens", Reason: "not_loaded", Message: err.Error(),
 			Next: "correct the file of GPUAAS_ADMIN_TOKENS_FILE"})
 	}
 	return out
 }
 
-// adminServer serves the admin API, and answers 503 until it is connected.
+// withUnavailable adds a fault for each dependency that the readiness check reports and
+// that is not among the faults yet.
+func withUnavailable(faults []wire.ControlPlaneFault, down map[string]error) []wire.ControlPlaneFault {
+	for _, name := range slices.Sorted(maps.Keys(down)) {
+		if slices.ContainsFunc(faults, func(f wire.ControlPlaneFault) bool { return f.Component == name }) {
+			continue
+		}
+		e := schema.AsError(down[name])
+		faults = append(faults, wire.ControlPlaneFault{Component: name, Reason: string(e.Kind), Message: e.Message, Next: e.Next})
+	}
+	return faults
+}
+
+// tokensChanged reports that the newest version of the tokens file is not in use, or
+// is in use again.
+func (a *app) tokensChanged(fault error) {
+	a.metrics.AdminTokens(fault == nil)
+	if fault != nil {
+		a.Log.Warn("the changed file of admin tokens is not used; the tokens of its last valid version remain valid", slog.Any("err", fault))
+		return
+	}
+	a.Log.Info("the file of admin tokens is in use")
+}
+
+// adminServer serves the admin API, and responds with 503 until it is connected.
 func (a *app) adminServer() *http.Server {
-	starting := edge.New(edge.Config{Listener: listenerAdmin, Log: a.Log, Guard: func(*http.Request) error { return a.ready() }})
+	starting := edge.New(edge.Config{Listener: listenerAdmin, Log: a.Log, Secrets: a.secrets, Guard: func(*http.Request) error { return a.ready() }})
 	return edge.Server(a.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h := a.adminHandler.Load(); h != nil {
 			(*h).ServeHTTP(w, r)

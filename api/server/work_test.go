@@ -35,10 +35,10 @@ func (r *replica) task(m machine) (taskID string, attach func()) {
 	spec := activities.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: m.id,
 		Step: schema.NewID(), Type: task.NodeProbe, Deadline: time.Now().Add(time.Hour)}
 	owner := task.Owner{WorkflowID: lifecycle.NodeWorkflowID("gpu-17", m.id), RunID: "run", ActivityID: "probe"}
-	row, err := r.store.Prepare(r.tb.Context(), spec, owner)
+	row, err := r.store.Tasks.Prepare(r.tb.Context(), spec, owner)
 	require.NoError(r.tb, err)
 	return row.TaskID, func() {
-		require.NoError(r.tb, r.store.Enqueue(r.tb.Context(), spec, owner, row, []byte(`{"payload":"e30="}`)))
+		require.NoError(r.tb, r.store.Tasks.Enqueue(r.tb.Context(), spec, owner, row, []byte(`{"payload":"e30="}`)))
 	}
 }
 
@@ -98,7 +98,7 @@ func TestCancelEndsOpenPoll(t *testing.T) {
 			got := b.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", wire.TaskDecision{Reason: "wrong node"})
 			require.Equal(t, http.StatusOK, got.status, string(got.body))
 		},
-		"voided": func(string) { require.NoError(t, b.store.Void(t.Context(), b.fence(m.id))) },
+		"voided": func(string) { require.NoError(t, b.store.Tasks.Void(t.Context(), b.fence(m.id))) },
 	} {
 		taskID, attach := b.task(m)
 		attach()
@@ -278,7 +278,7 @@ func TestResultDuringTemporalOutage(t *testing.T) {
 	temporal := &fakeTemporal{err: schema.NewError(schema.KindServiceUnavailable, "Temporal does not answer")}
 	ctx, stop := context.WithCancel(t.Context())
 	registry := prometheus.NewRegistry()
-	carrier := &relay.Relay{Outbox: r.store.Outbox(r.listener), Temporal: temporal, Metrics: metrics.New(registry),
+	carrier := &relay.Relay{Outbox: r.store.Tasks.Outbox(r.listener), Temporal: temporal, Metrics: metrics.New(registry),
 		Log: slog.New(slog.DiscardHandler)}
 	var group sync.WaitGroup
 	group.Go(func() { carrier.Run(ctx) })
@@ -327,7 +327,7 @@ func TestFleetCollector(t *testing.T) {
 	assert.Contains(t, got, "gpuaas_state_age_seconds registered")
 
 	follower := prometheus.NewRegistry()
-	follower.MustRegister(metrics.NewFleetCollector(r.store, func() bool { return false }, slog.New(slog.DiscardHandler)))
+	follower.MustRegister(metrics.NewFleetCollector(r.store.Inventory, func() bool { return false }, slog.New(slog.DiscardHandler)))
 	families, err = follower.Gather()
 	require.NoError(t, err)
 	assert.Empty(t, families)

@@ -48,14 +48,11 @@ type AuditStreamPage = wire.AuditStreamPage
 // BootstrapBundle The settings and the enrollment token of a node. This one response is the only copy of the token.
 type BootstrapBundle = trust.BootstrapBundle
 
-// BootstrapScriptRequest Every field is optional, and so is the body.
+// BootstrapScriptRequest The body and every field are optional.
 type BootstrapScriptRequest = wire.BootstrapScriptRequest
 
 // BootstrapScriptResponse defines model for BootstrapScriptResponse.
 type BootstrapScriptResponse = wire.BootstrapScriptResponse
-
-// CAFacts The public facts of one generation of the node CA.
-type CAFacts = trust.CAFacts
 
 // CertFacts The public facts of a certificate.
 type CertFacts = trust.CertFacts
@@ -72,7 +69,7 @@ type Disk = inventory.Disk
 // Effect How often a task may run.
 type Effect = task.Effect
 
-// ErrorBody The envelope of every response without success.
+// ErrorBody The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type ErrorBody = schema.ErrorBody
 
 // ErrorDetail The code determines the status. The reason narrows it. next is the command or action that resolves the failure, if there is one.
@@ -84,10 +81,10 @@ type Facts = inventory.Facts
 // GPU defines model for GPU.
 type GPU = inventory.GPU
 
-// Harm The worst damage of a decision: none, workloads of the node, or final.
+// Harm The worst damage that a decision may cause: none, loss of workloads, or an effect that cannot be undone.
 type Harm = lifecycle.Harm
 
-// IdentityLock Since when and why every request of a node is rejected.
+// IdentityLock The time and the reason of an identity lock, under which every request of the node is rejected.
 type IdentityLock = trust.IdentityLock
 
 // Instance The machine that serves as a node.
@@ -102,14 +99,17 @@ type Kind = schema.Kind
 // LifecycleClass defines model for LifecycleClass.
 type LifecycleClass = inventory.Class
 
-// LifecycleRequest Every field is optional, and so is the body.
+// LifecycleRequest The body and every field are optional.
 type LifecycleRequest = wire.LifecycleRequest
 
-// LifecycleResponse The operation that was accepted. bootstrap_bundle is set for enroll, recovery_bundle for reissue-enrollment.
+// LifecycleResponse The operation. While it runs, bootstrap_bundle is set for enroll and recovery_bundle for reissue-enrollment.
 type LifecycleResponse = wire.LifecycleResponse
 
 // NIC defines model for NIC.
 type NIC = inventory.NIC
+
+// NewSKU A SKU to add. New nodes may have it at once.
+type NewSKU = inventory.NewSKU
 
 // NodeChange An absent field is not changed.
 type NodeChange = wire.NodeChange
@@ -165,6 +165,15 @@ type ResolveOperation = wire.ResolveOperation
 // ResultProof Proves that a node reported a result. Absent in lists and from tasks that ended without a report.
 type ResultProof = trust.ResultProof
 
+// SKUDeactivation The body and every field are optional.
+type SKUDeactivation = inventory.SKUDeactivation
+
+// SKUList defines model for SKUList.
+type SKUList = inventory.SKUList
+
+// SKUView An entry of the SKU catalog: what a machine must have.
+type SKUView = inventory.SKU
+
 // Stuck Why an operation is parked, and the decisions that resolve it.
 type Stuck = lifecycle.Stuck
 
@@ -216,6 +225,9 @@ type OperationId = string
 // PageToken defines model for PageToken.
 type PageToken = string
 
+// SKU defines model for SKU.
+type SKU = string
+
 // Selector defines model for Selector.
 type Selector = string
 
@@ -225,31 +237,31 @@ type Stream = string
 // TaskId defines model for TaskId.
 type TaskId = openapi_types.UUID
 
-// BadRequest The envelope of every response without success.
+// BadRequest The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type BadRequest = ErrorBody
 
-// Conflict The envelope of every response without success.
+// Conflict The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type Conflict = ErrorBody
 
-// Forbidden The envelope of every response without success.
+// Forbidden The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type Forbidden = ErrorBody
 
-// Gone The envelope of every response without success.
+// Gone The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type Gone = ErrorBody
 
-// Internal The envelope of every response without success.
+// Internal The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type Internal = ErrorBody
 
-// NotFound The envelope of every response without success.
+// NotFound The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type NotFound = ErrorBody
 
-// RateLimited The envelope of every response without success.
+// RateLimited The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type RateLimited = ErrorBody
 
-// Unauthorized The envelope of every response without success.
+// Unauthorized The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type Unauthorized = ErrorBody
 
-// Unavailable The envelope of every response without success.
+// Unavailable The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type Unavailable = ErrorBody
 
 // ListAuditParams defines parameters for ListAudit.
@@ -259,7 +271,7 @@ type ListAuditParams struct {
 	// PageToken next_page_token of the previous page.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
-	// Fields Names of the fields of each row to return, with commas between.
+	// Fields The fields of each row to return, separated by commas.
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 
 	// Selector Labels and the properties region, sku, state, provider, class and host of the node, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.
@@ -269,9 +281,11 @@ type ListAuditParams struct {
 	Node   *string   `form:"node,omitempty" json:"node,omitempty"`
 	Action *[]string `form:"action,omitempty" json:"action,omitempty"`
 	Actor  *[]string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Result The results of audit events, such as accepted, failed or parked.
 	Result *[]string `form:"result,omitempty" json:"result,omitempty"`
 
-	// Since Only rows since this time, or since a duration such as 24h ago.
+	// Since Only rows after this time (RFC 3339), or from the last period, such as 24h.
 	Since          *string        `form:"since,omitempty" json:"since,omitempty"`
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
@@ -316,8 +330,10 @@ type ListNodesParams struct {
 	// Selector Labels and the properties region, sku, state, provider, class and host of the node, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.
 	Selector *Selector `form:"selector,omitempty" json:"selector,omitempty"`
 
-	// Fields Names of the fields of each row to return, with commas between.
-	Fields   *Fields   `form:"fields,omitempty" json:"fields,omitempty"`
+	// Fields The fields of each row to return, separated by commas.
+	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// State Values of NodeState.
 	State    *[]string `form:"state,omitempty" json:"state,omitempty"`
 	Sku      *[]string `form:"sku,omitempty" json:"sku,omitempty"`
 	Region   *[]string `form:"region,omitempty" json:"region,omitempty"`
@@ -341,7 +357,7 @@ type ListNodesParams struct {
 type RegisterNodeParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -359,7 +375,7 @@ type SetNodeParams struct {
 type MakeBootstrapScriptParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -367,7 +383,7 @@ type MakeBootstrapScriptParams struct {
 type StartOperationParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -381,18 +397,22 @@ type ListOperationsParams struct {
 	// Selector Labels and the properties region, sku, state, provider, class and host of the node, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.
 	Selector *Selector `form:"selector,omitempty" json:"selector,omitempty"`
 
-	// Fields Names of the fields of each row to return, with commas between.
+	// Fields The fields of each row to return, separated by commas.
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 
 	// Node Node id or host name.
-	Node   *string   `form:"node,omitempty" json:"node,omitempty"`
+	Node *string `form:"node,omitempty" json:"node,omitempty"`
+
+	// Action Values of Action.
 	Action *[]string `form:"action,omitempty" json:"action,omitempty"`
 
-	// WaitingOn Who must act for a parked operation.
+	// WaitingOn The party that must act for a parked operation: values of Attention.
 	WaitingOn *[]string `form:"waiting_on,omitempty" json:"waiting_on,omitempty"`
 
 	// Reason Why an operation is parked.
 	Reason *[]string `form:"reason,omitempty" json:"reason,omitempty"`
+
+	// Status Values of OperationState.
 	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
 
 	// Open Only operations that have not ended.
@@ -401,7 +421,7 @@ type ListOperationsParams struct {
 	// Holds true selects the operations that hold their node, false the reissues.
 	Holds *bool `form:"holds,omitempty" json:"holds,omitempty"`
 
-	// Since Only rows since this time, or since a duration such as 24h ago.
+	// Since Only rows after this time (RFC 3339), or from the last period, such as 24h.
 	Since          *string        `form:"since,omitempty" json:"since,omitempty"`
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
@@ -415,8 +435,38 @@ type GetOperationParams struct {
 type DecideOperationParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListSKUsParams defines parameters for ListSKUs.
+type ListSKUsParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken next_page_token of the previous page.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+
+	// Fields The fields of each row to return, separated by commas.
+	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// Active true selects the SKUs that new nodes may have, false the others.
+	Active         *bool          `form:"active,omitempty" json:"active,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// AddSKUParams defines parameters for AddSKU.
+type AddSKUParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// GetSKUParams defines parameters for GetSKU.
+type GetSKUParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// DeactivateSKUParams defines parameters for DeactivateSKU.
+type DeactivateSKUParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
 // ListStuckParams defines parameters for ListStuck.
@@ -430,10 +480,12 @@ type ListStuckParams struct {
 	Selector *Selector `form:"selector,omitempty" json:"selector,omitempty"`
 
 	// Node Node id or host name.
-	Node   *string   `form:"node,omitempty" json:"node,omitempty"`
+	Node *string `form:"node,omitempty" json:"node,omitempty"`
+
+	// Action Values of Action.
 	Action *[]string `form:"action,omitempty" json:"action,omitempty"`
 
-	// WaitingOn Who must act for a parked operation.
+	// WaitingOn The party that must act for a parked operation: values of Attention.
 	WaitingOn *[]string `form:"waiting_on,omitempty" json:"waiting_on,omitempty"`
 
 	// Reason Why an operation is parked.
@@ -448,7 +500,7 @@ type ListTasksParams struct {
 	// PageToken next_page_token of the previous page.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
-	// Fields Names of the fields of each row to return, with commas between.
+	// Fields The fields of each row to return, separated by commas.
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 
 	// Node Node id or host name.
@@ -458,11 +510,15 @@ type ListTasksParams struct {
 	Selector *Selector `form:"selector,omitempty" json:"selector,omitempty"`
 
 	// All Include tasks that have ended. A lost task has not.
-	All    *bool     `form:"all,omitempty" json:"all,omitempty"`
-	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
-	Type   *[]string `form:"type,omitempty" json:"type,omitempty"`
+	All *bool `form:"all,omitempty" json:"all,omitempty"`
 
-	// Since Only rows since this time, or since a duration such as 24h ago.
+	// Status Values of TaskStatus.
+	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
+
+	// Type Values of TaskType.
+	Type *[]string `form:"type,omitempty" json:"type,omitempty"`
+
+	// Since Only rows after this time (RFC 3339), or from the last period, such as 24h.
 	Since          *string        `form:"since,omitempty" json:"since,omitempty"`
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
@@ -476,7 +532,7 @@ type GetTaskParams struct {
 type CancelTaskParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -484,7 +540,7 @@ type CancelTaskParams struct {
 type ResumeTaskParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -502,6 +558,12 @@ type StartOperationJSONRequestBody = LifecycleRequest
 
 // DecideOperationJSONRequestBody defines body for DecideOperation for application/json ContentType.
 type DecideOperationJSONRequestBody = ResolveOperation
+
+// AddSKUJSONRequestBody defines body for AddSKU for application/json ContentType.
+type AddSKUJSONRequestBody = NewSKU
+
+// DeactivateSKUJSONRequestBody defines body for DeactivateSKU for application/json ContentType.
+type DeactivateSKUJSONRequestBody = SKUDeactivation
 
 // CancelTaskJSONRequestBody defines body for CancelTask for application/json ContentType.
 type CancelTaskJSONRequestBody = TaskDecision
@@ -641,18 +703,18 @@ type ClientInterface interface {
 	// Corresponds with PATCH /api/v1/admin/nodes/{node} (the `SetNode` operationId).
 	SetNode(ctx context.Context, node Node, params *SetNodeParams, body SetNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// MakeBootstrapScriptWithBody Make a script that installs the node's agent
+	// MakeBootstrapScriptWithBody Create a script that installs the node's agent
 	//
-	// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
+	// For a Debian or Ubuntu host, run as root. The script belongs to the node's open enrollment or reissue. If there is none, the request starts one. The token in the script voids the previous one.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScriptWithBody(ctx context.Context, node Node, params *MakeBootstrapScriptParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// MakeBootstrapScript Make a script that installs the node's agent
+	// MakeBootstrapScript Create a script that installs the node's agent
 	//
-	// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
+	// For a Debian or Ubuntu host, run as root. The script belongs to the node's open enrollment or reissue. If there is none, the request starts one. The token in the script voids the previous one.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -661,7 +723,7 @@ type ClientInterface interface {
 
 	// StartOperationWithBody Start an action on a node
 	//
-	// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -670,7 +732,7 @@ type ClientInterface interface {
 
 	// StartOperation Start an action on a node
 	//
-	// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -687,23 +749,69 @@ type ClientInterface interface {
 	// Corresponds with GET /api/v1/admin/operations/{operation_id} (the `GetOperation` operationId).
 	GetOperation(ctx context.Context, operationId OperationId, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DecideOperationWithBody Decide about an operation
+	// DecideOperationWithBody Submit a decision about an operation
 	//
-	// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
+	// The options of a parked operation list its possible decisions and the effect of each. phase and stuck_since identify the parking that the decision is about. If the operation has moved on, the decision is rejected as decision_outdated. A repeated request with the same Idempotency-Key returns the first response, even if it names another phase or stuck_since, or the operation has ended. force requires the role admin.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
 	DecideOperationWithBody(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DecideOperation Decide about an operation
+	// DecideOperation Submit a decision about an operation
 	//
-	// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
+	// The options of a parked operation list its possible decisions and the effect of each. phase and stuck_since identify the parking that the decision is about. If the operation has moved on, the decision is rejected as decision_outdated. A repeated request with the same Idempotency-Key returns the first response, even if it names another phase or stuck_since, or the operation has ended. force requires the role admin.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
 	DecideOperation(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListSKUs List the SKU catalog in order of name
+	//
+	// Corresponds with GET /api/v1/admin/skus (the `ListSKUs` operationId).
+	ListSKUs(ctx context.Context, params *ListSKUsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddSKUWithBody Add a SKU to the catalog
+	//
+	// The request is idempotent: a SKU with the same content stays as it is, and becomes active if it was deactivated. A name that has other content is rejected as already_exists.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/skus (the `AddSKU` operationId).
+	AddSKUWithBody(ctx context.Context, params *AddSKUParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddSKU Add a SKU to the catalog
+	//
+	// The request is idempotent: a SKU with the same content stays as it is, and becomes active if it was deactivated. A name that has other content is rejected as already_exists.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/skus (the `AddSKU` operationId).
+	AddSKU(ctx context.Context, params *AddSKUParams, body AddSKUJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetSKU Show a SKU
+	//
+	// Corresponds with GET /api/v1/admin/skus/{sku} (the `GetSKU` operationId).
+	GetSKU(ctx context.Context, sku SKU, params *GetSKUParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeactivateSKUWithBody Stop the registration of nodes with a SKU
+	//
+	// Nodes that have the SKU keep it. The request is idempotent.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/skus/{sku}/deactivate (the `DeactivateSKU` operationId).
+	DeactivateSKUWithBody(ctx context.Context, sku SKU, params *DeactivateSKUParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeactivateSKU Stop the registration of nodes with a SKU
+	//
+	// Nodes that have the SKU keep it. The request is idempotent.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/skus/{sku}/deactivate (the `DeactivateSKU` operationId).
+	DeactivateSKU(ctx context.Context, sku SKU, params *DeactivateSKUParams, body DeactivateSKUJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListStuck List the operations that need attention, oldest first
 	//
@@ -722,7 +830,7 @@ type ClientInterface interface {
 
 	// CancelTaskWithBody Cancel a task
 	//
-	// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
+	// A task that was not dispatched ends immediately. If a node runs the task, the server requests the node to stop it. The request is idempotent.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -731,7 +839,7 @@ type ClientInterface interface {
 
 	// CancelTask Cancel a task
 	//
-	// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
+	// A task that was not dispatched ends immediately. If a node runs the task, the server requests the node to stop it. The request is idempotent.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -740,7 +848,7 @@ type ClientInterface interface {
 
 	// ResumeTaskWithBody Dispatch a lost task again
 	//
-	// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
+	// Dispatches a task that is lost because its node became silent. The task runs again, even if it is destructive.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -749,7 +857,7 @@ type ClientInterface interface {
 
 	// ResumeTask Dispatch a lost task again
 	//
-	// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
+	// Dispatches a task that is lost because its node became silent. The task runs again, even if it is destructive.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -915,9 +1023,9 @@ func (c *Client) SetNode(ctx context.Context, node Node, params *SetNodeParams, 
 	return c.Client.Do(req)
 }
 
-// MakeBootstrapScriptWithBody Make a script that installs the node's agent
+// MakeBootstrapScriptWithBody Create a script that installs the node's agent
 //
-// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
+// For a Debian or Ubuntu host, run as root. The script belongs to the node's open enrollment or reissue. If there is none, the request starts one. The token in the script voids the previous one.
 //
 // Takes any type of body and a specified content type.
 //
@@ -934,9 +1042,9 @@ func (c *Client) MakeBootstrapScriptWithBody(ctx context.Context, node Node, par
 	return c.Client.Do(req)
 }
 
-// MakeBootstrapScript Make a script that installs the node's agent
+// MakeBootstrapScript Create a script that installs the node's agent
 //
-// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
+// For a Debian or Ubuntu host, run as root. The script belongs to the node's open enrollment or reissue. If there is none, the request starts one. The token in the script voids the previous one.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -955,7 +1063,7 @@ func (c *Client) MakeBootstrapScript(ctx context.Context, node Node, params *Mak
 
 // StartOperationWithBody Start an action on a node
 //
-// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes any type of body and a specified content type.
 //
@@ -974,7 +1082,7 @@ func (c *Client) StartOperationWithBody(ctx context.Context, node Node, action A
 
 // StartOperation Start an action on a node
 //
-// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1021,9 +1129,9 @@ func (c *Client) GetOperation(ctx context.Context, operationId OperationId, para
 	return c.Client.Do(req)
 }
 
-// DecideOperationWithBody Decide about an operation
+// DecideOperationWithBody Submit a decision about an operation
 //
-// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
+// The options of a parked operation list its possible decisions and the effect of each. phase and stuck_since identify the parking that the decision is about. If the operation has moved on, the decision is rejected as decision_outdated. A repeated request with the same Idempotency-Key returns the first response, even if it names another phase or stuck_since, or the operation has ended. force requires the role admin.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1040,15 +1148,121 @@ func (c *Client) DecideOperationWithBody(ctx context.Context, operationId Operat
 	return c.Client.Do(req)
 }
 
-// DecideOperation Decide about an operation
+// DecideOperation Submit a decision about an operation
 //
-// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
+// The options of a parked operation list its possible decisions and the effect of each. phase and stuck_since identify the parking that the decision is about. If the operation has moved on, the decision is rejected as decision_outdated. A repeated request with the same Idempotency-Key returns the first response, even if it names another phase or stuck_since, or the operation has ended. force requires the role admin.
 //
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
 func (c *Client) DecideOperation(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewDecideOperationRequest(c.Server, operationId, decision, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListSKUs List the SKU catalog in order of name
+//
+// Corresponds with GET /api/v1/admin/skus (the `ListSKUs` operationId).
+func (c *Client) ListSKUs(ctx context.Context, params *ListSKUsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListSKUsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddSKUWithBody Add a SKU to the catalog
+//
+// The request is idempotent: a SKU with the same content stays as it is, and becomes active if it was deactivated. A name that has other content is rejected as already_exists.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/skus (the `AddSKU` operationId).
+func (c *Client) AddSKUWithBody(ctx context.Context, params *AddSKUParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddSKURequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddSKU Add a SKU to the catalog
+//
+// The request is idempotent: a SKU with the same content stays as it is, and becomes active if it was deactivated. A name that has other content is rejected as already_exists.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/skus (the `AddSKU` operationId).
+func (c *Client) AddSKU(ctx context.Context, params *AddSKUParams, body AddSKUJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddSKURequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetSKU Show a SKU
+//
+// Corresponds with GET /api/v1/admin/skus/{sku} (the `GetSKU` operationId).
+func (c *Client) GetSKU(ctx context.Context, sku SKU, params *GetSKUParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetSKURequest(c.Server, sku, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeactivateSKUWithBody Stop the registration of nodes with a SKU
+//
+// Nodes that have the SKU keep it. The request is idempotent.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/skus/{sku}/deactivate (the `DeactivateSKU` operationId).
+func (c *Client) DeactivateSKUWithBody(ctx context.Context, sku SKU, params *DeactivateSKUParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeactivateSKURequestWithBody(c.Server, sku, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeactivateSKU Stop the registration of nodes with a SKU
+//
+// Nodes that have the SKU keep it. The request is idempotent.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/skus/{sku}/deactivate (the `DeactivateSKU` operationId).
+func (c *Client) DeactivateSKU(ctx context.Context, sku SKU, params *DeactivateSKUParams, body DeactivateSKUJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeactivateSKURequest(c.Server, sku, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1106,7 +1320,7 @@ func (c *Client) GetTask(ctx context.Context, taskId TaskId, params *GetTaskPara
 
 // CancelTaskWithBody Cancel a task
 //
-// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
+// A task that was not dispatched ends immediately. If a node runs the task, the server requests the node to stop it. The request is idempotent.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1125,7 +1339,7 @@ func (c *Client) CancelTaskWithBody(ctx context.Context, taskId TaskId, params *
 
 // CancelTask Cancel a task
 //
-// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
+// A task that was not dispatched ends immediately. If a node runs the task, the server requests the node to stop it. The request is idempotent.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1144,7 +1358,7 @@ func (c *Client) CancelTask(ctx context.Context, taskId TaskId, params *CancelTa
 
 // ResumeTaskWithBody Dispatch a lost task again
 //
-// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
+// Dispatches a task that is lost because its node became silent. The task runs again, even if it is destructive.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1163,7 +1377,7 @@ func (c *Client) ResumeTaskWithBody(ctx context.Context, taskId TaskId, params *
 
 // ResumeTask Dispatch a lost task again
 //
-// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
+// Dispatches a task that is lost because its node became silent. The task runs again, even if it is destructive.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2467,6 +2681,277 @@ func NewDecideOperationRequestWithBody(server string, operationId OperationId, d
 	return req, nil
 }
 
+// NewListSKUsRequest constructs an http.Request for the ListSKUs method
+func NewListSKUsRequest(server string, params *ListSKUsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/skus")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Fields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Active != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "active", *params.Active, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewAddSKURequest calls the generic AddSKU builder with application/json body
+func NewAddSKURequest(server string, params *AddSKUParams, body AddSKUJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAddSKURequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewAddSKURequestWithBody constructs an http.Request for the AddSKU method, with any body, and a specified content type
+func NewAddSKURequestWithBody(server string, params *AddSKUParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/skus")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetSKURequest constructs an http.Request for the GetSKU method
+func NewGetSKURequest(server string, sku SKU, params *GetSKUParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sku", sku, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/skus/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewDeactivateSKURequest calls the generic DeactivateSKU builder with application/json body
+func NewDeactivateSKURequest(server string, sku SKU, params *DeactivateSKUParams, body DeactivateSKUJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDeactivateSKURequestWithBody(server, sku, params, "application/json", bodyReader)
+}
+
+// NewDeactivateSKURequestWithBody constructs an http.Request for the DeactivateSKU method, with any body, and a specified content type
+func NewDeactivateSKURequestWithBody(server string, sku SKU, params *DeactivateSKUParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sku", sku, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/skus/%s/deactivate", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewListStuckRequest constructs an http.Request for the ListStuck method
 func NewListStuckRequest(server string, params *ListStuckParams) (*http.Request, error) {
 	var err error
@@ -3082,18 +3567,18 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PATCH /api/v1/admin/nodes/{node} (the `SetNode` operationId).
 	SetNodeWithResponse(ctx context.Context, node Node, params *SetNodeParams, body SetNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*SetNodeResponse, error)
 
-	// MakeBootstrapScriptWithBodyWithResponse Make a script that installs the node's agent
+	// MakeBootstrapScriptWithBodyWithResponse Create a script that installs the node's agent
 	//
-	// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
+	// For a Debian or Ubuntu host, run as root. The script belongs to the node's open enrollment or reissue. If there is none, the request starts one. The token in the script voids the previous one.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScriptWithBodyWithResponse(ctx context.Context, node Node, params *MakeBootstrapScriptParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*MakeBootstrapScriptResponse, error)
 
-	// MakeBootstrapScriptWithResponse Make a script that installs the node's agent
+	// MakeBootstrapScriptWithResponse Create a script that installs the node's agent
 	//
-	// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
+	// For a Debian or Ubuntu host, run as root. The script belongs to the node's open enrollment or reissue. If there is none, the request starts one. The token in the script voids the previous one.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3102,7 +3587,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartOperationWithBodyWithResponse Start an action on a node
 	//
-	// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3111,7 +3596,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartOperationWithResponse Start an action on a node
 	//
-	// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3132,23 +3617,73 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/admin/operations/{operation_id} (the `GetOperation` operationId).
 	GetOperationWithResponse(ctx context.Context, operationId OperationId, params *GetOperationParams, reqEditors ...RequestEditorFn) (*GetOperationResponse, error)
 
-	// DecideOperationWithBodyWithResponse Decide about an operation
+	// DecideOperationWithBodyWithResponse Submit a decision about an operation
 	//
-	// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
+	// The options of a parked operation list its possible decisions and the effect of each. phase and stuck_since identify the parking that the decision is about. If the operation has moved on, the decision is rejected as decision_outdated. A repeated request with the same Idempotency-Key returns the first response, even if it names another phase or stuck_since, or the operation has ended. force requires the role admin.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
 	DecideOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error)
 
-	// DecideOperationWithResponse Decide about an operation
+	// DecideOperationWithResponse Submit a decision about an operation
 	//
-	// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
+	// The options of a parked operation list its possible decisions and the effect of each. phase and stuck_since identify the parking that the decision is about. If the operation has moved on, the decision is rejected as decision_outdated. A repeated request with the same Idempotency-Key returns the first response, even if it names another phase or stuck_since, or the operation has ended. force requires the role admin.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
 	DecideOperationWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error)
+
+	// ListSKUsWithResponse List the SKU catalog in order of name
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/skus (the `ListSKUs` operationId).
+	ListSKUsWithResponse(ctx context.Context, params *ListSKUsParams, reqEditors ...RequestEditorFn) (*ListSKUsResponse, error)
+
+	// AddSKUWithBodyWithResponse Add a SKU to the catalog
+	//
+	// The request is idempotent: a SKU with the same content stays as it is, and becomes active if it was deactivated. A name that has other content is rejected as already_exists.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/skus (the `AddSKU` operationId).
+	AddSKUWithBodyWithResponse(ctx context.Context, params *AddSKUParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddSKUResponse, error)
+
+	// AddSKUWithResponse Add a SKU to the catalog
+	//
+	// The request is idempotent: a SKU with the same content stays as it is, and becomes active if it was deactivated. A name that has other content is rejected as already_exists.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/skus (the `AddSKU` operationId).
+	AddSKUWithResponse(ctx context.Context, params *AddSKUParams, body AddSKUJSONRequestBody, reqEditors ...RequestEditorFn) (*AddSKUResponse, error)
+
+	// GetSKUWithResponse Show a SKU
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/skus/{sku} (the `GetSKU` operationId).
+	GetSKUWithResponse(ctx context.Context, sku SKU, params *GetSKUParams, reqEditors ...RequestEditorFn) (*GetSKUResponse, error)
+
+	// DeactivateSKUWithBodyWithResponse Stop the registration of nodes with a SKU
+	//
+	// Nodes that have the SKU keep it. The request is idempotent.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/skus/{sku}/deactivate (the `DeactivateSKU` operationId).
+	DeactivateSKUWithBodyWithResponse(ctx context.Context, sku SKU, params *DeactivateSKUParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DeactivateSKUResponse, error)
+
+	// DeactivateSKUWithResponse Stop the registration of nodes with a SKU
+	//
+	// Nodes that have the SKU keep it. The request is idempotent.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/skus/{sku}/deactivate (the `DeactivateSKU` operationId).
+	DeactivateSKUWithResponse(ctx context.Context, sku SKU, params *DeactivateSKUParams, body DeactivateSKUJSONRequestBody, reqEditors ...RequestEditorFn) (*DeactivateSKUResponse, error)
 
 	// ListStuckWithResponse List the operations that need attention, oldest first
 	//
@@ -3173,7 +3708,7 @@ type ClientWithResponsesInterface interface {
 
 	// CancelTaskWithBodyWithResponse Cancel a task
 	//
-	// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
+	// A task that was not dispatched ends immediately. If a node runs the task, the server requests the node to stop it. The request is idempotent.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3182,7 +3717,7 @@ type ClientWithResponsesInterface interface {
 
 	// CancelTaskWithResponse Cancel a task
 	//
-	// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
+	// A task that was not dispatched ends immediately. If a node runs the task, the server requests the node to stop it. The request is idempotent.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3191,7 +3726,7 @@ type ClientWithResponsesInterface interface {
 
 	// ResumeTaskWithBodyWithResponse Dispatch a lost task again
 	//
-	// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
+	// Dispatches a task that is lost because its node became silent. The task runs again, even if it is destructive.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3200,7 +3735,7 @@ type ClientWithResponsesInterface interface {
 
 	// ResumeTaskWithResponse Dispatch a lost task again
 	//
-	// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
+	// Dispatches a task that is lost because its node became silent. The task runs again, even if it is destructive.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3668,6 +4203,8 @@ type RegisterNodeResponse struct {
 	JSON401 *Unauthorized
 	// JSON403 the response for an HTTP 403 `application/json` response
 	JSON403 *Forbidden
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Conflict
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *Internal
 	// JSON503 the response for an HTTP 503 `application/json` response
@@ -3694,6 +4231,11 @@ func (r RegisterNodeResponse) GetJSON401() *Unauthorized {
 // GetJSON403 returns the response for an HTTP 403 `application/json` response
 func (r RegisterNodeResponse) GetJSON403() *Forbidden {
 	return r.JSON403
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r RegisterNodeResponse) GetJSON409() *Conflict {
+	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -4394,6 +4936,360 @@ func (r DecideOperationResponse) ContentType() string {
 	return ""
 }
 
+// ListSKUsResponse200Headers the declared response headers of an HTTP 200 response for ListSKUs
+type ListSKUsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListSKUsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SKUList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListSKUsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListSKUsResponse) GetJSON200() *SKUList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListSKUsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListSKUsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListSKUsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListSKUsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListSKUsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListSKUsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListSKUsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListSKUsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListSKUsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// AddSKUResponse201Headers the declared response headers of an HTTP 201 response for AddSKU
+type AddSKUResponse201Headers struct {
+	Location       *string
+	XCorrelationId *string
+}
+
+type AddSKUResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *SKUView
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Conflict
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *AddSKUResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r AddSKUResponse) GetJSON201() *SKUView {
+	return r.JSON201
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r AddSKUResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r AddSKUResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r AddSKUResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r AddSKUResponse) GetJSON409() *Conflict {
+	return r.JSON409
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r AddSKUResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r AddSKUResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r AddSKUResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AddSKUResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AddSKUResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AddSKUResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetSKUResponse200Headers the declared response headers of an HTTP 200 response for GetSKU
+type GetSKUResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetSKUResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SKUView
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetSKUResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetSKUResponse) GetJSON200() *SKUView {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetSKUResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetSKUResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetSKUResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetSKUResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetSKUResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetSKUResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetSKUResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetSKUResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetSKUResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetSKUResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// DeactivateSKUResponse200Headers the declared response headers of an HTTP 200 response for DeactivateSKU
+type DeactivateSKUResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type DeactivateSKUResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SKUView
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *DeactivateSKUResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DeactivateSKUResponse) GetJSON200() *SKUView {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r DeactivateSKUResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r DeactivateSKUResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r DeactivateSKUResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r DeactivateSKUResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r DeactivateSKUResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r DeactivateSKUResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r DeactivateSKUResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeactivateSKUResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeactivateSKUResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeactivateSKUResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListStuckResponse200Headers the declared response headers of an HTTP 200 response for ListStuck
 type ListStuckResponse200Headers struct {
 	XCorrelationId *string
@@ -4988,9 +5884,9 @@ func (c *ClientWithResponses) SetNodeWithResponse(ctx context.Context, node Node
 	return ParseSetNodeResponse(rsp)
 }
 
-// MakeBootstrapScriptWithBodyWithResponse Make a script that installs the node's agent
+// MakeBootstrapScriptWithBodyWithResponse Create a script that installs the node's agent
 //
-// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
+// For a Debian or Ubuntu host, run as root. The script belongs to the node's open enrollment or reissue. If there is none, the request starts one. The token in the script voids the previous one.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5003,9 +5899,9 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithBodyWithResponse(ctx contex
 	return ParseMakeBootstrapScriptResponse(rsp)
 }
 
-// MakeBootstrapScriptWithResponse Make a script that installs the node's agent
+// MakeBootstrapScriptWithResponse Create a script that installs the node's agent
 //
-// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
+// For a Debian or Ubuntu host, run as root. The script belongs to the node's open enrollment or reissue. If there is none, the request starts one. The token in the script voids the previous one.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5020,7 +5916,7 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithResponse(ctx context.Contex
 
 // StartOperationWithBodyWithResponse Start an action on a node
 //
-// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5035,7 +5931,7 @@ func (c *ClientWithResponses) StartOperationWithBodyWithResponse(ctx context.Con
 
 // StartOperationWithResponse Start an action on a node
 //
-// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5074,9 +5970,9 @@ func (c *ClientWithResponses) GetOperationWithResponse(ctx context.Context, oper
 	return ParseGetOperationResponse(rsp)
 }
 
-// DecideOperationWithBodyWithResponse Decide about an operation
+// DecideOperationWithBodyWithResponse Submit a decision about an operation
 //
-// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
+// The options of a parked operation list its possible decisions and the effect of each. phase and stuck_since identify the parking that the decision is about. If the operation has moved on, the decision is rejected as decision_outdated. A repeated request with the same Idempotency-Key returns the first response, even if it names another phase or stuck_since, or the operation has ended. force requires the role admin.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5089,9 +5985,9 @@ func (c *ClientWithResponses) DecideOperationWithBodyWithResponse(ctx context.Co
 	return ParseDecideOperationResponse(rsp)
 }
 
-// DecideOperationWithResponse Decide about an operation
+// DecideOperationWithResponse Submit a decision about an operation
 //
-// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
+// The options of a parked operation list its possible decisions and the effect of each. phase and stuck_since identify the parking that the decision is about. If the operation has moved on, the decision is rejected as decision_outdated. A repeated request with the same Idempotency-Key returns the first response, even if it names another phase or stuck_since, or the operation has ended. force requires the role admin.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5102,6 +5998,92 @@ func (c *ClientWithResponses) DecideOperationWithResponse(ctx context.Context, o
 		return nil, err
 	}
 	return ParseDecideOperationResponse(rsp)
+}
+
+// ListSKUsWithResponse List the SKU catalog in order of name
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/skus (the `ListSKUs` operationId).
+func (c *ClientWithResponses) ListSKUsWithResponse(ctx context.Context, params *ListSKUsParams, reqEditors ...RequestEditorFn) (*ListSKUsResponse, error) {
+	rsp, err := c.ListSKUs(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListSKUsResponse(rsp)
+}
+
+// AddSKUWithBodyWithResponse Add a SKU to the catalog
+//
+// The request is idempotent: a SKU with the same content stays as it is, and becomes active if it was deactivated. A name that has other content is rejected as already_exists.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/skus (the `AddSKU` operationId).
+func (c *ClientWithResponses) AddSKUWithBodyWithResponse(ctx context.Context, params *AddSKUParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddSKUResponse, error) {
+	rsp, err := c.AddSKUWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddSKUResponse(rsp)
+}
+
+// AddSKUWithResponse Add a SKU to the catalog
+//
+// The request is idempotent: a SKU with the same content stays as it is, and becomes active if it was deactivated. A name that has other content is rejected as already_exists.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/skus (the `AddSKU` operationId).
+func (c *ClientWithResponses) AddSKUWithResponse(ctx context.Context, params *AddSKUParams, body AddSKUJSONRequestBody, reqEditors ...RequestEditorFn) (*AddSKUResponse, error) {
+	rsp, err := c.AddSKU(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddSKUResponse(rsp)
+}
+
+// GetSKUWithResponse Show a SKU
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/skus/{sku} (the `GetSKU` operationId).
+func (c *ClientWithResponses) GetSKUWithResponse(ctx context.Context, sku SKU, params *GetSKUParams, reqEditors ...RequestEditorFn) (*GetSKUResponse, error) {
+	rsp, err := c.GetSKU(ctx, sku, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetSKUResponse(rsp)
+}
+
+// DeactivateSKUWithBodyWithResponse Stop the registration of nodes with a SKU
+//
+// Nodes that have the SKU keep it. The request is idempotent.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/skus/{sku}/deactivate (the `DeactivateSKU` operationId).
+func (c *ClientWithResponses) DeactivateSKUWithBodyWithResponse(ctx context.Context, sku SKU, params *DeactivateSKUParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DeactivateSKUResponse, error) {
+	rsp, err := c.DeactivateSKUWithBody(ctx, sku, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeactivateSKUResponse(rsp)
+}
+
+// DeactivateSKUWithResponse Stop the registration of nodes with a SKU
+//
+// Nodes that have the SKU keep it. The request is idempotent.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/skus/{sku}/deactivate (the `DeactivateSKU` operationId).
+func (c *ClientWithResponses) DeactivateSKUWithResponse(ctx context.Context, sku SKU, params *DeactivateSKUParams, body DeactivateSKUJSONRequestBody, reqEditors ...RequestEditorFn) (*DeactivateSKUResponse, error) {
+	rsp, err := c.DeactivateSKU(ctx, sku, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeactivateSKUResponse(rsp)
 }
 
 // ListStuckWithResponse List the operations that need attention, oldest first
@@ -5145,7 +6127,7 @@ func (c *ClientWithResponses) GetTaskWithResponse(ctx context.Context, taskId Ta
 
 // CancelTaskWithBodyWithResponse Cancel a task
 //
-// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
+// A task that was not dispatched ends immediately. If a node runs the task, the server requests the node to stop it. The request is idempotent.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5160,7 +6142,7 @@ func (c *ClientWithResponses) CancelTaskWithBodyWithResponse(ctx context.Context
 
 // CancelTaskWithResponse Cancel a task
 //
-// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
+// A task that was not dispatched ends immediately. If a node runs the task, the server requests the node to stop it. The request is idempotent.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5175,7 +6157,7 @@ func (c *ClientWithResponses) CancelTaskWithResponse(ctx context.Context, taskId
 
 // ResumeTaskWithBodyWithResponse Dispatch a lost task again
 //
-// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
+// Dispatches a task that is lost because its node became silent. The task runs again, even if it is destructive.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5190,7 +6172,7 @@ func (c *ClientWithResponses) ResumeTaskWithBodyWithResponse(ctx context.Context
 
 // ResumeTaskWithResponse Dispatch a lost task again
 //
-// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
+// Dispatches a task that is lost because its node became silent. The task runs again, even if it is destructive.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5645,6 +6627,13 @@ func ParseRegisterNodeResponse(rsp *http.Response) (*RegisterNodeResponse, error
 			return nil, err
 		}
 		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest Internal
@@ -6274,6 +7263,330 @@ func ParseDecideOperationResponse(rsp *http.Response) (*DecideOperationResponse,
 	switch {
 	case rsp.StatusCode == 200:
 		var headers DecideOperationResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListSKUsResponse parses an HTTP response from a ListSKUsWithResponse call
+func ParseListSKUsResponse(rsp *http.Response) (*ListSKUsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListSKUsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SKUList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListSKUsResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseAddSKUResponse parses an HTTP response from a AddSKUWithResponse call
+func ParseAddSKUResponse(rsp *http.Response) (*AddSKUResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AddSKUResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest SKUView
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers AddSKUResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers201 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetSKUResponse parses an HTTP response from a GetSKUWithResponse call
+func ParseGetSKUResponse(rsp *http.Response) (*GetSKUResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetSKUResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SKUView
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetSKUResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDeactivateSKUResponse parses an HTTP response from a DeactivateSKUWithResponse call
+func ParseDeactivateSKUResponse(rsp *http.Response) (*DeactivateSKUResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeactivateSKUResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SKUView
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers DeactivateSKUResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

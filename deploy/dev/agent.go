@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -26,21 +27,26 @@ type agentOptions struct {
 func newAgent(shared *options) *cobra.Command {
 	o := agentOptions{options: shared}
 	c := &cobra.Command{
-		Use: "agent NAME", Short: "Run a real node agent for the node NAME",
-		Long: `Run a real agent process for the registered node with the host name NAME. Its
-files are in DIR/agents/NAME. An agent that has an identity keeps it. Otherwise
-it enrolls, with the bundle in --bundle or with one that this command requests by
-"gpuaas node enroll NAME".
+		Use: "agent NAME", Short: "Run the node agent of the node NAME on this machine",
+		Long: `Run the agent of a registered node, whose host name is NAME, as a process on this
+machine. The agent's files are in DIR/agents/NAME. An agent without an identity
+enrolls first, with the bundle in --bundle, or with a bundle that this command
+requests like "gpuaas node enroll NAME".
 
-Its workload driver runs local processes: to start one, write a file
-DIR/agents/NAME/workloads/WORKLOAD.json with a "command". dev up restarts the
-agent with the rest of the stack; dev down stops it and its workloads.`,
+The agent runs local processes as workloads. To start a workload, create
+DIR/agents/NAME/workloads/WORKLOAD.json:
+
+  {"command": ["sleep", "3600"], "restart": true}
+
+"restart" is optional: if true, the agent restarts a process that exits. gpuaas
+dev up restarts the agent with the rest of the stack; gpuaas dev down stops the
+agent and its workloads.`,
 		Example: `  gpuaas node register gpu-17 --sku cpu-dev --region local
   gpuaas dev agent gpu-17 --detach`,
 		Args: exactArgs("NAME"), RunE: func(c *cobra.Command, args []string) error { return runAgent(c, o, args[0]) },
 	}
-	c.Flags().BoolVar(&o.detach, "detach", false, "return when the agent is up and leave it running")
-	c.Flags().StringVar(&o.bundle, "bundle", "", "file with the bootstrap bundle of the node")
+	c.Flags().BoolVar(&o.detach, "detach", false, "return when the agent is enrolled, and leave it running")
+	c.Flags().StringVar(&o.bundle, "bundle", "", "`file` with the node's bootstrap bundle")
 	return c
 }
 
@@ -63,7 +69,7 @@ func runAgent(c *cobra.Command, o agentOptions, name string) error {
 		return err
 	}
 	id, _ := s.layout.processes().running(a.part())
-	fmt.Fprintf(o.stderr, "%s is running with pid %d; log: %s; workloads: %s\n", a.part(), id.PID, a.log, a.workloads())
+	fmt.Fprintf(o.stderr, "%s is running (pid %d)\n  log        %s\n  workloads  %s\n", a.part(), id.PID, a.log, a.workloads())
 	if o.detach {
 		return nil
 	}
@@ -117,7 +123,7 @@ func (s agents) bundle(ctx context.Context, a agentFolder, file string) (trust.B
 			return b, err
 		}
 	}
-	found, err := readJSON(file, &b)
+	found, err := statefile.ReadJSON(file, &b)
 	if err == nil && (!found || b.NodeID == "") {
 		err = stackError("gpuaas node enroll "+a.name+" --bundle FILE creates one", "%s is not a bootstrap bundle", file)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/proc"
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -66,9 +68,9 @@ func (a agentFolder) write(b trust.BootstrapBundle) error {
 	b.CertPath, b.KeyPath = a.cert(), filepath.Join(a.dir, "key.pem")
 	more := fmt.Sprintf("GPUAAS_STATE_DIR=%q\nGPUAAS_WORKLOAD_DRIVER=\"process\"\n", a.stateDir())
 	return errors.Join(
-		writePrivate(b.CABundlePath, []byte(b.CABundlePEM)),
-		writePrivate(b.NodeCertCABundlePath, []byte(b.NodeCertCABundlePEM)),
-		writePrivate(a.envFile(), []byte(b.EnvFile()+more)))
+		statefile.Write(b.CABundlePath, []byte(b.CABundlePEM)),
+		statefile.Write(b.NodeCertCABundlePath, []byte(b.NodeCertCABundlePEM)),
+		statefile.Write(a.envFile(), []byte(b.EnvFile()+more)))
 }
 
 // nodeID returns the node ID in the env file, "" if there is none.
@@ -100,7 +102,7 @@ func (s agents) updateAPIURLs() error {
 				lines[i] = fmt.Sprintf("GPUAAS_API_URL=%q\n", s.record.nodeURL())
 			}
 		}
-		err = errors.Join(err, writePrivate(a.envFile(), []byte(strings.Join(lines, ""))))
+		err = errors.Join(err, statefile.Write(a.envFile(), []byte(strings.Join(lines, ""))))
 	}
 	return err
 }
@@ -153,7 +155,7 @@ func (s agents) probe(a agentFolder) probe {
 			Error string
 			PID   int
 		}
-		found, err := readJSON(filepath.Join(a.stateDir(), "poll.json"), &poll)
+		found, err := statefile.ReadJSON(filepath.Join(a.stateDir(), "poll.json"), &poll)
 		if err == nil && found && poll.PID == id.PID && !poll.OK {
 			err = fmt.Errorf("last poll: %s", poll.Error)
 		}
@@ -178,11 +180,11 @@ func (a agentFolder) stopWorkloads(ctx context.Context) (stopped int, err error)
 	}
 	for _, f := range files {
 		var w workload
-		if _, readErr := readJSON(f, &w); readErr != nil {
+		if _, readErr := statefile.ReadJSON(f, &w); readErr != nil {
 			err = errors.Join(err, readErr)
 			continue
 		}
-		id := identity{PID: w.PID, StartTime: w.StartTime, BootID: bootID()}
+		id := identity{PID: w.PID, StartTime: w.StartTime, BootID: proc.BootID()}
 		if w.Phase != "running" || (id.BootID != "" && w.BootID != id.BootID) || !id.alive() {
 			continue
 		}

@@ -23,15 +23,18 @@ type options struct {
 func NewCommand(stdout, stderr io.Writer) *cobra.Command {
 	o := &options{stdout: stdout, stderr: stderr}
 	c := &cobra.Command{
-		Use: "dev", Short: "Run the development stack on this machine",
-		Long: `Run the whole stack on this machine, for development: Postgres, Vault, Temporal
-with its Web UI, the worker, the API and node agents, as separate processes.
+		Use: "dev", Short: "Run a development stack on this machine",
+		Long: `Run the complete stack on this machine for development: Postgres, Vault, Temporal
+with its Web UI, the worker, the API, and node agents, each as a separate process.
 
-For each engine the stack uses, in this order: the address in the environment
-(TEMPORAL_ADDRESS, VAULT_ADDR, GPUAAS_DATABASE_URL), a program on PATH (temporal,
-vault, postgres), or the project's embedded build. The state is in one folder and
-survives a stop. Do not use this in production: Vault's keys are stored next to
-its data.`,
+For Temporal, Vault, and Postgres, the stack uses the first of these that exists:
+
+  1. the server at TEMPORAL_ADDRESS, VAULT_ADDR, or GPUAAS_DATABASE_URL
+  2. a program on PATH: temporal, vault, or postgres
+  3. the project's own build of Temporal or Vault; the system's Postgres package
+
+All state is in one folder and survives a stop. Do not use this stack in
+production: it stores Vault's unseal key next to Vault's data.`,
 		Example: `  gpuaas dev up --detach
   eval "$(gpuaas dev env)"
   gpuaas dev status
@@ -49,7 +52,7 @@ its data.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.SuggestionsMinimumDistance = 2
-	c.PersistentFlags().StringVar(&o.dir, "dir", defaultDir, "folder with the state of the stack")
+	c.PersistentFlags().StringVar(&o.dir, "dir", defaultDir, "folder that contains the stack's state")
 	c.AddCommand(newUp(o), newStatus(o), newEnv(o), newAgent(o), newFleet(o), newDown(o))
 	return c
 }

@@ -21,14 +21,15 @@ func newDown(shared *options) *cobra.Command {
 	o := downOptions{options: shared}
 	c := &cobra.Command{
 		Use: "down", Short: "Stop the stack",
-		Long: `Stop the processes that dev up and dev agent started, and the workloads of the
-agents, in reverse order. Processes are identified by pid and start time, so no
-other process is affected. The state remains for the next dev up.`,
+		Long: `Stop the processes that gpuaas dev up and gpuaas dev agent started, including the
+agents' workloads. The command identifies each process by pid and start time, so
+it never stops another process. The stack's state remains for the next
+gpuaas dev up.`,
 		Example: `  gpuaas dev down
   gpuaas dev down --wipe`,
 		Args: exactArgs(), RunE: func(c *cobra.Command, _ []string) error { return runDown(c.Context(), o) },
 	}
-	c.Flags().BoolVar(&o.wipe, "wipe", false, "also remove the stack's state, keys and logs")
+	c.Flags().BoolVar(&o.wipe, "wipe", false, "also delete the stack's state, keys, and logs")
 	return c
 }
 

@@ -66,8 +66,11 @@ func TestEnginesSurviveKillAndStop(t *testing.T) {
 	first := startEngines(t, s)
 	require.Equal(t, first, startEngines(t, s), "running parts are not restarted")
 	require.NoError(t, vaultEngine{s}.ensureToken())
-	mount(t, s, http.MethodPost, http.StatusNoContent)
+	vault(t, s, http.MethodPost, "mounts/canary", http.StatusNoContent)
 	requirePrivate(t, s, first)
+
+	vault(t, s, http.MethodPut, "seal", http.StatusNoContent)
+	require.Equal(t, first, startEngines(t, s), "a sealed Vault is unsealed and not restarted")
 
 	for _, id := range first {
 		require.NoError(t, id.signal(syscall.SIGKILL))
@@ -76,7 +79,7 @@ func TestEnginesSurviveKillAndStop(t *testing.T) {
 	for name := range first {
 		require.NotEqual(t, first[name], second[name], name)
 	}
-	mount(t, s, http.MethodGet, http.StatusOK)
+	vault(t, s, http.MethodGet, "mounts/canary", http.StatusOK)
 
 	require.NoError(t, s.stopAll(t.Context()))
 	for name, id := range second {
@@ -91,7 +94,7 @@ func TestEnginesSurviveKillAndStop(t *testing.T) {
 	require.Equal(t, "not running", st.Reason)
 
 	startEngines(t, s)
-	mount(t, s, http.MethodGet, http.StatusOK)
+	vault(t, s, http.MethodGet, "mounts/canary", http.StatusOK)
 	data := s.record.PostgresData
 	require.DirExists(t, data)
 	require.NoError(t, s.wipe(t.Context()))
@@ -100,12 +103,12 @@ func TestEnginesSurviveKillAndStop(t *testing.T) {
 	require.NoError(t, s.layout.make()) // for the cleanup
 }
 
-// mount creates or reads a mount of the Vault with the root token.
-func mount(t *testing.T, s *stack, method string, want int) {
+// vault sends a request to the Vault's system API with the root token.
+func vault(t *testing.T, s *stack, method, path string, want int) {
 	t.Helper()
 	token, err := os.ReadFile(s.layout.vaultToken())
 	require.NoError(t, err)
-	req, err := http.NewRequestWithContext(t.Context(), method, s.record.Vault.Address+"/v1/sys/mounts/canary", strings.NewReader(`{"type":"kv"}`))
+	req, err := http.NewRequestWithContext(t.Context(), method, s.record.Vault.Address+"/v1/sys/"+path, strings.NewReader(`{"type":"kv"}`))
 	require.NoError(t, err)
 	req.Header.Set("X-Vault-Token", strings.TrimSpace(string(token)))
 	resp, err := send(&http.Transport{}, req)

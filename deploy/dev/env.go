@@ -9,13 +9,13 @@ import (
 
 func newEnv(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "env [worker|api|setup]", Short: "Print shell exports for the stack",
-		Long: `Print export lines that make gpuaas in a shell use this stack: addresses, and the
-bearer token of the admin API, which is a secret.
+		Use: "env [worker|api|setup]", Short: "Print the environment variables of the stack",
+		Long: `Print shell commands that export the addresses of the stack and the bearer token
+of its admin API, which is a secret. gpuaas commands in that shell use this stack.
 
-With an argument, print the complete configuration of that program instead, to run
-it manually: worker (gpuaas-worker), api (gpuaas-api) or setup (gpuaas admin
-setup). It contains the names of the files with secrets, not the secrets.`,
+With an argument, print the complete configuration of one program, to run it
+manually: worker (gpuaas-worker), api (gpuaas-api), or setup (gpuaas admin setup).
+This output contains the names of files with secrets, but no secrets.`,
 		Example: `  eval "$(gpuaas dev env)"
   (eval "$(gpuaas dev env worker)"; go run ./cmd/gpuaas-worker)`,
 		ValidArgs: []string{partWorker, partAPI, "setup"},

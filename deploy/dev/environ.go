@@ -92,7 +92,7 @@ func (r record) api(l layout) variables {
 		variable{"GPUAAS_METRICS_ADDR", loopback(r.Ports.APIMetrics)},
 		variable{"GPUAAS_LAME_DUCK", "0s"}, // no load balancer here
 		variable{"GPUAAS_ENV", trustDomain},
-	)
+	).with(r.WebUI != "", varWebUI, r.WebUI)
 }
 
 func (r record) adminURL() string { return "http://" + loopback(r.Ports.Admin) }

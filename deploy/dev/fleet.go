@@ -17,54 +17,66 @@ const fleetStopTimeout = 30 * time.Second
 func newFleet(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "fleet N", Short: "Run N simulated nodes with real agents",
-		Long: `Run N simulated nodes in one process, to measure or to test an installation. Each
-has a real certificate, its own TLS connection and the agent's own code; only its
-facts, its workloads and the duration of its tasks are simulated. Missing nodes
-are registered and enrolled first. The command runs until it is interrupted and
-periodically prints one line about all nodes:
+		Long: `Run N simulated nodes in one process, to load-test an installation. Every node
+has its own certificate and TLS connection and runs the real agent. Only the host
+is simulated: its facts, its workloads, and the time that tasks take.
 
-  size        nodes of the fleet; removed: those that an operator removed
-  running     agents that run; enrolled: those that the API accepted
-  polling     long polls waiting at the API
-  offers      tasks dispatched; works: executions started; done, failed, late:
-              results, late ones having arrived after the lease expired
-  twice       results posted twice; split: those with different responses
-  result_p50  latency of the API's response to a result, over the last 4096; the
-              time from enqueue to dispatch is the API's own metric,
-              gpuaas_task_dispatch_seconds
-  rss_mib     memory of the process; kib_per_agent: memory added per agent
+The command registers and enrolls missing nodes, runs until it is interrupted, and
+periodically prints one line with totals for all nodes:
 
---misbehave takes NAME=SHARE,…, where a share is 5%, 0.05 or a number of nodes:
+  size           nodes in the fleet
+  enrolled       agents that the API has accepted
+  running        agents that are running
+  polling        open long polls
+  removed        nodes that an operator has removed
+  offers         tasks received from the API
+  works          task executions started; more than one per task is a defect
+  done, failed   results accepted by the API, by status
+  late           results rejected because the lease had expired
+  twice          results posted twice
+  split          results posted twice that got two different responses
+  result_p50     latency of the last 4,096 result requests, median
+  result_p99     the same, 99th percentile
+  rss_mib        resident memory of the process, in MiB
+  kib_per_agent  resident memory added per agent, in KiB
+
+The API's metric gpuaas_task_dispatch_seconds measures the time from enqueue to
+dispatch.
+
+--misbehave makes some of the nodes misbehave. It takes a comma-separated list of
+NAME=SHARE, where SHARE is a percentage (5%), a fraction (0.05), or a number of
+nodes (3):
 
   slow        tasks take between half and nine tenths of their time limit
-  silent      receives a task and is silent until its agent is restarted
-  duplicate   posts each result twice, in parallel
-  late        reports each result after its lease has expired
-  flapping    restarts its connection and agent every few seconds
-  dies        stops once a task is in its journal, and is restarted later
+  silent      the agent begins a task and goes silent until it is restarted
+  duplicate   the agent posts each result twice, in parallel
+  late        the agent reports each result after its lease has expired
+  flapping    the agent and its connection restart every few seconds
+  dies        the agent stops once a task is in its journal, and restarts later
 
-Identities and journals are in DIR/fleet, so that a second run uses the same nodes
-and enrolls none of them again. The agents' logs are in DIR/log.`,
+Identities and journals are stored in DIR/fleet, so a second run reuses the nodes
+without enrolling them again. The agents log to DIR/log/fleet.log.`,
 		Example: `  gpuaas dev fleet 100
   gpuaas dev fleet 1000 --misbehave slow=5%,silent=2%,flapping=3%`,
 		Args: exactArgs("N"), RunE: func(c *cobra.Command, args []string) error { return runFleet(c, o, args[0]) },
 	}
 	f := c.Flags()
-	f.String("prefix", "fleet", "prefix of every host name")
-	f.String("sku", "cpu-dev", "SKU of newly registered nodes; must have no GPUs")
-	f.String("region", "local", "region of newly registered nodes")
-	f.String("misbehave", "", "share of nodes per kind of misbehavior")
-	f.Uint64("seed", 1, "selects the nodes that misbehave")
-	f.String("task-time", "200ms", "simulated duration of a task: 200ms or 100ms..2s")
+	f.String("prefix", "fleet", "prefix of the host names")
+	f.String("sku", "cpu-dev", "SKU of new nodes; must be a SKU without GPUs")
+	f.String("region", "local", "region of new nodes")
+	f.String("misbehave", "", "nodes that misbehave, as NAME=SHARE,…")
+	f.Uint64("seed", 1, "random seed that selects the nodes that misbehave")
+	f.String("task-time", "200ms", "simulated duration of a task, or a range such as 100ms..2s")
 	f.Int("workloads", 0, "simulated workloads per node")
-	f.Duration("restart-after", 2*time.Minute, "approximate time until a silent or dead agent is restarted")
-	f.Duration("flap-every", 5*time.Second, "approximate lifetime of a flapping agent")
-	f.Duration("report-every", 5*time.Second, "report interval")
-	f.String("log-level", "warn", "log level of the agents: debug, info, warn or error")
+	f.Duration("restart-after", 2*time.Minute, "approximate time until a silent or stopped agent restarts")
+	f.Duration("flap-every", 5*time.Second, "approximate time between the restarts of a flapping agent")
+	f.Duration("report-every", 5*time.Second, "interval between report lines")
+	f.String("log-level", "warn", "log level of the agents: debug, info, warn, or error")
 	return c
 }
 
-// runFleet runs the fleet program in the foreground and returns its exit code.
+// runFleet runs the fleet program in the foreground. It fails with the program's exit
+// code.
 func runFleet(c *cobra.Command, o *options, n string) error {
 	ctx := c.Context()
 	s, err := openStack(o.dir, o.stderr)
@@ -80,7 +92,7 @@ func runFleet(c *cobra.Command, o *options, n string) error {
 		return err
 	}
 	log := s.layout.logPath("fleet")
-	fmt.Fprintf(o.stderr, "agent log: %s\n", log)
+	fmt.Fprintf(o.stderr, "the agents log to %s\n", log)
 	cmd := exec.CommandContext(ctx, path, fleetArgs(c, n, s.layout.fleetDir(), log)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.record.processEnv(s.record.shell(token)), o.stdout, o.stderr
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, fleetStopTimeout
@@ -100,7 +112,7 @@ func fleetFlags() []string {
 		"report-every", "log-level"}
 }
 
-// fleetArgs passes on the flags that were set.
+// fleetArgs returns the fleet program's arguments: the flags that were set.
 func fleetArgs(c *cobra.Command, n, state, log string) []string {
 	args := []string{n, "--state=" + state, "--log=" + log}
 	for _, name := range fleetFlags() {

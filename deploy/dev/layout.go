@@ -1,7 +1,6 @@
 package dev
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -83,45 +82,6 @@ func (l layout) make() error {
 		}
 	}
 	return nil
-}
-
-// writePrivate replaces a file atomically, also across a crash.
-func writePrivate(file string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
-}
-
-func writePrivateJSON(file string, v any) error {
-	content, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	return writePrivate(file, append(content, '\n'))
-}
-
-// readJSON decodes a file into v; false if the file does not exist.
-func readJSON(file string, v any) (bool, error) {
-	raw, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if err := json.Unmarshal(raw, v); err != nil {
-		return false, fmt.Errorf("%s: %w", file, err)
-	}
-	return true, nil
 }
 
 // cutFolder returns path relative to a folder that contains it.

@@ -89,7 +89,7 @@ func (p part) checkExternal(ctx context.Context) error {
 	if err := p.healthy.once(ctx); err != nil {
 		return schema.NewError(schema.KindServiceUnavailable,
 			"%s at %s (from the environment) is not available: %v", p.name, p.address, err).
-			WithNext("start it, or unset its variable so that gpuaas dev up starts one")
+			WithNext("start it (if Vault is sealed: vault operator unseal), or unset its variable so that gpuaas dev up starts one")
 	}
 	return nil
 }

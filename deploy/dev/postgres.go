@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 )
 
 // database is the name of the database and of the role that owns it.
@@ -77,7 +79,7 @@ func (s postgresEngine) prepare(ctx context.Context) (command, error) {
 		Scheme: "postgres", User: url.UserPassword(database, password), Host: s.record.Postgres.Address,
 		Path: database, RawQuery: "sslmode=disable",
 	}
-	return pg.server(s.record.Ports.Postgres), writePrivate(s.layout.databaseURL(), []byte(dsn.String()+"\n"))
+	return pg.server(s.record.Ports.Postgres), statefile.Write(s.layout.databaseURL(), []byte(dsn.String()+"\n"))
 }
 
 // binDir returns the programs of the server that created the data, if it still
@@ -123,7 +125,7 @@ func (c cluster) ensure(ctx context.Context, password string) error {
 	if err := os.RemoveAll(fresh); err != nil {
 		return err
 	}
-	err := errors.Join(c.user.chown(c.dir), writePrivate(secret, []byte(password+"\n")), c.user.chown(secret))
+	err := errors.Join(c.user.chown(c.dir), statefile.Write(secret, []byte(password+"\n")), c.user.chown(secret))
 	if err == nil {
 		err = c.run(ctx, "", "initdb", "-D", fresh, "-U", database, "--pwfile", secret,
 			"-A", "scram-sha-256", "--no-locale", "-E", "UTF8")

@@ -31,24 +31,41 @@ func send(t *http.Transport, req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// statusError is an HTTP response with another status than 2xx.
+type statusError struct {
+	code int
+	text string // the status and the start of the body
+}
+
+// Error implements error.
+func (e *statusError) Error() string { return "it returned " + e.text }
+
 // get succeeds if a URL returns 2xx.
 func get(address string) probe {
 	return func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
-		if err != nil {
-			return err
-		}
-		resp, err := send(&http.Transport{}, req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode/100 == 2 {
-			return nil
-		}
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, 200)) // a partial explanation is enough
-		return fmt.Errorf("it returned %s %s", resp.Status, strings.Join(strings.Fields(string(body)), " "))
+		_, err := fetch(ctx, http.MethodGet, address, http.NoBody)
+		return err
 	}
+}
+
+// fetch makes one request and returns the body of the response. The error for a
+// status other than 2xx is a *statusError.
+func fetch(ctx context.Context, method, address string, body io.Reader) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, address, body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := send(&http.Transport{}, req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if resp.StatusCode/100 != 2 {
+		text := resp.Status + " " + string(raw[:min(len(raw), 200)]) // a partial explanation is enough
+		return nil, &statusError{resp.StatusCode, strings.Join(strings.Fields(text), " ")}
+	}
+	return raw, err
 }
 
 // grpcServing uses the standard gRPC health protocol to check that a server serves

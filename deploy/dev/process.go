@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/proc"
 )
 
 // checkInterval is how often until checks its condition.
@@ -27,8 +29,8 @@ type identity struct {
 // identify returns the identity of a running process; false if there is none or
 // it is a zombie.
 func identify(pid int) (identity, bool) {
-	start := startTime(pid)
-	return identity{PID: pid, StartTime: start, BootID: bootID()}, start != ""
+	start := proc.StartTime(pid)
+	return identity{PID: pid, StartTime: start, BootID: proc.BootID()}, start != ""
 }
 
 // alive reports whether this process still runs.

@@ -33,7 +33,7 @@ func TestStop(t *testing.T) {
 	require.NoError(t, id.stop(t.Context(), defaultStop()))
 	<-ended
 	require.False(t, id.alive())
-	require.NoError(t, id.stop(t.Context(), defaultStop()), "stopping an exited process is no error")
+	require.NoError(t, id.stop(t.Context(), defaultStop()), "stopping an exited process succeeds")
 }
 
 func TestReusedPIDIsNotSignaled(t *testing.T) {

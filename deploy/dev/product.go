@@ -26,7 +26,7 @@ func (s *stack) worker() part {
 	return part{
 		name: partWorker, address: "http://" + loopback(s.record.Ports.WorkerMetrics),
 		uses:    []portUse{{"metrics", s.record.Ports.WorkerMetrics}},
-		healthy: get("http://" + loopback(s.record.Ports.WorkerMetrics) + "/healthz"),
+		healthy: get("http://" + loopback(s.record.Ports.WorkerMetrics) + "/readyz"),
 		prepare: func(context.Context) (command, error) {
 			path, err := s.programs.path(workerBinary)
 			return command{path: path, env: s.record.processEnv(s.record.worker(s.layout))}, err
@@ -39,7 +39,7 @@ func (s *stack) api() part {
 	return part{
 		name: partAPI, address: s.record.adminURL(),
 		uses:    []portUse{{"admin API", p.Admin}, {"node API", p.Node}, {"metrics", p.APIMetrics}},
-		healthy: all(get("http://"+loopback(p.APIMetrics)+"/healthz"), dialable(loopback(p.Node))),
+		healthy: all(get("http://"+loopback(p.APIMetrics)+"/readyz"), dialable(loopback(p.Node))),
 		prepare: func(context.Context) (command, error) {
 			path, err := s.programs.path(apiBinary)
 			archive := filepath.Join(filepath.Dir(path), agentArchive)

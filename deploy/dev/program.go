@@ -1,19 +1,11 @@
 package dev
 
 import (
-	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"time"
 )
 
 // programs finds the programs that the stack runs, and builds embedded servers.
@@ -64,90 +56,23 @@ func findSourceTree(from string) string {
 	}
 }
 
-// ensureServer builds an embedded server if it is missing or its sources have
-// changed since the last build.
+// ensureServer builds an embedded server if it is missing. ./task build rebuilds it
+// after a change, like the other programs.
 func (p programs) ensureServer(ctx context.Context, name string) error {
-	path := p.find(name)
-	if p.sourceTree == "" {
-		_, err := p.path(name)
-		return err
+	if p.find(name) == "" && p.sourceTree != "" {
+		return p.build(ctx, name)
 	}
-	source := filepath.Join(p.sourceTree, "deploy", "dev", strings.TrimPrefix(name, "gpuaas-dev-"))
-	sum, err := digest(source)
-	if err != nil {
-		return err
-	}
-	note := filepath.Join(filepath.Dir(p.executable), "."+name+".sources")
-	seen, err := os.ReadFile(note)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if path == "" || (len(seen) > 0 && string(seen) != sum) {
-		if err := p.build(ctx, source, filepath.Join(filepath.Dir(p.executable), name)); err != nil {
-			return err
-		}
-	}
-	if string(seen) == sum {
-		return nil
-	}
-	return os.WriteFile(note, []byte(sum), privateFile)
+	_, err := p.path(name)
+	return err
 }
 
-// digest returns a hash of the content of a module's files.
-func digest(dir string) (string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil {
-		return "", err
+// build builds an embedded server with the script of ./task build, which prints
+// progress.
+func (p programs) build(ctx context.Context, name string) error {
+	cmd := exec.CommandContext(ctx, "sh", filepath.Join("tools", "build-server.sh"), name, filepath.Dir(p.executable))
+	cmd.Dir, cmd.Stdout, cmd.Stderr = p.sourceTree, p.messages, p.messages
+	if err := cmd.Run(); err != nil {
+		return stackError("read the output above; the build requires Go", "building %s: %v", name, err)
 	}
-	sum := sha256.New()
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(sum, "%s %d\n", filepath.Base(file), len(content))
-		sum.Write(content)
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
-}
-
-// build compiles an embedded server with the flags of ./task build, to share the
-// compiler's cache. The program is replaced atomically.
-func (p programs) build(ctx context.Context, source, target string) error {
-	fmt.Fprintf(p.messages, "building %s: the first build takes about five minutes on two cores\n", filepath.Base(target))
-	temp := target + ".building"
-	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", temp, ".")
-	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
-	output, err := cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return stackError("install Go, or run ./task build on a machine that has it", "building %s: %v", filepath.Base(target), err)
-	}
-	last := showProgress(p.messages, output)
-	if err := cmd.Wait(); err != nil {
-		return errors.Join(stackError("read the compiler output", "building %s: %v\n  %s", filepath.Base(target), err, last), os.RemoveAll(temp))
-	}
-	return os.Rename(temp, target)
-}
-
-// progressInterval is how often a build reports its progress.
-const progressInterval = 10 * time.Second
-
-// showProgress reads the output of go build -v, one package per line, to its end
-// and returns the last lines.
-func showProgress(messages io.Writer, output io.Reader) string {
-	begun, reported, packages := time.Now(), time.Now(), 0
-	var last []string
-	for lines := bufio.NewScanner(output); lines.Scan(); {
-		last = append(last[max(0, len(last)-9):], lines.Text())
-		packages++
-		if time.Since(reported) >= progressInterval {
-			reported = time.Now()
-			fmt.Fprintf(messages, "  %s, %d packages compiled\n", time.Since(begun).Round(time.Second), packages)
-		}
-	}
-	_, _ = io.Copy(io.Discard, output) // a line that is too long must not block the compiler
-	return strings.Join(last, "\n  ")
+	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 )
 
 // kind is the origin of a server.
@@ -53,11 +55,11 @@ type record struct {
 
 func (l layout) load() (record, bool, error) {
 	var r record
-	found, err := readJSON(l.stackFile(), &r)
+	found, err := statefile.ReadJSON(l.stackFile(), &r)
 	return r, found, err
 }
 
-func (l layout) save(r record) error { return writePrivateJSON(l.stackFile(), r) }
+func (l layout) save(r record) error { return statefile.WriteJSON(l.stackFile(), r) }
 
 // chooser chooses the engines of a stack.
 type chooser struct {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 )
 
 // runFile identifies the process of a part, so that a later command stops
@@ -37,7 +39,7 @@ func (f runFiles) path(part string) string {
 // running returns the process of a part; ok is false if it does not run.
 func (f runFiles) running(part string) (id identity, ok bool) {
 	var r runFile
-	found, err := readJSON(f.path(part), &r)
+	found, err := statefile.ReadJSON(f.path(part), &r)
 	if err != nil || !found || r.Part != part {
 		return identity{}, false
 	}
@@ -45,7 +47,7 @@ func (f runFiles) running(part string) (id identity, ok bool) {
 }
 
 func (f runFiles) save(r runFile) error {
-	if err := writePrivateJSON(f.path(r.Part), r); err != nil {
+	if err := statefile.WriteJSON(f.path(r.Part), r); err != nil {
 		return fmt.Errorf("storing the process of %s: %w", r.Part, err)
 	}
 	return nil
@@ -68,7 +70,7 @@ func (f runFiles) all() ([]runFile, error) {
 	var runs []runFile
 	for _, file := range files {
 		var r runFile
-		if _, err := readJSON(file, &r); err != nil {
+		if _, err := statefile.ReadJSON(file, &r); err != nil {
 			return nil, fmt.Errorf("%w (remove the file if no such process runs)", err)
 		}
 		runs = append(runs, r)

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 )
 
 // ensureSecret returns the secret in file and generates it on the first call.
@@ -18,5 +20,5 @@ func ensureSecret(file string) (string, error) {
 		return "", err
 	}
 	secret := rand.Text() + rand.Text()
-	return secret, writePrivate(file, []byte(secret+"\n"))
+	return secret, statefile.Write(file, []byte(secret+"\n"))
 }

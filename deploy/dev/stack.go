@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -88,7 +89,7 @@ func (s *stack) configure(ctx context.Context, from int) error {
 		return err
 	}
 	if url := s.getenv(varDatabaseURL); url != "" && !s.record.Postgres.owned() {
-		if err := writePrivate(s.layout.databaseURL(), []byte(url+"\n")); err != nil {
+		if err := statefile.Write(s.layout.databaseURL(), []byte(url+"\n")); err != nil {
 			return err
 		}
 	}

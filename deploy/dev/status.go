@@ -31,9 +31,9 @@ type partStatus struct {
 
 func newStatus(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show the parts of the stack",
-		Long: `Show each part of the stack with its process, its address and its health. The
-command checks every part now, with the part's own protocol.`,
+		Use: "status", Short: "Show whether each part of the stack is healthy",
+		Long: `Show the process, address, health, and log file of each part of the stack. The
+command probes every part when it runs, and changes nothing.`,
 		Example: `  gpuaas dev status
   gpuaas dev status -o json | jq '.parts[] | select(.healthy | not)'`,
 		Args: exactArgs(), RunE: func(c *cobra.Command, _ []string) error {

@@ -18,24 +18,25 @@ type upOptions struct {
 func newUp(shared *options) *cobra.Command {
 	o := upOptions{options: shared}
 	c := &cobra.Command{
-		Use: "up", Short: "Start the missing parts of the stack",
-		Long: `Start the missing parts of the stack and wait until each part is healthy. If some
-parts were killed, the command restarts them. Without --detach it stays in the
-foreground and stops the stack when it is interrupted.
+		Use: "up", Short: "Start the stack, or the parts of it that are not running",
+		Long: `Start the parts of the stack that are not running, and wait until every part is
+healthy. If Vault is sealed, the command unseals it. Without --detach, the command
+stays in the foreground and stops the stack when it is interrupted.
 
-Ports: Temporal 7233, Web UI 8233, Vault 8200, admin API 8081, node API 8443,
-metrics of worker 9090 and API 9091, and two free ones for Postgres and for the
-metrics of Temporal. With --ports-from N the stack uses N, N+1, … in that order,
-so that two stacks can run side by side.`,
+The stack listens on loopback addresses only: Temporal on port 7233, its Web UI on
+8233, Vault on 8200, the admin API on 8081, and the node API on 8443. The worker
+serves metrics on 9090 and the API on 9091. Postgres and Temporal's metrics use the
+first free ports from 5433 and 9095. To run a second stack, use another --dir and
+--ports-from N: the stack then uses ports N to N+8.`,
 		Example: `  gpuaas dev up
   gpuaas dev up --detach
   gpuaas dev up --detach --dir /tmp/second --ports-from 17000`,
 		Args: exactArgs(), RunE: func(c *cobra.Command, _ []string) error { return runUp(c, o) },
 	}
-	c.Flags().BoolVar(&o.detach, "detach", false, "return when the stack is up and leave it running")
-	c.Flags().IntVar(&o.from, "ports-from", 0, "first of nine consecutive ports to use instead of the default ones")
+	c.Flags().BoolVar(&o.detach, "detach", false, "return when the stack is up, and leave it running")
+	c.Flags().IntVar(&o.from, "ports-from", 0, "first of nine consecutive `port`s to use instead of the default ports")
 	c.Flags().BoolVar(&o.temporalOnPostgres, "temporal-on-postgres", false,
-		"for a new stack: keep the embedded Temporal's state on the stack's Postgres, one partition per queue (for benchmarks)")
+		"when creating a stack, store Temporal's state in the stack's Postgres and use one partition per task queue (for benchmarks)")
 	return c
 }
 
@@ -108,7 +109,7 @@ const watchInterval = time.Second
 // runForeground waits until ctx ends, then stops the stack. It also returns when
 // another command stops the stack.
 func (s *stack) runForeground(ctx context.Context) error {
-	fmt.Fprintln(s.messages, "the stack runs until this command is interrupted (Ctrl-C)")
+	fmt.Fprintln(s.messages, "press Ctrl-C to stop the stack")
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	reported := map[identity]bool{}

@@ -7,11 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 )
 
 // vaultBinary is the embedded build.
@@ -28,16 +29,13 @@ type vaultKeys struct {
 type vaultEngine struct{ *stack }
 
 func (s vaultEngine) part() part {
-	p := part{
-		name: partVault, address: s.record.Vault.Address,
-		healthy: get(s.record.Vault.Address + "/v1/sys/health"),
-	}
+	v := vaultClient{address: s.record.Vault.Address}
+	p := part{name: partVault, address: v.address, healthy: v.health}
 	switch s.record.Vault.Kind {
 	case kindExternal:
 		return p
 	case kindPath:
 		p.prepare = s.prepare
-		p.healthy = s.unsealed(p.healthy)
 	case kindEmbedded:
 		p.prepare = func(context.Context) (command, error) {
 			return s.programs.command(vaultBinary, "--address", loopback(s.record.Ports.Vault),
@@ -45,6 +43,7 @@ func (s vaultEngine) part() part {
 		}
 	}
 	p.uses = []portUse{{"API", s.record.Ports.Vault}}
+	p.ready = s.unseal
 	return p
 }
 
@@ -67,39 +66,54 @@ func (s vaultEngine) prepare(context.Context) (command, error) {
 	file := filepath.Join(data, "server.json")
 	return command{
 		path: s.record.Vault.Program, args: []string{"server", "-config", file}, env: inherited(os.Environ(), false),
-	}, writePrivate(file, config)
+	}, statefile.Write(file, config)
 }
 
-// unsealed is a probe that also initializes and unseals the Vault if necessary.
-func (s vaultEngine) unsealed(healthy probe) probe {
+// unseal is the ready probe of a Vault that the stack owns. Each call makes the next
+// step: it initializes the Vault, or unseals it.
+func (s vaultEngine) unseal(ctx context.Context) error {
 	v := vaultClient{address: s.record.Vault.Address}
-	return func(ctx context.Context) error {
-		err := healthy(ctx)
-		if err == nil {
-			return nil
-		}
-		return errors.Join(err, v.open(ctx, s.layout.vaultKeys()))
+	err := v.health(ctx)
+	switch {
+	case errors.Is(err, errUninitialized):
+		return errors.Join(err, v.initialize(ctx, s.layout.vaultKeys()))
+	case errors.Is(err, errSealed):
+		fmt.Fprintln(s.messages, "unsealing  vault")
+		return errors.Join(err, v.unseal(ctx, s.layout.vaultKeys()))
 	}
+	return err
 }
 
-// vaultClient makes the three calls that unseal a Vault.
+// vaultClient makes the calls that check, initialize and unseal a Vault.
 type vaultClient struct{ address string }
 
-// open makes the next call: initialize or unseal.
-func (v vaultClient) open(ctx context.Context, keyFile string) error {
-	var status struct{ Initialized, Sealed bool }
-	if err := v.call(ctx, http.MethodGet, "seal-status", nil, &status); err != nil || (status.Initialized && !status.Sealed) {
-		return err
+// The states of a Vault that runs and is not usable.
+var (
+	errUninitialized = errors.New("it is not initialized")
+	errSealed        = errors.New("it is sealed")
+)
+
+// health is a probe. It changes nothing.
+func (v vaultClient) health(ctx context.Context) error {
+	err := get(v.address + "/v1/sys/health")(ctx)
+	if status, ok := errors.AsType[*statusError](err); ok {
+		switch status.code {
+		case http.StatusNotImplemented:
+			return errUninitialized
+		case http.StatusServiceUnavailable:
+			return errSealed
+		}
 	}
-	if !status.Initialized {
-		return v.initialize(ctx, keyFile)
-	}
+	return err
+}
+
+func (v vaultClient) unseal(ctx context.Context, keyFile string) error {
 	var keys vaultKeys
-	found, err := readJSON(keyFile, &keys)
+	found, err := statefile.ReadJSON(keyFile, &keys)
 	if err != nil || !found {
-		return errors.Join(err, fmt.Errorf("no unseal key in %s: gpuaas dev down --wipe starts over", keyFile))
+		return errors.Join(err, fmt.Errorf("there is no unseal key in %s; gpuaas dev down --wipe starts over", keyFile))
 	}
-	return v.call(ctx, http.MethodPut, "unseal", map[string]any{"key": base64.StdEncoding.EncodeToString(keys.UnsealKey)}, nil)
+	return v.call(ctx, "unseal", map[string]any{"key": base64.StdEncoding.EncodeToString(keys.UnsealKey)}, nil)
 }
 
 func (v vaultClient) initialize(ctx context.Context, keyFile string) error {
@@ -108,35 +122,23 @@ func (v vaultClient) initialize(ctx context.Context, keyFile string) error {
 		Token string   `json:"root_token"`
 	}
 	one := map[string]any{"secret_shares": 1, "secret_threshold": 1}
-	if err := v.call(ctx, http.MethodPut, "init", one, &made); err != nil {
+	if err := v.call(ctx, "init", one, &made); err != nil {
 		return err
 	}
 	if len(made.Keys) != 1 {
 		return fmt.Errorf("vault returned %d unseal keys", len(made.Keys))
 	}
-	return writePrivateJSON(keyFile, vaultKeys{UnsealKey: made.Keys[0], RootToken: made.Token})
+	return statefile.WriteJSON(keyFile, vaultKeys{UnsealKey: made.Keys[0], RootToken: made.Token})
 }
 
-func (v vaultClient) call(ctx context.Context, method, path string, in, out any) error {
+func (v vaultClient) call(ctx context.Context, path string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, method, v.address+"/v1/sys/"+path, bytes.NewReader(body))
+	raw, err := fetch(ctx, http.MethodPut, v.address+"/v1/sys/"+path, bytes.NewReader(body))
 	if err != nil {
-		return err
-	}
-	resp, err := send(&http.Transport{}, req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("vault returned %s for %s", resp.Status, path)
+		return fmt.Errorf("vault %s: %w", path, err)
 	}
 	if out == nil {
 		return nil
@@ -152,11 +154,11 @@ func (s vaultEngine) ensureToken() error {
 		return s.copyToken()
 	}
 	var keys vaultKeys
-	found, err := readJSON(s.layout.vaultKeys(), &keys)
+	found, err := statefile.ReadJSON(s.layout.vaultKeys(), &keys)
 	if err != nil || !found {
-		return errors.Join(err, stackError("gpuaas dev down --wipe starts over", "%s does not exist", s.layout.vaultKeys()))
+		return errors.Join(err, stackError("gpuaas dev down --wipe starts over", "the key file %s does not exist", s.layout.vaultKeys()))
 	}
-	return writePrivate(s.layout.vaultToken(), []byte(keys.RootToken+"\n"))
+	return statefile.Write(s.layout.vaultToken(), []byte(keys.RootToken+"\n"))
 }
 
 func (s vaultEngine) copyToken() error {
@@ -173,5 +175,5 @@ func (s vaultEngine) copyToken() error {
 		return stackError("set "+varVaultTokenFile+" to a file that contains one",
 			"setting up the Vault at %s needs a privileged token", s.record.Vault.Address)
 	}
-	return writePrivate(s.layout.vaultToken(), []byte(token+"\n"))
+	return statefile.Write(s.layout.vaultToken(), []byte(token+"\n"))
 }

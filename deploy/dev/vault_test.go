@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // sealedVault implements the calls of a Vault that unseal it.
@@ -18,11 +21,12 @@ func (v *sealedVault) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reply := func(body any) { json.NewEncoder(w).Encode(body) } //nolint:errcheck // the client reports it
 	switch r.Method + " " + r.URL.Path {
 	case "GET /v1/sys/health":
-		if !v.open {
+		switch {
+		case !v.initialized:
+			w.WriteHeader(http.StatusNotImplemented)
+		case !v.open:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-	case "GET /v1/sys/seal-status":
-		reply(map[string]bool{"initialized": v.initialized, "sealed": !v.open})
 	case "PUT /v1/sys/init":
 		v.initialized = true
 		reply(map[string]any{"keys_base64": []string{"a2V5"}, "root_token": "root"})
@@ -35,19 +39,18 @@ func (v *sealedVault) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func TestInstalledVaultIsUnsealed(t *testing.T) {
+func TestVaultIsUnsealed(t *testing.T) {
 	t.Parallel()
 	v := &sealedVault{}
 	server := httptest.NewServer(v)
 	defer server.Close()
-	s := &stack{layout: layout{dir: t.TempDir()}, record: record{Vault: onPath(server.URL)}}
+	s := &stack{layout: layout{dir: t.TempDir()}, record: record{Vault: onPath(server.URL)}, messages: t.Output()}
 	require.NoError(t, s.layout.make())
 	p := vaultEngine{s}.part()
-	steps := 0
-	for p.healthy.once(t.Context()) != nil {
-		steps++
-		require.Less(t, steps, 5)
-	}
+	require.ErrorContains(t, p.healthy.once(t.Context()), "it is not initialized")
+	require.Error(t, p.ready.once(t.Context()), "initializes it")
+	require.Error(t, p.ready.once(t.Context()), "unseals it")
+	require.NoError(t, p.ready.once(t.Context()))
 	info, err := os.Stat(s.layout.vaultKeys())
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
@@ -57,18 +60,35 @@ func TestInstalledVaultIsUnsealed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "root\n", string(token))
 
-	v.open = false // as after a restart
-	require.Error(t, p.healthy.once(t.Context()))
-	require.NoError(t, p.healthy.once(t.Context()))
+	for _, kind := range []kind{kindPath, kindEmbedded} {
+		v.open = false
+		s.record.Vault.Kind = kind
+		p := vaultEngine{s}.part()
+		require.ErrorContains(t, p.healthy.once(t.Context()), "it is sealed")
+		require.False(t, v.open, "a status check changes nothing")
+		require.NoError(t, p.await(t.Context(), s.layout, func() bool { return false }), kind)
+	}
 
 	v.open = false
 	require.NoError(t, os.Remove(s.layout.vaultKeys()))
-	require.ErrorContains(t, p.healthy.once(t.Context()), "no unseal key")
+	require.ErrorContains(t, p.ready.once(t.Context()), "no unseal key")
+}
+
+func TestSealedExternalVault(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(&sealedVault{initialized: true})
+	defer server.Close()
+	s := &stack{layout: layout{dir: t.TempDir()}, record: record{Vault: external(server.URL)}}
+	_, err := vaultEngine{s}.part().ensure(t.Context(), s.layout)
+	require.ErrorContains(t, err, "it is sealed")
+	require.Contains(t, schema.AsError(err).Next, "vault operator unseal")
 }
 
 func onPath(url string) server {
 	return server{Kind: kindPath, Address: url, Program: "/usr/bin/vault"}
 }
+
+func external(url string) server { return server{Kind: kindExternal, Address: url} }
 
 func TestInstalledVaultIsConfigured(t *testing.T) {
 	t.Parallel()
@@ -82,7 +102,7 @@ func TestInstalledVaultIsConfigured(t *testing.T) {
 		Listener struct{ TCP struct{ Address string } }
 		APIAddr  string `json:"api_addr"`
 	}
-	_, err = readJSON(file, &config)
+	_, err = statefile.ReadJSON(file, &config)
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1:17002", config.Listener.TCP.Address)
 	require.Equal(t, "http://127.0.0.1:17002", config.APIAddr)
@@ -104,7 +124,7 @@ func TestExternalVaultToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := &stack{layout: layout{dir: t.TempDir()}, getenv: within(c.env).getenv}
-			s.record.Vault = server{Kind: kindExternal, Address: "http://v"}
+			s.record.Vault = external("http://v")
 			require.NoError(t, s.layout.make())
 			err := vaultEngine{s}.ensureToken()
 			if c.want == "" {

@@ -1,18 +1,19 @@
 #!/bin/sh
-# Installs the gpuaas node agent from this script's folder: binary, systemd unit,
-# and the env file if the environment contains a bundle's variables. Install the CA
-# bundles first. Run it as root:
+# Installs the gpuaas node agent from the folder of this script: the binary and the
+# systemd unit, and the env file if the environment contains the variables of a
+# bundle. Install the CA bundles first. Run it as root:
 #
 #   sh install-node-agent.sh [--no-start]
 #
-#   GPUAAS_NODE_AGENT_INSTALL_ROOT  (/opt/gpuaas/node-agent)
-#   GPUAAS_NODE_AGENT_ENV_FILE      (/etc/gpuaas/node-agent.env)
-#   GPUAAS_NODE_AGENT_SYSTEMD_UNIT  (gpuaas-node-agent.service)
-#   DESTDIR                         install below this folder
+# --no-start does not restart the agent. These variables change the defaults:
 #
-# It is safe to run it again. A running agent keeps its old binary until it is
-# restarted. If the environment contains a new enrollment token, existing key
-# material is renamed, not kept and not deleted.
+#   GPUAAS_NODE_AGENT_INSTALL_ROOT  /opt/gpuaas/node-agent
+#   GPUAAS_NODE_AGENT_ENV_FILE      /etc/gpuaas/node-agent.env
+#   GPUAAS_NODE_AGENT_SYSTEMD_UNIT  gpuaas-node-agent.service
+#   DESTDIR                         install below this folder; none by default
+#
+# You can run the script again at any time. If the environment contains an enrollment
+# token, the script renames existing certificates and keys and deletes nothing.
 set -eu
 umask 077
 
@@ -51,8 +52,8 @@ setting() {
 	[ ! -f "$root$env_file" ] || sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" "$root$env_file" | tail -n 1
 }
 
-# stale_identity renames the files of an older identity in all of the agent's
-# locations, and all files of another node.
+# stale_identity renames the files of an older identity. If they belong to another
+# node, it renames the whole state folder.
 stale_identity() {
 	state=$(setting GPUAAS_STATE_DIR)
 	state=$root${state:-/var/lib/gpuaas/node-agent}
@@ -62,7 +63,7 @@ stale_identity() {
 		"$state"/identity* "$state"/recover* "$state"/*-key.* "$state"/removed.json
 }
 
-# write_env writes the env file from exported variables (provider manual). It keeps
+# write_env writes the env file from the exported variables of a bundle. It keeps
 # well-formed lines that set other variables.
 write_env() {
 	keys="GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
@@ -91,7 +92,7 @@ case "${1-}" in
 *) fail "usage: sh install-node-agent.sh [--no-start]" ;;
 esac
 if [ "$(id -u)" != 0 ] && [ -z "$root" ]; then fail "run this as root"; fi
-[ -f "$here/gpuaas-node-agent" ] || fail "gpuaas-node-agent is not in the folder of this script"
+[ -f "$here/gpuaas-node-agent" ] || fail "gpuaas-node-agent is missing from the folder of this script; nothing was changed"
 "$here/gpuaas-node-agent" version >/dev/null || fail "this host cannot run gpuaas-node-agent; nothing was changed"
 
 if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then

@@ -173,11 +173,25 @@ func TestSearch(t *testing.T) {
 		{"a.md", "A value of `cancelled`, canceled or for ever.\n", []string{"a.md:1: for ever"}},
 		{"a.yaml", "enum: [failed, cancelled]\n# when Vault is away\n", []string{"a.yaml:2: is away"}},
 		{"a.sql", "-- The behaviour.\n", []string{"a.sql:1: behaviour"}},
+		{"a.md", "A former agent, for good.\n", []string{"a.md:1: former", "a.md:1: for good."}},
+		{"a.md", "Formatted for good reasons: the format.\n", nil},
+		{"a.go", "package a\n\ntype backDoor struct{}\n", []string{"a.go:3: door"}},
+		{"a.md", "A backdoor, doorbells and indoor use.\n", nil},
+		{"a.go", "package a\n\nvar unborn, births int\n", []string{"a.go:3: unborn", "a.go:3: births"}},
+		{"a.go", "package a\n\nfunc makeRoom() {}\n", []string{"a.go:3: room"}},
+		{"a.md", "It has room.\nIt leaves room for more.\n", []string{"a.md:1: room."}},
+		{"a.go", "package a\n\n// The complaint is loud.\nvar level = \"loud\"\n", []string{"a.go:3: complaint", "a.go:3: loud"}},
+		{"a.md", "It stores the wish anew.\n", []string{"a.md:1: wish", "a.md:1: anew"}},
+		{"a.md", "It ends the waiting. The waiting nodes retry.\n", []string{"a.md:1: the waiting."}},
+		{"a.md", "This very task, and the very first one.\n", []string{"a.md:1: This very task"}},
+		{"a.md", "A file in the place of one that is there is no error.\n",
+			[]string{"a.md:1: is no error", "a.md:1: in the place of", "a.md:1: that is there"}},
+		{"a.md", "Is there no error? It is there.\n", nil},
 	} {
 		var got []string
 		for _, u := range search(phrases, c.file, c.text) {
 			got = append(got, fmt.Sprintf("%s:%d: %s", u.file, u.line, u.text))
 		}
-		assert.Equal(t, c.want, got, "%s", c.text)
+		assert.ElementsMatch(t, c.want, got, "%s", c.text)
 	}
 }

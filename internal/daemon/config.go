@@ -22,8 +22,8 @@ import (
 type Common struct {
 	MetricsAddr  string        `env:"GPUAAS_METRICS_ADDR" help:"Listen address of /livez, /readyz and /metrics."`
 	LogLevel     slog.Level    `env:"GPUAAS_LOG_LEVEL" envDefault:"info" help:"Lowest level that is logged: debug, info, warn or error."`
-	LameDuck     time.Duration `env:"GPUAAS_LAME_DUCK" help:"How long the process keeps serving after a stop signal while /readyz answers 503, so that load balancers stop sending requests."`
-	DrainTimeout time.Duration `env:"GPUAAS_DRAIN_TIMEOUT" help:"How long requests and activities in progress may take to finish after the lame-duck period. What is left is cut."`
+	LameDuck     time.Duration `env:"GPUAAS_LAME_DUCK" help:"How long the process keeps serving after a stop signal while /readyz returns 503, so that load balancers stop sending requests."`
+	DrainTimeout time.Duration `env:"GPUAAS_DRAIN_TIMEOUT" help:"How long requests and activities in progress may take to finish after the lame-duck period. Work that takes longer is aborted."`
 	ProbeEvery   time.Duration `env:"GPUAAS_HEALTH_INTERVAL" envDefault:"5s" help:"How often the dependencies behind /readyz are probed."`
 }
 
@@ -32,22 +32,28 @@ func (c *Common) common() *Common { return c }
 // check reports faults in the values that every daemon has.
 func (c *Common) check(f *Faults) {
 	f.Address("GPUAAS_METRICS_ADDR", c.MetricsAddr)
-	f.Check(c.LameDuck < 0, "GPUAAS_LAME_DUCK must not be negative")
-	f.Check(c.ProbeEvery <= 0, "GPUAAS_HEALTH_INTERVAL must be positive")
-	f.Check(c.DrainTimeout <= 0, "GPUAAS_DRAIN_TIMEOUT must be positive")
+	f.Check(c.LameDuck < 0, "GPUAAS_LAME_DUCK must not be negative, for example 5s")
+	f.Check(c.ProbeEvery <= 0, "GPUAAS_HEALTH_INTERVAL must be positive, for example 5s")
+	f.Check(c.DrainTimeout <= 0, "GPUAAS_DRAIN_TIMEOUT must be positive, for example 10s")
 }
 
 // Engines has the addresses of Postgres and Vault, and the environment's name.
 type Engines struct {
-	DatabaseURL  schema.Secret `env:"GPUAAS_DATABASE_URL,required" help:"Postgres connection URL."`
-	VaultAddr    string        `env:"VAULT_ADDR,required" help:"URL of Vault."`
-	RoleIDFile   string        `env:"GPUAAS_VAULT_ROLE_ID_FILE,required" help:"File with the role ID of the Vault login (AppRole)."`
-	SecretIDFile string        `env:"GPUAAS_VAULT_SECRET_ID_FILE,required" help:"File with the secret ID of the Vault login (AppRole)."`
+	DatabaseURL  schema.Secret `env:"GPUAAS_DATABASE_URL,required" example:"postgres://USER:PASSWORD@HOST:5432/DATABASE" help:"Postgres connection URL."`
+	VaultAddr    string        `env:"VAULT_ADDR,required" example:"https://vault.example.com:8200" help:"URL of Vault."`
+	RoleIDFile   string        `env:"GPUAAS_VAULT_ROLE_ID_FILE,required" example:"/etc/gpuaas/vault-role-id" help:"File with the role ID of the Vault login (AppRole)."`
+	SecretIDFile string        `env:"GPUAAS_VAULT_SECRET_ID_FILE,required" example:"/etc/gpuaas/vault-secret-id" help:"File with the secret ID of the Vault login (AppRole)."`
 	Env          string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
 }
 
 // Check reports faults in the values.
 func (e Engines) Check(f *Faults) {
+	db := e.DatabaseURL.Reveal()
+	u, err := url.Parse(db) // its error would repeat the password
+	f.Check(db != "" && (err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql"),
+		"GPUAAS_DATABASE_URL must be a URL, for example postgres://USER:PASSWORD@HOST:5432/DATABASE")
+	u, err = url.Parse(e.VaultAddr)
+	f.Check(e.VaultAddr != "" && (err != nil || u.Scheme == "" || u.Host == ""), "VAULT_ADDR must be a URL, for example https://vault.example.com:8200")
 	f.Check(!trust.ValidEnv(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens, and begin and end with a letter or digit")
 }
 
@@ -67,8 +73,8 @@ func (e Engines) Secrets() []schema.Secret {
 	return out
 }
 
-// TemporalSettings lists the variables that Temporal's client library reads.
-func TemporalSettings() []Setting {
+// temporalSettings lists the variables that Temporal's client library reads.
+func temporalSettings() []Setting {
 	return []Setting{
 		{Name: "TEMPORAL_ADDRESS", Default: "localhost:7233", Help: "Address of Temporal. All TEMPORAL_ variables and profiles of the temporal command apply."},
 		{Name: "TEMPORAL_NAMESPACE", Default: "gpuaas", Help: "Temporal namespace."},
@@ -89,7 +95,7 @@ func (f *Faults) Check(bad bool, format string, args ...any) {
 // Address adds a fault when the value of a variable is not host:port.
 func (f *Faults) Address(name, value string) {
 	_, port, err := net.SplitHostPort(value)
-	f.Check(err != nil || port == "", "%s must be host:port", name)
+	f.Check(err != nil || port == "", "%s must be host:port, for example 127.0.0.1:9090", name)
 }
 
 func (f *Faults) err() error {
@@ -101,10 +107,11 @@ func (f *Faults) err() error {
 
 // Load fills the struct that target points to from the environment. A field is
 // tagged env:"NAME", with ",required" where there is no default, envDefault with
-// its default, and help with its description. A field of type schema.Secret may
-// also be given as NAME_FILE, the path of a file with the value. An empty
-// variable counts as unset. When target has a method Check(*Faults), Load calls
-// it last. The error is of KindInvalidRequest and lists every fault.
+// its default, example with an example of a value, and help with its description.
+// A field of type schema.Secret may also be given as NAME_FILE, the path of a file
+// with the value. An empty variable counts as unset. When target has a method
+// Check(*Faults), Load calls it last: it also reads the files that the values name.
+// The error is of KindInvalidRequest and lists every fault.
 func Load(target any, getenv func(string) string) error {
 	settings, faults := settingsOf(target), &Faults{}
 	environment, unread := map[string]string{}, map[string]bool{}
@@ -144,10 +151,25 @@ func (f *Faults) parsed(s Setting, err error) {
 	}
 	for _, e := range all.Errors {
 		if unset, ok := errors.AsType[env.VarIsNotSetError](e); ok && unset.Key == s.Name {
-			f.Check(true, "%s is not set", strings.Join(s.Names(), " or "))
+			fault := strings.Join(s.Names(), " or ") + " is not set"
+			if s.Example != "" {
+				fault += ", for example " + s.Name + "=" + s.Example
+			}
+			f.Check(true, "%s", fault)
 		}
 		if bad, ok := errors.AsType[env.ParseError](e); ok && bad.Name == s.field {
-			f.Check(true, "%s: %v", s.Name, bad.Err)
+			f.Check(true, "%s must be %s", s.Name, formOf(bad.Type))
 		}
 	}
+}
+
+// formOf describes the values of a type.
+func formOf(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		return "a duration, for example 30s"
+	case reflect.TypeFor[slog.Level]():
+		return "debug, info, warn or error"
+	}
+	return "a " + t.String() + ", for example 1"
 }

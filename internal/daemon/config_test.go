@@ -21,7 +21,7 @@ type testConfig struct {
 	Common
 	Engines
 	Rate  float64       `env:"TEST_RATE" envDefault:"1.5" help:"Rate per second."`
-	Token schema.Secret `env:"TEST_TOKEN,required" help:"Token."`
+	Token schema.Secret `env:"TEST_TOKEN,required" example:"x" help:"Token."`
 	Names []string      `env:"TEST_NAMES" envDefault:"a,b" help:"Names."`
 	Note  string        `env:"TEST_NOTE" help:"Note."`
 }
@@ -84,12 +84,19 @@ func TestLoadReportsEveryFaultAndNoSecret(t *testing.T) {
 		"GPUAAS_LOG_LEVEL": "loud", "TEST_RATE": "-1", "GPUAAS_ENV": "Prod/EU", "GPUAAS_LAME_DUCK": "soon",
 		"GPUAAS_METRICS_ADDR": "9090", "TEST_NOTE": "hunter2", "GPUAAS_DRAIN_TIMEOUT": "-1s"}))
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
-	for _, fault := range []string{"GPUAAS_DATABASE_URL_FILE: open /nowhere", "TEST_TOKEN_FILE: the file is empty", "GPUAAS_LOG_LEVEL: ",
-		"VAULT_ADDR is not set", "GPUAAS_VAULT_ROLE_ID_FILE is not set", "GPUAAS_VAULT_SECRET_ID_FILE is not set", "TEST_RATE must not",
-		"GPUAAS_ENV must be", "GPUAAS_LAME_DUCK: ", "GPUAAS_METRICS_ADDR must be host:port", "GPUAAS_DRAIN_TIMEOUT must be positive"} {
+	for _, fault := range []string{"GPUAAS_DATABASE_URL_FILE: open /nowhere", "TEST_TOKEN_FILE: the file is empty", "GPUAAS_LOG_LEVEL must be debug, info, warn or error",
+		"GPUAAS_VAULT_ROLE_ID_FILE=/etc/gpuaas/vault-role-id",
+		"VAULT_ADDR is not set, for example VAULT_ADDR=https://", "GPUAAS_VAULT_ROLE_ID_FILE is not set", "GPUAAS_VAULT_SECRET_ID_FILE is not set", "TEST_RATE must not",
+		"GPUAAS_ENV must be", "GPUAAS_LAME_DUCK must be a duration, for example 30s", "GPUAAS_METRICS_ADDR must be host:port", "GPUAAS_DRAIN_TIMEOUT must be positive"} {
 		require.ErrorContains(t, err, fault)
 	}
 	require.NotContains(t, err.Error(), "GPUAAS_DATABASE_URL or", "one fault per setting")
+	require.NotContains(t, err.Error(), "hunter2")
+	vars := complete(t)
+	maps.Copy(vars, map[string]string{"GPUAAS_DATABASE_URL": "host=db password=hunter2", "VAULT_ADDR": "vault:8200"})
+	err = Load(newConfig(), environ(vars))
+	require.ErrorContains(t, err, "GPUAAS_DATABASE_URL must be a URL, for example postgres://")
+	require.ErrorContains(t, err, "VAULT_ADDR must be a URL, for example https://")
 	require.NotContains(t, err.Error(), "hunter2")
 	require.ErrorContains(t, Load(newConfig(), environ(nil)), "TEST_TOKEN or TEST_TOKEN_FILE is not set")
 }
@@ -100,7 +107,7 @@ func TestSecretsOfAnURLWithoutPassword(t *testing.T) {
 }
 
 func testProgram(c *testConfig, start func(ctx context.Context, p *Process) error) Program {
-	return Program{Name: "gpuaas-test", About: "gpuaas-test does nothing.", Config: c, Also: TemporalSettings(), Start: start,
+	return Program{Name: "gpuaas-test", About: "gpuaas-test does nothing.", Config: c, Start: start,
 		Flags: func(f *flag.FlagSet) { f.String("serve", "all", "what to serve") }}
 }
 

@@ -21,9 +21,8 @@ import (
 const probeBudget = 3 * time.Second
 
 // Health is the readiness of a process: not ready while it starts and while it
-// stops, and between them whenever a dependency fails its probe. Probes
-// run in the background, so Ready returns immediately. It is safe for
-// concurrent use.
+// stops, and between them whenever a dependency fails its probe. Probes run in the
+// background, so Ready returns immediately. It is safe for concurrent use.
 type Health struct {
 	log   *slog.Logger
 	up    *prometheus.GaugeVec
@@ -37,7 +36,7 @@ type Health struct {
 type check struct {
 	name  string
 	probe func(ctx context.Context) error
-	down  bool
+	fault error // of the last probe
 }
 
 func newHealth(log *slog.Logger, reg prometheus.Registerer, every time.Duration) *Health {
@@ -65,7 +64,7 @@ func (h *Health) Ready(exclude ...string) error {
 	}
 	var down []string
 	for _, c := range h.checks {
-		if c.down && !slices.Contains(exclude, c.name) {
+		if c.fault != nil && !slices.Contains(exclude, c.name) {
 			down = append(down, c.name)
 		}
 	}
@@ -73,6 +72,19 @@ func (h *Health) Ready(exclude ...string) error {
 		return schema.Errorf(schema.KindServiceUnavailable, "%s unavailable", strings.Join(down, ", "))
 	}
 	return nil
+}
+
+// Unavailable returns the error of each dependency whose last probe failed, by name.
+func (h *Health) Unavailable() map[string]error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	faults := map[string]error{}
+	for _, c := range h.checks {
+		if c.fault != nil {
+			faults[c.name] = c.fault
+		}
+	}
+	return faults
 }
 
 // block makes the process unready for a reason; "" removes the reason.
@@ -114,8 +126,8 @@ func (h *Health) probe(ctx context.Context, c *check) {
 		return // stopping
 	}
 	h.mu.Lock()
-	changed := c.down != (err != nil)
-	c.down = err != nil
+	changed := (c.fault != nil) != (err != nil)
+	c.fault = err
 	h.mu.Unlock()
 	h.up.WithLabelValues(c.name).Set(asFloat(err == nil))
 	switch {
@@ -127,7 +139,7 @@ func (h *Health) probe(ctx context.Context, c *check) {
 	}
 }
 
-// Wrap returns a handler that answers /livez and /readyz itself and passes other
+// Wrap returns a handler that serves /livez and /readyz itself and passes other
 // requests to next. /livez is 200 as long as the process serves. /readyz is 200,
 // or 503 with the error envelope; each exclude parameter names a dependency that
 // does not count.

@@ -145,7 +145,7 @@ func (p *Process) Serve(ctx context.Context, name string, ln net.Listener, s *ht
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.config.DrainTimeout)
 		defer cancel()
 		if err := s.Shutdown(drain); err != nil {
-			p.Log.Warn("requests cut at the stop", slog.String("listener", name), slog.Any("err", err))
+			p.Log.Warn("requests aborted at the stop", slog.String("listener", name), slog.Any("err", err))
 			_ = s.Close() // the connections that are left are closed either way
 		}
 		return nil
@@ -240,7 +240,6 @@ func (p *Process) serveMetrics(ctx context.Context) (stop func(), err error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{Registry: p.Registry}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, p.Health.Ready()) })
 	server := &http.Server{Handler: p.Health.Wrap(mux), ReadHeaderTimeout: probeBudget}
 	alive, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
@@ -252,7 +251,7 @@ func (p *Process) serveMetrics(ctx context.Context) (stop func(), err error) {
 	group.Go(func() { watchdog(alive, p.Log) })
 	return func() {
 		cancel()
-		_ = server.Close() // a scrape that is cut is repeated
+		_ = server.Close() // an aborted scrape is repeated
 		group.Wait()
 	}, nil
 }

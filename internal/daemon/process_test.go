@@ -198,7 +198,9 @@ func TestReadinessFollowsDependencies(t *testing.T) {
 			return nil
 		}
 	}
+	var health *Health
 	r := launch(t, nil, func(_ context.Context, p *Process) error {
+		health = p.Health
 		p.Health.Add("postgres", probe(&postgres))
 		p.Health.Add("vault", probe(&vault))
 		return nil
@@ -206,9 +208,11 @@ func TestReadinessFollowsDependencies(t *testing.T) {
 	r.becomes("/readyz", http.StatusOK, `{"status":"ok"}`)
 	postgres.Store(true)
 	r.becomes("/readyz", http.StatusServiceUnavailable, "postgres unavailable")
+	require.Len(t, health.Unavailable(), 1)
+	require.ErrorContains(t, health.Unavailable()["postgres"], "cause at 10.0.0.7")
 	vault.Store(true)
 	r.becomes("/readyz", http.StatusServiceUnavailable, "postgres, vault unavailable")
-	_, body := r.get("/healthz")
+	_, body := r.get("/readyz")
 	var envelope schema.ErrorBody
 	require.NoError(t, json.Unmarshal([]byte(body), &envelope))
 	require.Equal(t, schema.KindServiceUnavailable, envelope.Error.Code)
@@ -220,6 +224,7 @@ func TestReadinessFollowsDependencies(t *testing.T) {
 	postgres.Store(false)
 	vault.Store(false)
 	r.becomes("/readyz", http.StatusOK, "ok")
+	require.Empty(t, health.Unavailable())
 	r.becomes("/metrics", http.StatusOK, `gpuaas_build_info{`)
 	require.Contains(t, r.log.String(), "cause at 10.0.0.7")
 	require.Contains(t, r.log.String(), "dependency is available again")

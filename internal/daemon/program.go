@@ -21,9 +21,6 @@ type Program struct {
 	// Config points to the program's configuration, a struct that embeds Common
 	// and is filled as Load says. Values it holds already are defaults.
 	Config Config
-	// Also lists variables that a library reads from the environment, for the
-	// reference.
-	Also []Setting
 	// Flags declares the program's own flags. Defaults to none.
 	Flags func(*flag.FlagSet)
 	// Start opens the program's parts and starts its goroutines. It returns nil

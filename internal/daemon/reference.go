@@ -23,6 +23,8 @@ type Setting struct {
 	Required bool
 	// Secret settings may also be given as NAME_FILE.
 	Secret bool
+	// Example is a valid value, for the error message of a required setting.
+	Example string
 
 	field string
 }
@@ -70,7 +72,7 @@ func settingsOf(target any) []Setting {
 			continue
 		}
 		s := Setting{Name: name, Default: field.Tag.Get("envDefault"), Help: field.Tag.Get("help"), field: field.Name,
-			Required: options == "required", Secret: field.Type == reflect.TypeFor[schema.Secret]()}
+			Example: field.Tag.Get("example"), Required: options == "required", Secret: field.Type == reflect.TypeFor[schema.Secret]()}
 		if s.Default == "" && !s.Secret && (!value.IsZero() || field.Type == reflect.TypeFor[time.Duration]()) {
 			s.Default = fmt.Sprint(value.Interface())
 		}
@@ -80,7 +82,7 @@ func settingsOf(target any) []Setting {
 }
 
 // settings lists everything that the program reads from the environment.
-func (p Program) settings() []Setting { return append(settingsOf(p.Config), p.Also...) }
+func (p Program) settings() []Setting { return append(settingsOf(p.Config), temporalSettings()...) }
 
 //go:embed reference.tmpl
 var pages string

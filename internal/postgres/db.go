@@ -81,24 +81,18 @@ func (db *DB) Close() { db.pool.Close() }
 
 // Ping returns nil if the database can be reached.
 func (db *DB) Ping(ctx context.Context) error {
-	return db.Read(ctx, "reaching the database", db.pool.Ping)
+	return db.Call(ctx, "reaching the database", db.pool.Ping)
 }
 
 // Pool runs single statements, each in a transaction of its own.
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 
-// Read runs fn, which queries Pool, under the call timeout and interprets its
-// error. doing names the call in the error's message: "reading node 7".
-func (db *DB) Read(ctx context.Context, doing string, fn func(context.Context) error) error {
+// Call runs fn, which uses Pool, under the call timeout and interprets its error.
+// doing names the call in the error's message: "reading node 7".
+func (db *DB) Call(ctx context.Context, doing string, fn func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
 	return db.Interpret(fn(ctx), doing)
-}
-
-// Exec is Read for a fn that writes with a single statement, which is its own
-// transaction.
-func (db *DB) Exec(ctx context.Context, doing string, fn func(context.Context) error) error {
-	return db.Read(ctx, doing, fn)
 }
 
 // Tx runs fn in a transaction, which commits when fn returns nil and rolls back

@@ -136,7 +136,7 @@ func within(ctx context.Context, conn *pgx.Conn, call func(context.Context) erro
 	return call(ctx)
 }
 
-// closeConn closes a connection of its own, also when ctx has ended. The server
+// closeConn closes a connection of its own, even when ctx has ended. The server
 // releases its locks and drops its subscriptions either way.
 func closeConn(ctx context.Context, conn *pgx.Conn) {
 	_ = within(context.WithoutCancel(ctx), conn, conn.Close)

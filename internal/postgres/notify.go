@@ -13,32 +13,33 @@ import (
 type Notification struct{ Channel, Payload string }
 
 // Notifier sends notifications after the transactions they announce have
-// committed: all of a short window with one statement. A NOTIFY inside a
-// transaction takes a lock that the server holds until the commit is durable, so
-// notifying transactions commit one at a time.
+// committed: the first at once, and all that follow within a short pause with one
+// statement. A NOTIFY inside a transaction takes a lock that the server holds until the
+// commit is durable, so notifying transactions commit one at a time.
 //
 // Delivery is best effort. A notification is lost if the process dies between
 // the commit and the flush or the database does not respond, so every listener
 // also polls.
 type Notifier struct {
-	db     *DB
-	window time.Duration
-	log    *slog.Logger
+	db    *DB
+	pause time.Duration
+	log   *slog.Logger
 
 	mu      sync.Mutex
 	pending map[Notification]struct{}
-	running bool // a flush is scheduled or running
+	running bool      // a flush is scheduled or running
+	flushed time.Time // the end of the last flush
 	closed  bool
 	flushes sync.WaitGroup
 }
 
-// NewNotifier returns a notifier that collects notifications for the window
-// before it sends them. The caller closes it before the DB.
-func NewNotifier(db *DB, window time.Duration, log *slog.Logger) *Notifier {
-	return &Notifier{db: db, window: window, log: log, pending: map[Notification]struct{}{}}
+// NewNotifier returns a notifier that pauses after each statement. The caller closes
+// it before the DB.
+func NewNotifier(db *DB, pause time.Duration, log *slog.Logger) *Notifier {
+	return &Notifier{db: db, pause: pause, log: log, pending: map[Notification]struct{}{}}
 }
 
-// Notify schedules notifications and returns at once. Equal ones of one window
+// Notify schedules notifications and returns at once. Equal ones of one statement
 // are sent once.
 func (n *Notifier) Notify(notifications ...Notification) {
 	n.mu.Lock()
@@ -52,7 +53,7 @@ func (n *Notifier) Notify(notifications ...Notification) {
 	if !n.running && len(n.pending) > 0 {
 		n.running = true
 		n.flushes.Add(1)
-		time.AfterFunc(n.window, n.run)
+		time.AfterFunc(n.pause-time.Since(n.flushed), n.run)
 	}
 }
 
@@ -77,23 +78,26 @@ func (n *Notifier) run() {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.flushed = time.Now()
 	if len(n.pending) > 0 {
-		time.AfterFunc(n.window, n.run)
+		time.AfterFunc(n.pause, n.run)
 		return
 	}
 	n.running = false
 	n.flushes.Done()
 }
 
-// send sends a batch with one statement.
+// send sends a batch with one statement. It does not wait until its commit is durable,
+// since notifications do not survive a crash anyway.
 func (n *Notifier) send(batch []Notification) error {
 	channels, payloads := make([]string, len(batch)), make([]string, len(batch))
 	for i, one := range batch {
 		channels[i], payloads[i] = one.Channel, one.Payload
 	}
-	return n.db.Exec(context.Background(), "sending notifications", func(ctx context.Context) error {
+	return n.db.Call(context.Background(), "sending notifications", func(ctx context.Context) error {
 		_, err := n.db.pool.Exec(ctx,
-			"SELECT pg_notify(n.channel, n.payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)", channels, payloads)
+			`SELECT pg_notify(n.channel, n.payload)
+			FROM set_config('synchronous_commit', 'off', true), unnest($1::text[], $2::text[]) AS n (channel, payload)`, channels, payloads)
 		return err
 	})
 }

@@ -93,7 +93,7 @@ func (s *Admin) nodes(ctx context.Context, f *filter, view adminapi.View, limit 
 	if err != nil || view == adminapi.ViewName || len(nodes) == 0 {
 		return nodes, next, err
 	}
-	return nodes, next, s.db.Read(ctx, "reading the details of nodes", func(ctx context.Context) error {
+	return nodes, next, s.db.Call(ctx, "reading the details of nodes", func(ctx context.Context) error {
 		return s.fillNodes(ctx, nodes, view)
 	})
 }
@@ -201,7 +201,7 @@ func (s *Admin) SetNode(ctx context.Context, nodeID string, c wire.NodeChange, b
 			if err != nil {
 				return err
 			}
-			if err := inventory.SKU(sku).CheckRegistration(*c.GPUsTotal); err != nil {
+			if err := inventory.SKU(sku).CheckGPUs(*c.GPUsTotal); err != nil {
 				return err
 			}
 			if err := tx.SetNodeGPUs(ctx, *c.GPUsTotal, nodeID); err != nil {

@@ -55,7 +55,7 @@ func TestOperationDocument(t *testing.T) {
 	require.Equal(t, "done", stored().Operation.Outcome)
 }
 
-// Every audit row of a request carries its door, the task's included.
+// Every audit row of a request names the interface of the request, the task's included.
 func TestAuditCarriesVia(t *testing.T) {
 	e := setup(t)
 	c, _, _ := e.enroll()

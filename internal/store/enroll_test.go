@@ -49,7 +49,7 @@ func TestEnrollment(t *testing.T) {
 	_, second := certificate(n.ID, 1, "spki-1")
 	require.NoError(t, e.storePending(n.ID, 1, tokenID, first))
 	require.NoError(t, e.storePending(n.ID, 1, tokenID, second))
-	require.NoError(t, e.storePending(n.ID, 1, tokenID, second), "twice is once")
+	require.NoError(t, e.storePending(n.ID, 1, tokenID, second), "storing it again is a no-op")
 	_, err = e.Authenticate(ctx, id, first)
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
 

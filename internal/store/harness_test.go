@@ -30,7 +30,12 @@ import (
 // for what no operator and no caller may do.
 type env struct {
 	*store.Store
-	t     *testing.T
+	*store.Operations
+	*store.Tasks
+	*store.Identities
+	*store.Inventory
+	*store.Admin
+	t     testing.TB
 	url   string
 	raw   *pgxpool.Pool
 	hosts atomic.Int64
@@ -42,16 +47,23 @@ func setup(t *testing.T) *env {
 	return open(t)
 }
 
-func open(t *testing.T) *env {
+func open(t testing.TB) *env {
+	t.Helper()
+	return openWith(t, 20)
+}
+
+// openWith is open with a number of connections.
+func openWith(t testing.TB, conns int32) *env {
 	t.Helper()
 	dsn := pgtest.New(t, store.Migrate)
-	s, err := store.Open(t.Context(), store.Config{URL: dsn, MaxConns: 20, CreatingProviders: []string{"libvirt"}})
+	s, err := store.Open(t.Context(), store.Config{URL: dsn, MaxConns: conns, CreatingProviders: []string{"libvirt"}})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	raw, err := pgxpool.New(t.Context(), dsn)
 	require.NoError(t, err)
 	t.Cleanup(raw.Close)
-	return &env{Store: s, t: t, url: dsn, raw: raw}
+	return &env{Store: s, Operations: s.Operations, Tasks: s.Tasks, Identities: s.Identities, Inventory: s.Inventory, Admin: s.Admin,
+		t: t, url: dsn, raw: raw}
 }
 
 var operator = audit.Subject{Actor: "alice@ops", CorrelationID: "corr-1"}
@@ -137,7 +149,7 @@ func (e *env) Claim(ctx context.Context, r activities.ClaimRequest) (activities.
 	if n, err := e.Node(ctx, r.NodeID); err == nil && r.WorkflowID == "" {
 		r.WorkflowID = lifecycle.WorkflowID(r.Action, n.Host, r.NodeID)
 	}
-	return e.Store.Claim(ctx, r)
+	return e.Store.Operations.Claim(ctx, r)
 }
 
 // Advance records progress of an unknown run, as the next step unless it has one.
@@ -269,7 +281,7 @@ func (e *env) take(c nodeapi.Caller, lease time.Duration, have ...string) *nodea
 
 // Result stores a result without its proof.
 func (e *env) Result(ctx context.Context, c nodeapi.Caller, taskID string, r task.Result) (task.Type, error) {
-	return e.Store.Result(ctx, c, taskID, nodeapi.ReceivedResult{Result: r})
+	return e.Store.Tasks.Result(ctx, c, taskID, nodeapi.ReceivedResult{Result: r})
 }
 
 func (e *env) takeNone(c nodeapi.Caller, have ...string) {
@@ -305,7 +317,7 @@ func race(n int, fn func(i int) error) []error {
 }
 
 // requireKind requires an error of the kind and, when given, the reason.
-func requireKind(t *testing.T, err error, kind schema.Kind, reason string) {
+func requireKind(t testing.TB, err error, kind schema.Kind, reason string) {
 	t.Helper()
 	require.Error(t, err)
 	require.Equal(t, kind, schema.KindOf(err), "%v", err)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
-	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -20,17 +19,13 @@ func (s *Inventory) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 	if h.At.IsZero() {
 		h.At = time.Now()
 	}
-	var state lifecycle.NodeState
-	err := s.db.Exec(ctx, "storing the heartbeat of node "+c.NodeID, func(ctx context.Context) (err error) {
-		state, err = s.db.q.Heartbeat(ctx, sqlc.HeartbeatParams{
-			NodeID: c.NodeID, Incarnation: c.Incarnation, AgentVersion: cleanText(h.AgentVersion), AgentPhase: cleanText(h.Phase),
+	state, err := query(ctx, s.db, "storing the heartbeat of node "+c.NodeID, func(ctx context.Context) (lifecycle.NodeState, error) {
+		state, err := s.db.q.Heartbeat(ctx, sqlc.HeartbeatParams{
+			NodeID: c.NodeID, Incarnation: c.Incarnation, AgentVersion: cleanText(h.AgentVersion),
 			BootID: cleanText(h.BootID), UptimeSeconds: h.UptimeSeconds, Cordoned: h.Cordoned,
 			Workloads: append([]task.Workload{}, h.Workloads...), At: h.At,
 		})
-		if postgres.NotFound(err) {
-			return errIdentity(schema.ReasonIdentityMismatch, "the heartbeat is for another incarnation of the node")
-		}
-		return err
+		return state, orMissing(err, errIdentity(schema.ReasonIdentityMismatch, "the heartbeat is for another incarnation of the node"))
 	})
 	if err != nil || state != lifecycle.NodeOffline {
 		return err
@@ -44,10 +39,9 @@ func (s *Inventory) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 // an audit row each, and returns their ids. Of concurrent callers, one moves a
 // node. A node must have been active for olderThan to be silent.
 func (s *Inventory) MarkSilent(ctx context.Context, olderThan time.Duration) ([]string, error) {
-	var silent, moved []string
-	err := s.db.Read(ctx, "listing silent nodes", func(ctx context.Context) (err error) {
-		silent, err = s.db.q.SilentNodes(ctx, olderThan.Seconds())
-		return err
+	var moved []string
+	silent, err := query(ctx, s.db, "listing silent nodes", func(ctx context.Context) ([]string, error) {
+		return s.db.q.SilentNodes(ctx, olderThan.Seconds())
 	})
 	for _, id := range silent {
 		ok, err := s.moveIfDue(ctx, id, lifecycle.ActionHeartbeatLost, systemActor, func(ctx context.Context, tx *tx) (bool, error) {

@@ -31,7 +31,7 @@ func TestHeartbeatOfOlderIncarnation(t *testing.T) {
 func TestHeartbeatWithUnusableText(t *testing.T) {
 	e := setup(t)
 	c, _, _ := e.enroll()
-	require.NoError(t, e.heartbeat(c, wire.Heartbeat{AgentVersion: "v1", BootID: "\x00\xff", Phase: "x\x00"}))
+	require.NoError(t, e.heartbeat(c, wire.Heartbeat{AgentVersion: "v1", BootID: "\x00\xff"}))
 	bad := wire.Heartbeat{AgentVersion: "v2", Workloads: []task.Workload{{Name: "a\x00"}}}
 	requireKind(t, e.heartbeat(c, bad), schema.KindInvalidRequest, "")
 	require.Equal(t, "v1", e.node(c.NodeID).AgentVersion)
@@ -77,7 +77,7 @@ func TestIdleNodeGetsNoTask(t *testing.T) {
 		return offer
 	}
 	poll("no task", true, false)
-	row := e.dispatch(f, "drain", task.WorkloadDrain)
+	row := e.dispatch(f, "cordon", task.WorkloadCordon)
 	poll("a task waits", false, true)
 	offer := poll("the answer was lost", false, true)
 	poll("it is in the journal", false, false, row.TaskID)
@@ -87,7 +87,7 @@ func TestIdleNodeGetsNoTask(t *testing.T) {
 	poll("it runs, and the journal is lost", true, false)
 	e.exec("UPDATE node_tasks SET lease_until = now() - interval '1 second' WHERE task_id = $1", row.TaskID)
 	offer = poll("the lease is over", false, true)
-	_, err = e.Result(ctx, m.caller, row.TaskID, succeeded(offer.Lease.Epoch, task.DrainResult{}))
+	_, err = e.Result(ctx, m.caller, row.TaskID, succeeded(offer.Lease.Epoch, task.CordonResult{}))
 	require.NoError(t, err)
 	poll("it is done", true, false)
 }

@@ -34,10 +34,8 @@ func (s *Identities) lookUp(ctx context.Context, batch []*identityLookup) error 
 	for i, l := range batch {
 		ids[i], serials[i] = l.nodeID, l.serial
 	}
-	var rows []sqlc.IdentityFactsRow
-	err := s.db.Read(ctx, "checking identities", func(ctx context.Context) (err error) {
-		rows, err = s.db.q.IdentityFacts(ctx, trust.InFlight.Seconds(), ids, serials)
-		return err
+	rows, err := query(ctx, s.db, "checking identities", func(ctx context.Context) ([]sqlc.IdentityFactsRow, error) {
+		return s.db.q.IdentityFacts(ctx, trust.InFlight.Seconds(), ids, serials)
 	})
 	found := make(map[[2]string]*sqlc.IdentityFactsRow, len(rows))
 	for i, r := range rows {
@@ -200,7 +198,7 @@ func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id
 // set than the poll before.
 func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
 	if c.VerifierSet != set {
-		err := s.db.Exec(ctx, "recording the verifier set of node "+c.NodeID, func(ctx context.Context) error {
+		err := s.db.Call(ctx, "recording the verifier set of node "+c.NodeID, func(ctx context.Context) error {
 			return s.db.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
 		})
 		if err != nil {

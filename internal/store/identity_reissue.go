@@ -15,10 +15,10 @@ import (
 )
 
 // admitReissue checks that the node's enrollment may be reissued: in the states of
-// the table, and not while an operation drains, retires or removes the node, since
-// the claim would void that operation's tasks.
+// the table, and not beside an operation that conflicts with it.
 func admitReissue(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
-	if _, err := lifecycle.CheckStart(lifecycle.ActionReissueEnrollment, n.State); err != nil {
+	plan, err := lifecycle.CheckStart(lifecycle.ActionReissueEnrollment, n.State)
+	if err != nil {
 		return err
 	}
 	open, err := tx.OpenOperations(ctx, n.NodeID)
@@ -26,8 +26,7 @@ func admitReissue(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
 		return err
 	}
 	for _, op := range open {
-		switch op.Action {
-		case lifecycle.ActionDrain, lifecycle.ActionRetire, lifecycle.ActionRemove:
+		if plan.ConflictsWith(op.Action) {
 			return errInProgress(n, op)
 		}
 	}

@@ -40,9 +40,6 @@ func (s *Identities) IssueToken(ctx context.Context, t trust.MintedToken, by aud
 		}
 		e := subjectEvent(by, t.NodeID, audit.TokenIssued, t.NodeID,
 			map[string]string{"token_id": t.TokenID, "purpose": string(t.Purpose), "from": string(node.State)})
-		if t.Purpose == trust.PurposeReissue {
-			e.Action = audit.ActionName(lifecycle.ActionReissueEnrollment)
-		}
 		if err := admitToken(ctx, tx, t.Purpose, node); err != nil {
 			return refuse(err, e)
 		}

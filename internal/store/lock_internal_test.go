@@ -20,7 +20,7 @@ func TestLockIsForOneIncarnation(t *testing.T) {
 	s, err := Open(ctx, Config{URL: pgtest.New(t, Migrate)})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	n, err := s.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, audit.Subject{Actor: "alice@ops"})
+	n, err := s.Admin.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, audit.Subject{Actor: "alice@ops"})
 	require.NoError(t, err)
 	_, err = s.db.q.NextIncarnation(ctx, n.ID)
 	require.NoError(t, err)

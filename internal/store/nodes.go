@@ -50,7 +50,8 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 func checkSKU(ctx context.Context, tx *tx, r *wire.RegisterNodeRequest) error {
 	sku, err := tx.GetSKU(ctx, r.SKU)
 	if err != nil {
-		return orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).WithReason("sku_unknown"))
+		return orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).
+			WithReason("sku_unknown").WithNext("gpuaas sku list"))
 	}
 	r.GPUsTotal = cmp.Or(r.GPUsTotal, sku.MaxGPUs)
 	return inventory.SKU(sku).CheckRegistration(r.GPUsTotal)

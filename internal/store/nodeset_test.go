@@ -7,7 +7,7 @@ import (
 )
 
 // A node's row says which verifier set its polls name. It is written when that
-// changes, and starts anew with an incarnation.
+// changes, and starts again with an incarnation.
 func TestVerifierSetOfNode(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -26,11 +26,11 @@ func TestVerifierSetOfNode(t *testing.T) {
 	require.Equal(t, int64(3), e.node(id).NewestSetVersion)
 	before := written()
 	poll(2)
-	require.Equal(t, before, written(), "the same again costs nothing")
+	require.Equal(t, before, written(), "a repetition writes nothing")
 	poll(3)
 	require.Equal(t, int64(3), e.node(id).SetVersion)
 	poll(1)
-	require.Equal(t, int64(1), e.node(id).SetVersion, "what is so, also when it went back")
+	require.Equal(t, int64(1), e.node(id).SetVersion, "what is so, even when it went back")
 
 	old := m.caller
 	e.reissue(m, m.k(2))

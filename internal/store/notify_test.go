@@ -32,7 +32,7 @@ func TestSweepWakesPollAfterLostNotification(t *testing.T) {
 	awaken(t, wake) // the connection is new
 	sweeping, stop := context.WithCancel(ctx)
 	defer stop()
-	go func() { _ = polling.Sweep(sweeping, l) }() // ends with the context
+	go func() { _ = polling.Inventory.Sweep(sweeping, l) }() // ends with the context
 
 	e.DropNotifications()
 	enqueued := time.Now()

@@ -25,7 +25,7 @@ func TestMigrateManyAtOnce(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{URL: dsn})
 	require.NoError(t, err)
 	defer s.Close()
-	_, err = s.Register(t.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
+	_, err = s.Admin.Register(t.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
 	require.NoError(t, err)
 }
 
@@ -34,7 +34,7 @@ func TestDatabaseWithoutSchema(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{URL: pgtest.Empty(t)})
 	require.NoError(t, err)
 	defer s.Close()
-	_, err = s.Node(t.Context(), "gpu-1")
+	_, err = s.Admin.Node(t.Context(), "gpu-1")
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.Equal(t, "gpuaas admin setup", schema.AsError(err).Next)
 }
@@ -84,7 +84,7 @@ func TestLostServerIsUnavailable(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT 1 FROM nodes WHERE node_id = $1 FOR UPDATE", n.ID)
 	require.NoError(t, err)
-	_, err = brief.Claim(t.Context(), request(n.ID, lifecycle.ActionDrain))
+	_, err = brief.Operations.Claim(t.Context(), request(n.ID, lifecycle.ActionDrain))
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.NoError(t, tx.Rollback(t.Context()))
 

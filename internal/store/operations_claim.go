@@ -80,6 +80,8 @@ func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimReques
 		return plan, s.admitProvision(ctx, tx, n)
 	case lifecycle.ActionRetire:
 		return plan, admitRetire(n, r.Options)
+	case lifecycle.ActionRemove:
+		return plan, admitRemove(ctx, tx, n)
 	}
 	return plan, nil
 }
@@ -89,9 +91,8 @@ func (s *Operations) admitProvision(ctx context.Context, tx *tx, n sqlc.LockNode
 	if err != nil {
 		return err
 	}
-	if instance == lifecycle.InstanceRunning {
-		return schema.NewError(schema.KindInvalidRequest, "node %s is already provisioned: its instance is running", n.Host).
-			WithReason("already_provisioned")
+	if err := lifecycle.CheckProvision(n.Host, instance); err != nil {
+		return err
 	}
 	if n.State == lifecycle.NodeRegistered && !slices.Contains(s.creating, n.OnboardingMode) {
 		return schema.NewError(schema.KindInvalidRequest,
@@ -102,15 +103,32 @@ func (s *Operations) admitProvision(ctx context.Context, tx *tx, n sqlc.LockNode
 }
 
 func admitRetire(n sqlc.LockNodeRow, o lifecycle.Options) error {
-	if o.Drain || len(n.Workloads) == 0 {
+	if o.Drain {
+		return nil
+	}
+	return admitIdle(n, "gpuaas node retire "+n.Host+" --drain")
+}
+
+// admitRemove ignores the workloads of a silent node: nothing can drain them, and the
+// node must remain removable.
+func admitRemove(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
+	at, err := tx.LastHeartbeat(ctx, n.NodeID)
+	if err != nil || at == nil || n.Now.Sub(*at) > lifecycle.SilentAfter {
+		return err
+	}
+	return admitIdle(n, "gpuaas node reactivate "+n.Host+", then gpuaas node retire "+n.Host+" --drain")
+}
+
+// admitIdle refuses a node whose last heartbeat lists workloads.
+func admitIdle(n sqlc.LockNodeRow, next string) error {
+	if len(n.Workloads) == 0 {
 		return nil
 	}
 	names := wire.NodeView{Workloads: n.Workloads}.Blockers()
-	return schema.NewError(schema.KindNodeInUse, "node %s holds work: %s", n.Host, strings.Join(names, ", ")).
-		WithNext("gpuaas node retire " + n.Host + " --drain")
+	return schema.NewError(schema.KindNodeInUse, "node %s runs workloads: %s", n.Host, strings.Join(names, ", ")).WithNext(next)
 }
 
-// acceptClaim stores the operation and gives it the node.
+// acceptClaim stores the operation and assigns the node to it.
 func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan) (activities.Claim, error) {
 	state := n.State
 	if plan.Enter != "" {
@@ -140,7 +158,7 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 		Fence: activities.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: opSeq,
 			Actor: r.Actor, Via: r.Via, CorrelationID: r.CorrelationID},
 		Prior: n.State, State: state, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
-		Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned,
+		StartedAt: n.Now.UTC(), Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned,
 	}
 	event := claimEvent(r)
 	event.Result, event.Reason = audit.Accepted, r.Reason
@@ -151,8 +169,9 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 		Document: r.Document, Actor: r.Actor, Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID,
 		RunID: r.RunID, Claim: c, StartedAt: n.Now, Via: r.Via,
 	}
-	if d := r.Document; d != nil && len(d.Operation.Phases) > 0 { // its first phase has begun
-		p.Status, p.Phase = d.Operation.Status, d.Operation.Phases[0].Name
+	if plan, ok := lifecycle.PlanOf(r.Action, r.Options); ok && r.Document != nil {
+		plan.Begin(&r.Document.Operation, n.Now.UTC())
+		p.Status, p.Phase = r.Document.Operation.Status, plan.Phases[0].Name
 	}
 	return c, tx.InsertOperation(ctx, p)
 }

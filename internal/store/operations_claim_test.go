@@ -205,6 +205,27 @@ func TestRetireOfABusyNode(t *testing.T) {
 	require.NoError(t, err, "with drain, a busy node may be retired")
 }
 
+// TestRemoveOfABusyNode: workloads that a retired node reports keep it from being
+// removed, but those of a node that sends no heartbeats do not.
+func TestRemoveOfABusyNode(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	e.exec("UPDATE nodes SET state = 'retired' WHERE node_id = $1", caller.NodeID)
+	require.NoError(t, e.heartbeat(caller, wire.Heartbeat{Workloads: []task.Workload{{Name: "train-1", Kind: "process"}}}))
+
+	_, err := e.Claim(ctx, request(caller.NodeID, lifecycle.ActionRemove))
+	requireKind(t, err, schema.KindNodeInUse, "")
+	require.ErrorContains(t, err, "process train-1")
+	require.Contains(t, schema.AsError(err).Next, "gpuaas node reactivate "+caller.Host)
+	require.Equal(t, 1, count(e.audit(caller.NodeID), "nodes.remove refused node_in_use"))
+	require.Equal(t, lifecycle.NodeRetired, e.node(caller.NodeID).State)
+
+	e.exec("UPDATE nodes SET last_heartbeat_at = now() - make_interval(secs => $2) WHERE node_id = $1",
+		caller.NodeID, 2*lifecycle.SilentAfter.Seconds())
+	require.Equal(t, lifecycle.NodeRemoving, e.claim(caller.NodeID, lifecycle.ActionRemove).State)
+}
+
 func TestClaimSupersedesDeadRun(t *testing.T) {
 	e := setup(t)
 	caller, _, _ := e.enroll()

@@ -46,10 +46,12 @@ func (o *Outbox) Take(ctx context.Context, limit int, delivered []relay.Message)
 }
 
 func outboxMessage(r sqlc.TakeOutboxRow) relay.Message {
-	m := relay.Message{ID: r.ID, Attempts: int(r.Attempts), CreatedAt: r.CreatedAt}
-	if r.TaskID == nil {
-		m.WorkflowID = r.WorkflowID
-		_ = json.Unmarshal(r.Event, &m.Event) // a message without content fails alone
+	m := relay.Message{ID: r.ID, WorkflowID: r.WorkflowID, Attempts: int(r.Attempts), CreatedAt: r.CreatedAt, ReservedUntil: r.NextTryAt}
+	switch {
+	case r.TaskID == nil:
+		_ = json.Unmarshal(r.Event, &m.Event) // the relay keeps a message without content as orphaned
+		return m
+	case r.OwnerWorkflowID == nil: // its task is gone, as after a partial restore
 		return m
 	}
 	m.Result = resultOf(task.Status(r.TaskStatus), r.LeaseEpoch, r.Result)
@@ -57,9 +59,17 @@ func outboxMessage(r sqlc.TakeOutboxRow) relay.Message {
 	return m
 }
 
+// Release makes messages due at once that Take reserved and no one attempted. It
+// changes no message that another relay took after the reservation ended.
+func (o *Outbox) Release(ctx context.Context, messages []relay.Message) error {
+	ids := convert(messages, func(m relay.Message) int64 { return m.ID })
+	until := convert(messages, func(m relay.Message) time.Time { return m.ReservedUntil })
+	return o.db.Call(ctx, "releasing messages", func(ctx context.Context) error { return o.db.q.ReleaseOutbox(ctx, ids, until) })
+}
+
 // MarkOrphaned marks a message whose workflow is gone. It is kept for inspection.
 func (o *Outbox) MarkOrphaned(ctx context.Context, id int64, why string) error {
-	return o.db.Exec(ctx, "marking a message as orphaned", func(ctx context.Context) error {
+	return o.db.Call(ctx, "marking a message as orphaned", func(ctx context.Context) error {
 		return o.db.q.OrphanOutbox(ctx, id, cleanText(why))
 	})
 }
@@ -67,7 +77,7 @@ func (o *Outbox) MarkOrphaned(ctx context.Context, id int64, why string) error {
 // MarkFailed records a failed delivery. The message is due again after a backoff of
 // 1 s that doubles up to a minute.
 func (o *Outbox) MarkFailed(ctx context.Context, id int64, why string) error {
-	return o.db.Exec(ctx, "recording a failed delivery", func(ctx context.Context) error {
+	return o.db.Call(ctx, "recording a failed delivery", func(ctx context.Context) error {
 		return o.db.q.FailOutbox(ctx, id, cleanText(why))
 	})
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
@@ -21,6 +22,17 @@ func (e *env) outbox() *store.Outbox {
 	l, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
 	require.NoError(e.t, err)
 	return e.Outbox(l)
+}
+
+// results puts the results of n tasks into an empty outbox.
+func (e *env) results(n int) {
+	e.t.Helper()
+	c, f := e.drain()
+	for i := range n {
+		row := e.held(c, f, fmt.Sprint("facts-", i), task.FactsCollect)
+		_, err := e.Result(e.t.Context(), c, row.TaskID, succeeded(1, inventory.Facts{}))
+		require.NoError(e.t, err)
+	}
 }
 
 func TestOutbox(t *testing.T) {
@@ -50,11 +62,19 @@ func TestOutbox(t *testing.T) {
 	require.JSONEq(t, string(result.Output), string(last[0].Result.Output))
 	require.Nil(t, last[0].Event)
 	require.Empty(t, take(10))
+	require.NoError(t, o.Release(ctx, first))
+	again := take(10)
+	require.Len(t, again, len(first), "a release makes them due at once")
+	for i, m := range again {
+		require.True(t, m.ReservedUntil.After(first[i].ReservedUntil))
+		m.ReservedUntil = first[i].ReservedUntil
+		require.Equal(t, first[i], m, "it counts no attempt")
+	}
 
 	due()
 	require.Len(t, take(10), 4, "a relay that died delays them only")
 	require.Empty(t, take(0, last...))
-	require.Empty(t, take(0, last...), "twice is once")
+	require.Empty(t, take(0, last...), "a second removal is a no-op")
 	require.NoError(t, o.MarkOrphaned(ctx, first[0].ID, "no such workflow"))
 	age := func() float64 {
 		seconds, err := e.OutboxAge(ctx)
@@ -98,7 +118,7 @@ func TestResultGoesToCurrentOwner(t *testing.T) {
 	require.Equal(t, reset, messages[0].Owner)
 }
 
-// A message that is written anew while an older word of it is delivered stays.
+// A message that is rewritten while its previous version is delivered stays.
 func TestRewrittenMessageIsKept(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -121,11 +141,48 @@ func TestRewrittenMessageIsKept(t *testing.T) {
 	require.Zero(t, e.number("SELECT count(*) FROM outbox"))
 }
 
+// A release after the reservation ended changes no message that another relay took or
+// failed to deliver meanwhile.
+func TestReleaseAfterTheReservationEnded(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	e.results(3)
+	o := e.outbox()
+	mine, err := o.Take(ctx, 10, nil)
+	require.NoError(t, err)
+	require.Len(t, mine, 3)
+	e.exec("UPDATE outbox SET next_try_at = now() WHERE id < $1", mine[2].ID) // the reservation ended
+	others, err := o.Take(ctx, 10, nil)
+	require.NoError(t, err)
+	require.Len(t, others, 2)
+	require.NoError(t, o.MarkFailed(ctx, others[1].ID, "unreachable"))
+	require.NoError(t, o.Release(ctx, mine))
+	free, err := o.Take(ctx, 10, nil)
+	require.NoError(t, err)
+	require.Len(t, free, 1)
+	require.Equal(t, mine[2].ID, free[0].ID)
+}
+
+// A message whose task is missing, as after a partial restore, delays no other one.
+func TestMessageWithoutTask(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, f := e.drain()
+	row := e.held(c, f, "facts", task.FactsCollect)
+	_, err := e.Result(ctx, c, row.TaskID, succeeded(1, inventory.Facts{}))
+	require.NoError(t, err)
+	e.exec("DELETE FROM node_tasks")
+	messages, err := e.outbox().Take(ctx, 10, nil)
+	require.NoError(t, err)
+	require.Len(t, messages, 1)
+	require.Nil(t, messages[0].Result)
+	require.Nil(t, messages[0].Event)
+	require.Equal(t, "wf", messages[0].WorkflowID)
+}
+
 func TestRacingRelaysTakeEachMessageOnce(t *testing.T) {
 	e := setup(t)
-	for range 10 {
-		e.token(e.register().ID)
-	}
+	e.results(10)
 	o := e.outbox()
 	taken := make([][]relay.Message, 10)
 	for _, err := range race(len(taken), func(i int) (err error) {
@@ -141,4 +198,5 @@ func TestRacingRelaysTakeEachMessageOnce(t *testing.T) {
 			seen[m.ID] = true
 		}
 	}
+	require.NotEmpty(t, seen)
 }

@@ -28,14 +28,14 @@ func TestResultProofIsKept(t *testing.T) {
 	}
 	proof := trust.ResultProof{Serial: "0a1b", Key: []byte{0x30, 0}, Body: []byte("{ \"spaced\":\xff1}"), Signature: []byte{1, 2, 3}}
 	result := succeeded(1, inventory.Facts{CPUs: 2})
-	_, err := e.Store.Result(ctx, c, row.TaskID, nodeapi.ReceivedResult{Result: result, Proof: &proof})
+	_, err := e.Store.Tasks.Result(ctx, c, row.TaskID, nodeapi.ReceivedResult{Result: result, Proof: &proof})
 	require.NoError(t, err)
 	events := e.chain(c.NodeID)
 	require.Equal(t, map[string]string{"type": "facts.collect", "serial": "0a1b"}, events[len(events)-1].Detail)
 
 	again := nodeapi.ReceivedResult{Result: result,
 		Proof: &trust.ResultProof{Serial: "0a1c", Key: []byte{1}, Body: []byte{2}, Signature: []byte{3}}}
-	_, err = e.Store.Result(ctx, c, row.TaskID, again)
+	_, err = e.Store.Tasks.Result(ctx, c, row.TaskID, again)
 	require.NoError(t, err)
 	view, err := e.Task(ctx, row.TaskID)
 	require.NoError(t, err)

@@ -231,7 +231,7 @@ func TestOneKeyWinsATokenOnTwoReplicas(t *testing.T) {
 		tokenID, hash := e.token(n.ID)
 		winner := ""
 		for i, err := range race(keys, func(i int) error {
-			_, err := replicas[i%2].ClaimToken(t.Context(), tokenClaim(n.ID, tokenID, hash, key(n.ID, i)))
+			_, err := replicas[i%2].Identities.ClaimToken(t.Context(), tokenClaim(n.ID, tokenID, hash, key(n.ID, i)))
 			return err
 		}) {
 			if err == nil {
@@ -247,7 +247,7 @@ func TestOneKeyWinsATokenOnTwoReplicas(t *testing.T) {
 	m := e.machine()
 	won := 0
 	for _, err := range race(keys, func(i int) error {
-		_, err := replicas[i%2].ClaimRecovery(t.Context(), m.recoveryClaim(fmt.Sprintf("%s-%d", m.k(2), i)))
+		_, err := replicas[i%2].Identities.ClaimRecovery(t.Context(), m.recoveryClaim(fmt.Sprintf("%s-%d", m.k(2), i)))
 		return err
 	}) {
 		if err == nil {

@@ -120,7 +120,7 @@ func TestReissue(t *testing.T) {
 	m.adopt(m.recovered(m.k(5)))
 	m.use()
 	rows := e.audit(id)
-	require.Equal(t, 1, count(rows, "nodes.reissue_enrollment succeeded"))
+	require.Zero(t, count(rows, "nodes.reissue_enrollment succeeded"), "its operation has not ended")
 }
 
 func TestTasksOfAnOlderIncarnation(t *testing.T) {
@@ -148,7 +148,7 @@ func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases fol
 			err := e.IssueToken(ctx, token, operator)
 			if refusal != nil {
 				require.EqualError(t, err, refusal.Error())
-				require.Contains(t, e.audit(n.ID), "nodes.reissue_enrollment refused invalid_state")
+				require.Contains(t, e.audit(n.ID), "nodes.token_issued refused invalid_state")
 				requireKind(t, e.IssueFetch(ctx, mint(n.ID, trust.PurposeReissue), operator), schema.KindInvalidRequest, "invalid_state")
 				require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE node_id = $1", n.ID))
 				return
@@ -207,7 +207,8 @@ func TestReissueVoidsWhatItReplaces(t *testing.T) {
 	firstID, firstHash := e.reissued(n.ID)
 	chain := e.chain(n.ID)
 	last := chain[len(chain)-1]
-	require.Equal(t, "nodes.reissue_enrollment", last.Action)
+	require.Equal(t, "nodes.token_issued", last.Action)
+	require.Equal(t, "reissue", last.Detail["purpose"])
 	require.Equal(t, fmt.Sprintf("enroll:%s fetch:%s", enrollID, fetch.TokenID), last.Detail["voided"])
 	require.Equal(t, "bootstrap_issued", last.Detail["from"])
 	_, err := e.ClaimToken(ctx, tokenClaim(n.ID, enrollID, enrollHash, key(n.ID, 1)))
@@ -414,7 +415,7 @@ func TestReissueRacesOnTwoReplicas(t *testing.T) {
 		tokenID, hash := e.reissued(m.caller.NodeID)
 		won := 0
 		for _, err := range race(40, func(i int) error {
-			_, err := replicas[i%2].ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, tokenID, hash, m.k(100*round+i%20)))
+			_, err := replicas[i%2].Identities.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, tokenID, hash, m.k(100*round+i%20)))
 			return err
 		}) {
 			if err == nil {

@@ -27,20 +27,19 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// notifyWindow is how long notifications are collected after a commit before
-// they are sent.
-const notifyWindow = time.Millisecond
+// notifyPause is the least time between two statements with notifications.
+const notifyPause = 10 * time.Millisecond
 
 // Store holds the repositories of one database. Each implements the ports named
 // in its comment; the programs' wiring passes them on one by one. It is safe for
 // concurrent use.
 type Store struct {
-	*Operations
-	*Tasks
-	*Identities
-	*Inventory
-	*Admin
-	db *db
+	Operations *Operations
+	Tasks      *Tasks
+	Identities *Identities
+	Inventory  *Inventory
+	Admin      *Admin
+	db         *db
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -66,8 +65,8 @@ type Identities struct {
 // nodeapi.Heartbeats.
 type Inventory struct{ db *db }
 
-// Admin registers nodes and serves the lists of the admin API. It implements
-// adminapi.Nodes, adminapi.Operations and adminapi.Trail.
+// Admin registers nodes, keeps the SKU catalog and serves the lists of the admin API.
+// It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
 type Admin struct{ db *db }
 
 // db is what the repositories share.
@@ -88,7 +87,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyWindow, c.Log)}
+	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyPause, c.Log)}
 	identities := &Identities{db: d}
 	identities.lookups = &batcher{flush: identities.lookUp}
 	return &Store{

@@ -43,7 +43,7 @@ func TestCancelOfATaskThatIsLostMeanwhile(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	row := e.held(c, f, "drain", task.WorkloadDrain)
+	row := e.begun(c, f, "drain")
 	_, err := e.CancelTask(ctx, row.TaskID, "wrong node", operator)
 	require.NoError(t, err)
 	e.stale()

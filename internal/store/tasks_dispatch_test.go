@@ -46,13 +46,14 @@ func TestLostResponseIsDispatchedAgain(t *testing.T) {
 }
 
 // A poll that an agent abandoned may be processed after later ones. It proves
-// nothing, also when the lease has ended.
+// nothing, even when the lease has ended.
 func TestLatePollGetsNoNewerTask(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
 	row := e.dispatch(f, "drain", task.WorkloadDrain)
 	require.NotNil(t, e.ask(c, "one", 8))
 	require.Nil(t, e.ask(c, "one", 7))
+	require.NoError(t, e.progress(c, row.TaskID))
 	e.stale()
 	require.Nil(t, e.ask(c, "one", 7), "the work continues under the lease it has")
 	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
@@ -78,6 +79,27 @@ func TestPollsThatProveNoLostResponse(t *testing.T) {
 	probe := e.dispatch(f, "probe", task.NodeProbe)
 	require.Equal(t, probe.TaskID, e.ask(c, "one", 0).TaskID)
 	require.Nil(t, e.ask(c, "one", 9), "dispatched to a poll that did not count")
+}
+
+// A destructive task that began under an expired lease is not dispatched, even to an
+// agent that does not have it: its journal may be damaged. One that did not begin, and
+// one that is safe to repeat, are dispatched again before the reclaimer runs.
+func TestBegunDestructiveTaskIsNotDispatchedAgain(t *testing.T) {
+	e := setup(t)
+	c, f := e.drain()
+	row := e.begun(c, f, "begun")
+	cordon := e.held(c, f, "cordon", task.WorkloadCordon)
+	require.NoError(t, e.progress(c, cordon.TaskID))
+	unbegun := e.held(c, f, "unbegun", task.WorkloadDrain)
+	e.exec("UPDATE node_tasks SET lease_until = now() - interval '1 second'")
+	require.Equal(t, cordon.TaskID, e.ask(c, "two", 1).TaskID)
+	again := e.ask(c, "two", 2, cordon.TaskID)
+	require.Equal(t, unbegun.TaskID, again.TaskID)
+	requireKind(t, e.progress(c, unbegun.TaskID), schema.KindLeaseLost, "")
+	require.Nil(t, e.ask(c, "two", 3, cordon.TaskID, unbegun.TaskID))
+	e.stale()
+	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
+	require.Nil(t, e.ask(c, "two", 4, cordon.TaskID, unbegun.TaskID))
 }
 
 // A node that gets a task repeatedly and does not take it delays the task's

@@ -24,8 +24,8 @@ func (s *Tasks) Prepare(ctx context.Context, t activities.TaskSpec, o task.Owner
 		return activities.TaskRow{}, err
 	}
 	doing := "preparing task " + t.Step + " of operation " + t.OperationID
-	row, err := query(ctx, s.db, doing, func(ctx context.Context) (activities.TaskRow, error) { return s.plan(ctx, t, kind) })
-	if err != nil || !row.Stored {
+	row, err := query(ctx, s.db, doing, func(ctx context.Context) (activities.TaskRow, error) { return s.plan(ctx, t, o, kind) })
+	if err != nil || !row.Stored || row.TaskID != "" {
 		return row, err
 	}
 	return write(ctx, s.db, doing, func(ctx context.Context, tx *tx) (activities.TaskRow, error) {
@@ -54,15 +54,17 @@ func fenceOf(t activities.TaskSpec) activities.Fence {
 	return activities.Fence{NodeID: t.NodeID, OperationID: t.OperationID, OpSeq: t.OpSeq, CorrelationID: t.CorrelationID}
 }
 
-// plan returns the row that Enqueue would store, or a row with only Stored set if
-// the step has a task.
-func (s *Tasks) plan(ctx context.Context, t activities.TaskSpec, kind task.TypeInfo) (activities.TaskRow, error) {
+// plan returns the row that Enqueue would store. If the step has a task, it returns an
+// unfinished one that already has the owner, and otherwise a row with only Stored set.
+func (s *Tasks) plan(ctx context.Context, t activities.TaskSpec, o task.Owner, kind task.TypeInfo) (activities.TaskRow, error) {
 	p, err := s.db.q.PlanTask(ctx, t.OperationID, t.Step, t.NodeID)
 	switch f := fenceOf(t); {
 	case postgres.NotFound(err):
 		return activities.TaskRow{}, errNoNode(t.NodeID)
-	case err != nil || p.Stored:
-		return activities.TaskRow{Stored: p.Stored}, err
+	case err != nil:
+		return activities.TaskRow{}, err
+	case p.Stored:
+		return s.owned(ctx, t, o)
 	case p.NodeOpSeq != t.OpSeq || p.OpSeq != t.OpSeq || t.OpSeq == 0:
 		return activities.TaskRow{}, errFenced(f, p.NodeOpSeq)
 	case p.EndedAt != nil:
@@ -70,6 +72,19 @@ func (s *Tasks) plan(ctx context.Context, t activities.TaskSpec, kind task.TypeI
 	}
 	return activities.TaskRow{TaskID: lifecycle.TaskID(t.OperationID, t.Step), NodeID: t.NodeID, Incarnation: p.Incarnation,
 		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.NextSeq, Status: task.Pending}, nil
+}
+
+// owned returns the stored task if it is unfinished and has the owner, of which no
+// heartbeat saw a cancellation or pause: there is nothing to write, and a task of an
+// operation that lost its node is finished. The response of an earlier heartbeat may be
+// outdated, and NextTask skips a canceled task.
+func (s *Tasks) owned(ctx context.Context, t activities.TaskSpec, o task.Owner) (activities.TaskRow, error) {
+	found, err := s.db.q.GetTaskByStep(ctx, t.OperationID, t.Step)
+	owner := task.Owner{WorkflowID: found.OwnerWorkflowID, RunID: found.OwnerRunID, ActivityID: found.OwnerActivityID}
+	if row := taskRow(found); err == nil && row.Result == nil && row.Type == t.Type && owner == o && !found.HeartbeatSeen {
+		return row, nil
+	}
+	return activities.TaskRow{Stored: true}, err
 }
 
 // setTaskOwner makes the activity the owner of the stored task.

@@ -44,6 +44,11 @@ func TestMismatchedResultIsRefused(t *testing.T) {
 		requireKind(t, err, schema.KindInvalidRequest, "envelope_mismatch")
 	})
 	require.Equal(t, []string{"tasks.mismatched_result refused envelope_mismatch"}, rows)
+	again := e.changes(c.NodeID, func() {
+		_, err := e.Result(ctx, c, row.TaskID, result)
+		requireKind(t, err, schema.KindInvalidRequest, "envelope_mismatch")
+	})
+	require.Empty(t, again, "one row a minute")
 	events := e.chain(c.NodeID)
 	last := events[len(events)-1]
 	require.Equal(t, row.TaskID, last.Target)
@@ -67,6 +72,7 @@ func TestMismatchedTaskIsLost(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
 	row, _ := e.signed(c, f, "drain", "what was asked for")
+	require.NoError(t, e.progress(c, row.TaskID))
 	result := succeeded(1, task.DrainResult{})
 	result.EnvelopeSHA256 = strings.Repeat("ab", 32)
 	_, err := e.Result(t.Context(), c, row.TaskID, result)

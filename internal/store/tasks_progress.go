@@ -15,9 +15,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Progress extends the lease, or returns KindLeaseLost, as nodeapi.Tasks
-// specifies. The holder of the newest lease may continue a task that was requeued
-// or lost, if it was not dispatched since; that leaves an audit row.
+// Progress extends the lease, or returns KindLeaseLost, as nodeapi.Tasks specifies. A
+// requeued or lost task that continues leaves an audit row.
 func (s *Tasks) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p task.Progress, lease time.Duration,
 ) (nodeapi.ProgressResult, error) {
 	if !schema.IsID(taskID) {
@@ -77,7 +76,7 @@ func returnedEvent(nodeID string, incarnation int64, step, operationID string) l
 // SetActivityState stores the state of the task's activity, as nodeapi.Tasks
 // specifies.
 func (s *Tasks) SetActivityState(ctx context.Context, taskID string, a nodeapi.ActivityState) error {
-	return s.db.Exec(ctx, "recording the state of the activity of task "+taskID, func(ctx context.Context) error {
+	return s.db.Call(ctx, "recording the state of the activity of task "+taskID, func(ctx context.Context) error {
 		if !schema.IsID(taskID) {
 			return errNoTask(taskID)
 		}

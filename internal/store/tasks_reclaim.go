@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -24,7 +26,7 @@ const (
 
 // Reclaim reconciles one batch of tasks, as activities.Reclaimer specifies. A task
 // that fails does not stop the others: the first such error is returned with the
-// whole report.
+// report.
 func (s *Tasks) Reclaim(ctx context.Context, r activities.ReclaimRequest) (activities.ReclaimReport, error) {
 	var report activities.ReclaimReport
 	after, limit := cmp.Or(r.After, noTask), min(max(r.Limit, 1), maxReclaim)
@@ -63,10 +65,11 @@ func (s *Tasks) reclaim(ctx context.Context, taskID string) (*activities.Reclaim
 			return nil, err
 		}
 		op, err := tx.GetOperation(ctx, t.OperationID)
-		if err != nil {
+		if err != nil && !postgres.NotFound(err) {
 			return nil, err
 		}
-		result, err := decideReclaim(ctx, tx, t, op.EndedAt != nil)
+		over := err != nil || op.EndedAt != nil
+		result, err := decideReclaim(ctx, tx, t, over)
 		if err != nil || result == "" {
 			return nil, err
 		}
@@ -75,17 +78,17 @@ func (s *Tasks) reclaim(ctx context.Context, taskID string) (*activities.Reclaim
 }
 
 // decideReclaim is the reclaimer's decision table: the first matching row applies.
-func decideReclaim(ctx context.Context, tx *tx, t sqlc.LockTaskRow, operationEnded bool) (activities.ReclaimResult, error) {
+func decideReclaim(ctx context.Context, tx *tx, t sqlc.LockTaskRow, operationOver bool) (activities.ReclaimResult, error) {
 	f := activities.Fence{NodeID: t.NodeID, OperationID: t.OperationID, Actor: systemActor, CorrelationID: t.CorrelationID}
 	detail := map[string]string{"type": string(t.Type)}
 	switch {
-	case operationEnded && !t.Status.Terminal():
+	case operationOver && !t.Status.Terminal():
 		tx.note(taskEvent(f, audit.TaskFinished, t.TaskID, audit.Canceled, "operation_over", detail))
 		tx.wakeNode(t.NodeID)
 		_, err := tx.VoidTasks(ctx, t.NodeID, nil, &t.TaskID)
 		return activities.ReclaimVoided, err
-	case t.Stale && t.Effect == task.EffectDestructive:
-		tx.note(taskEvent(f, audit.TaskLost, t.TaskID, audit.Failed, task.ReasonLost, detail))
+	case t.Stale && !t.Repeatable:
+		tx.note(taskEvent(f, audit.TaskLost, t.TaskID, audit.Failed, lifecycle.ReasonTaskLost, detail))
 		if err := tx.SetTaskStatus(ctx, string(task.Lost), t.TaskID); err != nil {
 			return "", err
 		}

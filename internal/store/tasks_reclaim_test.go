@@ -20,13 +20,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// stale lets every lease be over for longer than its grace.
-func (e *env) stale() {
+// stale lets the leases of the tasks, or else every lease, be over for longer than the
+// grace.
+func (e *env) stale(taskIDs ...string) {
 	e.t.Helper()
-	e.exec("UPDATE node_tasks SET lease_until = now() - make_interval(secs => $1)", task.StaleGrace.Seconds()+1)
+	e.exec("UPDATE node_tasks SET lease_until = now() - make_interval(secs => $1) WHERE task_id = ANY ($2) OR $2 IS NULL",
+		task.StaleGrace.Seconds()+1, taskIDs)
 }
 
-// reclaim runs one whole sweep and returns its decisions by task.
+// reclaim runs one sweep and returns its decisions by task.
 func (e *env) reclaim() map[string]activities.ReclaimResult {
 	e.t.Helper()
 	out := map[string]activities.ReclaimResult{}
@@ -47,7 +49,7 @@ func (e *env) reclaim() map[string]activities.ReclaimResult {
 	}
 }
 
-// held gives the node a task of the type that it takes.
+// held enqueues a task of the type and dispatches it to the node.
 func (e *env) held(c nodeapi.Caller, f activities.Fence, step string, kind task.Type) activities.TaskRow {
 	e.t.Helper()
 	row := e.dispatch(f, step, kind)
@@ -84,9 +86,13 @@ func TestReclaim(t *testing.T) {
 	c, f := e.drain()
 	read := e.held(c, f, "read", task.FactsCollect)
 	idempotent := e.held(c, f, "idempotent", task.WorkloadCordon)
-	destructive := e.held(c, f, "destructive", task.WorkloadDrain)
+	unbegun := e.held(c, f, "unbegun", task.WorkloadDrain)
+	destructive := e.begun(c, f, "destructive")
 	stopped := e.held(c, f, "stopped", task.NodeProbe)
 	_, err := e.CancelTask(t.Context(), stopped.TaskID, "not needed", operator)
+	require.NoError(t, err)
+	unbegunStopped := e.held(c, f, "unbegun and stopped", task.WorkloadDrain)
+	_, err = e.CancelTask(t.Context(), unbegunStopped.TaskID, "not needed", operator)
 	require.NoError(t, err)
 	waiting := e.dispatch(f, "waiting", task.NodeProbe)
 	require.Empty(t, e.reclaim(), "every lease is good")
@@ -98,11 +104,13 @@ func TestReclaim(t *testing.T) {
 	foreign := e.held(other, otherFence, "read", task.FactsCollect)
 	rows := e.changes(c.NodeID, func() {
 		require.Equal(t, map[string]activities.ReclaimResult{read.TaskID: activities.ReclaimRequeued, idempotent.TaskID: activities.ReclaimRequeued,
-			destructive.TaskID: activities.ReclaimLost, stopped.TaskID: activities.ReclaimVoided}, e.reclaim())
+			unbegun.TaskID: activities.ReclaimRequeued, destructive.TaskID: activities.ReclaimLost,
+			stopped.TaskID: activities.ReclaimVoided, unbegunStopped.TaskID: activities.ReclaimVoided}, e.reclaim())
 	})
 	require.ElementsMatch(t, []string{"tasks.requeued succeeded lease_ended", "tasks.requeued succeeded lease_ended",
-		"tasks.lost failed task_lost", "tasks.finished " + audit.Canceled + " not needed"}, rows)
-	require.Empty(t, e.reclaim(), "twice is once")
+		"tasks.requeued succeeded lease_ended", "tasks.lost failed task_lost",
+		"tasks.finished " + audit.Canceled + " not needed", "tasks.finished " + audit.Canceled + " not needed"}, rows)
+	require.Empty(t, e.reclaim(), "a second sweep decides nothing")
 	require.Equal(t, task.Dispatched, e.task(foreign.TaskID).Status)
 	require.Equal(t, task.Pending, e.task(waiting.TaskID).Status)
 	leases, err := e.TaskLeases(t.Context())
@@ -114,11 +122,11 @@ func TestReclaim(t *testing.T) {
 		results[m.Owner.ActivityID] = m.Result.Status
 		require.Equal(t, schema.KindTaskFailed, m.Result.Failure().Kind)
 	}
-	require.Equal(t, map[string]task.Status{"destructive": task.Lost, "stopped": task.Canceled}, results)
+	require.Equal(t, map[string]task.Status{"destructive": task.Lost, "stopped": task.Canceled, "unbegun and stopped": task.Canceled}, results)
 
 	// The requeued ones are offered again, unless the journal has them and continues
 	// under the lease that they had; the lost one is not.
-	for _, want := range []activities.TaskRow{idempotent, waiting} {
+	for _, want := range []activities.TaskRow{idempotent, unbegun, waiting} {
 		require.Equal(t, want.TaskID, e.take(c, time.Minute, read.TaskID).TaskID)
 	}
 	e.takeNone(c, read.TaskID)
@@ -129,7 +137,7 @@ func TestReclaim(t *testing.T) {
 func TestReclaimersRace(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
-	e.held(c, f, "destructive", task.WorkloadDrain)
+	e.begun(c, f, "destructive")
 	e.stale()
 	decided := make([]int, 10)
 	for _, err := range race(len(decided), func(i int) error {
@@ -195,14 +203,33 @@ func TestAnUndeliveredResultIsRedelivered(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, messages, 1, "due at once")
 	e.exec("UPDATE outbox SET orphaned_at = now(), redelivered_at = NULL")
-	require.Empty(t, e.reclaim(), "an orphan is a person's to look at")
+	require.Empty(t, e.reclaim(), "an operator inspects an orphan")
 }
 
-// lostTask is a destructive task that was lost.
+// A task whose operation is missing, as after a partial restore, is voided too.
+func TestTaskWithoutOperationIsVoided(t *testing.T) {
+	e := setup(t)
+	c, f := e.drain()
+	row := e.held(c, f, "drain", task.WorkloadDrain)
+	e.exec("UPDATE node_tasks SET operation_id = $2 WHERE task_id = $1", row.TaskID, schema.NewID())
+	require.Equal(t, map[string]activities.ReclaimResult{row.TaskID: activities.ReclaimVoided}, e.reclaim())
+	require.Empty(t, e.reclaim())
+	require.Equal(t, task.Canceled, e.task(row.TaskID).Status)
+}
+
+// begun is a destructive task that began under its first lease.
+func (e *env) begun(c nodeapi.Caller, f activities.Fence, step string) activities.TaskRow {
+	e.t.Helper()
+	row := e.held(c, f, step, task.WorkloadDrain)
+	require.NoError(e.t, e.progress(c, row.TaskID))
+	return row
+}
+
+// lostTask is a destructive task that had begun and was lost.
 func (e *env) lostTask() (nodeapi.Caller, activities.Fence, activities.TaskRow) {
 	e.t.Helper()
 	c, f := e.drain()
-	row := e.held(c, f, "drain", task.WorkloadDrain)
+	row := e.begun(c, f, "drain")
 	e.stale()
 	require.Equal(e.t, activities.ReclaimLost, e.reclaim()[row.TaskID])
 	require.NotNil(e.t, e.task(row.TaskID).FinishedAt)
@@ -253,7 +280,7 @@ func TestLostTaskReturnsByResult(t *testing.T) {
 	c, f, row := e.lostTask()
 	found, err := e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), taskOwner("drain"))
 	require.NoError(t, err)
-	require.Equal(t, task.ReasonLost, found.Result.Failure().Reason)
+	require.Equal(t, lifecycle.ReasonTaskLost, found.Result.Failure().Reason)
 	_, err = e.Result(ctx, c, row.TaskID, succeeded(0, task.DrainResult{}))
 	requireKind(t, err, schema.KindLeaseLost, "")
 	result := succeeded(1, task.DrainResult{Stopped: []string{"a"}})
@@ -368,7 +395,7 @@ func TestCancelOfATask(t *testing.T) {
 	require.Empty(t, v.CancelRequested)
 	messages := e.messages()
 	require.Len(t, messages, 1)
-	require.Equal(t, task.ReasonCanceled, messages[0].Result.Failure().Reason)
+	require.Equal(t, lifecycle.ReasonTaskCanceled, messages[0].Result.Failure().Reason)
 	require.Contains(t, messages[0].Result.Message, "wrong node")
 	e.takeNone(c)
 	_, err = e.CancelTask(ctx, pending.TaskID, "again", operator)
@@ -431,10 +458,15 @@ func TestWhatAHeartbeatAnsweredIsRepeated(t *testing.T) {
 	require.False(t, progress().Response.Paused)
 	require.NoError(t, e.SetActivityState(ctx, row.TaskID, nodeapi.ActivityState{Cancel: true}))
 	require.True(t, progress().Response.Cancel)
-	reset := task.Owner{WorkflowID: "wf", RunID: "after a reset", ActivityID: "drain"}
-	_, err := e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), reset)
-	require.NoError(t, err)
-	require.False(t, progress().Response.Cancel, "the new owner has recorded nothing yet")
+	for _, seen := range []nodeapi.ActivityState{{Cancel: true}, {Paused: true}} {
+		for _, o := range []task.Owner{taskOwner("drain"), {WorkflowID: "wf", RunID: "after a reset", ActivityID: "drain"}} {
+			require.NoError(t, e.SetActivityState(ctx, row.TaskID, seen))
+			_, err := e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), o)
+			require.NoError(t, err)
+			p := progress().Response
+			require.False(t, p.Cancel || p.Paused, "%+v of before this run of the activity", seen)
+		}
+	}
 }
 
 func TestOnlyTheOwnersTasksAreOffered(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Result stores the result and the message for the relay, as nodeapi.Tasks
@@ -59,13 +60,13 @@ func checkResult(c nodeapi.Caller, f activities.Fence, t sqlc.LockTaskRow, r tas
 	if r.EnvelopeSHA256 != "" && r.EnvelopeSHA256 != t.BodySha256 {
 		detail["signed"], detail["ran"] = t.BodySha256, r.EnvelopeSHA256
 		detail["code"], detail["message"] = string(r.Code), r.Message
-		return refuse(schema.NewError(schema.KindInvalidRequest, "task %s was signed with the body %s, but the result is for %s",
+		return refuseTask(schema.NewError(schema.KindInvalidRequest, "task %s was signed with the body %s, but the result is for %s",
 			t.TaskID, t.BodySha256, r.EnvelopeSHA256).WithReason("envelope_mismatch"),
 			taskEvent(f, audit.TaskMismatched, t.TaskID, "", "", detail))
 	}
 	if t.Status.Terminal() || t.Incarnation != c.Incarnation || t.LeaseEpoch == 0 || t.LeaseEpoch != r.LeaseEpoch {
 		detail["task_status"] = string(t.Status)
-		return refuse(errLeaseLost(t.TaskID), taskEvent(f, audit.TaskLate, t.TaskID, "", "", detail))
+		return refuseTask(errLeaseLost(t.TaskID), taskEvent(f, audit.TaskLate, t.TaskID, "", "", detail))
 	}
 	return nil
 }
@@ -106,31 +107,47 @@ func tail(s string) string {
 // applyNodeWork updates the node's cordon and workloads from the output of a
 // workload task.
 func applyNodeWork(ctx context.Context, tx *tx, t sqlc.LockTaskRow, r task.Result) error {
-	if r.Status != task.Succeeded {
-		return nil
-	}
-	p := sqlc.SetNodeWorkParams{NodeID: t.NodeID, Cordoned: t.Cordoned, WorkloadsAt: optional(r.FinishedAt)}
-	switch t.Type {
-	case task.WorkloadCordon, task.WorkloadUncordon:
-		var out task.CordonResult
-		if err := json.Unmarshal(r.Output, &out); err != nil {
-			return schema.Wrap(schema.KindInvalidRequest, err, "the output of %s is malformed", t.Type)
-		}
-		p.Cordoned, p.Workloads = out.Cordoned, out.Workloads
-	case task.WorkloadDrain:
-		var out task.DrainResult
-		if err := json.Unmarshal(r.Output, &out); err != nil {
-			return schema.Wrap(schema.KindInvalidRequest, err, "the output of %s is malformed", t.Type)
-		}
-		if err := json.Unmarshal(t.Workloads, &p.Workloads); err != nil {
-			return err
-		}
-		p.Workloads = slices.DeleteFunc(p.Workloads, func(w task.Workload) bool { return slices.Contains(out.Stopped, w.Name) })
-	default:
-		return nil
+	p, err := nodeWork(t, r)
+	if err != nil || p == nil {
+		return err
 	}
 	p.Workloads = append([]task.Workload{}, p.Workloads...)
-	return tx.SetNodeWork(ctx, p)
+	return tx.SetNodeWork(ctx, *p)
+}
+
+// nodeWork is the node's cordon and workloads after the task, nil if it does not
+// change them. A list of workloads that a heartbeat could not contain is ignored: the
+// cordon still counts, and the next heartbeat reports the workloads.
+func nodeWork(t sqlc.LockTaskRow, r task.Result) (*sqlc.SetNodeWorkParams, error) {
+	var cordon task.CordonResult
+	var drain task.DrainResult
+	var out any
+	switch {
+	case r.Status != task.Succeeded:
+		return nil, nil //nolint:nilnil // nothing changes
+	case t.Type == task.WorkloadCordon || t.Type == task.WorkloadUncordon:
+		out = &cordon
+	case t.Type == task.WorkloadDrain:
+		out = &drain
+	default:
+		return nil, nil //nolint:nilnil // nothing changes
+	}
+	if err := json.Unmarshal(r.Output, out); err != nil {
+		return nil, schema.Wrap(schema.KindInvalidRequest, err, "the output of %s is malformed", t.Type)
+	}
+	p := &sqlc.SetNodeWorkParams{NodeID: t.NodeID, Cordoned: t.Cordoned, WorkloadsAt: optional(r.FinishedAt)}
+	if err := json.Unmarshal(t.Workloads, &p.Workloads); err != nil {
+		return nil, err
+	}
+	if t.Type == task.WorkloadDrain {
+		p.Workloads = slices.DeleteFunc(p.Workloads, func(w task.Workload) bool { return slices.Contains(drain.Stopped, w.Name) })
+		return p, nil
+	}
+	p.Cordoned = cordon.Cordoned
+	if wire.CheckWorkloads(cordon.Workloads) == nil {
+		p.Workloads = cordon.Workloads
+	}
+	return p, nil
 }
 
 // sameResult reports whether the stored result was posted again. It compares the

@@ -44,6 +44,8 @@ type refusal struct {
 	err   *schema.Error
 	event audit.Event
 	clone *clone
+	// limit is set if the row is written at most once a minute per node and limit.
+	limit string
 }
 
 // Error implements error.
@@ -63,10 +65,26 @@ func refuse(err error, e audit.Event) error {
 	return &refusal{err: cause, event: e}
 }
 
+// refuseTask is refuse with at most one audit row a minute per task and reason, since a
+// node may repeat a refused request without end.
+func refuseTask(err error, e audit.Event) error {
+	refused := refuse(err, e)
+	if r, ok := errors.AsType[*refusal](refused); ok {
+		r.limit = r.event.Reason + " " + r.event.Target
+	}
+	return refused
+}
+
 // record writes the lasting part of a refusal.
 func (r *refusal) record(ctx context.Context, tx *tx) error {
 	if r.clone != nil {
 		return lockIdentity(ctx, tx, *r.clone, r.event)
+	}
+	if r.limit != "" {
+		rows, err := tx.RecordRefusal(ctx, r.event.Stream, r.limit)
+		if err != nil || rows == 0 {
+			return err
+		}
 	}
 	tx.note(r.event)
 	return nil
@@ -76,7 +94,7 @@ func (r *refusal) record(ctx context.Context, tx *tx) error {
 // notifications. A refusal rolls back fn's changes and commits its audit row in a
 // second transaction.
 func (db *db) write(ctx context.Context, doing string, fn func(context.Context, *tx) error) error {
-	return db.Exec(ctx, doing, func(ctx context.Context) error {
+	return db.Call(ctx, doing, func(ctx context.Context) error {
 		err := db.commit(ctx, fn)
 		if r, ok := errors.AsType[*refusal](err); ok {
 			if err = db.commit(ctx, r.record); err == nil {
@@ -118,7 +136,7 @@ func write[T any](ctx context.Context, db *db, doing string, fn func(context.Con
 
 // query runs a statement under the call timeout and returns its result.
 func query[T any](ctx context.Context, db *db, doing string, run func(context.Context) (T, error)) (result T, err error) {
-	err = db.Read(ctx, doing, func(ctx context.Context) (err error) {
+	err = db.Call(ctx, doing, func(ctx context.Context) (err error) {
 		result, err = run(ctx)
 		return err
 	})

@@ -71,7 +71,7 @@ func TestVerifierSetsAreAChain(t *testing.T) {
 	require.Empty(t, sets)
 }
 
-// The oldest set that verifies a task is found in the whole history, which the
+// The oldest set that verifies a task is found in the history, which the
 // caller asks for at once.
 func TestVerifierSetsAreNotCapped(t *testing.T) {
 	e := setup(t)

@@ -150,7 +150,7 @@ func (s *Inventory) sweep(ctx context.Context, l *Listener) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, sweepBudget)
 	defer cancel()
-	return s.db.Read(ctx, "comparing open polls with their nodes", func(ctx context.Context) error {
+	return s.db.Call(ctx, "comparing open polls with their nodes", func(ctx context.Context) error {
 		due, err := s.db.q.PollsToWake(ctx, ids, incarnations)
 		for _, id := range due {
 			l.wake(id)

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"time"
 
 	"go.temporal.io/api/serviceerror"
@@ -21,11 +20,15 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 )
 
 // DefaultNamespace is the namespace used when neither the configuration nor a
 // flag names one.
 const DefaultNamespace = "gpuaas"
+
+// defaultWebUI is the Web UI of temporal server start-dev.
+const defaultWebUI = "http://localhost:8233"
 
 // callBudget bounds one call to Temporal, unless the caller's context ends
 // sooner.
@@ -45,6 +48,9 @@ type Config struct {
 	// Secrets are secrets of this process that must never reach Temporal, in addition
 	// to text that has the form of a secret. Defaults to none.
 	Secrets []schema.Secret
+	// WebUI is the base URL of Temporal's Web UI. Defaults to that of a local
+	// development server.
+	WebUI string
 }
 
 // Client is a connection to one namespace, with the parts that use it. It connects at
@@ -69,7 +75,8 @@ type connection struct {
 	sdk       client.Client
 	address   string
 	namespace string
-	webURL    string
+	webUI     string
+	scanner   *secrets.Scanner
 }
 
 // Dial reads the configuration and returns a client that connects at first use.
@@ -85,13 +92,14 @@ func Dial(cfg Config) (*Client, error) {
 	opts.Logger = log.NewStructuredLogger(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)))
 	// Messages are a few hundred bytes: compression costs more than it saves.
 	opts.ConnectionOptions.GrpcCompression = &client.GrpcCompressionNone{}
-	guard{newScanner(cfg.Secrets)}.protect(&opts)
+	scanner := secrets.New(cfg.Secrets...)
+	guard{scanner}.protect(&opts)
 	c, err := client.NewLazyClient(opts)
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "configuring Temporal's client")
 	}
 	conn := &connection{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
-		webURL: cmp.Or(os.Getenv("GPUAAS_WEB_UI_URL"), "http://localhost:8233")}
+		webUI: cmp.Or(cfg.WebUI, defaultWebUI), scanner: scanner}
 	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn}}, nil
 }
 
@@ -116,7 +124,7 @@ func (c *connection) Namespace() string { return c.namespace }
 // Close ends the connection.
 func (c *connection) Close() { c.sdk.Close() }
 
-// Healthy reports whether Temporal answers.
+// Healthy reports whether Temporal responds.
 func (c *connection) Healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
@@ -126,7 +134,7 @@ func (c *connection) Healthy(ctx context.Context) error {
 
 // WebURL returns the page of a run in the Web UI.
 func (c *connection) WebURL(workflowID, runID string) string {
-	page := fmt.Sprintf("%s/namespaces/%s/workflows/%s", c.webURL, c.namespace, url.PathEscape(workflowID))
+	page := fmt.Sprintf("%s/namespaces/%s/workflows/%s", c.webUI, c.namespace, url.PathEscape(workflowID))
 	if runID == "" {
 		return page
 	}
@@ -148,9 +156,9 @@ func (c *connection) interpret(err error, doing string) error {
 	switch codeOf(err) {
 	case codes.NotFound:
 		return schema.Wrap(schema.KindNotFound, err, "%s", doing)
-	// Unimplemented: another service answers at the address.
+	// Unimplemented: another service listens at the address.
 	case codes.Unimplemented, codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled:
-		e := schema.NewError(schema.KindServiceUnavailable, "Temporal at %s does not answer (%s)", c.address, doing).
+		e := schema.NewError(schema.KindServiceUnavailable, "Temporal at %s does not respond (%s)", c.address, doing).
 			WithReason("temporal_unreachable").WithNext("check TEMPORAL_ADDRESS, or run: gpuaas dev status")
 		e.Err = err
 		return e

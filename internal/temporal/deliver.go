@@ -2,6 +2,7 @@ package temporal
 
 import (
 	"context"
+	"encoding/json"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
@@ -22,15 +23,17 @@ import (
 //
 // KindNotFound means that no activity waits: with reason schema.ReasonActivityClosed
 // because the operation continued or ended without it, otherwise because its run is
-// unknown or was terminated. A result that contains a secret is withheld; the
-// activity then fails with a message that says so.
+// unknown or was terminated. A result that contains a secret or is too large for
+// Temporal is withheld; the activity then fails with a message that says so.
 func (c NodeTasks) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
+	if tooLarge(r) {
+		r = withheld("it is larger than Temporal accepts")
+	}
 	err := c.complete(ctx, o, r)
 	if isSecretLeak(err) {
-		r = task.Result{Status: task.Failed, Code: schema.KindTaskFailed,
-			Message: "the node's report was withheld: it contains what looks like a secret"}
+		r = withheld("it contains what looks like a secret")
 		err = c.complete(ctx, o, r)
 	}
 	if !is[*serviceerror.NotFound](err) {
@@ -42,6 +45,24 @@ func (c NodeTasks) CompleteTask(ctx context.Context, o task.Owner, r task.Result
 	}
 	o.RunID = runID
 	return c.interpret(c.complete(ctx, o, r), "completing the reset task's activity")
+}
+
+// maxResult bounds a result as the data converter encodes it. Temporal's limits are
+// 2 MiB for a payload and 4 MiB for a request; it answers a larger request like an
+// overload, so that a retry would never end.
+const maxResult = 1 << 20
+
+// tooLarge reports whether Temporal would reject the result for its size. The node
+// API accepts no such result, but the output can grow in the database: jsonb writes
+// the number 1e300 with all of its digits.
+func tooLarge(r task.Result) bool {
+	raw, err := json.Marshal(r)
+	return err == nil && len(raw) > maxResult
+}
+
+// withheld replaces a result that must not or cannot enter Temporal.
+func withheld(why string) task.Result {
+	return task.Result{Status: task.Failed, Code: schema.KindTaskFailed, Message: "the node's report was withheld: " + why}
 }
 
 func (c NodeTasks) complete(ctx context.Context, o task.Owner, r task.Result) error {

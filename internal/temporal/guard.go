@@ -1,6 +1,7 @@
 package temporal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -9,8 +10,12 @@ import (
 	"go.temporal.io/sdk/converter"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 )
 
 // reasonSecret is the reason of a call that the guard blocked.
@@ -19,7 +24,7 @@ const reasonSecret = "secret_in_temporal"
 // guard keeps secrets out of Temporal: everyone with access to the Web UI can read a
 // history for as long as it is retained. It blocks the call and does not redact, so
 // that a leak is a visible fault. Its errors never contain the secret.
-type guard struct{ scanner *scanner }
+type guard struct{ scanner *secrets.Scanner }
 
 // protect passes every payload and every request of the client through the guard.
 func (g guard) protect(opts *client.Options) {
@@ -51,7 +56,7 @@ func (g guard) intercept() grpc.UnaryClientInterceptor {
 		if !ok {
 			return schema.Errorf(schema.KindInternal, "a call of %s without a protobuf request", method)
 		}
-		if err := g.blocked("a call of "+method, g.scanner.findIn(m)); err != nil {
+		if err := g.blocked("a call of "+method, g.findIn(m)); err != nil {
 			return err
 		}
 		return invoke(ctx, method, req, reply, conn, opts...)
@@ -62,7 +67,7 @@ func (g guard) intercept() grpc.UnaryClientInterceptor {
 // that would put a secret into a payload, in the process that made it.
 func (g guard) Encode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) {
 	for _, p := range payloads {
-		if err := g.blocked("a payload", g.scanner.find(p.GetData())); err != nil {
+		if err := g.blocked("a payload", g.scanner.Find(p.GetData())); err != nil {
 			return nil, err
 		}
 	}
@@ -71,3 +76,30 @@ func (g guard) Encode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error)
 
 // Decode implements converter.PayloadCodec: Encode changes nothing.
 func (guard) Decode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) { return payloads, nil }
+
+// findIn scans every field of a message: failures, headers, search attributes,
+// memos, ids, payloads and unknown fields.
+func (g guard) findIn(m proto.Message) (found string) {
+	// Without a resolver, the bytes of an Any are scanned as they are.
+	walk := protorange.Options{Resolver: (*protoregistry.Types)(nil)}
+	err := walk.Range(m.ProtoReflect(), func(v protopath.Values) error {
+		at := v.Index(-1)
+		if at.Step.Kind() == protopath.MapIndexStep {
+			found = g.scanner.Find([]byte(at.Step.MapIndex().String()))
+		}
+		switch value := at.Value.Interface().(type) {
+		case string:
+			found = cmp.Or(found, g.scanner.Find([]byte(value)))
+		case []byte:
+			found = cmp.Or(found, g.scanner.Find(value))
+		}
+		if found != "" {
+			return protorange.Terminate
+		}
+		return nil
+	}, nil)
+	if err != nil {
+		return "unreadable data"
+	}
+	return found
+}

@@ -2,8 +2,8 @@ package temporal
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -26,6 +26,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -33,55 +34,21 @@ import (
 // registered is a secret without a recognizable form, registered with the guard.
 const registered = "correct-horse-battery-staple"
 
-// leaks are texts that hold a secret, by the kind that is found.
-func leaks() map[string][]string {
+// leaks are texts with a secret of each kind that the guard gets to see first.
+func leaks() []string {
 	token, _, _ := trust.NewToken()
-	b64, b64url := base64.StdEncoding.EncodeToString, base64.RawURLEncoding.EncodeToString
-	jwt := b64url([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + b64url([]byte(`{"sub":"alice","exp":1}`)) + ".c2lnbmF0dXJl"
-	return map[string][]string{
-		"an enrollment token": {token, `{"token":"` + token + `"}`, "claim " + token + ": refused"},
-		"an encoded enrollment token": {b64([]byte(token)), b64([]byte("x" + token)), b64url([]byte("xy" + token)),
-			hex.EncodeToString([]byte(token))},
-		"a private key": {"-----BEGIN EC PRIVATE KEY-----\nMHcC", `{"key":"-----BEGIN PRIVATE KEY-----\nMC4C"}`},
-		"a JWT":         {jwt, "Authorization: Bearer " + jwt},
-		"a Vault token": {"hvs.CAESIJ0aBcDeFgHiJkLmNoPqRsTuVw", `"hvb.AAAAAQKaBcDeFgHiJkLmNoPq"`, "s.9aBcDeFgHiJkLmNoPqRsTuVw", `"s.9aBcDeFgHiJkLmNoPqRsTuVw"`},
-		"a secret of this process": {registered, "password " + registered, b64([]byte("q" + registered)),
-			hex.EncodeToString([]byte(registered))},
-	}
-}
-
-// clean are texts that look a little like secrets.
-func clean() []string {
-	return []string{
-		"", "s.", "hvs.", "the prefix gpuet_ marks a token", "activities.ClaimNodeForTheOperation24",
-		"-----BEGIN CERTIFICATE-----\nMIIB", "eyJhbGciOiJub25lIn0", "process.exitedWithStatusOneHundr",
-		`{"reason":"RMA-4411","node_id":"0198c0de-0000-7000-8000-000000000001"}`, "spiffe://dev/node/0198c0de/1",
-		hex.EncodeToString(make([]byte, 32)), strings.Repeat("A", 300),
-	}
+	return []string{token, trust.APITokenPrefix + rand.Text(), base64.StdEncoding.EncodeToString([]byte("x" + token)), registered}
 }
 
 func testGuard() guard {
-	return guard{newScanner([]schema.Secret{schema.NewSecret(registered), schema.NewSecret("short")})}
-}
-
-func TestScanner(t *testing.T) {
-	t.Parallel()
-	s := testGuard().scanner
-	for want, texts := range leaks() {
-		for _, text := range texts {
-			require.Equal(t, want, s.find([]byte(text)), text)
-		}
-	}
-	for _, text := range clean() {
-		require.Empty(t, s.find([]byte(text)), text)
-	}
+	return guard{secrets.New(schema.NewSecret(registered))}
 }
 
 // TestEveryFieldIsScanned plants a secret into fields of every kind of a
 // request.
 func TestEveryFieldIsScanned(t *testing.T) {
 	t.Parallel()
-	s := testGuard().scanner
+	g := testGuard()
 	secret, _, _ := trust.NewToken()
 	payload := &commonpb.Payload{Data: []byte(`"` + secret + `"`)}
 	fields := map[string]*commonpb.Payload{"k": payload}
@@ -105,19 +72,19 @@ func TestEveryFieldIsScanned(t *testing.T) {
 		"query":         &workflowservice.QueryWorkflowRequest{Query: &querypb.WorkflowQuery{QueryType: secret}},
 		"unknown field": unknown,
 	} {
-		require.Equal(t, "an enrollment token", s.findIn(m), name)
+		require.Equal(t, "an enrollment token", g.findIn(m), name)
 	}
-	require.Empty(t, s.findIn(&workflowservice.StartWorkflowExecutionRequest{WorkflowId: "node:1", Namespace: "gpuaas"}))
+	require.Empty(t, g.findIn(&workflowservice.StartWorkflowExecutionRequest{WorkflowId: "node:1", Namespace: "gpuaas"}))
 }
 
 func TestGuardedConverter(t *testing.T) {
 	t.Parallel()
 	c := converter.NewCodecDataConverter(converter.GetDefaultDataConverter(), testGuard())
-	for _, texts := range leaks() {
-		_, err := c.ToPayloads("clean", map[string]string{"field": texts[0]})
-		requireLeak(t, err, texts[0])
-		_, err = c.ToPayload(texts[0])
-		requireLeak(t, err, texts[0])
+	for _, text := range leaks() {
+		_, err := c.ToPayloads("clean", map[string]string{"field": text})
+		requireLeak(t, err, text)
+		_, err = c.ToPayload(text)
+		requireLeak(t, err, text)
 	}
 	_, err := c.ToPayload(schema.NewSecret("anything"))
 	require.Error(t, err, "a typed secret fails to encode")
@@ -171,7 +138,7 @@ func (f *frontend) RespondActivityTaskCompletedById(_ context.Context, r *workfl
 }
 
 // dialFrontend returns a client made by Dial, as every process makes its own,
-// and the frontend it speaks to.
+// and the frontend that it calls.
 func dialFrontend(t *testing.T) (*Client, *frontend) {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -192,14 +159,28 @@ func TestRequestsWithSecretsAreBlocked(t *testing.T) {
 	c, f := dialFrontend(t)
 	require.NoError(t, c.NodeTasks.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{Event: lifecycle.EventFirstPoll, NodeID: "1"}))
 	require.Len(t, f.requests, 1, "a clean request arrives")
-	for _, texts := range leaks() {
-		// An id is in no payload: only the outer wall sees it.
-		requireLeak(t, c.NodeTasks.SignalAgent(t.Context(), "node:"+texts[0], lifecycle.AgentEvent{}), texts[0])
-		requireLeak(t, c.NodeTasks.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{NodeID: texts[0]}), texts[0])
-		_, err := c.Operations.Submit(t.Context(), lifecycle.OperationInput{NodeID: "1", Host: "gpu-17", Action: lifecycle.ActionDrain, Actor: "alice", Reason: texts[0]})
-		requireLeak(t, err, texts[0])
+	for _, text := range leaks() {
+		// An id is in no payload: only the outer barrier finds it.
+		requireLeak(t, c.NodeTasks.SignalAgent(t.Context(), "node:"+text, lifecycle.AgentEvent{}), text)
+		requireLeak(t, c.NodeTasks.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{NodeID: text}), text)
 	}
 	require.Len(t, f.requests, 1)
+}
+
+// TestOperatorTextWithSecretIsRejected: what an operator typed is the operator's
+// error, not one of this program.
+func TestOperatorTextWithSecretIsRejected(t *testing.T) {
+	t.Parallel()
+	c, f := dialFrontend(t)
+	for _, text := range leaks() {
+		_, submit := c.Operations.Submit(t.Context(), lifecycle.OperationInput{NodeID: "1", Host: "gpu-17", Action: lifecycle.ActionDrain, Actor: "alice", Reason: text})
+		_, resolve := c.Operations.Resolve(t.Context(), "node:1", lifecycle.ResolveRequest{Decision: lifecycle.DecisionRetry, Reason: "used " + text})
+		for _, err := range []error{submit, resolve} {
+			require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), "%v", err)
+			require.NotContains(t, fmt.Sprintf("%+v", err), text)
+		}
+	}
+	require.Empty(t, f.requests)
 }
 
 func TestResultWithSecretFailsItsTask(t *testing.T) {
@@ -223,8 +204,31 @@ func TestResultWithSecretFailsItsTask(t *testing.T) {
 	}
 }
 
+// TestLargeResultFailsItsTask: Temporal rejects the whole request as it rejects an
+// overload, so the result would be sent again forever.
+func TestLargeResultFailsItsTask(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("<", maxResult/6)
+	for name, r := range map[string]task.Result{
+		"the output":  {Status: task.Succeeded, Output: []byte(`"` + large + `"`)},
+		"the message": {Status: task.Failed, Message: large},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, f := dialFrontend(t)
+			require.NoError(t, c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "node:1", ActivityID: "a"}, r))
+			require.Len(t, f.requests, 1)
+			sent, ok := f.requests[0].(*workflowservice.RespondActivityTaskFailedByIdRequest)
+			require.True(t, ok)
+			require.Equal(t, "the node's report was withheld: it is larger than Temporal accepts", sent.GetFailure().GetMessage())
+			require.True(t, sent.GetFailure().GetApplicationFailureInfo().GetNonRetryable())
+			require.Equal(t, string(schema.KindTaskFailed), sent.GetFailure().GetApplicationFailureInfo().GetType())
+		})
+	}
+}
+
 // TestBothBarriers holds that a client made with the guard has each of the
-// two, since either alone would hide that the other is gone.
+// two, since either alone would hide that the other is missing.
 func TestBothBarriers(t *testing.T) {
 	t.Parallel()
 	var opts client.Options
@@ -243,7 +247,7 @@ func TestGuardRefusesUnreadable(t *testing.T) {
 	require.NotErrorIs(t, err, invoked)
 }
 
-// sample is an operation's state as queries answer it: about 2 KiB.
+// sample is an operation's state as queries return it: about 2 KiB.
 func sample() lifecycle.OperationStatus {
 	now := time.Unix(0, 0).UTC()
 	st := lifecycle.OperationStatus{Operation: lifecycle.Operation{OperationID: schema.NewID(), WorkflowID: "node:1", Actor: "alice", StartedAt: &now}}
@@ -273,7 +277,7 @@ func BenchmarkPayload(b *testing.B) {
 	}
 }
 
-// BenchmarkRequest scans a workflow task's answer with ten commands.
+// BenchmarkRequest scans a workflow task's response with ten commands.
 func BenchmarkRequest(b *testing.B) {
 	p, err := converter.GetDefaultDataConverter().ToPayloads(sample())
 	require.NoError(b, err)
@@ -284,9 +288,9 @@ func BenchmarkRequest(b *testing.B) {
 	}
 	b.SetBytes(int64(proto.Size(r)))
 	b.ReportAllocs()
-	s := testGuard().scanner
+	g := testGuard()
 	for b.Loop() {
-		if s.findIn(r) != "" {
+		if g.findIn(r) != "" {
 			b.Fatal("found something")
 		}
 	}

@@ -52,9 +52,9 @@ func (c Operations) Status(ctx context.Context, workflowID, runID string) (st li
 }
 
 func (c Operations) queryError(err error, workflowID string) error {
-	// The server answers FailedPrecondition for a queue without pollers.
+	// The server returns FailedPrecondition for a queue without pollers.
 	if code := codeOf(err); code == codes.FailedPrecondition || code == codes.DeadlineExceeded {
-		return schema.NewError(schema.KindServiceUnavailable, "no worker answers for %s at %s", workflowID, c.address).
+		return schema.NewError(schema.KindServiceUnavailable, "no worker responds for %s at %s", workflowID, c.address).
 			WithReason("no_worker").WithNext("start a gpuaas-worker, or run: gpuaas dev up")
 	}
 	return c.interpret(err, "querying the operation's status")
@@ -79,22 +79,54 @@ func (c Operations) Result(ctx context.Context, workflowID, runID string) (lifec
 }
 
 // Resolve sends an operator's decision to the node's running operation and returns
-// the status after it. KindNotFound when none runs, KindInvalidRequest when the
-// decision is not possible, KindDecisionOutdated when it is addressed to another
-// operation, phase or park.
+// the status after it. A decision with the same ID again returns the first response.
+// KindNotFound when none runs, KindInvalidRequest when the decision is not possible
+// or contains a secret, KindDecisionOutdated when it is addressed to another
+// operation, phase or park, KindKeyInUse when its ID belongs to another decision.
 func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+	if err := c.scanner.Check(r); err != nil {
+		return lifecycle.OperationStatus{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
-	var st lifecycle.OperationStatus
+	var done lifecycle.Resolution
 	err := c.update(ctx, client.UpdateWorkflowOptions{
 		WorkflowID: workflowID, UpdateID: cmp.Or(r.ID, schema.NewID()), UpdateName: lifecycle.UpdateResolve, Args: []any{r},
 		WaitForStage: client.WorkflowUpdateStageCompleted,
-	}, &st)
+	}, &done)
 	if errors.Is(err, errEnded) {
 		// The run took the decision and closed.
 		return c.Status(ctx, workflowID, "")
 	}
-	return st, c.interpret(err, "sending the decision")
+	return c.resolution(r, done, err)
+}
+
+// Resolved returns the first response to the decision with the request's ID, even
+// after the run ended. KindNotFound if the run took no decision with this ID,
+// KindKeyInUse if it was another decision.
+func (c Operations) Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	var done lifecycle.Resolution
+	err := c.sdk.GetWorkflowUpdateHandle(client.GetWorkflowUpdateHandleOptions{WorkflowID: workflowID, RunID: runID, UpdateID: r.ID}).Get(ctx, &done)
+	if is[*serviceerror.NotFound](err) { // the SDK wraps it as a timeout
+		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "operation %s took no decision %s", r.OperationID, r.ID)
+	}
+	return c.resolution(r, done, err)
+}
+
+// resolution is the answer to a decision, which the ID of r may share with another one.
+// The phase and park of r do not matter: a repeat may name those after the decision.
+func (c Operations) resolution(r lifecycle.ResolveRequest, done lifecycle.Resolution, err error) (lifecycle.OperationStatus, error) {
+	if err != nil {
+		return lifecycle.OperationStatus{}, c.interpret(err, "sending the decision")
+	}
+	if first := done.Request; first.Decision != r.Decision || first.Reason != r.Reason {
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindKeyInUse,
+			"the idempotency key belongs to another decision about operation %s: to %s", r.OperationID, first.Decision).
+			WithNext("use a new key for a new decision")
+	}
+	return done.OperationStatus, nil
 }
 
 // errEnded is returned when a run closes while it handles an update.

@@ -49,14 +49,14 @@ func reclaimSchedule() client.ScheduleOptions {
 		Overlap:       enumspb.SCHEDULE_OVERLAP_POLICY_SKIP,
 		CatchupWindow: lifecycle.ReclaimInterval,
 		Action: &client.ScheduleWorkflowAction{
-			ID: lifecycle.FleetWorkflowID(lifecycle.ScheduleReclaim, "schedule"), Workflow: lifecycle.WorkflowReclaim, TaskQueue: lifecycle.TaskQueue,
+			ID: lifecycle.ReclaimWorkflowID, Workflow: lifecycle.WorkflowReclaim, TaskQueue: lifecycle.TaskQueue,
 			WorkflowRunTimeout: lifecycle.ReclaimRunTimeout,
 			StaticSummary:      "Reclaim stale tasks",
 		},
 	}
 }
 
-// Faults returns the faults of Temporal that need an operator: it does not answer, or the
+// Faults returns the faults of Temporal that need an operator: it does not respond, or the
 // reclaimer's schedule is absent, paused, failing or stalled.
 func (c *connection) Faults(ctx context.Context) []wire.ControlPlaneFault {
 	ctx, cancel := context.WithTimeout(ctx, faultBudget)

@@ -191,7 +191,7 @@ func requireGone(t *testing.T, err error, reason string) {
 }
 
 // A reset gives the workflow a new run: heartbeats and the result of the task
-// that was given out by the old one find it.
+// that the old run dispatched reach it.
 func TestHeartbeatAndResultFollowReset(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	_, err := b.sdk.ResetWorkflowExecution(t.Context(), &workflowservice.ResetWorkflowExecutionRequest{Namespace: b.namespace,
@@ -219,8 +219,8 @@ func TestUnrequestedCancelFailsTheActivity(t *testing.T) {
 		result task.Result
 		reason string
 	}{
-		"canceled": {task.Result{Status: task.Canceled, Message: "canceled: wrong node"}, task.ReasonCanceled},
-		"lost":     {task.NoReport(task.Lost, 1), task.ReasonLost},
+		"canceled": {task.Result{Status: task.Canceled, Message: "canceled: wrong node"}, lifecycle.ReasonTaskCanceled},
+		"lost":     {task.NoReport(task.Lost, 1), lifecycle.ReasonTaskLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := waitingTask(t, time.Minute)

@@ -23,7 +23,7 @@ func TestStatusOfEndedRun(t *testing.T) {
 	c := connect(t)
 	startStatusWorker(t, c)
 	begin := func() client.WorkflowRun {
-		run, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: "node:" + schema.NewID()}, "speaks")
+		run, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: "node:" + schema.NewID()}, "reports")
 		require.NoError(t, err)
 		st, err := c.Operations.Status(t.Context(), run.GetID(), run.GetRunID())
 		require.NoError(t, err)
@@ -95,7 +95,7 @@ func startStatusWorker(t *testing.T, c *Client) {
 		err := workflow.Sleep(ctx, time.Hour)
 		st.Operation.Status = lifecycle.OperationCanceled
 		return err
-	}, workflow.RegisterOptions{Name: "speaks"})
+	}, workflow.RegisterOptions{Name: "reports"})
 	require.NoError(t, w.Start())
 	t.Cleanup(w.Stop)
 }

@@ -35,6 +35,9 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 	case in.Host == "":
 		return lifecycle.Operation{}, schema.Errorf(schema.KindInvalidRequest, "cannot %s node %s: its host name is not known", in.Action, in.NodeID)
 	}
+	if err := c.scanner.Check(in); err != nil {
+		return lifecycle.Operation{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
 	start := c.sdk.NewWithStartWorkflowOperation(startOptions(in, plan), plan.Workflow, in)
@@ -49,7 +52,7 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 		err = handle.Get(ctx, &op)
 	}
 	if is[*serviceerror.WorkflowNotReady](err) {
-		// The run is started; only its answer was lost.
+		// The run is started; only its response was lost.
 		ask.WorkflowID = workflowID(in)
 		if err = c.update(ctx, ask, &op); errors.Is(err, errEnded) {
 			var st lifecycle.OperationStatus
@@ -133,7 +136,7 @@ func (c Operations) submitError(ctx context.Context, in lifecycle.OperationInput
 	}
 	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && c.running(ctx, in) {
 		return schema.NewError(schema.KindServiceUnavailable,
-			"Temporal at %s accepted operation %s, but no worker answered within %s; it runs as soon as a worker is up",
+			"Temporal at %s accepted operation %s, but no worker responded within %s; it runs as soon as a worker is up",
 			c.address, in.OperationID, submitBudget).
 			WithReason("no_worker").WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
 	}

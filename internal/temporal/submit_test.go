@@ -43,8 +43,8 @@ func TestDroppedSubmitIsRepeated(t *testing.T) {
 	}
 }
 
-// TestSubmitWorkflowID: every action runs under the node's workflow ID, whatever
-// its type, except for the reissue.
+// TestSubmitWorkflowID: every action runs under the node's workflow ID, except
+// for the reissue.
 func TestSubmitWorkflowID(t *testing.T) {
 	t.Parallel()
 	for _, m := range lifecycle.Operations() {

@@ -32,7 +32,7 @@ type generations struct {
 }
 
 // Roots implements nodeapi.Issuer. It returns the live generations of the node
-// CA from a cache, also while Vault is unavailable. The caller must not change
+// CA from a cache, even while Vault is unavailable. The caller must not change
 // the slice.
 func (c *Client) Roots(ctx context.Context) ([]*x509.Certificate, error) {
 	g, err := c.caCerts(ctx, c.nodeCAs)
@@ -79,19 +79,30 @@ func (c *Client) caCerts(ctx context.Context, cache *caCache) (generations, erro
 	return read, err
 }
 
-// readCAs reads a mount's CAs and fills the cache.
+// readCAs reads a mount's CAs and fills the cache. An operator retires a generation by
+// removing the usage issuing-certificates from its issuer.
 func (c *Client) readCAs(ctx context.Context, cache *caCache) (generations, error) {
-	response, err := fetch[issuerList](ctx, c, "issuers", list(cache.mount+"/issuers"))
-	if errors.Is(err, errAbsent) {
-		return generations{}, schema.NewError(schema.KindInternal, "Vault at %s has no CA in %s", c.address, cache.mount).WithNext("gpuaas admin setup")
-	}
-	if err != nil {
-		return generations{}, err
-	}
 	var read generations
-	for _, id := range response.Keys {
-		if err := c.readIssuer(ctx, cache.mount, id, &read); err != nil {
+	issuers, err := fetch[issuerList](ctx, c, "issuers", list(cache.mount+"/issuers"))
+	if err != nil && !errors.Is(err, errAbsent) {
+		return read, err
+	}
+	for _, id := range issuers.Keys {
+		i, err := fetch[issuer](ctx, c, "issuers", get(cache.mount+"/issuer/"+id))
+		if errors.Is(err, errAbsent) {
+			continue // deleted after it was listed
+		}
+		if err != nil {
 			return generations{}, err
+		}
+		certs, err := parseCerts(i.Certificate)
+		if err != nil {
+			return generations{}, err
+		}
+		if slices.Contains(strings.Split(i.Usage, ","), "issuing-certificates") {
+			read.live = append(read.live, certs...)
+		} else {
+			read.retired = append(read.retired, certs...)
 		}
 	}
 	if len(read.live) == 0 {
@@ -110,25 +121,6 @@ func oldestFirst(certs []*x509.Certificate) {
 	})
 }
 
-// readIssuer appends an issuer's certificate to the generations. An issuer that
-// may no longer issue is retired: an operator retires one by removing that usage.
-func (c *Client) readIssuer(ctx context.Context, mount, id string, to *generations) error {
-	response, err := fetch[issuer](ctx, c, "issuers", get(mount+"/issuer/"+id))
-	if errors.Is(err, errAbsent) {
-		return nil // deleted after it was listed
-	}
-	if err != nil {
-		return err
-	}
-	certs, err := parseCerts(response.Certificate)
-	if response.issues() {
-		to.live = append(to.live, certs...)
-	} else {
-		to.retired = append(to.retired, certs...)
-	}
-	return err
-}
-
 // issuerList has the IDs of a mount's CAs.
 type issuerList struct {
 	Keys []string `json:"keys"`
@@ -136,11 +128,6 @@ type issuerList struct {
 
 // issuer is Vault's description of a CA.
 type issuer struct {
-	Name        string `json:"issuer_name"`
 	Certificate string `json:"certificate"`
 	Usage       string `json:"usage"`
-}
-
-func (i issuer) issues() bool {
-	return slices.Contains(strings.Split(i.Usage, ","), "issuing-certificates")
 }

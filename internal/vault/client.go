@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -13,8 +14,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// defaultRefresh is the default of Config.RefreshEvery.
-const defaultRefresh = time.Minute
+// casRefresh is the maximum age of cached CA certificates.
+const casRefresh = time.Minute
 
 // revokeTimeout limits how long Close waits for Vault to revoke the token.
 const revokeTimeout = 2 * time.Second
@@ -51,15 +52,12 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 	if err := s.replaceToken(ctx, ""); err != nil {
 		return nil, err
 	}
-	if c.RefreshEvery == 0 {
-		c.RefreshEvery = defaultRefresh
-	}
 	lifetime, end := context.WithCancel(context.Background())
 	client := &Client{
 		session:    s,
 		env:        c.Env,
-		nodeCAs:    &caCache{mount: nodeMount, every: c.RefreshEvery},
-		apiCAs:     &caCache{mount: apiMount, every: c.RefreshEvery},
+		nodeCAs:    &caCache{mount: nodeMount, every: casRefresh},
+		apiCAs:     &caCache{mount: apiMount, every: casRefresh},
 		keyChanged: make(chan struct{}, 1),
 		end:        end,
 	}
@@ -84,12 +82,9 @@ func newSession(c Config) (*session, error) {
 	if c.RoleIDFile == "" || c.SecretIDFile == "" {
 		return nil, schema.Errorf(schema.KindInvalidRequest, "the files with Vault's role ID and secret ID are not configured")
 	}
-	conn, err := dial(c.Address, c.Timeout)
+	conn, err := dial(c.Address)
 	if err != nil {
 		return nil, err
-	}
-	if c.Log == nil {
-		c.Log = slog.Default()
 	}
 	if c.Observe == nil {
 		c.Observe = func(string, time.Duration, error) {}
@@ -98,9 +93,8 @@ func newSession(c Config) (*session, error) {
 		conn:         conn,
 		roleIDFile:   c.RoleIDFile,
 		secretIDFile: c.SecretIDFile,
-		log:          c.Log,
+		log:          cmp.Or(c.Log, slog.Default()),
 		observe:      c.Observe,
-		renewer:      conn.api.WithRequestCallbacks(),
 		watchers:     make(chan *api.LifetimeWatcher, 1),
 	}, nil
 }

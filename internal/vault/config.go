@@ -20,16 +20,12 @@ type Config struct {
 	// Env is the environment's name: the trust domain of node identities and
 	// the last part of the task key's name.
 	Env string
-	// Timeout limits each call, including its retry. The default is 10 s.
-	Timeout time.Duration
-	// RefreshEvery is the maximum age of cached CA certificates. The default is
-	// 1 minute.
-	RefreshEvery time.Duration
 	// Log receives background events: failed renewals, repeated logins. The
 	// default is slog.Default.
 	Log *slog.Logger
 	// Observe is called after each request with its operation (sign, issue, login,
-	// renew, …), duration and converted error. The default does nothing.
+	// renew, …), duration and converted error. A renewal without a response is not
+	// observed. The default does nothing.
 	Observe func(op string, d time.Duration, err error)
 }
 
@@ -42,8 +38,6 @@ type AdminConfig struct {
 	// keys and write policies. For VerifierSetSigner, the policy gpuaas-sets is
 	// enough; a token may have that policy before Setup has written it.
 	TokenFile string
-	// Timeout limits each call. The default is 10 s.
-	Timeout time.Duration
 	// Log receives one line for each object that was created. The default is
 	// slog.Default.
 	Log *slog.Logger

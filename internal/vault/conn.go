@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	defaultTimeout = 10 * time.Second
+	// callTimeout limits each call, including its retry.
+	callTimeout = 10 * time.Second
 	// One quick retry covers a connection that a restarted Vault or its load
 	// balancer has dropped. Every call of this package may be repeated.
 	maxRetries   = 1
@@ -49,7 +50,7 @@ type conn struct {
 }
 
 // dial prepares a connection without a token. It sends no request.
-func dial(address string, timeout time.Duration) (*conn, error) {
+func dial(address string) (*conn, error) {
 	c := api.DefaultConfig()
 	if c.Error != nil {
 		return nil, schema.Errorf(schema.KindInvalidRequest, "the VAULT_… environment variables are invalid")
@@ -61,11 +62,8 @@ func dial(address string, timeout time.Duration) (*conn, error) {
 	if err != nil || u.User != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return nil, schema.Errorf(schema.KindInvalidRequest, "the Vault address must have the form http(s)://host:port, without a user")
 	}
-	if timeout == 0 {
-		timeout = defaultTimeout
-	}
 	c.Address, c.AgentAddress = address, ""
-	c.Timeout, c.MaxRetries = timeout, maxRetries
+	c.Timeout, c.MaxRetries = callTimeout, maxRetries
 	c.MinRetryWait, c.MaxRetryWait = retryWaitMin, retryWaitMax
 	if t, ok := c.HttpClient.Transport.(*http.Transport); ok {
 		t.MaxIdleConnsPerHost = maxIdle
@@ -75,7 +73,7 @@ func dial(address string, timeout time.Duration) (*conn, error) {
 		return nil, schema.Errorf(schema.KindInvalidRequest, "the connection settings for Vault at %s are invalid", address)
 	}
 	client.ClearToken()
-	return &conn{api: client, address: address, timeout: timeout}, nil
+	return &conn{api: client, address: address, timeout: callTimeout}, nil
 }
 
 // send sends a request and returns the data of the response, nil if it has none.

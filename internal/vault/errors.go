@@ -87,11 +87,3 @@ func isDenied(err error) bool {
 	e, ok := errors.AsType[*api.ResponseError](err)
 	return ok && e.StatusCode == http.StatusForbidden
 }
-
-// reasonOf returns the reason of a *schema.Error, or "".
-func reasonOf(err error) string {
-	if e, ok := errors.AsType[*schema.Error](err); ok {
-		return e.Reason
-	}
-	return ""
-}

@@ -21,25 +21,33 @@ func readIfExists(file string) (string, error) {
 	return strings.TrimSpace(string(raw)), err
 }
 
-// writeCredential replaces a file atomically and durably, with mode 0600.
+// writeCredential durably replaces a file, with mode 0600. The caller has locked the
+// directory.
 func writeCredential(file, content string) error {
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // mode 0600
-	if err != nil {
-		return schema.Wrap(schema.KindInternal, err, "writing Vault credentials")
+	temp := file + ".new"
+	err := os.Remove(temp) // a crash may have left one, with any mode
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = createCredential(temp, content)
 	}
-	_, err = f.WriteString(content + "\n")
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), file)
+	if err == nil {
+		err = os.Rename(temp, file)
 	}
 	if err == nil {
 		err = syncDir(filepath.Dir(file))
-	} else {
-		err = errors.Join(err, os.Remove(f.Name()))
 	}
 	if err != nil {
-		return schema.Wrap(schema.KindInternal, err, "writing Vault credentials to %s", file)
+		return schema.Wrap(schema.KindInternal, err, "writing Vault credentials")
 	}
 	return nil
+}
+
+func createCredential(file, content string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content + "\n")
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func syncDir(dir string) error {

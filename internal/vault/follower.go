@@ -50,7 +50,9 @@ type SetFollower struct {
 	checked    time.Time // of the last completed check; zero to check again soon
 	err        error     // the reason why the signer may not sign
 
-	history setHistory
+	reading   sync.Mutex // held while the history is read
+	minimumOf string     // hash of the newest set at the last read
+	minimum   int64
 }
 
 // NewSetFollower returns a follower that has not read a set yet. follow has the
@@ -144,77 +146,63 @@ func (f *SetFollower) SetsAfter(ctx context.Context, version int64, limit int) (
 	return f.store.SetsAfter(ctx, version, limit)
 }
 
-// setHistory is the part of the chain of sets that was read so far.
-type setHistory struct {
-	mu    sync.Mutex
-	last  trust.VerifierSet
-	since map[string]int64 // first version in which a key was active
-}
-
-// reset forgets the history, so that the next read starts with version 1.
-func (h *setHistory) reset() { h.last, h.since = trust.VerifierSet{}, map[string]int64{} }
-
 // MinVerifierSet implements activities.Sets: it returns the version since which
 // the newest set's active key has been active. It returns 0 if that is version 1,
-// because every node trusts that key. MinVerifierSet reads each set of the history
-// once. It trusts the history as far as hashes link it to the newest set, which
-// the signer has checked.
+// because every node trusts that key. MinVerifierSet reads the history once per
+// newest set.
 func (f *SetFollower) MinVerifierSet(ctx context.Context) (int64, error) {
 	newest, err := f.NewestSet(ctx)
 	if err != nil {
 		return 0, err
 	}
-	h := &f.history
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.readTo(ctx, newest, f.store); err != nil {
-		h.reset() // the history may be repaired
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	if f.minimumOf == newest.Hash {
+		return f.minimum, nil
+	}
+	since, err := activeSince(ctx, f.store, newest)
+	if err != nil {
 		return 0, err
 	}
-	if version := h.since[identify(h.last.Active())]; version > 1 {
-		return version, nil
+	if since == 1 {
+		since = 0
 	}
-	return 0, nil
+	f.minimumOf, f.minimum = newest.Hash, since
+	return since, nil
 }
 
-// readTo reads the history up to the newest set, page by page.
-func (h *setHistory) readTo(ctx context.Context, newest trust.StoredSet, store SetStore) error {
-	if h.since == nil || h.last.Doc.Version >= newest.Version && h.last.Hash != newest.Hash {
-		h.reset() // the database was restored
-	}
-	for h.last.Doc.Version < newest.Version {
-		page, err := store.SetsAfter(ctx, h.last.Doc.Version, int(min(historyPage, newest.Version-h.last.Doc.Version)))
+// activeSince returns the first version in which the active key of the newest set was
+// active. It trusts the history as far as hashes link it to the newest set, which the
+// signer has checked.
+func activeSince(ctx context.Context, store SetStore, newest trust.StoredSet) (int64, error) {
+	var last trust.VerifierSet
+	since := map[string]int64{}
+	for last.Doc.Version < newest.Version {
+		page, err := store.SetsAfter(ctx, last.Doc.Version, historyPage)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if len(page) == 0 {
-			return badHistory(h.last.Doc.Version+1, "it is missing")
+			return 0, badHistory(last.Doc.Version+1, "it is missing")
 		}
-		for _, stored := range page {
-			if err := h.add(stored); err != nil {
-				return badHistory(stored.Version, schema.AsError(err).Message)
+		for _, stored := range page[:min(len(page), int(newest.Version-last.Doc.Version))] {
+			set, err := trust.ParseVerifierSet(stored.Document)
+			if err == nil {
+				err = last.CheckSuccessor(set)
 			}
+			if err != nil {
+				return 0, badHistory(stored.Version, schema.AsError(err).Message)
+			}
+			if key := identify(set.Active()); since[key] == 0 {
+				since[key] = set.Doc.Version
+			}
+			last = set
 		}
 	}
-	if h.last.Hash != newest.Hash {
-		return badHistory(newest.Version, "there are two sets of this version")
+	if last.Hash != newest.Hash {
+		return 0, badHistory(newest.Version, "there are two sets of this version")
 	}
-	return nil
-}
-
-func (h *setHistory) add(stored trust.StoredSet) error {
-	set, err := trust.ParseVerifierSet(stored.Document)
-	if err != nil {
-		return err
-	}
-	if err := h.last.CheckSuccessor(set); err != nil {
-		return err
-	}
-	if key := identify(set.Active()); h.since[key] == 0 {
-		h.since[key] = set.Doc.Version
-	}
-	h.last = set
-	return nil
+	return since[identify(last.Active())], nil
 }
 
 func identify(k trust.VerifierKey) string { return k.KeyID + ":" + string(k.Public) }

@@ -19,11 +19,10 @@ import (
 // process, which is never stored. Vault signs a delegation to that key from time
 // to time, so that no dispatch waits for Vault.
 type Grants struct {
-	client  *Client
-	key     ed25519.PrivateKey
-	id      string
-	now     func() time.Time
-	observe func(ok bool)
+	client *Client
+	key    ed25519.PrivateKey
+	id     string
+	now    func() time.Time
 
 	mu      sync.Mutex
 	held    *delegation
@@ -39,18 +38,13 @@ type delegation struct {
 
 // Grants creates this process's lease key and renews its delegation until Close:
 // after half of the delegation's lifetime, when the active task key changes, and
-// after each failure. observe is called with the outcome of each attempt; it may
-// be nil.
+// after each failure. observe is called with the outcome of each attempt.
 func (c *Client) Grants(observe func(ok bool)) (*Grants, error) {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "generating a lease key")
 	}
-	if observe == nil {
-		observe = func(bool) {}
-	}
-	g := &Grants{client: c, key: private, id: "lease-" + schema.SHA256Hex(public)[:16], now: time.Now, observe: observe,
-		changed: make(chan struct{})}
+	g := &Grants{client: c, key: private, id: "lease-" + schema.SHA256Hex(public)[:16], now: time.Now, changed: make(chan struct{})}
 	select { // the first delegation already uses the current task key
 	case <-c.keyChanged:
 	default:
@@ -58,7 +52,7 @@ func (c *Client) Grants(observe func(ok bool)) (*Grants, error) {
 	c.repeat(0, c.keyChanged, "cannot renew the delegation of this replica's lease key; once it expires, no task is dispatched",
 		func(ctx context.Context) (time.Duration, error) {
 			err := g.delegate(ctx)
-			g.observe(err == nil)
+			observe(err == nil)
 			return trust.LeaseKeyLifetime / 2, err
 		})
 	return g, nil
@@ -70,7 +64,11 @@ func (g *Grants) delegate(ctx context.Context) error {
 	doc := trust.LeaseKey{V: 1, Env: g.client.env, KeyID: g.id,
 		Public:    g.key.Public().(ed25519.PublicKey),
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(trust.LeaseKeyLifetime)}
-	envelope, by, err := g.client.SignLeaseKey(ctx, doc)
+	payload, err := json.Marshal(doc)
+	if err != nil {
+		return schema.Wrap(schema.KindInternal, err, "encoding a lease key")
+	}
+	envelope, by, err := g.client.sign(ctx, "sign_lease_key", trust.LeaseKeyPayloadType, payload)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 // grants creates a lease key and waits for its delegation.
 func grants(t *testing.T, c *Client) *Grants {
 	t.Helper()
-	g, err := c.Grants(nil)
+	g, err := c.Grants(func(bool) {})
 	require.NoError(t, err)
 	untilReady(t, g)
 	return g

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/testkit/csrtest"
 )
 
 // No certificate contains a field that a request asked for. Two hundred correctly
@@ -27,11 +28,11 @@ func TestHostileRequests(t *testing.T) {
 	signed := 0
 	for i := range requests {
 		template := hostile(t, random)
-		key, id := newKey(t), nodeIdentity()
-		csr := newCSR(t, template, key)
+		key, id := csrtest.Key(t), nodeIdentity()
+		csr := csrtest.New(t, template, key)
 		_, err := c.Issue(t.Context(), csr, id)
 		require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), "%v", err)
-		require.Contains(t, []string{"csr_subject", "csr_san", "csr_ca", "csr_extension"}, reasonOf(err), "%v", err)
+		require.Contains(t, []string{"csr_subject", "csr_san", "csr_ca", "csr_extension"}, schema.AsError(err).Reason, "%v", err)
 
 		leaf, _, err := c.signCSR(t.Context(), "issue", nodeMount, nodeRole, csr.Raw, map[string]any{"uri_sans": id.URI()})
 		if err != nil {
@@ -61,11 +62,11 @@ func hostile(t *testing.T, random *rand.Rand) x509.CertificateRequest {
 		}
 	}
 	name := fmt.Sprintf("x%d.test", random.IntN(1e6))
-	wishes := []func(*x509.CertificateRequest){
+	changes := []func(*x509.CertificateRequest){
 		func(r *x509.CertificateRequest) { r.Subject.CommonName = name },
 		func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:masters", name} },
 		func(r *x509.CertificateRequest) { r.Subject.SerialNumber = "7" },
-		func(r *x509.CertificateRequest) { r.RawSubject = twoCommonNames(t) },
+		func(r *x509.CertificateRequest) { r.RawSubject = csrtest.TwoCommonNames(t) },
 		func(r *x509.CertificateRequest) { r.DNSNames = append(r.DNSNames, name, "*."+name) },
 		func(r *x509.CertificateRequest) {
 			r.IPAddresses = append(r.IPAddresses, net.IPv4(127, 0, 0, 1), net.IPv6loopback)
@@ -83,16 +84,7 @@ func hostile(t *testing.T, random *rand.Rand) x509.CertificateRequest {
 	}
 	var r x509.CertificateRequest
 	for range 1 + random.IntN(4) {
-		wishes[random.IntN(len(wishes))](&r)
+		changes[random.IntN(len(changes))](&r)
 	}
 	return r
-}
-
-// twoCommonNames is a subject that parsers interpret differently.
-func twoCommonNames(t *testing.T) []byte {
-	t.Helper()
-	cn := asn1.ObjectIdentifier{2, 5, 4, 3}
-	raw, err := asn1.Marshal(pkix.RDNSequence{{{Type: cn, Value: "a"}}, {{Type: cn, Value: "b"}}})
-	require.NoError(t, err)
-	return raw
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"maps"
-	"net/url"
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -23,8 +22,8 @@ func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id tru
 	if err := trust.CheckCSR(csr); err != nil {
 		return none, err
 	}
-	if err := c.checkIdentity(id); err != nil {
-		return none, err
+	if id.Env != c.env || !schema.IsID(id.NodeID) || id.Incarnation < 1 {
+		return none, schema.Errorf(schema.KindInternal, "issuing a certificate: %s is not a node identity of environment %s", id.URI(), c.env)
 	}
 	leaf, chain, err := c.signCSR(ctx, "issue", nodeMount, nodeRole, csr.Raw, map[string]any{"uri_sans": id.URI()})
 	if err != nil {
@@ -40,19 +39,6 @@ func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id tru
 		return none, err
 	}
 	return trust.IssuedCertificate{LeafPEM: trust.EncodeCertificates(leaf), ChainPEM: trust.EncodeCertificates(chain...), Facts: trust.CertFactsOf(leaf)}, nil
-}
-
-// checkIdentity rejects an identity of another environment, or one that does not
-// survive formatting and parsing.
-func (c *Client) checkIdentity(id trust.Identity) error {
-	u, err := url.Parse(id.URI())
-	if err != nil {
-		return schema.Errorf(schema.KindInternal, "issuing a certificate: the node's identity is not a valid URI")
-	}
-	if back, err := trust.ParseIdentity(u); err != nil || back != id || id.Env != c.env {
-		return schema.Errorf(schema.KindInternal, "issuing a certificate: %s is not a node identity of environment %s", id.URI(), c.env)
-	}
-	return nil
 }
 
 // signCSR has a CA sign a request's key. It returns the leaf and its issuers.

@@ -16,13 +16,14 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/testkit/csrtest"
 )
 
 func TestIssue(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
-	key, id := newKey(t), nodeIdentity()
-	csr := newCSR(t, x509.CertificateRequest{}, key)
+	key, id := csrtest.Key(t), nodeIdentity()
+	csr := csrtest.New(t, x509.CertificateRequest{}, key)
 	issued, err := c.Issue(t.Context(), csr, id)
 	require.NoError(t, err)
 
@@ -84,9 +85,9 @@ func TestIssueRejectsBeforeVault(t *testing.T) {
 	c := b.login(t, "api")
 	csr := x509.CertificateRequest{}
 	csr.DNSNames = []string{"node"}
-	_, err := c.Issue(t.Context(), newCSR(t, csr, newKey(t)), nodeIdentity())
+	_, err := c.Issue(t.Context(), csrtest.New(t, csr, csrtest.Key(t)), nodeIdentity())
 	requireKind(t, err, schema.KindInvalidRequest, "csr_san")
-	good := newCSR(t, x509.CertificateRequest{}, newKey(t))
+	good := csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t))
 	for _, id := range []trust.Identity{
 		{Env: "prod", NodeID: schema.NewID(), Incarnation: 1},
 		{Env: testEnv, NodeID: "x/y", Incarnation: 1},
@@ -118,13 +119,13 @@ func TestIssueChecksCertificate(t *testing.T) {
 			loosened := maps.Clone(role.Data)
 			maps.Copy(loosened, change)
 			b.write(t, "pki-node/roles/node", loosened)
-			_, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
+			_, err := c.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
 			requireKind(t, err, schema.KindInternal, "")
 			require.ErrorContains(t, err, "discarded a certificate")
 		})
 	}
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup), "setup tightens it again")
-	_, err = c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
+	_, err = c.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
 	require.NoError(t, err)
 }
 
@@ -145,14 +146,14 @@ func TestRetiredIssuer(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, retired, 1)
 	require.Equal(t, "gpuaas test node CA G1", retired[0].Subject.CommonName)
-	_, err = c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
+	_, err = c.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
 	require.Error(t, err, "the role still names g1")
 }
 
 func TestLeafFaults(t *testing.T) {
 	t.Parallel()
-	key, id := newKey(t), nodeIdentity()
-	caKey := newKey(t)
+	key, id := csrtest.Key(t), nodeIdentity()
+	caKey := csrtest.Key(t)
 	good := func() *x509.Certificate {
 		return &x509.Certificate{
 			SerialNumber:          big.NewInt(7),
@@ -271,9 +272,8 @@ func TestServerCertificateRenews(t *testing.T) {
 
 func TestRootsAreCachedAndRefreshed(t *testing.T) {
 	b := prepared(t)
-	config := b.config("api")
-	config.RefreshEvery = time.Millisecond
-	c := b.loginWith(t, config)
+	c := b.loginWith(t, b.config("api"))
+	c.nodeCAs.every = time.Millisecond
 	_, err := c.Roots(t.Context())
 	require.NoError(t, err)
 	b.write(t, "pki-node/root/generate/internal", map[string]any{

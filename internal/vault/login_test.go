@@ -6,8 +6,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/testkit/csrtest"
 )
 
 func TestSealAndUnseal(t *testing.T) {
@@ -30,7 +34,7 @@ func TestSealAndUnseal(t *testing.T) {
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
 	require.ErrorContains(t, err, b.Address)
 	require.Equal(t, "vault operator unseal", schema.AsError(err).Next)
-	_, err = api.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
+	_, err = api.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
 	_, err = Login(t.Context(), b.config("worker"))
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
@@ -43,7 +47,7 @@ func TestSealAndUnseal(t *testing.T) {
 	b.Unseal(t)
 	_, err = worker.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
-	_, err = api.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
+	_, err = api.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
 	require.NoError(t, err)
 }
 
@@ -104,12 +108,37 @@ func TestTokenReplacedBeforeMaximumTTL(t *testing.T) {
 	b.write(t, "auth/approle/role/gpuaas-worker", map[string]any{"token_ttl": "4s", "token_max_ttl": "6s"})
 	c := b.login(t, "worker")
 	first := c.api.Token()
-	require.Eventually(t, func() bool { return b.calls.of("renew") >= 2 && b.calls.of("login") >= 2 },
-		30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return b.calls.of("renew") >= 1 }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return b.calls.of("login") >= 2 }, 30*time.Second, 50*time.Millisecond)
 	require.NotEqual(t, first, c.api.Token())
 	_, err := c.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
 	require.Empty(t, b.calls.errs, "no call failed")
+}
+
+// A renewal that Vault rejects is logged and observed at once, not when the token is
+// about to expire.
+func TestFailedRenewal(t *testing.T) {
+	b := prepared(t)
+	target, err := url.Parse(b.Address)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/auth/token/renew-self" {
+			http.Error(w, `{"errors":["`+canary+`"]}`, http.StatusInternalServerError)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	config := b.config("worker")
+	config.Address = front.URL
+	c := b.loginWith(t, config)
+	require.Eventually(t, func() bool { return b.calls.of("renew") > 0 }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "cannot renew the Vault token") }, 30*time.Second, 50*time.Millisecond)
+	require.NotContains(t, b.log.String(), canary)
+	require.NoError(t, c.Follow(t.Context(), b.set), "the token remains valid")
+	require.Equal(t, 1, b.calls.of("login"))
 }
 
 func TestCloseRevokesToken(t *testing.T) {
@@ -145,8 +174,11 @@ func silent(t *testing.T) string {
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	config := credentials(t)
-	config.Address, config.Timeout = silent(t), 50*time.Millisecond
-	_, err := Login(t.Context(), config)
+	config.Address = silent(t)
+	s, err := newSession(config)
+	require.NoError(t, err)
+	s.timeout = 50 * time.Millisecond
+	err = s.replaceToken(t.Context(), "")
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonUnreachable)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, config.Address)
@@ -219,7 +251,7 @@ const canary = "canary-4b1f"
 func credentials(t *testing.T) Config {
 	t.Helper()
 	dir := t.TempDir()
-	c := Config{Env: testEnv, RoleIDFile: filepath.Join(dir, "role"), SecretIDFile: filepath.Join(dir, "secret"), Timeout: 5 * time.Second}
+	c := Config{Env: testEnv, RoleIDFile: filepath.Join(dir, "role"), SecretIDFile: filepath.Join(dir, "secret")}
 	require.NoError(t, os.WriteFile(c.RoleIDFile, []byte(canary), 0o600))
 	require.NoError(t, os.WriteFile(c.SecretIDFile, []byte(canary), 0o600))
 	return c
@@ -233,7 +265,7 @@ func TestNoSecretInErrorsAndLogs(t *testing.T) {
 		readText(t, filepath.Join(b.dir, "api-secret-id")), readText(t, filepath.Join(b.dir, "api-role-id"))}
 	var texts []string
 	try := func() {
-		_, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
+		_, err := c.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
 		if err != nil {
 			texts = append(texts, err.Error())
 		}

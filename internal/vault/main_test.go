@@ -1,11 +1,6 @@
 package vault
 
 import (
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -152,23 +147,6 @@ func nodeIdentity() trust.Identity {
 	return trust.Identity{Env: testEnv, NodeID: schema.NewID(), Incarnation: 1}
 }
 
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	return key
-}
-
-// newCSR makes a CSR as crypto/x509 does.
-func newCSR(t *testing.T, template x509.CertificateRequest, key crypto.Signer) *x509.CertificateRequest {
-	t.Helper()
-	der, err := x509.CreateCertificateRequest(rand.Reader, &template, key)
-	require.NoError(t, err)
-	csr, err := x509.ParseCertificateRequest(der)
-	require.NoError(t, err)
-	return csr
-}
-
 func readText(t *testing.T, file string) string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -181,5 +159,5 @@ func requireKind(t *testing.T, err error, kind schema.Kind, reason string) {
 	t.Helper()
 	require.Error(t, err)
 	require.Equal(t, kind, schema.KindOf(err), "%v", err)
-	require.Equal(t, reason, reasonOf(err), "%v", err)
+	require.Equal(t, reason, schema.AsError(err).Reason, "%v", err)
 }

@@ -67,13 +67,6 @@ func versionOf(name, id string) (version int, ok bool) {
 // nodeURIs is the glob of the identities for which the node role signs.
 func nodeURIs(env string) string { return "spiffe://" + env + "/node/*" }
 
-// nodeCAName is the node CA's subject. Each generation has its own subject,
-// because a client selects its certificate by the issuers that a server names.
-func nodeCAName(env string) string { return "gpuaas " + env + " node CA G1" }
-
-// apiCAName is the subject of the API's CA.
-func apiCAName(env string) string { return "gpuaas " + env + " API CA G1" }
-
 // checkEnv rejects a name that is not valid in a path, a key ID and a trust
 // domain.
 func checkEnv(env string) error {

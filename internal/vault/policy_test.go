@@ -18,13 +18,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/testkit/csrtest"
 )
 
 // TestPolicies makes each call with each role's token. Allowed calls succeed; Vault
 // denies all others with 403.
 func TestPolicies(t *testing.T) {
 	b := prepared(t)
-	csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: newCSR(t, x509.CertificateRequest{}, newKey(t)).Raw}))
+	csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)).Raw}))
 	uri := nodeIdentity().URI()
 	document := func(payloadType string) string {
 		return base64.StdEncoding.EncodeToString(dsse.PAE(payloadType, []byte("{}")))
@@ -136,7 +137,7 @@ func TestVerifierSetPolicy(t *testing.T) {
 	require.True(t, due)
 	document := base64.StdEncoding.EncodeToString(dsse.PAE(task.PayloadType, []byte("{}")))
 	for _, name := range []string{"task-test", "set-root-test"} {
-		_, err = s.s.send(t.Context(), put("transit/sign/"+name, map[string]any{"input": document, "key_version": 1}))
+		_, err = s.vault.send(t.Context(), put("transit/sign/"+name, map[string]any{"input": document, "key_version": 1}))
 		require.True(t, isDenied(err), "%s: %v", name, err)
 	}
 }
@@ -145,7 +146,7 @@ func TestVerifierSetPolicy(t *testing.T) {
 func TestPolicyDenialDoesNotLogInAgain(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
-	_, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
+	_, err := c.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonDenied)
 	require.Equal(t, 1, b.calls.of("login"))
 }

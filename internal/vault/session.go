@@ -5,10 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,7 +28,6 @@ type session struct {
 	log          *slog.Logger
 	observe      func(op string, d time.Duration, err error)
 
-	renewer  *api.Client               // copied for each watcher; sends no request itself
 	login    sync.Mutex                // held during a login, so that concurrent callers log in once
 	watchers chan *api.LifetimeWatcher // of the newest token, for keepAlive
 }
@@ -147,12 +145,15 @@ func (s *session) appRoleLogin(ctx context.Context) (*api.Secret, error) {
 	return secret, nil
 }
 
-// watcher prepares the renewal of a token. The watcher ignores failed renewals
-// and ends when the token can no longer be extended.
+// watcher prepares the renewal of a token. The watcher repeats a failed renewal and
+// ends when the token is about to expire.
 func (s *session) watcher(login *api.Secret) (*api.LifetimeWatcher, error) {
-	var start time.Time // a watcher makes one call at a time
-	client := s.renewer.
-		WithRequestCallbacks(func(*api.Request) { start = time.Now() }).
+	client, err := s.api.Clone()
+	if err != nil {
+		return nil, err
+	}
+	var start time.Time // a watcher sends one request at a time
+	client = client.WithRequestCallbacks(func(*api.Request) { start = time.Now() }).
 		WithResponseCallbacks(func(r *api.Response) {
 			err := s.interpretError("renewing the token", r.Error())
 			s.observe("renew", time.Since(start), err)
@@ -164,8 +165,8 @@ func (s *session) watcher(login *api.Secret) (*api.LifetimeWatcher, error) {
 }
 
 // keepAlive renews the newest token until ctx ends. When Vault stops extending
-// the token, keepAlive replaces it ahead of its expiry. The session must have
-// logged in.
+// the token, or a renewal fails until the token is about to expire, keepAlive logs
+// in again. The session must have logged in.
 func (s *session) keepAlive(ctx context.Context) {
 	watcher := <-s.watchers
 	for {
@@ -205,13 +206,12 @@ func (s *session) revoke(timeout time.Duration) {
 // readCredential reads a credential file. Errors contain the file's name, never
 // its content.
 func readCredential(file string) (string, error) {
-	raw, err := os.ReadFile(file)
+	text, err := readIfExists(file)
+	if err == nil && text == "" {
+		err = fmt.Errorf("%s is missing or empty", file)
+	}
 	if err != nil {
 		return "", unavailable(ReasonLogin, "gpuaas admin setup", "cannot read the Vault credentials: %v", err)
-	}
-	text := strings.TrimSpace(string(raw))
-	if text == "" {
-		return "", unavailable(ReasonLogin, "gpuaas admin setup", "cannot read the Vault credentials: %s is empty", file)
 	}
 	return text, nil
 }

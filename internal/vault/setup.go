@@ -56,7 +56,7 @@ type setup struct {
 }
 
 func newSetup(a AdminConfig) (*setup, error) {
-	conn, err := dial(a.Address, a.Timeout)
+	conn, err := dial(a.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -66,10 +66,7 @@ func newSetup(a AdminConfig) (*setup, error) {
 			WithNext("vault login, or configure a file that contains a token")
 	}
 	conn.api.SetToken(token)
-	if a.Log == nil {
-		a.Log = slog.Default()
-	}
-	return &setup{conn: conn, log: a.Log}, nil
+	return &setup{conn: conn, log: cmp.Or(a.Log, slog.Default())}, nil
 }
 
 // call implements caller. It describes the operation by the request. An operator

@@ -16,7 +16,7 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int64(d.Seconds
 
 // nodeCA creates the node CA and the only role that signs with it.
 func (s *setup) nodeCA(ctx context.Context) error {
-	if err := s.ca(ctx, nodeMount, nodeCAName(s.env)); err != nil {
+	if err := s.ca(ctx, nodeMount, "gpuaas "+s.env+" node CA G1"); err != nil {
 		return err
 	}
 	return s.role(ctx, nodeMount, nodeRole, nodeCertTTL, map[string]any{
@@ -27,7 +27,7 @@ func (s *setup) nodeCA(ctx context.Context) error {
 // apiCA creates the CA of the API's server certificate. It is separate from the
 // node CA, so that a rotation of the node CA never affects how nodes trust the API.
 func (s *setup) apiCA(ctx context.Context) error {
-	if err := s.ca(ctx, apiMount, apiCAName(s.env)); err != nil {
+	if err := s.ca(ctx, apiMount, "gpuaas "+s.env+" API CA G1"); err != nil {
 		return err
 	}
 	return s.role(ctx, apiMount, apiRole, serverCertTTL, map[string]any{
@@ -39,47 +39,32 @@ func (s *setup) apiCA(ctx context.Context) error {
 }
 
 // ca creates a PKI engine and its first issuer, a P-256 key that never leaves
-// Vault and signs only leaves, unless they exist.
+// Vault and signs only leaves, unless they exist. It rejects a first generation of
+// another environment. Each generation has its own subject, because a client selects
+// its certificate by the issuers that a server names.
 func (s *setup) ca(ctx context.Context, mount, name string) error {
 	if err := s.mount(ctx, "sys/mounts", mount, "pki", map[string]any{"max_lease_ttl": seconds(caTTL)}); err != nil {
 		return err
 	}
-	there, err := s.hasIssuer(ctx, mount)
-	if err != nil {
+	issuers, err := fetch[issuerList](ctx, s, "", list(mount+"/issuers"))
+	if err != nil && !errors.Is(err, errAbsent) {
 		return err
 	}
-	if !there {
-		err := s.write(ctx, mount+"/root/generate/internal", "ca", map[string]any{
+	var createErr error // also of a concurrent setup that was faster
+	if len(issuers.Keys) == 0 {
+		createErr = s.write(ctx, mount+"/root/generate/internal", "ca", map[string]any{
 			"common_name": name, "issuer_name": firstIssuer, "key_name": firstIssuer, "ttl": seconds(caTTL),
 		})
-		if err == nil {
+		if createErr == nil {
 			s.log.Info("created a CA in Vault", "mount", mount, "subject", name)
-		} else if there, _ := s.hasIssuer(ctx, mount); !there {
-			return err
 		}
 	}
-	return s.checkIssuer(ctx, mount, name)
-}
-
-// hasIssuer reports whether the mount has any issuer. A mount whose first
-// generation was deleted has later ones and needs no new first one.
-func (s *setup) hasIssuer(ctx context.Context, mount string) (bool, error) {
-	issuers, err := fetch[issuerList](ctx, s, "", list(mount+"/issuers"))
-	if errors.Is(err, errAbsent) {
-		return false, nil
-	}
-	return len(issuers.Keys) > 0, err
-}
-
-// checkIssuer rejects a first generation of another environment: one Vault serves
-// one environment.
-func (s *setup) checkIssuer(ctx context.Context, mount, name string) error {
 	first, err := read[issuer](ctx, s, mount+"/issuer/"+firstIssuer)
-	if errors.Is(err, errAbsent) {
-		return nil
-	}
-	if err != nil {
-		return err
+	switch {
+	case createErr == nil && errors.Is(err, errAbsent):
+		return nil // later generations replaced it
+	case err != nil:
+		return cmp.Or(createErr, err)
 	}
 	certs, err := parseCerts(first.Certificate)
 	if err != nil {

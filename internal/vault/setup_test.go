@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/testkit/csrtest"
 )
 
 // standing is the state that a second Setup must not change.
@@ -124,7 +125,7 @@ func TestSetupKeepsRotatedIssuer(t *testing.T) {
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
 
 	c := b.login(t, "api")
-	issued, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
+	issued, err := c.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
 	require.NoError(t, err)
 	require.Equal(t, "CN=gpuaas test node CA G2", issued.Facts.Issuer)
 	roots, err := c.Roots(t.Context())
@@ -306,7 +307,7 @@ func TestAbsentOnlyByVaults404(t *testing.T) {
 				_, _ = w.Write([]byte(row.body))
 			}))
 			t.Cleanup(server.Close)
-			c, err := dial(server.URL, 0)
+			c, err := dial(server.URL)
 			require.NoError(t, err)
 			for _, r := range []request{get("x"), list("x"), put("x", nil)} {
 				_, err = c.send(t.Context(), r)

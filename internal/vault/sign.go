@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -20,7 +19,7 @@ import (
 // all signing until a later Follow succeeds. If Vault is unavailable, Follow
 // returns its error and the last set stays in use.
 func (c *Client) Follow(ctx context.Context, set trust.StoredSet) error {
-	f, err := c.transit().check(ctx, c.env, set)
+	f, err := checkSet(ctx, c, c.env, set)
 	if err != nil && !stopsSigning(err) {
 		return err
 	}
@@ -60,24 +59,17 @@ func (c *Client) TaskTrust(context.Context) (trust.TaskTrust, error) {
 // type task.PayloadType, signed in Vault with the pinned key version. Repeating
 // the call returns the same signature, because Ed25519 is deterministic.
 func (c *Client) Sign(ctx context.Context, payload []byte) ([]byte, error) {
-	f, err := c.current()
-	if err != nil {
-		return nil, err
-	}
-	return seal(ctx, task.PayloadType, payload, signer{c.transit(), "sign", f.key})
+	envelope, _, err := c.sign(ctx, "sign", task.PayloadType, payload)
+	return envelope, err
 }
 
-// SignLeaseKey signs the delegation of a replica's lease key with the pinned
-// version of the task key. It returns the envelope and the task key's ID.
-func (c *Client) SignLeaseKey(ctx context.Context, k trust.LeaseKey) (envelope json.RawMessage, keyID string, err error) {
+// sign signs a document with the pinned version of the task key. It returns the
+// envelope and the key's ID.
+func (c *Client) sign(ctx context.Context, op, payloadType string, payload []byte) (envelope json.RawMessage, keyID string, err error) {
 	f, err := c.current()
 	if err != nil {
 		return nil, "", err
 	}
-	payload, err := json.Marshal(k)
-	if err != nil {
-		return nil, "", schema.Wrap(schema.KindInternal, err, "encoding a lease key")
-	}
-	envelope, err = seal(ctx, trust.LeaseKeyPayloadType, payload, signer{c.transit(), "sign_lease_key", f.key})
+	envelope, err = seal(ctx, payloadType, payload, signer{c, op, f.key})
 	return envelope, f.key.id(), err
 }

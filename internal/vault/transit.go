@@ -15,12 +15,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// transit is the transit engine as a login or a setup reaches it.
-type transit struct{ caller }
-
-func (s *session) transit() transit { return transit{s} }
-func (s *setup) transit() transit   { return transit{s} }
-
 // transitKey is Vault's description of a transit key.
 type transitKey struct {
 	Type                 string `json:"type"`
@@ -46,12 +40,12 @@ func (k keyVersion) verifier(state trust.KeyState) trust.VerifierKey {
 	return trust.VerifierKey{KeyID: k.id(), Public: k.public, State: state}
 }
 
-// read reads a key. A key that does not exist is KindInternal with reason
-// ReasonNoKey; read never creates one.
-func (t transit) read(ctx context.Context, op, name string) (transitKey, error) {
-	key, err := fetch[transitKey](ctx, t, op, get(transitMount+"/keys/"+name))
+// readKey reads a key. A key that does not exist is KindInternal with reason
+// ReasonNoKey; readKey never creates one.
+func readKey(ctx context.Context, c caller, op, name string) (transitKey, error) {
+	key, err := fetch[transitKey](ctx, c, op, get(transitMount+"/keys/"+name))
 	if errors.Is(err, errAbsent) {
-		return key, schema.NewError(schema.KindInternal, "Vault at %s has no key %s", t.url(), name).
+		return key, schema.NewError(schema.KindInternal, "Vault at %s has no key %s", c.url(), name).
 			WithReason(ReasonNoKey).WithNext("in a new Vault: gpuaas admin setup; otherwise restore Vault's backup")
 	}
 	return key, err
@@ -93,9 +87,9 @@ func (k transitKey) verifiers(name string) []trust.VerifierKey {
 
 // signer adapts a key version to the DSSE library.
 type signer struct {
-	transit
-	op  string
-	key keyVersion
+	vault caller
+	op    string
+	key   keyVersion
 }
 
 // KeyID implements dsse.Signer.
@@ -108,7 +102,7 @@ func (s signer) KeyID() (string, error) { return s.key.id(), nil }
 func (s signer) Sign(ctx context.Context, data []byte) ([]byte, error) {
 	response, err := fetch[struct {
 		Signature string `json:"signature"`
-	}](ctx, s, s.op, put(transitMount+"/sign/"+s.key.name, map[string]any{
+	}](ctx, s.vault, s.op, put(transitMount+"/sign/"+s.key.name, map[string]any{
 		"input":       base64.StdEncoding.EncodeToString(data),
 		"key_version": s.key.version,
 	}))

@@ -35,11 +35,11 @@ func (f followed) trust() trust.TaskTrust {
 	return trust.TaskTrust{Keys: f.set.Doc.Keys, Roots: trust.VerifierKeys{f.root.verifier(trust.KeyRoot)}, Floor: f.set.Ref()}
 }
 
-// check verifies a stored set with Vault's root key and compares its active key
-// with Vault's task key. The database's word alone is never trusted.
-func (t transit) check(ctx context.Context, env string, stored trust.StoredSet) (followed, error) {
+// checkSet verifies a stored set with Vault's root key and compares its active key
+// with Vault's task key, because the database is not trusted.
+func checkSet(ctx context.Context, c caller, env string, stored trust.StoredSet) (followed, error) {
 	var f followed
-	roots, err := t.read(ctx, "set_root", rootKey(env))
+	roots, err := readKey(ctx, c, "set_root", rootKey(env))
 	if err != nil {
 		return f, err
 	}
@@ -54,7 +54,7 @@ func (t transit) check(ctx context.Context, env string, stored trust.StoredSet) 
 	if f.root, err = roots.byID(rootKey(env), signers[0]); err != nil {
 		return f, err
 	}
-	tasks, err := t.read(ctx, "task_key", taskKey(env))
+	tasks, err := readKey(ctx, c, "task_key", taskKey(env))
 	if err != nil {
 		return f, err
 	}
@@ -92,15 +92,15 @@ func badSet(version int64, why string) error {
 		WithReason(ReasonBadSet).WithNext(nextMismatch)
 }
 
-// stopsSigning reports whether an error of check means that nothing may be signed,
+// stopsSigning reports whether an error of checkSet means that nothing may be signed,
 // rather than that Vault is unavailable.
 func stopsSigning(err error) bool {
-	return slices.Contains([]string{ReasonKeyMismatch, ReasonNoKey, ReasonBadSet}, reasonOf(err))
+	return slices.Contains([]string{ReasonKeyMismatch, ReasonNoKey, ReasonBadSet}, schema.AsError(err).Reason)
 }
 
 // VerifierSetSigner creates and signs verifier sets with a privileged token, one
 // that has at least the policy gpuaas-sets.
-type VerifierSetSigner struct{ s *setup }
+type VerifierSetSigner struct{ vault *setup }
 
 // NewVerifierSetSigner returns a signer of an environment's sets. It sends no
 // request.
@@ -118,20 +118,20 @@ func NewVerifierSetSigner(a AdminConfig, env string) (*VerifierSetSigner, error)
 
 // First returns version 1, in which the newest version of the task key is active.
 func (s *VerifierSetSigner) First(ctx context.Context, now time.Time) (trust.StoredSet, error) {
-	key, err := s.newest(ctx, taskKey(s.s.env))
+	key, err := s.newest(ctx, taskKey(s.vault.env))
 	if err != nil {
 		return trust.StoredSet{}, err
 	}
-	root, err := s.newest(ctx, rootKey(s.s.env))
+	root, err := s.newest(ctx, rootKey(s.vault.env))
 	if err != nil {
 		return trust.StoredSet{}, err
 	}
-	return s.sign(ctx, trust.VerifierSetDoc{V: 1, Env: s.s.env, Version: 1, Keys: trust.VerifierKeys{key.verifier(trust.KeyActive)},
+	return s.sign(ctx, trust.VerifierSetDoc{V: 1, Env: s.vault.env, Version: 1, Keys: trust.VerifierKeys{key.verifier(trust.KeyActive)},
 		IssuedAt: now.UTC(), ExpiresAt: now.Add(VerifierSetLifetime).UTC()}, root, key)
 }
 
 func (s *VerifierSetSigner) newest(ctx context.Context, name string) (keyVersion, error) {
-	key, err := s.s.transit().read(ctx, "", name)
+	key, err := readKey(ctx, s.vault, "", name)
 	if err != nil {
 		return keyVersion{}, err
 	}
@@ -143,7 +143,7 @@ func (s *VerifierSetSigner) newest(ctx context.Context, name string) (keyVersion
 // the set against Vault first: the root key signs nothing that only the database
 // vouches for.
 func (s *VerifierSetSigner) Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error) {
-	f, err := s.s.transit().check(ctx, s.s.env, set)
+	f, err := checkSet(ctx, s.vault, s.vault.env, set)
 	if err != nil {
 		return next, false, err
 	}
@@ -197,8 +197,7 @@ func (s *VerifierSetSigner) sign(ctx context.Context, doc trust.VerifierSetDoc, 
 	if err != nil {
 		return trust.StoredSet{}, schema.Wrap(schema.KindInternal, err, "encoding a verifier set")
 	}
-	t, op := s.s.transit(), "signing a verifier set"
-	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signer{t, op, root}, signer{t, op, active})
+	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signer{s.vault, "", root}, signer{s.vault, "", active})
 	if err != nil {
 		return trust.StoredSet{}, err
 	}

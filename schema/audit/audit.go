@@ -51,6 +51,8 @@ const (
 	Decision        = "operations.resolve"
 
 	NodeSet          = "nodes.set"
+	SKUAdded         = "skus.add"
+	SKUDeactivated   = "skus.deactivate"
 	InstanceChanged  = "instances.state_changed"
 	ResourcePlanned  = "resources.planned"
 	ResourceCreated  = "resources.created"
@@ -65,6 +67,21 @@ func ActionName(a lifecycle.Action) string {
 	}
 	return "nodes." + string(a)
 }
+
+// Actions returns every audit action.
+func Actions() []string {
+	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
+		RenewalClaimed, IdentityLocked, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
+		ResourceCreated, ResourceReleased}
+	for _, p := range lifecycle.All() {
+		all = append(all, ActionName(p.Action))
+	}
+	return all
+}
+
+// Results returns every audit result.
+func Results() []string { return []string{Accepted, Succeeded, Refused, Failed, Canceled, Parked} }
 
 // SystemStream is the audit stream of what concerns no known node.
 const SystemStream = "system"

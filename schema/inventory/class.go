@@ -1,7 +1,6 @@
 package inventory
 
-// Class says how replaceable a node is. It is fixed at the first
-// provision.
+// Class is how replaceable a node is. It is fixed at the first provision.
 type Class string
 
 // The lifecycle classes.

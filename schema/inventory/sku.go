@@ -17,21 +17,49 @@ type SKU struct {
 	Active         bool   `json:"active"`
 }
 
+// NewSKU is the body of POST /api/v1/admin/skus.
+type NewSKU struct {
+	Name           string `json:"name"`
+	GPUModel       string `json:"gpu_model,omitempty"`
+	MaxGPUs        int    `json:"max_gpus,omitempty"`
+	MinCPUs        int    `json:"min_cpus"`
+	MinMemoryBytes int64  `json:"min_memory_bytes,omitempty"`
+	Reason         string `json:"reason,omitempty"`
+}
+
+// SKUDeactivation is the body of POST /api/v1/admin/skus/{sku}/deactivate.
+type SKUDeactivation struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// SKUList is the response to GET /api/v1/admin/skus.
+type SKUList struct {
+	SKUs          []SKU  `json:"skus"`
+	NextPageToken string `json:"next_page_token,omitempty"`
+}
+
 // CheckRegistration reports why a node with gpus devices cannot be registered
 // under the SKU, as KindInvalidRequest.
 func (s SKU) CheckRegistration(gpus int) error {
 	if !s.Active {
-		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not active", s.Name).WithReason("sku_inactive")
+		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not active", s.Name).
+			WithReason("sku_inactive").WithNext("gpuaas sku list --active")
 	}
+	return s.CheckGPUs(gpus)
+}
+
+// CheckGPUs reports why a node of the SKU, which may be inactive, cannot have gpus
+// devices, as KindInvalidRequest.
+func (s SKU) CheckGPUs(gpus int) error {
 	if gpus < 0 || gpus > s.MaxGPUs {
 		return schema.NewError(schema.KindInvalidRequest, "SKU %q allows 0 to %d GPUs, not %d", s.Name, s.MaxGPUs, gpus).
-			WithReason("sku_mismatch")
+			WithReason("sku_mismatch").WithNext("gpuaas sku show " + s.Name)
 	}
 	return nil
 }
 
 // Mismatches compares the facts of the host with the SKU and the registered number
-// of GPUs. An empty answer means that the node may run.
+// of GPUs. It returns nothing if they match.
 func (s SKU) Mismatches(gpusTotal int, f Facts) []string {
 	var out []string
 	if f.CPUs < s.MinCPUs {

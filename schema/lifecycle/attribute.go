@@ -12,7 +12,6 @@ const (
 	AttrRequester   = "Requester"
 	AttrProvider    = "Provider"
 	AttrRegion      = "Region"
-	AttrBatchID     = "BatchId"
 	AttrDeadlineAt  = "DeadlineAt"
 	AttrStuckSince  = "StuckSince"
 )
@@ -21,5 +20,5 @@ const (
 func Attributes() map[string]bool {
 	return map[string]bool{AttrNodeID: false, AttrHost: false, AttrPhase: false, AttrAttention: false,
 		AttrStuckReason: false, AttrOperationID: false, AttrRequester: false, AttrProvider: false,
-		AttrRegion: false, AttrBatchID: false, AttrDeadlineAt: true, AttrStuckSince: true}
+		AttrRegion: false, AttrDeadlineAt: true, AttrStuckSince: true}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // Stuck describes why an operation is parked and the decisions that resolve it.
@@ -27,7 +29,7 @@ type Option struct {
 	Decision Decision `json:"decision"`
 	// Command is the exact command to type. It names the operation.
 	Command string `json:"command"`
-	// Does describes in a sentence the effect of the decision in this phase.
+	// Does describes the effect of the decision in this phase, without a period.
 	Does string `json:"does"`
 	Harm Harm   `json:"harm"`
 }
@@ -47,7 +49,7 @@ func (h Harm) rank() int {
 	return slices.Index([]Harm{HarmNone, HarmWork, HarmFinal}, h)
 }
 
-// Decision is an operator's answer to a parked or running operation.
+// Decision is an operator's decision about a parked or running operation.
 type Decision string
 
 // The decisions. Retry runs the phase again. Skip continues without the phase.
@@ -93,6 +95,13 @@ type ResolveRequest struct {
 	Via string `json:"via,omitempty"`
 }
 
+// Resolution is the response to the resolve update: the status after the decision,
+// and the decision itself, so that a client notices that its ID belongs to another one.
+type Resolution struct {
+	OperationStatus
+	Request ResolveRequest `json:"request"`
+}
+
 // OpCommand is the command line that works on a node's operation, for example
 // gpuaas op show gpu-17. A reissue does not hold its node, so its commands have
 // the --reissue flag.
@@ -102,6 +111,12 @@ func OpCommand(verb string, a Action, node string) string {
 		c += " --reissue"
 	}
 	return c
+}
+
+// OperationOver rejects a decision about an operation that has ended.
+func OperationOver(op Operation, node string) *schema.Error {
+	return schema.NewError(schema.KindDecisionOutdated, "operation %s has ended: there is nothing to decide", op.OperationID).
+		WithReason("operation_over").WithNext(OpCommand("show", op.Action, node))
 }
 
 // DecisionCommand is the command line of a decision about an operation; an empty
@@ -116,7 +131,7 @@ func DecisionCommand(d Decision, a Action, node, operationID string) string {
 }
 
 // ResolveArgument is the argument of the resolve update as JSON, addressed to this
-// parking, for use without the CLI.
+// park, for use without the CLI.
 func (s Stuck) ResolveArgument(operationID string) string {
 	return fmt.Sprintf(`{"operation_id":%q,"phase":%q,"decision":"retry","reason":%q,"by":"YOUR NAME"}`,
 		operationID, s.Phase, ReasonPlaceholder)
@@ -126,5 +141,5 @@ func (s Stuck) ResolveArgument(operationID string) string {
 func ResumeTask(taskID string) Option {
 	return Option{Decision: DecisionResume, Harm: HarmNone,
 		Command: "gpuaas task resume " + taskID + " --reason " + ReasonPlaceholder,
-		Does:    "Dispatch the same task to the node again. Inspect the node first."}
+		Does:    "Dispatch the same task to the node again, after you have inspected the node"}
 }

@@ -1,19 +1,14 @@
 package lifecycle
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // ActionDrain cordons a node and drains its workloads.
 const ActionDrain Action = "drain"
 
-// The phases of a drain.
+// The phases of a drain that have a step.
 const (
 	PhaseCordon     = "cordon"
 	PhaseDrain      = "drain"
-	PhaseCordoned   = "cordoned"
-	PhaseDrained    = "drained"
 	PhaseUndoCordon = "undo-cordon"
 )
 
@@ -27,16 +22,16 @@ const drainGrace = 2 * time.Minute
 func drain(o Options) Plan {
 	p := Plan{
 		Action: ActionDrain, Workflow: "Drain", Holds: true,
-		Does: "Cordons the node and ends its work before a deadline. A cancel restores the state before.",
+		Does: "Cordons the node and waits until its workloads end or a deadline passes. Canceling restores the previous state.",
 		From: []NodeState{NodeActive, NodeOffline, NodeQuarantined}, Enter: NodeDraining, To: NodeDrained,
-		Phases:  []PhaseSpec{cordonNode(), evictWorkloads(o), record(PhaseDrained, "Record the node as drained")},
-		Undo:    liftCordon(),
-		Cancel:  cancels(HarmNone, "Lift the cordon and restore the node's state. Workloads that ended stay ended."),
+		Phases:  []PhaseSpec{cordonNode(), evictWorkloads(o), record("drained", "Record the node as drained")},
+		Undo:    undoCordon(),
+		Cancel:  cancels(HarmNone, "Uncordon the node and restore its previous state; workloads that ended are not restarted"),
 		Outcome: "drained",
 	}
 	if o.CordonOnly {
-		p.To, p.Outcome = "", "cordoned; running work continues"
-		p.Phases = []PhaseSpec{cordonNode(), record(PhaseCordoned, "Record the node as cordoned")}
+		p.To, p.Outcome = "", "cordoned; running workloads continue"
+		p.Phases = []PhaseSpec{cordonNode(), record("cordoned", "Record the node as cordoned")}
 	}
 	return p
 }
@@ -45,33 +40,40 @@ func cordonNode() PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseCordon, Title: "Cordon the node", Budget: taskBudget, WaitingOn: AttentionAgent, Cause: causeAgent,
 		Choices: []Choice{
-			retry("Cordon the node again."),
-			{DecisionSkip, "Continue without the cordon. The node may accept new work, which a drain then ends.", HarmWork},
+			retry("Cordon the node again"),
+			{DecisionSkip, "Continue without the cordon; the node may accept new workloads", HarmWork},
 		},
 	}
+}
+
+// tryCordon is a cordon that does not hold up the operation when the agent is silent.
+func tryCordon() PhaseSpec {
+	cordon := cordonNode()
+	cordon.Budget, cordon.BestEffort = time.Minute, true
+	return cordon
 }
 
 func evictWorkloads(o Options) PhaseSpec {
 	return PhaseSpec{
-		Name: PhaseDrain, Title: "End the node's work", Budget: o.DrainTimeout() + drainGrace,
-		WaitingOn: AttentionOperator, Cause: "workloads do not end before the deadline",
+		Name: PhaseDrain, Title: "Drain the node's workloads", Budget: o.DrainTimeout() + drainGrace,
+		WaitingOn: AttentionOperator, Cause: "some workloads did not end before the deadline",
 		Choices: []Choice{
-			{DecisionExtend, fmt.Sprintf("Give the workloads another %s to end.", o.DrainTimeout()), HarmNone},
-			retry(fmt.Sprintf("Drain again with a new deadline of %s.", o.DrainTimeout())),
-			{DecisionSkip, "Continue although workloads may still run on the node.", HarmWork},
-			{DecisionForce, "Kill the workloads that do not end within 10s.", HarmWork},
+			{DecisionExtend, "Give the workloads another " + Span(o.DrainTimeout()) + " to end", HarmNone},
+			retry("Drain again with a new deadline in " + Span(o.DrainTimeout())),
+			{DecisionSkip, "Continue although workloads may still run on the node", HarmWork},
+			{DecisionForce, "Kill the workloads that do not end within 10s", HarmWork},
 		},
 	}
 }
 
-// liftCordon is the compensation of a cordon.
-func liftCordon() *PhaseSpec {
+// undoCordon is the compensation of a cordon.
+func undoCordon() *PhaseSpec {
 	return &PhaseSpec{
-		Name: PhaseUndoCordon, Title: "Lift the cordon", Budget: taskBudget,
+		Name: PhaseUndoCordon, Title: "Uncordon the node", Budget: taskBudget,
 		WaitingOn: AttentionCompensation, Cause: causeAgent,
 		Choices: []Choice{
-			retry("Lift the cordon again."),
-			{DecisionSkip, "Leave the node cordoned. gpuaas node uncordon lifts the cordon later.", HarmNone},
+			retry("Uncordon the node again"),
+			{DecisionSkip, "Leave the node cordoned, to uncordon it later with gpuaas node uncordon", HarmNone},
 		},
 	}
 }

@@ -9,19 +9,17 @@ import (
 // ActionEnroll issues a node's first identity.
 const ActionEnroll Action = "enroll"
 
-// The phases of an enrollment and of a reissue.
+// The phases of an enrollment and of a reissue that have a step.
 const (
-	PhaseBundle   = "bundle"
-	PhaseClaim    = "claim"
-	PhasePoll     = "poll"
-	PhaseActivate = "activate"
+	PhaseBundle = "bundle"
+	PhaseClaim  = "claim"
+	PhasePoll   = "poll"
 )
 
 func enroll(Options) Plan {
-	waitAgain := retry("Wait again. Use it after you fixed the cause.")
 	return Plan{
 		Action: ActionEnroll, Workflow: "Enroll", Holds: true,
-		Does:    "Gives the node an identity: issues the bundle and ends at the agent's first authenticated poll.",
+		Does:    "Gives the node its identity: issues the bootstrap bundle and completes when the agent polls with its certificate.",
 		From:    []NodeState{NodeRegistered, NodeBootstrapIssued, NodeEnrolling},
 		Through: []NodeState{NodeBootstrapIssued, NodeEnrolling},
 		To:      NodeActive,
@@ -29,22 +27,25 @@ func enroll(Options) Plan {
 			{
 				Name: PhaseBundle, Title: "Wait until the bootstrap bundle is issued", Budget: 5 * time.Minute,
 				WaitingOn: AttentionOperator, Cause: "the bundle was not requested from the admin API",
-				Choices: []Choice{waitAgain},
+				Choices: []Choice{waitAgain()},
 			},
 			{
 				Name: PhaseClaim, Title: "Wait until the agent claims its token", Budget: trust.TokenTTL,
 				WaitingOn: AttentionAgent, Cause: "the bundle is not installed, or the node cannot reach the node API",
-				Choices: []Choice{waitAgain},
+				Choices: []Choice{waitAgain()},
 			},
 			{
 				Name: PhasePoll, Title: "Wait for the agent's first authenticated poll", Budget: 10 * time.Minute,
 				WaitingOn: AttentionAgent, Cause: "the agent has a certificate but cannot use it (clock, CA, network)",
-				Choices: []Choice{waitAgain},
+				Choices: []Choice{waitAgain()},
 			},
-			record(PhaseActivate, "Record the node as active"),
+			record("activate", "Record the node as active"),
 		},
-		Cancel:            cancels(HarmNone, "Void the token and restore the node's state. The node can be enrolled again."),
+		Cancel:            cancels(HarmNone, "Void the token and restore the node's previous state; the node can be enrolled again"),
 		CancelVoidsTokens: true,
 		Outcome:           "enrolled; its agent polls",
 	}
 }
+
+// waitAgain is the choice to wait for the same event again.
+func waitAgain() Choice { return retry("Wait again, after you have fixed the cause") }

@@ -35,9 +35,6 @@ func WorkflowID(a Action, host, nodeID string) string {
 	return NodeWorkflowID(host, nodeID)
 }
 
-// FleetWorkflowID is the workflow ID of work on many nodes.
-func FleetWorkflowID(verb, id string) string { return "fleet:" + verb + ":" + id }
-
 // CheckWorkflowID rejects a run of action a whose workflow ID is not the one
 // that excludes other runs on the same node: KindInvalidRequest, reason
 // foreign_workflow_id. host and nodeID are those of the inventory.
@@ -59,24 +56,24 @@ func NodeID(subject, idempotencyKey string) string {
 	return derived("node", subject, idempotencyKey)
 }
 
-// OperationID returns the id of an operation: derived from the idempotency key
-// when there is one, so that the same command again attaches to its own run,
-// and new otherwise.
-func OperationID(nodeID string, a Action, idempotencyKey string) string {
+// OperationID returns the id of an operation that the subject starts: derived from
+// the idempotency key if there is one, so that a repeat finds its own operation, and
+// new otherwise. The key of another subject, node or action is another key.
+func OperationID(nodeID string, a Action, subject, idempotencyKey string) string {
 	if idempotencyKey == "" {
 		return schema.NewID()
 	}
-	return derived("operation", nodeID, string(a), idempotencyKey)
+	return derived("operation", nodeID, string(a), subject, idempotencyKey)
 }
 
 // DecisionID returns the id of a subject's decision about an operation: derived
 // from the idempotency key if there is one, so that a repeat is delivered once, and
 // new otherwise.
-func DecisionID(operationID string, d Decision, subject, idempotencyKey string) string {
+func DecisionID(operationID, subject, idempotencyKey string) string {
 	if idempotencyKey == "" {
 		return schema.NewID()
 	}
-	return derived("decision", operationID, string(d), subject, idempotencyKey)
+	return derived("decision", operationID, subject, idempotencyKey)
 }
 
 // TaskID is the id of a step's node task: one task per operation and step, so

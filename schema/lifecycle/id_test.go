@@ -44,12 +44,13 @@ func TestCheckWorkflowID(t *testing.T) {
 
 func TestDerivedIDs(t *testing.T) {
 	t.Parallel()
-	same := lifecycle.OperationID("n", lifecycle.ActionDrain, "key")
-	require.Equal(t, same, lifecycle.OperationID("n", lifecycle.ActionDrain, "key"))
-	require.NotEqual(t, same, lifecycle.OperationID("n", lifecycle.ActionRetire, "key"))
-	require.NotEqual(t, same, lifecycle.OperationID("m", lifecycle.ActionDrain, "key"))
-	fresh := lifecycle.OperationID("n", lifecycle.ActionDrain, "")
-	require.NotEqual(t, fresh, lifecycle.OperationID("n", lifecycle.ActionDrain, ""))
+	same := lifecycle.OperationID("n", lifecycle.ActionDrain, "ada", "key")
+	require.Equal(t, same, lifecycle.OperationID("n", lifecycle.ActionDrain, "ada", "key"))
+	require.NotEqual(t, same, lifecycle.OperationID("n", lifecycle.ActionRetire, "ada", "key"))
+	require.NotEqual(t, same, lifecycle.OperationID("m", lifecycle.ActionDrain, "ada", "key"))
+	require.NotEqual(t, same, lifecycle.OperationID("n", lifecycle.ActionDrain, "olga", "key"))
+	fresh := lifecycle.OperationID("n", lifecycle.ActionDrain, "ada", "")
+	require.NotEqual(t, fresh, lifecycle.OperationID("n", lifecycle.ActionDrain, "ada", ""))
 	require.NotEqual(t, lifecycle.TaskID("o", "p"), lifecycle.ResourceID("o", "p"))
 	require.NotEqual(t, lifecycle.TaskID("ab", "c"), lifecycle.TaskID("a", "bc"))
 }

@@ -67,6 +67,12 @@ const (
 	OperationRejected  OperationState = "rejected"
 )
 
+// OperationStates returns every operation state.
+func OperationStates() []OperationState {
+	return []OperationState{OperationAccepted, OperationRunning, OperationParked, OperationCompleted, OperationFailed,
+		OperationCanceled, OperationRejected}
+}
+
 // Ended reports whether the operation has ended.
 func (s OperationState) Ended() bool {
 	switch s {
@@ -128,6 +134,7 @@ type Operation struct {
 	Stuck         *Stuck         `json:"stuck,omitempty"`
 	Actor         string         `json:"actor,omitempty"`
 	Reason        string         `json:"reason,omitempty"`
+	Options       Options        `json:"options,omitzero"`
 	CorrelationID string         `json:"correlation_id,omitempty"`
 	OpSeq         int64          `json:"op_seq,omitempty"`
 	StartedAt     *time.Time     `json:"started_at,omitempty"`

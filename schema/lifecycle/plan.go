@@ -3,10 +3,10 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // Action is a change of a node that an operator can request, or a transition that
@@ -79,7 +79,7 @@ type PhaseSpec struct {
 // Choice is a decision that is possible in a phase.
 type Choice struct {
 	Decision Decision `json:"decision"`
-	// Does describes in a sentence the effect of the decision in this phase.
+	// Does describes the effect of the decision in this phase, without a period.
 	Does string `json:"does"`
 	Harm Harm   `json:"harm"`
 }
@@ -150,15 +150,25 @@ func CheckStart(a Action, s NodeState) (Plan, error) {
 	return Plan{}, schema.NewError(schema.KindInvalidRequest, "%s", p.refusal(s)).WithReason("invalid_state")
 }
 
+// ConflictsWith reports whether an operation that runs on the node keeps the plan from
+// starting. A reissue runs beside every operation except a drain, a retire and a remove,
+// whose tasks its claim would void.
+func (p Plan) ConflictsWith(running Action) bool {
+	if p.Action == ActionReissueEnrollment {
+		return slices.Contains([]Action{ActionDrain, ActionRetire, ActionRemove}, running)
+	}
+	return p.Holds && running != ActionReissueEnrollment
+}
+
 func (p Plan) refusal(s NodeState) string {
+	action := string(p.Action)
+	if p.Action == ActionReissueEnrollment {
+		action = "reissue the enrollment of"
+	}
 	if s == NodeRemoved {
-		return fmt.Sprintf("cannot %s a removed node: removal is final; register the host as a new node", p.Action)
+		return fmt.Sprintf("cannot %s a removed node: removal is final; register the host as a new node", action)
 	}
-	names := make([]string, len(p.From))
-	for i, f := range p.From {
-		names[i] = string(f)
-	}
-	msg := fmt.Sprintf("cannot %s a node that is %s: it must be %s", p.Action, s, strings.Join(names, ", "))
+	msg := fmt.Sprintf("cannot %s a node that is %s: it must be %s", action, s, text.Or(p.From))
 	if via := leadsTo(s, p.From); via != "" {
 		msg += fmt.Sprintf("; run: gpuaas node %s NODE", via)
 	}
@@ -176,10 +186,20 @@ func leadsTo(s NodeState, want []NodeState) Action {
 	return ""
 }
 
-// Begin fills in the status of an operation whose first phase starts now.
+// ActionsIn returns the actions that an operator can start in state s.
+func ActionsIn(s NodeState) (actions []Action) {
+	for _, p := range Operations() {
+		if slices.Contains(p.From, s) {
+			actions = append(actions, p.Action)
+		}
+	}
+	return actions
+}
+
+// Begin fills in the status of an operation that starts now with its first phase.
 func (p Plan) Begin(o *Operation, now time.Time) {
 	o.Phases = p.Statuses()
-	o.Status = OperationRunning
+	o.Status, o.StartedAt = OperationRunning, &now
 	if len(p.Phases) == 0 {
 		return
 	}
@@ -228,6 +248,23 @@ func (p Plan) OptionsIn(s PhaseSpec, node, operationID string) []Option {
 		})
 	}
 	return out
+}
+
+// Span formats a duration for operators in its two largest units: 45s, 12m, 3h20m, 5d4h.
+func Span(d time.Duration) string {
+	d = max(d, 0).Round(time.Second)
+	for _, u := range []struct {
+		size, next time.Duration
+		pair       string
+	}{{24 * time.Hour, time.Hour, "dh"}, {time.Hour, time.Minute, "hm"}, {time.Minute, time.Second, "ms"}} {
+		switch rest := d % u.size / u.next; {
+		case d >= u.size && rest == 0:
+			return fmt.Sprintf("%d%c", d/u.size, u.pair[0])
+		case d >= u.size:
+			return fmt.Sprintf("%d%c%d%c", d/u.size, u.pair[0], rest, u.pair[1])
+		}
+	}
+	return fmt.Sprintf("%ds", d/time.Second)
 }
 
 const (

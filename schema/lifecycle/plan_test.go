@@ -112,7 +112,7 @@ func TestPhases(t *testing.T) {
 		}
 	}
 	plan, _ := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true})
-	require.Equal(t, lifecycle.PhaseCordoned, plan.Phases[len(plan.Phases)-1].Name)
+	require.Equal(t, "cordoned", plan.Phases[len(plan.Phases)-1].Name)
 	plan, _ = lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{DrainTimeoutSeconds: 3600})
 	require.Greater(t, plan.Phases[1].Budget, time.Hour)
 }
@@ -146,5 +146,15 @@ func TestOptions(t *testing.T) {
 				require.Equal(t, !undo, seen[lifecycle.DecisionCancel], "%s/%s", p.Action, s.Name)
 			}
 		}
+	}
+}
+
+func TestSpan(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 400 * time.Millisecond: "0s", 59 * time.Second: "59s", 12 * time.Minute: "12m",
+		3*time.Hour + 20*time.Minute: "3h20m", 125 * time.Hour: "5d5h", 90 * time.Second: "1m30s",
+	} {
+		require.Equal(t, want, lifecycle.Span(d))
 	}
 }

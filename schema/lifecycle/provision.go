@@ -1,18 +1,21 @@
 package lifecycle
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
 
 // ActionProvision makes a node ready for work.
 const ActionProvision Action = "provision"
 
-// The phases of a provisioning.
+// The phases of a provisioning that have a step.
 const (
 	PhaseAdopt     = "adopt"
 	PhaseAgent     = "agent"
 	PhaseFacts     = "facts"
 	PhaseProbe     = "probe"
 	PhaseSKU       = "sku"
-	PhaseReady     = "ready"
 	PhaseUndoAdopt = "undo-adopt"
 )
 
@@ -24,52 +27,61 @@ func provision(Options) Plan {
 		Phases: []PhaseSpec{
 			{
 				Name: PhaseAdopt, Title: "Get the machine from its provider", Budget: 10 * time.Minute,
-				WaitingOn: AttentionProvider, Cause: "the provider's API hangs or is out of quota",
-				Choices: []Choice{retry("Call the provider again. It finds a machine that an earlier call created.")},
+				WaitingOn: AttentionProvider, Cause: "the provider's API does not respond, or its quota is used up",
+				Choices: []Choice{retry("Call the provider again; it finds a machine that an earlier call created")},
 			},
 			{
 				Name: PhaseAgent, Title: "Wait for the node's agent", Budget: taskBudget,
 				WaitingOn: AttentionAgent, Cause: causeAgent,
-				Choices: []Choice{retry("Wait for a heartbeat again.")},
+				Choices: []Choice{retry("Wait for a heartbeat again")},
 			},
 			{
 				Name: PhaseFacts, Title: "Collect the machine's facts", Budget: taskBudget,
 				WaitingOn: AttentionAgent, Cause: causeAgent,
-				Choices: []Choice{retry("Collect the facts again.")},
+				Choices: []Choice{retry("Collect the facts again")},
 			},
 			probeNode(),
 			{
 				Name: PhaseSKU, Title: "Compare facts and probe with the SKU", Budget: recordBudget,
 				WaitingOn: AttentionOperator, Cause: "the machine differs from its registration",
 				Choices: []Choice{
-					retry("Compare again. Use it after you corrected the registration."),
-					{DecisionForce, "Accept the machine although it does not match its SKU.", HarmWork},
+					retry("Compare again, after you have corrected the registration"),
+					{DecisionForce, "Accept the machine although it does not match its SKU", HarmWork},
 				},
 			},
-			record(PhaseReady, "Record the instance as running"),
+			record("ready", "Record the instance as running"),
 		},
 		Undo: &PhaseSpec{
 			Name: PhaseUndoAdopt, Title: "Return the machine to its provider", Budget: 5 * time.Minute,
-			WaitingOn: AttentionCompensation, Cause: "the provider's teardown hangs or is refused",
+			WaitingOn: AttentionCompensation, Cause: "the provider does not respond, or it rejects the teardown",
 			Choices: []Choice{
-				retry("Return the machine again."),
-				{DecisionSkip, "Keep the machine. Its ledger entry stays open until the node is removed.", HarmNone},
+				retry("Return the machine again"),
+				{DecisionSkip, "Keep the machine; its ledger entry stays open until the node is removed", HarmNone},
 			},
 		},
-		Cancel:   cancels(HarmFinal, "Return the machine to its provider, which deletes it if it created it."),
+		Cancel:   cancels(HarmFinal, "Return the machine to its provider, which deletes a machine that it created"),
 		Outcome:  "running",
 		Instance: InstanceRunning,
 	}
 }
 
-// probeNode is the health check before a node takes work.
+// probeNode is the health check before a node accepts workloads.
 func probeNode() PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseProbe, Title: "Probe the node's health", Budget: taskBudget,
 		WaitingOn: AttentionAgent, Cause: causeAgent,
 		Choices: []Choice{
-			retry("Probe the node again."),
-			{DecisionForce, "Probe again and accept the node although a check fails. Workloads may fail on it.", HarmWork},
+			retry("Probe the node again"),
+			{DecisionForce, "Probe again and accept the node even if a check fails; workloads may fail on it", HarmWork},
 		},
 	}
+}
+
+// CheckProvision rejects a provision of a node whose instance is running.
+func CheckProvision(host string, i InstanceState) error {
+	if i != InstanceRunning {
+		return nil
+	}
+	return schema.NewError(schema.KindInvalidRequest, "node %s is already provisioned: its instance is running", host).
+		WithReason("already_provisioned").WithNext("gpuaas node show " + host)
 }

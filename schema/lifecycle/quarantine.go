@@ -1,26 +1,19 @@
 package lifecycle
 
-import "time"
-
 // ActionQuarantine takes a node out of service.
 const ActionQuarantine Action = "quarantine"
 
-// PhaseQuarantined records the quarantine.
-const PhaseQuarantined = "quarantined"
-
 func quarantine(Options) Plan {
-	cordon := cordonNode()
-	cordon.Budget, cordon.BestEffort = time.Minute, true
 	return Plan{
 		Action: ActionQuarantine, Workflow: "Quarantine", Holds: true,
-		Does: "Takes the node out of service at once. Running work continues, new work is refused.",
+		Does: "Takes the node out of service immediately. Running workloads continue; new ones are rejected.",
 		From: []NodeState{NodeActive, NodeOffline, NodeDrained}, Enter: NodeQuarantined, To: NodeQuarantined,
 		Phases: []PhaseSpec{
-			cordon,
-			record(PhaseQuarantined, "Record the node as quarantined"),
+			tryCordon(),
+			record("quarantined", "Record the node as quarantined"),
 		},
-		Undo:    liftCordon(),
-		Cancel:  cancels(HarmNone, "Lift the cordon and restore the node's state."),
+		Undo:    undoCordon(),
+		Cancel:  cancels(HarmNone, "Uncordon the node and restore its previous state"),
 		Outcome: "quarantined",
 	}
 }

@@ -11,9 +11,10 @@ const (
 	ReclaimRunTimeout = 3 * time.Minute
 )
 
-// WorkflowReclaim is the workflow type of the reclaimer, ScheduleReclaim the id
-// of its schedule and the verb of its workflow ID.
+// The names of the reclaimer: its workflow type, its schedule and the workflow ID of
+// the schedule's runs.
 const (
-	WorkflowReclaim = "ReclaimStaleDispatch"
-	ScheduleReclaim = "reclaim-stale-dispatch"
+	WorkflowReclaim   = "ReclaimStaleDispatch"
+	ScheduleReclaim   = "reclaim-stale-dispatch"
+	ReclaimWorkflowID = "fleet:" + ScheduleReclaim + ":schedule"
 )

@@ -9,9 +9,6 @@ import (
 // ActionReissueEnrollment issues a new identity for a known node.
 const ActionReissueEnrollment Action = "reissue-enrollment"
 
-// PhaseReissued records the end of a reissue.
-const PhaseReissued = "reissued"
-
 // reissueEnrollment ends at the node's first poll with its new identity. The
 // restart command is part of the bundle and is shown nowhere else, because it
 // contains the token.
@@ -21,8 +18,7 @@ func reissueEnrollment(Options) Plan {
 			"gpuaas op cancel NODE --reissue --reason TEXT, then gpuaas node reissue-enrollment NODE"
 		inspect = "on the node: journalctl -u gpuaas-node-agent"
 	)
-	stop := cancels(HarmNone, "Void the reissued token. Run gpuaas node reissue-enrollment for a new one.")
-	waitAgain := retry("Wait again. Use it after you fixed the cause.")
+	stop := cancels(HarmNone, "Void the reissued token; gpuaas node reissue-enrollment issues a new one")
 	return Plan{
 		Action: ActionReissueEnrollment, Workflow: "ReissueEnrollment",
 		Does: "Issues a new token and recovery bundle. The node's state does not change.",
@@ -32,21 +28,21 @@ func reissueEnrollment(Options) Plan {
 			{
 				Name: PhaseBundle, Title: "Wait until the recovery bundle is issued", Budget: 5 * time.Minute,
 				WaitingOn: AttentionOperator, Cause: "the admin API was interrupted before it issued the bundle",
-				Choices: []Choice{stop, waitAgain},
+				Choices: []Choice{stop, waitAgain()},
 			},
 			{
 				Name: PhaseClaim, Title: "Wait until the agent claims the new token", Budget: trust.TokenTTL,
 				WaitingOn: AttentionAgent, Hint: apply,
 				Cause:   "the restart command was not run on the node, or the node cannot reach the node API",
-				Choices: []Choice{stop, waitAgain},
+				Choices: []Choice{stop, waitAgain()},
 			},
 			{
 				Name: PhasePoll, Title: "Wait for the first poll with the new identity", Budget: 10 * time.Minute,
 				WaitingOn: AttentionAgent, Hint: inspect,
 				Cause:   "the agent has a certificate but cannot use it (clock, CA, network)",
-				Choices: []Choice{waitAgain, stop},
+				Choices: []Choice{waitAgain(), stop},
 			},
-			record(PhaseReissued, "Record the reissue as done"),
+			record("reissued", "Record the reissue as completed"),
 		},
 		Cancel:            stop,
 		CancelVoidsTokens: true,

@@ -6,14 +6,14 @@ const ActionRelease Action = "release"
 func release(Options) Plan {
 	return Plan{
 		Action: ActionRelease, Workflow: "Release", Holds: true,
-		Does: "Ends a quarantine: probes the node, lifts its cordon and puts it back into service.",
+		Does: "Ends a quarantine: probes the node's health, uncordons it and returns it to service.",
 		From: []NodeState{NodeQuarantined}, To: NodeActive,
 		Phases: []PhaseSpec{
 			probeNode(),
 			uncordonNode(),
-			record(PhaseActivate, "Record the node as active"),
+			record("activate", "Record the node as active"),
 		},
-		Cancel:  cancels(HarmNone, "Leave the node quarantined. Its cordon may be lifted already."),
+		Cancel:  cancels(HarmNone, "Leave the node quarantined; it may already be uncordoned"),
 		Outcome: "active",
 	}
 }

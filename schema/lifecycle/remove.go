@@ -5,29 +5,26 @@ import "time"
 // ActionRemove removes a retired node permanently.
 const ActionRemove Action = "remove"
 
-// The phases of a removal.
-const (
-	PhaseTeardown = "teardown"
-	PhaseRevoke   = "revoke"
-)
+// PhaseTeardown releases the node's resources.
+const PhaseTeardown = "teardown"
 
 func remove(Options) Plan {
 	return Plan{
 		Action: ActionRemove, Workflow: "Remove", Holds: true,
-		Does: "Tears the machine down by its ledger, revokes the identity and voids the tokens. The row is kept.",
+		Does: "Releases everything in the node's resource ledger, revokes its identity and voids its tokens. The inventory keeps the record. Rejected while the node reports workloads.",
 		From: []NodeState{NodeRetired}, Enter: NodeRemoving, To: NodeRemoved,
 		Phases: []PhaseSpec{
 			{
 				Name: PhaseTeardown, Title: "Release everything in the node's ledger", Budget: 5 * time.Minute,
-				WaitingOn: AttentionProvider, Cause: "the provider's teardown hangs or is refused",
+				WaitingOn: AttentionProvider, Cause: "the provider does not respond, or it rejects the teardown",
 				Choices: []Choice{
-					retry("Release again. Released entries are not released twice."),
-					{DecisionForce, "Remove the node although its provider confirmed no teardown. The ledger keeps the open entries.", HarmFinal},
+					retry("Release again; entries that are already released are skipped"),
+					{DecisionForce, "Remove the node although its provider did not confirm the teardown; the ledger keeps the open entries", HarmFinal},
 				},
 			},
-			record(PhaseRevoke, "Revoke the identity, void tokens, record the node as removed"),
+			record("revoke", "Revoke the identity, void the tokens and record the node as removed"),
 		},
-		Cancel:       cancels(HarmNone, "Leave the node retired. Entries that were released stay released."),
+		Cancel:       cancels(HarmNone, "Leave the node retired; entries that are already released are not restored"),
 		Outcome:      "removed; its identity is revoked",
 		Instance:     InstanceTerminated,
 		DenyIdentity: true,

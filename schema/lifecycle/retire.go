@@ -3,21 +3,18 @@ package lifecycle
 // ActionRetire takes a node out of the pool. ActionReactivate reverses it.
 const ActionRetire Action = "retire"
 
-// PhaseRetire records the retirement.
-const PhaseRetire = "retire"
-
 func retire(o Options) Plan {
-	p := Plan{
+	phases := []PhaseSpec{tryCordon()}
+	if o.Drain {
+		phases = []PhaseSpec{cordonNode(), evictWorkloads(o)}
+	}
+	return Plan{
 		Action: ActionRetire, Workflow: "Retire", Holds: true,
-		Does: "Takes the node out of the pool, reversibly. Refused while the node runs work, unless it drains first.",
+		Does: "Cordons the node and takes it out of the pool; reactivate reverses it. Rejected while the node runs workloads, unless it is drained first.",
 		From: []NodeState{NodeActive, NodeOffline, NodeQuarantined, NodeDrained}, To: NodeRetired,
-		Phases:  []PhaseSpec{record(PhaseRetire, "Record the node as retired")},
-		Cancel:  cancels(HarmNone, "Lift the cordon and restore the node's state. Workloads that ended stay ended."),
+		Phases:  append(phases, record("retire", "Record the node as retired")),
+		Undo:    undoCordon(),
+		Cancel:  cancels(HarmNone, "Uncordon the node and restore its previous state; workloads that ended are not restarted"),
 		Outcome: "retired",
 	}
-	if o.Drain {
-		p.Phases = append([]PhaseSpec{cordonNode(), evictWorkloads(o)}, p.Phases...)
-		p.Undo = liftCordon()
-	}
-	return p
 }

@@ -65,18 +65,23 @@ func TestReissueCommands(t *testing.T) {
 		lifecycle.DecisionCommand(lifecycle.DecisionCancel, lifecycle.ActionReissueEnrollment, "gpu-17", "op-1"))
 }
 
-// TestRetireDrainsOnRequest: a plain retire runs no task on the node and has nothing to
-// undo.
+// TestRetireDrainsOnRequest: every retire cordons the node. A plain one does so as a
+// quarantine does, and so does not wait for a silent node longer.
 func TestRetireDrainsOnRequest(t *testing.T) {
 	t.Parallel()
 	plain, _ := lifecycle.PlanOf(lifecycle.ActionRetire, lifecycle.Options{})
-	require.Len(t, plain.Phases, 1)
-	require.Nil(t, plain.Undo)
+	quarantine, _ := lifecycle.PlanOf(lifecycle.ActionQuarantine, lifecycle.Options{})
+	require.Len(t, plain.Phases, 2)
+	require.Equal(t, lifecycle.PhaseCordon, plain.Phases[0].Name)
+	require.True(t, plain.Phases[0].BestEffort)
+	require.Equal(t, quarantine.Phases[0], plain.Phases[0])
+	require.Equal(t, quarantine.Undo, plain.Undo)
 	drains, _ := lifecycle.PlanOf(lifecycle.ActionRetire, lifecycle.Options{Drain: true})
 	require.NotNil(t, drains.Undo)
 	for _, phase := range []string{lifecycle.PhaseCordon, lifecycle.PhaseDrain} {
 		require.True(t, slices.ContainsFunc(drains.Phases, func(s lifecycle.PhaseSpec) bool { return s.Name == phase }), phase)
 	}
+	require.False(t, drains.Phases[0].BestEffort, "a drain needs its cordon")
 }
 
 // TestPlansVoidIdentities: only a removal ends the node's identity, and only a cancel of

@@ -61,7 +61,6 @@ CREATE TABLE nodes (
     -- Reported by the agent.
     last_heartbeat_at timestamptz,
     agent_version     text   NOT NULL DEFAULT '',
-    agent_phase       text   NOT NULL DEFAULT '',
     boot_id           text   NOT NULL DEFAULT '',
     uptime_seconds    bigint NOT NULL DEFAULT 0,
     workloads         jsonb  NOT NULL DEFAULT '[]',
@@ -73,7 +72,7 @@ CREATE TABLE nodes (
     created_at timestamptz NOT NULL DEFAULT now(),
 
     CONSTRAINT nodes_identity_lock_check CHECK ((identity_locked_at IS NULL) = (identity_lock_reason = ''))
-) WITH (fillfactor = 70); -- leaves room for heartbeats to update rows in place
+) WITH (fillfactor = 70); -- heartbeats update rows in place
 
 -- A host name may be reused once its node was removed.
 CREATE UNIQUE INDEX nodes_host_live_key ON nodes (lower(host)) WHERE state <> 'removed';

@@ -8,18 +8,22 @@ CREATE DOMAIN task_effect AS text CONSTRAINT node_tasks_effect_check CHECK (VALU
 
 -- Tasks of nodes. There is one row per operation and step, so a step that runs
 -- twice finds its row. Rows are not deleted: the greatest seq of a node is that of
--- its last task. Rules between columns are kept by the few statements that write
--- them (schema/queries/tasks.sql).
+-- its last task. There are no foreign keys: the one statement that inserts a task joins
+-- its node and operation, which are never deleted, and each key costs every insert a
+-- query. After a partial restore, the reclaimer voids a task without its operation, and
+-- the relay keeps a message without its task as orphaned. Rules between columns are
+-- enforced by the few statements that write them (schema/queries/tasks.sql), because
+-- Postgres parses check constraints of a table again for every write.
 CREATE TABLE node_tasks (
     task_id      uuid   CONSTRAINT node_tasks_pkey PRIMARY KEY,
-    node_id      uuid   NOT NULL CONSTRAINT node_tasks_node_fkey REFERENCES nodes (node_id),
+    node_id      uuid   NOT NULL,
     incarnation  bigint NOT NULL,
     seq          bigint NOT NULL, -- rises per node: the order of dispatch
     type         text   NOT NULL,
     effect       task_effect NOT NULL,
     status       task_status NOT NULL DEFAULT 'pending',
     params       jsonb,
-    operation_id uuid   NOT NULL CONSTRAINT node_tasks_operation_fkey REFERENCES operations (operation_id),
+    operation_id uuid   NOT NULL,
     op_seq       bigint NOT NULL,
     step         text   NOT NULL,
     deadline     timestamptz,
@@ -37,7 +41,7 @@ CREATE TABLE node_tasks (
     holder      text   NOT NULL DEFAULT '', -- the agent process of the newest lease
     poll_number bigint NOT NULL DEFAULT 0,  -- the holder's poll that got the newest lease; 0 if it does not count
     progress    text   NOT NULL DEFAULT '',
-    beat_at     timestamptz,                -- the last progress that was recorded as a heartbeat
+    beat_at     timestamptz,                -- the last progress that was recorded as a heartbeat; NULL before the lease's first
 
     -- The activity that waits for the result, and the response to its last
     -- heartbeat.
@@ -68,9 +72,7 @@ CREATE TABLE node_tasks (
     finished_at   timestamptz,
 
     CONSTRAINT node_tasks_step_key UNIQUE (operation_id, step),
-    CONSTRAINT node_tasks_seq_key UNIQUE (node_id, seq),
-    CONSTRAINT node_tasks_finished_check
-        CHECK ((finished_at IS NOT NULL) = (status IN ('succeeded', 'failed', 'cancelled')))
+    CONSTRAINT node_tasks_seq_key UNIQUE (node_id, seq)
 ) WITH (fillfactor = 80);
 
 -- No index has a column that a dispatch or a progress changes, so both update the
@@ -84,8 +86,7 @@ CREATE INDEX node_tasks_page_idx ON node_tasks (created_at, task_id);
 -- from its task.
 CREATE TABLE outbox (
     id          bigint      GENERATED ALWAYS AS IDENTITY CONSTRAINT outbox_pkey PRIMARY KEY,
-    task_id     uuid        CONSTRAINT outbox_task_key UNIQUE
-                            CONSTRAINT outbox_task_fkey REFERENCES node_tasks (task_id),
+    task_id     uuid        CONSTRAINT outbox_task_key UNIQUE,
     workflow_id text        NOT NULL,
     event       jsonb,
     attempts    integer     NOT NULL DEFAULT 0,

@@ -1,6 +1,3 @@
--- name: GetSKU :one
-SELECT name, gpu_model, max_gpus, min_cpus, min_memory_bytes, active FROM skus WHERE name = $1;
-
 -- name: InsertNode :exec
 INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboarding_mode, lifecycle_class,
                    port, ssh_username, ssh_public_key)
@@ -63,8 +60,8 @@ UPDATE nodes SET cordoned = $2, workloads = $3, workloads_at = $4 WHERE node_id 
 -- much older means that the node's clock was set back.
 -- name: Heartbeat :one
 UPDATE nodes SET
-    last_heartbeat_at = now(), agent_version = sqlc.arg(agent_version), agent_phase = sqlc.arg(agent_phase),
-    boot_id = sqlc.arg(boot_id), uptime_seconds = sqlc.arg(uptime_seconds),
+    last_heartbeat_at = now(), agent_version = sqlc.arg(agent_version), boot_id = sqlc.arg(boot_id),
+    uptime_seconds = sqlc.arg(uptime_seconds),
     cordoned = CASE WHEN workloads_at > sqlc.arg(at)::timestamptz
                      AND workloads_at < sqlc.arg(at)::timestamptz + interval '1 minute'
                     THEN cordoned ELSE sqlc.arg(cordoned) END,

@@ -31,12 +31,20 @@ WITH delivered AS (
     ORDER BY id LIMIT sqlc.arg(max_rows) FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE outbox o SET next_try_at = now() + make_interval(secs => sqlc.arg(hold_seconds)::float8) FROM due WHERE o.id = due.id
-    RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at
+    RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at, o.next_try_at
 )
-SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.task_id,
+SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.next_try_at, taken.task_id,
        t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result,
        coalesce(t.status, '')::text AS task_status, coalesce(t.lease_epoch, 0)::bigint AS lease_epoch
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id;
+
+-- Makes reserved messages due. A message that another relay took or failed to deliver
+-- since has another next_try_at and keeps it.
+-- name: ReleaseOutbox :exec
+UPDATE outbox o SET next_try_at = now()
+FROM (SELECT unnest(sqlc.arg(ids)::bigint[])::bigint AS id,
+             unnest(sqlc.arg(reserved_until)::timestamptz[])::timestamptz AS reserved_until) r
+WHERE o.id = r.id AND o.next_try_at = r.reserved_until;
 
 -- name: OrphanOutbox :exec
 UPDATE outbox SET orphaned_at = coalesce(orphaned_at, now()), last_error = $2 WHERE id = $1;

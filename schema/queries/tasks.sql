@@ -1,5 +1,6 @@
 -- name: GetTaskByStep :one
-SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
+       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen
 FROM node_tasks WHERE operation_id = $1 AND step = $2;
 
 -- Reads the facts that a new task's envelope contains, and whether the task is
@@ -56,8 +57,10 @@ RETURNING task_id, operation_id, type, correlation_id;
 -- Dispatches the oldest task that is pending or whose lease expired, of the
 -- operation that holds the node or of none, with its audit row. A task that the
 -- agent's journal holds continues under its lease: a new lease whose response is
--- lost would end the work. The node's state and op_seq are those of the dispatch,
--- which the lease grant repeats to the agent.
+-- lost would end the work. A destructive task that began under the expired lease is
+-- not dispatched: the reclaimer marks it lost, and an operator decides. The node's
+-- state and op_seq are those of the dispatch, which the lease grant repeats to the
+-- agent.
 --
 -- An agent process handles the response to one poll before it sends the next. So a
 -- poll that does not list a task dispatched to an earlier poll of the same process
@@ -72,7 +75,7 @@ WITH next AS (
       AND c.op_seq IN (0, m.op_seq)
       AND c.finished_at IS NULL AND c.status <> 'lost'
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.cancel_seen
-      AND (c.status = 'pending' OR c.lease_until < now()
+      AND (c.status = 'pending' OR c.lease_until < now() AND (c.effect <> 'destructive' OR c.beat_at IS NULL)
            OR c.status = 'dispatched' AND c.holder = sqlc.arg(holder) AND c.poll_number > 0
               AND c.poll_number < sqlc.arg(poll_number) AND c.lease_epoch < sqlc.arg(max_dispatches))
       AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY (sqlc.arg(have)::text[])
@@ -102,13 +105,17 @@ ORDER BY seq;
 
 -- Extends the lease of a task and returns the task's previous status. The holder of
 -- the newest lease may also continue a task that was requeued or lost and not
--- dispatched since. Changes no indexed column, so a progress updates the row in
--- place.
+-- dispatched since. The first progress of a destructive task asks whether the task may
+-- begin. After the lease ended, it may as long as it could be dispatched again: not once
+-- it is lost or its envelope expired. Changes no indexed column, so a progress updates
+-- the row in place.
 -- name: ExtendLease :one
 WITH held AS (
     SELECT h.task_id, h.status FROM node_tasks h
     WHERE h.task_id = sqlc.arg(task_id) AND h.node_id = sqlc.arg(node_id) AND h.incarnation = sqlc.arg(incarnation)
       AND h.lease_epoch = sqlc.arg(lease_epoch) AND h.lease_epoch > 0 AND h.finished_at IS NULL
+      AND (h.lease_until >= now() OR h.beat_at IS NOT NULL OR h.effect <> 'destructive'
+           OR h.status <> 'lost' AND h.envelope_expires_at > now())
     FOR NO KEY UPDATE
 )
 UPDATE node_tasks t SET status = 'running', progress = sqlc.arg(progress), lost_at = NULL,
@@ -136,7 +143,10 @@ INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workfl
 ON CONFLICT ON CONSTRAINT outbox_task_key
 DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL;
 
--- Locks the task's node and then the task. node_id, when set, must be the task's.
+-- Locks the task's node and then the task. node_id, when set, must be the task's. A
+-- destructive task is repeatable if there was no progress under its first lease: then it
+-- did not begin. Only the first lease counts, so that a node that never begins its task
+-- is noticed.
 -- name: LockTask :one
 WITH node AS MATERIALIZED (
     SELECT n.node_id, n.host, n.cordoned, n.workloads FROM nodes n
@@ -144,11 +154,12 @@ WITH node AS MATERIALIZED (
                        AND (sqlc.narg(node_id)::uuid IS NULL OR o.node_id = sqlc.narg(node_id)::uuid))
     FOR NO KEY UPDATE
 )
-SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, t.lease_epoch, t.operation_id,
+SELECT t.task_id, t.node_id, t.incarnation, t.type, t.status, t.step, t.lease_epoch, t.operation_id,
        t.correlation_id, t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result, t.cancel_reason, t.body_sha256,
        node.host, node.cordoned, node.workloads,
        (t.envelope_expires_at <= now())::boolean AS expired,
        (t.cancel_requested_at IS NOT NULL)::boolean AS canceled,
+       (t.effect <> 'destructive' OR t.lease_epoch = 1 AND t.beat_at IS NULL)::boolean AS repeatable,
        (t.status IN ('dispatched', 'running')
         AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8))::boolean AS stale
 FROM node JOIN node_tasks t ON t.node_id = node.node_id WHERE t.task_id = sqlc.arg(task_id) FOR NO KEY UPDATE OF t;
@@ -165,15 +176,15 @@ WHERE task_id = $1;
 UPDATE node_tasks SET cancel_reason = $2, cancel_requested_at = now() WHERE task_id = $1;
 
 -- Lists the tasks to reclaim: expired leases past the grace, tasks whose operation
--- ended, results that were not delivered in time. MATERIALIZED keeps the planner
+-- ended or is missing, results that were not delivered in time. MATERIALIZED keeps the planner
 -- from walking finished tasks for the order.
 -- name: ReclaimableTasks :many
 WITH unended AS MATERIALIZED (
     SELECT task_id, node_id, operation_id, status, lease_until FROM node_tasks WHERE finished_at IS NULL
 )
-SELECT t.task_id, t.node_id FROM unended t JOIN operations o ON o.operation_id = t.operation_id
+SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > sqlc.arg(after)::uuid
-  AND (o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
+  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8))
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id

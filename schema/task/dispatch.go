@@ -8,8 +8,9 @@ import (
 
 // Timings and limits of dispatch.
 const (
-	// StaleGrace is how long after its expiry a lease may still be extended before
-	// the reclaimer treats it as stale.
+	// StaleGrace is how long after its expiry the reclaimer leaves a lease alone, so
+	// that its holder can still extend it. Until then, a poll gets the task again only
+	// if it is not destructive or did not begin.
 	StaleGrace = 15 * time.Second
 	// HeartbeatInterval is the minimum time between two activity heartbeats that
 	// the progress of one task causes: a third of HeartbeatTimeout.
@@ -21,10 +22,6 @@ const (
 	// MaxOutputTail is the size of Result.OutputTail in bytes.
 	MaxOutputTail = 64 << 10
 )
-
-// ReasonLost is the stuck reason of an operation whose task outlived its lease
-// and must not run again without an operator's decision.
-const ReasonLost = "task_lost"
 
 // Expectation is the node state and operation counter that a task was signed
 // for. The grant states both as of the dispatch; the node rejects a task whose

@@ -4,11 +4,8 @@ import (
 	"cmp"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
-
-// ReasonCanceled is the stuck reason of an operation whose task an operator
-// canceled.
-const ReasonCanceled = "task_cancelled"
 
 // NoReport is the result of a task that was voided or lost without a report from
 // the node. It ends the activity that waits for one.
@@ -29,9 +26,9 @@ func (r Result) Failure() *schema.Error {
 	case Succeeded:
 		return nil
 	case Lost:
-		code, reason = schema.KindTaskFailed, ReasonLost
+		code, reason = schema.KindTaskFailed, lifecycle.ReasonTaskLost
 	case Canceled:
-		code, reason, message = schema.KindTaskFailed, ReasonCanceled, cmp.Or(message, "the task was canceled")
+		code, reason, message = schema.KindTaskFailed, lifecycle.ReasonTaskCanceled, cmp.Or(message, "the task was canceled")
 	}
 	if code == "" || code == schema.KindFenced { // a node must not report that an operation lost its node
 		code = schema.KindTaskFailed

@@ -46,13 +46,13 @@ type Type string
 
 // The task types of this version.
 const (
-	FactsCollect     Type = "facts.collect"
-	NodeProbe        Type = "node.probe"
-	WorkloadCordon   Type = "workload.cordon"
-	WorkloadUncordon Type = "workload.uncordon"
-	WorkloadDrain    Type = "workload.drain"
-	UpdateTrust      Type = "agent.update_trust"
-	WipeIdentity     Type = "agent.wipe_identity"
+	FactsCollect     Type = "facts.collect"       // OS, kernel, CPUs, memory, disks, NICs, GPUs
+	NodeProbe        Type = "node.probe"          // disk, memory, GPUs, clock offset
+	WorkloadCordon   Type = "workload.cordon"     // accept no new workloads
+	WorkloadUncordon Type = "workload.uncordon"   // accept workloads again
+	WorkloadDrain    Type = "workload.drain"      // stop the workloads before a deadline
+	UpdateTrust      Type = "agent.update_trust"  // fetch the newest verifier sets and CA bundles
+	WipeIdentity     Type = "agent.wipe_identity" // delete the node's identity and stop
 )
 
 // TypeInfo is one row of the table of task types.
@@ -62,29 +62,24 @@ type TypeInfo struct {
 	// MaxRuntime bounds one execution on the node unless the params set a later
 	// deadline (workload.drain).
 	MaxRuntime time.Duration
-	// Does describes the work as a verb phrase or a list of what it reports.
-	Does string
 }
 
-// taskTypes is the table of task types.
-//
-//nolint:gochecknoglobals // read-only table
-var taskTypes = []TypeInfo{
-	{FactsCollect, EffectRead, 30 * time.Second, "OS, kernel, CPUs, memory, disks, NICs, GPUs"},
-	{NodeProbe, EffectRead, 60 * time.Second, "disk, memory, GPUs, clock offset"},
-	{WorkloadCordon, EffectIdempotent, 30 * time.Second, "accept no new workloads"},
-	{WorkloadUncordon, EffectIdempotent, 30 * time.Second, "accept workloads again"},
-	{WorkloadDrain, EffectDestructive, 10 * time.Minute, "stop the workloads before a deadline, report what blocked"},
-	{UpdateTrust, EffectIdempotent, 60 * time.Second, "fetch the newest verifier sets and CA bundles"},
-	{WipeIdentity, EffectDestructive, 30 * time.Second, "delete the node's identity and stop"},
+// Types is the table of task types.
+func Types() []TypeInfo {
+	return []TypeInfo{
+		{FactsCollect, EffectRead, 30 * time.Second},
+		{NodeProbe, EffectRead, 60 * time.Second},
+		{WorkloadCordon, EffectIdempotent, 30 * time.Second},
+		{WorkloadUncordon, EffectIdempotent, 30 * time.Second},
+		{WorkloadDrain, EffectDestructive, 10 * time.Minute},
+		{UpdateTrust, EffectIdempotent, 60 * time.Second},
+		{WipeIdentity, EffectDestructive, 30 * time.Second},
+	}
 }
-
-// Types returns the table of task types.
-func Types() []TypeInfo { return slices.Clone(taskTypes) }
 
 // Info returns the type's row; ok is false for a type outside the closed list.
 func (t Type) Info() (row TypeInfo, ok bool) {
-	for _, r := range taskTypes {
+	for _, r := range Types() {
 		if r.Type == t {
 			return r, true
 		}

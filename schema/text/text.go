@@ -1,5 +1,5 @@
 // Package text checks and cleans text that comes from outside: request bodies,
-// headers, node reports. Start with IsToken.
+// headers, node reports. It also writes alternatives for messages. Start with IsToken.
 package text
 
 import (
@@ -21,6 +21,22 @@ func IsToken(s string, limit int, punctuation string) bool {
 		}
 	}
 	return true
+}
+
+// Or writes alternatives as "a, b or c".
+func Or[T ~string](alternatives []T) string {
+	var b strings.Builder
+	for i, a := range alternatives {
+		switch {
+		case i == 0:
+		case i == len(alternatives)-1:
+			b.WriteString(" or ")
+		default:
+			b.WriteString(", ")
+		}
+		b.WriteString(string(a))
+	}
+	return b.String()
 }
 
 // IsPrintable reports whether s has at most limit bytes and consists of

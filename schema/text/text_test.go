@@ -23,6 +23,13 @@ func TestIsToken(t *testing.T) {
 	assert.False(t, text.IsToken("a_b", 20, ""))
 }
 
+func TestOr(t *testing.T) {
+	t.Parallel()
+	for want, alternatives := range map[string][]string{"": nil, "a": {"a"}, "a or b": {"a", "b"}, "a, b or c": {"a", "b", "c"}} {
+		assert.Equal(t, want, text.Or(alternatives))
+	}
+}
+
 func TestIsPrintable(t *testing.T) {
 	t.Parallel()
 	assert.True(t, text.IsPrintable("", 3))

@@ -55,6 +55,29 @@ type AgentPackage struct {
 	SystemdUnitName string `json:"systemd_unit_name"`
 }
 
+// TrustResult is the output of agent.update_trust: the verifier set that the node
+// now uses and the CA bundles that it accepted. Version 0 is the set of the
+// node's bundle.
+type TrustResult struct {
+	SetVersion int64  `json:"set_version"`
+	SetHash    string `json:"set_hash,omitempty"`
+	// The fingerprints are those of NodeTrust.
+	CABundleFingerprint         string `json:"ca_bundle_fingerprint,omitempty"`
+	NodeCertCABundleFingerprint string `json:"node_cert_ca_bundle_fingerprint,omitempty"`
+}
+
+// NodeTrust is the body of a 200 response to GET trust: the current CA bundles,
+// under the field names of the bootstrap bundle. A fingerprint is the hex SHA-256
+// of the first certificate's DER.
+type NodeTrust struct {
+	// CABundlePEM verifies the node API's server certificate.
+	CABundlePEM         string `json:"ca_bundle_pem"`
+	CABundleFingerprint string `json:"ca_bundle_fingerprint"`
+	// NodeCertCABundlePEM verifies node certificates.
+	NodeCertCABundlePEM         string `json:"node_cert_ca_bundle_pem"`
+	NodeCertCABundleFingerprint string `json:"node_cert_ca_bundle_fingerprint"`
+}
+
 // Default paths on a node. A bundle's values take precedence.
 const (
 	DefaultEnvFile          = "/etc/gpuaas/node-agent.env"

@@ -70,15 +70,6 @@ func EncodeCertificates(certs ...*x509.Certificate) string {
 	return b.String()
 }
 
-// CAFacts are the public facts of one generation of the node CA.
-type CAFacts struct {
-	Subject     string    `json:"subject"`
-	Issuer      string    `json:"issuer"`
-	Fingerprint string    `json:"fingerprint"` // hex SHA-256 of the DER
-	NotBefore   time.Time `json:"not_before"`
-	NotAfter    time.Time `json:"not_after"`
-}
-
 // IdentityLock records when and why a node's identity was locked.
 type IdentityLock struct {
 	Reason string    `json:"reason"`

@@ -95,8 +95,8 @@ func noAttributes(tbs []byte) bool {
 		Key        asn1.RawValue
 		Attributes []asn1.RawValue `asn1:"tag:0,set"`
 	}
-	rest, err := asn1.Unmarshal(tbs, &r)
-	return err == nil && len(rest) == 0 && len(r.Attributes) == 0
+	_, err := asn1.Unmarshal(tbs, &r)
+	return err == nil && len(r.Attributes) == 0
 }
 
 func csrError(reason, format string, args ...any) error {

@@ -1,7 +1,6 @@
 package trust
 
 import (
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -20,11 +19,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/testkit/csrtest"
 )
 
 func TestCheckCSRAccepts(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, CheckCSR(newCSR(t, x509.CertificateRequest{}, newKey(t))))
+	require.NoError(t, CheckCSR(csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t))))
 }
 
 func TestCheckCSRRejects(t *testing.T) {
@@ -41,7 +41,7 @@ func TestCheckCSRRejects(t *testing.T) {
 		reason   string
 	}{
 		"common name":       {x509.CertificateRequest{Subject: pkix.Name{CommonName: "node"}}, "csr_subject"},
-		"two common names":  {x509.CertificateRequest{RawSubject: twoCommonNames(t)}, "csr_subject"},
+		"two common names":  {x509.CertificateRequest{RawSubject: csrtest.TwoCommonNames(t)}, "csr_subject"},
 		"organization":      {x509.CertificateRequest{Subject: pkix.Name{Organization: []string{"system:masters"}}}, "csr_subject"},
 		"DNS name":          {x509.CertificateRequest{DNSNames: []string{"node"}}, "csr_san"},
 		"address":           {x509.CertificateRequest{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}, "csr_san"},
@@ -55,12 +55,12 @@ func TestCheckCSRRejects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			requireRejected(t, newCSR(t, c.template, newKey(t)), c.reason)
+			requireRejected(t, csrtest.New(t, c.template, csrtest.Key(t)), c.reason)
 		})
 	}
 	t.Run("challenge password", func(t *testing.T) {
 		t.Parallel()
-		requireRejected(t, withAttribute(t, newCSR(t, x509.CertificateRequest{}, newKey(t))), "csr_attribute")
+		requireRejected(t, withAttribute(t, csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t))), "csr_attribute")
 	})
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
@@ -79,10 +79,10 @@ func TestCheckCSRRejectsKeys(t *testing.T) {
 	p224, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
 	require.NoError(t, err)
 	for name, csr := range map[string]*x509.CertificateRequest{
-		"RSA":     newCSR(t, x509.CertificateRequest{}, rsaKey),
-		"Ed25519": newCSR(t, x509.CertificateRequest{}, edKey),
-		"P-384":   newCSR(t, x509.CertificateRequest{}, p384),
-		"P-224":   newCSR(t, x509.CertificateRequest{}, p224),
+		"RSA":     csrtest.New(t, x509.CertificateRequest{}, rsaKey),
+		"Ed25519": csrtest.New(t, x509.CertificateRequest{}, edKey),
+		"P-384":   csrtest.New(t, x509.CertificateRequest{}, p384),
+		"P-224":   csrtest.New(t, x509.CertificateRequest{}, p224),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,14 +93,14 @@ func TestCheckCSRRejectsKeys(t *testing.T) {
 
 func TestCheckCSRRejectsSignatures(t *testing.T) {
 	t.Parallel()
-	mine, other := newCSR(t, x509.CertificateRequest{}, newKey(t)), newCSR(t, x509.CertificateRequest{}, newKey(t))
+	mine, other := csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t))
 	mine.Signature = other.Signature
 	requireRejected(t, mine, "csr_signature")
 }
 
 func TestParseCSRRejectsText(t *testing.T) {
 	t.Parallel()
-	good := csrPEM(newCSR(t, x509.CertificateRequest{}, newKey(t)))
+	good := csrPEM(csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)))
 	parsed, err := ParseCSR(good)
 	require.NoError(t, err)
 	require.NotNil(t, parsed)
@@ -112,7 +112,7 @@ func TestParseCSRRejectsText(t *testing.T) {
 		"PEM headers":  {strings.Replace(good, "-----\n", "-----\nA: b\n\n", 1), "csr_pem"},
 		"not DER":      {string(pem.EncodeToMemory(&pem.Block{Type: csrBlock, Bytes: []byte("x")})), "csr_malformed"},
 		"large":        {good + strings.Repeat("\n", 5000), "csr_size"},
-		"extension":    {csrPEM(newCSR(t, x509.CertificateRequest{DNSNames: []string{"node"}}, newKey(t))), "csr_san"},
+		"extension":    {csrPEM(csrtest.New(t, x509.CertificateRequest{DNSNames: []string{"node"}}, csrtest.Key(t))), "csr_san"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,40 +139,11 @@ func requireReason(t *testing.T, err error, reason string) {
 	require.Equal(t, reason, schema.AsError(err).Reason, "%v", err)
 }
 
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	return key
-}
-
-// newCSR makes a CSR as crypto/x509 does.
-func newCSR(t *testing.T, template x509.CertificateRequest, key crypto.Signer) *x509.CertificateRequest {
-	t.Helper()
-	der, err := x509.CreateCertificateRequest(rand.Reader, &template, key)
-	require.NoError(t, err)
-	csr, err := x509.ParseCertificateRequest(der)
-	require.NoError(t, err)
-	return csr
-}
-
-// twoCommonNames is a subject that parsers interpret differently.
-func twoCommonNames(t *testing.T) []byte {
-	t.Helper()
-	cn := asn1.ObjectIdentifier{2, 5, 4, 3}
-	raw, err := asn1.Marshal(pkix.RDNSequence{
-		{{Type: cn, Value: "a"}},
-		{{Type: cn, Value: "b"}},
-	})
-	require.NoError(t, err)
-	return raw
-}
-
 // withAttribute returns a well-signed request with an attribute that crypto/x509
 // hides: a challenge password.
 func withAttribute(t *testing.T, csr *x509.CertificateRequest) *x509.CertificateRequest {
 	t.Helper()
-	key := newKey(t)
+	key := csrtest.Key(t)
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	require.NoError(t, err)
 	marshal := func(v any) []byte {

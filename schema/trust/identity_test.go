@@ -22,6 +22,24 @@ func TestIdentityRoundTrip(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
+func TestParseIdentityRejects(t *testing.T) {
+	t.Parallel()
+	node := schema.NewID()
+	for _, s := range []string{"", "spiffe://dev/node/" + node, "spiffe://dev/node/" + node + "/01", "spiffe://dev/node/" + node + "/0",
+		"spiffe://dev/node/" + node + "/-1", "spiffe://dev/node/" + node + "/+1", "spiffe://dev/node/" + node + "/99999999999999999999",
+		"spiffe://dev/node/" + node + "/1/2", "spiffe://dev/node/" + node + "/1/", "spiffe://dev//node/" + node + "/1", "spiffe://dev/user/" + node + "/1",
+		"spiffe://dev/node/x/1", "spiffe:///node/" + node + "/1", "https://dev/node/" + node + "/1", "spiffe://u@dev/node/" + node + "/1",
+		"spiffe://dev/node/" + node + "/1?x=1", "spiffe://dev/node/" + node + "/1?", "spiffe://dev/node/" + node + "/1#f", "spiffe://dev/%6eode/" + node + "/1"} {
+		u, err := url.Parse(s)
+		require.NoError(t, err)
+		_, err = trust.ParseIdentity(u)
+		require.Equal(t, schema.KindInvalidNodeIdentity, schema.KindOf(err), s)
+		require.Equal(t, schema.ReasonIdentityMismatch, schema.AsError(err).Reason, s)
+	}
+	_, err := trust.ParseIdentity(nil)
+	require.Equal(t, schema.KindInvalidNodeIdentity, schema.KindOf(err))
+}
+
 func FuzzParseIdentity(f *testing.F) {
 	node := schema.NewID()
 	for _, s := range []string{

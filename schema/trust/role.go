@@ -9,8 +9,9 @@ import (
 // Role is what a subject of the admin API may do.
 type Role string
 
-// The roles. A viewer reads; an operator also starts and decides; an admin also
-// does what is final. A bootstrapper may only make bootstrap scripts and bundles.
+// The roles. A viewer reads. An operator also starts operations and decides about
+// them. An admin also does what cannot be undone. A bootstrapper only makes bootstrap
+// scripts and bundles.
 const (
 	RoleViewer       Role = "viewer"
 	RoleOperator     Role = "operator"
@@ -18,11 +19,15 @@ const (
 	RoleBootstrapper Role = "bootstrapper"
 )
 
+// APITokenPrefix starts every token of the admin API that gpuaas admin token new
+// makes, so that secret scanners recognize one.
+const APITokenPrefix = "gpuat_"
+
 // Roles returns every role.
 func Roles() []Role { return []Role{RoleViewer, RoleOperator, RoleAdmin, RoleBootstrapper} }
 
-// Allows reports whether r may do what needs the role. RoleBootstrapper as a need
-// is met by a bootstrapper, an operator and an admin.
+// Allows reports whether a subject of role r may do what requires the role need. An
+// operator and an admin may do what a bootstrapper may.
 func (r Role) Allows(need Role) bool {
 	if need == RoleBootstrapper {
 		return r == RoleBootstrapper || r.Allows(RoleOperator)

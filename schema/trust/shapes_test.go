@@ -2,6 +2,7 @@ package trust_test
 
 import (
 	"crypto/ed25519"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,8 +20,12 @@ func TestToken(t *testing.T) {
 	require.Equal(t, id, gotID)
 	require.Equal(t, hash, gotHash)
 
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	last := strings.IndexByte(alphabet, text[len(text)-1])
 	for _, bad := range []string{"", "gpuet_", text[:len(text)-1], text + "x", strings.Replace(text, ".", ":", 1),
-		strings.TrimPrefix(text, trust.TokenPrefix), trust.TokenPrefix + id + "."} {
+		strings.TrimPrefix(text, trust.TokenPrefix), trust.TokenPrefix + id + ".", strings.Replace(text, id, id[1:], 1),
+		text[:len(text)-2] + "\n" + text[len(text)-2:], text + "\r\n",
+		text[:len(text)-1] + alphabet[last|1:last|1+1]} { // the same bytes in another spelling
 		_, _, err := trust.ParseToken(bad)
 		require.Equal(t, schema.KindUnauthenticated, schema.KindOf(err), bad)
 		require.NotContains(t, err.Error(), id)
@@ -55,10 +60,10 @@ func TestVerifierKeys(t *testing.T) {
 		{State: trust.KeyActive, KeyID: "task-dev.v2", Public: testKey(t)}, {State: trust.KeyGrace, KeyID: "task-dev.v1", Public: testKey(t)},
 		{State: trust.KeyStaged, KeyID: "task-dev.v3", Public: testKey(t)},
 	}
-	got, err := trust.ParseVerifierKeys(set.String())
+	got, err := trust.ParseTaskTrust(set.String())
 	require.NoError(t, err)
-	require.Equal(t, set, got)
-	require.Len(t, trust.Bundled(got, trust.VerifierSetRef{}).Accepted(), 2)
+	require.Equal(t, trust.TaskTrust{Keys: set}, got)
+	require.Len(t, trust.Bundled(got.Keys, trust.VerifierSetRef{}).Accepted(), 2)
 
 	active := set[:1].String()
 	for name, bad := range map[string]string{
@@ -70,36 +75,39 @@ func TestVerifierKeys(t *testing.T) {
 		"short key":       "active:k:AAAA",
 		"bad key id":      strings.Replace(active, "task-dev.v2", "a/b", 1),
 		"no base64":       "active:k:%%%",
+		"another base64":  "active:k:" + strings.Repeat("A", 42) + "B=", // of 32 zero bytes
 		"two fields":      "active:k",
-		"a root key":      active + "," + strings.Replace(set[1:2].String(), "grace", "root", 1),
-		"a key twice":     active + "," + strings.NewReplacer("active", "grace", "v2", "v4").Replace(active),
-		"too many": strings.Join([]string{active, strings.Replace(set[1:2].String(), "v1", "a", 1),
-			strings.Replace(set[1:2].String(), "v1", "b", 1), strings.Replace(set[1:2].String(), "v1", "c", 1),
-			strings.Replace(set[1:2].String(), "v1", "d", 1)}, ","),
+		"a key twice":     trust.VerifierKeys{set[0], {State: trust.KeyGrace, KeyID: "task-dev.v4", Public: set[0].Public}}.String(),
 	} {
-		_, err := trust.ParseVerifierKeys(bad)
+		_, err := trust.ParseTaskTrust(bad)
 		require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), name)
 	}
 }
 
-func FuzzParseVerifierKeys(f *testing.F) {
-	f.Add("active:k:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
-	f.Add("active:k:x,grace:l:y")
-	f.Fuzz(func(t *testing.T, s string) {
-		set, err := trust.ParseVerifierKeys(s)
-		if err != nil {
-			require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
-			return
-		}
-		again, err := trust.ParseVerifierKeys(set.String())
-		require.NoError(t, err)
-		require.Equal(t, set, again)
-	})
-}
-
-func TestBundleEnvFile(t *testing.T) {
+func TestTaskTrustLimits(t *testing.T) {
 	t.Parallel()
-	b := trust.BootstrapBundle{NodeID: "n", EnrollmentToken: "t", APIURL: "https://x"}
-	require.Contains(t, b.EnvFile(), "GPUAAS_NODE_ID=\"n\"\n")
-	require.Empty(t, trust.Fingerprint("no certificate"))
+	keys := func(n int, state trust.KeyState) trust.VerifierKeys {
+		out := make(trust.VerifierKeys, n)
+		for i := range out {
+			out[i] = trust.VerifierKey{State: state, KeyID: string(state) + strconv.Itoa(i), Public: testKey(t)}
+		}
+		return out
+	}
+	active := keys(1, trust.KeyActive)
+	for _, row := range []struct {
+		trust.TaskTrust
+		valid bool
+	}{
+		{trust.TaskTrust{Keys: append(active, keys(3, trust.KeyGrace)...), Roots: keys(2, trust.KeyRoot)}, true},
+		{trust.TaskTrust{Keys: append(active, keys(4, trust.KeyGrace)...)}, false},
+		{trust.TaskTrust{Keys: active, Roots: keys(3, trust.KeyRoot)}, false},
+	} {
+		got, err := trust.ParseTaskTrust(row.String())
+		if row.valid {
+			require.NoError(t, err)
+			require.Equal(t, row.TaskTrust, got)
+		} else {
+			require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
+		}
+	}
 }

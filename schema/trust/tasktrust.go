@@ -48,29 +48,6 @@ func ParseVerifierSetRef(s string) (VerifierSetRef, error) {
 	return VerifierSetRef{Version: version, Hash: hash}, nil
 }
 
-// TrustResult is the output of agent.update_trust: the verifier set that the node
-// now uses and the CA bundles that it accepted. Version 0 is the set of the
-// node's bundle.
-type TrustResult struct {
-	SetVersion int64  `json:"set_version"`
-	SetHash    string `json:"set_hash,omitempty"`
-	// The fingerprints are those of NodeTrust.
-	CABundleFingerprint         string `json:"ca_bundle_fingerprint,omitempty"`
-	NodeCertCABundleFingerprint string `json:"node_cert_ca_bundle_fingerprint,omitempty"`
-}
-
-// NodeTrust is the body of a 200 response to GET trust: the current CA bundles,
-// under the field names of the bootstrap bundle. A fingerprint is the hex SHA-256
-// of the first certificate's DER.
-type NodeTrust struct {
-	// CABundlePEM verifies the node API's server certificate.
-	CABundlePEM         string `json:"ca_bundle_pem"`
-	CABundleFingerprint string `json:"ca_bundle_fingerprint"`
-	// NodeCertCABundlePEM verifies node certificates.
-	NodeCertCABundlePEM         string `json:"node_cert_ca_bundle_pem"`
-	NodeCertCABundleFingerprint string `json:"node_cert_ca_bundle_fingerprint"`
-}
-
 // ParseTaskTrust parses GPUAAS_TASK_SIGNING_PUBKEYS: comma-separated entries of
 // three parts. state:key-id:base64 is a key, where state is active (exactly one
 // key), staged, grace or revoked, key-id is [A-Za-z0-9._-]{1,64} and base64 is the

@@ -52,9 +52,11 @@ func TestTaskTrust(t *testing.T) {
 func FuzzParseTaskTrust(f *testing.F) {
 	f.Add(someTrust().String())
 	f.Add("floor:1:" + strings.Repeat("0", 64))
+	f.Add("active:k:x,grace:l:y")
 	f.Fuzz(func(t *testing.T, s string) {
 		trusted, err := ParseTaskTrust(s)
 		if err != nil {
+			require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 			return
 		}
 		again, err := ParseTaskTrust(trusted.String())

@@ -71,16 +71,6 @@ func (s VerifierKeys) checkSet(limit int) error {
 	return nil
 }
 
-// ParseVerifierKeys parses comma-separated entries state:key-id:base64. See
-// ParseTaskTrust, which allows more kinds of entries.
-func ParseVerifierKeys(s string) (VerifierKeys, error) {
-	t, err := ParseTaskTrust(s)
-	if err == nil && (len(t.Roots) > 0 || t.Floor.Version > 0) {
-		err = schema.Errorf(schema.KindInvalidRequest, "verifier set: only keys are allowed here")
-	}
-	return t.Keys, err
-}
-
 func parseVerifierKey(entry string) (VerifierKey, error) {
 	parts := strings.Split(entry, ":")
 	if len(parts) != 3 {
@@ -93,7 +83,7 @@ func parseVerifierKey(entry string) (VerifierKey, error) {
 	return VerifierKey{State: KeyState(parts[0]), KeyID: parts[1], Public: raw}, nil
 }
 
-// String renders the keys in the form that ParseVerifierKeys accepts.
+// String renders the keys in the form that ParseTaskTrust accepts.
 func (s VerifierKeys) String() string {
 	entries := make([]string, len(s))
 	for i, k := range s {

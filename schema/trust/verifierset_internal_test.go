@@ -213,6 +213,7 @@ func TestNext(t *testing.T) {
 		"a gap":                      {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Version = 3 }), root, a), ReasonSetGap},
 		"another predecessor":        {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.PrevHash = "x" }), root, a), ReasonSetFork},
 		"a fork":                     {first, signDoc(t, fork, root, a), ReasonSetFork},
+		"its own version again":      {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Version = 1 }), root, a), ReasonSetFork},
 		"a lower epoch":              {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Epoch = 0 }), root, a), ReasonSetOld},
 		"a higher epoch": {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Epoch, d.Version, d.PrevHash = 2, 9, "" }),
 			root), ""},

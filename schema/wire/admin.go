@@ -2,8 +2,8 @@ package wire
 
 import "time"
 
-// HeaderIdempotencyKey makes a POST of the admin API safe to repeat: the same
-// key again answers for the request that used it first.
+// HeaderIdempotencyKey makes a POST of the admin API safe to repeat: a request with
+// a key that was used before returns the result of the first one.
 const HeaderIdempotencyKey = "Idempotency-Key"
 
 // Limits on an operator's input, the same in the command line and the admin API.

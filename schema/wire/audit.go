@@ -2,20 +2,20 @@ package wire
 
 import "github.com/gpuaas/gpuaas/schema/audit"
 
-// AuditPage answers GET /api/v1/admin/audit: events of all streams, newest
+// AuditPage is the response to GET /api/v1/admin/audit: events of all streams, newest
 // first.
 type AuditPage struct {
 	Events        []audit.Event `json:"events"`
 	NextPageToken string        `json:"next_page_token,omitempty"`
 }
 
-// AuditStreamList answers GET /api/v1/admin/audit/streams.
+// AuditStreamList is the response to GET /api/v1/admin/audit/streams.
 type AuditStreamList struct {
 	Streams       []string `json:"streams"`
 	NextPageToken string   `json:"next_page_token,omitempty"`
 }
 
-// AuditStreamPage answers GET /api/v1/admin/audit/streams/{stream}?after=SEQ: a
+// AuditStreamPage is the response to GET /api/v1/admin/audit/streams/{stream}?after=SEQ: a
 // stream in order of seq, for checking its hash chain.
 type AuditStreamPage struct {
 	Events []audit.Event `json:"events"`
@@ -28,4 +28,5 @@ const (
 	EventOperation = "operation" // data is an OperationSummary
 	EventAudit     = "audit"     // data is an audit event
 	EventOutage    = "outage"    // data is an ErrorDetail; the stream continues after it
+	EventClosed    = "closed"    // data is an ErrorDetail; the subject may no longer read the stream
 )

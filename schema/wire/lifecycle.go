@@ -14,8 +14,8 @@ type LifecycleRequest struct {
 	Options lifecycle.Options `json:"options"`
 }
 
-// LifecycleResponse answers a lifecycle request with 202. BootstrapBundle is set
-// for enroll only, and only in this one answer.
+// LifecycleResponse is the 202 response to a lifecycle request. BootstrapBundle is set
+// for enroll only, and only in this response.
 type LifecycleResponse struct {
 	Operation       lifecycle.Operation    `json:"operation"`
 	Node            NodeView               `json:"node"`
@@ -34,7 +34,7 @@ type RecoveryBundle struct {
 	RestartCommand string `json:"restart_command"`
 }
 
-// BootstrapScriptResponse answers POST …/bootstrap-script.
+// BootstrapScriptResponse is the response to POST …/bootstrap-script.
 type BootstrapScriptResponse struct {
 	// Script installs the agent on a Debian or Ubuntu host. It holds the token,
 	// or with FetchRef a one-time reference in its place.

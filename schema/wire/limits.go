@@ -6,11 +6,19 @@ import "time"
 const (
 	MaxBodyBytes   = 64 << 10         // request body
 	MaxResultBytes = 1 << 20          // request body of a task result
+	MaxOutput      = 256 << 10        // bytes of task.Result.Output as encoding/json writes it, with <, > and & escaped
+	MaxMessage     = 4 << 10          // bytes of task.Result.Message
+	MaxCode        = 64               // bytes of task.Result.Code
 	MaxPollTimeout = 60 * time.Second // a longer PollRequest.WaitSeconds is cut
 	MaxHeldTasks   = 64               // entries of PollRequest.HeldTasks
 	MaxSession     = 128              // bytes of PollRequest.AgentSession
 	MaxWorkloads   = 128              // entries of Heartbeat.Workloads; their longest names fit the body
 	NonceBytes     = 16               // bytes of PollRequest.Nonce before base64url
+
+	MaxAgentVersion = 64        // bytes of an agent's version
+	MaxWorkloadName = 255       // bytes of a workload's name
+	MaxWorkloadKind = 32        // bytes of a workload's kind
+	MaxInteger      = 1<<53 - 1 // the greatest integer that every JSON reader keeps
 
 	// HeartbeatInterval is the maximum time between two heartbeats of an agent that
 	// reaches the server.

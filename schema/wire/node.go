@@ -58,7 +58,7 @@ type NodeView struct {
 	Identity    *trust.CertFacts    `json:"identity,omitempty"`
 	// PendingIdentity is an issued certificate that was not used yet.
 	PendingIdentity *trust.CertFacts `json:"pending_identity,omitempty"`
-	// IdentitySequence rises with each identity of the incarnation; 0 without one.
+	// IdentitySequence increases with each identity of the incarnation; 0 without one.
 	IdentitySequence int64 `json:"identity_sequence,omitempty"`
 	// SetVersion is the version of the verifier set that the node's last poll
 	// named, 0 before the first; NewestSetVersion is the newest there is.
@@ -67,7 +67,7 @@ type NodeView struct {
 	// IdentityLock is set while every request of the node is refused.
 	IdentityLock *trust.IdentityLock `json:"identity_lock,omitempty"`
 	// TrustedCAs are the node CA generations that the node API accepts.
-	TrustedCAs []trust.CAFacts `json:"trusted_cas,omitempty"`
+	TrustedCAs []trust.CertFacts `json:"trusted_cas,omitempty"`
 
 	LastHeartbeatAt *time.Time       `json:"last_heartbeat_at"`
 	AgentVersion    string           `json:"agent_version,omitempty"`
@@ -90,7 +90,7 @@ func (n NodeView) Blockers() []string {
 	return out
 }
 
-// NodeList answers GET /api/v1/admin/nodes.
+// NodeList is the response to GET /api/v1/admin/nodes.
 type NodeList struct {
 	Nodes []NodeView `json:"nodes"`
 	// NextPageToken is the page_token of the next page; empty on the last.

@@ -28,13 +28,13 @@ type OperationSummary struct {
 	DeadlineAt    *time.Time               `json:"deadline_at,omitempty"`
 }
 
-// OperationList answers GET /api/v1/admin/operations.
+// OperationList is the response to GET /api/v1/admin/operations.
 type OperationList struct {
 	Operations    []OperationSummary `json:"operations"`
 	NextPageToken string             `json:"next_page_token,omitempty"`
 }
 
-// OperationView answers GET /api/v1/admin/operations/{operation_id} and every
+// OperationView is the response to GET /api/v1/admin/operations/{operation_id} and every
 // decision: the operation's whole status document.
 type OperationView struct {
 	lifecycle.OperationStatus
@@ -68,7 +68,7 @@ type ControlPlaneFault struct {
 	Next      string `json:"next,omitempty"`
 }
 
-// StuckList answers GET /api/v1/admin/stuck, oldest first.
+// StuckList is the response to GET /api/v1/admin/stuck, oldest first.
 type StuckList struct {
 	Stuck         []StuckOperation    `json:"stuck"`
 	Faults        []ControlPlaneFault `json:"faults"`

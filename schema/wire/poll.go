@@ -32,7 +32,7 @@ type PollRequest struct {
 	// VerifierSet is the version of the verifier set that the node verifies
 	// tasks with, 0 for none.
 	VerifierSet int64 `json:"verifier_set,omitempty"`
-	// WaitSeconds is how long the server may hold the poll open, cut to
+	// WaitSeconds is how long the server may hold the poll open, capped at
 	// MaxPollTimeout; 0 returns at once.
 	WaitSeconds float64 `json:"wait_seconds,omitempty"`
 	// Heartbeat is the state of the node. The agent sends one at least every
@@ -48,19 +48,23 @@ type Heartbeat struct {
 	BootID        string          `json:"boot_id"`
 	Cordoned      bool            `json:"cordoned"`
 	Workloads     []task.Workload `json:"workloads"` // at most MaxWorkloads
-	// Phase is always ready.
+	// Phase is PhaseReady.
 	Phase string `json:"phase"`
-	// At is the node's clock. It measures the skew and orders the lists of workloads.
+	// At is when the listing of the workloads began, by the node's clock. It orders the
+	// lists.
 	At time.Time `json:"at"`
 }
+
+// PhaseReady is the phase of an agent that polls.
+const PhaseReady = "ready"
 
 // Wait is WaitSeconds as a duration of at most MaxPollTimeout.
 func (r PollRequest) Wait() time.Duration {
 	return time.Duration(min(r.WaitSeconds, MaxPollTimeout.Seconds()) * float64(time.Second))
 }
 
-// Validate checks every field. Errors are KindInvalidRequest with the reason
-// bad_ and the name of the field.
+// Validate checks every field, including those of the heartbeat. Errors are
+// KindInvalidRequest with the reason bad_ and the name of the field.
 func (r PollRequest) Validate() error {
 	if len(r.HeldTasks) > MaxHeldTasks {
 		return badField("held_tasks", "held_tasks has more than %d entries", MaxHeldTasks)
@@ -75,14 +79,42 @@ func (r PollRequest) Validate() error {
 		return badField("nonce", "nonce must be %d random bytes in unpadded base64url, new for each poll", NonceBytes)
 	case !text.IsToken(r.AgentSession, MaxSession, "._-"):
 		return badField("agent_session", "agent_session must be 1 to %d of A-Z a-z 0-9 . _ -", MaxSession)
-	case r.PollSeq < 0:
-		return badField("poll_seq", "poll_seq must not be negative")
-	case r.VerifierSet < 0:
-		return badField("verifier_set", "verifier_set must not be negative")
+	case r.PollSeq < 0 || r.PollSeq > MaxInteger:
+		return badField("poll_seq", "poll_seq must be 0 to %d", int64(MaxInteger))
+	case r.VerifierSet < 0 || r.VerifierSet > MaxInteger:
+		return badField("verifier_set", "verifier_set must be 0 to %d", int64(MaxInteger))
 	case r.WaitSeconds < 0 || math.IsNaN(r.WaitSeconds):
 		return badField("wait_seconds", "wait_seconds must not be negative")
-	case r.Heartbeat != nil && len(r.Heartbeat.Workloads) > MaxWorkloads:
-		return badField("workloads", "workloads has more than %d entries", MaxWorkloads)
+	case r.Heartbeat != nil:
+		return r.Heartbeat.validate()
+	}
+	return nil
+}
+
+func (h Heartbeat) validate() error {
+	switch {
+	case !text.IsPrintable(h.AgentVersion, MaxAgentVersion):
+		return badField("agent_version", "heartbeat: agent_version must be at most %d printable ASCII characters", MaxAgentVersion)
+	case h.UptimeSeconds < 0 || h.UptimeSeconds > MaxInteger:
+		return badField("uptime_seconds", "heartbeat: uptime_seconds must be 0 to %d", int64(MaxInteger))
+	case !text.IsPrintable(h.BootID, MaxSession):
+		return badField("boot_id", "heartbeat: boot_id must be at most %d printable ASCII characters", MaxSession)
+	case h.Phase != PhaseReady:
+		return badField("phase", "heartbeat: phase must be %q", PhaseReady)
+	}
+	return CheckWorkloads(h.Workloads)
+}
+
+// CheckWorkloads checks the workloads that a node reported.
+func CheckWorkloads(list []task.Workload) error {
+	if len(list) > MaxWorkloads {
+		return badField("workloads", "heartbeat: workloads has more than %d entries", MaxWorkloads)
+	}
+	for _, w := range list {
+		if w.Name == "" || !text.IsPrintable(w.Name, MaxWorkloadName) || !text.IsToken(w.Kind, MaxWorkloadKind, "_-") {
+			return badField("workloads", "heartbeat: a workload's name must be 1 to %d printable ASCII characters and its kind 1 to %d of A-Z a-z 0-9 _ -",
+				MaxWorkloadName, MaxWorkloadKind)
+		}
 	}
 	return nil
 }

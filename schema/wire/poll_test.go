@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -63,12 +64,21 @@ func TestPollRequestRejectsInvalidFields(t *testing.T) {
 			func(r *wire.PollRequest) { r.AgentSession = "ä" },
 			func(r *wire.PollRequest) { r.AgentSession = strings.Repeat("h", wire.MaxSession+1) },
 		},
-		"bad_poll_seq":     {func(r *wire.PollRequest) { r.PollSeq = -1 }},
-		"bad_verifier_set": {func(r *wire.PollRequest) { r.VerifierSet = -1 }},
+		"bad_poll_seq": {
+			func(r *wire.PollRequest) { r.PollSeq = -1 },
+			func(r *wire.PollRequest) { r.PollSeq = math.MaxInt64 },
+		},
+		"bad_verifier_set": {
+			func(r *wire.PollRequest) { r.VerifierSet = -1 },
+			func(r *wire.PollRequest) { r.VerifierSet = math.MaxInt64 },
+		},
 		"bad_wait_seconds": {
 			func(r *wire.PollRequest) { r.WaitSeconds = -1 },
 			func(r *wire.PollRequest) { r.WaitSeconds = math.NaN() },
 		},
+		"bad_workloads": {func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Workloads: make([]task.Workload, wire.MaxWorkloads+1)}
+		}},
 	} {
 		for _, change := range changes {
 			r, err := parsePoll(goodPoll)
@@ -108,5 +118,8 @@ func FuzzPollRequest(f *testing.F) {
 		require.Equal(t, r.Nonce, base64.RawURLEncoding.EncodeToString(raw))
 		require.True(t, r.AgentSession != "" && len(r.AgentSession) <= wire.MaxSession)
 		require.True(t, r.VerifierSet >= 0 && r.PollSeq >= 0)
+		if h := r.Heartbeat; h != nil {
+			require.True(t, h.UptimeSeconds >= 0 && len(h.AgentVersion) <= wire.MaxAgentVersion && len(h.Workloads) <= wire.MaxWorkloads)
+		}
 	})
 }

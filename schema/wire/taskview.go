@@ -43,7 +43,7 @@ type TaskView struct {
 	ResultProof *trust.ResultProof `json:"result_proof,omitempty"`
 }
 
-// TaskList answers GET /api/v1/admin/tasks.
+// TaskList is the response to GET /api/v1/admin/tasks.
 type TaskList struct {
 	Tasks         []TaskView `json:"tasks"`
 	NextPageToken string     `json:"next_page_token,omitempty"`

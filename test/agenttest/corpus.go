@@ -37,6 +37,7 @@ func BadGrants() map[string]badGrant {
 		"another task":         {Reason: "grant_other_task", Issue: grantThat(func(g *task.Grant) { g.TaskID = schema.NewID() })},
 		"another envelope":     {Reason: "grant_other_task", Issue: grantThat(func(g *task.Grant) { g.EnvelopeSHA256 = schema.SHA256Hex(nil) })},
 		"another lease":        {Reason: "grant_other_epoch", Issue: grantThat(func(g *task.Grant) { g.LeaseEpoch++ })},
+		"another lease end":    {Reason: "grant_other_expiry", Issue: grantThat(func(g *task.Grant) { g.LeaseUntil = g.LeaseUntil.Add(time.Hour) })},
 		"another operation":    {Reason: "state_expectation", Issue: grantThat(func(g *task.Grant) { g.OpSeq++ })},
 		"another state":        {Reason: "state_expectation", Task: func(p *task.Payload) { p.Expect.NodeState = lifecycle.NodeDraining }},
 		"other environment":    {Reason: "grant_other_env", Issue: grantThat(func(g *task.Grant) { g.Env = "prod" })},
@@ -61,8 +62,8 @@ func BadGrants() map[string]badGrant {
 		"no delegation": {Reason: "grant_key_payload_type", Offer: func(_ *API, o *wire.TaskOffer, _ string) {
 			o.GrantKey = json.RawMessage(`null`)
 		}},
-		"task in the place of the grant": {Reason: "grant_payload_type", Offer: func(_ *API, o *wire.TaskOffer, _ string) { o.Grant = o.Envelope }},
-		"grant in the place of the task": {Reason: "payload_type", Offer: func(_ *API, o *wire.TaskOffer, _ string) { o.Envelope = o.Grant }},
+		"task instead of the grant": {Reason: "grant_payload_type", Offer: func(_ *API, o *wire.TaskOffer, _ string) { o.Grant = o.Envelope }},
+		"grant instead of the task": {Reason: "payload_type", Offer: func(_ *API, o *wire.TaskOffer, _ string) { o.Envelope = o.Grant }},
 		"unknown field": {Reason: "grant_bad_body", Offer: func(f *API, o *wire.TaskOffer, _ string) {
 			o.Grant = SignBytes(f.T, f.delegate, trust.LeasePayloadType, []byte(`{"x":1}`))
 			o.Grant = bytes.Replace(o.Grant, []byte(`"keyid":"k1"`), []byte(`"keyid":""`), 1)

@@ -35,7 +35,7 @@ const (
 	empty kind = "empty"
 	// bareAsync is completed by id immediately after its start.
 	bareAsync kind = "bare async"
-	// onNode is ours: RunNodeTask, NOTIFY, long poll, agent, result, relay.
+	// onNode is ours: EnqueueNodeTask, RunNodeTask, NOTIFY, long poll, agent, result, relay.
 	onNode kind = "on node"
 	// onPeer is an activity on the node's own task queue.
 	onPeer kind = "on peer"
@@ -79,13 +79,15 @@ func (e *env) newLoad(ctx context.Context) (*load, error) {
 	}
 	c, err := temporal.Dial(temporal.Config{Address: e.Getenv("TEMPORAL_ADDRESS"), Namespace: e.Getenv("TEMPORAL_NAMESPACE")})
 	if err != nil {
+		signer.Close()
+		s.Close()
 		return nil, err
 	}
 	l := &load{client: c.SDK(), namespace: c.Namespace(), began: map[string]time.Time{}}
 	l.worker = worker.New(c.SDK(), loadQueue, worker.Options{})
 	l.worker.RegisterWorkflowWithOptions(l.run, workflow.RegisterOptions{Name: "BenchJob"})
 	l.worker.RegisterActivityWithOptions(l.pending, activity.RegisterOptions{Name: "BenchPending"})
-	l.worker.RegisterActivity(&activities.Task{Tasks: s, Signer: signer, Env: devEnv})
+	l.worker.RegisterActivity(&activities.Task{Tasks: s.Tasks, Signer: signer, Env: devEnv})
 	l.close = func() {
 		l.worker.Stop()
 		l.done.Wait()
@@ -102,7 +104,11 @@ func (e *env) signer(ctx context.Context, s *store.Store) (*vault.Client, error)
 	if err != nil {
 		return nil, err
 	}
-	return v, vault.NewSetFollower(s.Identities, v.Follow, silent(), func(bool) {}).Refresh(ctx)
+	if err := vault.NewSetFollower(s.Identities, v.Follow, silent(), func(bool) {}).Refresh(ctx); err != nil {
+		v.Close()
+		return nil, err
+	}
+	return v, nil
 }
 
 // run is the workflow. It reads the real clock, because its history is never replayed
@@ -112,7 +118,7 @@ func (l *load) run(ctx workflow.Context, in job) error {
 	for i := range in.Steps {
 		step := fmt.Sprintf("%s-%d", id, i)
 		l.begin(step)
-		if err := l.step(ctx, in, step).Get(ctx, nil); err != nil {
+		if err := l.step(ctx, in, step); err != nil {
 			return err
 		}
 		l.end(step)
@@ -120,18 +126,25 @@ func (l *load) run(ctx workflow.Context, in job) error {
 	return nil
 }
 
-func (l *load) step(ctx workflow.Context, in job, step string) workflow.Future {
+// step runs one step. A node task is enqueued by a local activity first, as the
+// product's workflows do.
+func (l *load) step(ctx workflow.Context, in job, step string) error {
 	o := workflow.ActivityOptions{ActivityID: step, StartToCloseTimeout: stepBudget, ScheduleToCloseTimeout: stepBudget}
+	name, args := "BenchPending", []any(nil)
 	switch in.Kind {
 	case onNode:
 		o.HeartbeatTimeout = task.HeartbeatTimeout
 		in.Task.Step = step
-		return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), "RunNodeTask", in.Task)
+		name, args = "RunNodeTask", []any{in.Task}
+		local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: stepBudget})
+		if err := workflow.ExecuteLocalActivity(local, "EnqueueNodeTask", activities.EnqueueInput{Task: in.Task}).Get(ctx, nil); err != nil {
+			return err
+		}
 	case onPeer:
 		o.TaskQueue = in.Queue
-		return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), peerActivity)
+		name = peerActivity
 	}
-	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), "BenchPending")
+	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), name, args...).Get(ctx, nil)
 }
 
 // pending is the plain asynchronous activity: left open and completed immediately.

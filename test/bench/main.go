@@ -43,6 +43,8 @@ func main() {
 // options are the program's flags.
 type options struct {
 	bin, results string
+	// rate is the number of jobs per second of peer.
+	rate int
 	// small reduces every size, to verify the benchmark instead of measuring.
 	small bool
 	// nodes overrides the number of nodes; 0 keeps the default.
@@ -90,8 +92,13 @@ func run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer
 	f.StringVar(&o.results, "results", "bench/results", "folder for the JSON files")
 	f.BoolVar(&o.small, "small", false, "small sizes and short times, to verify that the benchmarks work")
 	f.IntVar(&o.nodes, "nodes", 0, "number of nodes (default: the benchmark's own)")
+	f.IntVar(&o.rate, "rate", 20, "jobs per second of peer")
 	f.BoolVar(&o.keep, "keep", false, "leave the stack running")
 	if err := f.Parse(args); err != nil {
+		return 2
+	}
+	if o.rate < 1 {
+		fmt.Fprintln(stderr, "-rate must be at least 1")
 		return 2
 	}
 	chosen, err := choose(f.Args())

@@ -112,7 +112,7 @@ func (m maker) make(ctx context.Context, n int) ([]node, error) {
 
 func (m maker) one(ctx context.Context, host string) (node, error) {
 	by := audit.Subject{Actor: "bench", CorrelationID: schema.NewID()}
-	v, err := m.store.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: host, SKU: "cpu-dev", RegionCode: "local"}, by)
+	v, err := m.store.Admin.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: host, SKU: "cpu-dev", RegionCode: "local"}, by)
 	if err != nil {
 		return node{}, err
 	}
@@ -124,7 +124,7 @@ func (m maker) one(ctx context.Context, host string) (node, error) {
 	if err := m.identify(ctx, &n, by); err != nil {
 		return n, err
 	}
-	err = m.store.Finish(ctx, enrolling.Fence, "", activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive, Outcome: "enrolled"})
+	err = m.store.Operations.Finish(ctx, enrolling.Fence, "", activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive, Outcome: "enrolled"})
 	if err != nil {
 		return n, err
 	}
@@ -136,7 +136,7 @@ func (m maker) one(ctx context.Context, host string) (node, error) {
 // identify creates the first identity of the node and uses it once.
 func (m maker) identify(ctx context.Context, n *node, by audit.Subject) error {
 	_, token, hash := trust.NewToken()
-	err := m.store.IssueToken(ctx, trust.MintedToken{NodeID: n.ID, TokenID: token, Hash: hash,
+	err := m.store.Identities.IssueToken(ctx, trust.MintedToken{NodeID: n.ID, TokenID: token, Hash: hash,
 		Purpose: trust.PurposeEnroll, ExpiresAt: time.Now().Add(trust.TokenTTL)}, by)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (m maker) identify(ctx context.Context, n *node, by audit.Subject) error {
 	if err != nil {
 		return err
 	}
-	claimed, err := m.store.ClaimToken(ctx, nodeapi.TokenClaim{NodeID: n.ID, TokenID: token, Hash: hash,
+	claimed, err := m.store.Identities.ClaimToken(ctx, nodeapi.TokenClaim{NodeID: n.ID, TokenID: token, Hash: hash,
 		SPKI: schema.SHA256Hex(csr.RawSubjectPublicKeyInfo), RecoveryKey: make([]byte, 32), CorrelationID: by.CorrelationID, RemoteAddr: "127.0.0.1:1"})
 	if err != nil {
 		return err
@@ -157,16 +157,16 @@ func (m maker) identify(ctx context.Context, n *node, by audit.Subject) error {
 		return err
 	}
 	_, recovery, recoveryHash := trust.NewToken()
-	if _, err = m.store.StorePending(ctx, nodeapi.NewIdentity{NodeID: n.ID, Incarnation: n.Incarnation, Via: trust.IssuedByEnroll,
+	if _, err = m.store.Identities.StorePending(ctx, nodeapi.NewIdentity{NodeID: n.ID, Incarnation: n.Incarnation, Via: trust.IssuedByEnroll,
 		TokenID: token, Cert: cert, CorrelationID: by.CorrelationID, Recovery: trust.MintedToken{NodeID: n.ID, TokenID: recovery,
 			Hash: recoveryHash, Purpose: trust.PurposeRecover, ExpiresAt: time.Now().Add(trust.RecoveryTokenTTL)}}); err != nil {
 		return err
 	}
-	c, err := m.store.Authenticate(ctx, id, cert)
+	c, err := m.store.Identities.Authenticate(ctx, id, cert)
 	if err != nil {
 		return err
 	}
-	return m.store.RecordPoll(ctx, c, c.VerifierSet)
+	return m.store.Identities.RecordPoll(ctx, c, c.VerifierSet)
 }
 
 // issue returns the facts of the node's certificate.
@@ -202,7 +202,7 @@ func newRequest() (*ecdsa.PrivateKey, *x509.CertificateRequest, error) {
 
 // claim claims a node for an operation that remains open.
 func claim(ctx context.Context, s *store.Store, v wire.NodeView, a lifecycle.Action) (activities.Claim, error) {
-	return s.Claim(ctx, activities.ClaimRequest{WorkflowID: lifecycle.NodeWorkflowID(v.Host, v.ID), RunID: schema.NewID(),
+	return s.Operations.Claim(ctx, activities.ClaimRequest{WorkflowID: lifecycle.NodeWorkflowID(v.Host, v.ID), RunID: schema.NewID(),
 		OperationInput: lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: v.ID, Action: a, Actor: "bench", Reason: "bench",
 			CorrelationID: schema.NewID()}})
 }

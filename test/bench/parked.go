@@ -390,12 +390,12 @@ func oursWake(s *store.Store, nodes []node) func(context.Context, int) (string, 
 	return func(ctx context.Context, i int) (string, time.Time, error) {
 		t := nodes[i].spec(schema.NewID())
 		owner := task.Owner{WorkflowID: "bench", RunID: "bench", ActivityID: t.Step}
-		row, err := s.Prepare(ctx, t, owner)
+		row, err := s.Tasks.Prepare(ctx, t, owner)
 		if err != nil {
 			return "", time.Time{}, err
 		}
 		at := time.Now()
-		return row.TaskID, at, s.Enqueue(ctx, t, owner, row, envelope)
+		return row.TaskID, at, s.Tasks.Enqueue(ctx, t, owner, row, envelope)
 	}
 }
 

@@ -8,11 +8,7 @@ import (
 	"time"
 )
 
-const (
-	// jobRate is the number of jobs started per second.
-	jobRate = 20
-	warmup  = 10 * time.Second
-)
+const warmup = 10 * time.Second
 
 // idleCost is the cost of idle nodes for the servers.
 type idleCost struct {
@@ -169,7 +165,7 @@ func (e *env) jobs(ctx context.Context, pids map[string]int, server string, next
 	defer l.close()
 	for i := range e.rounds() + 1 {
 		m, started := startMeter(pids), time.Now()
-		lost, err := l.open(ctx, jobRate, e.span(15*time.Second), next)
+		lost, err := l.open(ctx, e.rate, e.span(15*time.Second), next)
 		if err != nil {
 			return t, err
 		}

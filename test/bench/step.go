@@ -174,10 +174,12 @@ func (e *env) active(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		have := len(nodes)
-		if have >= n || time.Now().After(end) {
-			e.logf("%d nodes are active", have)
+		if len(nodes) >= n {
+			e.logf("%d nodes are active", len(nodes))
 			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d of %d nodes are active after %s", len(nodes), n, fleetBudget)
 		}
 		if err := pause(ctx, time.Second); err != nil {
 			return err
@@ -202,7 +204,7 @@ func activeNodes(ctx context.Context, s *store.Store) ([]wire.NodeView, error) {
 	q := adminapi.NodeQuery{Page: adminapi.Page{Limit: wire.MaxPage}, View: adminapi.ViewName,
 		States: []lifecycle.NodeState{lifecycle.NodeActive}}
 	for all := []wire.NodeView{}; ; {
-		nodes, next, err := s.ListNodes(ctx, q)
+		nodes, next, err := s.Admin.ListNodes(ctx, q)
 		if all = append(all, nodes...); err != nil || next == nil {
 			return all, err
 		}

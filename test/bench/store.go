@@ -33,7 +33,7 @@ const (
 
 // The minimal implementations: three plain transactions, with a NOTIFY in the first, and
 // with an outbox row and a NOTIFY in the last too.
-const plain, woken, whole = "bare", "bare with NOTIFY", "bare with NOTIFY, outbox and NOTIFY"
+const plain, woken, full = "bare", "bare with NOTIFY", "bare with NOTIFY, outbox and NOTIFY"
 
 // benchStore compares the three transactions of a step in our repository with three
 // plain ones of the same shape.
@@ -71,7 +71,7 @@ func benchStore(ctx context.Context, e *env) error {
 		{"ours", oursCycle(s, nodes)},
 		{plain, bareCycle(bare, bareEnqueue, bareComplete)},
 		{woken, bareCycle(bare, bareEnqueueWake, bareComplete)},
-		{whole, bareCycle(bare, bareEnqueueWake, bareCompleteOut)},
+		{full, bareCycle(bare, bareEnqueueWake, bareCompleteOut)},
 	}
 	parts, err := e.pids(ctx, "postgres")
 	if err != nil {
@@ -99,7 +99,7 @@ func benchStore(ctx context.Context, e *env) error {
 	ours := median(rates["ours"])
 	e.least("cycles a second, 16 connections, against three plain transactions", "1/s", ours, median(rates[plain]), 0.7)
 	e.least("the same against ones with NOTIFY in the enqueue", "1/s", ours, median(rates[woken]), 0.7)
-	e.least("the same against ones with outbox row and NOTIFY in the completion too", "1/s", ours, median(rates[whole]), 0.7)
+	e.least("the same against ones with outbox row and NOTIFY in the completion too", "1/s", ours, median(rates[full]), 0.7)
 	e.number("writing transactions of a step", "", commits, 3.1)
 	e.note("a step's transactions are counted by the server for all of its databases, its own few included")
 	return nil
@@ -138,14 +138,14 @@ func oursCycle(s *store.Store, nodes []node) cycle {
 		n := nodes[i]
 		t := n.spec(schema.NewID())
 		owner := task.Owner{WorkflowID: n.Fence.OperationID, RunID: n.Fence.OperationID, ActivityID: t.Step}
-		row, err := s.Prepare(ctx, t, owner)
+		row, err := s.Tasks.Prepare(ctx, t, owner)
 		if err != nil {
 			return err
 		}
-		if err := s.Enqueue(ctx, t, owner, row, envelope); err != nil {
+		if err := s.Tasks.Enqueue(ctx, t, owner, row, envelope); err != nil {
 			return err
 		}
-		offer, err := s.NextTask(ctx, n.caller(), wire.PollRequest{AgentSession: "bench"}, task.LeaseDuration)
+		offer, err := s.Tasks.NextTask(ctx, n.caller(), wire.PollRequest{AgentSession: "bench"}, task.LeaseDuration)
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func oursCycle(s *store.Store, nodes []node) cycle {
 			return fmt.Errorf("no task was dispatched to node %s", n.ID)
 		}
 		now := time.Now().UTC()
-		_, err = s.Result(ctx, n.caller(), offer.TaskID, nodeapi.ReceivedResult{Result: task.Result{LeaseEpoch: offer.Lease.Epoch,
+		_, err = s.Tasks.Result(ctx, n.caller(), offer.TaskID, nodeapi.ReceivedResult{Result: task.Result{LeaseEpoch: offer.Lease.Epoch,
 			Status: task.Succeeded, Output: body, StartedAt: now, FinishedAt: now}})
 		return err
 	}

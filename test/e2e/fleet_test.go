@@ -181,23 +181,25 @@ func silentNode(t *testing.T) {
 	t.Helper()
 	prefix := host(t, "lost")
 	node := prefix + "-0001"
-	args := []string{"--misbehave", "silent=1", "--workloads", "1", "--restart-after", "1h"}
-	offered := func(f *simulatedFleet, what string) {
-		require.Eventually(t, func() bool { return f.count(t, "offers") == 1 }, fleetTimeout, 100*time.Millisecond, what)
+	// The cordon ends before the first fleet stops; otherwise the second fleet repeats it
+	// and becomes silent again.
+	args := []string{"--misbehave", "silent=1", "--workloads", "1", "--restart-after", "1h", "--task-time", "1ms"}
+	began := func(f *simulatedFleet, what string) {
+		require.Eventually(t, func() bool { return f.count(t, "offers") == 1 && f.count(t, "works") == 1 }, fleetTimeout, 100*time.Millisecond, what)
 	}
 	f := startFleet(t, 1, prefix, args...)
 	f.waitActive(t)
 	ok(t, "node", "drain", node, "--no-wait", "--yes", "--deadline", "20m", "--reason", "test")
-	offered(f, "the cordon is dispatched, and the node becomes silent")
+	began(f, "the cordon begins, and the node becomes silent")
 	f.stop(t)
 
 	f = startFleet(t, 1, prefix, args...)
-	offered(f, "the cordon is reported, the drain dispatched, and the node becomes silent again")
-	expireLease(t, newest(t, node, task.WorkloadDrain, task.Dispatched).TaskID)
+	began(f, "the cordon is reported, the drain begins, and the node becomes silent again")
+	expireLease(t, newest(t, node, task.WorkloadDrain, task.Running).TaskID)
 	triggerReclaim(t)
 	require.Eventually(t, func() bool {
 		op := show(t, node).Operation
-		return op != nil && op.Stuck != nil && op.Stuck.Reason == task.ReasonLost
+		return op != nil && op.Stuck != nil && op.Stuck.Reason == lifecycle.ReasonTaskLost
 	}, fleetTimeout, time.Second, "the drain's task is lost and its operation parks")
 	require.Equal(t, 1, f.count(t, "offers"), "a destructive task is not dispatched again automatically")
 	f.stop(t)

@@ -100,7 +100,7 @@ func (d blockedDrain) ends(t *testing.T, status lifecycle.OperationState) (op li
 	return op
 }
 
-// decide sends a decision that is addressed to the parking.
+// decide sends a decision that is addressed to the park.
 func (d blockedDrain) decide(t *testing.T, decision lifecycle.Decision, at *lifecycle.Stuck, headers ...string) reply {
 	t.Helper()
 	body, err := json.Marshal(wire.ResolveOperation{Reason: "TCK-9 " + string(decision), Phase: at.Phase, StuckSince: &at.Since})

@@ -35,9 +35,9 @@ func TestLifecycle(t *testing.T) {
 		{args: []string{"node", "release", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
 		{args: []string{"node", "drain", nodeHost, "--yes"}, state: lifecycle.NodeDrained, budget: budget{16, 40},
 			before: func() { startWorkload(t, nodeHost, "job-1", "sleep", "3600") }},
-		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{6, 15}},
+		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{12, 25}},
 		{args: []string{"node", "reactivate", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
-		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{6, 15}},
+		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{12, 25}},
 		{args: []string{"node", "remove", nodeHost, "--yes"}, state: lifecycle.NodeRemoved, budget: budget{10, 25}},
 	}
 	for _, s := range steps {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -66,14 +67,12 @@ func TestReissueLostIdentity(t *testing.T) {
 func auditedReissue(t *testing.T, id string) (out []string) {
 	t.Helper()
 	for _, e := range auditEvents(t, id) {
-		if e.Action != "nodes.reissue_enrollment" {
-			continue
+		switch {
+		case e.Action == "nodes.reissue_enrollment":
+			out = append(out, e.Result+": "+e.Reason+e.Detail["outcome"])
+		case e.Action == audit.TokenIssued && e.Detail["purpose"] == string(trust.PurposeReissue):
+			out = append(out, e.Result+": token issued")
 		}
-		outcome := e.Reason + e.Detail["outcome"]
-		if e.Detail["token_id"] != "" {
-			outcome = "token issued"
-		}
-		out = append(out, e.Result+": "+outcome)
 	}
 	return out
 }

@@ -74,6 +74,8 @@ func send(ctx context.Context, c *http.Client, method, path, body string) (statu
 // open poll ends, and the agent exits.
 func TestRemovedNodeIsRejected(t *testing.T) {
 	nodeHost, id := enrolled(t, "removed")
+	// The recovery token replaces it when the first poll ends; a wipe removes both.
+	token := bundleToken(t, nodeHost)
 	act(t, "node", "retire", nodeHost, "--yes")
 
 	node := asNode(t, nodeHost)
@@ -91,7 +93,6 @@ func TestRemovedNodeIsRejected(t *testing.T) {
 			`{"wait_seconds":60,"nonce":"AAAAAAAAAAAAAAAAAAAAAA","agent_session":"test"}`)
 		poll <- ended{status, detail, err}
 	}()
-	token := bundleToken(t, nodeHost) // the agent deletes it with its identity
 	act(t, "node", "remove", nodeHost, "--yes")
 	bound, stop := context.WithTimeout(ctx, fencedWithin)
 	defer stop()

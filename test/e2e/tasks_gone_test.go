@@ -116,7 +116,7 @@ func lostDrain(t *testing.T, name string) draining {
 	kill(t, "agent", d.host)
 	expireLease(t, d.task.TaskID)
 	triggerReclaim(t)
-	next := waitParked(t, d.id, task.ReasonLost)
+	next := waitParked(t, d.id, lifecycle.ReasonTaskLost)
 	require.Contains(t, next, "gpuaas task resume "+d.task.TaskID)
 	require.Equal(t, task.Lost, nodeTask(t, d.task.TaskID).Status)
 	require.Equal(t, 1, taskEvents(t, d.id, d.task.TaskID, audit.TaskLost))
@@ -155,7 +155,7 @@ func lostAndWiped(t *testing.T) {
 	lastHeartbeat := show(t, d.host).LastHeartbeatAt
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.Dir)
 	eventually(t, "the agent is back", func() bool { return show(t, d.host).LastHeartbeatAt.After(*lastHeartbeat) })
-	require.Equal(t, task.ReasonLost, stuckOf(t, d.id).Reason)
+	require.Equal(t, lifecycle.ReasonTaskLost, stuckOf(t, d.id).Reason)
 
 	refused := run(t, "task", "resume", d.task.TaskID, "--yes")
 	require.Equal(t, schema.ExitUsage, refused.code, "without a reason")
@@ -173,7 +173,7 @@ func canceledTask(t *testing.T) {
 	t.Helper()
 	d := drainThatWaits(t, "ended")
 	ok(t, "task", "cancel", d.task.TaskID, "--yes", "--reason", "wrong deadline")
-	next := waitParked(t, d.id, task.ReasonCanceled)
+	next := waitParked(t, d.id, lifecycle.ReasonTaskCanceled)
 	require.True(t, strings.HasPrefix(next, "gpuaas op "), next)
 	ended := nodeTask(t, d.task.TaskID)
 	require.Equal(t, task.Canceled, ended.Status)

@@ -161,12 +161,13 @@ func TestSeedIsDeterministic(t *testing.T) {
 
 // TestRegressionSeeds runs seeds that failed once: the claim of a reissue whose key was
 // lost with a failed write (45, 51, 56) or by an interleaved recovery (182, 315), a
-// request that arrived twice before the certificate's first use (397), and a recovery
+// request that arrived twice before the certificate's first use (397), a recovery with
+// the token of an earlier incarnation (374), and a recovery
 // caused by a wrong clock (878).
 func TestRegressionSeeds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)
-	for _, seed := range []uint64{45, 51, 56, 182, 315, 397, 878,
+	for _, seed := range []uint64{45, 51, 56, 182, 315, 374, 397, 878,
 		2120, 2424, 3117, 3433, 4000, 4532, 4567, 4667, 8351} {
 		r := simulate(t.Context(), t, w, seed)
 		require.Empty(t, r.failure, "seed %d\n%s", seed, strings.Join(r.trace, "\n"))

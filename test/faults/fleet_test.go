@@ -193,7 +193,7 @@ func newFleet(t *testing.T, size int) *fleet {
 // serve starts the API, on the same port each time.
 func (f *fleet) serve(t *testing.T, rate float64) {
 	t.Helper()
-	store := recordingStore{f.w.store, &f.seen}
+	store := recordingStore{f.w.nodeStore(), &f.seen}
 	api := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: store, Tasks: store, Heartbeats: store, Notifier: silent{}, Issuer: f.issuer, Grants: noWork{}, VerifierSets: noWork{},
 		Now: f.w.db.clock.Now, IssueRate: rate, Metrics: metrics.New(prometheus.NewRegistry()),
 		Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})

@@ -42,7 +42,7 @@ func TestIssuerReplaced(t *testing.T) {
 			w, log := newWorld(t, false), &strings.Builder{}
 			auth, err := newAuthority(w.db.clock, seeded(1, forAgent))
 			require.NoError(t, err)
-			s := newSite(w.store, auth, w.db.clock, w.cert, log)
+			s := newSite(w.nodeStore(), auth, w.db.clock, w.cert, log)
 			s.start()
 			t.Cleanup(s.stop)
 			id, err := w.register(t.Context(), 1)

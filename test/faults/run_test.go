@@ -57,7 +57,7 @@ func (w *world) newRun(p plan) (*run, error) {
 	if r.auth, err = newAuthority(w.db.clock, seeded(p.seed, forCA)); err != nil {
 		return nil, err
 	}
-	r.site = newSite(w.store, r.auth, w.db.clock, w.cert, &r.log)
+	r.site = newSite(w.nodeStore(), r.auth, w.db.clock, w.cert, &r.log)
 	return r, nil
 }
 

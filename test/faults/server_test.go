@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/store"
 )
 
 const testEnv = "test"
@@ -36,6 +37,15 @@ type nodeStore interface {
 	nodeapi.Identities
 	nodeapi.Tasks
 	nodeapi.Heartbeats
+}
+
+// nodeStore returns the parts of the store that the node API uses.
+func (w *world) nodeStore() nodeStore {
+	return struct {
+		*store.Identities
+		*store.Tasks
+		*store.Inventory
+	}{w.store.Identities, w.store.Tasks, w.store.Inventory}
 }
 
 // silent never sends a notification.

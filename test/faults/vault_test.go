@@ -62,7 +62,7 @@ type vaultLifecycle struct {
 
 func (l *vaultLifecycle) live(issuer nodeapi.Issuer) {
 	ctx := l.t.Context()
-	l.site = newSite(l.w.store, issuer, l.w.db.clock, l.w.cert, new(strings.Builder))
+	l.site = newSite(l.w.nodeStore(), issuer, l.w.db.clock, l.w.cert, new(strings.Builder))
 	l.site.start()
 	defer l.site.stop()
 	id, err := l.w.register(ctx, uint64(l.w.runs)+1)

@@ -52,7 +52,7 @@ func (s *round) work(ctx context.Context) error {
 	spec := activities.TaskSpec{OperationID: s.fence.OperationID, OpSeq: s.fence.OpSeq, NodeID: s.fence.NodeID, Step: string(kind), Type: kind,
 		Deadline: s.db.clock.Now().Add(century)}
 	owner := task.Owner{WorkflowID: lifecycle.NodeWorkflowID(s.caller.Host, s.fence.NodeID), RunID: "run", ActivityID: string(kind)}
-	row, err := s.store.Prepare(ctx, spec, owner)
+	row, err := s.store.Tasks.Prepare(ctx, spec, owner)
 	switch {
 	case err != nil:
 		return err
@@ -64,7 +64,7 @@ func (s *round) work(ctx context.Context) error {
 		if s.may(workerBefore, 4) {
 			return nil
 		}
-		if err := s.store.Enqueue(ctx, spec, owner, row, []byte(`{}`)); err != nil {
+		if err := s.store.Tasks.Enqueue(ctx, spec, owner, row, []byte(`{}`)); err != nil {
 			return err
 		}
 		s.logf("worker stores %s", kind)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -67,7 +68,7 @@ func (s *round) poll(ctx context.Context) error {
 	if s.may(handUnasked, 8) {
 		if s.may(handLate, 2) {
 			s.late = append(s.late, func(ctx context.Context) error {
-				offer, err := s.store.NextTask(ctx, s.caller, poll, task.LeaseDuration)
+				offer, err := s.store.Tasks.NextTask(ctx, s.caller, poll, task.LeaseDuration)
 				if offer != nil {
 					s.logf("poll %d arrives late and receives %s, lease %d", poll.PollSeq, offer.Type, offer.Lease.Epoch)
 				}
@@ -76,7 +77,7 @@ func (s *round) poll(ctx context.Context) error {
 		}
 		return nil
 	}
-	offer, err := s.store.NextTask(ctx, s.caller, poll, task.LeaseDuration)
+	offer, err := s.store.Tasks.NextTask(ctx, s.caller, poll, task.LeaseDuration)
 	if err != nil || offer == nil {
 		return err
 	}
@@ -96,12 +97,19 @@ func (s *round) poll(ctx context.Context) error {
 	return nil
 }
 
-// begin executes a task on the node.
-func (s *round) begin(context.Context) error {
-	if h := s.pick(func(h *held) bool { return h.begun == 0 }); h != nil {
-		h.begun++
-		s.logf("node begins %s", h.kind)
+// begin executes a task on the node. Before a destructive one, the node sends progress.
+func (s *round) begin(ctx context.Context) error {
+	h := s.pick(func(h *held) bool { return h.begun == 0 && !h.reported })
+	if h == nil {
+		return nil
 	}
+	if h.kind == task.WorkloadDrain {
+		if allowed, err := s.extend(ctx, h); err != nil || !allowed {
+			return err
+		}
+	}
+	h.begun++
+	s.logf("node begins %s", h.kind)
 	return nil
 }
 
@@ -114,22 +122,33 @@ func (s *round) end(context.Context) error {
 	return nil
 }
 
-// progress extends the lease of a running task. With a single agent the lease is
-// never held by another one.
+// progress extends the lease of a task without a result.
 func (s *round) progress(ctx context.Context) error {
-	h := s.pick(func(h *held) bool { return h.token == "" })
+	h := s.pick(func(h *held) bool { return h.token == "" && !h.reported })
 	if h == nil {
 		return nil
 	}
-	p, err := s.store.Progress(ctx, s.caller, h.id, task.Progress{LeaseEpoch: h.epoch, Message: "working"}, task.LeaseDuration)
+	_, err := s.extend(ctx, h)
+	return err
+}
+
+// extend sends progress. With a single agent the lease is never held by another one, but
+// a destructive task that was lost before it began may not begin: the node drops it.
+func (s *round) extend(ctx context.Context, h *held) (allowed bool, err error) {
+	p, err := s.store.Tasks.Progress(ctx, s.caller, h.id, task.Progress{LeaseEpoch: h.epoch, Message: "working"}, task.LeaseDuration)
+	if schema.KindOf(err) == schema.KindLeaseLost && h.kind == task.WorkloadDrain && h.begun == 0 {
+		s.logf("node drops %s", h.kind)
+		h.reported = true
+		return false, nil
+	}
 	if err != nil {
-		return fmt.Errorf("progress of %s under lease %d: %w", h.kind, h.epoch, err)
+		return false, fmt.Errorf("progress of %s under lease %d: %w", h.kind, h.epoch, err)
 	}
 	delete(s.node.lost, h.id)
 	if !s.may(progressLost, 4) {
 		h.epoch = p.Response.Lease.Epoch
 	}
-	return nil
+	return true, nil
 }
 
 // report posts a result until the API responds.
@@ -144,7 +163,7 @@ func (s *round) report(ctx context.Context) error {
 	}
 	r := task.Result{LeaseEpoch: h.epoch, Status: task.Succeeded, Output: out, StartedAt: h.at, FinishedAt: h.at}
 	post := func(ctx context.Context) error {
-		_, err := s.store.Result(ctx, s.caller, h.id, nodeapi.ReceivedResult{Result: r})
+		_, err := s.store.Tasks.Result(ctx, s.caller, h.id, nodeapi.ReceivedResult{Result: r})
 		s.logf("node reports %s under lease %d: %v", h.kind, r.LeaseEpoch, err)
 		return err
 	}

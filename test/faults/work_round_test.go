@@ -101,7 +101,7 @@ func (w *world) simulateRound(ctx context.Context, tb testing.TB, seed uint64) (
 // open registers an active node and begins a drain on it.
 func (s *round) open(ctx context.Context, seed uint64) error {
 	s.runs++
-	n, err := s.store.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", s.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
+	n, err := s.store.Admin.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", s.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (s *round) open(ctx context.Context, seed uint64) error {
 	if err := s.claim(ctx, n.ID, lifecycle.ActionDrain); err != nil {
 		return err
 	}
-	n, err = s.store.Node(ctx, n.ID)
+	n, err = s.store.Admin.Node(ctx, n.ID)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (s *round) open(ctx context.Context, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	s.outbox = s.store.Outbox(l)
+	s.outbox = s.store.Tasks.Outbox(l)
 	s.logf("seed %d", seed)
 	return nil
 }
@@ -185,7 +185,7 @@ func (s *round) again(ctx context.Context) error {
 
 // reclaim runs the reclaimer.
 func (s *round) reclaim(ctx context.Context) error {
-	report, err := s.store.Reclaim(ctx, activities.ReclaimRequest{Limit: 100})
+	report, err := s.store.Tasks.Reclaim(ctx, activities.ReclaimRequest{Limit: 100})
 	for _, d := range report.Decisions {
 		s.hits[given]++
 		if d.Result == activities.ReclaimLost {
@@ -202,7 +202,7 @@ func (s *round) resume(ctx context.Context) error {
 		return nil
 	}
 	id := lifecycle.TaskID(s.fence.OperationID, s.flow.parked)
-	_, err := s.store.ResumeTask(ctx, id, "checked the node", operator)
+	_, err := s.store.Tasks.ResumeTask(ctx, id, "checked the node", operator)
 	if schema.KindOf(err) == schema.KindTaskStatus { // it has already returned
 		return nil
 	}
@@ -232,7 +232,7 @@ func (s *round) check(ctx context.Context) error {
 // recorded verifies the audit: each task was enqueued once, finished once, and
 // dispatched once per lease.
 func (s *round) recorded(ctx context.Context) error {
-	events, err := s.store.AuditStream(ctx, s.fence.NodeID, 0, 10_000)
+	events, err := s.store.Admin.AuditStream(ctx, s.fence.NodeID, 0, 10_000)
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (s *round) recorded(ctx context.Context) error {
 				count[e.Action]++
 			}
 		}
-		view, viewErr := s.store.Task(ctx, id)
+		view, viewErr := s.store.Tasks.Task(ctx, id)
 		err = errors.Join(err, viewErr)
 		if view.Status != task.Succeeded || count[audit.TaskCreated] != 1 || count[audit.TaskFinished] != 1 ||
 			count[audit.TaskDispatched] != int(view.Attempts) {

@@ -52,7 +52,7 @@ func newWorld(tb testing.TB, running bool) *world {
 // Its id derives from the seed, because agents derive random values from it.
 func (w *world) register(ctx context.Context, seed uint64) (nodeID string, err error) {
 	w.runs++
-	n, err := w.store.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", w.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
+	n, err := w.store.Admin.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", w.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
 	if err != nil {
 		return "", err
 	}
@@ -64,11 +64,11 @@ func (w *world) register(ctx context.Context, seed uint64) (nodeID string, err e
 }
 
 func (w *world) claim(ctx context.Context, nodeID string, a lifecycle.Action) error {
-	n, err := w.store.Node(ctx, nodeID)
+	n, err := w.store.Admin.Node(ctx, nodeID)
 	if err != nil {
 		return err
 	}
-	_, err = w.store.Claim(ctx, activities.ClaimRequest{WorkflowID: lifecycle.NodeWorkflowID(n.Host, nodeID), RunID: schema.NewID(),
+	_, err = w.store.Operations.Claim(ctx, activities.ClaimRequest{WorkflowID: lifecycle.NodeWorkflowID(n.Host, nodeID), RunID: schema.NewID(),
 		OperationInput: lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: nodeID, Action: a, Actor: operator.Actor,
 			CorrelationID: operator.CorrelationID}})
 	return err
@@ -76,18 +76,18 @@ func (w *world) claim(ctx context.Context, nodeID string, a lifecycle.Action) er
 
 // finish ends the operation that holds the node, if one does.
 func (w *world) finish(ctx context.Context, nodeID string, f activities.Finish) error {
-	n, err := w.store.Node(ctx, nodeID)
+	n, err := w.store.Admin.Node(ctx, nodeID)
 	if err != nil || n.Operation == nil {
 		return err
 	}
-	return w.store.Finish(ctx, activities.Fence{NodeID: nodeID, OperationID: n.Operation.OperationID, OpSeq: n.Operation.OpSeq,
+	return w.store.Operations.Finish(ctx, activities.Fence{NodeID: nodeID, OperationID: n.Operation.OperationID, OpSeq: n.Operation.OpSeq,
 		Actor: operator.Actor}, "", f)
 }
 
 // issue creates a token as an operator and returns it.
 func (w *world) issue(ctx context.Context, nodeID string, purpose trust.TokenPurpose) (string, error) {
 	text, id, hash := trust.NewToken()
-	return text, w.store.IssueToken(ctx, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
+	return text, w.store.Identities.IssueToken(ctx, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
 		ExpiresAt: w.db.clock.Now().Add(trust.TokenTTL)}, operator)
 }
 
@@ -101,7 +101,7 @@ func (w *world) remove(ctx context.Context, nodeID string) error {
 
 // verifyAudit verifies the node's audit chain.
 func (w *world) verifyAudit(ctx context.Context, stream string) error {
-	events, err := w.store.AuditStream(ctx, stream, 0, 10_000)
+	events, err := w.store.Admin.AuditStream(ctx, stream, 0, 10_000)
 	if err != nil {
 		return err
 	}

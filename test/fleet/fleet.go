@@ -25,7 +25,7 @@ func Run(ctx context.Context, c Config, out, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	if err := makeRoom(c.Size); err != nil {
+	if err := raiseFileLimit(c.Size); err != nil {
 		return err
 	}
 	held, err := lock(c)
@@ -77,7 +77,7 @@ func (f *fleet) prepare(ctx context.Context, stderr io.Writer) error {
 	}}
 	report := func() {
 		prepared, left, why := v.state()
-		fmt.Fprintf(stderr, "prepared %d of %d nodes, %d enrolled, %d left out\n", prepared, f.conf.Size, f.tally.enrolled.Load(), left)
+		fmt.Fprintf(stderr, "prepared %d of %d nodes, %d left out; %d have polled\n", prepared, f.conf.Size, left, f.tally.enrolled.Load())
 		if why != nil {
 			fmt.Fprintf(stderr, "  left out last: %v\n", why)
 		}

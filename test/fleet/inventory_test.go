@@ -213,7 +213,7 @@ func TestCommandLine(t *testing.T) {
 		"help":            {"--help", "", schema.ExitDone},
 		"help after size": {"3 -h", "", schema.ExitDone},
 	} {
-		if name == "files" && makeRoom(MaxSize) != nil {
+		if name == "files" && raiseFileLimit(MaxSize) != nil {
 			c.says, c.code = "open files", schema.ExitRefused
 		}
 		t.Run(name, func(t *testing.T) {

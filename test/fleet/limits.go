@@ -15,9 +15,9 @@ import (
 // a second connection or a file being written.
 const filesPerAgent = 3
 
-// makeRoom raises the soft limit of open files to the hard one. Its error names the
+// raiseFileLimit raises the soft limit of open files to the hard one. Its error names the
 // limit to change if this machine cannot run so many agents.
-func makeRoom(size int) error {
+func raiseFileLimit(size int) error {
 	need := uint64(filesPerAgent*size + 128)
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {

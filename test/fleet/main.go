@@ -17,7 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/version"
 )
 
-const help = `gpuaas-fleet runs N simulated nodes with real agents, to size and to test an
+const help = `gpuaas-fleet runs N simulated nodes with real agents, to size and test an
 installation. On the stack of "gpuaas dev", start it with: gpuaas dev fleet N
 
 Usage: gpuaas-fleet N [flags]

@@ -10,7 +10,6 @@ import (
 	"github.com/gpuaas/gpuaas/agent"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // The reasons why an agent's process ends while the fleet continues.
@@ -23,8 +22,8 @@ var (
 const (
 	// brokenPause is the pause after an agent that does not start.
 	brokenPause = 5 * time.Second
-	// swift is the pause before a normal restart.
-	swift = time.Second / 2
+	// restartPause is the pause before a normal restart.
+	restartPause = time.Second / 2
 )
 
 // member is one node of the fleet. Its agent is restarted whenever it ends,
@@ -41,7 +40,7 @@ type member struct {
 	muted atomic.Bool // sends no requests
 
 	mu     sync.Mutex
-	births int                     // number of the current process
+	runs   int                     // number of the current process
 	end    context.CancelCauseFunc // of the current process
 	known  map[string]bool         // tasks that the node misbehaved for
 	leases map[string]leaseEnd
@@ -72,7 +71,7 @@ func (m *member) downtime(cause error) time.Duration {
 	case errors.Is(cause, errDied):
 		return around(m.fleet.RestartAfter).draw()
 	case errors.Is(cause, errFlapped), errors.Is(cause, errSilenced):
-		return around(swift).draw()
+		return around(restartPause).draw()
 	}
 	return around(brokenPause).draw()
 }
@@ -91,7 +90,7 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	defer a.Close()
 	defer m.connections.closeAll()
 	m.mu.Lock()
-	m.births, m.end = m.births+1, end
+	m.runs, m.end = m.runs+1, end
 	m.mu.Unlock()
 	m.muted.Store(false)
 	if m.misbehavior == Flapping {
@@ -110,12 +109,12 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 // nothing afterwards. The returned function cancels it.
 func (m *member) endAfter(d time.Duration, cause error) (stop func()) {
 	m.mu.Lock()
-	born, end := m.births, m.end
+	number, end := m.runs, m.end
 	m.mu.Unlock()
 	timer := time.AfterFunc(d, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.births != born {
+		if m.runs != number {
 			return
 		}
 		m.muted.Store(true)
@@ -129,19 +128,6 @@ func (m *member) endAfter(d time.Duration, cause error) (stop func()) {
 func (m *member) admitted() {
 	if m.seen.CompareAndSwap(false, true) {
 		m.tally.enrolled.Add(1)
-	}
-}
-
-// offered inspects a task on its way to the agent.
-func (m *member) offered(o wire.TaskOffer) {
-	switch m.misbehavior {
-	case Late:
-		m.leased(o.TaskID, o.Lease)
-	case Silent:
-		if m.first(o.TaskID) {
-			m.muted.Store(true)
-			m.endAfter(around(m.fleet.RestartAfter).draw(), errSilenced)
-		}
 	}
 }
 

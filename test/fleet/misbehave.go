@@ -17,7 +17,7 @@ type Misbehavior string
 const (
 	// Slow nodes need between half and nine tenths of a task's time limit.
 	Slow Misbehavior = "slow"
-	// Silent nodes receive a task and then send nothing until their agent is
+	// Silent nodes begin a task and then send nothing until their agent is
 	// restarted: no poll, no progress, no result.
 	Silent Misbehavior = "silent"
 	// Duplicate nodes post each result twice, in parallel.

@@ -18,7 +18,7 @@ type tally struct {
 	// twice counts the results that were posted twice, split those whose two
 	// responses differed.
 	twice, split atomic.Int64
-	answers      latencies // of results
+	results      latencies
 	// base is the memory of the process before the first agent, bytes.
 	base int64
 }
@@ -52,7 +52,7 @@ func (w *latencies) quantiles() (p50, p99 time.Duration, ok bool) {
 // line returns one line of the report: name=value, in a fixed order.
 func (t *tally) line(size int) string {
 	p50, p99 := "-", "-"
-	if a, b, ok := t.answers.quantiles(); ok {
+	if a, b, ok := t.results.quantiles(); ok {
 		p50, p99 = a.Round(time.Millisecond/10).String(), b.Round(time.Millisecond/10).String()
 	}
 	rss := resident()

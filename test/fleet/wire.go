@@ -75,7 +75,7 @@ func refuseAfter(r *http.Request, done <-chan struct{}) (*http.Response, error) 
 // refuses a poll at once, and answers an accepted one after up to a minute.
 const acceptedAfter = time.Second
 
-// poll forwards a long poll and inspects the task in its response.
+// poll forwards a long poll and records the lease of the task in its response.
 func (w *meteredConn) poll(r *http.Request) (*http.Response, error) {
 	t := w.m.tally
 	t.polling.Add(1)
@@ -94,7 +94,9 @@ func (w *meteredConn) poll(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	t.offers.Add(1)
-	w.m.offered(o)
+	if w.m.misbehavior == Late {
+		w.m.leased(o.TaskID, o.Lease)
+	}
 	return res, nil
 }
 
@@ -138,7 +140,7 @@ func (w *meteredConn) result(r *http.Request) (*http.Response, error) {
 		begun := time.Now()
 		res, err := w.real.RoundTrip(with(r, body))
 		if err == nil {
-			w.m.tally.answers.add(time.Since(begun))
+			w.m.tally.results.add(time.Since(begun))
 		}
 		return res, err
 	}

@@ -104,8 +104,11 @@ func TestSilentNode(t *testing.T) {
 		m, w, e := newTestMember(Silent, func(*http.Request, string) (int, any) { return http.StatusOK, offer("t1", time.Now()) })
 		var ended error
 		m.end = func(cause error) { ended = cause }
-		_, _, err := post(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
-		require.NoError(t, err, "the agent gets the task")
+		work := newTask(task.WorkloadCordon)
+		_, _, err := post(t.Context(), w, http.MethodPost, "/tasks/t1/progress", task.Progress{})
+		require.NoError(t, err, "the node is not silent before its work begins")
+		_, err = testExecutor(m, task.WorkloadCordon)(t.Context(), work)
+		require.NoError(t, err, "it does the work")
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		for _, path := range []string{"/tasks/t1/progress", "/tasks/t1/result", "/tasks/wait"} {
@@ -118,7 +121,7 @@ func TestSilentNode(t *testing.T) {
 		require.ErrorIs(t, ended, errSilenced, "and is restarted")
 
 		m.muted.Store(false)
-		_, _, err = post(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
+		_, err = testExecutor(m, task.WorkloadCordon)(t.Context(), work)
 		require.NoError(t, err)
 		status, _, err := post(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
 		require.NoError(t, err, "the same task does not silence it again")
@@ -187,7 +190,7 @@ func TestKillAffectsOneProcess(t *testing.T) {
 		m.end = func(cause error) { ended = append(ended, cause) }
 		m.endAfter(time.Second, errDied)
 		m.mu.Lock()
-		m.births++ // that process ended, and another runs
+		m.runs++ // that process ended, and another runs
 		m.mu.Unlock()
 		<-time.After(time.Minute)
 		synctest.Wait()

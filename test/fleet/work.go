@@ -45,12 +45,17 @@ func (m *member) wrapExecutor(kind task.Type, x runner.Executor) runner.Executor
 	return x
 }
 
-// simulateWork waits for the duration of the task's work. A node that dies does so here.
+// simulateWork waits for the duration of the task's work. A node dies or becomes silent
+// here, once per task: after the server has confirmed a destructive task.
 func (m *member) simulateWork(ctx context.Context, t runner.Task) error {
-	if m.misbehavior == Dies && m.first(t.TaskID) {
+	switch {
+	case m.misbehavior == Dies && m.first(t.TaskID):
 		m.endAfter(0, errDied)
 		<-ctx.Done()
 		return context.Cause(ctx)
+	case m.misbehavior == Silent && m.first(t.TaskID):
+		m.muted.Store(true)
+		m.endAfter(around(m.fleet.RestartAfter).draw(), errSilenced)
 	}
 	return sleep(ctx, m.taskTime(t))
 }

@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 )
 
+// Staged ends the name of a file until it is renamed into place.
+const Staged = ".tmp"
+
 // StateDir is the agent's state folder and the file system that it is on.
 type StateDir struct {
 	Path string
@@ -33,8 +36,8 @@ func (s StateDir) Ensure(folders ...string) error {
 	return nil
 }
 
-// Put writes and syncs a new file at path.
-func (s StateDir) Put(path string, data []byte) error {
+// put writes and syncs a new file at path.
+func (s StateDir) put(path string, data []byte) error {
 	f, err := s.Create(path)
 	if err != nil {
 		return err
@@ -50,8 +53,8 @@ func (s StateDir) Put(path string, data []byte) error {
 // reader finds the old content or the new after any crash, and never a part. On an
 // error before the rename nothing stays behind and path is untouched.
 func (s StateDir) Write(path string, data []byte) error {
-	tmp := path + ".tmp"
-	if err := s.Put(tmp, data); err != nil {
+	tmp := path + Staged
+	if err := s.put(tmp, data); err != nil {
 		s.Remove(tmp) //nolint:errcheck // best effort; the write's error is the one to report
 		return err
 	}

@@ -14,21 +14,21 @@ const (
 )
 
 // FS is the part of a file system that the agent writes through. Each method
-// that changes something is a step at which a disk may fail or a machine stop;
-// the agent's state is whole after any of them.
+// that changes something is a step at which a disk may fail or a machine may stop.
+// The agent's state is consistent after each of them.
 type FS interface {
 	ReadFile(path string) ([]byte, error)
 	ReadDir(path string) ([]fs.DirEntry, error)
 	// MkdirAll makes a folder for the agent's user alone.
 	MkdirAll(path string) error
-	// Create makes a new file for the agent's user alone, in the place of one
-	// that is there.
+	// Create makes a new file for the agent's user alone, replacing an
+	// existing one.
 	Create(path string) (File, error)
 	Rename(from, to string) error
 	// Remove removes a file or an empty folder.
 	Remove(path string) error
 	// Wipe overwrites a file with zeros, syncs it and removes it. A missing file
-	// is no error.
+	// is not an error.
 	Wipe(path string) error
 	// SyncDir makes renames and removals in a folder durable.
 	SyncDir(path string) error
@@ -67,8 +67,8 @@ func (OS) Rename(from, to string) error { return os.Rename(from, to) }
 // Remove implements FS.
 func (OS) Remove(path string) error { return os.Remove(path) }
 
-// Wipe implements FS. On a disk that moves blocks the old ones may survive;
-// what was on them is void at the server.
+// Wipe implements FS. On a disk that moves blocks, the old blocks may survive; the server
+// has revoked what they hold.
 func (OS) Wipe(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -20,15 +20,15 @@ func (s StateDir) Hint(name string, v any) error {
 	if err != nil {
 		return err
 	}
-	tmp := s.File(name + ".tmp")
+	tmp := s.File(name + Staged)
 	if err := os.WriteFile(tmp, data, privateFile); err != nil {
 		return err
 	}
 	return os.Rename(tmp, s.File(name))
 }
 
-// Lock takes the state folder for this process until the returned file is
-// closed or the process ends. A folder already taken is KindOperationInProgress.
+// Lock locks the state folder for this process until the returned file is closed or the
+// process ends. It returns KindOperationInProgress if another process holds the lock.
 func (s StateDir) Lock() (*os.File, error) {
 	f, err := os.OpenFile(s.File("lock"), os.O_RDWR|os.O_CREATE, privateFile)
 	if err != nil {
@@ -46,8 +46,8 @@ func (s StateDir) Lock() (*os.File, error) {
 	return f, nil
 }
 
-// lockTimeout covers the moment in which a process that a previous agent was
-// just starting still holds a copy of its lock.
+// lockTimeout is how long a child process that a previous agent was just starting may
+// still hold a copy of the lock.
 const lockTimeout = time.Second
 
 func flock(f *os.File) error {

@@ -2,6 +2,7 @@
 package execution
 
 import (
+	"context"
 	"io"
 	"time"
 
@@ -22,6 +23,12 @@ type Task struct {
 	// Paused reports whether an operator paused the operation: nothing new may
 	// begin.
 	Paused func() bool
+	// Confirm returns nil if the server confirmed during the last recent that the task
+	// is still wanted, by a clock that advances while the agent is suspended. Otherwise
+	// it asks the server, and retries until it gets an answer; so it always does for
+	// zero. It may change Paused. If it returns an error, the context of the run has
+	// ended.
+	Confirm func(ctx context.Context, recent time.Duration) error
 	// Output receives the work's output for operators. Its last
 	// task.MaxOutputTail bytes are part of the result.
 	Output io.Writer

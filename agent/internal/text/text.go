@@ -24,3 +24,15 @@ func Truncate(s string) string {
 func Sanitize(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
 }
+
+// Printable returns the printable ASCII characters of s, others as '?', at most limit
+// of them.
+func Printable(s string, limit int) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, s)
+	return s[:min(len(s), limit)]
+}

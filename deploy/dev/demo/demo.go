@@ -58,11 +58,11 @@ func (d *demo) run(ctx context.Context) error {
 		{"register", d.register},
 		{"enroll", d.enroll},
 		{"provision", d.verb("provision")},
-		{"retire while busy: rejected", d.retireBusy},
+		{"retire a busy node (rejected)", d.retireBusy},
 		{"drain", d.verb("drain", "--yes", "--reason", "demo")},
 		{"retire", d.verb("retire", "--yes", "--reason", "demo")},
 		{"reactivate", d.verb("reactivate")},
-		{"retire again", d.verb("retire", "--yes", "--reason", "demo")},
+		{"retire before removal", d.verb("retire", "--yes", "--reason", "demo")},
 		{"remove", d.verb("remove", "--yes", "--reason", "demo")},
 		{"verify the audit trail", d.verify},
 	} {
@@ -158,6 +158,7 @@ func (d *demo) retireBusy(ctx context.Context) (string, error) {
 	if err := d.startWorkload(ctx); err != nil {
 		return "", err
 	}
+	fmt.Fprintln(os.Stderr, "The node runs a workload, so gpuaas must reject the next command:")
 	err := d.cli.run(ctx, "node", "retire", d.host, "--yes")
 	if code := exitCode(err); code != schema.ExitRefused {
 		return "", fmt.Errorf("retire of a busy node was not rejected (exit %d): %w", code, err)
@@ -172,7 +173,9 @@ func (d *demo) startWorkload(ctx context.Context) error {
 		root = ".dev"
 	}
 	file := filepath.Join(root, "agents", d.host, "workloads", "training.json")
-	if err := os.WriteFile(file, []byte(`{"command":["sleep","3600"]}`), 0o600); err != nil {
+	const spec = `{"command":["sleep","3600"]}`
+	fmt.Fprintf(os.Stderr, "Starting the workload %s in %s\n", spec, file)
+	if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -230,15 +233,27 @@ func (d *demo) finish(failed error) {
 			os.RemoveAll(d.own) //nolint:errcheck // a temporary folder, empty by now
 		}
 	}
-	fmt.Println()
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STEP\tTOOK\tWEB UI")
-	for _, r := range d.rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", r.step, r.took.Round(time.Millisecond), r.link)
-	}
-	w.Flush() //nolint:errcheck // standard output
+	d.print()
 	if !d.once && failed == nil {
-		fmt.Printf("\nThe stack is up. Web UI: %s\nUse it in this shell: eval \"$(bin/gpuaas dev env)\"\nStop it: bin/gpuaas dev down\n",
-			d.cli.Getenv("GPUAAS_WEB_UI_URL"))
+		flag := strings.Join(append([]string{""}, d.dirFlag()...), " ")
+		fmt.Printf("\nThe stack is running.\n  Web UI   %[1]s\n  use it   eval \"$(bin/gpuaas dev env%[2]s)\"\n  stop it  bin/gpuaas dev down%[2]s\n",
+			d.cli.Getenv("GPUAAS_WEB_UI_URL"), flag)
 	}
+}
+
+// print prints the table of the steps. A stack that was removed has no links.
+func (d *demo) print() {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "\nSTEP\tTOOK")
+	if !d.once {
+		fmt.Fprint(w, "\tWEB UI")
+	}
+	for _, r := range d.rows {
+		fmt.Fprintf(w, "\n%s\t%s", r.step, r.took.Round(time.Millisecond))
+		if !d.once {
+			fmt.Fprint(w, "\t"+r.link)
+		}
+	}
+	fmt.Fprintln(w)
+	w.Flush() //nolint:errcheck // standard output
 }

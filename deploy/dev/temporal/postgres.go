@@ -20,7 +20,7 @@ import (
 	postgresplugin "go.temporal.io/server/common/persistence/sql/sqlplugin/postgresql"
 	"go.temporal.io/server/common/resolver"
 	"go.temporal.io/server/schema"
-	"go.temporal.io/server/schema/postgresql/v12"
+	v12 "go.temporal.io/server/schema/postgresql/v12"
 )
 
 // The databases on a Postgres server, named as in Temporal's documentation, and
@@ -67,17 +67,17 @@ func createDatabases(address string) error {
 	defer cancel()
 	db, err := sql.Open("pgx", address)
 	if err != nil {
-		return errors.New("--postgres is no URL of a database")
+		return errors.New("--postgres is not a database URL")
 	}
 	defer func() { _ = db.Close() }()
 	for _, name := range []string{mainDatabase, visibilityDatabase} {
 		_, err := db.ExecContext(ctx, "CREATE DATABASE "+name)
-		var answer *pgconn.PgError
-		if errors.As(err, &answer) && answer.Code == "42P04" { // already exists
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && pgErr.Code == "42P04" { // already exists
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("making the database %s: %w", name, err)
+			return fmt.Errorf("creating database %s: %w", name, err)
 		}
 	}
 	return nil

@@ -180,7 +180,7 @@ func (l listen) dial() string {
 func parseListen(addr string) (listen, error) {
 	tcp, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
-		return listen{}, fmt.Errorf("address %q: %w (give host:port)", addr, err)
+		return listen{}, fmt.Errorf("address %q: %w (use host:port)", addr, err)
 	}
 	ip := "127.0.0.1"
 	if tcp.IP != nil {

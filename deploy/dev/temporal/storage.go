@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// openStores returns the settings of the server's state, which is ready for use.
+// openStores prepares the server's databases and returns their settings.
 func openStores(o options) (config.Persistence, error) {
 	p := config.Persistence{DefaultStore: storeName, VisibilityStore: storeName, NumHistoryShards: sqliteShards}
 	if o.postgres == "" {
@@ -33,7 +33,7 @@ func openStores(o options) (config.Persistence, error) {
 // histories are business data.
 func openStorage(o options) (*config.SQL, error) {
 	if strings.ContainsAny(o.db, "?#%") {
-		return nil, fmt.Errorf("--db %q: a path without '?', '#' and '%%' is needed", o.db)
+		return nil, fmt.Errorf("--db %q: the path must not contain '?', '#' or '%%'", o.db)
 	}
 	file, err := filepath.Abs(o.db)
 	if err != nil {
@@ -62,8 +62,8 @@ func openStorage(o options) (*config.SQL, error) {
 	return sql, nil
 }
 
-// createSchema sets up a new file. A marker file identifies an interrupted setup,
-// which starts over; there is no data to lose until it completes.
+// createSchema sets up a new file. A marker file identifies an interrupted setup.
+// createSchema then starts over, because the file contains no data yet.
 func createSchema(sql *config.SQL, file string) error {
 	marker := file + ".incomplete"
 	_, markerErr := os.Stat(marker)

@@ -26,12 +26,12 @@ type keys struct {
 	RootToken string `json:"root_token"`
 }
 
-// openCore returns an unsealed core on the storage under o.data and initializes new
-// storage. A marker file identifies an initialization that was interrupted before
-// its keys were on disk; that one starts over.
+// openCore returns an unsealed core on the storage in o.data, and initializes new
+// storage. A marker file identifies an initialization that was interrupted before its
+// keys were on disk. openCore then starts over.
 func openCore(ctx context.Context, o options, logger hclog.Logger) (*vault.Core, *boltStorage, error) {
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("making the storage folder: %w", err)
+		return nil, nil, fmt.Errorf("creating the storage folder: %w", err)
 	}
 	file, marker := filepath.Join(o.data, "vault.db"), filepath.Join(o.data, "incomplete")
 	fresh, err := isFresh(file, marker)
@@ -78,10 +78,10 @@ func unseal(ctx context.Context, core *vault.Core, keyFile, marker string, fresh
 	}
 	open, err := core.Unseal(k.UnsealKey)
 	if err != nil {
-		return fmt.Errorf("unsealing: %w (the key in %s is of another storage: remove both for a new start)", err, keyFile)
+		return fmt.Errorf("unsealing: %w (the key in %s belongs to other storage; remove both to start over)", err, keyFile)
 	}
 	if !open {
-		return fmt.Errorf("still sealed with the key in %s: remove it and the storage for a new start", keyFile)
+		return fmt.Errorf("still sealed after using the key in %s; remove it and the storage to start over", keyFile)
 	}
 	if fresh {
 		return os.Remove(marker)
@@ -126,7 +126,7 @@ func readKeys(file string) (keys, error) {
 	var k keys
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return k, fmt.Errorf("reading the unseal key: %w (without it the storage cannot be opened: restore it, or remove the storage)", err)
+		return k, fmt.Errorf("reading the unseal key: %w (the storage cannot be opened without it; restore it, or remove the storage)", err)
 	}
 	if err := json.Unmarshal(content, &k); err != nil {
 		return k, fmt.Errorf("reading the unseal key in %s: %w", file, err)
@@ -153,7 +153,7 @@ func newCore(storage *boltStorage, logger hclog.Logger) (*vault.Core, error) {
 		ClusterName:        "gpuaas-dev",
 	})
 	if err != nil {
-		return nil, fmt.Errorf("assembling the server: %w", err)
+		return nil, fmt.Errorf("creating the server: %w", err)
 	}
 	return core, nil
 }

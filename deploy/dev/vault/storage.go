@@ -62,7 +62,7 @@ func (s *boltStorage) Get(_ context.Context, key string) (*physical.Entry, error
 	return entry, err
 }
 
-// Delete removes a key; a missing key is no error.
+// Delete removes a key. It succeeds if the key does not exist.
 func (s *boltStorage) Delete(_ context.Context, key string) error {
 	return s.db.Update(func(tx *bolt.Tx) error {
 		return tx.Bucket(entriesBucket()).Delete([]byte(key))

@@ -2,7 +2,6 @@ package workload
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/workload"
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/proc"
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -21,21 +22,19 @@ import (
 // workloads.
 const Name = "process"
 
-// Driver supervises processes: NAME.json in its folder is a spec that it starts
-// as a process in a session of its own, NAME.state is the stored state of that
-// process, NAME.log its output. Processes outlive the agent; the next agent adopts
-// them by pid and start time, so that it never signals a reused pid.
+// Driver supervises processes. In its folder, NAME.json is the spec of a workload,
+// NAME.state the stored state of its process, and NAME.log its output. Each process
+// has its own session and outlives the agent. The next agent adopts it by pid and
+// start time, so that it never signals a reused pid.
 //
-// A process that ended is started again when its spec sets restart, or when the
-// spec is touched. One that was stopped is only started again when its spec is
-// touched. Nothing is started while the node is cordoned. A running process keeps
-// running when its spec is removed.
+// The driver restarts a process that exited if its spec sets restart, or if the spec
+// file was modified. It restarts a process that it stopped only if the spec file was
+// modified. It starts no process while the node is cordoned. Removing a spec does
+// not stop its process.
 type Driver struct {
-	conf  workload.Config
-	dir   string // supervised
-	files files
-	host  processTable
-	wake  chan struct{}
+	conf workload.Config
+	dir  string
+	wake chan struct{}
 
 	mu    sync.Mutex
 	procs map[string]*process
@@ -52,7 +51,7 @@ type processSpec struct {
 const (
 	phaseRunning = "running"
 	phaseEnded   = "ended"
-	phaseStopped = "stopped" // ended after it was asked to
+	phaseStopped = "stopped" // exited after a signal of the driver
 )
 
 // process is the content of NAME.state.
@@ -60,13 +59,13 @@ type process struct {
 	Name      string    `json:"name"`
 	Phase     string    `json:"phase"`
 	PID       int       `json:"pid"`
-	StartTime string    `json:"start_time"` // the kernel's, as an identity of the pid
+	StartTime string    `json:"start_time"` // from the kernel; distinguishes processes with the same pid
 	StartID   string    `json:"start_id"`   // new at every start
 	BootID    string    `json:"boot_id"`
 	StartedAt time.Time `json:"started_at"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
 	Starts    int       `json:"starts"`
-	// SpecTime is the spec's modification time in ns when it was last acted on.
+	// SpecTime is the modification time, in ns, of the spec that was last applied.
 	SpecTime int64 `json:"processSpectime"`
 	// StopRequestedAt is durable before the signal is sent.
 	StopRequestedAt time.Time `json:"stop_requested_at,omitzero"`
@@ -84,23 +83,23 @@ func Drivers() map[string]workload.Maker {
 	return map[string]workload.Maker{Name: func(c workload.Config) (workload.Driver, error) { return New(c) }}
 }
 
-// New makes the driver of the folder workloads beside the agent's state folder, and
-// adopts the processes of a previous driver.
+// New returns the driver for the folder "workloads" next to the agent's state
+// folder. It adopts the processes of an earlier driver.
 func New(c workload.Config) (*Driver, error) {
 	dir := filepath.Join(filepath.Dir(c.State.Path), "workloads")
 	if !c.ReadOnly {
-		if err := os.MkdirAll(dir, privateDir); err != nil {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("creating the workload folder: %w", err)
 		}
 	}
-	p := &Driver{conf: c, dir: dir, host: newProcessTable(), wake: make(chan struct{}, 1), procs: map[string]*process{}, bad: map[string]badSpec{}}
+	p := &Driver{conf: c, dir: dir, wake: make(chan struct{}, 1), procs: map[string]*process{}, bad: map[string]badSpec{}}
 	err := p.adopt()
 	return p, err
 }
 
 func (p *Driver) file(name, ext string) string { return filepath.Join(p.dir, name+ext) }
 
-// adopt reads what a previous agent left.
+// adopt reads the processes that an earlier agent started.
 func (p *Driver) adopt() error {
 	files, err := filepath.Glob(p.file("*", ".state"))
 	if err != nil {
@@ -108,7 +107,7 @@ func (p *Driver) adopt() error {
 	}
 	for _, f := range files {
 		var s process
-		_, err := readJSON(f, &s)
+		_, err := statefile.ReadJSON(f, &s)
 		if err == nil && s.Name != strings.TrimSuffix(filepath.Base(f), ".state") {
 			err = fmt.Errorf("%s names workload %q", f, s.Name)
 		}
@@ -120,7 +119,7 @@ func (p *Driver) adopt() error {
 	return nil
 }
 
-// List returns what runs now, sorted by name.
+// List returns the running workloads, sorted by name.
 func (p *Driver) List(context.Context) ([]task.Workload, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +136,7 @@ func (p *Driver) List(context.Context) ([]task.Workload, error) {
 	return list, nil
 }
 
-// refresh notes which processes ended, and reports whether any did.
+// refresh records the processes that have exited and reports whether there are any.
 func (p *Driver) refresh() bool {
 	ended := false
 	for _, s := range p.procs {
@@ -157,13 +156,13 @@ func (p *Driver) refresh() bool {
 	return ended
 }
 
-// alive reports whether the very process that was started still runs, or one of
-// its session that outlived it.
+// alive reports whether the process that was started still runs, or another
+// process of its session does.
 func (p *Driver) alive(s *process) bool {
-	if s.BootID != p.host.bootID() || s.PID <= 1 || s.StartTime == "" {
+	if s.BootID != proc.BootID() || s.PID <= 1 || s.StartTime == "" {
 		return false
 	}
-	return p.host.startTime(s.PID) == s.StartTime || len(p.host.session(s.PID, s.mark())) > 0
+	return proc.StartTime(s.PID) == s.StartTime || len(proc.Session(s.PID, s.mark())) > 0
 }
 
 // mark is in the environment of every process of one start. It distinguishes a reused
@@ -174,15 +173,11 @@ func (p *Driver) save(s *process) error {
 	if p.conf.ReadOnly {
 		return nil
 	}
-	data, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
-		return err
-	}
-	return p.files.write(p.file(s.Name, ".state"), append(data, '\n'))
+	return statefile.WriteJSON(p.file(s.Name, ".state"), s)
 }
 
-// Stop sends SIGTERM to the process group, once per start. Stopping a process that
-// does not run is no error.
+// Stop sends SIGTERM to the process group, once per start. It succeeds if the
+// process does not run.
 func (p *Driver) Stop(_ context.Context, name string) error {
 	return p.signal(name, syscall.SIGTERM, "TERM", func(s *process) bool { return s.StopRequestedAt.IsZero() })
 }
@@ -192,9 +187,9 @@ func (p *Driver) Kill(_ context.Context, name string) error {
 	return p.signal(name, syscall.SIGKILL, "KILL", func(*process) bool { return true })
 }
 
-// signal records the wish durably and then sends the signal. A crash between
-// the two leaves a process that was not signaled and never will be by Stop:
-// at most once is the promise, and a drain reports such a process as blocked.
+// signal stores the signal durably and then sends it. After a crash between the two,
+// Stop never signals that process: a stop is sent at most once, and a drain reports
+// the process as a blocker.
 func (p *Driver) signal(name string, sig syscall.Signal, label string, wanted func(*process) bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +215,7 @@ func (p *Driver) signal(name string, sig syscall.Signal, label string, wanted fu
 	p.conf.Log.Info("workload signaled", "workload", name, "pid", s.PID, "signal", label)
 	err := signalGroup(s.PID, sig)
 	if sig == syscall.SIGKILL {
-		for _, pid := range p.host.session(s.PID, s.mark()) {
+		for _, pid := range proc.Session(s.PID, s.mark()) {
 			err = errors.Join(err, signalOne(pid, sig))
 		}
 	}

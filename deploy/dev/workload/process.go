@@ -8,20 +8,22 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/proc"
 )
 
-// maxLogBytes is the size at which a workload's log starts over at its next
+// maxLogBytes is the size from which a workload's log is truncated at its next
 // start.
 const maxLogBytes = 10 << 20
 
-// gate waits for one line on descriptor 3 and then becomes the command. The
-// agent writes the line after it stored the pid; when it dies before, the pipe
-// closes and the shell ends without having run anything, so that no
-// process runs without a record.
+// gate reads one line from descriptor 3 and then executes the command. The agent
+// writes the line after it has stored the pid. If the agent dies earlier, the pipe
+// closes and the shell exits without running the command, so no process runs without
+// a record.
 const gate = `read -r go <&3 || exit 125; exec 3<&-; exec "$@"`
 
-// start runs the spec's command in a session of its own and stores its pid
-// before the command itself begins.
+// start runs the spec's command in a new session and stores its pid before the
+// command begins.
 func (p *Driver) start(s *process, spec processSpec) error {
 	out, err := openLog(p.file(s.Name, ".log"))
 	if err != nil {
@@ -32,7 +34,7 @@ func (p *Driver) start(s *process, spec processSpec) error {
 	if err != nil {
 		return err
 	}
-	defer w.Close() //nolint:errcheck // closing is the signal, written or not
+	defer w.Close() //nolint:errcheck // closing releases the gate, written or not
 	// The process outlives every context of the agent.
 	cmd := exec.CommandContext(context.Background(), "/bin/sh", append([]string{"-c", gate, "gpuaas-workload"}, spec.Command...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, p.dir
@@ -45,12 +47,12 @@ func (p *Driver) start(s *process, spec processSpec) error {
 		return err
 	}
 	s.Phase, s.PID, s.StartedAt = phaseRunning, cmd.Process.Pid, time.Now().UTC()
-	s.BootID, s.StartTime = p.host.bootID(), p.host.startTime(s.PID)
+	s.BootID, s.StartTime = proc.BootID(), proc.StartTime(s.PID)
 	if err = p.save(s); err == nil {
 		_, err = w.WriteString("go\n")
 	}
 	go func() {
-		cmd.Wait() //nolint:errcheck // how it ended is in its log; this only reaps
+		cmd.Wait() //nolint:errcheck // only reaps the process; its log has the reason
 		p.checkNow()
 	}()
 	if err != nil {
@@ -59,11 +61,11 @@ func (p *Driver) start(s *process, spec processSpec) error {
 	return nil
 }
 
-// errBadPID refuses a pid whose signal would reach processes that are not ours:
-// kill(2) reads 0 and -1 as "many".
+// errBadPID rejects a pid that kill(2) interprets as a group of other processes,
+// such as 0 and -1.
 var errBadPID = errors.New("not the pid of a workload")
 
-// signalGroup signals a workload's process group; the only place that does.
+// signalGroup signals a workload's process group.
 func signalGroup(pid int, sig syscall.Signal) error {
 	if pid <= 1 {
 		return errBadPID
@@ -84,11 +86,11 @@ func openLog(path string) (*os.File, error) {
 	if fi, err := os.Stat(path); err == nil && fi.Size() > maxLogBytes {
 		flag |= os.O_TRUNC
 	}
-	return os.OpenFile(path, flag, privateFile)
+	return os.OpenFile(path, flag, 0o600)
 }
 
-// childEnv is what programs the agent starts get to see: never the agent's own
-// environment, which may hold its token.
+// childEnv returns the environment of a workload. It does not include the agent's
+// own environment, which may contain its token.
 func childEnv(more ...string) []string {
 	env := []string{"LC_ALL=C"}
 	for _, k := range []string{"PATH", "HOME", "USER", "TMPDIR"} {

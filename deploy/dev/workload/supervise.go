@@ -14,17 +14,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// reconcileEvery is how often the process driver looks at its folder. Ends of
-// its own children wake it at once.
+// reconcileEvery is how often the driver checks its folder. The exit of a child
+// process triggers a check immediately.
 const reconcileEvery = time.Second
 
 var processName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
-// What did not start is tried again: a broken spec once an hour, to say so in
-// the log, and a disk or fork failure soon.
+// Retry intervals of a workload that did not start.
 const (
-	complainEvery   = time.Hour
-	startAgainAfter = 10 * time.Second
+	invalidSpecRetry = time.Hour // only repeats the log message
+	startRetry       = 10 * time.Second
 )
 
 // badSpec is a spec that did not start.
@@ -33,7 +32,7 @@ type badSpec struct {
 	until    time.Time
 }
 
-// Run starts what should run, until ctx ends, and leaves the processes running.
+// Run starts workloads until ctx ends. It leaves their processes running.
 func (p *Driver) Run(ctx context.Context) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
@@ -56,7 +55,7 @@ func (p *Driver) checkNow() {
 	}
 }
 
-// reconcile starts what should run and is not running.
+// reconcile starts the workloads that should run and do not.
 func (p *Driver) reconcile() {
 	p.mu.Lock()
 	changed := p.refresh()
@@ -74,7 +73,7 @@ func (p *Driver) reconcile() {
 	}
 }
 
-// consider starts the process of one spec when it should run now.
+// consider starts the process of one spec if it should run now.
 func (p *Driver) consider(path string) (started bool) {
 	name := strings.TrimSuffix(filepath.Base(path), ".json")
 	mod, err := specTime(path)
@@ -91,8 +90,8 @@ func (p *Driver) consider(path string) (started bool) {
 	}
 	spec, err := readSpec(name, path)
 	if err != nil {
-		p.bad[name] = badSpec{mod, time.Now().Add(complainEvery)}
-		p.conf.Log.Error("workload spec refused", "workload", name, "err", err.Error())
+		p.bad[name] = badSpec{mod, time.Now().Add(invalidSpecRetry)}
+		p.conf.Log.Error("invalid workload spec", "workload", name, "err", err.Error())
 		return false
 	}
 	if !touched && (!spec.Restart || time.Since(s.StartedAt) < restartDelay(s.Starts)) {
@@ -103,7 +102,7 @@ func (p *Driver) consider(path string) (started bool) {
 		next.Starts = s.Starts + 1
 	}
 	if err := p.start(&next, spec); err != nil {
-		p.bad[name] = badSpec{mod, time.Now().Add(startAgainAfter)}
+		p.bad[name] = badSpec{mod, time.Now().Add(startRetry)}
 		p.conf.Log.Error("cannot start workload", "workload", name, "err", err.Error())
 		return false
 	}
@@ -112,12 +111,12 @@ func (p *Driver) consider(path string) (started bool) {
 	return true
 }
 
-// restartDelay spaces out the starts of a process that ends at once.
+// restartDelay is the backoff of a process that exits repeatedly.
 func restartDelay(starts int) time.Duration {
 	return min(time.Second<<min(starts, 6), time.Minute)
 }
 
-// forget drops processes that ended and have no spec.
+// forget drops processes that have exited and have no spec.
 func (p *Driver) forget() {
 	for name, s := range p.procs {
 		if s.Phase == phaseRunning {
@@ -142,7 +141,7 @@ func specTime(path string) (int64, error) {
 func readSpec(name, path string) (processSpec, error) {
 	var s processSpec
 	if !processName.MatchString(name) {
-		return s, errors.New("the name is not [A-Za-z0-9._-], 63 at most")
+		return s, errors.New("the name must have 1 to 63 characters of A-Z a-z 0-9 . _ -")
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/workload"
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/proc"
+	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/test/harness"
 )
@@ -36,7 +38,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// reopen is what a restarted agent does.
+// reopen replaces the driver, as a restart of the agent does.
 func (b *bench) reopen(t *testing.T) {
 	t.Helper()
 	c := workload.Config{Cordoned: b.cordoned.Load, Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
@@ -63,13 +65,13 @@ func writeSpec(t *testing.T, dir, name string, restart bool, command ...string) 
 	t.Helper()
 	data, err := json.Marshal(processSpec{Command: command, Restart: restart})
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".json"), data, privateFile))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".json"), data, 0o600))
 }
 
 func sidecar(t *testing.T, dir, name string) process {
 	t.Helper()
 	var s process
-	ok, err := readJSON(filepath.Join(dir, name+".state"), &s)
+	ok, err := statefile.ReadJSON(filepath.Join(dir, name+".state"), &s)
 	require.NoError(t, err)
 	require.True(t, ok)
 	return s
@@ -82,7 +84,7 @@ func killLeftovers(tb testing.TB, dir string) {
 		files, _ := filepath.Glob(filepath.Join(dir, "*.state"))
 		for _, f := range files {
 			var s process
-			if ok, err := readJSON(f, &s); ok && err == nil && s.Phase == phaseRunning && newProcessTable().startTime(s.PID) == s.StartTime {
+			if ok, err := statefile.ReadJSON(f, &s); ok && err == nil && s.Phase == phaseRunning && proc.StartTime(s.PID) == s.StartTime {
 				_ = signalGroup(s.PID, syscall.SIGKILL)
 			}
 		}
@@ -97,7 +99,7 @@ func (b *bench) ends(t *testing.T, name string) {
 	})
 }
 
-// touch makes a spec new.
+// touch modifies a spec file.
 func (b *bench) touch(t *testing.T, name string) {
 	t.Helper()
 	at := time.Now().Add(time.Duration(sidecar(t, b.dir, name).Starts) * time.Second)
@@ -206,12 +208,12 @@ func TestReusedPIDNotSignaled(t *testing.T) {
 			s.StartID = schema.NewID()
 			data, err := json.Marshal(s)
 			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(b.file("bystander", ".state"), data, privateFile))
+			require.NoError(t, os.WriteFile(b.file("bystander", ".state"), data, 0o600))
 			b.reopen(t)
 			require.NoError(t, b.Stop(t.Context(), "bystander"))
 			require.NoError(t, b.Kill(t.Context(), "bystander"))
 			require.Empty(t, b.names(t))
-			require.Equal(t, bystander.StartTime, newProcessTable().startTime(bystander.PID), "the bystander was killed")
+			require.Equal(t, bystander.StartTime, proc.StartTime(bystander.PID), "the bystander was killed")
 		})
 	}
 }
@@ -226,8 +228,8 @@ func TestRejectGroupSignals(t *testing.T) {
 	}
 }
 
-// TestCountStrays: a workload whose first process ended runs for as long as
-// something of its session does.
+// TestCountStrays: a workload whose first process exited runs as long as another
+// process of its session does.
 func TestCountStrays(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -237,7 +239,7 @@ func TestCountStrays(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	writeSpec(t, b.dir, "job", false, "sh", "-c", `sleep 1000 & echo $! > "$0.tmp"; mv "$0.tmp" "$0"`, file)
 	b.reconcile()
-	harness.Eventually(t, "the first process's end", func() bool { return newProcessTable().startTime(sidecar(t, b.dir, "job").PID) == "" })
+	harness.Eventually(t, "the first process's end", func() bool { return proc.StartTime(sidecar(t, b.dir, "job").PID) == "" })
 	require.Equal(t, []string{"job"}, b.names(t))
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -247,7 +249,7 @@ func TestCountStrays(t *testing.T) {
 	require.Equal(t, []string{"job"}, b.names(t))
 	require.NoError(t, b.Stop(t.Context(), "job"))
 	b.ends(t, "job")
-	require.Empty(t, newProcessTable().startTime(stray))
+	require.Empty(t, proc.StartTime(stray))
 }
 
 func TestSpecFaults(t *testing.T) {
@@ -257,7 +259,7 @@ func TestSpecFaults(t *testing.T) {
 		"empty": `{}`, "no command": `{"command":[]}`, "unknown": `{"command":["sleep","1000"],"shell":true}`,
 		"torn": `{"command":["sle`, "blank": `{"command":[""]}`, "-dash": `{"command":["sleep","1000"]}`,
 	} {
-		require.NoError(t, os.WriteFile(b.file(name, ".json"), []byte(text), privateFile))
+		require.NoError(t, os.WriteFile(b.file(name, ".json"), []byte(text), 0o600))
 	}
 	b.reconcile()
 	require.Empty(t, b.names(t))
@@ -278,15 +280,24 @@ func TestNoUnrecordedProcess(t *testing.T) {
 	b := newBench(t)
 	path := filepath.Join(t.TempDir(), "ran")
 	writeSpec(t, b.dir, "job", false, "touch", path)
-	b.files.create = func(string) (file, error) { return nil, syscall.ENOSPC }
+	blockState(t, b, "job")
 	b.reconcile()
-	<-b.wake // the gate's end
+	<-b.wake // the gate exited
 	require.NoFileExists(t, path)
 	require.Empty(t, b.names(t))
 }
 
-// TestWorkloadsGetNoToken: nothing of the agent's environment reaches
-// what it starts.
+// blockState makes writes of a workload's state file fail until the returned
+// function is called.
+func blockState(t *testing.T, b *bench, name string) (unblock func()) {
+	t.Helper()
+	path := b.file(name, ".state")
+	require.NoError(t, os.RemoveAll(path))
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "blocked"), 0o700))
+	return func() { require.NoError(t, os.RemoveAll(path)) }
+}
+
+// TestWorkloadsGetNoToken: workloads do not inherit the agent's environment.
 func TestWorkloadsGetNoToken(t *testing.T) {
 	t.Setenv("GPUAAS_ENROLLMENT_TOKEN", "gpuet_hunter2")
 	b := newBench(t)
@@ -304,10 +315,10 @@ func TestStopRequiresRecord(t *testing.T) {
 	b := newBench(t)
 	writeSpec(t, b.dir, "job", false, "sleep", "1000")
 	b.reconcile()
-	b.files.create = func(string) (file, error) { return nil, syscall.ENOSPC }
-	require.ErrorIs(t, b.Stop(t.Context(), "job"), syscall.ENOSPC)
+	unblock := blockState(t, b, "job")
+	require.Error(t, b.Stop(t.Context(), "job"))
 	require.Equal(t, []string{"job"}, b.names(t))
-	b.files.create = nil
+	unblock()
 	require.NoError(t, b.Stop(t.Context(), "job"))
 	b.ends(t, "job")
 	require.Len(t, sidecar(t, b.dir, "job").Stops, 1)

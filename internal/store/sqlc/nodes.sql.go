@@ -86,50 +86,22 @@ func (q *Queries) FindNode(ctx context.Context, host string) (string, error) {
 	return node_id, err
 }
 
-const getSKU = `-- name: GetSKU :one
-SELECT name, gpu_model, max_gpus, min_cpus, min_memory_bytes, active FROM skus WHERE name = $1
-`
-
-type GetSKURow struct {
-	Name           string
-	GPUModel       string
-	MaxGPUs        int
-	MinCPUs        int
-	MinMemoryBytes int64
-	Active         bool
-}
-
-func (q *Queries) GetSKU(ctx context.Context, name string) (GetSKURow, error) {
-	row := q.db.QueryRow(ctx, getSKU, name)
-	var i GetSKURow
-	err := row.Scan(
-		&i.Name,
-		&i.GPUModel,
-		&i.MaxGPUs,
-		&i.MinCPUs,
-		&i.MinMemoryBytes,
-		&i.Active,
-	)
-	return i, err
-}
-
 const heartbeat = `-- name: Heartbeat :one
 UPDATE nodes SET
-    last_heartbeat_at = now(), agent_version = $1, agent_phase = $2,
-    boot_id = $3, uptime_seconds = $4,
-    cordoned = CASE WHEN workloads_at > $5::timestamptz
-                     AND workloads_at < $5::timestamptz + interval '1 minute'
-                    THEN cordoned ELSE $6 END,
-    workloads = CASE WHEN workloads_at > $5::timestamptz
-                      AND workloads_at < $5::timestamptz + interval '1 minute'
-                     THEN workloads ELSE $7 END
-WHERE node_id = $8 AND incarnation = $9
+    last_heartbeat_at = now(), agent_version = $1, boot_id = $2,
+    uptime_seconds = $3,
+    cordoned = CASE WHEN workloads_at > $4::timestamptz
+                     AND workloads_at < $4::timestamptz + interval '1 minute'
+                    THEN cordoned ELSE $5 END,
+    workloads = CASE WHEN workloads_at > $4::timestamptz
+                      AND workloads_at < $4::timestamptz + interval '1 minute'
+                     THEN workloads ELSE $6 END
+WHERE node_id = $7 AND incarnation = $8
 RETURNING state
 `
 
 type HeartbeatParams struct {
 	AgentVersion  string
-	AgentPhase    string
 	BootID        string
 	UptimeSeconds int64
 	At            time.Time
@@ -144,7 +116,6 @@ type HeartbeatParams struct {
 func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle.NodeState, error) {
 	row := q.db.QueryRow(ctx, heartbeat,
 		arg.AgentVersion,
-		arg.AgentPhase,
 		arg.BootID,
 		arg.UptimeSeconds,
 		arg.At,

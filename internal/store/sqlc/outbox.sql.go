@@ -92,6 +92,20 @@ func (q *Queries) RedeliverOutbox(ctx context.Context, taskID *string, overdueSe
 	return result.RowsAffected(), nil
 }
 
+const releaseOutbox = `-- name: ReleaseOutbox :exec
+UPDATE outbox o SET next_try_at = now()
+FROM (SELECT unnest($1::bigint[])::bigint AS id,
+             unnest($2::timestamptz[])::timestamptz AS reserved_until) r
+WHERE o.id = r.id AND o.next_try_at = r.reserved_until
+`
+
+// Makes reserved messages due. A message that another relay took or failed to deliver
+// since has another next_try_at and keeps it.
+func (q *Queries) ReleaseOutbox(ctx context.Context, ids []int64, reservedUntil []time.Time) error {
+	_, err := q.db.Exec(ctx, releaseOutbox, ids, reservedUntil)
+	return err
+}
+
 const takeOutbox = `-- name: TakeOutbox :many
 WITH delivered AS (
     SELECT unnest($1::bigint[])::bigint AS id,
@@ -105,9 +119,9 @@ WITH delivered AS (
     ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE outbox o SET next_try_at = now() + make_interval(secs => $4::float8) FROM due WHERE o.id = due.id
-    RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at
+    RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at, o.next_try_at
 )
-SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.task_id,
+SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.next_try_at, taken.task_id,
        t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result,
        coalesce(t.status, '')::text AS task_status, coalesce(t.lease_epoch, 0)::bigint AS lease_epoch
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id
@@ -126,6 +140,7 @@ type TakeOutboxRow struct {
 	Event           []byte
 	Attempts        int32
 	CreatedAt       time.Time
+	NextTryAt       time.Time
 	TaskID          *string
 	OwnerWorkflowID *string
 	OwnerRunID      *string
@@ -158,6 +173,7 @@ func (q *Queries) TakeOutbox(ctx context.Context, arg TakeOutboxParams) ([]TakeO
 			&i.Event,
 			&i.Attempts,
 			&i.CreatedAt,
+			&i.NextTryAt,
 			&i.TaskID,
 			&i.OwnerWorkflowID,
 			&i.OwnerRunID,

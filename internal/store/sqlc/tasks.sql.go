@@ -134,6 +134,8 @@ WITH held AS (
     SELECT h.task_id, h.status FROM node_tasks h
     WHERE h.task_id = $4 AND h.node_id = $5 AND h.incarnation = $6
       AND h.lease_epoch = $7 AND h.lease_epoch > 0 AND h.finished_at IS NULL
+      AND (h.lease_until >= now() OR h.beat_at IS NOT NULL OR h.effect <> 'destructive'
+           OR h.status <> 'lost' AND h.envelope_expires_at > now())
     FOR NO KEY UPDATE
 )
 UPDATE node_tasks t SET status = 'running', progress = $1, lost_at = NULL,
@@ -172,8 +174,10 @@ type ExtendLeaseRow struct {
 
 // Extends the lease of a task and returns the task's previous status. The holder of
 // the newest lease may also continue a task that was requeued or lost and not
-// dispatched since. Changes no indexed column, so a progress updates the row in
-// place.
+// dispatched since. The first progress of a destructive task asks whether the task may
+// begin. After the lease ended, it may as long as it could be dispatched again: not once
+// it is lost or its envelope expired. Changes no indexed column, so a progress updates
+// the row in place.
 func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (ExtendLeaseRow, error) {
 	row := q.db.QueryRow(ctx, extendLease,
 		arg.Progress,
@@ -242,21 +246,26 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) error {
 }
 
 const getTaskByStep = `-- name: GetTaskByStep :one
-SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
+       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen
 FROM node_tasks WHERE operation_id = $1 AND step = $2
 `
 
 type GetTaskByStepRow struct {
-	TaskID      string
-	NodeID      string
-	Incarnation int64
-	Type        task.Type
-	Effect      task.Effect
-	Params      json.RawMessage
-	Seq         int64
-	Status      task.Status
-	LeaseEpoch  int64
-	Result      *task.Result
+	TaskID          string
+	NodeID          string
+	Incarnation     int64
+	Type            task.Type
+	Effect          task.Effect
+	Params          json.RawMessage
+	Seq             int64
+	Status          task.Status
+	LeaseEpoch      int64
+	Result          *task.Result
+	OwnerWorkflowID string
+	OwnerRunID      string
+	OwnerActivityID string
+	HeartbeatSeen   bool
 }
 
 func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step string) (GetTaskByStepRow, error) {
@@ -273,6 +282,10 @@ func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step st
 		&i.Status,
 		&i.LeaseEpoch,
 		&i.Result,
+		&i.OwnerWorkflowID,
+		&i.OwnerRunID,
+		&i.OwnerActivityID,
+		&i.HeartbeatSeen,
 	)
 	return i, err
 }
@@ -284,11 +297,12 @@ WITH node AS MATERIALIZED (
                        AND ($3::uuid IS NULL OR o.node_id = $3::uuid))
     FOR NO KEY UPDATE
 )
-SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, t.lease_epoch, t.operation_id,
+SELECT t.task_id, t.node_id, t.incarnation, t.type, t.status, t.step, t.lease_epoch, t.operation_id,
        t.correlation_id, t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result, t.cancel_reason, t.body_sha256,
        node.host, node.cordoned, node.workloads,
        (t.envelope_expires_at <= now())::boolean AS expired,
        (t.cancel_requested_at IS NOT NULL)::boolean AS canceled,
+       (t.effect <> 'destructive' OR t.lease_epoch = 1 AND t.beat_at IS NULL)::boolean AS repeatable,
        (t.status IN ('dispatched', 'running')
         AND t.lease_until < now() - make_interval(secs => $1::float8))::boolean AS stale
 FROM node JOIN node_tasks t ON t.node_id = node.node_id WHERE t.task_id = $2 FOR NO KEY UPDATE OF t
@@ -299,7 +313,6 @@ type LockTaskRow struct {
 	NodeID          string
 	Incarnation     int64
 	Type            task.Type
-	Effect          task.Effect
 	Status          task.Status
 	Step            string
 	LeaseEpoch      int64
@@ -316,10 +329,14 @@ type LockTaskRow struct {
 	Workloads       []byte
 	Expired         bool
 	Canceled        bool
+	Repeatable      bool
 	Stale           bool
 }
 
-// Locks the task's node and then the task. node_id, when set, must be the task's.
+// Locks the task's node and then the task. node_id, when set, must be the task's. A
+// destructive task is repeatable if there was no progress under its first lease: then it
+// did not begin. Only the first lease counts, so that a node that never begins its task
+// is noticed.
 func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID string, nodeID *string) (LockTaskRow, error) {
 	row := q.db.QueryRow(ctx, lockTask, graceSeconds, taskID, nodeID)
 	var i LockTaskRow
@@ -328,7 +345,6 @@ func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID str
 		&i.NodeID,
 		&i.Incarnation,
 		&i.Type,
-		&i.Effect,
 		&i.Status,
 		&i.Step,
 		&i.LeaseEpoch,
@@ -345,6 +361,7 @@ func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID str
 		&i.Workloads,
 		&i.Expired,
 		&i.Canceled,
+		&i.Repeatable,
 		&i.Stale,
 	)
 	return i, err
@@ -358,7 +375,7 @@ WITH next AS (
       AND c.op_seq IN (0, m.op_seq)
       AND c.finished_at IS NULL AND c.status <> 'lost'
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.cancel_seen
-      AND (c.status = 'pending' OR c.lease_until < now()
+      AND (c.status = 'pending' OR c.lease_until < now() AND (c.effect <> 'destructive' OR c.beat_at IS NULL)
            OR c.status = 'dispatched' AND c.holder = $5 AND c.poll_number > 0
               AND c.poll_number < $6 AND c.lease_epoch < $7)
       AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY ($8::text[])
@@ -408,8 +425,10 @@ type NextTaskRow struct {
 // Dispatches the oldest task that is pending or whose lease expired, of the
 // operation that holds the node or of none, with its audit row. A task that the
 // agent's journal holds continues under its lease: a new lease whose response is
-// lost would end the work. The node's state and op_seq are those of the dispatch,
-// which the lease grant repeats to the agent.
+// lost would end the work. A destructive task that began under the expired lease is
+// not dispatched: the reclaimer marks it lost, and an operator decides. The node's
+// state and op_seq are those of the dispatch, which the lease grant repeats to the
+// agent.
 //
 // An agent process handles the response to one poll before it sends the next. So a
 // poll that does not list a task dispatched to an earlier poll of the same process
@@ -482,9 +501,9 @@ const reclaimableTasks = `-- name: ReclaimableTasks :many
 WITH unended AS MATERIALIZED (
     SELECT task_id, node_id, operation_id, status, lease_until FROM node_tasks WHERE finished_at IS NULL
 )
-SELECT t.task_id, t.node_id FROM unended t JOIN operations o ON o.operation_id = t.operation_id
+SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > $2::uuid
-  AND (o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
+  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => $3::float8))
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id
@@ -506,7 +525,7 @@ type ReclaimableTasksRow struct {
 }
 
 // Lists the tasks to reclaim: expired leases past the grace, tasks whose operation
-// ended, results that were not delivered in time. MATERIALIZED keeps the planner
+// ended or is missing, results that were not delivered in time. MATERIALIZED keeps the planner
 // from walking finished tasks for the order.
 func (q *Queries) ReclaimableTasks(ctx context.Context, arg ReclaimableTasksParams) ([]ReclaimableTasksRow, error) {
 	rows, err := q.db.Query(ctx, reclaimableTasks,

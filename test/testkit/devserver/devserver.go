@@ -106,6 +106,8 @@ func (p *Process) Stop() error {
 	case <-p.exited:
 		return nil
 	case <-time.After(p.timeout):
-		return p.cmd.Process.Kill()
+		err := p.cmd.Process.Kill()
+		<-p.exited
+		return err
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,52 +21,24 @@ const binary = "gpuaas-dev-temporal"
 // startTimeout bounds the startup of a server on a busy machine.
 const startTimeout = 2 * time.Minute
 
-// Shared is one server for all tests of a process. The first use starts it. Its zero
-// value is ready for use. TestMain stops it with Run.
-type Shared struct {
-	mu     sync.Mutex
-	server *server
-	err    error
-}
+// Shared is one server for all tests of a process.
+type Shared struct{ devserver.Shared[*server] }
 
-// Run runs the tests and then stops the server. TestMain may return afterwards.
-func (s *Shared) Run(m *testing.M) {
-	m.Run()
-	s.Close()
-}
-
-// Close stops the server, if one was started. A TestMain that runs the tests
-// itself calls it after them.
-func (s *Shared) Close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.server != nil {
-		_ = s.server.process.Stop()
-		_ = os.RemoveAll(s.server.dir)
-	}
-}
-
-// Address returns the frontend's host:port. The test fails if the binary is missing
-// and is skipped under -short.
+// Address returns the frontend's host:port.
 func (s *Shared) Address(tb testing.TB) string {
 	tb.Helper()
-	if testing.Short() {
-		tb.Skip("needs a Temporal server; not under -short")
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.server == nil && s.err == nil {
-		s.server, s.err = launch()
-	}
-	if s.err != nil {
-		tb.Fatal(s.err)
-	}
-	return s.server.address
+	return s.Start(tb, launch).address
 }
 
 type server struct {
 	address, dir string
 	process      *devserver.Process
+}
+
+// Close stops the server and removes its files.
+func (s *server) Close() {
+	_ = s.process.Stop()
+	_ = os.RemoveAll(s.dir)
 }
 
 func launch() (*server, error) {

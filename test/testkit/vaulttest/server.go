@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,47 +24,14 @@ const binary = "gpuaas-dev-vault"
 // startTimeout bounds the startup of a server on a busy machine.
 const startTimeout = time.Minute
 
-// Shared is one server for all tests of a process. The first use starts it. Its zero
-// value is ready for use. TestMain stops it:
-//
-//	var shared vaulttest.Shared
-//
-//	func TestMain(m *testing.M) { shared.Run(m) }
-//
-// A test that seals or stops the server must not be parallel.
-type Shared struct {
-	mu     sync.Mutex
-	server *Server
-	err    error
-}
+// Shared is one server for all tests of a process. A test that seals or stops the server
+// must not be parallel.
+type Shared struct{ devserver.Shared[*Server] }
 
-// Run runs the tests and then stops the server. TestMain may return afterwards.
-func (s *Shared) Run(m *testing.M) {
-	m.Run()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.server != nil {
-		_ = s.server.process.Stop()
-		_ = os.RemoveAll(s.server.dir)
-	}
-}
-
-// Get returns the running and unsealed server. The test fails if the binary is missing
-// and is skipped under -short.
+// Get returns the running and unsealed server.
 func (s *Shared) Get(tb testing.TB) *Server {
 	tb.Helper()
-	if testing.Short() {
-		tb.Skip("needs a Vault server; not under -short")
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.server == nil && s.err == nil {
-		s.server, s.err = launch()
-	}
-	if s.err != nil {
-		tb.Fatal(s.err)
-	}
-	return s.server
+	return s.Start(tb, launch)
 }
 
 // Server is a running Vault.
@@ -101,6 +67,12 @@ func launch() (*Server, error) {
 		return nil, errors.Join(err, s.process.Stop(), os.RemoveAll(dir))
 	}
 	return s, nil
+}
+
+// Close stops the server and removes its files.
+func (s *Server) Close() {
+	_ = s.process.Stop()
+	_ = os.RemoveAll(s.dir)
 }
 
 func (s *Server) keysFile() string { return filepath.Join(s.dir, "keys.json") }

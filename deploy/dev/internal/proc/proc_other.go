@@ -1,6 +1,6 @@
 //go:build !linux
 
-package dev
+package proc
 
 import (
 	"os"
@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// bootID is empty: start times are dates on this system.
-func bootID() string { return "" }
+// BootID is empty: start times are dates on this system.
+func BootID() string { return "" }
 
-// startTime returns when a process started; "" if there is no such process or it
+// StartTime returns when a process started; "" if there is no such process or it
 // is a zombie.
-func startTime(pid int) string {
+func StartTime(pid int) string {
 	cmd := exec.Command("ps", "-o", "stat=,lstart=", "-p", strconv.Itoa(pid)) //nolint:noctx // returns immediately
 	cmd.Env = []string{"LC_ALL=C", "PATH=" + os.Getenv("PATH")}
 	out, err := cmd.Output()
@@ -24,3 +24,7 @@ func startTime(pid int) string {
 	}
 	return strings.TrimSpace(started)
 }
+
+// Session is not supported on this system: only the first process of a workload
+// counts.
+func Session(int, string) []int { return nil }

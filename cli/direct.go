@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// worksDirectly is the annotation of the commands that work with --direct.
+const worksDirectly = "direct"
+
+func directly(c *cobra.Command) { c.Annotations = map[string]string{worksDirectly: "true"} }
+
+// directCommands returns the paths of the commands that work with --direct.
+func directCommands(c *cobra.Command) (paths []string) {
+	if c.Annotations[worksDirectly] != "" {
+		paths = append(paths, c.CommandPath())
+	}
+	for _, sub := range c.Commands() {
+		paths = append(paths, directCommands(sub)...)
+	}
+	return paths
+}
+
+// useDirect rejects --direct for a command that would ignore it. For the others it
+// makes the commands in the output have --direct too, with the Temporal of this one.
+func (e *env) useDirect(c *cobra.Command) error {
+	if !e.flags.direct {
+		return nil
+	}
+	paths, prefix := directCommands(c.Root()), c.Root().Name()
+	if c.Annotations[worksDirectly] == "" {
+		return usagef(c.CommandPath(), "%s needs the admin API and does not work with --direct; these commands do: %s",
+			c.CommandPath(), strings.ReplaceAll(strings.Join(paths, ", "), prefix+" ", ""))
+	}
+	flags := []string{prefix, "--direct"}
+	for _, name := range []string{"address", "namespace"} {
+		if f := c.Flag(name); f.Changed {
+			flags = append(flags, "--"+name, f.Value.String())
+		}
+	}
+	var pairs []string
+	for _, path := range paths {
+		pairs = append(pairs, path, strings.Join(flags, " ")+strings.TrimPrefix(path, prefix))
+	}
+	e.commands = strings.NewReplacer(pairs...)
+	return nil
+}
+
+// statusBudget bounds a query to Temporal: without a worker it does not end.
+const statusBudget = 3 * time.Second
+
+// directControl uses Temporal alone: the break-glass mode. The audit trail then
+// names the actor that this machine asserts, and the interface temporal.
+type directControl struct {
+	env *env
+	lc  Lifecycle
+}
+
+// viaTemporal is the interface that the audit trail names for --direct.
+const viaTemporal = "temporal"
+
+func (c directControl) find(ctx context.Context, arg string) (target, error) {
+	ref, err := c.lc.FindNode(ctx, arg)
+	return target{id: ref.NodeID, host: ref.Host}, err
+}
+
+func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
+	op, err := c.lc.Submit(ctx, lifecycle.OperationInput{
+		OperationID: lifecycle.OperationID(t.id, a, c.env.actor, o.key), NodeID: t.id, Action: a, Host: t.host,
+		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Options: o.options,
+	})
+	if err != nil || o.key == "" {
+		return op, err
+	}
+	if now, err := c.status(ctx, op); err == nil { // it may have started before
+		op = now.Operation
+	}
+	return op, nil
+}
+
+// status queries the run, and reads its result when no worker responds: a closed
+// run has one.
+func (c directControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
+	if op.WorkflowID == "" {
+		return lifecycle.OperationStatus{}, usagef("gpuaas op", "Temporal retains no operation of node %s; with --direct write NODE --operation %[1]s for an operation", op.OperationID)
+	}
+	query, cancel := context.WithTimeout(ctx, statusBudget)
+	defer cancel()
+	st, err := c.lc.Status(query, op.WorkflowID, op.RunID)
+	if err == nil || ctx.Err() != nil {
+		return st, err
+	}
+	read, done := context.WithTimeout(ctx, statusBudget)
+	defer done()
+	if final, resultErr := c.lc.Result(read, op.WorkflowID, op.RunID); resultErr == nil {
+		return final, nil
+	}
+	return st, err
+}
+
+func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
+	return c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+}
+
+func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error) {
+	op := st.Operation
+	r := lifecycle.ResolveRequest{ID: lifecycle.DecisionID(op.OperationID, c.env.actor, key), OperationID: op.OperationID,
+		Decision: d, Reason: reason, By: c.env.actor, Via: viaTemporal}
+	if s := op.Stuck; s != nil {
+		r.Phase, r.StuckSince = s.Phase, &s.Since
+	}
+	if !op.Status.Ended() {
+		if now, err := c.lc.Resolve(ctx, op.WorkflowID, r); schema.KindOf(err) != schema.KindNotFound {
+			return now, err
+		}
+	}
+	// The operation has ended, before or after it was read.
+	if key != "" {
+		if first, err := c.lc.Resolved(ctx, op.WorkflowID, op.RunID, r); schema.KindOf(err) != schema.KindNotFound {
+			return first, err
+		}
+	}
+	return st, lifecycle.OperationOver(op, st.Node.Host)
+}
+
+func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
+	list := wire.StuckList{Stuck: []wire.StuckOperation{}}
+	parked, err := c.lc.Parked(ctx)
+	if err != nil {
+		return list, err
+	}
+	for _, st := range parked { // each has its stuck object and its start
+		op := st.Operation
+		list.Stuck = append(list.Stuck, wire.StuckOperation{State: st.Node.State, WebURL: c.lc.WebURL(op.WorkflowID, op.RunID),
+			OperationSummary: wire.OperationSummary{OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host,
+				WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action, Status: op.Status, Phase: op.Stuck.Phase,
+				WaitingOn: op.Stuck.WaitingOn, Stuck: op.Stuck, Actor: op.Actor, Reason: op.Reason, StartedAt: *op.StartedAt}})
+	}
+	list.Faults = append([]wire.ControlPlaneFault{}, c.lc.Faults(ctx)...)
+	return list, nil
+}
+
+func (directControl) changes(context.Context, string) <-chan struct{} { return nil }

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// retries runs a retry with --direct for each idempotency key, "" for none, and
+// returns the ids of the decisions.
+func (h *harness) retries(keys ...string) (ids []string) {
+	h.t.Helper()
+	for _, key := range keys {
+		args := []string{"--direct", "op", "retry", "gpu-17", "--reason", "TCK-99"}
+		if key != "" {
+			args = append(args, "--idempotency-key", key)
+		}
+		require.Zero(h.t, h.run(args...), h.err.String())
+		ids = append(ids, h.temporal.resolved[len(h.temporal.resolved)-1].ID)
+	}
+	return ids
+}
+
+// A key is one decision, even about an operation that has parked again since: Temporal
+// delivers one id once.
+func TestDirectDecisionWithKey(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.temporal.hosts["gpu-17"] = nodeID
+	again := parkedDrain()
+	again.Operation.Stuck.Since = again.Operation.Stuck.Since.Add(time.Minute)
+	h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain(), again}
+	h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+		return drainAt(1, lifecycle.OperationRunning), nil
+	}
+	ids := h.retries("k", "k", "other", "", "")
+	require.Equal(t, lifecycle.DecisionID(operationID, "alice@laptop", "k"), ids[0])
+	require.Equal(t, ids[0], ids[1])
+	for i, id := range ids[1:] {
+		require.True(t, schema.IsID(id))
+		require.NotContains(t, ids[i+2:], id, "a new decision")
+	}
+}
+
+// An operation that has ended, before or after it was read, has the first response to
+// a repeated decision and rejects a new one.
+func TestDirectDecisionAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	for name, read := range map[string]lifecycle.OperationStatus{
+		"ended before": drainAt(3, lifecycle.OperationCompleted), "ends meanwhile": parkedDrain()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.temporal.hosts["gpu-17"] = nodeID
+			h.temporal.statuses = []lifecycle.OperationStatus{read}
+			h.temporal.first = map[string]lifecycle.OperationStatus{
+				lifecycle.DecisionID(operationID, "alice@laptop", "k"): drainAt(1, lifecycle.OperationRunning)}
+			retry := []string{"--direct", "op", "retry", "gpu-17", "--reason", "TCK-99"}
+			require.Zero(t, h.run(append(retry, "--idempotency-key", "k")...), h.err.String())
+			require.Contains(t, h.out.String(), "drain gpu-17: running")
+			for _, args := range [][]string{retry, append(retry, "--idempotency-key", "other")} {
+				require.Equal(t, schema.ExitRefused, h.run(args...))
+				require.Contains(t, h.err.String(), "decision_outdated")
+			}
+		})
+	}
+}

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// The plan of a provision is refused for a node whose instance runs, as the start is.
+func TestPlanOfAProvisionedNode(t *testing.T) {
+	t.Parallel()
+	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive, Instance: &lifecycle.Instance{State: lifecycle.InstanceRunning}}
+	p := makePlan(n, lifecycle.ActionProvision, lifecycle.Options{})
+	require.True(t, p.Refused)
+	require.Equal(t, []planBlocker{{schema.KindInvalidRequest, "node gpu-17 is already provisioned: its instance is running"}}, p.Blockers)
+	n.Instance.State = lifecycle.InstanceTerminated
+	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
+}
+
+// The plan of a provision is refused for a node that must enroll first, as the start is.
+func TestPlanOfANodeThatNeverEnrolled(t *testing.T) {
+	t.Parallel()
+	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeRegistered, OnboardingMode: "manual"}
+	require.Equal(t, []planBlocker{{schema.KindInvalidRequest,
+		`node gpu-17 is not enrolled, and its provider "manual" creates no machines; run: gpuaas node enroll gpu-17`}},
+		makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Blockers)
+	n.OnboardingMode = "cloud"
+	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
+}
+
+// A reissue runs beside every operation except a drain, a retire and a remove.
+func TestPlanBesideAnOperation(t *testing.T) {
+	t.Parallel()
+	const reissue = lifecycle.ActionReissueEnrollment
+	for _, tc := range []struct {
+		action, running lifecycle.Action
+		refused         bool
+	}{
+		{lifecycle.ActionDrain, reissue, false},
+		{lifecycle.ActionRetire, reissue, false},
+		{reissue, lifecycle.ActionProvision, false},
+		{reissue, reissue, false},
+		{reissue, lifecycle.ActionDrain, true},
+		{lifecycle.ActionDrain, lifecycle.ActionProvision, true},
+	} {
+		n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive,
+			Operation: &wire.OperationSummary{Action: tc.running, Status: lifecycle.OperationRunning}}
+		require.Equal(t, tc.refused, makePlan(n, tc.action, lifecycle.Options{}).Refused, "%s beside %s", tc.action, tc.running)
+	}
+}

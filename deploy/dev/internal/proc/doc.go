@@ -1,0 +1,2 @@
+// Package proc reads the process table of this machine.
+package proc

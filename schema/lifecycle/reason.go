@@ -1,0 +1,52 @@
+package lifecycle
+
+import "github.com/gpuaas/gpuaas/schema"
+
+// ParkReason is a reason for which an operation parks: the code in Stuck.Reason.
+type ParkReason struct {
+	Reason string
+	// Means and Next describe the cause and the next step in one sentence each.
+	Means, Next string
+}
+
+// The reasons that are not the kind of an error.
+const (
+	ReasonTimeout         = "timeout"
+	ReasonProviderSilent  = "provider_silent"
+	ReasonDrainBlocked    = "drain_blocked"
+	ReasonProbeFailed     = "probe_failed"
+	ReasonSKUMismatch     = "sku_mismatch"
+	ReasonStepUnknown     = "step_unknown"
+	ReasonProviderUnknown = "provider_unknown"
+	ReasonTaskLost        = "task_lost"      // a destructive task outlived its lease; an operator decides
+	ReasonTaskCanceled    = "task_cancelled" // an operator canceled the task
+)
+
+// ParkReasons lists the reasons for which an operation parks.
+func ParkReasons() []ParkReason {
+	return []ParkReason{
+		{string(schema.KindAgentSilent), "The node's agent did not respond before the phase's budget ended, or it sends no heartbeats.",
+			"Check the agent and its network on the node (journalctl -u gpuaas-node-agent), then retry."},
+		{ReasonProviderSilent, "The provider did not respond before the phase's budget ended.", "Check the provider's API and quota, then retry."},
+		{ReasonTimeout, "A phase that waits for an operator was not done before its budget ended.", "Do what the phase waits for, then retry."},
+		{ReasonDrainBlocked, "Workloads did not end before the drain's deadline. The message names them.",
+			"End the workloads or extend the deadline. Force kills them."},
+		{ReasonProbeFailed, "A health check failed. The message names it.", "Repair the node, then retry. Force accepts the node as it is."},
+		{ReasonSKUMismatch, "The machine does not match its registered SKU. The message lists the differences.",
+			"Correct the registration or the machine, then retry. Force accepts the machine as it is."},
+		{ReasonTaskLost, "The node lost power or network, or its agent ended, while it ran a task that must not run twice unnoticed.",
+			"Inspect the node. Resume dispatches the same task again; retry enqueues a new one."},
+		{ReasonTaskCanceled, "An operator canceled the phase's task.", "Retry to run the phase again, or cancel the operation."},
+		{string(schema.KindTaskFailed), "The node ran the task, and the task failed.",
+			"Read the task's output with gpuaas task show, correct the cause, then retry."},
+		{string(schema.KindTaskRefused), "The agent rejected the task, for example because its signature, identity or time window was not valid.",
+			"Read the agent's log on the node, correct the cause (often the clock or the verifier set), then retry."},
+		{string(schema.KindServiceUnavailable), "A service of the control plane did not respond: the database, Vault or Temporal.",
+			"Check gpuaas-worker's /readyz and the service, then retry."},
+		{string(schema.KindInvalidRequest), "The provider rejected the request.", "Correct what the message names, then retry."},
+		{ReasonProviderUnknown, "The worker has no adapter for the node's provider.", "Start a worker that has the provider, then retry."},
+		{ReasonStepUnknown, "The worker's version does not have the phase.", "Start a worker of the version that started the operation, then retry."},
+		{string(schema.KindInternal), "An unexpected failure in the control plane. Its cause is in the worker's log.",
+			"Find the operation's ID in the worker's log, correct the cause, then retry."},
+	}
+}

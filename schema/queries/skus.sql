@@ -1,0 +1,12 @@
+-- name: GetSKU :one
+SELECT name, gpu_model, max_gpus, min_cpus, min_memory_bytes, active FROM skus WHERE name = $1;
+
+-- Adds a SKU, or activates an inactive one with the same content.
+-- name: AddSKU :execrows
+INSERT INTO skus (name, gpu_model, max_gpus, min_cpus, min_memory_bytes) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE SET active = true
+WHERE NOT skus.active AND skus.gpu_model = excluded.gpu_model AND skus.max_gpus = excluded.max_gpus
+  AND skus.min_cpus = excluded.min_cpus AND skus.min_memory_bytes = excluded.min_memory_bytes;
+
+-- name: DeactivateSKU :execrows
+UPDATE skus SET active = false WHERE name = $1 AND active;

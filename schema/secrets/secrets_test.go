@@ -1,0 +1,120 @@
+package secrets_test
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/secrets"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// registered is a secret without a recognizable form, registered with the scanner.
+const registered = `correct-"horse"-battery-staple`
+
+func scanner() *secrets.Scanner {
+	return secrets.New(schema.NewSecret(registered), schema.NewSecret("short"))
+}
+
+// leaks are texts that contain a secret, by the kind that is found.
+func leaks() map[string][]string {
+	token, _, _ := trust.NewToken()
+	api := trust.APITokenPrefix + rand.Text()
+	b64, b64url := base64.StdEncoding.EncodeToString, base64.RawURLEncoding.EncodeToString
+	jwt := b64url([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + b64url([]byte(`{"sub":"alice","exp":1}`)) + ".c2lnbmF0dXJl"
+	return map[string][]string{
+		"an enrollment token": {token, `{"token":"` + token + `"}`, "claim " + token + ": rejected"},
+		"an API token":        {api, "Bearer " + api, "used " + api + " by mistake"},
+		"an encoded token": {b64([]byte(token)), b64([]byte("x" + token)), b64url([]byte("xy" + token)), hex.EncodeToString([]byte(token)),
+			b64([]byte(api)), b64([]byte("x" + api)), b64url([]byte("xy" + api)), hex.EncodeToString([]byte(api))},
+		"a private key": {"-----BEGIN EC PRIVATE KEY-----\nMHcC", `{"key":"-----BEGIN PRIVATE KEY-----\nMC4C"}`},
+		"a JWT":         {jwt, "Authorization: Bearer " + jwt},
+		"a Vault token": {"hvs.CAESIJ0aBcDeFgHiJkLmNoPqRsTuVw", `"hvb.AAAAAQKaBcDeFgHiJkLmNoPq"`, "s.9aBcDeFgHiJkLmNoPqRsTuVw", `"s.9aBcDeFgHiJkLmNoPqRsTuVw"`,
+			"VAULT_TOKEN=hvr.CAESIJ0aBcDeFgHiJkLmNoPq", `{"text":"a\nhvs.CAESIJ0aBcDeFgHiJkLmNoPq"}`, `"\u003chvs.CAESIJ0aBcDeFgHiJkLmNoPq\u003e"`,
+			`"token:\ts.9aBcDeFgHiJkLmNoPqRsTuVw\n"`},
+		"a secret of this process": {registered, "password " + registered, b64([]byte("q" + registered)),
+			hex.EncodeToString([]byte(registered)), `"` + strings.ReplaceAll(registered, `"`, `\"`) + `"`},
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	s := scanner()
+	for want, texts := range leaks() {
+		for _, text := range texts {
+			require.Equal(t, want, s.Find([]byte(text)), text)
+		}
+	}
+	for _, text := range []string{
+		"", "s.", "hvs.", "hvs.short", "the prefix gpuet_ marks a token", "gpuat_ marks another", "activities.ClaimNodeForTheOperation24",
+		"-----BEGIN CERTIFICATE-----\nMIIB", "eyJhbGciOiJub25lIn0", "process.exitedWithStatusOneHundr", "short",
+		`{"reason":"RMA-4411","node_id":"0198c0de-0000-7000-8000-000000000001"}`, "spiffe://dev/node/0198c0de/1",
+		hex.EncodeToString(make([]byte, 32)), strings.Repeat("A", 300),
+	} {
+		require.Empty(t, s.Find([]byte(text)), text)
+	}
+}
+
+// ordinary are texts that operators put into requests: none contains a secret.
+func ordinary() map[string]string {
+	return map[string]string{
+		"host":                     "gpu-17.rack-7.eu-central-1.compute.example.com",
+		"host with a token's mark": "dc1-hvs.frankfurt-datacenter-2.example",
+		"host of one letter":       "s.rack-17-eu-central-row-b.example",
+		"ssh key":                  "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl alice@laptop",
+		"ssh fingerprint":          "SHA256:uNiVztksCsDhcc0u9e8BrrJXVGDLmjIvbCRQAdGwNQk",
+		"image":                    "registry.example.com:5000/gpu/agent:v1.4.2@sha256:" + strings.Repeat("9f86d081", 8),
+		"bundle":                   "H4sIAAAAAAAAA+3OMQ6CQBCF4a05xZ7AzMICB7Cyp7EwBgUTEnYxu2vi7YXCGxgTi/9rXjXJm3Xq+2c/+nXq53EZ",
+		"certificate":              "-----BEGIN CERTIFICATE-----\nMIIBszCCAVmgAwIBAgIUQ2hvcnQgYnV0IHJlYWwgZW5vdWdo\n-----END CERTIFICATE-----",
+		"public key":               "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE\n-----END PUBLIC KEY-----",
+		"ticket":                   "INC0012345 / RMA-4411, see https://tickets.example.com/browse/OPS-98231?focusedId=558812#comment",
+		"commit":                   "rolled back to 70f0a6c38a398ede43e6ee374ff41b6933c55100",
+		"serial numbers":           "S/N 1324621098765, GPU-8f1c2d3e-4b5a-6978-8c9d-0e1f2a3b4c5d, WWN 0x5000c500a1b2c3d4",
+		"addresses":                "10.20.30.40, fe80::1ff:fe23:4567:890a, 00:1b:44:11:3a:b7",
+		"kernel module":            "nvidia.NVreg_RestrictProfilingToAdminUsers_0",
+		"java class":               "org.apache.hadoop.hvs.Service",
+	}
+}
+
+func TestFindsNothingInOrdinaryText(t *testing.T) {
+	t.Parallel()
+	s := scanner()
+	for name, text := range ordinary() {
+		require.NoError(t, s.Check(wire.RegisterNodeRequest{Host: text, Labels: map[string]string{"note": text}}), name)
+		require.NoError(t, s.Check(lifecycle.OperationInput{Reason: "see " + text + "."}), name)
+	}
+}
+
+// TestCheck plants a secret into each kind of request that is stored.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	s := scanner()
+	for kind, texts := range leaks() {
+		for name, request := range map[string]any{
+			"a reason":       wire.LifecycleRequest{Reason: "see " + texts[0]},
+			"a change":       wire.NodeChange{Reason: texts[0]},
+			"a label":        wire.RegisterNodeRequest{Labels: map[string]string{"k": texts[0]}},
+			"a decision":     lifecycle.ResolveRequest{Reason: texts[0]},
+			"an operation":   lifecycle.OperationInput{Reason: texts[0]},
+			"a name":         lifecycle.OperationInput{Actor: texts[0]},
+			"a key of a map": map[string]string{texts[0]: ""},
+		} {
+			err := s.Check(request)
+			e := schema.AsError(err)
+			require.Equal(t, schema.KindInvalidRequest, e.Kind, name)
+			require.Equal(t, "secret_in_request", e.Reason)
+			require.Contains(t, e.Message, kind)
+			require.NotContains(t, err.Error()+e.Next, texts[0], "the error repeats the secret")
+		}
+	}
+	require.NoError(t, s.Check(lifecycle.OperationInput{Reason: "RMA-4411"}))
+	require.NoError(t, s.Check(nil))
+	require.Equal(t, schema.KindInternal, schema.KindOf(s.Check(map[string]any{"s": schema.NewSecret("x")})), "a typed secret does not encode")
+}

@@ -1,0 +1,154 @@
+package workflows
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+
+	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// Behavior that only a real server shows.
+
+// onServer connects a recorder to a namespace of its own and submits a drain.
+func onServer(t *testing.T, w *world) (r *recorder, namespace string) {
+	t.Helper()
+	namespace = "t-" + schema.NewID()
+	c, err := temporal.Dial(temporal.Config{Address: server.Address(t), Namespace: namespace})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	require.NoError(t, c.Installation.Setup(t.Context()))
+	return &recorder{Client: c, t: t, world: w}, namespace
+}
+
+func (r *recorder) submit(a lifecycle.Action) {
+	r.t.Helper()
+	var err error
+	r.op, err = r.Operations.Submit(r.t.Context(), lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: testNode, Host: "gpu-17",
+		Action: a, Actor: "alice", Reason: "RMA-4411", CorrelationID: "c-1"})
+	require.NoError(r.t, err)
+}
+
+// TestRepeatedDecision: a decision with the same ID has the same answer, even after
+// its operation ended, and another decision with that ID is rejected.
+func TestRepeatedDecision(t *testing.T) {
+	w := newWorld(lifecycle.NodeActive)
+	fails(task.WorkloadCordon)(w)
+	w.open[task.WorkloadDrain] = true
+	r, _ := onServer(t, w)
+	defer r.startWorker()()
+	r.submit(lifecycle.ActionDrain)
+	parked := r.until(lifecycle.OperationParked)
+	ctx, ops := t.Context(), r.Operations
+	skip := lifecycle.ResolveRequest{ID: schema.NewID(), OperationID: r.op.OperationID, Phase: lifecycle.PhaseCordon,
+		StuckSince: &parked.Stuck.Since, Decision: lifecycle.DecisionSkip, Reason: "it is cordoned by hand", By: "bob"}
+	first, err := ops.Resolve(ctx, r.op.WorkflowID, skip)
+	require.NoError(t, err)
+	require.Equal(t, lifecycle.OperationRunning, first.Operation.Status)
+	other := skip
+	other.Reason = "another reason"
+	cancel := skip
+	cancel.Decision = lifecycle.DecisionCancel
+
+	again, err := ops.Resolve(ctx, r.op.WorkflowID, skip)
+	require.NoError(t, err)
+	require.Equal(t, first, again, "while the operation runs")
+	later := skip
+	later.Phase, later.StuckSince = lifecycle.PhaseDrain, nil
+	again, err = ops.Resolve(ctx, r.op.WorkflowID, later)
+	require.NoError(t, err)
+	require.Equal(t, first, again, "read again after the decision")
+	for _, r2 := range []lifecycle.ResolveRequest{other, cancel} {
+		_, err = ops.Resolve(ctx, r.op.WorkflowID, r2)
+		require.Equal(t, schema.KindKeyInUse, schema.KindOf(err), "%v", err)
+	}
+
+	end := lifecycle.ResolveRequest{ID: schema.NewID(), OperationID: r.op.OperationID, Decision: lifecycle.DecisionCancel, Reason: "wrong node", By: "bob"}
+	canceled, err := ops.Resolve(ctx, r.op.WorkflowID, end)
+	require.NoError(t, err)
+	st, err := ops.Result(ctx, r.op.WorkflowID, r.op.RunID)
+	require.NoError(t, err)
+	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
+	r.submit(lifecycle.ActionQuarantine) // the node's newest run is another operation
+	for want, request := range map[*lifecycle.OperationStatus]lifecycle.ResolveRequest{&first: skip, &canceled: end} {
+		again, err = ops.Resolved(ctx, st.Operation.WorkflowID, st.Operation.RunID, request)
+		require.NoError(t, err)
+		require.Equal(t, *want, again, "after the end")
+	}
+	_, err = ops.Resolved(ctx, st.Operation.WorkflowID, st.Operation.RunID, other)
+	require.Equal(t, schema.KindKeyInUse, schema.KindOf(err), "%v", err)
+	other.ID = schema.NewID()
+	_, err = ops.Resolved(ctx, st.Operation.WorkflowID, st.Operation.RunID, other)
+	require.Equal(t, schema.KindNotFound, schema.KindOf(err), "%v", err)
+}
+
+// envStall makes the test binary a worker, at "ADDRESS NAMESPACE", that stalls
+// before it has enqueued the drain's task.
+const envStall = "GPUAAS_TEST_STALLING_WORKER"
+
+const stalled = "stalled"
+
+func stallingWorker(at string) {
+	address, namespace, _ := strings.Cut(at, " ")
+	w := newWorld(lifecycle.NodeActive)
+	w.stall = func(step string) {
+		if step == string(task.WorkloadDrain) {
+			fmt.Println(stalled)
+			select {}
+		}
+	}
+	c, err := temporal.Dial(temporal.Config{Address: address, Namespace: namespace})
+	if err == nil {
+		err = w.worker(c).Start()
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	select {} // until the test kills the process
+}
+
+// TestKilledWorkerBeforeEnqueue kills the worker that is about to enqueue a task.
+// Only a workflow task was open then, whose timeout bounds the delay. The activity
+// with the heartbeat timeout is scheduled when the task is stored.
+func TestKilledWorkerBeforeEnqueue(t *testing.T) {
+	r, namespace := onServer(t, newWorld(lifecycle.NodeActive))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	child := exec.CommandContext(ctx, os.Args[0])
+	child.Env = append(os.Environ(), envStall+"="+server.Address(t)+" "+namespace)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	r.submit(lifecycle.ActionDrain)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, stalled, strings.TrimSpace(line))
+	require.NoError(t, child.Process.Kill())
+	require.Error(t, child.Wait())
+
+	defer r.startWorker()()
+	st, err := r.Operations.Result(ctx, r.op.WorkflowID, r.op.RunID)
+	require.NoError(t, err)
+	require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
+	require.Equal(t, []string{string(task.WorkloadDrain)}, r.world.enqueued, "the second worker enqueues the task")
+	var lost bool
+	for _, e := range r.keep("").GetEvents() {
+		if a := e.GetWorkflowTaskTimedOutEventAttributes(); a != nil {
+			lost = lost || a.GetTimeoutType() == enumspb.TIMEOUT_TYPE_START_TO_CLOSE
+		}
+		require.NotEqual(t, enumspb.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT, e.GetEventType())
+	}
+	require.True(t, lost, "the killed worker had the workflow task")
+}

@@ -37,7 +37,7 @@ type Agent struct {
 	timing timing
 
 	state     disk.StateDir
-	lock      *os.File
+	lock      disk.Lock
 	clock     *nodeapi.Clock
 	identity  *identity.Manager
 	cordon    *workload.CordonFlag
@@ -143,9 +143,7 @@ func (a *Agent) openTasks() error {
 }
 
 // Close releases the state folder.
-func (a *Agent) Close() {
-	a.lock.Close() //nolint:errcheck // closing releases the lock; nothing is written through it
-}
+func (a *Agent) Close() { a.lock.Release() }
 
 func (a *Agent) api() *nodeapi.Client { return a.client.Load() }
 

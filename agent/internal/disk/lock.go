@@ -27,26 +27,36 @@ func (s StateDir) Hint(name string, v any) error {
 	return os.Rename(tmp, s.File(name))
 }
 
-// Lock locks the state folder for this process until the returned file is closed or the
-// process ends. It returns KindOperationInProgress if another process holds the lock.
-func (s StateDir) Lock() (*os.File, error) {
+// Lock is the lock of a state folder.
+type Lock struct{ f *os.File }
+
+// Lock locks the state folder for this process until the lock is released or the process
+// ends. It returns KindOperationInProgress if another process holds the lock.
+func (s StateDir) Lock() (Lock, error) {
 	f, err := os.OpenFile(s.File("lock"), os.O_RDWR|os.O_CREATE, privateFile)
 	if err != nil {
-		return nil, err
+		return Lock{}, err
 	}
 	if err := flock(f); err != nil {
 		holder, _ := os.ReadFile(f.Name())
 		f.Close() //nolint:errcheck // nothing was written
-		return nil, schema.Errorf(schema.KindOperationInProgress,
+		return Lock{}, schema.Errorf(schema.KindOperationInProgress,
 			"another agent (pid %s) uses the state folder %s", strings.TrimSpace(string(holder)), s.Path)
 	}
 	if err := f.Truncate(0); err == nil {
 		fmt.Fprintln(f, os.Getpid())
 	}
-	return f, nil
+	return Lock{f}, nil
 }
 
-// lockTimeout is how long a child process that a previous agent was just starting may
+// Release unlocks the folder, also if a child process that is just starting holds a copy
+// of the descriptor: closing alone leaves the lock to the copy.
+func (l Lock) Release() {
+	syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN) //nolint:errcheck // fails after a release
+	l.f.Close()                                   //nolint:errcheck // nothing is written through it
+}
+
+// lockTimeout is how long a child process that a killed agent was just starting may
 // still hold a copy of the lock.
 const lockTimeout = time.Second
 

@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -27,20 +29,32 @@ func scanner() *secrets.Scanner {
 func leaks() map[string][]string {
 	token, _, _ := trust.NewToken()
 	api := trust.APITokenPrefix + rand.Text()
-	b64, b64url := base64.StdEncoding.EncodeToString, base64.RawURLEncoding.EncodeToString
+	b64url := base64.RawURLEncoding.EncodeToString
 	jwt := b64url([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + b64url([]byte(`{"sub":"alice","exp":1}`)) + ".c2lnbmF0dXJl"
 	return map[string][]string{
 		"an enrollment token": {token, `{"token":"` + token + `"}`, "claim " + token + ": rejected"},
 		"an API token":        {api, "Bearer " + api, "used " + api + " by mistake"},
-		"an encoded token": {b64([]byte(token)), b64([]byte("x" + token)), b64url([]byte("xy" + token)), hex.EncodeToString([]byte(token)),
-			b64([]byte(api)), b64([]byte("x" + api)), b64url([]byte("xy" + api)), hex.EncodeToString([]byte(api))},
-		"a private key": {"-----BEGIN EC PRIVATE KEY-----\nMHcC", `{"key":"-----BEGIN PRIVATE KEY-----\nMC4C"}`},
-		"a JWT":         {jwt, "Authorization: Bearer " + jwt},
+		"a private key":       {"-----BEGIN EC PRIVATE KEY-----\nMHcC", `{"key":"-----BEGIN PRIVATE KEY-----\nMC4C"}`},
+		"a JWT":               {jwt, "Authorization: Bearer " + jwt},
 		"a Vault token": {"hvs.CAESIJ0aBcDeFgHiJkLmNoPqRsTuVw", `"hvb.AAAAAQKaBcDeFgHiJkLmNoPq"`, "s.9aBcDeFgHiJkLmNoPqRsTuVw", `"s.9aBcDeFgHiJkLmNoPqRsTuVw"`,
 			"VAULT_TOKEN=hvr.CAESIJ0aBcDeFgHiJkLmNoPq", `{"text":"a\nhvs.CAESIJ0aBcDeFgHiJkLmNoPq"}`, `"\u003chvs.CAESIJ0aBcDeFgHiJkLmNoPq\u003e"`,
 			`"token:\ts.9aBcDeFgHiJkLmNoPqRsTuVw\n"`},
-		"a secret of this process": {registered, "password " + registered, b64([]byte("q" + registered)),
-			hex.EncodeToString([]byte(registered)), `"` + strings.ReplaceAll(registered, `"`, `\"`) + `"`},
+		"a secret of this process": {registered, "password " + registered, `"` + strings.ReplaceAll(registered, `"`, `\"`) + `"`},
+	}
+}
+
+// encoded are the forms in which data is found too.
+func encoded(data string) map[string]string {
+	var escaped strings.Builder
+	for _, b := range []byte(data) {
+		fmt.Fprintf(&escaped, "%%%02X", b)
+	}
+	b64 := base64.StdEncoding.EncodeToString
+	return map[string]string{
+		"base64": b64([]byte(data)), "base64 shifted by 1": b64([]byte("\n" + data)), "base64 shifted by 2": b64([]byte("\n\n" + data)),
+		"base64url": base64.RawURLEncoding.EncodeToString([]byte(data)), "a path": "secret/data-1/" + b64([]byte(data)),
+		"hex": hex.EncodeToString([]byte(data)), "upper-case hex": fmt.Sprintf("a%X", data),
+		"percent": escaped.String(), "query": url.QueryEscape(data), "base64 in a query": url.QueryEscape(b64([]byte("?>~" + data))),
 	}
 }
 
@@ -50,6 +64,10 @@ func TestFind(t *testing.T) {
 	for want, texts := range leaks() {
 		for _, text := range texts {
 			require.Equal(t, want, s.Find([]byte(text)), text)
+			require.NotContains(t, s.Withhold(text), text)
+			for form, text := range encoded(text) {
+				require.Equal(t, want, s.Find([]byte(text)), "%s: %s", form, text)
+			}
 		}
 	}
 	for _, text := range []string{
@@ -58,7 +76,10 @@ func TestFind(t *testing.T) {
 		`{"reason":"RMA-4411","node_id":"0198c0de-0000-7000-8000-000000000001"}`, "spiffe://dev/node/0198c0de/1",
 		hex.EncodeToString(make([]byte, 32)), strings.Repeat("A", 300),
 	} {
-		require.Empty(t, s.Find([]byte(text)), text)
+		require.Equal(t, text, s.Withhold(text))
+		for form, text := range encoded(text) {
+			require.Empty(t, s.Find([]byte(text)), "%s: %s", form, text)
+		}
 	}
 }
 
@@ -80,6 +101,10 @@ func ordinary() map[string]string {
 		"addresses":                "10.20.30.40, fe80::1ff:fe23:4567:890a, 00:1b:44:11:3a:b7",
 		"kernel module":            "nvidia.NVreg_RestrictProfilingToAdminUsers_0",
 		"java class":               "org.apache.hadoop.hvs.Service",
+		"host with a long label":   "hvs.frankfurtdatacenterproductionring2.example",
+		"host of one letter, long": "s.rack17eucentralrowb24abc9.example",
+		"method":                   "in s.RecordHeartbeatOfTheNode: deadline exceeded",
+		"percent signs":            "100% of 5%zz and 7%",
 	}
 }
 
@@ -117,4 +142,36 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, s.Check(lifecycle.OperationInput{Reason: "RMA-4411"}))
 	require.NoError(t, s.Check(nil))
 	require.Equal(t, schema.KindInternal, schema.KindOf(s.Check(map[string]any{"s": schema.NewSecret("x")})), "a typed secret does not encode")
+}
+
+// FuzzFind hides a token in each encoding, between other text.
+func FuzzFind(f *testing.F) {
+	const token = "hvs.CAESIJ0aBcDeFgHiJkLmNoPq"
+	f.Add("", "", "")
+	f.Add("100%", "\xff ", "%2")
+	f.Add("eyJ.eyJ", "s.", "AAAA")
+	s := scanner()
+	f.Fuzz(func(t *testing.T, around, before, after string) {
+		require.NotEmpty(t, s.Find([]byte(around+"\n"+token+"\n"+after)))
+		for form, text := range encoded(before + " " + token) {
+			require.NotEmpty(t, s.Find([]byte(around+" "+text+" "+after)), form)
+		}
+	})
+}
+
+// BenchmarkFind reads the longest text that a node may report.
+func BenchmarkFind(b *testing.B) {
+	s := scanner()
+	for name, part := range map[string]string{
+		"ordinary": `{"node_id":"0198c0de-0000-7000-8000-000000000001","reason":"RMA-4411"},`, "base64": "eyJhbGciOiJub25lIn0",
+		"marks": "hvs.", "short marks": "s.", "claims": ".eyJ", "token marks": trust.TokenPrefix, "escapes": `\u003chvs.AAAAAAAAAAAAAAAAAAAAAAAA`, "percent": "%73%2e",
+	} {
+		text := []byte(strings.Repeat(part, wire.MaxResultBytes/len(part)))
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				s.Find(text)
+			}
+		})
+	}
 }

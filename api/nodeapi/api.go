@@ -37,7 +37,8 @@ type Config struct {
 	Log          *slog.Logger
 	// Ready returns the readiness check's error.
 	Ready func() error
-	// Secrets finds secrets in correlation ids. Defaults to a scanner for their forms.
+	// Secrets finds secrets in correlation ids and in what nodes report. Defaults to a
+	// scanner for their forms.
 	Secrets *secrets.Scanner
 	// Observe records each request. Defaults to none.
 	Observe edge.Observer
@@ -74,6 +75,7 @@ func New(cfg Config) *API {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	cfg.Secrets = cmp.Or(cfg.Secrets, secrets.New())
 	cfg.IssueRate = cmp.Or(cfg.IssueRate, DefaultIssueRate)
 	cfg.NodeRate = cmp.Or(cfg.NodeRate, DefaultNodeRate)
 	cfg.RemoteRate = cmp.Or(cfg.RemoteRate, 2*cfg.IssueRate)

@@ -75,6 +75,7 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	if err := p.request.Validate(); err != nil {
 		return nil, unsubscribe, err
 	}
+	a.withholdPoll(&p.request)
 	edge.Annotate(r.Context(), slog.String("agent_session", p.request.AgentSession),
 		slog.Int64("verifier_set", p.request.VerifierSet))
 	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))

@@ -71,6 +71,9 @@ func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 	if received.Proof, err = a.verifyResult(r, taskID, raw); err != nil {
 		return err
 	}
+	if err := a.withholdResult(&received); err != nil {
+		return err
+	}
 	stored, err := a.cfg.Tasks.Result(r.Context(), c, taskID, received)
 	if err != nil {
 		return err
@@ -92,6 +95,7 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
+	body.Message = a.cfg.Secrets.Withhold(body.Message)
 	p, err := a.cfg.Tasks.Progress(r.Context(), c, taskID, body, task.LeaseDuration)
 	if err != nil {
 		return err

@@ -75,6 +75,39 @@ func (s *Scanner) Withhold(text string) string {
 	return text
 }
 
+// WithholdJSON withholds the strings of a JSON document that contain a secret, names of
+// fields included. raw must be as encoding/json writes it.
+func (s *Scanner) WithholdJSON(raw json.RawMessage) (json.RawMessage, error) {
+	if s.Find(raw) == "" {
+		return raw, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return nil, err
+	}
+	return json.Marshal(s.withholdIn(v))
+}
+
+func (s *Scanner) withholdIn(v any) any {
+	switch v := v.(type) {
+	case string:
+		return s.Withhold(v)
+	case []any:
+		for i := range v {
+			v[i] = s.withholdIn(v[i])
+		}
+	case map[string]any:
+		clean := make(map[string]any, len(v))
+		for name, value := range v {
+			clean[s.Withhold(name)] = s.withholdIn(value)
+		}
+		return clean
+	}
+	return v
+}
+
 // Check rejects a request that contains a secret, with KindInvalidRequest and reason
 // secret_in_request. It encodes v as JSON, so that no escape in the original hides
 // one. The error never contains the secret.

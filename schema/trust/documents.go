@@ -98,8 +98,8 @@ type ResultProof struct {
 	// Key is the certificate's public key, PKIX in DER. The certificate's row and
 	// its audit event contain the hash of the key.
 	Key []byte `json:"key"`
-	// Body is the result exactly as the node sent it. Signature is the decoded
-	// value of HeaderResultSignature.
+	// Body is the result exactly as the node sent it, empty if a secret in it was
+	// withheld. Signature is the decoded value of HeaderResultSignature.
 	Body      []byte `json:"body"`
 	Signature []byte `json:"signature"`
 }

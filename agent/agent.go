@@ -57,6 +57,8 @@ type Agent struct {
 	polls    atomic.Int64  // made so far
 	changed  chan struct{} // holds a value when the node changed since the last heartbeat
 	reported time.Time     // of the last heartbeat that the server has; zero if one is due
+	fault    string        // why the agent accepts no tasks
+	doubt    bool          // the last status file could not be written
 	stop     context.CancelCauseFunc
 }
 

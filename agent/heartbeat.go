@@ -88,6 +88,6 @@ func (a *Agent) heartbeat(ctx context.Context) *wire.Heartbeat {
 	}
 	return &wire.Heartbeat{
 		AgentVersion: Version(), UptimeSeconds: up, BootID: a.bootID,
-		Cordoned: a.cordon.Cordoned(), Workloads: workload.Reportable(list), Phase: wire.PhaseReady, At: at.UTC(),
+		Cordoned: a.cordon.Cordoned(), Workloads: workload.Reportable(list), Phase: wire.PhaseReady, At: at.UTC(), Fault: a.fault,
 	}
 }

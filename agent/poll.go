@@ -73,9 +73,10 @@ func (a *Agent) notePoll(err error) {
 	if err != nil {
 		s.Error = text.Truncate(err.Error())
 	}
-	if err := a.state.Hint("poll.json", s); err != nil {
+	if err = a.state.Hint("poll.json", s); err != nil {
 		a.log.Warn("cannot write the status file", "err", err.Error())
 	}
+	a.doubt = err != nil
 }
 
 // pollOnce sends one long poll and handles the response.
@@ -90,6 +91,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		}
 		api = a.api()
 	}
+	a.checkJournal()
 	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version}
 	timeout, begun := a.identity.PollTimeout(v), time.Now()
 	got, err := a.send(ctx, api, timeout, q)
@@ -114,6 +116,21 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	a.clock.Observe(got.Offer.ServerTime)
 	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Known: a.journal.Holds}
 	return a.tasks.Offer(ctx, check.Verify, *got.Offer)
+}
+
+// checkJournal makes the next poll report that the journal cannot be written, or again
+// can: without it the agent accepts no task, and the server would dispatch each one again
+// and again.
+func (a *Agent) checkJournal() {
+	fault := ""
+	if err := a.journal.Fault(a.doubt); err != nil {
+		fault = text.Printable(err.Error(), wire.MaxFault)
+		a.log.Error("the state folder cannot be written, no tasks are accepted", "err", fault)
+	}
+	if fault != a.fault {
+		a.fault = fault
+		a.change()
+	}
 }
 
 // sessionName identifies this process to the server: the machine's boot and the

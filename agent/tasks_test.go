@@ -324,8 +324,9 @@ func TestForeign404(t *testing.T) {
 	require.Contains(t, a.log.String(), "may not route to the node API")
 }
 
-// TestFullDisk: without a durable journal nothing is executed; a result that
-// cannot be journaled is still reported.
+// TestFullDisk: without a durable journal nothing is executed, and the agent reports that
+// it accepts no tasks until the journal can be written; a result that cannot be journaled
+// is still reported.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -346,8 +347,9 @@ func TestFullDisk(t *testing.T) {
 	eventually(t, "a line about the journal", func() bool { return strings.Contains(log.String(), "journal: ") })
 	require.Zero(t, runs.Load())
 	require.Zero(t, f.Count("result"))
+	last := func() wire.Heartbeat { return f.Heartbeats[len(f.Heartbeats)-1] }
+	f.Until("a heartbeat with the fault", func() bool { return strings.Contains(last().Fault, "no space left on device") })
 	full.Store(false)
-	f.Offers <- f.OfferOf(p, 2)
 	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
 	eventually(t, "the end of reporting", func() bool { return len(a.journal.Held()) == 0 })
 	require.Equal(t, int32(1), runs.Load())

@@ -62,7 +62,7 @@ func (e *console) writeNode(w io.Writer, n wire.NodeView) {
 	fields(w, "Node:", n.Host, "ID:", n.ID, "State:", nodeState(n), "Since:", e.stamp(n.StateSince),
 		"SKU:", fmt.Sprintf("%s, %d GPUs", n.SKU, n.GPUsTotal), "Region:", n.RegionCode,
 		"Provider:", fmt.Sprintf("%s (%s)", n.OnboardingMode, n.LifecycleClass), "Instance:", instance,
-		"Heartbeat:", e.stampOf(n.LastHeartbeatAt), "Agent:", agent)
+		"Heartbeat:", e.stampOf(n.LastHeartbeatAt), "Agent:", agent, "  Fault:", n.AgentFault)
 }
 
 // writeIdentity shows both sides of a node's identity: the certificate that the

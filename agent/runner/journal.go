@@ -27,6 +27,7 @@ type Journal struct {
 	entries map[string]Entry
 	floor   floorFile
 	stored  floorFile // what of the floor its own file holds
+	fault   error     // of the last write
 }
 
 // floorFile is the stored form of the floor: the highest sequence that was
@@ -95,12 +96,24 @@ func (j *Journal) storeFloor() error {
 
 // put stores e durably, then keeps it.
 func (j *Journal) put(e Entry) error {
-	if err := j.state.WriteJSON(entryFile(j.state, e), e); err != nil {
-		return fmt.Errorf("journal: %w", err)
+	if j.fault = j.state.WriteJSON(entryFile(j.state, e), e); j.fault != nil {
+		return fmt.Errorf("journal: %w", j.fault)
 	}
 	e.unsaved = false
 	j.entries[e.TaskID] = e
 	return nil
+}
+
+// Fault returns why the journal cannot be written, nil if it can. It tries if the last
+// write failed, or if the caller doubts the disk.
+func (j *Journal) Fault(doubt bool) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if doubt || j.fault != nil {
+		j.stored = floorFile{Seq: -1} // none: the floor is stored again
+		j.fault = j.storeFloor()
+	}
+	return j.fault
 }
 
 // get returns the entry of a task.

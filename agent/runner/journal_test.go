@@ -82,3 +82,24 @@ func TestUnbegunTaskNeedsJournal(t *testing.T) {
 	require.Equal(t, []string{e.TaskID}, j.Held())
 	require.NoFileExists(t, reportedFile(j.state, e.TaskID))
 }
+
+// TestFault: the journal is tried only after a failed write, or when the caller doubts the
+// disk.
+func TestFault(t *testing.T) {
+	t.Parallel()
+	d := &hookDisk{}
+	j, e := journalOn(t, d)
+	d.broken = true
+	require.NoError(t, j.Fault(false))
+	require.ErrorIs(t, j.Fault(true), syscall.EIO)
+	d.broken = false
+	require.NoError(t, j.Fault(false))
+	d.broken = true
+	require.Error(t, j.accept(Entry{TaskID: schema.NewID(), Seq: 2}))
+	require.ErrorIs(t, j.Fault(false), syscall.EIO)
+	d.broken = false
+	require.NoError(t, j.Fault(false))
+	again, err := OpenJournal(j.state, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.Equal(t, e.Seq, again.floor.Seq, "the trial stores the floor")
+}

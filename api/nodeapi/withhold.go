@@ -29,7 +29,7 @@ func (a *API) withholdResult(r *ReceivedResult) error {
 func (a *poller) withholdPoll(p *wire.PollRequest) {
 	texts := []*string{&p.AgentSession}
 	if h := p.Heartbeat; h != nil {
-		texts = append(texts, &h.AgentVersion, &h.BootID)
+		texts = append(texts, &h.AgentVersion, &h.BootID, &h.Fault)
 		for i := range h.Workloads {
 			texts = append(texts, &h.Workloads[i].Name, &h.Workloads[i].Kind)
 		}

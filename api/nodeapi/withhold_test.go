@@ -61,7 +61,7 @@ func TestNoSecretOfANodeIsStored(t *testing.T) {
 
 	a := call(t, c, http.MethodPost, s.path("/tasks/"+schema.NewID()+"/progress"), `{"lease_epoch":1,"message":"`+token+`"}`)
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
-	h := wire.Heartbeat{AgentVersion: vault, BootID: encoded, Phase: wire.PhaseReady, Workloads: []task.Workload{{Name: token, Kind: "docker"}}}
+	h := wire.Heartbeat{AgentVersion: vault, BootID: encoded, Fault: vault, Phase: wire.PhaseReady, Workloads: []task.Workload{{Name: token, Kind: "docker"}}}
 	poll := <-s.poll(t.Context(), func(p *wire.PollRequest) { p.AgentSession, p.Heartbeat, p.WaitSeconds = vault, &h, 0 })
 	require.Equal(t, http.StatusNoContent, poll.status, string(poll.body))
 

@@ -26,7 +26,7 @@ const (
 		nullif(n.labels, '{}') AS labels, n.state_since, n.cordoned, n.incarnation, n.last_heartbeat_at, n.agent_version, n.created_at,
 		n.identity_locked_at, n.identity_lock_reason`
 	fullColumns = summaryColumns + `, n.ssh_username, n.ssh_public_key, n.identity_sequence, n.set_version,
-		n.boot_id, n.uptime_seconds, n.workloads, n.facts`
+		n.boot_id, n.agent_fault, n.uptime_seconds, n.workloads, n.facts`
 	fromNodes = " FROM nodes n"
 	nodeOrder = "n.host, n.node_id"
 )

@@ -22,7 +22,7 @@ func (s *Inventory) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 	state, err := query(ctx, s.db, "storing the heartbeat of node "+c.NodeID, func(ctx context.Context) (lifecycle.NodeState, error) {
 		state, err := s.db.q.Heartbeat(ctx, sqlc.HeartbeatParams{
 			NodeID: c.NodeID, Incarnation: c.Incarnation, AgentVersion: cleanText(h.AgentVersion),
-			BootID: cleanText(h.BootID), UptimeSeconds: h.UptimeSeconds, Cordoned: h.Cordoned,
+			BootID: cleanText(h.BootID), AgentFault: cleanText(h.Fault), UptimeSeconds: h.UptimeSeconds, Cordoned: h.Cordoned,
 			Workloads: append([]task.Workload{}, h.Workloads...), At: h.At,
 		})
 		return state, orMissing(err, errIdentity(schema.ReasonIdentityMismatch, "the heartbeat is for another incarnation of the node"))

@@ -91,3 +91,16 @@ func TestIdleNodeGetsNoTask(t *testing.T) {
 	require.NoError(t, err)
 	poll("it is done", true, false)
 }
+
+// While an agent reports a fault, it gets no task, and operators see the fault.
+func TestAgentWithFaultGetsNoTask(t *testing.T) {
+	e := setup(t)
+	c, _, _ := e.enroll()
+	row := e.dispatch(e.claim(c.NodeID, lifecycle.ActionProvision).Fence, "facts", task.FactsCollect)
+	require.NoError(t, e.heartbeat(c, wire.Heartbeat{Fault: "journal: no space left on device"}))
+	e.takeNone(c)
+	require.Equal(t, "journal: no space left on device", e.node(c.NodeID).AgentFault)
+	require.NoError(t, e.heartbeat(c, wire.Heartbeat{}))
+	require.Empty(t, e.node(c.NodeID).AgentFault)
+	require.Equal(t, row.TaskID, e.take(c, time.Minute).TaskID)
+}

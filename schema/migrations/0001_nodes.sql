@@ -62,6 +62,7 @@ CREATE TABLE nodes (
     last_heartbeat_at timestamptz,
     agent_version     text   NOT NULL DEFAULT '',
     boot_id           text   NOT NULL DEFAULT '',
+    agent_fault       text   NOT NULL DEFAULT '', -- why it accepts no tasks
     uptime_seconds    bigint NOT NULL DEFAULT 0,
     workloads         jsonb  NOT NULL DEFAULT '[]',
     -- When the agent observed the workloads, by the node's clock: a heartbeat

@@ -61,7 +61,7 @@ UPDATE nodes SET cordoned = $2, workloads = $3, workloads_at = $4 WHERE node_id 
 -- name: Heartbeat :one
 UPDATE nodes SET
     last_heartbeat_at = now(), agent_version = sqlc.arg(agent_version), boot_id = sqlc.arg(boot_id),
-    uptime_seconds = sqlc.arg(uptime_seconds),
+    agent_fault = sqlc.arg(agent_fault), uptime_seconds = sqlc.arg(uptime_seconds),
     cordoned = CASE WHEN workloads_at > sqlc.arg(at)::timestamptz
                      AND workloads_at < sqlc.arg(at)::timestamptz + interval '1 minute'
                     THEN cordoned ELSE sqlc.arg(cordoned) END,

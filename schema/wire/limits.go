@@ -18,6 +18,7 @@ const (
 	MaxAgentVersion = 64        // bytes of an agent's version
 	MaxWorkloadName = 255       // bytes of a workload's name
 	MaxWorkloadKind = 32        // bytes of a workload's kind
+	MaxFault        = 256       // bytes of Heartbeat.Fault
 	MaxInteger      = 1<<53 - 1 // the greatest integer that every JSON reader keeps
 
 	// HeartbeatInterval is the maximum time between two heartbeats of an agent that

@@ -69,12 +69,14 @@ type NodeView struct {
 	// TrustedCAs are the node CA generations that the node API accepts.
 	TrustedCAs []trust.CertFacts `json:"trusted_cas,omitempty"`
 
-	LastHeartbeatAt *time.Time       `json:"last_heartbeat_at"`
-	AgentVersion    string           `json:"agent_version,omitempty"`
-	BootID          string           `json:"boot_id,omitempty"`
-	UptimeSeconds   int64            `json:"uptime_seconds,omitempty"`
-	Workloads       []task.Workload  `json:"workloads"`
-	Facts           *inventory.Facts `json:"facts,omitempty"`
+	LastHeartbeatAt *time.Time `json:"last_heartbeat_at"`
+	AgentVersion    string     `json:"agent_version,omitempty"`
+	BootID          string     `json:"boot_id,omitempty"`
+	UptimeSeconds   int64      `json:"uptime_seconds,omitempty"`
+	// AgentFault is why the agent accepts no tasks.
+	AgentFault string           `json:"agent_fault,omitempty"`
+	Workloads  []task.Workload  `json:"workloads"`
+	Facts      *inventory.Facts `json:"facts,omitempty"`
 
 	// Operation is the operation that holds the node, when one does.
 	Operation *OperationSummary `json:"operation,omitempty"`

@@ -50,6 +50,9 @@ type Heartbeat struct {
 	Workloads     []task.Workload `json:"workloads"` // at most MaxWorkloads
 	// Phase is PhaseReady.
 	Phase string `json:"phase"`
+	// Fault is why the agent accepts no tasks, empty if it does. The server offers
+	// none until a heartbeat without a fault. Printable ASCII, at most MaxFault.
+	Fault string `json:"fault,omitempty"`
 	// At is when the listing of the workloads began, by the node's clock. It orders the
 	// lists.
 	At time.Time `json:"at"`
@@ -99,6 +102,8 @@ func (h Heartbeat) validate() error {
 		return badField("uptime_seconds", "heartbeat: uptime_seconds must be 0 to %d", int64(MaxInteger))
 	case !text.IsPrintable(h.BootID, MaxSession):
 		return badField("boot_id", "heartbeat: boot_id must be at most %d printable ASCII characters", MaxSession)
+	case !text.IsPrintable(h.Fault, MaxFault):
+		return badField("fault", "heartbeat: fault must be at most %d printable ASCII characters", MaxFault)
 	case h.Phase != PhaseReady:
 		return badField("phase", "heartbeat: phase must be %q", PhaseReady)
 	}

@@ -250,12 +250,16 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 		return nil, err
 	}
 	var again *wire.TaskOffer
+	offers := f.Offers
 	f.Note(func() {
-		if f.Lose == nil {
-			again = f.unreceived(poll.HeldTasks)
-		}
 		if poll.Heartbeat != nil {
 			f.Heartbeats = append(f.Heartbeats, *poll.Heartbeat)
+			f.faulty = poll.Heartbeat.Fault != ""
+		}
+		if f.faulty {
+			offers = nil
+		} else if f.Lose == nil {
+			again = f.unreceived(poll.HeldTasks)
 		}
 		f.Haves, f.Numbers, f.Open = append(f.Haves, strings.Join(poll.HeldTasks, ",")), append(f.Numbers, poll.PollSeq), f.Open+1
 	})
@@ -273,7 +277,7 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 		return f.Granted(*again, poll.Nonce), nil
 	}
 	select {
-	case o := <-f.Offers:
+	case o := <-offers:
 		if r.Context().Err() != nil {
 			f.Offers <- o // the agent ended the poll: a later one gets the offer
 			return nil, nil

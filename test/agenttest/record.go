@@ -28,6 +28,7 @@ type Record struct {
 	Open       int      // polls being answered
 	tries      map[string]int
 	sent       sentOffer
+	faulty     bool // the last heartbeat reported a fault
 }
 
 // sentOffer is an offer that a poll was answered with, and the number of result calls

@@ -89,20 +89,21 @@ func (q *Queries) FindNode(ctx context.Context, host string) (string, error) {
 const heartbeat = `-- name: Heartbeat :one
 UPDATE nodes SET
     last_heartbeat_at = now(), agent_version = $1, boot_id = $2,
-    uptime_seconds = $3,
-    cordoned = CASE WHEN workloads_at > $4::timestamptz
-                     AND workloads_at < $4::timestamptz + interval '1 minute'
-                    THEN cordoned ELSE $5 END,
-    workloads = CASE WHEN workloads_at > $4::timestamptz
-                      AND workloads_at < $4::timestamptz + interval '1 minute'
-                     THEN workloads ELSE $6 END
-WHERE node_id = $7 AND incarnation = $8
+    agent_fault = $3, uptime_seconds = $4,
+    cordoned = CASE WHEN workloads_at > $5::timestamptz
+                     AND workloads_at < $5::timestamptz + interval '1 minute'
+                    THEN cordoned ELSE $6 END,
+    workloads = CASE WHEN workloads_at > $5::timestamptz
+                      AND workloads_at < $5::timestamptz + interval '1 minute'
+                     THEN workloads ELSE $7 END
+WHERE node_id = $8 AND incarnation = $9
 RETURNING state
 `
 
 type HeartbeatParams struct {
 	AgentVersion  string
 	BootID        string
+	AgentFault    string
 	UptimeSeconds int64
 	At            time.Time
 	Cordoned      bool
@@ -117,6 +118,7 @@ func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle
 	row := q.db.QueryRow(ctx, heartbeat,
 		arg.AgentVersion,
 		arg.BootID,
+		arg.AgentFault,
 		arg.UptimeSeconds,
 		arg.At,
 		arg.Cordoned,

@@ -372,7 +372,7 @@ WITH next AS (
     SELECT c.task_id, m.state, m.op_seq, (c.status = 'dispatched' AND c.lease_until >= now())::boolean AS response_lost
     FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
     WHERE c.node_id = $3 AND c.incarnation = $4
-      AND c.op_seq IN (0, m.op_seq)
+      AND c.op_seq IN (0, m.op_seq) AND m.agent_fault = ''
       AND c.finished_at IS NULL AND c.status <> 'lost'
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.cancel_seen
       AND (c.status = 'pending' OR c.lease_until < now() AND (c.effect <> 'destructive' OR c.beat_at IS NULL)
@@ -428,7 +428,7 @@ type NextTaskRow struct {
 // lost would end the work. A destructive task that began under the expired lease is
 // not dispatched: the reclaimer marks it lost, and an operator decides. The node's
 // state and op_seq are those of the dispatch, which the lease grant repeats to the
-// agent.
+// agent. While the agent's heartbeats report a fault, nothing is dispatched.
 //
 // An agent process handles the response to one poll before it sends the next. So a
 // poll that does not list a task dispatched to an earlier poll of the same process

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -88,6 +89,19 @@ func TestRefusedIdentities(t *testing.T) { //nolint:tparallel // the cases follo
 	require.NoError(t, err)
 	require.Equal(t, nodeapi.Caller{NodeID: caller.NodeID, Incarnation: 1, Host: caller.Host, State: lifecycle.NodeActive,
 		Serial: cert.Serial, HasPolled: true, Idle: true}, got)
+}
+
+// The reclaimer deletes the records of refusals that no longer limit an audit row.
+func TestOldRefusalsAreDeleted(t *testing.T) {
+	e := setup(t)
+	e.exec(`INSERT INTO identity_refusals SELECT gen_random_uuid(), 'lease_lost ' || n, now() - n * interval '50 seconds'
+		FROM generate_series(1, 100) n`)
+	_, err := e.Reclaim(t.Context(), activities.ReclaimRequest{After: schema.NewID(), Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, int64(100), e.number("SELECT count(*) FROM identity_refusals"), "only the first batch deletes")
+	_, err = e.Reclaim(t.Context(), activities.ReclaimRequest{Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, int64(1), e.number("SELECT count(*) FROM identity_refusals"))
 }
 
 func TestIdentityIsRefusedInNoStateButRemoved(t *testing.T) {

@@ -26,9 +26,14 @@ const (
 
 // Reclaim reconciles one batch of tasks, as activities.Reclaimer specifies. A task
 // that fails does not stop the others: the first such error is returned with the
-// report.
+// report. The first batch prunes the records of refusals.
 func (s *Tasks) Reclaim(ctx context.Context, r activities.ReclaimRequest) (activities.ReclaimReport, error) {
 	var report activities.ReclaimReport
+	if r.After == "" {
+		if err := s.db.Call(ctx, "pruning the records of refusals", s.db.q.PruneRefusals); err != nil {
+			return report, err
+		}
+	}
 	after, limit := cmp.Or(r.After, noTask), min(max(r.Limit, 1), maxReclaim)
 	found, err := query(ctx, s.db, "listing tasks to reclaim", func(ctx context.Context) ([]sqlc.ReclaimableTasksRow, error) {
 		return s.db.q.ReclaimableTasks(ctx, sqlc.ReclaimableTasksParams{After: after, MaxRows: int32(limit),

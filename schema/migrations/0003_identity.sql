@@ -80,8 +80,8 @@ CREATE TABLE identity_keys (
 );
 
 -- When a refusal was last audited: at most one audit row a minute per node and
--- reason. The reason of a refused task result includes the task's ID. No foreign key:
--- after a restore a certificate may name an unknown node.
+-- reason. The reason of a refused task result includes the task's ID. The reclaimer deletes
+-- older rows. No foreign key: after a restore a certificate may name an unknown node.
 CREATE TABLE identity_refusals (
     node_id     uuid        NOT NULL,
     reason      text        NOT NULL,

@@ -76,6 +76,9 @@ INSERT INTO identity_refusals AS r (node_id, reason, recorded_at) VALUES ($1, $2
 ON CONFLICT ON CONSTRAINT identity_refusals_pkey DO UPDATE SET recorded_at = now()
 WHERE r.recorded_at < now() - interval '1 minute';
 
+-- name: PruneRefusals :exec
+DELETE FROM identity_refusals WHERE recorded_at < now() - interval '1 minute';
+
 -- Reads the facts that storing a certificate depends on: the sequence under which
 -- it is already stored, or -1, and whether its key still holds the claim. The
 -- caller locked the node in an earlier statement, so this one sees the changes

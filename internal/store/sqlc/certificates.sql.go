@@ -285,6 +285,15 @@ func (q *Queries) PromoteCertificate(ctx context.Context, nodeID string, serial 
 	return err
 }
 
+const pruneRefusals = `-- name: PruneRefusals :exec
+DELETE FROM identity_refusals WHERE recorded_at < now() - interval '1 minute'
+`
+
+func (q *Queries) PruneRefusals(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, pruneRefusals)
+	return err
+}
+
 const recordRefusal = `-- name: RecordRefusal :execrows
 INSERT INTO identity_refusals AS r (node_id, reason, recorded_at) VALUES ($1, $2, now())
 ON CONFLICT ON CONSTRAINT identity_refusals_pkey DO UPDATE SET recorded_at = now()

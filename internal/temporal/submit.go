@@ -40,6 +40,18 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 	}
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
+	op, err := c.start(ctx, in, plan)
+	if c.awaitEnding(ctx, in, err) {
+		op, err = c.start(ctx, in, plan)
+	}
+	if err != nil {
+		return lifecycle.Operation{}, c.submitError(ctx, in, err)
+	}
+	return op, nil
+}
+
+// start starts the workflow and waits for its response.
+func (c Operations) start(ctx context.Context, in lifecycle.OperationInput, plan lifecycle.Plan) (op lifecycle.Operation, err error) {
 	start := c.sdk.NewWithStartWorkflowOperation(startOptions(in, plan), plan.Workflow, in)
 	ask := client.UpdateWorkflowOptions{
 		UpdateID: in.OperationID, UpdateName: lifecycle.UpdateSubmit, WaitForStage: client.WorkflowUpdateStageCompleted,
@@ -47,7 +59,6 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 	handle, err := c.sdk.UpdateWithStartWorkflow(ctx, client.UpdateWithStartWorkflowOptions{
 		StartWorkflowOperation: start, UpdateOptions: ask,
 	})
-	var op lifecycle.Operation
 	if err == nil {
 		err = handle.Get(ctx, &op)
 	}
@@ -60,10 +71,23 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 			op = st.Operation
 		}
 	}
-	if err != nil {
-		return lifecycle.Operation{}, c.submitError(ctx, in, err)
+	return op, err
+}
+
+// awaitEnding reports whether a start was rejected because of an operation that has ended
+// but whose run is still open, and waits until the run closes. The end is recorded, and
+// thus visible to clients, a moment before the run closes.
+func (c Operations) awaitEnding(ctx context.Context, in lifecycle.OperationInput, rejection error) bool {
+	started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](rejection)
+	if !ok {
+		return false
 	}
-	return op, nil
+	st, err := c.Status(ctx, workflowID(in), started.RunId)
+	if err != nil || st.Operation.EndedAt == nil {
+		return false
+	}
+	_, err = c.Result(ctx, workflowID(in), started.RunId)
+	return err == nil
 }
 
 func workflowID(in lifecycle.OperationInput) string {

@@ -1,0 +1,69 @@
+package temporal
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// TestSubmitAfterRecordedEnd starts an operation while the previous one has recorded its
+// end and its run is still open, as it is for a moment after each operation.
+func TestSubmitAfterRecordedEnd(t *testing.T) {
+	c := connect(t)
+	plan, ok := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{})
+	require.True(t, ok)
+	var asked atomic.Int32
+	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{})
+	w.RegisterWorkflowWithOptions(func(ctx workflow.Context, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
+		st := lifecycle.OperationStatus{Operation: lifecycle.Operation{OperationID: in.OperationID, Status: lifecycle.OperationRunning}}
+		if err := workflow.SetQueryHandler(ctx, lifecycle.QueryStatus, func() (lifecycle.OperationStatus, error) {
+			asked.Add(1)
+			return st, nil
+		}); err != nil {
+			return st, err
+		}
+		if err := workflow.SetUpdateHandler(ctx, lifecycle.UpdateSubmit, func(workflow.Context) (lifecycle.Operation, error) { return st.Operation, nil }); err != nil {
+			return st, err
+		}
+		signals := workflow.GetSignalChannel(ctx, lifecycle.SignalAgent)
+		signals.Receive(ctx, nil)
+		st.Operation.End(lifecycle.OperationCompleted, "drained", workflow.Now(ctx))
+		signals.Receive(ctx, nil)
+		return st, nil
+	}, workflow.RegisterOptions{Name: plan.Workflow})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Host: "gpu-17", Action: lifecycle.ActionDrain, Actor: "alice"}
+	submit := func() (lifecycle.Operation, error) {
+		in.OperationID = schema.NewID()
+		return c.Operations.Submit(t.Context(), in)
+	}
+	proceed := func() {
+		require.NoError(t, c.NodeTasks.SignalAgent(t.Context(), workflowID(in), lifecycle.AgentEvent{}))
+	}
+	_, err := submit()
+	require.NoError(t, err)
+	_, err = submit()
+	require.Equal(t, schema.KindOperationInProgress, schema.KindOf(err), "while the operation runs")
+
+	proceed()
+	require.Eventually(t, func() bool {
+		st, err := c.Operations.Status(t.Context(), workflowID(in), "")
+		return err == nil && st.Operation.EndedAt != nil
+	}, 30*time.Second, 20*time.Millisecond)
+	before, done := asked.Load(), make(chan error, 1)
+	go func() {
+		_, err := submit()
+		done <- err
+	}()
+	require.Eventually(t, func() bool { return asked.Load() > before || len(done) > 0 }, 30*time.Second, time.Millisecond)
+	proceed()
+	require.NoError(t, <-done)
+}

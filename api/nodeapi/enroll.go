@@ -18,7 +18,7 @@ func (a *certificates) enroll(w http.ResponseWriter, r *http.Request) (i issuanc
 	if err := a.admitAnonymous(w, r, &req); err != nil {
 		return i, err
 	}
-	c, csr, err := parseToken(r, req.Token, req.CSR, req.AgentVersion)
+	c, csr, err := a.parseToken(r, req.Token, req.CSR, req.AgentVersion)
 	if err != nil {
 		return i, err
 	}

@@ -153,12 +153,12 @@ func remoteHost(r *http.Request) string {
 }
 
 // parseToken checks the fields that all requests with a token share.
-func parseToken(r *http.Request, token, csrPEM, agentVersion string) (c TokenClaim, csr *x509.CertificateRequest, err error) {
+func (a *certificates) parseToken(r *http.Request, token, csrPEM, agentVersion string) (c TokenClaim, csr *x509.CertificateRequest, err error) {
 	if !schema.IsID(r.PathValue("node_id")) {
 		return c, nil, invalidRequest("bad_node_id", "the path contains no valid node id")
 	}
 	c = TokenClaim{NodeID: r.PathValue("node_id"), CorrelationID: edge.CorrelationID(r.Context()),
-		AgentVersion: agentVersion, RemoteAddr: remoteHost(r)}
+		AgentVersion: a.cfg.Secrets.Withhold(agentVersion), RemoteAddr: remoteHost(r)}
 	if c.TokenID, c.Hash, err = trust.ParseToken(token); err != nil {
 		return c, nil, err
 	}

@@ -21,7 +21,7 @@ func (a *certificates) recover(w http.ResponseWriter, r *http.Request) (i issuan
 	if err := checkSequence(req.Sequence); err != nil {
 		return i, err
 	}
-	c, csr, err := parseToken(r, req.Token, req.CSR, req.AgentVersion)
+	c, csr, err := a.parseToken(r, req.Token, req.CSR, req.AgentVersion)
 	if err != nil {
 		return i, err
 	}

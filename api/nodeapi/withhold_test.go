@@ -31,6 +31,10 @@ func TestNoSecretOfANodeIsStored(t *testing.T) {
 			stored = append(stored, p)
 			return wire.ProgressResponse{}, nil
 		},
+		claim: func(c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
+			stored = append(stored, c)
+			return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
+		},
 		heartbeat: func(_ nodeapi.Caller, h wire.Heartbeat) error { stored = append(stored, h); return nil },
 		nextFor:   func(p wire.PollRequest) (*nodeapi.Dispatch, error) { stored = append(stored, p); return nil, nil },
 	})
@@ -61,11 +65,13 @@ func TestNoSecretOfANodeIsStored(t *testing.T) {
 
 	a := call(t, c, http.MethodPost, s.path("/tasks/"+schema.NewID()+"/progress"), `{"lease_epoch":1,"message":"`+token+`"}`)
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
+	enrolled := call(t, s.client(nil), http.MethodPost, s.path("/enroll"), wire.EnrollRequest{Token: token, CSR: csr(t, newKey(t), nil), AgentVersion: vault})
+	require.Equal(t, http.StatusOK, enrolled.status, string(enrolled.body))
 	h := wire.Heartbeat{AgentVersion: vault, BootID: encoded, Fault: vault, Phase: wire.PhaseReady, Workloads: []task.Workload{{Name: token, Kind: "docker"}}}
 	poll := <-s.poll(t.Context(), func(p *wire.PollRequest) { p.AgentSession, p.Heartbeat, p.WaitSeconds = vault, &h, 0 })
 	require.Equal(t, http.StatusNoContent, poll.status, string(poll.body))
 
-	require.Len(t, stored, 2*len(results)+3)
+	require.Len(t, stored, 2*len(results)+4)
 	text, err := json.Marshal(stored)
 	require.NoError(t, err)
 	for _, secret := range []string{token, vault, encoded} {

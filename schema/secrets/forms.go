@@ -77,8 +77,6 @@ func notWord(r rune) bool {
 }
 
 // escape matches an escape in a JSON string, which ends with a letter or digit.
-//
-//nolint:gochecknoglobals // read-only
 var escape = regexp.MustCompile(`\\([bfnrt]|u[0-9a-f]{4})$`)
 
 // startsWord reports whether a word starts after text.

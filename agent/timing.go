@@ -14,13 +14,14 @@ type timing struct {
 	poll     wait.Range    // backoff of failed polls
 	rest     time.Duration // longest sleep of the loop
 	pause    time.Duration // from a change of the node to the end of the open poll
+	settle   time.Duration // longest wait for a task before the next poll
 	identity identity.Timing
 	task     runner.Timing
 }
 
 func defaultTiming() timing {
 	return timing{
-		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, pause: time.Second,
+		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, pause: time.Second, settle: 250 * time.Millisecond,
 		identity: identity.Timing{
 			PollTimeout: 55 * time.Second,
 			Retry:       wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax},

@@ -85,6 +85,7 @@ type heldTask struct {
 	turned    chan struct{} // receives a value when paused changed
 	// listed is true once a poll listed the task as canceled; guarded by Runner.mu.
 	listed bool
+	ended  chan struct{} // closed when the goroutine ends
 }
 
 // signal puts a value into a channel of capacity one, unless there is one.
@@ -164,7 +165,7 @@ func (t *Runner) hold(ctx context.Context, e Entry, lease task.Lease, resumed bo
 	}
 	h := &heldTask{
 		Payload: p, log: t.conf.Log.With("task_id", p.TaskID, "correlation_id", p.CorrelationID),
-		resumed: resumed, wake: make(chan struct{}, 1), turned: make(chan struct{}, 1),
+		resumed: resumed, wake: make(chan struct{}, 1), turned: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	h.lease.Store(&lease)
 	t.mu.Lock()
@@ -180,6 +181,7 @@ func (t *Runner) hold(ctx context.Context, e Entry, lease task.Lease, resumed bo
 		t.finalizeInterrupted(h, &e)
 	}
 	t.wg.Go(func() {
+		defer close(h.ended)
 		if e.Step == stepFinished || t.run(ctx, h, &e) {
 			if last := t.report(ctx, h, *e.Result); last {
 				return
@@ -197,6 +199,22 @@ func (t *Runner) release(ctx context.Context, taskID string) {
 	t.mu.Unlock()
 	if e, ok := t.conf.Journal.get(taskID); ok && !e.Reported && ctx.Err() == nil {
 		t.hold(ctx, e, task.Lease{Epoch: e.LeaseEpoch}, false)
+	}
+}
+
+// Settle waits until the task is reported, for at most d.
+func (t *Runner) Settle(ctx context.Context, taskID string, d time.Duration) {
+	t.mu.Lock()
+	h, held := t.held[taskID]
+	t.mu.Unlock()
+	if !held {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	select {
+	case <-h.ended:
+	case <-ctx.Done():
 	}
 }
 

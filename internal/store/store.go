@@ -23,6 +23,9 @@ type Config struct {
 	// CallTimeout bounds every call in addition to the caller's context.
 	// Defaults to 15 s.
 	CallTimeout time.Duration
+	// Relaying is the listener of a process that relays the outbox: its relay is
+	// woken without a notification. Defaults to none.
+	Relaying *Listener
 	// Log gets a warning for each lost notification. Defaults to none.
 	Log *slog.Logger
 }
@@ -74,6 +77,7 @@ type db struct {
 	*postgres.DB
 	q        *sqlc.Queries
 	notifier *postgres.Notifier
+	relaying *Listener // nil in a process without a relay
 }
 
 // Open connects to the database and returns once a connection was made. The
@@ -87,7 +91,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyPause, c.Log)}
+	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyPause, c.Log), relaying: c.Relaying}
 	identities := &Identities{db: d}
 	identities.lookups = &batcher{flush: identities.lookUp}
 	return &Store{

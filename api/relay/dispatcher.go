@@ -115,7 +115,7 @@ func (d *dispatcher) wait(ctx, work context.Context) (take bool) {
 		return false
 	case e := <-d.ended:
 		d.end(work, e)
-		return false
+		return len(d.delivered) > 0
 	case <-wake:
 	case now := <-due.C:
 		d.paused, d.since = false, now // a full relay cannot take yet, and must not spin
@@ -129,8 +129,6 @@ func (d *dispatcher) takeInterval() time.Duration {
 	switch {
 	case d.paused:
 		return d.pause
-	case len(d.delivered) > 0:
-		return deleteAfter
 	case time.Since(d.failed) < retryFor:
 		return retryEvery
 	}

@@ -34,10 +34,6 @@ const (
 	retryEvery = time.Second
 	retryFor   = 3 * time.Minute
 	idleEvery  = 5 * time.Second
-
-	// deleteAfter is how long delivered messages stay in the outbox, so that one
-	// statement deletes several. They are delivered again if the process dies.
-	deleteAfter = 100 * time.Millisecond
 )
 
 // Relay delivers an outbox's messages. Any number of relays may share one outbox.

@@ -325,22 +325,6 @@ func TestHangingDeliveryBlocksOnlyItsWorkflow(t *testing.T) {
 	assert.Empty(t, b.of(3))
 }
 
-// Take deletes delivered messages in batches.
-func TestDeliveredMessagesAreDeletedInBatches(t *testing.T) {
-	var messages []relay.Message
-	for id := range int64(40) {
-		messages = append(messages, result(id, fmt.Sprint("w", id)))
-	}
-	b := newBox(messages...)
-	run(t, b, &fakeTemporal{})
-	for id := range int64(40) {
-		eventually(t, func() bool { return len(b.of(id)) == 1 })
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	assert.Less(t, b.takes, 20)
-}
-
 // A message whose wake was lost, or of a process that cannot deliver it, is delivered
 // without a wake.
 func TestMessageWithoutWakeIsDelivered(t *testing.T) {

@@ -113,10 +113,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	a.clock.Observe(got.Offer.ServerTime)
 	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Known: a.journal.Holds}
-	err = a.tasks.Offer(ctx, check.Verify, *got.Offer)
-	// A quick task reports on this connection, which the next poll occupies.
-	a.tasks.Settle(ctx, got.Offer.TaskID, a.timing.settle)
-	return err
+	return a.tasks.Offer(ctx, check.Verify, *got.Offer)
 }
 
 // sessionName identifies this process to the server: the machine's boot and the

@@ -14,14 +14,13 @@ type timing struct {
 	poll     wait.Range    // backoff of failed polls
 	rest     time.Duration // longest sleep of the loop
 	pause    time.Duration // from a change of the node to the end of the open poll
-	settle   time.Duration // longest wait for a task before the next poll
 	identity identity.Timing
 	task     runner.Timing
 }
 
 func defaultTiming() timing {
 	return timing{
-		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, pause: time.Second, settle: 250 * time.Millisecond,
+		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, pause: time.Second,
 		identity: identity.Timing{
 			PollTimeout: 55 * time.Second,
 			Retry:       wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax},
@@ -29,6 +28,6 @@ func defaultTiming() timing {
 			Renewal:     wait.Range{Min: 30 * time.Second, Max: 15 * time.Minute},
 			Locked:      wait.Range{Min: 5 * time.Minute, Max: time.Hour},
 		},
-		task: runner.Timing{Report: wait.Range{Min: wire.ResultBackoffMin, Max: wire.ResultBackoffMax}, Progress: 20 * time.Second},
+		task: runner.Timing{Report: wait.Range{Min: wire.ResultBackoffMin, Max: wire.ResultBackoffMax}, Progress: 20 * time.Second, Quick: 250 * time.Millisecond},
 	}
 }

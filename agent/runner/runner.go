@@ -40,6 +40,8 @@ type Timing struct {
 	Report wait.Range
 	// Progress is the interval of progress calls.
 	Progress time.Duration
+	// Quick is how long an offered task may take to be quick.
+	Quick time.Duration
 }
 
 // Config is what a runner depends on.
@@ -199,22 +201,6 @@ func (t *Runner) release(ctx context.Context, taskID string) {
 	t.mu.Unlock()
 	if e, ok := t.conf.Journal.get(taskID); ok && !e.Reported && ctx.Err() == nil {
 		t.hold(ctx, e, task.Lease{Epoch: e.LeaseEpoch}, false)
-	}
-}
-
-// Settle waits until the task is reported, for at most d.
-func (t *Runner) Settle(ctx context.Context, taskID string, d time.Duration) {
-	t.mu.Lock()
-	h, held := t.held[taskID]
-	t.mu.Unlock()
-	if !held {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	select {
-	case <-h.ended:
-	case <-ctx.Done():
 	}
 }
 

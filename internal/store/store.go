@@ -59,10 +59,7 @@ type Tasks struct{ db *db }
 
 // Identities stores tokens, certificates, keys and verifier sets. It implements
 // nodeapi.Identities and adminapi.EnrollmentTokens.
-type Identities struct {
-	db      *db
-	lookups *batcher
-}
+type Identities struct{ db *db }
 
 // Inventory stores heartbeats and serves counts. It implements metrics.Counts and
 // nodeapi.Heartbeats.
@@ -92,12 +89,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyPause, c.Log), relaying: c.Relaying}
-	identities := &Identities{db: d}
-	identities.lookups = &batcher{flush: identities.lookUp}
 	return &Store{
 		Operations: &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:      &Tasks{db: d},
-		Identities: identities,
+		Identities: &Identities{db: d},
 		Inventory:  &Inventory{db: d},
 		Admin:      &Admin{db: d},
 		db:         d,

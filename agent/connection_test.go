@@ -253,7 +253,24 @@ func TestChangesReportedDuringPoll(t *testing.T) {
 	})
 }
 
-// A task's progress and result go next to the poll on one more connection, the
+// A quick task reports before the next poll, on the same connection.
+func TestQuickTaskUsesOneConnection(t *testing.T) {
+	var runs atomic.Int32
+	bubble(t, func(_ *exchange, d *Deps) {
+		d.Executors = script{task.WorkloadCordon: counting(&runs)}.executors()
+	}, func(x *exchange) {
+		for seq := range int64(3) {
+			<-time.After(time.Minute)
+			x.Offers <- x.OfferOf(x.Payload(task.WorkloadCordon, seq+1, nil), 1)
+			require.Equal(x.T, 1, x.parked())
+			require.Equal(x.T, int(seq)+1, x.Count("result"), "before the next poll")
+		}
+		opened, open := x.lines.counts()
+		require.Equal(x.T, []int{1, 1}, []int{opened, open})
+	})
+}
+
+// A longer task's progress and result go next to the poll on one more connection, the
 // same one each time, and that goes when the task is over.
 func TestTaskOpensSecondConnection(t *testing.T) {
 	var started chan string

@@ -28,6 +28,6 @@ func defaultTiming() timing {
 			Renewal:     wait.Range{Min: 30 * time.Second, Max: 15 * time.Minute},
 			Locked:      wait.Range{Min: 5 * time.Minute, Max: time.Hour},
 		},
-		task: runner.Timing{Report: wait.Range{Min: wire.ResultBackoffMin, Max: wire.ResultBackoffMax}, Progress: 20 * time.Second},
+		task: runner.Timing{Report: wait.Range{Min: wire.ResultBackoffMin, Max: wire.ResultBackoffMax}, Progress: 20 * time.Second, Quick: 250 * time.Millisecond},
 	}
 }

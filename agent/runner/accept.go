@@ -12,7 +12,8 @@ import (
 // Offer verifies, journals and starts a task. A task that is already in the journal does
 // not run again: its lease is replaced, and a recorded result is reported again. A
 // refusal is a KindTaskRefused error, and is reported to the server unless the journal
-// has a task with this ID: a forged second envelope must not end the real task.
+// has a task with this ID: a forged second envelope must not end the real task. Offer
+// waits for the report of a quick task, whose connection the next poll would occupy.
 func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (task.Verified, error), o wire.TaskOffer) error {
 	v, err := verify(o)
 	if err == nil {
@@ -20,6 +21,18 @@ func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (task.Ve
 	}
 	if schema.KindOf(err) == schema.KindTaskRefused {
 		t.reportRefusal(ctx, o, schema.AsError(err))
+	}
+	t.mu.Lock()
+	h, held := t.held[o.TaskID]
+	t.mu.Unlock()
+	if !held {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.conf.Timing.Quick)
+	defer cancel()
+	select {
+	case <-h.ended:
+	case <-ctx.Done():
 	}
 	return err
 }

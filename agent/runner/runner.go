@@ -40,6 +40,8 @@ type Timing struct {
 	Report wait.Range
 	// Progress is the interval of progress calls.
 	Progress time.Duration
+	// Quick is how long an offered task may take to be quick.
+	Quick time.Duration
 }
 
 // Config is what a runner depends on.
@@ -85,6 +87,7 @@ type heldTask struct {
 	turned    chan struct{} // receives a value when paused changed
 	// listed is true once a poll listed the task as canceled; guarded by Runner.mu.
 	listed bool
+	ended  chan struct{} // closed when the goroutine ends
 }
 
 // signal puts a value into a channel of capacity one, unless there is one.
@@ -164,7 +167,7 @@ func (t *Runner) hold(ctx context.Context, e Entry, lease task.Lease, resumed bo
 	}
 	h := &heldTask{
 		Payload: p, log: t.conf.Log.With("task_id", p.TaskID, "correlation_id", p.CorrelationID),
-		resumed: resumed, wake: make(chan struct{}, 1), turned: make(chan struct{}, 1),
+		resumed: resumed, wake: make(chan struct{}, 1), turned: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	h.lease.Store(&lease)
 	t.mu.Lock()
@@ -180,6 +183,7 @@ func (t *Runner) hold(ctx context.Context, e Entry, lease task.Lease, resumed bo
 		t.finalizeInterrupted(h, &e)
 	}
 	t.wg.Go(func() {
+		defer close(h.ended)
 		if e.Step == stepFinished || t.run(ctx, h, &e) {
 			if last := t.report(ctx, h, *e.Result); last {
 				return

@@ -108,37 +108,31 @@ func (d *dispatcher) wait(ctx, work context.Context) (take bool) {
 	if !d.paused {
 		wake = d.Outbox.Wake()
 	}
-	var due <-chan time.Time
-	if interval := d.takeInterval(); interval > 0 {
-		t := time.NewTimer(time.Until(d.since.Add(interval)))
-		defer t.Stop()
-		due = t.C
-	}
+	due := time.NewTimer(time.Until(d.since.Add(d.takeInterval())))
+	defer due.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case e := <-d.ended:
 		d.end(work, e)
-		return false
+		return len(d.delivered) > 0
 	case <-wake:
-	case <-due:
-		d.paused = false
+	case now := <-due.C:
+		d.paused, d.since = false, now // a full relay cannot take yet, and must not spin
 	}
 	return true
 }
 
 // takeInterval is how long after the last Take the next one is due without a
-// wake, 0 for never.
+// wake.
 func (d *dispatcher) takeInterval() time.Duration {
 	switch {
 	case d.paused:
 		return d.pause
-	case len(d.delivered) > 0:
-		return deleteAfter
 	case time.Since(d.failed) < retryFor:
 		return retryEvery
 	}
-	return 0
+	return idleEvery
 }
 
 // end processes the outcome of a delivery. If Temporal is unavailable, the queued

@@ -22,7 +22,7 @@ type Outbox interface {
 	// MarkFailed records a failed attempt; the message is due again after a
 	// backoff.
 	MarkFailed(ctx context.Context, id int64, why string) error
-	// Wake receives a value after a message was written, and periodically.
+	// Wake receives a value after a message was written.
 	Wake() <-chan struct{}
 }
 

@@ -29,13 +29,11 @@ const (
 
 	// retryEvery is how often the relay queries for messages that are due again,
 	// and retryFor is for how long after a failure. The outbox's own backoff is at
-	// most a minute.
+	// most a minute. idleEvery is how often it queries without a reason: for messages
+	// whose wake was lost, or of a process that cannot deliver them.
 	retryEvery = time.Second
 	retryFor   = 3 * time.Minute
-
-	// deleteAfter is how long delivered messages stay in the outbox, so that one
-	// statement deletes several. They are delivered again if the process dies.
-	deleteAfter = 100 * time.Millisecond
+	idleEvery  = 5 * time.Second
 )
 
 // Relay delivers an outbox's messages. Any number of relays may share one outbox.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -324,18 +325,39 @@ func TestHangingDeliveryBlocksOnlyItsWorkflow(t *testing.T) {
 	assert.Empty(t, b.of(3))
 }
 
-// Take deletes delivered messages in batches.
-func TestDeliveredMessagesAreDeletedInBatches(t *testing.T) {
-	var messages []relay.Message
-	for id := range int64(40) {
-		messages = append(messages, result(id, fmt.Sprint("w", id)))
-	}
-	b := newBox(messages...)
-	run(t, b, &fakeTemporal{})
-	for id := range int64(40) {
-		eventually(t, func() bool { return len(b.of(id)) == 1 })
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	assert.Less(t, b.takes, 20)
+// A message whose wake was lost, or of a process that cannot deliver it, is delivered
+// without a wake.
+func TestMessageWithoutWakeIsDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBox()
+		_, stop := run(t, b, &fakeTemporal{})
+		defer stop()
+		for id := range int64(3) {
+			<-time.After(time.Minute)
+			b.mu.Lock()
+			b.due = append(b.due, result(id, "w"))
+			b.mu.Unlock()
+			<-time.After(6 * time.Second)
+			require.Len(t, b.of(id), 1)
+		}
+	})
+}
+
+// A relay that is full waits for its deliveries and does not run in circles.
+func TestFullRelayRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBox(result(0, "quick"))
+		for id := range int64(63) {
+			b.due = append(b.due, result(id+1, "slow"))
+		}
+		_, stop := run(t, b, &fakeTemporal{answer: func(ctx context.Context, workflow string, _ int64) error {
+			if workflow == "slow" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}})
+		defer stop()
+		<-time.After(10 * time.Second)
+		require.Empty(t, b.of(1))
+	})
 }

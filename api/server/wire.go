@@ -107,7 +107,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.leader, err = postgres.NewLeader(url, "gpuaas-fleet-metrics", a.Log); err != nil {
 		return err
 	}
-	if a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Log: a.Log}); err != nil {
+	if a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
 		return err
 	}
 	a.OnClose(a.store.Close)

@@ -72,7 +72,7 @@ func TestListenerIsNotBlockedByHangingServer(t *testing.T) {
 			url, connected := hangingServer(t, answers)
 			listening := make(chan struct{}, 1)
 			l, err := NewListener(ListenConfig{URL: url, Channels: []string{"c"}, Log: slog.New(slog.DiscardHandler),
-				OnConnect: func() { listening <- struct{}{} }, OnIdle: func() {}, OnNotify: func(Notification) {}})
+				OnConnect: func() { listening <- struct{}{} }, OnNotify: func(Notification) {}})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

@@ -28,8 +28,6 @@ type ListenConfig struct {
 	OnConnect func()
 	// OnNotify is called for each notification.
 	OnNotify func(Notification)
-	// OnIdle is called after each CheckEvery without a notification.
-	OnIdle func()
 	// CheckEvery is how long the connection may be silent before it is pinged.
 	// Defaults to 15 s.
 	CheckEvery time.Duration
@@ -111,7 +109,6 @@ func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) error {
 	case ctx.Err() != nil || waiting.Err() == nil || conn.IsClosed():
 		return err
 	}
-	l.OnIdle()
 	return within(ctx, conn, conn.Ping)
 }
 

@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"strings"
-	"time"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/postgres"
@@ -15,52 +13,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-const (
-	// maxLookups bounds the identities of one query.
-	maxLookups = 256
-	// lookupMaxWait is how long a lookup waits at most for the query before it.
-	lookupMaxWait = 20 * time.Millisecond
-)
-
-// identityLookup is an item of a batch: an identity and its row.
-type identityLookup struct {
-	nodeID, serial string
-	row            *sqlc.IdentityFactsRow // nil if the node does not exist
-}
-
-// lookUp reads the rows of a batch of identities.
-func (s *Identities) lookUp(ctx context.Context, batch []*identityLookup) error {
-	ids, serials := make([]string, len(batch)), make([]string, len(batch))
-	for i, l := range batch {
-		ids[i], serials[i] = l.nodeID, l.serial
-	}
-	rows, err := query(ctx, s.db, "checking identities", func(ctx context.Context) ([]sqlc.IdentityFactsRow, error) {
-		return s.db.q.IdentityFacts(ctx, trust.InFlight.Seconds(), ids, serials)
-	})
-	found := make(map[[2]string]*sqlc.IdentityFactsRow, len(rows))
-	for i, r := range rows {
-		found[[2]string{r.NodeID, r.Serial}] = &rows[i]
-	}
-	for _, l := range batch {
-		l.row = found[[2]string{l.nodeID, l.serial}]
-	}
-	return err
-}
-
 // facts reads the row of one identity.
-func (s *Identities) facts(ctx context.Context, nodeID, serial string) (row sqlc.IdentityFactsRow, err error) {
+func (s *Identities) facts(ctx context.Context, nodeID, serial string) (sqlc.IdentityFactsRow, error) {
 	unknown := errIdentity(schema.ReasonIdentityMismatch, "the certificate names no node of this system")
 	if !schema.IsID(nodeID) {
-		return row, unknown
+		return sqlc.IdentityFactsRow{}, unknown
 	}
-	l := &identityLookup{nodeID: strings.ToLower(nodeID), serial: cleanText(serial)}
-	if err := s.lookups.Do(ctx, l); err != nil {
-		return row, s.db.Interpret(err, "checking the identity of node "+nodeID)
-	}
-	if l.row == nil {
-		return row, unknown
-	}
-	return *l.row, nil
+	return query(ctx, s.db, "checking the identity of node "+nodeID, func(ctx context.Context) (sqlc.IdentityFactsRow, error) {
+		row, err := s.db.q.IdentityFacts(ctx, trust.InFlight.Seconds(), cleanText(serial), nodeID)
+		return row, orMissing(err, unknown)
+	})
 }
 
 // Authenticate checks a caller's certificate facts against the node's row, as

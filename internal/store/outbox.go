@@ -82,8 +82,7 @@ func (o *Outbox) MarkFailed(ctx context.Context, id int64, why string) error {
 	})
 }
 
-// Wake returns a channel that receives after a message was written and at
-// intervals.
+// Wake returns a channel that receives after a message was written.
 func (o *Outbox) Wake() <-chan struct{} { return o.wake }
 
 // enqueueSignal puts an event for a workflow into the outbox.

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -199,4 +201,26 @@ func TestRacingRelaysTakeEachMessageOnce(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, seen)
+}
+
+// The commit of a Take does not wait for the disk, whether it takes or deletes: a lost
+// one only repeats deliveries.
+func TestTakeCommitsAsynchronously(t *testing.T) {
+	e := setup(t)
+	e.results(1)
+	tx, err := e.raw.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	due, err := sqlc.New(tx).TakeOutbox(t.Context(), sqlc.TakeOutboxParams{MaxRows: 1, HoldSeconds: 60})
+	require.NoError(t, err)
+	require.Len(t, due, 1)
+	var mode string
+	require.NoError(t, tx.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&mode))
+	require.Equal(t, "off", mode)
+	_, err = tx.Exec(t.Context(), "SET LOCAL synchronous_commit = on")
+	require.NoError(t, err)
+	_, err = sqlc.New(tx).TakeOutbox(t.Context(), sqlc.TakeOutboxParams{DeliveredIds: []int64{due[0].ID}, DeliveredCreated: []time.Time{due[0].CreatedAt}})
+	require.NoError(t, err)
+	require.NoError(t, tx.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&mode))
+	require.Equal(t, "off", mode)
 }

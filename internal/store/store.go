@@ -23,6 +23,9 @@ type Config struct {
 	// CallTimeout bounds every call in addition to the caller's context.
 	// Defaults to 15 s.
 	CallTimeout time.Duration
+	// Relaying is the listener of a process that relays the outbox: its relay is
+	// woken without a notification. Defaults to none.
+	Relaying *Listener
 	// Log gets a warning for each lost notification. Defaults to none.
 	Log *slog.Logger
 }
@@ -56,10 +59,7 @@ type Tasks struct{ db *db }
 
 // Identities stores tokens, certificates, keys and verifier sets. It implements
 // nodeapi.Identities and adminapi.EnrollmentTokens.
-type Identities struct {
-	db      *db
-	lookups *batcher
-}
+type Identities struct{ db *db }
 
 // Inventory stores heartbeats and serves counts. It implements metrics.Counts and
 // nodeapi.Heartbeats.
@@ -74,6 +74,7 @@ type db struct {
 	*postgres.DB
 	q        *sqlc.Queries
 	notifier *postgres.Notifier
+	relaying *Listener // nil in a process without a relay
 }
 
 // Open connects to the database and returns once a connection was made. The
@@ -87,13 +88,11 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyPause, c.Log)}
-	identities := &Identities{db: d}
-	identities.lookups = &batcher{flush: identities.lookUp}
+	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyPause, c.Log), relaying: c.Relaying}
 	return &Store{
 		Operations: &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:      &Tasks{db: d},
-		Identities: identities,
+		Identities: &Identities{db: d},
 		Inventory:  &Inventory{db: d},
 		Admin:      &Admin{db: d},
 		db:         d,

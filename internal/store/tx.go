@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -116,9 +117,21 @@ func (db *db) commit(ctx context.Context, fn func(context.Context, *tx) error) e
 		return tx.appendAudit(ctx)
 	})
 	if err == nil {
-		db.notifier.Notify(wakes...)
+		db.wake(wakes...)
 	}
 	return err
+}
+
+// wake sends notifications, and wakes this process's relay itself: another one takes
+// what this one leaves at its next look.
+func (db *db) wake(wakes ...postgres.Notification) {
+	db.notifier.Notify(slices.DeleteFunc(wakes, func(n postgres.Notification) bool {
+		local := n.Channel == channelOutbox && db.relaying != nil
+		if local {
+			db.relaying.wake(channelOutbox)
+		}
+		return local
+	})...)
 }
 
 // write is db.write for an fn with a result, which is zero after an error.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
@@ -95,6 +96,35 @@ func TestWakes(t *testing.T) {
 	}
 	asleep(t, wake)
 	asleep(t, foreign)
+}
+
+// The process that stores a result wakes its own relay without a notification, and
+// leaves the relays of others asleep.
+func TestResultWakesOwnRelay(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	own, err := store.NewListener(e.url, slog.New(slog.DiscardHandler)) // does not run
+	require.NoError(t, err)
+	api, err := store.Open(ctx, store.Config{URL: e.url, Relaying: own})
+	require.NoError(t, err)
+	wake := api.Tasks.Outbox(own).Wake()
+	others, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	elsewhere := e.Outbox(others).Wake()
+	caller, f := e.drain()
+	row := e.held(caller, f, "probe", task.NodeProbe)
+	e.DropNotifications() // has sent those of the node's enrollment
+	defer listen(ctx, others)()
+	awaken(t, elsewhere) // the connection is new
+	_, err = api.Tasks.Result(ctx, caller, row.TaskID, nodeapi.ReceivedResult{Result: succeeded(1, inventory.ProbeReport{})})
+	require.NoError(t, err)
+	awaken(t, wake)
+	api.Close() // has sent its notifications
+	node, cancel := others.Subscribe(caller.NodeID, caller.Incarnation)
+	defer cancel()
+	e.exec("SELECT pg_notify('gpuaas_node', $1)", caller.NodeID)
+	awaken(t, node)
+	asleep(t, elsewhere)
 }
 
 func TestReconnectedListenerWakesAll(t *testing.T) {

@@ -1,15 +1,13 @@
--- Authenticates a batch of requests with lookups by key. A node is idle if all its
--- open tasks run under valid leases: NextTask would return nothing. The inner SELECTs
--- hide the arrays' lengths from the planner, so that it keeps one generic plan.
--- name: IdentityFacts :many
-SELECT n.node_id, asked.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
+-- Authenticates a request. A node is idle if all its open tasks run under valid leases:
+-- NextTask would return nothing.
+-- name: IdentityFacts :one
+SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => sqlc.arg(in_flight_seconds)::float8), false)::boolean AS in_flight,
        NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status <> 'lost'
                    AND (t.status <> 'running' OR t.lease_until < now())) AS idle
-FROM (SELECT unnest((SELECT sqlc.arg(node_ids)::uuid[])) AS node_id, unnest((SELECT sqlc.arg(serials)::text[]))::text AS serial) asked
-JOIN nodes n ON n.node_id = asked.node_id
-LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = asked.serial AND c.incarnation = n.incarnation;
+FROM nodes n LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = sqlc.arg(serial) AND c.incarnation = n.incarnation
+WHERE n.node_id = sqlc.arg(node_id);
 
 -- name: GetCertificate :one
 SELECT slot, incarnation, sequence, token_id FROM node_certificates WHERE node_id = $1 AND serial = $2;

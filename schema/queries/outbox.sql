@@ -18,10 +18,12 @@ INSERT INTO outbox (workflow_id, event) VALUES (sqlc.arg(workflow_id), sqlc.arg(
 -- Removes delivered messages and reserves due ones for hold_seconds, so that
 -- delivery holds no lock; the messages of a relay that died become due again. A
 -- delivered message that was rewritten meanwhile has another created_at and stays.
+-- The commit is not durable: the relay repeats what a crash of the server undoes.
 -- name: TakeOutbox :many
 WITH delivered AS (
     SELECT unnest(sqlc.arg(delivered_ids)::bigint[])::bigint AS id,
            unnest(sqlc.arg(delivered_created)::timestamptz[])::timestamptz AS created_at
+    FROM set_config('synchronous_commit', 'off', true)
 ), gone AS (
     DELETE FROM outbox o USING delivered d WHERE o.id = d.id AND o.created_at = d.created_at
 ), due AS (

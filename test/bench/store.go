@@ -42,16 +42,20 @@ func benchStore(ctx context.Context, e *env) error {
 	if err := e.stopParts(ctx, "api", "worker", "temporal", "vault"); err != nil {
 		return err
 	}
-	s, err := e.openStore(ctx, conns)
+	dsn, err := e.database()
+	if err != nil {
+		return err
+	}
+	l, err := store.NewListener(dsn, silent()) // as in the API: a result wakes the relay of its process
+	if err != nil {
+		return err
+	}
+	s, err := store.Open(ctx, store.Config{URL: dsn, MaxConns: conns, Relaying: l})
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	nodes, err := e.make(ctx, e.size, nil)
-	if err != nil {
-		return err
-	}
-	dsn, err := e.database()
 	if err != nil {
 		return err
 	}

@@ -127,20 +127,18 @@ func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (boo
 	return exists, err
 }
 
-const identityFacts = `-- name: IdentityFacts :many
-SELECT n.node_id, asked.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
+const identityFacts = `-- name: IdentityFacts :one
+SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
        NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status <> 'lost'
                    AND (t.status <> 'running' OR t.lease_until < now())) AS idle
-FROM (SELECT unnest((SELECT $2::uuid[])) AS node_id, unnest((SELECT $3::text[]))::text AS serial) asked
-JOIN nodes n ON n.node_id = asked.node_id
-LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = asked.serial AND c.incarnation = n.incarnation
+FROM nodes n LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = $2 AND c.incarnation = n.incarnation
+WHERE n.node_id = $3
 `
 
 type IdentityFactsRow struct {
 	NodeID            string
-	Serial            string
 	Host              string
 	State             lifecycle.NodeState
 	Incarnation       int64
@@ -153,40 +151,25 @@ type IdentityFactsRow struct {
 	Idle              bool
 }
 
-// Authenticates a batch of requests with lookups by key. A node is idle if all its
-// open tasks run under valid leases: NextTask would return nothing. The inner SELECTs
-// hide the arrays' lengths from the planner, so that it keeps one generic plan.
-func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, nodeIds []string, serials []string) ([]IdentityFactsRow, error) {
-	rows, err := q.db.Query(ctx, identityFacts, inFlightSeconds, nodeIds, serials)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []IdentityFactsRow
-	for rows.Next() {
-		var i IdentityFactsRow
-		if err := rows.Scan(
-			&i.NodeID,
-			&i.Serial,
-			&i.Host,
-			&i.State,
-			&i.Incarnation,
-			&i.PolledIncarnation,
-			&i.SetVersion,
-			&i.Locked,
-			&i.Slot,
-			&i.Fingerprint,
-			&i.InFlight,
-			&i.Idle,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+// Authenticates a request. A node is idle if all its open tasks run under valid leases:
+// NextTask would return nothing.
+func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, serial string, nodeID string) (IdentityFactsRow, error) {
+	row := q.db.QueryRow(ctx, identityFacts, inFlightSeconds, serial, nodeID)
+	var i IdentityFactsRow
+	err := row.Scan(
+		&i.NodeID,
+		&i.Host,
+		&i.State,
+		&i.Incarnation,
+		&i.PolledIncarnation,
+		&i.SetVersion,
+		&i.Locked,
+		&i.Slot,
+		&i.Fingerprint,
+		&i.InFlight,
+		&i.Idle,
+	)
+	return i, err
 }
 
 const insertPendingCertificate = `-- name: InsertPendingCertificate :exec

@@ -110,6 +110,7 @@ const takeOutbox = `-- name: TakeOutbox :many
 WITH delivered AS (
     SELECT unnest($1::bigint[])::bigint AS id,
            unnest($2::timestamptz[])::timestamptz AS created_at
+    FROM set_config('synchronous_commit', 'off', true)
 ), gone AS (
     DELETE FROM outbox o USING delivered d WHERE o.id = d.id AND o.created_at = d.created_at
 ), due AS (
@@ -153,6 +154,7 @@ type TakeOutboxRow struct {
 // Removes delivered messages and reserves due ones for hold_seconds, so that
 // delivery holds no lock; the messages of a relay that died become due again. A
 // delivered message that was rewritten meanwhile has another created_at and stays.
+// The commit is not durable: the relay repeats what a crash of the server undoes.
 func (q *Queries) TakeOutbox(ctx context.Context, arg TakeOutboxParams) ([]TakeOutboxRow, error) {
 	rows, err := q.db.Query(ctx, takeOutbox,
 		arg.DeliveredIds,

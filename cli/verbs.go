@@ -156,10 +156,10 @@ keeps polling and renewing its certificate. A node with workloads is refused
 			},
 		},
 		lifecycle.ActionRemove: {
-			short: "Remove a retired node permanently",
+			short: "Remove a node permanently",
 			long: `Deletes what the provider created for the node, revokes its identity permanently and
 voids its tokens. The record of the node is kept. The host can only be registered as a
-new node. Only a retired node can be removed.`,
+new node. Only a node that is retired or has never enrolled can be removed.`,
 			example: "  gpuaas node remove gpu-17\n  gpuaas node remove gpu-17 --yes --reason scrapped",
 			confirm: func(lifecycle.Options) string {
 				return "this is final: its machine is released and its identity revoked permanently"

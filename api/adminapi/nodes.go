@@ -20,6 +20,9 @@ import (
 const (
 	defaultSSHPort = 22
 	modeManual     = "manual"
+
+	badSKU    = "must be a name of the SKU catalog"
+	badRegion = "must be 1 to 64 of a-z A-Z 0-9 . _ -"
 )
 
 // nodes serves the inventory.
@@ -147,9 +150,9 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 	case r.Port < 1 || r.Port > 65535:
 		return badField("port", "must be 1 to 65535")
 	case !validName(r.SKU, 64):
-		return badField("sku", "must be a name of the SKU catalog")
+		return badField("sku", badSKU)
 	case !validName(r.RegionCode, 64):
-		return badField("region_code", "must be 1 to 64 of a-z A-Z 0-9 . _ -")
+		return badField("region_code", badRegion)
 	case r.GPUsTotal < 0:
 		return badField("gpus_total", "must not be negative")
 	case !slices.Contains(classes, r.LifecycleClass):
@@ -198,12 +201,16 @@ func checkChange(c *wire.NodeChange) error {
 		}
 	}
 	switch {
+	case c.SKU != "" && !validName(c.SKU, 64):
+		return badField("sku", badSKU)
+	case c.RegionCode != "" && !validName(c.RegionCode, 64):
+		return badField("region_code", badRegion)
 	case c.GPUsTotal != nil && *c.GPUsTotal < 0:
 		return badField("gpus_total", "must not be negative")
 	case len(c.RemoveLabels) > maxLabels:
 		return badField("remove_labels", "must be at most 64")
-	case c.GPUsTotal == nil && len(c.Labels)+len(c.RemoveLabels) == 0:
-		return schema.NewError(schema.KindInvalidRequest, "nothing to change: give gpus_total, labels or remove_labels").WithReason("empty_change")
+	case c.GPUsTotal == nil && c.SKU+c.RegionCode == "" && len(c.Labels)+len(c.RemoveLabels) == 0:
+		return schema.NewError(schema.KindInvalidRequest, "nothing to change: give sku, region_code, gpus_total, labels or remove_labels").WithReason("empty_change")
 	}
 	return nil
 }

@@ -24,10 +24,11 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	err := s.db.write(ctx, "registering host "+r.Host, func(ctx context.Context, tx *tx) error {
 		e := subjectEvent(by, audit.SystemStream, audit.ActionName(lifecycle.ActionRegister), r.Host,
 			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode})
-		if err := checkSKU(ctx, tx, &r); err != nil {
+		var err error
+		if r.GPUsTotal, err = checkSKU(ctx, tx, r.SKU, optional(r.GPUsTotal)); err != nil {
 			return refuse(err, e)
 		}
-		err := tx.InsertNode(ctx, nodeParams(id, r))
+		err = tx.InsertNode(ctx, nodeParams(id, r))
 		if err == nil && len(r.Labels) > 0 {
 			e.Detail["labels"] = describeLabels(r.Labels, nil)
 			err = setLabels(ctx, tx, id, r.Labels, nil)
@@ -45,16 +46,27 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	return s.Node(ctx, id)
 }
 
-// checkSKU checks the registration against the catalog and defaults the number of
-// GPUs to that of the SKU.
-func checkSKU(ctx context.Context, tx *tx, r *wire.RegisterNodeRequest) error {
-	sku, err := tx.GetSKU(ctx, r.SKU)
+// checkSKU checks that a node with that many GPUs can be registered under the SKU. It
+// returns the number of GPUs: gpus, or that of the SKU when gpus is nil.
+func checkSKU(ctx context.Context, tx *tx, name string, gpus *int) (int, error) {
+	sku, err := tx.GetSKU(ctx, name)
 	if err != nil {
-		return orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).
+		return 0, orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", name).
 			WithReason("sku_unknown").WithNext("gpuaas sku list"))
 	}
-	r.GPUsTotal = cmp.Or(r.GPUsTotal, sku.MaxGPUs)
-	return inventory.SKU(sku).CheckRegistration(r.GPUsTotal)
+	if gpus == nil {
+		gpus = &sku.MaxGPUs
+	}
+	return *gpus, inventory.SKU(sku).CheckRegistration(*gpus)
+}
+
+// checkGPUs checks that a node of the SKU can have that many GPUs.
+func checkGPUs(ctx context.Context, tx *tx, name string, gpus int) error {
+	sku, err := tx.GetSKU(ctx, name)
+	if err != nil {
+		return err
+	}
+	return inventory.SKU(sku).CheckGPUs(gpus)
 }
 
 func nodeParams(id string, r wire.RegisterNodeRequest) sqlc.InsertNodeParams {

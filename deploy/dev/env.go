@@ -50,7 +50,7 @@ func (s *stack) variablesOf(c *cobra.Command, args []string) (variables, error) 
 	case partWorker:
 		return s.record.worker(s.layout), nil
 	case partAPI:
-		return s.record.api(s.layout), nil
+		return s.apiVariables(), nil
 	case "setup":
 		return s.record.setup(s.layout), nil
 	}

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // report is the result of `dev status`.
@@ -33,7 +36,8 @@ func newStatus(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show whether each part of the stack is healthy",
 		Long: `Show the process, address, health, and log file of each part of the stack. The
-command probes every part when it runs, and changes nothing.`,
+command probes every part when it runs, and changes nothing. The exit code is 6 if a
+part is not healthy.`,
 		Example: `  gpuaas dev status
   gpuaas dev status -o json | jq '.parts[] | select(.healthy | not)'`,
 		Args: exactArgs(), RunE: func(c *cobra.Command, _ []string) error {
@@ -45,7 +49,11 @@ command probes every part when it runs, and changes nothing.`,
 			if err != nil {
 				return err
 			}
-			return o.print(c, r, r.table)
+			if err := o.print(c, r, r.table); err != nil || !slices.ContainsFunc(r.Parts, func(p partStatus) bool { return !p.Healthy }) {
+				return err
+			}
+			fmt.Fprintf(o.stderr, "a part is not healthy; gpuaas dev up%s starts what is missing\n", dirFlag(o.dir))
+			return &EndedError{Program: c.CommandPath(), Code: schema.ExitUnreachable}
 		},
 	}
 }

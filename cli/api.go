@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -112,7 +113,7 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not respond", d.base).
 			WithReason("api_unreachable").WithNext(unreachableNext(d.base))
-		e.Err = err
+		e.Err = errors.Unwrap(err) // without the URL, which the message has
 		return nil, e
 	}
 	if res.StatusCode < http.StatusMultipleChoices {

@@ -71,6 +71,16 @@ func addSince(c *cobra.Command, since **string, what string) {
 	})
 }
 
+// addTimeout adds --timeout, the limit of a wait. Without it the default applies.
+func addTimeout(c *cobra.Command, timeout *time.Duration, usage string) {
+	c.Flags().Func("timeout", usage, func(text string) (err error) {
+		if *timeout, err = time.ParseDuration(text); err != nil || *timeout <= 0 {
+			return errors.New("must be a duration with a unit, greater than 0, for example 90s, 30m or 2h")
+		}
+		return nil
+	})
+}
+
 // optional sets a parameter of a query, which stays nil without the flag.
 func optional(value **string) func(string) error {
 	return func(text string) error { *value = &text; return nil }

@@ -70,7 +70,7 @@ func lifecycleCommand(e *env, a lifecycle.Action, v verb, o *lifecycleOptions, r
 	f := c.Flags()
 	f.BoolVar(&o.wait, "wait", !v.noWait, "wait until the operation ends or parks")
 	f.BoolVar(&o.noWait, "no-wait", false, noWaitUsage)
-	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait; the operation continues after it (default: the time limits of its phases)")
+	addTimeout(c, &o.timeout, "longest `DURATION` of the wait; the operation continues after it (default: the time limits of its phases)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and its blockers; change nothing")
 	f.StringVar(&o.reason, "reason", "", "reason, kept in the audit trail and shown with the operation")
 	f.StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key returns the operation that it started")

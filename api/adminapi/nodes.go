@@ -19,7 +19,6 @@ import (
 
 const (
 	defaultSSHPort = 22
-	modeManual     = "manual"
 
 	badSKU    = "must be a name of the SKU catalog"
 	badRegion = "must be 1 to 64 of a-z A-Z 0-9 . _ -"
@@ -138,7 +137,7 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 		r.Port = defaultSSHPort
 	}
 	if r.OnboardingMode == "" {
-		r.OnboardingMode = modeManual
+		r.OnboardingMode = inventory.ProviderManual
 	}
 	if r.LifecycleClass == "" {
 		r.LifecycleClass = inventory.ClassPersistent
@@ -165,9 +164,9 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 		return badField("ssh_public_key", "contains a private key")
 	case !validName(r.OnboardingMode, 32):
 		return badField("onboarding_mode", "must be the name of a provider")
-	case r.OnboardingMode != modeManual:
-		return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: no adapter for %q is configured", modeManual, r.OnboardingMode).
-			WithReason("no_adapter").WithNext("register the node with onboarding_mode " + modeManual)
+	case r.OnboardingMode != inventory.ProviderManual:
+		return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: no adapter for %q is configured", inventory.ProviderManual, r.OnboardingMode).
+			WithReason("no_adapter").WithNext("register the node with onboarding_mode " + inventory.ProviderManual)
 	}
 	return checkLabels(r.Labels)
 }

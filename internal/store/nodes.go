@@ -13,10 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-const (
-	defaultSSHPort = 22
-	manualMode     = "manual"
-)
+const defaultSSHPort = 22
 
 // Register adds a node in state registered, as adminapi.Nodes specifies. Refusals
 // are audited in the system stream.
@@ -72,7 +69,7 @@ func checkGPUs(ctx context.Context, tx *tx, name string, gpus int) error {
 func nodeParams(id string, r wire.RegisterNodeRequest) sqlc.InsertNodeParams {
 	return sqlc.InsertNodeParams{
 		NodeID: id, Host: r.Host, SKU: r.SKU, GPUsTotal: r.GPUsTotal, RegionCode: r.RegionCode,
-		OnboardingMode: cmp.Or(r.OnboardingMode, manualMode), LifecycleClass: cmp.Or(r.LifecycleClass, inventory.ClassPersistent),
+		OnboardingMode: cmp.Or(r.OnboardingMode, inventory.ProviderManual), LifecycleClass: cmp.Or(r.LifecycleClass, inventory.ClassPersistent),
 		Port: cmp.Or(r.Port, defaultSSHPort), SSHUsername: r.SSHUsername, SSHPublicKey: r.SSHPublicKey,
 	}
 }

@@ -40,6 +40,14 @@ func flagError(c *cobra.Command, err error) error {
 	return usagef(c.CommandPath(), "--%s %s: %s", f.Name, invalid.GetValue(), must)
 }
 
+// inFlags replaces the fields of the admin API's requests by the flags that set them.
+func inFlags() *strings.Replacer {
+	return strings.NewReplacer("region_code", "--region", "gpus_total", "--gpus", "onboarding_mode", "--mode", "lifecycle_class", "--class",
+		"remove_labels", "--label", "labels must", "--label must", "sku must", "--sku must", "reason must", "--reason must",
+		"gpu_model", "--gpu-model", "max_gpus", "--max-gpus", "min_cpus", "--min-cpus", "min_memory_bytes", "--min-memory",
+		wire.HeaderIdempotencyKey, "--idempotency-key")
+}
+
 // addNode adds --node, which restricts a list to one node.
 func (e *env) addNode(c *cobra.Command, node **string, usage string) {
 	c.Flags().Func("node", usage, optional(node))

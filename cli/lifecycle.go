@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // lookupLimit bounds the read of the node after an operation.
@@ -46,8 +47,8 @@ func (o *lifecycleOptions) check(c *cobra.Command) error {
 		return usagef(c.CommandPath(), "--deadline requires --drain")
 	}
 	if c.Flags().Lookup("deadline") != nil && (o.options.Drain || c.Flags().Lookup("drain") == nil) {
-		if o.deadline < time.Second { // 0 seconds would be the default
-			return usagef(c.CommandPath(), "--deadline %s: must be at least 1s", o.deadline)
+		if o.deadline < time.Second || o.deadline > wire.MaxDrainDeadline { // 0 seconds would be the default
+			return usagef(c.CommandPath(), "--deadline %s: must be 1s to %s", o.deadline, lifecycle.Span(wire.MaxDrainDeadline))
 		}
 		o.options.DrainTimeoutSeconds = int64(o.deadline / time.Second)
 	}

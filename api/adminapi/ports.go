@@ -96,7 +96,7 @@ type Tasks interface {
 
 // Trail reads the audit trail and the changes for the event stream.
 type Trail interface {
-	ListAudit(ctx context.Context, q AuditQuery) (events []audit.Event, next []string, err error)
+	ListAudit(ctx context.Context, q AuditQuery) (events []audit.Row, next []string, err error)
 	// AuditStreams lists the streams of the audit trail in order; AuditStream returns
 	// up to limit events of one after seq, in order of seq.
 	AuditStreams(ctx context.Context, p Page) (streams, next []string, err error)

@@ -39,6 +39,9 @@ type AuditEvent = audit.Event
 // AuditPage Events of all streams, newest first.
 type AuditPage = wire.AuditPage
 
+// AuditRow An event of a list of the audit trail, with the host name of its node, which is not part of the hash.
+type AuditRow = audit.Row
+
 // AuditStreamList defines model for AuditStreamList.
 type AuditStreamList = wire.AuditStreamList
 

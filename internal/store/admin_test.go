@@ -219,6 +219,7 @@ func TestAdminTrail(t *testing.T) {
 	events, _, err = admin.ListAudit(ctx, adminapi.AuditQuery{Page: adminapi.Page{Limit: 9}, Selector: one})
 	require.NoError(t, err)
 	assert.Len(t, events, 2, "those of the node only")
+	assert.Equal(t, n.Host, events[0].Host)
 	changes, err := admin.Changes(ctx, adminapi.Position{}, 100)
 	require.NoError(t, err)
 	require.Len(t, changes, 4)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,7 +60,8 @@ missing, changed or out of order, the command names the first one and exits with
 	return c
 }
 
-// auditCells is the row of an event. The row of a decision names the decision.
+// auditCells is the row of an event, with the node's host name for its id. The row of a
+// decision names the decision.
 func auditCells(v audit.Row) []string {
 	action, target := v.Action, v.Target
 	if d := v.Detail["decision"]; d != "" {
@@ -68,7 +70,11 @@ func auditCells(v audit.Row) []string {
 	if target == v.Stream {
 		target = ""
 	}
-	return []string{v.At.UTC().Format(time.RFC3339), v.Actor, dash(v.Via), action, dash(v.Host), dash(target), v.Result, dash(v.Reason),
+	actor := v.Actor
+	if v.Host != "" {
+		actor = strings.Replace(actor, v.Stream, v.Host, 1)
+	}
+	return []string{v.At.UTC().Format(time.RFC3339), actor, dash(v.Via), action, dash(v.Host), dash(target), v.Result, dash(v.Reason),
 		v.Stream, dash(v.OperationID), dash(v.CorrelationID)}
 }
 

@@ -143,7 +143,7 @@ func TestFailedStartStopsProcess(t *testing.T) {
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"dev", "upp"}, {"dev", "up", "x"}, {"dev", "agent"}, {"dev", "agent", "a", "b"}, {"dev", "agent", "../a"}, {"dev", "down", "x"},
+		{"dev", "up", "x"}, {"dev", "agent"}, {"dev", "agent", "a", "b"}, {"dev", "agent", "../a"}, {"dev", "down", "x"},
 		{"dev", "fleet"}, {"dev", "fleet", "1", "2"},
 		{"dev", "env", "a", "b"},
 	} {

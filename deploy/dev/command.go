@@ -39,19 +39,7 @@ production: it stores Vault's unseal key next to Vault's data.`,
   eval "$(gpuaas dev env)"
   gpuaas dev status
   gpuaas dev down`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			message := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
-			if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-				message += "; did you mean " + strings.Join(near, " or ") + "?"
-			}
-			return &UsageError{Command: c.CommandPath(), Message: message}
-		},
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.SuggestionsMinimumDistance = 2
 	c.PersistentFlags().StringVar(&o.dir, "dir", defaultDir, "folder that contains the stack's state")
 	c.AddCommand(newUp(o), newStatus(o), newEnv(o), newAgent(o), newFleet(o), newDown(o))
 	return c

@@ -225,14 +225,10 @@ func correct(ctx context.Context, tx *tx, n sqlc.LockNodeRow, c wire.NodeChange,
 	}
 	var err error
 	to := sqlc.SetNodeRegistrationParams{NodeID: n.NodeID, SKU: cmp.Or(c.SKU, n.SKU), RegionCode: cmp.Or(c.RegionCode, n.RegionCode), GPUsTotal: n.GPUsTotal}
-	switch {
-	case c.SKU != "":
-		to.GPUsTotal, err = checkSKU(ctx, tx, c.SKU, c.GPUsTotal)
-	case c.GPUsTotal != nil:
-		to.GPUsTotal, err = *c.GPUsTotal, checkGPUs(ctx, tx, n.SKU, *c.GPUsTotal)
-	}
-	if err != nil {
-		return err
+	if c.SKU != "" || c.GPUsTotal != nil {
+		if to.GPUsTotal, err = checkSKU(ctx, tx, to.SKU, c.GPUsTotal, to.SKU == n.SKU); err != nil {
+			return err
+		}
 	}
 	for _, change := range [][3]string{{"sku", n.SKU, to.SKU}, {"region", n.RegionCode, to.RegionCode},
 		{"gpus_total", strconv.Itoa(n.GPUsTotal), strconv.Itoa(to.GPUsTotal)}} {

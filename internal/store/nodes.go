@@ -22,7 +22,7 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 		e := subjectEvent(by, audit.SystemStream, audit.ActionName(lifecycle.ActionRegister), r.Host,
 			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode})
 		var err error
-		if r.GPUsTotal, err = checkSKU(ctx, tx, r.SKU, optional(r.GPUsTotal)); err != nil {
+		if r.GPUsTotal, err = checkSKU(ctx, tx, r.SKU, optional(r.GPUsTotal), false); err != nil {
 			return refuse(err, e)
 		}
 		err = tx.InsertNode(ctx, nodeParams(id, r))
@@ -43,9 +43,10 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	return s.Node(ctx, id)
 }
 
-// checkSKU checks that a node with that many GPUs can be registered under the SKU. It
-// returns the number of GPUs: gpus, or that of the SKU when gpus is nil.
-func checkSKU(ctx context.Context, tx *tx, name string, gpus *int) (int, error) {
+// checkSKU checks that a node can be registered under the SKU with that many GPUs, nil
+// for that of the SKU, and returns their number. A node that has the SKU keeps it even
+// when it is not active.
+func checkSKU(ctx context.Context, tx *tx, name string, gpus *int, has bool) (int, error) {
 	sku, err := tx.GetSKU(ctx, name)
 	if err != nil {
 		return 0, orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", name).
@@ -54,16 +55,8 @@ func checkSKU(ctx context.Context, tx *tx, name string, gpus *int) (int, error) 
 	if gpus == nil {
 		gpus = &sku.MaxGPUs
 	}
+	sku.Active = sku.Active || has
 	return *gpus, inventory.SKU(sku).CheckRegistration(*gpus)
-}
-
-// checkGPUs checks that a node of the SKU can have that many GPUs.
-func checkGPUs(ctx context.Context, tx *tx, name string, gpus int) error {
-	sku, err := tx.GetSKU(ctx, name)
-	if err != nil {
-		return err
-	}
-	return inventory.SKU(sku).CheckGPUs(gpus)
 }
 
 func nodeParams(id string, r wire.RegisterNodeRequest) sqlc.InsertNodeParams {

@@ -40,6 +40,7 @@ func TestUnknownDevCommand(t *testing.T) {
 	require.Equal(t, schema.ExitUsage, h.run("dev", "upp"))
 	require.Contains(t, h.err.String(), `unknown command "upp" for "gpuaas dev"; did you mean up`)
 	require.Zero(t, h.run("dev"))
+	require.Equal(t, schema.ExitNotFound, h.run("dev", "status", "--dir", h.env.dir, "-o", "jsonpath=$"))
 }
 
 // referencePage renders a command and every one below it as Markdown.

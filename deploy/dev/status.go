@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -49,7 +48,7 @@ part is not healthy.`,
 			if err != nil {
 				return err
 			}
-			if err := o.print(c, r, r.table); err != nil || !slices.ContainsFunc(r.Parts, func(p partStatus) bool { return !p.Healthy }) {
+			if err := o.print(r, r.table); err != nil || !slices.ContainsFunc(r.Parts, func(p partStatus) bool { return !p.Healthy }) {
 				return err
 			}
 			fmt.Fprintf(o.stderr, "a part is not healthy; gpuaas dev up%s starts what is missing\n", dirFlag(o.dir))
@@ -96,9 +95,8 @@ func (s *stack) statusOf(ctx context.Context, p part) partStatus {
 }
 
 // table writes the report as a table.
-func (r report) table(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PART\tPID\tADDRESS\tHEALTH\tLOG")
+func (r report) table(w io.Writer) {
+	fmt.Fprintln(w, "PART\tPID\tADDRESS\tHEALTH\tLOG")
 	for _, p := range r.Parts {
 		pid, health, log := "-", "healthy", p.Log
 		if p.PID != 0 {
@@ -110,9 +108,8 @@ func (r report) table(w io.Writer) error {
 		if log == "" {
 			log = "(external)"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", p.Name, pid, p.Address, health, relative(log))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Name, pid, p.Address, health, relative(log))
 	}
-	return t.Flush()
 }
 
 // relative returns a path relative to the working directory, if it is inside it.

@@ -2,7 +2,7 @@ package dev
 
 import (
 	"bytes"
-	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -18,17 +18,19 @@ func TestStatusOfAStoppedStack(t *testing.T) {
 	t.Parallel()
 	s := testStack(t)
 	require.NoError(t, s.layout.save(s.record))
-	var out, messages bytes.Buffer
+	var messages bytes.Buffer
+	var printed report
 	root := &cobra.Command{Use: "gpuaas", SilenceErrors: true, SilenceUsage: true}
-	root.PersistentFlags().StringP("output", "o", "json", "")
-	root.AddCommand(NewCommand(&out, &messages))
+	root.AddCommand(NewCommand(io.Discard, &messages, func(v any, text func(io.Writer)) error {
+		printed = v.(report)
+		text(t.Output())
+		return nil
+	}))
 	root.SetArgs([]string{"dev", "status", "--dir", s.layout.dir})
 	var ended *EndedError
 	require.ErrorAs(t, root.ExecuteContext(t.Context()), &ended)
 	require.Equal(t, schema.ExitUnreachable, ended.Code)
-	var r report
-	require.NoError(t, json.Unmarshal(out.Bytes(), &r))
-	require.NotEmpty(t, r.Parts)
+	require.NotEmpty(t, printed.Parts)
 	require.Contains(t, messages.String(), "gpuaas dev up --dir")
 }
 

@@ -108,7 +108,7 @@ func (f *followed) take(st lifecycle.OperationStatus, readErr error) (done bool,
 		if now.Sub(f.silentSince) >= silenceBudget || errors.Is(readErr, &schema.Error{Kind: schema.KindNotFound}) {
 			lines := []string{"error: stopped waiting: " + f.note, "the operation is still running",
 				"follow it with: " + r.target.op("watch", r.operation.Action)}
-			if f.progress.noted(f.note) {
+			if f.progress.seen[f.note] != "" { // the note is printed
 				lines[0] = "error: stopped waiting after " + lifecycle.Span(now.Sub(f.silentSince))
 			}
 			return true, &exitError{schema.KindOf(readErr).Info().Exit, lines}

@@ -78,9 +78,6 @@ func (p *progress) once(key string, lines ...string) {
 	}
 }
 
-// noted reports whether the note was written as a line.
-func (p *progress) noted(note string) bool { return p.seen[note] != "" }
-
 // phaseLine is one line about a phase, for example "drain completed after 12s".
 func phaseLine(p lifecycle.Phase) string {
 	line := fmt.Sprintf("%s %s", p.Name, p.State)

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -112,7 +113,7 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not respond", d.base).
 			WithReason("api_unreachable").WithNext(unreachableNext(d.base))
-		e.Err = err
+		e.Err = errors.Unwrap(err) // without the URL, which the message has
 		return nil, e
 	}
 	if res.StatusCode < http.StatusMultipleChoices {
@@ -146,6 +147,7 @@ func (d doer) refusal(res *http.Response) error {
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxResponse)).Decode(&body); err == nil && body.Error.Code != "" {
 		failure = body.AsError()
+		failure.Message, failure.Next = inFlags().Replace(failure.Message), inFlags().Replace(failure.Next)
 	}
 	if failure.Kind == schema.KindUnauthenticated && failure.Next == "" {
 		failure.Next = "run gpuaas login, or set GPUAAS_API_TOKEN or GPUAAS_API_TOKEN_FILE; on the development stack: eval \"$(gpuaas dev env)\""
@@ -212,8 +214,8 @@ func listOperations(ctx context.Context, api *adminclient.Client, q adminclient.
 }
 
 // listAudit returns audit events, newest first.
-func listAudit(ctx context.Context, api *adminclient.Client, q adminclient.ListAuditParams, limit uint) ([]audit.Event, error) {
-	return pages(limit, func(size *int, token *string) ([]audit.Event, string, error) {
+func listAudit(ctx context.Context, api *adminclient.Client, q adminclient.ListAuditParams, limit uint) ([]audit.Row, error) {
+	return pages(limit, func(size *int, token *string) ([]audit.Row, string, error) {
 		q.Limit, q.PageToken = size, token
 		list, err := decode[wire.AuditPage](api.ListAudit(ctx, &q))
 		return list.Events, list.NextPageToken, err

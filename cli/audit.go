@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,10 +44,10 @@ missing, changed or out of order, the command names the first one and exits with
 			if limit > 0 && len(events) == int(limit) {
 				e.message("the newest %d events; --limit 0 prints all", limit)
 			}
-			return printList(e.console, listing[audit.Event]{
-				object: map[string][]audit.Event{"events": events}, rows: events, empty: "no event matches",
-				header: []string{"AT", "ACTOR", "VIA", "ACTION", "NODE", "TARGET", "RESULT", "REASON"}, cells: auditCells,
-				name: eventName,
+			return printList(e.console, listing[audit.Row]{
+				object: map[string][]audit.Row{"events": events}, rows: events, empty: "no event matches",
+				header: []string{"AT", "ACTOR", "VIA", "ACTION", "NODE", "TARGET", "RESULT", "REASON", "STREAM", "OPERATION", "CORRELATION ID"},
+				wide:   3, cells: auditCells, name: eventName,
 			})
 		})
 	e.addNode(c, &q.Node, "only the events of `NODE`, or of the stream system")
@@ -59,19 +60,22 @@ missing, changed or out of order, the command names the first one and exits with
 	return c
 }
 
-// auditCells is the row of an event. The row of a decision names the decision.
-func auditCells(v audit.Event) []string {
-	action, node, target := v.Action, v.Stream, v.Target
+// auditCells is the row of an event, with the node's host name for its id. The row of a
+// decision names the decision.
+func auditCells(v audit.Row) []string {
+	action, target := v.Action, v.Target
 	if d := v.Detail["decision"]; d != "" {
 		action += " " + d
 	}
-	if target == node {
+	if target == v.Stream {
 		target = ""
 	}
-	if node == audit.SystemStream {
-		node = ""
+	actor := v.Actor
+	if v.Host != "" {
+		actor = strings.Replace(actor, v.Stream, v.Host, 1)
 	}
-	return []string{v.At.UTC().Format(time.RFC3339), v.Actor, dash(v.Via), action, dash(node), dash(target), v.Result, dash(v.Reason)}
+	return []string{v.At.UTC().Format(time.RFC3339), actor, dash(v.Via), action, dash(v.Host), dash(target), v.Result, dash(v.Reason),
+		v.Stream, dash(v.OperationID), dash(v.CorrelationID)}
 }
 
 // auditResult is the output of audit --verify.

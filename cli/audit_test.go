@@ -36,6 +36,7 @@ func TestAudit(t *testing.T) {
 	}{
 		"list":           {nil, nil},
 		"list-node":      {[]string{"--node", "gpu-17", "--limit", "2"}, nil},
+		"list-wide":      {[]string{"-o", "wide"}, nil},
 		"list-json":      {[]string{"--node", "system", "-o", "json"}, nil},
 		"verify":         {[]string{"--verify"}, nil},
 		"verify-json":    {[]string{"--verify", "-o", "json"}, nil},

@@ -90,17 +90,14 @@ func (e *env) refresh(ctx context.Context, ctl control, watch bool, show func() 
 	changes := ctl.changes(ctx, "")
 	for {
 		err := show()
-		if interrupted(ctx) {
+		if err == nil {
+			changes, _ = e.clock.pause(ctx, refreshEvery, changes, func() {})
+		}
+		if ctx.Err() != nil { // the operator ended the watch
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if changes, _ = e.clock.pause(ctx, refreshEvery, changes, func() {}); interrupted(ctx) {
-			return nil
-		}
 	}
 }
-
-// interrupted reports whether the operator ended a watch, which is not an error.
-func interrupted(ctx context.Context) bool { return ctx.Err() != nil }

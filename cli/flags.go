@@ -40,6 +40,14 @@ func flagError(c *cobra.Command, err error) error {
 	return usagef(c.CommandPath(), "--%s %s: %s", f.Name, invalid.GetValue(), must)
 }
 
+// inFlags replaces the fields of the admin API's requests by the flags that set them.
+func inFlags() *strings.Replacer {
+	return strings.NewReplacer("region_code", "--region", "gpus_total", "--gpus", "onboarding_mode", "--mode", "lifecycle_class", "--class",
+		"remove_labels", "--label", "labels must", "--label must", "sku must", "--sku must", "reason must", "--reason must",
+		"gpu_model", "--gpu-model", "max_gpus", "--max-gpus", "min_cpus", "--min-cpus", "min_memory_bytes", "--min-memory",
+		wire.HeaderIdempotencyKey, "--idempotency-key")
+}
+
 // addNode adds --node, which restricts a list to one node.
 func (e *env) addNode(c *cobra.Command, node **string, usage string) {
 	c.Flags().Func("node", usage, optional(node))
@@ -66,6 +74,16 @@ func addSince(c *cobra.Command, since **string, what string) {
 		}
 		if _, err := time.Parse(time.RFC3339Nano, text); err != nil {
 			return errors.New("must be a time such as 2026-03-01T12:00:00Z, or a duration such as 24h")
+		}
+		return nil
+	})
+}
+
+// addTimeout adds --timeout, the limit of a wait. Without it the default applies.
+func addTimeout(c *cobra.Command, timeout *time.Duration, usage string) {
+	c.Flags().Func("timeout", usage, func(text string) (err error) {
+		if *timeout, err = time.ParseDuration(text); err != nil || *timeout <= 0 {
+			return errors.New("must be a duration with a unit, greater than 0, for example 90s, 30m or 2h")
 		}
 		return nil
 	})

@@ -106,9 +106,12 @@ func (f *followed) take(st lifecycle.OperationStatus, readErr error) (done bool,
 		}
 		f.note = "the operation cannot be read: " + readErr.Error()
 		if now.Sub(f.silentSince) >= silenceBudget || errors.Is(readErr, &schema.Error{Kind: schema.KindNotFound}) {
-			return true, &exitError{schema.KindOf(readErr).Info().Exit, []string{
-				"error: stopped waiting, " + f.note, "the operation is still running",
-				"follow it with: " + r.target.op("watch", r.operation.Action)}}
+			lines := []string{"error: stopped waiting: " + f.note, "the operation is still running",
+				"follow it with: " + r.target.op("watch", r.operation.Action)}
+			if f.progress.seen[f.note] != "" { // the note is printed
+				lines[0] = "error: stopped waiting after " + lifecycle.Span(now.Sub(f.silentSince))
+			}
+			return true, &exitError{schema.KindOf(readErr).Info().Exit, lines}
 		}
 	}
 	f.progress.show(f.last, f.note)

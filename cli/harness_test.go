@@ -537,7 +537,7 @@ func (a *fakeAPI) getOperations(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *fakeAPI) listAudit(w http.ResponseWriter, r *http.Request) {
-	page := wire.AuditPage{Events: []audit.Event{}}
+	page := wire.AuditPage{Events: []audit.Row{}}
 	node := r.URL.Query().Get("node")
 	if node != "" && node != audit.SystemStream && !schema.IsID(node) {
 		found := ""
@@ -554,13 +554,15 @@ func (a *fakeAPI) listAudit(w http.ResponseWriter, r *http.Request) {
 	for _, stream := range slices.Sorted(maps.Keys(a.audit)) {
 		events := a.audit[stream]
 		if node == "" || node == stream {
-			page.Events = append(page.Events, events...)
+			for _, v := range events {
+				page.Events = append(page.Events, audit.Row{Event: v, Host: map[string]string{nodeID: "gpu-17"}[stream]})
+			}
 		}
 	}
 	if actions := r.URL.Query()["action"]; len(actions) > 0 {
-		page.Events = slices.DeleteFunc(page.Events, func(v audit.Event) bool { return !slices.Contains(actions, v.Action) })
+		page.Events = slices.DeleteFunc(page.Events, func(v audit.Row) bool { return !slices.Contains(actions, v.Action) })
 	}
-	slices.SortFunc(page.Events, func(x, y audit.Event) int { return y.At.Compare(x.At) })
+	slices.SortFunc(page.Events, func(x, y audit.Row) int { return y.At.Compare(x.At) })
 	var limit int
 	fmt.Sscan(r.URL.Query().Get("limit"), &limit) //nolint:errcheck // the client always sends one
 	page.Events = page.Events[:min(limit, len(page.Events))]

@@ -64,6 +64,7 @@ func TestUsage(t *testing.T) {
 		"short-drain":        "node drain gpu-17 --deadline 10ms --yes",
 		"wait-and-no-wait":   "node provision gpu-17 --wait --no-wait",
 		"negative-timeout":   "node provision gpu-17 --timeout -1s",
+		"zero-timeout":       "op watch gpu-17 --timeout 0",
 		"force-no-reason":    "op force gpu-17 --yes",
 		"resume-no-reason":   "task resume " + taskID + " --yes",
 		"cancel-no-reason":   "task cancel " + taskID + " --yes",

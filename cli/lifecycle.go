@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // lookupLimit bounds the read of the node after an operation.
@@ -39,18 +40,15 @@ func (o *lifecycleOptions) waits() bool { return o.wait && !o.noWait }
 
 // check rejects invalid flags and completes options.
 func (o *lifecycleOptions) check(c *cobra.Command) error {
-	switch {
-	case c.Flags().Changed("wait") && o.wait && o.noWait:
+	if c.Flags().Changed("wait") && o.wait && o.noWait {
 		return usagef(c.CommandPath(), "--wait and --no-wait exclude each other")
-	case o.timeout < 0:
-		return usagef(c.CommandPath(), "--timeout %s: must be a time to wait, for example 10m", o.timeout)
 	}
 	if c.Flags().Changed("deadline") && c.Flags().Lookup("drain") != nil && !o.options.Drain {
 		return usagef(c.CommandPath(), "--deadline requires --drain")
 	}
 	if c.Flags().Lookup("deadline") != nil && (o.options.Drain || c.Flags().Lookup("drain") == nil) {
-		if o.deadline < time.Second { // 0 seconds would be the default
-			return usagef(c.CommandPath(), "--deadline %s: must be at least 1s", o.deadline)
+		if o.deadline < time.Second || o.deadline > wire.MaxDrainDeadline { // 0 seconds would be the default
+			return usagef(c.CommandPath(), "--deadline %s: must be 1s to %s", o.deadline, lifecycle.Span(wire.MaxDrainDeadline))
 		}
 		o.options.DrainTimeoutSeconds = int64(o.deadline / time.Second)
 	}
@@ -180,14 +178,14 @@ func headline(t target, st lifecycle.OperationStatus) string {
 	return clean(line)
 }
 
-// outcome is the error of an operation that did not complete, or that parked.
+// outcome is the error of an operation that did not complete, whose headline is
+// already printed, or that parked.
 func outcome(t target, op lifecycle.Operation, now time.Time) error {
-	name := fmt.Sprintf("%s %s", op.Action, t.name())
 	switch op.Status {
 	case lifecycle.OperationFailed, lifecycle.OperationCanceled:
-		return &exitError{schema.ExitFailed, []string{fmt.Sprintf("%s ended as %s", name, op.Status)}}
+		return &exitError{schema.ExitFailed, nil}
 	case lifecycle.OperationRejected:
-		return &exitError{schema.ExitRefused, []string{name + " was refused"}}
+		return &exitError{schema.ExitRefused, nil}
 	case lifecycle.OperationParked:
 		return &exitError{schema.ExitPending, parkLines(t, op, now)}
 	}

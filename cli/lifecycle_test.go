@@ -330,7 +330,10 @@ func TestPlan(t *testing.T) {
 			n.Workloads = []task.Workload{train()}
 		}},
 		"remove-active": {[]string{"remove"}, func(*wire.NodeView) {}},
-		"enroll":        {[]string{"enroll"}, func(n *wire.NodeView) { n.State = lifecycle.NodeRegistered }},
+		"remove-busy": {[]string{"remove"}, func(n *wire.NodeView) {
+			n.State, n.Workloads, n.LastHeartbeatAt = lifecycle.NodeRetired, []task.Workload{train()}, at(-time.Minute)
+		}},
+		"enroll": {[]string{"enroll"}, func(n *wire.NodeView) { n.State = lifecycle.NodeRegistered }},
 		"running": {[]string{"provision"}, func(n *wire.NodeView) {
 			n.Operation = &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionProvision, Status: lifecycle.OperationRunning, Actor: "bob@laptop"}
 		}},

@@ -75,9 +75,10 @@ type Platform struct {
 	// for each object that it creates or finds. Running it again changes nothing.
 	// Without it admin setup fails.
 	Setup func(ctx context.Context, c temporal.Config, log io.Writer) error
-	// Dev makes the command group "dev", which runs a stack on this machine.
+	// Dev makes the command group "dev", which runs a stack on this machine. The
+	// printer prints its results in the selected format.
 	// Without it the group is missing.
-	Dev func(stdout, stderr io.Writer) *cobra.Command
+	Dev func(stdout, stderr io.Writer, printer func(v any, text func(w io.Writer)) error) *cobra.Command
 }
 
 // Stdio is the standard streams.

@@ -90,7 +90,7 @@ func history(ctx context.Context, api *adminclient.Client, node string, since *s
 
 // historyAction names an event like the command that caused it: op force (drain),
 // task resume, register.
-func historyAction(v audit.Event) string {
+func historyAction(v audit.Row) string {
 	if v.Action == audit.Decision {
 		return "op " + v.Detail["decision"] + " (" + v.Detail["phase"] + ")"
 	}
@@ -98,4 +98,4 @@ func historyAction(v audit.Event) string {
 }
 
 // eventName is the name of an audit event: stream/seq.
-func eventName(v audit.Event) string { return v.Stream + "/" + strconv.FormatInt(v.Seq, 10) }
+func eventName(v audit.Row) string { return v.Stream + "/" + strconv.FormatInt(v.Seq, 10) }

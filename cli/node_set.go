@@ -16,9 +16,12 @@ func newNodeSet(e *env) *cobra.Command {
 	var change wire.NodeChange
 	var c *cobra.Command
 	c = e.command("set NODE", "Change the registration of a node",
-		`Changes a node's labels and its number of GPUs in the inventory. Nothing changes on the
-node itself. The change is recorded in the audit trail.`,
-		"  gpuaas node set gpu-17 --label rack=r7 --label old-\n  gpuaas node set gpu-17 --gpus 8 --reason \"counted wrong\"",
+		`Changes a node's labels and its number of GPUs in the inventory, and until it has enrolled
+also its SKU and region. Without --gpus, a new SKU sets the number of GPUs to its own.
+Nothing changes on the node itself. The change is recorded in the audit trail.
+
+A host name cannot be changed: remove the node and register the host.`,
+		"  gpuaas node set gpu-17 --label rack=r7 --label old-\n  gpuaas node set gpu-17 --sku a100 --region fra1 --reason \"wrong rack\"",
 		func(ctx context.Context, arg string) (err error) {
 			if change.Labels, change.RemoveLabels, err = parseLabels(c.CommandPath(), labels); err != nil {
 				return err
@@ -26,18 +29,20 @@ node itself. The change is recorded in the audit trail.`,
 			if c.Flags().Changed("gpus") {
 				change.GPUsTotal = new(int(gpus))
 			}
-			if change.GPUsTotal == nil && len(labels) == 0 {
-				return usagef(c.CommandPath(), "nothing to change: use --label or --gpus")
+			if change.GPUsTotal == nil && change.SKU+change.RegionCode == "" && len(labels) == 0 {
+				return usagef(c.CommandPath(), "nothing to change: use --label, --gpus, --sku or --region")
 			}
 			node, err := decode[wire.NodeView](e.api().SetNode(ctx, arg, nil, change))
 			if err != nil {
 				return err
 			}
 			return e.print(node, func(w io.Writer) {
-				row(w, node.Host, node.SKU, count(node.GPUsTotal, "GPU"), dash(labelText(node.Labels)))
+				row(w, node.Host, node.SKU, count(node.GPUsTotal, "GPU"), node.RegionCode, dash(labelText(node.Labels)))
 			}, node.Host)
 		})
 	c.Flags().StringArrayVar(&labels, "label", nil, "set a label (KEY=VALUE) or remove one (KEY-); repeatable")
+	c.Flags().StringVar(&change.SKU, "sku", "", "SKU of the catalog")
+	c.Flags().StringVar(&change.RegionCode, "region", "", "region code")
 	c.Flags().UintVar(&gpus, "gpus", 0, "number of GPUs")
 	c.Flags().StringVar(&change.Reason, "reason", "", "reason, kept in the audit trail")
 	return c

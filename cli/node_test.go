@@ -34,6 +34,19 @@ func TestNodeRegister(t *testing.T) {
 		t.Parallel()
 		setup(t).golden("register-json", append(args, "-o", "json")...)
 	})
+	t.Run("refusals name the flags", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		for message, want := range map[string]string{
+			"region_code must be short": "--region must be short", "gpus_total must not be negative": "--gpus must not be negative",
+			"sku must be a name": "--sku must be a name", "remove_labels must be at most 64": "--label must be at most 64",
+		} {
+			h.api.refuse = schema.NewError(schema.KindInvalidRequest, "%s", message).WithNext("register it with onboarding_mode manual")
+			require.Equal(t, schema.ExitRefused, h.run(args...))
+			require.Contains(t, h.err.String(), "error: "+want+" (")
+			require.Contains(t, h.err.String(), "register it with --mode manual")
+		}
+	})
 	t.Run("unknown SKU", func(t *testing.T) {
 		t.Parallel()
 		setup(t).golden("register-unknown-sku", "node", "register", "gpu-18", "--sku", "b300", "--region", "fra1")

@@ -36,13 +36,14 @@ func newOpList(e *env) *cobra.Command {
 			now := e.clock.now()
 			return printList(e.console, listing[wire.OperationSummary]{
 				object: wire.OperationList{Operations: ops}, rows: ops, empty: "no operation matches",
-				header: []string{"NODE", "ACTION", "STATUS", "PHASE", "STARTED", "BY", "ID"},
+				header: []string{"NODE", "ACTION", "STATUS", "PHASE", "STARTED", "BY", "ID", "TOOK", "REASON", "OUTCOME"}, wide: 3,
 				cells: func(o wire.OperationSummary) []string {
 					status := string(o.Status)
 					if o.Stuck != nil && o.Status == lifecycle.OperationParked {
 						status += " (" + o.Stuck.Reason + ")"
 					}
-					return []string{o.Host, string(o.Action), status, dash(o.Phase), lifecycle.Span(now.Sub(o.StartedAt)) + " ago", o.Actor, o.OperationID}
+					return []string{o.Host, string(o.Action), status, dash(o.Phase), lifecycle.Span(now.Sub(o.StartedAt)) + " ago", o.Actor, o.OperationID,
+						elapsed(&o.StartedAt, o.EndedAt, now), dash(o.Reason), dash(o.Outcome)}
 				},
 				name: func(o wire.OperationSummary) string { return o.OperationID },
 			})

@@ -35,8 +35,8 @@ func decisions() []decision {
 			long:        "Runs the phase in which the operation is parked without its safety check. For example, a\nforced drain kills the workloads that block it.",
 			example:     "  gpuaas op force gpu-17 --reason \"tenant agreed, TCK-99\"",
 			consequence: "a forced drain kills the workloads that block it"},
-		{name: lifecycle.DecisionExtend, short: "Extend the time limit of the parked phase",
-			long:    "Restarts the time limit of the phase in which the operation is parked. The node's\nworkloads continue.",
+		{name: lifecycle.DecisionExtend, short: "Give the workloads that block a drain more time",
+			long:    "Gives the workloads that block a drain its whole time limit again. Possible only when\nthe operation is parked with the reason drain_blocked; else use gpuaas op retry.",
 			example: "  gpuaas op extend gpu-17 --reason \"job ends at noon\""},
 	}
 }

@@ -97,8 +97,7 @@ The exit code is the operation's. A watch that stops first exits with code 5.`,
 			st, err := e.follow(ctx, followRequest{target: t, operation: st.Operation, control: found.control, limit: timeout, throughParks: true})
 			return e.finish(ctx, t, st, err)
 		})
-	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long to watch (default: until the operation ends)")
-	c.Flags().Lookup("timeout").DefValue = "0s"
+	addTimeout(c, &timeout, "longest `DURATION` of the watch (default: until the operation ends)")
 	return c
 }
 

@@ -249,6 +249,8 @@ func TestNodeSet(t *testing.T) {
 	h := setup(t)
 	h.golden("node-set", "node", "set", "gpu-17", "--label", "rack=r7", "--label", "old-", "--gpus", "4", "--reason", "moved")
 	require.Equal(t, []wire.NodeChange{{GPUsTotal: new(4), Labels: map[string]string{"rack": "r7"}, RemoveLabels: []string{"old"}, Reason: "moved"}}, h.api.changed)
+	h.golden("node-set-sku", "node", "set", "gpu-17", "--sku", "a100", "--region", "fra2", "--reason", "wrong rack")
+	require.Equal(t, wire.NodeChange{SKU: "a100", RegionCode: "fra2", Reason: "wrong rack"}, h.api.changed[1])
 	for _, args := range [][]string{{}, {"--label", "x"}, {"--label", "=y"}} {
 		require.Equal(t, schema.ExitUsage, h.run(append([]string{"node", "set", "gpu-17"}, args...)...))
 	}

@@ -102,6 +102,9 @@ type listing[T any] struct {
 
 // printList prints a list in the selected format.
 func printList[T any](e *console, l listing[T]) error {
+	if e.output == formatWide && l.wide == 0 {
+		return usagef("gpuaas", "-o wide: this list has no more columns than -o table")
+	}
 	if len(l.rows) == 0 && l.empty != "" {
 		e.message("%s", l.empty)
 	}

@@ -3,16 +3,13 @@ package cli
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
-
-// providerManual is the provider that adopts a running machine, and so creates none.
-const providerManual = "manual"
 
 // plan is the output of --dry-run: the phases of an operation, the workloads it would
 // end, and the reasons for which it would be refused.
@@ -39,12 +36,14 @@ type planPhase struct {
 type planBlocker struct {
 	Code    schema.Kind `json:"code"`
 	Message string      `json:"message"`
+	// Next is the command that removes the reason, if there is one.
+	Next string `json:"next,omitempty"`
 }
 
 // printPlan prints the plan of an action. A plan that would be refused ends with exit
 // code 3.
 func (e *console) printPlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) error {
-	p := makePlan(n, a, o)
+	p := makePlan(n, a, o, e.clock.now())
 	if err := e.print(map[string]plan{"plan": p}, func(w io.Writer) { writePlan(w, p) }, n.Host); err != nil {
 		return err
 	}
@@ -60,10 +59,10 @@ func (e *console) nothingChanged(refused int, thing string) error {
 	return nil
 }
 
-func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
+func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options, now time.Time) plan {
 	m, _ := lifecycle.PlanOf(a, o)
 	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
-		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, m, o)}
+		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, m, o, now)}
 	for _, s := range m.Phases {
 		p.Phases = append(p.Phases, planPhase{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
 		if s.Name == lifecycle.PhaseDrain {
@@ -77,27 +76,21 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 	return p
 }
 
-func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []planBlocker {
+func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options, now time.Time) []planBlocker {
 	out := []planBlocker{}
 	if n.Operation != nil && !n.Operation.Status.Ended() && m.ConflictsWith(n.Operation.Action) {
 		out = append(out, planBlocker{schema.KindOperationInProgress,
-			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor)})
+			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor),
+			lifecycle.OpCommand("show", n.Operation.Action, n.Host)})
 	}
-	if _, err := lifecycle.CheckStart(m.Action, n.State); err != nil {
-		out = append(out, planBlocker{schema.KindOf(err), fillNode(err.Error(), n.Host)})
+	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual,
+		Workloads: n.Blockers(), HeartbeatAt: n.LastHeartbeatAt, Now: now}
+	if n.Instance != nil {
+		c.Instance = n.Instance.State
 	}
-	if m.Action == lifecycle.ActionProvision && n.Instance != nil {
-		if err := lifecycle.CheckProvision(n.Host, n.Instance.State); err != nil {
-			out = append(out, planBlocker{schema.KindOf(err), err.Error()})
-		}
-	}
-	if m.Action == lifecycle.ActionProvision && n.State == lifecycle.NodeRegistered && n.OnboardingMode == providerManual {
-		out = append(out, planBlocker{schema.KindInvalidRequest,
-			fmt.Sprintf("node %s is not enrolled, and its provider %q creates no machines; run: gpuaas node enroll %[1]s", n.Host, n.OnboardingMode)})
-	}
-	if m.Action == lifecycle.ActionRetire && !o.Drain && len(n.Workloads) > 0 {
-		out = append(out, planBlocker{schema.KindNodeInUse,
-			fmt.Sprintf("the node has workloads: %s; drain it first, or use --drain", strings.Join(n.Blockers(), ", "))})
+	if _, err := c.Admit(m.Action, o); err != nil {
+		refusal := schema.AsError(err)
+		out = append(out, planBlocker{refusal.Kind, fillNode(refusal.Message, n.Host), refusal.Next})
 	}
 	return out
 }
@@ -121,5 +114,8 @@ func writePlan(w io.Writer, p plan) {
 	}
 	for _, b := range p.Blockers {
 		row(w, fmt.Sprintf("  - %s (%s)", b.Message, b.Code))
+		if b.Next != "" {
+			row(w, "    next: "+b.Next)
+		}
 	}
 }

@@ -14,11 +14,11 @@ import (
 func TestPlanOfAProvisionedNode(t *testing.T) {
 	t.Parallel()
 	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive, Instance: &lifecycle.Instance{State: lifecycle.InstanceRunning}}
-	p := makePlan(n, lifecycle.ActionProvision, lifecycle.Options{})
+	p := makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}, start())
 	require.True(t, p.Refused)
-	require.Equal(t, []planBlocker{{schema.KindInvalidRequest, "node gpu-17 is already provisioned: its instance is running"}}, p.Blockers)
+	require.Equal(t, []planBlocker{{schema.KindInvalidRequest, "node gpu-17 is already provisioned: its instance is running", "gpuaas node show gpu-17"}}, p.Blockers)
 	n.Instance.State = lifecycle.InstanceTerminated
-	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
+	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}, start()).Refused)
 }
 
 // The plan of a provision is refused for a node that must enroll first, as the start is.
@@ -26,10 +26,10 @@ func TestPlanOfANodeThatNeverEnrolled(t *testing.T) {
 	t.Parallel()
 	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeRegistered, OnboardingMode: "manual"}
 	require.Equal(t, []planBlocker{{schema.KindInvalidRequest,
-		`node gpu-17 is not enrolled, and its provider "manual" creates no machines; run: gpuaas node enroll gpu-17`}},
-		makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Blockers)
+		`node gpu-17 is not enrolled, and its provider "manual" creates no machines`, "gpuaas node enroll gpu-17"}},
+		makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}, start()).Blockers)
 	n.OnboardingMode = "cloud"
-	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
+	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}, start()).Refused)
 }
 
 // A reissue runs beside every operation except a drain, a retire and a remove.
@@ -49,6 +49,6 @@ func TestPlanBesideAnOperation(t *testing.T) {
 	} {
 		n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive,
 			Operation: &wire.OperationSummary{Action: tc.running, Status: lifecycle.OperationRunning}}
-		require.Equal(t, tc.refused, makePlan(n, tc.action, lifecycle.Options{}).Refused, "%s beside %s", tc.action, tc.running)
+		require.Equal(t, tc.refused, makePlan(n, tc.action, lifecycle.Options{}, start()).Refused, "%s beside %s", tc.action, tc.running)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/deploy/dev"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // The reference page is what the commands say. -update rewrites it.
@@ -29,6 +30,17 @@ func TestReferencePage(t *testing.T) {
 	if page != string(got) {
 		t.Errorf("%s is not up to date; run ./task gen", path)
 	}
+}
+
+// The group dev rejects an unknown command like every other group.
+func TestUnknownDevCommand(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.env.platform.Dev = dev.NewCommand
+	require.Equal(t, schema.ExitUsage, h.run("dev", "upp"))
+	require.Contains(t, h.err.String(), `unknown command "upp" for "gpuaas dev"; did you mean up`)
+	require.Zero(t, h.run("dev"))
+	require.Equal(t, schema.ExitNotFound, h.run("dev", "status", "--dir", h.env.dir, "-o", "jsonpath=$"))
 }
 
 // referencePage renders a command and every one below it as Markdown.

@@ -200,9 +200,9 @@ func (m *reissueMany) print() error {
 	m.env.message("%s: %s", count(len(m.rows), "node"), strings.Join(words, ", "))
 	return printList(m.env.console, listing[reissueRow]{
 		object: map[string]any{"reissues": m.rows, "summary": summary}, rows: m.rows,
-		header: []string{"NODE", "STATE", "OUTCOME", "REASON", "FILE"},
+		header: []string{"NODE", "STATE", "OUTCOME", "REASON", "FILE", "OPERATION"}, wide: 1,
 		cells: func(r reissueRow) []string {
-			return []string{r.Host, string(r.State), string(r.Outcome), dash(r.Reason), dash(r.File)}
+			return []string{r.Host, string(r.State), string(r.Outcome), dash(r.Reason), dash(r.File), dash(r.OperationID)}
 		},
 		name: func(r reissueRow) string { return r.Host },
 	})

@@ -83,7 +83,9 @@ func newRoot(e *env) *cobra.Command {
 	completes(root, "context", e.completeContext)
 	root.AddCommand(newNode(e), newSKU(e), newOp(e), newTask(e), newStuck(e), newAudit(e), newAdmin(e), newConfig(e), newLogin(e), newVersion(e))
 	if e.platform.Dev != nil {
-		root.AddCommand(e.platform.Dev(e.stdout, e.stderr))
+		dev := e.platform.Dev(e.stdout, e.stderr, func(v any, text func(w io.Writer)) error { return e.print(v, text) })
+		asGroup(dev)
+		root.AddCommand(dev)
 	}
 	root.SetHelpCommand(newHelp())
 	addCompletion(root)

@@ -215,4 +215,7 @@ func TestStuckWatch(t *testing.T) {
 	}
 	h.env.tty.out = true
 	h.goldenCtx(ctx, "stuck-watch", "stuck", "--watch")
+	h.env.tty.out = false
+	require.Zero(t, h.runCtx(ctx, "stuck", "--watch"))
+	require.NotContains(t, h.out.String()+h.err.String(), "\x1b", "a pipe gets no codes of a terminal")
 }

@@ -67,10 +67,10 @@ and the time left of the lease. A lost task counts as open.`,
 			now := e.clock.now()
 			return printList(e.console, listing[wire.TaskView]{
 				object: wire.TaskList{Tasks: tasks}, rows: tasks, empty: empty,
-				header: []string{"NODE", "TYPE", "STATUS", "AGE", "ATTEMPTS", "LEASE", "PROGRESS", "ID"},
+				header: []string{"NODE", "TYPE", "STATUS", "AGE", "ATTEMPTS", "LEASE", "PROGRESS", "ID", "EFFECT", "STEP", "OPERATION"}, wide: 3,
 				cells: func(t wire.TaskView) []string {
 					return []string{nodeOfTask(t).name(), string(t.Type), taskStatus(t), lifecycle.Span(now.Sub(t.CreatedAt)),
-						strconv.FormatInt(t.Attempts, 10), leaseLeft(t, now), dash(t.Progress), t.TaskID}
+						strconv.FormatInt(t.Attempts, 10), leaseLeft(t, now), dash(t.Progress), t.TaskID, string(t.Effect), t.Step, t.OperationID}
 				},
 				name: func(t wire.TaskView) string { return t.TaskID },
 			})

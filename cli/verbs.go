@@ -70,7 +70,7 @@ func lifecycleCommand(e *env, a lifecycle.Action, v verb, o *lifecycleOptions, r
 	f := c.Flags()
 	f.BoolVar(&o.wait, "wait", !v.noWait, "wait until the operation ends or parks")
 	f.BoolVar(&o.noWait, "no-wait", false, noWaitUsage)
-	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait; the operation continues after it (default: the time limits of its phases)")
+	addTimeout(c, &o.timeout, "longest `DURATION` of the wait; the operation continues after it (default: the time limits of its phases)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and its blockers; change nothing")
 	f.StringVar(&o.reason, "reason", "", "reason, kept in the audit trail and shown with the operation")
 	f.StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key returns the operation that it started")
@@ -156,10 +156,10 @@ keeps polling and renewing its certificate. A node with workloads is refused
 			},
 		},
 		lifecycle.ActionRemove: {
-			short: "Remove a retired node permanently",
+			short: "Remove a node permanently",
 			long: `Deletes what the provider created for the node, revokes its identity permanently and
 voids its tokens. The record of the node is kept. The host can only be registered as a
-new node. Only a retired node can be removed.`,
+new node. Only a node that is retired or has never enrolled can be removed.`,
 			example: "  gpuaas node remove gpu-17\n  gpuaas node remove gpu-17 --yes --reason scrapped",
 			confirm: func(lifecycle.Options) string {
 				return "this is final: its machine is released and its identity revoked permanently"

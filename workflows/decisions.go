@@ -90,8 +90,8 @@ func (ds *decisions) outdated(r lifecycle.ResolveRequest) *schema.Error {
 		WithNext(lifecycle.OpCommand("show", o.Action, ds.name()))
 }
 
-// allows reports whether the decision is possible now. Retry and extend need a
-// parked phase. Nothing may be decided while the outcome is recorded.
+// allows reports whether the decision is possible now. Retry and extend must be options
+// of a parked phase. Nothing may be decided while the outcome is recorded.
 func (ds *decisions) allows(d lifecycle.Decision) bool {
 	if ds.closed {
 		return false
@@ -100,7 +100,8 @@ func (ds *decisions) allows(d lifecycle.Decision) bool {
 	case lifecycle.DecisionCancel:
 		return !ds.undoing
 	case lifecycle.DecisionRetry, lifecycle.DecisionExtend:
-		return ds.status.Operation.Stuck != nil && spec.Allows(d)
+		s := ds.status.Operation.Stuck
+		return s != nil && slices.ContainsFunc(s.Options, func(o lifecycle.Option) bool { return o.Decision == d })
 	default:
 		return spec.Allows(d)
 	}

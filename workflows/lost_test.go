@@ -109,13 +109,21 @@ func TestLostTask(t *testing.T) {
 		require.Len(t, w.parks, 2)
 	})
 
-	t.Run("is replaced with a new task by a retry", func(t *testing.T) {
+	t.Run("is replaced with a new task by a retry, and by no extend", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		lostOnce(w, drained)
 		b := setup(t, lifecycle.ActionDrain, w)
+		b.env.RegisterDelayedCallback(func() {
+			for _, o := range b.status().Operation.Stuck.Options {
+				require.NotEqual(t, lifecycle.DecisionExtend, o.Decision)
+			}
+			b.decide(lifecycle.DecisionExtend, "it needs more time")
+		}, time.Minute)
 		b.decideAt(time.Hour, lifecycle.DecisionRetry)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, "decision_unfit", failureOf(b.resolved[0]).Reason)
+		require.NoError(t, b.resolved[1])
 		require.Contains(t, w.story(), "void")
 		require.Contains(t, w.story(), "task workload.drain#2")
 		require.Equal(t, int64(2), w.specs[2].Attempt)
@@ -136,7 +144,7 @@ func TestLostTask(t *testing.T) {
 			require.Equal(t, lifecycle.ReasonTaskCanceled, stuck.Reason)
 			require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
 			require.Contains(t, stuck.Message, "the disk is gone")
-			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1 --reason TEXT", stuck.Next)
+			require.Equal(t, "gpuaas op retry gpu-17 --operation op-1 --reason TEXT", stuck.Next)
 		}, 2*time.Hour)
 		b.decideAt(3*time.Hour, lifecycle.DecisionCancel)
 		st := b.run()

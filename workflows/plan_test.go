@@ -178,7 +178,7 @@ func TestDocument(t *testing.T) {
 		require.Equal(t, []lifecycle.PhaseState{lifecycle.PhaseCompleted, lifecycle.PhaseParked, lifecycle.PhasePending}, states(op))
 		require.NotNil(t, op.Phases[0].EndedAt)
 		require.Equal(t, op.Stuck.Next, op.Stuck.Options[0].Command)
-		require.Len(t, op.Stuck.Options, 5)
+		require.Len(t, op.Stuck.Options, 4)
 		b.decide(lifecycle.DecisionSkip, "moved by hand")
 	}, time.Hour)
 	final := b.run()

@@ -162,7 +162,7 @@ func (op *operation) completed() activities.Finish {
 // rollBack undoes the phases and restores the state at the start. It always
 // records the outcome, unless another operation holds the node.
 func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
-	op.mark(ctx, lifecycle.PhaseCanceled, "canceled")
+	op.mark(ctx, lifecycle.PhaseCanceled, "")
 	if op.plan.Holds {
 		err := onRecord(ctx, "Void the node's open tasks", nil, node.VoidTasks, op.claim.Fence)
 		if kindOf(err) == schema.KindFenced {

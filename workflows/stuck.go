@@ -1,6 +1,8 @@
 package workflows
 
 import (
+	"slices"
+
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -35,6 +37,9 @@ func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	case e.Kind == schema.KindServiceUnavailable:
 		// The control plane's own service failed, not the node or the provider.
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is unavailable"
+	}
+	if s.Reason != lifecycle.ReasonDrainBlocked { // no workloads that need more time are known
+		s.Options = slices.DeleteFunc(s.Options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionExtend })
 	}
 	if len(s.Options) > 0 {
 		s.Next = s.Options[0].Command

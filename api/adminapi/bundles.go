@@ -164,7 +164,7 @@ func (b bundles) script(c *call) (any, error) {
 // one if there is none.
 func (b bundles) operation(c *call, node wire.NodeView) (lifecycle.OperationInput, error) {
 	action := lifecycle.ActionReissueEnrollment
-	if node.State == lifecycle.NodeRegistered || node.Operation != nil && node.Operation.Action == lifecycle.ActionEnroll {
+	if !node.State.Enrolled() {
 		action = lifecycle.ActionEnroll
 	}
 	in := operationInput(action, node, wire.LifecycleRequest{}, c)

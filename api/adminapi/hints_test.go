@@ -106,5 +106,11 @@ func TestNextSteps(t *testing.T) {
 	d.node.State, d.node.Operation = lifecycle.NodeDraining, &wire.OperationSummary{OperationID: held}
 	next := refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reactivate", "")).Next
 	assert.Equal(t, "operation "+held+" holds the node; run: gpuaas op show gpu-1", next)
+	// An open enrollment gets a new token from the script.
+	d.node.State, d.node.Operation = lifecycle.NodeBootstrapIssued, &wire.OperationSummary{OperationID: held, Action: lifecycle.ActionEnroll}
+	d.submitErr = schema.NewError(schema.KindOperationInProgress, "enroll is in progress").WithNext("gpuaas op watch gpu-1")
+	for action, want := range map[string]string{"enroll": "gpuaas op watch gpu-1; for a new token: gpuaas node bootstrap-script gpu-1", "remove": "gpuaas op watch gpu-1"} {
+		assert.Equal(t, want, refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/"+action, "")).Next)
+	}
 	assert.Equal(t, "GET, POST", d.request(t, http.MethodDelete, "/nodes", "").Header().Get("Allow"))
 }

@@ -118,7 +118,7 @@ func (d *backend) ListNodes(_ context.Context, q adminapi.NodeQuery) ([]wire.Nod
 	return []wire.NodeView{d.node}, d.next, nil
 }
 
-func (d *backend) ListAudit(_ context.Context, q adminapi.AuditQuery) ([]audit.Event, []string, error) {
+func (d *backend) ListAudit(_ context.Context, q adminapi.AuditQuery) ([]audit.Row, []string, error) {
 	d.asked = q
 	return nil, d.next, nil
 }

@@ -19,7 +19,9 @@ import (
 
 const (
 	defaultSSHPort = 22
-	modeManual     = "manual"
+
+	badSKU    = "must be a name of the SKU catalog"
+	badRegion = "must be 1 to 64 of a-z A-Z 0-9 . _ -"
 )
 
 // nodes serves the inventory.
@@ -135,7 +137,7 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 		r.Port = defaultSSHPort
 	}
 	if r.OnboardingMode == "" {
-		r.OnboardingMode = modeManual
+		r.OnboardingMode = inventory.ProviderManual
 	}
 	if r.LifecycleClass == "" {
 		r.LifecycleClass = inventory.ClassPersistent
@@ -147,9 +149,9 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 	case r.Port < 1 || r.Port > 65535:
 		return badField("port", "must be 1 to 65535")
 	case !validName(r.SKU, 64):
-		return badField("sku", "must be a name of the SKU catalog")
+		return badField("sku", badSKU)
 	case !validName(r.RegionCode, 64):
-		return badField("region_code", "must be 1 to 64 of a-z A-Z 0-9 . _ -")
+		return badField("region_code", badRegion)
 	case r.GPUsTotal < 0:
 		return badField("gpus_total", "must not be negative")
 	case !slices.Contains(classes, r.LifecycleClass):
@@ -162,9 +164,9 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 		return badField("ssh_public_key", "contains a private key")
 	case !validName(r.OnboardingMode, 32):
 		return badField("onboarding_mode", "must be the name of a provider")
-	case r.OnboardingMode != modeManual:
-		return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: no adapter for %q is configured", modeManual, r.OnboardingMode).
-			WithReason("no_adapter").WithNext("register the node with onboarding_mode " + modeManual)
+	case r.OnboardingMode != inventory.ProviderManual:
+		return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: no adapter for %q is configured", inventory.ProviderManual, r.OnboardingMode).
+			WithReason("no_adapter").WithNext("register the node with onboarding_mode " + inventory.ProviderManual)
 	}
 	return checkLabels(r.Labels)
 }
@@ -198,12 +200,16 @@ func checkChange(c *wire.NodeChange) error {
 		}
 	}
 	switch {
+	case c.SKU != "" && !validName(c.SKU, 64):
+		return badField("sku", badSKU)
+	case c.RegionCode != "" && !validName(c.RegionCode, 64):
+		return badField("region_code", badRegion)
 	case c.GPUsTotal != nil && *c.GPUsTotal < 0:
 		return badField("gpus_total", "must not be negative")
 	case len(c.RemoveLabels) > maxLabels:
 		return badField("remove_labels", "must be at most 64")
-	case c.GPUsTotal == nil && len(c.Labels)+len(c.RemoveLabels) == 0:
-		return schema.NewError(schema.KindInvalidRequest, "nothing to change: give gpus_total, labels or remove_labels").WithReason("empty_change")
+	case c.GPUsTotal == nil && c.SKU+c.RegionCode == "" && len(c.Labels)+len(c.RemoveLabels) == 0:
+		return schema.NewError(schema.KindInvalidRequest, "nothing to change: give sku, region_code, gpus_total, labels or remove_labels").WithReason("empty_change")
 	}
 	return nil
 }

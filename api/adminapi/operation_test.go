@@ -179,7 +179,8 @@ func TestSetNode(t *testing.T) {
 	assert.Equal(t, 4, *d.change.GPUsTotal)
 	for body, reason := range map[string]string{
 		"{}": "empty_change", `{"gpus_total":-1}`: "bad_gpus_total", `{"labels":{"a b":"c"}}`: "bad_labels", `{"labels":{"a":"b c"}}`: "bad_labels",
-		`{"labels":{"sku":"x"}}`: "bad_labels", `{"labels":{"a":"b"},"remove_labels":["a"]}`: "bad_remove_labels", `{"sku":"x"}`: "malformed_body",
+		`{"labels":{"sku":"x"}}`: "bad_labels", `{"labels":{"a":"b"},"remove_labels":["a"]}`: "bad_remove_labels", `{"host":"x"}`: "malformed_body",
+		`{"sku":"a b"}`: "bad_sku", `{"region_code":"a b"}`: "bad_region_code",
 	} {
 		assert.Equal(t, reason, refusal(t, d.request(t, http.MethodPatch, "/nodes/gpu-1", body)).Reason, body)
 	}

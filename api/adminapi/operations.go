@@ -197,6 +197,10 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 	switch {
 	case errors.Is(err, &schema.Error{Kind: schema.KindInvalidRequest, Reason: "invalid_state"}):
 		return op, nextIn(node, err)
+	case schema.KindOf(err) == schema.KindOperationInProgress && purposeOf(in.Action) != "" && node.Operation != nil && node.Operation.Action == in.Action:
+		e := *schema.AsError(err)
+		e.Next += "; for a new token: gpuaas node bootstrap-script " + node.Host
+		return op, &e
 	case err != nil:
 		return op, unanswered(err, "the operation may have been accepted", in, c.key)
 	case c.key != "" && (op.Reason != in.Reason || op.Options != in.Options):

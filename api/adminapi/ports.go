@@ -27,8 +27,9 @@ type Nodes interface {
 	// that is close in the message when there is one.
 	Node(ctx context.Context, idOrHost string) (wire.NodeView, error)
 	// SetNode changes a node's registered properties with its audit row and
-	// returns the node. KindNotFound; KindInvalidRequest with reason sku_mismatch
-	// for a number of GPUs that the SKU does not allow.
+	// returns the node. KindNotFound; KindInvalidRequest with the reasons of Register
+	// for an SKU or a number of GPUs, and with reason enrolled for an SKU or a region
+	// once the node has enrolled.
 	SetNode(ctx context.Context, nodeID string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error)
 	ListNodes(ctx context.Context, q NodeQuery) (nodes []wire.NodeView, next []string, err error)
 }
@@ -95,7 +96,7 @@ type Tasks interface {
 
 // Trail reads the audit trail and the changes for the event stream.
 type Trail interface {
-	ListAudit(ctx context.Context, q AuditQuery) (events []audit.Event, next []string, err error)
+	ListAudit(ctx context.Context, q AuditQuery) (events []audit.Row, next []string, err error)
 	// AuditStreams lists the streams of the audit trail in order; AuditStream returns
 	// up to limit events of one after seq, in order of seq.
 	AuditStreams(ctx context.Context, p Page) (streams, next []string, err error)

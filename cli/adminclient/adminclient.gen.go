@@ -39,6 +39,9 @@ type AuditEvent = audit.Event
 // AuditPage Events of all streams, newest first.
 type AuditPage = wire.AuditPage
 
+// AuditRow An event of a list of the audit trail, with the host name of its node, which is not part of the hash.
+type AuditRow = audit.Row
+
 // AuditStreamList defines model for AuditStreamList.
 type AuditStreamList = wire.AuditStreamList
 
@@ -111,7 +114,7 @@ type NIC = inventory.NIC
 // NewSKU A SKU to add. New nodes may have it at once.
 type NewSKU = inventory.NewSKU
 
-// NodeChange An absent field is not changed.
+// NodeChange An absent field is not changed. SKU and region cannot be changed once the node has enrolled (reason enrolled). A new SKU without gpus_total sets the number of GPUs to that of the SKU.
 type NodeChange = wire.NodeChange
 
 // NodeList defines model for NodeList.

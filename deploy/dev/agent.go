@@ -141,26 +141,15 @@ func (s agents) enroll(ctx context.Context, node, file string) error {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	err = cmd.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		message := strings.TrimPrefix(strings.TrimSpace(stderr.String()), "error: ")
-		e := schema.NewError(kindOfExit(exit.ExitCode()), "enrolling %s: %s", node, message).WithReason("enroll")
-		if e.Kind == schema.KindNotFound {
-			e.Next = "gpuaas node register " + node + " --sku cpu-dev --region local"
-		}
-		return e
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return err
 	}
-	return err
-}
-
-// kindOfExit returns an error kind with the given exit code, so that this command
-// exits with the inner command's code.
-func kindOfExit(code int) schema.Kind {
-	for _, kind := range []schema.Kind{schema.KindInvalidRequest, schema.KindNotFound, schema.KindServiceUnavailable} {
-		if kind.Info().Exit == code {
-			return kind
-		}
+	fmt.Fprint(s.messages, stderr.String())
+	if exit.ExitCode() == schema.ExitNotFound {
+		fmt.Fprintf(s.messages, "to add it: gpuaas node register %s --sku cpu-dev --region local\n", node)
 	}
-	return schema.KindInternal
+	return &EndedError{Program: "gpuaas node enroll", Code: exit.ExitCode()}
 }
 
 // follow prints the agent's log from offset begin until the agent exits. If ctx

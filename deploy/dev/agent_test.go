@@ -143,12 +143,12 @@ func TestFailedStartStopsProcess(t *testing.T) {
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"dev", "upp"}, {"dev", "up", "x"}, {"dev", "agent"}, {"dev", "agent", "a", "b"}, {"dev", "agent", "../a"}, {"dev", "down", "x"},
+		{"dev", "up", "x"}, {"dev", "agent"}, {"dev", "agent", "a", "b"}, {"dev", "agent", "../a"}, {"dev", "down", "x"},
 		{"dev", "fleet"}, {"dev", "fleet", "1", "2"},
 		{"dev", "env", "a", "b"},
 	} {
 		root := &cobra.Command{Use: "gpuaas", SilenceErrors: true, SilenceUsage: true}
-		root.AddCommand(NewCommand(io.Discard, io.Discard))
+		root.AddCommand(NewCommand(io.Discard, io.Discard, nil))
 		root.SetArgs(args)
 		var usage *UsageError
 		require.ErrorAs(t, root.ExecuteContext(t.Context()), &usage, strings.Join(args, " "))
@@ -161,7 +161,7 @@ func TestNoStack(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
 	run := func(args ...string) error {
 		root := &cobra.Command{Use: "gpuaas", SilenceErrors: true, SilenceUsage: true}
-		root.AddCommand(NewCommand(io.Discard, io.Discard))
+		root.AddCommand(NewCommand(io.Discard, io.Discard, nil))
 		root.SetArgs(append([]string{"dev", "--dir", dir}, args...))
 		return root.ExecuteContext(t.Context())
 	}

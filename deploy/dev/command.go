@@ -1,27 +1,29 @@
 package dev
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 )
 
 // options are shared by all commands of the group.
 type options struct {
 	dir            string
 	stdout, stderr io.Writer
+	print          Printer
 }
 
-// NewCommand returns the command group `dev`. Results go to stdout, messages to
-// stderr. If the root command has a persistent flag --output (table, json, yaml),
-// `dev status` and `dev env` use it. Errors are *schema.Error, or *UsageError for
-// an invalid command line.
-func NewCommand(stdout, stderr io.Writer) *cobra.Command {
-	o := &options{stdout: stdout, stderr: stderr}
+// Printer prints a result in the selected format: v for programs, or text for people,
+// whose tabs separate columns.
+type Printer = func(v any, text func(w io.Writer)) error
+
+// NewCommand returns the command group `dev`. Output of the programs that it runs goes
+// to stdout, messages to stderr, and results to the printer. Errors are *schema.Error,
+// or *UsageError for an invalid command line.
+func NewCommand(stdout, stderr io.Writer, printer Printer) *cobra.Command {
+	o := &options{stdout: stdout, stderr: stderr, print: printer}
 	c := &cobra.Command{
 		Use: "dev", Short: "Run a development stack on this machine",
 		Long: `Run the complete stack on this machine for development: Postgres, Vault, Temporal
@@ -39,19 +41,7 @@ production: it stores Vault's unseal key next to Vault's data.`,
   eval "$(gpuaas dev env)"
   gpuaas dev status
   gpuaas dev down`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			message := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
-			if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-				message += "; did you mean " + strings.Join(near, " or ") + "?"
-			}
-			return &UsageError{Command: c.CommandPath(), Message: message}
-		},
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.SuggestionsMinimumDistance = 2
 	c.PersistentFlags().StringVar(&o.dir, "dir", defaultDir, "folder that contains the stack's state")
 	c.AddCommand(newUp(o), newStatus(o), newEnv(o), newAgent(o), newFleet(o), newDown(o))
 	return c
@@ -79,31 +69,4 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-// outputFormat returns the root command's --output, or "table" if it has none.
-func outputFormat(c *cobra.Command) string {
-	if f := c.Flag("output"); f != nil {
-		return f.Value.String()
-	}
-	return "table"
-}
-
-// print writes a result as JSON or YAML, or as text.
-func (o *options) print(c *cobra.Command, v any, text func(w io.Writer) error) error {
-	switch outputFormat(c) {
-	case "json":
-		enc := json.NewEncoder(o.stdout)
-		enc.SetIndent("", "  ")
-		enc.SetEscapeHTML(false)
-		return enc.Encode(v)
-	case "yaml":
-		out, err := yaml.Marshal(v)
-		if err != nil {
-			return err
-		}
-		_, err = o.stdout.Write(out)
-		return err
-	}
-	return text(o.stdout)
 }

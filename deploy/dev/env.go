@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"fmt"
 	"io"
 	"strings"
 
@@ -34,10 +35,7 @@ This output contains the names of files with secrets, but no secrets.`,
 			if err != nil {
 				return err
 			}
-			return o.print(c, v.object(), func(w io.Writer) error {
-				_, err := io.WriteString(w, v.exports())
-				return err
-			})
+			return o.print(v.object(), func(w io.Writer) { fmt.Fprint(w, v.exports()) })
 		},
 	}
 }
@@ -50,7 +48,7 @@ func (s *stack) variablesOf(c *cobra.Command, args []string) (variables, error) 
 	case partWorker:
 		return s.record.worker(s.layout), nil
 	case partAPI:
-		return s.record.api(s.layout), nil
+		return s.apiVariables(), nil
 	case "setup":
 		return s.record.setup(s.layout), nil
 	}

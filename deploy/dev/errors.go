@@ -24,8 +24,8 @@ func (u *UsageError) Error() string { return u.Message }
 // HelpFor returns the command whose help applies.
 func (u *UsageError) HelpFor() string { return u.Command }
 
-// EndedError reports that a program which ran on behalf of this one failed. That
-// program has printed the reason.
+// EndedError reports that a program failed, this one or one that ran on its behalf. The
+// reason is already printed.
 type EndedError struct {
 	Program string
 	Code    int

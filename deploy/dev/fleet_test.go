@@ -22,7 +22,7 @@ func withFleet(t *testing.T, script string) (run func(out io.Writer, args ...str
 	require.NoError(t, s.layout.save(s.record))
 	return func(out io.Writer, args ...string) error {
 		root := &cobra.Command{Use: "gpuaas", SilenceErrors: true, SilenceUsage: true}
-		root.AddCommand(NewCommand(out, t.Output()))
+		root.AddCommand(NewCommand(out, t.Output(), nil))
 		root.SetArgs(append([]string{"dev", "--dir", s.layout.dir}, args...))
 		return root.ExecuteContext(t.Context())
 	}, s.layout.dir

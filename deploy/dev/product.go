@@ -42,12 +42,17 @@ func (s *stack) api() part {
 		healthy: all(get("http://"+loopback(p.APIMetrics)+"/readyz"), dialable(loopback(p.Node))),
 		prepare: func(context.Context) (command, error) {
 			path, err := s.programs.path(apiBinary)
-			archive := filepath.Join(filepath.Dir(path), agentArchive)
-			_, missing := os.Stat(archive)
-			v := s.record.api(s.layout).with(missing == nil, "GPUAAS_AGENT_ARCHIVE", archive)
-			return command{path: path, env: s.record.processEnv(v)}, err
+			return command{path: path, env: s.record.processEnv(s.apiVariables())}, err
 		},
 	}
+}
+
+// apiVariables returns the configuration of gpuaas-api, with the agent's package if it
+// was built.
+func (s *stack) apiVariables() variables {
+	archive := filepath.Join(filepath.Dir(s.programs.find(apiBinary)), agentArchive)
+	_, missing := os.Stat(archive)
+	return s.record.api(s.layout).with(missing == nil, "GPUAAS_AGENT_ARCHIVE", archive)
 }
 
 // all succeeds if every probe does.

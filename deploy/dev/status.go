@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // report is the result of `dev status`.
@@ -33,7 +35,8 @@ func newStatus(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show whether each part of the stack is healthy",
 		Long: `Show the process, address, health, and log file of each part of the stack. The
-command probes every part when it runs, and changes nothing.`,
+command probes every part when it runs, and changes nothing. The exit code is 6 if a
+part is not healthy.`,
 		Example: `  gpuaas dev status
   gpuaas dev status -o json | jq '.parts[] | select(.healthy | not)'`,
 		Args: exactArgs(), RunE: func(c *cobra.Command, _ []string) error {
@@ -45,7 +48,11 @@ command probes every part when it runs, and changes nothing.`,
 			if err != nil {
 				return err
 			}
-			return o.print(c, r, r.table)
+			if err := o.print(r, r.table); err != nil || !slices.ContainsFunc(r.Parts, func(p partStatus) bool { return !p.Healthy }) {
+				return err
+			}
+			fmt.Fprintf(o.stderr, "a part is not healthy; gpuaas dev up%s starts what is missing\n", dirFlag(o.dir))
+			return &EndedError{Program: c.CommandPath(), Code: schema.ExitUnreachable}
 		},
 	}
 }
@@ -88,9 +95,8 @@ func (s *stack) statusOf(ctx context.Context, p part) partStatus {
 }
 
 // table writes the report as a table.
-func (r report) table(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PART\tPID\tADDRESS\tHEALTH\tLOG")
+func (r report) table(w io.Writer) {
+	fmt.Fprintln(w, "PART\tPID\tADDRESS\tHEALTH\tLOG")
 	for _, p := range r.Parts {
 		pid, health, log := "-", "healthy", p.Log
 		if p.PID != 0 {
@@ -102,9 +108,8 @@ func (r report) table(w io.Writer) error {
 		if log == "" {
 			log = "(external)"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", p.Name, pid, p.Address, health, relative(log))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Name, pid, p.Address, health, relative(log))
 	}
-	return t.Flush()
 }
 
 // relative returns a path relative to the working directory, if it is inside it.

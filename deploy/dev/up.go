@@ -59,7 +59,7 @@ func runUp(c *cobra.Command, o upOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := o.print(c, report, report.table); err != nil {
+	if err := o.print(report, report.table); err != nil {
 		return err
 	}
 	s.printLinks(o.dir)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -11,9 +12,9 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
-	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -196,18 +197,8 @@ func (s *Admin) SetNode(ctx context.Context, nodeID string, c wire.NodeChange, b
 			return err
 		}
 		detail := map[string]string{}
-		if c.GPUsTotal != nil {
-			sku, err := tx.GetSKU(ctx, node.SKU)
-			if err != nil {
-				return err
-			}
-			if err := inventory.SKU(sku).CheckGPUs(*c.GPUsTotal); err != nil {
-				return err
-			}
-			if err := tx.SetNodeGPUs(ctx, *c.GPUsTotal, nodeID); err != nil {
-				return err
-			}
-			detail["gpus_total"] = strconv.Itoa(node.GPUsTotal) + " to " + strconv.Itoa(*c.GPUsTotal)
+		if err := correct(ctx, tx, node, c, detail); err != nil {
+			return err
 		}
 		if len(c.Labels)+len(c.RemoveLabels) > 0 {
 			if err := setLabels(ctx, tx, nodeID, c.Labels, c.RemoveLabels); err != nil {
@@ -223,6 +214,29 @@ func (s *Admin) SetNode(ctx context.Context, nodeID string, c wire.NodeChange, b
 		return wire.NodeView{}, err
 	}
 	return s.Node(ctx, nodeID)
+}
+
+// correct changes the SKU, the region and the number of GPUs of a node, and describes
+// the changes in detail.
+func correct(ctx context.Context, tx *tx, n sqlc.LockNodeRow, c wire.NodeChange, detail map[string]string) error {
+	if c.SKU+c.RegionCode != "" && n.State.Enrolled() {
+		return schema.NewError(schema.KindInvalidRequest, "node %s is %s: its SKU and region are fixed once it has enrolled", n.Host, n.State).
+			WithReason("enrolled").WithNext("gpuaas node retire " + n.Host + ", then gpuaas node remove " + n.Host + ", then register the host again")
+	}
+	var err error
+	to := sqlc.SetNodeRegistrationParams{NodeID: n.NodeID, SKU: cmp.Or(c.SKU, n.SKU), RegionCode: cmp.Or(c.RegionCode, n.RegionCode), GPUsTotal: n.GPUsTotal}
+	if c.SKU != "" || c.GPUsTotal != nil {
+		if to.GPUsTotal, err = checkSKU(ctx, tx, to.SKU, c.GPUsTotal, to.SKU == n.SKU); err != nil {
+			return err
+		}
+	}
+	for _, change := range [][3]string{{"sku", n.SKU, to.SKU}, {"region", n.RegionCode, to.RegionCode},
+		{"gpus_total", strconv.Itoa(n.GPUsTotal), strconv.Itoa(to.GPUsTotal)}} {
+		if change[1] != change[2] {
+			detail[change[0]] = change[1] + " to " + change[2]
+		}
+	}
+	return tx.SetNodeRegistration(ctx, to)
 }
 
 func setLabels(ctx context.Context, tx *tx, nodeID string, set map[string]string, remove []string) error {

@@ -100,6 +100,42 @@ func TestAdminSetNode(t *testing.T) {
 	require.ErrorContains(t, err, `did you mean gpu-1?`)
 }
 
+// TestCorrectRegistration: SKU and region can be corrected until the node has enrolled.
+func TestCorrectRegistration(t *testing.T) {
+	e := setup(t)
+	for _, state := range lifecycle.NodeStates() {
+		n := e.inState(state)
+		set := func(c wire.NodeChange) (wire.NodeView, error) {
+			return e.Admin.SetNode(t.Context(), n.ID, c, operator)
+		}
+		if state.Enrolled() {
+			for _, c := range []wire.NodeChange{{SKU: "h100"}, {RegionCode: "fra1"}} {
+				_, err := set(c)
+				requireKind(t, err, schema.KindInvalidRequest, "enrolled")
+				require.ErrorContains(t, err, string(state))
+				require.Contains(t, schema.AsError(err).Next, "gpuaas node remove "+n.Host)
+			}
+			continue
+		}
+		e.changes(n.ID, func() {
+			changed, err := set(wire.NodeChange{SKU: "h100", RegionCode: "fra1", Reason: "typo"})
+			require.NoError(t, err)
+			require.Equal(t, "h100 8 fra1", fmt.Sprint(changed.SKU, " ", changed.GPUsTotal, " ", changed.RegionCode), "the GPUs are the new SKU's")
+		})
+		events := e.chain(n.ID)
+		last := events[len(events)-1]
+		require.Equal(t, map[string]string{"sku": "cpu-dev to h100", "gpus_total": "0 to 8", "region": "region-1 to fra1"}, last.Detail)
+		changed, err := set(wire.NodeChange{SKU: "a100", GPUsTotal: new(2)})
+		require.NoError(t, err)
+		require.Equal(t, "a100 2 fra1", fmt.Sprint(changed.SKU, " ", changed.GPUsTotal, " ", changed.RegionCode))
+		_, err = set(wire.NodeChange{SKU: "none"})
+		requireKind(t, err, schema.KindInvalidRequest, "sku_unknown")
+	}
+	e.exec("UPDATE skus SET active = false WHERE name = 'h100'")
+	_, err := e.Admin.SetNode(t.Context(), e.register().ID, wire.NodeChange{SKU: "h100"}, operator)
+	requireKind(t, err, schema.KindInvalidRequest, "sku_inactive")
+}
+
 func TestAdminOperations(t *testing.T) {
 	e := setup(t)
 	ctx, admin := t.Context(), e.Admin
@@ -183,6 +219,7 @@ func TestAdminTrail(t *testing.T) {
 	events, _, err = admin.ListAudit(ctx, adminapi.AuditQuery{Page: adminapi.Page{Limit: 9}, Selector: one})
 	require.NoError(t, err)
 	assert.Len(t, events, 2, "those of the node only")
+	assert.Equal(t, n.Host, events[0].Host)
 	changes, err := admin.Changes(ctx, adminapi.Position{}, 100)
 	require.NoError(t, err)
 	require.Len(t, changes, 4)

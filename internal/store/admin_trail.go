@@ -42,9 +42,13 @@ func (s *Tasks) ListTasks(ctx context.Context, q adminapi.TaskQuery) (tasks []wi
 
 const selectAudit = "SELECT e.* FROM audit_events e"
 
+// selectAuditRows reads events with the host of the node whose stream they are in.
+const selectAuditRows = `SELECT e.*, coalesce((SELECT host FROM nodes WHERE node_id =
+	CASE WHEN e.stream <> '` + audit.SystemStream + `' THEN e.stream::uuid END), '') AS host FROM audit_events e`
+
 // ListAudit implements adminapi.Trail.
-func (s *Admin) ListAudit(ctx context.Context, q adminapi.AuditQuery) (events []audit.Event, next []string, err error) {
-	f, selects := &filter{}, selectAudit
+func (s *Admin) ListAudit(ctx context.Context, q adminapi.AuditQuery) (events []audit.Row, next []string, err error) {
+	f, selects := &filter{}, selectAuditRows
 	if len(q.Selector) > 0 {
 		selects += " JOIN nodes n ON n.node_id::text = e.stream"
 		f.selector(q.Selector)
@@ -58,7 +62,7 @@ func (s *Admin) ListAudit(ctx context.Context, q adminapi.AuditQuery) (events []
 	f.since("e.at", q.Since)
 	f.afterEvent(q.After)
 	return page(ctx, s.db, listQuery{"listing the audit trail", selects, "e.at DESC, e.stream DESC, e.seq DESC", q.Limit}, f,
-		func(e audit.Event) []string { return append(timeKey(e.At, e.Stream), strconv.FormatInt(e.Seq, 10)) })
+		func(e audit.Row) []string { return append(timeKey(e.At, e.Stream), strconv.FormatInt(e.Seq, 10)) })
 }
 
 // afterEvent continues the audit list.

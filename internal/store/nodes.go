@@ -13,10 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-const (
-	defaultSSHPort = 22
-	manualMode     = "manual"
-)
+const defaultSSHPort = 22
 
 // Register adds a node in state registered, as adminapi.Nodes specifies. Refusals
 // are audited in the system stream.
@@ -24,10 +21,11 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	err := s.db.write(ctx, "registering host "+r.Host, func(ctx context.Context, tx *tx) error {
 		e := subjectEvent(by, audit.SystemStream, audit.ActionName(lifecycle.ActionRegister), r.Host,
 			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode})
-		if err := checkSKU(ctx, tx, &r); err != nil {
+		var err error
+		if r.GPUsTotal, err = checkSKU(ctx, tx, r.SKU, optional(r.GPUsTotal), false); err != nil {
 			return refuse(err, e)
 		}
-		err := tx.InsertNode(ctx, nodeParams(id, r))
+		err = tx.InsertNode(ctx, nodeParams(id, r))
 		if err == nil && len(r.Labels) > 0 {
 			e.Detail["labels"] = describeLabels(r.Labels, nil)
 			err = setLabels(ctx, tx, id, r.Labels, nil)
@@ -45,22 +43,26 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	return s.Node(ctx, id)
 }
 
-// checkSKU checks the registration against the catalog and defaults the number of
-// GPUs to that of the SKU.
-func checkSKU(ctx context.Context, tx *tx, r *wire.RegisterNodeRequest) error {
-	sku, err := tx.GetSKU(ctx, r.SKU)
+// checkSKU checks that a node can be registered under the SKU with that many GPUs, nil
+// for that of the SKU, and returns their number. A node that has the SKU keeps it even
+// when it is not active.
+func checkSKU(ctx context.Context, tx *tx, name string, gpus *int, has bool) (int, error) {
+	sku, err := tx.GetSKU(ctx, name)
 	if err != nil {
-		return orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).
+		return 0, orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", name).
 			WithReason("sku_unknown").WithNext("gpuaas sku list"))
 	}
-	r.GPUsTotal = cmp.Or(r.GPUsTotal, sku.MaxGPUs)
-	return inventory.SKU(sku).CheckRegistration(r.GPUsTotal)
+	if gpus == nil {
+		gpus = &sku.MaxGPUs
+	}
+	sku.Active = sku.Active || has
+	return *gpus, inventory.SKU(sku).CheckRegistration(*gpus)
 }
 
 func nodeParams(id string, r wire.RegisterNodeRequest) sqlc.InsertNodeParams {
 	return sqlc.InsertNodeParams{
 		NodeID: id, Host: r.Host, SKU: r.SKU, GPUsTotal: r.GPUsTotal, RegionCode: r.RegionCode,
-		OnboardingMode: cmp.Or(r.OnboardingMode, manualMode), LifecycleClass: cmp.Or(r.LifecycleClass, inventory.ClassPersistent),
+		OnboardingMode: cmp.Or(r.OnboardingMode, inventory.ProviderManual), LifecycleClass: cmp.Or(r.LifecycleClass, inventory.ClassPersistent),
 		Port: cmp.Or(r.Port, defaultSSHPort), SSHUsername: r.SSHUsername, SSHPublicKey: r.SSHPublicKey,
 	}
 }

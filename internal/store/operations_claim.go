@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/postgres"
@@ -59,73 +58,34 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	return acceptClaim(ctx, tx, r, node, plan)
 }
 
-// admit checks that the action may start in the node's current state.
+// admit checks that the action may start on the node as it is now.
 func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
 	if err := lifecycle.CheckWorkflowID(r.Action, n.Host, n.NodeID, r.WorkflowID); err != nil {
 		return lifecycle.Plan{}, err
 	}
-	plan, err := lifecycle.CheckStart(r.Action, n.State)
+	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: slices.Contains(s.creating, n.OnboardingMode),
+		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers(), Now: n.Now}
+	var err error
+	switch r.Action {
+	case lifecycle.ActionProvision:
+		c.Instance, err = tx.liveInstance(ctx, n.NodeID)
+	case lifecycle.ActionRemove:
+		c.HeartbeatAt, err = tx.LastHeartbeat(ctx, n.NodeID)
+	}
 	if err != nil {
+		return lifecycle.Plan{}, err
+	}
+	plan, err := c.Admit(r.Action, r.Options)
+	switch {
+	case err != nil:
 		return plan, err
-	}
-	if r.Action == lifecycle.ActionReissueEnrollment {
+	case r.Action == lifecycle.ActionReissueEnrollment:
 		return plan, admitReissue(ctx, tx, n)
-	}
-	if !plan.Holds {
+	case !plan.Holds:
 		return plan, schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).
 			WithReason("not_an_operation")
 	}
-	switch r.Action {
-	case lifecycle.ActionProvision:
-		return plan, s.admitProvision(ctx, tx, n)
-	case lifecycle.ActionRetire:
-		return plan, admitRetire(n, r.Options)
-	case lifecycle.ActionRemove:
-		return plan, admitRemove(ctx, tx, n)
-	}
 	return plan, nil
-}
-
-func (s *Operations) admitProvision(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
-	instance, err := tx.liveInstance(ctx, n.NodeID)
-	if err != nil {
-		return err
-	}
-	if err := lifecycle.CheckProvision(n.Host, instance); err != nil {
-		return err
-	}
-	if n.State == lifecycle.NodeRegistered && !slices.Contains(s.creating, n.OnboardingMode) {
-		return schema.NewError(schema.KindInvalidRequest,
-			"node %s is not enrolled, and its provider %q creates no machines", n.Host, n.OnboardingMode).
-			WithReason("not_enrolled").WithNext("gpuaas node enroll " + n.Host)
-	}
-	return nil
-}
-
-func admitRetire(n sqlc.LockNodeRow, o lifecycle.Options) error {
-	if o.Drain {
-		return nil
-	}
-	return admitIdle(n, "gpuaas node retire "+n.Host+" --drain")
-}
-
-// admitRemove ignores the workloads of a silent node: nothing can drain them, and the
-// node must remain removable.
-func admitRemove(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
-	at, err := tx.LastHeartbeat(ctx, n.NodeID)
-	if err != nil || at == nil || n.Now.Sub(*at) > lifecycle.SilentAfter {
-		return err
-	}
-	return admitIdle(n, "gpuaas node reactivate "+n.Host+", then gpuaas node retire "+n.Host+" --drain")
-}
-
-// admitIdle refuses a node whose last heartbeat lists workloads.
-func admitIdle(n sqlc.LockNodeRow, next string) error {
-	if len(n.Workloads) == 0 {
-		return nil
-	}
-	names := wire.NodeView{Workloads: n.Workloads}.Blockers()
-	return schema.NewError(schema.KindNodeInUse, "node %s runs workloads: %s", n.Host, strings.Join(names, ", ")).WithNext(next)
 }
 
 // acceptClaim stores the operation and assigns the node to it.

@@ -248,6 +248,22 @@ func TestRemoveDeniesTheIdentity(t *testing.T) {
 	require.Equal(t, again.ID, e.node(caller.Host).ID, "a live node comes before a tombstone of its name")
 }
 
+// TestRemoveBeforeEnrollment: a node that never enrolled can be removed. Its token is
+// void then, and its host name can be registered again.
+func TestRemoveBeforeEnrollment(t *testing.T) {
+	e := setup(t)
+	n := e.register()
+	tokenID, hash := e.token(n.ID)
+	f := e.claim(n.ID, lifecycle.ActionRemove).Fence
+	plan, _ := lifecycle.PlanOf(lifecycle.ActionRemove, lifecycle.Options{})
+	require.NoError(t, e.Finish(t.Context(), f, activities.Finish{Status: lifecycle.OperationCompleted, Node: plan.To,
+		Instance: plan.Instance, DenyIdentity: plan.DenyIdentity, Outcome: plan.Outcome}))
+	_, err := e.ClaimToken(t.Context(), tokenClaim(n.ID, tokenID, hash, "spki"))
+	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+	again := e.register(func(r *wire.RegisterNodeRequest) { r.Host = n.Host })
+	require.Equal(t, again.ID, e.node(n.Host).ID)
+}
+
 func TestCanceledEnrollmentVoidsCredentials(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()

@@ -106,6 +106,14 @@ type Event struct {
 	Hash          string            `json:"hash"`      // hex
 }
 
+// Row is an event of a list, with the host name of the node whose stream it is in. The
+// hash does not cover the host name.
+type Row struct {
+	Event
+
+	Host string `json:"host,omitempty"`
+}
+
 // domain is the first field of every preimage: it separates these hashes from
 // other uses of SHA-256.
 const domain = "gpuaas audit v1"

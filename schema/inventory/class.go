@@ -1,5 +1,8 @@
 package inventory
 
+// ProviderManual is the provider that adopts a running machine and creates none.
+const ProviderManual = "manual"
+
 // Class is how replaceable a node is. It is fixed at the first provision.
 type Class string
 

@@ -45,12 +45,6 @@ func (s SKU) CheckRegistration(gpus int) error {
 		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not active", s.Name).
 			WithReason("sku_inactive").WithNext("gpuaas sku list --active")
 	}
-	return s.CheckGPUs(gpus)
-}
-
-// CheckGPUs reports why a node of the SKU, which may be inactive, cannot have gpus
-// devices, as KindInvalidRequest.
-func (s SKU) CheckGPUs(gpus int) error {
 	if gpus < 0 || gpus > s.MaxGPUs {
 		return schema.NewError(schema.KindInvalidRequest, "SKU %q allows 0 to %d GPUs, not %d", s.Name, s.MaxGPUs, gpus).
 			WithReason("sku_mismatch").WithNext("gpuaas sku show " + s.Name)

@@ -54,7 +54,8 @@ type Decision string
 
 // The decisions. Retry runs the phase again. Skip continues without the phase.
 // Force runs the phase without its safety check. Cancel undoes the phases that were
-// attempted and restores the state at the start. Extend restarts the phase's budget.
+// attempted and restores the state at the start. Extend drains again with the whole time
+// limit, when workloads blocked a drain.
 const (
 	DecisionRetry  Decision = "retry"
 	DecisionSkip   Decision = "skip"

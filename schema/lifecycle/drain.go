@@ -58,7 +58,7 @@ func evictWorkloads(o Options) PhaseSpec {
 		Name: PhaseDrain, Title: "Drain the node's workloads", Budget: o.DrainTimeout() + drainGrace,
 		WaitingOn: AttentionOperator, Cause: "some workloads did not end before the deadline",
 		Choices: []Choice{
-			{DecisionExtend, "Give the workloads another " + Span(o.DrainTimeout()) + " to end", HarmNone},
+			{DecisionExtend, "Give the workloads that block the drain another " + Span(o.DrainTimeout()) + " to end", HarmNone},
 			retry("Drain again with a new deadline in " + Span(o.DrainTimeout())),
 			{DecisionSkip, "Continue although workloads may still run on the node", HarmWork},
 			{DecisionForce, "Kill the workloads that do not end within 10s", HarmWork},

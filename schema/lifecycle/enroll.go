@@ -20,7 +20,7 @@ func enroll(Options) Plan {
 	return Plan{
 		Action: ActionEnroll, Workflow: "Enroll", Holds: true,
 		Does:    "Gives the node its identity: issues the bootstrap bundle and completes when the agent polls with its certificate.",
-		From:    []NodeState{NodeRegistered, NodeBootstrapIssued, NodeEnrolling},
+		From:    unenrolled(),
 		Through: []NodeState{NodeBootstrapIssued, NodeEnrolling},
 		To:      NodeActive,
 		Phases: []PhaseSpec{

@@ -27,7 +27,8 @@ func legal() map[lifecycle.Action]map[lifecycle.NodeState]lifecycle.NodeState {
 		lifecycle.ActionRetire: {lifecycle.NodeActive: lifecycle.NodeRetired, lifecycle.NodeOffline: lifecycle.NodeRetired, lifecycle.NodeQuarantined: lifecycle.NodeRetired,
 			lifecycle.NodeDrained: lifecycle.NodeRetired},
 		lifecycle.ActionReactivate: {lifecycle.NodeRetired: lifecycle.NodeActive, lifecycle.NodeDrained: lifecycle.NodeActive},
-		lifecycle.ActionRemove:     {lifecycle.NodeRetired: lifecycle.NodeRemoved},
+		lifecycle.ActionRemove: {lifecycle.NodeRegistered: lifecycle.NodeRemoved, lifecycle.NodeBootstrapIssued: lifecycle.NodeRemoved,
+			lifecycle.NodeEnrolling: lifecycle.NodeRemoved, lifecycle.NodeRetired: lifecycle.NodeRemoved},
 		lifecycle.ActionReissueEnrollment: {lifecycle.NodeRegistered: "", lifecycle.NodeBootstrapIssued: "", lifecycle.NodeEnrolling: "", lifecycle.NodeActive: "",
 			lifecycle.NodeOffline: "", lifecycle.NodeQuarantined: "", lifecycle.NodeDrained: "", lifecycle.NodeRetired: ""},
 	}

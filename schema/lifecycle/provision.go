@@ -1,10 +1,6 @@
 package lifecycle
 
-import (
-	"time"
-
-	"github.com/gpuaas/gpuaas/schema"
-)
+import "time"
 
 // ActionProvision makes a node ready for work.
 const ActionProvision Action = "provision"
@@ -75,13 +71,4 @@ func probeNode() PhaseSpec {
 			{DecisionForce, "Probe again and accept the node even if a check fails; workloads may fail on it", HarmWork},
 		},
 	}
-}
-
-// CheckProvision rejects a provision of a node whose instance is running.
-func CheckProvision(host string, i InstanceState) error {
-	if i != InstanceRunning {
-		return nil
-	}
-	return schema.NewError(schema.KindInvalidRequest, "node %s is already provisioned: its instance is running", host).
-		WithReason("already_provisioned").WithNext("gpuaas node show " + host)
 }

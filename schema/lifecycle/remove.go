@@ -2,7 +2,7 @@ package lifecycle
 
 import "time"
 
-// ActionRemove removes a retired node permanently.
+// ActionRemove removes permanently a node that is retired or never enrolled.
 const ActionRemove Action = "remove"
 
 // PhaseTeardown releases the node's resources.
@@ -12,7 +12,7 @@ func remove(Options) Plan {
 	return Plan{
 		Action: ActionRemove, Workflow: "Remove", Holds: true,
 		Does: "Releases everything in the node's resource ledger, revokes its identity and voids its tokens. The inventory keeps the record. Rejected while the node reports workloads.",
-		From: []NodeState{NodeRetired}, Enter: NodeRemoving, To: NodeRemoved,
+		From: append(unenrolled(), NodeRetired), Enter: NodeRemoving, To: NodeRemoved,
 		Phases: []PhaseSpec{
 			{
 				Name: PhaseTeardown, Title: "Release everything in the node's ledger", Budget: 5 * time.Minute,
@@ -24,7 +24,7 @@ func remove(Options) Plan {
 			},
 			record("revoke", "Revoke the identity, void the tokens and record the node as removed"),
 		},
-		Cancel:       cancels(HarmNone, "Leave the node retired; entries that are already released are not restored"),
+		Cancel:       cancels(HarmNone, "Restore the node's previous state; entries that are already released are not restored"),
 		Outcome:      "removed; its identity is revoked",
 		Instance:     InstanceTerminated,
 		DenyIdentity: true,

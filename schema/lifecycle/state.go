@@ -1,6 +1,9 @@
 package lifecycle
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // NodeState is the lifecycle state of a node, as written on the wire and in
 // the database. It is separate from the instance state (InstanceState) and from
@@ -29,6 +32,14 @@ func NodeStates() []NodeState {
 		NodeQuarantined, NodeDraining, NodeDrained, NodeRetired, NodeRemoving, NodeRemoved,
 	}
 }
+
+// unenrolled returns the states of a node whose agent has never polled.
+func unenrolled() []NodeState {
+	return []NodeState{NodeRegistered, NodeBootstrapIssued, NodeEnrolling}
+}
+
+// Enrolled reports whether a node in state s has completed an enrollment.
+func (s NodeState) Enrolled() bool { return !slices.Contains(unenrolled(), s) }
 
 // Refusing reports whether every endpoint rejects a node in state s.
 func (s NodeState) Refusing() bool { return s == NodeRemoved }

@@ -3,8 +3,9 @@
 UPDATE nodes SET labels = (labels - coalesce(sqlc.arg(remove)::text[], '{}')) || coalesce(nullif(sqlc.arg(labels)::jsonb, 'null'), '{}')
 WHERE node_id = sqlc.arg(node_id);
 
--- name: SetNodeGPUs :exec
-UPDATE nodes SET gpus_total = sqlc.arg(gpus_total) WHERE node_id = sqlc.arg(node_id);
+-- name: SetNodeRegistration :exec
+UPDATE nodes SET sku = sqlc.arg(sku), gpus_total = sqlc.arg(gpus_total), region_code = sqlc.arg(region_code)
+WHERE node_id = sqlc.arg(node_id);
 
 -- Names that a mistyped one may have meant.
 -- name: HostsLike :many

@@ -8,7 +8,7 @@ VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
 -- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, identity_sequence, (identity_locked_at IS NOT NULL)::boolean AS locked,
-       sku, gpus_total, onboarding_mode, workloads, now()::timestamptz AS now
+       sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 
 -- name: FindNode :one

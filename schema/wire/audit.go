@@ -5,8 +5,8 @@ import "github.com/gpuaas/gpuaas/schema/audit"
 // AuditPage is the response to GET /api/v1/admin/audit: events of all streams, newest
 // first.
 type AuditPage struct {
-	Events        []audit.Event `json:"events"`
-	NextPageToken string        `json:"next_page_token,omitempty"`
+	Events        []audit.Row `json:"events"`
+	NextPageToken string      `json:"next_page_token,omitempty"`
 }
 
 // AuditStreamList is the response to GET /api/v1/admin/audit/streams.

@@ -28,7 +28,11 @@ type RegisterNodeRequest struct {
 // NodeChange is the body of PATCH /api/v1/admin/nodes/{node}. Fields that are
 // left out stay as they are.
 type NodeChange struct {
-	GPUsTotal *int `json:"gpus_total,omitempty"`
+	// SKU and RegionCode cannot be changed once the node has enrolled. A new SKU
+	// without GPUsTotal sets the number of GPUs to that of the SKU.
+	SKU        string `json:"sku,omitempty"`
+	RegionCode string `json:"region_code,omitempty"`
+	GPUsTotal  *int   `json:"gpus_total,omitempty"`
 	// Labels are set, RemoveLabels removed; a key must not be in both.
 	Labels       map[string]string `json:"labels,omitempty"`
 	RemoveLabels []string          `json:"remove_labels,omitempty"`

@@ -93,7 +93,7 @@ func requireOneEventPerChange(t *testing.T, id string) {
 	require.NotEmpty(t, seen)
 }
 
-func auditEvents(t *testing.T, id string) []audit.Event {
+func auditEvents(t *testing.T, id string) []audit.Row {
 	t.Helper()
 	return decode[wire.AuditPage](t, ok(t, "audit", "--node", id, "--limit", "0", "-o", "json")).Events
 }

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 const (
@@ -94,7 +97,7 @@ func (s *Stack) Command(ctx context.Context, args ...string) *exec.Cmd {
 // Parts returns the stack's parts by name.
 func (s *Stack) Parts(ctx context.Context) (map[string]Part, error) {
 	out, err := s.Command(ctx, "dev", "status", "--dir", s.Dir, "-o", "json").Output()
-	if err != nil {
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != schema.ExitUnreachable) { // a part may be down
 		return nil, fmt.Errorf("dev status: %w", err)
 	}
 	var status struct {

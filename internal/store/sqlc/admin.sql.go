@@ -35,15 +35,6 @@ func (q *Queries) HostsLike(ctx context.Context, pattern string) ([]string, erro
 	return items, nil
 }
 
-const setNodeGPUs = `-- name: SetNodeGPUs :exec
-UPDATE nodes SET gpus_total = $1 WHERE node_id = $2
-`
-
-func (q *Queries) SetNodeGPUs(ctx context.Context, gPUsTotal int, nodeID string) error {
-	_, err := q.db.Exec(ctx, setNodeGPUs, gPUsTotal, nodeID)
-	return err
-}
-
 const setNodeLabels = `-- name: SetNodeLabels :exec
 UPDATE nodes SET labels = (labels - coalesce($1::text[], '{}')) || coalesce(nullif($2::jsonb, 'null'), '{}')
 WHERE node_id = $3
@@ -52,6 +43,28 @@ WHERE node_id = $3
 // Removes labels, then sets labels.
 func (q *Queries) SetNodeLabels(ctx context.Context, remove []string, labels []byte, nodeID string) error {
 	_, err := q.db.Exec(ctx, setNodeLabels, remove, labels, nodeID)
+	return err
+}
+
+const setNodeRegistration = `-- name: SetNodeRegistration :exec
+UPDATE nodes SET sku = $1, gpus_total = $2, region_code = $3
+WHERE node_id = $4
+`
+
+type SetNodeRegistrationParams struct {
+	SKU        string
+	GPUsTotal  int
+	RegionCode string
+	NodeID     string
+}
+
+func (q *Queries) SetNodeRegistration(ctx context.Context, arg SetNodeRegistrationParams) error {
+	_, err := q.db.Exec(ctx, setNodeRegistration,
+		arg.SKU,
+		arg.GPUsTotal,
+		arg.RegionCode,
+		arg.NodeID,
+	)
 	return err
 }
 

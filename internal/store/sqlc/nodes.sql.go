@@ -195,7 +195,7 @@ func (q *Queries) LockIdentity(ctx context.Context, reason string, nodeID string
 const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, identity_sequence, (identity_locked_at IS NOT NULL)::boolean AS locked,
-       sku, gpus_total, onboarding_mode, workloads, now()::timestamptz AS now
+       sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 `
 
@@ -213,6 +213,7 @@ type LockNodeRow struct {
 	Locked            bool
 	SKU               string
 	GPUsTotal         int
+	RegionCode        string
 	OnboardingMode    string
 	Workloads         []task.Workload
 	Now               time.Time
@@ -237,6 +238,7 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.Locked,
 		&i.SKU,
 		&i.GPUsTotal,
+		&i.RegionCode,
 		&i.OnboardingMode,
 		&i.Workloads,
 		&i.Now,

@@ -28,8 +28,9 @@ func drainTask(memo *bytes.Buffer, p task.DrainParams) execution.Task {
 	}
 }
 
-func TestDrainRetriesDriverErrors(t *testing.T) {
-	t.Parallel()
+func TestDrainRetriesDriverErrors(t *testing.T) { synctest.Test(t, drainRetriesDriverErrors) }
+
+func drainRetriesDriverErrors(t *testing.T) {
 	w := &agenttest.FakeWorkloads{
 		Running: []task.Workload{{Name: "a", Kind: "docker"}, {Name: "b", Kind: "docker"}},
 		OnList: func(n int) error {
@@ -59,8 +60,9 @@ func TestDrainRetriesDriverErrors(t *testing.T) {
 
 // TestDrainRecordsTargetsBeforeStop: if the drain cannot record its targets,
 // it stops no workload.
-func TestDrainRecordsTargetsBeforeStop(t *testing.T) {
-	t.Parallel()
+func TestDrainRecordsTargetsBeforeStop(t *testing.T) { synctest.Test(t, drainRecordsTargetsBeforeStop) }
+
+func drainRecordsTargetsBeforeStop(t *testing.T) {
 	w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "a"}}, OnStop: func(string) error { return nil }}
 	task := drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)})
 	tries := 0

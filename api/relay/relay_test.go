@@ -8,15 +8,16 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // box is an outbox in memory. It returns each message once, and a failed message
@@ -154,11 +155,7 @@ func run(t *testing.T, b *box, d *fakeTemporal) (c *tally, stop func()) {
 	}()
 	stop = func() {
 		cancel()
-		select {
-		case <-done:
-		case <-time.After(10 * time.Second):
-			assert.Fail(t, "the relay did not stop")
-		}
+		<-done
 	}
 	t.Cleanup(stop)
 	return c, stop
@@ -166,7 +163,7 @@ func run(t *testing.T, b *box, d *fakeTemporal) (c *tally, stop func()) {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 30*time.Second, 2*time.Millisecond) // longer than the relay's longest pause
+	harness.Eventually(t, "it is delivered", ok)
 }
 
 func TestDeliveryOutcomes(t *testing.T) {
@@ -188,7 +185,9 @@ func TestDeliveryOutcomes(t *testing.T) {
 
 // While Temporal is unavailable, a round attempts a few messages. The others return to
 // the outbox without a failure, and every message is delivered once Temporal is available.
-func TestTemporalUnavailable(t *testing.T) {
+func TestTemporalUnavailable(t *testing.T) { synctest.Test(t, temporalUnavailable) }
+
+func temporalUnavailable(t *testing.T) {
 	var messages []relay.Message
 	for id := range int64(40) {
 		messages = append(messages, event(id, fmt.Sprint("w", id)))
@@ -286,7 +285,9 @@ func TestStopFinishesInFlight(t *testing.T) {
 }
 
 // A hanging Temporal does not delay the stop beyond its timeout.
-func TestStopIsBounded(t *testing.T) {
+func TestStopIsBounded(t *testing.T) { synctest.Test(t, stopIsBounded) }
+
+func stopIsBounded(t *testing.T) {
 	b := newBox(result(1, "w"))
 	taken := make(chan struct{})
 	_, stop := run(t, b, &fakeTemporal{answer: func(ctx context.Context, _ string, _ int64) error {
@@ -297,7 +298,7 @@ func TestStopIsBounded(t *testing.T) {
 	<-taken
 	start := time.Now()
 	stop()
-	assert.Less(t, time.Since(start), 6*time.Second)
+	assert.Equal(t, 3*time.Second, time.Since(start))
 }
 
 // A slow delivery delays no message of another workflow, not even one that was
@@ -325,7 +326,9 @@ func TestHangingDeliveryBlocksOnlyItsWorkflow(t *testing.T) {
 }
 
 // Take deletes delivered messages in batches.
-func TestDeliveredMessagesAreDeletedInBatches(t *testing.T) {
+func TestDeliveredMessagesAreDeletedInBatches(t *testing.T) { synctest.Test(t, deletedInBatches) }
+
+func deletedInBatches(t *testing.T) {
 	var messages []relay.Message
 	for id := range int64(40) {
 		messages = append(messages, result(id, fmt.Sprint("w", id)))

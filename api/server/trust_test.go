@@ -22,6 +22,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // opened checks an envelope's only signature with a key and decodes its body.
@@ -46,7 +47,7 @@ func TestDispatchWhileVaultIsSealed(t *testing.T) {
 	r := c.replica()
 	m := r.enrolled()
 	_, attach := r.task(m)
-	require.Eventually(t, func() bool { _, err := c.grants.Ready(); return err == nil }, soon, 10*time.Millisecond)
+	harness.Eventually(t, "a lease key", func() bool { _, err := c.grants.Ready(); return err == nil })
 	server.Seal(t)
 	defer server.Unseal(t)
 	attach()
@@ -88,9 +89,9 @@ func TestSetsReachEveryReplica(t *testing.T) {
 	second := setAfter(firstSet())
 	require.NoError(t, a.store.Identities.PutSet(t.Context(), second, audit.Subject{Actor: "test"}))
 	for _, r := range []*replica{a, b} {
-		require.Eventually(t, func() bool {
+		harness.Eventually(t, "the new set", func() bool {
 			return r.wait(m, 0).header.Get(wire.HeaderVerifierSet) == "2:"+second.Hash
-		}, soon, 10*time.Millisecond)
+		})
 		var sets trust.VerifierSets
 		r.call(r.client(m.cert), http.MethodGet, r.url(m, "/verifier-sets?after=1"), nil).into(t, &sets)
 		require.Len(t, sets.Sets, 1)

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
@@ -91,10 +92,10 @@ func (b *bench) owner() task.Owner {
 // until waits for the pending activity of the newest run to be so.
 func (b *bench) until(is func(*workflowpb.PendingActivityInfo) bool) {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool {
+	harness.Eventually(b.t, "the pending activity", func() bool {
 		d, err := b.sdk.DescribeWorkflowExecution(b.t.Context(), b.run.GetID(), "")
 		return err == nil && len(d.GetPendingActivities()) == 1 && is(d.GetPendingActivities()[0])
-	}, 30*time.Second, 20*time.Millisecond)
+	})
 }
 
 func (b *bench) heartbeat() nodeapi.ActivityState {
@@ -144,7 +145,7 @@ func TestHeartbeatReportsPause(t *testing.T) {
 func TestHeartbeatReportsCancel(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.CancelWorkflow(t.Context(), b.run.GetID(), ""))
-	require.Eventually(t, func() bool { return b.heartbeat().Cancel }, 30*time.Second, 20*time.Millisecond)
+	harness.Eventually(t, "the cancel", func() bool { return b.heartbeat().Cancel })
 	require.NoError(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Canceled}))
 	b.end()
 	require.True(t, sdk.IsCanceledError(b.run.Get(t.Context(), nil)))
@@ -291,10 +292,10 @@ func TestReclaimSchedule(t *testing.T) {
 	t.Cleanup(w.Stop)
 	for _, want := range []string{"failing", ""} {
 		require.NoError(t, handle.Trigger(ctx, client.ScheduleTriggerOptions{Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_ALLOW_ALL}))
-		require.Eventually(t, func() bool { return fault().Reason == want }, 30*time.Second, 50*time.Millisecond, want)
+		harness.Eventually(t, want, func() bool { return fault().Reason == want })
 	}
 
 	require.NoError(t, handle.Delete(ctx))
-	require.Eventually(t, func() bool { return fault().Reason == "absent" }, 30*time.Second, 50*time.Millisecond)
+	harness.Eventually(t, "absent", func() bool { return fault().Reason == "absent" })
 	require.Equal(t, "gpuaas admin setup", fault().Next)
 }

@@ -108,15 +108,17 @@ func TestLostNotificationsMissNothing(t *testing.T) {
 	const nodes = 200
 	c := newCluster(t)
 	replicas := []*replica{c.replica(), c.replica()}
-	polls := make([]<-chan reply, nodes)
+	machines := make([]machine, nodes)
 	offers := make([]func(), nodes)
 	want := map[string]bool{}
 	for i := range nodes {
-		r := replicas[i%2]
-		m := r.enrolled()
-		taskID, attach := replicas[(i+1)%2].task(m)
+		machines[i] = replicas[i%2].enrolled()
+		taskID, attach := replicas[(i+1)%2].task(machines[i])
 		want[taskID], offers[i] = true, attach
-		polls[i] = r.poll(m)
+	}
+	polls := make([]<-chan reply, nodes) // begun together, because a poll ends after a minute
+	for i, m := range machines {
+		polls[i] = replicas[i%2].poll(m)
 	}
 	for _, r := range replicas {
 		r.parked(nodes / 2)

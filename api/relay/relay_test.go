@@ -185,41 +185,41 @@ func TestDeliveryOutcomes(t *testing.T) {
 
 // While Temporal is unavailable, a round attempts a few messages. The others return to
 // the outbox without a failure, and every message is delivered once Temporal is available.
-func TestTemporalUnavailable(t *testing.T) { synctest.Test(t, temporalUnavailable) }
-
-func temporalUnavailable(t *testing.T) {
-	var messages []relay.Message
-	for id := range int64(40) {
-		messages = append(messages, event(id, fmt.Sprint("w", id)))
-	}
-	b := newBox(messages...)
-	var mu sync.Mutex
-	away, attempts := true, map[int64]int{}
-	c, _ := run(t, b, &fakeTemporal{answer: func(_ context.Context, _ string, id int64) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if !away {
-			return nil
+func TestTemporalUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var messages []relay.Message
+		for id := range int64(40) {
+			messages = append(messages, event(id, fmt.Sprint("w", id)))
 		}
-		attempts[id]++
-		return schema.NewError(schema.KindServiceUnavailable, "Temporal at 127.0.0.1:1 does not answer")
-	}})
-	eventually(t, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return b.released > 0
+		b := newBox(messages...)
+		var mu sync.Mutex
+		away, attempts := true, map[int64]int{}
+		c, _ := run(t, b, &fakeTemporal{answer: func(_ context.Context, _ string, id int64) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if !away {
+				return nil
+			}
+			attempts[id]++
+			return schema.NewError(schema.KindServiceUnavailable, "Temporal at 127.0.0.1:1 does not answer")
+		}})
+		eventually(t, func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.released > 0
+		})
+		mu.Lock()
+		away = false
+		mu.Unlock()
+		failed := 0
+		for id := range int64(40) {
+			eventually(t, func() bool { n := b.of(id); return len(n) > 0 && n[len(n)-1] == "delivered" })
+			assert.Len(t, b.of(id), attempts[id]+1, "message %d: a failure is recorded for each attempt", id)
+			failed += attempts[id]
+		}
+		assert.Less(t, failed, 40)
+		assert.Equal(t, map[string]int{"event delivered": 40, "event failed": failed}, c.read())
 	})
-	mu.Lock()
-	away = false
-	mu.Unlock()
-	failed := 0
-	for id := range int64(40) {
-		eventually(t, func() bool { n := b.of(id); return len(n) > 0 && n[len(n)-1] == "delivered" })
-		assert.Len(t, b.of(id), attempts[id]+1, "message %d: a failure is recorded for each attempt", id)
-		failed += attempts[id]
-	}
-	assert.Less(t, failed, 40)
-	assert.Equal(t, map[string]int{"event delivered": 40, "event failed": failed}, c.read())
 }
 
 // Messages of one workflow keep their order, and an undeliverable message delays
@@ -285,20 +285,20 @@ func TestStopFinishesInFlight(t *testing.T) {
 }
 
 // A hanging Temporal does not delay the stop beyond its timeout.
-func TestStopIsBounded(t *testing.T) { synctest.Test(t, stopIsBounded) }
-
-func stopIsBounded(t *testing.T) {
-	b := newBox(result(1, "w"))
-	taken := make(chan struct{})
-	_, stop := run(t, b, &fakeTemporal{answer: func(ctx context.Context, _ string, _ int64) error {
-		close(taken)
-		<-ctx.Done()
-		return ctx.Err()
-	}})
-	<-taken
-	start := time.Now()
-	stop()
-	assert.Equal(t, 3*time.Second, time.Since(start))
+func TestStopIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBox(result(1, "w"))
+		taken := make(chan struct{})
+		_, stop := run(t, b, &fakeTemporal{answer: func(ctx context.Context, _ string, _ int64) error {
+			close(taken)
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+		<-taken
+		start := time.Now()
+		stop()
+		assert.Equal(t, 3*time.Second, time.Since(start))
+	})
 }
 
 // A slow delivery delays no message of another workflow, not even one that was
@@ -326,19 +326,19 @@ func TestHangingDeliveryBlocksOnlyItsWorkflow(t *testing.T) {
 }
 
 // Take deletes delivered messages in batches.
-func TestDeliveredMessagesAreDeletedInBatches(t *testing.T) { synctest.Test(t, deletedInBatches) }
-
-func deletedInBatches(t *testing.T) {
-	var messages []relay.Message
-	for id := range int64(40) {
-		messages = append(messages, result(id, fmt.Sprint("w", id)))
-	}
-	b := newBox(messages...)
-	run(t, b, &fakeTemporal{})
-	for id := range int64(40) {
-		eventually(t, func() bool { return len(b.of(id)) == 1 })
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	assert.Less(t, b.takes, 20)
+func TestDeliveredMessagesAreDeletedInBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var messages []relay.Message
+		for id := range int64(40) {
+			messages = append(messages, result(id, fmt.Sprint("w", id)))
+		}
+		b := newBox(messages...)
+		run(t, b, &fakeTemporal{})
+		for id := range int64(40) {
+			eventually(t, func() bool { return len(b.of(id)) == 1 })
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		assert.Less(t, b.takes, 20)
+	})
 }

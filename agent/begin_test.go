@@ -201,6 +201,7 @@ func TestUnconfirmedTaskExpires(t *testing.T) {
 	}
 	var runs atomic.Int32
 	start(t, configFor(f), Deps{Executors: script{task.WorkloadDrain: counting(&runs)}.executors()})
+	f.Until("an open poll", func() bool { return f.Open == 1 })
 	p := f.Payload(task.WorkloadDrain, 1, nil)
 	p.ExpiresAt = time.Now().UTC().Add(2 * time.Second)
 	f.Offers <- f.OfferOf(p, 1)

@@ -18,8 +18,6 @@ import (
 	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
-const soon = 30 * time.Second
-
 var sharedTemporal temporaltest.Shared
 
 // TestProcess runs the whole program on real servers: it waits for what a setup
@@ -56,13 +54,8 @@ func TestProcess(t *testing.T) {
 	becomes(t, metrics, "/readyz", http.StatusOK, "ok")
 
 	stop()
-	select {
-	case got := <-code:
-		require.Equal(t, schema.ExitDone, got, log.String())
-	case <-time.After(soon):
-		require.FailNow(t, "the worker did not stop")
-	}
-	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // the test's own clients
+	require.Equal(t, schema.ExitDone, harness.Receive(t, "the worker's exit code", code), log.String())
+	harness.NoLeak(t, before, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // the test's own clients
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
@@ -85,7 +78,7 @@ func becomes(t *testing.T, address, path string, status int, contains string) {
 		defer res.Body.Close()
 		text, err := io.ReadAll(res.Body)
 		return err == nil && res.StatusCode == status && strings.Contains(string(text), contains)
-	}, soon, 20*time.Millisecond, "%s: %d %s", path, status, contains)
+	}, harness.Timeout, 20*time.Millisecond, "%s: %d %s", path, status, contains)
 }
 
 // A process that waits for its servers stops immediately.

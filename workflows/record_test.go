@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -24,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
@@ -67,11 +67,11 @@ type recorder struct {
 func (r *recorder) until(s lifecycle.OperationState) lifecycle.Operation {
 	r.t.Helper()
 	var st lifecycle.OperationStatus
-	require.Eventually(r.t, func() bool {
+	harness.Eventually(r.t, string(s), func() bool {
 		var err error
 		st, err = r.Operations.Status(r.t.Context(), r.op.WorkflowID, r.op.RunID)
 		return err == nil && st.Operation.Status == s
-	}, 20*time.Second, 20*time.Millisecond)
+	})
 	return st.Operation
 }
 
@@ -225,9 +225,9 @@ func recordings() []recording {
 
 func (r *recorder) untilCall(call string) {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool {
+	harness.Eventually(r.t, call, func() bool {
 		return slices.Contains(r.world.story(), call)
-	}, 20*time.Second, 20*time.Millisecond)
+	})
 }
 
 // TestHistories runs every kind of operation on a real server, bounds the size of

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -17,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // Behavior that only a real server shows.
@@ -124,7 +124,7 @@ func stallingWorker(at string) {
 // with the heartbeat timeout is scheduled when the task is stored.
 func TestKilledWorkerBeforeEnqueue(t *testing.T) {
 	r, namespace := onServer(t, newWorld(lifecycle.NodeActive))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 	defer cancel()
 	child := exec.CommandContext(ctx, os.Args[0])
 	child.Env = append(os.Environ(), envStall+"="+server.Address(t)+" "+namespace)

@@ -24,6 +24,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 const testNode = "0198c0de-0000-7000-8000-000000000001"
@@ -281,7 +282,7 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 		OperationID: "op-1", NodeID: testNode, Action: a, Actor: "alice", Reason: "RMA-4411",
 		CorrelationID: "c-1", Host: "gpu-17",
 	}
-	b.env.SetTestTimeout(20 * time.Second)
+	b.env.SetTestTimeout(harness.Timeout)
 	b.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: lifecycle.WorkflowID(a, "gpu-17", testNode)})
 	for _, e := range Registry() {
 		b.env.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // fakeTrust is the Grants, VerifierSets and Heartbeater of a test.
@@ -131,9 +131,9 @@ func TestNoDispatchWithoutGrant(t *testing.T) {
 	s.trust.fail(schema.NewError(schema.KindServiceUnavailable, "no delegation"))
 	polled := s.poll(t.Context())
 	s.parked(1)
-	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 1 }, soon, time.Millisecond)
+	harness.Eventually(t, "one is withheld", func() bool { return s.metric("gpuaas_tasks_withheld_total") == 1 })
 	s.wakes.wake(s.node.NodeID)
-	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 2 }, soon, time.Millisecond)
+	harness.Eventually(t, "two are withheld", func() bool { return s.metric("gpuaas_tasks_withheld_total") == 2 })
 	short := receive(t, s.poll(t.Context(), waitFor(0), func(r *wire.PollRequest) { r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady} }))
 	assert.Equal(t, http.StatusNoContent, short.status)
 	assert.Equal(t, int64(1), stored.Load())
@@ -244,7 +244,7 @@ func TestProgressHeartbeatsActivity(t *testing.T) {
 			assert.Len(t, s.trust.heartbeats, r.heartbeats)
 			assert.Equal(t, r.stored, stored)
 			if r.noteInLogs != "" {
-				require.Eventually(t, func() bool { return strings.Contains(s.log.String(), r.noteInLogs) }, soon, time.Millisecond)
+				harness.Eventually(t, r.noteInLogs, func() bool { return strings.Contains(s.log.String(), r.noteInLogs) })
 			}
 		})
 	}

@@ -17,9 +17,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
-
-const soon = 5 * time.Second
 
 // poll polls in the background.
 func (s *site) poll(ctx context.Context, changes ...func(*wire.PollRequest)) <-chan answer {
@@ -37,20 +36,14 @@ func (s *site) poll(ctx context.Context, changes ...func(*wire.PollRequest)) <-c
 // parked waits until the node has n open polls.
 func (s *site) parked(n int) {
 	s.tb.Helper()
-	require.Eventually(s.tb, func() bool {
+	harness.Eventually(s.tb, "open polls", func() bool {
 		return s.wakes.waiting(s.node.NodeID) == n && s.metric("gpuaas_waiting_agents") == float64(n)
-	}, soon, time.Millisecond)
+	})
 }
 
 func receive[T any](tb testing.TB, ch <-chan T) T {
 	tb.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(soon):
-		require.FailNow(tb, "timeout")
-		panic("unreachable")
-	}
+	return harness.Receive(tb, "an answer", ch)
 }
 
 func offer() *nodeapi.Dispatch {
@@ -119,9 +112,10 @@ func (f *fakeStore) CanceledTasks(_ context.Context, _ nodeapi.Caller, held []st
 // not: tasks canceled earlier would end every poll at once.
 func TestWokenPollReturnsCancellations(t *testing.T) {
 	one, two := schema.NewID(), schema.NewID()
-	var reads atomic.Int32
+	var looks, reads atomic.Int32
 	var canceled atomic.Pointer[[]string]
-	s := newSite(t, &fakeStore{canceled: func(held []string) ([]string, error) {
+	next := func([]string) (*nodeapi.Dispatch, error) { looks.Add(1); return nil, nil }
+	s := newSite(t, &fakeStore{next: next, canceled: func(held []string) ([]string, error) {
 		assert.Equal(t, []string{one, two}, held)
 		reads.Add(1)
 		return *canceled.Load(), nil
@@ -130,7 +124,7 @@ func TestWokenPollReturnsCancellations(t *testing.T) {
 	polled := s.poll(t.Context(), holding(one, two))
 	s.parked(1)
 	s.wakes.wake(s.node.NodeID)
-	require.Eventually(t, func() bool { return reads.Load() == 1 }, soon, time.Millisecond)
+	harness.Eventually(t, "the first read", func() bool { return reads.Load() == 1 })
 	canceled.Store(&[]string{two, one})
 	s.wakes.wake(s.node.NodeID)
 	a := receive(t, polled)
@@ -143,9 +137,16 @@ func TestWokenPollReturnsCancellations(t *testing.T) {
 	assert.Empty(t, a.header.Get(wire.HeaderCanceledTasks))
 	assert.Equal(t, int32(2), reads.Load(), "not read without a wake")
 
-	polled = s.poll(t.Context(), waitFor(time.Second))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	polled = s.poll(ctx)
 	s.parked(1)
-	s.wakes.wake(s.node.NodeID)
+	for range 2 { // the second look follows the first read
+		before := looks.Load()
+		s.wakes.wake(s.node.NodeID)
+		harness.Eventually(t, "a look for tasks", func() bool { return looks.Load() > before })
+	}
+	cancel()
 	receive(t, polled)
 	assert.Equal(t, int32(2), reads.Load(), "not read for a node without tasks")
 }
@@ -201,7 +202,7 @@ func TestShutdownEndsPolls(t *testing.T) {
 	s := newSite(t, &fakeStore{})
 	first, second := s.poll(t.Context()), s.poll(t.Context())
 	s.parked(2)
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // shorter than a poll
 	defer cancel()
 	require.NoError(t, s.server.Shutdown(ctx))
 	assert.Equal(t, http.StatusNoContent, receive(t, first).status)
@@ -216,7 +217,7 @@ func TestDisconnectedCallerUnsubscribes(t *testing.T) {
 	cancel()
 	receive(t, polled)
 	s.parked(0)
-	require.Eventually(t, func() bool { return strings.Contains(s.log.String(), `"status":499`) }, soon, time.Millisecond)
+	harness.Eventually(t, "the log line", func() bool { return strings.Contains(s.log.String(), `"status":499`) })
 }
 
 func TestInvalidPolls(t *testing.T) {

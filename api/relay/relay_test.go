@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // box is an outbox in memory. It returns each message once, and a failed message
@@ -155,11 +155,7 @@ func run(t *testing.T, b *box, d *fakeTemporal) (c *tally, stop func()) {
 	}()
 	stop = func() {
 		cancel()
-		select {
-		case <-done:
-		case <-time.After(10 * time.Second):
-			assert.Fail(t, "the relay did not stop")
-		}
+		<-done
 	}
 	t.Cleanup(stop)
 	return c, stop
@@ -167,7 +163,7 @@ func run(t *testing.T, b *box, d *fakeTemporal) (c *tally, stop func()) {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 30*time.Second, 2*time.Millisecond) // longer than the relay's longest pause
+	harness.Eventually(t, "it is delivered", ok)
 }
 
 func TestDeliveryOutcomes(t *testing.T) {
@@ -190,38 +186,40 @@ func TestDeliveryOutcomes(t *testing.T) {
 // While Temporal is unavailable, a round attempts a few messages. The others return to
 // the outbox without a failure, and every message is delivered once Temporal is available.
 func TestTemporalUnavailable(t *testing.T) {
-	var messages []relay.Message
-	for id := range int64(40) {
-		messages = append(messages, event(id, fmt.Sprint("w", id)))
-	}
-	b := newBox(messages...)
-	var mu sync.Mutex
-	away, attempts := true, map[int64]int{}
-	c, _ := run(t, b, &fakeTemporal{answer: func(_ context.Context, _ string, id int64) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if !away {
-			return nil
+	synctest.Test(t, func(t *testing.T) {
+		var messages []relay.Message
+		for id := range int64(40) {
+			messages = append(messages, event(id, fmt.Sprint("w", id)))
 		}
-		attempts[id]++
-		return schema.NewError(schema.KindServiceUnavailable, "Temporal at 127.0.0.1:1 does not answer")
-	}})
-	eventually(t, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return b.released > 0
+		b := newBox(messages...)
+		var mu sync.Mutex
+		away, attempts := true, map[int64]int{}
+		c, _ := run(t, b, &fakeTemporal{answer: func(_ context.Context, _ string, id int64) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if !away {
+				return nil
+			}
+			attempts[id]++
+			return schema.NewError(schema.KindServiceUnavailable, "Temporal at 127.0.0.1:1 does not answer")
+		}})
+		eventually(t, func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.released > 0
+		})
+		mu.Lock()
+		away = false
+		mu.Unlock()
+		failed := 0
+		for id := range int64(40) {
+			eventually(t, func() bool { n := b.of(id); return len(n) > 0 && n[len(n)-1] == "delivered" })
+			assert.Len(t, b.of(id), attempts[id]+1, "message %d: a failure is recorded for each attempt", id)
+			failed += attempts[id]
+		}
+		assert.Less(t, failed, 40)
+		assert.Equal(t, map[string]int{"event delivered": 40, "event failed": failed}, c.read())
 	})
-	mu.Lock()
-	away = false
-	mu.Unlock()
-	failed := 0
-	for id := range int64(40) {
-		eventually(t, func() bool { n := b.of(id); return len(n) > 0 && n[len(n)-1] == "delivered" })
-		assert.Len(t, b.of(id), attempts[id]+1, "message %d: a failure is recorded for each attempt", id)
-		failed += attempts[id]
-	}
-	assert.Less(t, failed, 40)
-	assert.Equal(t, map[string]int{"event delivered": 40, "event failed": failed}, c.read())
 }
 
 // Messages of one workflow keep their order, and an undeliverable message delays
@@ -288,17 +286,19 @@ func TestStopFinishesInFlight(t *testing.T) {
 
 // A hanging Temporal does not delay the stop beyond its timeout.
 func TestStopIsBounded(t *testing.T) {
-	b := newBox(result(1, "w"))
-	taken := make(chan struct{})
-	_, stop := run(t, b, &fakeTemporal{answer: func(ctx context.Context, _ string, _ int64) error {
-		close(taken)
-		<-ctx.Done()
-		return ctx.Err()
-	}})
-	<-taken
-	start := time.Now()
-	stop()
-	assert.Less(t, time.Since(start), 6*time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBox(result(1, "w"))
+		taken := make(chan struct{})
+		_, stop := run(t, b, &fakeTemporal{answer: func(ctx context.Context, _ string, _ int64) error {
+			close(taken)
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+		<-taken
+		start := time.Now()
+		stop()
+		assert.Equal(t, 3*time.Second, time.Since(start))
+	})
 }
 
 // A slow delivery delays no message of another workflow, not even one that was

@@ -42,8 +42,6 @@ import (
 const (
 	testEnv    = "test"
 	adminToken = "test-admin-token-0123456789"
-	// soon is the longest wait of a test. It is shorter than a poll.
-	soon = 20 * time.Second
 )
 
 // claimer is a Lifecycle that claims in the database as a workflow would.
@@ -384,7 +382,7 @@ func (r *replica) poll(m machine, held ...string) <-chan reply {
 // parked waits until n polls are open at this replica.
 func (r *replica) parked(n float64) {
 	r.tb.Helper()
-	require.Eventually(r.tb, func() bool { return r.metric("gpuaas_waiting_agents") == n }, soon, 5*time.Millisecond)
+	harness.Eventually(r.tb, "open polls", func() bool { return r.metric("gpuaas_waiting_agents") == n })
 }
 
 func (r *replica) metric(name string) float64 {
@@ -430,11 +428,5 @@ func (r *replica) remove(nodeID string) {
 
 func receive[T any](tb testing.TB, ch <-chan T) T {
 	tb.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(soon):
-		require.FailNow(tb, "nothing was received in time")
-		panic("unreachable")
-	}
+	return harness.Receive(tb, "an answer", ch)
 }

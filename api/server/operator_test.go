@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // A node's drain is started, read, listed and decided by plain HTTP requests, and
@@ -114,7 +115,7 @@ func TestEventsDuringAnOutage(t *testing.T) {
 	end()
 	require.Eventually(t, func() bool {
 		return r.ask(http.MethodPost, "/nodes/"+m.id+"/drain", nil, wire.HeaderIdempotencyKey, "k").status == http.StatusAccepted
-	}, soon, 50*time.Millisecond)
+	}, harness.Timeout, 50*time.Millisecond)
 	var op wire.OperationSummary
 	require.NoError(t, json.Unmarshal([]byte(receive(t, events).data), &op))
 	assert.Equal(t, lifecycle.ActionDrain, op.Action)

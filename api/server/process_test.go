@@ -69,6 +69,7 @@ func newProcess(t *testing.T, databaseURL string) *process {
 		"GPUAAS_ADMIN_TOKEN_FILE":     write(t, adminToken),
 		"GPUAAS_ADMIN_ADDR":           admin, "GPUAAS_NODE_ADDR": node, "GPUAAS_METRICS_ADDR": metrics,
 		"GPUAAS_NODE_PUBLIC_URL": p.node, "GPUAAS_ENV": testEnv, "GPUAAS_LAME_DUCK": "0s", "GPUAAS_HEALTH_INTERVAL": "50ms",
+		"GPUAAS_DRAIN_TIMEOUT": "30s", // shorter than a poll
 	}
 	return p
 }
@@ -85,7 +86,7 @@ func (p *process) start() (stop func() int) {
 		select {
 		case c := <-code:
 			return c
-		case <-time.After(2 * soon):
+		case <-time.After(harness.Timeout):
 			return -1
 		}
 	})
@@ -105,7 +106,7 @@ func (p *process) answers(url string, status int, contains string) {
 	require.Eventually(p.t, func() bool {
 		a, err := send(p.t.Context(), http.DefaultClient, http.MethodGet, url, nil)
 		return err == nil && a.status == status && strings.Contains(string(a.body), contains)
-	}, 2*soon, 20*time.Millisecond, "%s: %d %s", url, status, contains)
+	}, harness.Timeout, 20*time.Millisecond, "%s: %d %s", url, status, contains)
 }
 
 func (p *process) ask(method, path string, body any) reply {
@@ -151,7 +152,7 @@ func TestProcess(t *testing.T) {
 	assert.Contains(t, p.scrape(), "\ngpuaas_task_signer_ok 0\n")
 	// A published set takes effect at once, not at the next refresh.
 	publish(t, databaseURL, p.vault)
-	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "\ngpuaas_lease_key_ok 1\n") }, soon, 20*time.Millisecond)
+	harness.Eventually(t, "a lease key", func() bool { return strings.Contains(p.scrape(), "\ngpuaas_lease_key_ok 1\n") })
 	assert.Contains(t, p.scrape(), "\ngpuaas_task_signer_ok 1\n")
 
 	// Temporal is unavailable: the refusal names it, and nothing changed.
@@ -179,11 +180,11 @@ func TestProcess(t *testing.T) {
 		a, _ := send(t.Context(), agent, http.MethodPost, base+"/tasks/wait", pollRequest(wire.MaxPollTimeout))
 		polled <- a
 	}()
-	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "gpuaas_waiting_agents 1") }, soon, 20*time.Millisecond)
+	harness.Eventually(t, "an open poll", func() bool { return strings.Contains(p.scrape(), "gpuaas_waiting_agents 1") })
 	// The gauges from the database are up to 15 s old.
 	require.Eventually(t, func() bool {
 		return strings.Contains(p.scrape(), `gpuaas_nodes{region="r",sku="cpu-dev",state="enrolling"} 1`)
-	}, 2*soon, 100*time.Millisecond)
+	}, harness.Timeout, 100*time.Millisecond)
 	text2 := p.scrape()
 	for _, name := range []string{`gpuaas_enrollments_total{result="issued"} 1`,
 		"gpuaas_certificate_expiry_seconds_count 1", `gpuaas_vault_request_duration_seconds_count{op="`, "gpuaas_task_dispatch_seconds_count 0",
@@ -233,7 +234,7 @@ func TestStartBeforeServers(t *testing.T) {
 	p.vault.Stop(t)
 	stop := p.start()
 	p.becomes(http.StatusServiceUnavailable, "waiting for Postgres")
-	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `"msg":"waiting"`) }, soon, 10*time.Millisecond)
+	harness.Eventually(t, "a log line", func() bool { return strings.Contains(p.log.String(), `"msg":"waiting"`) })
 	a := p.ask(http.MethodGet, "/nodes", nil)
 	assert.Equal(t, http.StatusServiceUnavailable, a.status)
 	newProxy(t, address, target.Host).open()

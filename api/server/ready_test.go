@@ -65,7 +65,7 @@ func TestReadinessFollowsServers(t *testing.T) {
 	postgres.close()
 	temporal.close()
 	http.DefaultClient.CloseIdleConnections()
-	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/gpuaas/gpuaas/test/testkit/devserver.Start.func1"), // the restarted Vault
+	harness.NoLeak(t, before, goleak.IgnoreAnyFunction("github.com/gpuaas/gpuaas/test/testkit/devserver.Start.func1"), // the restarted Vault
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // the test's own clients
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/vaulttest"
 )
 
@@ -86,7 +87,7 @@ func TestVaultSealed(t *testing.T) {
 		require.Eventually(t, func() bool { // the client may back off for a moment
 			got = r.post(a.h, a.path, a.body)
 			return got.status == http.StatusOK
-		}, 20*time.Second, 100*time.Millisecond, via)
+		}, harness.Timeout, 100*time.Millisecond, via)
 		a.h.take(t, got, a.key)
 		r.works(a.h)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // opened checks an envelope's only signature with a key and decodes its body.
@@ -46,7 +47,7 @@ func TestDispatchWhileVaultIsSealed(t *testing.T) {
 	r := c.replica()
 	m := r.enrolled()
 	_, attach := r.task(m)
-	require.Eventually(t, func() bool { _, err := c.grants.Ready(); return err == nil }, soon, 10*time.Millisecond)
+	harness.Eventually(t, "a lease key", func() bool { _, err := c.grants.Ready(); return err == nil })
 	server.Seal(t)
 	defer server.Unseal(t)
 	attach()
@@ -88,9 +89,9 @@ func TestSetsReachEveryReplica(t *testing.T) {
 	second := setAfter(firstSet())
 	require.NoError(t, a.store.Identities.PutSet(t.Context(), second, audit.Subject{Actor: "test"}))
 	for _, r := range []*replica{a, b} {
-		require.Eventually(t, func() bool {
+		harness.Eventually(t, "the new set", func() bool {
 			return r.wait(m, 0).header.Get(wire.HeaderVerifierSet) == "2:"+second.Hash
-		}, soon, 10*time.Millisecond)
+		})
 		var sets trust.VerifierSets
 		r.call(r.client(m.cert), http.MethodGet, r.url(m, "/verifier-sets?after=1"), nil).into(t, &sets)
 		require.Len(t, sets.Sets, 1)
@@ -107,15 +108,17 @@ func TestLostNotificationsMissNothing(t *testing.T) {
 	const nodes = 200
 	c := newCluster(t)
 	replicas := []*replica{c.replica(), c.replica()}
-	polls := make([]<-chan reply, nodes)
+	machines := make([]machine, nodes)
 	offers := make([]func(), nodes)
 	want := map[string]bool{}
 	for i := range nodes {
-		r := replicas[i%2]
-		m := r.enrolled()
-		taskID, attach := replicas[(i+1)%2].task(m)
+		machines[i] = replicas[i%2].enrolled()
+		taskID, attach := replicas[(i+1)%2].task(machines[i])
 		want[taskID], offers[i] = true, attach
-		polls[i] = r.poll(m)
+	}
+	polls := make([]<-chan reply, nodes) // begun together, because a poll ends after a minute
+	for i, m := range machines {
+		polls[i] = replicas[i%2].poll(m)
 	}
 	for _, r := range replicas {
 		r.parked(nodes / 2)

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // task prepares a signed drain task for the node through a store of its own, as a
@@ -127,10 +128,12 @@ func TestReconnectWakesPolls(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), c.url)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	var cut int
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-		WHERE application_name = 'gpuaas-listener' AND datname = current_database()`).Scan(&cut))
-	require.Equal(t, 1, cut)
+	harness.Eventually(t, "the connection for notifications", func() bool {
+		var cut int
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE application_name = 'gpuaas-listener' AND datname = current_database()`).Scan(&cut))
+		return cut == 1
+	})
 	attach()
 	assert.Equal(t, http.StatusOK, receive(t, polled).status)
 }
@@ -292,10 +295,10 @@ func TestResultDuringTemporalOutage(t *testing.T) {
 		task.Result{LeaseEpoch: offer.Lease.Epoch, Status: task.Succeeded, Output: json.RawMessage(`{"healthy":true}`)})
 	require.Equal(t, http.StatusNoContent, a.status, string(a.body))
 	temporal.set(nil)
-	require.Eventually(t, func() bool {
+	harness.Eventually(t, "the delivery", func() bool {
 		results, events := temporal.got()
 		return results == 1 && events == 3
-	}, 20*time.Second, 10*time.Millisecond)
+	})
 }
 
 // The fleet gauges are read from the database, by the leader only.

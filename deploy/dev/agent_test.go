@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 func testStack(t *testing.T) *stack {
@@ -118,7 +119,7 @@ func TestFailedStartStopsProcess(t *testing.T) {
 	shell := func(script string) part {
 		return part{
 			name: partWorker, healthy: dialable("127.0.0.1:1"), startTimeout: 300 * time.Millisecond,
-			stopSteps: []stopStep{{syscall.SIGKILL, 5 * time.Second}},
+			stopSteps: []stopStep{{syscall.SIGKILL, harness.Timeout}},
 			prepare: func(context.Context) (command, error) {
 				return command{path: "/bin/sh", args: []string{"-c", script}}, nil
 			},

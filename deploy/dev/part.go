@@ -27,7 +27,8 @@ type part struct {
 	healthy probe
 	// ready completes a start. Defaults to healthy.
 	ready probe
-	// within bounds a start. Defaults to one minute.
+	// startTimeout bounds a start. Defaults to three minutes: the machine may be busy,
+	// and a process that exits ends the wait.
 	startTimeout time.Duration
 	// stopSteps end the process. Defaults to defaultStop.
 	stopSteps []stopStep
@@ -141,7 +142,7 @@ func (p part) steps() []stopStep {
 func (p part) await(ctx context.Context, l layout, ended func() bool) error {
 	within := p.startTimeout
 	if within == 0 {
-		within = time.Minute
+		within = 3 * time.Minute
 	}
 	ready := p.ready
 	if ready == nil {

@@ -44,10 +44,10 @@ func (s postgresEngine) part() part {
 	p.uses = []portUse{{"database", s.record.Ports.Postgres}}
 	p.prepare = s.prepare
 	// First a fast shutdown, then an immediate one with recovery at the next start.
-	p.stopSteps = []stopStep{{syscall.SIGINT, 10 * time.Second}, {syscall.SIGQUIT, 5 * time.Second}, {syscall.SIGKILL, 5 * time.Second}}
+	p.stopSteps = []stopStep{{syscall.SIGINT, 10 * time.Second}, {syscall.SIGQUIT, 5 * time.Second}, {syscall.SIGKILL, time.Minute}}
 	// After a kill -9 its child processes hold the shared memory for a moment, and
 	// a start fails meanwhile.
-	p.retryFor = 15 * time.Second
+	p.retryFor = time.Minute
 	return p
 }
 

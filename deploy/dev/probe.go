@@ -15,7 +15,7 @@ import (
 )
 
 // probeBudget bounds one probe.
-const probeBudget = 2 * time.Second
+const probeBudget = 5 * time.Second
 
 // probe returns nil if a part works, and otherwise the reason.
 type probe func(ctx context.Context) error

@@ -68,7 +68,7 @@ type stopStep struct {
 
 // defaultStop sends SIGTERM, then SIGKILL.
 func defaultStop() []stopStep {
-	return []stopStep{{syscall.SIGTERM, 12 * time.Second}, {syscall.SIGKILL, 5 * time.Second}}
+	return []stopStep{{syscall.SIGTERM, 12 * time.Second}, {syscall.SIGKILL, time.Minute}}
 }
 
 // stop stops this process. It returns nil once the process has exited, even if it

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // sleeper starts a process that sleeps for an hour.
@@ -45,7 +47,7 @@ func TestReusedPIDIsNotSignaled(t *testing.T) {
 		"no start time":      {PID: id.PID, BootID: id.BootID},
 	} {
 		require.False(t, other.alive(), name)
-		require.NoError(t, other.stop(t.Context(), []stopStep{{syscall.SIGKILL, time.Second}}), name)
+		require.NoError(t, other.stop(t.Context(), []stopStep{{syscall.SIGKILL, harness.Timeout}}), name)
 		require.NoError(t, other.stopGroup(t.Context()), name)
 	}
 	select {
@@ -62,8 +64,8 @@ func TestStopEscalates(t *testing.T) {
 	script := `trap "" TERM; echo ready; while :; do sleep 1; done`
 	id, ended, err := spawn(command{path: "/bin/sh", args: []string{"-c", script}}, log)
 	require.NoError(t, err)
-	require.True(t, until(t.Context(), 10*time.Second, func() bool { return size(log) > 0 }))
-	require.NoError(t, id.stop(t.Context(), []stopStep{{syscall.SIGTERM, 100 * time.Millisecond}, {syscall.SIGKILL, 5 * time.Second}}))
+	require.True(t, until(t.Context(), harness.Timeout, func() bool { return size(log) > 0 }))
+	require.NoError(t, id.stop(t.Context(), []stopStep{{syscall.SIGTERM, 100 * time.Millisecond}, {syscall.SIGKILL, harness.Timeout}}))
 	<-ended
 }
 
@@ -76,7 +78,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 	id, ok := identify(cmd.Process.Pid)
 	require.True(t, ok)
 	require.NoError(t, cmd.Process.Kill())
-	require.True(t, until(t.Context(), 5*time.Second, func() bool { return !id.alive() }))
+	require.True(t, until(t.Context(), harness.Timeout, func() bool { return !id.alive() }))
 	require.NoError(t, id.stop(t.Context(), defaultStop()))
 	require.Error(t, cmd.Wait())
 }

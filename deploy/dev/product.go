@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // The programs of this project.
@@ -66,11 +68,11 @@ func all(probes ...probe) probe {
 	}
 }
 
-// setupBudget bounds one `gpuaas admin setup`.
+// setupBudget bounds setup.
 const setupBudget = 2 * time.Minute
 
-// setup runs `gpuaas admin setup`, which is idempotent. Its output is in
-// log/setup.log.
+// setup runs `gpuaas admin setup`, which is idempotent, and again while a server does
+// not respond. The output is in log/setup.log.
 func (s *stack) setup(ctx context.Context) error {
 	if _, err := ensureSecret(s.layout.adminToken()); err != nil {
 		return err
@@ -85,9 +87,13 @@ func (s *stack) setup(ctx context.Context) error {
 	defer log.Close() //nolint:errcheck // only the child writes to it
 	ctx, cancel := context.WithTimeout(ctx, setupBudget)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.programs.executable, "admin", "setup")
-	cmd.Env, cmd.Stdout, cmd.Stderr = s.record.processEnv(s.record.setup(s.layout)), log, log
-	if err := cmd.Run(); err != nil {
+	until(ctx, setupBudget, func() bool {
+		cmd := exec.CommandContext(ctx, s.programs.executable, "admin", "setup")
+		cmd.Env, cmd.Stdout, cmd.Stderr = s.record.processEnv(s.record.setup(s.layout)), log, log
+		err = cmd.Run()
+		return cmd.ProcessState.ExitCode() != schema.ExitUnreachable
+	})
+	if err != nil {
 		return stackError("read its log", "gpuaas admin setup: %v%s", err, tail(s.layout.logPath("setup")))
 	}
 	fmt.Fprintln(s.messages, "set up     database, Vault and Temporal for this version")

@@ -22,8 +22,6 @@ import (
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
-const soon = 10 * time.Second
-
 // running is a test program that runs.
 type running struct {
 	t    *testing.T
@@ -36,10 +34,7 @@ type running struct {
 // launch runs a program with a metrics listener, and stops it when the test ends.
 func launch(t *testing.T, change func(c *testConfig), start func(ctx context.Context, p *Process) error) *running {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	r := &running{t: t, addr: ln.Addr().String(), code: make(chan int, 1), log: &harness.Buffer{}}
-	require.NoError(t, ln.Close())
+	r := &running{t: t, addr: harness.FreeAddress(t), code: make(chan int, 1), log: &harness.Buffer{}}
 	c := newConfig()
 	if change != nil {
 		change(c)
@@ -70,18 +65,12 @@ func (r *running) becomes(path string, status int, contains string) {
 	require.Eventually(r.t, func() bool {
 		got, body := r.get(path)
 		return got == status && strings.Contains(body, contains)
-	}, soon, 5*time.Millisecond, "%s %d %s", path, status, contains)
+	}, harness.Timeout, 5*time.Millisecond, "%s %d %s", path, status, contains)
 }
 
 func (r *running) exit() int {
 	r.t.Helper()
-	select {
-	case c := <-r.code:
-		return c
-	case <-time.After(soon):
-		require.FailNow(r.t, "the program did not end", r.log.String())
-		return -1
-	}
+	return harness.Receive(r.t, "the program's exit code", r.code)
 }
 
 // No goroutine of the process is left when Main returns, and what goroutines use
@@ -107,7 +96,7 @@ func TestGoroutinesEndBeforeClose(t *testing.T) {
 		}
 		ln, err := p.Listen(ctx, "TEST_ADDR", "127.0.0.1:0")
 		require.NoError(t, err)
-		p.Serve(ctx, "test", ln, &http.Server{ReadHeaderTimeout: soon, Handler: http.NotFoundHandler()})
+		p.Serve(ctx, "test", ln, &http.Server{ReadHeaderTimeout: harness.Timeout, Handler: http.NotFoundHandler()})
 		p.Health.Add("postgres", func(context.Context) error { return nil })
 		return nil
 	})
@@ -115,7 +104,7 @@ func TestGoroutinesEndBeforeClose(t *testing.T) {
 	r.stop()
 	require.Equal(t, schema.ExitDone, r.exit())
 	require.Equal(t, []string{"ended", "ended", "ended", "second closed first", "first closed last"}, order)
-	goleak.VerifyNone(t, before)
+	harness.NoLeak(t, before)
 }
 
 func TestFirstFailureStopsTheProcess(t *testing.T) {
@@ -237,10 +226,10 @@ func TestConnectRetriesUntilStopped(t *testing.T) {
 		return p.Connect(ctx, Dependency{"Postgres", func(context.Context) error { return errors.New("connection refused") }})
 	})
 	r.becomes("/readyz", http.StatusServiceUnavailable, "not ready: waiting for Postgres")
-	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "connection refused") }, soon, 5*time.Millisecond)
+	harness.Eventually(t, "a log line", func() bool { return strings.Contains(r.log.String(), "connection refused") })
 	r.stop()
 	require.Equal(t, schema.ExitDone, r.exit())
-	goleak.VerifyNone(t, before)
+	harness.NoLeak(t, before)
 }
 
 func TestConnectFailsOnInvalidSetting(t *testing.T) {
@@ -279,7 +268,7 @@ func TestNotifiesSystemd(t *testing.T) {
 	r := launch(t, nil, func(context.Context, *Process) error { return nil })
 	seen := map[string]bool{}
 	await := func(states ...string) {
-		require.NoError(t, socket.SetReadDeadline(time.Now().Add(soon)))
+		require.NoError(t, socket.SetReadDeadline(time.Now().Add(harness.Timeout)))
 		for buf := make([]byte, 64); ; {
 			missing := false
 			for _, s := range states {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // hangingServer accepts connections and never ends one. It answers queries only
@@ -53,15 +55,6 @@ func hang(conn net.Conn, answers bool) {
 	}
 }
 
-func receive(t *testing.T, c <-chan struct{}, what string) {
-	t.Helper()
-	select {
-	case <-c:
-	case <-time.After(30 * time.Second):
-		require.FailNow(t, what)
-	}
-}
-
 // A server that accepts connections and then hangs blocks neither the listener,
 // which connects again, nor its stop.
 func TestListenerIsNotBlockedByHangingServer(t *testing.T) {
@@ -81,14 +74,14 @@ func TestListenerIsNotBlockedByHangingServer(t *testing.T) {
 				defer close(stopped)
 				_ = l.Run(ctx)
 			}()
-			receive(t, connected, "no connection")
+			harness.Receive(t, "a connection", connected)
 			if answers {
-				receive(t, listening, "does not listen")
+				harness.Receive(t, "the LISTEN", listening)
 			} else {
-				receive(t, connected, "no second connection: LISTEN has no deadline")
+				harness.Receive(t, "a second connection, because LISTEN has a deadline", connected)
 			}
 			cancel()
-			receive(t, stopped, "the server delays the stop")
+			harness.Receive(t, "the stop, which the server does not delay", stopped)
 		})
 	}
 }
@@ -101,6 +94,6 @@ func TestLeaderIsNotBlockedByHangingServer(t *testing.T) {
 	require.NoError(t, err)
 	l.retry = time.Millisecond
 	go func() { _ = l.Run(t.Context()) }()
-	receive(t, connected, "no connection")
-	receive(t, connected, "no second connection: the query has no deadline")
+	harness.Receive(t, "a connection", connected)
+	harness.Receive(t, "a second connection, because the query has a deadline", connected)
 }

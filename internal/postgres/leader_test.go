@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
@@ -28,19 +29,15 @@ func TestOneLeaderAtATime(t *testing.T) {
 			require.NoError(t, <-ended)
 		}
 	}
-	eventually := func(condition func() bool) {
-		t.Helper()
-		require.Eventually(t, condition, 20*time.Second, time.Millisecond)
-	}
 	first, stopFirst := candidate("metrics")
-	eventually(first.Leading)
+	harness.Eventually(t, "the first leads", first.Leading)
 	other, stopOther := candidate("another name")
-	eventually(other.Leading)
+	harness.Eventually(t, "the other leads", other.Leading)
 	second, stopSecond := candidate("metrics")
 	require.Never(t, second.Leading, 200*time.Millisecond, 5*time.Millisecond)
 	stopFirst()
 	require.False(t, first.Leading())
-	eventually(second.Leading)
+	harness.Eventually(t, "the second leads", second.Leading)
 	stopSecond()
 	stopOther()
 }

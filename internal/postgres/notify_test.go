@@ -1,4 +1,4 @@
-package postgres_test
+package postgres
 
 import (
 	"context"
@@ -9,14 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
-func open(t *testing.T) (*postgres.DB, string) {
+func open(t *testing.T) (*DB, string) {
 	t.Helper()
 	url := pgtest.Empty(t)
-	db, err := postgres.Open(t.Context(), postgres.Config{URL: url})
+	db, err := Open(t.Context(), Config{URL: url})
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 	return db, url
@@ -31,30 +30,37 @@ func TestNotifierSendsEachOnce(t *testing.T) {
 	_, err = conn.Exec(t.Context(), "LISTEN a; LISTEN b")
 	require.NoError(t, err)
 
-	n := postgres.NewNotifier(db, time.Millisecond, slog.New(slog.DiscardHandler))
+	n := NewNotifier(db, time.Hour, slog.New(slog.DiscardHandler))
+	n.flushed = time.Now()
 	for range 100 {
-		n.Notify(postgres.Notification{Channel: "a", Payload: "1"}, postgres.Notification{Channel: "a", Payload: "2"})
+		n.Notify(Notification{Channel: "a", Payload: "1"}, Notification{Channel: "a", Payload: "2"})
 	}
+	n.run() // the pause is over
+	n.Close()
+	n.Notify(Notification{Channel: "a", Payload: "dropped"})
+	n.Close()
+	n = NewNotifier(db, time.Millisecond, slog.New(slog.DiscardHandler))
 	n.Notify()
-	n.Notify(postgres.Notification{Channel: "b"})
+	n.Notify(Notification{Channel: "b"})
 	n.Close()
-	n.Notify(postgres.Notification{Channel: "a", Payload: "dropped"})
-	n.Close()
-	got := map[postgres.Notification]int{}
-	for range 2 + 1 {
+	_, err = conn.Exec(t.Context(), "NOTIFY b, 'last'")
+	require.NoError(t, err)
+	got := map[Notification]int{}
+	for got[Notification{Channel: "b", Payload: "last"}] == 0 {
 		r, err := conn.WaitForNotification(t.Context())
 		require.NoError(t, err)
-		got[postgres.Notification{Channel: r.Channel, Payload: r.Payload}]++
+		got[Notification{Channel: r.Channel, Payload: r.Payload}]++
 	}
-	require.Equal(t, map[postgres.Notification]int{{Channel: "a", Payload: "1"}: 1, {Channel: "a", Payload: "2"}: 1, {Channel: "b"}: 1}, got)
+	require.Equal(t, map[Notification]int{{Channel: "a", Payload: "1"}: 1, {Channel: "a", Payload: "2"}: 1,
+		{Channel: "b"}: 1, {Channel: "b", Payload: "last"}: 1}, got)
 }
 
 func TestNotifierDropsWhatItCannotSend(t *testing.T) {
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Empty(t), CallTimeout: time.Second})
+	db, err := Open(t.Context(), Config{URL: pgtest.Empty(t)})
 	require.NoError(t, err)
 	db.Close()
-	n := postgres.NewNotifier(db, 0, slog.New(slog.DiscardHandler))
-	n.Notify(postgres.Notification{Channel: "a"})
+	n := NewNotifier(db, 0, slog.New(slog.DiscardHandler))
+	n.Notify(Notification{Channel: "a"})
 	n.Close() // returns although the pool is closed
 }

@@ -3,7 +3,6 @@ package store_test
 import (
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,11 +35,7 @@ func TestRetiredSerialLocksIdentity(t *testing.T) {
 	})
 	require.Equal(t, 1, count(rows, "nodes.identity_locked succeeded superseded_serial"))
 	require.LessOrEqual(t, len(rows), 2, "one lock, and at most one refusal of a locked node a minute")
-	select {
-	case <-wake:
-	case <-time.After(10 * time.Second):
-		t.Fatal("open polls must end")
-	}
+	awaken(t, wake) // open polls end
 	for _, ev := range e.chain(m.caller.NodeID) {
 		if ev.Action == audit.IdentityLocked {
 			require.Equal(t, thief.cert.Serial, ev.Detail["serial"])

@@ -35,10 +35,8 @@ func TestSweepWakesPollAfterLostNotification(t *testing.T) {
 	go func() { _ = polling.Inventory.Sweep(sweeping, l) }() // ends with the context
 
 	e.DropNotifications()
-	enqueued := time.Now()
 	row := e.dispatch(f, "facts", task.FactsCollect)
 	awaken(t, wake)
-	require.Less(t, time.Since(enqueued), 5*time.Second, "within one sweep")
 	require.Equal(t, row.TaskID, e.take(c, time.Minute).TaskID)
 	select {
 	case <-wake: // a sweep that ran before the dispatch

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
@@ -77,8 +78,11 @@ func TestLostServerIsUnavailable(t *testing.T) {
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.ErrorContains(t, err, u.Host)
 
-	brief, err := store.Open(t.Context(), store.Config{URL: e.url, CallTimeout: time.Second})
-	require.NoError(t, err)
+	var brief *store.Store
+	harness.Eventually(t, "a connection", func() bool { // which the timeout bounds too
+		brief, err = store.Open(t.Context(), store.Config{URL: e.url, CallTimeout: time.Second})
+		return err == nil
+	})
 	defer brief.Close()
 	tx, err := e.raw.Begin(t.Context())
 	require.NoError(t, err)
@@ -90,8 +94,8 @@ func TestLostServerIsUnavailable(t *testing.T) {
 
 	e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'gpuaas'`)
-	require.Eventually(t, func() bool {
+	harness.Eventually(t, "a lost connection is replaced", func() bool {
 		_, err := e.Node(t.Context(), n.ID)
 		return err == nil || !schema.KindOf(err).Info().Retry
-	}, soon, time.Millisecond, "a lost connection is replaced")
+	})
 }

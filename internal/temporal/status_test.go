@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // TestStatusOfEndedRun checks that only a completed run reports the outcome of its
@@ -73,11 +74,11 @@ func TestParkedNeedsNoWorker(t *testing.T) {
 		require.NoError(t, err)
 	}
 	var parked []lifecycle.OperationStatus
-	require.Eventually(t, func() bool {
+	harness.Eventually(t, "both are listed", func() bool {
 		var err error
 		parked, err = c.Operations.Parked(t.Context())
 		return err == nil && len(parked) == 2
-	}, 30*time.Second, 50*time.Millisecond)
+	})
 	require.Equal(t, []string{"gpu-1", "gpu-2"}, []string{parked[0].Node.Host, parked[1].Node.Host}, "oldest first")
 	require.Equal(t, lifecycle.Stuck{WaitingOn: lifecycle.AttentionAgent, Reason: "agent_silent", Since: since,
 		Next: "gpuaas op show gpu-2"}, *parked[1].Operation.Stuck)

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // grants creates a lease key and waits for its delegation.
@@ -28,11 +29,7 @@ func untilReady(t *testing.T, g *Grants) {
 		if err == nil {
 			return
 		}
-		select {
-		case <-changed:
-		case <-time.After(30 * time.Second):
-			require.FailNow(t, "no delegation", "%v", err)
-		}
+		harness.Receive(t, "a delegation", changed)
 	}
 }
 

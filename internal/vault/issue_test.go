@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/csrtest"
 )
 
@@ -260,13 +261,12 @@ func TestServerCertificateRenews(t *testing.T) {
 	c := b.login(t, "api")
 	source, err := c.ServerCertificate(t.Context())
 	require.NoError(t, err)
-	first := source.Leaf()
 	b.Seal(t)
-	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "cannot renew the server certificate") },
-		30*time.Second, 50*time.Millisecond)
+	first := source.Leaf()
+	harness.Eventually(t, "a failed renewal", func() bool { return strings.Contains(b.log.String(), "cannot renew the server certificate") })
 	require.Equal(t, first, source.Leaf())
 	b.Unseal(t)
-	require.Eventually(t, func() bool { return !first.Equal(source.Leaf()) }, 30*time.Second, 50*time.Millisecond)
+	harness.Eventually(t, "a renewal", func() bool { return !first.Equal(source.Leaf()) })
 	require.NotEqual(t, trust.CertFactsOf(first).SPKI, trust.CertFactsOf(source.Leaf()).SPKI, "with a new key")
 }
 
@@ -279,10 +279,10 @@ func TestRootsAreCachedAndRefreshed(t *testing.T) {
 	b.write(t, "pki-node/root/generate/internal", map[string]any{
 		"common_name": "gpuaas test node CA G2", "issuer_name": "g2", "key_type": "ec", "key_bits": 256, "ttl": "87600h",
 	})
-	require.Eventually(t, func() bool {
+	harness.Eventually(t, "two roots", func() bool {
 		roots, err := c.Roots(t.Context())
 		return err == nil && len(roots) == 2
-	}, 30*time.Second, 10*time.Millisecond)
+	})
 
 	slow := b.login(t, "api")
 	_, err = slow.Roots(t.Context())

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -141,6 +142,13 @@ func (c *calls) of(op string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.counts[op]
+}
+
+// failed returns the errors of the failed requests.
+func (c *calls) failed() []error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.errs)
 }
 
 func nodeIdentity() trust.Identity {

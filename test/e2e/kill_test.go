@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -48,9 +49,15 @@ func TestKillDuringDrain(t *testing.T) {
 	}
 }
 
-// kill kills a part with SIGKILL.
+// kill kills a part with SIGKILL. If the test fails, its end restarts the stack for the
+// other tests.
 func kill(t *testing.T, name, nodeHost string) {
 	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() {
+			eventually(t, "the stack is up again", func() bool { return run(t, "dev", "up", "--detach", "--dir", shared.Dir).code == schema.ExitDone })
+		}
+	})
 	if name == "agent" {
 		name = "agent/" + nodeHost
 	}

@@ -7,17 +7,41 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/gpuaas/gpuaas/test/stack"
 )
 
-// eventuallyTimeout bounds Eventually. It is long, because the machine may be busy.
-const eventuallyTimeout = time.Minute
+// Timeout bounds each wait that a correct program ends. It is long, because the
+// machine may be busy, and costs nothing unless a test fails.
+const Timeout = 2 * time.Minute
 
 // Eventually polls a condition that has no signal to wait for.
 func Eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	require.Eventually(tb, ok, eventuallyTimeout, 2*time.Millisecond, what)
+	require.Eventually(tb, ok, Timeout, 2*time.Millisecond, what)
+}
+
+// Receive returns the next value of a channel.
+func Receive[T any](tb testing.TB, what string, c <-chan T) T {
+	tb.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(Timeout):
+		require.FailNow(tb, "nothing was received", what)
+		panic("unreachable")
+	}
+}
+
+// NoLeak waits until no goroutine is left but those that options ignore.
+func NoLeak(tb testing.TB, options ...goleak.Option) {
+	tb.Helper()
+	err := goleak.Find(options...) // itself waits a moment
+	for end := time.Now().Add(Timeout); err != nil && time.Now().Before(end); {
+		err = goleak.Find(options...)
+	}
+	require.NoError(tb, err)
 }
 
 // FreeAddress returns a loopback address without a listener. No outgoing connection

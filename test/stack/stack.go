@@ -22,7 +22,7 @@ import (
 
 const (
 	upBudget   = 5 * time.Minute
-	downBudget = time.Minute
+	downBudget = 5 * time.Minute
 	// span is the number of ports that a stack uses, with a margin.
 	span = 16
 )

@@ -35,7 +35,7 @@ type templates struct {
 	err  error
 }
 
-const setupTimeout = time.Minute
+const setupTimeout = 2 * time.Minute
 
 // Migrate migrates the database at url to the current schema, for example
 // store.Migrate.

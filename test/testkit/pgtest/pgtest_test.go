@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
@@ -59,7 +60,7 @@ func TestVictim(t *testing.T) {
 	require.NoError(t, conn.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir))
 	_, err = os.Stdout.WriteString("\nvictim " + dsn + " " + dir + "\n")
 	require.NoError(t, err)
-	<-time.After(time.Minute) // it is killed long before
+	<-time.After(harness.Timeout) // it is killed long before
 }
 
 func TestKilledTestLeavesNothing(t *testing.T) {
@@ -84,12 +85,12 @@ func TestKilledTestLeavesNothing(t *testing.T) {
 	require.Len(t, words, 2, "the server's address and folder")
 	u, err := url.Parse(words[0])
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	harness.Eventually(t, "server and files are removed with the process", func() bool {
 		conn, err := net.Dial("tcp", u.Host)
 		if err == nil {
 			conn.Close()
 		}
 		_, gone := os.Stat(filepath.Dir(words[1]))
 		return err != nil && os.IsNotExist(gone)
-	}, 30*time.Second, 20*time.Millisecond, "server and files are removed with the process")
+	})
 }

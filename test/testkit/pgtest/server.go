@@ -39,7 +39,7 @@ cd / && rm -rf "$2"`
 
 const (
 	startTries   = 3 // a port that was free may be taken before the server has it
-	startTimeout = time.Minute
+	startTimeout = 2 * time.Minute
 )
 
 // start makes a data directory and starts a server on it. If this process is root,

@@ -6,15 +6,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/vault/api"
 
+	"github.com/gpuaas/gpuaas/test/stack"
 	"github.com/gpuaas/gpuaas/test/testkit/devserver"
 )
 
@@ -22,7 +25,7 @@ import (
 const binary = "gpuaas-dev-vault"
 
 // startTimeout bounds the startup of a server on a busy machine.
-const startTimeout = time.Minute
+const startTimeout = 2 * time.Minute
 
 // Shared is one server for all tests of a process. A test that seals or stops the server
 // must not be parallel.
@@ -58,11 +61,15 @@ func launch() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{path: path, dir: dir, listen: "127.0.0.1:0", TokenFile: filepath.Join(dir, "token")}
-	if err := s.start(); err != nil {
+	s := &Server{path: path, dir: dir, TokenFile: filepath.Join(dir, "token")}
+	port, err := stack.FreePorts(1) // it stays free during a restart
+	if err == nil {
+		s.listen = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		err = s.start()
+	}
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	s.listen = strings.TrimPrefix(s.Address, "http://")
 	if err := s.readKeys(); err != nil {
 		return nil, errors.Join(err, s.process.Stop(), os.RemoveAll(dir))
 	}

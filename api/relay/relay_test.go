@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/schema"

@@ -259,7 +259,7 @@ func TestRetryAfter(t *testing.T) {
 	r.f.RetryAfter = "120"
 	r.book.Refuse = func(path string) error {
 		if path == "renew" {
-			return schema.Errorf(schema.KindRateLimited, "busy")
+			return schema.NewError(schema.KindRateLimited, "busy")
 		}
 		return nil
 	}
@@ -284,7 +284,7 @@ func TestWarnBeforeExpiry(t *testing.T) {
 	r := enrolled(t)
 	r.book.Refuse = func(path string) error {
 		if path == "renew" || path == "recover" {
-			return schema.Errorf(schema.KindServiceUnavailable, "vault is sealed")
+			return schema.NewError(schema.KindServiceUnavailable, "vault is sealed")
 		}
 		return nil
 	}

@@ -38,7 +38,7 @@ Environment:
 		"  gpuaas admin setup",
 		func(ctx context.Context, _ string) error {
 			if e.platform.Setup == nil {
-				return schema.Errorf(schema.KindInternal, "this build of gpuaas has no setup: use the gpuaas of the project's build")
+				return schema.NewError(schema.KindInternal, "this build of gpuaas has no setup: use the gpuaas of the project's build")
 			}
 			if err := e.platform.Setup(ctx, e.temporalConfig(), editor{e.stderr, clean}); err != nil {
 				return err

@@ -20,7 +20,7 @@ func (c *Client) Certificate(ctx context.Context, path string, body any) (wire.E
 	var a wire.EnrollResponse
 	_, err := c.do(ctx, call{method: http.MethodPost, path: path, body: body, correlationID: schema.NewID()}, &a)
 	if err == nil && a.Certificate == "" {
-		err = schema.Errorf(schema.KindServiceUnavailable, "the answer holds no certificate")
+		err = schema.NewError(schema.KindServiceUnavailable, "the answer holds no certificate")
 	}
 	if err == nil {
 		c.clock.Observe(a.ServerTime)

@@ -64,7 +64,7 @@ func New(c Config, present func(*tls.CertificateRequestInfo) (*tls.Certificate, 
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pemText) {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "GPUAAS_CA_BUNDLE_PATH: %s holds no certificate", c.CABundlePath)
+		return nil, schema.NewError(schema.KindInvalidRequest, "GPUAAS_CA_BUNDLE_PATH: %s holds no certificate", c.CABundlePath)
 	}
 	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, Time: c.Clock.Now, GetClientCertificate: present}
 	var carrier http.RoundTripper = NewTransport(conf)
@@ -131,7 +131,7 @@ func (c *Client) do(ctx context.Context, r call, out any) (a answer, err error) 
 	case err != nil:
 		return a, c.unreachable(err)
 	case len(body) > maxAnswerBytes:
-		return a, schema.Errorf(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
+		return a, schema.NewError(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
 	case res.StatusCode == http.StatusNoContent:
 		return a, nil
 	case res.StatusCode != http.StatusOK:

@@ -24,7 +24,7 @@ func refusal(res *http.Response, body []byte) error {
 	if res.StatusCode == http.StatusNotFound {
 		hint = "; GPUAAS_API_URL may not route to the node API"
 	}
-	return later(res, schema.Errorf(schema.KindServiceUnavailable, "answer %d is not in the node API's format%s", res.StatusCode, hint))
+	return later(res, schema.NewError(schema.KindServiceUnavailable, "answer %d is not in the node API's format%s", res.StatusCode, hint))
 }
 
 // maxRetryAfter bounds what one answer can ask for.

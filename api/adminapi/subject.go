@@ -157,7 +157,7 @@ func (t *Tokens) Authenticate(r *http.Request) (Subject, error) {
 func (t *Tokens) Fault() error { return t.current.Load().fault }
 
 func badTokens(format string, args ...any) error {
-	return schema.Errorf(schema.KindInvalidRequest, format, args...)
+	return schema.NewError(schema.KindInvalidRequest, format, args...)
 }
 
 // readTokensFile reads a regular file that only its owner may write, who must be root

@@ -79,7 +79,7 @@ func (c claimer) Resolve(ctx context.Context, workflowID string, r lifecycle.Res
 
 // Resolved finds no decision, because Resolve keeps none.
 func (claimer) Resolved(context.Context, string, string, lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
-	return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "no such decision")
+	return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no such decision")
 }
 
 // cluster is a database with replicas of the API over it.

@@ -85,7 +85,7 @@ func (p agentPackage) source(nodeURL string) func() (*trust.AgentPackage, error)
 			return nil, schema.Wrap(schema.KindServiceUnavailable, err, "reading the registry's pull credential")
 		}
 		if fresh.PullToken = strings.TrimSpace(string(text)); !pullForm.MatchString(fresh.PullToken) {
-			return nil, schema.Errorf(schema.KindServiceUnavailable, "the registry's pull credential is not a bearer token")
+			return nil, schema.NewError(schema.KindServiceUnavailable, "the registry's pull credential is not a bearer token")
 		}
 		return &fresh, nil
 	}

@@ -60,7 +60,7 @@ func (h *Health) Ready(exclude ...string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.blocked != "" {
-		return schema.Errorf(schema.KindServiceUnavailable, "%s", h.blocked)
+		return schema.NewError(schema.KindServiceUnavailable, "%s", h.blocked)
 	}
 	var down []string
 	for _, c := range h.checks {
@@ -69,7 +69,7 @@ func (h *Health) Ready(exclude ...string) error {
 		}
 	}
 	if len(down) > 0 {
-		return schema.Errorf(schema.KindServiceUnavailable, "%s unavailable", strings.Join(down, ", "))
+		return schema.NewError(schema.KindServiceUnavailable, "%s unavailable", strings.Join(down, ", "))
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func LoginDaemon(ctx context.Context, p *daemon.Process, e daemon.Engines) (*Cli
 
 func newSession(c Config) (*session, error) {
 	if c.RoleIDFile == "" || c.SecretIDFile == "" {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "the files with Vault's role ID and secret ID are not configured")
+		return nil, schema.NewError(schema.KindInvalidRequest, "the files with Vault's role ID and secret ID are not configured")
 	}
 	conn, err := dial(c.Address)
 	if err != nil {

@@ -140,7 +140,7 @@ func (s *session) appRoleLogin(ctx context.Context) (*api.Secret, error) {
 		return nil, s.interpretError(op, err)
 	}
 	if secret == nil || secret.Auth == nil || secret.Auth.ClientToken == "" {
-		return nil, schema.Errorf(schema.KindInternal, "%s: the response of Vault at %s contains no token", op, s.address)
+		return nil, schema.NewError(schema.KindInternal, "%s: the response of Vault at %s contains no token", op, s.address)
 	}
 	return secret, nil
 }

@@ -85,7 +85,7 @@ func (s *setup) call(ctx context.Context, _ string, r request) (json.RawMessage,
 	if response.StatusCode == http.StatusForbidden {
 		kind = schema.KindForbidden
 	}
-	return nil, schema.Errorf(kind, "%s: Vault at %s returned HTTP %d: %s", op, s.address, response.StatusCode, scrub(response.Errors))
+	return nil, schema.NewError(kind, "%s: Vault at %s returned HTTP %d: %s", op, s.address, response.StatusCode, scrub(response.Errors))
 }
 
 // read reads an object of Vault.
@@ -132,7 +132,7 @@ func (s *setup) mount(ctx context.Context, parent, path, kind string, config map
 	case listErr != nil || there == "":
 		return cmp.Or(listErr, err)
 	case there != kind:
-		return schema.Errorf(schema.KindInvalidRequest, "Vault at %s has a mount of type %s at %s; gpuaas needs type %s", s.address, there, path, kind)
+		return schema.NewError(schema.KindInvalidRequest, "Vault at %s has a mount of type %s at %s; gpuaas needs type %s", s.address, there, path, kind)
 	case len(config) == 0:
 		return nil
 	}

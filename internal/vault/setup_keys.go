@@ -71,7 +71,7 @@ func (s *setup) ca(ctx context.Context, mount, name string) error {
 		return err
 	}
 	if len(certs) != 1 || certs[0].Subject.CommonName != name {
-		return schema.Errorf(schema.KindInvalidRequest,
+		return schema.NewError(schema.KindInvalidRequest,
 			"the CA in %s of Vault at %s is not %q, so it serves another environment; use another Vault or namespace", mount, s.address, name)
 	}
 	return nil
@@ -123,7 +123,7 @@ func (s *setup) signingKey(ctx context.Context, path string) error {
 		return err
 	}
 	if key.Type != "ed25519" || key.Exportable || key.AllowPlaintextBackup {
-		return schema.Errorf(schema.KindInvalidRequest,
+		return schema.NewError(schema.KindInvalidRequest,
 			"the key %s in Vault at %s has type %s, exportable %t, plaintext backup %t; gpuaas needs an ed25519 key that cannot leave Vault",
 			path, s.address, key.Type, key.Exportable, key.AllowPlaintextBackup)
 	}

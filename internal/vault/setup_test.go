@@ -271,7 +271,7 @@ func TestSetupInterrupted(t *testing.T) {
 	a := b.admin
 	a.Address = cut.URL
 	runs := 0
-	for err := schema.Errorf(schema.KindInternal, "not yet"); err != nil; runs++ {
+	for err := error(schema.NewError(schema.KindInternal, "not yet")); err != nil; runs++ {
 		left.Store(int64(runs))
 		err = Setup(t.Context(), a, b.setup)
 		require.Less(t, runs, 100)

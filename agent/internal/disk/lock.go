@@ -37,7 +37,7 @@ func (s StateDir) Lock() (*os.File, error) {
 	if err := flock(f); err != nil {
 		holder, _ := os.ReadFile(f.Name())
 		f.Close() //nolint:errcheck // nothing was written
-		return nil, schema.Errorf(schema.KindOperationInProgress,
+		return nil, schema.NewError(schema.KindOperationInProgress,
 			"another agent (pid %s) uses the state folder %s", strings.TrimSpace(string(holder)), s.Path)
 	}
 	if err := f.Truncate(0); err == nil {

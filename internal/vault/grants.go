@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,7 +98,8 @@ func (g *Grants) usable() (*delegation, error) {
 		return nil, err
 	}
 	d := g.held
-	if d == nil || !g.now().Before(d.doc.NotAfter) || !f.accepts(d.by) {
+	if d == nil || !g.now().Before(d.doc.NotAfter) ||
+		!slices.ContainsFunc(f.set.Accepted(), func(k trust.VerifierKey) bool { return k.KeyID == d.by }) {
 		return nil, unavailable(ReasonNoLeaseKey, "check Vault: vault status", "this replica's lease key has no valid delegation")
 	}
 	return d, nil

@@ -27,6 +27,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
@@ -174,27 +175,24 @@ func (c *cluster) replica() *replica {
 	if c.between != nil {
 		identities = c.between(identities)
 	}
-	var agent agentPackage
-	if c.archive != "" {
-		agent.archive = c.archive
-		agent.digest, agent.size, err = digestOf(c.archive)
-		require.NoError(c.tb, err)
-	}
+	agent := &config{AgentArchive: c.archive}
+	agent.checkPackage(&daemon.Faults{})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(c.tb, err)
 	_, port, err := net.SplitHostPort(ln.Addr().String())
 	require.NoError(c.tb, err)
 	r.node = "https://localhost:" + port
+	agent.NodeURL = r.node
 	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(adminToken)), "admin-token", "")
 	require.NoError(c.tb, err)
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
 		Nodes: r.store.Admin, SKUs: r.store.Admin, EnrollmentTokens: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
 		Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
-		Package: agent.source(r.node)})
+		Package: agent.packageSource()})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store.Tasks, Heartbeats: r.store.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
-		IssueRate: 1e5, NodeRate: 1e5, Bundles: adminAPI, Packages: agent.served()})
+		IssueRate: 1e5, NodeRate: 1e5, Bundles: adminAPI, Packages: agent.packages()})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	group.Go(func() { _ = server.ServeTLS(ln, "", "") })

@@ -72,7 +72,7 @@ func TestListenerIsNotBlockedByHangingServer(t *testing.T) {
 			url, connected := hangingServer(t, answers)
 			listening := make(chan struct{}, 1)
 			l, err := NewListener(ListenConfig{URL: url, Channels: []string{"c"}, Log: slog.New(slog.DiscardHandler),
-				OnConnect: func() { listening <- struct{}{} }, OnIdle: func() {}, OnNotify: func(Notification) {}})
+				OnConnect: func() { listening <- struct{}{} }, OnCheck: func() {}, OnNotify: func(Notification) {}})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -91,16 +91,4 @@ func TestListenerIsNotBlockedByHangingServer(t *testing.T) {
 			receive(t, stopped, "the server delays the stop")
 		})
 	}
-}
-
-// The same for the election.
-func TestLeaderIsNotBlockedByHangingServer(t *testing.T) {
-	t.Parallel()
-	url, connected := hangingServer(t, false)
-	l, err := NewLeader(url, "test", slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	l.retry = time.Millisecond
-	go func() { _ = l.Run(t.Context()) }()
-	receive(t, connected, "no connection")
-	receive(t, connected, "no second connection: the query has no deadline")
 }

@@ -37,7 +37,7 @@ func NewListener(url string, log *slog.Logger) (_ *Listener, err error) {
 	l.Listener, err = postgres.NewListener(postgres.ListenConfig{
 		URL: url, Channels: []string{channelNode, channelOutbox, channelSets}, Log: log,
 		OnConnect: l.wakeAll,
-		OnIdle:    func() { l.wake(channelOutbox) }, // retries become due without a notification
+		OnCheck:   func() { l.wake(channelOutbox) }, // retries become due without a notification
 		OnNotify: func(n postgres.Notification) {
 			if n.Channel == channelNode {
 				l.wake(n.Payload)

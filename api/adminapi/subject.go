@@ -142,10 +142,14 @@ func (t *Tokens) Authenticate(r *http.Request) (Subject, error) {
 	}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	var found Subject
-	for _, e := range append([]tokenEntry{t.single}, t.current.Load().entries...) {
+	compare := func(e tokenEntry) {
 		if subtle.ConstantTimeCompare(sum[:], e.hash[:]) == 1 {
 			found = e.subject
 		}
+	}
+	compare(t.single)
+	for _, e := range t.current.Load().entries {
+		compare(e)
 	}
 	if found.Name == "" {
 		return Subject{}, schema.NewError(schema.KindUnauthenticated, "the bearer token is not accepted").WithReason("bad_token")

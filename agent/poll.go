@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -69,7 +70,7 @@ func (a *Agent) poll(ctx context.Context) (again bool, err error) {
 
 // notePoll stores the outcome for the status command.
 func (a *Agent) notePoll(err error) {
-	s := PollStatus{At: a.now().UTC(), OK: err == nil, PID: os.Getpid(), Version: Version()}
+	s := PollStatus{At: a.now().UTC(), OK: err == nil, PID: os.Getpid(), Version: version.Version()}
 	if err != nil {
 		s.Error = text.Truncate(err.Error())
 	}

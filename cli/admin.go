@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 
@@ -78,7 +76,6 @@ func runAdminTokenNew(e *env, name string, role trust.Role) error {
 		return usagef("gpuaas admin token new", "%q is not a valid name: must be at most 64 of a-z A-Z 0-9 . _ - @", name)
 	}
 	token := trust.APITokenPrefix + rand.Text()
-	sum := sha256.Sum256([]byte(token))
-	made := newToken{Name: name, Role: role, Token: token, Line: fmt.Sprintf("%s %s %s", name, role, hex.EncodeToString(sum[:]))}
+	made := newToken{Name: name, Role: role, Token: token, Line: fmt.Sprintf("%s %s %s", name, role, schema.SHA256Hex([]byte(token)))}
 	return e.print(made, func(w io.Writer) { fields(w, "Token:", made.Token, "Line:", made.Line) }, made.Name)
 }

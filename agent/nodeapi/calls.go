@@ -94,7 +94,7 @@ func (c *Client) Progress(ctx context.Context, taskID string, p task.Progress, c
 func (c *Client) Result(ctx context.Context, taskID string, r task.Result, correlationID string) error {
 	_, err := c.do(ctx, call{
 		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/result",
-		body: r, correlationID: correlationID, signAs: trust.ResultPayloadType(taskID),
+		body: r, correlationID: correlationID, resultOf: taskID,
 	}, nil)
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -19,9 +18,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/secure-systems-lab/go-securesystemslib/dsse"
-
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -95,7 +93,7 @@ type call struct {
 	body          any
 	correlationID string
 	timeout       time.Duration // 30 s when 0
-	signAs        string        // DSSE payload type; "" for a body that is not signed
+	resultOf      string        // the task whose signed result the body is
 	repeatable    bool          // resend a POST when an idle connection turns out to be closed
 }
 
@@ -153,8 +151,8 @@ func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encoding a request: %w", err)
 		}
-		if r.signAs != "" {
-			if signature, err = c.sign(r.signAs, data); err != nil {
+		if r.resultOf != "" {
+			if signature, err = c.sign(r.resultOf, data); err != nil {
 				return nil, err
 			}
 		}
@@ -187,16 +185,15 @@ func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {
 // errNoKey means that the client presents no certificate.
 var errNoKey = errors.New("no key to sign with")
 
-// sign returns the signature of a document by the key of the certificate that
+// sign returns the signature of a task's result by the key of the certificate that
 // this client presents, in the form of wire.HeaderResultSignature.
-func (c *Client) sign(payloadType string, body []byte) (string, error) {
+func (c *Client) sign(taskID string, body []byte) (string, error) {
 	if c.key == nil {
 		return "", errNoKey
 	}
-	sum := sha256.Sum256(dsse.PAE(payloadType, body))
-	signature, err := c.key.Sign(rand.Reader, sum[:], crypto.SHA256)
+	signature, err := c.key.Sign(rand.Reader, trust.ResultDigest(taskID, body), crypto.SHA256)
 	if err != nil {
-		return "", schema.Wrap(schema.KindInternal, err, "signing a document")
+		return "", schema.Wrap(schema.KindInternal, err, "signing a result")
 	}
 	return base64.RawURLEncoding.EncodeToString(signature), nil
 }

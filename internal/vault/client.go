@@ -135,7 +135,12 @@ func (c *Client) Close() {
 	c.end()
 	c.owned.Wait()
 	if c.api.Token() != "" {
-		c.revoke(revokeTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), revokeTimeout)
+		defer cancel()
+		if _, err := c.send(ctx, put("auth/token/revoke-self", nil)); err != nil {
+			c.log.Debug("cannot revoke the Vault token; it expires", "address", c.address)
+		}
+		c.api.ClearToken()
 	}
 	c.api.CloneConfig().HttpClient.CloseIdleConnections()
 }

@@ -193,16 +193,6 @@ func (s *session) keepAlive(ctx context.Context) {
 	}
 }
 
-// revoke revokes the token if Vault can be reached.
-func (s *session) revoke(timeout time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	if _, err := s.send(ctx, put("auth/token/revoke-self", nil)); err != nil {
-		s.log.Debug("cannot revoke the Vault token; it expires", "address", s.address)
-	}
-	s.api.ClearToken()
-}
-
 // readCredential reads a credential file. Errors contain the file's name, never
 // its content.
 func readCredential(file string) (string, error) {

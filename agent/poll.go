@@ -5,8 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
@@ -120,13 +120,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 // sessionName identifies this process to the server: the machine's boot and the
 // process's start, without characters that a session's name may not hold.
 func sessionName(bootID string, started time.Time) string {
-	keep := func(r rune) rune {
-		if r < 128 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-') {
-			return r
-		}
-		return -1
-	}
-	boot := strings.Map(keep, bootID)
+	boot := regexp.MustCompile(`[^A-Za-z0-9._-]`).ReplaceAllString(bootID, "")
 	return boot[:min(len(boot), maxBootID)] + "-" + strconv.FormatInt(started.Unix(), 10)
 }
 

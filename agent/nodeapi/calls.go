@@ -23,7 +23,7 @@ func (c *Client) Certificate(ctx context.Context, path string, body any) (wire.E
 		err = schema.NewError(schema.KindServiceUnavailable, "the answer holds no certificate")
 	}
 	if err == nil {
-		c.clock.Observe(a.ServerTime)
+		c.conf.Clock.Observe(a.ServerTime)
 	}
 	return a, err
 }

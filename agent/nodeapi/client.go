@@ -30,14 +30,12 @@ const maxAnswerBytes = 4 * wire.MaxBodyBytes
 // own, or KindServiceUnavailable when it could not be reached or answered with
 // something else than the API's envelope.
 type Client struct {
-	base   string // https://host[:port]/internal/v1/nodes/{id}
-	bundle string // path of the CA bundle that it was made with
+	conf Config
+	base string // https://host[:port]/internal/v1/nodes/{id}
 	// key signs results: that of the certificate that is presented; nil where
 	// none is.
-	key     crypto.Signer
-	version string // of the agent
-	http    *http.Client
-	clock   *Clock
+	key  crypto.Signer
+	http *http.Client
 }
 
 // Config is what a client depends on.
@@ -70,11 +68,9 @@ func New(c Config, present func(*tls.CertificateRequestInfo) (*tls.Certificate, 
 		carrier = c.Transport(conf)
 	}
 	return &Client{
-		base:    c.URL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
-		bundle:  c.CABundlePath,
-		version: c.AgentVersion,
-		key:     key,
-		clock:   c.Clock,
+		conf: c,
+		base: c.URL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
+		key:  key,
 		http: &http.Client{
 			Transport: carrier,
 			// A redirect could carry a token elsewhere.
@@ -118,7 +114,7 @@ func (c *Client) do(ctx context.Context, r call, out any) (a answer, err error) 
 	}
 	defer res.Body.Close()
 	if sent, err := http.ParseTime(res.Header.Get("Date")); err == nil {
-		c.clock.Observe(sent)
+		c.conf.Clock.Observe(sent)
 	}
 	a = answer{status: res.StatusCode, header: res.Header}
 	if res.TLS != nil {
@@ -166,7 +162,7 @@ func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("User-Agent", "gpuaas-node-agent/"+c.version)
+	req.Header.Set("User-Agent", "gpuaas-node-agent/"+c.conf.AgentVersion)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -199,4 +195,4 @@ func (c *Client) sign(taskID string, body []byte) (string, error) {
 }
 
 // BundlePath is the path of the CA bundle that the client was made with.
-func (c *Client) BundlePath() string { return c.bundle }
+func (c *Client) BundlePath() string { return c.conf.CABundlePath }

@@ -47,8 +47,8 @@ func (c *Client) unreachable(err error) error {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		at := c.clock.Now()
-		c.clock.doubt()
+		at := c.conf.Clock.Now()
+		c.conf.Clock.doubt()
 		return schema.Wrap(schema.KindServiceUnavailable, err,
 			"the server's certificate is not valid at %s, the time here: nothing was sent; is this node's clock right?", text.FormatTime(at))
 	case errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &invalid):

@@ -62,7 +62,7 @@ func (c *Client) Grants(observe func(ok bool)) (*Grants, error) {
 // delegate has Vault sign a new delegation of the key.
 func (g *Grants) delegate(ctx context.Context) error {
 	now := g.now().UTC()
-	doc := trust.LeaseKey{V: 1, Env: g.client.env, KeyID: g.id,
+	doc := trust.LeaseKey{V: 1, Env: g.client.conf.Env, KeyID: g.id,
 		Public:    g.key.Public().(ed25519.PublicKey),
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(trust.LeaseKeyLifetime)}
 	payload, err := json.Marshal(doc)

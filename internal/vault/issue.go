@@ -22,8 +22,8 @@ func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id tru
 	if err := trust.CheckCSR(csr); err != nil {
 		return none, err
 	}
-	if id.Env != c.env || !schema.IsID(id.NodeID) || id.Incarnation < 1 {
-		return none, schema.NewError(schema.KindInternal, "issuing a certificate: %s is not a node identity of environment %s", id.URI(), c.env)
+	if id.Env != c.conf.Env || !schema.IsID(id.NodeID) || id.Incarnation < 1 {
+		return none, schema.NewError(schema.KindInternal, "issuing a certificate: %s is not a node identity of environment %s", id.URI(), c.conf.Env)
 	}
 	leaf, chain, err := c.signCSR(ctx, "issue", nodeMount, nodeRole, csr.Raw, map[string]any{"uri_sans": id.URI()})
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // all signing until a later Follow succeeds. If Vault is unavailable, Follow
 // returns its error and the last set stays in use.
 func (c *Client) Follow(ctx context.Context, set trust.StoredSet) error {
-	f, err := checkSet(ctx, c, c.env, set)
+	f, err := checkSet(ctx, c, c.conf.Env, set)
 	if err != nil && !slices.Contains([]string{ReasonKeyMismatch, ReasonNoKey, ReasonBadSet}, schema.AsError(err).Reason) {
 		return err
 	}

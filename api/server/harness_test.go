@@ -162,7 +162,7 @@ func (c *cluster) replica() *replica {
 	}
 	r.sets = vault.NewSetFollower(r.store.Identities, follow, log, func(bool) {})
 	require.NoError(c.tb, r.sets.Refresh(c.tb.Context()))
-	group.Go(func() { r.sets.Run(ctx, r.listener.Sets()) })
+	group.Go(func() { _ = r.sets.Run(ctx, r.listener.Sets()) })
 
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)

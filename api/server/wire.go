@@ -130,10 +130,7 @@ func (a *app) work(ctx context.Context) {
 	a.metrics.AdminTokens(true)
 	a.Go(ctx, "admin tokens", func(ctx context.Context) error { return a.cfg.tokens.Run(ctx, a.tokensChanged) })
 	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Inventory.Sweep(ctx, a.listener) })
-	a.Go(ctx, "verifier sets", func(ctx context.Context) error {
-		a.sets.Run(ctx, a.listener.Sets())
-		return nil
-	})
+	a.Go(ctx, "verifier sets", func(ctx context.Context) error { return a.sets.Run(ctx, a.listener.Sets()) })
 	r := &relay.Relay{Outbox: a.store.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
 		r.Run(ctx)

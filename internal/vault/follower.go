@@ -64,15 +64,15 @@ func NewSetFollower(store SetStore, follow func(ctx context.Context, set trust.S
 		err: schema.NewError(schema.KindServiceUnavailable, "the newest verifier set has not been read yet").WithReason(ReasonNoSet)}
 }
 
-// Run refreshes the set until ctx ends: after each notification on wake, and
-// every 30 seconds. wake may be nil.
-func (f *SetFollower) Run(ctx context.Context, wake <-chan struct{}) {
+// Run refreshes the set until ctx ends, and returns nil then: after each notification
+// on wake, and every 30 seconds. wake may be nil.
+func (f *SetFollower) Run(ctx context.Context, wake <-chan struct{}) error {
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-wake:
 		case <-tick.C:
 		}

@@ -2,8 +2,6 @@ package activities
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"time"
 
@@ -182,12 +180,11 @@ func (t *Task) payload(ctx context.Context, spec TaskSpec, row TaskRow) task.Pay
 	if compact, err := json.Marshal(row.Params); err == nil && len(row.Params) > 0 {
 		params = compact
 	}
-	digest := sha256.Sum256(params)
 	expect := spec.Expect
 	expect.OpSeq = spec.OpSeq
 	return task.Payload{
 		V: 1, Env: t.Env, TaskID: row.TaskID, NodeID: row.NodeID, Incarnation: row.Incarnation,
-		Type: row.Type, TypeVersion: 1, Effect: row.Effect, Params: params, ParamsSHA256: hex.EncodeToString(digest[:]),
+		Type: row.Type, TypeVersion: 1, Effect: row.Effect, Params: params, ParamsSHA256: schema.SHA256Hex(params),
 		Seq: row.Seq, Attempt: max(spec.Attempt, 1), Expect: expect,
 		IssuedAt: issued, NotBefore: issued, ExpiresAt: spec.Deadline.UTC(), MaxRuntime: int64(info.MaxRuntime / time.Second),
 		OperationID: spec.OperationID, WorkflowID: activity.GetInfo(ctx).WorkflowExecution.ID,

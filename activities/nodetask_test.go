@@ -166,11 +166,11 @@ func (h *batches) Reclaim(_ context.Context, r activities.ReclaimRequest) (activ
 	h.asked = append(h.asked, r.After)
 	report := activities.ReclaimReport{Decisions: []activities.ReclaimDecision{{TaskID: r.After, Type: task.NodeProbe, Result: activities.ReclaimRequeued}}}
 	if len(h.asked) == h.fail {
-		return report, schema.Errorf(schema.KindServiceUnavailable, "unavailable")
+		return report, schema.NewError(schema.KindServiceUnavailable, "unavailable")
 	}
 	report.Next = map[string]string{"": "a", "a": "b", "b": ""}[r.After]
 	if len(h.asked) == h.broken {
-		return report, schema.Errorf(schema.KindInternal, "cannot parse its row")
+		return report, schema.NewError(schema.KindInternal, "cannot parse its row")
 	}
 	return report, nil
 }

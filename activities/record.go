@@ -126,10 +126,10 @@ func (r *Record) CheckAgent(ctx context.Context, nodeID string) error {
 		return Fail(err)
 	}
 	if last.IsZero() {
-		return Fail(schema.Errorf(schema.KindAgentSilent, "the agent has never sent a heartbeat"))
+		return Fail(schema.NewError(schema.KindAgentSilent, "the agent has never sent a heartbeat"))
 	}
 	if age := time.Since(last); age > agentFresh {
-		return Fail(schema.Errorf(schema.KindAgentSilent, "the agent's last heartbeat was %s ago", age.Round(time.Second)))
+		return Fail(schema.NewError(schema.KindAgentSilent, "the agent's last heartbeat was %s ago", age.Round(time.Second)))
 	}
 	return nil
 }

@@ -179,7 +179,7 @@ func (c *Config) Validate() error {
 			strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 	}
 	if len(faults) > 0 {
-		return schema.Errorf(schema.KindInvalidRequest, "configuration: %s", strings.Join(faults, "; "))
+		return schema.NewError(schema.KindInvalidRequest, "configuration: %s", strings.Join(faults, "; "))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -87,7 +88,7 @@ func (a *Agent) heartbeat(ctx context.Context) *wire.Heartbeat {
 		up = int64(a.now().Sub(a.started).Seconds())
 	}
 	return &wire.Heartbeat{
-		AgentVersion: Version(), UptimeSeconds: up, BootID: a.bootID,
+		AgentVersion: version.Version(), UptimeSeconds: up, BootID: a.bootID,
 		Cordoned: a.cordon.Cordoned(), Workloads: workload.Reportable(list), Phase: wire.PhaseReady, At: at.UTC(), Fault: a.fault,
 	}
 }

@@ -102,7 +102,7 @@ func TestPollTimeout(t *testing.T) {
 	require.Equal(t, 10*time.Second, k.PollTimeout(v))
 	r.due()
 	require.Equal(t, time.Second, k.PollTimeout(v))
-	r.book.Refuse = func(string) error { return schema.Errorf(schema.KindServiceUnavailable, "busy") }
+	r.book.Refuse = func(string) error { return schema.NewError(schema.KindServiceUnavailable, "busy") }
 	require.Error(t, r.agent.ReconcileIdentity(t.Context()).Err)
 	require.Greater(t, k.RetryIn(), 10*time.Second)
 	require.Equal(t, k.RetryIn().Round(time.Second), k.PollTimeout(v), "a failed renewal is retried later")

@@ -157,6 +157,28 @@ func TestRecoverAfterPairRemoved(t *testing.T) {
 	}
 }
 
+// TestCrashBeforeInstall: the process ended after it stored a recovered identity and
+// before it copied it to the configured paths. The missing copies are not of that
+// identity, so it is used.
+func TestCrashBeforeInstall(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	for _, p := range []string{r.conf.CertPath, r.conf.KeyPath} {
+		require.NoError(t, os.Rename(p, p+".stale"))
+	}
+	require.NoError(t, os.MkdirAll(r.conf.KeyPath+disk.Staged+"/in the way", 0o700))
+	require.True(t, r.boot())
+	r.step()
+	recovered := r.serial()
+	require.NoFileExists(t, r.conf.KeyPath)
+	require.NoError(t, os.RemoveAll(r.conf.KeyPath+disk.Staged))
+	require.True(t, r.boot())
+	r.converge()
+	require.Equal(t, recovered, r.serial())
+	require.Equal(t, 1, r.f.Count("recover"))
+	require.FileExists(t, r.conf.KeyPath)
+}
+
 // TestRecoverWithoutKey: a node without its recovery key reports that and enrolls
 // only with an unspent token.
 func TestRecoverWithoutKey(t *testing.T) {
@@ -237,7 +259,7 @@ func TestRetryAfter(t *testing.T) {
 	r.f.RetryAfter = "120"
 	r.book.Refuse = func(path string) error {
 		if path == "renew" {
-			return schema.Errorf(schema.KindRateLimited, "busy")
+			return schema.NewError(schema.KindRateLimited, "busy")
 		}
 		return nil
 	}
@@ -262,7 +284,7 @@ func TestWarnBeforeExpiry(t *testing.T) {
 	r := enrolled(t)
 	r.book.Refuse = func(path string) error {
 		if path == "renew" || path == "recover" {
-			return schema.Errorf(schema.KindServiceUnavailable, "vault is sealed")
+			return schema.NewError(schema.KindServiceUnavailable, "vault is sealed")
 		}
 		return nil
 	}

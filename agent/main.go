@@ -84,9 +84,6 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, dri
 	return p.exit(command(ctx))
 }
 
-// Version is the version of the build, as every program of the project prints it.
-func Version() string { return version.Version() }
-
 type program struct {
 	env            []string
 	stdout, stderr io.Writer

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -69,7 +70,7 @@ func (a *Agent) poll(ctx context.Context) (again bool, err error) {
 
 // notePoll stores the outcome for the status command.
 func (a *Agent) notePoll(err error) {
-	s := PollStatus{At: a.now().UTC(), OK: err == nil, PID: os.Getpid(), Version: Version()}
+	s := PollStatus{At: a.now().UTC(), OK: err == nil, PID: os.Getpid(), Version: version.Version()}
 	if err != nil {
 		s.Error = text.Truncate(err.Error())
 	}
@@ -136,13 +137,7 @@ func (a *Agent) checkJournal() {
 // sessionName identifies this process to the server: the machine's boot and the
 // process's start, without characters that a session's name may not hold.
 func sessionName(bootID string, started time.Time) string {
-	keep := func(r rune) rune {
-		if r < 128 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-') {
-			return r
-		}
-		return -1
-	}
-	boot := strings.Map(keep, bootID)
+	boot := regexp.MustCompile(`[^A-Za-z0-9._-]`).ReplaceAllString(bootID, "")
 	return boot[:min(len(boot), maxBootID)] + "-" + strconv.FormatInt(started.Unix(), 10)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 // Status is what `gpuaas-node-agent status` shows: the state folder's content,
@@ -64,7 +65,7 @@ const statusTimeout = 10 * time.Second
 // ReadStatus reads the state folder of an agent that may be running.
 func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	state := disk.At(c.StateDir)
-	s := Status{NodeID: c.NodeID, Env: c.Env, Version: Version(), Workloads: []task.Workload{}, Tasks: []TaskStatus{}}
+	s := Status{NodeID: c.NodeID, Env: c.Env, Version: version.Version(), Workloads: []task.Workload{}, Tasks: []TaskStatus{}}
 	var err error
 	clock := nodeapi.NewClock(time.Now, slog.New(slog.DiscardHandler))
 	if s.Status, err = identity.ReadStatus(c.identity(), state, clock); err != nil {

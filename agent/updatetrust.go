@@ -78,6 +78,5 @@ func readBundle(which, text, fingerprint string) ([]*x509.Certificate, error) {
 }
 
 func notTaken(reason, format string, args ...any) error {
-	e := schema.NewError(schema.KindTaskFailed, reason+": "+format, args...)
-	return e.WithReason(reason)
+	return schema.NewError(schema.KindTaskFailed, reason+": "+format, args...).WithReason(reason)
 }

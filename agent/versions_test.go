@@ -72,7 +72,7 @@ func TestPruneOldVersions(t *testing.T) {
 	require.Len(t, r.stored(), 2)
 	r.book.Refuse = func(path string) error {
 		if path == "recover" {
-			return schema.Errorf(schema.KindTokenConsumed, "spent")
+			return schema.NewError(schema.KindTokenConsumed, "spent")
 		}
 		return nil
 	}

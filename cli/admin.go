@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 
@@ -38,7 +36,7 @@ Environment:
 		"  gpuaas admin setup",
 		func(ctx context.Context, _ string) error {
 			if e.platform.Setup == nil {
-				return schema.Errorf(schema.KindInternal, "this build of gpuaas has no setup: use the gpuaas of the project's build")
+				return schema.NewError(schema.KindInternal, "this build of gpuaas has no setup: use the gpuaas of the project's build")
 			}
 			if err := e.platform.Setup(ctx, e.temporalConfig(), editor{e.stderr, clean}); err != nil {
 				return err
@@ -78,7 +76,6 @@ func runAdminTokenNew(e *env, name string, role trust.Role) error {
 		return usagef("gpuaas admin token new", "%q is not a valid name: must be at most 64 of a-z A-Z 0-9 . _ - @", name)
 	}
 	token := trust.APITokenPrefix + rand.Text()
-	sum := sha256.Sum256([]byte(token))
-	made := newToken{Name: name, Role: role, Token: token, Line: fmt.Sprintf("%s %s %s", name, role, hex.EncodeToString(sum[:]))}
+	made := newToken{Name: name, Role: role, Token: token, Line: fmt.Sprintf("%s %s %s", name, role, schema.SHA256Hex([]byte(token)))}
 	return e.print(made, func(w io.Writer) { fields(w, "Token:", made.Token, "Line:", made.Line) }, made.Name)
 }

@@ -183,7 +183,7 @@ func pages[T any](limit uint, get func(size *int, token *string) ([]T, string, e
 			return out, err
 		}
 		if token != nil && *token == next {
-			return out, schema.Errorf(schema.KindInternal, "the admin API returned the same page twice")
+			return out, schema.NewError(schema.KindInternal, "the admin API returned the same page twice")
 		}
 		token = &next
 	}

@@ -154,7 +154,7 @@ func (r *auditResult) verify(ctx context.Context, api *adminclient.Client, strea
 			return nil
 		}
 		if last.Seq <= after {
-			return schema.Errorf(schema.KindInternal, "audit stream %s: the admin API returned row %d again after row %d", stream, last.Seq, after)
+			return schema.NewError(schema.KindInternal, "audit stream %s: the admin API returned row %d again after row %d", stream, last.Seq, after)
 		}
 		after = last.Seq
 	}

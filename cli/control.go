@@ -65,7 +65,7 @@ func (c apiControl) newest(ctx context.Context, t target, reissue bool) (lifecyc
 		return lifecycle.OperationStatus{}, err
 	}
 	if len(ops) == 0 {
-		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "no operation on %s", t.name())
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no operation on %s", t.name())
 	}
 	return c.status(ctx, lifecycle.Operation{OperationID: ops[0].OperationID})
 }

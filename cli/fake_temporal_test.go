@@ -78,13 +78,13 @@ func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (lifecy
 	case isReissue && f.reissue != nil:
 		return *f.reissue, nil
 	case isReissue:
-		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "workflow not found")
 	case f.terminated != "" && f.terminated == run:
 		return lifecycle.OperationStatus{}, schema.NewError(schema.KindServiceUnavailable, "run %s was reset", run).WithReason("run_terminated")
 	case f.statusErr != nil:
 		return lifecycle.OperationStatus{}, f.statusErr
 	case len(f.statuses) == 0:
-		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "workflow not found")
 	}
 	st := f.statuses[0]
 	if len(f.statuses) > 1 {
@@ -99,7 +99,7 @@ func (f *fakeTemporal) Resolve(_ context.Context, workflowID string, r lifecycle
 	}
 	f.resolved, f.decidedOn = append(f.resolved, r), workflowID
 	if f.resolve == nil {
-		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "delivering the decision")
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "delivering the decision")
 	}
 	return f.resolve(r)
 }
@@ -107,7 +107,7 @@ func (f *fakeTemporal) Resolve(_ context.Context, workflowID string, r lifecycle
 func (f *fakeTemporal) Resolved(_ context.Context, _, _ string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	st, ok := f.first[r.ID]
 	if !ok {
-		return st, schema.Errorf(schema.KindNotFound, "no such decision")
+		return st, schema.NewError(schema.KindNotFound, "no such decision")
 	}
 	return st, nil
 }
@@ -130,7 +130,7 @@ func (f *fakeTemporal) FindNode(_ context.Context, name string) (lifecycle.NodeR
 			return lifecycle.NodeRef{NodeID: id, Host: host}, nil
 		}
 	}
-	return lifecycle.NodeRef{}, schema.Errorf(schema.KindNotFound, "Temporal retains no operation of node %q", name)
+	return lifecycle.NodeRef{}, schema.NewError(schema.KindNotFound, "Temporal retains no operation of node %q", name)
 }
 
 func (f *fakeTemporal) Result(context.Context, string, string) (lifecycle.OperationStatus, error) {

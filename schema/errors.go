@@ -155,14 +155,9 @@ func NewError(k Kind, format string, args ...any) *Error {
 	return &Error{Kind: k, Message: fmt.Sprintf(format, args...)}
 }
 
-// Errorf is NewError as a plain error, for return statements.
-func Errorf(k Kind, format string, args ...any) error { return NewError(k, format, args...) }
-
 // Wrap returns an error of the kind that keeps its cause for errors.Is and logs.
-func Wrap(k Kind, err error, format string, args ...any) error {
-	e := NewError(k, format, args...)
-	e.Err = err
-	return e
+func Wrap(k Kind, err error, format string, args ...any) *Error {
+	return &Error{Kind: k, Message: fmt.Sprintf(format, args...), Err: err}
 }
 
 // WithReason returns e with its reason set.

@@ -39,7 +39,7 @@ func TestProcess(t *testing.T) {
 	go func() { code <- Main(ctx, nil, env(vars), io.Discard, log) }()
 
 	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "waiting for a check of the task key")
-	_, err := publishVerifierSet(t.Context(), b.config, io.Discard)
+	_, err := b.publish(t)
 	require.NoError(t, err)
 	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "waiting for Temporal")
 	setupTemporal(t, address)

@@ -65,14 +65,8 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 			return err
 		}
 	})
-	p.Go(ctx, "silent nodes", func(ctx context.Context) error {
-		watchSilence(ctx, parts.store.Inventory, p.Log)
-		return nil
-	})
-	p.Go(ctx, "verifier sets", func(ctx context.Context) error {
-		parts.sets.Run(ctx, nil)
-		return nil
-	})
+	p.Go(ctx, "silent nodes", func(ctx context.Context) error { return watchSilence(ctx, parts.store.Inventory, p.Log) })
+	p.Go(ctx, "verifier sets", func(ctx context.Context) error { return parts.sets.Run(ctx, nil) })
 	p.Log.Info("polling", slog.String("temporal", parts.temporal.Address()),
 		slog.String("namespace", parts.temporal.Namespace()), slog.String("queue", lifecycle.TaskQueue))
 	return nil
@@ -94,15 +88,15 @@ func options(drain time.Duration, fatal chan<- error) worker.Options {
 	}
 }
 
-// watchSilence marks nodes without heartbeats as offline until ctx ends. Every
-// worker may run it, because the change is one conditional update.
-func watchSilence(ctx context.Context, s *store.Inventory, log *slog.Logger) {
+// watchSilence marks nodes without heartbeats as offline until ctx ends, and returns
+// nil then. Every worker may run it, because the change is one conditional update.
+func watchSilence(ctx context.Context, s *store.Inventory, log *slog.Logger) error {
 	tick := time.NewTicker(silenceEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
 		}
 		lost, err := s.MarkSilent(ctx, lifecycle.SilentAfter)

@@ -45,7 +45,7 @@ func prepared(t *testing.T) *bench {
 	}
 	b.config = setupConfig{DatabaseURL: schema.NewSecret(b.url), VaultAddr: b.vault.Address, VaultTokenFile: b.vault.TokenFile,
 		OutDir: b.dir, Env: "test", NodeAPINames: []string{"localhost"}}
-	require.NoError(t, setupVault(t.Context(), b.config, io.Discard))
+	require.NoError(t, b.admin(t).Setup(t.Context(), b.config.NodeAPINames, b.dir))
 	var err error
 	b.store, err = store.Open(t.Context(), store.Config{URL: b.url})
 	require.NoError(t, err)
@@ -62,20 +62,30 @@ func (b *bench) login(t *testing.T) *vault.Client {
 	return c
 }
 
+func (b *bench) admin(t *testing.T) *vault.Admin {
+	t.Helper()
+	a, err := vault.NewAdmin(b.config.vaultAdmin(io.Discard))
+	require.NoError(t, err)
+	return a
+}
+
+func (b *bench) publish(t *testing.T) (version int64, err error) {
+	t.Helper()
+	return publishVerifierSet(t.Context(), b.config, b.admin(t))
+}
+
 // A second setup changes nothing. A setup late in the set's lifetime publishes a
 // successor with the same keys.
 func TestSetupPublishesSets(t *testing.T) {
 	b := prepared(t)
 	for range 2 {
-		version, err := publishVerifierSet(t.Context(), b.config, io.Discard)
+		version, err := b.publish(t)
 		require.NoError(t, err)
 		require.Equal(t, int64(1), version)
 	}
 	first, err := b.store.Identities.NewestSet(t.Context())
 	require.NoError(t, err)
-	signer, err := vault.NewVerifierSetSigner(b.config.vaultAdmin(io.Discard), "test")
-	require.NoError(t, err)
-	version, err := signer.Publish(t.Context(), b.store.Identities, audit.Subject{Actor: setupActor}, time.Now().Add(vault.VerifierSetLifetime*2/3))
+	version, err := b.admin(t).Publish(t.Context(), b.store.Identities, audit.Subject{Actor: setupActor}, time.Now().Add(vault.VerifierSetLifetime*2/3))
 	require.NoError(t, err)
 	require.Equal(t, int64(2), version)
 	all, err := b.store.Identities.SetsAfter(t.Context(), 0, 64)
@@ -100,11 +110,11 @@ func TestSetupPublishesSets(t *testing.T) {
 // is refused and publishes nothing.
 func TestSetupRefusesOtherKeys(t *testing.T) {
 	b := prepared(t)
-	_, err := publishVerifierSet(t.Context(), b.config, io.Discard)
+	_, err := b.publish(t)
 	require.NoError(t, err)
 	require.NoError(t, b.vault.Root(t).Sys().Unmount("transit"))
-	require.NoError(t, setupVault(t.Context(), b.config, io.Discard))
-	_, err = publishVerifierSet(t.Context(), b.config, io.Discard)
+	require.NoError(t, b.admin(t).Setup(t.Context(), b.config.NodeAPINames, b.dir))
+	_, err = b.publish(t)
 	require.Equal(t, schema.KindInternal, schema.KindOf(err), "%v", err)
 	require.NotEmpty(t, schema.AsError(err).Next)
 	all, err := b.store.Identities.SetsAfter(t.Context(), 0, 64)
@@ -116,7 +126,7 @@ func TestSetupRefusesOtherKeys(t *testing.T) {
 // reported by the health check and a metric. A manual rotation does neither.
 func TestSignerCheckReports(t *testing.T) {
 	b := prepared(t)
-	_, err := publishVerifierSet(t.Context(), b.config, io.Discard)
+	_, err := b.publish(t)
 	require.NoError(t, err)
 	client := b.login(t)
 	signerOK := false
@@ -154,7 +164,7 @@ func TestStartWaitsForCheck(t *testing.T) {
 	require.Equal(t, schema.KindNotFound, schema.KindOf(firstCheck(t.Context(), fresh())), "no set")
 	out := vault.NewSetFollower(unavailable{b.store.Identities}, client.Follow, slog.New(slog.DiscardHandler), func(bool) {})
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(firstCheck(t.Context(), out)), "no database")
-	_, err := publishVerifierSet(t.Context(), b.config, io.Discard)
+	_, err := b.publish(t)
 	require.NoError(t, err)
 	b.vault.Seal(t)
 	err = firstCheck(t.Context(), fresh())
@@ -184,6 +194,8 @@ func newest(t *testing.T, s *store.Store) trust.StoredSet {
 func TestSetupProgressHidesToken(t *testing.T) {
 	b := prepared(t)
 	var progress strings.Builder
-	require.NoError(t, setupVault(t.Context(), b.config, &progress))
+	a, err := vault.NewAdmin(b.config.vaultAdmin(&progress))
+	require.NoError(t, err)
+	require.NoError(t, a.Setup(t.Context(), b.config.NodeAPINames, b.dir))
 	require.NotContains(t, progress.String(), b.vault.RootToken)
 }

@@ -52,11 +52,15 @@ func Setup(ctx context.Context, o SetupOptions) error {
 		return err
 	}
 	fmt.Fprintln(o.Progress, "database: schema is up to date")
-	if err := setupVault(ctx, c, o.Progress); err != nil {
+	admin, err := vault.NewAdmin(c.vaultAdmin(o.Progress))
+	if err != nil {
+		return err
+	}
+	if err := admin.Setup(ctx, c.NodeAPINames, c.OutDir); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.Progress, "vault: CAs, signing keys, roles and policies are in place")
-	version, err := publishVerifierSet(ctx, c, o.Progress)
+	version, err := publishVerifierSet(ctx, c, admin)
 	if err != nil {
 		return err
 	}
@@ -74,24 +78,16 @@ func Setup(ctx context.Context, o SetupOptions) error {
 }
 
 func (c setupConfig) vaultAdmin(progress io.Writer) vault.AdminConfig {
-	return vault.AdminConfig{Address: c.VaultAddr, TokenFile: c.VaultTokenFile, Log: slog.New(slog.NewTextHandler(progress, nil))}
-}
-
-func setupVault(ctx context.Context, c setupConfig, progress io.Writer) error {
-	return vault.Setup(ctx, c.vaultAdmin(progress), vault.SetupConfig{Env: c.Env, NodeAPINames: c.NodeAPINames, OutDir: c.OutDir})
+	return vault.AdminConfig{Address: c.VaultAddr, TokenFile: c.VaultTokenFile, Env: c.Env, Log: slog.New(slog.NewTextHandler(progress, nil))}
 }
 
 // publishVerifierSet publishes the first verifier set, or the successor of the
 // newest one if its renewal is due. It returns the newest version.
-func publishVerifierSet(ctx context.Context, c setupConfig, progress io.Writer) (version int64, err error) {
+func publishVerifierSet(ctx context.Context, c setupConfig, admin *vault.Admin) (version int64, err error) {
 	db, err := store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal()})
 	if err != nil {
 		return 0, err
 	}
 	defer db.Close()
-	author, err := vault.NewVerifierSetSigner(c.vaultAdmin(progress), c.Env)
-	if err != nil {
-		return 0, err
-	}
-	return author.Publish(ctx, db.Identities, audit.Subject{Actor: setupActor}, time.Now())
+	return admin.Publish(ctx, db.Identities, audit.Subject{Actor: setupActor}, time.Now())
 }

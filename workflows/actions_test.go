@@ -43,7 +43,7 @@ func TestEachPhaseFailsOnce(t *testing.T) {
 		t.Run(string(c.action)+"/"+c.phase, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(c.from)
-			w.fail[c.call] = schema.Errorf(schema.KindInvalidRequest, "no luck")
+			w.fail[c.call] = schema.NewError(schema.KindInvalidRequest, "no luck")
 			if task, ok := cutTask(c.call); ok {
 				w.fail[task] = final(schema.KindTaskFailed, "no luck")
 			}
@@ -236,7 +236,7 @@ func TestRemove(t *testing.T) {
 	t.Run("force continues without the provider's confirmation", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeRetired)
-		w.fail["release"] = schema.Errorf(schema.KindInvalidRequest, "the provider says no")
+		w.fail["release"] = schema.NewError(schema.KindInvalidRequest, "the provider says no")
 		b := setup(t, lifecycle.ActionRemove, w)
 		b.decideAt(time.Hour, lifecycle.DecisionForce)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
@@ -318,7 +318,7 @@ func TestControlPlaneTrouble(t *testing.T) {
 	t.Run("an unavailable database delays the claim, nothing else", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeDrained)
-		w.fail["claim"] = schema.Errorf(schema.KindServiceUnavailable, "the database is unavailable")
+		w.fail["claim"] = schema.NewError(schema.KindServiceUnavailable, "the database is unavailable")
 		b := setup(t, lifecycle.ActionRetire, w)
 		// The test environment stops retrying after ten attempts; a server does not.
 		b.env.RegisterDelayedCallback(func() { w.heal("claim") }, 20*time.Second)
@@ -330,7 +330,7 @@ func TestControlPlaneTrouble(t *testing.T) {
 	t.Run("a projection that cannot be written does not stop the work", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.fail["advance drain"] = schema.Errorf(schema.KindServiceUnavailable, "the database is unavailable")
+		w.fail["advance drain"] = schema.NewError(schema.KindServiceUnavailable, "the database is unavailable")
 		b := setup(t, lifecycle.ActionDrain, w)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	})
@@ -338,7 +338,7 @@ func TestControlPlaneTrouble(t *testing.T) {
 	t.Run("a superseded operation stops without another write", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.fail["finish completed"] = schema.Errorf(schema.KindFenced, "op_seq 8 holds the node")
+		w.fail["finish completed"] = schema.NewError(schema.KindFenced, "op_seq 8 holds the node")
 		b := setup(t, lifecycle.ActionDrain, w)
 		st := b.run()
 		require.Equal(t, lifecycle.OperationFailed, st.Operation.Status)

@@ -261,7 +261,7 @@ func TestEnqueue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(lifecycle.NodeActive)
-			w.fail[call] = schema.Errorf(schema.KindServiceUnavailable, "Vault is sealed")
+			w.fail[call] = schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
 			b := setup(t, lifecycle.ActionDrain, w)
 			b.env.RegisterDelayedCallback(func() {
 				w.heal(call)

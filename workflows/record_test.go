@@ -215,7 +215,7 @@ func recordings() []recording {
 			}
 		}, drive: parkThen(lifecycle.DecisionForce)},
 		{name: "remove-force", action: lifecycle.ActionRemove, from: retired, prepare: func(w *world) {
-			w.fail["release"] = schema.Errorf(schema.KindInvalidRequest, "the provider refuses")
+			w.fail["release"] = schema.NewError(schema.KindInvalidRequest, "the provider refuses")
 		}, drive: parkThen(lifecycle.DecisionForce)},
 		{name: "reissue-cancel", action: lifecycle.ActionReissueEnrollment, from: active, drive: func(r *recorder) {
 			r.decide(lifecycle.DecisionCancel)

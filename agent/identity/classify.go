@@ -3,6 +3,7 @@ package identity
 import (
 	"errors"
 	"net"
+	"slices"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -55,19 +56,18 @@ func classify(err error) result {
 	if schema.KindOf(err) != schema.KindInvalidNodeIdentity {
 		return resultOK
 	}
-	switch schema.AsError(err).Reason {
-	case schema.ReasonExpired, schema.ReasonIssuerRetired:
-		return resultUnusable
-	case schema.ReasonUnknownIssuer:
-		return resultUnknownIssuer
-	case schema.ReasonSerialSuperseded:
-		return resultSuperseded
-	case schema.ReasonNodeLocked:
-		return resultLocked
-	case schema.ReasonNodeRemoved:
-		return resultRemoved
+	known, ok := map[string]result{
+		schema.ReasonExpired:          resultUnusable,
+		schema.ReasonIssuerRetired:    resultUnusable,
+		schema.ReasonUnknownIssuer:    resultUnknownIssuer,
+		schema.ReasonSerialSuperseded: resultSuperseded,
+		schema.ReasonNodeLocked:       resultLocked,
+		schema.ReasonNodeRemoved:      resultRemoved,
+	}[schema.AsError(err).Reason]
+	if !ok {
+		return resultRefused
 	}
-	return resultRefused
+	return known
 }
 
 // alert returns the text of the TLS alert that ended a handshake, "" if none did.
@@ -83,9 +83,5 @@ func alert(err error) string {
 
 // isTokenError reports whether the API rejected the token of a request.
 func isTokenError(err error) bool {
-	switch schema.KindOf(err) {
-	case schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired:
-		return true
-	}
-	return false
+	return slices.Contains([]schema.Kind{schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired}, schema.KindOf(err))
 }

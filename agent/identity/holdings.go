@@ -136,8 +136,8 @@ func (h *holdings) install(v *Version) {
 			"cert_path", h.conf.CertPath, "err", err.Error())
 		return
 	}
-	if !h.saved.Installed {
-		h.saved.Installed = true
+	if v.Number > h.saved.Installed {
+		h.saved.Installed = v.Number
 		h.save()
 	}
 }
@@ -176,21 +176,23 @@ func (h *holdings) prune() {
 	}
 }
 
-// movedAside reports whether an operator removed the copies from the configured paths,
-// which means that their key must not be used again. The identity stays in use if the
-// node cannot obtain another one.
-func (h *holdings) movedAside() bool {
-	if !h.saved.Installed || len(h.versions) == 0 || !h.store.missing() {
-		return false
+// rejectMovedAside stops using the installed versions if an operator removed the copies
+// from the configured paths, which means that their keys must not be used again. They
+// stay in use if the node cannot obtain another identity. A version that was never
+// installed has no copy that an operator could have removed.
+func (h *holdings) rejectMovedAside() {
+	if h.saved.Installed == 0 || len(h.versions) == 0 || !h.store.missing() {
+		return
 	}
 	if !h.Recoverable() && !h.unspent() {
 		h.log.Warn("certificate and key were moved aside, but the node cannot obtain another identity: they stay in use")
-		return false
+		return
 	}
 	for _, v := range h.versions {
-		h.rejected[v.Facts.Serial] = "moved aside"
+		if v.Number <= h.saved.Installed {
+			h.rejected[v.Facts.Serial] = "certificate and key were moved aside"
+		}
 	}
-	return true
 }
 
 // usable returns the newest stored version that can be used.

@@ -124,17 +124,16 @@ func (m *Manager) open() error {
 	m.clock.Restore(m.saved.ServerTime)
 	m.prune()
 	m.state = StateNone
-	if m.movedAside() {
-		m.reason = "certificate and key were moved aside"
+	m.rejectMovedAside()
+	v := m.usable()
+	if v == nil {
 		return nil
 	}
-	if v := m.usable(); v != nil {
-		if err := m.use(v); err != nil {
-			m.state = ""
-			return err
-		}
-		m.install(v)
+	if err := m.use(v); err != nil {
+		m.state = ""
+		return err
 	}
+	m.install(v)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -14,13 +15,11 @@ import (
 // operator's next command.
 func (m *Manager) reacquire(ctx context.Context) Outcome {
 	cause := m.reason
-	switch {
-	case cause != "":
-	case len(m.versions) > 0:
-		cause = expiry(m.versions[0])
-	default:
-		cause = ErrNone.Error()
+	if cause == "" && len(m.versions) > 0 {
+		newest := m.versions[0]
+		cause = cmp.Or(m.rejected[newest.Facts.Serial], expiry(newest))
 	}
+	cause = cmp.Or(cause, ErrNone.Error())
 	if m.replacedUnused && m.newestUnused() {
 		return m.enroll(ctx, cause)
 	}

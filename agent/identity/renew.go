@@ -126,10 +126,10 @@ func (r *requester) checkAnswer(a wire.EnrollResponse, m Meta, incarnation int64
 		return schema.Wrap(schema.KindServiceUnavailable, err, "the server's certificate is not usable here")
 	}
 	if now := r.clock.Now(); now.After(id.Leaf.NotAfter) {
-		return schema.Errorf(schema.KindServiceUnavailable, "the server's certificate expired at %s, it is %s here", text.FormatTime(id.Leaf.NotAfter), text.FormatTime(now))
+		return schema.NewError(schema.KindServiceUnavailable, "the server's certificate expired at %s, it is %s here", text.FormatTime(id.Leaf.NotAfter), text.FormatTime(now))
 	}
 	if id.ID.Incarnation != a.Incarnation || incarnation != 0 && incarnation != a.Incarnation {
-		return schema.Errorf(schema.KindServiceUnavailable, "the server's certificate is of incarnation %d, the answer of %d, and the node of %d",
+		return schema.NewError(schema.KindServiceUnavailable, "the server's certificate is of incarnation %d, the answer of %d, and the node of %d",
 			id.ID.Incarnation, a.Incarnation, incarnation)
 	}
 	return nil

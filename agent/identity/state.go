@@ -30,9 +30,9 @@ type persistedState struct {
 	Seen string `json:"seen,omitempty"`
 	// Spent are digests of tokens that were used to obtain an identity.
 	Spent []string `json:"spent,omitempty"`
-	// Installed is true once the copies at the configured paths were made, so
-	// that both missing means that an operator moved them aside.
-	Installed bool `json:"installed,omitempty"`
+	// Installed is the newest version that was copied to the configured paths. If
+	// both copies are missing, an operator moved them aside.
+	Installed int `json:"installed_version,omitempty"`
 	// Proven is the newest version that the server accepted.
 	Proven int `json:"proven,omitempty"`
 	// ServerTime is the latest time that a server sent: a lower bound.

@@ -1,12 +1,10 @@
 package identity
 
 import (
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -90,7 +88,7 @@ func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 		s.NextRenewal = m.RenewAt(best).UTC()
 	case len(m.versions) > 0:
 		s.describe(c, m.versions[0])
-		s.IdentityFault = fmt.Sprintf("the certificate expired at %s", text.FormatTime(m.versions[0].Leaf.NotAfter))
+		s.IdentityFault = expiry(m.versions[0])
 	case len(list) > 0:
 		s.describe(c, list[0])
 		s.IdentityFault = list[0].matches(c).Error()

@@ -81,23 +81,35 @@ func newVersionStore(c Config, s disk.StateDir, log *slog.Logger) versionStore {
 // path returns the path of a version's file.
 func (s versionStore) path(number int) string { return s.File(fmt.Sprintf("%08d.json", number)) }
 
-// numbers lists the stored versions, newest first. A file with another name was moved
-// aside and is never used again.
-func (s versionStore) numbers() ([]int, error) {
-	entries, err := s.ReadDir(s.Path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+// number returns the number of a version's file, 0 for a file with another name. Such a
+// file was moved aside and is never used again.
+func (s versionStore) number(name string) int {
+	n, err := strconv.Atoi(strings.TrimSuffix(name, ".json"))
+	if err != nil || n < 1 || s.File(name) != s.path(n) {
+		return 0
 	}
+	return n
+}
+
+// entries lists the folder, none before it exists.
+func (s versionStore) entries() ([]fs.DirEntry, error) {
+	entries, err := s.ReadDir(s.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return entries, err
+}
+
+// numbers lists the stored versions, newest first.
+func (s versionStore) numbers() ([]int, error) {
+	entries, err := s.entries()
 	var out []int
-	for _, e := range entries {
-		n, err := strconv.Atoi(strings.TrimSuffix(e.Name(), ".json"))
-		if err == nil && n > 0 && s.File(e.Name()) == s.path(n) {
+	for _, e := range slices.Backward(entries) { // sorted by name
+		if n := s.number(e.Name()); n > 0 {
 			out = append(out, n)
 		}
 	}
-	slices.Sort(out)
-	slices.Reverse(out)
-	return out, nil
+	return out, err
 }
 
 // list returns the readable stored versions, newest first.
@@ -172,38 +184,25 @@ func (s versionStore) missing() bool {
 	return errors.Is(cert, fs.ErrNotExist) && errors.Is(key, fs.ErrNotExist)
 }
 
-// leftovers lists the staged files that a crash left, which hold secrets.
-func (s versionStore) leftovers() (files []string) {
-	entries, _ := s.ReadDir(s.Path) // a later start lists them too
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), disk.Staged) {
-			files = append(files, s.File(e.Name()))
-		}
-	}
-	return files
-}
-
-// prune removes dropped versions, those older than all kept ones, and staged files. A newer file that
-// cannot be read stays: it may belong to another node, or an operator may repair it.
+// prune removes dropped versions, those older than all kept ones, and the staged files
+// that a crash left, which hold secrets. A newer file that cannot be read stays: it may
+// belong to another node, or an operator may repair it.
 func (s versionStore) prune(kept, dropped []*Version) error {
-	numbers, err := s.numbers()
+	entries, err := s.entries()
 	if err != nil {
 		return err
-	}
-	for _, file := range s.leftovers() {
-		if err := s.Wipe(file); err != nil {
-			return err
-		}
 	}
 	oldest := 0
 	if len(kept) > 0 {
 		oldest = kept[len(kept)-1].Number // the newest is first
 	}
-	for _, n := range numbers {
-		if n >= oldest && !slices.ContainsFunc(dropped, func(v *Version) bool { return v.Number == n }) {
+	for _, e := range entries {
+		n := s.number(e.Name())
+		old := n > 0 && n < oldest || slices.ContainsFunc(dropped, func(v *Version) bool { return v.Number == n })
+		if !old && !strings.HasSuffix(e.Name(), disk.Staged) {
 			continue
 		}
-		if err := s.Wipe(s.path(n)); err != nil {
+		if err := s.Wipe(s.File(e.Name())); err != nil {
 			return err
 		}
 	}
@@ -212,10 +211,7 @@ func (s versionStore) prune(kept, dropped []*Version) error {
 
 // wipe removes every version and both copies, even damaged ones.
 func (s versionStore) wipe() error {
-	entries, err := s.ReadDir(s.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
+	entries, err := s.entries()
 	faults := []error{err, s.Wipe(s.keyPath), s.Wipe(s.certPath)}
 	for _, e := range entries {
 		faults = append(faults, s.Wipe(s.File(e.Name())))

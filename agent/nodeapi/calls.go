@@ -20,10 +20,10 @@ func (c *Client) Certificate(ctx context.Context, path string, body any) (wire.E
 	var a wire.EnrollResponse
 	_, err := c.do(ctx, call{method: http.MethodPost, path: path, body: body, correlationID: schema.NewID()}, &a)
 	if err == nil && a.Certificate == "" {
-		err = schema.Errorf(schema.KindServiceUnavailable, "the answer holds no certificate")
+		err = schema.NewError(schema.KindServiceUnavailable, "the answer holds no certificate")
 	}
 	if err == nil {
-		c.clock.Observe(a.ServerTime)
+		c.conf.Clock.Observe(a.ServerTime)
 	}
 	return a, err
 }
@@ -94,7 +94,7 @@ func (c *Client) Progress(ctx context.Context, taskID string, p task.Progress, c
 func (c *Client) Result(ctx context.Context, taskID string, r task.Result, correlationID string) error {
 	_, err := c.do(ctx, call{
 		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/result",
-		body: r, correlationID: correlationID, signAs: trust.ResultPayloadType(taskID),
+		body: r, correlationID: correlationID, resultOf: taskID,
 	}, nil)
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -19,9 +18,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/secure-systems-lab/go-securesystemslib/dsse"
-
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -32,14 +30,12 @@ const maxAnswerBytes = 4 * wire.MaxBodyBytes
 // own, or KindServiceUnavailable when it could not be reached or answered with
 // something else than the API's envelope.
 type Client struct {
-	base   string // https://host[:port]/internal/v1/nodes/{id}
-	bundle string // path of the CA bundle that it was made with
+	conf Config
+	base string // https://host[:port]/internal/v1/nodes/{id}
 	// key signs results: that of the certificate that is presented; nil where
 	// none is.
-	key     crypto.Signer
-	version string // of the agent
-	http    *http.Client
-	clock   *Clock
+	key  crypto.Signer
+	http *http.Client
 }
 
 // Config is what a client depends on.
@@ -64,7 +60,7 @@ func New(c Config, present func(*tls.CertificateRequestInfo) (*tls.Certificate, 
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pemText) {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "GPUAAS_CA_BUNDLE_PATH: %s holds no certificate", c.CABundlePath)
+		return nil, schema.NewError(schema.KindInvalidRequest, "GPUAAS_CA_BUNDLE_PATH: %s holds no certificate", c.CABundlePath)
 	}
 	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, Time: c.Clock.Now, GetClientCertificate: present}
 	var carrier http.RoundTripper = NewTransport(conf)
@@ -72,11 +68,9 @@ func New(c Config, present func(*tls.CertificateRequestInfo) (*tls.Certificate, 
 		carrier = c.Transport(conf)
 	}
 	return &Client{
-		base:    c.URL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
-		bundle:  c.CABundlePath,
-		version: c.AgentVersion,
-		key:     key,
-		clock:   c.Clock,
+		conf: c,
+		base: c.URL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
+		key:  key,
 		http: &http.Client{
 			Transport: carrier,
 			// A redirect could carry a token elsewhere.
@@ -95,7 +89,7 @@ type call struct {
 	body          any
 	correlationID string
 	timeout       time.Duration // 30 s when 0
-	signAs        string        // DSSE payload type; "" for a body that is not signed
+	resultOf      string        // the task whose signed result the body is
 	repeatable    bool          // resend a POST when an idle connection turns out to be closed
 }
 
@@ -120,7 +114,7 @@ func (c *Client) do(ctx context.Context, r call, out any) (a answer, err error) 
 	}
 	defer res.Body.Close()
 	if sent, err := http.ParseTime(res.Header.Get("Date")); err == nil {
-		c.clock.Observe(sent)
+		c.conf.Clock.Observe(sent)
 	}
 	a = answer{status: res.StatusCode, header: res.Header}
 	if res.TLS != nil {
@@ -131,7 +125,7 @@ func (c *Client) do(ctx context.Context, r call, out any) (a answer, err error) 
 	case err != nil:
 		return a, c.unreachable(err)
 	case len(body) > maxAnswerBytes:
-		return a, schema.Errorf(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
+		return a, schema.NewError(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
 	case res.StatusCode == http.StatusNoContent:
 		return a, nil
 	case res.StatusCode != http.StatusOK:
@@ -153,8 +147,8 @@ func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encoding a request: %w", err)
 		}
-		if r.signAs != "" {
-			if signature, err = c.sign(r.signAs, data); err != nil {
+		if r.resultOf != "" {
+			if signature, err = c.sign(r.resultOf, data); err != nil {
 				return nil, err
 			}
 		}
@@ -168,7 +162,7 @@ func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("User-Agent", "gpuaas-node-agent/"+c.version)
+	req.Header.Set("User-Agent", "gpuaas-node-agent/"+c.conf.AgentVersion)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -187,19 +181,18 @@ func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {
 // errNoKey means that the client presents no certificate.
 var errNoKey = errors.New("no key to sign with")
 
-// sign returns the signature of a document by the key of the certificate that
+// sign returns the signature of a task's result by the key of the certificate that
 // this client presents, in the form of wire.HeaderResultSignature.
-func (c *Client) sign(payloadType string, body []byte) (string, error) {
+func (c *Client) sign(taskID string, body []byte) (string, error) {
 	if c.key == nil {
 		return "", errNoKey
 	}
-	sum := sha256.Sum256(dsse.PAE(payloadType, body))
-	signature, err := c.key.Sign(rand.Reader, sum[:], crypto.SHA256)
+	signature, err := c.key.Sign(rand.Reader, trust.ResultDigest(taskID, body), crypto.SHA256)
 	if err != nil {
-		return "", schema.Wrap(schema.KindInternal, err, "signing a document")
+		return "", schema.Wrap(schema.KindInternal, err, "signing a result")
 	}
 	return base64.RawURLEncoding.EncodeToString(signature), nil
 }
 
 // BundlePath is the path of the CA bundle that the client was made with.
-func (c *Client) BundlePath() string { return c.bundle }
+func (c *Client) BundlePath() string { return c.conf.CABundlePath }

@@ -24,7 +24,7 @@ func refusal(res *http.Response, body []byte) error {
 	if res.StatusCode == http.StatusNotFound {
 		hint = "; GPUAAS_API_URL may not route to the node API"
 	}
-	return later(res, schema.Errorf(schema.KindServiceUnavailable, "answer %d is not in the node API's format%s", res.StatusCode, hint))
+	return later(res, schema.NewError(schema.KindServiceUnavailable, "answer %d is not in the node API's format%s", res.StatusCode, hint))
 }
 
 // maxRetryAfter bounds what one answer can ask for.
@@ -47,8 +47,8 @@ func (c *Client) unreachable(err error) error {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		at := c.clock.Now()
-		c.clock.doubt()
+		at := c.conf.Clock.Now()
+		c.conf.Clock.doubt()
 		return schema.Wrap(schema.KindServiceUnavailable, err,
 			"the server's certificate is not valid at %s, the time here: nothing was sent; is this node's clock right?", text.FormatTime(at))
 	case errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &invalid):

@@ -46,7 +46,7 @@ func (c *Client) VerifyChain(roots, chain []*x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: base.Hostname(), CurrentTime: c.clock.Now()}
+	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: base.Hostname(), CurrentTime: c.conf.Clock.Now()}
 	for _, r := range roots {
 		o.Roots.AddCert(r)
 	}

@@ -44,13 +44,10 @@ type SetStore struct {
 // again.
 func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock, retry wait.Range, log *slog.Logger) (*SetStore, error) {
 	r := &SetStore{env: env, state: s, log: log, Clock: clock, retry: wait.Backoff{Range: retry}}
-	var f storedSet
-	there, err := s.ReadJSON(s.File(setFile), &f)
+	var err error
+	r.set, _, err = load(s, env)
 	if unreadable, known := errors.AsType[*fs.PathError](err); known {
 		return nil, unreadable
-	}
-	if there && err == nil {
-		r.set, err = f.held(env)
 	}
 	if err != nil {
 		log.Error("stored verifier set set aside, the keys of the bundle are used", "err", err.Error())
@@ -72,7 +69,7 @@ func (r *SetStore) Configure(bundle trust.TaskTrust) {
 	switch {
 	case bundle.Floor.Version > r.set.Doc.Version:
 		s := trust.Bundled(bundle.Keys, bundle.Floor)
-		if err := r.state.WriteJSON(r.state.File(setFile), toStored(s)); err != nil {
+		if err := r.state.WriteJSON(r.state.File(setFile), s); err != nil {
 			// The env file still holds it.
 			r.log.Warn("the bundle's verifier set is not stored", "version", s.Doc.Version, "err", err.Error())
 		}
@@ -102,7 +99,7 @@ func (r *SetStore) rootKeys() []trust.VerifierKey {
 func (r *SetStore) adopt(s Set) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.state.WriteJSON(r.state.File(setFile), toStored(s)); err != nil {
+	if err := r.state.WriteJSON(r.state.File(setFile), s); err != nil {
 		return fmt.Errorf("storing verifier set %d: %w", s.Doc.Version, err)
 	}
 	r.set, r.lastWarned = s, time.Time{}

@@ -17,12 +17,8 @@ type Status struct {
 
 // ReadStatus returns nil if no set is stored or the stored one cannot be parsed.
 func ReadStatus(env string, state disk.StateDir) *Status {
-	var f storedSet
-	if ok, err := state.ReadJSON(state.File(setFile), &f); err != nil || !ok {
-		return nil
-	}
-	s, err := f.held(env)
-	if err != nil {
+	s, ok, err := load(state, env)
+	if err != nil || !ok {
 		return nil
 	}
 	return &Status{Version: s.Doc.Version, Hash: s.Hash, Epoch: s.Doc.Epoch, ExpiresAt: s.Doc.ExpiresAt}

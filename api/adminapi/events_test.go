@@ -71,7 +71,7 @@ func (s *switchable) Authenticate(*http.Request) (adminapi.Subject, error) {
 	if s.accept.Load() {
 		return adminapi.Subject{Name: "vic", Role: trust.RoleViewer}, nil
 	}
-	return adminapi.Subject{}, schema.Errorf(schema.KindUnauthenticated, "the bearer token is not accepted")
+	return adminapi.Subject{}, schema.NewError(schema.KindUnauthenticated, "the bearer token is not accepted")
 }
 
 // streams serves the API, runs its event streams, and returns how to open one after

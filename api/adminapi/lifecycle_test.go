@@ -155,7 +155,7 @@ func (d *backend) Resolved(_ context.Context, _, _ string, r lifecycle.ResolveRe
 			return d.status, nil
 		}
 	}
-	return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "no such decision")
+	return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no such decision")
 }
 
 func (d *backend) SetNode(_ context.Context, _ string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error) {

@@ -142,10 +142,14 @@ func (t *Tokens) Authenticate(r *http.Request) (Subject, error) {
 	}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	var found Subject
-	for _, e := range append([]tokenEntry{t.single}, t.current.Load().entries...) {
+	compare := func(e tokenEntry) {
 		if subtle.ConstantTimeCompare(sum[:], e.hash[:]) == 1 {
 			found = e.subject
 		}
+	}
+	compare(t.single)
+	for _, e := range t.current.Load().entries {
+		compare(e)
 	}
 	if found.Name == "" {
 		return Subject{}, schema.NewError(schema.KindUnauthenticated, "the bearer token is not accepted").WithReason("bad_token")
@@ -157,7 +161,7 @@ func (t *Tokens) Authenticate(r *http.Request) (Subject, error) {
 func (t *Tokens) Fault() error { return t.current.Load().fault }
 
 func badTokens(format string, args ...any) error {
-	return schema.Errorf(schema.KindInvalidRequest, format, args...)
+	return schema.NewError(schema.KindInvalidRequest, format, args...)
 }
 
 // readTokensFile reads a regular file that only its owner may write, who must be root

@@ -292,7 +292,7 @@ func TestSlowBody(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	var down error = schema.NewError(schema.KindServiceUnavailable, "waiting for Postgres")
+	var down error = schema.NewError(schema.KindServiceUnavailable, "not ready: waiting for Postgres")
 	h, _ := handler(edge.HealthRoute(func() error { return down }))
 	w := do(h, http.MethodGet, edge.HealthPath, "")
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)

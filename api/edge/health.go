@@ -3,8 +3,6 @@ package edge
 import (
 	"net/http"
 	"time"
-
-	"github.com/gpuaas/gpuaas/schema"
 )
 
 // HealthPath is the path of the readiness check on both listeners.
@@ -15,15 +13,15 @@ type Health struct {
 	Status string `json:"status"` // ok
 }
 
-// HealthRoute is the readiness check. It responds with 200 if ready returns nil, and with 503 and the error
-// otherwise.
+// HealthRoute is the readiness check. It responds with 200 if ready returns nil, and
+// with its error otherwise.
 func HealthRoute(ready func() error) Route {
 	return Route{
 		Method: http.MethodGet, Path: HealthPath, Success: []int{http.StatusOK},
 		Timeout: 5 * time.Second, Quiet: true,
 		Handle: func(w http.ResponseWriter, _ *http.Request) error {
 			if err := ready(); err != nil {
-				return schema.NewError(schema.KindServiceUnavailable, "not ready: %s", schema.AsError(err).Message).WithReason("not_ready")
+				return err
 			}
 			return JSON(w, http.StatusOK, Health{Status: "ok"})
 		},

@@ -69,7 +69,7 @@ func TestGaugesAreAbsentWithoutDatabase(t *testing.T) {
 	var log strings.Builder
 	c := NewFleetCollector(f, func() bool { return true }, slog.New(slog.NewTextHandler(&log, nil)))
 	require.Positive(t, testutil.CollectAndCount(c))
-	c.readAt, f.err = time.Time{}, schema.Errorf(schema.KindServiceUnavailable, "down")
+	c.readAt, f.err = time.Time{}, schema.NewError(schema.KindServiceUnavailable, "down")
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(c)
 	families, err := reg.Gather()

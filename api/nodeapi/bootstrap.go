@@ -31,7 +31,7 @@ func (a *API) fetchBundle(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if a.cfg.Bundles == nil {
-		return schema.Errorf(schema.KindNotFound, "this server issues no bundles")
+		return schema.NewError(schema.KindNotFound, "this server issues no bundles")
 	}
 	bundle, err := a.cfg.Bundles.Fetch(r.Context(), r.PathValue("reference"),
 		audit.Subject{Actor: "fetch:" + remoteHost(r), CorrelationID: edge.CorrelationID(r.Context())})
@@ -50,7 +50,7 @@ func (a *API) servePackage(w http.ResponseWriter, r *http.Request) error {
 	}
 	p, ok := a.cfg.Packages[r.PathValue("digest")]
 	if !ok {
-		return schema.Errorf(schema.KindNotFound, "no package with this digest")
+		return schema.NewError(schema.KindNotFound, "no package with this digest")
 	}
 	f, err := os.Open(p.Path)
 	if err != nil {

@@ -2,11 +2,8 @@ package nodeapi
 
 import (
 	"crypto/ecdsa"
-	"crypto/sha256"
 	"encoding/base64"
 	"net/http"
-
-	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -31,8 +28,7 @@ func (a *API) verifyResult(r *http.Request, taskID string, body []byte) (*trust.
 	}
 	signature, err := decodeSignature(sent)
 	key, isECDSA := leaf.PublicKey.(*ecdsa.PublicKey)
-	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(taskID), body))
-	if err != nil || !isECDSA || !ecdsa.VerifyASN1(key, sum[:], signature) {
+	if err != nil || !isECDSA || !ecdsa.VerifyASN1(key, trust.ResultDigest(taskID, body), signature) {
 		return nil, a.refused(r, identityError(schema.ReasonResultSignature,
 			"the key of certificate %s did not sign this result of task %s: the body was altered in transit or signed with another key",
 			serial, taskID))

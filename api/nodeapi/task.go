@@ -135,7 +135,7 @@ func (a *API) callerAndTask(r *http.Request) (Caller, string, error) {
 	}
 	taskID := r.PathValue("task_id")
 	if !schema.IsID(taskID) {
-		return Caller{}, "", schema.Errorf(schema.KindNotFound, "no such task")
+		return Caller{}, "", schema.NewError(schema.KindNotFound, "no such task")
 	}
 	edge.Annotate(r.Context(), slog.String("task_id", taskID))
 	return c, taskID, nil

@@ -105,5 +105,5 @@ func (r *Relay) send(ctx context.Context, m Message) error {
 	case m.Event != nil:
 		return r.Temporal.SignalAgent(ctx, m.WorkflowID, *m.Event)
 	}
-	return schema.Errorf(schema.KindNotFound, "the task or the event of outbox message %d is missing", m.ID)
+	return schema.NewError(schema.KindNotFound, "the task or the event of outbox message %d is missing", m.ID)
 }

@@ -42,7 +42,7 @@ func (b *box) Take(_ context.Context, limit int, delivered []relay.Message) ([]r
 	defer b.mu.Unlock()
 	if b.takeFail > 0 {
 		b.takeFail--
-		return nil, schema.Errorf(schema.KindServiceUnavailable, "Postgres does not answer")
+		return nil, schema.NewError(schema.KindServiceUnavailable, "Postgres does not answer")
 	}
 	b.takes++
 	for _, m := range delivered {

@@ -33,9 +33,9 @@ type config struct {
 	AgentPullTokenFile string        `env:"GPUAAS_AGENT_PULL_TOKEN_FILE" help:"File with a bearer token for the registry. It is read again for each bundle."`
 	AgentArchive       string        `env:"GPUAAS_AGENT_ARCHIVE" help:"Node agent's package as a local file, which the node API serves. It is ignored when a registry reference is set."`
 
-	serve  listenerSet
-	agent  agentPackage
-	tokens *adminapi.Tokens
+	serve       listenerSet
+	archiveSize int64
+	tokens      *adminapi.Tokens
 }
 
 // defaults returns a configuration with the defaults that depend on the program.
@@ -71,7 +71,7 @@ func (c *config) Check(f *daemon.Faults) {
 	f.Check(err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "",
 		"GPUAAS_NODE_PUBLIC_URL must be https://host:port")
 	f.Check(!(c.IssueRate > 0 && c.IssueRate <= 1e6), "GPUAAS_ISSUE_RATE must be above 0 and at most 1000000")
-	c.agent = c.agentPackage(f)
+	c.checkPackage(f)
 }
 
 // secrets returns what Temporal must never receive from this process.

@@ -27,6 +27,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
@@ -77,7 +78,7 @@ func (c claimer) Resolve(ctx context.Context, workflowID string, r lifecycle.Res
 
 // Resolved finds no decision, because Resolve keeps none.
 func (claimer) Resolved(context.Context, string, string, lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
-	return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "no such decision")
+	return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no such decision")
 }
 
 // cluster is a database with replicas of the API over it.
@@ -159,7 +160,7 @@ func (c *cluster) replica() *replica {
 	}
 	r.sets = vault.NewSetFollower(r.store.Identities, follow, log, func(bool) {})
 	require.NoError(c.tb, r.sets.Refresh(c.tb.Context()))
-	group.Go(func() { r.sets.Run(ctx, r.listener.Sets()) })
+	group.Go(func() { _ = r.sets.Run(ctx, r.listener.Sets()) })
 
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)
@@ -172,27 +173,24 @@ func (c *cluster) replica() *replica {
 	if c.between != nil {
 		identities = c.between(identities)
 	}
-	var agent agentPackage
-	if c.archive != "" {
-		agent.archive = c.archive
-		agent.digest, agent.size, err = digestOf(c.archive)
-		require.NoError(c.tb, err)
-	}
+	agent := &config{AgentArchive: c.archive}
+	agent.checkPackage(&daemon.Faults{})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(c.tb, err)
 	_, port, err := net.SplitHostPort(ln.Addr().String())
 	require.NoError(c.tb, err)
 	r.node = "https://localhost:" + port
+	agent.NodeURL = r.node
 	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(adminToken)), "admin-token", "")
 	require.NoError(c.tb, err)
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
 		Nodes: r.store.Admin, SKUs: r.store.Admin, EnrollmentTokens: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
 		Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
-		Package: agent.source(r.node)})
+		Package: agent.packageSource()})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store.Tasks, Heartbeats: r.store.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
-		IssueRate: 1e5, NodeRate: 1e5, Bundles: adminAPI, Packages: agent.served()})
+		IssueRate: 1e5, NodeRate: 1e5, Bundles: adminAPI, Packages: agent.packages()})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	group.Go(func() { _ = server.ServeTLS(ln, "", "") })

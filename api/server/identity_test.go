@@ -225,7 +225,7 @@ type cut struct {
 }
 
 func errCut() error {
-	return schema.Errorf(schema.KindServiceUnavailable, "the database does not answer")
+	return schema.NewError(schema.KindServiceUnavailable, "the database does not answer")
 }
 
 func (c *cut) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {

@@ -22,34 +22,24 @@ var (
 	pullForm   = regexp.MustCompile(`^[A-Za-z0-9._~+/=-]*$`)
 )
 
-// agentPackage is the location of the node agent's package: a registry when a
-// reference is set, else a local archive that the node API serves.
-type agentPackage struct {
-	ociRef, digest string
-	pullTokenFile  string
-	archive        string
-	size           int64
-}
-
-// agentPackage checks the settings of the agent package. It reads the archive
-// once, for its digest.
-func (c *config) agentPackage(f *daemon.Faults) agentPackage {
-	p := agentPackage{ociRef: c.AgentOCIRef, digest: c.AgentDigest, pullTokenFile: c.AgentPullTokenFile, archive: c.AgentArchive}
-	if p.ociRef != "" {
-		f.Check(!ociRefForm.MatchString(p.ociRef), "GPUAAS_AGENT_OCI_REF must be registry/repository@sha256:digest")
-		_, ofRef, _ := strings.Cut(p.ociRef, "@")
-		p.digest, p.archive = cmp.Or(p.digest, ofRef), ""
-		f.Check(!digestForm.MatchString(p.digest), "GPUAAS_AGENT_DIGEST must be sha256: and 64 hex digits")
-		return p
+// checkPackage checks the settings of the node agent's package, which is in a registry
+// if a reference is set, or else a local archive that the node API serves. It reads the
+// archive once, and sets the digest.
+func (c *config) checkPackage(f *daemon.Faults) {
+	switch {
+	case c.AgentOCIRef != "":
+		f.Check(!ociRefForm.MatchString(c.AgentOCIRef), "GPUAAS_AGENT_OCI_REF must be registry/repository@sha256:digest")
+		_, ofRef, _ := strings.Cut(c.AgentOCIRef, "@")
+		c.AgentDigest, c.AgentArchive = cmp.Or(c.AgentDigest, ofRef), ""
+		f.Check(!digestForm.MatchString(c.AgentDigest), "GPUAAS_AGENT_DIGEST must be sha256: and 64 hex digits")
+	case c.AgentArchive == "":
+		c.AgentDigest = ""
+	default:
+		digest, size, err := digestOf(c.AgentArchive)
+		f.Check(err != nil, "GPUAAS_AGENT_ARCHIVE: %v", err)
+		f.Check(err == nil && c.AgentDigest != "" && c.AgentDigest != digest, "GPUAAS_AGENT_ARCHIVE has digest %s, not GPUAAS_AGENT_DIGEST", digest)
+		c.AgentDigest, c.archiveSize = digest, size
 	}
-	if p.archive == "" {
-		return agentPackage{}
-	}
-	digest, size, err := digestOf(p.archive)
-	f.Check(err != nil, "GPUAAS_AGENT_ARCHIVE: %v", err)
-	f.Check(err == nil && p.digest != "" && p.digest != digest, "GPUAAS_AGENT_ARCHIVE has digest %s, not GPUAAS_AGENT_DIGEST", digest)
-	p.digest, p.size = digest, size
-	return p
 }
 
 func digestOf(path string) (digest string, size int64, err error) {
@@ -63,38 +53,38 @@ func digestOf(path string) (digest string, size int64, err error) {
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), size, err
 }
 
-// source returns the function for adminapi.Config.Package, nil when no package is
-// configured. It reads the pull credential for each bundle, since credentials are
+// packageSource returns the function for adminapi.Config.Package, nil when no package
+// is configured. It reads the pull credential for each bundle, since credentials are
 // short-lived.
-func (p agentPackage) source(nodeURL string) func() (*trust.AgentPackage, error) {
-	if p.digest == "" {
+func (c *config) packageSource() func() (*trust.AgentPackage, error) {
+	if c.AgentDigest == "" {
 		return nil
 	}
-	out := trust.AgentPackage{OCIRef: p.ociRef, Digest: p.digest, PullDeliveryMode: adminapi.DeliverRegistry,
+	out := trust.AgentPackage{OCIRef: c.AgentOCIRef, Digest: c.AgentDigest, PullDeliveryMode: adminapi.DeliverRegistry,
 		InstallRoot: trust.DefaultInstallRoot, EnvFilePath: trust.DefaultEnvFile, SystemdUnitName: trust.DefaultSystemdUnit}
-	if p.archive != "" {
-		out.PullDeliveryMode, out.OCIRef = adminapi.DeliverArchive, nodeURL+"/internal/v1/packages/"+p.digest
+	if c.AgentArchive != "" {
+		out.PullDeliveryMode, out.OCIRef = adminapi.DeliverArchive, c.NodeURL+"/internal/v1/packages/"+c.AgentDigest
 	}
 	return func() (*trust.AgentPackage, error) {
 		fresh := out
-		if p.pullTokenFile == "" || p.archive != "" {
+		if c.AgentPullTokenFile == "" || c.AgentArchive != "" {
 			return &fresh, nil
 		}
-		text, err := os.ReadFile(p.pullTokenFile)
+		text, err := os.ReadFile(c.AgentPullTokenFile)
 		if err != nil {
 			return nil, schema.Wrap(schema.KindServiceUnavailable, err, "reading the registry's pull credential")
 		}
 		if fresh.PullToken = strings.TrimSpace(string(text)); !pullForm.MatchString(fresh.PullToken) {
-			return nil, schema.Errorf(schema.KindServiceUnavailable, "the registry's pull credential is not a bearer token")
+			return nil, schema.NewError(schema.KindServiceUnavailable, "the registry's pull credential is not a bearer token")
 		}
 		return &fresh, nil
 	}
 }
 
-// served returns the value for nodeapi.Config.Packages.
-func (p agentPackage) served() map[string]nodeapi.Package {
-	if p.archive == "" {
+// packages returns the value for nodeapi.Config.Packages.
+func (c *config) packages() map[string]nodeapi.Package {
+	if c.AgentArchive == "" {
 		return nil
 	}
-	return map[string]nodeapi.Package{p.digest: {Path: p.archive, Size: p.size}}
+	return map[string]nodeapi.Package{c.AgentDigest: {Path: c.AgentArchive, Size: c.archiveSize}}
 }

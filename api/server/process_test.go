@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -54,8 +55,7 @@ func newProcess(t *testing.T, databaseURL string) *process {
 	t.Helper()
 	v := sharedVault.Get(t)
 	dir := t.TempDir()
-	require.NoError(t, vault.Setup(t.Context(), vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile},
-		vault.SetupConfig{Env: testEnv, NodeAPINames: []string{"localhost"}, OutDir: dir}))
+	require.NoError(t, vaultAdmin(t, v).Setup(t.Context(), []string{"localhost"}, dir))
 	p := &process{t: t, vault: v, log: &harness.Buffer{}, temporal: harness.FreeAddress(t)}
 	t.Setenv("TEMPORAL_ADDRESS", p.temporal)
 	admin, node, metrics := harness.FreeAddress(t), harness.FreeAddress(t), harness.FreeAddress(t)
@@ -119,11 +119,16 @@ func (p *process) ask(method, path string, body any) reply {
 // newestSet makes Vault's first verifier set.
 func newestSet(tb testing.TB, v *vaulttest.Server) trust.StoredSet {
 	tb.Helper()
-	signer, err := vault.NewVerifierSetSigner(vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile}, testEnv)
-	require.NoError(tb, err)
-	set, err := signer.First(tb.Context(), time.Now())
+	set, err := vaultAdmin(tb, v).First(tb.Context(), time.Now())
 	require.NoError(tb, err)
 	return set
+}
+
+func vaultAdmin(tb testing.TB, v *vaulttest.Server) *vault.Admin {
+	tb.Helper()
+	a, err := vault.NewAdmin(vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile, Env: testEnv, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(tb, err)
+	return a
 }
 
 // publish stores Vault's first verifier set, as a setup does.

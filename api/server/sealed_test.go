@@ -28,8 +28,7 @@ import (
 func realVault(tb testing.TB) (*cluster, *vaulttest.Server, *vault.Client) {
 	tb.Helper()
 	server, dir := sharedVault.Get(tb), tb.TempDir()
-	require.NoError(tb, vault.Setup(tb.Context(), vault.AdminConfig{Address: server.Address, TokenFile: server.TokenFile, Log: slog.New(slog.DiscardHandler)},
-		vault.SetupConfig{Env: testEnv, NodeAPINames: []string{"localhost"}, OutDir: dir}))
+	require.NoError(tb, vaultAdmin(tb, server).Setup(tb.Context(), []string{"localhost"}, dir))
 	client, err := vault.Login(tb.Context(), vault.Config{Address: server.Address, Env: testEnv, Log: slog.New(slog.DiscardHandler),
 		RoleIDFile: filepath.Join(dir, "api-role-id"), SecretIDFile: filepath.Join(dir, "api-secret-id")})
 	require.NoError(tb, err)

@@ -16,7 +16,6 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/daemon"
-	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
@@ -41,7 +40,6 @@ type app struct {
 	// connected
 	store      *store.Store
 	listener   *store.Listener
-	leader     *postgres.Leader
 	vault      *vault.Client
 	sets       *vault.SetFollower
 	grants     *vault.Grants
@@ -104,9 +102,6 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.listener, err = store.NewListener(url, a.Log); err != nil {
 		return err
 	}
-	if a.leader, err = postgres.NewLeader(url, "gpuaas-fleet-metrics", a.Log); err != nil {
-		return err
-	}
 	if a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
 		return err
 	}
@@ -129,17 +124,13 @@ func (a *app) delegation(ctx context.Context) (err error) {
 
 // work starts what runs beside the listeners.
 func (a *app) work(ctx context.Context) {
-	a.Registry.MustRegister(metrics.NewFleetCollector(a.store.Inventory, a.leader.Leading, a.Log))
-	a.Go(ctx, "leader election", a.leader.Run)
+	a.Registry.MustRegister(metrics.NewFleetCollector(a.store.Inventory, a.listener.Leading, a.Log))
 	a.Go(ctx, "notifications", a.listener.Run)
 	a.Go(ctx, "event streams", a.admin.Run)
 	a.metrics.AdminTokens(true)
 	a.Go(ctx, "admin tokens", func(ctx context.Context) error { return a.cfg.tokens.Run(ctx, a.tokensChanged) })
 	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Inventory.Sweep(ctx, a.listener) })
-	a.Go(ctx, "verifier sets", func(ctx context.Context) error {
-		a.sets.Run(ctx, a.listener.Sets())
-		return nil
-	})
+	a.Go(ctx, "verifier sets", func(ctx context.Context) error { return a.sets.Run(ctx, a.listener.Sets()) })
 	r := &relay.Relay{Outbox: a.store.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
 		r.Run(ctx)
@@ -154,7 +145,7 @@ func (a *app) nodeServer() *http.Server {
 		Env: a.cfg.Env, Identities: a.store.Identities, Tasks: a.store.Tasks, Heartbeats: a.store.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
-		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
+		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(),
 	})
 	return api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) })
 }
@@ -165,7 +156,7 @@ func (a *app) adminAPI() *adminapi.API {
 		Nodes: a.store.Admin, SKUs: a.store.Admin, EnrollmentTokens: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin,
 		Lifecycle: a.temporal.Operations, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
-		Package: a.cfg.agent.source(a.cfg.NodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
+		Package: a.cfg.packageSource(), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
 }
 

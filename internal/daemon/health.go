@@ -54,24 +54,25 @@ func (h *Health) Add(name string, probe func(ctx context.Context) error) {
 }
 
 // Ready returns nil when the process can work, else an error of
-// KindServiceUnavailable that names what is missing. Dependencies in exclude do
+// KindServiceUnavailable, reason not_ready, that names what is missing. Dependencies in exclude do
 // not count.
 func (h *Health) Ready(exclude ...string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.blocked != "" {
-		return schema.Errorf(schema.KindServiceUnavailable, "%s", h.blocked)
-	}
-	var down []string
-	for _, c := range h.checks {
-		if c.fault != nil && !slices.Contains(exclude, c.name) {
-			down = append(down, c.name)
+	missing := h.blocked
+	if missing == "" {
+		var down []string
+		for _, c := range h.checks {
+			if c.fault != nil && !slices.Contains(exclude, c.name) {
+				down = append(down, c.name)
+			}
 		}
+		if len(down) == 0 {
+			return nil
+		}
+		missing = strings.Join(down, ", ") + " unavailable"
 	}
-	if len(down) > 0 {
-		return schema.Errorf(schema.KindServiceUnavailable, "%s unavailable", strings.Join(down, ", "))
-	}
-	return nil
+	return schema.NewError(schema.KindServiceUnavailable, "not ready: %s", missing).WithReason("not_ready")
 }
 
 // Unavailable returns the error of each dependency whose last probe failed, by name.
@@ -161,8 +162,7 @@ func writeHealth(w http.ResponseWriter, err error) {
 	if err != nil {
 		id := schema.NewID()
 		w.Header().Set(wire.HeaderCorrelationID, id)
-		e := schema.NewError(schema.KindServiceUnavailable, "not ready: %s", schema.AsError(err).Message).WithReason("not_ready")
-		status, body = http.StatusServiceUnavailable, e.Body(id)
+		status, body = http.StatusServiceUnavailable, schema.AsError(err).Body(id)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

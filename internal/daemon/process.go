@@ -96,25 +96,22 @@ func (p *Process) Connect(ctx context.Context, dependencies ...Dependency) error
 	defer cancel()
 	defer p.onStop(cancel)()
 	for _, d := range dependencies {
-		if err := p.connect(ctx, d.Name, d.Open); err != nil {
+		p.Health.block("waiting for " + d.Name)
+		err := Retry(ctx, func() error {
+			err := d.Open(ctx)
+			if schema.KindOf(err) == schema.KindInvalidRequest {
+				err = backoff.Permanent(err)
+			}
+			return err
+		}, func(err error, pause time.Duration) {
+			p.Log.Warn("waiting", slog.String("for", d.Name), slog.Any("err", err), slog.String("next", schema.AsError(err).Next),
+				slog.Duration("retry_in", pause))
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (p *Process) connect(ctx context.Context, name string, open func(ctx context.Context) error) error {
-	p.Health.block("waiting for " + name)
-	return Retry(ctx, func() error {
-		err := open(ctx)
-		if schema.KindOf(err) == schema.KindInvalidRequest {
-			err = backoff.Permanent(err)
-		}
-		return err
-	}, func(err error, pause time.Duration) {
-		p.Log.Warn("waiting", slog.String("for", name), slog.Any("err", err), slog.String("next", schema.AsError(err).Next),
-			slog.Duration("retry_in", pause))
-	})
 }
 
 // Listen opens a TCP listener. variable names the setting that holds the address,
@@ -134,7 +131,11 @@ func (p *Process) Listen(ctx context.Context, variable, address string) (net.Lis
 func (p *Process) Serve(ctx context.Context, name string, ln net.Listener, s *http.Server) {
 	s.Handler = p.Health.Wrap(s.Handler)
 	p.Go(ctx, name+" listener", func(context.Context) error {
-		err := serve(ln, s)
+		serve := s.Serve
+		if s.TLSConfig != nil {
+			serve = func(ln net.Listener) error { return s.ServeTLS(ln, "", "") }
+		}
+		err := serve(ln)
 		if errors.Is(err, http.ErrServerClosed) {
 			return nil
 		}
@@ -150,13 +151,6 @@ func (p *Process) Serve(ctx context.Context, name string, ln net.Listener, s *ht
 		}
 		return nil
 	})
-}
-
-func serve(ln net.Listener, s *http.Server) error {
-	if s.TLSConfig != nil {
-		return s.ServeTLS(ln, "", "")
-	}
-	return s.Serve(ln)
 }
 
 // run is the life of the process; ctx ends at the stop signal.

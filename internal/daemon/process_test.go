@@ -182,7 +182,7 @@ func TestReadinessFollowsDependencies(t *testing.T) {
 	probe := func(down *atomic.Bool) func(context.Context) error {
 		return func(context.Context) error {
 			if down.Load() {
-				return schema.Errorf(schema.KindServiceUnavailable, "cause at 10.0.0.7")
+				return schema.NewError(schema.KindServiceUnavailable, "cause at 10.0.0.7")
 			}
 			return nil
 		}
@@ -235,7 +235,7 @@ func TestConnectRetriesUntilStopped(t *testing.T) {
 func TestConnectFailsOnInvalidSetting(t *testing.T) {
 	r := launch(t, nil, func(ctx context.Context, p *Process) error {
 		return p.Connect(ctx, Dependency{"Postgres", func(context.Context) error {
-			return schema.Errorf(schema.KindInvalidRequest, "malformed URL")
+			return schema.NewError(schema.KindInvalidRequest, "malformed URL")
 		}})
 	})
 	require.Equal(t, schema.ExitFailed, r.exit())

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"reflect"
 	"strings"
@@ -96,21 +95,16 @@ func (p Program) render(w io.Writer, page string, flags *flag.FlagSet) {
 }
 
 // wrap splits a text into lines for a terminal.
-func wrap(text string) iter.Seq[string] {
+func wrap(text string) (lines []string) {
 	const width = 74
-	return func(yield func(string) bool) {
-		line := ""
-		for word := range strings.FieldsSeq(text) {
-			if line != "" && len(line)+1+len(word) > width {
-				if !yield(line) {
-					return
-				}
-				line = ""
-			}
-			line = strings.TrimSpace(line + " " + word)
+	for word := range strings.FieldsSeq(text) {
+		if n := len(lines) - 1; n >= 0 && len(lines[n])+1+len(word) <= width {
+			lines[n] += " " + word
+		} else {
+			lines = append(lines, word)
 		}
-		yield(line)
 	}
+	return lines
 }
 
 // Reference returns the program's reference page in Markdown: what --help

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
@@ -84,16 +83,4 @@ func TestListenerIsNotBlockedByHangingServer(t *testing.T) {
 			harness.Receive(t, "the stop, which the server does not delay", stopped)
 		})
 	}
-}
-
-// The same for the election.
-func TestLeaderIsNotBlockedByHangingServer(t *testing.T) {
-	t.Parallel()
-	url, connected := hangingServer(t, false)
-	l, err := NewLeader(url, "test", slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	l.retry = time.Millisecond
-	go func() { _ = l.Run(t.Context()) }()
-	harness.Receive(t, "a connection", connected)
-	harness.Receive(t, "a second connection, because the query has a deadline", connected)
 }

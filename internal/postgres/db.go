@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"strconv"
@@ -54,18 +55,9 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 		return nil, errMalformedURL()
 	}
 	setDefaults(pc.ConnConfig)
-	pc.MaxConns = defaultMaxConns
-	if c.MaxConns > 0 {
-		pc.MaxConns = c.MaxConns
-	}
-	pc.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		useUTC(conn)
-		return nil
-	}
-	db := &DB{timeout: c.CallTimeout, address: address(pc.ConnConfig), refusals: c.Refusals}
-	if db.timeout <= 0 {
-		db.timeout = defaultCallTimeout
-	}
+	pc.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
+	pc.AfterConnect = useUTC
+	db := &DB{timeout: cmp.Or(c.CallTimeout, defaultCallTimeout), address: address(pc.ConnConfig), refusals: c.Refusals}
 	if db.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, db.Interpret(err, "opening the database")
 	}
@@ -105,9 +97,7 @@ func (db *DB) Tx(ctx context.Context, fn func(context.Context, pgx.Tx) error) er
 // that is stopped in the middle of a transaction must release its row locks
 // before others time out.
 func setDefaults(c *pgx.ConnConfig) {
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = connectTimeout
-	}
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, connectTimeout)
 	for name, value := range map[string]string{
 		"application_name":                    "gpuaas",
 		"lock_timeout":                        "5s",
@@ -121,10 +111,11 @@ func setDefaults(c *pgx.ConnConfig) {
 }
 
 // useUTC decodes timestamps in UTC instead of the machine's zone.
-func useUTC(conn *pgx.Conn) {
+func useUTC(_ context.Context, conn *pgx.Conn) error {
 	conn.TypeMap().RegisterType(&pgtype.Type{
 		Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
 	})
+	return nil
 }
 
 // address names the database in errors, without a credential.

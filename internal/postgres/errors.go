@@ -60,7 +60,7 @@ func (db *DB) Interpret(err error, doing string) error {
 	}
 	for _, f := range faults {
 		if strings.HasPrefix(e.Code, f.state) {
-			return schema.AsError(schema.Wrap(schema.KindServiceUnavailable, e, "%s: the database at %s %s", doing, db.address, f.fault)).WithNext(f.next)
+			return schema.Wrap(schema.KindServiceUnavailable, e, "%s: the database at %s %s", doing, db.address, f.fault).WithNext(f.next)
 		}
 	}
 	return db.interpretRefusal(e, doing)
@@ -78,7 +78,7 @@ func (db *DB) interpretRefusal(e *pgconn.PgError, doing string) error {
 	default:
 		return schema.Wrap(schema.KindInternal, e, "%s", doing)
 	}
-	return schema.AsError(schema.Wrap(schema.KindInvalidRequest, e, "%s", r.Message)).WithReason(r.Reason)
+	return schema.Wrap(schema.KindInvalidRequest, e, "%s", r.Message).WithReason(r.Reason)
 }
 
 // unreachable reports whether the client failed to reach the server: no

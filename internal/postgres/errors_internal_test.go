@@ -20,7 +20,7 @@ func TestInterpret(t *testing.T) {
 		kind schema.Kind
 	}{
 		{nil, ""},
-		{schema.Errorf(schema.KindFenced, "x"), schema.KindFenced},
+		{schema.NewError(schema.KindFenced, "x"), schema.KindFenced},
 		{io.ErrUnexpectedEOF, schema.KindServiceUnavailable},
 		{pgx.ErrTxCommitRollback, schema.KindServiceUnavailable},
 		{pgx.ErrNoRows, schema.KindNotFound},

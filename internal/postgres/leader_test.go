@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -13,38 +14,57 @@ import (
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
-// One process leads. When it ends or loses its connection, another one leads.
+func newListener(t *testing.T, url string, connected chan struct{}) *Listener {
+	t.Helper()
+	l, err := NewListener(ListenConfig{URL: url, Log: slog.New(slog.DiscardHandler), CheckEvery: 10 * time.Millisecond,
+		OnConnect: func() { connected <- struct{}{} }, OnNotify: func(Notification) {}})
+	require.NoError(t, err)
+	return l
+}
+
+// One listener leads. When it ends or loses its connection, another one leads.
 func TestOneLeaderAtATime(t *testing.T) {
 	t.Parallel()
 	url := pgtest.New(t, func(context.Context, string) error { return nil })
-	candidate := func(name string) (l *Leader, stop func()) {
-		l, err := NewLeader(url, name, slog.New(slog.DiscardHandler))
-		require.NoError(t, err)
-		l.retry, l.check = 10*time.Millisecond, 10*time.Millisecond
+	candidate := func(connected chan struct{}) (l *Listener, stop func()) {
+		l = newListener(t, url, connected)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- l.Run(ctx) }()
 		return l, func() {
 			cancel()
-			require.NoError(t, <-ended)
+			require.ErrorIs(t, <-ended, context.Canceled)
 		}
 	}
-	first, stopFirst := candidate("metrics")
-	harness.Eventually(t, "the first leads", first.Leading)
-	other, stopOther := candidate("another name")
-	harness.Eventually(t, "the other leads", other.Leading)
-	second, stopSecond := candidate("metrics")
+	leads := func(l *Listener) {
+		t.Helper()
+		harness.Eventually(t, "it leads", l.Leading)
+	}
+	first, stopFirst := candidate(make(chan struct{}, 1))
+	leads(first)
+	connected := make(chan struct{}, 2)
+	second, stopSecond := candidate(connected)
 	require.Never(t, second.Leading, 200*time.Millisecond, 5*time.Millisecond)
 	stopFirst()
 	require.False(t, first.Leading())
-	harness.Eventually(t, "the second leads", second.Leading)
+	leads(second)
+	third, stopThird := candidate(make(chan struct{}, 1))
+	harness.Receive(t, "the second listener connects", connected)
+	conn, err := pgx.ConnectConfig(t.Context(), second.conn)
+	require.NoError(t, err)
+	defer closeConn(t.Context(), conn)
+	_, err = conn.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+	require.NoError(t, err)
+	harness.Receive(t, "the second listener connects again", connected)
+	harness.Eventually(t, "one of them leads", func() bool { return second.Leading() != third.Leading() })
 	stopSecond()
-	stopOther()
+	leads(third)
+	stopThird()
 }
 
-func TestLeaderHidesMalformedURL(t *testing.T) {
+func TestListenerHidesMalformedURL(t *testing.T) {
 	t.Parallel()
-	_, err := NewLeader("postgres://u:hunter2@h:port/db", "metrics", slog.New(slog.DiscardHandler))
+	_, err := NewListener(ListenConfig{URL: "postgres://u:hunter2@h:port/db"})
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 	require.NotContains(t, err.Error(), "hunter2")
 }

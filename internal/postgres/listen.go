@@ -1,8 +1,10 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -10,8 +12,10 @@ import (
 )
 
 const (
-	// listenCheck is how long a connection may be silent before it is pinged.
-	listenCheck = 15 * time.Second
+	// listenCheck is the interval between two checks of the connection.
+	listenCheck = 10 * time.Second
+	// leaderLock is the advisory lock that the leading listener holds.
+	leaderLock = "gpuaas-leader"
 	// listenBackoffMin and Max bound the pause between two attempts to connect.
 	listenBackoffMin = 100 * time.Millisecond
 	listenBackoffMax = 5 * time.Second
@@ -28,18 +32,20 @@ type ListenConfig struct {
 	OnConnect func()
 	// OnNotify is called for each notification.
 	OnNotify func(Notification)
-	// CheckEvery is how long the connection may be silent before it is pinged.
-	// Defaults to 15 s.
+	// CheckEvery is the interval between two checks. Defaults to 10 s.
 	CheckEvery time.Duration
 	// Log gets a warning for each lost connection.
 	Log *slog.Logger
 }
 
 // Listener receives notifications on one connection of its own and reconnects
-// with a backoff.
+// with a backoff. One of the listeners on a database leads: it holds an advisory lock
+// on its connection. When it loses the connection, another one leads after its next
+// check.
 type Listener struct {
 	ListenConfig
-	conn *pgx.ConnConfig
+	conn    *pgx.ConnConfig
+	leading atomic.Bool
 }
 
 // NewListener returns a listener that connects in Run. A malformed URL is
@@ -49,11 +55,12 @@ func NewListener(c ListenConfig) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.CheckEvery <= 0 {
-		c.CheckEvery = listenCheck
-	}
-	return &Listener{c, conn}, nil
+	c.CheckEvery = cmp.Or(c.CheckEvery, listenCheck)
+	return &Listener{ListenConfig: c, conn: conn}, nil
 }
+
+// Leading reports whether this listener leads now.
+func (l *Listener) Leading() bool { return l.leading.Load() }
 
 // Run listens until the context ends and returns the context's error.
 func (l *Listener) Run(ctx context.Context) error {
@@ -89,27 +96,46 @@ func (l *Listener) listen(ctx context.Context) error {
 		}
 	}
 	l.OnConnect()
+	defer l.leading.Store(false)
 	for {
-		if err := l.wait(ctx, conn); err != nil {
+		if err := l.lead(ctx, conn); err != nil {
+			return err
+		}
+		if err := l.deliver(ctx, conn); err != nil {
 			return err
 		}
 	}
 }
 
-// wait delivers one notification, or pings a connection that has been silent
-// for CheckEvery.
-func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) error {
+// lead takes the leader's lock if it is free. If the listener leads already, lead only
+// checks the connection.
+func (l *Listener) lead(ctx context.Context, conn *pgx.Conn) error {
+	if l.Leading() {
+		return within(ctx, conn, conn.Ping)
+	}
+	return within(ctx, conn, func(ctx context.Context) error {
+		var got bool
+		err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))", leaderLock).Scan(&got)
+		l.leading.Store(got)
+		return err
+	})
+}
+
+// deliver delivers notifications until the next check is due.
+func (l *Listener) deliver(ctx context.Context, conn *pgx.Conn) error {
 	waiting, cancel := context.WithTimeout(ctx, l.CheckEvery)
 	defer cancel()
-	n, err := conn.WaitForNotification(waiting)
-	switch {
-	case err == nil:
-		l.OnNotify(Notification{n.Channel, n.Payload})
-		return nil
-	case ctx.Err() != nil || waiting.Err() == nil || conn.IsClosed():
-		return err
+	for {
+		n, err := conn.WaitForNotification(waiting)
+		switch {
+		case err == nil:
+			l.OnNotify(Notification{n.Channel, n.Payload})
+		case ctx.Err() != nil || waiting.Err() == nil || conn.IsClosed():
+			return err
+		default:
+			return nil
+		}
 	}
-	return within(ctx, conn, conn.Ping)
 }
 
 // ownConn configures a connection outside the pool. Its connect timeout bounds
@@ -119,9 +145,7 @@ func ownConn(url, name string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, errMalformedURL()
 	}
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = connectTimeout
-	}
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, connectTimeout)
 	c.RuntimeParams["application_name"] = name
 	return c, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io/fs"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -21,12 +20,9 @@ const (
 // one caller at a time.
 func Migrate(ctx context.Context, url string, files fs.FS) error {
 	const doing = "migrating the database"
-	c, err := pgx.ParseConfig(url)
+	c, err := ownConn(url, "gpuaas-migrate")
 	if err != nil {
-		return errMalformedURL()
-	}
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = connectTimeout
+		return err
 	}
 	db := &DB{address: address(c)}
 	conn := stdlib.OpenDB(*c)

@@ -80,7 +80,7 @@ func beginIncarnation(ctx context.Context, tx *tx, want int64, n sqlc.LockNodeRo
 	}
 	got, err := tx.NextIncarnation(ctx, n.NodeID)
 	if err == nil && got != want {
-		return schema.Errorf(schema.KindInternal, "the token is for incarnation %d of node %s, which is at %d", want, n.NodeID, got)
+		return schema.NewError(schema.KindInternal, "the token is for incarnation %d of node %s, which is at %d", want, n.NodeID, got)
 	}
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func (s *Operations) Claim(ctx context.Context, r activities.ClaimRequest) (acti
 func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimRequest) (activities.Claim, error) {
 	event := claimEvent(r)
 	if !schema.IsID(r.OperationID) {
-		return activities.Claim{}, schema.Errorf(schema.KindInvalidRequest, "malformed operation id %q", r.OperationID)
+		return activities.Claim{}, schema.NewError(schema.KindInvalidRequest, "malformed operation id %q", r.OperationID)
 	}
 	node, err := tx.lockNode(ctx, r.NodeID)
 	if schema.KindOf(err) == schema.KindNotFound {

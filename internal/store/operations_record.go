@@ -114,7 +114,7 @@ func (s *Operations) Finish(ctx context.Context, f activities.Fence, runID strin
 			return errOperationEnded(f)
 		}
 		if !e.Status.Ended() || e.Status == lifecycle.OperationRejected {
-			return schema.Errorf(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
+			return schema.NewError(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
 		}
 		if err := tx.setOperationRun(ctx, f.OperationID, runID); err != nil {
 			return err

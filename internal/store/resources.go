@@ -93,7 +93,7 @@ func (s *Operations) changeResource(ctx context.Context, f activities.Fence, id 
 
 func (tx *tx) resource(ctx context.Context, f activities.Fence, id string) (activities.Resource, error) {
 	r, err := tx.GetResource(ctx, id, f.NodeID)
-	return activities.Resource(r), orMissing(err, schema.Errorf(schema.KindNotFound, "node %s has no resource %q", f.NodeID, id))
+	return activities.Resource(r), orMissing(err, schema.NewError(schema.KindNotFound, "node %s has no resource %q", f.NodeID, id))
 }
 
 func noteResource(tx *tx, f activities.Fence, action string, r activities.Resource) {

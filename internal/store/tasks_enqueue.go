@@ -42,7 +42,7 @@ func (s *Tasks) Prepare(ctx context.Context, t activities.TaskSpec, o task.Owner
 func checkSpec(t activities.TaskSpec) (task.TypeInfo, error) {
 	kind, known := t.Type.Info()
 	if !known {
-		return kind, schema.Errorf(schema.KindInvalidRequest, "unknown task type %q", t.Type)
+		return kind, schema.NewError(schema.KindInvalidRequest, "unknown task type %q", t.Type)
 	}
 	if !schema.IsID(t.OperationID) || !schema.IsID(t.NodeID) {
 		return kind, errFenced(fenceOf(t), 0)
@@ -94,7 +94,7 @@ func setTaskOwner(ctx context.Context, tx *tx, t activities.TaskSpec, o task.Own
 		return activities.TaskRow{}, err
 	}
 	if found.Type != t.Type {
-		return activities.TaskRow{}, schema.Errorf(schema.KindInvalidRequest, "step %s already has a %s task", t.Step, found.Type)
+		return activities.TaskRow{}, schema.NewError(schema.KindInvalidRequest, "step %s already has a %s task", t.Step, found.Type)
 	}
 	return taskRow(found), tx.SetTaskOwner(ctx, sqlc.SetTaskOwnerParams{TaskID: found.TaskID,
 		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID})

@@ -99,8 +99,8 @@ func nodeFence(c nodeapi.Caller, operationID, correlationID string) activities.F
 	return activities.Fence{NodeID: c.NodeID, OperationID: operationID, Actor: nodeActor(c.NodeID), CorrelationID: correlationID}
 }
 
-func errNoTask(id string) error { return schema.Errorf(schema.KindNotFound, "no task %q", id) }
+func errNoTask(id string) error { return schema.NewError(schema.KindNotFound, "no task %q", id) }
 
 func errLeaseLost(taskID string) error {
-	return schema.Errorf(schema.KindLeaseLost, "the lease on task %s was lost", taskID)
+	return schema.NewError(schema.KindLeaseLost, "the lease on task %s was lost", taskID)
 }

@@ -21,7 +21,7 @@ import (
 // workloads, so that a retire need not wait for the next heartbeat.
 func (s *Tasks) Result(ctx context.Context, c nodeapi.Caller, taskID string, r nodeapi.ReceivedResult) (task.Type, error) {
 	if _, ends := auditResults[r.Status]; !ends {
-		return "", schema.Errorf(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
+		return "", schema.NewError(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
 	}
 	return write(ctx, s.db, "storing the result of task "+taskID, func(ctx context.Context, tx *tx) (task.Type, error) {
 		t, err := tx.lockTask(ctx, taskID, &c.NodeID)

@@ -221,10 +221,10 @@ func (tx *tx) moveNode(ctx context.Context, n sqlc.LockNodeRow, to lifecycle.Nod
 	return tx.SetNodeState(ctx, n.NodeID, n.OpSeq, to)
 }
 
-func errNoNode(id string) error { return schema.Errorf(schema.KindNotFound, "no node %q", id) }
+func errNoNode(id string) error { return schema.NewError(schema.KindNotFound, "no node %q", id) }
 
 func errFenced(f activities.Fence, now int64) error {
-	return schema.Errorf(schema.KindFenced,
+	return schema.NewError(schema.KindFenced,
 		"operation %s (op_seq %d) no longer holds node %s (op_seq %d)", f.OperationID, f.OpSeq, f.NodeID, now)
 }
 

@@ -158,10 +158,8 @@ func (c *connection) interpret(err error, doing string) error {
 		return schema.Wrap(schema.KindNotFound, err, "%s", doing)
 	// Unimplemented: another service listens at the address.
 	case codes.Unimplemented, codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled:
-		e := schema.NewError(schema.KindServiceUnavailable, "Temporal at %s does not respond (%s)", c.address, doing).
+		return schema.Wrap(schema.KindServiceUnavailable, err, "Temporal at %s does not respond (%s)", c.address, doing).
 			WithReason("temporal_unreachable").WithNext("check TEMPORAL_ADDRESS, or run: gpuaas dev status")
-		e.Err = err
-		return e
 	}
 	return schema.Wrap(schema.KindInternal, err, "%s", doing)
 }

@@ -49,7 +49,7 @@ func TestOnlyCodedErrorsLeaveActivities(t *testing.T) {
 		"a raw error around a coded":   {func() error { return fmt.Errorf("%s: %w", secret, coded) }, schema.KindNodeInUse, "no"},
 		"a coded error with its cause": {func() error { return schema.Wrap(schema.KindNotFound, raw, "no such node") }, schema.KindNotFound, "no such node"},
 		"a wrapped coded error": {func() error {
-			return fmt.Errorf("%s: %w", secret, schema.Errorf(schema.KindNotFound, "no such node"))
+			return fmt.Errorf("%s: %w", secret, schema.NewError(schema.KindNotFound, "no such node"))
 		}, schema.KindNotFound, "no such node"},
 		"an application error of no kind": {func() error { return temporal.NewApplicationError(secret, secret) }, schema.KindInternal, "internal error"},
 		"an application error with a cause": {func() error {

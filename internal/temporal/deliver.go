@@ -3,6 +3,7 @@ package temporal
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
@@ -141,12 +142,9 @@ func (c NodeTasks) locate(ctx context.Context, o task.Owner) (location, error) {
 // continuedWithout reports whether a run with this status no longer needs a late
 // result: it continued, or it ended on its own.
 func continuedWithout(s enumspb.WorkflowExecutionStatus) bool {
-	switch s {
-	case enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED,
-		enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
-		return true
-	}
-	return false
+	return slices.Contains([]enumspb.WorkflowExecutionStatus{
+		enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED,
+		enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW}, s)
 }
 
 // SignalAgent delivers an agent event to the node's running workflow.

@@ -54,7 +54,7 @@ func (g guard) intercept() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		m, ok := req.(proto.Message)
 		if !ok {
-			return schema.Errorf(schema.KindInternal, "a call of %s without a protobuf request", method)
+			return schema.NewError(schema.KindInternal, "a call of %s without a protobuf request", method)
 		}
 		if err := g.blocked("a call of "+method, g.findIn(m)); err != nil {
 			return err

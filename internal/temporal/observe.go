@@ -110,7 +110,7 @@ func (c Operations) Resolved(ctx context.Context, workflowID, runID string, r li
 	var done lifecycle.Resolution
 	err := c.sdk.GetWorkflowUpdateHandle(client.GetWorkflowUpdateHandleOptions{WorkflowID: workflowID, RunID: runID, UpdateID: r.ID}).Get(ctx, &done)
 	if is[*serviceerror.NotFound](err) { // the SDK wraps it as a timeout
-		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "operation %s took no decision %s", r.OperationID, r.ID)
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "operation %s took no decision %s", r.OperationID, r.ID)
 	}
 	return c.resolution(r, done, err)
 }
@@ -211,7 +211,7 @@ func (c Operations) FindNode(ctx context.Context, name string) (lifecycle.NodeRe
 		return lifecycle.NodeRef{}, err
 	}
 	if len(infos) == 0 {
-		return lifecycle.NodeRef{}, schema.Errorf(schema.KindNotFound, "Temporal retains no operation of node %q", name)
+		return lifecycle.NodeRef{}, schema.NewError(schema.KindNotFound, "Temporal retains no operation of node %q", name)
 	}
 	attrs := infos[0].GetSearchAttributes()
 	return lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: attribute[string](attrs, lifecycle.AttrHost)}, nil

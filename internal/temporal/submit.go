@@ -31,9 +31,9 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 	plan, ok := lifecycle.PlanOf(in.Action, in.Options)
 	switch {
 	case !ok || plan.Workflow == "":
-		return lifecycle.Operation{}, schema.Errorf(schema.KindInvalidRequest, "%s does not run as a workflow", in.Action)
+		return lifecycle.Operation{}, schema.NewError(schema.KindInvalidRequest, "%s does not run as a workflow", in.Action)
 	case in.Host == "":
-		return lifecycle.Operation{}, schema.Errorf(schema.KindInvalidRequest, "cannot %s node %s: its host name is not known", in.Action, in.NodeID)
+		return lifecycle.Operation{}, schema.NewError(schema.KindInvalidRequest, "cannot %s node %s: its host name is not known", in.Action, in.NodeID)
 	}
 	if err := c.scanner.Check(in); err != nil {
 		return lifecycle.Operation{}, err

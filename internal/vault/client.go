@@ -23,7 +23,6 @@ const revokeTimeout = 2 * time.Second
 // Client is a logged-in Vault client. It is safe for concurrent use.
 type Client struct {
 	*session
-	env     string
 	nodeCAs *caCache
 	apiCAs  *caCache
 	// followed is the verifier set under which tasks are signed. keyChanged gets a
@@ -55,7 +54,6 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 	lifetime, end := context.WithCancel(context.Background())
 	client := &Client{
 		session:    s,
-		env:        c.Env,
 		nodeCAs:    &caCache{mount: nodeMount, every: casRefresh},
 		apiCAs:     &caCache{mount: apiMount, every: casRefresh},
 		keyChanged: make(chan struct{}, 1),
@@ -80,7 +78,7 @@ func LoginDaemon(ctx context.Context, p *daemon.Process, e daemon.Engines) (*Cli
 
 func newSession(c Config) (*session, error) {
 	if c.RoleIDFile == "" || c.SecretIDFile == "" {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "the files with Vault's role ID and secret ID are not configured")
+		return nil, schema.NewError(schema.KindInvalidRequest, "the files with Vault's role ID and secret ID are not configured")
 	}
 	conn, err := dial(c.Address)
 	if err != nil {
@@ -89,14 +87,8 @@ func newSession(c Config) (*session, error) {
 	if c.Observe == nil {
 		c.Observe = func(string, time.Duration, error) {}
 	}
-	return &session{
-		conn:         conn,
-		roleIDFile:   c.RoleIDFile,
-		secretIDFile: c.SecretIDFile,
-		log:          cmp.Or(c.Log, slog.Default()),
-		observe:      c.Observe,
-		watchers:     make(chan *api.LifetimeWatcher, 1),
-	}, nil
+	c.Log = cmp.Or(c.Log, slog.Default())
+	return &session{conn: conn, conf: c, watchers: make(chan *api.LifetimeWatcher, 1)}, nil
 }
 
 // minRepeat is the shortest time between two calls by repeat.
@@ -122,7 +114,7 @@ func (c *Client) repeat(first time.Duration, wake <-chan struct{}, failure strin
 				delays.Reset()
 			} else {
 				wait = delays.NextBackOff()
-				c.log.Warn("background work failed", "failure", failure, "retry_in", wait, "err", err, "next", schema.AsError(err).Next)
+				c.conf.Log.Warn("background work failed", "failure", failure, "retry_in", wait, "err", err, "next", schema.AsError(err).Next)
 			}
 			timer.Reset(wait)
 		}
@@ -135,7 +127,12 @@ func (c *Client) Close() {
 	c.end()
 	c.owned.Wait()
 	if c.api.Token() != "" {
-		c.revoke(revokeTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), revokeTimeout)
+		defer cancel()
+		if _, err := c.send(ctx, put("auth/token/revoke-self", nil)); err != nil {
+			c.conf.Log.Debug("cannot revoke the Vault token; it expires", "address", c.address)
+		}
+		c.api.ClearToken()
 	}
 	c.api.CloneConfig().HttpClient.CloseIdleConnections()
 }

@@ -29,29 +29,19 @@ type Config struct {
 	Observe func(op string, d time.Duration, err error)
 }
 
-// AdminConfig configures how Setup and VerifierSetSigner connect to Vault.
+// AdminConfig configures an Admin.
 type AdminConfig struct {
 	// Address is Vault's URL. The default is VAULT_ADDR.
 	Address string
 	// TokenFile contains only a token; for example a root token's file or
 	// ~/.vault-token. For Setup, the token must be allowed to mount engines, make
-	// keys and write policies. For VerifierSetSigner, the policy gpuaas-sets is
-	// enough; a token may have that policy before Setup has written it.
+	// keys and write policies. For verifier sets, the policy gpuaas-sets is enough; a
+	// token may have that policy before Setup has written it.
 	TokenFile string
-	// Log receives one line for each object that was created. The default is
-	// slog.Default.
-	Log *slog.Logger
-}
-
-// SetupConfig configures the objects that Setup creates.
-type SetupConfig struct {
 	// Env is the environment's name: see trust.ValidEnv.
 	// One Vault (or one of its namespaces) serves one environment.
 	Env string
-	// NodeAPINames are the DNS names and IP addresses of the API's server
-	// certificate.
-	NodeAPINames []string
-	// OutDir receives the files worker-role-id, worker-secret-id, api-role-id and
-	// api-secret-id, mode 0600.
-	OutDir string
+	// Log receives one line for each object that was created. The default is
+	// slog.Default.
+	Log *slog.Logger
 }

@@ -53,14 +53,14 @@ type conn struct {
 func dial(address string) (*conn, error) {
 	c := api.DefaultConfig()
 	if c.Error != nil {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "the VAULT_… environment variables are invalid")
+		return nil, schema.NewError(schema.KindInvalidRequest, "the VAULT_… environment variables are invalid")
 	}
 	if address == "" {
 		address = c.Address
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.User != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "the Vault address must have the form http(s)://host:port, without a user")
+		return nil, schema.NewError(schema.KindInvalidRequest, "the Vault address must have the form http(s)://host:port, without a user")
 	}
 	c.Address, c.AgentAddress = address, ""
 	c.Timeout, c.MaxRetries = callTimeout, maxRetries
@@ -70,7 +70,7 @@ func dial(address string) (*conn, error) {
 	}
 	client, err := api.NewClient(c)
 	if err != nil {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "the connection settings for Vault at %s are invalid", address)
+		return nil, schema.NewError(schema.KindInvalidRequest, "the connection settings for Vault at %s are invalid", address)
 	}
 	client.ClearToken()
 	return &conn{api: client, address: address, timeout: callTimeout}, nil
@@ -138,5 +138,5 @@ func fetch[T any](ctx context.Context, c caller, op string, r request) (T, error
 }
 
 func malformed() error {
-	return schema.Errorf(schema.KindInternal, "Vault's response has an unexpected form")
+	return schema.NewError(schema.KindInternal, "Vault's response has an unexpected form")
 }

@@ -50,16 +50,15 @@ func (c *conn) interpretError(op string, err error) error {
 	case response.StatusCode >= 500 || slices.Contains([]int{http.StatusTooManyRequests, http.StatusPreconditionFailed}, response.StatusCode):
 		return unavailable(ReasonUnhealthy, "vault status", "%s: Vault at %s returned HTTP %d", op, c.address, response.StatusCode)
 	}
-	return schema.Errorf(schema.KindInternal, "%s: Vault at %s returned HTTP %d", op, c.address, response.StatusCode)
+	return schema.NewError(schema.KindInternal, "%s: Vault at %s returned HTTP %d", op, c.address, response.StatusCode)
 }
 
 func (c *conn) unreachable(op string, err error) error {
 	const next = "check VAULT_ADDR, and that Vault is running: vault status"
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		e := schema.NewError(schema.KindServiceUnavailable, "%s: Vault at %s did not respond in time", op, c.address)
-		e.Err = context.DeadlineExceeded
-		return e.WithReason(ReasonUnreachable).WithNext(next)
+		return schema.Wrap(schema.KindServiceUnavailable, context.DeadlineExceeded, "%s: Vault at %s did not respond in time", op, c.address).
+			WithReason(ReasonUnreachable).WithNext(next)
 	case errors.Is(err, context.Canceled):
 		return schema.Wrap(schema.KindServiceUnavailable, context.Canceled, "%s: the call to Vault at %s was canceled", op, c.address)
 	}

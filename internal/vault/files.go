@@ -21,19 +21,18 @@ func readIfExists(file string) (string, error) {
 	return strings.TrimSpace(string(raw)), err
 }
 
-// writeCredential durably replaces a file, with mode 0600. The caller has locked the
-// directory.
-func writeCredential(file, content string) error {
+// writeCredential durably replaces a file of a locked directory, with mode 0600.
+func writeCredential(dir *os.File, name, content string) error {
+	file := filepath.Join(dir.Name(), name)
 	temp := file + ".new"
-	err := os.Remove(temp) // a crash may have left one, with any mode
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		err = createCredential(temp, content)
+	_ = os.Remove(temp) // a crash may have left one, with any mode; the next line fails if it stays
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		_, err = f.WriteString(content + "\n")
+		err = errors.Join(err, f.Sync(), f.Close())
 	}
 	if err == nil {
-		err = os.Rename(temp, file)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(file))
+		err = errors.Join(os.Rename(temp, file), dir.Sync())
 	}
 	if err != nil {
 		return schema.Wrap(schema.KindInternal, err, "writing Vault credentials")
@@ -41,35 +40,18 @@ func writeCredential(file, content string) error {
 	return nil
 }
 
-func createCredential(file, content string) error {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(content + "\n")
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// lockDir creates a directory and locks it until unlock, so that concurrent setups
-// do not overwrite each other's credentials.
-func lockDir(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// lockDir creates a directory and locks it until the returned file is closed, so that
+// concurrent setups do not overwrite each other's credentials.
+func lockDir(path string) (*os.File, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, ".setup.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	dir, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, dir.Close())
 	}
-	return func() { _ = f.Close() }, nil
+	return dir, nil
 }

@@ -12,11 +12,14 @@ import (
 // A credential has mode 0600, whatever a crash or an operator left in the directory.
 func TestWriteCredential(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "api-secret-id")
+	dir, err := lockDir(t.TempDir())
+	require.NoError(t, err)
+	defer dir.Close()
+	file := filepath.Join(dir.Name(), "api-secret-id")
 	for _, left := range []string{file, file + ".new"} {
 		require.NoError(t, os.WriteFile(left, []byte("half"), 0o644))
 	}
-	require.NoError(t, writeCredential(file, canary))
+	require.NoError(t, writeCredential(dir, "api-secret-id", canary))
 	require.Equal(t, canary, readText(t, file))
 	info, err := os.Stat(file)
 	require.NoError(t, err)

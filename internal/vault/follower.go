@@ -64,15 +64,15 @@ func NewSetFollower(store SetStore, follow func(ctx context.Context, set trust.S
 		err: schema.NewError(schema.KindServiceUnavailable, "the newest verifier set has not been read yet").WithReason(ReasonNoSet)}
 }
 
-// Run refreshes the set until ctx ends: after each notification on wake, and
-// every 30 seconds. wake may be nil.
-func (f *SetFollower) Run(ctx context.Context, wake <-chan struct{}) {
+// Run refreshes the set until ctx ends, and returns nil then: after each notification
+// on wake, and every 30 seconds. wake may be nil.
+func (f *SetFollower) Run(ctx context.Context, wake <-chan struct{}) error {
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-wake:
 		case <-tick.C:
 		}
@@ -93,20 +93,13 @@ func (f *SetFollower) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !f.due(set) {
+	f.mu.Lock()
+	due := f.err != nil || set.Hash != f.newest.Hash || f.now().Sub(f.checked) >= checkEvery
+	f.mu.Unlock()
+	if !due {
 		return nil
 	}
-	return f.check(ctx, set)
-}
-
-func (f *SetFollower) due(set trust.StoredSet) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err != nil || set.Hash != f.newest.Hash || f.now().Sub(f.checked) >= checkEvery
-}
-
-func (f *SetFollower) check(ctx context.Context, set trust.StoredSet) error {
-	err := f.follow(ctx, set)
+	err = f.follow(ctx, set)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// The node API serves the set even if this process may not sign: nodes verify

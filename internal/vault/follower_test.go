@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -138,7 +139,7 @@ func TestRunRefreshesOnNotification(t *testing.T) {
 	f, _ := follower(w)
 	ctx, stop := context.WithCancel(t.Context())
 	wake, done := make(chan struct{}), make(chan struct{})
-	go func() { defer close(done); f.Run(ctx, wake) }()
+	go func() { defer close(done); assert.NoError(t, f.Run(ctx, wake)) }()
 	wake <- struct{}{}
 	w.change(func() { w.newest = set(2) })
 	wake <- struct{}{} // taken after the first refresh

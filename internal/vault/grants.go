@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,7 +62,7 @@ func (c *Client) Grants(observe func(ok bool)) (*Grants, error) {
 // delegate has Vault sign a new delegation of the key.
 func (g *Grants) delegate(ctx context.Context) error {
 	now := g.now().UTC()
-	doc := trust.LeaseKey{V: 1, Env: g.client.env, KeyID: g.id,
+	doc := trust.LeaseKey{V: 1, Env: g.client.conf.Env, KeyID: g.id,
 		Public:    g.key.Public().(ed25519.PublicKey),
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(trust.LeaseKeyLifetime)}
 	payload, err := json.Marshal(doc)
@@ -97,7 +98,8 @@ func (g *Grants) usable() (*delegation, error) {
 		return nil, err
 	}
 	d := g.held
-	if d == nil || !g.now().Before(d.doc.NotAfter) || !f.accepts(d.by) {
+	if d == nil || !g.now().Before(d.doc.NotAfter) ||
+		!slices.ContainsFunc(f.set.Accepted(), func(k trust.VerifierKey) bool { return k.KeyID == d.by }) {
 		return nil, unavailable(ReasonNoLeaseKey, "check Vault: vault status", "this replica's lease key has no valid delegation")
 	}
 	return d, nil

@@ -99,7 +99,7 @@ func TestGrantsRetryDelegation(t *testing.T) {
 	b.write(t, "sys/policies/acl/gpuaas-api", map[string]any{"policy": `path "transit/keys/*" { capabilities = ["read"] }`})
 	require.NoError(t, c.Follow(t.Context(), b.set))
 	require.False(t, <-observed, "Vault denies it")
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.NoError(t, b.install.setup(t))
 	for !<-observed {
 	}
 	<-changed

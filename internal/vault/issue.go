@@ -22,8 +22,8 @@ func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id tru
 	if err := trust.CheckCSR(csr); err != nil {
 		return none, err
 	}
-	if id.Env != c.env || !schema.IsID(id.NodeID) || id.Incarnation < 1 {
-		return none, schema.Errorf(schema.KindInternal, "issuing a certificate: %s is not a node identity of environment %s", id.URI(), c.env)
+	if id.Env != c.conf.Env || !schema.IsID(id.NodeID) || id.Incarnation < 1 {
+		return none, schema.NewError(schema.KindInternal, "issuing a certificate: %s is not a node identity of environment %s", id.URI(), c.conf.Env)
 	}
 	leaf, chain, err := c.signCSR(ctx, "issue", nodeMount, nodeRole, csr.Raw, map[string]any{"uri_sans": id.URI()})
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *Client) signCSR(ctx context.Context, op, mount, role string, csrDER []b
 	}
 	leaves, err := parseCerts(response.Certificate)
 	if err != nil || len(leaves) != 1 {
-		return nil, nil, schema.Errorf(schema.KindInternal, "Vault's response does not contain exactly one certificate")
+		return nil, nil, schema.NewError(schema.KindInternal, "Vault's response does not contain exactly one certificate")
 	}
 	if len(response.CAChain) == 0 {
 		response.CAChain = []string{response.IssuingCA}

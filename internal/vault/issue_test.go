@@ -125,7 +125,7 @@ func TestIssueChecksCertificate(t *testing.T) {
 			require.ErrorContains(t, err, "discarded a certificate")
 		})
 	}
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup), "setup tightens it again")
+	require.NoError(t, b.install.setup(t), "setup tightens it again")
 	_, err = c.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
 	require.NoError(t, err)
 }

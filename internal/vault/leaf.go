@@ -39,7 +39,7 @@ func (c *Client) checkIssued(ctx context.Context, leaf *x509.Certificate, want l
 		return err
 	}
 	if !verifies(leaf, known.live, want.usage) {
-		return schema.Errorf(schema.KindInternal, "discarded a certificate that Vault issued: no live CA of %s verifies it; check this machine's clock", cas.mount)
+		return schema.NewError(schema.KindInternal, "discarded a certificate that Vault issued: no live CA of %s verifies it; check this machine's clock", cas.mount)
 	}
 	return nil
 }

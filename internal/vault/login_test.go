@@ -96,7 +96,7 @@ func TestOneLoginPerCall(t *testing.T) {
 		require.Equal(t, 2+n, b.calls.of("login"))
 	}
 	// New credentials take effect without a restart.
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.NoError(t, b.install.setup(t))
 	_, err := c.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
 }
@@ -277,7 +277,7 @@ func TestNoSecretInErrorsAndLogs(t *testing.T) {
 		if _, err = c.Sign(t.Context(), []byte("{}")); err != nil {
 			texts = append(texts, err.Error())
 		}
-		if err = Setup(t.Context(), b.admin, b.setup); err != nil {
+		if err = b.install.setup(t); err != nil {
 			texts = append(texts, err.Error())
 		}
 	}

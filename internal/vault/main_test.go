@@ -29,12 +29,27 @@ const testEnv = "test"
 // bench is a Vault after Setup, with its observers.
 type bench struct {
 	*vaulttest.Server
+	dir     string
+	install installation
+	log     *harness.Buffer
+	calls   *calls
+	set     trust.StoredSet // version 1, after Setup
+}
+
+// installation is the input of one Setup.
+type installation struct {
+	AdminConfig
+	names []string
 	dir   string
-	admin AdminConfig
-	setup SetupConfig
-	log   *harness.Buffer
-	calls *calls
-	set   trust.StoredSet // version 1, after Setup
+}
+
+func (i installation) setup(t *testing.T) error {
+	t.Helper()
+	a, err := NewAdmin(i.AdminConfig)
+	if err != nil {
+		return err
+	}
+	return a.Setup(t.Context(), i.names, i.dir)
 }
 
 // empty returns the Vault without any object of Setup.
@@ -52,10 +67,10 @@ func empty(t *testing.T) *bench {
 	return &bench{
 		Server: s,
 		dir:    dir,
-		admin:  AdminConfig{Address: s.Address, TokenFile: s.TokenFile, Log: logger},
-		setup:  SetupConfig{Env: testEnv, NodeAPINames: []string{"localhost", "api.test", "127.0.0.1", "::1"}, OutDir: dir},
-		log:    log,
-		calls:  &calls{},
+		install: installation{AdminConfig{Address: s.Address, TokenFile: s.TokenFile, Env: testEnv, Log: logger},
+			[]string{"localhost", "api.test", "127.0.0.1", "::1"}, dir},
+		log:   log,
+		calls: &calls{},
 	}
 }
 
@@ -63,7 +78,7 @@ func empty(t *testing.T) *bench {
 func prepared(t *testing.T) *bench {
 	t.Helper()
 	b := empty(t)
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.NoError(t, b.install.setup(t))
 	b.firstSet(t)
 	return b
 }
@@ -76,12 +91,12 @@ func (b *bench) firstSet(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// sets returns a signer of verifier sets.
-func (b *bench) sets(t *testing.T) *VerifierSetSigner {
+// sets returns an Admin.
+func (b *bench) sets(t *testing.T) *Admin {
 	t.Helper()
-	s, err := NewVerifierSetSigner(b.admin, testEnv)
+	a, err := NewAdmin(b.install.AdminConfig)
 	require.NoError(t, err)
-	return s
+	return a
 }
 
 // config is the configuration of the worker or the api.
@@ -91,7 +106,7 @@ func (b *bench) config(role string) Config {
 		RoleIDFile:   filepath.Join(b.dir, role+"-role-id"),
 		SecretIDFile: filepath.Join(b.dir, role+"-secret-id"),
 		Env:          testEnv,
-		Log:          b.admin.Log,
+		Log:          b.install.Log,
 		Observe:      b.calls.observe,
 	}
 }

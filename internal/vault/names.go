@@ -71,7 +71,7 @@ func nodeURIs(env string) string { return "spiffe://" + env + "/node/*" }
 // domain.
 func checkEnv(env string) error {
 	if !trust.ValidEnv(env) {
-		return schema.Errorf(schema.KindInvalidRequest,
+		return schema.NewError(schema.KindInvalidRequest,
 			"environment name %q: want at most 40 lower-case letters, digits, dots and hyphens", env)
 	}
 	return nil
@@ -90,12 +90,12 @@ func splitNames(names []string) (dns, ips []string, err error) {
 		case len(n) <= 253 && label.MatchString(n):
 			dns = append(dns, n)
 		default:
-			return nil, nil, schema.Errorf(schema.KindInvalidRequest,
+			return nil, nil, schema.NewError(schema.KindInvalidRequest,
 				"API name %q: want a DNS name without a wildcard, or an IP address", n)
 		}
 	}
 	if len(dns)+len(ips) == 0 {
-		return nil, nil, schema.Errorf(schema.KindInvalidRequest, "the API needs at least one DNS name or IP address")
+		return nil, nil, schema.NewError(schema.KindInvalidRequest, "the API needs at least one DNS name or IP address")
 	}
 	slices.Sort(dns)
 	slices.Sort(ips)

@@ -16,7 +16,7 @@ import (
 var policyTemplates string
 
 // policy returns the text of a policy: workerName, apiName or setsName.
-func (s *setup) policy(name string) (string, error) {
+func (s setup) policy(name string) (string, error) {
 	var text strings.Builder
 	templates, err := template.New("").Funcs(template.FuncMap{"signedPrefix": signedPrefix, "names": nameLists}).Parse(policyTemplates)
 	if err == nil {

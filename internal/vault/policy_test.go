@@ -127,17 +127,17 @@ func TestVerifierSetPolicy(t *testing.T) {
 	b := prepared(t)
 	token, err := b.Root(t).Auth().Token().Create(&api.TokenCreateRequest{Policies: []string{"gpuaas-sets"}, NoDefaultPolicy: true})
 	require.NoError(t, err)
-	admin := b.admin
+	admin := b.install.AdminConfig
 	admin.TokenFile = filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(admin.TokenFile, []byte(token.Auth.ClientToken), 0o600))
-	s, err := NewVerifierSetSigner(admin, testEnv)
+	s, err := NewAdmin(admin)
 	require.NoError(t, err)
 	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(VerifierSetLifetime))
 	require.NoError(t, err)
 	require.True(t, due)
 	document := base64.StdEncoding.EncodeToString(dsse.PAE(task.PayloadType, []byte("{}")))
 	for _, name := range []string{"task-test", "set-root-test"} {
-		_, err = s.vault.send(t.Context(), put("transit/sign/"+name, map[string]any{"input": document, "key_version": 1}))
+		_, err = s.send(t.Context(), put("transit/sign/"+name, map[string]any{"input": document, "key_version": 1}))
 		require.True(t, isDenied(err), "%s: %v", name, err)
 	}
 }

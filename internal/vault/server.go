@@ -54,7 +54,7 @@ func (c *Client) ServerCertificate(ctx context.Context) (*ServerCertificate, err
 			return 0, err
 		}
 		s.current.Store(next)
-		c.log.Info("server certificate renewed", "serial", trust.CertFactsOf(next.Leaf).Serial, "expires", next.Leaf.NotAfter)
+		c.conf.Log.Info("server certificate renewed", "serial", trust.CertFactsOf(next.Leaf).Serial, "expires", next.Leaf.NotAfter)
 		return max(untilRenewal(next.Leaf, time.Now()), minRepeat), nil
 	})
 	return s, nil

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"sync"
 	"time"
@@ -23,10 +22,7 @@ import (
 // accepts logs in again at once.
 type session struct {
 	*conn
-	roleIDFile   string
-	secretIDFile string
-	log          *slog.Logger
-	observe      func(op string, d time.Duration, err error)
+	conf Config
 
 	login    sync.Mutex                // held during a login, so that concurrent callers log in once
 	watchers chan *api.LifetimeWatcher // of the newest token, for keepAlive
@@ -61,7 +57,7 @@ func (s *session) call(ctx context.Context, op string, r request) (json.RawMessa
 		}
 	}
 	err = s.interpretError(cmp.Or(opText[op], op), err)
-	s.observe(op, time.Since(start), err)
+	s.conf.Observe(op, time.Since(start), err)
 	return data, err
 }
 
@@ -80,7 +76,7 @@ func (s *session) loginAgain(ctx context.Context, denied string, cause error) (b
 	if err := s.loginLocked(ctx); err != nil {
 		return false, err
 	}
-	s.log.Info("logged in to Vault again", "address", s.address)
+	s.conf.Log.Info("logged in to Vault again", "address", s.address)
 	return true, nil
 }
 
@@ -99,7 +95,7 @@ func (s *session) replaceToken(ctx context.Context, token string) error {
 func (s *session) loginLocked(ctx context.Context) error {
 	start := time.Now()
 	secret, err := s.appRoleLogin(ctx)
-	s.observe("login", time.Since(start), err)
+	s.conf.Observe("login", time.Since(start), err)
 	if err != nil {
 		return err
 	}
@@ -119,11 +115,11 @@ func (s *session) loginLocked(ctx context.Context) error {
 // appRoleLogin exchanges the credentials in the two files for a token.
 func (s *session) appRoleLogin(ctx context.Context) (*api.Secret, error) {
 	const op = "logging in"
-	roleID, err := readCredential(s.roleIDFile)
+	roleID, err := readCredential(s.conf.RoleIDFile)
 	if err != nil {
 		return nil, err
 	}
-	secretID, err := readCredential(s.secretIDFile)
+	secretID, err := readCredential(s.conf.SecretIDFile)
 	if err != nil {
 		return nil, err
 	}
@@ -134,13 +130,13 @@ func (s *session) appRoleLogin(ctx context.Context) (*api.Secret, error) {
 	secret, err := method.Login(ctx, s.api)
 	if e, ok := errors.AsType[*api.ResponseError](err); ok && (e.StatusCode == http.StatusBadRequest || e.StatusCode == http.StatusForbidden) {
 		return nil, unavailable(ReasonLogin, "gpuaas admin setup",
-			"%s: Vault at %s rejected the credentials in %s and %s", op, s.address, s.roleIDFile, s.secretIDFile)
+			"%s: Vault at %s rejected the credentials in %s and %s", op, s.address, s.conf.RoleIDFile, s.conf.SecretIDFile)
 	}
 	if err != nil {
 		return nil, s.interpretError(op, err)
 	}
 	if secret == nil || secret.Auth == nil || secret.Auth.ClientToken == "" {
-		return nil, schema.Errorf(schema.KindInternal, "%s: the response of Vault at %s contains no token", op, s.address)
+		return nil, schema.NewError(schema.KindInternal, "%s: the response of Vault at %s contains no token", op, s.address)
 	}
 	return secret, nil
 }
@@ -156,9 +152,9 @@ func (s *session) watcher(login *api.Secret) (*api.LifetimeWatcher, error) {
 	client = client.WithRequestCallbacks(func(*api.Request) { start = time.Now() }).
 		WithResponseCallbacks(func(r *api.Response) {
 			err := s.interpretError("renewing the token", r.Error())
-			s.observe("renew", time.Since(start), err)
+			s.conf.Observe("renew", time.Since(start), err)
 			if err != nil {
-				s.log.Warn("cannot renew the Vault token", "address", s.address, "err", err)
+				s.conf.Log.Warn("cannot renew the Vault token", "address", s.address, "err", err)
 			}
 		})
 	return client.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: login})
@@ -177,9 +173,9 @@ func (s *session) keepAlive(ctx context.Context) {
 		case <-ctx.Done():
 		case next = <-s.watchers: // a call has logged in again
 		case err := <-watcher.DoneCh():
-			s.log.Info("token cannot be extended; logging in to Vault again", "address", s.address, "err", err)
+			s.conf.Log.Info("token cannot be extended; logging in to Vault again", "address", s.address, "err", err)
 			failed := func(err error, wait time.Duration) {
-				s.log.Warn("cannot replace the Vault token", "address", s.address, "retry_in", wait, "err", err)
+				s.conf.Log.Warn("cannot replace the Vault token", "address", s.address, "retry_in", wait, "err", err)
 			}
 			if daemon.Retry(ctx, func() error { return s.replaceToken(ctx, token) }, failed) == nil {
 				next = <-s.watchers
@@ -191,16 +187,6 @@ func (s *session) keepAlive(ctx context.Context) {
 		}
 		watcher = next
 	}
-}
-
-// revoke revokes the token if Vault can be reached.
-func (s *session) revoke(timeout time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	if _, err := s.send(ctx, put("auth/token/revoke-self", nil)); err != nil {
-		s.log.Debug("cannot revoke the Vault token; it expires", "address", s.address)
-	}
-	s.api.ClearToken()
 }
 
 // readCredential reads a credential file. Errors contain the file's name, never

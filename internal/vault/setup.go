@@ -17,6 +17,32 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
+// Admin prepares Vault and signs verifier sets, with a privileged token.
+type Admin struct {
+	*conn
+	log *slog.Logger
+	env string
+}
+
+// NewAdmin returns an Admin with the token that the file contains now. It sends no
+// request.
+func NewAdmin(c AdminConfig) (*Admin, error) {
+	if err := checkEnv(c.Env); err != nil {
+		return nil, err
+	}
+	conn, err := dial(c.Address)
+	if err != nil {
+		return nil, err
+	}
+	token, err := readIfExists(c.TokenFile)
+	if err != nil || token == "" {
+		return nil, schema.NewError(schema.KindInvalidRequest, "no privileged Vault token found in %q", c.TokenFile).
+			WithNext("vault login, or configure a file that contains a token")
+	}
+	conn.api.SetToken(token)
+	return &Admin{conn: conn, log: cmp.Or(c.Log, slog.Default()), env: c.Env}, nil
+}
+
 // Setup creates everything in Vault that the worker and the API need: the node CA
 // and the API's CA, the task key, the root key of verifier sets, an AppRole and a
 // policy for each of the two processes, and their credential files. Setup is
@@ -24,21 +50,17 @@ import (
 // that work, and the issuer that a rotation assigned to a role; it updates
 // policies and role settings. It creates a key only if Vault clearly reports that
 // none exists.
-func Setup(ctx context.Context, a AdminConfig, c SetupConfig) error {
-	if err := checkEnv(c.Env); err != nil {
-		return err
-	}
-	dns, ips, err := splitNames(c.NodeAPINames)
+//
+// names are the DNS names and IP addresses of the API's server certificate. outDir
+// receives the files worker-role-id, worker-secret-id, api-role-id and api-secret-id,
+// mode 0600.
+func (a *Admin) Setup(ctx context.Context, names []string, outDir string) error {
+	dns, ips, err := splitNames(names)
 	if err != nil {
 		return err
 	}
-	s, err := newSetup(a)
-	if err != nil {
-		return err
-	}
-	s.env, s.dns, s.ips, s.outDir = c.Env, dns, ips, c.OutDir
-	steps := []func(context.Context) error{s.nodeCA, s.apiCA, s.signingKeys, s.writePolicies, s.logins}
-	for _, step := range steps {
+	s := setup{a, dns, ips, outDir}
+	for _, step := range []func(context.Context) error{s.nodeCA, s.apiCA, s.signingKeys, s.writePolicies, s.logins} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -48,49 +70,28 @@ func Setup(ctx context.Context, a AdminConfig, c SetupConfig) error {
 
 // setup is one run of Setup.
 type setup struct {
-	*conn
-	log      *slog.Logger
-	env      string
+	*Admin
 	dns, ips []string
 	outDir   string
-}
-
-func newSetup(a AdminConfig) (*setup, error) {
-	conn, err := dial(a.Address)
-	if err != nil {
-		return nil, err
-	}
-	token, err := readIfExists(a.TokenFile)
-	if err != nil || token == "" {
-		return nil, schema.NewError(schema.KindInvalidRequest, "no privileged Vault token found in %q", a.TokenFile).
-			WithNext("vault login, or configure a file that contains a token")
-	}
-	conn.api.SetToken(token)
-	return &setup{conn: conn, log: cmp.Or(a.Log, slog.Default())}, nil
 }
 
 // call implements caller. It describes the operation by the request. An operator
 // at a terminal needs Vault's own message, so call keeps it, without anything that
 // looks like a credential.
-func (s *setup) call(ctx context.Context, _ string, r request) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+func (a *Admin) call(ctx context.Context, _ string, r request) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	op := cmp.Or(map[string]string{http.MethodGet: "reading ", "LIST": "listing "}[r.method], "writing ") + r.path
-	data, err := s.send(ctx, r)
+	data, err := a.send(ctx, r)
 	response, ok := errors.AsType[*api.ResponseError](err)
 	if !ok || response.RawError || response.StatusCode >= 500 {
-		return data, s.interpretError(op, err)
+		return data, a.interpretError(op, err)
 	}
 	kind := schema.KindInternal
 	if response.StatusCode == http.StatusForbidden {
 		kind = schema.KindForbidden
 	}
-	return nil, schema.Errorf(kind, "%s: Vault at %s returned HTTP %d: %s", op, s.address, response.StatusCode, scrub(response.Errors))
-}
-
-// read reads an object of Vault.
-func read[T any](ctx context.Context, s *setup, path string) (T, error) {
-	return fetch[T](ctx, s, "", get(path))
+	return nil, schema.NewError(kind, "%s: Vault at %s returned HTTP %d: %s", op, a.address, response.StatusCode, scrub(response.Errors))
 }
 
 //go:embed settings.json
@@ -98,7 +99,7 @@ var settings []byte
 
 // write writes an object of Vault: the settings that settings.json has for its
 // kind ("" for none), and the given ones.
-func (s *setup) write(ctx context.Context, path, kind string, given map[string]any) error {
+func (s setup) write(ctx context.Context, path, kind string, given map[string]any) error {
 	var fixed map[string]map[string]any
 	if err := json.Unmarshal(settings, &fixed); err != nil {
 		return schema.Wrap(schema.KindInternal, err, "decoding the settings of Vault's objects")
@@ -119,20 +120,20 @@ func scrub(messages []string) string {
 
 // mount mounts an engine or login method at a free path, and rejects an existing
 // one of another type. parent is sys/mounts or sys/auth.
-func (s *setup) mount(ctx context.Context, parent, path, kind string, config map[string]any) error {
+func (s setup) mount(ctx context.Context, parent, path, kind string, config map[string]any) error {
 	err := s.write(ctx, parent+"/"+path, "", map[string]any{"type": kind, "config": config})
 	if err == nil {
 		s.log.Info("mounted in Vault", "path", path, "type", kind)
 		return nil
 	}
-	mounts, listErr := read[map[string]struct {
+	mounts, listErr := fetch[map[string]struct {
 		Type string `json:"type"`
-	}](ctx, s, parent)
+	}](ctx, s, "", get(parent))
 	switch there := mounts[path+"/"].Type; {
 	case listErr != nil || there == "":
 		return cmp.Or(listErr, err)
 	case there != kind:
-		return schema.Errorf(schema.KindInvalidRequest, "Vault at %s has a mount of type %s at %s; gpuaas needs type %s", s.address, there, path, kind)
+		return schema.NewError(schema.KindInvalidRequest, "Vault at %s has a mount of type %s at %s; gpuaas needs type %s", s.address, there, path, kind)
 	case len(config) == 0:
 		return nil
 	}

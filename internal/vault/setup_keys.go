@@ -15,7 +15,7 @@ import (
 func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int64(d.Seconds())) }
 
 // nodeCA creates the node CA and the only role that signs with it.
-func (s *setup) nodeCA(ctx context.Context) error {
+func (s setup) nodeCA(ctx context.Context) error {
 	if err := s.ca(ctx, nodeMount, "gpuaas "+s.env+" node CA G1"); err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (s *setup) nodeCA(ctx context.Context) error {
 
 // apiCA creates the CA of the API's server certificate. It is separate from the
 // node CA, so that a rotation of the node CA never affects how nodes trust the API.
-func (s *setup) apiCA(ctx context.Context) error {
+func (s setup) apiCA(ctx context.Context) error {
 	if err := s.ca(ctx, apiMount, "gpuaas "+s.env+" API CA G1"); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (s *setup) apiCA(ctx context.Context) error {
 // Vault and signs only leaves, unless they exist. It rejects a first generation of
 // another environment. Each generation has its own subject, because a client selects
 // its certificate by the issuers that a server names.
-func (s *setup) ca(ctx context.Context, mount, name string) error {
+func (s setup) ca(ctx context.Context, mount, name string) error {
 	if err := s.mount(ctx, "sys/mounts", mount, "pki", map[string]any{"max_lease_ttl": seconds(caTTL)}); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (s *setup) ca(ctx context.Context, mount, name string) error {
 			s.log.Info("created a CA in Vault", "mount", mount, "subject", name)
 		}
 	}
-	first, err := read[issuer](ctx, s, mount+"/issuer/"+firstIssuer)
+	first, err := fetch[issuer](ctx, s, "", get(mount+"/issuer/"+firstIssuer))
 	switch {
 	case createErr == nil && errors.Is(err, errAbsent):
 		return nil // later generations replaced it
@@ -71,7 +71,7 @@ func (s *setup) ca(ctx context.Context, mount, name string) error {
 		return err
 	}
 	if len(certs) != 1 || certs[0].Subject.CommonName != name {
-		return schema.Errorf(schema.KindInvalidRequest,
+		return schema.NewError(schema.KindInvalidRequest,
 			"the CA in %s of Vault at %s is not %q, so it serves another environment; use another Vault or namespace", mount, s.address, name)
 	}
 	return nil
@@ -81,11 +81,11 @@ func (s *setup) ca(ctx context.Context, mount, name string) error {
 // settings that all roles share turn off everything that Vault allows by default:
 // a role uses only the key of a CSR. It stores and leases nothing, so that
 // renewals do not grow Vault's storage.
-func (s *setup) role(ctx context.Context, mount, name string, ttl time.Duration, given map[string]any) error {
+func (s setup) role(ctx context.Context, mount, name string, ttl time.Duration, given map[string]any) error {
 	path := mount + "/roles/" + name
-	there, err := read[struct {
+	there, err := fetch[struct {
 		IssuerRef string `json:"issuer_ref"`
-	}](ctx, s, path)
+	}](ctx, s, "", get(path))
 	if err != nil && !errors.Is(err, errAbsent) {
 		return err
 	}
@@ -96,7 +96,7 @@ func (s *setup) role(ctx context.Context, mount, name string, ttl time.Duration,
 
 // signingKeys creates the task key and the root key of verifier sets unless they
 // exist, and rejects a key that could have left Vault.
-func (s *setup) signingKeys(ctx context.Context) error {
+func (s setup) signingKeys(ctx context.Context) error {
 	if err := s.mount(ctx, "sys/mounts", transitMount, "transit", nil); err != nil {
 		return err
 	}
@@ -110,20 +110,20 @@ func (s *setup) signingKeys(ctx context.Context) error {
 
 // signingKey creates a key unless it exists. Exportable and plaintext backup
 // cannot be turned off again, so a key with either of them is rejected.
-func (s *setup) signingKey(ctx context.Context, path string) error {
-	key, err := read[transitKey](ctx, s, path)
+func (s setup) signingKey(ctx context.Context, path string) error {
+	key, err := fetch[transitKey](ctx, s, "", get(path))
 	if errors.Is(err, errAbsent) {
 		if err := s.write(ctx, path, "signing_key", nil); err != nil {
 			return err
 		}
 		s.log.Info("created a signing key in Vault", "key", path)
-		key, err = read[transitKey](ctx, s, path)
+		key, err = fetch[transitKey](ctx, s, "", get(path))
 	}
 	if err != nil {
 		return err
 	}
 	if key.Type != "ed25519" || key.Exportable || key.AllowPlaintextBackup {
-		return schema.Errorf(schema.KindInvalidRequest,
+		return schema.NewError(schema.KindInvalidRequest,
 			"the key %s in Vault at %s has type %s, exportable %t, plaintext backup %t; gpuaas needs an ed25519 key that cannot leave Vault",
 			path, s.address, key.Type, key.Exportable, key.AllowPlaintextBackup)
 	}

@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
 
 // writePolicies writes all policies.
-func (s *setup) writePolicies(ctx context.Context) error {
+func (s setup) writePolicies(ctx context.Context) error {
 	for _, name := range []string{workerName, apiName, setsName} {
 		text, err := s.policy(name)
 		if err == nil {
@@ -24,17 +25,17 @@ func (s *setup) writePolicies(ctx context.Context) error {
 }
 
 // logins creates the two AppRoles and their credential files.
-func (s *setup) logins(ctx context.Context) error {
+func (s setup) logins(ctx context.Context) error {
 	if err := s.mount(ctx, "sys/auth", loginMount, "approle", nil); err != nil {
 		return err
 	}
-	unlock, err := lockDir(s.outDir)
+	dir, err := lockDir(s.outDir)
 	if err != nil {
 		return schema.Wrap(schema.KindInvalidRequest, err, "preparing the directory %s for credentials", s.outDir)
 	}
-	defer unlock()
+	defer func() { _ = dir.Close() }() // releases the lock; files are synced
 	for name, prefix := range map[string]string{workerName: "worker", apiName: "api"} {
-		if err := s.appRole(ctx, name, filepath.Join(s.outDir, prefix)); err != nil {
+		if err := s.appRole(ctx, name, dir, prefix); err != nil {
 			return err
 		}
 	}
@@ -44,7 +45,7 @@ func (s *setup) logins(ctx context.Context) error {
 // appRole writes one AppRole and its files <prefix>-role-id and
 // <prefix>-secret-id. Its tokens have only their own policy, without Vault's
 // default one.
-func (s *setup) appRole(ctx context.Context, name, prefix string) error {
+func (s setup) appRole(ctx context.Context, name string, dir *os.File, prefix string) error {
 	path := "auth/" + loginMount + "/role/" + name
 	err := s.write(ctx, path, "app_role", map[string]any{
 		"token_policies": name, "token_ttl": seconds(tokenTTL), "token_max_ttl": seconds(tokenMaxTTL),
@@ -52,22 +53,22 @@ func (s *setup) appRole(ctx context.Context, name, prefix string) error {
 	if err != nil {
 		return err
 	}
-	role, err := read[struct {
+	role, err := fetch[struct {
 		RoleID string `json:"role_id"`
-	}](ctx, s, path+"/role-id")
+	}](ctx, s, "", get(path+"/role-id"))
 	if err != nil {
 		return err
 	}
-	if err := writeCredential(prefix+"-role-id", role.RoleID); err != nil {
+	if err := writeCredential(dir, prefix+"-role-id", role.RoleID); err != nil {
 		return err
 	}
-	return s.secretID(ctx, path, prefix+"-secret-id")
+	return s.secretID(ctx, path, dir, prefix+"-secret-id")
 }
 
 // secretID creates a secret ID unless the one in the file still works. Creating
 // one in each run would accumulate unused credentials that remain valid.
-func (s *setup) secretID(ctx context.Context, path, file string) error {
-	held, err := readIfExists(file)
+func (s setup) secretID(ctx context.Context, path string, dir *os.File, name string) error {
+	held, err := readIfExists(filepath.Join(dir.Name(), name))
 	if err != nil {
 		return schema.Wrap(schema.KindInvalidRequest, err, "reading Vault credentials")
 	}
@@ -80,7 +81,7 @@ func (s *setup) secretID(ctx context.Context, path, file string) error {
 			return err
 		}
 		if err == nil && known != nil {
-			return writeCredential(file, held)
+			return writeCredential(dir, name, held)
 		}
 	}
 	made, err := fetch[struct {
@@ -89,6 +90,6 @@ func (s *setup) secretID(ctx context.Context, path, file string) error {
 	if err != nil {
 		return err
 	}
-	s.log.Info("created a Vault secret ID", "role", path, "file", file)
-	return writeCredential(file, made.SecretID)
+	s.log.Info("created a Vault secret ID", "role", path, "file", filepath.Join(dir.Name(), name))
+	return writeCredential(dir, name, made.SecretID)
 }

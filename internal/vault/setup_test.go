@@ -52,7 +52,7 @@ func (b *bench) list(t *testing.T, path string) []any {
 func TestSetupTwice(t *testing.T) {
 	b := prepared(t)
 	before := b.standing(t)
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.NoError(t, b.install.setup(t))
 	require.Equal(t, before, b.standing(t))
 	for _, name := range []string{"worker-role-id", "worker-secret-id", "api-role-id", "api-secret-id"} {
 		info, err := os.Stat(filepath.Join(b.dir, name))
@@ -68,11 +68,11 @@ func TestSetupConcurrently(t *testing.T) {
 	errs := make([]error, runs)
 	var wg sync.WaitGroup
 	for i := range runs {
-		c := b.setup
+		c := b.install
 		if i%2 == 1 { // half of them from another machine
-			c.OutDir = filepath.Join(t.TempDir(), "other"+strconv.Itoa(i))
+			c.dir = filepath.Join(t.TempDir(), "other"+strconv.Itoa(i))
 		}
-		wg.Go(func() { errs[i] = Setup(t.Context(), b.admin, c) })
+		wg.Go(func() { errs[i] = c.setup(t) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -85,7 +85,7 @@ func TestSetupConcurrently(t *testing.T) {
 	require.Len(t, b.list(t, "transit/keys"), 2)
 	b.firstSet(t)
 	before := b.standing(t)
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.NoError(t, b.install.setup(t))
 	require.Equal(t, before, b.standing(t))
 }
 
@@ -96,7 +96,7 @@ func TestSetupReplacesOnlyInvalidSecretID(t *testing.T) {
 	_, err := Login(t.Context(), b.config("api"))
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonLogin)
 	require.NotContains(t, err.Error(), before.APISecretID)
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.NoError(t, b.install.setup(t))
 	after := b.standing(t)
 	require.NotEqual(t, before.APISecretID, after.APISecretID)
 	after.APISecretID = before.APISecretID
@@ -107,7 +107,7 @@ func TestSetupTightensFileModes(t *testing.T) {
 	b := prepared(t)
 	file := filepath.Join(b.dir, "api-secret-id")
 	require.NoError(t, os.Chmod(file, 0o644))
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.NoError(t, b.install.setup(t))
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
@@ -122,7 +122,7 @@ func TestSetupKeepsRotatedIssuer(t *testing.T) {
 	require.NoError(t, err)
 	role.Data["issuer_ref"] = "g2"
 	b.write(t, "pki-node/roles/node", role.Data)
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.NoError(t, b.install.setup(t))
 
 	c := b.login(t, "api")
 	issued, err := c.Issue(t.Context(), csrtest.New(t, x509.CertificateRequest{}, csrtest.Key(t)), nodeIdentity())
@@ -135,8 +135,8 @@ func TestSetupKeepsRotatedIssuer(t *testing.T) {
 
 func TestSetupAppliesNewNames(t *testing.T) {
 	b := prepared(t)
-	b.setup.NodeAPINames = []string{"api.example.test"}
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	b.install.names = []string{"api.example.test"}
+	require.NoError(t, b.install.setup(t))
 	cert, err := b.login(t, "api").ServerCertificate(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"api.example.test"}, cert.Leaf().DNSNames)
@@ -146,39 +146,39 @@ func TestSetupAppliesNewNames(t *testing.T) {
 func TestSetupRejects(t *testing.T) {
 	b := prepared(t)
 	t.Run("another environment's Vault", func(t *testing.T) {
-		c := b.setup
+		c := b.install
 		c.Env = "prod"
-		err := Setup(t.Context(), b.admin, c)
+		err := c.setup(t)
 		requireKind(t, err, schema.KindInvalidRequest, "")
 		require.ErrorContains(t, err, "another environment")
 	})
 	t.Run("names that are none", func(t *testing.T) {
 		for _, name := range []string{"*.example", "a b", "", "-a", `a"`, "a..b"} {
-			c := b.setup
-			c.NodeAPINames = []string{name}
-			requireKind(t, Setup(t.Context(), b.admin, c), schema.KindInvalidRequest, "")
+			c := b.install
+			c.names = []string{name}
+			requireKind(t, c.setup(t), schema.KindInvalidRequest, "")
 		}
 		for _, env := range []string{"", "Prod", "a/b", "a*", "-", "a\n"} {
-			c := b.setup
+			c := b.install
 			c.Env = env
-			requireKind(t, Setup(t.Context(), b.admin, c), schema.KindInvalidRequest, "")
+			requireKind(t, c.setup(t), schema.KindInvalidRequest, "")
 		}
 	})
 	t.Run("a token without rights", func(t *testing.T) {
-		a := b.admin
+		a := b.install
 		a.TokenFile = filepath.Join(t.TempDir(), "token")
 		require.NoError(t, os.WriteFile(a.TokenFile, []byte("hvs.CAESIJwAAAAAAAAAAAAAAAAAAAAAAAAA"), 0o600))
-		err := Setup(t.Context(), a, b.setup)
+		err := a.setup(t)
 		requireKind(t, err, schema.KindForbidden, "")
 		require.NotContains(t, err.Error(), "CAESI")
 		a.TokenFile += ".none"
-		requireKind(t, Setup(t.Context(), a, b.setup), schema.KindInvalidRequest, "")
+		requireKind(t, a.setup(t), schema.KindInvalidRequest, "")
 	})
 	t.Run("a mount of another type", func(t *testing.T) {
 		root := b.Root(t)
 		require.NoError(t, root.Sys().Unmount(transitMount))
 		b.write(t, "sys/mounts/transit", map[string]any{"type": "kv"})
-		err := Setup(t.Context(), b.admin, b.setup)
+		err := b.install.setup(t)
 		require.ErrorContains(t, err, "gpuaas needs type transit")
 	})
 	t.Run("a key that can leave Vault", func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestSetupRejects(t *testing.T) {
 		require.NoError(t, root.Sys().Unmount(transitMount))
 		b.write(t, "sys/mounts/transit", map[string]any{"type": "transit"})
 		b.write(t, "transit/keys/task-test", map[string]any{"type": "ed25519", "exportable": true})
-		err := Setup(t.Context(), b.admin, b.setup)
+		err := b.install.setup(t)
 		requireKind(t, err, schema.KindInvalidRequest, "")
 		require.ErrorContains(t, err, "cannot leave Vault")
 	})
@@ -226,16 +226,16 @@ func TestSetupCreatesNoKeyAfterFailedRead(t *testing.T) {
 					proxy.ServeHTTP(w, r)
 				}))
 				t.Cleanup(server.Close)
-				a := b.admin
+				a := b.install
 				a.Address = server.URL
-				require.Error(t, Setup(t.Context(), a, b.setup))
+				require.Error(t, a.setup(t))
 				require.Zero(t, makes.Load())
 			})
 		}
 	}
 	require.Equal(t, before, b.standing(t))
 	b.Seal(t)
-	requireKind(t, Setup(t.Context(), b.admin, b.setup), schema.KindServiceUnavailable, ReasonSealed)
+	requireKind(t, b.install.setup(t), schema.KindServiceUnavailable, ReasonSealed)
 	b.Unseal(t)
 	require.Equal(t, before, b.standing(t))
 }
@@ -268,12 +268,12 @@ func TestSetupInterrupted(t *testing.T) {
 		}
 	}))
 	t.Cleanup(cut.Close)
-	a := b.admin
+	a := b.install
 	a.Address = cut.URL
 	runs := 0
-	for err := schema.Errorf(schema.KindInternal, "not yet"); err != nil; runs++ {
+	for err := error(schema.NewError(schema.KindInternal, "not yet")); err != nil; runs++ {
 		left.Store(int64(runs))
-		err = Setup(t.Context(), a, b.setup)
+		err = a.setup(t)
 		require.Less(t, runs, 100)
 		if err != nil {
 			requireKind(t, err, schema.KindServiceUnavailable, ReasonUnreachable)
@@ -284,7 +284,7 @@ func TestSetupInterrupted(t *testing.T) {
 	require.Len(t, b.list(t, "pki-node/keys"), 1)
 	b.firstSet(t)
 	before := b.standing(t)
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.NoError(t, b.install.setup(t))
 	require.Equal(t, before, b.standing(t))
 }
 
@@ -336,7 +336,7 @@ func TestSigningKeysCannotLeaveVault(t *testing.T) {
 		require.Error(t, err)
 
 		b.write(t, "transit/keys/"+name+"/config", map[string]any{"deletion_allowed": true, "auto_rotate_period": "24h"})
-		require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+		require.NoError(t, b.install.setup(t))
 		_, err = root.Logical().Delete("transit/keys/" + name)
 		require.Error(t, err, "setup takes a deletion_allowed back")
 	}

@@ -3,7 +3,9 @@ package vault
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -19,8 +21,8 @@ import (
 // all signing until a later Follow succeeds. If Vault is unavailable, Follow
 // returns its error and the last set stays in use.
 func (c *Client) Follow(ctx context.Context, set trust.StoredSet) error {
-	f, err := checkSet(ctx, c, c.env, set)
-	if err != nil && !stopsSigning(err) {
+	f, err := checkSet(ctx, c, c.conf.Env, set)
+	if err != nil && !slices.Contains([]string{ReasonKeyMismatch, ReasonNoKey, ReasonBadSet}, schema.AsError(err).Reason) {
 		return err
 	}
 	f.err = err
@@ -52,7 +54,7 @@ func (c *Client) TaskTrust(context.Context) (trust.TaskTrust, error) {
 	if err != nil {
 		return trust.TaskTrust{}, err
 	}
-	return f.trust(), nil
+	return trust.TaskTrust{Keys: f.set.Doc.Keys, Roots: trust.VerifierKeys{f.root.verifier(trust.KeyRoot)}, Floor: f.set.Ref()}, nil
 }
 
 // Sign implements activities.Signer. It returns a DSSE envelope of the payload with

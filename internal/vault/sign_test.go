@@ -151,9 +151,9 @@ func TestFollowPinsKeyVersion(t *testing.T) {
 func (b *bench) moved(t *testing.T, set trust.StoredSet) trust.StoredSet {
 	t.Helper()
 	s := b.sets(t)
-	f, err := checkSet(t.Context(), s.vault, testEnv, set)
+	f, err := checkSet(t.Context(), s, testEnv, set)
 	require.NoError(t, err)
-	tasks, err := readKey(t.Context(), s.vault, "", "task-test")
+	tasks, err := readKey(t.Context(), s, "", "task-test")
 	require.NoError(t, err)
 	doc := f.set.Doc
 	doc.Version, doc.PrevHash = doc.Version+1, f.set.Hash

@@ -3,7 +3,6 @@ package vault
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -24,15 +23,6 @@ type followed struct {
 	key  keyVersion // the set's active key
 	root keyVersion // the root key that signed the set
 	err  error      // the reason why nothing may be signed under the set
-}
-
-// accepts reports whether a node with this set accepts signatures of the key.
-func (f followed) accepts(id string) bool {
-	return slices.ContainsFunc(f.set.Accepted(), func(k trust.VerifierKey) bool { return k.KeyID == id })
-}
-
-func (f followed) trust() trust.TaskTrust {
-	return trust.TaskTrust{Keys: f.set.Doc.Keys, Roots: trust.VerifierKeys{f.root.verifier(trust.KeyRoot)}, Floor: f.set.Ref()}
 }
 
 // checkSet verifies a stored set with Vault's root key and compares its active key
@@ -92,46 +82,22 @@ func badSet(version int64, why string) error {
 		WithReason(ReasonBadSet).WithNext(nextMismatch)
 }
 
-// stopsSigning reports whether an error of checkSet means that nothing may be signed,
-// rather than that Vault is unavailable.
-func stopsSigning(err error) bool {
-	return slices.Contains([]string{ReasonKeyMismatch, ReasonNoKey, ReasonBadSet}, schema.AsError(err).Reason)
-}
-
-// VerifierSetSigner creates and signs verifier sets with a privileged token, one
-// that has at least the policy gpuaas-sets.
-type VerifierSetSigner struct{ vault *setup }
-
-// NewVerifierSetSigner returns a signer of an environment's sets. It sends no
-// request.
-func NewVerifierSetSigner(a AdminConfig, env string) (*VerifierSetSigner, error) {
-	if err := checkEnv(env); err != nil {
-		return nil, err
-	}
-	s, err := newSetup(a)
-	if err != nil {
-		return nil, err
-	}
-	s.env = env
-	return &VerifierSetSigner{s}, nil
-}
-
 // First returns version 1, in which the newest version of the task key is active.
-func (s *VerifierSetSigner) First(ctx context.Context, now time.Time) (trust.StoredSet, error) {
-	key, err := s.newest(ctx, taskKey(s.vault.env))
+func (a *Admin) First(ctx context.Context, now time.Time) (trust.StoredSet, error) {
+	key, err := a.newest(ctx, taskKey(a.env))
 	if err != nil {
 		return trust.StoredSet{}, err
 	}
-	root, err := s.newest(ctx, rootKey(s.vault.env))
+	root, err := a.newest(ctx, rootKey(a.env))
 	if err != nil {
 		return trust.StoredSet{}, err
 	}
-	return s.sign(ctx, trust.VerifierSetDoc{V: 1, Env: s.vault.env, Version: 1, Keys: trust.VerifierKeys{key.verifier(trust.KeyActive)},
+	return a.sign(ctx, trust.VerifierSetDoc{V: 1, Env: a.env, Version: 1, Keys: trust.VerifierKeys{key.verifier(trust.KeyActive)},
 		IssuedAt: now.UTC(), ExpiresAt: now.Add(VerifierSetLifetime).UTC()}, root, key)
 }
 
-func (s *VerifierSetSigner) newest(ctx context.Context, name string) (keyVersion, error) {
-	key, err := readKey(ctx, s.vault, "", name)
+func (a *Admin) newest(ctx context.Context, name string) (keyVersion, error) {
+	key, err := readKey(ctx, a, "", name)
 	if err != nil {
 		return keyVersion{}, err
 	}
@@ -142,8 +108,8 @@ func (s *VerifierSetSigner) newest(ctx context.Context, name string) (keyVersion
 // returns false if more than half of the set's lifetime is left. Renewal checks
 // the set against Vault first: the root key signs nothing that only the database
 // vouches for.
-func (s *VerifierSetSigner) Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error) {
-	f, err := checkSet(ctx, s.vault, s.vault.env, set)
+func (a *Admin) Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error) {
+	f, err := checkSet(ctx, a, a.env, set)
 	if err != nil {
 		return next, false, err
 	}
@@ -153,7 +119,7 @@ func (s *VerifierSetSigner) Renewal(ctx context.Context, set trust.StoredSet, no
 	}
 	doc.Version, doc.PrevHash = doc.Version+1, f.set.Hash
 	doc.IssuedAt, doc.ExpiresAt = now.UTC(), now.Add(VerifierSetLifetime).UTC()
-	next, err = s.sign(ctx, doc, f.root, f.key)
+	next, err = a.sign(ctx, doc, f.root, f.key)
 	return next, true, err
 }
 
@@ -163,15 +129,15 @@ const publishAttempts = 3
 // Publish publishes the first verifier set, or the successor of the newest set if
 // its renewal is due, and returns the newest version. If another process publishes
 // a set at the same time, Publish starts over with that set.
-func (s *VerifierSetSigner) Publish(ctx context.Context, sets SetStore, by audit.Subject, now time.Time) (version int64, err error) {
+func (a *Admin) Publish(ctx context.Context, sets SetStore, by audit.Subject, now time.Time) (version int64, err error) {
 	for range publishAttempts {
 		newest, err := sets.NewestSet(ctx)
 		next, due := trust.StoredSet{}, true
 		switch {
 		case schema.KindOf(err) == schema.KindNotFound:
-			next, err = s.First(ctx, now)
+			next, err = a.First(ctx, now)
 		case err == nil:
-			next, due, err = s.Renewal(ctx, newest, now)
+			next, due, err = a.Renewal(ctx, newest, now)
 		}
 		if err != nil {
 			return 0, err
@@ -192,12 +158,12 @@ func (s *VerifierSetSigner) Publish(ctx context.Context, sets SetStore, by audit
 
 // sign signs a set with a root key and the active key of its predecessor, both
 // over the same bytes. Version 1 is signed by its own active key.
-func (s *VerifierSetSigner) sign(ctx context.Context, doc trust.VerifierSetDoc, root, active keyVersion) (trust.StoredSet, error) {
+func (a *Admin) sign(ctx context.Context, doc trust.VerifierSetDoc, root, active keyVersion) (trust.StoredSet, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {
 		return trust.StoredSet{}, schema.Wrap(schema.KindInternal, err, "encoding a verifier set")
 	}
-	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signer{s.vault, "", root}, signer{s.vault, "", active})
+	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signer{a, "", root}, signer{a, "", active})
 	if err != nil {
 		return trust.StoredSet{}, err
 	}

@@ -52,9 +52,9 @@ func TestVerifierSetRenewal(t *testing.T) {
 	require.True(t, due)
 	require.Equal(t, int64(2), next.Version)
 	require.Equal(t, b.set.Hash, next.PrevHash)
-	first, err := checkSet(t.Context(), s.vault, testEnv, b.set)
+	first, err := checkSet(t.Context(), s, testEnv, b.set)
 	require.NoError(t, err)
-	second, err := checkSet(t.Context(), s.vault, testEnv, next)
+	second, err := checkSet(t.Context(), s, testEnv, next)
 	require.NoError(t, err)
 	require.Equal(t, first.set.Doc.Keys, second.set.Doc.Keys)
 	require.Equal(t, late.Add(VerifierSetLifetime).UTC(), second.set.Doc.ExpiresAt.UTC())
@@ -77,7 +77,7 @@ func TestForgedVerifierSets(t *testing.T) {
 		var signers []dsse.Signer
 		for _, name := range keys {
 			key := map[string]keyVersion{"task": f.key, "root": f.root}[name]
-			signers = append(signers, signer{b.sets(t).vault, "", key})
+			signers = append(signers, signer{b.sets(t), "", key})
 		}
 		envelope, err := seal(t.Context(), trust.VerifierSetPayloadType, body, signers...)
 		require.NoError(t, err)

@@ -142,7 +142,7 @@ func PlanOfWorkflow(workflowType string) (p Plan, ok bool) {
 func CheckStart(a Action, s NodeState) (Plan, error) {
 	p, ok := PlanOf(a, Options{})
 	if !ok {
-		return Plan{}, schema.Errorf(schema.KindInvalidRequest, "unknown action %q", a)
+		return Plan{}, schema.NewError(schema.KindInvalidRequest, "unknown action %q", a)
 	}
 	if slices.Contains(p.From, s) {
 		return p, nil

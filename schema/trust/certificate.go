@@ -50,7 +50,7 @@ func ParseCertificates(text string) ([]*x509.Certificate, error) {
 	for rest := []byte(text); len(bytes.TrimSpace(rest)) > 0; {
 		var b *pem.Block
 		if b, rest = pem.Decode(rest); b == nil || b.Type != "CERTIFICATE" {
-			return nil, schema.Errorf(schema.KindInvalidRequest, "the text contains something other than PEM certificates")
+			return nil, schema.NewError(schema.KindInvalidRequest, "the text contains something other than PEM certificates")
 		}
 		c, err := x509.ParseCertificate(b.Bytes)
 		if err != nil {

@@ -2,8 +2,11 @@ package trust
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/json"
 	"time"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -81,6 +84,13 @@ type StoredSet struct {
 // envelopes after the requested version, oldest first.
 type VerifierSets struct {
 	Sets []json.RawMessage `json:"sets"`
+}
+
+// ResultDigest returns the SHA-256 that a node signs for a task's result: that of the
+// DSSE pre-authentication encoding of ResultPayloadType and the body as sent.
+func ResultDigest(taskID string, body []byte) []byte {
+	sum := sha256.Sum256(dsse.PAE(ResultPayloadType(taskID), body))
+	return sum[:]
 }
 
 // ResultPayloadType returns the DSSE payload type of a task's result. It contains

@@ -43,7 +43,7 @@ func ParseVerifierSetRef(s string) (VerifierSetRef, error) {
 	number, hash, _ := strings.Cut(s, ":")
 	version, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || version < 1 || !text.IsSHA256Hex(hash) {
-		return VerifierSetRef{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: malformed reference %q, want version:hash", s)
+		return VerifierSetRef{}, schema.NewError(schema.KindInvalidRequest, "verifier set: malformed reference %q, want version:hash", s)
 	}
 	return VerifierSetRef{Version: version, Hash: hash}, nil
 }
@@ -70,7 +70,7 @@ func ParseTaskTrust(s string) (TaskTrust, error) {
 func (t *TaskTrust) add(entry string) (err error) {
 	if ref, ok := strings.CutPrefix(entry, "floor:"); ok {
 		if t.Floor.Version != 0 {
-			return schema.Errorf(schema.KindInvalidRequest, "verifier set: more than one floor")
+			return schema.NewError(schema.KindInvalidRequest, "verifier set: more than one floor")
 		}
 		t.Floor, err = ParseVerifierSetRef(ref)
 		return err

@@ -42,12 +42,12 @@ type VerifierKeys []VerifierKey
 // given.
 func (s VerifierKeys) check(limit int, states ...KeyState) error {
 	if len(s) > limit {
-		return schema.Errorf(schema.KindInvalidRequest, "verifier set: %d keys, want at most %d", len(s), limit)
+		return schema.NewError(schema.KindInvalidRequest, "verifier set: %d keys, want at most %d", len(s), limit)
 	}
 	for i, k := range s {
 		repeated := slices.ContainsFunc(s[:i], func(o VerifierKey) bool { return o.KeyID == k.KeyID || o.Public.Equal(k.Public) })
 		if repeated || !text.IsToken(k.KeyID, 64, "._-") || len(k.Public) != ed25519.PublicKeySize || !slices.Contains(states, k.State) {
-			return schema.Errorf(schema.KindInvalidRequest, "verifier set: key %.64q is malformed or repeated", k.KeyID)
+			return schema.NewError(schema.KindInvalidRequest, "verifier set: key %.64q is malformed or repeated", k.KeyID)
 		}
 	}
 	return nil
@@ -66,7 +66,7 @@ func (s VerifierKeys) checkSet(limit int) error {
 		}
 	}
 	if active != 1 {
-		return schema.Errorf(schema.KindInvalidRequest, "verifier set: %d active keys, want 1", active)
+		return schema.NewError(schema.KindInvalidRequest, "verifier set: %d active keys, want 1", active)
 	}
 	return nil
 }
@@ -74,11 +74,11 @@ func (s VerifierKeys) checkSet(limit int) error {
 func parseVerifierKey(entry string) (VerifierKey, error) {
 	parts := strings.Split(entry, ":")
 	if len(parts) != 3 {
-		return VerifierKey{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: an entry must have the form state:key-id:base64")
+		return VerifierKey{}, schema.NewError(schema.KindInvalidRequest, "verifier set: an entry must have the form state:key-id:base64")
 	}
 	raw, err := base64.StdEncoding.Strict().DecodeString(parts[2])
 	if err != nil {
-		return VerifierKey{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: key %.64q is not base64", parts[1])
+		return VerifierKey{}, schema.NewError(schema.KindInvalidRequest, "verifier set: key %.64q is not base64", parts[1])
 	}
 	return VerifierKey{State: KeyState(parts[0]), KeyID: parts[1], Public: raw}, nil
 }

@@ -23,11 +23,11 @@ const (
 // VerifierSet is a parsed verifier set. Its zero value is the predecessor of
 // version 1.
 type VerifierSet struct {
-	Doc  VerifierSetDoc
-	Hash string // hex SHA-256 of the signed body
+	Doc  VerifierSetDoc `json:"doc"`
+	Hash string         `json:"hash"` // hex SHA-256 of the signed body
 	// Document is the DSSE envelope. It is nil for a set of which a bundle gave
 	// only keys, version and hash; Doc then has nothing else.
-	Document json.RawMessage
+	Document json.RawMessage `json:"document,omitempty"`
 }
 
 // Bundled returns the set whose keys, version and hash a bootstrap bundle names.

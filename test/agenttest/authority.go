@@ -89,11 +89,11 @@ func (a Authority) NodeFrom(tb testing.TB, id trust.Identity, pub any, notBefore
 func ReadCSR(text string) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode([]byte(text))
 	if block == nil {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "no csr")
+		return nil, schema.NewError(schema.KindInvalidRequest, "no csr")
 	}
 	csr, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil || csr.CheckSignature() != nil || !bytes.Equal(csr.RawSubject, []byte{0x30, 0}) || len(csr.Extensions) > 0 {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "bad csr")
+		return nil, schema.NewError(schema.KindInvalidRequest, "bad csr")
 	}
 	return csr, nil
 }

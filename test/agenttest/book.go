@@ -184,7 +184,7 @@ func (b *Book) enroll(body []byte) (any, error) {
 		return nil, err
 	}
 	if !trust.CheckStatement(key, trust.EnrollStatement(b.f.ID.NodeID, r.Token, r.CSR, key), r.Signature) {
-		return nil, schema.Errorf(schema.KindUnauthenticated, "wrong signature")
+		return nil, schema.NewError(schema.KindUnauthenticated, "wrong signature")
 	}
 	t, ok := b.Tokens[r.Token]
 	spki := schema.SHA256Hex(csr.RawSubjectPublicKeyInfo)
@@ -192,9 +192,9 @@ func (b *Book) enroll(body []byte) (any, error) {
 	case b.IsRemoved:
 		return nil, IdentityError(schema.ReasonNodeRemoved)
 	case !ok:
-		return nil, schema.Errorf(schema.KindUnauthenticated, "unknown token")
+		return nil, schema.NewError(schema.KindUnauthenticated, "unknown token")
 	case t.consumed || t.claimed != "" && t.claimed != spki:
-		return nil, schema.Errorf(schema.KindTokenConsumed, "spent token")
+		return nil, schema.NewError(schema.KindTokenConsumed, "spent token")
 	}
 	if t.claimed == "" {
 		t.claimed = spki
@@ -248,17 +248,17 @@ func (b *Book) recover(body []byte) (any, error) {
 	case b.IsLocked:
 		return nil, IdentityError(schema.ReasonNodeLocked)
 	case !trust.CheckStatement(b.key, trust.RecoverStatement(b.f.ID.NodeID, r.Incarnation, r.Sequence, r.Token, r.CSR), r.Signature):
-		return nil, schema.Errorf(schema.KindUnauthenticated, "wrong signature")
+		return nil, schema.NewError(schema.KindUnauthenticated, "wrong signature")
 	case r.Incarnation != b.incarnation:
-		return nil, schema.Errorf(schema.KindUnauthenticated, "another incarnation")
+		return nil, schema.NewError(schema.KindUnauthenticated, "another incarnation")
 	}
 	spki := schema.SHA256Hex(csr.RawSubjectPublicKeyInfo)
 	live := b.Current != nil && b.Current.Token == r.Token || b.Pending != nil && b.Pending.Token == r.Token
 	switch by := b.claims[r.Token]; {
 	case by == "" && !live:
-		return nil, schema.Errorf(schema.KindUnauthenticated, "no such recovery token")
+		return nil, schema.NewError(schema.KindUnauthenticated, "no such recovery token")
 	case by != "" && by != spki:
-		return nil, schema.Errorf(schema.KindTokenConsumed, "claimed by another key")
+		return nil, schema.NewError(schema.KindTokenConsumed, "claimed by another key")
 	}
 	if b.Current != nil {
 		if err := b.clone(r.Sequence, csr); err != nil {

@@ -26,8 +26,9 @@ func TestThroughVault(t *testing.T) { //nolint:paralleltest // it seals the shar
 	server := vault.Get(t)
 	dir := filepath.Join(t.TempDir(), "vault")
 	log := slog.New(slog.DiscardHandler)
-	require.NoError(t, vaultclient.Setup(t.Context(), vaultclient.AdminConfig{Address: server.Address, TokenFile: server.TokenFile, Log: log},
-		vaultclient.SetupConfig{Env: testEnv, NodeAPINames: []string{serverName}, OutDir: dir}))
+	admin, err := vaultclient.NewAdmin(vaultclient.AdminConfig{Address: server.Address, TokenFile: server.TokenFile, Env: testEnv, Log: log})
+	require.NoError(t, err)
+	require.NoError(t, admin.Setup(t.Context(), []string{serverName}, dir))
 	client, err := vaultclient.Login(t.Context(), vaultclient.Config{Address: server.Address, Env: testEnv, Log: log,
 		RoleIDFile: filepath.Join(dir, "api-role-id"), SecretIDFile: filepath.Join(dir, "api-secret-id")})
 	require.NoError(t, err)

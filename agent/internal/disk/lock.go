@@ -40,7 +40,7 @@ func (s StateDir) Lock() (Lock, error) {
 	if err := flock(f); err != nil {
 		holder, _ := os.ReadFile(f.Name())
 		f.Close() //nolint:errcheck // nothing was written
-		return Lock{}, schema.Errorf(schema.KindOperationInProgress,
+		return Lock{}, schema.NewError(schema.KindOperationInProgress,
 			"another agent (pid %s) uses the state folder %s", strings.TrimSpace(string(holder)), s.Path)
 	}
 	if err := f.Truncate(0); err == nil {

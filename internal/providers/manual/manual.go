@@ -22,7 +22,7 @@ func (Provider) Creates() bool { return false }
 // Ensure adopts the host. Its name is the machine's id.
 func (Provider) Ensure(_ context.Context, _ activities.Resource, host string) (string, error) {
 	if host == "" {
-		return "", schema.Errorf(schema.KindInvalidRequest, "the manual provider needs the node's host name")
+		return "", schema.NewError(schema.KindInvalidRequest, "the manual provider needs the node's host name")
 	}
 	return host, nil
 }

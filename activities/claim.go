@@ -39,6 +39,12 @@ type Claim struct {
 	Cordoned    bool      `json:"cordoned"`
 }
 
+// Registration is what a node's registration requires of its machine.
+type Registration struct {
+	SKU       inventory.SKU `json:"sku"`
+	GPUsTotal int           `json:"gpus_total"`
+}
+
 // Fence identifies the operation that holds a node. Every write of an operation
 // carries it. A write whose op_seq is not the node's is rejected with KindFenced
 // and changes nothing.

@@ -48,6 +48,8 @@ type Records interface {
 	// incarnation. A claimed token stays claimed after its expiry, because the
 	// claiming key may still request its certificate.
 	Enrollment(ctx context.Context, nodeID string) (Enrollment, error)
+	// Registration returns what the node's registration requires of its machine.
+	Registration(ctx context.Context, nodeID string) (Registration, error)
 	// LastHeartbeat returns the time of the node's last heartbeat, zero when there
 	// was none.
 	LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error)
@@ -111,6 +113,12 @@ func (r *Record) FinishOperation(ctx context.Context, f Fence, e Finish) error {
 func (r *Record) ReadEnrollment(ctx context.Context, nodeID string) (Enrollment, error) {
 	e, err := r.Records.Enrollment(ctx, nodeID)
 	return e, Fail(err)
+}
+
+// ReadRegistration reads what the node's registration requires of its machine.
+func (r *Record) ReadRegistration(ctx context.Context, nodeID string) (Registration, error) {
+	reg, err := r.Records.Registration(ctx, nodeID)
+	return reg, Fail(err)
 }
 
 // agentFresh is how recent a heartbeat must be for the agent to count as

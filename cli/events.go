@@ -94,7 +94,7 @@ func (e *env) refresh(ctx context.Context, ctl control, watch bool, show func() 
 			changes, _ = e.clock.pause(ctx, refreshEvery, changes, func() {})
 		}
 		if ctx.Err() != nil { // the operator ended the watch
-			return nil
+			return nil //nolint:nilerr // err is the end of ctx
 		}
 		if err != nil {
 			return err

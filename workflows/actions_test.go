@@ -212,6 +212,19 @@ func TestProvision(t *testing.T) {
 		require.Contains(t, w.parks[0].Message, "0 GPUs found, 8 registered")
 		require.Equal(t, lifecycle.InstanceTerminated, w.finished.Instance)
 	})
+
+	t.Run("a retry compares the machine with its corrected registration", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		w.gpus = 8
+		b := setup(t, lifecycle.ActionProvision, w)
+		b.decideAt(time.Hour, lifecycle.DecisionRetry) // nothing is corrected yet
+		b.env.RegisterDelayedCallback(func() { w.gpus = 0 }, 90*time.Minute)
+		b.decideAt(2*time.Hour, lifecycle.DecisionRetry)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+		require.Len(t, w.parks, 2)
+		require.Contains(t, w.story(), "task facts.collect#3", "the facts are new")
+	})
 }
 
 func TestRemove(t *testing.T) {

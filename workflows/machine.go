@@ -33,9 +33,20 @@ func awaitAgent(ctx workflow.Context, op *operation) error {
 	return err
 }
 
-// compareSKU compares the machine with its registration. The decision force accepts
-// a mismatch.
-func compareSKU(_ workflow.Context, op *operation) error {
+// compareSKU compares the machine with its registration: in the first attempt with the
+// facts and the registration that the operation has read before, later with new ones,
+// because a retry follows a correction. The decision force accepts a mismatch.
+func compareSKU(ctx workflow.Context, op *operation) error {
+	if op.status.Operation.Phases[op.phase].Attempt > 1 && !op.forced {
+		if err := collectFacts(ctx, op); err != nil {
+			return err
+		}
+		var now activities.Registration
+		if err := onRecord(ctx, "Read the node's registration", &now, record.ReadRegistration, op.in.NodeID); err != nil {
+			return err
+		}
+		op.claim.SKU, op.claim.GPUsTotal = now.SKU, now.GPUsTotal
+	}
 	wrong := op.claim.SKU.Mismatches(op.claim.GPUsTotal, op.facts)
 	if len(wrong) == 0 || op.forced {
 		return nil

@@ -165,6 +165,10 @@ func (w *world) Enrollment(context.Context, string) (activities.Enrollment, erro
 	return w.progress, w.note("read enrollment")
 }
 
+func (w *world) Registration(context.Context, string) (activities.Registration, error) {
+	return activities.Registration{SKU: w.sku, GPUsTotal: w.gpus}, w.note("registration?")
+}
+
 func (w *world) LastHeartbeat(context.Context, string) (time.Time, error) {
 	return w.heartbeat, w.note("heartbeat?")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -210,6 +211,13 @@ func finishResult(s lifecycle.OperationState) string {
 func (s *Operations) Enrollment(ctx context.Context, nodeID string) (activities.Enrollment, error) {
 	row, err := ofNode(ctx, s.db, "reading the enrollment", nodeID, s.db.q.Enrollment)
 	return activities.Enrollment(row), err
+}
+
+// Registration implements activities.Records.
+func (s *Operations) Registration(ctx context.Context, nodeID string) (activities.Registration, error) {
+	n, err := ofNode(ctx, s.db, "reading the registration", nodeID, s.db.q.NodeSKU)
+	return activities.Registration{GPUsTotal: n.GPUsTotal, SKU: inventory.SKU{Name: n.Name, GPUModel: n.GPUModel, MaxGPUs: n.MaxGPUs,
+		MinCPUs: n.MinCPUs, MinMemoryBytes: n.MinMemoryBytes, Active: n.Active}}, err
 }
 
 // LastHeartbeat returns the time of the agent's last heartbeat, zero if none.

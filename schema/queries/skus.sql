@@ -1,6 +1,9 @@
 -- name: GetSKU :one
 SELECT name, gpu_model, max_gpus, min_cpus, min_memory_bytes, active FROM skus WHERE name = $1;
 
+-- name: NodeSKU :one
+SELECT n.gpus_total, s.name, s.gpu_model, s.max_gpus, s.min_cpus, s.min_memory_bytes, s.active FROM nodes n JOIN skus s ON s.name = n.sku WHERE n.node_id = $1;
+
 -- Adds a SKU, or activates an inactive one with the same content.
 -- name: AddSKU :execrows
 INSERT INTO skus (name, gpu_model, max_gpus, min_cpus, min_memory_bytes) VALUES ($1, $2, $3, $4, $5)

@@ -77,3 +77,32 @@ func (q *Queries) GetSKU(ctx context.Context, name string) (GetSKURow, error) {
 	)
 	return i, err
 }
+
+const nodeSKU = `-- name: NodeSKU :one
+SELECT n.gpus_total, s.name, s.gpu_model, s.max_gpus, s.min_cpus, s.min_memory_bytes, s.active FROM nodes n JOIN skus s ON s.name = n.sku WHERE n.node_id = $1
+`
+
+type NodeSKURow struct {
+	GPUsTotal      int
+	Name           string
+	GPUModel       string
+	MaxGPUs        int
+	MinCPUs        int
+	MinMemoryBytes int64
+	Active         bool
+}
+
+func (q *Queries) NodeSKU(ctx context.Context, nodeID string) (NodeSKURow, error) {
+	row := q.db.QueryRow(ctx, nodeSKU, nodeID)
+	var i NodeSKURow
+	err := row.Scan(
+		&i.GPUsTotal,
+		&i.Name,
+		&i.GPUModel,
+		&i.MaxGPUs,
+		&i.MinCPUs,
+		&i.MinMemoryBytes,
+		&i.Active,
+	)
+	return i, err
+}

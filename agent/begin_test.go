@@ -203,7 +203,7 @@ func TestUnconfirmedTaskExpires(t *testing.T) {
 	start(t, configFor(f), Deps{Executors: script{task.WorkloadDrain: counting(&runs)}.executors()})
 	f.Until("an open poll", func() bool { return f.Open == 1 })
 	p := f.Payload(task.WorkloadDrain, 1, nil)
-	p.ExpiresAt = time.Now().UTC().Add(2 * time.Second)
+	p.ExpiresAt = time.Now().UTC().Add(10 * time.Second)
 	f.Offers <- f.OfferOf(p, 1)
 	r := f.Result(p.TaskID)
 	require.Equal(t, schema.KindTaskFailed, r.Code)

@@ -225,6 +225,20 @@ func TestProvision(t *testing.T) {
 		require.Len(t, w.parks, 2)
 		require.Contains(t, w.story(), "task facts.collect#3", "the facts are new")
 	})
+
+	t.Run("a retry whose agent is silent waits for the agent", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		w.gpus = 8
+		b := setup(t, lifecycle.ActionProvision, w)
+		b.env.RegisterDelayedCallback(func() { w.silent[task.FactsCollect] = true }, 30*time.Minute)
+		b.decideAt(time.Hour, lifecycle.DecisionRetry)
+		b.decideAt(2*time.Hour, lifecycle.DecisionCancel)
+		b.run()
+		require.Len(t, w.parks, 2)
+		require.Equal(t, string(schema.KindAgentSilent), w.parks[1].Reason)
+		require.Equal(t, lifecycle.AttentionAgent, w.parks[1].WaitingOn)
+	})
 }
 
 func TestRemove(t *testing.T) {

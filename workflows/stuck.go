@@ -13,6 +13,9 @@ import (
 // decisions.
 func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	spec, e := op.spec(), failureOf(cause)
+	if spec.Name == lifecycle.PhaseSKU && e.Reason != lifecycle.ReasonSKUMismatch { // a retry collects the facts again
+		spec.WaitingOn, spec.Cause = lifecycle.AttentionAgent, "the agent did not report the machine's facts"
+	}
 	s := lifecycle.Stuck{
 		Phase: spec.Name, WaitingOn: spec.WaitingOn, Reason: string(e.Kind), Message: e.Message,
 		Since: now(ctx), Cause: spec.Cause,

@@ -26,6 +26,9 @@ func refuseSet(err error) error {
 // document were verified before it was stored; the hash shows that it is unchanged.
 func load(s disk.StateDir, env string) (set Set, ok bool, err error) {
 	ok, err = s.ReadJSON(s.File(setFile), &set)
+	if err == nil && ok && set.Document == nil { // the set of a bundle has no signed document
+		_, err = trust.ParseTaskTrust(set.Doc.Keys.String())
+	}
 	if err != nil || set.Document == nil {
 		return set, ok, err
 	}

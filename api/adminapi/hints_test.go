@@ -112,5 +112,11 @@ func TestNextSteps(t *testing.T) {
 	for action, want := range map[string]string{"enroll": "gpuaas op watch gpu-1; for a new token: gpuaas node bootstrap-script gpu-1", "remove": "gpuaas op watch gpu-1"} {
 		assert.Equal(t, want, refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/"+action, "")).Next)
 	}
+	// A reissue runs beside a provisioning, so that another reissue refused it, but not beside a drain.
+	d.node.State = lifecycle.NodeActive
+	for running, hint := range map[lifecycle.Action]string{lifecycle.ActionProvision: "; for a new token: gpuaas node bootstrap-script gpu-1", lifecycle.ActionDrain: ""} {
+		d.node.Operation = &wire.OperationSummary{OperationID: held, Action: running}
+		assert.Equal(t, "gpuaas op watch gpu-1"+hint, refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reissue-enrollment", "")).Next, running)
+	}
 	assert.Equal(t, "GET, POST", d.request(t, http.MethodDelete, "/nodes", "").Header().Get("Allow"))
 }

@@ -197,7 +197,7 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 	switch {
 	case errors.Is(err, &schema.Error{Kind: schema.KindInvalidRequest, Reason: "invalid_state"}):
 		return op, nextIn(node, err)
-	case schema.KindOf(err) == schema.KindOperationInProgress && purposeOf(in.Action) != "" && node.Operation != nil && node.Operation.Action == in.Action:
+	case schema.KindOf(err) == schema.KindOperationInProgress && waitsForToken(in.Action, node):
 		e := *schema.AsError(err)
 		e.Next += "; for a new token: gpuaas node bootstrap-script " + node.Host
 		return op, &e
@@ -207,6 +207,16 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 		return op, keyInUse("it started operation " + op.OperationID + " with another reason or other options")
 	}
 	return op, nil
+}
+
+// waitsForToken reports whether the action is rejected because the same action waits for
+// the node to use its token. A reissue may run beside the operation that holds the node.
+func waitsForToken(a lifecycle.Action, node wire.NodeView) bool {
+	if a == lifecycle.ActionReissueEnrollment {
+		plan, _ := lifecycle.PlanOf(a, lifecycle.Options{})
+		return node.Operation == nil || !plan.ConflictsWith(node.Operation.Action)
+	}
+	return purposeOf(a) != "" && node.Operation != nil && node.Operation.Action == a
 }
 
 // nextIn adds to the rejection of an action the actions that start in the node's state,

@@ -30,7 +30,7 @@ const (
 	// retryEvery is how often the relay queries for messages that are due again,
 	// and retryFor is for how long after a failure. The outbox's own backoff is at
 	// most a minute. idleEvery is how often it queries without a reason: for messages
-	// whose wake was lost, or of a process that cannot deliver them.
+	// whose wake was lost, or that were written by a process that cannot deliver them.
 	retryEvery = time.Second
 	retryFor   = 3 * time.Minute
 	idleEvery  = 5 * time.Second

@@ -221,11 +221,11 @@ func (s *Admin) SetNode(ctx context.Context, nodeID string, c wire.NodeChange, b
 func correct(ctx context.Context, tx *tx, n sqlc.LockNodeRow, c wire.NodeChange, detail map[string]string) error {
 	if c.SKU+c.RegionCode != "" && n.State.Enrolled() {
 		return schema.NewError(schema.KindInvalidRequest, "node %s is %s: its SKU and region are fixed once it has enrolled", n.Host, n.State).
-			WithReason("enrolled").WithNext("gpuaas node retire " + n.Host + ", then gpuaas node remove " + n.Host + ", then register the host again")
+			WithReason("enrolled").WithNext(registerAgain(n.Host, n.State))
 	}
 	var err error
 	to := sqlc.SetNodeRegistrationParams{NodeID: n.NodeID, SKU: cmp.Or(c.SKU, n.SKU), RegionCode: cmp.Or(c.RegionCode, n.RegionCode), GPUsTotal: n.GPUsTotal}
-	if c.SKU != "" || c.GPUsTotal != nil {
+	if to.SKU != n.SKU || c.GPUsTotal != nil {
 		if to.GPUsTotal, err = checkSKU(ctx, tx, to.SKU, c.GPUsTotal, to.SKU == n.SKU); err != nil {
 			return err
 		}
@@ -237,6 +237,19 @@ func correct(ctx context.Context, tx *tx, n sqlc.LockNodeRow, c wire.NodeChange,
 		}
 	}
 	return tx.SetNodeRegistration(ctx, to)
+}
+
+// registerAgain returns the commands that register an enrolled host again.
+func registerAgain(host string, s lifecycle.NodeState) string {
+	const register = "register the host again"
+	remove := "gpuaas node remove " + host + ", then " + register
+	switch s {
+	case lifecycle.NodeRemoved:
+		return register
+	case lifecycle.NodeRetired, lifecycle.NodeRemoving:
+		return remove
+	}
+	return "gpuaas node retire " + host + ", then " + remove
 }
 
 func setLabels(ctx context.Context, tx *tx, nodeID string, set map[string]string, remove []string) error {

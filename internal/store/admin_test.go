@@ -3,6 +3,7 @@ package store_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,7 +114,10 @@ func TestCorrectRegistration(t *testing.T) {
 				_, err := set(c)
 				requireKind(t, err, schema.KindInvalidRequest, "enrolled")
 				require.ErrorContains(t, err, string(state))
-				require.Contains(t, schema.AsError(err).Next, "gpuaas node remove "+n.Host)
+				require.Contains(t, schema.AsError(err).Next, "register the host again")
+				require.Equal(t, state != lifecycle.NodeRemoved, strings.Contains(schema.AsError(err).Next, "gpuaas node remove "+n.Host), state)
+				require.Equal(t, !slices.Contains([]lifecycle.NodeState{lifecycle.NodeRetired, lifecycle.NodeRemoving, lifecycle.NodeRemoved}, state),
+					strings.Contains(schema.AsError(err).Next, "gpuaas node retire "+n.Host), state)
 			}
 			continue
 		}
@@ -128,6 +132,9 @@ func TestCorrectRegistration(t *testing.T) {
 		changed, err := set(wire.NodeChange{SKU: "a100", GPUsTotal: new(2)})
 		require.NoError(t, err)
 		require.Equal(t, "a100 2 fra1", fmt.Sprint(changed.SKU, " ", changed.GPUsTotal, " ", changed.RegionCode))
+		changed, err = set(wire.NodeChange{SKU: "a100", RegionCode: "fra2"})
+		require.NoError(t, err)
+		require.Equal(t, "a100 2 fra2", fmt.Sprint(changed.SKU, " ", changed.GPUsTotal, " ", changed.RegionCode), "the same SKU keeps the GPUs")
 		_, err = set(wire.NodeChange{SKU: "none"})
 		requireKind(t, err, schema.KindInvalidRequest, "sku_unknown")
 	}

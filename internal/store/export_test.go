@@ -1,5 +1,7 @@
 package store
 
+import "github.com/gpuaas/gpuaas/internal/postgres"
+
 // DropNotifications makes the store lose its notifications from now on, as a
 // process does that dies right after each commit.
 func (s *Store) DropNotifications() { s.db.notifier.Close() }
@@ -16,3 +18,6 @@ func ViewSQL() map[string]string {
 		"task":         selectTask,
 	}
 }
+
+// Notify sends a notification after those that are pending.
+func (s *Store) Notify(n postgres.Notification) { s.db.notifier.Notify(n) }

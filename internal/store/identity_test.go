@@ -94,7 +94,7 @@ func TestRefusedIdentities(t *testing.T) { //nolint:tparallel // the cases follo
 // The reclaimer deletes the records of refusals that no longer limit an audit row.
 func TestOldRefusalsAreDeleted(t *testing.T) {
 	e := setup(t)
-	e.exec(`INSERT INTO identity_refusals SELECT gen_random_uuid(), 'lease_lost ' || n, now() - n * interval '50 seconds'
+	e.exec(`INSERT INTO identity_refusals SELECT gen_random_uuid(), 'lease_lost ' || n, now() - (n - 1) * interval '70 seconds'
 		FROM generate_series(1, 100) n`)
 	_, err := e.Reclaim(t.Context(), activities.ReclaimRequest{After: schema.NewID(), Limit: 1})
 	require.NoError(t, err)

@@ -9,6 +9,9 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // TestSweepWakesFencedPolls runs without notifications: of a thousand open polls the
@@ -33,6 +36,10 @@ func TestSweepWakesFencedPolls(t *testing.T) {
 		t.Cleanup(cancel)
 		polls[nodeID] = wake
 	}
+	faulty, _, _ := e.enroll() // has a task that is not dispatched
+	e.dispatch(e.claim(faulty.NodeID, lifecycle.ActionProvision).Fence, "facts", task.FactsCollect)
+	require.NoError(t, e.heartbeat(faulty, wire.Heartbeat{Fault: "disk full"}))
+	poll(faulty.NodeID, faulty.Incarnation)
 	healthy, removed, locked, reissued := e.register().ID, e.register().ID, e.register().ID, e.register().ID
 	for _, id := range []string{healthy, removed, locked, reissued} {
 		poll(id, 1)
@@ -44,6 +51,7 @@ func TestSweepWakesFencedPolls(t *testing.T) {
 		awaken(t, polls[id])
 	}
 	asleep(t, polls[healthy])
+	asleep(t, polls[faulty.NodeID])
 	for _, wake := range unknown {
 		asleep(t, wake)
 	}

@@ -24,15 +24,14 @@ const (
 	noTask = "00000000-0000-0000-0000-000000000000"
 )
 
-// Reclaim reconciles one batch of tasks, as activities.Reclaimer specifies. A task
-// that fails does not stop the others: the first such error is returned with the
-// report. The first batch prunes the records of refusals.
+// Reclaim reconciles one batch of tasks, as activities.Reclaimer specifies. The first
+// batch also prunes the records of refusals. A failure of that or of a task does not stop
+// the others: the first such error is returned with the report.
 func (s *Tasks) Reclaim(ctx context.Context, r activities.ReclaimRequest) (activities.ReclaimReport, error) {
 	var report activities.ReclaimReport
+	var failed error
 	if r.After == "" {
-		if err := s.db.Call(ctx, "pruning the records of refusals", s.db.q.PruneRefusals); err != nil {
-			return report, err
-		}
+		failed = s.db.Call(ctx, "pruning the records of refusals", s.db.q.PruneRefusals)
 	}
 	after, limit := cmp.Or(r.After, noTask), min(max(r.Limit, 1), maxReclaim)
 	found, err := query(ctx, s.db, "listing tasks to reclaim", func(ctx context.Context) ([]sqlc.ReclaimableTasksRow, error) {
@@ -42,7 +41,6 @@ func (s *Tasks) Reclaim(ctx context.Context, r activities.ReclaimRequest) (activ
 	if err != nil {
 		return report, err
 	}
-	var failed error
 	for _, t := range found {
 		d, err := s.reclaim(ctx, t.TaskID)
 		if schema.KindOf(err) == schema.KindServiceUnavailable {

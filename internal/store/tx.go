@@ -122,8 +122,8 @@ func (db *db) commit(ctx context.Context, fn func(context.Context, *tx) error) e
 	return err
 }
 
-// wake sends notifications, and wakes this process's relay itself: another one takes
-// what this one leaves at its next look.
+// wake sends notifications, and wakes this process's relay without one. A message that
+// this relay does not deliver is taken by another one at its next idle query.
 func (db *db) wake(wakes ...postgres.Notification) {
 	db.notifier.Notify(slices.DeleteFunc(wakes, func(n postgres.Notification) bool {
 		local := n.Channel == channelOutbox && db.relaying != nil

@@ -87,7 +87,7 @@ func (c Operations) awaitEnding(ctx context.Context, in lifecycle.OperationInput
 		return false
 	}
 	_, err = c.Result(ctx, workflowID(in), started.RunId)
-	return err == nil
+	return err == nil || ctx.Err() == nil && !schema.KindOf(err).Info().Retry // closed, in whatever way
 }
 
 func workflowID(in lifecycle.OperationInput) string {

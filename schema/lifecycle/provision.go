@@ -41,7 +41,7 @@ func provision(Options) Plan {
 				Name: PhaseSKU, Title: "Compare facts and probe with the SKU", Budget: recordBudget,
 				WaitingOn: AttentionOperator, Cause: "the machine differs from its registration",
 				Choices: []Choice{
-					retry("Collect the facts and compare again, after you have corrected the registration or the machine"),
+					retry("Collect the facts and compare again, after you have corrected the machine or its number of GPUs"),
 					{DecisionForce, "Accept the machine although it does not match its SKU", HarmWork},
 				},
 			},

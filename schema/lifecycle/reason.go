@@ -26,14 +26,14 @@ const (
 func ParkReasons() []ParkReason {
 	return []ParkReason{
 		{string(schema.KindAgentSilent), "The node's agent did not respond before the phase's budget ended, or it sends no heartbeats.",
-			"Check the agent and its network on the node (journalctl -u gpuaas-node-agent), then retry."},
+			"Check gpuaas node show for a fault that the agent reports, and the agent and its network on the node (journalctl -u gpuaas-node-agent), then retry."},
 		{ReasonProviderSilent, "The provider did not respond before the phase's budget ended.", "Check the provider's API and quota, then retry."},
 		{ReasonTimeout, "A phase that waits for an operator was not done before its budget ended.", "Do what the phase waits for, then retry."},
 		{ReasonDrainBlocked, "Workloads did not end before the drain's deadline. The message names them.",
 			"End the workloads or extend the deadline. Force kills them."},
 		{ReasonProbeFailed, "A health check failed. The message names it.", "Repair the node, then retry. Force accepts the node as it is."},
 		{ReasonSKUMismatch, "The machine does not match its registered SKU. The message lists the differences.",
-			"Correct the registration or the machine, then retry. Force accepts the machine as it is."},
+			"Correct the machine or the number of GPUs (gpuaas node set --gpus), then retry. Force accepts the machine as it is. The SKU of an enrolled node cannot be changed: remove the node and register the host again."},
 		{ReasonTaskLost, "The node lost power or network, or its agent ended, while it ran a task that must not run twice unnoticed.",
 			"Inspect the node. Resume dispatches the same task again; retry enqueues a new one."},
 		{ReasonTaskCanceled, "An operator canceled the phase's task.", "Retry to run the phase again, or cancel the operation."},

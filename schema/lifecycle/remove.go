@@ -2,7 +2,7 @@ package lifecycle
 
 import "time"
 
-// ActionRemove removes permanently a node that is retired or never enrolled.
+// ActionRemove permanently removes a node that is retired or has never enrolled.
 const ActionRemove Action = "remove"
 
 // PhaseTeardown releases the node's resources.

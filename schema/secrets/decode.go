@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"iter"
+	"slices"
+	"strings"
 )
 
 // shortestEncoded is less than the length of any encoded secret.
@@ -25,12 +27,16 @@ var encodings = []struct {
 }
 
 // decoded returns what data contains in percent-encoding and, below it, in base64 or hex,
-// at most eight times its length.
-func decoded(data []byte) []byte {
+// at most eight times its length. It decodes base64 and hex only if data contains one of
+// the parts that encoded secrets have.
+func decoded(data []byte, parts [][]byte) []byte {
 	var out []byte
 	if bytes.Contains(data, []byte("%")) {
 		data = unescape(data)
 		out = append(out, data...)
+	}
+	if !slices.ContainsFunc(parts, func(p []byte) bool { return bytes.Contains(data, p) }) {
+		return out
 	}
 	for _, e := range encodings {
 		for run := range runs(data, e.characters) {
@@ -42,7 +48,22 @@ func decoded(data []byte) []byte {
 	return out
 }
 
-// unescape decodes percent-encoding and keeps what is none.
+// encodedParts returns the parts of a text's encodings that do not depend on what is
+// around the text.
+func encodedParts(text string) [][]byte {
+	code := hex.EncodeToString([]byte(text))
+	parts := [][]byte{[]byte(code), []byte(strings.ToUpper(code))}
+	for shift := range 3 {
+		padded := append(make([]byte, shift), text...)
+		first, last := (shift*8+5)/6, len(padded)*8/6
+		for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			parts = append(parts, []byte(e.EncodeToString(padded)[first:last]))
+		}
+	}
+	return parts
+}
+
+// unescape decodes percent-encoding and keeps everything else.
 func unescape(data []byte) []byte {
 	out := make([]byte, 0, len(data))
 	for i := 0; i < len(data); i++ {

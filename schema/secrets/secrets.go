@@ -13,18 +13,30 @@ import (
 // development database's password, would match ordinary text.
 const shortest = 16
 
+// shortestMark is the minimum length of a mark that is searched in encoded text. It
+// excludes that of a Vault token from before Vault 1.10.
+const shortestMark = 4
+
 // Scanner finds secrets. It is safe for concurrent use.
 type Scanner struct {
 	// known are the known secrets, also as they are inside of a JSON string.
 	known [][]byte
+	// encoded are parts of encoded secrets.
+	encoded [][]byte
 }
 
 // New returns a scanner for secrets by their form and for the known ones.
 func New(known ...schema.Secret) *Scanner {
 	s := &Scanner{}
+	for _, f := range forms {
+		if len(f.mark) >= shortestMark {
+			s.encoded = append(s.encoded, encodedParts(f.mark)...)
+		}
+	}
 	for _, secret := range known {
 		if text := secret.Reveal(); len(text) >= shortest {
 			s.known = append(s.known, []byte(text), quoted(text))
+			s.encoded = append(append(s.encoded, encodedParts(text)...), encodedParts(string(quoted(text)))...)
 		}
 	}
 	return s
@@ -42,7 +54,7 @@ func (s *Scanner) Find(data []byte) string {
 	if found := s.find(data); found != "" {
 		return found
 	}
-	return s.find(decoded(data))
+	return s.find(decoded(data, s.encoded))
 }
 
 func (s *Scanner) find(data []byte) string {

@@ -305,7 +305,7 @@ SELECT DISTINCT n.node_id FROM nodes n
 JOIN (SELECT unnest($1::uuid[]) AS node_id, unnest($2::bigint[]) AS incarnation) polls
     ON polls.node_id = n.node_id
 WHERE n.state = 'removed' OR n.identity_locked_at IS NOT NULL OR n.incarnation <> polls.incarnation
-   OR EXISTS (SELECT 1 FROM node_tasks t
+   OR n.agent_fault = '' AND EXISTS (SELECT 1 FROM node_tasks t
               WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status = 'pending' AND t.incarnation = n.incarnation
                 AND t.op_seq IN (0, n.op_seq) AND t.envelope_expires_at > now()
                 AND t.cancel_requested_at IS NULL AND NOT t.cancel_seen)

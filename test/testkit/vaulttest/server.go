@@ -62,11 +62,7 @@ func launch() (*Server, error) {
 		return nil, err
 	}
 	s := &Server{path: path, dir: dir, TokenFile: filepath.Join(dir, "token")}
-	port, err := stack.FreePorts(1) // it stays free during a restart
-	if err == nil {
-		s.listen = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		err = s.start()
-	}
+	err = s.startOnFreePort()
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -74,6 +70,22 @@ func launch() (*Server, error) {
 		return nil, errors.Join(err, s.process.Stop(), os.RemoveAll(dir))
 	}
 	return s, nil
+}
+
+// startOnFreePort starts the server on a port that stays free during a restart. Another
+// process may take the port first.
+func (s *Server) startOnFreePort() (err error) {
+	for range 3 {
+		var port int
+		if port, err = stack.FreePorts(1); err != nil {
+			return err
+		}
+		s.listen = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if err = s.start(); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // Close stops the server and removes its files.

@@ -182,6 +182,11 @@ func register(t *testing.T, name string) (nodeHost, id string) {
 func enrolled(t *testing.T, name string) (nodeHost, id string) {
 	t.Helper()
 	nodeHost, id = register(t, name)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(run(t, "op", "show", nodeHost).stdout, run(t, "task", "list", "--all", "--node", nodeHost).stdout, run(t, "node", "show", nodeHost).stdout)
+		}
+	})
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
 	eventually(t, "the node becomes active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 	return nodeHost, id

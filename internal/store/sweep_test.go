@@ -40,6 +40,10 @@ func TestSweepWakesFencedPolls(t *testing.T) {
 	e.dispatch(e.claim(faulty.NodeID, lifecycle.ActionProvision).Fence, "facts", task.FactsCollect)
 	require.NoError(t, e.heartbeat(faulty, wire.Heartbeat{Fault: "disk full"}))
 	poll(faulty.NodeID, faulty.Incarnation)
+	overtaken, _, _ := e.enroll() // its task was dispatched to an earlier poll, whose response may be lost
+	e.held(overtaken, e.claim(overtaken.NodeID, lifecycle.ActionProvision).Fence, "facts", task.FactsCollect)
+	e.exec("UPDATE node_tasks SET status = 'dispatched', poll_number = 1, lease_until = now() + interval '1 minute' WHERE node_id = $1", overtaken.NodeID)
+	poll(overtaken.NodeID, overtaken.Incarnation)
 	healthy, removed, locked, reissued := e.register().ID, e.register().ID, e.register().ID, e.register().ID
 	for _, id := range []string{healthy, removed, locked, reissued} {
 		poll(id, 1)
@@ -47,7 +51,7 @@ func TestSweepWakesFencedPolls(t *testing.T) {
 	e.exec("UPDATE nodes SET state = 'removed' WHERE node_id = $1", removed)
 	e.exec("UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = 'test' WHERE node_id = $1", locked)
 	e.exec("UPDATE nodes SET incarnation = 2 WHERE node_id = $1", reissued)
-	for _, id := range []string{removed, locked, reissued} {
+	for _, id := range []string{removed, locked, reissued, overtaken.NodeID} {
 		awaken(t, polls[id])
 	}
 	asleep(t, polls[healthy])

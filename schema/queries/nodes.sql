@@ -110,13 +110,16 @@ SELECT state, sku, region_code AS region, count(*) AS nodes, min(state_since)::t
 FROM nodes GROUP BY state, sku, region_code ORDER BY nodes DESC, state, sku, region;
 
 -- Of the open polls, given by node and incarnation, returns the nodes whose
--- identity was revoked or that have a task to dispatch.
+-- identity was revoked or that have a task to dispatch. A task that was dispatched to
+-- an earlier poll of the same agent process may have to be dispatched again: NextTask
+-- decides. The earlier poll may take it although its agent has given it up.
 -- name: PollsToWake :many
 SELECT DISTINCT n.node_id FROM nodes n
 JOIN (SELECT unnest(sqlc.arg(node_ids)::uuid[]) AS node_id, unnest(sqlc.arg(incarnations)::bigint[]) AS incarnation) polls
     ON polls.node_id = n.node_id
 WHERE n.state = 'removed' OR n.identity_locked_at IS NOT NULL OR n.incarnation <> polls.incarnation
    OR n.agent_fault = '' AND EXISTS (SELECT 1 FROM node_tasks t
-              WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status = 'pending' AND t.incarnation = n.incarnation
+              WHERE t.node_id = n.node_id AND t.finished_at IS NULL
+                AND (t.status = 'pending' OR t.status = 'dispatched' AND t.poll_number > 0 AND t.lease_until > now()) AND t.incarnation = n.incarnation
                 AND t.op_seq IN (0, n.op_seq) AND t.envelope_expires_at > now()
                 AND t.cancel_requested_at IS NULL AND NOT t.cancel_seen);

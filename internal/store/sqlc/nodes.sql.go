@@ -306,13 +306,16 @@ JOIN (SELECT unnest($1::uuid[]) AS node_id, unnest($2::bigint[]) AS incarnation)
     ON polls.node_id = n.node_id
 WHERE n.state = 'removed' OR n.identity_locked_at IS NOT NULL OR n.incarnation <> polls.incarnation
    OR n.agent_fault = '' AND EXISTS (SELECT 1 FROM node_tasks t
-              WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status = 'pending' AND t.incarnation = n.incarnation
+              WHERE t.node_id = n.node_id AND t.finished_at IS NULL
+                AND (t.status = 'pending' OR t.status = 'dispatched' AND t.poll_number > 0 AND t.lease_until > now()) AND t.incarnation = n.incarnation
                 AND t.op_seq IN (0, n.op_seq) AND t.envelope_expires_at > now()
                 AND t.cancel_requested_at IS NULL AND NOT t.cancel_seen)
 `
 
 // Of the open polls, given by node and incarnation, returns the nodes whose
-// identity was revoked or that have a task to dispatch.
+// identity was revoked or that have a task to dispatch. A task that was dispatched to
+// an earlier poll of the same agent process may have to be dispatched again: NextTask
+// decides. The earlier poll may take it although its agent has given it up.
 func (q *Queries) PollsToWake(ctx context.Context, nodeIds []string, incarnations []int64) ([]string, error) {
 	rows, err := q.db.Query(ctx, pollsToWake, nodeIds, incarnations)
 	if err != nil {

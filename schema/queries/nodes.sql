@@ -112,7 +112,7 @@ FROM nodes GROUP BY state, sku, region_code ORDER BY nodes DESC, state, sku, reg
 -- Of the open polls, given by node and incarnation, returns the nodes whose
 -- identity was revoked or that have a task to dispatch. A task that was dispatched to
 -- an earlier poll of the same agent process may have to be dispatched again: NextTask
--- decides. The earlier poll may take it although its agent has given it up.
+-- decides. The earlier poll may take it although its agent has canceled that poll.
 -- name: PollsToWake :many
 SELECT DISTINCT n.node_id FROM nodes n
 JOIN (SELECT unnest(sqlc.arg(node_ids)::uuid[]) AS node_id, unnest(sqlc.arg(incarnations)::bigint[]) AS incarnation) polls

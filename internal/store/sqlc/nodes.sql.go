@@ -315,7 +315,7 @@ WHERE n.state = 'removed' OR n.identity_locked_at IS NOT NULL OR n.incarnation <
 // Of the open polls, given by node and incarnation, returns the nodes whose
 // identity was revoked or that have a task to dispatch. A task that was dispatched to
 // an earlier poll of the same agent process may have to be dispatched again: NextTask
-// decides. The earlier poll may take it although its agent has given it up.
+// decides. The earlier poll may take it although its agent has canceled that poll.
 func (q *Queries) PollsToWake(ctx context.Context, nodeIds []string, incarnations []int64) ([]string, error) {
 	rows, err := q.db.Query(ctx, pollsToWake, nodeIds, incarnations)
 	if err != nil {

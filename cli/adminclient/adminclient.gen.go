@@ -168,6 +168,9 @@ type ResolveOperation = wire.ResolveOperation
 // ResultProof Proves that a node reported a result. Absent in lists and from tasks that ended without a report.
 type ResultProof = trust.ResultProof
 
+// Retrying How a parked operation retries its phase in the background.
+type Retrying = lifecycle.Retrying
+
 // SKUDeactivation The body and every field are optional.
 type SKUDeactivation = inventory.SKUDeactivation
 

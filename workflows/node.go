@@ -53,6 +53,13 @@ func enqueue(ctx workflow.Context, op *operation, spec activities.TaskSpec) erro
 	return err
 }
 
+// voidTasks ends the operation's open tasks. It is a normal activity: if a workflow task
+// is lost, its local activities run again, and another void would end the task that was
+// enqueued after the first one.
+func voidTasks(ctx workflow.Context, op *operation, summary string) error {
+	return workflow.ExecuteActivity(remote(ctx, callRecordSlow, 0, summary), node.VoidTasks, op.claim.Fence).Get(ctx, nil)
+}
+
 // stepName is unique within the operation: each retry by an operator is a new step.
 func (op *operation) stepName(t task.Type) string {
 	if op.tries == 0 {

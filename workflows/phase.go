@@ -186,7 +186,7 @@ func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	if !op.plan.Holds {
 		return true, nil
 	}
-	return true, onRecord(ctx, "Void the phase's open tasks", nil, node.VoidTasks, op.claim.Fence)
+	return true, voidTasks(ctx, op, "Void the phase's open tasks")
 }
 
 // unpark clears the parked state.

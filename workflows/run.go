@@ -164,7 +164,7 @@ func (op *operation) completed() activities.Finish {
 func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
 	op.mark(ctx, lifecycle.PhaseCanceled, "")
 	if op.plan.Holds {
-		err := onRecord(ctx, "Void the node's open tasks", nil, node.VoidTasks, op.claim.Fence)
+		err := voidTasks(ctx, op, "Void the node's open tasks")
 		if kindOf(err) == schema.KindFenced {
 			return op.fenced(ctx)
 		}

@@ -207,6 +207,6 @@ func TestReclaimStaleDispatch(t *testing.T) {
 	var got activities.ReclaimSummary
 	require.NoError(t, env.GetWorkflowResult(&got))
 	require.Equal(t, want, got)
-	require.Less(t, callReclaim.ScheduleToCloseTimeout, lifecycle.ReclaimRunTimeout)
+	require.Less(t, callReclaim.ScheduleToCloseTimeout, lifecycle.Schedules()[0].RunTimeout)
 	require.Less(t, callReclaim.HeartbeatTimeout, callReclaim.StartToCloseTimeout)
 }

@@ -37,7 +37,7 @@ func Registry() []Entry {
 }
 
 // ReclaimStaleDispatch is one run of the reclaimer. A schedule starts it every
-// lifecycle.ReclaimInterval. It requeues stale tasks, marks them lost or voids
+// lifecycle.RoundInterval. It requeues stale tasks, marks them lost or voids
 // them. It keeps no state between runs: after a failed run, the next one does the
 // same work.
 func ReclaimStaleDispatch(ctx workflow.Context) (activities.ReclaimSummary, error) {

@@ -139,7 +139,7 @@ func endPhase(op *lifecycle.Operation, reason string, at time.Time) {
 	}
 }
 
-// continuePhase takes back what endPhase wrote.
+// continuePhase reverts endPhase.
 func continuePhase(op *lifecycle.Operation, reason string) {
 	for i := range op.Phases {
 		if p := &op.Phases[i]; p.State == lifecycle.PhaseFailed && p.Reason == reason {

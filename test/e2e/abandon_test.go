@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"slices"
@@ -26,7 +27,8 @@ func TestAbandoned(t *testing.T) {
 		"a running drain is found by the run watcher": watchedDrain,
 		"a parked drain":                       parkedDrain,
 		"a deleted drain is started again":     deletedDrain,
-		"a provision of a new node":            abandonedProvision,
+		"an enrollment":                        abandonedEnroll,
+		"a provision whose agent is silent":    abandonedProvision,
 		"a parked provision":                   parkedProvision,
 		"a parked remove and a running one":    abandonedRemove,
 		"a release whose agent is silent":      abandonedRelease,
@@ -84,10 +86,10 @@ func rehydrated(t *testing.T, line, node string) lifecycle.NodeState {
 	return v.State
 }
 
-// passWatchGrace makes the node's operation old enough for the run watcher.
+// passWatchGrace makes the node's operations old enough for the run watcher.
 func passWatchGrace(t *testing.T, nodeID string) {
 	t.Helper()
-	query(t, nil, "UPDATE operations SET started_at = started_at - interval '1 minute' WHERE node_id = $1 AND ended_at IS NULL", nodeID)
+	query(t, nil, "UPDATE operations SET started_at = started_at - interval '1 minute' WHERE node_id = $1", nodeID)
 }
 
 // watchedDrain: the run watcher marks the drain, the agent stops its task, and every
@@ -151,24 +153,48 @@ func deletedDrain(t *testing.T) {
 	require.Empty(t, stuckOf(t, d.id))
 }
 
-// abandonedProvision: no agent exists yet.
-func abandonedProvision(t *testing.T) {
+// silentAgent is an active node whose agent was killed.
+func silentAgent(t *testing.T, name string) (nodeHost, id string) {
 	t.Helper()
-	nodeHost, id := waitingProvision(t, "abandon-provision")
-	openWebUI(t, id).terminate()
-	require.Equal(t, lifecycle.NodeRegistered, rehydrated(t, next(t, "op", "retry", nodeHost, "--reason", "test"), nodeHost))
-	ok(t, "node", "provision", nodeHost, "--no-wait")
-	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
-	eventually(t, "active", func() bool { v := show(t, nodeHost); return v.State == lifecycle.NodeActive && v.Operation == nil })
+	nodeHost, id = enrolled(t, name)
+	kill(t, "agent", nodeHost)
+	return nodeHost, id
 }
 
-// waitingProvision is the provision of a node that has no agent.
-func waitingProvision(t *testing.T, name string) (nodeHost, id string) {
+// waitsForTask waits until the node's operation waits for a task.
+func waitsForTask(t *testing.T, nodeHost string) {
 	t.Helper()
-	nodeHost, id = register(t, name)
+	eventually(t, "a task waits for the agent", func() bool { return hasOpenTask(t, nodeHost) })
+}
+
+func hasOpenTask(t *testing.T, nodeHost string) bool {
+	t.Helper()
+	return slices.ContainsFunc(tasksOf(t, nodeHost), func(v wire.TaskView) bool { return !v.Status.Terminal() })
+}
+
+// abandonedProvision: the run of a provision that waits for the agent ends.
+func abandonedProvision(t *testing.T) {
+	t.Helper()
+	nodeHost, id := silentAgent(t, "abandon-provision")
 	ok(t, "node", "provision", nodeHost, "--no-wait")
-	eventually(t, "it waits for the agent", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseAgent) })
-	return nodeHost, id
+	waitsForTask(t, nodeHost)
+	openWebUI(t, id).terminate()
+	require.Equal(t, lifecycle.NodeActive, rehydrated(t, next(t, "op", "retry", nodeHost, "--reason", "test"), nodeHost))
+	require.False(t, hasOpenTask(t, nodeHost), "its tasks are void")
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
+	require.Equal(t, lifecycle.OperationCompleted, act(t, "node", "provision", nodeHost).Operation.Status)
+}
+
+// abandonedEnroll: the run of an enrollment that waits for the node ends.
+func abandonedEnroll(t *testing.T) {
+	t.Helper()
+	nodeHost, id := register(t, "abandon-enroll")
+	var started wire.LifecycleResponse
+	callAdminAPI(t, http.MethodPost, "/nodes/"+id+"/enroll", wire.LifecycleRequest{}, &started)
+	openWebUI(t, id).terminate()
+	rehydrated(t, next(t, "op", "retry", nodeHost, "--reason", "test"), nodeHost)
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
+	eventually(t, "active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 }
 
 func parkedProvision(t *testing.T) {
@@ -186,16 +212,16 @@ func parkedProvision(t *testing.T) {
 // abandonedRemove: the teardown parks for an unknown provider, and waits for a locked row.
 func abandonedRemove(t *testing.T) {
 	t.Helper()
-	nodeHost, id := waitingProvision(t, "abandon-remove")
-	openWebUI(t, id).terminate()
+	nodeHost, id := enrolled(t, "abandon-remove")
+	act(t, "node", "provision", nodeHost)
+	act(t, "node", "retire", nodeHost, "--yes")
 	retry := []string{"op", "retry", nodeHost, "--reason", "test"}
-	rehydrated(t, next(t, retry...), nodeHost)
 
 	query(t, nil, "UPDATE resources SET provider = 'absent' WHERE node_id = $1", id)
 	require.Equal(t, schema.ExitPending, run(t, "node", "remove", nodeHost, "--yes", "--wait").code)
 	openWebUI(t, id).terminate()
 	require.Equal(t, lifecycle.NodeRemoving, show(t, nodeHost).State)
-	require.Equal(t, lifecycle.NodeRegistered, rehydrated(t, next(t, retry...), nodeHost))
+	require.Equal(t, lifecycle.NodeRetired, rehydrated(t, next(t, retry...), nodeHost))
 
 	query(t, nil, "UPDATE resources SET provider = 'manual' WHERE node_id = $1", id)
 	unlock := lockResources(t, id)
@@ -203,7 +229,7 @@ func abandonedRemove(t *testing.T) {
 	eventually(t, "the teardown runs", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseTeardown) })
 	openWebUI(t, id).terminate()
 	unlock()
-	require.Equal(t, lifecycle.NodeRegistered, rehydrated(t, next(t, retry...), nodeHost))
+	require.Equal(t, lifecycle.NodeRetired, rehydrated(t, next(t, retry...), nodeHost))
 	act(t, "node", "remove", nodeHost, "--yes")
 	require.Equal(t, lifecycle.NodeRemoved, show(t, id).State)
 }
@@ -228,19 +254,17 @@ func abandonedRelease(t *testing.T) {
 	act(t, "node", "quarantine", nodeHost)
 	kill(t, "agent", nodeHost)
 	ok(t, "node", "release", nodeHost, "--no-wait")
-	eventually(t, "a task waits for the agent", func() bool {
-		return slices.ContainsFunc(tasksOf(t, nodeHost), func(v wire.TaskView) bool { return !v.Status.Terminal() })
-	})
+	waitsForTask(t, nodeHost)
 	openWebUI(t, id).terminate()
 	require.Equal(t, lifecycle.NodeQuarantined, rehydrated(t, next(t, "op", "retry", nodeHost, "--reason", "test"), nodeHost))
-	require.False(t, slices.ContainsFunc(tasksOf(t, nodeHost), func(v wire.TaskView) bool { return !v.Status.Terminal() }), "its tasks are void")
+	require.False(t, hasOpenTask(t, nodeHost), "its tasks are void")
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
 	act(t, "node", "release", nodeHost)
 	require.Equal(t, lifecycle.NodeActive, show(t, nodeHost).State)
 }
 
-// resetAbandoned: a reset of a terminated run opens a run of the same operation, which
-// then is not abandoned any more.
+// resetAbandoned: a reset of a terminated run opens another run of the operation, which
+// then is not abandoned any more. The new run finds its task voided.
 func resetAbandoned(t *testing.T) {
 	t.Helper()
 	d := drainThatWaits(t, "abandon-reset")
@@ -249,7 +273,8 @@ func resetAbandoned(t *testing.T) {
 	passWatchGrace(t, d.id)
 	waitParked(t, d.id, string(lifecycle.RunTerminated))
 	web.reset(drainStep)
+	waitParked(t, d.id, lifecycle.ReasonTaskCanceled)
 	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))
-	eventually(t, "the node's operation ends", func() bool { return show(t, d.host).Operation == nil })
-	require.Empty(t, stuckOf(t, d.id))
+	ok(t, "op", "retry", d.host, "--reason", "test", "--wait")
+	require.Equal(t, lifecycle.NodeDrained, show(t, d.host).State)
 }

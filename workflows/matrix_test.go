@@ -1,0 +1,475 @@
+package workflows
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// situation is what an operation does when a decision arrives.
+type situation string
+
+const (
+	atRunning         situation = "running"
+	atParked          situation = "parked"
+	atBlocked         situation = "parked because of workloads"
+	atUndoing         situation = "undoing"
+	atUndoParked      situation = "undo parked"
+	atRecording       situation = "recording the success"
+	atRecordingCancel situation = "recording the cancel"
+)
+
+// cell is one place of the matrix: an operation in a phase and a situation.
+type cell struct {
+	action  lifecycle.Action
+	options lifecycle.Options
+	from    lifecycle.NodeState
+	phase   lifecycle.PhaseSpec
+	// bestEffort is set for a phase that never parks.
+	bestEffort bool
+	at         situation
+}
+
+// cells enumerates the matrix: all plans, the options that change a plan, all phases, all
+// situations. The states in which the action may start take turns.
+func cells() (all []cell) {
+	for _, p := range lifecycle.Operations() {
+		for _, o := range []lifecycle.Options{{}, {CordonOnly: true}, {Drain: true}} {
+			if o.CordonOnly && p.Action != lifecycle.ActionDrain || o.Drain && p.Action != lifecycle.ActionRetire {
+				continue
+			}
+			plan, _ := lifecycle.PlanOf(p.Action, o)
+			last := len(plan.Phases) - 1
+			for i, phase := range plan.Phases {
+				for _, at := range situationsOf(plan, phase, i == last) {
+					all = append(all, cell{p.Action, o, p.From[len(all)%len(p.From)], phase, phase.BestEffort, at})
+				}
+			}
+		}
+	}
+	return all
+}
+
+func situationsOf(p lifecycle.Plan, phase lifecycle.PhaseSpec, last bool) []situation {
+	if last {
+		return []situation{atRecording}
+	}
+	s := []situation{atRunning, atRecordingCancel}
+	if !phase.BestEffort {
+		s = append(s, atParked)
+	}
+	if phase.Name == lifecycle.PhaseDrain {
+		s = append(s, atBlocked)
+	}
+	if p.Undo != nil {
+		s = append(s, atUndoing, atUndoParked)
+	}
+	return s
+}
+
+func (c cell) String() string {
+	name := string(c.action)
+	if c.options.CordonOnly {
+		name += " --cordon-only"
+	}
+	if c.options.Drain {
+		name += " --drain"
+	}
+	return name + "/" + c.phase.Name + "/" + string(c.at)
+}
+
+// legal states the rules: which decisions an operation takes in a cell.
+func (c cell) legal(d lifecycle.Decision) bool {
+	switch c.at {
+	case atRecording, atRecordingCancel:
+		return false
+	case atUndoing:
+		return d == lifecycle.DecisionSkip
+	case atUndoParked:
+		return d == lifecycle.DecisionSkip || d == lifecycle.DecisionRetry
+	}
+	phase := c.phase.Name
+	switch d {
+	case lifecycle.DecisionCancel:
+		return true
+	case lifecycle.DecisionRetry:
+		return c.at != atRunning
+	case lifecycle.DecisionExtend:
+		return c.at == atBlocked
+	case lifecycle.DecisionForce:
+		return slices.Contains([]string{"drain", "probe", "sku", "teardown"}, phase)
+	case lifecycle.DecisionSkip:
+		return slices.Contains([]string{"cordon", "drain", "uncordon"}, phase) ||
+			phase == "probe" && c.action == lifecycle.ActionReactivate
+	}
+	return false
+}
+
+// allLegal lists the legal decisions.
+func (c cell) allLegal() (out []lifecycle.Decision) {
+	for _, d := range lifecycle.Decisions() {
+		if c.legal(d) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// canceled reports whether the operation ends as canceled after decision d.
+func (c cell) canceled(d lifecycle.Decision) bool {
+	return d == lifecycle.DecisionCancel && c.legal(d) ||
+		slices.Contains([]situation{atUndoing, atUndoParked, atRecordingCancel}, c.at)
+}
+
+// endState states where the node belongs after the operation.
+func (c cell) endState(canceled bool) lifecycle.NodeState {
+	after := map[lifecycle.Action]lifecycle.NodeState{
+		lifecycle.ActionEnroll: "active", lifecycle.ActionProvision: "active", lifecycle.ActionQuarantine: "quarantined",
+		lifecycle.ActionRelease: "active", lifecycle.ActionDrain: "drained", lifecycle.ActionUncordon: c.from,
+		lifecycle.ActionRetire: "retired", lifecycle.ActionReactivate: "active", lifecycle.ActionRemove: "removed",
+		lifecycle.ActionReissueEnrollment: c.from,
+	}
+	if canceled || c.options.CordonOnly {
+		return c.from
+	}
+	return after[c.action]
+}
+
+// TestMatrix: in every phase and situation of every action, each decision either takes
+// effect or is rejected with the list of the decisions that are possible, and changes
+// nothing. Afterwards the offered options end the operation, with the node in the right
+// state.
+func TestMatrix(t *testing.T) {
+	t.Parallel()
+	for _, c := range cells() {
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, d := range lifecycle.Decisions() {
+				t.Run(string(d), func(t *testing.T) {
+					p := enter(t, c)
+					p.then(func() { p.requireDecided(d) })
+					p.finish()
+					p.requireEnd(c.canceled(d))
+				})
+			}
+		})
+	}
+}
+
+// TestMatrixCancelInWebUI: a cancel of the run is a cancel of the operation while its
+// phases run, and changes nothing later.
+func TestMatrixCancelInWebUI(t *testing.T) {
+	t.Parallel()
+	for _, c := range cells() {
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			p := enter(t, c)
+			p.then(p.env.CancelWorkflow)
+			p.finish()
+			p.requireEnd(c.canceled(lifecycle.DecisionCancel))
+		})
+	}
+}
+
+// TestMatrixNothingRecovers: if the node and the provider never respond again, the options
+// that the operation offers still end it.
+func TestMatrixNothingRecovers(t *testing.T) {
+	t.Parallel()
+	for _, c := range cells() {
+		if c.at != atParked && c.at != atBlocked && c.at != atUndoParked {
+			continue
+		}
+		for _, first := range c.allLegal() {
+			t.Run(c.String()+"/"+string(first), func(t *testing.T) {
+				t.Parallel()
+				p := enter(t, c)
+				p.then(func() {
+					p.world.breakAll()
+					p.decide(first, "because")
+				})
+				for range 4 {
+					p.later(26*time.Hour, p.giveUp)
+				}
+				st := p.run()
+				require.Contains(t, []lifecycle.OperationState{lifecycle.OperationCompleted, lifecycle.OperationCanceled}, st.Operation.Status)
+				p.requireRecorded(st.Operation.Status == lifecycle.OperationCanceled)
+			})
+		}
+	}
+}
+
+// TestMatrixTwoDecisions: of two decisions at the same time each one is answered, what
+// was accepted is recorded, and the operation ends.
+func TestMatrixTwoDecisions(t *testing.T) {
+	t.Parallel()
+	for _, c := range cells() {
+		if c.at == atRecording || c.at == atRecordingCancel {
+			continue
+		}
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, first := range c.allLegal() {
+				for _, second := range lifecycle.Decisions() {
+					t.Run(string(first)+" and "+string(second), func(t *testing.T) {
+						p := enter(t, c)
+						p.then(func() {
+							p.world.repairAll()
+							p.decide(first, "because")
+							p.decide(second, "because")
+						})
+						p.finish()
+						st := p.run()
+						p.requireRecorded(st.Operation.Status == lifecycle.OperationCanceled)
+						require.NoError(t, p.resolved[0])
+					})
+				}
+			}
+		})
+	}
+}
+
+// place is an operation that reaches a cell while it runs.
+type place struct {
+	*bed
+	cell cell
+	// at is the time of the next callback.
+	at time.Duration
+}
+
+// enter prepares a world in which the operation reaches the cell, and checks that it did.
+func enter(t *testing.T, c cell) *place {
+	t.Helper()
+	w := newWorld(c.from)
+	p := &place{bed: setup(t, c.action, w), cell: c}
+	p.in.Options = c.options
+	p.events(c.phase.Name)
+	switch c.at {
+	case atParked:
+		w.fails(c.phase.Name)
+		p.at = p.parkTime()
+	case atBlocked:
+		w.block()
+		p.at = reachTime
+	case atRecording:
+		w.fail["finish completed"] = errDown
+		p.at = reachTime
+	default:
+		w.hold(c.phase.Name)
+		p.at = reachTime
+		p.again()
+	}
+	switch c.at {
+	case atUndoing:
+		p.cancelWith(func() { w.hold(undoOf(c)) })
+	case atUndoParked:
+		p.cancelWith(func() { w.fails(undoOf(c)) })
+	case atRecordingCancel:
+		p.cancelWith(func() { w.breaks("finish cancelled") })
+	}
+	p.env.RegisterDelayedCallback(p.requireReached, p.at)
+	return p
+}
+
+// reachTime is enough for a situation that needs no budget to end.
+const reachTime = 5 * time.Second
+
+var errDown = schema.NewError(schema.KindServiceUnavailable, "no connection")
+
+// parkTime is when a phase that fails parks: at once, or when the budget of an event ends.
+func (p *place) parkTime() time.Duration {
+	if eventOf(p.cell.phase.Name) != "" {
+		return p.cell.phase.Budget + reachTime
+	}
+	return reachTime
+}
+
+// again makes a phase without a wait run: it parks, and a retry waits for the node.
+func (p *place) again() {
+	if p.cell.phase.Name != lifecycle.PhaseSKU {
+		return
+	}
+	p.then(func() { p.decide(lifecycle.DecisionRetry, "because") })
+	p.at += reachTime
+}
+
+func (p *place) cancelWith(prepare func()) {
+	p.then(func() {
+		prepare()
+		p.decide(lifecycle.DecisionCancel, "because")
+	})
+	p.at += reachTime
+}
+
+func undoOf(c cell) string {
+	plan, _ := lifecycle.PlanOf(c.action, c.options)
+	return plan.Undo.Name
+}
+
+// then runs f a second later.
+func (p *place) then(f func()) { p.later(time.Second, f) }
+
+func (p *place) later(d time.Duration, f func()) {
+	p.at += d
+	p.env.RegisterDelayedCallback(f, p.at)
+}
+
+// requireReached checks that the operation is in the cell.
+func (p *place) requireReached() {
+	st := p.status()
+	phases := st.Operation.Phases
+	i := slices.IndexFunc(phases, func(ph lifecycle.Phase) bool { return ph.Name == p.cell.phase.Name })
+	want, state := lifecycle.OperationRunning, lifecycle.PhaseRunning
+	switch p.cell.at {
+	case atParked, atBlocked:
+		want, state = lifecycle.OperationParked, lifecycle.PhaseParked
+	case atUndoing, atUndoParked:
+		i = len(phases) - 1
+		require.Equal(p.t, undoOf(p.cell), phases[i].Name)
+		if p.cell.at == atUndoParked {
+			want, state = lifecycle.OperationParked, lifecycle.PhaseParked
+		}
+	case atRecordingCancel:
+		state = lifecycle.PhaseCanceled
+		require.Contains(p.t, p.world.story(), "finish cancelled!")
+	case atRecording:
+		require.Contains(p.t, p.world.story(), "finish completed!")
+	}
+	require.Equal(p.t, want, st.Operation.Status)
+	require.Equal(p.t, state, phases[i].State)
+}
+
+// requireDecided sends the decision and, after it, requires its one legal effect.
+func (p *place) requireDecided(d lifecycle.Decision) {
+	legal := p.cell.legal(d)
+	if legal && d != lifecycle.DecisionSkip && d != lifecycle.DecisionCancel {
+		p.world.repairAll()
+	}
+	before := p.status()
+	if before.Operation.Stuck != nil {
+		p.requireOffered(before.Operation.Stuck.Options)
+	}
+	i := len(p.resolved)
+	p.decide(d, "because")
+	p.then(func() {
+		if legal {
+			require.NoError(p.t, p.resolved[i])
+			require.Contains(p.t, p.world.decisions, d)
+			return
+		}
+		e := failureOf(p.resolved[i])
+		require.Equal(p.t, schema.KindInvalidRequest, e.Kind)
+		require.Equal(p.t, "decision_unfit", e.Reason)
+		require.Equal(p.t, p.cell.possible(), e.Message[strings.Index(e.Message, "possible now: "):])
+		require.NotContains(p.t, p.world.decisions[min(len(p.world.decisions), i):], d)
+		require.Equal(p.t, before, p.status(), "a rejected decision changes nothing")
+	})
+}
+
+// possible is what a rejection names.
+func (c cell) possible() string {
+	legal := c.allLegal()
+	if legal == nil {
+		return "possible now: nothing"
+	}
+	names := make([]string, len(legal))
+	for i, d := range legal {
+		names[i] = string(d)
+	}
+	return "possible now: " + strings.Join(names, ", ")
+}
+
+// requireOffered requires that the options are the legal decisions, each with its command.
+func (p *place) requireOffered(options []lifecycle.Option) {
+	var offered []lifecycle.Decision
+	for _, o := range options {
+		offered = append(offered, o.Decision)
+		require.Equal(p.t, o.Decision, decisionOf(p.t, o))
+	}
+	require.ElementsMatch(p.t, p.cell.allLegal(), offered)
+	require.Equal(p.t, lifecycle.HarmNone, options[0].Harm)
+}
+
+// decisionOf parses the printed command as an operator would type it.
+func decisionOf(t *testing.T, o lifecycle.Option) lifecycle.Decision {
+	var verb, node string
+	_, err := fmt.Sscanf(o.Command, "gpuaas op %s %s", &verb, &node)
+	require.NoError(t, err, o.Command)
+	require.Equal(t, "gpu-17", node)
+	require.Contains(t, o.Command, "--operation op-1")
+	return lifecycle.Decision(verb)
+}
+
+// finish repairs the world. If the operation is parked, it takes the first option.
+func (p *place) finish() {
+	p.later(10*time.Second, func() {
+		if !p.env.IsWorkflowCompleted() {
+			p.world.repairAll()
+			p.sendEvents()
+		}
+	})
+	p.later(10*time.Second, func() {
+		if p.env.IsWorkflowCompleted() {
+			return
+		}
+		if stuck := p.status().Operation.Stuck; stuck != nil {
+			p.decide(decisionOf(p.t, stuck.Options[0]), "because")
+		}
+	})
+}
+
+// giveUp takes the option that helps most if nothing recovers.
+func (p *place) giveUp() {
+	if p.env.IsWorkflowCompleted() {
+		return
+	}
+	stuck := p.status().Operation.Stuck
+	if stuck == nil {
+		return
+	}
+	for _, d := range []lifecycle.Decision{lifecycle.DecisionCancel, lifecycle.DecisionSkip} {
+		if slices.ContainsFunc(stuck.Options, func(o lifecycle.Option) bool { return decisionOf(p.t, o) == d }) {
+			p.decide(d, "nothing recovers")
+			return
+		}
+	}
+	require.Fail(p.t, "no option ends the operation", "%v", stuck.Options)
+}
+
+// requireEnd runs the operation and requires its outcome.
+func (p *place) requireEnd(canceled bool) {
+	want := lifecycle.OperationCompleted
+	if canceled {
+		want = lifecycle.OperationCanceled
+	}
+	require.Equal(p.t, want, p.run().Operation.Status)
+	p.requireRecorded(canceled)
+}
+
+// requireRecorded requires the record of the outcome: the node's state, an answer to each
+// decision, and a record of each accepted one.
+func (p *place) requireRecorded(canceled bool) {
+	w := p.world
+	require.NotNil(p.t, w.finished, "nothing was recorded")
+	state := w.claimed
+	if w.finished.Node != "" {
+		state = w.finished.Node
+	}
+	require.Equal(p.t, p.cell.endState(canceled), state)
+	require.Equal(p.t, state, w.document.Node.State)
+	require.Nil(p.t, w.document.Operation.Stuck)
+	accepted := 0
+	for _, err := range p.resolved {
+		require.NotErrorIs(p.t, err, errUnanswered)
+		if err == nil {
+			accepted++
+		}
+	}
+	require.Len(p.t, w.decisions, accepted)
+}

@@ -157,6 +157,7 @@ func TestMatrix(t *testing.T) {
 					p.then(func() { p.requireDecided(d) })
 					p.finish()
 					p.requireEnd(c.canceled(d))
+					require.Equal(t, c.legal(d), p.resolved[p.decided] == nil)
 				})
 			}
 		})
@@ -241,6 +242,10 @@ type place struct {
 	cell cell
 	// at is the time of the next callback.
 	at time.Duration
+	// reached is set once the operation was in the cell. decided is the index of the
+	// decision under test.
+	reached bool
+	decided int
 }
 
 // enter prepares a world in which the operation reaches the cell, and checks that it did.
@@ -315,6 +320,13 @@ func undoOf(c cell) string {
 // then runs f a second later.
 func (p *place) then(f func()) { p.later(time.Second, f) }
 
+// after runs f a second after the callback that calls it, and requires that it ran.
+func (p *place) after(f func()) {
+	ran := false
+	p.env.RegisterDelayedCallback(func() { ran = true; f() }, time.Second)
+	p.t.Cleanup(func() { require.True(p.t, ran, "the operation ended before the check") })
+}
+
 func (p *place) later(d time.Duration, f func()) {
 	p.at += d
 	p.env.RegisterDelayedCallback(f, p.at)
@@ -322,6 +334,7 @@ func (p *place) later(d time.Duration, f func()) {
 
 // requireReached checks that the operation is in the cell.
 func (p *place) requireReached() {
+	p.reached = true
 	st := p.status()
 	phases := st.Operation.Phases
 	i := slices.IndexFunc(phases, func(ph lifecycle.Phase) bool { return ph.Name == p.cell.phase.Name })
@@ -355,21 +368,22 @@ func (p *place) requireDecided(d lifecycle.Decision) {
 	if before.Operation.Stuck != nil {
 		p.requireOffered(before.Operation.Stuck.Options)
 	}
-	i := len(p.resolved)
+	p.decided = len(p.resolved)
 	p.decide(d, "because")
-	p.then(func() {
-		if legal {
-			require.NoError(p.t, p.resolved[i])
-			require.Contains(p.t, p.world.decisions, d)
-			return
-		}
-		e := failureOf(p.resolved[i])
-		require.Equal(p.t, schema.KindInvalidRequest, e.Kind)
-		require.Equal(p.t, "decision_unfit", e.Reason)
-		require.Equal(p.t, p.cell.possible(), e.Message[strings.Index(e.Message, "possible now: "):])
-		require.NotContains(p.t, p.world.decisions[min(len(p.world.decisions), i):], d)
-		require.Equal(p.t, before, p.status(), "a rejected decision changes nothing")
-	})
+	if !legal {
+		p.after(func() { p.requireRejected(d, before) })
+	}
+}
+
+// requireRejected requires that the last decision was rejected with the list of the
+// possible ones, and that it changed nothing.
+func (p *place) requireRejected(d lifecycle.Decision, before lifecycle.OperationStatus) {
+	e := failureOf(p.resolved[len(p.resolved)-1])
+	require.Equal(p.t, schema.KindInvalidRequest, e.Kind, d)
+	require.Equal(p.t, "decision_unfit", e.Reason)
+	require.Contains(p.t, e.Message, "possible now: ")
+	require.Equal(p.t, p.cell.possible(), e.Message[strings.Index(e.Message, "possible now: "):])
+	require.Equal(p.t, before, p.status(), "a rejected decision changes nothing")
 }
 
 // possible is what a rejection names.
@@ -456,6 +470,7 @@ func (p *place) requireEnd(canceled bool) {
 // decision, and a record of each accepted one.
 func (p *place) requireRecorded(canceled bool) {
 	w := p.world
+	require.True(p.t, p.reached, "the operation ended before")
 	require.NotNil(p.t, w.finished, "nothing was recorded")
 	state := w.claimed
 	if w.finished.Node != "" {

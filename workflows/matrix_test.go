@@ -156,8 +156,11 @@ func TestMatrix(t *testing.T) {
 					p := enter(t, c)
 					p.then(func() { p.requireDecided(d) })
 					p.finish()
-					p.requireEnd(c.canceled(d))
+					st := p.requireEnd(c.canceled(d))
 					require.Equal(t, c.legal(d), p.resolved[p.decided] == nil)
+					if c.legal(d) {
+						p.requireEffect(d, st.Operation.Phases)
+					}
 				})
 			}
 		})
@@ -457,13 +460,40 @@ func (p *place) giveUp() {
 }
 
 // requireEnd runs the operation and requires its outcome.
-func (p *place) requireEnd(canceled bool) {
+func (p *place) requireEnd(canceled bool) lifecycle.OperationStatus {
 	want := lifecycle.OperationCompleted
 	if canceled {
 		want = lifecycle.OperationCanceled
 	}
-	require.Equal(p.t, want, p.run().Operation.Status)
+	st := p.run()
+	require.Equal(p.t, want, st.Operation.Status)
 	p.requireRecorded(canceled)
+	return st
+}
+
+// requireEffect requires what an accepted decision did to its phase.
+func (p *place) requireEffect(d lifecycle.Decision, phases []lifecycle.Phase) {
+	name := p.cell.phase.Name
+	if p.cell.at == atUndoing || p.cell.at == atUndoParked {
+		name = undoOf(p.cell)
+	}
+	i := slices.IndexFunc(phases, func(ph lifecycle.Phase) bool { return ph.Name == name })
+	phase := phases[i]
+	want := map[lifecycle.Decision]lifecycle.PhaseState{
+		lifecycle.DecisionCancel: lifecycle.PhaseCanceled, lifecycle.DecisionSkip: lifecycle.PhaseSkipped,
+		lifecycle.DecisionForce: lifecycle.PhaseForced, lifecycle.DecisionRetry: lifecycle.PhaseCompleted,
+		lifecycle.DecisionExtend: lifecycle.PhaseCompleted,
+	}
+	require.Equal(p.t, want[d], phase.State)
+	switch d {
+	case lifecycle.DecisionCancel:
+		plan, _ := lifecycle.PlanOf(p.cell.action, p.cell.options)
+		require.Equal(p.t, plan.Undo != nil, phases[len(phases)-1].Name != plan.Phases[len(plan.Phases)-1].Name)
+	case lifecycle.DecisionSkip:
+		require.Equal(p.t, "because", phase.Reason)
+	default:
+		require.Greater(p.t, phase.Attempt, 1)
+	}
 }
 
 // requireRecorded requires the record of the outcome: the node's state, an answer to each

@@ -128,9 +128,13 @@ func makeHeartbeatDue(t *testing.T, taskID string) {
 // callAdminAPI calls the admin API directly, which is faster than hundreds of CLI runs.
 func callAdminAPI(t *testing.T, method, path string, body, out any) {
 	t.Helper()
-	raw, err := json.Marshal(body)
-	require.NoError(t, err)
-	req, err := http.NewRequestWithContext(t.Context(), method, shared.Getenv("GPUAAS_API_URL")+"/api/v1/admin"+path, bytes.NewReader(raw))
+	var content io.Reader
+	if body != nil {
+		raw, err := json.Marshal(body)
+		require.NoError(t, err)
+		content = bytes.NewReader(raw)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, shared.Getenv("GPUAAS_API_URL")+"/api/v1/admin"+path, content)
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer "+shared.Getenv("GPUAAS_API_TOKEN"))
 	req.Header.Set("Content-Type", "application/json")

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -87,9 +88,7 @@ func (s *sweep) failByBug(all []*endedRun) {
 	}
 	deadline := time.Now().Add(conditionTimeout)
 	for len(open) > 0 && time.Now().Before(deadline) {
-		task, err := s.temporal.WorkflowService().PollWorkflowTaskQueue(s.Context(), &workflowservice.PollWorkflowTaskQueueRequest{
-			Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), Identity: "a worker with a defect",
-			TaskQueue: &taskqueuepb.TaskQueue{Name: lifecycle.TaskQueue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL}})
+		task, err := s.pollWorkflowTask()
 		require.NoError(s.T, err)
 		if task.GetTaskToken() != nil {
 			s.failRun(task, open)
@@ -97,6 +96,20 @@ func (s *sweep) failByBug(all []*endedRun) {
 	}
 	require.Empty(s.T, open, "the runs did not fail")
 	ok(s.T, "dev", "up", "--detach", "--dir", shared.Dir)
+}
+
+// pollWorkflowTask returns a workflow task of any operation, nil if there is none for a
+// while.
+func (s *sweep) pollWorkflowTask() (*workflowservice.PollWorkflowTaskQueueResponse, error) {
+	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
+	defer cancel()
+	task, err := s.temporal.WorkflowService().PollWorkflowTaskQueue(ctx, &workflowservice.PollWorkflowTaskQueueRequest{
+		Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), Identity: "a worker with a defect",
+		TaskQueue: &taskqueuepb.TaskQueue{Name: lifecycle.TaskQueue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL}})
+	if ctx.Err() != nil {
+		return nil, nil
+	}
+	return task, err
 }
 
 // failRun fails the run of a workflow task if it is open, and otherwise returns the task.

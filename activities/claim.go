@@ -12,6 +12,9 @@ type ClaimRequest struct {
 	lifecycle.OperationInput
 	WorkflowID string `json:"workflow_id"`
 	RunID      string `json:"run_id"`
+	// RunStartedAt is when the run with RunID started, by Temporal's clock. A run that
+	// started before the one whose operation is open is refused with KindFenced.
+	RunStartedAt time.Time `json:"run_started_at,omitzero"`
 	// Document is the status document of the claimed operation without op_seq, node
 	// state and phases, which the claim determines. It is stored with the operation,
 	// as in Advance, in its first phase.
@@ -60,9 +63,10 @@ type Fence struct {
 // Advance is an operation's progress. Zero fields change nothing.
 type Advance struct {
 	Phase string `json:"phase"`
-	// Step numbers the advances of one operation from 1. A call whose step is not
-	// greater than the recorded one changes nothing, so that a repeat is harmless and a
-	// late one cannot undo a newer advance.
+	// Step orders the advances of one operation: it increases with each, by the
+	// workflow's clock in microseconds, which also increases over a reset. A call whose
+	// step is not greater than the recorded one changes nothing, so that a repeat is
+	// harmless and a late one, also of the run before a reset, cannot undo a newer advance.
 	Step int64 `json:"step"`
 	// Document is the operation's status document as of this call: phases, stuck
 	// object, options. It is stored with the operation, so that readers need
@@ -73,7 +77,8 @@ type Advance struct {
 	// Instance and Facts change the node when set.
 	Instance lifecycle.InstanceState `json:"instance,omitempty"`
 	Facts    *inventory.Facts        `json:"facts,omitempty"`
-	// Decision is the operator's decision that caused the advance, for the audit.
+	// Decision is the operator's decision that caused the advance. It is audited once
+	// for its ID, whatever the step.
 	Decision *lifecycle.ResolveRequest `json:"decision,omitempty"`
 }
 

@@ -57,6 +57,9 @@ type TaskSpec struct {
 	Attempt       int64            `json:"attempt,omitempty"`
 	Expect        task.Expectation `json:"expect,omitzero"`
 	CorrelationID string           `json:"correlation_id"`
+	// Clock orders the spec among the operation's advances (Advance.Step): the run of an
+	// older spec is not the operation's newest.
+	Clock int64 `json:"clock,omitempty"`
 }
 
 // TaskRow is the part of a stored task that RunNodeTask needs.

@@ -22,12 +22,17 @@ type decisions struct {
 
 // resolve passes a decision to the current phase and returns when the phase took
 // it. It rejects a decision that the operation dropped because it was canceled or
-// ended first.
+// ended first. A cancel before the claim is accepted at once: it takes effect when the
+// claim is decided, however long the database is unavailable.
 func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (lifecycle.Resolution, error) {
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
+	r.ID = workflow.GetCurrentUpdateInfo(ctx).ID
 	mine := &r
 	ds.decision = mine
+	if !ds.answered {
+		return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: r}, nil
+	}
 	if ds.interrupt != nil {
 		ds.interrupt()
 	}
@@ -61,8 +66,9 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 		return schema.NewError(schema.KindInvalidRequest, "the operation has ended").WithReason("operation_over")
 	case ds.decision != nil:
 		return schema.NewError(schema.KindOperationInProgress, "the operation is taking another decision")
-	case !ds.answered:
-		return schema.NewError(schema.KindInvalidRequest, "the operation has not claimed its node yet")
+	case !ds.answered && r.Decision != lifecycle.DecisionCancel:
+		return schema.NewError(schema.KindInvalidRequest, "the operation has not claimed its node yet; possible now: cancel").
+			WithReason("decision_unfit")
 	case !ds.allows(r.Decision):
 		return ds.unfit(r.Decision)
 	}

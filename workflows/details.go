@@ -59,14 +59,31 @@ func phaseLine(p lifecycle.Phase) string {
 // of each, and the argument of the resolve update for the Web UI.
 func (st *state) stuckText(s lifecycle.Stuck) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n**Waiting on: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n\nOptions, least harmful first:\n",
+	fmt.Fprintf(&b, "\n**Waiting on: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n",
 		s.WaitingOn, clock(s.Since), s.Message, s.Reason, s.Cause)
+	if len(s.Options) > 0 {
+		b.WriteString("\nOptions, least harmful first:\n")
+	}
 	for _, o := range s.Options {
 		fmt.Fprintf(&b, "- **%s** (harm: %s): %s: `%s`\n", o.Decision, o.Harm, o.Does, o.Command)
+	}
+	if s.Retrying != nil {
+		b.WriteString("\n" + retryingText(*s.Retrying) + "\n")
+	}
+	if len(s.Options) == 0 {
+		return b.String()
 	}
 	fmt.Fprintf(&b, "\nWithout the CLI: send update `%s` with `%s`\n",
 		lifecycle.UpdateResolve, s.ResolveArgument(st.in.OperationID))
 	return b.String()
+}
+
+func retryingText(r lifecycle.Retrying) string {
+	when := "now"
+	if r.NextAt != nil {
+		when = "at " + clock(*r.NextAt)
+	}
+	return fmt.Sprintf("The worker retries this phase %s, %d times so far. The operation continues when that succeeds.", when, r.Tries)
 }
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }

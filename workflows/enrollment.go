@@ -12,8 +12,8 @@ import (
 
 // awaitEnrollment waits until the enrollment, or the reissue, reaches a point.
 // Signals only shorten the wait. The database is authoritative: awaitEnrollment reads
-// it when the budget ends, so a lost signal costs time and nothing else. Events
-// contain no tokens.
+// it when the budget ends and, while the operation is parked, at each retry, so a lost
+// signal costs time and nothing else. Events contain no tokens.
 func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enrollment) bool) step {
 	return func(ctx workflow.Context, op *operation) error {
 		if err := op.publish(ctx); err != nil {
@@ -23,7 +23,11 @@ func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enr
 			op.receiveEvents(ctx)
 			return op.enrolled.Removed || reached(op.enrolled)
 		}
-		err := waitFor(ctx, op.spec().Budget, "Stop waiting for "+string(event), func() bool { return op.goalReached(ctx) })
+		wait := op.spec().Budget
+		if op.parked() {
+			wait = 0
+		}
+		err := waitFor(ctx, wait, "Stop waiting for "+string(event), func() bool { return op.goalReached(ctx) })
 		if err != nil && ctx.Err() == nil {
 			if err := op.readEnrollment(ctx); err != nil {
 				return err
@@ -65,15 +69,15 @@ func (b *inbox) receiveEvents(ctx workflow.Context) {
 }
 
 // readEnrollment reads the progress of the enrollment from the database.
-func (b *inbox) readEnrollment(ctx workflow.Context) error {
+func (op *operation) readEnrollment(ctx workflow.Context) error {
 	var p activities.Enrollment
-	if err := onRecord(ctx, "Read the progress of the enrollment", &p, record.ReadEnrollment, b.in.NodeID); err != nil {
+	if err := op.short(ctx, "Read the progress of the enrollment", &p, record.ReadEnrollment, op.in.NodeID); err != nil {
 		return err
 	}
-	if !b.plan.Holds {
-		p = b.reissueProgress(p)
+	if !op.plan.Holds {
+		p = op.reissueProgress(p)
 	}
-	b.enrolled = p
+	op.enrolled = p
 	return nil
 }
 

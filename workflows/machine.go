@@ -22,11 +22,7 @@ func adoptMachine(ctx workflow.Context, op *operation) error {
 
 // awaitAgent waits for a fresh heartbeat, which usually exists already.
 func awaitAgent(ctx workflow.Context, op *operation) error {
-	const summary = "Wait for the agent's heartbeat"
-	err := local(ctx, summary, nil, record.CheckAgent, op.in.NodeID)
-	if retryable(err) {
-		err = op.call(ctx, callShort, summary, record.CheckAgent, op.in.NodeID, nil)
-	}
+	err := op.short(ctx, "Wait for the agent's heartbeat", nil, record.CheckAgent, op.in.NodeID)
 	if err == nil {
 		op.unrecorded.Instance = lifecycle.InstanceBootstrapping
 	}
@@ -42,7 +38,7 @@ func compareSKU(ctx workflow.Context, op *operation) error {
 			return err
 		}
 		var now activities.Registration
-		if err := onRecord(ctx, "Read the node's registration", &now, record.ReadRegistration, op.in.NodeID); err != nil {
+		if err := op.short(ctx, "Read the node's registration", &now, record.ReadRegistration, op.in.NodeID); err != nil {
 			return err
 		}
 		op.claim.SKU, op.claim.GPUsTotal = now.SKU, now.GPUsTotal

@@ -17,14 +17,23 @@ import (
 // onNode enqueues one task for the node, waits for its result and decodes the output.
 // The step's name is the activity's ID and the task's idempotency key.
 func onNode[T any](ctx workflow.Context, op *operation, t task.Type, params task.Params, summary string) (out T, err error) {
-	op.currentStep = op.stepName(t)
+	if err := op.renewTask(ctx); err != nil {
+		return out, err
+	}
+	life := op.spec().Budget
+	if op.parked() {
+		life = parkedTaskLife
+	}
+	if step := op.stepName(t); step != op.currentStep {
+		op.currentStep, op.taskUntil = step, taskDeadline(ctx, life)
+	}
 	spec := activities.TaskSpec{
 		OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
 		Step: op.currentStep, Type: t, Params: params, Attempt: int64(op.tries + 1),
 		// Only the state that the claim entered is certain: the watchdog may change
 		// the others meanwhile.
 		Expect:   task.Expectation{NodeState: op.plan.Enter},
-		Deadline: taskDeadline(ctx, op.spec().Budget), CorrelationID: op.in.CorrelationID,
+		Deadline: taskDeadline(ctx, life), CorrelationID: op.in.CorrelationID,
 	}
 	if err := enqueue(ctx, op, spec); err != nil {
 		return out, err
@@ -41,19 +50,32 @@ func onNode[T any](ctx workflow.Context, op *operation, t task.Type, params task
 
 // enqueue publishes the phase and enqueues its task, both in one local activity.
 func enqueue(ctx workflow.Context, op *operation, spec activities.TaskSpec) error {
-	summary := "Enqueue the task " + spec.Step
 	in := activities.EnqueueInput{Fence: op.claim.Fence, Progress: op.unpublished(ctx), Task: spec}
-	err := local(ctx, summary, nil, node.EnqueueNodeTask, in)
-	if retryable(err) {
-		err = op.call(ctx, callShort, summary, node.EnqueueNodeTask, in, nil)
-	}
+	err := op.short(ctx, "Enqueue the task "+spec.Step, nil, node.EnqueueNodeTask, in)
 	if err == nil && in.Progress != nil {
 		op.unrecorded = activities.Advance{}
 	}
 	return err
 }
 
-// stepName is unique within the operation: each retry by an operator is a new step.
+// parkedTaskLife is how long a task is valid that a parked operation enqueues. It bounds
+// the tasks of a node that stays silent.
+const parkedTaskLife = time.Hour
+
+// renewTask replaces the expired task of a parked phase with a new one. The task of a
+// destructive phase stays: only a decision ends work a second time.
+func (op *operation) renewTask(ctx workflow.Context) error {
+	if !op.parked() || op.spec().Destructive || now(ctx).Before(op.taskUntil) {
+		return nil
+	}
+	if err := op.short(ctx, "Void the phase's expired task", nil, node.VoidTasks, op.claim.Fence); err != nil {
+		return err
+	}
+	op.tries++
+	return nil
+}
+
+// stepName is unique within the operation: each repeated task is a new step.
 func (op *operation) stepName(t task.Type) string {
 	if op.tries == 0 {
 		return string(t)

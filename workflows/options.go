@@ -22,10 +22,10 @@ var (
 		RetryPolicy: retries(100*time.Millisecond, time.Second, 3),
 	}
 	// callRecordSlow is the same function as a normal activity, for a database that
-	// did not respond in time.
+	// did not respond in time. It has no total time limit.
 	callRecordSlow = workflow.ActivityOptions{
-		StartToCloseTimeout: 10 * time.Second, ScheduleToCloseTimeout: 24 * time.Hour,
-		RetryPolicy: retries(time.Second, 30*time.Second, 0),
+		StartToCloseTimeout: 10 * time.Second,
+		RetryPolicy:         retries(time.Second, 30*time.Second, 0),
 	}
 	// callShort is a short call that is repeated until it succeeds. A cancel waits for
 	// the current try: its write must not follow what the decision writes.
@@ -59,11 +59,13 @@ func retries(first, most time.Duration, tries int32) *temporal.RetryPolicy {
 }
 
 // remote returns ctx with the options of a normal activity. budget bounds all of
-// its tries where the options do not.
+// its tries where the options do not; 0 means no bound.
 func remote(ctx workflow.Context, o workflow.ActivityOptions, budget time.Duration, summary string) workflow.Context {
 	o.Summary = summary
 	o.ScheduleToCloseTimeout = cmp.Or(o.ScheduleToCloseTimeout, budget)
-	o.StartToCloseTimeout = min(cmp.Or(o.StartToCloseTimeout, o.ScheduleToCloseTimeout), o.ScheduleToCloseTimeout)
+	if total := o.ScheduleToCloseTimeout; total > 0 {
+		o.StartToCloseTimeout = min(cmp.Or(o.StartToCloseTimeout, total), total)
+	}
 	return workflow.WithActivityOptions(ctx, o)
 }
 
@@ -73,17 +75,6 @@ func local(ctx workflow.Context, summary string, out, fn any, in ...any) error {
 	o := callRecord
 	o.Summary = summary
 	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, o), fn, in...).Get(ctx, out)
-}
-
-// onRecord runs a function of activities.Record: first as a local activity, then as a
-// normal one if the database did not respond within a workflow task.
-func onRecord(ctx workflow.Context, summary string, out, fn any, in ...any) error {
-	err := local(ctx, summary, out, fn, in...)
-	if !retryable(err) {
-		return err
-	}
-	slow := remote(ctx, callRecordSlow, 0, summary+" (the database is slow)")
-	return workflow.ExecuteActivity(slow, fn, in...).Get(ctx, out)
 }
 
 func retryable(err error) bool {

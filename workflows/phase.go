@@ -15,7 +15,7 @@ import (
 // it, or the operation is canceled. When the phase's budget ends or its work
 // fails permanently, the operation parks.
 func (op *operation) runPhase(ctx workflow.Context) error {
-	op.goalReached = nil
+	op.goalReached, op.returns = nil, 0
 	for again := true; again; {
 		op.announce(ctx)
 		err := op.attempt(ctx)
@@ -58,9 +58,9 @@ func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool
 }
 
 // attempt runs the phase's work on a context that a decision cancels. It does
-// nothing when a decision is already pending.
+// nothing when a decision is already pending or the run is canceled.
 func (op *operation) attempt(ctx workflow.Context) error {
-	if op.decision != nil {
+	if op.decision != nil || ctx.Err() != nil {
 		return nil
 	}
 	work, cancel := workflow.WithCancel(ctx)
@@ -102,7 +102,7 @@ func (op *operation) publish(ctx workflow.Context) error {
 	summary := "Record the phase " + a.Phase
 	if op.unrecorded == (activities.Advance{}) {
 		op.tryRecord(ctx, summary, *a)
-	} else if err := onRecord(ctx, summary, nil, record.RecordProgress, op.claim.Fence, *a); err != nil {
+	} else if err := op.onRecord(ctx, summary, nil, record.RecordProgress, op.claim.Fence, *a); err != nil {
 		return err
 	}
 	op.unrecorded = activities.Advance{}
@@ -122,7 +122,7 @@ func (op *operation) unpublished(ctx workflow.Context) *activities.Advance {
 		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueSet(*op.status.Operation.DeadlineAt))
 	a := op.unrecorded
 	a.Phase = op.spec().Name
-	a = op.progress(a)
+	a = op.progress(ctx, a)
 	return &a
 }
 
@@ -134,34 +134,14 @@ func (op *operation) call(ctx workflow.Context, o workflow.ActivityOptions, summ
 	return workflow.ExecuteActivity(remote(ctx, o, op.spec().Budget, summary), fn, in).Get(ctx, out)
 }
 
-// park waits for a decision, for the phase's goal, or for a lost task to return.
-// again is set when the lost task returned, because the same step then finds it.
-// park returns errCanceled if the run is canceled meanwhile.
-func (op *operation) park(ctx workflow.Context, cause error) (again bool, _ error) {
-	stuck := op.stuck(ctx, cause)
-	p := &op.status.Operation.Phases[op.phase]
-	p.State, p.Reason = lifecycle.PhaseParked, stuck.Message
-	op.status.Operation.Status, op.status.Operation.Stuck = lifecycle.OperationParked, &stuck
-	op.status.Operation.DeadlineAt = nil
-	op.searchable(ctx,
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(stuck.Phase),
-		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueUnset(),
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(stuck.WaitingOn)),
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueSet(stuck.Reason),
-		temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueSet(stuck.Since))
-	op.show(ctx)
-	op.tryRecord(ctx, "Record that the operation is parked", op.progress(activities.Advance{Phase: stuck.Phase, Stuck: &stuck}))
-	lost := stuck.Reason == lifecycle.ReasonTaskLost
-	if err := workflow.Await(ctx, func() bool {
-		return op.decision != nil || op.goalReached != nil && op.goalReached(ctx) || lost && op.taskReturned(ctx)
-	}); err != nil {
-		return false, errCanceled
+// short runs a short call: first as a local activity, then as a normal one within the
+// phase's budget.
+func (op *operation) short(ctx workflow.Context, summary string, out, fn, in any) error {
+	err := local(ctx, summary, out, fn, in)
+	if retryable(err) {
+		err = op.call(ctx, callShort, summary, fn, in, out)
 	}
-	if !lost || op.decision != nil {
-		return false, nil
-	}
-	delete(op.returned, op.currentStep)
-	return true, nil
+	return err
 }
 
 // decide applies the pending decision. It reports whether the phase is attempted
@@ -171,8 +151,8 @@ func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	d := *op.decision
 	defer func() { op.taken, op.decision = op.decision, nil }()
 	op.unpark(ctx)
-	op.tryRecord(ctx, "Record the decision to "+string(d.Decision), op.progress(activities.Advance{Phase: op.spec().Name, Decision: &d}))
-	op.forced = d.Decision == lifecycle.DecisionForce
+	op.recordLater(ctx, "Record the decision to "+string(d.Decision), op.progress(ctx, activities.Advance{Phase: op.spec().Name, Decision: &d}))
+	op.returns, op.forced = 0, d.Decision == lifecycle.DecisionForce
 	switch d.Decision {
 	case lifecycle.DecisionCancel:
 		return false, errCanceled
@@ -186,22 +166,7 @@ func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	if !op.plan.Holds {
 		return true, nil
 	}
-	return true, onRecord(ctx, "Void the phase's open tasks", nil, node.VoidTasks, op.claim.Fence)
-}
-
-// unpark clears the parked state.
-func (op *operation) unpark(ctx workflow.Context) {
-	parked := op.status.Operation.Stuck != nil
-	op.status.Operation.Stuck = nil
-	op.status.Operation.Status = lifecycle.OperationRunning
-	if parked {
-		p := &op.status.Operation.Phases[op.phase]
-		p.State, p.Reason = lifecycle.PhaseRunning, ""
-		op.searchable(ctx,
-			temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(lifecycle.AttentionNone)),
-			temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueUnset(),
-			temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueUnset())
-	}
+	return true, op.onRecord(ctx, "Void the phase's open tasks", nil, node.VoidTasks, op.claim.Fence)
 }
 
 // undo runs the plan's compensation as a phase of its own. It parks like any

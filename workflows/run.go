@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"errors"
+	"time"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -19,14 +20,17 @@ type operation struct {
 	inbox
 	// refused is the claim's rejection.
 	refused *schema.Error
-	// tries counts the decisions that repeated node work. Each one enqueues a new
-	// task.
+	// tries counts how often node work was repeated with a new task.
 	tries  int
 	forced bool
 	// cordonTried is set once this operation may have cordoned the node;
 	// wasCordoned when the node had a cordon before.
 	cordonTried, wasCordoned bool
 	facts                    inventory.Facts
+	// taskUntil is when the newest task expires. returns counts how often a lost task
+	// returned in the current phase without a decision.
+	taskUntil time.Time
+	returns   int
 	// unrecorded is progress that the next publish records; published is set once the
 	// current attempt's phase is published.
 	unrecorded activities.Advance
@@ -51,8 +55,10 @@ type state struct {
 	phase   int
 	undoing bool
 	closed  bool
-	// advances counts the advances written to the database.
-	advances int64
+	// lastStep is the number of the newest write (Advance.Step). unwritten counts the
+	// writes that still run in the background.
+	lastStep  int64
+	unwritten int
 }
 
 // run is the skeleton of every lifecycle action: it claims the node, responds to the
@@ -64,7 +70,10 @@ func run(ctx workflow.Context, a lifecycle.Action, in lifecycle.OperationInput) 
 		return op.status, err
 	}
 	op.claimNode(ctx, a)
-	if op.refused != nil {
+	switch {
+	case op.refused != nil && op.canceledEarly(ctx):
+		return op.close(ctx, lifecycle.OperationCanceled, "canceled before it claimed the node")
+	case op.refused != nil:
 		return op.close(ctx, lifecycle.OperationRejected, op.refused.Message)
 	}
 	err := op.runPhases(ctx)
@@ -96,10 +105,11 @@ func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 		op.refused = schema.NewError(schema.KindInvalidRequest, "the workflow of %s cannot run %s", a, op.in.Action)
 		return
 	}
-	err := onRecord(free, "Claim the node for "+string(a), &op.claim, record.ClaimNode, activities.ClaimRequest{
+	err := op.onRecord(free, "Claim the node for "+string(a), &op.claim, record.ClaimNode, activities.ClaimRequest{
 		OperationInput: op.in, WorkflowID: op.status.Operation.WorkflowID, Document: op.document(),
-		// A run that was reset to its beginning repeats its claim.
-		RunID: workflow.GetInfo(ctx).OriginalRunID,
+		// A run that was reset to its beginning repeats its claim. Its history, and so
+		// its start, is that of the original run.
+		RunID: workflow.GetInfo(ctx).OriginalRunID, RunStartedAt: workflow.GetInfo(ctx).WorkflowStartTime.UTC(),
 	})
 	op.answered = true
 	if err != nil {
@@ -112,6 +122,14 @@ func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 	op.status.Operation.Phases[0].StartedAt = &op.claim.StartedAt
 	op.status.Operation.OpSeq = op.claim.Fence.OpSeq
 	op.status.Node.Host, op.status.Node.State = op.claim.Host, op.claim.State
+}
+
+// canceledEarly reports whether the operation was canceled before its claim was decided.
+// If the claim then succeeds, the first phase takes the cancel.
+func (op *operation) canceledEarly(ctx workflow.Context) bool {
+	early := op.decision != nil || ctx.Err() != nil
+	op.taken, op.decision = op.decision, nil
+	return early
 }
 
 // runPhases runs every phase but the last one, which end records.
@@ -162,9 +180,10 @@ func (op *operation) completed() activities.Finish {
 // rollBack undoes the phases and restores the state at the start. It always
 // records the outcome, unless another operation holds the node.
 func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
+	op.unpark(ctx)
 	op.mark(ctx, lifecycle.PhaseCanceled, "")
 	if op.plan.Holds {
-		err := onRecord(ctx, "Void the node's open tasks", nil, node.VoidTasks, op.claim.Fence)
+		err := op.onRecord(ctx, "Void the node's open tasks", nil, node.VoidTasks, op.claim.Fence)
 		if kindOf(err) == schema.KindFenced {
 			return op.fenced(ctx)
 		}
@@ -200,6 +219,9 @@ func (op *operation) canceled() activities.Finish {
 
 // finish records the outcome with the final status and closes the operation.
 func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f activities.Finish) (lifecycle.OperationStatus, error) {
+	if err := op.awaitWritten(ctx); err != nil {
+		return op.status, err
+	}
 	at := now(ctx)
 	f.Document = op.document()
 	final := &f.Document.Operation
@@ -208,7 +230,7 @@ func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f a
 	if f.Node != "" {
 		f.Document.Node.State = f.Node
 	}
-	err := onRecord(ctx, "Record the outcome", nil, record.FinishOperation, op.claim.Fence, f)
+	err := op.onRecord(ctx, "Record the outcome", nil, record.FinishOperation, op.claim.Fence, f)
 	switch {
 	case err == nil:
 		op.status = clone(*f.Document)
@@ -220,7 +242,8 @@ func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f a
 	return op.close(ctx, f.Status, f.Outcome)
 }
 
-// close ends the workflow after all pending updates have returned. A canceled
+// close ends the workflow after all pending updates have returned and all writes are
+// stored. A canceled
 // operation closes as Canceled, with its status in the details.
 func (op *operation) close(ctx workflow.Context, s lifecycle.OperationState, outcome string) (lifecycle.OperationStatus, error) {
 	op.closed = true
@@ -228,7 +251,7 @@ func (op *operation) close(ctx workflow.Context, s lifecycle.OperationState, out
 	op.show(ctx)
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
-	if err := workflow.Await(free, func() bool { return workflow.AllHandlersFinished(free) }); err != nil {
+	if err := workflow.Await(free, func() bool { return op.unwritten == 0 && workflow.AllHandlersFinished(free) }); err != nil {
 		return op.status, err
 	}
 	if s == lifecycle.OperationCanceled {

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"fmt"
 	"slices"
 
 	"go.temporal.io/sdk/workflow"
@@ -30,6 +31,9 @@ func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	switch {
 	case e.Reason == lifecycle.ReasonTimeout:
 		s.Reason, s.Message = timedOut(spec)
+	case e.Reason == lifecycle.ReasonTaskLost && op.returns >= maxReturns:
+		s.WaitingOn = lifecycle.AttentionOperator
+		s.Cause = fmt.Sprintf("the node lost the task %d times; repair the node before you run the task again", op.returns+1)
 	case e.Reason == lifecycle.ReasonTaskLost:
 		s.WaitingOn = lifecycle.AttentionOperator
 		s.Cause = "the node lost power or network, or its agent ended, while it ran the task; " +
@@ -43,6 +47,9 @@ func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	}
 	if s.Reason != lifecycle.ReasonDrainBlocked { // no workloads that need more time are known
 		s.Options = slices.DeleteFunc(s.Options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionExtend })
+	}
+	if retried(s.Reason) {
+		s.Retrying = &lifecycle.Retrying{}
 	}
 	if len(s.Options) > 0 {
 		s.Next = s.Options[0].Command

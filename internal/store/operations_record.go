@@ -22,10 +22,18 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 		if err != nil {
 			return err
 		}
-		if op.EndedAt != nil {
-			return errOperationEnded(f)
+		if err := noteDecision(ctx, tx, f, op, a); err != nil {
+			return err
 		}
-		if err := tx.setOperationRun(ctx, f.OperationID, runID); err != nil || a.Step <= op.Step {
+		switch {
+		case op.EndedAt != nil && a.Decision != nil:
+			return nil // its audit row is all that is left to write
+		case op.EndedAt != nil:
+			return errOperationEnded(f)
+		case a.Step <= op.Step:
+			return nil
+		}
+		if err := tx.setOperationRun(ctx, f.OperationID, runID); err != nil {
 			return err
 		}
 		p := sqlc.AdvanceOperationParams{
@@ -37,9 +45,6 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 		}
 		if err := tx.AdvanceOperation(ctx, p); err != nil {
 			return err
-		}
-		if a.Decision != nil {
-			noteDecision(tx, f, a)
 		}
 		if f.OpSeq != 0 {
 			err = applyAdvance(ctx, tx, f, node, a)
@@ -87,11 +92,31 @@ func setInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, want lifecycle
 	})
 }
 
-func noteDecision(tx *tx, f activities.Fence, a activities.Advance) {
-	e := operationEvent(f, audit.Decision, audit.Accepted, a.Decision.Reason,
-		map[string]string{"decision": string(a.Decision.Decision), "phase": a.Phase})
-	e.Actor, e.Via, e.Target = a.Decision.By, a.Decision.Via, f.OperationID
+// noteDecision writes the audit row of the advance's decision once, however late the
+// advance is: a reset run applies the decisions after the reset point again. A decision
+// without an ID counts as new if the advance is.
+func noteDecision(ctx context.Context, tx *tx, f activities.Fence, op sqlc.GetOperationRow, a activities.Advance) error {
+	d := a.Decision
+	if d == nil {
+		return nil
+	}
+	noted := a.Step <= op.Step
+	if d.ID != "" {
+		var err error
+		noted, err = tx.DecisionNoted(ctx, sqlc.DecisionNotedParams{
+			Stream: f.NodeID, Action: audit.Decision, OperationID: f.OperationID, DecisionID: cleanText(d.ID)})
+		if err != nil {
+			return err
+		}
+	}
+	if noted {
+		return nil
+	}
+	e := operationEvent(f, audit.Decision, audit.Accepted, d.Reason,
+		map[string]string{"decision": string(d.Decision), "phase": a.Phase, "decision_id": d.ID})
+	e.Actor, e.Via, e.Target = d.By, d.Via, f.OperationID
 	tx.note(e)
+	return nil
 }
 
 func notePark(tx *tx, f activities.Fence, action lifecycle.Action, s lifecycle.Stuck) {

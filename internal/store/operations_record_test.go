@@ -146,22 +146,91 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 	f := claim.Fence
 	require.NoError(t, e.Operations.Advance(ctx, f, "first", activities.Advance{Phase: "cordon", Step: 2}))
 	require.Equal(t, "first", run())
-	require.NoError(t, e.Operations.Advance(ctx, f, "second", activities.Advance{Phase: "claim", Step: 1}))
-	require.Equal(t, "second", run(), "a step that is on record already comes from the run that was reset to before it")
-	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 3}))
+	require.NoError(t, e.Operations.Advance(ctx, f, "second", activities.Advance{Phase: "cordon", Step: 3}))
+	require.Equal(t, "second", run())
+	require.NoError(t, e.Operations.Advance(ctx, f, "first", activities.Advance{Phase: "cordon", Step: 1}))
+	require.Equal(t, "second", run(), "a late write of the run that was reset changes nothing")
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 4}))
 	require.Equal(t, "second", run(), "the run is unknown")
 
 	e.dispatch(f, "drain", task.WorkloadDrain)
 	again := task.Owner{WorkflowID: claimed.WorkflowID, RunID: "third", ActivityID: "drain"}
-	_, err = e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), again)
+	found := spec(f, "drain", task.WorkloadDrain)
+	found.Clock = 5
+	_, err = e.Prepare(ctx, found, again)
 	require.NoError(t, err)
 	require.Equal(t, "third", run(), "the run's activity found its task")
+	again.RunID, found.Clock = "second", 3
+	_, err = e.Prepare(ctx, found, again)
+	require.NoError(t, err)
+	require.Equal(t, "third", run(), "an older run's activity is not the newest")
 
 	repeated, err := e.Claim(ctx, claimed)
 	require.NoError(t, err, "a run that was reset to its beginning claims by the first run's id")
 	require.Equal(t, claim, repeated)
 	require.NoError(t, e.Operations.Finish(ctx, f, "fourth", activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
 	require.Equal(t, "fourth", run())
+}
+
+// TestResetRunIsRecorded: the run before a reset recorded seven advances. The new run
+// repeats two of them, parks and is forced: both show, and the force is in the audit once.
+// A late write of the run before changes neither the status nor the run.
+func TestResetRunIsRecorded(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	clock := time.Now().UnixMicro()
+	for i := range int64(7) {
+		require.NoError(t, e.Operations.Advance(ctx, f, "first", activities.Advance{Phase: "drain", Step: clock + i}))
+	}
+	since := time.Now().UTC().Truncate(time.Microsecond)
+	stuck := &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", WaitingOn: lifecycle.AttentionOperator, Since: since}
+	force := &lifecycle.ResolveRequest{ID: "update-1", Decision: lifecycle.DecisionForce, Reason: "it must end", By: "bob@ops"}
+	reset := clock + time.Minute.Microseconds()
+	park := activities.Advance{Phase: "drain", Step: reset, Stuck: stuck}
+	forced := activities.Advance{Phase: "drain", Step: reset + 1, Decision: force}
+
+	require.NoError(t, e.Operations.Advance(ctx, f, "second", park))
+	require.Equal(t, lifecycle.OperationParked, e.node(n.ID).Operation.Status)
+	rows := e.changes(n.ID, func() {
+		require.NoError(t, e.Operations.Advance(ctx, f, "second", forced))
+		require.NoError(t, e.Operations.Advance(ctx, f, "second", forced))
+		again := forced // the run was reset again, and the update is applied again
+		again.Step += time.Minute.Microseconds()
+		require.NoError(t, e.Operations.Advance(ctx, f, "third", again))
+	})
+	require.Equal(t, []string{"operations.resolve accepted it must end"}, rows)
+
+	zombie := activities.Advance{Phase: "cordon", Step: clock + 8, Stuck: stuck}
+	require.NoError(t, e.Operations.Advance(ctx, f, "first", zombie))
+	op := e.operations(n.ID, false)[0]
+	require.Equal(t, lifecycle.OperationRunning, op.Status)
+	require.Equal(t, "drain", op.Phase)
+	require.Equal(t, "third", op.RunID)
+}
+
+// TestLateDecisionIsAudited: a decision whose record was delayed is in the audit, even
+// if the operation has recorded more since, or has ended.
+func TestLateDecisionIsAudited(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 9}))
+	late := func(id string) activities.Advance {
+		return activities.Advance{Phase: "cordon", Step: 3, Decision: &lifecycle.ResolveRequest{
+			ID: id, Decision: lifecycle.DecisionSkip, Reason: id, By: "bob@ops"}}
+	}
+	rows := e.changes(n.ID, func() {
+		require.NoError(t, e.Advance(ctx, f, late("one")))
+		require.NoError(t, e.Advance(ctx, f, late("one")))
+	})
+	require.Equal(t, []string{"operations.resolve accepted one"}, rows)
+	require.Equal(t, "drain", e.node(n.ID).Operation.Phase)
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
+	rows = e.changes(n.ID, func() { require.NoError(t, e.Advance(ctx, f, late("two"))) })
+	require.Equal(t, []string{"operations.resolve accepted two"}, rows)
 }
 
 func TestFinishTwiceIsOnce(t *testing.T) {

@@ -29,11 +29,14 @@ func (s *Tasks) Prepare(ctx context.Context, t activities.TaskSpec, o task.Owner
 		return row, err
 	}
 	return write(ctx, s.db, doing, func(ctx context.Context, tx *tx) (activities.TaskRow, error) {
-		if _, err := tx.lockHeld(ctx, fenceOf(t)); err != nil {
+		op, err := tx.lockHeld(ctx, fenceOf(t))
+		if err != nil {
 			return row, err
 		}
-		if err := tx.setOperationRun(ctx, t.OperationID, o.RunID); err != nil {
-			return row, err
+		if t.Clock >= op.Step {
+			if err := tx.setOperationRun(ctx, t.OperationID, o.RunID); err != nil {
+				return row, err
+			}
 		}
 		return setTaskOwner(ctx, tx, t, o)
 	})

@@ -22,6 +22,18 @@ type Stuck struct {
 	Next  string `json:"next"`
 	// Options are the decisions that are possible now, the least harmful first.
 	Options []Option `json:"options,omitempty"`
+	// Retrying is set while the worker retries the phase by itself: the operation
+	// continues when that succeeds. nil means that a person must act.
+	Retrying *Retrying `json:"retrying,omitempty"`
+}
+
+// Retrying describes how a parked operation retries its phase in the background. Only
+// the status query has its newest values; the database has those of the park.
+type Retrying struct {
+	// Tries counts the retries since the operation parked.
+	Tries int `json:"tries"`
+	// NextAt is when the next retry starts. nil means that one runs.
+	NextAt *time.Time `json:"next_at,omitempty"`
 }
 
 // Option is one possible decision about a parked operation.

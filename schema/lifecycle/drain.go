@@ -57,6 +57,7 @@ func evictWorkloads(o Options) PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseDrain, Title: "Drain the node's workloads", Budget: o.DrainTimeout() + drainGrace,
 		WaitingOn: AttentionOperator, Cause: "some workloads did not end before the deadline",
+		Destructive: true,
 		Choices: []Choice{
 			{DecisionExtend, "Give the workloads that block the drain another " + Span(o.DrainTimeout()) + " to end", HarmNone},
 			retry("Drain again with a new deadline in " + Span(o.DrainTimeout())),

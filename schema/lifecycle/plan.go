@@ -72,6 +72,9 @@ type PhaseSpec struct {
 	// BestEffort phases do not park: when one fails, the operation continues
 	// without it.
 	BestEffort bool `json:"best_effort,omitempty"`
+	// Destructive phases end work. While the operation is parked, such a phase is not
+	// started again without a decision, only asked about its task.
+	Destructive bool `json:"destructive,omitempty"`
 	// Choices are the decisions that the phase allows, apart from cancel.
 	Choices []Choice `json:"choices,omitempty"`
 }

@@ -20,6 +20,8 @@ const (
 	ReasonProviderUnknown = "provider_unknown"
 	ReasonTaskLost        = "task_lost"      // a destructive task outlived its lease; an operator decides
 	ReasonTaskCanceled    = "task_cancelled" // an operator canceled the task
+	// ReasonRecordUnavailable: the operation waits until the database accepts its record.
+	ReasonRecordUnavailable = "record_unavailable"
 )
 
 // ParkReasons lists the reasons for which an operation parks.
@@ -43,6 +45,8 @@ func ParkReasons() []ParkReason {
 			"Read the agent's log on the node, correct the cause (often the clock or the verifier set), then retry."},
 		{string(schema.KindServiceUnavailable), "A service of the control plane did not respond: the database, Vault or Temporal.",
 			"Check gpuaas-worker's /readyz and the service, then retry."},
+		{ReasonRecordUnavailable, "The database does not accept the operation's record. The write is repeated until it succeeds.",
+			"Check Postgres and gpuaas-worker's /readyz. The operation then continues by itself."},
 		{string(schema.KindInvalidRequest), "The provider rejected the request.", "Correct what the message names, then retry."},
 		{ReasonProviderUnknown, "The worker has no adapter for the node's provider.", "Start a worker that has the provider, then retry."},
 		{ReasonStepUnknown, "The worker's version does not have the phase.", "Start a worker of the version that started the operation, then retry."},

@@ -5,3 +5,9 @@ SELECT audit_append(sqlc.arg(stream), sqlc.arg(actor), sqlc.arg(via), sqlc.arg(a
 
 -- name: ListAuditStreams :many
 SELECT stream FROM audit_heads WHERE seq > 0 AND stream > sqlc.arg(after) ORDER BY stream LIMIT sqlc.arg(row_limit)::bigint;
+
+-- Reports whether the decision about an operation is in the audit already. The caller
+-- holds the lock of the operation's node, whose stream it is.
+-- name: DecisionNoted :one
+SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = sqlc.arg(stream) AND action = sqlc.arg(action)
+               AND operation_id = sqlc.arg(operation_id) AND detail ->> 'decision_id' = sqlc.arg(decision_id)::text)::boolean;

@@ -44,6 +44,32 @@ func (q *Queries) AppendAudit(ctx context.Context, arg AppendAuditParams) error 
 	return err
 }
 
+const decisionNoted = `-- name: DecisionNoted :one
+SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = $1 AND action = $2
+               AND operation_id = $3 AND detail ->> 'decision_id' = $4::text)::boolean
+`
+
+type DecisionNotedParams struct {
+	Stream      string
+	Action      string
+	OperationID string
+	DecisionID  string
+}
+
+// Reports whether the decision about an operation is in the audit already. The caller
+// holds the lock of the operation's node, whose stream it is.
+func (q *Queries) DecisionNoted(ctx context.Context, arg DecisionNotedParams) (bool, error) {
+	row := q.db.QueryRow(ctx, decisionNoted,
+		arg.Stream,
+		arg.Action,
+		arg.OperationID,
+		arg.DecisionID,
+	)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const listAuditStreams = `-- name: ListAuditStreams :many
 SELECT stream FROM audit_heads WHERE seq > 0 AND stream > $1 ORDER BY stream LIMIT $2::bigint
 `

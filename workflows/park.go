@@ -1,0 +1,159 @@
+package workflows
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// A parked operation retries its phase in the background after a pause that doubles from
+// retryPause to maxRetryPause.
+const (
+	retryPause    = time.Minute
+	maxRetryPause = 10 * time.Minute
+)
+
+// maxReturns bounds how often a lost task that returned is awaited again before only a
+// person continues the phase.
+const maxReturns = 5
+
+// park waits for a decision, for the phase's goal, or for a lost task to return. again
+// is set when the lost task returned, because the same step then finds it. While it
+// waits for a party that did not respond, it retries the phase in the background; the
+// operation continues when that succeeds. park returns errCanceled if the run is canceled
+// meanwhile.
+func (op *operation) park(ctx workflow.Context, cause error) (again bool, err error) {
+	op.enterPark(ctx, op.stuck(ctx, cause))
+	for pause := retryPause; ; pause = min(2*pause, maxRetryPause) {
+		if err := op.awaitParked(ctx, pause); err != nil {
+			return false, errCanceled
+		}
+		switch {
+		case op.decision != nil || op.reachedGoal(ctx):
+			return false, nil
+		case op.lostTaskReturned(ctx):
+			delete(op.returned, op.currentStep)
+			op.returns++
+			return true, nil
+		}
+		if healed, err := op.retryParked(ctx); healed || err != nil {
+			return false, err
+		}
+	}
+}
+
+// enterPark shows and records why the operation is parked.
+func (op *operation) enterPark(ctx workflow.Context, stuck lifecycle.Stuck) {
+	p := &op.status.Operation.Phases[op.phase]
+	p.State, p.Reason = lifecycle.PhaseParked, stuck.Message
+	op.status.Operation.Status = lifecycle.OperationParked
+	op.status.Operation.DeadlineAt = nil
+	op.published = true // a retry in the background does not publish the phase as running
+	op.setStuck(ctx, &stuck, temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueUnset())
+	op.recordLater(ctx, "Record that the operation is parked", op.progress(ctx, activities.Advance{Phase: stuck.Phase, Stuck: &stuck}))
+}
+
+// awaitParked waits for an event that ends the park, and not longer than the pause if the
+// phase is retried.
+func (op *operation) awaitParked(ctx workflow.Context, pause time.Duration) error {
+	ends := func() bool { return op.decision != nil || op.reachedGoal(ctx) || op.lostTaskReturned(ctx) }
+	stuck := *op.status.Operation.Stuck
+	if stuck.Retrying == nil {
+		return workflow.Await(ctx, ends)
+	}
+	at := now(ctx).Add(pause)
+	op.setRetrying(ctx, &at)
+	_, err := workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: pause, TimerOptions: workflow.TimerOptions{
+		Summary: "Parked (" + stuck.Reason + "): retry after this pause, or now with: " + stuck.Next}}, ends)
+	return err
+}
+
+// retryParked runs the phase's work while the operation stays parked. healed is set when
+// the work succeeded or a decision interrupted it. A new reason is shown and recorded;
+// the time since which the operation is parked stays.
+func (op *operation) retryParked(ctx workflow.Context) (healed bool, err error) {
+	before := *op.status.Operation.Stuck
+	op.setRetrying(ctx, nil)
+	failure := op.attempt(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return false, errCanceled
+	case failure == nil || op.decision != nil:
+		return true, nil
+	case kindOf(failure) == schema.KindFenced || errors.Is(failure, errNodeRemoved):
+		return false, failure
+	}
+	stuck := op.stuck(ctx, failure)
+	stuck.Since = before.Since
+	if stuck.Reason != before.Reason {
+		op.enterPark(ctx, stuck)
+	}
+	return false, nil
+}
+
+// retried reports whether a phase that parked for this reason is retried in the
+// background: a party did not respond, and asking again is harmless. A destructive phase
+// asks about the same task (see renewTask).
+func retried(reason string) bool {
+	return slices.Contains([]string{lifecycle.ReasonTimeout, lifecycle.ReasonProviderSilent,
+		string(schema.KindAgentSilent), string(schema.KindServiceUnavailable)}, reason)
+}
+
+// setRetrying shows when the next retry starts; nil means that one runs.
+func (op *operation) setRetrying(ctx workflow.Context, next *time.Time) {
+	s := *op.status.Operation.Stuck // a copy: a document that is being written shares the old one
+	s.Retrying = &lifecycle.Retrying{Tries: s.Retrying.Tries, NextAt: next}
+	if next == nil {
+		s.Retrying.Tries++
+	}
+	op.status.Operation.Stuck = &s
+	op.show(ctx)
+}
+
+func (op *operation) reachedGoal(ctx workflow.Context) bool {
+	return op.goalReached != nil && op.goalReached(ctx)
+}
+
+// lostTaskReturned reports whether the lost task for which the operation is parked
+// returned. A task that was lost too often does not count: a person decides.
+func (op *operation) lostTaskReturned(ctx workflow.Context) bool {
+	s := op.status.Operation.Stuck
+	return s != nil && s.Reason == lifecycle.ReasonTaskLost && op.returns < maxReturns && op.taskReturned(ctx)
+}
+
+// unpark clears the parked state.
+func (op *operation) unpark(ctx workflow.Context) {
+	op.status.Operation.Status = lifecycle.OperationRunning
+	if op.status.Operation.Stuck == nil {
+		return
+	}
+	p := &op.status.Operation.Phases[op.phase]
+	p.State, p.Reason = lifecycle.PhaseRunning, ""
+	op.setStuck(ctx, nil)
+}
+
+// setStuck shows in the status, the search attributes and the details why the operation
+// waits and who must act, with further attributes; nil means that nobody must act.
+func (st *state) setStuck(ctx workflow.Context, s *lifecycle.Stuck, more ...temporal.SearchAttributeUpdate) {
+	st.status.Operation.Stuck = s
+	attention := temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention)
+	reason := temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason)
+	since := temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince)
+	if s == nil {
+		more = append(more, attention.ValueSet(string(lifecycle.AttentionNone)), reason.ValueUnset(), since.ValueUnset())
+	} else {
+		more = append(more, attention.ValueSet(string(s.WaitingOn)), reason.ValueSet(s.Reason), since.ValueSet(s.Since))
+	}
+	if s != nil && s.Phase != "" {
+		more = append(more, temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(s.Phase))
+	}
+	st.searchable(ctx, more...)
+	st.show(ctx)
+}

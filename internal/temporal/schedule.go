@@ -19,39 +19,43 @@ import (
 // faultBudget bounds Faults: a list of what is stuck waits for it.
 const faultBudget = 3 * time.Second
 
-// stalledAfter is the time after its last run at which a schedule counts as stalled.
-const stalledAfter = 10 * lifecycle.ReclaimInterval
-
-// ensureSchedule creates the reclaimer's schedule or updates it to this version.
-// A schedule that an operator paused stays paused.
-func (c Installation) ensureSchedule(ctx context.Context) error {
-	o := reclaimSchedule()
-	_, err := c.sdk.ScheduleClient().Create(ctx, o)
-	if errors.Is(err, temporal.ErrScheduleAlreadyRunning) {
-		err = c.sdk.ScheduleClient().GetHandle(ctx, o.ID).Update(ctx, client.ScheduleUpdateOptions{
-			DoUpdate: func(in client.ScheduleUpdateInput) (*client.ScheduleUpdate, error) {
-				s := in.Description.Schedule
-				s.Spec, s.Action = &o.Spec, o.Action
-				s.Policy = &client.SchedulePolicies{Overlap: o.Overlap, CatchupWindow: o.CatchupWindow}
-				return &client.ScheduleUpdate{Schedule: &s}, nil
-			},
-		})
+// ensureSchedules creates the schedules or updates them to this version. A schedule
+// that an operator paused stays paused.
+func (c Installation) ensureSchedules(ctx context.Context) error {
+	for _, s := range lifecycle.Schedules() {
+		if err := c.ensureSchedule(ctx, scheduleOptions(s)); err != nil {
+			return c.interpret(err, "creating the schedule "+s.ID)
+		}
 	}
-	return c.interpret(err, "creating the reclaimer's schedule")
+	return nil
 }
 
-// reclaimSchedule never overlaps runs and does not catch up on missed ones: each
+func (c Installation) ensureSchedule(ctx context.Context, o client.ScheduleOptions) error {
+	_, err := c.sdk.ScheduleClient().Create(ctx, o)
+	if !errors.Is(err, temporal.ErrScheduleAlreadyRunning) {
+		return err
+	}
+	return c.sdk.ScheduleClient().GetHandle(ctx, o.ID).Update(ctx, client.ScheduleUpdateOptions{
+		DoUpdate: func(in client.ScheduleUpdateInput) (*client.ScheduleUpdate, error) {
+			s := in.Description.Schedule
+			s.Spec, s.Action = &o.Spec, o.Action
+			s.Policy = &client.SchedulePolicies{Overlap: o.Overlap, CatchupWindow: o.CatchupWindow}
+			return &client.ScheduleUpdate{Schedule: &s}, nil
+		},
+	})
+}
+
+// scheduleOptions never overlaps runs and does not catch up on missed ones: each
 // run reconciles everything that the missed ones would have.
-func reclaimSchedule() client.ScheduleOptions {
+func scheduleOptions(s lifecycle.Schedule) client.ScheduleOptions {
 	return client.ScheduleOptions{
-		ID:            lifecycle.ScheduleReclaim,
-		Spec:          client.ScheduleSpec{Intervals: []client.ScheduleIntervalSpec{{Every: lifecycle.ReclaimInterval}}},
+		ID:            s.ID,
+		Spec:          client.ScheduleSpec{Intervals: []client.ScheduleIntervalSpec{{Every: s.Every}}},
 		Overlap:       enumspb.SCHEDULE_OVERLAP_POLICY_SKIP,
-		CatchupWindow: lifecycle.ReclaimInterval,
+		CatchupWindow: s.Every,
 		Action: &client.ScheduleWorkflowAction{
-			ID: lifecycle.ReclaimWorkflowID, Workflow: lifecycle.WorkflowReclaim, TaskQueue: lifecycle.TaskQueue,
-			WorkflowRunTimeout: lifecycle.ReclaimRunTimeout,
-			StaticSummary:      "Reclaim stale tasks",
+			ID: s.WorkflowID, Workflow: s.Workflow, TaskQueue: lifecycle.TaskQueue,
+			WorkflowRunTimeout: s.RunTimeout, StaticSummary: s.Does,
 		},
 	}
 }
@@ -96,7 +100,7 @@ func (c *connection) reclaimFault(ctx context.Context) (reason, message, next st
 	case ended != "":
 		return "failing", "the reclaimer's last run " + ended,
 			"inspect the runs of " + lifecycle.WorkflowReclaim + " in the Web UI, and check that a gpuaas-worker is up", nil
-	case time.Since(since) > stalledAfter:
+	case time.Since(since) > lifecycle.Schedules()[0].StalledAfter():
 		return "stalled", "the reclaimer started no run since " + since.UTC().Format(time.RFC3339), "gpuaas admin setup", nil
 	}
 	return "", "", "", nil

@@ -20,8 +20,8 @@ const retention = 30 * 24 * time.Hour
 // setupBudget bounds Setup: a new namespace takes seconds to reach every cache.
 const setupBudget = time.Minute
 
-// Setup creates the namespace, the search attributes and the reclaimer's schedule,
-// and waits until they can be used. It is idempotent.
+// Setup creates the namespace, the search attributes and the schedules, and
+// waits until they can be used. It is idempotent.
 func (c Installation) Setup(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, setupBudget)
 	defer cancel()
@@ -31,7 +31,7 @@ func (c Installation) Setup(ctx context.Context) error {
 	if err := c.ensureAttributes(ctx); err != nil {
 		return err
 	}
-	return c.ensureSchedule(ctx)
+	return c.ensureSchedules(ctx)
 }
 
 func (c Installation) ensureNamespace(ctx context.Context) error {

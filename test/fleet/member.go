@@ -163,7 +163,7 @@ func (m *member) hold(ctx context.Context, taskID string) error {
 	m.mu.Lock()
 	e := m.leases[taskID]
 	if e.result.IsZero() && !e.lease.IsZero() {
-		e.result = e.lease.Add(Span{time.Second, task.StaleGrace + lifecycle.ReclaimInterval}.draw())
+		e.result = e.lease.Add(Span{time.Second, task.StaleGrace + lifecycle.RoundInterval}.draw())
 		m.leases[taskID] = e
 	}
 	m.mu.Unlock()

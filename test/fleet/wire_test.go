@@ -172,7 +172,7 @@ func TestLateReports(t *testing.T) {
 			cancel()
 		}
 		require.Greater(t, time.Since(begun), 80*time.Second, "after the lease that the progress made longer")
-		require.Less(t, time.Since(begun), 80*time.Second+task.StaleGrace+lifecycle.ReclaimInterval+time.Second)
+		require.Less(t, time.Since(begun), 80*time.Second+task.StaleGrace+lifecycle.RoundInterval+time.Second)
 		require.GreaterOrEqual(t, tries, 3)
 		require.Len(t, e.got(), 3)
 		sent := time.Now()

@@ -31,7 +31,7 @@ func ReclaimStaleDispatch(ctx workflow.Context) (Rounds[activities.ReclaimSummar
 // are open in the database and have no open run as abandoned.
 func WatchOperations(ctx workflow.Context) (Rounds[activities.WatchSummary], error) {
 	return runRounds(ctx, "Find operations whose run ended", watcher.AbandonOperations,
-		func(s activities.WatchSummary) bool { return len(s.Operations) > 0 })
+		func(s activities.WatchSummary) bool { return len(s.Abandoned) > 0 })
 }
 
 // runRounds runs an activity every lifecycle.RoundInterval until the time of a run is

@@ -66,7 +66,7 @@ func TestScheduledRunHasRounds(t *testing.T) {
 // TestFailedRound: a round that fails does not end the run, and its result says so.
 func TestFailedRound(t *testing.T) {
 	t.Parallel()
-	found := activities.WatchSummary{Operations: []activities.AbandonedOperation{{OperationID: "o", End: lifecycle.RunTerminated}}}
+	found := activities.WatchSummary{Abandoned: []activities.AbandonedOperation{{OperationID: "o", End: lifecycle.RunTerminated}}}
 	env, rounds := scheduled(t, lifecycle.WorkflowWatch, "AbandonOperations", func(round int) (activities.WatchSummary, error) {
 		if round < 2 {
 			return activities.WatchSummary{}, errDatabase

@@ -119,8 +119,9 @@ func TestDrain(t *testing.T) {
 			b.decide(lifecycle.DecisionRetry, "rebooted it")
 		}, time.Hour)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-		require.Equal(t, []string{"claim", "task workload.cordon", "park cordon", "decide retry", "void",
-			"advance cordon", "task workload.cordon#2", "advance drain", "task workload.drain#2", "finish completed"}, w.story())
+		story := w.story()
+		require.Equal(t, []string{"decide retry", "void", "advance cordon", "task workload.cordon#3", "advance drain",
+			"task workload.drain#3", "finish completed"}, story[len(story)-7:])
 	})
 
 	t.Run("a task the node refuses parks with the node's reason", func(t *testing.T) {
@@ -246,7 +247,7 @@ func TestDrain(t *testing.T) {
 }
 
 // TestEnqueue: a task that cannot be enqueued is tried again within the phase's
-// budget, and then parks the operation.
+// budget, and then parks the operation, which continues by itself.
 func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	const call = "enqueue workload.cordon"
@@ -263,12 +264,7 @@ func TestEnqueue(t *testing.T) {
 			w := newWorld(lifecycle.NodeActive)
 			w.fail[call] = schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
 			b := setup(t, lifecycle.ActionDrain, w)
-			b.env.RegisterDelayedCallback(func() {
-				w.heal(call)
-				if tc.parks > 0 {
-					b.decide(lifecycle.DecisionRetry, "unsealed it")
-				}
-			}, tc.heals)
+			b.env.RegisterDelayedCallback(func() { w.heal(call) }, tc.heals)
 			require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 			require.Len(t, w.parks, tc.parks)
 			for _, park := range w.parks {

@@ -57,7 +57,11 @@ func (op *operation) enterPark(ctx workflow.Context, stuck lifecycle.Stuck) {
 	op.status.Operation.DeadlineAt = nil
 	op.published = true // a retry in the background does not publish the phase as running
 	op.setStuck(ctx, &stuck, temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueUnset())
-	op.recordLater(ctx, "Record that the operation is parked", op.progress(ctx, activities.Advance{Phase: stuck.Phase, Stuck: &stuck}))
+	a := op.unrecorded
+	a.Phase, a.Stuck = stuck.Phase, &stuck
+	if op.recordLater(ctx, "Record that the operation is parked", op.progress(ctx, a)) {
+		op.unrecorded = activities.Advance{}
+	}
 }
 
 // awaitParked waits for an event that ends the park, and not longer than the pause if the

@@ -278,7 +278,7 @@ func TestUndoCoversAttemptedCordon(t *testing.T) {
 	tries := 0
 	w.on[task.WorkloadCordon] = func(activities.TaskSpec) (task.Result, error) {
 		if tries++; tries == 1 {
-			return task.Result{}, final(schema.KindAgentSilent, "no result")
+			return task.Result{}, final(schema.KindTaskFailed, "no result")
 		}
 		return succeeded(task.CordonResult{Cordoned: true, Was: true}), nil
 	}

@@ -40,13 +40,13 @@ func (st *state) tryRecord(ctx workflow.Context, summary string, a activities.Ad
 
 // recordLater writes progress that no later write repeats. If the database does not
 // respond in time, it repeats the write in the background until it is stored, while the
-// operation continues. An operation ends after its last write in the background.
-func (st *state) recordLater(ctx workflow.Context, summary string, a activities.Advance) {
+// operation continues. stored is set if it was stored at once. An operation ends after its last write in the background.
+func (st *state) recordLater(ctx workflow.Context, summary string, a activities.Advance) (stored bool) {
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	err := local(free, summary, nil, record.RecordProgress, st.claim.Fence, a)
 	if !retryable(err) {
 		cancel()
-		return
+		return err == nil
 	}
 	st.unwritten++
 	workflow.Go(free, func(ctx workflow.Context) {
@@ -56,6 +56,7 @@ func (st *state) recordLater(ctx workflow.Context, summary string, a activities.
 		}
 		st.unwritten--
 	})
+	return false
 }
 
 // awaitWritten waits until every write in the background is stored.
@@ -68,12 +69,15 @@ func (st *state) awaitWritten(ctx workflow.Context) error {
 // the database did not respond within a workflow task, as a normal one until it does.
 func (st *state) onRecord(ctx workflow.Context, summary string, out, fn any, in ...any) error {
 	err := local(ctx, summary, out, fn, in...)
-	for retryable(err) && ctx.Err() == nil {
+	restore := func() {}
+	for try := 0; retryable(err) && ctx.Err() == nil; try++ {
 		call := slowRecord(ctx, summary, fn, in...)
-		restore := st.showUnrecorded(ctx, call.IsReady)
+		if try == 0 {
+			restore = st.showUnrecorded(ctx, call.IsReady)
+		}
 		err = call.Get(ctx, out)
-		restore()
 	}
+	restore()
 	return err
 }
 

@@ -48,6 +48,10 @@ type world struct {
 	finished  *activities.Finish
 	parks     []lifecycle.Stuck
 	decisions []lifecycle.Decision
+	facts     int64 // the CPUs of the recorded facts
+	// steps are the numbers of the advances, decided the IDs of the decisions.
+	steps   []int64
+	decided []string
 	progress  activities.Enrollment
 	heartbeat time.Time
 	sku       inventory.SKU
@@ -140,11 +144,16 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activ
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.document = a.Document
+	if a.Facts != nil {
+		w.facts = int64(a.Facts.CPUs)
+	}
+	w.steps = append(w.steps, a.Step)
 	if a.Stuck != nil {
 		w.parks = append(w.parks, *a.Stuck)
 	}
 	if a.Decision != nil {
 		w.decisions = append(w.decisions, a.Decision.Decision)
+		w.decided = append(w.decided, a.Decision.ID)
 	}
 	return nil
 }

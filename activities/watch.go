@@ -21,15 +21,19 @@ type WatchedOperation struct {
 // Abandoner finds and marks operations that no run continues. Errors are
 // *schema.Error.
 type Abandoner interface {
-	// Watched returns the open operations that are not abandoned and older than
-	// lifecycle.WatchGrace, ordered by operation ID. It starts after the ID after, ""
-	// for the first ones.
+	// Watched returns the open operations that are older than lifecycle.WatchGrace,
+	// abandoned ones included, ordered by operation ID. It starts after the ID after,
+	// "" for the first ones.
 	Watched(ctx context.Context, after string, limit int) ([]WatchedOperation, error)
 	// Abandon marks an open operation as abandoned: in one transaction it stores the
 	// reason and the options, voids the operation's tasks, writes an audit row and wakes
 	// the node's poll. The node's state does not change. Nothing changes if the
 	// operation ended, is abandoned, or if runID is not its newest run.
 	Abandon(ctx context.Context, operationID, runID string, end lifecycle.RunEnd) error
+	// Continue marks an abandoned operation as running, because a run of it is open
+	// after all: an operator reset the one that ended. Nothing changes if the operation
+	// is not abandoned, or if runID is not the newest run on record.
+	Continue(ctx context.Context, operationID, runID string) error
 }
 
 // Runs reads the runs of operations from Temporal.
@@ -55,7 +59,7 @@ type Watch struct {
 type WatchSummary struct {
 	// Watched is the number of operations whose run was read.
 	Watched int `json:"watched,omitempty"`
-	// Ends are the operations whose run ended, by reason.
+	// Ends are the operations that were marked as abandoned, by reason.
 	Ends map[lifecycle.RunEnd]int `json:"ends,omitempty"`
 	// Abandoned are the first of them.
 	Abandoned []AbandonedOperation `json:"abandoned,omitempty"`
@@ -72,7 +76,7 @@ type AbandonedOperation struct {
 	End         lifecycle.RunEnd `json:"end"`
 }
 
-// AbandonOperations marks every abandoned operation; see Abandoner. A second attempt
+// AbandonOperations marks every operation that no run continues; see Abandoner. A second attempt
 // continues after the last operation of the first one. If the run of one operation
 // cannot be read, AbandonOperations continues with the others and returns the error at
 // the end. KindServiceUnavailable ends the attempt.
@@ -111,19 +115,25 @@ func (w *Watch) AbandonOperations(ctx context.Context) (WatchSummary, error) {
 	return done, nil
 }
 
-// watch reads the run of one operation and marks the operation if the run ended.
+// watch reads the run of one operation and marks the operation as abandoned if the run
+// ended, and as running if a run is open again.
 func (w *Watch) watch(ctx context.Context, done *WatchSummary, op WatchedOperation) error {
 	id := op.Operation.OperationID
+	known := op.Operation.Status == lifecycle.OperationAbandoned
 	end, err := w.Runs.RunEnd(ctx, op.Operation)
-	if err == nil && end != "" {
+	switch {
+	case err != nil:
+	case end != "" && !known:
 		err = w.Abandoner.Abandon(ctx, id, op.Operation.RunID, end)
+	case end == "" && known:
+		err = w.Abandoner.Continue(ctx, id, op.Operation.RunID)
 	}
 	if schema.KindOf(err) == schema.KindServiceUnavailable {
 		return err
 	}
 	done.After = id
 	done.Watched++
-	if err != nil || end == "" {
+	if err != nil || end == "" || known {
 		return err
 	}
 	done.Ends[end]++

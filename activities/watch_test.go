@@ -21,6 +21,7 @@ type openOps struct {
 	ends    map[string]lifecycle.RunEnd
 	fails   map[string]error // of RunEnd
 	refuses map[string]error // of Abandon
+	known   map[string]bool  // abandoned before
 	read    []string
 	marked  []string
 }
@@ -32,8 +33,12 @@ func (o *openOps) Watched(_ context.Context, after string, limit int) (ops []act
 	}
 	for _, id := range o.ids {
 		if id > after && len(ops) < limit {
+			status := lifecycle.OperationRunning
+			if o.known[id] {
+				status = lifecycle.OperationAbandoned
+			}
 			ops = append(ops, activities.WatchedOperation{NodeID: "n" + id, Host: "h" + id,
-				Operation: lifecycle.Operation{OperationID: id, RunID: "r" + id, Action: lifecycle.ActionDrain}})
+				Operation: lifecycle.Operation{OperationID: id, RunID: "r" + id, Action: lifecycle.ActionDrain, Status: status}})
 		}
 	}
 	return ops, nil
@@ -49,6 +54,11 @@ func (o *openOps) Abandon(_ context.Context, operationID, runID string, end life
 		return err
 	}
 	o.marked = append(o.marked, fmt.Sprint(operationID, runID, end))
+	return nil
+}
+
+func (o *openOps) Continue(_ context.Context, operationID, runID string) error {
+	o.marked = append(o.marked, operationID+runID+"continues")
 	return nil
 }
 
@@ -89,6 +99,19 @@ func TestWatchMarksEveryEndedRun(t *testing.T) {
 	require.Equal(t, map[lifecycle.RunEnd]int{lifecycle.RunTerminated: 1, lifecycle.RunLost: 2}, done.Ends)
 	require.Equal(t, activities.AbandonedOperation{OperationID: "0150", NodeID: "n0150", Host: "h0150", Action: lifecycle.ActionDrain,
 		End: lifecycle.RunLost}, done.Abandoned[1])
+}
+
+// TestWatchContinuesResetRuns: an operation that is abandoned already is not marked or
+// counted again, and one whose run was reset runs again.
+func TestWatchContinuesResetRuns(t *testing.T) {
+	t.Parallel()
+	o := &openOps{ids: many(3), known: map[string]bool{"0001": true, "0002": true}, ends: map[string]lifecycle.RunEnd{"0001": lifecycle.RunLost}}
+	done, err := o.watch(t, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"0002r0002continues"}, o.marked)
+	require.Equal(t, 3, done.Watched)
+	require.Empty(t, done.Ends)
+	require.Empty(t, done.Abandoned)
 }
 
 // TestWatchSkipsUndecidable: an operation whose run cannot be read, or that cannot be

@@ -13,18 +13,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// watched reads open operations that are not abandoned.
-const watched = "SELECT " + operationColumns + fromOperations + " WHERE o.ended_at IS NULL AND o.status <> '" +
-	string(lifecycle.OperationAbandoned) + "'"
+// watchedBatch reads the open operations after one that are old enough to be watched.
+const watchedBatch = "SELECT " + operationColumns + fromOperations + ` WHERE o.status IN ('accepted', 'running', 'parked', 'abandoned')
+	AND o.operation_id > $1 AND o.started_at < now() - make_interval(secs => $2) ORDER BY o.operation_id LIMIT $3`
 
 // Watched implements activities.Abandoner.
 func (s *Operations) Watched(ctx context.Context, after string, limit int) ([]activities.WatchedOperation, error) {
 	if after == "" {
 		after = noTask
 	}
-	return s.watched(ctx, "listing the operations to watch", watched+
-		" AND o.operation_id > $1 AND o.started_at < now() - make_interval(secs => $2) ORDER BY o.operation_id LIMIT $3",
-		after, lifecycle.WatchGrace.Seconds(), limit)
+	return s.watched(ctx, "listing the operations to watch", watchedBatch, after, lifecycle.WatchGrace.Seconds(), limit)
 }
 
 // HoldingOperation returns the open operations of the node that are not abandoned: the
@@ -33,7 +31,8 @@ func (s *Operations) HoldingOperation(ctx context.Context, nodeID string) ([]act
 	if !schema.IsID(nodeID) {
 		return nil, errNoNode(nodeID)
 	}
-	return s.watched(ctx, "reading the operations of node "+nodeID, watched+" AND o.node_id = $1 ORDER BY "+openOrder, nodeID)
+	return s.watched(ctx, "reading the operations of node "+nodeID, "SELECT "+operationColumns+fromOperations+
+		" WHERE o.ended_at IS NULL AND o.status <> $2 AND o.node_id = $1 ORDER BY "+openOrder, nodeID, lifecycle.OperationAbandoned)
 }
 
 func (s *Operations) watched(ctx context.Context, doing, sql string, args ...any) ([]activities.WatchedOperation, error) {
@@ -56,6 +55,22 @@ func (s *Operations) Abandon(ctx context.Context, operationID, runID string, end
 			return err
 		}
 		return abandon(ctx, tx, node, op, end)
+	})
+}
+
+// Continue implements activities.Abandoner.
+func (s *Operations) Continue(ctx context.Context, operationID, runID string) error {
+	return s.db.write(ctx, "continuing operation "+operationID, func(ctx context.Context, tx *tx) error {
+		_, op, err := tx.lockOpen(ctx, operationID)
+		if err != nil || op.NewestRunID != runID || op.Status != lifecycle.OperationAbandoned {
+			return err
+		}
+		if op.Document != nil {
+			continuePhase(&op.Document.Operation, op.Stuck.Message)
+			op.Document.Operation.Status, op.Document.Operation.Stuck = lifecycle.OperationRunning, nil
+		}
+		return tx.AdvanceOperation(ctx, sqlc.AdvanceOperationParams{OperationID: op.OperationID, OpSeq: op.OpSeq,
+			Status: lifecycle.OperationRunning, Phase: op.Phase, Step: op.Step, Document: op.Document})
 	})
 }
 
@@ -120,6 +135,15 @@ func endPhase(op *lifecycle.Operation, reason string, at time.Time) {
 	for i := range op.Phases {
 		if p := &op.Phases[i]; p.State == lifecycle.PhaseRunning || p.State == lifecycle.PhaseParked {
 			p.State, p.Reason, p.EndedAt = lifecycle.PhaseFailed, reason, &at
+		}
+	}
+}
+
+// continuePhase reverts endPhase.
+func continuePhase(op *lifecycle.Operation, reason string) {
+	for i := range op.Phases {
+		if p := &op.Phases[i]; p.State == lifecycle.PhaseFailed && p.Reason == reason {
+			p.State, p.Reason, p.EndedAt = lifecycle.PhaseRunning, "", nil
 		}
 	}
 }

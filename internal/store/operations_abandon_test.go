@@ -210,12 +210,12 @@ func TestAbandonIsFenced(t *testing.T) {
 	require.NoError(t, e.Abandon(ctx, r.OperationID, "reset", lifecycle.RunFailed))
 	require.Equal(t, lifecycle.OperationAbandoned, e.status(r.OperationID).Status)
 
-	advance("second reset", 1)
+	advance("second reset", 2)
 	op := e.status(r.OperationID)
-	require.Equal(t, lifecycle.OperationRunning, op.Status, "a run that an operator reset continues the operation, whatever its step")
+	require.Equal(t, lifecycle.OperationRunning, op.Status, "a run that an operator reset continues the operation")
 	require.Nil(t, op.Stuck)
 	require.NoError(t, e.Abandon(ctx, r.OperationID, "second reset", lifecycle.RunFailed))
-	advance("second reset", 2)
+	advance("second reset", 3)
 	require.Equal(t, lifecycle.OperationRunning, e.status(r.OperationID).Status, "the run was open after all")
 	require.NoError(t, e.Abandon(ctx, r.OperationID, "second reset", lifecycle.RunFailed))
 	require.NoError(t, e.Operations.Finish(ctx, c.Fence, "second reset", activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
@@ -239,7 +239,7 @@ func TestWatchedOperations(t *testing.T) {
 	require.NoError(t, e.Operations.Advance(ctx, c.Fence, "newest", activities.Advance{Step: 1, Phase: "boot"}))
 	over := e.claim(e.inState(lifecycle.NodeActive).ID, lifecycle.ActionUncordon).Fence
 	require.NoError(t, e.Finish(ctx, over, activities.Finish{Status: lifecycle.OperationCompleted}))
-	e.abandoned(e.inState(lifecycle.NodeActive).ID, lifecycle.ActionDrain)
+	known, _ := e.abandoned(e.inState(lifecycle.NodeActive).ID, lifecycle.ActionDrain)
 	ids := func(ops []activities.WatchedOperation, err error) (list []string) {
 		t.Helper()
 		require.NoError(t, err)
@@ -250,12 +250,12 @@ func TestWatchedOperations(t *testing.T) {
 	}
 	require.Empty(t, ids(e.Watched(ctx, "", 100)), "too young")
 	e.exec("UPDATE operations SET started_at = now() - make_interval(secs => $1)", lifecycle.WatchGrace.Seconds()+1)
-	open = append(open, holds.OperationID, reissue.OperationID)
+	open = append(open, holds.OperationID, reissue.OperationID, known.OperationID)
 	slices.Sort(open)
 	require.Equal(t, open, ids(e.Watched(ctx, "", 100)))
 	require.Equal(t, open[:2], ids(e.Watched(ctx, "", 2)))
 	require.Equal(t, open[2:4], ids(e.Watched(ctx, open[1], 2)))
-	require.Empty(t, ids(e.Watched(ctx, open[5], 2)))
+	require.Empty(t, ids(e.Watched(ctx, open[6], 2)))
 
 	held, err := e.HoldingOperation(ctx, node.ID)
 	require.Equal(t, []string{holds.OperationID, reissue.OperationID}, ids(held, err))
@@ -270,6 +270,36 @@ func TestWatchedOperations(t *testing.T) {
 	require.Empty(t, ids(e.HoldingOperation(ctx, schema.NewID())))
 	_, err = e.HoldingOperation(ctx, "gpu-17")
 	requireKind(t, err, schema.KindNotFound, "")
+}
+
+// TestContinue: a run that ended was reset, and waits without a write of its own.
+func TestContinue(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	r, c := e.opened(n.ID, lifecycle.ActionDrain, lifecycle.Options{})
+	running := e.status(r.OperationID)
+	unchanged := func(operationID, runID string) {
+		t.Helper()
+		before := e.status(r.OperationID)
+		require.NoError(t, e.Continue(ctx, operationID, runID))
+		require.Equal(t, before, e.status(r.OperationID))
+	}
+	unchanged(r.OperationID, r.RunID)
+	stuck := &lifecycle.Stuck{Phase: "cordon", Reason: "agent_silent", Since: time.Now().UTC()}
+	require.NoError(t, e.Advance(ctx, c.Fence, activities.Advance{Stuck: stuck}))
+	unchanged(r.OperationID, r.RunID)
+	require.NoError(t, e.Abandon(ctx, r.OperationID, r.RunID, lifecycle.RunTerminated))
+	unchanged(r.OperationID, "another")
+	require.NoError(t, e.Continue(ctx, r.OperationID, r.RunID))
+	running.DeadlineAt = nil // known again with the run's next write
+	require.Equal(t, running, e.status(r.OperationID))
+	require.Empty(t, e.stuckList())
+	_, err := e.AcceptAbandoned(ctx, n.ID, "x", rehydrator)
+	requireKind(t, err, schema.KindInvalidRequest, "not_abandoned")
+	require.NoError(t, e.Finish(ctx, c.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
+	unchanged(r.OperationID, r.RunID)
+	requireKind(t, e.Continue(ctx, schema.NewID(), r.RunID), schema.KindNotFound, "")
 }
 
 func TestAcceptAbandonedIsRefused(t *testing.T) {

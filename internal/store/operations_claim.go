@@ -73,7 +73,7 @@ func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimReques
 		plan, err := admitReissueClaim(ctx, tx, r, n)
 		return plan, n, err
 	}
-	n, err := withoutDeadRun(ctx, tx, r, n)
+	n, err := withoutEndedRun(ctx, tx, r, n)
 	if err != nil {
 		return lifecycle.Plan{}, n, err
 	}
@@ -87,10 +87,10 @@ func errClaimExpired(r activities.ClaimRequest, n sqlc.LockNodeRow) error {
 		WithNext("gpuaas node " + string(r.Action) + " " + n.Host)
 }
 
-// withoutDeadRun returns the node without the open operation of another run. Temporal
+// withoutEndedRun returns the node without the open operation of another run. Temporal
 // runs one workflow per ID at a time, so that run ended, unless it started after the
 // claiming one: then the claim is late, and it is rejected with KindFenced.
-func withoutDeadRun(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (sqlc.LockNodeRow, error) {
+func withoutEndedRun(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (sqlc.LockNodeRow, error) {
 	if n.OperationID == nil {
 		return n, nil
 	}

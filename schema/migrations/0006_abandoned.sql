@@ -15,8 +15,9 @@ ALTER TABLE operations
     -- earlier run does not supersede the operation.
     ADD COLUMN run_started_at timestamptz;
 
--- The operations whose run is watched, in the order of the batches.
-CREATE INDEX operations_watched_idx ON operations (operation_id) WHERE ended_at IS NULL AND status <> 'abandoned';
+-- The operations whose run is watched, in the order of the batches: the open ones. The
+-- condition is not on ended_at, so that only the query of the watch uses the index.
+CREATE INDEX operations_watched_idx ON operations (operation_id) WHERE status IN ('accepted', 'running', 'parked', 'abandoned');
 
 -- +goose Down
 DROP INDEX operations_watched_idx;

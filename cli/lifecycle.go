@@ -201,7 +201,11 @@ func parkLines(t target, op lifecycle.Operation, now time.Time) []string {
 	if s == nil {
 		return []string{fmt.Sprintf("%s %s is %s: it waits for a decision", op.Action, t.name(), op.Status), "next:  " + t.op("show", op.Action)}
 	}
-	lines := []string{fmt.Sprintf("%s %s has been %s in phase %s for %s: %s (%s)", op.Action, t.name(), op.Status, s.Phase, lifecycle.Span(now.Sub(s.Since)), s.Message, s.Reason)}
+	phase := ""
+	if s.Phase != "" {
+		phase = " in phase " + s.Phase
+	}
+	lines := []string{fmt.Sprintf("%s %s has been %s%s for %s: %s (%s)", op.Action, t.name(), op.Status, phase, lifecycle.Span(now.Sub(s.Since)), s.Message, s.Reason)}
 	if s.Cause != "" {
 		lines = append(lines, "likely cause: "+s.Cause)
 	}

@@ -14,12 +14,12 @@ import (
 func newNodeRehydrate(e *env) *cobra.Command {
 	var reason string
 	var c *cobra.Command
-	c = e.command("rehydrate NODE", "Recover a node whose operation was abandoned",
-		`Accepts the end of the node's abandoned operations. An operation is abandoned if its
+	c = e.command("rehydrate NODE", "Accept the end of a node's abandoned operations",
+		`Records the node's abandoned operations as failed. An operation is abandoned if its
 workflow run ended in Temporal without recording an outcome: it was terminated, failed,
 timed out, or does not exist. Nothing continues such an operation, and its tasks are void.
 
-The operation is recorded as failed. If no action can start in the node's state, the node
+If no action can start in the node's state, the node
 returns to its state before the operation, and every action that starts in that state is
 possible again. Nothing changes on the node itself.
 

@@ -14,7 +14,7 @@ import (
 func newStuck(e *env) *cobra.Command {
 	var watch, exitCode bool
 	c := e.command("stuck", "List operations that need attention",
-		`Lists every parked or overdue operation, oldest first: why and for how long it has
+		`Lists every parked, abandoned or overdue operation, oldest first: why and for how long it has
 needed attention, who must act, and the least harmful command that resolves it. Faults of
 the control plane, for example a reclaimer that does not run, are reported as warnings.
 

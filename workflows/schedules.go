@@ -37,13 +37,14 @@ func WatchOperations(ctx workflow.Context) (Rounds[activities.WatchSummary], err
 // runRounds runs an activity every lifecycle.RoundInterval until the time of a run is
 // over. It keeps no state between rounds: the round after a failed one does the same
 // work. If the last round fails, the run fails, so that its schedule counts as failing.
+// A cancel of the run ends it early as completed.
 func runRounds[S any](ctx workflow.Context, summary string, activity any, changed func(S) bool) (Rounds[S], error) {
 	var done Rounds[S]
 	for end := now(ctx).Add(lifecycle.Rounds * lifecycle.RoundInterval); ; {
 		var s S
 		err := workflow.ExecuteActivity(remote(ctx, callRound, 0, summary), activity).Get(ctx, &s)
 		if ctx.Err() != nil {
-			return done, ctx.Err()
+			return done, nil
 		}
 		done.Rounds++
 		if err != nil {
@@ -56,7 +57,7 @@ func runRounds[S any](ctx workflow.Context, summary string, activity any, change
 			return done, done.failure(err)
 		}
 		if err := pause(ctx, lifecycle.RoundInterval, "Wait for the next round"); err != nil {
-			return done, err
+			return done, nil //nolint:nilerr // a cancel
 		}
 	}
 }

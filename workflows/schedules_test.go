@@ -96,6 +96,24 @@ func TestFailingRuns(t *testing.T) {
 	require.Greater(t, len(rounds), 1)
 }
 
+// TestCanceledRun: an operator who cancels a run ends it, and its schedule does not count
+// as failing.
+func TestCanceledRun(t *testing.T) {
+	t.Parallel()
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
+	env := suite.NewTestWorkflowEnvironment()
+	env.RegisterActivityWithOptions(func(context.Context) (activities.ReclaimSummary, error) {
+		return activities.ReclaimSummary{}, nil
+	}, activity.RegisterOptions{Name: "ReclaimTasks"})
+	env.RegisterDelayedCallback(env.CancelWorkflow, lifecycle.RoundInterval+time.Second)
+	env.ExecuteWorkflow(ReclaimStaleDispatch)
+	require.NoError(t, env.GetWorkflowError())
+	var got Rounds[activities.ReclaimSummary]
+	require.NoError(t, env.GetWorkflowResult(&got))
+	require.Equal(t, Rounds[activities.ReclaimSummary]{Rounds: 2}, got)
+}
+
 // TestSlowRoundsEndInTime: no round of a run begins so late that the run timeout ends it.
 func TestSlowRoundsEndInTime(t *testing.T) {
 	t.Parallel()

@@ -148,7 +148,7 @@ type Lifecycle interface {
 	Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
 }
 
-// Rehydrator recovers nodes whose operations have no open run.
+// Rehydrator ends the operations of nodes that have no open run.
 type Rehydrator interface {
 	// Rehydrate reads the runs of the node's open operations, marks those that have
 	// none as abandoned, and accepts the end of every abandoned operation of the node.

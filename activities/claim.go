@@ -74,6 +74,8 @@ type Advance struct {
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 	// Stuck parks the operation; nil means that it runs.
 	Stuck *lifecycle.Stuck `json:"stuck,omitempty"`
+	// Continued is set when a new run continues a parked operation: its park is on record.
+	Continued bool `json:"continued,omitempty"`
 	// Instance and Facts change the node when set.
 	Instance lifecycle.InstanceState `json:"instance,omitempty"`
 	Facts    *inventory.Facts        `json:"facts,omitempty"`

@@ -2,6 +2,9 @@ package activities
 
 import (
 	"context"
+	"time"
+
+	"go.temporal.io/sdk/activity"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -12,13 +15,22 @@ type Ledger interface {
 	// Plan records the intent to create, before the provider's call, and returns the
 	// entry. A repeated call returns the entry of the first one.
 	Plan(ctx context.Context, f Fence, r Resource) (Resource, error)
-	// Created records that the resource exists.
+	// Created records that the resource exists. If it was released before, it is open
+	// again, because its creation ended after the release.
 	Created(ctx context.Context, f Fence, resourceID, externalID string) error
 	// Released records that the resource no longer exists.
 	Released(ctx context.Context, f Fence, resourceID string) error
 	// Open returns the node's entries that are not released, oldest first.
 	Open(ctx context.Context, nodeID string) ([]Resource, error)
 }
+
+// The limits of one try of EnsureMachine and TearDownMachine.
+const (
+	// ProviderTimeout bounds a try, and so how long a cancel waits for it.
+	ProviderTimeout = 45 * time.Second
+	// ProviderHeartbeat is after how long without a heartbeat the try counts as dead.
+	ProviderHeartbeat = 15 * time.Second
+)
 
 // Provider creates and deletes the machine behind a node. The resource's id is
 // the idempotency key.
@@ -84,6 +96,8 @@ func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, 
 	if err != nil {
 		return Resource{}, Fail(err)
 	}
+	ctx, done := uncanceled(ctx)
+	defer done()
 	externalID, err := provider.Ensure(ctx, planned, in.Host)
 	if err != nil {
 		return Resource{}, Fail(err)
@@ -92,19 +106,51 @@ func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, 
 	return planned, Fail(m.Ledger.Created(ctx, in.Fence, planned.ResourceID, externalID))
 }
 
-// TearDownMachine releases every open entry of the node's ledger and returns
-// their number. A second run continues where the first one stopped.
-func (m *Machine) TearDownMachine(ctx context.Context, f Fence) (int, error) {
-	open, err := m.Ledger.Open(ctx, f.NodeID)
-	if err != nil {
-		return 0, Fail(err)
-	}
-	for _, r := range open {
-		if err := m.release(ctx, f, r); err != nil {
+// teardownPasses bounds how often a teardown reads the ledger again.
+const teardownPasses = 3
+
+// TearDownMachine releases every open entry of the node's ledger and returns how many it
+// released. It then reads the ledger again, because the creation of a machine may have
+// ended meanwhile. A second run continues where the first one stopped.
+func (m *Machine) TearDownMachine(ctx context.Context, f Fence) (released int, err error) {
+	ctx, done := uncanceled(ctx)
+	defer done()
+	for range teardownPasses {
+		open, err := m.Ledger.Open(ctx, f.NodeID)
+		if err != nil {
 			return 0, Fail(err)
 		}
+		if len(open) == 0 {
+			return released, nil
+		}
+		for _, r := range open {
+			if err := m.release(ctx, f, r); err != nil {
+				return 0, Fail(err)
+			}
+			released++
+		}
 	}
-	return len(open), nil
+	return 0, Fail(schema.NewError(schema.KindServiceUnavailable, "node %s has new entries in its ledger after each release", f.NodeID))
+}
+
+// uncanceled returns a context for the calls of a provider, which sends heartbeats until
+// done is called. A cancel of the operation does not interrupt the calls: a creation that
+// is cut off may end later, unseen. ProviderTimeout bounds them.
+func uncanceled(ctx context.Context) (_ context.Context, done func()) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), ProviderTimeout)
+	go func() {
+		tick := time.NewTicker(ProviderHeartbeat / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-call.Done():
+				return
+			case <-tick.C:
+				activity.RecordHeartbeat(ctx)
+			}
+		}
+	}()
+	return call, cancel
 }
 
 func (m *Machine) release(ctx context.Context, f Fence, r Resource) error {

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -200,6 +201,18 @@ func TestProvision(t *testing.T) {
 		require.Equal(t, lifecycle.InstanceRunning, b.world.finished.Instance)
 	})
 
+	t.Run("a cancel waits for the creation that runs, and then returns the machine", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		b := setup(t, lifecycle.ActionProvision, w)
+		w.onEnsure = func() { b.decide(lifecycle.DecisionCancel, "wrong node") }
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		story := w.story()
+		require.Contains(t, story, "created")
+		require.Less(t, slices.Index(story, "created"), slices.Index(story, "ledger"))
+		require.NotContains(t, story, "heartbeat?")
+	})
+
 	t.Run("a machine that does not match its SKU parks", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
@@ -248,7 +261,7 @@ func TestRemove(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionRemove, newWorld(lifecycle.NodeRetired))
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-		require.Equal(t, []string{"claim", "ledger", "release", "released", "finish completed"}, b.world.story())
+		require.Equal(t, []string{"claim", "ledger", "release", "released", "ledger", "finish completed"}, b.world.story())
 		require.True(t, b.world.finished.DenyIdentity)
 	})
 

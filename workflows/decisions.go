@@ -18,6 +18,8 @@ type decisions struct {
 	// decision is pending until the current phase takes it; taken is the last one
 	// that a phase took.
 	decision, taken *lifecycle.ResolveRequest
+	// updates counts the decisions that this run accepted.
+	updates int
 }
 
 // resolve passes a decision to the current phase and returns when the phase took
@@ -28,6 +30,7 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	r.ID = workflow.GetCurrentUpdateInfo(ctx).ID
+	ds.updates++
 	mine := &r
 	ds.decision = mine
 	if !ds.answered {

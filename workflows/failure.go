@@ -37,6 +37,8 @@ var (
 	// errCanceled ends an operation's phases: an operator canceled the operation,
 	// or its run in the Web UI.
 	errCanceled = errors.New("operation canceled")
+	// errResumed stands for the failure for which the run before parked.
+	errResumed = errors.New("parked by the run before")
 	// errNodeRemoved ends an operation whose node a concurrent operation removed.
 	errNodeRemoved = errors.New("node removed")
 )

@@ -21,7 +21,7 @@ func onNode[T any](ctx workflow.Context, op *operation, t task.Type, params task
 		return out, err
 	}
 	life := op.spec().Budget
-	if op.parked() {
+	if op.parked() && !op.spec().Destructive {
 		life = parkedTaskLife
 	}
 	if step := op.stepName(t); step != op.currentStep {

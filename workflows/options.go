@@ -7,6 +7,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -34,9 +35,11 @@ var (
 		StartToCloseTimeout: 10 * time.Second, RetryPolicy: retries(5*time.Second, 5*time.Second, 0),
 		WaitForCancellation: true,
 	}
-	// callProvider is one call of a provider.
+	// callProvider is one call of a provider. A cancel waits for the current try: what it
+	// creates must be in the ledger before the undo reads the ledger.
 	callProvider = workflow.ActivityOptions{
-		StartToCloseTimeout: 45 * time.Second, RetryPolicy: retries(2*time.Second, time.Minute, 0),
+		StartToCloseTimeout: activities.ProviderTimeout, HeartbeatTimeout: activities.ProviderHeartbeat,
+		RetryPolicy: retries(2*time.Second, time.Minute, 0), WaitForCancellation: true,
 	}
 	// callTask is a task on a node, which is enqueued before. The activity stays open
 	// until the relay completes it. A cancel does not wait for the node: the operation

@@ -28,9 +28,13 @@ const maxReturns = 5
 // is set when the lost task returned, because the same step then finds it. While it
 // waits for a party that did not respond, it retries the phase in the background; the
 // operation continues when that succeeds. park returns errCanceled if the run is canceled
-// meanwhile.
+// meanwhile, and errRenew if the operation must continue as a new run.
 func (op *operation) park(ctx workflow.Context, cause error) (again bool, err error) {
-	op.enterPark(ctx, op.stuck(ctx, cause))
+	if op.resumed {
+		op.resumePark(ctx)
+	} else {
+		op.enterPark(ctx, op.stuck(ctx, cause))
+	}
 	for pause := retryPause; ; pause = min(2*pause, maxRetryPause) {
 		if err := op.awaitParked(ctx, pause); err != nil {
 			return false, errCanceled
@@ -42,6 +46,8 @@ func (op *operation) park(ctx workflow.Context, cause error) (again bool, err er
 			delete(op.returned, op.currentStep)
 			op.returns++
 			return true, nil
+		case op.renewDue(ctx):
+			return false, errRenew
 		}
 		if healed, err := op.retryParked(ctx); healed || err != nil {
 			return false, err
@@ -64,10 +70,12 @@ func (op *operation) enterPark(ctx workflow.Context, stuck lifecycle.Stuck) {
 	}
 }
 
-// awaitParked waits for an event that ends the park, and not longer than the pause if the
+// awaitParked waits for an event that ends the park or the run, and not longer than the pause if the
 // phase is retried.
 func (op *operation) awaitParked(ctx workflow.Context, pause time.Duration) error {
-	ends := func() bool { return op.decision != nil || op.reachedGoal(ctx) || op.lostTaskReturned(ctx) }
+	ends := func() bool {
+		return op.decision != nil || op.reachedGoal(ctx) || op.lostTaskReturned(ctx) || op.renewDue(ctx)
+	}
 	stuck := *op.status.Operation.Stuck
 	if stuck.Retrying == nil {
 		return workflow.Await(ctx, ends)

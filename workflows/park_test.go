@@ -273,3 +273,34 @@ func TestLostSignalHeals(t *testing.T) {
 	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	require.Empty(t, b.resolved)
 }
+
+// TestEnrollmentNamesWhatHelps: a parked enrollment whose token may have expired names the
+// command that issues a new one, and no retry that would wait for the old one.
+func TestEnrollmentNamesWhatHelps(t *testing.T) {
+	t.Parallel()
+	for phase, before := range map[string][]lifecycle.AgentEventName{
+		lifecycle.PhaseBundle: nil, lifecycle.PhaseClaim: {lifecycle.EventBundleIssued},
+	} {
+		t.Run(phase, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, lifecycle.ActionEnroll, newWorld(lifecycle.NodeRegistered))
+			for _, e := range before {
+				b.signalAt(time.Second, e, 1)
+			}
+			b.at(30*time.Hour, func() {
+				s := b.status().Operation.Stuck
+				require.Equal(t, phase, s.Phase)
+				require.Equal(t, "gpuaas node bootstrap-script gpu-17", s.Next)
+				require.Equal(t, []string{"gpuaas node bootstrap-script gpu-17", "gpuaas op cancel gpu-17 --operation op-1 --reason TEXT"}, commands(s))
+				b.decide(lifecycle.DecisionRetry, "because")
+				b.decide(lifecycle.DecisionBootstrap, "because")
+			})
+			b.signalAt(31*time.Hour, lifecycle.EventTokenClaimed, 1)
+			b.signalAt(31*time.Hour, lifecycle.EventFirstPoll, 1)
+			require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+			for _, err := range b.resolved {
+				require.Equal(t, schema.KindInvalidRequest, kindOf(err))
+			}
+		})
+	}
+}

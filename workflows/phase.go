@@ -15,10 +15,15 @@ import (
 // it, or the operation is canceled. When the phase's budget ends or its work
 // fails permanently, the operation parks.
 func (op *operation) runPhase(ctx workflow.Context) error {
-	op.goalReached, op.returns = nil, 0
+	if !op.resumed {
+		op.goalReached, op.returns = nil, 0
+	}
 	for again := true; again; {
-		op.announce(ctx)
-		err := op.attempt(ctx)
+		err := errResumed
+		if !op.resumed {
+			op.announce(ctx)
+			err = op.attempt(ctx)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return errCanceled
@@ -169,14 +174,28 @@ func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	return true, op.onRecord(ctx, "Void the phase's open tasks", nil, node.VoidTasks, op.claim.Fence)
 }
 
-// undo runs the plan's compensation as a phase of its own. It parks like any
-// other phase, and may be retried or skipped but not canceled.
-func (op *operation) undo(ctx workflow.Context) error {
-	op.undoing, op.closed = true, false
+// beginUndo makes the plan's compensation the current phase. It parks like any other
+// phase, and may be retried or skipped but not canceled.
+func (op *operation) beginUndo() {
+	op.undoing = true
 	op.status.Operation.Phases = append(op.status.Operation.Phases, op.plan.Undo.Status())
 	op.phase = len(op.status.Operation.Phases) - 1
 	op.decision = nil
-	err := op.runPhase(ctx)
+}
+
+// runUndo runs the compensation and records the cancel. It runs on a disconnected
+// context, because the run may be canceled.
+func (op *operation) runUndo(ctx workflow.Context) (lifecycle.OperationStatus, error) {
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	op.closed = false
+	err := op.runPhase(free)
 	op.closed = true
-	return err
+	switch {
+	case errors.Is(err, errRenew):
+		return op.status, op.renew(free)
+	case kindOf(err) == schema.KindFenced:
+		return op.fenced(free)
+	}
+	return op.rolledBack(free)
 }

@@ -30,8 +30,8 @@ type Entry struct {
 func Registry() []Entry {
 	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}, {lifecycle.WorkflowWatch, WatchOperations}}
 	for _, p := range lifecycle.Operations() {
-		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
-			return run(ctx, p.Action, in)
+		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput, c *Carried) (lifecycle.OperationStatus, error) {
+			return run(ctx, p.Action, in, c)
 		}})
 	}
 	return entries

@@ -77,7 +77,7 @@ func TestReplayDetectsChanges(t *testing.T) {
 		if err := workflow.Sleep(ctx, 1); err != nil {
 			return lifecycle.OperationStatus{}, err
 		}
-		return run(ctx, lifecycle.ActionDrain, in)
+		return run(ctx, lifecycle.ActionDrain, in, nil)
 	}
 	for name, h := range fixtures(t) {
 		if h.GetEvents()[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName() == "Drain" {

@@ -35,6 +35,9 @@ type operation struct {
 	// current attempt's phase is published.
 	unrecorded activities.Advance
 	published  bool
+	// resumed is set until the current phase continues as the parked one of the run
+	// before.
+	resumed bool
 	// goalReached reports whether the current phase reached its goal while parked.
 	// It is nil for a phase that only a decision can end.
 	goalReached func(ctx workflow.Context) bool
@@ -63,13 +66,22 @@ type state struct {
 
 // run is the skeleton of every lifecycle action: it claims the node, responds to the
 // caller, runs the phases and records the outcome. A rejected claim and a canceled
-// operation end the workflow normally. Only a defect fails it.
-func run(ctx workflow.Context, a lifecycle.Action, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
+// operation end the workflow normally. Only a defect fails it. before is set when the run
+// continues a parked operation, which is claimed already.
+func run(ctx workflow.Context, a lifecycle.Action, in lifecycle.OperationInput, before *Carried) (lifecycle.OperationStatus, error) {
 	op := newOperation(ctx, in)
+	if before != nil {
+		op.resume(*before)
+	}
 	if err := op.registerHandlers(ctx); err != nil {
 		return op.status, err
 	}
-	op.claimNode(ctx, a)
+	if op.undoing {
+		return op.runUndo(ctx)
+	}
+	if before == nil {
+		op.claimNode(ctx, a)
+	}
 	switch {
 	case op.refused != nil && op.canceledEarly(ctx):
 		return op.close(ctx, lifecycle.OperationCanceled, "canceled before it claimed the node")
@@ -135,7 +147,7 @@ func (op *operation) canceledEarly(ctx workflow.Context) bool {
 // runPhases runs every phase but the last one, which end records.
 func (op *operation) runPhases(ctx workflow.Context) error {
 	last := len(op.plan.Phases) - 1
-	for op.phase = 0; op.phase < last; op.phase++ {
+	for ; op.phase < last; op.phase++ {
 		if err := op.runPhase(ctx); err != nil {
 			return err
 		}
@@ -150,6 +162,8 @@ func (op *operation) end(ctx workflow.Context, err error) (lifecycle.OperationSt
 	defer cancel()
 	op.closed = true
 	switch {
+	case errors.Is(err, errRenew):
+		return op.status, op.renew(ctx)
 	case err == nil:
 		op.begin(free)
 		return op.finish(free, lifecycle.PhaseCompleted, op.completed())
@@ -188,11 +202,15 @@ func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, 
 			return op.fenced(ctx)
 		}
 	}
-	if op.plan.Undo != nil {
-		if err := op.undo(ctx); kindOf(err) == schema.KindFenced {
-			return op.fenced(ctx)
-		}
+	if op.plan.Undo == nil {
+		return op.rolledBack(ctx)
 	}
+	op.beginUndo()
+	return op.runUndo(ctx)
+}
+
+// rolledBack records the cancel.
+func (op *operation) rolledBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
 	if op.enrolled.Removed {
 		op.status.Node.State = lifecycle.NodeRemoved
 	}

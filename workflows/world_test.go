@@ -48,10 +48,12 @@ type world struct {
 	finished  *activities.Finish
 	parks     []lifecycle.Stuck
 	decisions []lifecycle.Decision
-	facts     int64 // the CPUs of the recorded facts
+	released  bool   // the ledger's only entry
+	facts     int64  // the CPUs of the recorded facts
+	onEnsure  func() // called while the provider creates the machine
 	// steps are the numbers of the advances, decided the IDs of the decisions.
-	steps   []int64
-	decided []string
+	steps     []int64
+	decided   []string
 	progress  activities.Enrollment
 	heartbeat time.Time
 	sku       inventory.SKU
@@ -192,16 +194,31 @@ func (w *world) Created(context.Context, activities.Fence, string, string) error
 	return w.note("created")
 }
 
-func (w *world) Released(context.Context, activities.Fence, string) error { return w.note("released") }
+func (w *world) Released(context.Context, activities.Fence, string) error {
+	err := w.note("released")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.released = err == nil
+	return err
+}
 
 func (w *world) Open(context.Context, string) ([]activities.Resource, error) {
-	return []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}}, w.note("ledger")
+	err := w.note("ledger")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.released {
+		return nil, err
+	}
+	return []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}}, err
 }
 
 func (w *world) Name() string  { return "manual" }
 func (w *world) Creates() bool { return false }
 
 func (w *world) Ensure(context.Context, activities.Resource, string) (string, error) {
+	if w.onEnsure != nil {
+		w.onEnsure()
+	}
 	return "gpu-17", w.note("ensure")
 }
 

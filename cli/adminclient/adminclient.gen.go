@@ -177,6 +177,9 @@ type ResolveOperation = wire.ResolveOperation
 // ResultProof Proves that a node reported a result. Absent in lists and from tasks that ended without a report.
 type ResultProof = trust.ResultProof
 
+// Retrying How a parked operation retries its phase in the background.
+type Retrying = lifecycle.Retrying
+
 // RunEnd How the last run of an abandoned operation ended.
 type RunEnd = lifecycle.RunEnd
 

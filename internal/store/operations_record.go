@@ -49,7 +49,7 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 		if f.OpSeq != 0 {
 			err = applyAdvance(ctx, tx, f, node, a)
 		}
-		if err == nil && a.Stuck != nil {
+		if err == nil && a.Stuck != nil && !a.Continued {
 			notePark(tx, f, op.Action, *a.Stuck)
 		}
 		return err

@@ -33,14 +33,14 @@ func (s *Operations) Plan(ctx context.Context, f activities.Fence, r activities.
 }
 
 // Created records that the resource exists. A second call with the same external id
-// is a no-op. Another external id, or a released resource, is KindInvalidRequest: the
-// first machine would leak.
+// is a no-op. Another external id is KindInvalidRequest: the first machine would leak. A
+// released resource is open again: its creation ended after the release.
 func (s *Operations) Created(ctx context.Context, f activities.Fence, resourceID, externalID string) error {
 	return s.changeResource(ctx, f, resourceID, func(ctx context.Context, tx *tx, r activities.Resource) error {
 		if r.State == activities.ResourceCreated && r.ExternalID == externalID {
 			return nil
 		}
-		if r.State != activities.ResourcePlanned {
+		if r.State == activities.ResourceCreated {
 			return schema.NewError(schema.KindInvalidRequest, "resource %s is %s as %q, not %q",
 				resourceID, r.State, r.ExternalID, externalID).WithReason("resource_mismatch")
 		}

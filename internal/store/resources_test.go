@@ -51,12 +51,20 @@ func TestLedger(t *testing.T) {
 	rows = e.changes(n.ID, func() {
 		require.NoError(t, l.Released(ctx, f, r.ResourceID))
 		require.NoError(t, l.Released(ctx, f, r.ResourceID))
-		requireKind(t, l.Created(ctx, f, r.ResourceID, "machine-1"), schema.KindInvalidRequest, "resource_mismatch")
 	})
 	require.Equal(t, []string{"resources.released succeeded"}, rows)
 	open, err = l.Open(ctx, n.ID)
 	require.NoError(t, err)
 	require.Equal(t, []activities.Resource{disk}, open)
+	rows = e.changes(n.ID, func() {
+		require.NoError(t, l.Created(ctx, f, r.ResourceID, "machine-2"))
+		require.NoError(t, l.Created(ctx, f, r.ResourceID, "machine-2"))
+	})
+	require.Equal(t, []string{"resources.created succeeded"}, rows)
+	open, err = l.Open(ctx, n.ID)
+	require.NoError(t, err)
+	r.State, r.ExternalID = activities.ResourceCreated, "machine-2"
+	require.ElementsMatch(t, []activities.Resource{disk, r}, open, "a machine that appeared after the release is open again")
 }
 
 func TestInstanceTakesExternalIDOfLedger(t *testing.T) {

@@ -78,6 +78,10 @@ const (
 	// DecisionResume makes a lost task pending again. It is a decision about the
 	// task: the task endpoints accept it, the resolve update does not.
 	DecisionResume Decision = "resume"
+
+	// DecisionBootstrap issues another bootstrap bundle for a node that enrolls. It is a
+	// command about the node: the resolve update does not accept it.
+	DecisionBootstrap Decision = "bootstrap-script"
 )
 
 // Decisions returns every decision that the resolve update accepts.

@@ -41,7 +41,7 @@ func cordonNode() PhaseSpec {
 		Name: PhaseCordon, Title: "Cordon the node", Budget: taskBudget, WaitingOn: AttentionAgent, Cause: causeAgent,
 		Choices: []Choice{
 			retry("Cordon the node again"),
-			{DecisionSkip, "Continue without the cordon; the node may accept new workloads", HarmWork},
+			{Decision: DecisionSkip, Does: "Continue without the cordon; the node may accept new workloads", Harm: HarmWork},
 		},
 	}
 }
@@ -59,10 +59,10 @@ func evictWorkloads(o Options) PhaseSpec {
 		WaitingOn: AttentionOperator, Cause: "some workloads did not end before the deadline",
 		Destructive: true,
 		Choices: []Choice{
-			{DecisionExtend, "Give the workloads that block the drain another " + Span(o.DrainTimeout()) + " to end", HarmNone},
+			{Decision: DecisionExtend, Does: "Give the workloads that block the drain another " + Span(o.DrainTimeout()) + " to end", Harm: HarmNone},
 			retry("Drain again with a new deadline in " + Span(o.DrainTimeout())),
-			{DecisionSkip, "Continue although workloads may still run on the node", HarmWork},
-			{DecisionForce, "Kill the workloads that do not end within 10s", HarmWork},
+			{Decision: DecisionSkip, Does: "Continue although workloads may still run on the node", Harm: HarmWork},
+			{Decision: DecisionForce, Does: "Kill the workloads that do not end within 10s", Harm: HarmWork},
 		},
 	}
 }
@@ -74,7 +74,7 @@ func undoCordon() *PhaseSpec {
 		WaitingOn: AttentionCompensation, Cause: causeAgent,
 		Choices: []Choice{
 			retry("Uncordon the node again"),
-			{DecisionSkip, "Leave the node cordoned, to uncordon it later with gpuaas node uncordon", HarmNone},
+			{Decision: DecisionSkip, Does: "Leave the node cordoned, to uncordon it later with gpuaas node uncordon", Harm: HarmNone},
 		},
 	}
 }

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -85,6 +86,9 @@ type Choice struct {
 	// Does describes the effect of the decision in this phase, without a period.
 	Does string `json:"does"`
 	Harm Harm   `json:"harm"`
+	// Command is the command of a choice that the resolve update does not accept, with
+	// NODE for the node's name. Empty for a decision.
+	Command string `json:"command,omitempty"`
 }
 
 // plans lists every action. Its order is that of the documents.
@@ -245,10 +249,11 @@ func (p Plan) ChoicesIn(s PhaseSpec) []Choice {
 func (p Plan) OptionsIn(s PhaseSpec, node, operationID string) []Option {
 	var out []Option
 	for _, c := range p.ChoicesIn(s) {
-		out = append(out, Option{
-			Decision: c.Decision, Does: c.Does, Harm: c.Harm,
-			Command: DecisionCommand(c.Decision, p.Action, node, operationID),
-		})
+		o := Option{Decision: c.Decision, Does: c.Does, Harm: c.Harm, Command: strings.ReplaceAll(c.Command, "NODE", node)}
+		if c.Command == "" {
+			o.Command = DecisionCommand(c.Decision, p.Action, node, operationID)
+		}
+		out = append(out, o)
 	}
 	return out
 }
@@ -284,7 +289,9 @@ func record(name, title string) PhaseSpec {
 }
 
 // retry is the choice to run the phase again, which every phase has.
-func retry(does string) Choice { return Choice{DecisionRetry, does, HarmNone} }
+func retry(does string) Choice { return Choice{Decision: DecisionRetry, Does: does, Harm: HarmNone} }
 
 // cancels is the choice to cancel the operation.
-func cancels(harm Harm, does string) Choice { return Choice{DecisionCancel, does, harm} }
+func cancels(harm Harm, does string) Choice {
+	return Choice{Decision: DecisionCancel, Does: does, Harm: harm}
+}

@@ -42,7 +42,7 @@ func provision(Options) Plan {
 				WaitingOn: AttentionOperator, Cause: "the machine differs from its registration",
 				Choices: []Choice{
 					retry("Collect the facts and compare again, after you have corrected the machine or its number of GPUs"),
-					{DecisionForce, "Accept the machine although it does not match its SKU", HarmWork},
+					{Decision: DecisionForce, Does: "Accept the machine although it does not match its SKU", Harm: HarmWork},
 				},
 			},
 			record("ready", "Record the instance as running"),
@@ -52,7 +52,7 @@ func provision(Options) Plan {
 			WaitingOn: AttentionCompensation, Cause: "the provider does not respond, or it rejects the teardown",
 			Choices: []Choice{
 				retry("Return the machine again"),
-				{DecisionSkip, "Keep the machine; its ledger entry stays open until the node is removed", HarmNone},
+				{Decision: DecisionSkip, Does: "Keep the machine; its ledger entry stays open until the node is removed", Harm: HarmNone},
 			},
 		},
 		Cancel:   cancels(HarmFinal, "Return the machine to its provider, which deletes a machine that it created"),
@@ -68,7 +68,7 @@ func probeNode() PhaseSpec {
 		WaitingOn: AttentionAgent, Cause: causeAgent,
 		Choices: []Choice{
 			retry("Probe the node again"),
-			{DecisionForce, "Probe again and accept the node even if a check fails; workloads may fail on it", HarmWork},
+			{Decision: DecisionForce, Does: "Probe again and accept the node even if a check fails; workloads may fail on it", Harm: HarmWork},
 		},
 	}
 }

@@ -26,7 +26,7 @@ func uncordonNode() PhaseSpec {
 		WaitingOn: AttentionAgent, Cause: causeAgent,
 		Choices: []Choice{
 			retry("Uncordon the node again"),
-			{DecisionSkip, "Continue with the node still cordoned; it accepts no new workloads", HarmNone},
+			{Decision: DecisionSkip, Does: "Continue with the node still cordoned; it accepts no new workloads", Harm: HarmNone},
 		},
 	}
 }

@@ -7,8 +7,9 @@ ON CONFLICT ON CONSTRAINT resources_pkey DO NOTHING;
 SELECT resource_id, node_id, kind, provider, external_id, state FROM resources
 WHERE resource_id = $1 AND node_id = $2;
 
+-- A resource that appeared after its release is open again.
 -- name: CreatedResource :exec
-UPDATE resources SET state = 'created', external_id = $2, created_at = now() WHERE resource_id = $1;
+UPDATE resources SET state = 'created', external_id = $2, created_at = now(), released_at = NULL WHERE resource_id = $1;
 
 -- name: ReleasedResource :exec
 UPDATE resources SET state = 'released', released_at = now() WHERE resource_id = $1;

@@ -12,9 +12,10 @@ import (
 )
 
 const createdResource = `-- name: CreatedResource :exec
-UPDATE resources SET state = 'created', external_id = $2, created_at = now() WHERE resource_id = $1
+UPDATE resources SET state = 'created', external_id = $2, created_at = now(), released_at = NULL WHERE resource_id = $1
 `
 
+// A resource that appeared after its release is open again.
 func (q *Queries) CreatedResource(ctx context.Context, resourceID string, externalID string) error {
 	_, err := q.db.Exec(ctx, createdResource, resourceID, externalID)
 	return err

@@ -1,0 +1,85 @@
+package workflows
+
+import (
+	"errors"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// A parked operation whose history or number of updates has grown continues as a new
+// run of its workflow before the server's limits end it. Nothing is pending while an
+// operation is parked.
+const (
+	maxEvents  = 2000 // the server suggests to continue at 4,096 and terminates at 51,200
+	maxUpdates = 500  // the server rejects further updates after 2,000
+)
+
+// errRenew ends a run that continues as a new one.
+var errRenew = errors.New("continue as a new run")
+
+// Carried is what the run of a parked operation passes to the run that continues it.
+type Carried struct {
+	Claim       activities.Claim          `json:"claim"`
+	Status      lifecycle.OperationStatus `json:"status"`
+	Phase       int                       `json:"phase"`
+	Undoing     bool                      `json:"undoing,omitempty"`
+	LastStep    int64                     `json:"last_step"`
+	Tries       int                       `json:"tries,omitempty"`
+	Returns     int                       `json:"returns,omitempty"`
+	Forced      bool                      `json:"forced,omitempty"`
+	CordonTried bool                      `json:"cordon_tried,omitempty"`
+	WasCordoned bool                      `json:"was_cordoned,omitempty"`
+	CurrentStep string                    `json:"current_step,omitempty"`
+	TaskUntil   time.Time                 `json:"task_until,omitzero"`
+	Facts       inventory.Facts           `json:"facts"`
+	Unrecorded  activities.Advance        `json:"unrecorded"`
+	Enrolled    activities.Enrollment     `json:"enrolled"`
+	// Returned reports whether the lost task of CurrentStep returned.
+	Returned bool `json:"returned,omitempty"`
+}
+
+// renewDue reports whether the parked operation must continue as a new run, and can: no
+// decision is pending and all writes are stored.
+func (op *operation) renewDue(ctx workflow.Context) bool {
+	grown := workflow.GetInfo(ctx).GetCurrentHistoryLength() > maxEvents || op.updates > maxUpdates
+	return grown && op.decision == nil && op.unwritten == 0 && workflow.AllHandlersFinished(ctx)
+}
+
+// renew continues the operation as a new run, after it has read the signals that would
+// be lost.
+func (op *operation) renew(ctx workflow.Context) error {
+	op.receiveEvents(ctx)
+	return workflow.NewContinueAsNewError(ctx, op.plan.Workflow, op.in, &Carried{
+		Claim: op.claim, Status: clone(op.status), Phase: op.phase, Undoing: op.undoing, LastStep: op.lastStep,
+		Tries: op.tries, Returns: op.returns, Forced: op.forced, CordonTried: op.cordonTried, WasCordoned: op.wasCordoned,
+		CurrentStep: op.currentStep, TaskUntil: op.taskUntil, Facts: op.facts, Unrecorded: op.unrecorded,
+		Enrolled: op.enrolled, Returned: op.returned[op.currentStep],
+	})
+}
+
+// resume restores the parked operation of the run before.
+func (op *operation) resume(c Carried) {
+	c.Status.Operation.RunID = op.status.Operation.RunID
+	op.claim, op.plan, op.status, op.answered = c.Claim, c.Claim.Plan, c.Status, true
+	op.phase, op.undoing, op.lastStep, op.resumed = c.Phase, c.Undoing, c.LastStep, true
+	op.tries, op.returns, op.forced, op.cordonTried, op.wasCordoned = c.Tries, c.Returns, c.Forced, c.CordonTried, c.WasCordoned
+	op.currentStep, op.taskUntil, op.facts, op.unrecorded, op.enrolled = c.CurrentStep, c.TaskUntil, c.Facts, c.Unrecorded, c.Enrolled
+	op.published = true
+	if c.Returned {
+		op.returned[c.CurrentStep] = true
+	}
+}
+
+// resumePark shows and records that this run continues the parked operation.
+func (op *operation) resumePark(ctx workflow.Context) {
+	op.resumed = false
+	stuck := *op.status.Operation.Stuck
+	op.show(ctx)
+	op.recordLater(ctx, "Record the run that continues the operation",
+		op.progress(ctx, activities.Advance{Phase: stuck.Phase, Stuck: &stuck, Continued: true}))
+}

@@ -51,7 +51,7 @@ func (s *Operations) Abandon(ctx context.Context, operationID, runID string, end
 	}
 	return s.db.write(ctx, "abandoning operation "+operationID, func(ctx context.Context, tx *tx) error {
 		node, op, err := tx.lockOpen(ctx, operationID)
-		if err != nil || op.NewestRunID != runID || op.Status == lifecycle.OperationAbandoned {
+		if err != nil || op.OperationID == "" || op.NewestRunID != runID || op.Status == lifecycle.OperationAbandoned {
 			return err
 		}
 		return abandon(ctx, tx, node, op, end)

@@ -221,10 +221,11 @@ func TestAbandonIsFenced(t *testing.T) {
 	require.NoError(t, e.Operations.Finish(ctx, c.Fence, "second reset", activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
 	require.Equal(t, lifecycle.NodeDrained, e.node(n.ID).State)
 	unchanged("second reset")
+	unchanged("")
 	require.Equal(t, lifecycle.OperationCompleted, e.status(r.OperationID).Status)
 }
 
-// TestWatchedOperations lists the open operations whose run is to be read.
+// TestWatchedOperations lists the open operations whose runs the watch reads.
 func TestWatchedOperations(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()

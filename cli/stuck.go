@@ -14,9 +14,9 @@ import (
 func newStuck(e *env) *cobra.Command {
 	var watch, exitCode bool
 	c := e.command("stuck", "List operations that need attention",
-		`Lists every parked, abandoned or overdue operation, oldest first: why and for how long it has
-needed attention, who must act, and the least harmful command that resolves it. Faults of
-the control plane, for example a reclaimer that does not run, are reported as warnings.
+		`Lists every parked, abandoned or overdue operation, oldest first: why and for how long it
+has needed attention, who must act, and the least harmful command that resolves it. Faults
+of the control plane, for example a reclaimer that does not run, are reported as warnings.
 
 The exit code is 0. With --exit-code it is 5 if there is an operation or a fault.`,
 		"  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck --exit-code -o json | jq -r '.stuck[].stuck.next'",

@@ -144,7 +144,9 @@ func deletedDrain(t *testing.T) {
 	openWebUI(t, d.id).delete()
 	passWatchGrace(t, d.id)
 	waitParked(t, d.id, string(lifecycle.RunLost))
-	options := decode[lifecycle.OperationStatus](t, ok(t, "op", "show", d.host, "-o", "json")).Operation.Stuck.Options
+	stuck := decode[lifecycle.OperationStatus](t, ok(t, "op", "show", d.host, "-o", "json")).Operation.Stuck
+	require.NotNil(t, stuck)
+	options := stuck.Options
 	i := slices.IndexFunc(options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionRestart })
 	require.GreaterOrEqual(t, i, 0)
 	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))

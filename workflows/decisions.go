@@ -49,6 +49,14 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 	return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: r}, nil
 }
 
+// canceledEarly reports whether the operation was canceled before its claim was decided.
+// If the claim then succeeds, the first phase takes the cancel.
+func (ds *decisions) canceledEarly(ctx workflow.Context) bool {
+	early := ds.decision != nil || ctx.Err() != nil
+	ds.taken, ds.decision = ds.decision, nil
+	return early
+}
+
 // validate returns the reason why a decision is not possible now, or nil. A rejection
 // adds no event to the history.
 func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {

@@ -29,7 +29,7 @@ func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enr
 		}
 		err := waitFor(ctx, wait, "Stop waiting for "+string(event), func() bool { return op.goalReached(ctx) })
 		if err != nil && ctx.Err() == nil {
-			if err := op.readEnrollment(ctx); err != nil {
+			if err := readEnrollment(ctx, op); err != nil {
 				return err
 			}
 		}
@@ -69,7 +69,7 @@ func (b *inbox) receiveEvents(ctx workflow.Context) {
 }
 
 // readEnrollment reads the progress of the enrollment from the database.
-func (op *operation) readEnrollment(ctx workflow.Context) error {
+func readEnrollment(ctx workflow.Context, op *operation) error {
 	var p activities.Enrollment
 	if err := op.short(ctx, "Read the progress of the enrollment", &p, record.ReadEnrollment, op.in.NodeID); err != nil {
 		return err

@@ -24,19 +24,22 @@ const (
 // person continues the phase.
 const maxReturns = 5
 
-// park waits for a decision, for the phase's goal, or for a lost task to return. again
+// park is an operation that waits in a phase which failed.
+type park struct{ *operation }
+
+// wait waits for a decision, for the phase's goal, or for a lost task to return. again
 // is set when the lost task returned, because the same step then finds it. While it
 // waits for a party that did not respond, it retries the phase in the background; the
-// operation continues when that succeeds. park returns errCanceled if the run is canceled
+// operation continues when that succeeds. wait returns errCanceled if the run is canceled
 // meanwhile, and errRenew if the operation must continue as a new run.
-func (op *operation) park(ctx workflow.Context, cause error) (again bool, err error) {
+func (op park) wait(ctx workflow.Context, cause error) (again bool, err error) {
 	if op.resumed {
-		op.resumePark(ctx)
+		op.resume(ctx)
 	} else {
-		op.enterPark(ctx, op.stuck(ctx, cause))
+		op.enter(ctx, op.stuck(ctx, cause))
 	}
 	for pause := retryPause; ; pause = min(2*pause, maxRetryPause) {
-		if err := op.awaitParked(ctx, pause); err != nil {
+		if err := op.pause(ctx, pause); err != nil {
 			return false, errCanceled
 		}
 		switch {
@@ -49,14 +52,14 @@ func (op *operation) park(ctx workflow.Context, cause error) (again bool, err er
 		case op.renewDue(ctx):
 			return false, errRenew
 		}
-		if healed, err := op.retryParked(ctx); healed || err != nil {
+		if healed, err := op.retry(ctx); healed || err != nil {
 			return false, err
 		}
 	}
 }
 
-// enterPark shows and records why the operation is parked.
-func (op *operation) enterPark(ctx workflow.Context, stuck lifecycle.Stuck) {
+// enter shows and records why the operation is parked.
+func (op park) enter(ctx workflow.Context, stuck lifecycle.Stuck) {
 	p := &op.status.Operation.Phases[op.phase]
 	p.State, p.Reason = lifecycle.PhaseParked, stuck.Message
 	op.status.Operation.Status = lifecycle.OperationParked
@@ -70,9 +73,9 @@ func (op *operation) enterPark(ctx workflow.Context, stuck lifecycle.Stuck) {
 	}
 }
 
-// awaitParked waits for an event that ends the park or the run, and not longer than the pause if the
-// phase is retried.
-func (op *operation) awaitParked(ctx workflow.Context, pause time.Duration) error {
+// pause waits for an event that ends the park or the run. If the phase is retried, it
+// does not wait longer than until the next retry.
+func (op park) pause(ctx workflow.Context, pause time.Duration) error {
 	ends := func() bool {
 		return op.decision != nil || op.reachedGoal(ctx) || op.lostTaskReturned(ctx) || op.renewDue(ctx)
 	}
@@ -87,10 +90,10 @@ func (op *operation) awaitParked(ctx workflow.Context, pause time.Duration) erro
 	return err
 }
 
-// retryParked runs the phase's work while the operation stays parked. healed is set when
+// retry runs the phase's work while the operation stays parked. healed is set when
 // the work succeeded or a decision interrupted it. A new reason is shown and recorded;
 // the time since which the operation is parked stays.
-func (op *operation) retryParked(ctx workflow.Context) (healed bool, err error) {
+func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 	before := *op.status.Operation.Stuck
 	op.setRetrying(ctx, nil)
 	failure := op.attempt(ctx)
@@ -105,7 +108,7 @@ func (op *operation) retryParked(ctx workflow.Context) (healed bool, err error) 
 	stuck := op.stuck(ctx, failure)
 	stuck.Since = before.Since
 	if stuck.Reason != before.Reason {
-		op.enterPark(ctx, stuck)
+		op.enter(ctx, stuck)
 	}
 	return false, nil
 }
@@ -119,7 +122,7 @@ func retried(reason string) bool {
 }
 
 // setRetrying shows when the next retry starts; nil means that one runs.
-func (op *operation) setRetrying(ctx workflow.Context, next *time.Time) {
+func (op park) setRetrying(ctx workflow.Context, next *time.Time) {
 	s := *op.status.Operation.Stuck // a copy: a document that is being written shares the old one
 	s.Retrying = &lifecycle.Retrying{Tries: s.Retrying.Tries, NextAt: next}
 	if next == nil {
@@ -129,26 +132,26 @@ func (op *operation) setRetrying(ctx workflow.Context, next *time.Time) {
 	op.show(ctx)
 }
 
-func (op *operation) reachedGoal(ctx workflow.Context) bool {
+func (op park) reachedGoal(ctx workflow.Context) bool {
 	return op.goalReached != nil && op.goalReached(ctx)
 }
 
 // lostTaskReturned reports whether the lost task for which the operation is parked
 // returned. A task that was lost too often does not count: a person decides.
-func (op *operation) lostTaskReturned(ctx workflow.Context) bool {
+func (op park) lostTaskReturned(ctx workflow.Context) bool {
 	s := op.status.Operation.Stuck
 	return s != nil && s.Reason == lifecycle.ReasonTaskLost && op.returns < maxReturns && op.taskReturned(ctx)
 }
 
 // unpark clears the parked state.
-func (op *operation) unpark(ctx workflow.Context) {
-	op.status.Operation.Status = lifecycle.OperationRunning
-	if op.status.Operation.Stuck == nil {
+func (st *state) unpark(ctx workflow.Context) {
+	st.status.Operation.Status = lifecycle.OperationRunning
+	if st.status.Operation.Stuck == nil {
 		return
 	}
-	p := &op.status.Operation.Phases[op.phase]
+	p := &st.status.Operation.Phases[st.phase]
 	p.State, p.Reason = lifecycle.PhaseRunning, ""
-	op.setStuck(ctx, nil)
+	st.setStuck(ctx, nil)
 }
 
 // setStuck shows in the status, the search attributes and the details why the operation

@@ -45,7 +45,7 @@ func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool
 			op.mark(ctx, lifecycle.PhaseSkipped, failureOf(failure).Message)
 			return false, nil
 		}
-		if again, err = op.park(ctx, failure); err != nil {
+		if again, err = (park{op}).wait(ctx, failure); err != nil {
 			return false, err
 		}
 		op.unpark(ctx)
@@ -193,7 +193,7 @@ func (op *operation) runUndo(ctx workflow.Context) (lifecycle.OperationStatus, e
 	op.closed = true
 	switch {
 	case errors.Is(err, errRenew):
-		return op.status, op.renew(free)
+		return op.status, continueAsNew(free, op)
 	case kindOf(err) == schema.KindFenced:
 		return op.fenced(free)
 	}

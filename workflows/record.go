@@ -61,6 +61,9 @@ func (st *state) recordLater(ctx workflow.Context, summary string, a activities.
 
 // awaitWritten waits until every write in the background is stored.
 func (st *state) awaitWritten(ctx workflow.Context) error {
+	if st.unwritten == 0 {
+		return nil
+	}
 	defer st.showUnrecorded(ctx, func() bool { return st.unwritten == 0 })()
 	return workflow.Await(ctx, func() bool { return st.unwritten == 0 })
 }

@@ -45,14 +45,14 @@ type Carried struct {
 
 // renewDue reports whether the parked operation must continue as a new run, and can: no
 // decision is pending and all writes are stored.
-func (op *operation) renewDue(ctx workflow.Context) bool {
+func (op park) renewDue(ctx workflow.Context) bool {
 	grown := workflow.GetInfo(ctx).GetCurrentHistoryLength() > maxEvents || op.updates > maxUpdates
 	return grown && op.decision == nil && op.unwritten == 0 && workflow.AllHandlersFinished(ctx)
 }
 
-// renew continues the operation as a new run, after it has read the signals that would
-// be lost.
-func (op *operation) renew(ctx workflow.Context) error {
+// continueAsNew ends the run and continues the operation as a new one. It first reads the
+// signals that would be lost.
+func continueAsNew(ctx workflow.Context, op *operation) error {
 	op.receiveEvents(ctx)
 	return workflow.NewContinueAsNewError(ctx, op.plan.Workflow, op.in, &Carried{
 		Claim: op.claim, Status: clone(op.status), Phase: op.phase, Undoing: op.undoing, LastStep: op.lastStep,
@@ -62,8 +62,8 @@ func (op *operation) renew(ctx workflow.Context) error {
 	})
 }
 
-// resume restores the parked operation of the run before.
-func (op *operation) resume(c Carried) {
+// restore restores the parked operation of the run before.
+func (c Carried) restore(op *operation) {
 	c.Status.Operation.RunID = op.status.Operation.RunID
 	op.claim, op.plan, op.status, op.answered = c.Claim, c.Claim.Plan, c.Status, true
 	op.phase, op.undoing, op.lastStep, op.resumed = c.Phase, c.Undoing, c.LastStep, true
@@ -75,8 +75,8 @@ func (op *operation) resume(c Carried) {
 	}
 }
 
-// resumePark shows and records that this run continues the parked operation.
-func (op *operation) resumePark(ctx workflow.Context) {
+// resume shows and records that this run continues the parked operation.
+func (op park) resume(ctx workflow.Context) {
 	op.resumed = false
 	stuck := *op.status.Operation.Stuck
 	op.show(ctx)

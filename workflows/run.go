@@ -71,7 +71,7 @@ type state struct {
 func run(ctx workflow.Context, a lifecycle.Action, in lifecycle.OperationInput, before *Carried) (lifecycle.OperationStatus, error) {
 	op := newOperation(ctx, in)
 	if before != nil {
-		op.resume(*before)
+		before.restore(op)
 	}
 	if err := op.registerHandlers(ctx); err != nil {
 		return op.status, err
@@ -136,14 +136,6 @@ func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 	op.status.Node.Host, op.status.Node.State = op.claim.Host, op.claim.State
 }
 
-// canceledEarly reports whether the operation was canceled before its claim was decided.
-// If the claim then succeeds, the first phase takes the cancel.
-func (op *operation) canceledEarly(ctx workflow.Context) bool {
-	early := op.decision != nil || ctx.Err() != nil
-	op.taken, op.decision = op.decision, nil
-	return early
-}
-
 // runPhases runs every phase but the last one, which end records.
 func (op *operation) runPhases(ctx workflow.Context) error {
 	last := len(op.plan.Phases) - 1
@@ -163,10 +155,10 @@ func (op *operation) end(ctx workflow.Context, err error) (lifecycle.OperationSt
 	op.closed = true
 	switch {
 	case errors.Is(err, errRenew):
-		return op.status, op.renew(ctx)
+		return op.status, continueAsNew(ctx, op)
 	case err == nil:
 		op.begin(free)
-		return op.finish(free, lifecycle.PhaseCompleted, op.completed())
+		return op.finish(free, lifecycle.PhaseCompleted, completed(op))
 	case kindOf(err) == schema.KindFenced:
 		return op.fenced(free)
 	case errors.Is(err, errCanceled) || errors.Is(err, errNodeRemoved) || temporal.IsCanceledError(err):
@@ -180,7 +172,7 @@ func (op *operation) fenced(ctx workflow.Context) (lifecycle.OperationStatus, er
 }
 
 // completed is the record of a plan that succeeded.
-func (op *operation) completed() activities.Finish {
+func completed(op *operation) activities.Finish {
 	f := activities.Finish{
 		Status: lifecycle.OperationCompleted, Node: op.plan.To, Instance: op.plan.Instance,
 		DenyIdentity: op.plan.DenyIdentity, Outcome: op.plan.Outcome,
@@ -214,11 +206,11 @@ func (op *operation) rolledBack(ctx workflow.Context) (lifecycle.OperationStatus
 	if op.enrolled.Removed {
 		op.status.Node.State = lifecycle.NodeRemoved
 	}
-	return op.finish(ctx, op.status.Operation.Phases[op.phase].State, op.canceled())
+	return op.finish(ctx, op.status.Operation.Phases[op.phase].State, canceled(op))
 }
 
 // canceled is the record of a cancel.
-func (op *operation) canceled() activities.Finish {
+func canceled(op *operation) activities.Finish {
 	f := activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: op.plan.CancelVoidsTokens, Instance: op.unrecorded.Instance}
 	switch {
 	case op.plan.Holds:

@@ -12,7 +12,7 @@ import (
 
 // stuck returns why the current phase is parked, who must act, and the possible
 // decisions.
-func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
+func (op park) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	spec, e := op.spec(), failureOf(cause)
 	if spec.Name == lifecycle.PhaseSKU && e.Reason != lifecycle.ReasonSKUMismatch { // a retry collects the facts again
 		spec.WaitingOn, spec.Cause = lifecycle.AttentionAgent, "the agent did not report the machine's facts"

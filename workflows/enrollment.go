@@ -29,7 +29,7 @@ func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enr
 		}
 		err := waitFor(ctx, wait, "Stop waiting for "+string(event), func() bool { return op.goalReached(ctx) })
 		if err != nil && ctx.Err() == nil {
-			if err := readEnrollment(ctx, op); err != nil {
+			if err := op.readEnrollment(ctx); err != nil {
 				return err
 			}
 		}
@@ -69,15 +69,15 @@ func (b *inbox) receiveEvents(ctx workflow.Context) {
 }
 
 // readEnrollment reads the progress of the enrollment from the database.
-func readEnrollment(ctx workflow.Context, op *operation) error {
+func (b *inbox) readEnrollment(ctx workflow.Context) error {
 	var p activities.Enrollment
-	if err := op.short(ctx, "Read the progress of the enrollment", &p, record.ReadEnrollment, op.in.NodeID); err != nil {
+	if err := b.onRecord(ctx, "Read the progress of the enrollment", &p, record.ReadEnrollment, b.in.NodeID); err != nil {
 		return err
 	}
-	if !op.plan.Holds {
-		p = op.reissueProgress(p)
+	if !b.plan.Holds {
+		p = b.reissueProgress(p)
 	}
-	op.enrolled = p
+	b.enrolled = p
 	return nil
 }
 

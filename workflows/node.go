@@ -58,6 +58,13 @@ func enqueue(ctx workflow.Context, op *operation, spec activities.TaskSpec) erro
 	return err
 }
 
+// voidTasks ends the operation's open tasks. It is a normal activity: if a workflow task
+// is lost, its local activities run again, and another void would end the task that was
+// enqueued after the first one.
+func voidTasks(ctx workflow.Context, op *operation, summary string) error {
+	return op.awaitRecord(ctx, summary, nil, node.VoidTasks, op.claim.Fence)
+}
+
 // parkedTaskLife is how long a task is valid that a parked operation enqueues. It bounds
 // the tasks of a node that stays silent.
 const parkedTaskLife = time.Hour
@@ -68,7 +75,7 @@ func (op *operation) renewTask(ctx workflow.Context) error {
 	if !op.parked() || op.spec().Destructive || now(ctx).Before(op.taskUntil) {
 		return nil
 	}
-	if err := op.short(ctx, "Void the phase's expired task", nil, node.VoidTasks, op.claim.Fence); err != nil {
+	if err := op.call(ctx, callShort, "Void the phase's expired task", node.VoidTasks, op.claim.Fence, nil); err != nil {
 		return err
 	}
 	op.tries++

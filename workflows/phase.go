@@ -171,7 +171,7 @@ func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	if !op.plan.Holds {
 		return true, nil
 	}
-	return true, op.onRecord(ctx, "Void the phase's open tasks", nil, node.VoidTasks, op.claim.Fence)
+	return true, voidTasks(ctx, op, "Void the phase's open tasks")
 }
 
 // beginUndo makes the plan's compensation the current phase. It parks like any other

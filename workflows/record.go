@@ -52,7 +52,7 @@ func (st *state) recordLater(ctx workflow.Context, summary string, a activities.
 	workflow.Go(free, func(ctx workflow.Context) {
 		defer cancel()
 		for retryable(err) {
-			err = slowRecord(ctx, summary, record.RecordProgress, st.claim.Fence, a).Get(ctx, nil)
+			err = slowRecord(ctx, summary+slowly, record.RecordProgress, st.claim.Fence, a).Get(ctx, nil)
 		}
 		st.unwritten--
 	})
@@ -72,20 +72,30 @@ func (st *state) awaitWritten(ctx workflow.Context) error {
 // the database did not respond within a workflow task, as a normal one until it does.
 func (st *state) onRecord(ctx workflow.Context, summary string, out, fn any, in ...any) error {
 	err := local(ctx, summary, out, fn, in...)
-	restore := func() {}
-	for try := 0; retryable(err) && ctx.Err() == nil; try++ {
-		call := slowRecord(ctx, summary, fn, in...)
-		if try == 0 {
-			restore = st.showUnrecorded(ctx, call.IsReady)
-		}
-		err = call.Get(ctx, out)
+	if !retryable(err) {
+		return err
+	}
+	return st.awaitRecord(ctx, summary+slowly, out, fn, in...)
+}
+
+// slowly ends the summary of a normal activity whose local one failed.
+const slowly = " (the database is slow)"
+
+// awaitRecord runs a write as a normal activity until the database responds, and shows it
+// if that takes long.
+func (st *state) awaitRecord(ctx workflow.Context, summary string, out, fn any, in ...any) error {
+	call := slowRecord(ctx, summary, fn, in...)
+	restore := st.showUnrecorded(ctx, call.IsReady)
+	err := call.Get(ctx, out)
+	for retryable(err) && ctx.Err() == nil {
+		err = slowRecord(ctx, summary, fn, in...).Get(ctx, out)
 	}
 	restore()
 	return err
 }
 
 func slowRecord(ctx workflow.Context, summary string, fn any, in ...any) workflow.Future {
-	return workflow.ExecuteActivity(remote(ctx, callRecordSlow, 0, summary+" (the database is slow)"), fn, in...)
+	return workflow.ExecuteActivity(remote(ctx, callRecordSlow, 0, summary), fn, in...)
 }
 
 // showUnrecorded waits for recordPatience until the write is done. If it is not, the

@@ -189,7 +189,7 @@ func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, 
 	op.unpark(ctx)
 	op.mark(ctx, lifecycle.PhaseCanceled, "")
 	if op.plan.Holds {
-		err := op.onRecord(ctx, "Void the node's open tasks", nil, node.VoidTasks, op.claim.Fence)
+		err := voidTasks(ctx, op, "Void the node's open tasks")
 		if kindOf(err) == schema.KindFenced {
 			return op.fenced(ctx)
 		}

@@ -93,17 +93,21 @@ func TestRepeatedDecision(t *testing.T) {
 	require.Equal(t, schema.KindNotFound, schema.KindOf(err), "%v", err)
 }
 
-// envStall makes the test binary a worker, at "ADDRESS NAMESPACE", that stalls
-// before it has enqueued the drain's task.
+// envStall makes the test binary a worker, at "ADDRESS NAMESPACE STEP", that stalls
+// before it has enqueued the step's task. The first cordon fails.
 const envStall = "GPUAAS_TEST_STALLING_WORKER"
 
 const stalled = "stalled"
 
 func stallingWorker(at string) {
-	address, namespace, _ := strings.Cut(at, " ")
+	args := strings.Fields(at)
+	address, namespace := args[0], args[1]
 	w := newWorld(lifecycle.NodeActive)
+	if args[2] != string(task.WorkloadDrain) {
+		fails(task.WorkloadCordon)(w)
+	}
 	w.stall = func(step string) {
-		if step == string(task.WorkloadDrain) {
+		if step == args[2] {
 			fmt.Println(stalled)
 			select {}
 		}
@@ -119,6 +123,25 @@ func stallingWorker(at string) {
 	select {} // until the test kills the process
 }
 
+// killStalled starts a worker process that stalls before it has enqueued the step's task,
+// runs act meanwhile, and kills the process when it stalls.
+func (r *recorder) killStalled(namespace, step string, act func()) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), harness.Timeout)
+	defer cancel()
+	child := exec.CommandContext(ctx, os.Args[0])
+	child.Env = append(os.Environ(), envStall+"="+server.Address(r.t)+" "+namespace+" "+step)
+	out, err := child.StdoutPipe()
+	require.NoError(r.t, err)
+	require.NoError(r.t, child.Start())
+	act()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(r.t, err)
+	require.Equal(r.t, stalled, strings.TrimSpace(line))
+	require.NoError(r.t, child.Process.Kill())
+	require.Error(r.t, child.Wait())
+}
+
 // TestKilledWorkerBeforeEnqueue kills the worker that is about to enqueue a task.
 // Only a workflow task was open then, whose timeout bounds the delay. The activity
 // with the heartbeat timeout is scheduled when the task is stored.
@@ -126,17 +149,7 @@ func TestKilledWorkerBeforeEnqueue(t *testing.T) {
 	r, namespace := onServer(t, newWorld(lifecycle.NodeActive))
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 	defer cancel()
-	child := exec.CommandContext(ctx, os.Args[0])
-	child.Env = append(os.Environ(), envStall+"="+server.Address(t)+" "+namespace)
-	out, err := child.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, child.Start())
-	r.submit(lifecycle.ActionDrain)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, stalled, strings.TrimSpace(line))
-	require.NoError(t, child.Process.Kill())
-	require.Error(t, child.Wait())
+	r.killStalled(namespace, string(task.WorkloadDrain), func() { r.submit(lifecycle.ActionDrain) })
 
 	defer r.startWorker()()
 	st, err := r.Operations.Result(ctx, r.op.WorkflowID, r.op.RunID)
@@ -151,4 +164,32 @@ func TestKilledWorkerBeforeEnqueue(t *testing.T) {
 		require.NotEqual(t, enumspb.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT, e.GetEventType())
 	}
 	require.True(t, lost, "the killed worker had the workflow task")
+}
+
+// TestKilledWorkerAfterVoid kills the worker that voided the open tasks for a decision and
+// is about to enqueue the next one, in the same workflow task. That workflow task runs
+// again, and another void would end a task that the first run had enqueued.
+func TestKilledWorkerAfterVoid(t *testing.T) {
+	r, namespace := onServer(t, newWorld(lifecycle.NodeActive))
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
+	defer cancel()
+	taken := make(chan struct{})
+	r.killStalled(namespace, string(task.WorkloadCordon)+"#2", func() {
+		r.submit(lifecycle.ActionDrain)
+		parked := r.until(lifecycle.OperationParked)
+		go func() {
+			defer close(taken)
+			// The response may be lost with the worker. The status shows whether it was taken.
+			_, _ = r.Operations.Resolve(ctx, r.op.WorkflowID, lifecycle.ResolveRequest{OperationID: r.op.OperationID,
+				Phase: parked.Stuck.Phase, Decision: lifecycle.DecisionRetry, Reason: "because", By: "bob"})
+		}()
+	})
+
+	defer r.startWorker()()
+	st, err := r.Operations.Result(ctx, r.op.WorkflowID, r.op.RunID)
+	require.NoError(t, err)
+	<-taken
+	require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
+	require.Equal(t, 2, st.Operation.Phases[0].Attempt)
+	require.NotContains(t, r.world.story(), "void", "the history has the void of the first worker")
 }

@@ -87,7 +87,24 @@ func withStack(m *testing.M) (code int, err error) {
 		return 1, upErr
 	}
 	shared = &stack{up, held}
-	return m.Run(), nil
+	if code = m.Run(); code != 0 {
+		err = keepLogs(filepath.Join(state, "log"))
+	}
+	return code, err
+}
+
+// keepLogs copies the logs of a failed suite to .cache/test, because the stack's folder
+// is removed.
+func keepLogs(logs string) error {
+	kept, err := filepath.Abs("../../.cache/test/e2e-logs")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.RemoveAll(kept), os.CopyFS(kept, os.DirFS(logs))); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "e2e: the logs of the stack are in", kept)
+	return nil
 }
 
 // command prepares the CLI with the environment of dev env, without a terminal.

@@ -212,9 +212,15 @@ func (c cell) possible() string {
 func (p *place) requireOffered(options []lifecycle.Option) {
 	var offered []lifecycle.Decision
 	for _, o := range options {
+		if o.Decision == lifecycle.DecisionBootstrap {
+			require.True(p.t, p.cell.needsBundle())
+			require.Equal(p.t, "gpuaas node bootstrap-script gpu-17", o.Command)
+			continue
+		}
 		offered = append(offered, o.Decision)
 		require.Equal(p.t, o.Decision, decisionOf(p.t, o))
 	}
+	require.Equal(p.t, p.cell.needsBundle(), len(offered) < len(options))
 	require.ElementsMatch(p.t, p.cell.allLegal(), offered)
 	require.Equal(p.t, lifecycle.HarmNone, options[0].Harm)
 }
@@ -257,7 +263,7 @@ func (p *place) giveUp() {
 		return
 	}
 	for _, d := range []lifecycle.Decision{lifecycle.DecisionCancel, lifecycle.DecisionSkip} {
-		if slices.ContainsFunc(stuck.Options, func(o lifecycle.Option) bool { return decisionOf(p.t, o) == d }) {
+		if slices.ContainsFunc(stuck.Options, func(o lifecycle.Option) bool { return o.Decision == d }) {
 			p.decide(d, "nothing recovers")
 			return
 		}

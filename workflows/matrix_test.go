@@ -103,7 +103,7 @@ func (c cell) legal(d lifecycle.Decision) bool {
 	case lifecycle.DecisionCancel:
 		return true
 	case lifecycle.DecisionRetry:
-		return c.at != atRunning
+		return c.at != atRunning && !c.needsBundle()
 	case lifecycle.DecisionExtend:
 		return c.at == atBlocked
 	case lifecycle.DecisionForce:
@@ -113,6 +113,11 @@ func (c cell) legal(d lifecycle.Decision) bool {
 			phase == "probe" && c.action == lifecycle.ActionReactivate
 	}
 	return false
+}
+
+// needsBundle reports whether only a new bundle helps: an enrollment does not issue one.
+func (c cell) needsBundle() bool {
+	return c.action == lifecycle.ActionEnroll && slices.Contains([]string{"bundle", "claim"}, c.phase.Name)
 }
 
 // allLegal lists the legal decisions.

@@ -110,7 +110,9 @@ func TestEndings(t *testing.T) {
 	t.Logf("%d operations without a run recovered in %s", len(ended), time.Since(began).Round(time.Second))
 	s.requireNoTasks(ended)
 
+	// The causes are repaired: the node agents return, and the provider of the machines.
 	startFleet(t, s.size, s.prefix, "--task-time", "1ms")
+	query(t, nil, "UPDATE resources SET provider = 'manual' WHERE provider = 'elsewhere'")
 	s.typeUntil("every node is in a legal state", all, s.freed)
 	s.each(all, s.requireLegal)
 	s.report(all)

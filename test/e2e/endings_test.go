@@ -348,12 +348,13 @@ func (s *sweep) freed(e *endedRun) bool {
 	return op.Operation.Status.Ended() && s.view(e).Operation == nil
 }
 
-// requireLegal requires that the node is in the state before the operation or in the one
-// after it, and that a further action may start there.
+// requireLegal requires that the node is in the state before the operation, in the one after
+// it, or in one that the node itself reached meanwhile, and that a further action may start
+// there.
 func (s *sweep) requireLegal(e *endedRun) {
 	plan, _ := lifecycle.PlanOf(e.action, e.options)
 	view := s.view(e)
-	legal := []lifecycle.NodeState{e.prior, plan.To}
+	legal := append([]lifecycle.NodeState{e.prior, plan.To}, plan.Through...)
 	if !slices.Contains(legal, view.State) || view.State != lifecycle.NodeRemoved && len(lifecycle.ActionsIn(view.State)) == 0 {
 		s.Errorf("stranded: %s: the node is %s; typed: %q", e, view.State, e.typed)
 	}

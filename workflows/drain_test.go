@@ -247,7 +247,7 @@ func TestDrain(t *testing.T) {
 }
 
 // TestEnqueue: a task that cannot be enqueued is tried again within the phase's
-// budget, and then parks the operation, which continues by itself.
+// budget, and then parks the operation, which continues without a decision.
 func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	const call = "enqueue workload.cordon"

@@ -46,7 +46,7 @@ func TestRecordsWaitForTheDatabase(t *testing.T) {
 }
 
 // TestFactsAreRecordedAfterAnOutage: what a phase found out is stored although the next
-// phase parked while the database was away.
+// phase parked while the database was unavailable.
 func TestFactsAreRecordedAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeActive)

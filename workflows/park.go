@@ -114,7 +114,7 @@ func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 }
 
 // retried reports whether a phase that parked for this reason is retried in the
-// background: a party did not respond, and asking again is harmless. A destructive phase
+// background: a party did not respond, and a repeated request is harmless. A destructive phase
 // asks about the same task (see renewTask).
 func retried(reason string) bool {
 	return slices.Contains([]string{lifecycle.ReasonTimeout, lifecycle.ReasonProviderSilent,
@@ -155,7 +155,7 @@ func (st *state) unpark(ctx workflow.Context) {
 }
 
 // setStuck shows in the status, the search attributes and the details why the operation
-// waits and who must act, with further attributes; nil means that nobody must act.
+// waits and who must act, with further attributes; nil means that no one must act.
 func (st *state) setStuck(ctx workflow.Context, s *lifecycle.Stuck, more ...temporal.SearchAttributeUpdate) {
 	st.status.Operation.Stuck = s
 	attention := temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention)

@@ -12,12 +12,12 @@ import (
 // Writes to the database have no total time limit: an outage delays an operation and
 // never fails it.
 
-// recordPatience is how long a write may wait for the database before the operation
+// recordSlowAfter is how long a write may wait for the database before the operation
 // shows it.
-const recordPatience = time.Minute
+const recordSlowAfter = time.Minute
 
 // tick returns the number of the operation's next write: the workflow's clock in
-// microseconds, and more than the number before. The clock goes on over a reset, so the
+// microseconds, and more than the number before. The clock continues over a reset, so the
 // writes of the new run are newer than those of the run before.
 func (st *state) tick(ctx workflow.Context) int64 {
 	st.lastStep = max(st.lastStep+1, workflow.Now(ctx).UnixMicro())
@@ -98,11 +98,11 @@ func slowRecord(ctx workflow.Context, summary string, fn any, in ...any) workflo
 	return workflow.ExecuteActivity(remote(ctx, callRecordSlow, 0, summary), fn, in...)
 }
 
-// showUnrecorded waits for recordPatience until the write is done. If it is not, the
+// showUnrecorded waits for recordSlowAfter until the write is done. If it is not, the
 // operation shows that it waits for the database until restore is called. A parked
 // operation keeps the reason that it shows.
 func (st *state) showUnrecorded(ctx workflow.Context, done func() bool) (restore func()) {
-	soon, err := workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: recordPatience,
+	soon, err := workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: recordSlowAfter,
 		TimerOptions: workflow.TimerOptions{Summary: "Show that the record waits for the database"}}, done)
 	if soon || err != nil || st.status.Operation.Stuck != nil {
 		return func() {}

@@ -43,7 +43,7 @@ func (b *bed) continued(in lifecycle.OperationInput, c *Carried) (st lifecycle.O
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	for name, resume := range map[string]func(b *bed, w *world, c *Carried){
-		"and resumes by itself": func(_ *bed, w *world, _ *Carried) { w.setSilent(task.WorkloadCordon, false) },
+		"and resumes without a decision": func(_ *bed, w *world, _ *Carried) { w.setSilent(task.WorkloadCordon, false) },
 		"and takes a decision": func(b *bed, _ *world, c *Carried) {
 			b.resolve(lifecycle.ResolveRequest{OperationID: "op-1", Phase: lifecycle.PhaseCordon, StuckSince: &c.Status.Operation.Stuck.Since,
 				Decision: lifecycle.DecisionSkip, Reason: "because", By: "bob"})

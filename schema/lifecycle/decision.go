@@ -22,7 +22,7 @@ type Stuck struct {
 	Next  string `json:"next"`
 	// Options are the decisions that are possible now, the least harmful first.
 	Options []Option `json:"options,omitempty"`
-	// Retrying is set while the worker retries the phase by itself: the operation
+	// Retrying is set while the worker retries the phase without a decision: the operation
 	// continues when that succeeds. nil means that a person must act.
 	Retrying *Retrying `json:"retrying,omitempty"`
 }

@@ -47,7 +47,7 @@ func ParkReasons() []ParkReason {
 		{string(schema.KindServiceUnavailable), "A service of the control plane did not respond: the database, Vault or Temporal.",
 			"Check gpuaas-worker's /readyz and the service, then retry."},
 		{ReasonRecordUnavailable, "The database does not accept the operation's record. The write is repeated until it succeeds.",
-			"Check Postgres and gpuaas-worker's /readyz. The operation then continues by itself."},
+			"Check Postgres and gpuaas-worker's /readyz. The operation then continues without a decision."},
 		{string(schema.KindInvalidRequest), "The provider rejected the request.", "Correct what the message names, then retry."},
 		{ReasonProviderUnknown, "The worker has no adapter for the node's provider.", "Start a worker that has the provider, then retry."},
 		{ReasonStepUnknown, "The worker's version does not have the phase.", "Start a worker of the version that started the operation, then retry."},

@@ -42,7 +42,7 @@ func scheduled[S any](t *testing.T, workflowType, activityType string, act func(
 	return env, rounds
 }
 
-var errDatabase = temporal.NewApplicationError("the database is unavailable", string(schema.KindServiceUnavailable))
+var errRound = temporal.NewApplicationError("the database is unavailable", string(schema.KindServiceUnavailable))
 
 func TestScheduledRunHasRounds(t *testing.T) {
 	t.Parallel()
@@ -69,7 +69,7 @@ func TestFailedRound(t *testing.T) {
 	found := activities.WatchSummary{Abandoned: []activities.AbandonedOperation{{OperationID: "o", End: lifecycle.RunTerminated}}}
 	env, rounds := scheduled(t, lifecycle.WorkflowWatch, "AbandonOperations", func(round int) (activities.WatchSummary, error) {
 		if round < 2 {
-			return activities.WatchSummary{}, errDatabase
+			return activities.WatchSummary{}, errRound
 		}
 		return found, nil
 	})
@@ -87,7 +87,7 @@ func TestFailedRound(t *testing.T) {
 func TestFailingRuns(t *testing.T) {
 	t.Parallel()
 	env, rounds := scheduled(t, lifecycle.WorkflowReclaim, "ReclaimTasks", func(int) (activities.ReclaimSummary, error) {
-		return activities.ReclaimSummary{}, errDatabase
+		return activities.ReclaimSummary{}, errRound
 	})
 	failure := activities.Typed(env.GetWorkflowError())
 	require.NotNil(t, failure)

@@ -14,6 +14,7 @@ import (
 
 var (
 	roundsFlag = flag.Int("rounds", 150, "number of simulated operations with lost calls and crashes between commits")
+	afterFlag  = flag.Uint64("after-round", 0, "number of seeds that an earlier run covered")
 	roundFlag  = flag.Uint64("round", 0, "run only this seed and print its trace")
 )
 
@@ -52,8 +53,8 @@ func TestSeededWork(t *testing.T) {
 		})
 	}
 	seeds <- starved
-	for seed := uint64(1); seed <= uint64(*roundsFlag) && !t.Failed(); seed++ {
-		seeds <- seed
+	for i := uint64(1); i <= uint64(*roundsFlag) && !t.Failed(); i++ {
+		seeds <- *afterFlag + i
 	}
 	close(seeds)
 	workers.Wait()

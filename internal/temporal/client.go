@@ -60,6 +60,7 @@ type Client struct {
 	Operations   Operations
 	NodeTasks    NodeTasks
 	Installation Installation
+	Deployments  Deployments
 }
 
 // Operations starts operations, reads their status and sends decisions.
@@ -100,7 +101,7 @@ func Dial(cfg Config) (*Client, error) {
 	}
 	conn := &connection{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
 		webUI: cmp.Or(cfg.WebUI, defaultWebUI), scanner: scanner}
-	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn}}, nil
+	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn}, Deployments{conn}}, nil
 }
 
 // namespaceOf replaces the SDK's "default" with DefaultNamespace: the configuration

@@ -77,7 +77,7 @@ func TestReplay(t *testing.T) {
 	require.Len(t, r.Differing, 4, "three open runs and the ended one")
 	for _, d := range r.Differing {
 		require.Equal(t, "A", d.Type)
-		require.Contains(t, d.Reason, "nondeterministic")
+		require.Contains(t, d.Reason, "TMPRL1100", "the SDK's code of a nondeterminism")
 		require.NotContains(t, d.Reason, "\n")
 		require.NotEmpty(t, d.WorkflowID)
 		require.NotEmpty(t, d.RunID)

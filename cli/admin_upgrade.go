@@ -138,10 +138,9 @@ func runAdminPromote(ctx context.Context, e *env, to string) error {
 		return err
 	}
 	return e.print(promoted{Current: to, Before: before}, func(w io.Writer) {
-		fmt.Fprintf(w, "%s is current", temporal.VersionName(to))
+		fmt.Fprintf(w, "current: %s\n", temporal.VersionName(to))
 		if before != to {
-			fmt.Fprintf(w, "; before: %s", temporal.VersionName(before))
+			fmt.Fprintf(w, "before:  %s\n", temporal.VersionName(before))
 		}
-		fmt.Fprintln(w)
 	}, to)
 }

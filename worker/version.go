@@ -98,8 +98,9 @@ func (v *versions) Healthy(context.Context) error {
 func (v *versions) check(ctx context.Context) error {
 	r, err := v.router.Routing(ctx, v.fresh)
 	if err == nil && !r.Receives(v.build) && !r.Polls(r.Current) {
-		v.log.Info("taking over: no worker of the current version is left", slog.String("current", r.Current), slog.String("version", v.build))
+		before := r.Current
 		if err = v.router.TakeOver(ctx, v.build); err == nil {
+			v.log.Info("took over: no worker of the version before is left", slog.String("before", before), slog.String("version", v.build))
 			r, err = v.router.Routing(ctx, v.fresh)
 		}
 		if err != nil {

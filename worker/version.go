@@ -19,7 +19,7 @@ const (
 	// unservedEvery is the interval between checks of the routing while no build receives
 	// work, routeEvery otherwise.
 	unservedEvery = time.Second
-	routeEvery  = 10 * time.Second
+	routeEvery    = 10 * time.Second
 	// promoteCommand makes the version of the gpuaas command current.
 	promoteCommand = "gpuaas admin promote"
 )

@@ -78,7 +78,7 @@ func corpusCases() (all []corpusCase) {
 }
 
 // world is a node whose first task hangs, or fails if the operation must park. Its
-// provider refuses to release machines while releases fail.
+// provider does not release the machine where the removal or the undo must wait.
 func (c corpusCase) world(parks bool) *world {
 	w := newWorld(c.plan.From[0])
 	for _, tt := range []task.Type{task.WorkloadCordon, task.WorkloadUncordon, task.WorkloadDrain, task.NodeProbe, task.FactsCollect} {

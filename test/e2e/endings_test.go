@@ -360,7 +360,7 @@ func (s *sweep) requireLegal(e *endedRun) {
 	}
 }
 
-// requireNoTasks requires that no task of an operation that was given up still runs.
+// requireNoTasks requires that no task of an operation without a run is open.
 func (s *sweep) requireNoTasks(all []*endedRun) {
 	s.Helper()
 	for _, e := range all {

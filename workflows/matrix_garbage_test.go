@@ -14,7 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// TestMatrixGarbageSignals: signals that nobody of ours sends change nothing in any phase
+// TestMatrixGarbageSignals: signals that the control plane never sends change nothing in any phase
 // and situation.
 func TestMatrixGarbageSignals(t *testing.T) {
 	t.Parallel()

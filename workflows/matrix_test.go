@@ -217,8 +217,8 @@ func TestMatrixNothingRecovers(t *testing.T) {
 	}
 }
 
-// TestMatrixHeals: an operation that parked because a party did not respond ends by itself
-// when the party responds again, and nobody decides anything.
+// TestMatrixHeals: an operation that parked because a party did not respond continues
+// and ends without a decision when the party responds again.
 func TestMatrixHeals(t *testing.T) {
 	t.Parallel()
 	for _, c := range cells() {

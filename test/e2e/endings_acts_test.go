@@ -39,7 +39,7 @@ func (s *sweep) end(e *endedRun) {
 	}
 }
 
-// sendGarbage sends signals and updates that nobody of ours sends.
+// sendGarbage sends signals and updates that the control plane never sends.
 func (s *sweep) sendGarbage(e *endedRun) {
 	ctx, id, huge := s.Context(), e.operation.WorkflowID, strings.Repeat("x", 100_000)
 	for _, g := range []any{nil, "text", 12, map[string]any{"event": 7}, huge,

@@ -34,7 +34,7 @@ type endedRun struct {
 	operation lifecycle.Operation
 	// typed are the commands that the test typed as they were printed.
 	typed   []string
-	settled bool
+	ended bool
 }
 
 func (e *endedRun) String() string {
@@ -87,7 +87,7 @@ func endedRuns() (all []*endedRun) {
 
 // TestEndings ends the runs of all actions in every way that Temporal's Web UI, an
 // operator's script or a defect may. Afterwards the commands that gpuaas stuck prints,
-// typed as they are, bring every node to a legal state: none is stranded.
+// typed as they are, restore a legal state of every node.
 func TestEndings(t *testing.T) {
 	all := endedRuns()
 	s := &sweep{T: t, temporal: dial(t), prefix: host(t, "end")}
@@ -166,7 +166,7 @@ func (s *sweep) place(e *endedRun) {
 	e.host = fmt.Sprintf("%s-%04d", s.prefix, s.size)
 }
 
-// prepare brings each node to a state in which its action may start.
+// prepare changes the state of each node to one in which its action may start.
 func (s *sweep) prepare(all []*endedRun) {
 	s.Helper()
 	before := map[lifecycle.Action]lifecycle.Action{
@@ -284,7 +284,7 @@ func (s *sweep) typeUntil(what string, all []*endedRun, done func(*endedRun) boo
 	s.Helper()
 	s.Cleanup(func() {
 		for _, e := range all {
-			if s.Failed() && !e.settled {
+			if s.Failed() && !e.ended {
 				s.Logf("open: %s, %s; typed: %q", e, run(s.T, "op", "show", e.operation.OperationID).stdout, e.typed)
 			}
 		}
@@ -292,7 +292,7 @@ func (s *sweep) typeUntil(what string, all []*endedRun, done func(*endedRun) boo
 	require.Eventually(s.T, func() bool {
 		byOperation := map[string]*endedRun{}
 		for _, e := range all {
-			if e.settled = done(e); !e.settled {
+			if e.ended = done(e); !e.ended {
 				byOperation[e.operation.OperationID] = e
 			}
 		}
@@ -360,7 +360,7 @@ func (s *sweep) requireLegal(e *endedRun) {
 	}
 }
 
-// requireNoTasks requires that no task of an operation that was given up still runs.
+// requireNoTasks requires that no task of an operation without a run is open.
 func (s *sweep) requireNoTasks(all []*endedRun) {
 	s.Helper()
 	for _, e := range all {

@@ -96,7 +96,7 @@ func countOpen(t *testing.T, ids []string) int {
 	return queryNumber(t, "SELECT count(*) FROM operations WHERE operation_id = ANY($1::uuid[]) AND ended_at IS NULL", ids)
 }
 
-// requireHealed requires that the operations completed, that nobody decided anything, and
+// requireHealed requires that the operations completed without a decision, and
 // that no destructive task was created or dispatched twice.
 func requireHealed(t *testing.T, ids []string) {
 	t.Helper()

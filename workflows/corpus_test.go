@@ -31,27 +31,27 @@ import (
 //
 //	go test ./workflows -run 'TestHistories|TestRecordCorpus' -record RELEASE
 
-// situation is the state of an operation when its history was read.
-type situation string
+// fixtureState is the state of an operation when its history was read.
+type fixtureState string
 
 const (
-	// atRunning: the first step is in progress.
-	atRunning situation = "running"
-	// atParked: a step failed permanently.
-	atParked situation = "parked"
-	// atReset: a person reset the parked run, or the running run of an action that does
+	// isRunning: the first step is in progress.
+	isRunning fixtureState = "running"
+	// isParked: a step failed permanently.
+	isParked fixtureState = "parked"
+	// isReset: a person reset the parked run, or the running run of an action that does
 	// not park, to its beginning.
-	atReset situation = "reset"
-	// atUndoParked: the operation was canceled, and its undo is parked.
-	atUndoParked situation = "undo-parked"
-	// atCanceled: the operation was canceled and undone.
-	atCanceled situation = "canceled"
+	isReset fixtureState = "reset"
+	// isUndoParked: the operation was canceled, and its undo is parked.
+	isUndoParked fixtureState = "undo-parked"
+	// isCanceled: the operation was canceled and undone.
+	isCanceled fixtureState = "canceled"
 )
 
 // corpusCase is one history of the corpus.
 type corpusCase struct {
 	plan      lifecycle.Plan
-	situation situation
+	situation fixtureState
 }
 
 func (c corpusCase) name() string { return string(c.plan.Action) + "." + string(c.situation) }
@@ -66,9 +66,9 @@ func corpusOptions(a lifecycle.Action) lifecycle.Options {
 func corpusCases() (all []corpusCase) {
 	for _, p := range lifecycle.Operations() {
 		p, _ := lifecycle.PlanOf(p.Action, corpusOptions(p.Action))
-		for _, s := range []situation{atRunning, atParked, atReset, atUndoParked, atCanceled} {
+		for _, s := range []fixtureState{isRunning, isParked, isReset, isUndoParked, isCanceled} {
 			c := corpusCase{p, s}
-			if s == atParked && !c.canPark() || s == atUndoParked && p.Undo == nil {
+			if s == isParked && !c.canPark() || s == isUndoParked && p.Undo == nil {
 				continue
 			}
 			all = append(all, c)
@@ -90,15 +90,15 @@ func (c corpusCase) world(parks bool) *world {
 		}
 	}
 	release := schema.NewError(schema.KindServiceUnavailable, "the provider does not respond")
-	if parks || c.situation == atUndoParked {
+	if parks || c.situation == isUndoParked {
 		release = schema.NewError(schema.KindInvalidRequest, "the provider refuses")
 	}
-	if c.plan.Action == lifecycle.ActionRemove || c.situation == atUndoParked {
+	if c.plan.Action == lifecycle.ActionRemove || c.situation == isUndoParked {
 		w.fail["release"] = release
 	}
 	if undo := c.plan.Undo; undo != nil && undo.Name == lifecycle.PhaseUndoCordon {
 		delete(w.open, task.WorkloadUncordon)
-		if c.situation == atUndoParked {
+		if c.situation == isUndoParked {
 			w.on[task.WorkloadUncordon] = func(activities.TaskSpec) (task.Result, error) {
 				return task.Result{}, final(schema.KindTaskFailed, "no luck")
 			}
@@ -169,13 +169,13 @@ func (c corpusCase) record(t *testing.T, conn *temporal.Client) *historypb.Histo
 	}
 	reached()
 	switch c.situation {
-	case atReset:
+	case isReset:
 		r.reset()
 		reached()
-	case atUndoParked:
+	case isUndoParked:
 		r.decide(lifecycle.DecisionCancel)
 		r.until(lifecycle.OperationParked)
-	case atCanceled:
+	case isCanceled:
 		r.decide(lifecycle.DecisionCancel)
 		st, err := conn.Operations.Result(t.Context(), r.op.WorkflowID, r.op.RunID)
 		require.NoError(t, err)
@@ -186,7 +186,7 @@ func (c corpusCase) record(t *testing.T, conn *temporal.Client) *historypb.Histo
 
 // parks reports whether the operation parks before it reaches its situation.
 func (c corpusCase) parks() bool {
-	return c.situation == atParked || c.situation == atReset && c.canPark()
+	return c.situation == isParked || c.situation == isReset && c.canPark()
 }
 
 // canPark reports whether the action has a phase that parks.
@@ -244,7 +244,7 @@ func (c corpusCase) verify(t *testing.T, h *historypb.History) {
 	events := h.GetEvents()
 	require.Equal(t, c.plan.Workflow, events[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName())
 	last := events[len(events)-1].GetEventType()
-	if c.situation == atCanceled {
+	if c.situation == isCanceled {
 		require.Equal(t, enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED, last)
 		return
 	}
@@ -262,9 +262,9 @@ func (c corpusCase) verify(t *testing.T, h *historypb.History) {
 		}
 	}
 	parks := c.parks()
-	require.Equal(t, c.situation == atReset, wasReset)
-	require.Equal(t, parks || c.situation == atUndoParked, attention != "" && attention != lifecycle.AttentionNone, "it waits for %q", attention)
-	require.Equal(t, c.situation == atUndoParked, attention == lifecycle.AttentionCompensation)
+	require.Equal(t, c.situation == isReset, wasReset)
+	require.Equal(t, parks || c.situation == isUndoParked, attention != "" && attention != lifecycle.AttentionNone, "it waits for %q", attention)
+	require.Equal(t, c.situation == isUndoParked, attention == lifecycle.AttentionCompensation)
 }
 
 // TestCorpus checks that the newest release of the corpus has exactly the expected

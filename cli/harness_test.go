@@ -492,7 +492,9 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
-	list, err := directControl{lc: a.temporal}.stuck(r.Context())
+	var q stuckQuery
+	fmt.Sscan(r.URL.Query().Get("limit"), &q.limit) //nolint:errcheck // the client always sends one
+	list, err := directControl{lc: a.temporal}.stuck(r.Context(), q)
 	if err != nil {
 		a.fail(w, schema.AsError(err))
 		return

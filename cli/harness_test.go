@@ -482,6 +482,7 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 	if node, ok := strings.CutPrefix(r.PathValue("id"), reissueOf); ok {
 		workflowID = lifecycle.ReissueWorkflowID(a.hostOf(node), node)
 	}
+	a.keys = append(a.keys, r.Header.Get(wire.HeaderIdempotencyKey))
 	st, err := a.temporal.Resolve(r.Context(), workflowID, lifecycle.ResolveRequest{OperationID: r.PathValue("id"), Phase: req.Phase,
 		StuckSince: req.StuckSince, Decision: lifecycle.Decision(r.PathValue("decision")), Reason: req.Reason, By: "ops", Via: "api"})
 	if err != nil {

@@ -74,3 +74,22 @@ func TestStuckReadsNoEndedOperation(t *testing.T) {
 		require.Contains(t, strings.Join(plan, "\n"), "operations_node_unended_idx", name)
 	}
 }
+
+// A message that is minutes old is a fault. One that was just written, or whose workflow
+// is gone, is not.
+func TestFaultOfOutbox(t *testing.T) {
+	e := setup(t)
+	insert := `INSERT INTO outbox (workflow_id, event, created_at, last_error, orphaned_at) VALUES ('node:x', '{}', now() - make_interval(secs => $1), $2, $3)`
+	e.exec(insert, 5, "", nil)
+	e.exec(insert, 3600, "gone", time.Now())
+	faults, err := e.Admin.Faults(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, faults)
+	e.exec(insert, 120, "a later failure", nil)
+	e.exec(insert, 600, "Temporal at t:7233 does not respond", nil)
+	faults, err = e.Admin.Faults(t.Context())
+	require.NoError(t, err)
+	require.Len(t, faults, 1)
+	require.Equal(t, []string{"outbox", "undelivered"}, []string{faults[0].Component, faults[0].Reason})
+	require.Equal(t, "2 results and events of nodes do not reach Temporal, the oldest for 10m: Temporal at t:7233 does not respond", faults[0].Message)
+}

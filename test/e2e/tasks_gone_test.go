@@ -49,7 +49,7 @@ func TestTaskFaults(t *testing.T) {
 			})
 		}
 	})
-	require.NotContains(t, ok(t, "stuck", "-o", "json").stdout, `"component": "reclaimer"`, "its schedule runs")
+	require.NotContains(t, ok(t, "stuck", "-o", "json").stdout, `"component": "`+lifecycle.ScheduleReclaim+`"`, "its schedule runs")
 	recordReclaim(t)
 }
 

@@ -14,6 +14,7 @@ import (
 
 func newAdmin(e *env) *cobra.Command {
 	return newGroup("admin", "Prepare and administer an installation", "Prepares and administers an installation.", newAdminSetup(e),
+		newAdminReplay(e), newAdminPromote(e),
 		newGroup("token", "Create tokens of the admin API", "Creates tokens of the admin API.", newAdminTokenNew(e)))
 }
 
@@ -22,7 +23,7 @@ func newAdminSetup(e *env) *cobra.Command {
 		`Runs the database migrations, creates Vault's mounts, keys, roles and policies,
 publishes the first verifier set, and creates Temporal's namespace, search attributes
 and the reclaimer's schedule. It is idempotent: existing parts are left unchanged, and
-a verifier set with less than half of its lifetime left is replaced by a new one. After
+a verifier set with less than half of its lifetime left is replaced by a new one. For
 an upgrade, run it before you start the new API and worker. It changes nothing on nodes.
 
 Environment:
@@ -36,7 +37,7 @@ Environment:
 		"  gpuaas admin setup",
 		func(ctx context.Context, _ string) error {
 			if e.platform.Setup == nil {
-				return schema.NewError(schema.KindInternal, "this build of gpuaas has no setup: use the gpuaas of the project's build")
+				return errNotLinked("setup")
 			}
 			if err := e.platform.Setup(ctx, e.temporalConfig(), editor{e.stderr, clean}); err != nil {
 				return err

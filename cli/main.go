@@ -68,7 +68,7 @@ type Lifecycle interface {
 }
 
 // Platform is the part of the program that this package does not link. The zero value
-// works for every command except admin setup and dev.
+// works for every command except dev and admin setup, replay and promote.
 type Platform struct {
 	// Dial connects to Temporal. Defaults to internal/temporal's client.
 	Dial func(c temporal.Config) (Lifecycle, error)
@@ -76,6 +76,14 @@ type Platform struct {
 	// for each object that it creates or finds. Running it again changes nothing.
 	// Without it admin setup fails.
 	Setup func(ctx context.Context, c temporal.Config, log io.Writer) error
+	// Replay replays histories of the given Temporal with the workflows of this program;
+	// see temporal.Replays. Without it admin replay fails.
+	Replay func(ctx context.Context, c temporal.Config, o temporal.ReplayOptions) (temporal.ReplayReport, error)
+	// Promote makes a build of the worker current and returns the one before; see
+	// temporal.Deployments. Without it admin promote fails. Build is the build ID of
+	// this program's version.
+	Promote func(ctx context.Context, c temporal.Config, build string) (before string, err error)
+	Build   string
 	// Dev makes the command group "dev", which runs a stack on this machine. The
 	// printer prints its results in the selected format.
 	// Without it the group is missing.

@@ -8,12 +8,22 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
+	"github.com/gpuaas/gpuaas/internal/temporal"
 )
 
 // config is the program's configuration.
 type config struct {
 	daemon.Common
 	daemon.Engines
+	Versioning bool `env:"GPUAAS_WORKER_VERSIONING" envDefault:"true" help:"Register this worker's version with Temporal. Only the current version receives work; see 'gpuaas admin promote'. Disable it for a Temporal server without worker deployments."`
+}
+
+// build returns the build ID that this worker polls with.
+func (c *config) build() string {
+	if !c.Versioning {
+		return temporal.Unversioned
+	}
+	return BuildID()
 }
 
 // defaults returns a configuration with the defaults that depend on the program.

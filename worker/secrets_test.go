@@ -13,6 +13,7 @@ import (
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/testsuite"
 
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -23,7 +24,7 @@ func TestWorkerHidesRawErrors(t *testing.T) {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestActivityEnvironment()
-	env.SetWorkerOptions(options(time.Second, make(chan error, 1)))
+	env.SetWorkerOptions(options(&config{Common: daemon.Common{DrainTimeout: time.Second}}, make(chan error, 1)))
 	env.RegisterActivityWithOptions(func(context.Context) error { return errors.New("refused " + secret) },
 		sdkactivity.RegisterOptions{Name: "leaks"})
 	_, err := env.ExecuteActivity("leaks")

@@ -101,6 +101,12 @@ func (r *recorder) open() {
 
 func (r *recorder) keep(name string) *historypb.History {
 	r.t.Helper()
+	return r.save(filepath.Join("testdata", "replay"), name)
+}
+
+// save reads the history and, with -record, writes it below a folder.
+func (r *recorder) save(folder, name string) *historypb.History {
+	r.t.Helper()
 	h := &historypb.History{}
 	events := r.SDK().GetWorkflowHistory(r.t.Context(), r.op.WorkflowID, r.op.RunID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for events.HasNext() {
@@ -108,7 +114,7 @@ func (r *recorder) keep(name string) *historypb.History {
 		require.NoError(r.t, err)
 		h.Events = append(h.Events, e)
 	}
-	if *recordTo == "" {
+	if *recordTo == "" || name == "" {
 		return h
 	}
 	raw, err := protojson.Marshal(h)
@@ -118,7 +124,7 @@ func (r *recorder) keep(name string) *historypb.History {
 	_, err = z.Write(raw)
 	require.NoError(r.t, err)
 	require.NoError(r.t, z.Close())
-	dir := filepath.Join("testdata", "replay", *recordTo)
+	dir := filepath.Join(folder, *recordTo)
 	require.NoError(r.t, os.MkdirAll(dir, 0o755))
 	require.NoError(r.t, os.WriteFile(filepath.Join(dir, name+".json.gz"), packed.Bytes(), 0o644))
 	return h

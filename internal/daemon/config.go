@@ -168,6 +168,8 @@ func formOf(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():
 		return "a duration, for example 30s"
+	case reflect.TypeFor[bool]():
+		return "true or false"
 	case reflect.TypeFor[slog.Level]():
 		return "debug, info, warn or error"
 	}

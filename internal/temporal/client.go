@@ -15,6 +15,7 @@ import (
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/log"
 	"google.golang.org/grpc/codes"
 
@@ -60,6 +61,8 @@ type Client struct {
 	Operations   Operations
 	NodeTasks    NodeTasks
 	Installation Installation
+	Deployments  Deployments
+	Replays      Replays
 }
 
 // Operations starts operations, reads their status and sends decisions.
@@ -77,6 +80,7 @@ type connection struct {
 	namespace string
 	webUI     string
 	scanner   *secrets.Scanner
+	converter converter.DataConverter
 }
 
 // Dial reads the configuration and returns a client that connects at first use.
@@ -99,8 +103,8 @@ func Dial(cfg Config) (*Client, error) {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "configuring Temporal's client")
 	}
 	conn := &connection{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
-		webUI: cmp.Or(cfg.WebUI, defaultWebUI), scanner: scanner}
-	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn}}, nil
+		webUI: cmp.Or(cfg.WebUI, defaultWebUI), scanner: scanner, converter: opts.DataConverter}
+	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn}, Deployments{conn}, Replays{conn}}, nil
 }
 
 // namespaceOf replaces the SDK's "default" with DefaultNamespace: the configuration

@@ -109,7 +109,7 @@ func (c *connection) failingTasks(ctx context.Context, runs []*workflowpb.Workfl
 		Next:    "read the error in gpuaas-worker's log; if the worker was just upgraded, roll it back"}
 	if cause == enumspb.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR {
 		f.Reason = "nondeterminism"
-		f.Next = "roll gpuaas-worker back to the build that started the operations"
+		f.Next = "make the version before current again (gpuaas admin promote --to VERSION); gpuaas admin replay shows the difference"
 	}
 	if text := textOf(failure); text != "" {
 		f.Message += ": " + text

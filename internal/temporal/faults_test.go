@@ -75,8 +75,8 @@ func startWorker(t *testing.T, c *Client, o worker.Options, drain any) (stop fun
 	return stop
 }
 
-// waits is a workflow that waits until its run ends.
-func waits(ctx workflow.Context) error { return workflow.Sleep(ctx, time.Hour) }
+// sleeps is a workflow that does nothing for an hour.
+func sleeps(ctx workflow.Context) error { return workflow.Sleep(ctx, time.Hour) }
 
 func TestFaultOfAbsentWorkers(t *testing.T) {
 	c := connect(t)
@@ -84,7 +84,7 @@ func TestFaultOfAbsentWorkers(t *testing.T) {
 	f := becomes(t, c, "worker", "no_pollers")
 	require.Regexp(t, "tasks that wait: [1-9]", f.Message)
 	require.NotEmpty(t, f.Next)
-	startWorker(t, c, worker.Options{}, waits)
+	startWorker(t, c, worker.Options{}, sleeps)
 	becomes(t, c, "worker", "")
 }
 
@@ -97,7 +97,7 @@ func TestStoppedWorkersDoNotPoll(t *testing.T) {
 	}
 	unversioned := poller("", time.Second)
 	unversioned.DeploymentOptions = nil
-	builds := buildsOf([]*taskqueuepb.PollerInfo{poller("b2", 0), poller("b1", time.Minute), poller("b2", time.Minute), poller("b3", 2*pollerFresh)})
+	builds := buildsOf([]*taskqueuepb.PollerInfo{poller("b2", 0), poller("b1", time.Minute), poller("b2", time.Minute), poller("b3", 2*PollerFresh)})
 	require.Equal(t, []string{"b1", "b2"}, builds)
 	require.Equal(t, []string{""}, buildsOf([]*taskqueuepb.PollerInfo{unversioned}))
 }
@@ -131,7 +131,7 @@ func TestFaultOfBacklog(t *testing.T) {
 // A worker of another build has a command where the history has a timer.
 func TestFaultOfNondeterminism(t *testing.T) {
 	c := connect(t)
-	stop := startWorker(t, c, worker.Options{}, waits)
+	stop := startWorker(t, c, worker.Options{}, sleeps)
 	run := startDrain(t, c, "gpu-17")
 	harness.Eventually(t, "the timer started", func() bool {
 		d, err := c.sdk.DescribeWorkflowExecution(t.Context(), run.GetID(), "")
@@ -144,7 +144,7 @@ func TestFaultOfNondeterminism(t *testing.T) {
 	require.NoError(t, c.sdk.SignalWorkflow(t.Context(), run.GetID(), "", lifecycle.SignalAgent, nil))
 	f := becomes(t, c, "tasks", "nondeterminism")
 	require.Contains(t, f.Message, "the workflow tasks of 1 operation fail, for example of the drain of gpu-17: [TMPRL1100]")
-	require.Contains(t, f.Next, "roll gpuaas-worker back")
+	require.Contains(t, f.Next, "gpuaas admin promote")
 	harness.Eventually(t, "Temporal reports it too", func() bool {
 		runs, err := c.list(t.Context(), reportedProblems, sampled)
 		return err == nil && len(runs) == 1
@@ -189,17 +189,17 @@ func TestFaultsOfVersions(t *testing.T) {
 	ctx := t.Context()
 	build := func(id string) worker.Options {
 		return worker.Options{DeploymentOptions: worker.DeploymentOptions{UseVersioning: true, DefaultVersioningBehavior: workflow.VersioningBehaviorAutoUpgrade,
-			Version: worker.WorkerDeploymentVersion{DeploymentName: deployment, BuildID: id}}}
+			Version: worker.WorkerDeploymentVersion{DeploymentName: Deployment, BuildID: id}}}
 	}
 	makeCurrent := func(id string) {
 		harness.Eventually(t, id+" is current", func() bool {
-			_, err := c.sdk.WorkerDeploymentClient().GetHandle(deployment).SetCurrentVersion(ctx, client.WorkerDeploymentSetCurrentVersionOptions{BuildID: id})
+			_, err := c.sdk.WorkerDeploymentClient().GetHandle(Deployment).SetCurrentVersion(ctx, client.WorkerDeploymentSetCurrentVersionOptions{BuildID: id})
 			return err == nil
 		})
 	}
-	startWorker(t, c, build("b1"), waits)
+	startWorker(t, c, build("b1"), sleeps)
 	f := becomes(t, c, "worker", "no_current_version")
-	require.Contains(t, f.Next, "--build-id b1")
+	require.Contains(t, f.Next, "gpuaas admin promote --to b1")
 	makeCurrent("b1")
 	becomes(t, c, "worker", "")
 }
@@ -207,7 +207,7 @@ func TestFaultsOfVersions(t *testing.T) {
 func TestFaultOfVersionWithoutWorkers(t *testing.T) {
 	t.Parallel()
 	version := func(build string) worker.WorkerDeploymentVersion {
-		return worker.WorkerDeploymentVersion{DeploymentName: deployment, BuildID: build}
+		return worker.WorkerDeploymentVersion{DeploymentName: Deployment, BuildID: build}
 	}
 	current := version("b2")
 	d := client.WorkerDeploymentInfo{RoutingConfig: client.WorkerDeploymentRoutingConfig{CurrentVersion: &current},
@@ -219,8 +219,8 @@ func TestFaultOfVersionWithoutWorkers(t *testing.T) {
 	}{
 		"both":           {[]string{"b1", "b2"}, nil},
 		"no worker":      {nil, nil}, // no_pollers is the fault
-		"not the older":  {[]string{"b2"}, []string{"no gpuaas-worker of the earlier build b1 polls, and open operations are pinned to it"}},
-		"not the newest": {[]string{"b1"}, []string{"no gpuaas-worker of the current build b2 polls, and all operations wait for it"}},
+		"not the older":  {[]string{"b2"}, []string{"no gpuaas-worker of the earlier version b1 polls, and open operations are pinned to it"}},
+		"not the newest": {[]string{"b1"}, []string{"no gpuaas-worker of the current version b2 polls, and all operations wait for it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

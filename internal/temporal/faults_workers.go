@@ -20,21 +20,14 @@ import (
 // componentWorker is the component of faults of gpuaas-worker.
 const componentWorker = "worker"
 
-const (
-	// pollerFresh is how long after its last poll a worker counts as up. A poll lasts
-	// at most a minute, and Temporal lists pollers for 5 minutes.
-	pollerFresh = 90 * time.Second
-	// backlogAfter is the age of the oldest waiting task at which the workers count as
-	// too slow.
-	backlogAfter = time.Minute
-	// deployment is the Worker Deployment of gpuaas-worker.
-	deployment = "gpuaas"
-)
+// backlogAfter is the age of the oldest waiting task at which the workers count as too
+// slow.
+const backlogAfter = time.Minute
 
 // queue is one type of tasks of the task queue.
 type queue struct {
 	tasks string // "workflow" or "activity"
-	// builds are the build IDs of the workers that poll, "" for an unversioned worker.
+	// builds are those of the workers that poll, in order; see Unversioned.
 	builds []string
 	stats  *taskqueuepb.TaskQueueStats
 }
@@ -45,7 +38,7 @@ func (c *connection) workerFaults(ctx context.Context) ([]wire.ControlPlaneFault
 	if err != nil {
 		return nil, err
 	}
-	d, err := c.sdk.WorkerDeploymentClient().GetHandle(deployment).Describe(ctx, client.WorkerDeploymentDescribeOptions{})
+	d, err := c.sdk.WorkerDeploymentClient().GetHandle(Deployment).Describe(ctx, client.WorkerDeploymentDescribeOptions{})
 	if is[*serviceerror.NotFound](err) { // no worker is versioned
 		return queueFaults(queues), nil
 	}
@@ -92,8 +85,8 @@ func queueFaults(queues []queue) (faults []wire.ControlPlaneFault) {
 // buildsOf returns the builds of the workers that polled recently.
 func buildsOf(pollers []*taskqueuepb.PollerInfo) (builds []string) {
 	for _, p := range pollers {
-		if o := p.GetDeploymentOptions(); time.Since(p.GetLastAccessTime().AsTime()) < pollerFresh {
-			build := ""
+		if o := p.GetDeploymentOptions(); time.Since(p.GetLastAccessTime().AsTime()) < PollerFresh {
+			build := Unversioned
 			if o.GetWorkerVersioningMode() == enumspb.WORKER_VERSIONING_MODE_VERSIONED {
 				build = o.GetBuildId()
 			}
@@ -123,16 +116,16 @@ func versionFaults(d client.WorkerDeploymentInfo, builds []string) (faults []wir
 	}
 	current := d.RoutingConfig.CurrentVersion
 	switch {
-	case current == nil && !slices.Contains(builds, ""):
+	case current == nil && !slices.Contains(builds, Unversioned):
 		faults = append(faults, wire.ControlPlaneFault{Component: componentWorker, Reason: "no_current_version",
-			Message: "no build of gpuaas-worker is the current one, so no operation starts or continues; builds that poll: " + strings.Join(builds, ", "),
-			Next:    "temporal worker deployment set-current-version --deployment-name " + deployment + " --build-id " + builds[len(builds)-1]})
+			Message: "no version of gpuaas-worker is the current one, so no operation starts or continues; versions that poll: " + versionNames(builds),
+			Next:    "gpuaas admin promote --to " + builds[len(builds)-1]})
 	case current != nil && !slices.Contains(builds, current.BuildID):
-		faults = append(faults, versionWithoutWorkers(current.BuildID, "the current build", "all operations wait for it"))
+		faults = append(faults, versionWithoutWorkers(current.BuildID, "the current", "all operations wait for it"))
 	}
 	for _, v := range d.VersionSummaries {
 		if v.DrainageStatus == client.WorkerDeploymentVersionDrainageStatusDraining && !slices.Contains(builds, v.Version.BuildID) {
-			faults = append(faults, versionWithoutWorkers(v.Version.BuildID, "the earlier build", "open operations are pinned to it"))
+			faults = append(faults, versionWithoutWorkers(v.Version.BuildID, "the earlier", "open operations are pinned to it"))
 		}
 	}
 	return faults
@@ -140,6 +133,6 @@ func versionFaults(d client.WorkerDeploymentInfo, builds []string) (faults []wir
 
 func versionWithoutWorkers(build, which, effect string) wire.ControlPlaneFault {
 	return wire.ControlPlaneFault{Component: componentWorker, Reason: "version_without_workers",
-		Message: fmt.Sprintf("no gpuaas-worker of %s %s polls, and %s", which, build, effect),
-		Next:    "start a gpuaas-worker of build " + build}
+		Message: fmt.Sprintf("no gpuaas-worker of %s %s polls, and %s", which, VersionName(build), effect),
+		Next:    "start a gpuaas-worker of this version; to make another one the current: gpuaas admin promote"}
 }

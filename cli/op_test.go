@@ -242,6 +242,7 @@ func TestStuck(t *testing.T) {
 		h := setup(t)
 		h.api.server.Close()
 		require.Equal(t, schema.ExitUnreachable, h.run("stuck"))
+		require.Contains(t, h.err.String(), "gpuaas stuck --direct")
 	})
 	t.Run("more than the limit", func(t *testing.T) {
 		t.Parallel()

@@ -66,7 +66,7 @@ The exit code is 0. With --exit-code it is 5 if there is an operation or a fault
 			err = e.refresh(ctx, ctl, watch, func() error {
 				now, err := ctl.stuck(ctx, q)
 				if err != nil {
-					return err
+					return e.suggestDirect(err)
 				}
 				list = now
 				e.clearScreen(watch)
@@ -85,6 +85,16 @@ The exit code is 0. With --exit-code it is 5 if there is an operation or a fault
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "refresh at each change until interrupted")
 	c.Flags().BoolVar(&exitCode, "exit-code", false, "exit with code 5 when something needs attention")
 	return c
+}
+
+// suggestDirect adds to the error of an unavailable service that --direct may work.
+func (e *env) suggestDirect(err error) error {
+	if e.flags.direct || schema.KindOf(err) != schema.KindServiceUnavailable {
+		return err
+	}
+	unavailable := *schema.AsError(err)
+	unavailable.Next = strings.TrimPrefix(unavailable.Next+"; without the admin API and its database: gpuaas stuck --direct", "; ")
+	return &unavailable
 }
 
 func (e *console) printStuck(list wire.StuckList, q stuckQuery) error {

@@ -97,8 +97,14 @@ func (c directControl) status(ctx context.Context, op lifecycle.Operation) (life
 	query, cancel := context.WithTimeout(ctx, statusBudget)
 	defer cancel()
 	st, err := c.lc.Status(query, op.WorkflowID, op.RunID)
-	if err == nil || ctx.Err() != nil {
+	if err == nil && st.Operation.Status.Ended() || ctx.Err() != nil {
 		return st, err
+	}
+	if err == nil {
+		op = st.Operation
+	}
+	if gone, ok := c.abandoned(ctx, op, st.Node); ok || err == nil {
+		return gone, nil
 	}
 	read, done := context.WithTimeout(ctx, statusBudget)
 	defer done()
@@ -106,6 +112,25 @@ func (c directControl) status(ctx context.Context, op lifecycle.Operation) (life
 		return final, nil
 	}
 	return st, err
+}
+
+// abandoned returns the status of an operation, and whether it is abandoned: a failed
+// run still returns the status that it had, and a terminated one returns none.
+func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n lifecycle.NodeRef) (lifecycle.OperationStatus, bool) {
+	st := lifecycle.OperationStatus{Operation: op, Node: n}
+	if op.OperationID == "" {
+		return st, false
+	}
+	end, err := c.lc.RunEnd(ctx, op)
+	if err != nil || end == "" || end == lifecycle.RunClosed { // a closed run has a result
+		return st, false
+	}
+	n.Host = "NODE"
+	plan, _ := lifecycle.PlanOf(op.Action, op.Options)
+	s := plan.Abandoned(lifecycle.Abandonment{OperationID: op.OperationID, Node: n, End: end, Since: c.env.clock.now()})
+	s.Options = nil // they depend on the database
+	st.Operation.Status, st.Operation.Stuck, st.Operation.DeadlineAt = lifecycle.OperationAbandoned, &s, nil
+	return st, true
 }
 
 func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
@@ -130,7 +155,10 @@ func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus,
 			return first, err
 		}
 	}
-	return st, lifecycle.OperationOver(op, st.Node.Host)
+	if now, err := c.status(ctx, op); err == nil {
+		op = now.Operation
+	}
+	return st, lifecycle.OperationOver(op, "NODE")
 }
 
 func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList, error) {

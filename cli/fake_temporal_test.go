@@ -26,6 +26,7 @@ type fakeTemporal struct {
 	// terminated is a run that was reset.
 	terminated string
 	result     *lifecycle.OperationStatus
+	runEnd     lifecycle.RunEnd
 	// reissue answers for every reissue, in place of statuses.
 	reissue *lifecycle.OperationStatus
 	// reissueOf is reissue by workflow id.
@@ -119,6 +120,10 @@ func (f *fakeTemporal) Parked(context.Context) ([]lifecycle.OperationStatus, boo
 		return nil, false, f.unreachable()
 	}
 	return f.parked, !f.truncated, nil
+}
+
+func (f *fakeTemporal) RunEnd(context.Context, lifecycle.Operation) (lifecycle.RunEnd, error) {
+	return f.runEnd, nil
 }
 
 func (f *fakeTemporal) Faults(context.Context) []wire.ControlPlaneFault { return f.faults }

@@ -237,8 +237,10 @@ type fakeAPI struct {
 	// decided are the decisions about tasks, as verb, task and reason.
 	tasks   []wire.TaskView
 	decided []string
-	skus    []inventory.SKU
-	added   []inventory.NewSKU
+	// rehydrated is the response to every rehydration.
+	rehydrated lifecycle.Rehydration
+	skus       []inventory.SKU
+	added      []inventory.NewSKU
 }
 
 func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
@@ -268,6 +270,7 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	})
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/enroll", a.postEnroll)
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/reissue-enrollment", a.postReissue)
+	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/rehydrate", a.postRehydrate)
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/bootstrap-script", a.postScript)
 	mux.HandleFunc("GET /api/v1/admin/operations", a.getOperations)
 	mux.HandleFunc("GET /api/v1/admin/audit", a.listAudit)

@@ -179,7 +179,7 @@ func headline(t target, st lifecycle.OperationStatus) string {
 }
 
 // outcome is the error of an operation that did not complete, whose headline is
-// already printed, or that parked.
+// already printed, that parked, or that was abandoned.
 func outcome(t target, op lifecycle.Operation, now time.Time) error {
 	switch op.Status {
 	case lifecycle.OperationFailed, lifecycle.OperationCanceled:
@@ -188,18 +188,24 @@ func outcome(t target, op lifecycle.Operation, now time.Time) error {
 		return &exitError{schema.ExitRefused, nil}
 	case lifecycle.OperationParked:
 		return &exitError{schema.ExitPending, parkLines(t, op, now)}
+	case lifecycle.OperationAbandoned:
+		return &exitError{schema.ExitFailed, parkLines(t, op, now)}
 	}
 	return nil
 }
 
-// parkLines describe a parked operation and the decisions that resolve it, the least
-// harmful first. Each command is a line of its own, so that it can be pasted.
+// parkLines describe a parked or abandoned operation and the options that resolve it, the
+// least harmful first. Each command is a line of its own, so that it can be pasted.
 func parkLines(t target, op lifecycle.Operation, now time.Time) []string {
 	s := op.Stuck
 	if s == nil {
-		return []string{fmt.Sprintf("%s %s is parked: it waits for a decision", op.Action, t.name()), "next:  " + t.op("show", op.Action)}
+		return []string{fmt.Sprintf("%s %s is %s: it waits for a decision", op.Action, t.name(), op.Status), "next:  " + t.op("show", op.Action)}
 	}
-	lines := []string{fmt.Sprintf("%s %s has been parked in phase %s for %s: %s (%s)", op.Action, t.name(), s.Phase, lifecycle.Span(now.Sub(s.Since)), s.Message, s.Reason)}
+	phase := ""
+	if s.Phase != "" {
+		phase = " in phase " + s.Phase
+	}
+	lines := []string{fmt.Sprintf("%s %s has been %s%s for %s: %s (%s)", op.Action, t.name(), op.Status, phase, lifecycle.Span(now.Sub(s.Since)), s.Message, s.Reason)}
 	if s.Cause != "" {
 		lines = append(lines, "likely cause: "+s.Cause)
 	}

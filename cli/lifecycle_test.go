@@ -192,10 +192,25 @@ func TestDirect(t *testing.T) {
 	t.Run("an operation that finishes before the decision", func(t *testing.T) {
 		t.Parallel()
 		h := direct(t)
-		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain(), drainAt(3, lifecycle.OperationCompleted)}
 		require.Equal(t, schema.ExitRefused, h.run("--direct", "op", "retry", "gpu-17", "--reason", "TCK-99"))
 		require.Contains(t, h.err.String(), "decision_outdated")
 		require.Contains(t, h.err.String(), "gpuaas --direct op show gpu-17")
+	})
+	t.Run("a failed run", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
+		h.temporal.runEnd = lifecycle.RunFailed
+		h.golden("direct-abandoned", drain...)
+		require.Equal(t, schema.ExitRefused, h.run("--direct", "op", "retry", "gpu-17", "--reason", "TCK-99"))
+		require.Contains(t, h.err.String(), "gpuaas node rehydrate gpu-17")
+	})
+	t.Run("a terminated run", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.terminated, h.temporal.runEnd = runID, lifecycle.RunTerminated
+		h.golden("direct-terminated", drain...)
 	})
 	t.Run("a repeated start", func(t *testing.T) {
 		t.Parallel()

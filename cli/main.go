@@ -59,6 +59,9 @@ type Lifecycle interface {
 	// Result waits until the run is closed and returns its final state. It needs
 	// no worker.
 	Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)
+	// RunEnd returns how the operation's last run ended, or "" while a run of it is
+	// open. It needs no worker.
+	RunEnd(ctx context.Context, op lifecycle.Operation) (lifecycle.RunEnd, error)
 	// Faults returns the faults of Temporal that need an operator.
 	Faults(ctx context.Context) []wire.ControlPlaneFault
 	// WebURL is the page of a run in the Web UI.

@@ -39,7 +39,7 @@ func newOpList(e *env) *cobra.Command {
 				header: []string{"NODE", "ACTION", "STATUS", "PHASE", "STARTED", "BY", "ID", "TOOK", "REASON", "OUTCOME"}, wide: 3,
 				cells: func(o wire.OperationSummary) []string {
 					status := string(o.Status)
-					if o.Stuck != nil && o.Status == lifecycle.OperationParked {
+					if o.Stuck != nil && !o.Status.Ended() {
 						status += " (" + o.Stuck.Reason + ")"
 					}
 					return []string{o.Host, string(o.Action), status, dash(o.Phase), lifecycle.Span(now.Sub(o.StartedAt)) + " ago", o.Actor, o.OperationID,

@@ -90,7 +90,9 @@ func newOpWatch(e *env) *cobra.Command {
 the possible decisions, and continues after the decision. Ctrl-C stops the watch, not the
 operation.
 
-The exit code is the operation's. A watch that stops first exits with code 5.`,
+The exit code is the operation's. A watch that stops first exits with code 5. An operation
+whose workflow run ended without an outcome is abandoned: the watch then prints the command
+that rehydrates the node, and exits with code 1.`,
 		"  gpuaas op watch gpu-17\n  gpuaas op watch gpu-17 --timeout 10m -o json", nil,
 		func(ctx context.Context, found located) error {
 			t, st := found.target, found.status

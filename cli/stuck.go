@@ -51,7 +51,8 @@ of the control plane are reported as warnings: a service that does not respond, 
 that do not poll or are too slow, workflow tasks that fail, activities that are retried,
 results that are not delivered, and schedules that do not run.
 
-With --direct the list comes from Temporal alone and needs no worker.
+With --direct the list comes from Temporal alone. It needs no worker and has no abandoned
+operations, which only the database shows.
 
 The exit code is 0. With --exit-code it is 5 if there is an operation or a fault.
 

@@ -1,17 +1,12 @@
 package workflows
 
 import (
-	"context"
-	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
-	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
-	"go.temporal.io/sdk/testsuite"
-	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
@@ -185,28 +180,4 @@ func TestHeartbeatTimeoutIsRetried(t *testing.T) {
 	require.Equal(t, 4, tries)
 	require.Empty(t, w.parks)
 	require.Equal(t, task.HeartbeatTimeout, callTask.HeartbeatTimeout)
-}
-
-func TestReclaimStaleDispatch(t *testing.T) {
-	t.Parallel()
-	var suite testsuite.WorkflowTestSuite
-	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
-	env := suite.NewTestWorkflowEnvironment()
-	env.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
-	env.RegisterActivity(&activities.Reclaim{})
-	tries := 0
-	want := activities.ReclaimSummary{Counts: map[activities.ReclaimResult]int{activities.ReclaimLost: 1}}
-	env.OnActivity(reclaimer.ReclaimTasks, anything).Return(func(context.Context) (activities.ReclaimSummary, error) {
-		if tries++; tries < 3 {
-			return activities.ReclaimSummary{}, temporal.NewApplicationError("the database is unavailable", string(schema.KindServiceUnavailable))
-		}
-		return want, nil
-	})
-	env.ExecuteWorkflow(lifecycle.WorkflowReclaim)
-	require.NoError(t, env.GetWorkflowError())
-	var got activities.ReclaimSummary
-	require.NoError(t, env.GetWorkflowResult(&got))
-	require.Equal(t, want, got)
-	require.Less(t, callReclaim.ScheduleToCloseTimeout, lifecycle.Schedules()[0].RunTimeout)
-	require.Less(t, callReclaim.HeartbeatTimeout, callReclaim.StartToCloseTimeout)
 }

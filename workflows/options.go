@@ -7,6 +7,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -44,10 +45,9 @@ var (
 	callTask = workflow.ActivityOptions{
 		HeartbeatTimeout: task.HeartbeatTimeout, RetryPolicy: retries(time.Second, 30*time.Second, 0),
 	}
-	// callReclaim is one run of the reclaimer. Its total is below the run timeout of
-	// the schedule.
-	callReclaim = workflow.ActivityOptions{
-		StartToCloseTimeout: time.Minute, ScheduleToCloseTimeout: 2 * time.Minute, HeartbeatTimeout: 30 * time.Second,
+	// callRound is one round of a scheduled workflow.
+	callRound = workflow.ActivityOptions{
+		StartToCloseTimeout: time.Minute, ScheduleToCloseTimeout: lifecycle.RoundTimeout, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retries(time.Second, 10*time.Second, 3),
 	}
 )

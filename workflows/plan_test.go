@@ -47,8 +47,10 @@ func TestRegistryHasEveryPlan(t *testing.T) {
 		require.False(t, types[e.Type], "%s is registered twice", e.Type)
 		types[e.Type] = true
 	}
-	require.Len(t, types, len(lifecycle.Operations())+1)
-	require.True(t, types[lifecycle.WorkflowReclaim])
+	require.Len(t, types, len(lifecycle.Operations())+len(lifecycle.Schedules()))
+	for _, s := range lifecycle.Schedules() {
+		require.True(t, types[s.Workflow], s.Workflow)
+	}
 }
 
 // TestForeignWorkflowID: a workflow that was started by hand under another ID

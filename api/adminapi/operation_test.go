@@ -103,6 +103,10 @@ func TestResolveWhileTheOperationEnds(t *testing.T) {
 	again := decide(wire.HeaderIdempotencyKey, "k")
 	assert.Equal(t, http.StatusOK, again.Code, again.Body.String())
 	assert.Equal(t, first.Body.String(), again.Body.String())
+	gone := refusal(t, decide())
+	assert.Equal(t, "operation_abandoned", gone.Reason, "the operation did not end, and no run of it is open")
+	assert.Equal(t, lifecycle.RehydrateCommand(d.status.Node.Host), gone.Next)
+	d.status.Operation.Status = lifecycle.OperationCompleted
 	for _, headers := range [][]string{nil, {wire.HeaderIdempotencyKey, "k2"}} {
 		e := refusal(t, decide(headers...))
 		assert.Equal(t, schema.KindDecisionOutdated, e.Code, headers)

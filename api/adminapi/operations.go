@@ -134,14 +134,18 @@ func (o operations) resolve(d lifecycle.Decision) handler {
 	}
 }
 
-// deliver delivers a decision. If the operation has ended, before or after it was read,
-// deliver returns the first response to a repeated decision and rejects a new one.
+// deliver delivers a decision. If the operation has no open run, because it ended before
+// or after it was read or is abandoned, deliver returns the first response to a repeated
+// decision and rejects a new one.
 func (o operations) deliver(c *call, read lifecycle.OperationStatus, r lifecycle.ResolveRequest) (st lifecycle.OperationStatus, err error) {
 	op := read.Operation
 	if !op.Status.Ended() {
 		if st, err = o.Lifecycle.Resolve(c.Context(), op.WorkflowID, r); schema.KindOf(err) != schema.KindNotFound {
 			return st, err
 		}
+	}
+	if now, err := o.Operations.Operation(c.Context(), op.OperationID); err == nil {
+		op = now.Operation
 	}
 	over := lifecycle.OperationOver(op, read.Node.Host)
 	if c.key == "" {

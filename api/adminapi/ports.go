@@ -151,6 +151,16 @@ type Lifecycle interface {
 	Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
 }
 
+// Rehydrator ends the operations of nodes that have no open run.
+type Rehydrator interface {
+	// Rehydrate reads the runs of the node's open operations, marks those that have
+	// none as abandoned, and accepts the end of every abandoned operation of the node.
+	// Repeating a call changes nothing. KindNotFound; KindOperationInProgress if the run
+	// of every open operation is open; KindServiceUnavailable, without a change, if
+	// Temporal does not respond.
+	Rehydrate(ctx context.Context, nodeID, reason string, by audit.Subject) (lifecycle.Rehydration, error)
+}
+
 // Trust is the public trust material of a bundle.
 type Trust interface {
 	// ServerCA and NodeCA return PEM bundles.

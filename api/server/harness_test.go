@@ -91,6 +91,7 @@ type cluster struct {
 	archive    string                                       // the agent package, when set
 	issuer     nodeapi.Issuer                               // replaces ca, when set
 	heartbeats nodeapi.Heartbeater                          // instead of Temporal
+	runs       activities.Runs                              // instead of Temporal
 	grants     nodeapi.Grants                               // replaces ca together with follow, when set
 	follow     func(context.Context, trust.StoredSet) error // replaces ca together with grants, when set
 }
@@ -185,7 +186,7 @@ func (c *cluster) replica() *replica {
 	require.NoError(c.tb, err)
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
 		Nodes: r.store.Admin, SKUs: r.store.Admin, EnrollmentTokens: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
-		Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
+		Lifecycle: claimer{r.store}, Rehydrator: rehydrator{r.store.Operations, c.runs}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.packageSource()})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store.Tasks, Heartbeats: r.store.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,

@@ -9,7 +9,8 @@ import (
 // process does that dies right after each commit.
 func (s *Store) DropNotifications() { s.db.notifier.Close() }
 
-// ViewSQL returns the statements that read one node or task, by name.
+// ViewSQL returns the statements that read one node or task, or a batch to watch, by
+// name.
 func ViewSQL() map[string]string {
 	node := &filter{}
 	node.where("n.node_id = " + node.arg("") + "::uuid")
@@ -19,6 +20,7 @@ func ViewSQL() map[string]string {
 		"machines":     selectMachines,
 		"certificates": selectCertificates,
 		"task":         selectTask,
+		"watched":      watchedBatch,
 	}
 }
 

@@ -114,8 +114,13 @@ func OpCommand(verb string, a Action, node string) string {
 	return c
 }
 
-// OperationOver rejects a decision about an operation that has ended.
+// OperationOver rejects a decision about an operation that has ended, or that has no
+// open run.
 func OperationOver(op Operation, node string) *schema.Error {
+	if !op.Status.Ended() {
+		return schema.NewError(schema.KindDecisionOutdated, "no run of operation %s is open: there is nothing to decide", op.OperationID).
+			WithReason("operation_abandoned").WithNext(RehydrateCommand(node))
+	}
 	return schema.NewError(schema.KindDecisionOutdated, "operation %s has ended: there is nothing to decide", op.OperationID).
 		WithReason("operation_over").WithNext(OpCommand("show", op.Action, node))
 }

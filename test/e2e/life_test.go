@@ -16,7 +16,7 @@ type budget struct{ actions, events int }
 // TestLifecycle runs one node through its lifecycle and compares each operation with
 // its budget. It runs alone, because the server's counter covers all operations.
 func TestLifecycle(t *testing.T) {
-	pauseReclaimer(t)
+	pauseSchedules(t)
 	nodeHost, id := register(t, "life")
 	require.Equal(t, lifecycle.NodeRegistered, show(t, nodeHost).State)
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)

@@ -1,0 +1,67 @@
+package temporal
+
+import (
+	"context"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// RunEnd returns how the operation's last run ended, or "" while a run of it is open.
+// It needs no worker. Any error means that it is not known: only a namespace that
+// responds can report a run as lost.
+//
+// The newest run under the workflow ID decides if it belongs to the operation, because
+// a reset closes the recorded run and continues the operation in another. Otherwise
+// the recorded run decides.
+func (c Operations) RunEnd(ctx context.Context, op lifecycle.Operation) (lifecycle.RunEnd, error) {
+	for _, runID := range []string{"", op.RunID} {
+		info, err := c.describeRun(ctx, op.WorkflowID, runID)
+		if err != nil {
+			return "", err
+		}
+		if info != nil && belongs(info, op) {
+			return runEnd(info.GetStatus())
+		}
+	}
+	return lifecycle.RunLost, nil
+}
+
+// describeRun returns a run, or the newest one without a run ID. It returns nil if
+// there is none.
+func (c Operations) describeRun(ctx context.Context, workflowID, runID string) (*workflowpb.WorkflowExecutionInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID, runID)
+	if is[*serviceerror.NotFound](err) {
+		return nil, nil //nolint:nilnil // no run is a normal answer
+	}
+	return d.GetWorkflowExecutionInfo(), c.interpret(err, "reading the operation's run")
+}
+
+// belongs reports whether a run is one of the operation's.
+func belongs(info *workflowpb.WorkflowExecutionInfo, op lifecycle.Operation) bool {
+	return info.GetExecution().GetRunId() == op.RunID ||
+		attribute[string](info.GetSearchAttributes(), lifecycle.AttrOperationID) == op.OperationID
+}
+
+func runEnd(s enumspb.WorkflowExecutionStatus) (lifecycle.RunEnd, error) {
+	switch s {
+	case enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, enumspb.WORKFLOW_EXECUTION_STATUS_PAUSED:
+		return "", nil
+	case enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED:
+		return lifecycle.RunTerminated, nil
+	case enumspb.WORKFLOW_EXECUTION_STATUS_FAILED:
+		return lifecycle.RunFailed, nil
+	case enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT:
+		return lifecycle.RunTimedOut, nil
+	case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED,
+		enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
+		return lifecycle.RunClosed, nil
+	}
+	return "", schema.NewError(schema.KindInternal, "a run has the unknown status %s", s)
+}

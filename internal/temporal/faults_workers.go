@@ -8,10 +8,10 @@ import (
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/serviceerror"
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"google.golang.org/grpc/codes"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -39,13 +39,17 @@ func (c *connection) workerFaults(ctx context.Context) ([]wire.ControlPlaneFault
 		return nil, err
 	}
 	d, err := c.sdk.WorkerDeploymentClient().GetHandle(Deployment).Describe(ctx, client.WorkerDeploymentDescribeOptions{})
-	if is[*serviceerror.NotFound](err) { // no worker is versioned
-		return queueFaults(queues), nil
+	switch codeOf(err) {
+	case codes.NotFound, codes.PermissionDenied, codes.Unimplemented, codes.FailedPrecondition:
+		return queueFaults(queues), nil // no worker is versioned, or the server does not allow it
+	}
+	if err != nil {
+		return queueFaults(queues), err
 	}
 	if faults := versionFaults(d.Info, queues[0].builds); len(faults) > 0 {
-		return faults, err
+		return faults, nil
 	}
-	return queueFaults(queues), err
+	return queueFaults(queues), nil
 }
 
 // queues describes the task queue, for workflow tasks first.

@@ -65,13 +65,13 @@ func newOpDecide(e *env, d decision) *cobra.Command {
 		addYes(c, &o.yes)
 	}
 	if d.bulk {
-		e.makeBulk(c, d, &o)
+		makeBulk(e, c, d, &o)
 	}
 	return c
 }
 
 // makeBulk lets the command decide about many operations.
-func (e *env) makeBulk(c *cobra.Command, d decision, o *opDecideOptions) {
+func makeBulk(e *env, c *cobra.Command, d decision, o *opDecideOptions) {
 	c.Use = string(d.name) + " {NODE | OPERATION | --selector SELECTOR}"
 	c.Long += bulkHelp
 	o.add(c)

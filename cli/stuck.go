@@ -67,11 +67,11 @@ The exit code is 0. With --exit-code it is 5 if there is an operation or a fault
 			err = e.refresh(ctx, ctl, watch, func() error {
 				now, err := ctl.stuck(ctx, q)
 				if err != nil {
-					return e.suggestDirect(err)
+					return suggestDirect(err, e.flags.direct)
 				}
 				list = now
 				e.clearScreen(watch)
-				return e.printStuck(list, q)
+				return printStuck(e.console, list, q)
 			})
 			if err == nil && exitCode && !watch && len(list.Stuck)+len(list.Faults) > 0 {
 				return &exitError{schema.ExitPending, nil}
@@ -88,9 +88,10 @@ The exit code is 0. With --exit-code it is 5 if there is an operation or a fault
 	return c
 }
 
-// suggestDirect adds to the error of an unavailable service that --direct may work.
-func (e *env) suggestDirect(err error) error {
-	if e.flags.direct || schema.KindOf(err) != schema.KindServiceUnavailable {
+// suggestDirect adds to the error of an unavailable service that --direct may work,
+// unless the command has it.
+func suggestDirect(err error, direct bool) error {
+	if direct || schema.KindOf(err) != schema.KindServiceUnavailable {
 		return err
 	}
 	unavailable := *schema.AsError(err)
@@ -98,7 +99,7 @@ func (e *env) suggestDirect(err error) error {
 	return &unavailable
 }
 
-func (e *console) printStuck(list wire.StuckList, q stuckQuery) error {
+func printStuck(e *console, list wire.StuckList, q stuckQuery) error {
 	for _, f := range list.Faults {
 		e.message("warning: %s", f.Message)
 		if f.Next != "" {

@@ -22,6 +22,9 @@ const faultBudget = 3 * time.Second
 // componentTemporal is the component of a fault of Temporal's own.
 const componentTemporal = "temporal"
 
+// prober looks for faults.
+type prober struct{ conn *connection }
+
 // probe looks for the faults of one component.
 type probe struct {
 	component string
@@ -30,14 +33,14 @@ type probe struct {
 	find  func(ctx context.Context) ([]wire.ControlPlaneFault, error)
 }
 
-func (c *connection) probes() []probe {
+func (p prober) probes() []probe {
 	all := []probe{
-		{componentWorker, "the task queue " + lifecycle.TaskQueue, c.workerFaults},
-		{componentTasks, "running operations", c.taskFaults},
+		{componentWorker, "the task queue " + lifecycle.TaskQueue, p.workerFaults},
+		{componentTasks, "running operations", p.taskFaults},
 	}
 	for _, s := range lifecycle.Schedules() {
 		all = append(all, probe{s.ID, "the schedule " + s.ID, func(ctx context.Context) ([]wire.ControlPlaneFault, error) {
-			return c.scheduleFaults(ctx, s)
+			return p.scheduleFaults(ctx, s)
 		}})
 	}
 	return all
@@ -51,26 +54,28 @@ func (c *connection) probes() []probe {
 func (c *connection) Faults(ctx context.Context) []wire.ControlPlaneFault {
 	ctx, cancel := context.WithTimeout(ctx, faultBudget)
 	defer cancel()
-	probes := c.probes()
+	p := prober{c}
+	probes := p.probes()
 	found := make([][]wire.ControlPlaneFault, len(probes))
 	var group sync.WaitGroup
-	for i, p := range probes {
-		group.Go(func() { found[i] = c.probe(ctx, p) })
+	for i, of := range probes {
+		group.Go(func() { found[i] = p.run(ctx, of) })
 	}
 	group.Wait()
 	return oneUnreachable(slices.Concat(found...))
 }
 
-func (c *connection) probe(ctx context.Context, p probe) []wire.ControlPlaneFault {
-	faults, err := p.find(ctx)
+// run runs a probe. Its failure is a fault, too.
+func (p prober) run(ctx context.Context, of probe) []wire.ControlPlaneFault {
+	faults, err := of.find(ctx)
 	if err == nil {
 		return faults
 	}
-	e := schema.AsError(c.interpret(err, "reading "+p.reads))
+	e := schema.AsError(p.conn.interpret(err, "reading "+of.reads))
 	if e.Kind == schema.KindServiceUnavailable {
-		p.component = componentTemporal
+		of.component = componentTemporal
 	}
-	return append(faults, wire.ControlPlaneFault{Component: p.component, Reason: string(e.Kind), Message: e.Message, Next: e.Next})
+	return append(faults, wire.ControlPlaneFault{Component: of.component, Reason: string(e.Kind), Message: e.Message, Next: e.Next})
 }
 
 // oneUnreachable removes all but the first of the faults that say that Temporal does
@@ -85,12 +90,12 @@ func oneUnreachable(faults []wire.ControlPlaneFault) []wire.ControlPlaneFault {
 }
 
 // scheduleFaults returns the fault of a schedule, if any.
-func (c *connection) scheduleFaults(ctx context.Context, s lifecycle.Schedule) ([]wire.ControlPlaneFault, error) {
+func (p prober) scheduleFaults(ctx context.Context, s lifecycle.Schedule) ([]wire.ControlPlaneFault, error) {
 	name := "the schedule " + s.ID + " (" + strings.ToLower(s.Does[:1]) + s.Does[1:] + ")"
 	fault := func(reason, message, next string) ([]wire.ControlPlaneFault, error) {
 		return []wire.ControlPlaneFault{{Component: s.ID, Reason: reason, Message: name + message, Next: next}}, nil
 	}
-	d, err := c.sdk.ScheduleClient().GetHandle(ctx, s.ID).Describe(ctx)
+	d, err := p.conn.sdk.ScheduleClient().GetHandle(ctx, s.ID).Describe(ctx)
 	switch {
 	case is[*serviceerror.NotFound](err):
 		return fault("absent", " does not exist", "gpuaas admin setup")
@@ -104,7 +109,7 @@ func (c *connection) scheduleFaults(ctx context.Context, s lifecycle.Schedule) (
 	if n := len(recent); n > 0 {
 		since = recent[n-1].ActualTime
 	}
-	ended, err := c.lastRun(ctx, recent)
+	ended, err := p.lastRun(ctx, recent)
 	switch {
 	case err != nil:
 		return nil, err
@@ -118,12 +123,12 @@ func (c *connection) scheduleFaults(ctx context.Context, s lifecycle.Schedule) (
 }
 
 // lastRun returns the failure of the last finished run, "" if it succeeded.
-func (c *connection) lastRun(ctx context.Context, recent []client.ScheduleActionResult) (string, error) {
+func (p prober) lastRun(ctx context.Context, recent []client.ScheduleActionResult) (string, error) {
 	for _, a := range slices.Backward(recent) {
 		if a.StartWorkflowResult == nil {
 			continue
 		}
-		run, err := c.sdk.DescribeWorkflowExecution(ctx, a.StartWorkflowResult.WorkflowID, a.StartWorkflowResult.FirstExecutionRunID)
+		run, err := p.conn.sdk.DescribeWorkflowExecution(ctx, a.StartWorkflowResult.WorkflowID, a.StartWorkflowResult.FirstExecutionRunID)
 		if is[*serviceerror.NotFound](err) {
 			continue
 		}

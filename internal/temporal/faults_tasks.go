@@ -42,31 +42,31 @@ const runningOperations = "ExecutionStatus = 'Running' AND WorkflowId STARTS_WIT
 // taskFaults returns the faults of workflow tasks that fail and of activities that are
 // retried. It describes the operations that Temporal reports, those that are parked or
 // overdue and the newest ones, sampled of each.
-func (c *connection) taskFaults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
+func (p prober) taskFaults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	var failing, others []*workflowpb.WorkflowExecutionInfo
 	var group sync.WaitGroup
 	var errs [3]error
 	var lists [3][]*workflowpb.WorkflowExecutionInfo
 	for i, query := range []string{reportedProblems, attentionQuery(time.Now()), runningOperations} {
-		group.Go(func() { lists[i], errs[i] = c.list(ctx, query, sampled) })
+		group.Go(func() { lists[i], errs[i] = p.conn.list(ctx, query, sampled) })
 	}
 	group.Wait()
 	if is[*serviceerror.InvalidArgument](errs[0]) {
 		errs[0] = nil // the server is older than the search attribute
 	}
 	failing, others = lists[0], slices.Concat(lists[1], lists[2])
-	described := c.describe(ctx, others)
+	described := p.describe(ctx, others)
 	for _, d := range described {
 		if d.GetPendingWorkflowTask().GetAttempt() >= failedTasks {
 			failing = append(failing, d.GetWorkflowExecutionInfo())
 		}
 	}
-	faults := c.failingTasks(ctx, failing)
+	faults := p.failingTasks(ctx, failing)
 	return append(faults, retriedActivities(described)...), cmp.Or(errs[0], errs[1], errs[2])
 }
 
 // describe describes each of the runs once. It omits those that cannot be read.
-func (c *connection) describe(ctx context.Context, infos []*workflowpb.WorkflowExecutionInfo) []*workflowservice.DescribeWorkflowExecutionResponse {
+func (p prober) describe(ctx context.Context, infos []*workflowpb.WorkflowExecutionInfo) []*workflowservice.DescribeWorkflowExecutionResponse {
 	infos = distinct(infos)
 	all := make([]*workflowservice.DescribeWorkflowExecutionResponse, len(infos))
 	slots := make(chan struct{}, describers)
@@ -75,7 +75,7 @@ func (c *connection) describe(ctx context.Context, infos []*workflowpb.WorkflowE
 		slots <- struct{}{}
 		group.Go(func() {
 			defer func() { <-slots }()
-			if d, err := c.sdk.DescribeWorkflowExecution(ctx, info.GetExecution().GetWorkflowId(), info.GetExecution().GetRunId()); err == nil {
+			if d, err := p.conn.sdk.DescribeWorkflowExecution(ctx, info.GetExecution().GetWorkflowId(), info.GetExecution().GetRunId()); err == nil {
 				all[i] = d
 			}
 		})
@@ -98,12 +98,12 @@ func distinct(infos []*workflowpb.WorkflowExecutionInfo) (out []*workflowpb.Work
 
 // failingTasks returns the fault of runs whose workflow tasks fail, with the last error
 // of one of them.
-func (c *connection) failingTasks(ctx context.Context, runs []*workflowpb.WorkflowExecutionInfo) []wire.ControlPlaneFault {
+func (p prober) failingTasks(ctx context.Context, runs []*workflowpb.WorkflowExecutionInfo) []wire.ControlPlaneFault {
 	runs = distinct(runs)
 	if len(runs) == 0 {
 		return nil
 	}
-	failure, cause := c.lastTaskFailure(ctx, runs[0])
+	failure, cause := p.lastTaskFailure(ctx, runs[0])
 	f := wire.ControlPlaneFault{Component: componentTasks, Reason: "workflow_tasks_failing",
 		Message: fmt.Sprintf("the workflow tasks of %s fail, for example of the %s", operations(len(runs)), nameOf(runs[0])),
 		Next:    "read the error in gpuaas-worker's log; if the worker was just upgraded, roll it back"}
@@ -119,9 +119,9 @@ func (c *connection) failingTasks(ctx context.Context, runs []*workflowpb.Workfl
 
 // lastTaskFailure returns why the run's last failed workflow task failed, as far as it
 // is known.
-func (c *connection) lastTaskFailure(ctx context.Context, run *workflowpb.WorkflowExecutionInfo) (*failurepb.Failure, enumspb.WorkflowTaskFailedCause) {
-	answer, err := c.sdk.WorkflowService().GetWorkflowExecutionHistoryReverse(ctx, &workflowservice.GetWorkflowExecutionHistoryReverseRequest{
-		Namespace: c.namespace, Execution: run.GetExecution(), MaximumPageSize: sampled})
+func (p prober) lastTaskFailure(ctx context.Context, run *workflowpb.WorkflowExecutionInfo) (*failurepb.Failure, enumspb.WorkflowTaskFailedCause) {
+	answer, err := p.conn.sdk.WorkflowService().GetWorkflowExecutionHistoryReverse(ctx, &workflowservice.GetWorkflowExecutionHistoryReverseRequest{
+		Namespace: p.conn.namespace, Execution: run.GetExecution(), MaximumPageSize: sampled})
 	if err != nil {
 		return nil, enumspb.WORKFLOW_TASK_FAILED_CAUSE_UNSPECIFIED
 	}

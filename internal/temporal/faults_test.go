@@ -108,7 +108,7 @@ func TestFaultOfBacklog(t *testing.T) {
 	var queues []queue
 	harness.Eventually(t, "the task waits", func() bool {
 		var err error
-		queues, err = c.queues(t.Context())
+		queues, err = prober{c.connection}.queues(t.Context())
 		return err == nil && queues[0].stats.GetApproximateBacklogCount() > 0 && queues[0].stats.GetApproximateBacklogAge().AsDuration() > 0
 	})
 	require.Empty(t, queues[0].builds)
@@ -240,7 +240,7 @@ func TestFaultOfProbe(t *testing.T) {
 	failing := probe{"worker", "the task queue", func(context.Context) ([]wire.ControlPlaneFault, error) {
 		return []wire.ControlPlaneFault{{Component: "worker", Reason: "backlog"}}, errors.New("broken")
 	}}
-	faults := c.probe(t.Context(), failing)
+	faults := prober{c.connection}.run(t.Context(), failing)
 	require.Equal(t, []string{"backlog", string(schema.KindInternal)}, []string{faults[0].Reason, faults[1].Reason})
 	require.Contains(t, faults[1].Message, "reading the task queue")
 }

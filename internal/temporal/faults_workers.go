@@ -33,12 +33,12 @@ type queue struct {
 }
 
 // workerFaults returns the faults of the task queue's workers.
-func (c *connection) workerFaults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
-	queues, err := c.queues(ctx)
+func (p prober) workerFaults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
+	queues, err := p.queues(ctx)
 	if err != nil {
 		return nil, err
 	}
-	d, err := c.sdk.WorkerDeploymentClient().GetHandle(Deployment).Describe(ctx, client.WorkerDeploymentDescribeOptions{})
+	d, err := p.conn.sdk.WorkerDeploymentClient().GetHandle(Deployment).Describe(ctx, client.WorkerDeploymentDescribeOptions{})
 	switch codeOf(err) {
 	case codes.NotFound, codes.PermissionDenied, codes.Unimplemented, codes.FailedPrecondition:
 		return queueFaults(queues), nil // no worker is versioned, or the server does not allow it
@@ -53,9 +53,9 @@ func (c *connection) workerFaults(ctx context.Context) ([]wire.ControlPlaneFault
 }
 
 // queues describes the task queue, for workflow tasks first.
-func (c *connection) queues(ctx context.Context) (queues []queue, err error) {
+func (p prober) queues(ctx context.Context) (queues []queue, err error) {
 	for _, kind := range []enumspb.TaskQueueType{enumspb.TASK_QUEUE_TYPE_WORKFLOW, enumspb.TASK_QUEUE_TYPE_ACTIVITY} {
-		d, err := c.sdk.WorkflowService().DescribeTaskQueue(ctx, &workflowservice.DescribeTaskQueueRequest{Namespace: c.namespace,
+		d, err := p.conn.sdk.WorkflowService().DescribeTaskQueue(ctx, &workflowservice.DescribeTaskQueueRequest{Namespace: p.conn.namespace,
 			TaskQueue: &taskqueuepb.TaskQueue{Name: lifecycle.TaskQueue}, TaskQueueType: kind, ReportStats: true})
 		if err != nil {
 			return nil, err
@@ -88,8 +88,8 @@ func queueFaults(queues []queue) (faults []wire.ControlPlaneFault) {
 
 // buildsOf returns the builds of the workers that polled recently.
 func buildsOf(pollers []*taskqueuepb.PollerInfo) (builds []string) {
-	for _, p := range pollers {
-		if o := p.GetDeploymentOptions(); time.Since(p.GetLastAccessTime().AsTime()) < PollerFresh {
+	for _, w := range pollers {
+		if o := w.GetDeploymentOptions(); time.Since(w.GetLastAccessTime().AsTime()) < PollerFresh {
 			build := Unversioned
 			if o.GetWorkerVersioningMode() == enumspb.WORKER_VERSIONING_MODE_VERSIONED {
 				build = o.GetBuildId()

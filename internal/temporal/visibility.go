@@ -1,6 +1,7 @@
 package temporal
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -39,7 +40,7 @@ func (c Operations) Parked(ctx context.Context) (ops []lifecycle.OperationStatus
 			return nil, false, err
 		}
 		for _, info := range infos {
-			ops = append(ops, parked(info))
+			ops = append(ops, needsAttention(info))
 		}
 		if err != nil || len(next) == 0 {
 			slices.SortStableFunc(ops, func(a, b lifecycle.OperationStatus) int {
@@ -66,25 +67,33 @@ func quoted[T ~string](values []T) string {
 	return strings.Join(words, ",")
 }
 
+// needsAttention is parked for a run that may be overdue instead.
+func needsAttention(info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
+	st := parked(info)
+	s := st.Operation.Stuck
+	if s.WaitingOn != "" && s.WaitingOn != lifecycle.AttentionNone {
+		return st
+	}
+	st.Operation.Status = lifecycle.OperationRunning
+	s.WaitingOn, s.Reason, s.Message = lifecycle.AttentionOperator, "overdue", "it runs longer than its phase may and has not parked"
+	s.Since, s.Cause = attribute[time.Time](info.GetSearchAttributes(), lifecycle.AttrDeadlineAt), "no worker is running"
+	return st
+}
+
+// parked returns what Temporal itself has about a parked operation.
 func parked(info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
 	attrs, exec, started := info.GetSearchAttributes(), info.GetExecution(), info.GetStartTime().AsTime()
 	plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
 	host := attribute[string](attrs, lifecycle.AttrHost)
-	op := lifecycle.Operation{
-		OperationID: attribute[string](attrs, lifecycle.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
-		Action: plan.Action, Status: lifecycle.OperationParked, StartedAt: &started,
-	}
 	s := stuckOf(info)
-	if s.WaitingOn == "" || s.WaitingOn == lifecycle.AttentionNone {
-		op.Status = lifecycle.OperationRunning
-		s.WaitingOn, s.Reason, s.Message = lifecycle.AttentionOperator, "overdue", "it runs longer than its phase may and has not parked"
-		s.Since, s.Cause = attribute[time.Time](attrs, lifecycle.AttrDeadlineAt), "no worker is running"
+	s.Next = cmp.Or(s.Next, lifecycle.OpCommand("show", plan.Action, host))
+	return lifecycle.OperationStatus{
+		Operation: lifecycle.Operation{
+			OperationID: attribute[string](attrs, lifecycle.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
+			Action: plan.Action, Status: lifecycle.OperationParked, StartedAt: &started, Stuck: &s,
+		},
+		Node: lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: host},
 	}
-	if s.Next == "" {
-		s.Next = lifecycle.OpCommand("show", plan.Action, host)
-	}
-	op.Stuck = &s
-	return lifecycle.OperationStatus{Operation: op, Node: lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: host}}
 }
 
 // stuckOf returns why a run is parked: the object in its memo, or what the search

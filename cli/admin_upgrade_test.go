@@ -24,7 +24,7 @@ func TestAdminReplay(t *testing.T) {
 		want   temporal.ReplayOptions
 		out    []string
 	}{
-		"all the same": {args: []string{"--all-open"}, report: temporal.ReplayReport{Open: 7, Closed: 1}, code: schema.ExitDone,
+		"none differs": {args: []string{"--all-open"}, report: temporal.ReplayReport{Open: 7, Closed: 1}, code: schema.ExitDone,
 			want: temporal.ReplayOptions{AllOpen: true, Closed: 10}, out: []string{"version v2 replays 7 open operations and 1 ended operation"}},
 		"one differs": {args: []string{"--closed", "3"}, report: temporal.ReplayReport{Differing: []temporal.ReplayedRun{differs}}, code: schema.ExitFailed,
 			want: temporal.ReplayOptions{Closed: 3},

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// settleEvery is the interval between checks of the routing until a build receives
-	// work, routeEvery after that.
-	settleEvery = time.Second
-	routeEvery  = 10 * time.Second
+	// unservedEvery is the interval between checks of the routing while no build receives
+	// work, routeEvery otherwise.
+	unservedEvery = time.Second
+	routeEvery    = 10 * time.Second
 	// promoteCommand makes the version of the gpuaas command current.
 	promoteCommand = "gpuaas admin promote"
 )
@@ -76,7 +76,7 @@ func (v *versions) Run(ctx context.Context) error {
 	for {
 		pause := routeEvery
 		if err := v.check(ctx); err != nil {
-			pause = settleEvery
+			pause = unservedEvery
 		}
 		select {
 		case <-ctx.Done():

@@ -35,17 +35,17 @@ import (
 type situation string
 
 const (
-	// running: the first step is in progress.
-	running situation = "running"
-	// parked: a step failed permanently.
-	parked situation = "parked"
-	// reset: a person reset the parked run, or the running run of an action that does
+	// atRunning: the first step is in progress.
+	atRunning situation = "running"
+	// atParked: a step failed permanently.
+	atParked situation = "parked"
+	// atReset: a person reset the parked run, or the running run of an action that does
 	// not park, to its beginning.
-	reset situation = "reset"
-	// undoing: the operation was canceled, and its undo is parked.
-	undoing situation = "undo-parked"
-	// canceled: the operation was canceled and undone.
-	canceled situation = "canceled"
+	atReset situation = "reset"
+	// atUndoParked: the operation was canceled, and its undo is parked.
+	atUndoParked situation = "undo-parked"
+	// atCanceled: the operation was canceled and undone.
+	atCanceled situation = "canceled"
 )
 
 // corpusCase is one history of the corpus.
@@ -66,9 +66,9 @@ func corpusOptions(a lifecycle.Action) lifecycle.Options {
 func corpusCases() (all []corpusCase) {
 	for _, p := range lifecycle.Operations() {
 		p, _ := lifecycle.PlanOf(p.Action, corpusOptions(p.Action))
-		for _, s := range []situation{running, parked, reset, undoing, canceled} {
+		for _, s := range []situation{atRunning, atParked, atReset, atUndoParked, atCanceled} {
 			c := corpusCase{p, s}
-			if s == parked && !c.canPark() || s == undoing && p.Undo == nil {
+			if s == atParked && !c.canPark() || s == atUndoParked && p.Undo == nil {
 				continue
 			}
 			all = append(all, c)
@@ -78,7 +78,7 @@ func corpusCases() (all []corpusCase) {
 }
 
 // world is a node whose first task hangs, or fails if the operation must park. Its
-// provider refuses to release machines while releases fail.
+// provider does not release the machine where the removal or the undo must wait.
 func (c corpusCase) world(parks bool) *world {
 	w := newWorld(c.plan.From[0])
 	for _, tt := range []task.Type{task.WorkloadCordon, task.WorkloadUncordon, task.WorkloadDrain, task.NodeProbe, task.FactsCollect} {
@@ -90,15 +90,15 @@ func (c corpusCase) world(parks bool) *world {
 		}
 	}
 	release := schema.NewError(schema.KindServiceUnavailable, "the provider does not respond")
-	if parks || c.situation == undoing {
+	if parks || c.situation == atUndoParked {
 		release = schema.NewError(schema.KindInvalidRequest, "the provider refuses")
 	}
-	if c.plan.Action == lifecycle.ActionRemove || c.situation == undoing {
+	if c.plan.Action == lifecycle.ActionRemove || c.situation == atUndoParked {
 		w.fail["release"] = release
 	}
 	if undo := c.plan.Undo; undo != nil && undo.Name == lifecycle.PhaseUndoCordon {
 		delete(w.open, task.WorkloadUncordon)
-		if c.situation == undoing {
+		if c.situation == atUndoParked {
 			w.on[task.WorkloadUncordon] = func(activities.TaskSpec) (task.Result, error) {
 				return task.Result{}, final(schema.KindTaskFailed, "no luck")
 			}
@@ -147,9 +147,9 @@ func (c corpusCase) record(t *testing.T, conn *temporal.Client) *historypb.Histo
 	parks := c.parks()
 	w := c.world(parks)
 	r := &recorder{Client: conn, t: t, world: w, name: c.name()}
-	worker := w.corpusWorker(conn, parks && c.waitsForAgent())
-	require.NoError(t, worker.Start())
-	defer worker.Stop()
+	running := w.corpusWorker(conn, parks && c.waitsForAgent())
+	require.NoError(t, running.Start())
+	defer running.Stop()
 	var err error
 	r.op, err = conn.Operations.Submit(t.Context(), lifecycle.OperationInput{
 		OperationID: schema.NewID(), NodeID: testNode, Host: "gpu-17", Action: c.plan.Action, Actor: "alice",
@@ -169,13 +169,13 @@ func (c corpusCase) record(t *testing.T, conn *temporal.Client) *historypb.Histo
 	}
 	reached()
 	switch c.situation {
-	case reset:
+	case atReset:
 		r.reset()
 		reached()
-	case undoing:
+	case atUndoParked:
 		r.decide(lifecycle.DecisionCancel)
 		r.until(lifecycle.OperationParked)
-	case canceled:
+	case atCanceled:
 		r.decide(lifecycle.DecisionCancel)
 		st, err := conn.Operations.Result(t.Context(), r.op.WorkflowID, r.op.RunID)
 		require.NoError(t, err)
@@ -186,7 +186,7 @@ func (c corpusCase) record(t *testing.T, conn *temporal.Client) *historypb.Histo
 
 // parks reports whether the operation parks before it reaches its situation.
 func (c corpusCase) parks() bool {
-	return c.situation == parked || c.situation == reset && c.canPark()
+	return c.situation == atParked || c.situation == atReset && c.canPark()
 }
 
 // canPark reports whether the action has a phase that parks.
@@ -244,7 +244,7 @@ func (c corpusCase) verify(t *testing.T, h *historypb.History) {
 	events := h.GetEvents()
 	require.Equal(t, c.plan.Workflow, events[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName())
 	last := events[len(events)-1].GetEventType()
-	if c.situation == canceled {
+	if c.situation == atCanceled {
 		require.Equal(t, enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED, last)
 		return
 	}
@@ -262,9 +262,9 @@ func (c corpusCase) verify(t *testing.T, h *historypb.History) {
 		}
 	}
 	parks := c.parks()
-	require.Equal(t, c.situation == reset, wasReset)
-	require.Equal(t, parks || c.situation == undoing, attention != "" && attention != lifecycle.AttentionNone, "it waits for %q", attention)
-	require.Equal(t, c.situation == undoing, attention == lifecycle.AttentionCompensation)
+	require.Equal(t, c.situation == atReset, wasReset)
+	require.Equal(t, parks || c.situation == atUndoParked, attention != "" && attention != lifecycle.AttentionNone, "it waits for %q", attention)
+	require.Equal(t, c.situation == atUndoParked, attention == lifecycle.AttentionCompensation)
 }
 
 // TestCorpus checks that the newest release of the corpus has exactly the expected

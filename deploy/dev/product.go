@@ -93,7 +93,7 @@ const promoteBudget = 10 * time.Second
 // promote makes the version of a worker that was just started current. Otherwise it
 // would be a standby while Temporal still remembers the polls of the worker before. It
 // fails if the worker has another version than this program; the worker then takes over
-// by itself.
+// later.
 func (s *stack) promote(ctx context.Context) {
 	if err := s.admin(ctx, promoteBudget, schema.ExitRefused, "promote"); err != nil {
 		fmt.Fprintf(s.messages, "warning: %v\nThe worker takes over when the polls of the version before it are 90 s old.\n", err)

@@ -173,7 +173,7 @@ func hasParameter(op operation, name string) bool {
 
 // bodies are the types of requests and responses, the roots of the components.
 func bodies() (requests, responses []any) {
-	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, wire.RehydrateRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
+	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, adminapi.RehydrateRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{},
 		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}}
 	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, inventory.SKUList{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
@@ -241,7 +241,7 @@ func (c checker) check(typ reflect.Type) {
 
 // optional are the requests of which every field may be left out.
 func optional() []reflect.Type {
-	return []reflect.Type{reflect.TypeFor[wire.LifecycleRequest](), reflect.TypeFor[wire.RehydrateRequest](), reflect.TypeFor[wire.BootstrapScriptRequest]()}
+	return []reflect.Type{reflect.TypeFor[wire.LifecycleRequest](), reflect.TypeFor[adminapi.RehydrateRequest](), reflect.TypeFor[wire.BootstrapScriptRequest]()}
 }
 
 // flat are the fields of a type as JSON has them: those of an embedded type are

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func newNodeRehydrate(e *env) *cobra.Command {
@@ -19,9 +19,9 @@ func newNodeRehydrate(e *env) *cobra.Command {
 workflow run ended in Temporal without recording an outcome: it was terminated, failed,
 timed out, or does not exist. Nothing continues such an operation, and its tasks are void.
 
-If no action can start in the node's state, the node
-returns to its state before the operation, and every action that starts in that state is
-possible again. Nothing changes on the node itself.
+If no action can start in the node's state, the node returns to its state before the
+operation, and every action that starts in that state is possible again. Nothing changes
+on the node itself.
 
 The runs are read from Temporal at once, without waiting for the run watcher. An operation
 whose run is open is not changed: the command is rejected (operation_in_progress), and
@@ -31,7 +31,7 @@ gpuaas op cancel NODE ends the operation. Without an abandoned operation nothing
 			if err := checkReason(c.CommandPath(), reason, false); err != nil {
 				return err
 			}
-			done, err := decode[lifecycle.Rehydration](e.api().RehydrateNode(ctx, arg, nil, wire.RehydrateRequest{Reason: reason}))
+			done, err := decode[lifecycle.Rehydration](e.api().RehydrateNode(ctx, arg, nil, adminclient.RehydrateRequest{Reason: given(reason)}))
 			if err != nil {
 				return err
 			}

@@ -24,7 +24,7 @@ func abandonedDrain() lifecycle.OperationStatus {
 }
 
 func (a *fakeAPI) postRehydrate(w http.ResponseWriter, r *http.Request) {
-	var req wire.RehydrateRequest
+	var req struct{ Reason string }
 	if n := a.find(w, r); n != nil && a.read(w, r, &req) {
 		a.decided = append(a.decided, "rehydrate "+n.Host+" "+req.Reason)
 		a.answer(w, http.StatusOK, a.rehydrated)

@@ -55,7 +55,7 @@ func TestRehydrateByHTTP(t *testing.T) {
 	runs.end, runs.err = "", schema.NewError(schema.KindServiceUnavailable, "Temporal does not respond")
 	assert.Equal(t, schema.KindServiceUnavailable, rehydrate().refusal(t).Code)
 	assert.Equal(t, lifecycle.NodeDraining, state().State, "nothing changed")
-	assert.Equal(t, lifecycle.OperationAccepted, state().Operation.Status)
+	assert.Equal(t, lifecycle.OperationRunning, state().Operation.Status)
 
 	runs.end, runs.err = lifecycle.RunTerminated, nil
 	rehydrate().into(t, &done)

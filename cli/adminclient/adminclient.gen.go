@@ -166,7 +166,10 @@ type RecoveryBundle = wire.RecoveryBundle
 type RegisterNodeRequest = wire.RegisterNodeRequest
 
 // RehydrateRequest defines model for RehydrateRequest.
-type RehydrateRequest = wire.RehydrateRequest
+type RehydrateRequest struct {
+	// Reason Kept in the audit trail.
+	Reason *string `json:"reason,omitempty"`
+}
 
 // Rehydration from is the node's state before the request. ended is empty if the node had no open operation.
 type Rehydration = lifecycle.Rehydration

@@ -20,8 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
-// endings is a namespace whose one workflow waits until it is told to fail or to
-// complete.
+// endings is a namespace whose one workflow waits for a signal to fail or to complete.
 type endings struct {
 	*Client
 	t *testing.T

@@ -49,8 +49,3 @@ type BootstrapScriptRequest struct {
 	// for cloud-init and other places that many users can read.
 	FetchRef bool `json:"fetch_ref,omitempty"`
 }
-
-// RehydrateRequest is the body of POST …/rehydrate. An empty body is allowed.
-type RehydrateRequest struct {
-	Reason string `json:"reason,omitempty"`
-}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"os"
@@ -8,9 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	commandpb "go.temporal.io/api/command/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	failurepb "go.temporal.io/api/failure/v1"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -21,7 +27,7 @@ import (
 )
 
 // TestAbandoned ends the runs of operations in Temporal's Web UI. A command that gpuaas
-// printed, typed literally, brings each node back, and the same action then completes.
+// printed, typed literally, restores each node, and the same action then completes.
 func TestAbandoned(t *testing.T) {
 	cases := map[string]func(*testing.T){
 		"a running drain is found by the run watcher": watchedDrain,
@@ -43,6 +49,48 @@ func TestAbandoned(t *testing.T) {
 		}
 	})
 	recordRounds(t, lifecycle.WorkflowWatch, string(lifecycle.RunTerminated), "watch")
+}
+
+// TestFailedRun: a defect fails the run of a drain, here a worker of the test. It runs
+// alone, because it stops the worker.
+func TestFailedRun(t *testing.T) {
+	d := drainThatWaits(t, "abandon-failed")
+	web := openWebUI(t, d.id)
+	kill(t, "worker", d.host)
+	web.fail()
+	require.Equal(t, lifecycle.NodeActive, rehydrated(t, next(t, "op", "retry", d.host, "--reason", "test"), d.host))
+	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
+	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))
+	act(t, "node", "drain", d.host, "--yes")
+	require.Equal(t, lifecycle.NodeDrained, show(t, d.host).State)
+	ended := decode[wire.OperationList](t, ok(t, "op", "list", "--node", d.host, "--status", string(lifecycle.OperationFailed), "-o", "json")).Operations
+	require.Len(t, ended, 1)
+	require.NotEmpty(t, ended[0].Outcome)
+}
+
+// fail fails the run with its next workflow task, which a signal causes.
+func (w webUI) fail() {
+	w.t.Helper()
+	queue := &taskqueuepb.TaskQueue{Name: lifecycle.TaskQueue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL}
+	eventually(w.t, "the run fails", func() bool {
+		// The run may have closed, and a poll may return the task of another run, which
+		// then times out.
+		_ = w.c.SignalWorkflow(w.t.Context(), w.run.GetWorkflowId(), w.run.GetRunId(), lifecycle.SignalAgent, lifecycle.AgentEvent{})
+		poll, cancel := context.WithTimeout(w.t.Context(), 15*time.Second)
+		defer cancel()
+		task, err := w.c.WorkflowService().PollWorkflowTaskQueue(poll, &workflowservice.PollWorkflowTaskQueueRequest{
+			Namespace: w.namespace, TaskQueue: queue, Identity: "a defect"})
+		if err != nil || task.GetWorkflowExecution().GetRunId() != w.run.GetRunId() {
+			return false
+		}
+		_, err = w.c.WorkflowService().RespondWorkflowTaskCompleted(w.t.Context(), &workflowservice.RespondWorkflowTaskCompletedRequest{
+			Namespace: w.namespace, TaskToken: task.GetTaskToken(), Identity: "a defect",
+			Commands: []*commandpb.Command{{CommandType: enumspb.COMMAND_TYPE_FAIL_WORKFLOW_EXECUTION,
+				Attributes: &commandpb.Command_FailWorkflowExecutionCommandAttributes{
+					FailWorkflowExecutionCommandAttributes: &commandpb.FailWorkflowExecutionCommandAttributes{
+						Failure: &failurepb.Failure{Message: "a defect"}}}}}})
+		return err == nil && w.status(w.run.GetRunId()) == enumspb.WORKFLOW_EXECUTION_STATUS_FAILED
+	})
 }
 
 func (w webUI) terminate() {
@@ -121,7 +169,7 @@ func watchedDrain(t *testing.T) {
 	ok(t, "audit", "--verify")
 }
 
-// parkedDrain: nobody waits for the run watcher.
+// parkedDrain: the printed command does not wait for the run watcher.
 func parkedDrain(t *testing.T) {
 	t.Helper()
 	nodeHost, id := enrolled(t, "abandon-parked")
@@ -266,7 +314,7 @@ func abandonedRelease(t *testing.T) {
 }
 
 // resetAbandoned: a reset of a terminated run opens another run of the operation, which
-// then is not abandoned any more. The new run finds its task voided.
+// then is no longer abandoned. The new run finds its task voided.
 func resetAbandoned(t *testing.T) {
 	t.Helper()
 	d := drainThatWaits(t, "abandon-reset")

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -159,20 +161,35 @@ func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus,
 	return st, lifecycle.OperationOver(op, "NODE")
 }
 
-func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
-	list := wire.StuckList{Stuck: []wire.StuckOperation{}}
-	parked, err := c.lc.Parked(ctx)
+func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList, error) {
+	if q.selector != nil {
+		return wire.StuckList{}, usagef("gpuaas stuck", "--selector needs the admin API and does not work with --direct")
+	}
+	list := wire.StuckList{Stuck: []wire.StuckOperation{}, Faults: []wire.ControlPlaneFault{}}
+	var probes sync.WaitGroup
+	probes.Go(func() { list.Faults = append(list.Faults, c.lc.Faults(ctx)...) })
+	parked, complete, err := c.lc.Parked(ctx)
+	probes.Wait()
 	if err != nil {
 		return list, err
 	}
 	for _, st := range parked { // each has its stuck object and its start
 		op := st.Operation
+		if !q.matches(op) {
+			continue
+		}
 		list.Stuck = append(list.Stuck, wire.StuckOperation{State: st.Node.State, WebURL: c.lc.WebURL(op.WorkflowID, op.RunID),
 			OperationSummary: wire.OperationSummary{OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host,
 				WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action, Status: op.Status, Phase: op.Stuck.Phase,
 				WaitingOn: op.Stuck.WaitingOn, Stuck: op.Stuck, Actor: op.Actor, Reason: op.Reason, StartedAt: *op.StartedAt}})
 	}
-	list.Faults = append([]wire.ControlPlaneFault{}, c.lc.Faults(ctx)...)
+	if limit := int(q.limit); limit > 0 && limit < len(list.Stuck) {
+		list.More, list.Stuck = len(list.Stuck)-limit, list.Stuck[:limit]
+	}
+	if !complete {
+		list.Faults = append(list.Faults, wire.ControlPlaneFault{Component: "temporal", Reason: "list_incomplete",
+			Message: fmt.Sprintf("Temporal listed %d operations before the time limit: older ones may be missing", len(parked)), Next: "gpuaas stuck"})
+	}
 	return list, nil
 }
 

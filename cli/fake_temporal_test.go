@@ -37,8 +37,10 @@ type fakeTemporal struct {
 	// first are the responses to earlier decisions, by the decision's id.
 	first  map[string]lifecycle.OperationStatus
 	parked []lifecycle.OperationStatus
-	faults []wire.ControlPlaneFault
-	hosts  map[string]string
+	// truncated is set when parked is not all.
+	truncated bool
+	faults    []wire.ControlPlaneFault
+	hosts     map[string]string
 }
 
 func newFakeTemporal() *fakeTemporal {
@@ -113,11 +115,11 @@ func (f *fakeTemporal) Resolved(_ context.Context, _, _ string, r lifecycle.Reso
 	return st, nil
 }
 
-func (f *fakeTemporal) Parked(context.Context) ([]lifecycle.OperationStatus, error) {
+func (f *fakeTemporal) Parked(context.Context) ([]lifecycle.OperationStatus, bool, error) {
 	if f.down {
-		return nil, f.unreachable()
+		return nil, false, f.unreachable()
 	}
-	return f.parked, nil
+	return f.parked, !f.truncated, nil
 }
 
 func (f *fakeTemporal) RunEnd(context.Context, lifecycle.Operation) (lifecycle.RunEnd, error) {

@@ -50,8 +50,9 @@ type Lifecycle interface {
 	// Resolved returns the first response to a decision by its id, even after the run
 	// ended. KindNotFound if the run received no such decision.
 	Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
-	// Parked lists the running operations that wait for a decision.
-	Parked(ctx context.Context) ([]lifecycle.OperationStatus, error)
+	// Parked lists the operations that are parked or overdue, oldest first. complete is
+	// false if there was no time to read all of them.
+	Parked(ctx context.Context) (ops []lifecycle.OperationStatus, complete bool, err error)
 	// FindNode looks a host name up among the operations that Temporal retains.
 	// KindNotFound when there is none.
 	FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error)

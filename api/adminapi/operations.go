@@ -3,6 +3,7 @@ package adminapi
 import (
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -54,26 +55,30 @@ func (o operations) list(c *call) (any, error) {
 	return page(q, "operations", of, o.Operations.ListOperations)
 }
 
-// stuck lists the operations that need attention, oldest first, and the faults of
-// the control plane.
+// stuck lists the operations that need attention, oldest first, and on the first page
+// the faults of the control plane.
 func (o operations) stuck(c *call) (any, error) {
 	q := o.query(c)
 	of := conditions(q)
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	ops, next, err := o.Operations.ListStuck(c.Context(), of)
-	if err != nil {
-		return nil, err
+	list := wire.StuckList{Faults: []wire.ControlPlaneFault{}}
+	var probes sync.WaitGroup
+	if o.Faults != nil && len(of.After) == 0 {
+		probes.Go(func() { list.Faults = append(list.Faults, o.Faults(c.Request)...) })
 	}
+	ops, next, err := o.Operations.ListStuck(c.Context(), of)
+	all := len(ops)
+	if err == nil && next != nil {
+		all, err = o.Operations.CountStuck(c.Context(), of)
+	}
+	probes.Wait()
 	for i, s := range ops {
 		ops[i].WebURL = o.webURL(s.WorkflowID, s.RunID)
 	}
-	list := wire.StuckList{Stuck: append([]wire.StuckOperation{}, ops...), Faults: []wire.ControlPlaneFault{}, NextPageToken: pageToken(next)}
-	if o.Faults != nil {
-		list.Faults = append(list.Faults, o.Faults(c.Request)...)
-	}
-	return list, nil
+	list.Stuck, list.More, list.NextPageToken = append([]wire.StuckOperation{}, ops...), max(all-len(ops), 0), pageToken(next)
+	return list, err
 }
 
 func (o operations) webURL(workflowID, runID string) string {

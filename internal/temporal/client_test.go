@@ -39,7 +39,7 @@ func TestTemporalUnavailable(t *testing.T) {
 			_, err := c.Operations.Resolve(t.Context(), "node:x", lifecycle.ResolveRequest{})
 			return err
 		},
-		"parked": func() error { _, err := c.Operations.Parked(t.Context()); return err },
+		"parked": func() error { _, _, err := c.Operations.Parked(t.Context()); return err },
 		"find":   func() error { _, err := c.Operations.FindNode(t.Context(), "h"); return err },
 		"complete": func() error {
 			return c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, task.Result{})

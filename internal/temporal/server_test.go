@@ -253,9 +253,8 @@ func TestReclaimSchedule(t *testing.T) {
 	ctx := t.Context()
 	becomes := func(reason string) (f wire.ControlPlaneFault) {
 		harness.Eventually(t, "the fault is "+reason, func() bool {
-			faults := append(c.Faults(ctx), wire.ControlPlaneFault{})
-			f = faults[0]
-			return f.Reason == reason && (reason == "" || f.Component == "reclaimer" && len(faults) == 2)
+			f = faultOf(c, lifecycle.ScheduleReclaim)
+			return f.Reason == reason
 		})
 		return f
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // TestStatusOfEndedRun checks that only a completed run reports the outcome of its
@@ -58,31 +57,6 @@ func TestStatusOfEndedRun(t *testing.T) {
 	st, err = c.Operations.Status(t.Context(), cancelled.GetID(), cancelled.GetRunID())
 	require.NoError(t, err)
 	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
-}
-
-// TestParkedNeedsNoWorker lists parked runs that no worker has seen.
-func TestParkedNeedsNoWorker(t *testing.T) {
-	c := connect(t)
-	since := time.Now().UTC().Truncate(time.Second)
-	for i, host := range []string{"gpu-2", "gpu-1"} { // the older run has the newer park
-		_, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{
-			TaskQueue: lifecycle.TaskQueue, ID: "node:" + host, TypedSearchAttributes: sdk.NewSearchAttributes(
-				sdk.NewSearchAttributeKeyKeyword(lifecycle.AttrHost).ValueSet(host),
-				sdk.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(lifecycle.AttentionAgent)),
-				sdk.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueSet("agent_silent"),
-				sdk.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueSet(since.Add(-time.Duration(i)*time.Minute)))}, "Drain")
-		require.NoError(t, err)
-	}
-	var parked []lifecycle.OperationStatus
-	harness.Eventually(t, "both are listed", func() bool {
-		var err error
-		parked, err = c.Operations.Parked(t.Context())
-		return err == nil && len(parked) == 2
-	})
-	require.Equal(t, []string{"gpu-1", "gpu-2"}, []string{parked[0].Node.Host, parked[1].Node.Host}, "oldest first")
-	require.Equal(t, lifecycle.Stuck{WaitingOn: lifecycle.AttentionAgent, Reason: "agent_silent", Since: since,
-		Next: "gpuaas op show gpu-2"}, *parked[1].Operation.Stuck)
-	require.Equal(t, lifecycle.ActionDrain, parked[0].Operation.Action)
 }
 
 func startStatusWorker(t *testing.T, c *Client) {

@@ -53,7 +53,7 @@ func runAdminReplay(ctx context.Context, e *env, o temporal.ReplayOptions) error
 	if err != nil && report.OK() {
 		return err
 	}
-	if printed := e.printReplay(report); err == nil {
+	if printed := printReplay(e.console, report); err == nil {
 		err = printed
 	}
 	if err != nil || report.OK() {
@@ -76,7 +76,7 @@ type replayRow struct {
 	result string
 }
 
-func (e *console) printReplay(r temporal.ReplayReport) error {
+func printReplay(e *console, r temporal.ReplayReport) error {
 	e.message("version %s replays %s and %s", r.Build, count(r.Open, "open operation"), count(r.Closed, "ended operation"))
 	var rows []replayRow
 	for _, run := range r.Differing {

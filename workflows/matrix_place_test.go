@@ -60,7 +60,7 @@ func enter(t *testing.T, c cell) *place {
 		plan, _ := lifecycle.PlanOf(c.action, c.options)
 		p.at += p.retryTime(*plan.Undo)
 	case atRecordingCancel:
-		p.cancelWith(func() { w.breaks("finish cancelled") })
+		p.cancelWith(func() { w.breaks(callFinishCanceled) })
 	}
 	p.env.RegisterDelayedCallback(p.requireReached, p.at)
 	return p
@@ -152,7 +152,7 @@ func (p *place) requireReached() {
 		}
 	case atRecordingCancel:
 		state = lifecycle.PhaseCanceled
-		require.Contains(p.t, p.world.story(), "finish cancelled!")
+		require.Contains(p.t, p.world.story(), callFinishCanceled+"!")
 	case atRecording:
 		require.Contains(p.t, p.world.story(), "finish completed!")
 	}
@@ -330,3 +330,6 @@ func (p *place) requireRecorded(canceled bool) {
 	}
 	require.Len(p.t, w.decisions, accepted)
 }
+
+// callFinishCanceled is the world's record of the end of a canceled operation.
+const callFinishCanceled = "finish " + string(lifecycle.OperationCanceled)

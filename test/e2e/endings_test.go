@@ -33,7 +33,7 @@ type endedRun struct {
 	prior     lifecycle.NodeState
 	operation lifecycle.Operation
 	// typed are the commands that the test typed as they were printed.
-	typed   []string
+	typed []string
 	ended bool
 }
 

@@ -70,9 +70,10 @@ type Advance struct {
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 	// Stuck parks the operation; nil means that it runs.
 	Stuck *lifecycle.Stuck `json:"stuck,omitempty"`
-	// Instance and Facts change the node when set.
-	Instance lifecycle.InstanceState `json:"instance,omitempty"`
-	Facts    *inventory.Facts        `json:"facts,omitempty"`
+	// Instance and FactsTask change the node when set. FactsTask is the step of the
+	// operation's task whose output becomes the node's facts.
+	Instance  lifecycle.InstanceState `json:"instance,omitempty"`
+	FactsTask string                  `json:"facts_task,omitempty"`
 	// Decision is the operator's decision that caused the advance, for the audit.
 	Decision *lifecycle.ResolveRequest `json:"decision,omitempty"`
 }

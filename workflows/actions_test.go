@@ -182,7 +182,7 @@ func TestProvision(t *testing.T) {
 	t.Run("waits for a silent agent and records how far the machine is", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.heartbeat = time.Time{}
+		w.heartbeat = -1
 		b := setup(t, lifecycle.ActionProvision, w)
 		b.decideAt(time.Hour, lifecycle.DecisionCancel)
 		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
@@ -275,7 +275,7 @@ func TestEnroll(t *testing.T) {
 	t.Parallel()
 	event := func(b *bed, e lifecycle.AgentEventName, incarnation int64, at time.Duration) {
 		b.env.RegisterDelayedCallback(func() {
-			b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
+			b.tell(lifecycle.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
 		}, at)
 	}
 

@@ -89,8 +89,9 @@ func (r *recorder) decide(d lifecycle.Decision) {
 
 func (r *recorder) event(name lifecycle.AgentEventName, incarnation int64) {
 	r.t.Helper()
-	require.NoError(r.t, r.NodeTasks.SignalAgent(r.t.Context(), r.op.WorkflowID, lifecycle.AgentEvent{Event: name, NodeID: testNode,
-		Incarnation: incarnation, OperationID: r.op.OperationID, Step: string(task.WorkloadDrain)}))
+	e := lifecycle.AgentEvent{Event: name, NodeID: testNode, Incarnation: incarnation, OperationID: r.op.OperationID, Step: string(task.WorkloadDrain)}
+	r.world.announce(e)
+	require.NoError(r.t, r.NodeTasks.SignalAgent(r.t.Context(), r.op.WorkflowID, e))
 }
 
 // open keeps the history of the operation as it is now, still open.
@@ -282,7 +283,8 @@ func (w *world) worker(c *temporal.Client) worker.Worker {
 	}
 	out.RegisterActivity(&activities.Record{Records: w})
 	tasks := &activities.Task{Records: w, Tasks: w, Signer: w}
-	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "EnqueueNodeTask": tasks.EnqueueNodeTask, "RunNodeTask": w.task} {
+	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "EnqueueNodeTask": tasks.EnqueueNodeTask, "RunNodeTask": w.runTask,
+		"ReadTaskResult": w.readResult} {
 		out.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}
 	out.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})

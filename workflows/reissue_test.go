@@ -15,7 +15,7 @@ import (
 // signalAt signals an event of the given incarnation.
 func (b *bed) signalAt(d time.Duration, event lifecycle.AgentEventName, incarnation int64) {
 	b.env.RegisterDelayedCallback(func() {
-		b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: event, NodeID: testNode, Incarnation: incarnation})
+		b.tell(lifecycle.AgentEvent{Event: event, NodeID: testNode, Incarnation: incarnation})
 	}, d)
 }
 

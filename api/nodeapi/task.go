@@ -95,7 +95,7 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
-	body.Message = a.cfg.Secrets.Withhold(body.Message)
+	body.Message = text.Line(a.cfg.Secrets.Withhold(body.Message), wire.MaxMessage)
 	p, err := a.cfg.Tasks.Progress(r.Context(), c, taskID, body, task.LeaseDuration)
 	if err != nil {
 		return err
@@ -141,21 +141,21 @@ func (a *API) callerAndTask(r *http.Request) (Caller, string, error) {
 	return c, taskID, nil
 }
 
-// checkResult validates a result and re-encodes its output.
+// checkResult validates a result and re-encodes its output. It corrects the code and the
+// message instead of rejecting them, because the task has ended and its operation waits:
+// the code becomes one that nodes may report, the message one line of bounded length.
 func checkResult(r *task.Result) error {
 	switch r.Status {
 	case task.Succeeded, task.Failed, task.Canceled:
 	default:
 		return invalidRequest("bad_status", "status must be \"succeeded\", \"failed\" or \"cancelled\"")
 	}
-	if len(r.Code) > wire.MaxCode {
-		return invalidRequest("bad_code", "code has more than %d bytes", wire.MaxCode)
-	}
-	if len(r.Message) > wire.MaxMessage {
-		return invalidRequest("bad_message", "message has more than %d bytes", wire.MaxMessage)
-	}
 	if len(r.OutputTail) > task.MaxOutputTail {
 		return invalidRequest("bad_output_tail", "output_tail has more than %d bytes", task.MaxOutputTail)
+	}
+	r.Message = text.Line(r.Message, wire.MaxMessage)
+	if r.Code != "" || r.Status == task.Failed {
+		r.Code = task.ReportedCode(r.Code)
 	}
 	// Empty if the agent rejected the task before it read a body.
 	if r.EnvelopeSHA256 != "" && !text.IsSHA256Hex(r.EnvelopeSHA256) {

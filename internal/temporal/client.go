@@ -15,6 +15,7 @@ import (
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/log"
 	"google.golang.org/grpc/codes"
 
@@ -76,6 +77,8 @@ type connection struct {
 	address   string
 	namespace string
 	webUI     string
+	// converter encodes what the SDK does not encode by itself.
+	converter converter.DataConverter
 	scanner   *secrets.Scanner
 }
 
@@ -99,7 +102,7 @@ func Dial(cfg Config) (*Client, error) {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "configuring Temporal's client")
 	}
 	conn := &connection{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
-		webUI: cmp.Or(cfg.WebUI, defaultWebUI), scanner: scanner}
+		webUI: cmp.Or(cfg.WebUI, defaultWebUI), converter: opts.DataConverter, scanner: scanner}
 	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn}}, nil
 }
 

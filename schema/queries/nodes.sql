@@ -74,6 +74,11 @@ RETURNING state;
 -- name: LastHeartbeat :one
 SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
 
+-- The seconds since the last heartbeat by the database's clock, -1 without one.
+-- name: HeartbeatAge :one
+SELECT coalesce(greatest(extract(epoch FROM now() - last_heartbeat_at), 0), -1)::float8 AS seconds
+FROM nodes WHERE node_id = $1;
+
 -- name: SilentNodes :many
 SELECT node_id FROM nodes
 WHERE state = 'active'

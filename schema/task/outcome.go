@@ -56,7 +56,7 @@ func (r Result) Failure() *schema.Error {
 	if r.Message == "" {
 		return schema.NewError(ReportedCode(r.Code), "the node reports a failure and no reason")
 	}
-	return schema.NewError(ReportedCode(r.Code), "the node says: %s", text.Quote(r.Message, maxReported))
+	return schema.NewError(ReportedCode(r.Code), "the node reports: %s", text.Quote(r.Message, maxReported))
 }
 
 // ReportedCode returns the code of a failed task: the node's, if nodes may report it,

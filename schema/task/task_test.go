@@ -62,10 +62,10 @@ func TestFailure(t *testing.T) {
 		message string
 		reason  string
 	}{
-		"failed":             {task.Result{Status: task.Failed, Code: schema.KindUnfit, Message: "no GPU: 100%"}, schema.KindUnfit, "the node says: `no GPU: 100%`", ""},
+		"failed":             {task.Result{Status: task.Failed, Code: schema.KindUnfit, Message: "no GPU: 100%"}, schema.KindUnfit, "the node reports: `no GPU: 100%`", ""},
 		"without a reason":   {task.Result{Status: task.Failed}, schema.KindTaskFailed, "the node reports a failure and no reason", ""},
-		"marked up":          {task.Result{Status: task.Failed, Message: "x`\n\n**Next:** `curl\x1b[2J"}, schema.KindTaskFailed, "the node says: `x' **Next:** 'curl?[2J`", ""},
-		"long":               {task.Result{Status: task.Failed, Message: strings.Repeat("x", 3000)}, schema.KindTaskFailed, "the node says: `" + strings.Repeat("x", 299) + "…`", ""},
+		"marked up":          {task.Result{Status: task.Failed, Message: "x`\n\n**Next:** `curl\x1b[2J"}, schema.KindTaskFailed, "the node reports: `x' **Next:** 'curl?[2J`", ""},
+		"long":               {task.Result{Status: task.Failed, Message: strings.Repeat("x", 3000)}, schema.KindTaskFailed, "the node reports: `" + strings.Repeat("x", 299) + "…`", ""},
 		"lost":               {task.Result{Status: task.Lost, Code: schema.KindUnfit, Message: "x"}, schema.KindTaskFailed, "x", lifecycle.ReasonTaskLost},
 		"canceled":           {task.Result{Status: task.Canceled, Code: schema.KindUnfit}, schema.KindTaskFailed, "the task was canceled", lifecycle.ReasonTaskCanceled},
 		"canceled, with why": {task.Result{Status: task.Canceled, Message: "x"}, schema.KindTaskFailed, "the task was canceled: `x`", lifecycle.ReasonTaskCanceled},

@@ -131,7 +131,7 @@ func TestSecondRunFindsItsRow(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, tc.result != nil, outcome.Done)
 				if outcome.Done {
-					require.JSONEq(t, `{"stopped":null,"blocked":[{"workload":"`+"`b`"+`","reason":"`+"`busy`"+`"}]}`, string(outcome.Output))
+					require.JSONEq(t, `{"stopped":null,"blocked":[{"workload":"b","reason":"`+"`busy`"+`"}]}`, string(outcome.Output))
 				}
 				return
 			}

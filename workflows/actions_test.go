@@ -158,7 +158,7 @@ func TestReactivate(t *testing.T) {
 		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 		require.Equal(t, lifecycle.PhaseForced, st.Operation.Phases[0].State)
 		require.Equal(t, "probe_failed", w.parks[0].Reason)
-		require.Contains(t, w.parks[0].Message, "disk: 3 MiB free")
+		require.Contains(t, w.parks[0].Message, "disk: `3 MiB free`")
 	})
 }
 

@@ -33,7 +33,7 @@ func (op *operation) outcome(ctx workflow.Context, spec activities.TaskSpec, sum
 		if err != nil || got.Done {
 			return got, err
 		}
-		if temporal.IsTimeoutError(ended) || retryable(ended) {
+		if e := activities.Typed(ended); temporal.IsTimeoutError(ended) || e != nil && e.Kind.Info().Retry {
 			return got, ended
 		}
 	}

@@ -58,6 +58,8 @@ type world struct {
 	// enqueued are the steps whose tasks were enqueued. stall blocks a step's enqueue.
 	enqueued []string
 	stall    func(step string)
+	// forge ends the activity of a task with an error or nil, and stores no result.
+	forge func(spec activities.TaskSpec) (bool, error)
 	// outcomes are the stored results by step.
 	outcomes map[string]storedOutcome
 	// document is the status that was written last.
@@ -240,7 +242,15 @@ type storedOutcome struct {
 // runTask simulates the activity that waits for a task: the result that the node reports
 // is stored, and Temporal receives a reference.
 func (w *world) runTask(ctx context.Context, spec activities.TaskSpec) (task.Reference, error) {
+	if w.forge != nil {
+		if forged, err := w.forge(spec); forged {
+			return task.Reference{}, err
+		}
+	}
 	r, err := w.task(ctx, spec)
+	if err == nil && r.Status != task.Succeeded {
+		err = activities.Failure(r.Failure(), true)
+	}
 	if err != nil && (activities.Typed(err) == nil || activities.Typed(err).Kind.Info().Retry) { // the activity's own failure
 		return task.Reference{}, err
 	}

@@ -103,7 +103,7 @@ func (r Result) Brief(t Type) (json.RawMessage, error) {
 			p.Checks = slices.DeleteFunc(p.Checks, func(c inventory.ProbeCheck) bool { return c.OK })
 			p.Checks = p.Checks[:min(len(p.Checks), maxChecks)]
 			for i, c := range p.Checks {
-				p.Checks[i] = inventory.ProbeCheck{Name: text.Quote(c.Name, maxName), Detail: text.Quote(c.Detail, maxDetail)}
+				p.Checks[i] = inventory.ProbeCheck{Name: name(c.Name), Detail: text.Quote(c.Detail, maxDetail)}
 			}
 		})
 	case WorkloadCordon, WorkloadUncordon:
@@ -113,11 +113,19 @@ func (r Result) Brief(t Type) (json.RawMessage, error) {
 			d.Stopped = nil
 			d.Blocked = d.Blocked[:min(len(d.Blocked), maxBlockers)]
 			for i, b := range d.Blocked {
-				d.Blocked[i] = Blocker{Workload: text.Quote(b.Workload, maxName), Reason: text.Quote(b.Reason, maxDetail)}
+				d.Blocked[i] = Blocker{Workload: name(b.Workload), Reason: text.Quote(b.Reason, maxDetail)}
 			}
 		})
 	}
 	return nil, nil
+}
+
+// name returns a name that a node reports, quoted unless it is plain.
+func name(s string) string {
+	if text.IsToken(s, maxName, "._:/-") {
+		return s
+	}
+	return text.Quote(s, maxName)
 }
 
 func brief[T any](r Result, shorten func(*T)) (json.RawMessage, error) {

@@ -115,13 +115,13 @@ func TestBrief(t *testing.T) {
 			inventory.Facts{Hostname: "h", CPUs: 2, MemoryBytes: 3, Disks: make([]inventory.Disk, 9), GPUs: []inventory.GPU{{Index: 1, UUID: "u", Model: hostile}}},
 			inventory.Facts{CPUs: 2, MemoryBytes: 3, GPUs: []inventory.GPU{{Index: 1, Model: quoted}}}},
 		"probe": {task.NodeProbe,
-			inventory.ProbeReport{Healthy: true, BootID: "b", Checks: []inventory.ProbeCheck{{Name: "disk", OK: true}, {Name: "gpu", Detail: hostile}}},
-			inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "`gpu`", Detail: quoted}}}},
+			inventory.ProbeReport{Healthy: true, BootID: "b", Checks: []inventory.ProbeCheck{{Name: "disk", OK: true}, {Name: "gpu", Detail: hostile}, {Name: hostile, Detail: "x"}}},
+			inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "gpu", Detail: quoted}, {Name: quoted, Detail: "`x`"}}}},
 		"cordon": {task.WorkloadCordon,
 			task.CordonResult{Cordoned: true, Was: true, Workloads: []task.Workload{{Name: "job"}}}, task.CordonResult{Cordoned: true, Was: true}},
 		"drain": {task.WorkloadDrain,
-			task.DrainResult{Stopped: []string{"a"}, Blocked: []task.Blocker{{Workload: "job-1", Reason: hostile}}},
-			task.DrainResult{Blocked: []task.Blocker{{Workload: "`job-1`", Reason: quoted}}}},
+			task.DrainResult{Stopped: []string{"a"}, Blocked: []task.Blocker{{Workload: "job-1", Reason: hostile}, {Workload: hostile, Reason: "y"}}},
+			task.DrainResult{Blocked: []task.Blocker{{Workload: "job-1", Reason: quoted}, {Workload: quoted, Reason: "`y`"}}}},
 	} {
 		got, err := task.Result{Output: encode(row.in)}.Brief(row.kind)
 		require.NoError(t, err, name)

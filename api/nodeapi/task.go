@@ -74,6 +74,7 @@ func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 	if err := a.withholdResult(&received); err != nil {
 		return err
 	}
+	correct(&received.Result)
 	stored, err := a.cfg.Tasks.Result(r.Context(), c, taskID, received)
 	if err != nil {
 		return err
@@ -141,9 +142,7 @@ func (a *API) callerAndTask(r *http.Request) (Caller, string, error) {
 	return c, taskID, nil
 }
 
-// checkResult validates a result and re-encodes its output. It corrects the code and the
-// message instead of rejecting them, because the task has ended and its operation waits:
-// the code becomes one that nodes may report, the message one line of bounded length.
+// checkResult validates a result and re-encodes its output.
 func checkResult(r *task.Result) error {
 	switch r.Status {
 	case task.Succeeded, task.Failed, task.Canceled:
@@ -153,15 +152,21 @@ func checkResult(r *task.Result) error {
 	if len(r.OutputTail) > task.MaxOutputTail {
 		return invalidRequest("bad_output_tail", "output_tail has more than %d bytes", task.MaxOutputTail)
 	}
-	r.Message = text.Line(r.Message, wire.MaxMessage)
-	if r.Code != "" || r.Status == task.Failed {
-		r.Code = task.ReportedCode(r.Code)
-	}
 	// Empty if the agent rejected the task before it read a body.
 	if r.EnvelopeSHA256 != "" && !text.IsSHA256Hex(r.EnvelopeSHA256) {
 		return invalidRequest("bad_envelope_sha256", "envelope_sha256 must be 64 lower-case hex digits")
 	}
 	return encodeOutput(r)
+}
+
+// correct bounds what a node reports of a failure: the code becomes one that nodes may
+// report, the message one short line. A bad code or message is no reason to reject the
+// result: the task has ended, and its operation waits.
+func correct(r *task.Result) {
+	r.Message = text.Line(r.Message, wire.MaxMessage)
+	if r.Code != "" || r.Status == task.Failed {
+		r.Code = task.ReportedCode(r.Code)
+	}
 }
 
 // encodeOutput re-encodes the output, so that the database can store every string

@@ -132,7 +132,8 @@ func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle
 }
 
 const heartbeatAge = `-- name: HeartbeatAge :one
-SELECT coalesce(greatest(extract(epoch FROM now() - last_heartbeat_at), 0), -1)::float8 AS seconds
+SELECT (CASE WHEN last_heartbeat_at IS NULL THEN -1
+    ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
 FROM nodes WHERE node_id = $1
 `
 

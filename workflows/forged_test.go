@@ -165,3 +165,23 @@ func requireReadable(t *testing.T, s string) {
 		require.False(t, r < ' ' && r != '\n' || r >= 0x7f && r < 0xa0 || r == '\u202e', "%q has the character %U", s, r)
 	}
 }
+
+// TestFailureIsBounded: what becomes a search attribute or a message is short, whoever
+// wrote the failure.
+func TestFailureIsBounded(t *testing.T) {
+	t.Parallel()
+	forged := temporal.NewApplicationErrorWithOptions(strings.Repeat(hostile, 1000), string(schema.KindUnfit),
+		temporal.ApplicationErrorOptions{NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: strings.Repeat("x", 3<<10)}}})
+	e := failureOf(forged)
+	require.Equal(t, schema.KindUnfit, e.Kind)
+	require.Empty(t, e.Reason)
+	require.LessOrEqual(t, len(e.Message), 4*maxMessage)
+	requireReadable(t, e.Message)
+	require.NotContains(t, e.Message, "\n")
+	for _, unknown := range []string{"", "Forged", strings.Repeat("x", 3<<10), "unfit "} {
+		require.Equal(t, schema.KindInternal, kindOf(temporal.NewNonRetryableApplicationError("x", unknown, nil)), unknown)
+	}
+	original := schema.NewError(schema.KindUnfit, "a\nb").WithReason(lifecycle.ReasonProbeFailed)
+	require.Equal(t, lifecycle.ReasonProbeFailed, failureOf(original).Reason)
+	require.Equal(t, "a\nb", original.Message, "the error itself is not changed")
+}

@@ -275,7 +275,7 @@ func TestEnroll(t *testing.T) {
 	t.Parallel()
 	event := func(b *bed, e lifecycle.AgentEventName, incarnation int64, at time.Duration) {
 		b.env.RegisterDelayedCallback(func() {
-			b.tell(lifecycle.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
+			b.report(lifecycle.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
 		}, at)
 	}
 

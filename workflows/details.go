@@ -20,8 +20,8 @@ func (st *state) show(ctx workflow.Context) {
 // show prints all of it.
 const maxShown = 300
 
-// shown returns a message or a reason in the details. Nodes and operators write parts of
-// them, and the details tell people which commands to run, so they are code spans.
+// shown returns a message or a reason in the details, as a code span: nodes and operators
+// write parts of them, and the details list commands for operators to run.
 func shown(s string) string { return text.Quote(s, maxShown) }
 
 // shownName returns a name: as it is if it has the form of one.

@@ -166,8 +166,8 @@ func requireReadable(t *testing.T, s string) {
 	}
 }
 
-// TestFailureIsBounded: what becomes a search attribute or a message is short, whoever
-// wrote the failure.
+// TestFailureIsBounded: what becomes a search attribute or a message is short, also in a
+// forged failure.
 func TestFailureIsBounded(t *testing.T) {
 	t.Parallel()
 	forged := temporal.NewApplicationErrorWithOptions(strings.Repeat(hostile, 1000), string(schema.KindUnfit),

@@ -15,7 +15,7 @@ import (
 // signalAt signals an event of the given incarnation.
 func (b *bed) signalAt(d time.Duration, event lifecycle.AgentEventName, incarnation int64) {
 	b.env.RegisterDelayedCallback(func() {
-		b.tell(lifecycle.AgentEvent{Event: event, NodeID: testNode, Incarnation: incarnation})
+		b.report(lifecycle.AgentEvent{Event: event, NodeID: testNode, Incarnation: incarnation})
 	}, d)
 }
 

@@ -288,8 +288,8 @@ func (w *world) announce(e lifecycle.AgentEvent) {
 	}
 }
 
-// tell stores what an event announces and signals it.
-func (b *bed) tell(e lifecycle.AgentEvent) {
+// report stores what an event announces and signals it.
+func (b *bed) report(e lifecycle.AgentEvent) {
 	b.world.announce(e)
 	b.env.SignalWorkflow(lifecycle.SignalAgent, e)
 }

@@ -77,7 +77,7 @@ type connection struct {
 	address   string
 	namespace string
 	webUI     string
-	// converter encodes what the SDK does not encode by itself.
+	// converter encodes the payloads of calls that bypass the SDK.
 	converter converter.DataConverter
 	scanner   *secrets.Scanner
 }

@@ -27,7 +27,7 @@ const reasonSecret = "secret_in_temporal"
 // that a leak is a visible fault. Its errors never contain the secret.
 //
 // The completion of a workflow task is redacted instead. Temporal would repeat the task
-// without end, and whoever types a token into the Web UI would stop the operation.
+// without end, and a token typed into the Web UI would stop the operation.
 type guard struct{ scanner *secrets.Scanner }
 
 // protect passes every payload and every request of the client through the guard.

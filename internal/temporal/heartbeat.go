@@ -13,9 +13,10 @@ import (
 
 // RecordHeartbeat records a heartbeat of the activity that waits for a node task and
 // returns whether an operator canceled or paused the activity. A closed run returns
-// Cancel. An unknown run does not: a Temporal that was restored from a backup, or that is
-// not the operation's, knows no runs, and the record decides which tasks go on. If the run was reset, the heartbeat goes to the new run. A reset of
-// the activity alone has no effect: its next try finds the same task. Progress that
+// Cancel. An unknown run does not: a Temporal that was restored from a backup, or that
+// belongs to another installation, has no record of open runs, and the database decides
+// which tasks continue. If the run was reset, the heartbeat goes to the new run. A reset
+// of the activity alone has no effect: its next try finds the same task. Progress that
 // contains a secret is withheld; the heartbeat is still recorded.
 // KindServiceUnavailable when Temporal is unavailable.
 //

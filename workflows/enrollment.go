@@ -19,7 +19,7 @@ func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enr
 		if err := op.publish(ctx); err != nil {
 			return err
 		}
-		op.followRecord(ctx)
+		followRecord(ctx, &op.inbox)
 		op.goalReached = func(ctx workflow.Context) bool {
 			op.receiveEvents(ctx)
 			return op.enrolled.Removed || reached(op.enrolled)
@@ -72,7 +72,7 @@ func (b *inbox) receiveEvents(ctx workflow.Context) {
 // followRecord reads the progress of the enrollment after each event, until the operation
 // ends, also while it is parked. If the database cannot be read for long, the end of the
 // phase's budget reads it.
-func (b *inbox) followRecord(ctx workflow.Context) {
+func followRecord(ctx workflow.Context, b *inbox) {
 	if b.following {
 		return
 	}

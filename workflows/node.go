@@ -29,7 +29,7 @@ func onNode[T any](ctx workflow.Context, op *operation, t task.Type, params task
 	if err := enqueue(ctx, op, spec); err != nil {
 		return out, err
 	}
-	outcome, err := op.outcome(ctx, spec, summary)
+	outcome, err := taskOutcome(ctx, op, spec, summary)
 	if err == nil {
 		err = task.Result{Output: outcome.Output}.Decode(&out)
 	}

@@ -14,14 +14,14 @@ import (
 // database has no result, and how often a read is repeated while the database is slow.
 const maxWaits = 3
 
-// outcome waits for the activity of an enqueued task and reads the task's result from
+// taskOutcome waits for the activity of an enqueued task and reads the task's result from
 // the database. The end of the activity is only a hint: everyone who can write to
 // Temporal can complete or fail it by ID. Without a stored result the step waits again,
 // and after maxWaits it fails with ReasonResultMissing.
 //
 // A timeout and a failure that may pass are reported as such, unless the result is
 // stored.
-func (op *operation) outcome(ctx workflow.Context, spec activities.TaskSpec, summary string) (got task.Outcome, err error) {
+func taskOutcome(ctx workflow.Context, op *operation, spec activities.TaskSpec, summary string) (got task.Outcome, err error) {
 	o := callTask
 	o.ActivityID = spec.Step
 	for range maxWaits {

@@ -43,7 +43,9 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	fatal := make(chan error, 1)
 	var w worker.Worker
 	err := p.Connect(ctx, daemon.Dependency{Name: "a start of the Temporal worker", Open: func(context.Context) error {
-		w = worker.New(parts.temporal.SDK(), lifecycle.TaskQueue, options(c, fatal))
+		o := options(c, fatal)
+		o.Interceptors = append(o.Interceptors, parts.temporal.UpdateGuard())
+		w = worker.New(parts.temporal.SDK(), lifecycle.TaskQueue, o)
 		register(w, parts, c.Env)
 		err := w.Start()
 		if err == nil {

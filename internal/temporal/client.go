@@ -79,8 +79,9 @@ type connection struct {
 	address   string
 	namespace string
 	webUI     string
-	scanner   *secrets.Scanner
+	// converter encodes the payloads of calls that bypass the SDK.
 	converter converter.DataConverter
+	scanner   *secrets.Scanner
 }
 
 // Dial reads the configuration and returns a client that connects at first use.

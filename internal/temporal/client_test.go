@@ -42,7 +42,7 @@ func TestTemporalUnavailable(t *testing.T) {
 		"parked": func() error { _, _, err := c.Operations.Parked(t.Context()); return err },
 		"find":   func() error { _, err := c.Operations.FindNode(t.Context(), "h"); return err },
 		"complete": func() error {
-			return c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, task.Result{})
+			return c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, task.Reference{})
 		},
 		"signal": func() error { return c.NodeTasks.SignalAgent(t.Context(), "node:x", lifecycle.AgentEvent{}) },
 		"heartbeat": func() error {

@@ -7,8 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	sdk "go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
@@ -57,6 +59,31 @@ func TestStatusOfEndedRun(t *testing.T) {
 	st, err = c.Operations.Status(t.Context(), cancelled.GetID(), cancelled.GetRunID())
 	require.NoError(t, err)
 	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
+}
+
+// TestFindNodePrefersTheLiveNode: a host name may have belonged to nodes that are removed.
+func TestFindNodePrefersTheLiveNode(t *testing.T) {
+	t.Parallel()
+	operation := func(nodeID, workflow string, status enumspb.WorkflowExecutionStatus) *workflowpb.WorkflowExecutionInfo {
+		id, err := converter.GetDefaultDataConverter().ToPayload(nodeID)
+		require.NoError(t, err)
+		return &workflowpb.WorkflowExecutionInfo{Type: &commonpb.WorkflowType{Name: workflow}, Status: status,
+			SearchAttributes: &commonpb.SearchAttributes{IndexedFields: map[string]*commonpb.Payload{lifecycle.AttrNodeID: id}}}
+	}
+	const completed, failed = enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED
+	old, oldDrain := operation("old", "Remove", completed), operation("old", "Drain", completed)
+	live := operation("live", "Drain", completed)
+	for name, c := range map[string]struct {
+		sorted, want []*workflowpb.WorkflowExecutionInfo
+	}{
+		"removed, then registered again": {[]*workflowpb.WorkflowExecutionInfo{live, old}, []*workflowpb.WorkflowExecutionInfo{live}},
+		"the removed node's is newer":    {[]*workflowpb.WorkflowExecutionInfo{old, oldDrain, live}, []*workflowpb.WorkflowExecutionInfo{live}},
+		"only a removed one":             {[]*workflowpb.WorkflowExecutionInfo{old, oldDrain}, []*workflowpb.WorkflowExecutionInfo{old}},
+	} {
+		require.Same(t, c.want[0], newestLive(c.sorted), name)
+	}
+	unfinished := operation("live", "Remove", failed)
+	require.Same(t, unfinished, newestLive([]*workflowpb.WorkflowExecutionInfo{unfinished, old}), "a remove that failed removed nothing")
 }
 
 func startStatusWorker(t *testing.T, c *Client) {

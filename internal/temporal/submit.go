@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // submitBudget bounds the wait for the claim, whose local activity has 5 s.
@@ -134,16 +135,7 @@ func summary(in lifecycle.OperationInput) string {
 	if in.Reason != "" {
 		s += ": " + in.Reason
 	}
-	return truncate(s, 200)
-}
-
-// truncate keeps the first n runes, because the server bounds the summary.
-func truncate(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
-	}
-	return string(r[:n-1]) + "…"
+	return text.Line(s, 200) // the server bounds the summary
 }
 
 func details(in lifecycle.OperationInput) string {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/converter"
@@ -118,21 +119,42 @@ func stuckOf(info *workflowpb.WorkflowExecutionInfo) lifecycle.Stuck {
 }
 
 // FindNode finds a node by its host name or id among the operations that Temporal
-// retains, for use without the admin API. KindNotFound when there is none.
+// retains, for use without the admin API: the node that is not removed, if several had
+// the name. KindNotFound when there is none.
 func (c Operations) FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error) {
 	key := lifecycle.AttrHost
 	if schema.IsID(name) {
 		key = lifecycle.AttrNodeID
 	}
-	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", key, name), 1)
+	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", key, name), findPage)
 	if err != nil {
 		return lifecycle.NodeRef{}, err
 	}
 	if len(infos) == 0 {
 		return lifecycle.NodeRef{}, schema.NewError(schema.KindNotFound, "Temporal retains no operation of node %q", name)
 	}
-	attrs := infos[0].GetSearchAttributes()
+	attrs := newestLive(infos).GetSearchAttributes()
 	return lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: attribute[string](attrs, lifecycle.AttrHost)}, nil
+}
+
+// findPage is how many operations FindNode looks at.
+const findPage = 50
+
+// newestLive returns the newest operation of a node whose newest operation did not remove
+// it, of operations sorted by time, newest first. Without one it is the newest.
+func newestLive(infos []*workflowpb.WorkflowExecutionInfo) *workflowpb.WorkflowExecutionInfo {
+	removed := map[string]bool{}
+	for _, info := range infos {
+		nodeID := attribute[string](info.GetSearchAttributes(), lifecycle.AttrNodeID)
+		plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
+		if plan.Action == lifecycle.ActionRemove && info.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED {
+			removed[nodeID] = true
+		}
+		if !removed[nodeID] {
+			return info
+		}
+	}
+	return infos[0]
 }
 
 // list returns up to limit of the runs that match, the newest first.

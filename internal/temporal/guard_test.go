@@ -109,7 +109,8 @@ type frontend struct {
 	workflowservice.UnimplementedWorkflowServiceServer
 	mu       sync.Mutex
 	requests []proto.Message
-	drops    bool // set before use: a start's update is dropped
+	drops    bool   // set before use: a start's update is dropped
+	newest   string // set before use: the operation of the newest run
 }
 
 func (f *frontend) note(m proto.Message) {

@@ -83,11 +83,13 @@ func (c Operations) Result(ctx context.Context, workflowID, runID string) (lifec
 // KindNotFound when none runs, KindInvalidRequest when the decision is not possible
 // or contains a secret, KindDecisionOutdated when it is addressed to another
 // operation, phase or park, KindKeyInUse when its ID belongs to another decision.
-func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+// KindServiceUnavailable with reason no_worker when no worker responds: a cancel is then
+// stored in Temporal and applies when a worker is up.
+func (c Operations) Resolve(caller context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	if err := c.scanner.Check(r); err != nil {
 		return lifecycle.OperationStatus{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, submitBudget)
+	ctx, cancel := context.WithTimeout(caller, submitBudget)
 	defer cancel()
 	var done lifecycle.Resolution
 	err := c.update(ctx, client.UpdateWorkflowOptions{
@@ -97,6 +99,9 @@ func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.
 	if errors.Is(err, errEnded) {
 		// The run took the decision and closed.
 		return c.Status(ctx, workflowID, "")
+	}
+	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && !errors.Is(caller.Err(), context.Canceled) {
+		return lifecycle.OperationStatus{}, c.resolveLater(caller, workflowID, r, err)
 	}
 	return c.resolution(r, done, err)
 }
@@ -225,6 +230,11 @@ func (c Operations) list(ctx context.Context, query string, limit int32) ([]*wor
 		return nil, c.interpret(err, "listing operations")
 	}
 	return answer.GetExecutions(), nil
+}
+
+// operationOf returns the id of a run's operation.
+func operationOf(info *workflowpb.WorkflowExecutionInfo) string {
+	return attribute[string](info.GetSearchAttributes(), lifecycle.AttrOperationID)
 }
 
 // attribute reads a search attribute; the zero value when it is not set.

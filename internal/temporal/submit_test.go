@@ -5,9 +5,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
 	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/converter"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
@@ -24,6 +28,18 @@ func (f *frontend) UpdateWorkflowExecution(_ context.Context, r *workflowservice
 	return nil, serviceerror.ToStatus(serviceerror.NewInvalidArgument("not here")).Err()
 }
 
+func (f *frontend) DescribeWorkflowExecution(context.Context, *workflowservice.DescribeWorkflowExecutionRequest) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	operation, err := converter.GetDefaultDataConverter().ToPayload(f.newest)
+	return &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
+		Execution:        &commonpb.WorkflowExecution{RunId: "run-of-" + f.newest},
+		SearchAttributes: &commonpb.SearchAttributes{IndexedFields: map[string]*commonpb.Payload{lifecycle.AttrOperationID: operation}},
+	}}, err
+}
+
+func (*frontend) ListWorkflowExecutions(context.Context, *workflowservice.ListWorkflowExecutionsRequest) (*workflowservice.ListWorkflowExecutionsResponse, error) {
+	return &workflowservice.ListWorkflowExecutionsResponse{}, nil
+}
+
 // TestDroppedSubmitIsRepeated: the repeated update goes to the run that the submit
 // started.
 func TestDroppedSubmitIsRepeated(t *testing.T) {
@@ -32,15 +48,29 @@ func TestDroppedSubmitIsRepeated(t *testing.T) {
 		t.Run(string(action), func(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
-			f.drops = true
+			f.drops, f.newest = true, "op"
 			_, err := c.Operations.Submit(t.Context(), lifecycle.OperationInput{OperationID: "op", NodeID: "n", Host: "gpu-17", Action: action, Actor: "alice"})
 			require.Error(t, err)
 			require.Len(t, f.requests, 2)
 			again, ok := f.requests[1].(*workflowservice.UpdateWorkflowExecutionRequest)
 			require.True(t, ok)
 			require.Equal(t, want, again.GetWorkflowExecution().GetWorkflowId())
+			require.Equal(t, "run-of-op", again.GetWorkflowExecution().GetRunId())
 		})
 	}
+}
+
+// TestDroppedSubmitAsksNoOther: the newest run belongs to another operation, which does
+// not receive the update.
+func TestDroppedSubmitAsksNoOther(t *testing.T) {
+	t.Parallel()
+	c, f := dialFrontend(t)
+	f.drops, f.newest = true, "other"
+	_, err := c.Operations.Submit(t.Context(), lifecycle.OperationInput{OperationID: "op", NodeID: "n", Host: "gpu-17", Action: lifecycle.ActionDrain, Actor: "alice"})
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
+	require.Equal(t, "response_lost", schema.AsError(err).Reason)
+	require.Contains(t, schema.AsError(err).Next, "op")
+	require.Len(t, f.requests, 1)
 }
 
 // TestSubmitWorkflowID: every action runs under the node's workflow ID, except

@@ -12,6 +12,9 @@ type ClaimRequest struct {
 	lifecycle.OperationInput
 	WorkflowID string `json:"workflow_id"`
 	RunID      string `json:"run_id"`
+	// RunStartedAt is when the run with RunID started, by Temporal's clock. A run that
+	// started before the one whose operation is open is refused with KindFenced.
+	RunStartedAt time.Time `json:"run_started_at,omitzero"`
 	// Document is the status document of the claimed operation without op_seq, node
 	// state and phases, which the claim determines. It is stored with the operation,
 	// as in Advance, in its first phase.

@@ -30,6 +30,9 @@ type OperationInput struct {
 	Provider string  `json:"provider,omitempty"`
 	Region   string  `json:"region,omitempty"`
 	Options  Options `json:"options"`
+	// StartBy is the time after which the claim is refused, by the database's clock.
+	// nil sets no limit.
+	StartBy *time.Time `json:"start_by,omitempty"`
 }
 
 // Options are an action's flags.
@@ -65,12 +68,14 @@ const (
 	OperationFailed    OperationState = "failed"
 	OperationCanceled  OperationState = "cancelled"
 	OperationRejected  OperationState = "rejected"
+	// OperationAbandoned: the operation is open and no run of its workflow is.
+	OperationAbandoned OperationState = "abandoned"
 )
 
 // OperationStates returns every operation state.
 func OperationStates() []OperationState {
-	return []OperationState{OperationAccepted, OperationRunning, OperationParked, OperationCompleted, OperationFailed,
-		OperationCanceled, OperationRejected}
+	return []OperationState{OperationAccepted, OperationRunning, OperationParked, OperationAbandoned, OperationCompleted,
+		OperationFailed, OperationCanceled, OperationRejected}
 }
 
 // Ended reports whether the operation has ended.

@@ -12,7 +12,5 @@ import (
 // setup runs admin setup in the worker package, which links every adapter. The CLI
 // links none of them.
 func setup(ctx context.Context, c temporal.Config, log io.Writer) error {
-	return worker.Setup(ctx, worker.SetupOptions{
-		TemporalAddress: c.Address, TemporalNamespace: c.Namespace, Getenv: os.Getenv, Progress: log,
-	})
+	return worker.Setup(ctx, worker.SetupOptions{Temporal: c, Getenv: os.Getenv, Progress: log})
 }

@@ -78,6 +78,12 @@ func temporalSettings() []Setting {
 	return []Setting{
 		{Name: "TEMPORAL_ADDRESS", Default: "localhost:7233", Help: "Address of Temporal. All TEMPORAL_ variables and profiles of the temporal command apply."},
 		{Name: "TEMPORAL_NAMESPACE", Default: "gpuaas", Help: "Temporal namespace."},
+		{Name: "TEMPORAL_API_KEY", Secret: true, Help: "API key or JWT for Temporal. Turns TLS on, unless TEMPORAL_TLS is false. The file is read for each call, so that a rotated key needs no restart."},
+		{Name: "TEMPORAL_TLS", Help: "true or false: whether to connect with TLS."},
+		{Name: "TEMPORAL_TLS_CLIENT_CERT_PATH", Help: "Client certificate in PEM. It is read for each connection."},
+		{Name: "TEMPORAL_TLS_CLIENT_KEY_PATH", Help: "Key of the client certificate in PEM."},
+		{Name: "TEMPORAL_TLS_SERVER_CA_CERT_PATH", Help: "CAs that may issue the server's certificate, in PEM. Default: those of the system. It is read at the start."},
+		{Name: "TEMPORAL_TLS_SERVER_NAME", Help: "Name in the server's certificate. Default: that of TEMPORAL_ADDRESS."},
 	}
 }
 

@@ -28,7 +28,7 @@ const submitBudget = 20 * time.Second
 // response.
 // KindServiceUnavailable with reason no_worker or database_unavailable means that
 // Temporal accepted the operation and runs it when a worker or the database is
-// available; with reason response_lost, that the operation ran.
+// available before the input's StartBy, lifecycle.StartWithin from now by default; with reason response_lost, that the operation ran.
 func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	plan, ok := lifecycle.PlanOf(in.Action, in.Options)
 	switch {
@@ -39,6 +39,9 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 	}
 	if err := c.scanner.Check(in); err != nil {
 		return lifecycle.Operation{}, err
+	}
+	if in.StartBy == nil {
+		in.StartBy = new(time.Now().Add(lifecycle.StartWithin).UTC().Truncate(time.Microsecond))
 	}
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
@@ -224,14 +227,17 @@ func (c Operations) pending(ctx context.Context, in lifecycle.OperationInput) *s
 	// database did not answer within a workflow task.
 	if waiting := d.GetPendingActivities(); len(waiting) > 0 {
 		return schema.NewError(schema.KindServiceUnavailable,
-			"Temporal at %s accepted operation %s, but the database did not respond to the claim of its node within %s (%s); the worker retries the claim",
-			c.address, in.OperationID, submitBudget, cmp.Or(waiting[0].GetLastFailure().GetMessage(), "no failure is reported yet")).
+			"Temporal at %s accepted operation %s, but the database did not respond to the claim of its node within %s (%s); the worker retries the claim until %s",
+			c.address, in.OperationID, submitBudget, cmp.Or(waiting[0].GetLastFailure().GetMessage(), "no failure is reported yet"), startBy(in)).
 			WithReason("database_unavailable")
 	}
 	return schema.NewError(schema.KindServiceUnavailable,
-		"Temporal at %s accepted operation %s, but no worker responded within %s; it runs as soon as a worker is up",
-		c.address, in.OperationID, submitBudget).WithReason("no_worker")
+		"Temporal at %s accepted operation %s, but no worker responded within %s; it runs if a worker is up before %s",
+		c.address, in.OperationID, submitBudget, startBy(in)).WithReason("no_worker")
 }
+
+// startBy is when the operation expires unless it has claimed its node.
+func startBy(in lifecycle.OperationInput) string { return in.StartBy.Format(time.RFC3339) }
 
 // inProgress names the conflicting operation: the one that holds the node, or the
 // previous reissue.

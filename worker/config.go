@@ -14,6 +14,13 @@ import (
 type config struct {
 	daemon.Common
 	daemon.Engines
+	ActivitySlots int `env:"GPUAAS_ACTIVITY_SLOTS" help:"Largest number of activities, and of local activities, that run at the same time. Default: twice the number of database connections."`
+}
+
+// Check reports faults in the values.
+func (c *config) Check(f *daemon.Faults) {
+	c.Engines.Check(f)
+	f.Check(c.ActivitySlots < 0, "GPUAAS_ACTIVITY_SLOTS must not be negative, for example 20")
 }
 
 // defaults returns a configuration with the defaults that depend on the program.

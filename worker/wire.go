@@ -51,7 +51,7 @@ func (p *parts) connect(ctx context.Context) error {
 }
 
 func (p *parts) openStore(ctx context.Context) (err error) {
-	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), CreatingProviders: creating(), Log: p.Log})
+	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), MaxConns: p.cfg.DatabasePool, CreatingProviders: creating(), Log: p.Log})
 	if err != nil {
 		return err
 	}

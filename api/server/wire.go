@@ -102,7 +102,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.listener, err = store.NewListener(url, a.Log); err != nil {
 		return err
 	}
-	if a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
+	if a.store, err = store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
 		return err
 	}
 	a.OnClose(a.store.Close)

@@ -73,7 +73,12 @@ func (c directControl) find(ctx context.Context, arg string) (target, error) {
 
 func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
 	c.env.message("%s %s: waiting for a worker to accept it; see: %s", a, t.name(), t.op("watch", a))
+	var startBy *time.Time
+	if o.startWithin > 0 {
+		startBy = new(c.env.clock.now().Add(o.startWithin).UTC())
+	}
 	op, err := c.lc.Submit(ctx, lifecycle.OperationInput{
+		StartBy:     startBy,
 		OperationID: lifecycle.OperationID(t.id, a, c.env.actor, o.key), NodeID: t.id, Action: a, Host: t.host,
 		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Options: o.options,
 	})

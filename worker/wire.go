@@ -62,7 +62,7 @@ func (p *parts) openStore(ctx context.Context) (err error) {
 
 func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err error) {
 	if p.temporal == nil {
-		p.temporal, err = temporal.Dial(temporal.Config{Logger: p.Log, Metrics: m, Secrets: p.cfg.Secrets()})
+		p.temporal, err = temporal.Dial(temporal.Config{Logger: p.Log, Metrics: m, Tracer: p.Tracer, Secrets: p.cfg.Secrets()})
 		if err != nil {
 			return err
 		}

@@ -57,7 +57,7 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := temporal.Dial(temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: c.secrets(), WebUI: c.WebUI})
+	client, err := temporal.Dial(temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Tracer: p.Tracer, Secrets: c.secrets(), WebUI: c.WebUI})
 	if err != nil {
 		return nil, err
 	}

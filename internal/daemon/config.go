@@ -75,8 +75,9 @@ func (e Engines) Secrets() []schema.Secret {
 	return out
 }
 
-// temporalSettings lists the variables that Temporal's client library reads.
-func temporalSettings() []Setting {
+// librarySettings lists the variables that the client libraries of Temporal and
+// OpenTelemetry read.
+func librarySettings() []Setting {
 	return []Setting{
 		{Name: "TEMPORAL_ADDRESS", Default: "localhost:7233", Help: "Address of Temporal. All TEMPORAL_ variables and profiles of the temporal command apply."},
 		{Name: "TEMPORAL_NAMESPACE", Default: "gpuaas", Help: "Temporal namespace."},
@@ -86,6 +87,7 @@ func temporalSettings() []Setting {
 		{Name: "TEMPORAL_TLS_CLIENT_KEY_PATH", Help: "Key of the client certificate in PEM."},
 		{Name: "TEMPORAL_TLS_SERVER_CA_CERT_PATH", Help: "CAs that may issue the server's certificate, in PEM. Default: those of the system. It is read at the start."},
 		{Name: "TEMPORAL_TLS_SERVER_NAME", Help: "Name in the server's certificate. Default: that of TEMPORAL_ADDRESS."},
+		{Name: envTelemetry, Help: "URL of an OpenTelemetry collector (OTLP over HTTP) that receives traces. Default: no traces. All OTEL_ variables apply."},
 	}
 }
 

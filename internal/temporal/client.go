@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
 	"go.temporal.io/sdk/log"
@@ -42,6 +43,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics gets the SDK's metrics. Defaults to none.
 	Metrics client.MetricsHandler
+	// Tracer makes spans of operations, their activities and the calls that start them.
+	// Defaults to none.
+	Tracer trace.Tracer
 	// Secrets are secrets of this process that must never reach Temporal, in addition
 	// to text that has the form of a secret. Defaults to none.
 	Secrets []schema.Secret
@@ -95,6 +99,9 @@ func dial(cfg Config, env envconfig.EnvLookup) (*Client, error) {
 	opts.Namespace = cmp.Or(cfg.Namespace, namespaceOf(opts.Namespace))
 	opts.MetricsHandler = cfg.Metrics
 	opts.Logger = log.NewStructuredLogger(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)))
+	if err := traceInto(&opts, cfg.Tracer); err != nil {
+		return nil, err
+	}
 	// Messages are a few hundred bytes: compression costs more than it saves.
 	opts.ConnectionOptions.GrpcCompression = &client.GrpcCompressionNone{}
 	scanner := secrets.New(append(slices.Clone(cfg.Secrets), key)...)

@@ -112,7 +112,16 @@ func (c directControl) status(ctx context.Context, op lifecycle.Operation) (life
 }
 
 func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	return c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+	st, err := c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+	if err == nil || schema.AsError(err).Reason != "no_worker" || ctx.Err() != nil {
+		return st, err
+	}
+	known, describeErr := c.lc.Described(ctx, t.workflowID(reissue))
+	if describeErr != nil {
+		return st, err
+	}
+	c.env.message("no worker responds: this is what Temporal knows of operation %s", known.Operation.OperationID)
+	return known, nil
 }
 
 func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error) {

@@ -36,8 +36,10 @@ type fakeTemporal struct {
 	// first are the responses to earlier decisions, by the decision's id.
 	first  map[string]lifecycle.OperationStatus
 	parked []lifecycle.OperationStatus
-	faults []wire.ControlPlaneFault
-	hosts  map[string]string
+	// described is what Temporal knows without a worker.
+	described *lifecycle.OperationStatus
+	faults    []wire.ControlPlaneFault
+	hosts     map[string]string
 }
 
 func newFakeTemporal() *fakeTemporal {
@@ -65,6 +67,13 @@ func (f *fakeTemporal) Submit(ctx context.Context, in lifecycle.OperationInput) 
 		return lifecycle.Operation{}, f.submitErr
 	}
 	return operation(in.Action, lifecycle.OperationAccepted), nil
+}
+
+func (f *fakeTemporal) Described(_ context.Context, workflowID string) (lifecycle.OperationStatus, error) {
+	if f.described == nil {
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no run of %s is open", workflowID)
+	}
+	return *f.described, nil
 }
 
 func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (lifecycle.OperationStatus, error) {

@@ -58,6 +58,9 @@ type Lifecycle interface {
 	// Result waits until the run is closed and returns its final state. It needs
 	// no worker.
 	Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)
+	// Described returns what Temporal knows about the open run without a worker.
+	// KindNotFound when none is open.
+	Described(ctx context.Context, workflowID string) (lifecycle.OperationStatus, error)
 	// Faults returns the faults of Temporal that need an operator.
 	Faults(ctx context.Context) []wire.ControlPlaneFault
 	// WebURL is the page of a run in the Web UI.

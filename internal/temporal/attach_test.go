@@ -132,6 +132,10 @@ func TestDecisionWithoutWorker(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, d.Status)
 
+	st, err := c.Operations.Described(t.Context(), workflowID(in))
+	require.NoError(t, err)
+	require.Equal(t, []string{in.OperationID, in.NodeID, in.Host, string(lifecycle.OperationAccepted)},
+		[]string{st.Operation.OperationID, st.Node.NodeID, st.Node.Host, string(st.Operation.Status)})
 	e := decide(in.OperationID, lifecycle.DecisionCancel)
 	require.Equal(t, "no_worker", e.Reason)
 	require.Contains(t, e.Message, "stored the cancel")
@@ -140,4 +144,6 @@ func TestDecisionWithoutWorker(t *testing.T) {
 		d, err := c.sdk.DescribeWorkflow(t.Context(), workflowID(in), "")
 		return err == nil && d.Status == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED
 	})
+	_, err = c.Operations.Described(t.Context(), workflowID(in))
+	require.Equal(t, schema.KindNotFound, schema.KindOf(err))
 }

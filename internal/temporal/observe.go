@@ -204,6 +204,26 @@ func parked(info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
 	}
 }
 
+// Described returns what Temporal itself knows about an open operation: enough to address a
+// decision while no worker responds. KindNotFound when no such run is open.
+func (c Operations) Described(ctx context.Context, workflowID string) (lifecycle.OperationStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID, "")
+	if err != nil {
+		return lifecycle.OperationStatus{}, c.interpret(err, "reading the operation's run")
+	}
+	info := d.GetWorkflowExecutionInfo()
+	if closed(info.GetStatus()) {
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no run of %s is open", workflowID)
+	}
+	st := parked(info)
+	if st.Operation.Stuck.WaitingOn == lifecycle.AttentionNone {
+		st.Operation.Status, st.Operation.Stuck = lifecycle.OperationAccepted, nil
+	}
+	return st, nil
+}
+
 // FindNode finds a node by its host name or id among the operations that Temporal
 // retains, for use without the admin API. KindNotFound when there is none.
 func (c Operations) FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error) {

@@ -97,8 +97,15 @@ func (c Operations) Resolve(caller context.Context, workflowID string, r lifecyc
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	}, &done)
 	if errors.Is(err, errEnded) {
-		// The run took the decision and closed.
-		return c.Status(ctx, workflowID, "")
+		// The run took the decision and closed; a newer one may run.
+		run, err := c.runOf(ctx, workflowID, r.OperationID)
+		if err == nil && run == "" {
+			err = schema.NewError(schema.KindNotFound, "Temporal lists no run of operation %s", r.OperationID)
+		}
+		if err != nil {
+			return lifecycle.OperationStatus{}, c.interpret(err, "looking for the operation's run")
+		}
+		return c.Status(ctx, workflowID, run)
 	}
 	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && !errors.Is(caller.Err(), context.Canceled) {
 		return lifecycle.OperationStatus{}, c.resolveLater(caller, workflowID, r, err)

@@ -84,7 +84,7 @@ func (c Operations) attach(ctx context.Context, in lifecycle.OperationInput, fai
 	if !is[*serviceerror.WorkflowNotReady](failure) && !is[*serviceerror.WorkflowExecutionAlreadyStarted](failure) {
 		return false, nil
 	}
-	run, err := c.runOf(ctx, in)
+	run, err := c.runOf(ctx, workflowID(in), in.OperationID)
 	if err != nil || run == "" {
 		return false, err
 	}
@@ -101,16 +101,16 @@ func (c Operations) attach(ctx context.Context, in lifecycle.OperationInput, fai
 
 // runOf returns the newest run of the operation, "" if there is none. The newest run of
 // the workflow may be another operation's.
-func (c Operations) runOf(ctx context.Context, in lifecycle.OperationInput) (string, error) {
-	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID(in), "")
+func (c Operations) runOf(ctx context.Context, workflowID, operationID string) (string, error) {
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID, "")
 	if err != nil {
 		return "", err
 	}
 	newest := d.GetWorkflowExecutionInfo()
-	if operationOf(newest) == in.OperationID {
+	if operationOf(newest) == operationID {
 		return newest.GetExecution().GetRunId(), nil
 	}
-	older, err := c.list(ctx, fmt.Sprintf("WorkflowId = %q AND %s = %q", workflowID(in), lifecycle.AttrOperationID, in.OperationID), 1)
+	older, err := c.list(ctx, fmt.Sprintf("WorkflowId = %q AND %s = %q", workflowID, lifecycle.AttrOperationID, operationID), 1)
 	if err != nil || len(older) == 0 {
 		return "", err
 	}

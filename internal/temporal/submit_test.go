@@ -25,6 +25,17 @@ func (f *frontend) ExecuteMultiOperation(_ context.Context, r *workflowservice.E
 
 func (f *frontend) UpdateWorkflowExecution(_ context.Context, r *workflowservice.UpdateWorkflowExecutionRequest) (*workflowservice.UpdateWorkflowExecutionResponse, error) {
 	f.note(r)
+	switch {
+	case f.ends && len(f.requests) == 1:
+		return nil, serviceerror.ToStatus(serviceerror.NewWorkflowNotReady("closing")).Err()
+	case f.ends:
+		return nil, serviceerror.ToStatus(serviceerror.NewNotFound("closed")).Err()
+	}
+	return nil, serviceerror.ToStatus(serviceerror.NewInvalidArgument("not here")).Err()
+}
+
+func (f *frontend) QueryWorkflow(_ context.Context, r *workflowservice.QueryWorkflowRequest) (*workflowservice.QueryWorkflowResponse, error) {
+	f.note(r)
 	return nil, serviceerror.ToStatus(serviceerror.NewInvalidArgument("not here")).Err()
 }
 
@@ -71,6 +82,27 @@ func TestDroppedSubmitAsksNoOther(t *testing.T) {
 	require.Equal(t, "response_lost", schema.AsError(err).Reason)
 	require.Contains(t, schema.AsError(err).Next, "op")
 	require.Len(t, f.requests, 1)
+}
+
+// TestDecisionReadsItsOwnRun: after the run that took a decision has closed, the status of a
+// newer operation is not the answer.
+func TestDecisionReadsItsOwnRun(t *testing.T) {
+	t.Parallel()
+	resolve := func(newest string) (*frontend, error) {
+		c, f := dialFrontend(t)
+		f.ends, f.newest = true, newest
+		_, err := c.Operations.Resolve(t.Context(), "node:gpu-17:n", lifecycle.ResolveRequest{OperationID: "op", Decision: lifecycle.DecisionCancel})
+		return f, err
+	}
+	f, err := resolve("other")
+	require.Equal(t, schema.KindNotFound, schema.KindOf(err))
+	require.Len(t, f.requests, 2, "no query")
+	f, err = resolve("op")
+	require.Error(t, err)
+	require.Len(t, f.requests, 3)
+	query, ok := f.requests[2].(*workflowservice.QueryWorkflowRequest)
+	require.True(t, ok)
+	require.Equal(t, "run-of-op", query.GetExecution().GetRunId())
 }
 
 // TestSubmitWorkflowID: every action runs under the node's workflow ID, except

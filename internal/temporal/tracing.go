@@ -1,8 +1,13 @@
 package temporal
 
 import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 	sdkotel "go.temporal.io/sdk/contrib/opentelemetry"
 
@@ -18,10 +23,35 @@ func traceInto(opts *client.Options, t trace.Tracer) error {
 		return nil
 	}
 	i, err := sdkotel.NewTracingInterceptor(sdkotel.TracerOptions{Tracer: t, TextMapPropagator: propagation.TraceContext{},
-		DisableQueryTracing: true, DisableBaggage: true, AllowInvalidParentSpans: true})
+		DisableQueryTracing: true, DisableBaggage: true, AllowInvalidParentSpans: true, SpanStarter: startSpan})
 	if err != nil {
 		return schema.Wrap(schema.KindInternal, err, "tracing Temporal")
 	}
 	opts.Interceptors = append(opts.Interceptors, i)
 	return nil
+}
+
+// startSpan is the interceptor's own way to make a span, with pending activities as no
+// failures.
+func startSpan(ctx context.Context, t trace.Tracer, name string, opts ...trace.SpanStartOption) trace.Span {
+	_, span := t.Start(ctx, name, opts...)
+	return activitySpan{span}
+}
+
+// activitySpan is a span to which activity.ErrResultPending is no error: an activity ends with
+// it that stays open for a node.
+type activitySpan struct{ trace.Span }
+
+// RecordError implements trace.Span.
+func (s activitySpan) RecordError(err error, opts ...trace.EventOption) {
+	if !errors.Is(err, activity.ErrResultPending) {
+		s.Span.RecordError(err, opts...)
+	}
+}
+
+// SetStatus implements trace.Span.
+func (s activitySpan) SetStatus(code codes.Code, text string) {
+	if text != activity.ErrResultPending.Error() {
+		s.Span.SetStatus(code, text)
+	}
 }

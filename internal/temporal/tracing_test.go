@@ -1,11 +1,14 @@
 package temporal
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.temporal.io/sdk/activity"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -40,4 +43,22 @@ func TestTraceReachesTheActivities(t *testing.T) {
 	require.Contains(t, names, "RunActivity:claim", "%v", names)
 	require.Contains(t, names, "StartActivity:claim", "%v", names)
 	require.Contains(t, names, "RunWorkflow:"+plan.Workflow, "%v", names)
+}
+
+// An activity that waits for a node is no failed span.
+func TestPendingActivityIsNoFailure(t *testing.T) {
+	t.Parallel()
+	spans := tracetest.NewSpanRecorder()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test")
+	for _, err := range []error{activity.ErrResultPending, errors.New("broken")} {
+		s := startSpan(t.Context(), tracer, "RunActivity")
+		s.RecordError(err)
+		s.SetStatus(codes.Error, err.Error())
+		s.End()
+	}
+	pending, broken := spans.Ended()[0], spans.Ended()[1]
+	require.Equal(t, codes.Unset, pending.Status().Code)
+	require.Empty(t, pending.Events())
+	require.Equal(t, codes.Error, broken.Status().Code)
+	require.Len(t, broken.Events(), 1)
 }

@@ -20,6 +20,10 @@ import (
 // submitBudget bounds the wait for the claim, whose local activity has 5 s.
 const submitBudget = 20 * time.Second
 
+// lookupBudget bounds the search for an older run: a cluster admits few searches a second,
+// and a rejection must not wait for them.
+const lookupBudget = 2 * time.Second
+
 // Submit starts the action's workflow under its workflow ID, which needs the
 // input's host. It returns the accepted operation, or the rejection as
 // *schema.Error: KindNodeInUse, KindInvalidRequest, KindNotFound, or
@@ -110,6 +114,8 @@ func (c Operations) runOf(ctx context.Context, workflowID, operationID string) (
 	if operationOf(newest) == operationID {
 		return newest.GetExecution().GetRunId(), nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookupBudget)
+	defer cancel()
 	older, err := c.list(ctx, fmt.Sprintf("WorkflowId = %q AND %s = %q", workflowID, lifecycle.AttrOperationID, operationID), 1)
 	if err != nil || len(older) == 0 {
 		return "", err

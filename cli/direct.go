@@ -120,7 +120,7 @@ func (c directControl) newest(ctx context.Context, t target, reissue bool) (life
 	if describeErr != nil {
 		return st, err
 	}
-	c.env.message("no worker responds: this is what Temporal knows of operation %s", known.Operation.OperationID)
+	c.env.message("no worker responds: Temporal has this about operation %s", known.Operation.OperationID)
 	return known, nil
 }
 

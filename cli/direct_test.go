@@ -70,7 +70,7 @@ func TestDirectDecisionAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Without a worker, a decision is addressed to the open operation that Temporal knows.
+// Without a worker, a decision is addressed to the open operation that Temporal lists.
 func TestDirectCancelWithoutWorker(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

@@ -36,7 +36,7 @@ type fakeTemporal struct {
 	// first are the responses to earlier decisions, by the decision's id.
 	first  map[string]lifecycle.OperationStatus
 	parked []lifecycle.OperationStatus
-	// described is what Temporal knows without a worker.
+	// described is what Temporal returns without a worker.
 	described *lifecycle.OperationStatus
 	faults    []wire.ControlPlaneFault
 	hosts     map[string]string

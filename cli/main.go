@@ -58,7 +58,7 @@ type Lifecycle interface {
 	// Result waits until the run is closed and returns its final state. It needs
 	// no worker.
 	Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)
-	// Described returns what Temporal knows about the open run without a worker.
+	// Described returns what Temporal has about the open run without a worker.
 	// KindNotFound when none is open.
 	Described(ctx context.Context, workflowID string) (lifecycle.OperationStatus, error)
 	// Faults returns the faults of Temporal that need an operator.

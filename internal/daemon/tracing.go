@@ -71,7 +71,7 @@ func (p *Process) trace(ctx context.Context, service string, e sdktrace.SpanExpo
 
 // traced makes a span of each request that has a traceparent or a correlation ID. The
 // correlation ID is the trace ID of the latter: it is in every task and in what the agent
-// sends for it, so that a trace continues on a node that knows nothing of tracing. The
+// sends for it, so that a trace continues on a node without tracing. The
 // handler names the span after its route; a path may contain a token.
 func (p *Process) traced(listener string, next http.Handler) http.Handler {
 	if p.Tracer == nil {

@@ -14,7 +14,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -148,7 +147,7 @@ func (e *tlsEndpoint) forward(conn net.Conn, target string) {
 func (e *tlsEndpoint) drop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, c := range slices.Concat(e.open) {
+	for _, c := range e.open {
 		_ = c.Close()
 	}
 	e.open = nil

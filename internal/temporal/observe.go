@@ -211,7 +211,7 @@ func parked(info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
 	}
 }
 
-// Described returns what Temporal itself knows about an open operation: enough to address a
+// Described returns what Temporal itself has about an open operation: enough to address a
 // decision while no worker responds. KindNotFound when no such run is open.
 func (c Operations) Described(ctx context.Context, workflowID string) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)

@@ -38,8 +38,8 @@ func startSpan(ctx context.Context, t trace.Tracer, name string, opts ...trace.S
 	return activitySpan{span}
 }
 
-// activitySpan is a span to which activity.ErrResultPending is no error: an activity ends with
-// it that stays open for a node.
+// activitySpan is a span to which activity.ErrResultPending is not an error: an activity that
+// stays open for a node ends with it.
 type activitySpan struct{ trace.Span }
 
 // RecordError implements trace.Span.

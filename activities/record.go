@@ -19,10 +19,17 @@ type Records interface {
 	// action may start in the node's state, allocates the next op_seq, stores the
 	// operation with its document, enters the plan's Enter state and writes the
 	// audit row. A second call with the same operation and run returns the same
-	// claim.
+	// claim, whatever the time.
 	//
-	// Rejections (KindNotFound, KindInvalidRequest, KindNodeInUse) write an audit row
-	// with result "refused" and change nothing else. A retire without drain is
+	// Temporal runs one workflow per ID at a time. So an open operation of another run
+	// under the claiming run's workflow ID is over: the claim ends it as failed. If no
+	// action can start in the node's state, the action starts in the state before that
+	// operation, which is then Claim.Prior. A run that started before the other one is
+	// rejected with KindFenced, reason newer_run.
+	//
+	// Rejections (KindNotFound, KindInvalidRequest, KindNodeInUse, KindClaimExpired,
+	// KindFenced) write an audit row with result "refused" and change nothing else. A
+	// claim after StartBy, by the database's clock, is rejected with KindClaimExpired. A retire without drain is
 	// rejected with KindNodeInUse while the node reports workloads. An operation id
 	// that another run used is KindInvalidRequest, reason duplicate_operation. A
 	// workflow ID that is not the node's is KindInvalidRequest, reason
@@ -30,7 +37,7 @@ type Records interface {
 	//
 	// An action that does not hold the node gets op_seq 0 and may run at the
 	// same time as the operation that does. A reissue is rejected while that operation
-	// drains or removes the node.
+	// drains or removes the node, abandoned or not.
 	Claim(ctx context.Context, r ClaimRequest) (Claim, error)
 	// Advance records progress under the fence. Repeating a call changes nothing.
 	// A change of the instance, a park and a decision each write one audit row.

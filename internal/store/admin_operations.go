@@ -34,9 +34,10 @@ func (s *Admin) ListOperations(ctx context.Context, q adminapi.OperationQuery) (
 }
 
 // The conditions of an operation that needs attention. One that no worker moves
-// is overdue: its phase's deadline passed and it has not parked.
+// is overdue: its phase's deadline passed and it has not parked. An abandoned one has a
+// stuck object like a parked one.
 const (
-	isStuck = `o.ended_at IS NULL AND (o.status = 'parked' OR
+	isStuck = `o.ended_at IS NULL AND (o.status IN ('parked', 'abandoned') OR
 		coalesce(o.deadline_at, o.started_at + interval '10 minutes') < now() - interval '1 minute')`
 	stuckSince = `coalesce((o.stuck ->> 'since')::timestamptz, o.deadline_at, o.started_at)`
 )

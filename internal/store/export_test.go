@@ -6,7 +6,8 @@ import "github.com/gpuaas/gpuaas/internal/postgres"
 // process does that dies right after each commit.
 func (s *Store) DropNotifications() { s.db.notifier.Close() }
 
-// ViewSQL returns the statements that read one node or task, by name.
+// ViewSQL returns the statements that read one node or task, or a batch to watch, by
+// name.
 func ViewSQL() map[string]string {
 	node := &filter{}
 	node.where("n.node_id = " + node.arg("") + "::uuid")
@@ -16,6 +17,7 @@ func ViewSQL() map[string]string {
 		"machines":     selectMachines,
 		"certificates": selectCertificates,
 		"task":         selectTask,
+		"watched":      watchedBatch,
 	}
 }
 

@@ -14,29 +14,43 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// admitReissue checks that the node's enrollment may be reissued: in the states of
-// the table, and not beside an operation that conflicts with it.
-func admitReissue(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
-	plan, err := lifecycle.CheckStart(lifecycle.ActionReissueEnrollment, n.State)
-	if err != nil {
-		return err
-	}
+// admitReissueClaim checks that a run may claim a reissue.
+func admitReissueClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
 	open, err := tx.OpenOperations(ctx, n.NodeID)
 	if err != nil {
-		return err
+		return lifecycle.Plan{}, err
 	}
 	for _, op := range open {
-		if plan.ConflictsWith(op.Action) {
-			return errInProgress(n, op)
+		if op.OpSeq != 0 {
+			continue
+		}
+		if err := checkNewest(r, op.OperationID, op.RunStartedAt); err != nil {
+			return lifecycle.Plan{}, err
 		}
 	}
-	return nil
+	return admitReissue(n, open)
+}
+
+// admitReissue checks that the node's enrollment may be reissued: in the states of
+// the table, and not beside an open operation that conflicts with it.
+func admitReissue(n sqlc.LockNodeRow, open []sqlc.OpenOperationsRow) (lifecycle.Plan, error) {
+	plan, _ := lifecycle.PlanOf(lifecycle.ActionReissueEnrollment, lifecycle.Options{})
+	_, err := lifecycle.CheckStart(plan.Action, n.State)
+	for _, op := range open {
+		if plan.ConflictsWith(op.Action) && (err == nil || op.Status == lifecycle.OperationAbandoned) {
+			return plan, errInProgress(n, op)
+		}
+	}
+	return plan, err
 }
 
 func errInProgress(n sqlc.LockNodeRow, op sqlc.OpenOperationsRow) error {
-	return schema.NewError(schema.KindOperationInProgress, "node %s has an open %s: operation %s",
-		n.Host, op.Action, op.OperationID).WithReason(string(op.Action) + "_open").
-		WithNext(lifecycle.OpCommand("show", op.Action, n.Host))
+	err := schema.NewError(schema.KindOperationInProgress, "node %s has an open %s: operation %s",
+		n.Host, op.Action, op.OperationID).WithReason(string(op.Action) + "_open")
+	if op.Status == lifecycle.OperationAbandoned {
+		return err.WithNext(lifecycle.RehydrateCommand(n.Host))
+	}
+	return err.WithNext(lifecycle.OpCommand("show", op.Action, n.Host))
 }
 
 // issueReissue voids the tokens that the new one replaces and audits them. The

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/postgres"
@@ -17,8 +18,8 @@ import (
 )
 
 // Claim claims the node for an operation, as activities.Records specifies. It ends
-// an operation that a dead run left open and voids its tasks; the new op_seq fences
-// that run.
+// an operation that a run left open and voids its tasks; the new op_seq fences that
+// run.
 func (s *Operations) Claim(ctx context.Context, r activities.ClaimRequest) (activities.Claim, error) {
 	return write(ctx, s.db, fmt.Sprintf("claiming node %s for %s", r.NodeID, r.Action),
 		func(ctx context.Context, tx *tx) (activities.Claim, error) { return s.claim(ctx, tx, r) })
@@ -47,7 +48,7 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	case !postgres.NotFound(err):
 		return activities.Claim{}, err
 	}
-	plan, err := s.admit(ctx, tx, r, node)
+	plan, node, err := s.admit(ctx, tx, r, node)
 	if err != nil {
 		event.Detail["state"] = string(node.State)
 		return activities.Claim{}, refuse(err, event)
@@ -58,11 +59,64 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	return acceptClaim(ctx, tx, r, node, plan)
 }
 
-// admit checks that the action may start on the node as it is now.
-func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
+// admit checks that the action may start on the node now. It returns the node as the
+// action finds it: without the operation of a run that ended.
+func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow,
+) (lifecycle.Plan, sqlc.LockNodeRow, error) {
 	if err := lifecycle.CheckWorkflowID(r.Action, n.Host, n.NodeID, r.WorkflowID); err != nil {
-		return lifecycle.Plan{}, err
+		return lifecycle.Plan{}, n, err
 	}
+	if r.StartBy != nil && n.Now.After(*r.StartBy) {
+		return lifecycle.Plan{}, n, errClaimExpired(r, n)
+	}
+	if r.Action == lifecycle.ActionReissueEnrollment {
+		plan, err := admitReissueClaim(ctx, tx, r, n)
+		return plan, n, err
+	}
+	n, err := withoutEndedRun(ctx, tx, r, n)
+	if err != nil {
+		return lifecycle.Plan{}, n, err
+	}
+	plan, err := s.admitHolder(ctx, tx, r, n)
+	return plan, n, err
+}
+
+func errClaimExpired(r activities.ClaimRequest, n sqlc.LockNodeRow) error {
+	return schema.NewError(schema.KindClaimExpired, "the %s of node %s did not start by %s, as requested: it claimed the node at %s",
+		r.Action, n.Host, r.StartBy.UTC().Format(time.RFC3339), n.Now.UTC().Format(time.RFC3339)).
+		WithNext("gpuaas node " + string(r.Action) + " " + n.Host)
+}
+
+// withoutEndedRun returns the node without the open operation of another run. Temporal
+// runs one workflow per ID at a time, so that run ended, unless it started after the
+// claiming one: then the claim is late, and it is rejected with KindFenced.
+func withoutEndedRun(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (sqlc.LockNodeRow, error) {
+	if n.OperationID == nil {
+		return n, nil
+	}
+	op, err := tx.GetOperation(ctx, *n.OperationID)
+	if err != nil || op.EndedAt != nil {
+		return n, err
+	}
+	if err := checkNewest(r, op.OperationID, op.RunStartedAt); err != nil {
+		return n, err
+	}
+	n.State = n.State.Without(op.Claim.Prior)
+	return n, nil
+}
+
+// checkNewest rejects the claim of a run that started before the one of an open
+// operation. A time that is not known is not compared.
+func checkNewest(r activities.ClaimRequest, operationID string, started *time.Time) error {
+	if started == nil || r.RunStartedAt.IsZero() || !started.After(r.RunStartedAt) {
+		return nil
+	}
+	return schema.NewError(schema.KindFenced, "the run of operation %s started after this one", operationID).
+		WithReason("newer_run")
+}
+
+// admitHolder checks that an action that holds the node may start on it.
+func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
 	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: slices.Contains(s.creating, n.OnboardingMode),
 		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers(), Now: n.Now}
 	var err error
@@ -76,16 +130,10 @@ func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimReques
 		return lifecycle.Plan{}, err
 	}
 	plan, err := c.Admit(r.Action, r.Options)
-	switch {
-	case err != nil:
-		return plan, err
-	case r.Action == lifecycle.ActionReissueEnrollment:
-		return plan, admitReissue(ctx, tx, n)
-	case !plan.Holds:
-		return plan, schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).
-			WithReason("not_an_operation")
+	if err == nil && !plan.Holds {
+		err = schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).WithReason("not_an_operation")
 	}
-	return plan, nil
+	return plan, err
 }
 
 // acceptClaim stores the operation and assigns the node to it.
@@ -128,6 +176,9 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: opSeq, Action: r.Action, Status: lifecycle.OperationAccepted,
 		Document: r.Document, Actor: r.Actor, Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID,
 		RunID: r.RunID, Claim: c, StartedAt: n.Now, Via: r.Via,
+	}
+	if !r.RunStartedAt.IsZero() {
+		p.RunStartedAt = &r.RunStartedAt
 	}
 	if plan, ok := lifecycle.PlanOf(r.Action, r.Options); ok && r.Document != nil {
 		plan.Begin(&r.Document.Operation, n.Now.UTC())

@@ -45,6 +45,7 @@ func TestNodeViewUsesIndexes(t *testing.T) { //nolint:tparallel // one connectio
 		{"certificates", views["certificates"], "uuid[]", "NULL"},
 		{"open", query(t, "operations", "OpenOperations"), "uuid", "NULL"},
 		{"task", views["task"], "uuid", "NULL"},
+		{"watched", views["watched"], "uuid, float8, int", "NULL, NULL, NULL"},
 	} {
 		t.Run(q.name, func(t *testing.T) {
 			_, err := conn.Exec(ctx, "PREPARE "+q.name+" ("+q.params+") AS "+q.sql)

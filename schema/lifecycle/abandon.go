@@ -1,24 +1,23 @@
 package lifecycle
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
-// An operation is abandoned when it is open in the database and no run of its
-// workflow is open in Temporal. Nothing continues it; an operator accepts its end.
-
-// The limits of the watch over open operations.
+// Limits of the start of an operation and of the watch over open ones.
 const (
-	// WatchGrace is the age at which an open operation is watched: a run that was
-	// just started may not be visible yet.
-	WatchGrace = time.Minute
 	// StartWithin is how long a new operation may take to claim its node, unless
 	// its input says otherwise.
 	StartWithin = 5 * time.Minute
+	// WatchGrace is the age at which the run of an open operation is watched.
+	WatchGrace = time.Minute
 )
 
-// RunEnd is how the last run of an operation ended without recording an outcome. It
-// is the reason code of an abandoned operation.
+// RunEnd is how the last run of an open operation ended without recording an outcome.
+// Such an operation is abandoned, and the RunEnd is its reason.
 type RunEnd string
 
 // The ways a run can end.
@@ -32,9 +31,31 @@ const (
 	RunLost RunEnd = "run_lost"
 )
 
+// runEnd describes a RunEnd for operators.
+type runEnd struct {
+	end RunEnd
+	// means completes a sentence about the run; cause is the likely cause.
+	means, cause string
+}
+
+//nolint:gochecknoglobals // read-only table
+var runEnds = []runEnd{
+	{RunTerminated, "was terminated in Temporal",
+		"someone terminated the workflow in the Temporal Web UI or CLI, or Temporal did because the run exceeded a limit"},
+	{RunFailed, "failed", "a defect in the workflow; the worker's log and the workflow's history show the failure"},
+	{RunTimedOut, "timed out in Temporal", "the workflow was started with a run timeout, which gpuaas never sets"},
+	{RunClosed, "ended, and its outcome is not recorded", "the database rejected the outcome or was restored from a backup"},
+	{RunLost, "does not exist in Temporal",
+		"the workflow was deleted, Temporal was restored from a backup, or another Temporal namespace is configured"},
+}
+
 // RunEnds returns every way a run can end.
 func RunEnds() []RunEnd {
-	return []RunEnd{RunTerminated, RunFailed, RunTimedOut, RunClosed, RunLost}
+	ends := make([]RunEnd, len(runEnds))
+	for i, r := range runEnds {
+		ends[i] = r.end
+	}
+	return ends
 }
 
 // The options of an abandoned operation. They are commands about the node: the
@@ -42,16 +63,20 @@ func RunEnds() []RunEnd {
 const (
 	// DecisionRehydrate accepts the end of the operation; see Rehydration.
 	DecisionRehydrate Decision = "rehydrate"
-	// DecisionRestart starts the same action again, which ends the abandoned one.
+	// DecisionRestart starts the same action again, which supersedes the operation.
 	DecisionRestart Decision = "restart"
 )
 
+// RehydrateCommand is the command line that accepts the end of a node's abandoned
+// operations.
+func RehydrateCommand(node string) string { return "gpuaas node rehydrate " + node }
+
 // Rehydration is the result of gpuaas node rehydrate: the node's abandoned operations
-// ended as failed, and the node's state is the one before them if no action could start
-// in its state.
+// are recorded as failed. If no action could start in the node's state, the state before
+// them is restored.
 type Rehydration struct {
 	Node NodeRef `json:"node"`
-	// From is the node's state before.
+	// From is the node's state before the rehydration.
 	From NodeState `json:"from"`
 	// Ended are the operations that ended, the one that held the node first. It is
 	// empty if the node has no open operation.
@@ -63,12 +88,96 @@ type EndedOperation struct {
 	OperationID string `json:"operation_id"`
 	Action      Action `json:"action"`
 	// Reason is the RunEnd of its last run.
-	Reason  string `json:"reason"`
+	Reason  RunEnd `json:"reason"`
 	Outcome string `json:"outcome"`
 }
 
-// Abandoned describes the plan's operation after its last run ended without an
-// outcome.
-func (p Plan) Abandoned(node, operationID string, end RunEnd, phase string, since time.Time) Stuck {
-	return Stuck{Phase: phase, WaitingOn: AttentionOperator, Reason: string(end), Since: since}
+// Without returns the state of a node in state s without its operation, which started
+// in state prior: prior if no action can start in s, and otherwise s. Removal is final.
+func (s NodeState) Without(prior NodeState) NodeState {
+	if s.Refusing() || len(ActionsIn(s)) > 0 {
+		return s
+	}
+	return prior
+}
+
+// Abandonment is an operation of a plan whose last run ended without an outcome.
+type Abandonment struct {
+	OperationID string
+	// Node is the node with its current state. Prior is its state before the operation.
+	Node  NodeRef
+	Prior NodeState
+	End   RunEnd
+	Phase string
+	Since time.Time
+}
+
+// Abandoned describes an abandoned operation of the plan and the options, the least
+// harmful first. The restart is an option if the action can start.
+func (p Plan) Abandoned(a Abandonment) Stuck {
+	next, to := RehydrateCommand(a.Node.Host), a.Node.State
+	if p.Holds {
+		to = to.Without(a.Prior)
+	}
+	s := Stuck{
+		Phase: a.Phase, WaitingOn: AttentionOperator, Reason: string(a.End), Since: a.Since, Next: next,
+		Message: "the operation does not continue: its workflow run " + string(a.End),
+		Options: []Option{{Decision: DecisionRehydrate, Command: next, Does: p.rehydrates(a.Node.State, to), Harm: HarmNone}},
+	}
+	for _, r := range runEnds {
+		if r.end == a.End {
+			s.Message, s.Cause = "the operation does not continue: its workflow run "+r.means, r.cause
+		}
+	}
+	if slices.Contains(p.From, to) {
+		s.Options = append(s.Options, Option{Decision: DecisionRestart, Harm: p.restartHarm(),
+			Command: "gpuaas node " + string(p.Action) + " " + a.Node.Host + p.flags(),
+			Does:    "Start the action again as a new operation, and record this one as failed"})
+	}
+	return s
+}
+
+func (p Plan) rehydrates(from, to NodeState) string {
+	does := fmt.Sprintf("Record the operation as failed; the node stays %s", from)
+	if from != to {
+		does = fmt.Sprintf("Record the operation as failed and restore the node's state, %s", to)
+	}
+	if p.Undo != nil {
+		does += "; if the operation cordoned the node, it stays cordoned until gpuaas node uncordon"
+	}
+	return does
+}
+
+// restartHarm is the worst damage that the action may cause when it runs again.
+func (p Plan) restartHarm() Harm {
+	switch {
+	case p.DenyIdentity:
+		return HarmFinal
+	case p.phase(PhaseDrain) != nil:
+		return HarmWork
+	}
+	return HarmNone
+}
+
+func (p Plan) phase(name string) *PhaseSpec {
+	if i := slices.IndexFunc(p.Phases, func(s PhaseSpec) bool { return s.Name == name }); i >= 0 {
+		return &p.Phases[i]
+	}
+	return nil
+}
+
+// flags are the flags of the command that starts the plan, which its options set.
+func (p Plan) flags() string {
+	var b strings.Builder
+	drain := p.phase(PhaseDrain)
+	switch {
+	case p.Action == ActionDrain && drain == nil:
+		b.WriteString(" --cordon-only")
+	case p.Action == ActionRetire && drain != nil:
+		b.WriteString(" --drain")
+	}
+	if drain != nil && drain.Budget != DefaultDrainTimeout+drainGrace {
+		fmt.Fprintf(&b, " --deadline %s", drain.Budget-drainGrace)
+	}
+	return b.String()
 }

@@ -22,9 +22,10 @@ const (
 	ReasonTaskCanceled    = "task_cancelled" // an operator canceled the task
 )
 
-// ParkReasons lists the reasons for which an operation parks.
+// ParkReasons lists the reasons for which an operation parks, and those of abandoned
+// operations.
 func ParkReasons() []ParkReason {
-	return []ParkReason{
+	return append([]ParkReason{
 		{string(schema.KindAgentSilent), "The node's agent did not respond before the phase's budget ended, or it sends no heartbeats.",
 			"Check gpuaas node show for a fault that the agent reports, and the agent and its network on the node (journalctl -u gpuaas-node-agent), then retry."},
 		{ReasonProviderSilent, "The provider did not respond before the phase's budget ended.", "Check the provider's API and quota, then retry."},
@@ -48,5 +49,15 @@ func ParkReasons() []ParkReason {
 		{ReasonStepUnknown, "The worker's version does not have the phase.", "Start a worker of the version that started the operation, then retry."},
 		{string(schema.KindInternal), "An unexpected failure in the control plane. Its cause is in the worker's log.",
 			"Find the operation's ID in the worker's log, correct the cause, then retry."},
+	}, abandonReasons()...)
+}
+
+// abandonReasons are the reasons of abandoned operations.
+func abandonReasons() (reasons []ParkReason) {
+	for _, r := range runEnds {
+		reasons = append(reasons, ParkReason{string(r.end),
+			"The operation is abandoned: its workflow run " + r.means + ". Likely cause: " + r.cause + ".",
+			"Run " + RehydrateCommand("NODE") + ", which records the operation as failed, or start the action again."})
 	}
+	return reasons
 }

@@ -1,11 +1,11 @@
 -- name: GetOperation :one
-SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id, claim, ended_at
+SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id, run_started_at, claim, ended_at
 FROM operations WHERE operation_id = $1;
 
 -- name: InsertOperation :exec
 INSERT INTO operations (operation_id, node_id, op_seq, action, status, phase, document, actor, reason, correlation_id,
-                        workflow_id, run_id, claim, started_at, via)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+                        workflow_id, run_id, run_started_at, claim, started_at, via)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
 
 -- Ends the operation that a dead run left open on a node.
 -- name: SupersedeOperations :many
@@ -20,16 +20,22 @@ UPDATE operations SET status = 'failed', stuck = NULL, outcome = $3, ended_at = 
 WHERE node_id = $1 AND workflow_id = $2 AND ended_at IS NULL AND op_seq = 0
 RETURNING operation_id, action, correlation_id;
 
+-- The open operations of a node, the one that holds it first.
 -- name: OpenOperations :many
-SELECT operation_id, action, workflow_id FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
+SELECT operation_id, op_seq, action, status, phase, step, stuck, document, correlation_id, workflow_id,
+       coalesce(latest_run_id, run_id)::text AS newest_run_id, run_started_at, claim
+FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
 
 -- name: AdvanceOperation :exec
 UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, document = coalesce($7, document)
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
--- Records the run that took over after a reset of the claiming run.
+-- Records the run that took over after a reset of the claiming run. It continues an
+-- abandoned operation.
 -- name: SetOperationRun :exec
-UPDATE operations SET latest_run_id = sqlc.arg(run_id)::text
+UPDATE operations SET latest_run_id = sqlc.arg(run_id)::text,
+    status = CASE status WHEN 'abandoned' THEN 'running' ELSE status END,
+    stuck = CASE status WHEN 'abandoned' THEN NULL ELSE stuck END
 WHERE operation_id = sqlc.arg(operation_id) AND coalesce(latest_run_id, run_id) <> sqlc.arg(run_id)::text;
 
 -- name: FinishOperation :exec
@@ -38,4 +44,4 @@ WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
 -- name: StuckCounts :many
 SELECT phase, coalesce(stuck ->> 'reason', '')::text AS reason, count(*) AS operations FROM operations
-WHERE status = 'parked' GROUP BY 1, 2 ORDER BY 1, 2;
+WHERE stuck IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2;

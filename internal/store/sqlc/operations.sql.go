@@ -66,22 +66,23 @@ func (q *Queries) FinishOperation(ctx context.Context, arg FinishOperationParams
 }
 
 const getOperation = `-- name: GetOperation :one
-SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id, claim, ended_at
+SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id, run_started_at, claim, ended_at
 FROM operations WHERE operation_id = $1
 `
 
 type GetOperationRow struct {
-	OperationID string
-	NodeID      string
-	OpSeq       int64
-	Action      lifecycle.Action
-	Status      lifecycle.OperationState
-	Phase       string
-	Step        int64
-	Actor       string
-	RunID       string
-	Claim       activities.Claim
-	EndedAt     *time.Time
+	OperationID  string
+	NodeID       string
+	OpSeq        int64
+	Action       lifecycle.Action
+	Status       lifecycle.OperationState
+	Phase        string
+	Step         int64
+	Actor        string
+	RunID        string
+	RunStartedAt *time.Time
+	Claim        activities.Claim
+	EndedAt      *time.Time
 }
 
 func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOperationRow, error) {
@@ -97,6 +98,7 @@ func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOper
 		&i.Step,
 		&i.Actor,
 		&i.RunID,
+		&i.RunStartedAt,
 		&i.Claim,
 		&i.EndedAt,
 	)
@@ -105,8 +107,8 @@ func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOper
 
 const insertOperation = `-- name: InsertOperation :exec
 INSERT INTO operations (operation_id, node_id, op_seq, action, status, phase, document, actor, reason, correlation_id,
-                        workflow_id, run_id, claim, started_at, via)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+                        workflow_id, run_id, run_started_at, claim, started_at, via)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 `
 
 type InsertOperationParams struct {
@@ -122,6 +124,7 @@ type InsertOperationParams struct {
 	CorrelationID string
 	WorkflowID    string
 	RunID         string
+	RunStartedAt  *time.Time
 	Claim         activities.Claim
 	StartedAt     time.Time
 	Via           string
@@ -141,6 +144,7 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 		arg.CorrelationID,
 		arg.WorkflowID,
 		arg.RunID,
+		arg.RunStartedAt,
 		arg.Claim,
 		arg.StartedAt,
 		arg.Via,
@@ -149,15 +153,28 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 }
 
 const openOperations = `-- name: OpenOperations :many
-SELECT operation_id, action, workflow_id FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC
+SELECT operation_id, op_seq, action, status, phase, step, stuck, document, correlation_id, workflow_id,
+       coalesce(latest_run_id, run_id)::text AS newest_run_id, run_started_at, claim
+FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC
 `
 
 type OpenOperationsRow struct {
-	OperationID string
-	Action      lifecycle.Action
-	WorkflowID  string
+	OperationID   string
+	OpSeq         int64
+	Action        lifecycle.Action
+	Status        lifecycle.OperationState
+	Phase         string
+	Step          int64
+	Stuck         *lifecycle.Stuck
+	Document      *lifecycle.OperationStatus
+	CorrelationID string
+	WorkflowID    string
+	NewestRunID   string
+	RunStartedAt  *time.Time
+	Claim         activities.Claim
 }
 
+// The open operations of a node, the one that holds it first.
 func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOperationsRow, error) {
 	rows, err := q.db.Query(ctx, openOperations, nodeID)
 	if err != nil {
@@ -167,7 +184,21 @@ func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOper
 	var items []OpenOperationsRow
 	for rows.Next() {
 		var i OpenOperationsRow
-		if err := rows.Scan(&i.OperationID, &i.Action, &i.WorkflowID); err != nil {
+		if err := rows.Scan(
+			&i.OperationID,
+			&i.OpSeq,
+			&i.Action,
+			&i.Status,
+			&i.Phase,
+			&i.Step,
+			&i.Stuck,
+			&i.Document,
+			&i.CorrelationID,
+			&i.WorkflowID,
+			&i.NewestRunID,
+			&i.RunStartedAt,
+			&i.Claim,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -179,11 +210,14 @@ func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOper
 }
 
 const setOperationRun = `-- name: SetOperationRun :exec
-UPDATE operations SET latest_run_id = $1::text
+UPDATE operations SET latest_run_id = $1::text,
+    status = CASE status WHEN 'abandoned' THEN 'running' ELSE status END,
+    stuck = CASE status WHEN 'abandoned' THEN NULL ELSE stuck END
 WHERE operation_id = $2 AND coalesce(latest_run_id, run_id) <> $1::text
 `
 
-// Records the run that took over after a reset of the claiming run.
+// Records the run that took over after a reset of the claiming run. It continues an
+// abandoned operation.
 func (q *Queries) SetOperationRun(ctx context.Context, runID string, operationID string) error {
 	_, err := q.db.Exec(ctx, setOperationRun, runID, operationID)
 	return err
@@ -191,7 +225,7 @@ func (q *Queries) SetOperationRun(ctx context.Context, runID string, operationID
 
 const stuckCounts = `-- name: StuckCounts :many
 SELECT phase, coalesce(stuck ->> 'reason', '')::text AS reason, count(*) AS operations FROM operations
-WHERE status = 'parked' GROUP BY 1, 2 ORDER BY 1, 2
+WHERE stuck IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2
 `
 
 type StuckCountsRow struct {

@@ -503,7 +503,7 @@ WITH unended AS MATERIALIZED (
 )
 SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > $2::uuid
-  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
+  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => $3::float8))
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id

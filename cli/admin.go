@@ -19,12 +19,15 @@ func newAdmin(e *env) *cobra.Command {
 }
 
 func newAdminSetup(e *env) *cobra.Command {
-	return e.command("setup", "Prepare database, Vault and Temporal",
+	skip := false
+	c := e.command("setup", "Prepare database, Vault and Temporal",
 		`Runs the database migrations, creates Vault's mounts, keys, roles and policies,
 publishes the first verifier set, and creates Temporal's namespace, search attributes
 and the reclaimer's schedule. It is idempotent: existing parts are left unchanged, and
 a verifier set with less than half of its lifetime left is replaced by a new one. For
 an upgrade, run it before you start the new API and worker. It changes nothing on nodes.
+If Temporal's credential may not create the namespace and the search attributes, as on
+Temporal Cloud, it prints the commands that do. Then run it with --skip-namespace.
 
 Environment:
   GPUAAS_DATABASE_URL      the database (or GPUAAS_DATABASE_URL_FILE)
@@ -39,12 +42,16 @@ Environment:
 			if e.platform.Setup == nil {
 				return errNotLinked("setup")
 			}
-			if err := e.platform.Setup(ctx, e.temporalConfig(), editor{e.stderr, clean}); err != nil {
+			o := e.temporalConfig()
+			o.SkipNamespace = skip
+			if err := e.platform.Setup(ctx, o, editor{e.stderr, clean}); err != nil {
 				return err
 			}
 			e.message("database, Vault and Temporal are ready")
 			return nil
 		})
+	c.Flags().BoolVar(&skip, "skip-namespace", false, "check Temporal's namespace and search attributes, do not create them")
+	return c
 }
 
 // newToken is the output of admin token new.

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
@@ -50,7 +51,8 @@ func (c apiControl) find(ctx context.Context, arg string) (target, error) {
 }
 
 func (c apiControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
-	response, err := act(ctx, c.Client, t.id, a, wire.LifecycleRequest{Reason: o.reason, Options: o.options}, o.key)
+	response, err := act(ctx, c.Client, t.id, a, wire.LifecycleRequest{Reason: o.reason, Options: o.options,
+		StartWithinSeconds: int64(o.startWithin / time.Second)}, o.key)
 	return response.Operation, err
 }
 

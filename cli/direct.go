@@ -75,7 +75,12 @@ func (c directControl) find(ctx context.Context, arg string) (target, error) {
 
 func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
 	c.env.message("%s %s: waiting for a worker to accept it; see: %s", a, t.name(), t.op("watch", a))
+	var startBy *time.Time
+	if o.startWithin > 0 {
+		startBy = new(c.env.clock.now().Add(o.startWithin).UTC())
+	}
 	op, err := c.lc.Submit(ctx, lifecycle.OperationInput{
+		StartBy:     startBy,
 		OperationID: lifecycle.OperationID(t.id, a, c.env.actor, o.key), NodeID: t.id, Action: a, Host: t.host,
 		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Options: o.options,
 	})
@@ -134,7 +139,16 @@ func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n 
 }
 
 func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	return c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+	st, err := c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+	if err == nil || schema.AsError(err).Reason != "no_worker" || ctx.Err() != nil {
+		return st, err
+	}
+	known, describeErr := c.lc.Described(ctx, t.workflowID(reissue))
+	if describeErr != nil {
+		return st, err
+	}
+	c.env.message("no worker responds: Temporal has this about operation %s", known.Operation.OperationID)
+	return known, nil
 }
 
 func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error) {

@@ -39,6 +39,8 @@ type fakeTemporal struct {
 	parked []lifecycle.OperationStatus
 	// truncated is set when parked is not all.
 	truncated bool
+	// described is what Temporal returns without a worker.
+	described *lifecycle.OperationStatus
 	faults    []wire.ControlPlaneFault
 	hosts     map[string]string
 }
@@ -68,6 +70,13 @@ func (f *fakeTemporal) Submit(ctx context.Context, in lifecycle.OperationInput) 
 		return lifecycle.Operation{}, f.submitErr
 	}
 	return operation(in.Action, lifecycle.OperationAccepted), nil
+}
+
+func (f *fakeTemporal) Described(_ context.Context, workflowID string) (lifecycle.OperationStatus, error) {
+	if f.described == nil {
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no run of %s is open", workflowID)
+	}
+	return *f.described, nil
 }
 
 func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (lifecycle.OperationStatus, error) {

@@ -62,6 +62,9 @@ type Lifecycle interface {
 	// RunEnd returns how the operation's last run ended, or "" while a run of it is
 	// open. It needs no worker.
 	RunEnd(ctx context.Context, op lifecycle.Operation) (lifecycle.RunEnd, error)
+	// Described returns what Temporal has about the open run without a worker.
+	// KindNotFound when none is open.
+	Described(ctx context.Context, workflowID string) (lifecycle.OperationStatus, error)
 	// Faults returns the faults of Temporal that need an operator.
 	Faults(ctx context.Context) []wire.ControlPlaneFault
 	// WebURL is the page of a run in the Web UI.

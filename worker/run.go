@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -43,7 +44,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	fatal := make(chan error, 1)
 	var w worker.Worker
 	err := p.Connect(ctx, daemon.Dependency{Name: "a start of the Temporal worker", Open: func(context.Context) error {
-		o := options(c, fatal)
+		o := options(c, parts.store.Connections(), fatal)
 		o.Interceptors = append(o.Interceptors, parts.temporal.UpdateGuard())
 		w = worker.New(parts.temporal.SDK(), lifecycle.TaskQueue, o)
 		register(w, parts, c.Env)
@@ -77,14 +78,24 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	return nil
 }
 
-// options are the Temporal worker's options. Activities may run for the drain timeout
-// after a stop. fatal receives the error of a worker that cannot continue.
-func options(c *config, fatal chan<- error) worker.Options {
+// options are the Temporal worker's options. Nearly every activity is a short database
+// call, so more slots than connections only wait for one, within their own time limits;
+// twice the connections keeps each of them in use. fatal receives the error of a worker
+// that cannot continue.
+func options(c *config, connections int, fatal chan<- error) worker.Options {
+	slots := cmp.Or(c.ActivitySlots, 2*connections)
+	pollers := worker.NewPollerBehaviorAutoscaling(worker.PollerBehaviorAutoscalingOptions{
+		InitialNumberOfPollers: 5, MinimumNumberOfPollers: 2, MaximumNumberOfPollers: max(5, slots),
+	})
 	o := worker.Options{
-		DisableRegistrationAliasing: true,
-		WorkerStopTimeout:           c.DrainTimeout,
-		Identity:                    identity(),
-		Interceptors:                []interceptor.WorkerInterceptor{temporal.CodedErrors()},
+		DisableRegistrationAliasing:             true,
+		WorkerStopTimeout:                       c.DrainTimeout,
+		MaxConcurrentActivityExecutionSize:      slots,
+		MaxConcurrentLocalActivityExecutionSize: slots,
+		ActivityTaskPollerBehavior:              pollers,
+		WorkflowTaskPollerBehavior:              pollers,
+		Identity:                                identity(),
+		Interceptors:                            []interceptor.WorkerInterceptor{temporal.CodedErrors()},
 		OnFatalError: func(err error) {
 			select {
 			case fatal <- err:

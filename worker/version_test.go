@@ -97,10 +97,10 @@ func TestOptions(t *testing.T) {
 	t.Parallel()
 	c := defaults()
 	c.Versioning = true
-	o := options(c, nil)
+	o := options(c, 10, nil)
 	require.Equal(t, BuildID(), o.DeploymentOptions.Version.BuildID)
 	require.Regexp(t, `^[^/]+/.+/\d+$`, o.Identity)
 	c.Versioning = false
-	require.Zero(t, options(c, nil).DeploymentOptions)
+	require.Zero(t, options(c, 10, nil).DeploymentOptions)
 	require.Equal(t, temporal.Unversioned, c.build())
 }

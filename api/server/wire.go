@@ -57,7 +57,7 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := temporal.Dial(temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: c.secrets(), WebUI: c.WebUI})
+	client, err := temporal.Dial(temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Tracer: p.Tracer, Secrets: c.secrets(), WebUI: c.WebUI})
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.listener, err = store.NewListener(url, a.Log); err != nil {
 		return err
 	}
-	if a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
+	if a.store, err = store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
 		return err
 	}
 	a.OnClose(a.store.Close)

@@ -20,7 +20,5 @@ func platform() cli.Platform {
 }
 
 func setup(ctx context.Context, c temporal.Config, log io.Writer) error {
-	return worker.Setup(ctx, worker.SetupOptions{
-		TemporalAddress: c.Address, TemporalNamespace: c.Namespace, Getenv: os.Getenv, Progress: log,
-	})
+	return worker.Setup(ctx, worker.SetupOptions{Temporal: c, Getenv: os.Getenv, Progress: log})
 }

@@ -111,7 +111,9 @@ type frontend struct {
 	workflowservice.UnimplementedWorkflowServiceServer
 	mu       sync.Mutex
 	requests []proto.Message
-	drops    bool // set before use: a start's update is dropped
+	drops    bool   // set before use: a start's update is dropped
+	ends     bool   // set before use: the run closes while it handles an update
+	newest   string // set before use: the operation of the newest run
 }
 
 func (f *frontend) note(m proto.Message) {

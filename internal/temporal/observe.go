@@ -74,11 +74,13 @@ func (c Operations) Result(ctx context.Context, workflowID, runID string) (lifec
 // KindNotFound when none runs, KindInvalidRequest when the decision is not possible
 // or contains a secret, KindDecisionOutdated when it is addressed to another
 // operation, phase or park, KindKeyInUse when its ID belongs to another decision.
-func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+// KindServiceUnavailable with reason no_worker when no worker responds: a cancel is then
+// stored in Temporal and applies when a worker is up.
+func (c Operations) Resolve(caller context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	if err := c.scanner.Check(r); err != nil {
 		return lifecycle.OperationStatus{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, submitBudget)
+	ctx, cancel := context.WithTimeout(caller, submitBudget)
 	defer cancel()
 	var done lifecycle.Resolution
 	err := c.update(ctx, client.UpdateWorkflowOptions{
@@ -86,8 +88,18 @@ func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	}, &done)
 	if errors.Is(err, errEnded) {
-		// The run took the decision and closed.
-		return c.Status(ctx, workflowID, "")
+		// The run took the decision and closed; a newer one may run.
+		run, err := c.runOf(ctx, workflowID, r.OperationID)
+		if err == nil && run == "" {
+			err = schema.NewError(schema.KindNotFound, "Temporal lists no run of operation %s", r.OperationID)
+		}
+		if err != nil {
+			return lifecycle.OperationStatus{}, c.interpret(err, "looking for the operation's run")
+		}
+		return c.Status(ctx, workflowID, run)
+	}
+	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && !errors.Is(caller.Err(), context.Canceled) {
+		return lifecycle.OperationStatus{}, c.resolveLater(caller, workflowID, r, err)
 	}
 	return c.resolution(r, done, err)
 }

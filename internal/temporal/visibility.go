@@ -118,6 +118,26 @@ func stuckOf(info *workflowpb.WorkflowExecutionInfo) lifecycle.Stuck {
 	return s
 }
 
+// Described returns what Temporal itself has about an open operation: enough to address a
+// decision while no worker responds. KindNotFound when no such run is open.
+func (c Operations) Described(ctx context.Context, workflowID string) (lifecycle.OperationStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID, "")
+	if err != nil {
+		return lifecycle.OperationStatus{}, c.interpret(err, "reading the operation's run")
+	}
+	info := d.GetWorkflowExecutionInfo()
+	if closed(info.GetStatus()) {
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no run of %s is open", workflowID)
+	}
+	st := parked(info)
+	if st.Operation.Stuck.WaitingOn == lifecycle.AttentionNone {
+		st.Operation.Status, st.Operation.Stuck = lifecycle.OperationAccepted, nil
+	}
+	return st, nil
+}
+
 // FindNode finds a node by its host name or id among the operations that Temporal
 // retains, for use without the admin API: the node that is not removed, if several had
 // the name. KindNotFound when there is none.
@@ -172,6 +192,11 @@ func (c *connection) page(ctx context.Context, query string, size int32, token [
 		return nil, nil, c.interpret(err, "listing operations")
 	}
 	return answer.GetExecutions(), answer.GetNextPageToken(), nil
+}
+
+// operationOf returns the id of a run's operation.
+func operationOf(info *workflowpb.WorkflowExecutionInfo) string {
+	return attribute[string](info.GetSearchAttributes(), lifecycle.AttrOperationID)
 }
 
 // attribute reads a search attribute; the zero value when it is not set.

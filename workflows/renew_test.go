@@ -109,7 +109,7 @@ func TestRenewalOfAnUndo(t *testing.T) {
 func TestRenewalWaitsForRecords(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeActive)
-	w.fail["task workload.cordon"] = final(schema.KindAgentSilent, "no heartbeat")
+	w.fail["task workload.cordon"] = final(schema.KindTaskFailed, "no luck")
 	w.fail["park cordon"] = errDatabase
 	b := setup(t, lifecycle.ActionDrain, w)
 	b.env.SetCurrentHistoryLength(maxEvents + 1)

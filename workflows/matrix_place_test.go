@@ -253,8 +253,8 @@ func (p *place) finish() {
 	})
 }
 
-// giveUp takes the option that helps most if nothing recovers.
-func (p *place) giveUp() {
+// endIt takes the option that helps most if nothing recovers.
+func (p *place) endIt() {
 	if p.env.IsWorkflowCompleted() {
 		return
 	}

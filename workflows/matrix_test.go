@@ -207,7 +207,7 @@ func TestMatrixNothingRecovers(t *testing.T) {
 					p.decide(first, "because")
 				})
 				for range 4 {
-					p.later(26*time.Hour, p.giveUp)
+					p.later(26*time.Hour, p.endIt)
 				}
 				st := p.run()
 				require.Contains(t, []lifecycle.OperationState{lifecycle.OperationCompleted, lifecycle.OperationCanceled}, st.Operation.Status)

@@ -205,7 +205,7 @@ func TestAPIKeyRotation(t *testing.T) {
 	require.NoError(t, c.Installation.Setup(t.Context()))
 	write("other:read")
 	harness.Eventually(t, "the old key is out of use", func() bool {
-		_, err := c.Operations.Parked(context.WithoutCancel(t.Context()))
+		_, _, err := c.Operations.Parked(context.WithoutCancel(t.Context()))
 		return err != nil && schema.AsError(err).Reason == reasonForbidden
 	})
 }

@@ -98,7 +98,6 @@ func (s shape) fields(path string, t reflect.Type) {
 	}
 	s[path] = true
 	for f := range t.Fields() {
-		f := f
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case name == "-" || !f.IsExported() && !f.Anonymous:

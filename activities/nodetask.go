@@ -79,7 +79,8 @@ type TaskRow struct {
 	Status      task.Status
 	// Stored is false for a task that Prepare proposes and Enqueue has not stored.
 	Stored bool
-	// CancelRequested is true if an operator asked for the end of the task.
+	// CancelRequested is true if an operator asked for the end of the task, or if the
+	// control plane voided it.
 	CancelRequested bool
 	Result          *task.Result // set when Status is terminal or lost
 }

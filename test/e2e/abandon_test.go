@@ -14,11 +14,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	commandpb "go.temporal.io/api/command/v1"
+	deploymentpb "go.temporal.io/api/deployment/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	failurepb "go.temporal.io/api/failure/v1"
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
 
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -68,10 +71,23 @@ func TestFailedRun(t *testing.T) {
 	require.NotEmpty(t, ended[0].Outcome)
 }
 
+// currentVersion returns the options with which a worker polls that passes for one of the
+// current version.
+func currentVersion(t *testing.T, c client.Client) *deploymentpb.WorkerDeploymentOptions {
+	t.Helper()
+	d, err := c.WorkflowService().DescribeWorkerDeployment(t.Context(), &workflowservice.DescribeWorkerDeploymentRequest{
+		Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), DeploymentName: temporal.Deployment})
+	require.NoError(t, err)
+	current := d.GetWorkerDeploymentInfo().GetRoutingConfig().GetCurrentDeploymentVersion()
+	return &deploymentpb.WorkerDeploymentOptions{DeploymentName: current.GetDeploymentName(), BuildId: current.GetBuildId(),
+		WorkerVersioningMode: enumspb.WORKER_VERSIONING_MODE_VERSIONED}
+}
+
 // fail fails the run with its next workflow task, which a signal causes.
 func (w webUI) fail() {
 	w.t.Helper()
 	queue := &taskqueuepb.TaskQueue{Name: lifecycle.TaskQueue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL}
+	version := currentVersion(w.t, w.c)
 	eventually(w.t, "the run fails", func() bool {
 		// The run may have closed, and a poll may return the task of another run, which
 		// then times out.
@@ -79,12 +95,12 @@ func (w webUI) fail() {
 		poll, cancel := context.WithTimeout(w.t.Context(), 15*time.Second)
 		defer cancel()
 		task, err := w.c.WorkflowService().PollWorkflowTaskQueue(poll, &workflowservice.PollWorkflowTaskQueueRequest{
-			Namespace: w.namespace, TaskQueue: queue, Identity: "a defect"})
+			Namespace: w.namespace, TaskQueue: queue, Identity: "a defect", DeploymentOptions: version})
 		if err != nil || task.GetWorkflowExecution().GetRunId() != w.run.GetRunId() {
 			return false
 		}
 		_, err = w.c.WorkflowService().RespondWorkflowTaskCompleted(w.t.Context(), &workflowservice.RespondWorkflowTaskCompletedRequest{
-			Namespace: w.namespace, TaskToken: task.GetTaskToken(), Identity: "a defect",
+			Namespace: w.namespace, TaskToken: task.GetTaskToken(), Identity: "a defect", DeploymentOptions: version,
 			Commands: []*commandpb.Command{{CommandType: enumspb.COMMAND_TYPE_FAIL_WORKFLOW_EXECUTION,
 				Attributes: &commandpb.Command_FailWorkflowExecutionCommandAttributes{
 					FailWorkflowExecutionCommandAttributes: &commandpb.FailWorkflowExecutionCommandAttributes{

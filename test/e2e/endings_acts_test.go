@@ -104,7 +104,7 @@ func (s *sweep) pollWorkflowTask() (*workflowservice.PollWorkflowTaskQueueRespon
 	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
 	defer cancel()
 	task, err := s.temporal.WorkflowService().PollWorkflowTaskQueue(ctx, &workflowservice.PollWorkflowTaskQueueRequest{
-		Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), Identity: "a worker with a defect",
+		Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), Identity: "a worker with a defect", DeploymentOptions: currentVersion(s.T, s.temporal),
 		TaskQueue: &taskqueuepb.TaskQueue{Name: lifecycle.TaskQueue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL}})
 	if ctx.Err() != nil {
 		return nil, nil
@@ -117,12 +117,13 @@ func (s *sweep) failRun(task *workflowservice.PollWorkflowTaskQueueResponse, ope
 	service, namespace, id := s.temporal.WorkflowService(), shared.Getenv("TEMPORAL_NAMESPACE"), task.GetWorkflowExecution().GetWorkflowId()
 	if !open[id] {
 		_, err := service.RespondWorkflowTaskFailed(s.Context(), &workflowservice.RespondWorkflowTaskFailedRequest{
-			Namespace: namespace, TaskToken: task.GetTaskToken(), Cause: enumspb.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE})
+			Namespace: namespace, TaskToken: task.GetTaskToken(), DeploymentOptions: currentVersion(s.T, s.temporal),
+			Cause: enumspb.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE})
 		require.NoError(s.T, err)
 		return
 	}
 	_, err := service.RespondWorkflowTaskCompleted(s.Context(), &workflowservice.RespondWorkflowTaskCompletedRequest{
-		Namespace: namespace, TaskToken: task.GetTaskToken(),
+		Namespace: namespace, TaskToken: task.GetTaskToken(), DeploymentOptions: currentVersion(s.T, s.temporal),
 		Commands: []*commandpb.Command{{CommandType: enumspb.COMMAND_TYPE_FAIL_WORKFLOW_EXECUTION,
 			Attributes: &commandpb.Command_FailWorkflowExecutionCommandAttributes{
 				FailWorkflowExecutionCommandAttributes: &commandpb.FailWorkflowExecutionCommandAttributes{

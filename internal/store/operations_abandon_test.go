@@ -79,6 +79,8 @@ func TestAbandonEveryAction(t *testing.T) {
 
 		after := e.node(n.ID)
 		require.Equal(t, c.State, after.State, "%s: the state is not changed", name)
+		require.Equal(t, after.State.Without(prior), after.StartState(), name)
+		require.NotEmpty(t, lifecycle.ActionsIn(after.StartState()), "%s: an action can start", name)
 		op := e.status(r.OperationID)
 		require.Equal(t, lifecycle.OperationAbandoned, op.Status, name)
 		require.Nil(t, op.EndedAt, name)

@@ -22,6 +22,9 @@ type decisions struct {
 	decision, taken *lifecycle.ResolveRequest
 	// updates counts the decisions that this run accepted.
 	updates int
+	// decided are the newest decisions that phases took, those of the runs before
+	// included. Temporal answers a repeated decision only within one run.
+	decided []lifecycle.ResolveRequest
 }
 
 // resolve passes a decision to the current phase and returns when the phase took
@@ -33,6 +36,9 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 	defer cancel()
 	r.ID = workflow.GetCurrentUpdateInfo(ctx).ID
 	ds.updates++
+	if first := ds.takenBefore(r.ID); first != nil {
+		return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: *first}, nil
+	}
 	mine := &r
 	ds.decision = mine
 	if !ds.answered {
@@ -49,6 +55,28 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 			"the operation ended or was canceled before it took the decision to %s", r.Decision).WithReason("operation_over"))
 	}
 	return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: r}, nil
+}
+
+// maxDecided is how many decisions an operation remembers for a renewal: a decision is
+// repeated soon, because its response was lost.
+const maxDecided = 50
+
+// take ends the pending decision: a phase took it.
+func (ds *decisions) take() {
+	ds.decided = append(ds.decided, *ds.decision)
+	if len(ds.decided) > maxDecided {
+		ds.decided = ds.decided[1:]
+	}
+	ds.taken, ds.decision = ds.decision, nil
+}
+
+// takenBefore returns the decision with the ID that a phase took, nil if none did.
+func (ds *decisions) takenBefore(id string) *lifecycle.ResolveRequest {
+	i := slices.IndexFunc(ds.decided, func(r lifecycle.ResolveRequest) bool { return r.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &ds.decided[i]
 }
 
 // canceledEarly reports whether the operation was canceled before its claim was decided.

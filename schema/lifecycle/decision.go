@@ -27,6 +27,13 @@ type Stuck struct {
 	Retrying *Retrying `json:"retrying,omitempty"`
 }
 
+// A parked operation retries its phase in the background after a pause that doubles from
+// RetryPause to MaxRetryPause.
+const (
+	RetryPause    = time.Minute
+	MaxRetryPause = 10 * time.Minute
+)
+
 // Retrying describes how a parked operation retries its phase in the background. Only
 // the status query has its newest values; the database has those of the park.
 type Retrying struct {

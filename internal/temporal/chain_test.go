@@ -74,7 +74,7 @@ func (r *renewing) start(op lifecycle.Operation) (runID string) {
 	return run.GetRunID()
 }
 
-// proceed lets the newest run go on, until the first one has the status.
+// proceed lets the newest run continue, until the first one has the status.
 func (r *renewing) proceed(want enumspb.WorkflowExecutionStatus) {
 	r.t.Helper()
 	require.NoError(r.t, r.NodeTasks.SignalAgent(r.t.Context(), r.op.WorkflowID, lifecycle.AgentEvent{}))

@@ -128,11 +128,21 @@ func (e *console) writeOperation(w io.Writer, t target, op lifecycle.Operation) 
 	}
 	fmt.Fprintln(w)
 	fields(w, "Waiting on:", string(s.WaitingOn), "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason),
-		"Since:", e.stamp(s.Since), "Likely cause:", dash(s.Cause), "Next:", nextCommand(t, op.Action, s))
+		"Since:", e.stamp(s.Since), "Likely cause:", dash(s.Cause), "Retries:", retries(s), "Next:", nextCommand(t, op.Action, s))
 	label := "Options:"
 	for _, o := range s.Options {
 		row(w, label, o.Does)
 		row(w, "", "  "+fillNode(o.Command, t.name()))
 		label = ""
 	}
+}
+
+// retries says whether a parked operation is retried in the background. It names no
+// times: the database has those of the park.
+func retries(s *lifecycle.Stuck) string {
+	if s.Retrying == nil {
+		return ""
+	}
+	return fmt.Sprintf("in the background, every %s to %s; the operation continues when one succeeds",
+		lifecycle.Span(lifecycle.RetryPause), lifecycle.Span(lifecycle.MaxRetryPause))
 }

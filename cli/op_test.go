@@ -22,6 +22,12 @@ func TestOpShow(t *testing.T) {
 		with func(h *harness)
 	}{
 		"parked": {func(h *harness) { h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()} }},
+		"retried": {func(h *harness) {
+			st := parkedDrain()
+			s := st.Operation.Stuck
+			s.Reason, s.Message, s.Retrying = "agent_silent", "the node's agent did not respond within 5m", &lifecycle.Retrying{Tries: 3, NextAt: at(-time.Hour)}
+			h.temporal.statuses = []lifecycle.OperationStatus{st}
+		}},
 		"completed": {func(h *harness) {
 			h.temporal.statuses = []lifecycle.OperationStatus{drainAt(3, lifecycle.OperationCompleted)}
 		}},

@@ -8,6 +8,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // decisions accepts the operators' decisions about an operation, one at a time.
@@ -20,6 +22,9 @@ type decisions struct {
 	decision, taken *lifecycle.ResolveRequest
 	// updates counts the decisions that this run accepted.
 	updates int
+	// decided are the newest decisions that phases took, those of the runs before
+	// included. Temporal answers a repeated decision only within one run.
+	decided []lifecycle.ResolveRequest
 }
 
 // resolve passes a decision to the current phase and returns when the phase took
@@ -31,6 +36,9 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 	defer cancel()
 	r.ID = workflow.GetCurrentUpdateInfo(ctx).ID
 	ds.updates++
+	if first := ds.takenBefore(r.ID); first != nil {
+		return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: *first}, nil
+	}
 	mine := &r
 	ds.decision = mine
 	if !ds.answered {
@@ -49,6 +57,28 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 	return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: r}, nil
 }
 
+// maxDecided is how many decisions an operation remembers for a renewal: a decision is
+// repeated soon, because its response was lost.
+const maxDecided = 50
+
+// take ends the pending decision: a phase took it.
+func (ds *decisions) take() {
+	ds.decided = append(ds.decided, *ds.decision)
+	if len(ds.decided) > maxDecided {
+		ds.decided = ds.decided[1:]
+	}
+	ds.taken, ds.decision = ds.decision, nil
+}
+
+// takenBefore returns the decision with the ID that a phase took, nil if none did.
+func (ds *decisions) takenBefore(id string) *lifecycle.ResolveRequest {
+	i := slices.IndexFunc(ds.decided, func(r lifecycle.ResolveRequest) bool { return r.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &ds.decided[i]
+}
+
 // canceledEarly reports whether the operation was canceled before its claim was decided.
 // If the claim then succeeds, the first phase takes the cancel.
 func (ds *decisions) canceledEarly(ctx workflow.Context) bool {
@@ -60,14 +90,8 @@ func (ds *decisions) canceledEarly(ctx workflow.Context) bool {
 // validate returns the reason why a decision is not possible now, or nil. A rejection
 // adds no event to the history.
 func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
-	switch {
-	case !slices.Contains(lifecycle.Decisions(), r.Decision):
-		return schema.NewError(schema.KindInvalidRequest, "unknown decision %q", r.Decision)
-	case strings.TrimSpace(r.Reason) == "":
-		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
-	case strings.TrimSpace(r.Reason) == lifecycle.ReasonPlaceholder:
-		return schema.NewError(schema.KindInvalidRequest, "the reason %q is the placeholder of the printed command; give a reason",
-			lifecycle.ReasonPlaceholder).WithReason("reason_missing")
+	if e := malformed(r); e != nil {
+		return e
 	}
 	if e := ds.outdated(r); e != nil {
 		return e
@@ -82,6 +106,25 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 			WithReason("decision_unfit")
 	case !ds.allows(r.Decision):
 		return ds.unfit(r.Decision)
+	}
+	return nil
+}
+
+// malformed rejects a decision that is none, or whose texts the audit trail and the
+// details could not show.
+func malformed(r lifecycle.ResolveRequest) *schema.Error {
+	switch reason := strings.TrimSpace(r.Reason); {
+	case !slices.Contains(lifecycle.Decisions(), r.Decision):
+		return schema.NewError(schema.KindInvalidRequest, "unknown decision %s", text.Quote(string(r.Decision), maxReason))
+	case reason == "":
+		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
+	case reason == lifecycle.ReasonPlaceholder:
+		return schema.NewError(schema.KindInvalidRequest, "the reason %q is the placeholder of the printed command; give a reason",
+			lifecycle.ReasonPlaceholder).WithReason("reason_missing")
+	case !text.IsLine(r.Reason, wire.MaxReason):
+		return schema.NewError(schema.KindInvalidRequest, "the reason must be one line of at most %d characters", wire.MaxReason).WithReason("bad_reason")
+	case !text.IsLine(r.By, wire.MaxActor):
+		return schema.NewError(schema.KindInvalidRequest, "by must be one line of at most %d characters", wire.MaxActor).WithReason("bad_by")
 	}
 	return nil
 }

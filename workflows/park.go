@@ -13,13 +13,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// A parked operation retries its phase in the background after a pause that doubles from
-// retryPause to maxRetryPause.
-const (
-	retryPause    = time.Minute
-	maxRetryPause = 10 * time.Minute
-)
-
 // maxReturns bounds how often a lost task that returned is awaited again before only a
 // person continues the phase.
 const maxReturns = 5
@@ -34,11 +27,13 @@ type park struct{ *operation }
 // meanwhile, and errRenew if the operation must continue as a new run.
 func (op park) wait(ctx workflow.Context, cause error) (again bool, err error) {
 	if op.resumed {
-		op.resume(ctx)
+		if healed, err := op.resume(ctx); healed || err != nil {
+			return false, err
+		}
 	} else {
 		op.enter(ctx, op.stuck(ctx, cause))
 	}
-	for pause := retryPause; ; pause = min(2*pause, maxRetryPause) {
+	for pause := lifecycle.RetryPause; ; pause = min(2*pause, lifecycle.MaxRetryPause) {
 		if err := op.pause(ctx, pause); err != nil {
 			return false, errCanceled
 		}
@@ -95,7 +90,9 @@ func (op park) pause(ctx workflow.Context, pause time.Duration) error {
 // the time since which the operation is parked stays.
 func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 	before := *op.status.Operation.Stuck
-	op.setRetrying(ctx, nil)
+	if before.Retrying != nil {
+		op.setRetrying(ctx, nil)
+	}
 	failure := op.attempt(ctx)
 	switch {
 	case ctx.Err() != nil:

@@ -154,7 +154,7 @@ func (op *operation) short(ctx workflow.Context, summary string, out, fn, in any
 // before the response is sent, which thus shows the attempt.
 func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	d := *op.decision
-	defer func() { op.taken, op.decision = op.decision, nil }()
+	defer op.take()
 	op.unpark(ctx)
 	op.recordLater(ctx, "Record the decision to "+string(d.Decision), op.progress(ctx, activities.Advance{Phase: op.spec().Name, Decision: &d}))
 	op.returns, op.forced = 0, d.Decision == lifecycle.DecisionForce

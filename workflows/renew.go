@@ -39,6 +39,10 @@ type Carried struct {
 	Facts       inventory.Facts           `json:"facts"`
 	Unrecorded  activities.Advance        `json:"unrecorded"`
 	Enrolled    activities.Enrollment     `json:"enrolled"`
+	// Decided are the newest decisions that phases took.
+	Decided []lifecycle.ResolveRequest `json:"decided,omitempty"`
+	// AwaitsGoal reports whether the phase waits for events that end the park.
+	AwaitsGoal bool `json:"awaits_goal,omitempty"`
 	// Returned reports whether the lost task of CurrentStep returned.
 	Returned bool `json:"returned,omitempty"`
 }
@@ -58,7 +62,8 @@ func continueAsNew(ctx workflow.Context, op *operation) error {
 		Claim: op.claim, Status: clone(op.status), Phase: op.phase, Undoing: op.undoing, LastStep: op.lastStep,
 		Tries: op.tries, Returns: op.returns, Forced: op.forced, CordonTried: op.cordonTried, WasCordoned: op.wasCordoned,
 		CurrentStep: op.currentStep, TaskUntil: op.taskUntil, Facts: op.facts, Unrecorded: op.unrecorded,
-		Enrolled: op.enrolled, Returned: op.returned[op.currentStep],
+		Enrolled: op.enrolled, Returned: op.returned[op.currentStep], Decided: op.decided,
+		AwaitsGoal: op.goalReached != nil,
 	})
 }
 
@@ -69,17 +74,26 @@ func (c Carried) restore(op *operation) {
 	op.phase, op.undoing, op.lastStep, op.resumed = c.Phase, c.Undoing, c.LastStep, true
 	op.tries, op.returns, op.forced, op.cordonTried, op.wasCordoned = c.Tries, c.Returns, c.Forced, c.CordonTried, c.WasCordoned
 	op.currentStep, op.taskUntil, op.facts, op.unrecorded, op.enrolled = c.CurrentStep, c.TaskUntil, c.Facts, c.Unrecorded, c.Enrolled
-	op.published = true
+	op.published, op.decided = true, c.Decided
+	if c.AwaitsGoal {
+		op.goalReached = func(workflow.Context) bool { return false } // until resume enters the phase again
+	}
 	if c.Returned {
 		op.returned[c.CurrentStep] = true
 	}
 }
 
-// resume shows and records that this run continues the parked operation.
-func (op park) resume(ctx workflow.Context) {
+// resume shows and records that this run continues the parked operation. A phase that
+// waits for events is entered again at once, so that its events are followed. healed is
+// set when that ended the park.
+func (op park) resume(ctx workflow.Context) (healed bool, err error) {
 	op.resumed = false
 	stuck := *op.status.Operation.Stuck
 	op.show(ctx)
 	op.recordLater(ctx, "Record the run that continues the operation",
 		op.progress(ctx, activities.Advance{Phase: stuck.Phase, Stuck: &stuck, Continued: true}))
+	if op.goalReached == nil {
+		return false, nil
+	}
+	return op.retry(ctx)
 }

@@ -8,6 +8,7 @@ import (
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -82,6 +83,41 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
+// TestRenewalKeepsDecisions: a decision that an earlier run took is answered again after
+// a renewal, and not applied again.
+func TestRenewalKeepsDecisions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.on[task.WorkloadCordon] = func(activities.TaskSpec) (task.Result, error) {
+		return task.Result{}, final(schema.KindTaskFailed, "no luck")
+	}
+	b := setup(t, lifecycle.ActionDrain, w)
+	b.decideAt(time.Hour, lifecycle.DecisionRetry) // decision-0
+	b.at(3*time.Hour, func() {
+		b.env.SetCurrentHistoryLength(maxEvents + 1)
+		b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{}) // wakes the run
+	})
+	in, c := b.renewed()
+	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionRetry}, w.decisions)
+
+	again := func(d lifecycle.Decision) lifecycle.ResolveRequest {
+		return lifecycle.ResolveRequest{Decision: d, Reason: "because", By: "bob"}
+	}
+	b = setup(t, lifecycle.ActionDrain, w)
+	b.env.SetStartTime(c.Status.Operation.Stuck.Since.Add(4 * time.Hour))
+	b.at(time.Hour, func() { b.resolve(again(lifecycle.DecisionRetry)) }) // decision-0
+	b.at(2*time.Hour, func() {
+		require.Equal(t, lifecycle.OperationParked, b.status().Operation.Status)
+		require.Equal(t, []lifecycle.Decision{lifecycle.DecisionRetry}, w.decisions)
+		b.resolve(again(lifecycle.DecisionCancel)) // decision-1
+	})
+	_, err := b.continued(in, c)
+	require.ErrorContains(t, err, "canceled")
+	require.NoError(t, b.resolved[0])
+	require.NoError(t, b.resolved[1])
+	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionRetry, lifecycle.DecisionCancel}, w.decisions)
+}
+
 // TestRenewalOfAnUndo: a parked compensation continues in a new run, and the operation
 // ends as canceled.
 func TestRenewalOfAnUndo(t *testing.T) {
@@ -96,13 +132,50 @@ func TestRenewalOfAnUndo(t *testing.T) {
 	require.True(t, c.Undoing)
 
 	b = setup(t, lifecycle.ActionDrain, w)
+	b.resolved = append(b.resolved, nil) // the first run took decision-0
 	b.decideAt(time.Hour, lifecycle.DecisionCancel)
 	b.at(2*time.Hour, func() { w.setSilent(task.WorkloadUncordon, false) })
 	_, err := b.continued(in, c)
 	require.ErrorContains(t, err, "canceled")
-	require.Equal(t, "decision_unfit", failureOf(b.resolved[0]).Reason)
+	require.Equal(t, "decision_unfit", failureOf(b.resolved[1]).Reason)
 	require.Equal(t, lifecycle.NodeActive, w.finished.Node)
 	require.Equal(t, lifecycle.OperationCanceled, w.finished.Status)
+}
+
+// TestRenewalOfAnEnrollment: the run that continues a parked enrollment follows its events,
+// whether it retries in the background or not.
+func TestRenewalOfAnEnrollment(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{
+		"is retried": nil, "is not": final(schema.KindInternal, "no luck"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(lifecycle.NodeRegistered)
+			b := setup(t, lifecycle.ActionEnroll, w)
+			if failure != nil {
+				w.fail["read enrollment"] = failure
+			}
+			b.at(time.Hour, func() {
+				b.env.SetCurrentHistoryLength(maxEvents + 1)
+				b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{}) // wakes the run
+			})
+			in, c := b.renewed()
+			require.Equal(t, failure == nil, c.Status.Operation.Stuck.Retrying != nil)
+
+			b = setup(t, lifecycle.ActionEnroll, w)
+			b.env.SetStartTime(c.Status.Operation.Stuck.Since.Add(4 * time.Hour))
+			b.at(time.Second, func() { w.heal("read enrollment") })
+			b.signalAt(10*time.Second, lifecycle.EventBundleIssued, 1)
+			b.at(30*time.Second, func() {
+				require.Equal(t, lifecycle.OperationRunning, b.status().Operation.Status, "without a retry's pause")
+			})
+			b.signalAt(40*time.Second, lifecycle.EventFirstPoll, 1)
+			st, err := b.continued(in, c)
+			require.NoError(t, err)
+			require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
+		})
+	}
 }
 
 // TestRenewalWaitsForRecords: a run does not end before its writes are stored.

@@ -16,7 +16,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// Status queries an operation's status. An empty runID means the newest run.
+// Status queries an operation's status. An empty runID means the newest run. If another
+// run continues the run, that one answers.
 // KindNotFound when the node has none; KindServiceUnavailable with reason
 // no_worker when no worker responds.
 //
@@ -35,6 +36,12 @@ func (c Operations) Status(ctx context.Context, workflowID, runID string) (st li
 		case answer.QueryRejected == nil:
 			err = answer.QueryResult.Get(&st)
 			return st, c.interpret(err, "reading the operation's status")
+		case answer.QueryRejected.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
+			last, err := c.newest(ctx, workflowID, runID)
+			if err != nil || last == runID {
+				return st, c.interpret(err, "looking for the run that continues the operation")
+			}
+			return c.Status(ctx, workflowID, last)
 		case answer.QueryRejected.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED:
 			return st, schema.NewError(schema.KindServiceUnavailable, "run %s was reset or terminated", runID).WithReason("run_terminated")
 		}
@@ -105,17 +112,25 @@ func (c Operations) Resolve(caller context.Context, workflowID string, r lifecyc
 }
 
 // Resolved returns the first response to the decision with the request's ID, even
-// after the run ended. KindNotFound if the run took no decision with this ID,
-// KindKeyInUse if it was another decision.
+// after the run ended. It asks the newest run that continues runID, then those before.
+// KindNotFound if none of them took a decision with this ID, KindKeyInUse if it was
+// another decision.
 func (c Operations) Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
-	var done lifecycle.Resolution
-	err := c.sdk.GetWorkflowUpdateHandle(client.GetWorkflowUpdateHandleOptions{WorkflowID: workflowID, RunID: runID, UpdateID: r.ID}).Get(ctx, &done)
-	if is[*serviceerror.NotFound](err) { // the SDK wraps it as a timeout
-		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "operation %s took no decision %s", r.OperationID, r.ID)
+	run, err := c.newest(ctx, workflowID, runID)
+	for err == nil && run != "" {
+		var done lifecycle.Resolution
+		err = c.sdk.GetWorkflowUpdateHandle(client.GetWorkflowUpdateHandleOptions{WorkflowID: workflowID, RunID: run, UpdateID: r.ID}).Get(ctx, &done)
+		if !is[*serviceerror.NotFound](err) { // the SDK wraps it as a timeout
+			return c.resolution(r, done, err)
+		}
+		run, err = c.previous(ctx, workflowID, run)
 	}
-	return c.resolution(r, done, err)
+	if err != nil {
+		return lifecycle.OperationStatus{}, c.interpret(err, "looking for the operation's runs")
+	}
+	return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "operation %s took no decision %s", r.OperationID, r.ID)
 }
 
 // resolution is the answer to a decision, which the ID of r may share with another one.

@@ -17,16 +17,20 @@ import (
 //
 // The newest run under the workflow ID decides if it belongs to the operation, because
 // a reset closes the recorded run and continues the operation in another. Otherwise
-// the recorded run decides.
+// the recorded run decides, or the last one that continues it.
 func (c Operations) RunEnd(ctx context.Context, op lifecycle.Operation) (lifecycle.RunEnd, error) {
 	for _, runID := range []string{"", op.RunID} {
 		info, err := c.describeRun(ctx, op.WorkflowID, runID)
 		if err != nil {
 			return "", err
 		}
-		if info != nil && belongs(info, op) {
-			return runEnd(info.GetStatus())
+		if info == nil || !belongs(info, op) {
+			continue
 		}
+		if info, err = c.describeLast(ctx, info); err != nil {
+			return "", err
+		}
+		return runEnd(info.GetStatus())
 	}
 	return lifecycle.RunLost, nil
 }
@@ -41,6 +45,24 @@ func (c Operations) describeRun(ctx context.Context, workflowID, runID string) (
 		return nil, nil //nolint:nilnil // no run is a normal answer
 	}
 	return d.GetWorkflowExecutionInfo(), c.interpret(err, "reading the operation's run")
+}
+
+// describeLast returns the last run that continues a run: the run itself if none does.
+func (c Operations) describeLast(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) (*workflowpb.WorkflowExecutionInfo, error) {
+	if info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
+		return info, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	run := info.GetExecution()
+	last, err := c.newest(ctx, run.GetWorkflowId(), run.GetRunId())
+	if err != nil || last == run.GetRunId() {
+		return info, c.interpret(err, "looking for the run that continues the operation")
+	}
+	if next, err := c.describeRun(ctx, run.GetWorkflowId(), last); err != nil || next != nil {
+		return next, err
+	}
+	return info, nil
 }
 
 // belongs reports whether a run is one of the operation's.

@@ -65,7 +65,7 @@ func TestAdminReplayForPrograms(t *testing.T) {
 	}
 	require.Zero(t, h.run("admin", "replay", "-o", "json"))
 	var r temporal.ReplayReport
-	require.NoError(t, json.Unmarshal([]byte(h.out.String()), &r))
+	require.NoError(t, json.Unmarshal(h.out.Bytes(), &r))
 	require.Equal(t, 1, r.Open)
 	require.Equal(t, schema.ExitUsage, h.run("admin", "replay", "--closed", "-1"))
 	h.env.platform.Replay = nil

@@ -122,5 +122,5 @@ func (p *place) event(name lifecycle.AgentEventName) {
 	if p.cell.action == lifecycle.ActionReissueEnrollment && name != lifecycle.EventBundleIssued {
 		incarnation = 2
 	}
-	p.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: name, NodeID: testNode, Incarnation: incarnation})
+	p.report(lifecycle.AgentEvent{Event: name, NodeID: testNode, Incarnation: incarnation})
 }

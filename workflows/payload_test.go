@@ -35,13 +35,13 @@ func payloadTypes() []reflect.Type {
 	}
 	for _, v := range []any{&activities.Record{}, &activities.Task{}, &activities.Machine{}, &activities.Reclaim{}} {
 		t := reflect.TypeOf(v)
-		for i := range t.NumMethod() {
-			method := t.Method(i).Type
+		for method := range t.Methods() {
+			method := method.Type
 			for j := 1; j < method.NumIn(); j++ { // the receiver is the first
 				types = append(types, method.In(j))
 			}
-			for j := range method.NumOut() {
-				types = append(types, method.Out(j))
+			for out := range method.Outs() {
+				types = append(types, out)
 			}
 		}
 	}
@@ -97,8 +97,7 @@ func (s shape) fields(path string, t reflect.Type) {
 		return
 	}
 	s[path] = true
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case name == "-" || !f.IsExported() && !f.Anonymous:

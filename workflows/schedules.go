@@ -44,7 +44,7 @@ func runRounds[S any](ctx workflow.Context, summary string, activity any, change
 		var s S
 		err := workflow.ExecuteActivity(remote(ctx, callRound, 0, summary), activity).Get(ctx, &s)
 		if ctx.Err() != nil {
-			return done, nil
+			return done, nil //nolint:nilerr // a cancel
 		}
 		done.Rounds++
 		if err != nil {

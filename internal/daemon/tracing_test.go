@@ -68,7 +68,7 @@ func TestTracedRequests(t *testing.T) { //nolint:paralleltest // sets OpenTeleme
 		traces[id] = append(traces[id], s.Name())
 		require.Equal(t, trace.SpanKindServer, s.SpanKind())
 		for _, a := range s.Attributes() {
-			require.NotContains(t, a.Value.Emit(), "secret-path")
+			require.NotContains(t, a.Value.String(), "secret-path")
 		}
 	}
 	require.Equal(t, map[string][]string{"0190b6c211117aaa8bbb0123456789ab": {"admin POST"}, "4bf92f3577b34da6a3ce929d0e0e4736": {"admin POST"}}, traces)

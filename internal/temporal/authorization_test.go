@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,9 +57,7 @@ func (i issuer) encode(v any) string {
 // token returns a token with the permissions and, after them, changed claims.
 func (i issuer) token(permissions []string, changed map[string]any) string {
 	claims := map[string]any{"sub": "someone", "aud": audience, "exp": time.Now().Add(time.Hour).Unix(), "permissions": permissions}
-	for name, value := range changed {
-		claims[name] = value
-	}
+	maps.Copy(claims, changed)
 	body := i.encode(map[string]string{"alg": "ES256", "kid": "k", "typ": "JWT"}) + "." + i.encode(claims)
 	digest := sha256.Sum256([]byte(body))
 	r, s, err := ecdsa.Sign(rand.Reader, i.key, digest[:])

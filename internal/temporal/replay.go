@@ -174,7 +174,7 @@ func (r *replay) each(ctx context.Context, s selection, use func(ReplayedRun)) e
 	for seen := 0; ; {
 		page, cancel := context.WithTimeout(ctx, callBudget)
 		answer, err := r.sdk.ListWorkflow(page, &workflowservice.ListWorkflowExecutionsRequest{
-			Query: s.query, PageSize: int32(min(max(s.limit, 0), 1000)), NextPageToken: token}) //nolint:gosec // at most 1000
+			Query: s.query, PageSize: int32(min(max(s.limit, 0), 1000)), NextPageToken: token})
 		cancel()
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {

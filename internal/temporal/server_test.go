@@ -236,11 +236,13 @@ func TestSilentTaskIsRetried(t *testing.T) {
 func TestResultOfAnActivityThatHasNotStarted(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T) *bench{
 		"between two tries": func(t *testing.T) *bench {
+			t.Helper()
 			b := newTask(t, time.Minute, time.Hour, func(int32) error { return errors.New("no database") })
 			b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetAttempt() == 2 })
 			return b
 		},
 		"without a worker": func(t *testing.T) *bench {
+			t.Helper()
 			b := newTask(t, time.Minute, time.Second, func(int32) error { return errors.New("no database") })
 			b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetAttempt() >= 2 })
 			b.worker.Stop()
@@ -250,6 +252,7 @@ func TestResultOfAnActivityThatHasNotStarted(t *testing.T) {
 			return b
 		},
 		"paused": func(t *testing.T) *bench {
+			t.Helper()
 			b := newTask(t, time.Minute, time.Hour, func(int32) error { return errors.New("no database") })
 			b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetAttempt() == 2 })
 			_, err := b.sdk.WorkflowService().PauseActivity(t.Context(), &workflowservice.PauseActivityRequest{Namespace: b.namespace,

@@ -32,8 +32,10 @@ type endedRun struct {
 	// prior is the node's state before the operation.
 	prior     lifecycle.NodeState
 	operation lifecycle.Operation
-	// typed are the commands that the test typed as they were printed.
+	// typed are the commands that the test typed as they were printed, seen is the newest
+	// one with its parking.
 	typed []string
+	seen  string
 	ended bool
 }
 
@@ -298,8 +300,12 @@ func (s *sweep) typeUntil(what string, all []*endedRun, done func(*endedRun) boo
 		}
 		var lines []*endedRun
 		for _, row := range decode[wire.StuckList](s.T, ok(s.T, "stuck", "-o", "json")).Stuck {
-			if e := byOperation[row.OperationID]; e != nil && row.Stuck != nil {
-				e.typed = append(e.typed, row.Stuck.Next)
+			e := byOperation[row.OperationID]
+			if e == nil || row.Stuck == nil {
+				continue
+			}
+			if seen := row.Stuck.Since.String() + row.Stuck.Next; seen != e.seen {
+				e.seen, e.typed = seen, append(e.typed, row.Stuck.Next)
 				lines = append(lines, e)
 			}
 		}

@@ -1,7 +1,9 @@
 package workflows
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,13 +47,35 @@ func (st *state) markdown() string {
 	case o.Outcome != "":
 		fmt.Fprintf(&b, "\n%s\n", shown(o.Outcome))
 	case o.DeadlineAt != nil:
-		fmt.Fprintf(&b, "\nWaiting on: **%s**. Parks at **%s** if this phase is not done by then.\n",
-			st.spec().WaitingOn, clock(*o.DeadlineAt))
-		if hint := st.spec().Hint; hint != "" {
-			fmt.Fprintf(&b, "\nTo do: %s\n", strings.ReplaceAll(hint, "NODE", st.name()))
-		}
+		b.WriteString(st.runningText(*o.DeadlineAt))
 	}
 	return b.String()
+}
+
+// runningText describes what the running phase waits for, and its last failure.
+func (st *state) runningText(deadline time.Time) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nWaiting on: **%s**. Parks at **%s** if this phase is not done by then.\n", st.spec().WaitingOn, clock(deadline))
+	if hint := st.spec().Hint; hint != "" {
+		fmt.Fprintf(&b, "\nTo do: %s\n", strings.ReplaceAll(hint, "NODE", st.name()))
+	}
+	if f := st.failed; f.message != "" && f.phase == st.phase {
+		fmt.Fprintf(&b, "\nLast failure of this phase, at %s: %s\n", clock(f.at), shown(f.message))
+	}
+	b.WriteString("\nEarlier attempts of a pending activity and their last error are in the event history below.\n")
+	return b.String()
+}
+
+// failed is the newest failure of a phase.
+type failed struct {
+	phase   int
+	message string
+	at      time.Time
+}
+
+// noteFailure keeps the newest failure of the current phase for the details.
+func (st *state) noteFailure(ctx workflow.Context, message string) {
+	st.failed = failed{phase: st.phase, message: message, at: now(ctx)}
 }
 
 func phaseLine(p lifecycle.Phase) string {
@@ -78,29 +102,50 @@ func (st *state) stuckText(s lifecycle.Stuck) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n**Waiting on: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n",
 		s.WaitingOn, clock(s.Since), shown(s.Message), s.Reason, s.Cause)
+	if s.Retrying != nil {
+		b.WriteString("\n" + st.retryingText(*s.Retrying) + "\n")
+	}
 	if len(s.Options) > 0 {
 		b.WriteString("\nOptions, least harmful first:\n")
 	}
+	var possible []lifecycle.Decision
 	for _, o := range s.Options {
 		fmt.Fprintf(&b, "- **%s** (harm: %s): %s: `%s`\n", o.Decision, o.Harm, o.Does, o.Command)
+		if slices.Contains(lifecycle.Decisions(), o.Decision) {
+			possible = append(possible, o.Decision)
+		}
 	}
-	if s.Retrying != nil {
-		b.WriteString("\n" + retryingText(*s.Retrying) + "\n")
+	if len(possible) > 0 {
+		b.WriteString(st.resolveText(s, possible))
 	}
-	if len(s.Options) == 0 {
-		return b.String()
-	}
-	fmt.Fprintf(&b, "\nWithout the CLI: send update `%s` with `%s`\n",
-		lifecycle.UpdateResolve, s.ResolveArgument(st.in.OperationID))
 	return b.String()
 }
 
-func retryingText(r lifecycle.Retrying) string {
+// resolveText describes how to decide on this page: the resolve update and its argument
+// for the first of the decisions, which names this park. The run rejects the argument when
+// the operation is no longer in it.
+func (st *state) resolveText(s lifecycle.Stuck, possible []lifecycle.Decision) string {
+	argument, err := json.Marshal(lifecycle.ResolveRequest{
+		OperationID: st.in.OperationID, Phase: s.Phase, StuckSince: &s.Since,
+		Decision: possible[0], Reason: lifecycle.ReasonPlaceholder, By: "YOUR NAME",
+	})
+	if err != nil { // it has only texts and a time
+		return ""
+	}
+	return fmt.Sprintf("\nWithout the CLI: send the update `%s` from this page's menu, with this input. Replace %s and YOUR NAME. "+
+		"Possible decisions: %s.\n\n`%s`\n", lifecycle.UpdateResolve, lifecycle.ReasonPlaceholder, text.Or(possible), argument)
+}
+
+func (st *state) retryingText(r lifecycle.Retrying) string {
 	when := "now"
 	if r.NextAt != nil {
 		when = "at " + clock(*r.NextAt)
 	}
-	return fmt.Sprintf("The worker retries this phase %s, %d times so far. The operation continues when that succeeds.", when, r.Tries)
+	line := fmt.Sprintf("The worker retries this phase %s, %d times so far. The operation continues when that succeeds.", when, r.Tries)
+	if f := st.failed; r.Tries > 0 && f.message != "" && f.phase == st.phase {
+		line += fmt.Sprintf(" The last failure was at %s: %s", clock(f.at), shown(f.message))
+	}
+	return line
 }
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }

@@ -11,7 +11,16 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
+
+// personPause is the length of the timer that a park shows while it waits for a person. It
+// is restarted, and thus adds two events a month.
+const personPause = 30 * 24 * time.Hour
+
+// maxTimerSummary is how many characters the summary of a timer may have. The server stores
+// at most 400 bytes.
+const maxTimerSummary = 200
 
 // maxReturns bounds how often a lost task that returned is awaited again before only a
 // person continues the phase.
@@ -69,20 +78,34 @@ func (op park) enter(ctx workflow.Context, stuck lifecycle.Stuck) {
 }
 
 // pause waits for an event that ends the park or the run. If the phase is retried, it
-// does not wait longer than until the next retry.
+// does not wait longer than until the next retry. Its timer shows in the Web UI's timeline
+// why the operation is parked and what to do.
 func (op park) pause(ctx workflow.Context, pause time.Duration) error {
-	ends := func() bool {
-		return op.decision != nil || op.reachedGoal(ctx) || op.lostTaskReturned(ctx) || op.renewDue(ctx)
-	}
 	stuck := *op.status.Operation.Stuck
-	if stuck.Retrying == nil {
-		return workflow.Await(ctx, ends)
+	if stuck.Retrying != nil {
+		at := now(ctx).Add(pause)
+		op.setRetrying(ctx, &at)
+		_, err := op.awaitParked(ctx, pause, "retry after this pause, or now with: "+stuck.Next)
+		return err
 	}
-	at := now(ctx).Add(pause)
-	op.setRetrying(ctx, &at)
-	_, err := workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: pause, TimerOptions: workflow.TimerOptions{
-		Summary: "Parked (" + stuck.Reason + "): retry after this pause, or now with: " + stuck.Next}}, ends)
-	return err
+	for {
+		ended, err := op.awaitParked(ctx, personPause, "waiting for a person, see Current Details. First option: "+stuck.Next)
+		if ended || err != nil {
+			return err
+		}
+	}
+}
+
+// awaitParked waits for at most d until an event ends the park, which ended reports. It
+// cancels its timer, so that no timer of a park stays open after the park.
+func (op park) awaitParked(ctx workflow.Context, d time.Duration, todo string) (ended bool, err error) {
+	timed, cancel := workflow.WithCancel(ctx)
+	defer cancel()
+	summary := text.Line("Parked ("+op.status.Operation.Stuck.Reason+"): "+todo, maxTimerSummary)
+	return workflow.AwaitWithOptions(timed, workflow.AwaitOptions{Timeout: d, TimerOptions: workflow.TimerOptions{Summary: summary}},
+		func() bool {
+			return op.decision != nil || op.reachedGoal(ctx) || op.lostTaskReturned(ctx) || op.renewDue(ctx)
+		})
 }
 
 // retry runs the phase's work while the operation stays parked. healed is set when
@@ -104,6 +127,7 @@ func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 	}
 	stuck := op.stuck(ctx, failure)
 	stuck.Since = before.Since
+	op.noteFailure(ctx, stuck.Message)
 	if stuck.Reason != before.Reason {
 		op.enter(ctx, stuck)
 	}
@@ -151,8 +175,9 @@ func (st *state) unpark(ctx workflow.Context) {
 	st.setStuck(ctx, nil)
 }
 
-// setStuck shows in the status, the search attributes and the details why the operation
-// waits and who must act, with further attributes; nil means that no one must act.
+// setStuck shows in the status, the search attributes, the memo and the details why the
+// operation waits and who must act, with further attributes; nil means that no one must
+// act. The memo keeps the last reason then: its readers compare it with the attributes.
 func (st *state) setStuck(ctx workflow.Context, s *lifecycle.Stuck, more ...temporal.SearchAttributeUpdate) {
 	st.status.Operation.Stuck = s
 	attention := temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention)
@@ -167,5 +192,11 @@ func (st *state) setStuck(ctx workflow.Context, s *lifecycle.Stuck, more ...temp
 		more = append(more, temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(s.Phase))
 	}
 	st.searchable(ctx, more...)
+	if s != nil {
+		st.noteFailure(ctx, s.Message)
+		if err := workflow.UpsertMemo(ctx, map[string]any{lifecycle.MemoStuck: s}); err != nil {
+			workflow.GetLogger(ctx).Error("cannot set the memo", "error", err.Error())
+		}
+	}
 	st.show(ctx)
 }

@@ -62,6 +62,8 @@ type state struct {
 	// writes that still run in the background.
 	lastStep  int64
 	unwritten int
+	// failed is the newest failure of a phase.
+	failed failed
 }
 
 // run is the skeleton of every lifecycle action: it claims the node, responds to the

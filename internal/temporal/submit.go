@@ -187,11 +187,21 @@ func summary(in lifecycle.OperationInput) string {
 	return text.Line(s, 200) // the server bounds the summary
 }
 
+// maxDetail is how many characters of an operator's text the details show.
+const maxDetail = 300
+
+// details is the fixed text on the run's page in the Web UI.
 func details(in lifecycle.OperationInput) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Operation `%s` on node `%s`, correlation id `%s`.\n\n", in.OperationID, in.NodeID, in.CorrelationID)
-	fmt.Fprintf(&b, "Follow it: `%s`\n\n", lifecycle.OpCommand("watch", in.Action, in.Host))
-	fmt.Fprintf(&b, "Options when it is parked: `%s`\n", lifecycle.OpCommand("show", in.Action, in.Host))
+	fmt.Fprintf(&b, "Operation `%s` on node `%s`, correlation id %s.\n\n", in.OperationID, in.NodeID, text.Quote(in.CorrelationID, maxDetail))
+	fmt.Fprintf(&b, "Requested by %s", text.Quote(in.Actor, maxDetail))
+	if in.Reason != "" {
+		fmt.Fprintf(&b, ": %s", text.Quote(in.Reason, maxDetail))
+	}
+	fmt.Fprintf(&b, ".\n\nFollow it: `%s`\n\n", lifecycle.OpCommand("watch", in.Action, in.Host))
+	fmt.Fprintf(&b, "Options when it is parked: `%s`, or Current Details on this page.\n\n", lifecycle.OpCommand("show", in.Action, in.Host))
+	fmt.Fprintf(&b, "To end it, use `%s`: it restores the node. Do not terminate the run: the operation is abandoned then, until you run `%s`.\n",
+		lifecycle.DecisionCommand(lifecycle.DecisionCancel, in.Action, in.Host, in.OperationID), lifecycle.RehydrateCommand(in.Host))
 	return b.String()
 }
 

@@ -1,7 +1,6 @@
 package lifecycle
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -159,13 +158,6 @@ func DecisionCommand(d Decision, a Action, node, operationID string) string {
 		c += " --operation " + operationID
 	}
 	return c + " --reason " + ReasonPlaceholder
-}
-
-// ResolveArgument is the argument of the resolve update as JSON, addressed to this
-// park, for use without the CLI.
-func (s Stuck) ResolveArgument(operationID string) string {
-	return fmt.Sprintf(`{"operation_id":%q,"phase":%q,"decision":"retry","reason":%q,"by":"YOUR NAME"}`,
-		operationID, s.Phase, ReasonPlaceholder)
 }
 
 // ResumeTask is the option to dispatch a lost task again.

@@ -48,7 +48,7 @@ type Option struct {
 	// Command is the exact command to type. In a parked operation it names the operation.
 	// In a plan it is empty, or a command with NODE for the node's name that the resolve
 	// update does not accept.
-	Command string `json:"command,omitempty"`
+	Command string `json:"command"`
 	// Does describes the effect of the decision in this phase, without a period.
 	Does string `json:"does"`
 	Harm Harm   `json:"harm"`

@@ -76,9 +76,10 @@ type Advance struct {
 	Stuck *lifecycle.Stuck `json:"stuck,omitempty"`
 	// Continued is set when a new run continues a parked operation: its park is on record.
 	Continued bool `json:"continued,omitempty"`
-	// Instance and Facts change the node when set.
-	Instance lifecycle.InstanceState `json:"instance,omitempty"`
-	Facts    *inventory.Facts        `json:"facts,omitempty"`
+	// Instance and FactsTask change the node when set. FactsTask is the step of the
+	// operation's task whose output becomes the node's facts.
+	Instance  lifecycle.InstanceState `json:"instance,omitempty"`
+	FactsTask string                  `json:"facts_task,omitempty"`
 	// Decision is the operator's decision that caused the advance. It is audited once
 	// for its ID, whatever the step.
 	Decision *lifecycle.ResolveRequest `json:"decision,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"go.temporal.io/sdk/activity"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -22,6 +23,10 @@ type Tasks interface {
 	// node's poll. A repeated call keeps the first envelope. KindServiceUnavailable,
 	// reason seq_taken, when another task has taken the row's seq: prepare again.
 	Enqueue(ctx context.Context, s TaskSpec, o task.Owner, row TaskRow, envelope []byte) error
+	// Find returns the task of the spec's operation and step. KindNotFound if there is
+	// none, or it is of another node or type; KindFenced if it has no result and the
+	// operation no longer holds the node.
+	Find(ctx context.Context, s TaskSpec) (TaskRow, error)
 	// Void ends the operation's unfinished tasks as canceled and notifies the
 	// agent. A late result is recorded, not applied.
 	Void(ctx context.Context, f Fence) error
@@ -74,7 +79,9 @@ type TaskRow struct {
 	Status      task.Status
 	// Stored is false for a task that Prepare proposes and Enqueue has not stored.
 	Stored bool
-	Result *task.Result // set when Status is terminal or lost
+	// CancelRequested is true if an operator asked for the end of the task.
+	CancelRequested bool
+	Result          *task.Result // set when Status is terminal or lost
 }
 
 // Task has the activities that run tasks on a node.
@@ -104,7 +111,7 @@ type EnqueueInput struct {
 func (t *Task) EnqueueNodeTask(ctx context.Context, in EnqueueInput) error {
 	if p := in.Progress; p != nil {
 		err := t.Records.Advance(ctx, in.Fence, activity.GetInfo(ctx).WorkflowExecution.RunID, *p)
-		if err != nil && (!schema.KindOf(err).Info().Retry || p.Instance != "" || p.Facts != nil) {
+		if err != nil && (!schema.KindOf(err).Info().Retry || p.Instance != "" || p.FactsTask != "") {
 			return Fail(err)
 		}
 	}
@@ -112,22 +119,46 @@ func (t *Task) EnqueueNodeTask(ctx context.Context, in EnqueueInput) error {
 	return Fail(err)
 }
 
-// RunNodeTask waits for the result of a task of the node, which EnqueueNodeTask
-// stored, and leaves the activity open. The relay completes it by id when the result
-// is stored (task.Result), so that the task holds no worker slot. Each run, even
-// one after a heartbeat timeout, finds the same row: it returns a stored result, fails
-// with lifecycle.ReasonTaskLost for a lost task, and otherwise keeps waiting.
+// RunNodeTask waits until a task of the node ends, which EnqueueNodeTask stored, and
+// leaves the activity open. The relay completes it by id with the task's reference when
+// the result is stored, so that the task holds no worker slot. Each run, even one after
+// a heartbeat timeout, finds the same row and ends if the task has ended or is lost.
+//
+// The completion is a hint: everyone who can write to Temporal can send one. The
+// workflow reads the result with ReadTaskResult.
 //
 // The activity's ID must be the spec's Step; the stored owner has the same.
-func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Result, error) {
+func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Reference, error) {
 	row, err := t.find(ctx, spec)
 	switch {
 	case err != nil:
-		return task.Result{}, Fail(err)
+		return task.Reference{}, Fail(err)
 	case row.Result != nil:
-		return stored(*row.Result)
+		return task.Reference{TaskID: row.TaskID, Status: row.Status}, nil
 	}
-	return task.Result{}, activity.ErrResultPending
+	return task.Reference{}, activity.ErrResultPending
+}
+
+// ReadTaskResult reads the outcome of the task of the spec's step from the database. A
+// task that did not succeed is its error (task.Result.Failure), which is final, because
+// only an operator's decision repeats the step. A task that has not ended, or that the
+// database does not have, is not done.
+func (t *Task) ReadTaskResult(ctx context.Context, spec TaskSpec) (task.Outcome, error) {
+	row, err := t.Tasks.Find(ctx, spec)
+	switch {
+	case schema.KindOf(err) == schema.KindNotFound || err == nil && row.Result == nil:
+		return task.Outcome{}, nil
+	case err != nil:
+		return task.Outcome{}, Fail(err)
+	}
+	if e := row.Result.Failure(); e != nil {
+		if e.Reason == lifecycle.ReasonTaskCanceled && !row.CancelRequested { // by the node alone
+			e.Reason = ""
+		}
+		return task.Outcome{}, Failure(e, true)
+	}
+	output, err := row.Result.Brief(spec.Type)
+	return task.Outcome{Done: true, Output: output}, Fail(err)
 }
 
 // find returns the task of the spec's step. It enqueues the task if there is none.
@@ -139,15 +170,6 @@ func (t *Task) find(ctx context.Context, spec TaskSpec) (TaskRow, error) {
 		return row, err
 	}
 	return row, t.enqueue(ctx, spec, owner, row)
-}
-
-// stored returns the result of a finished task in the same form as the relay's
-// completion. A failure is final for every kind, because the row does not change.
-func stored(r task.Result) (task.Result, error) {
-	if e := r.Failure(); e != nil {
-		return task.Result{}, Failure(e, true)
-	}
-	return r, nil
 }
 
 // enqueue signs the task and stores it with its envelope. It signs first, so that

@@ -57,9 +57,9 @@ type Records interface {
 	Enrollment(ctx context.Context, nodeID string) (Enrollment, error)
 	// Registration returns what the node's registration requires of its machine.
 	Registration(ctx context.Context, nodeID string) (Registration, error)
-	// LastHeartbeat returns the time of the node's last heartbeat, zero when there
-	// was none.
-	LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error)
+	// HeartbeatAge returns the time since the node's last heartbeat by the clock that
+	// stored it, negative when there was none.
+	HeartbeatAge(ctx context.Context, nodeID string) (time.Duration, error)
 }
 
 // Record has the activities that use the database. They run as local activities
@@ -136,14 +136,13 @@ const agentFresh = 3 * wire.HeartbeatInterval
 // within agentFresh. Temporal retries the activity, so waiting adds no events to
 // the history.
 func (r *Record) CheckAgent(ctx context.Context, nodeID string) error {
-	last, err := r.Records.LastHeartbeat(ctx, nodeID)
-	if err != nil {
+	age, err := r.Records.HeartbeatAge(ctx, nodeID)
+	switch {
+	case err != nil:
 		return Fail(err)
-	}
-	if last.IsZero() {
+	case age < 0:
 		return Fail(schema.NewError(schema.KindAgentSilent, "the agent has never sent a heartbeat"))
-	}
-	if age := time.Since(last); age > agentFresh {
+	case age > agentFresh:
 		return Fail(schema.NewError(schema.KindAgentSilent, "the agent's last heartbeat was %s ago", age.Round(time.Second)))
 	}
 	return nil

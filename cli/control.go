@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
@@ -24,7 +25,7 @@ type control interface {
 	// decide delivers a decision about the operation as it was read.
 	decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error)
 	// stuck lists the operations that need attention, oldest first.
-	stuck(ctx context.Context) (wire.StuckList, error)
+	stuck(ctx context.Context, q stuckQuery) (wire.StuckList, error)
 	// changes signals changed operations until ctx ends, of all nodes when nodeID is
 	// empty. Nil where there are no events; closed where they ended.
 	changes(ctx context.Context, nodeID string) <-chan struct{}
@@ -50,7 +51,8 @@ func (c apiControl) find(ctx context.Context, arg string) (target, error) {
 }
 
 func (c apiControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
-	response, err := act(ctx, c.Client, t.id, a, wire.LifecycleRequest{Reason: o.reason, Options: o.options}, o.key)
+	response, err := act(ctx, c.Client, t.id, a, wire.LifecycleRequest{Reason: o.reason, Options: o.options,
+		StartWithinSeconds: int64(o.startWithin / time.Second)}, o.key)
 	return response.Operation, err
 }
 
@@ -79,10 +81,13 @@ func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, d 
 	return view.OperationStatus, err
 }
 
-func (c apiControl) stuck(ctx context.Context) (all wire.StuckList, err error) {
-	all.Stuck, err = pages(0, func(size *int, token *string) ([]wire.StuckOperation, string, error) {
-		list, err := decode[wire.StuckList](c.ListStuck(ctx, &adminclient.ListStuckParams{Limit: size, PageToken: token}))
-		all.Faults = list.Faults
+func (c apiControl) stuck(ctx context.Context, q stuckQuery) (all wire.StuckList, err error) {
+	p := adminclient.ListStuckParams{Selector: q.selector, Reason: q.reasons, Action: q.actions}
+	all.Faults = []wire.ControlPlaneFault{}
+	all.Stuck, err = pages(q.limit, func(size *int, token *string) ([]wire.StuckOperation, string, error) {
+		p.Limit, p.PageToken = size, token
+		list, err := decode[wire.StuckList](c.ListStuck(ctx, &p))
+		all.Faults, all.More = append(all.Faults, list.Faults...), list.More
 		return list.Stuck, list.NextPageToken, err
 	})
 	return all, err

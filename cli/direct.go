@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -73,7 +75,12 @@ func (c directControl) find(ctx context.Context, arg string) (target, error) {
 
 func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
 	c.env.message("%s %s: waiting for a worker to accept it; see: %s", a, t.name(), t.op("watch", a))
+	var startBy *time.Time
+	if o.startWithin > 0 {
+		startBy = new(c.env.clock.now().Add(o.startWithin).UTC())
+	}
 	op, err := c.lc.Submit(ctx, lifecycle.OperationInput{
+		StartBy:     startBy,
 		OperationID: lifecycle.OperationID(t.id, a, c.env.actor, o.key), NodeID: t.id, Action: a, Host: t.host,
 		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Options: o.options,
 	})
@@ -132,7 +139,16 @@ func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n 
 }
 
 func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	return c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+	st, err := c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+	if err == nil || schema.AsError(err).Reason != "no_worker" || ctx.Err() != nil {
+		return st, err
+	}
+	known, describeErr := c.lc.Described(ctx, t.workflowID(reissue))
+	if describeErr != nil {
+		return st, err
+	}
+	c.env.message("no worker responds: Temporal has this about operation %s", known.Operation.OperationID)
+	return known, nil
 }
 
 func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error) {
@@ -159,20 +175,35 @@ func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus,
 	return st, lifecycle.OperationOver(op, "NODE")
 }
 
-func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
-	list := wire.StuckList{Stuck: []wire.StuckOperation{}}
-	parked, err := c.lc.Parked(ctx)
+func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList, error) {
+	if q.selector != nil {
+		return wire.StuckList{}, usagef("gpuaas stuck", "--selector needs the admin API and does not work with --direct")
+	}
+	list := wire.StuckList{Stuck: []wire.StuckOperation{}, Faults: []wire.ControlPlaneFault{}}
+	var probes sync.WaitGroup
+	probes.Go(func() { list.Faults = append(list.Faults, c.lc.Faults(ctx)...) })
+	parked, complete, err := c.lc.Parked(ctx)
+	probes.Wait()
 	if err != nil {
 		return list, err
 	}
 	for _, st := range parked { // each has its stuck object and its start
 		op := st.Operation
+		if !q.matches(op) {
+			continue
+		}
 		list.Stuck = append(list.Stuck, wire.StuckOperation{State: st.Node.State, WebURL: c.lc.WebURL(op.WorkflowID, op.RunID),
 			OperationSummary: wire.OperationSummary{OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host,
 				WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action, Status: op.Status, Phase: op.Stuck.Phase,
 				WaitingOn: op.Stuck.WaitingOn, Stuck: op.Stuck, Actor: op.Actor, Reason: op.Reason, StartedAt: *op.StartedAt}})
 	}
-	list.Faults = append([]wire.ControlPlaneFault{}, c.lc.Faults(ctx)...)
+	if limit := int(q.limit); limit > 0 && limit < len(list.Stuck) {
+		list.More, list.Stuck = len(list.Stuck)-limit, list.Stuck[:limit]
+	}
+	if !complete {
+		list.Faults = append(list.Faults, wire.ControlPlaneFault{Component: "temporal", Reason: "list_incomplete",
+			Message: fmt.Sprintf("Temporal listed %d operations before the time limit: older ones may be missing", len(parked)), Next: "gpuaas stuck"})
+	}
 	return list, nil
 }
 

@@ -69,3 +69,19 @@ func TestDirectDecisionAfterTheEnd(t *testing.T) {
 		})
 	}
 }
+
+// Without a worker, a decision is addressed to the open operation that Temporal lists.
+func TestDirectCancelWithoutWorker(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.temporal.hosts["gpu-17"] = nodeID
+	h.temporal.statusErr = noWorker()
+	open := drainAt(0, lifecycle.OperationAccepted)
+	h.temporal.described = &open
+	h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+		return lifecycle.OperationStatus{}, noWorker()
+	}
+	require.Equal(t, schema.ExitUnreachable, h.run("--direct", "op", "cancel", "gpu-17", "--reason", "wrong node"))
+	require.Len(t, h.temporal.resolved, 1, h.err.String())
+	require.Equal(t, operationID, h.temporal.resolved[0].OperationID)
+}

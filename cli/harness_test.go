@@ -485,6 +485,7 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 	if node, ok := strings.CutPrefix(r.PathValue("id"), reissueOf); ok {
 		workflowID = lifecycle.ReissueWorkflowID(a.hostOf(node), node)
 	}
+	a.keys = append(a.keys, r.Header.Get(wire.HeaderIdempotencyKey))
 	st, err := a.temporal.Resolve(r.Context(), workflowID, lifecycle.ResolveRequest{OperationID: r.PathValue("id"), Phase: req.Phase,
 		StuckSince: req.StuckSince, Decision: lifecycle.Decision(r.PathValue("decision")), Reason: req.Reason, By: "ops", Via: "api"})
 	if err != nil {
@@ -495,7 +496,9 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
-	list, err := directControl{lc: a.temporal}.stuck(r.Context())
+	var q stuckQuery
+	fmt.Sscan(r.URL.Query().Get("limit"), &q.limit) //nolint:errcheck // the client always sends one
+	list, err := directControl{lc: a.temporal}.stuck(r.Context(), q)
 	if err != nil {
 		a.fail(w, schema.AsError(err))
 		return

@@ -29,6 +29,8 @@ type lifecycleOptions struct {
 	reason  string
 	yes     bool
 	key     string
+	// startWithin is how long the operation may take to claim its node.
+	startWithin time.Duration
 	// deadline becomes options.DrainTimeoutSeconds of an action that drains.
 	deadline time.Duration
 	options  lifecycle.Options
@@ -51,6 +53,9 @@ func (o *lifecycleOptions) check(c *cobra.Command) error {
 			return usagef(c.CommandPath(), "--deadline %s: must be 1s to %s", o.deadline, lifecycle.Span(wire.MaxDrainDeadline))
 		}
 		o.options.DrainTimeoutSeconds = int64(o.deadline / time.Second)
+	}
+	if c.Flags().Changed("start-within") && (o.startWithin < time.Second || o.startWithin > wire.MaxStartWithin) {
+		return usagef(c.CommandPath(), "--start-within %s: must be 1s to %s", o.startWithin, lifecycle.Span(wire.MaxStartWithin))
 	}
 	return checkReason(c.CommandPath(), o.reason, false)
 }

@@ -370,3 +370,18 @@ func TestPlan(t *testing.T) {
 		require.Equal(t, schema.ExitUnreachable, h.run("node", "drain", nodeID, "--dry-run"))
 	})
 }
+
+func TestStartWithin(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.temporal.hosts["gpu-17"] = nodeID
+	drain := []string{"--direct", "node", "drain", "gpu-17", "--yes", "--no-wait"}
+	require.Zero(t, h.run(drain...), h.err.String())
+	require.Nil(t, h.temporal.submitted[0].StartBy, "Submit sets the default")
+	require.Zero(t, h.run(append(drain, "--start-within", "1h")...), h.err.String())
+	require.Equal(t, h.env.clock.now().Add(time.Hour).UTC(), *h.temporal.submitted[1].StartBy)
+	for _, bad := range []string{"0s", "25h"} {
+		require.Equal(t, schema.ExitUsage, h.run(append(drain, "--start-within", bad)...))
+		require.Contains(t, h.err.String(), "--start-within")
+	}
+}

@@ -49,22 +49,29 @@ func newOpList(e *env) *cobra.Command {
 			})
 		})
 	c.Aliases = []string{"ls"}
-	var actions []lifecycle.Action
-	for _, p := range lifecycle.Operations() {
-		actions = append(actions, p.Action)
-	}
-	var reasons []string
-	for _, r := range lifecycle.ParkReasons() {
-		reasons = append(reasons, r.Reason)
-	}
 	e.addNode(c, &q.Node, "only the operations of `NODE`")
 	addFilter(c, &q.Status, "status", "only these `STATUSES`", lifecycle.OperationStates()...)
-	addFilter(c, &q.Action, "action", "only these `ACTIONS`", actions...)
-	addOpenFilter(c, &q.Reason, "stuck-reason", "only operations parked for these `REASONS`, for example drain_blocked", reasons,
-		func(string) error { return nil }) // an error's own reason may be one too
+	addFilter(c, &q.Action, "action", "only these `ACTIONS`", actionNames()...)
+	addStuckReason(c, &q.Reason, "only operations parked for these `REASONS`, for example drain_blocked")
 	addSelector(c, &q.Selector)
 	addSince(c, &q.Since, "operations started")
 	c.Flags().BoolVar(&open, "open", false, "only operations that have not ended")
 	c.Flags().UintVar(&limit, "limit", wire.DefaultPage, "list at most N; 0 for all")
 	return c
+}
+
+func actionNames() (actions []lifecycle.Action) {
+	for _, p := range lifecycle.Operations() {
+		actions = append(actions, p.Action)
+	}
+	return actions
+}
+
+// addStuckReason adds --stuck-reason.
+func addStuckReason(c *cobra.Command, value **[]string, usage string) {
+	var reasons []string
+	for _, r := range lifecycle.ParkReasons() {
+		reasons = append(reasons, r.Reason)
+	}
+	addOpenFilter(c, value, "stuck-reason", usage, reasons, func(string) error { return nil }) // an error's own reason may be one too
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -241,6 +242,43 @@ func TestStuck(t *testing.T) {
 		h := setup(t)
 		h.api.server.Close()
 		require.Equal(t, schema.ExitUnreachable, h.run("stuck"))
+		require.Contains(t, h.err.String(), "gpuaas stuck --direct")
+	})
+	t.Run("more than the limit", func(t *testing.T) {
+		t.Parallel()
+		for _, args := range [][]string{nil, {"--direct"}} {
+			h := setup(t)
+			both(h)
+			require.Zero(t, h.run(append([]string{"stuck", "--limit", "1"}, args...)...), h.err.String())
+			require.Contains(t, h.out.String(), "gpu-18")
+			require.NotContains(t, h.out.String(), "gpu-17")
+			require.Contains(t, h.err.String(), strings.Join(append([]string{"and 1 more: gpuaas"}, args...), " ")+" stuck --limit 0\n")
+			require.Zero(t, h.run(append([]string{"stuck", "--limit", "0"}, args...)...))
+			require.NotContains(t, h.err.String(), "more")
+		}
+	})
+	t.Run("filters", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		both(h)
+		args := []string{"stuck", "--stuck-reason", "unfit,drain_blocked", "--action", "drain"}
+		require.Zero(t, h.run(append(args, "--direct")...), h.err.String())
+		require.NotContains(t, h.out.String(), "gpu-18")
+		require.Contains(t, h.out.String(), "gpu-17")
+		require.Equal(t, schema.ExitUsage, h.run("stuck", "--direct", "-l", "rack=r7"))
+		require.Zero(t, h.run(append(args, "--limit", "1", "-l", "rack in (r7,r8)")...))
+		for _, want := range []string{"selector=rack+in+%28r7%2Cr8%29", "reason=unfit&reason=drain_blocked", "action=drain"} {
+			require.Contains(t, h.api.requests[len(h.api.requests)-1], want)
+		}
+		require.Contains(t, h.err.String(), "stuck --limit 0 --selector 'rack in (r7,r8)' --stuck-reason unfit,drain_blocked --action drain\n")
+	})
+	t.Run("incomplete", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		both(h)
+		h.temporal.truncated = true
+		require.Zero(t, h.run("stuck", "--direct"))
+		require.Contains(t, h.err.String(), "warning: Temporal listed 2 operations before the time limit: older ones may be missing\n")
 	})
 }
 

@@ -73,6 +73,7 @@ func lifecycleCommand(e *env, a lifecycle.Action, v verb, o *lifecycleOptions, r
 	addTimeout(c, &o.timeout, "longest `DURATION` of the wait; the operation continues after it (default: the time limits of its phases)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and its blockers; change nothing")
 	f.StringVar(&o.reason, "reason", "", "reason, kept in the audit trail and shown with the operation")
+	f.DurationVar(&o.startWithin, "start-within", 0, "reject the operation if it cannot begin within `DURATION`, for example in an outage (default "+lifecycle.Span(lifecycle.StartWithin)+")")
 	f.StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key returns the operation that it started")
 	if v.flags != nil {
 		v.flags(c, o)

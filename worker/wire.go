@@ -51,7 +51,7 @@ func (p *parts) connect(ctx context.Context) error {
 }
 
 func (p *parts) openStore(ctx context.Context) (err error) {
-	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), CreatingProviders: creating(), Log: p.Log})
+	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), MaxConns: p.cfg.DatabasePool, CreatingProviders: creating(), Log: p.Log})
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (p *parts) openStore(ctx context.Context) (err error) {
 
 func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err error) {
 	if p.temporal == nil {
-		p.temporal, err = temporal.Dial(temporal.Config{Logger: p.Log, Metrics: m, Secrets: p.cfg.Secrets()})
+		p.temporal, err = temporal.Dial(temporal.Config{Logger: p.Log, Metrics: m, Tracer: p.Tracer, Secrets: p.cfg.Secrets()})
 		if err != nil {
 			return err
 		}

@@ -159,7 +159,7 @@ func TestReactivate(t *testing.T) {
 		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 		require.Equal(t, lifecycle.PhaseForced, st.Operation.Phases[0].State)
 		require.Equal(t, "probe_failed", w.parks[0].Reason)
-		require.Contains(t, w.parks[0].Message, "disk: 3 MiB free")
+		require.Contains(t, w.parks[0].Message, "disk: `3 MiB free`")
 	})
 }
 
@@ -183,7 +183,7 @@ func TestProvision(t *testing.T) {
 	t.Run("waits for a silent agent and records how far the machine is", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.heartbeat = time.Time{}
+		w.heartbeat = -1
 		b := setup(t, lifecycle.ActionProvision, w)
 		b.decideAt(time.Hour, lifecycle.DecisionCancel)
 		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
@@ -288,7 +288,7 @@ func TestEnroll(t *testing.T) {
 	t.Parallel()
 	event := func(b *bed, e lifecycle.AgentEventName, incarnation int64, at time.Duration) {
 		b.env.RegisterDelayedCallback(func() {
-			b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
+			b.report(lifecycle.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
 		}, at)
 	}
 

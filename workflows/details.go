@@ -8,6 +8,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // show publishes the operation as the run's current details in the Web UI.
@@ -15,10 +16,26 @@ func (st *state) show(ctx workflow.Context) {
 	workflow.SetCurrentDetails(ctx, st.markdown())
 }
 
+// maxShown is how many characters of a message or a reason the details show. gpuaas op
+// show prints all of it.
+const maxShown = 300
+
+// shown returns a message or a reason in the details, as a code span: nodes and operators
+// write parts of them, and the details list commands for operators to run.
+func shown(s string) string { return text.Quote(s, maxShown) }
+
+// shownName returns a name: as it is if it has the form of one.
+func shownName(s string) string {
+	if text.IsToken(s, maxShown, "._:-") {
+		return s
+	}
+	return shown(s)
+}
+
 func (st *state) markdown() string {
 	o := st.status.Operation
 	var b strings.Builder
-	fmt.Fprintf(&b, "### %s %s: %s\n\n", o.Action, st.name(), o.Status)
+	fmt.Fprintf(&b, "### %s %s: %s\n\n", shownName(string(o.Action)), shownName(st.name()), o.Status)
 	for _, p := range o.Phases {
 		b.WriteString(phaseLine(p))
 	}
@@ -26,7 +43,7 @@ func (st *state) markdown() string {
 	case o.Stuck != nil:
 		b.WriteString(st.stuckText(*o.Stuck))
 	case o.Outcome != "":
-		fmt.Fprintf(&b, "\n%s\n", o.Outcome)
+		fmt.Fprintf(&b, "\n%s\n", shown(o.Outcome))
 	case o.DeadlineAt != nil:
 		fmt.Fprintf(&b, "\nWaiting on: **%s**. Parks at **%s** if this phase is not done by then.\n",
 			st.spec().WaitingOn, clock(*o.DeadlineAt))
@@ -50,7 +67,7 @@ func phaseLine(p lifecycle.Phase) string {
 		line += fmt.Sprintf(", attempt %d", p.Attempt)
 	}
 	if p.Reason != "" {
-		line += ": " + p.Reason
+		line += ": " + shown(p.Reason)
 	}
 	return line + "\n"
 }
@@ -60,7 +77,7 @@ func phaseLine(p lifecycle.Phase) string {
 func (st *state) stuckText(s lifecycle.Stuck) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n**Waiting on: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n",
-		s.WaitingOn, clock(s.Since), s.Message, s.Reason, s.Cause)
+		s.WaitingOn, clock(s.Since), shown(s.Message), s.Reason, s.Cause)
 	if len(s.Options) > 0 {
 		b.WriteString("\nOptions, least harmful first:\n")
 	}

@@ -64,7 +64,7 @@ func TestDrain(t *testing.T) {
 			st := b.status()
 			require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 			require.Equal(t, lifecycle.ReasonDrainBlocked, st.Operation.Stuck.Reason)
-			require.Contains(t, st.Operation.Stuck.Message, "job-1 (ignores SIGTERM)")
+			require.Contains(t, st.Operation.Stuck.Message, "job-1 (`ignores SIGTERM`)")
 			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1 --reason TEXT", st.Operation.Stuck.Next)
 			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.WaitingOn)
 			b.decide(lifecycle.DecisionForce, "the owner agreed")

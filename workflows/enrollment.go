@@ -11,14 +11,16 @@ import (
 )
 
 // awaitEnrollment waits until the enrollment, or the reissue, reaches a point.
-// Signals only shorten the wait. The database is authoritative: awaitEnrollment reads
-// it when the budget ends and, while the operation is parked, at each retry, so a lost
-// signal costs time and nothing else. Events contain no tokens.
+// Signals only shorten the wait: everyone who can write to Temporal can send one. The
+// database is authoritative. It is read after an event, when the budget ends and, while
+// the operation is parked, at each retry, so a lost signal costs time and nothing else.
+// Events contain no tokens.
 func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enrollment) bool) step {
 	return func(ctx workflow.Context, op *operation) error {
 		if err := op.publish(ctx); err != nil {
 			return err
 		}
+		followRecord(ctx, &op.inbox)
 		op.goalReached = func(ctx workflow.Context) bool {
 			op.receiveEvents(ctx)
 			return op.enrolled.Removed || reached(op.enrolled)
@@ -48,7 +50,11 @@ func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enr
 // inbox holds the events that the node API reported to the operation.
 type inbox struct {
 	*state
-	enrolled activities.Enrollment
+	// enrolled is the progress of the enrollment in the database. announced is set when
+	// an event announced progress that was not read yet. following is set once
+	// followRecord runs.
+	enrolled             activities.Enrollment
+	announced, following bool
 	// currentStep is the step of the newest task. returned holds the steps whose
 	// lost task returned.
 	currentStep string
@@ -68,10 +74,32 @@ func (b *inbox) receiveEvents(ctx workflow.Context) {
 	}
 }
 
+// followRecord reads the progress of the enrollment after each event, until the operation
+// ends, also while it is parked. If the database cannot be read for long, the end of the
+// phase's budget reads it.
+func followRecord(ctx workflow.Context, b *inbox) {
+	if b.following {
+		return
+	}
+	b.following = true
+	free, _ := workflow.NewDisconnectedContext(ctx)
+	workflow.Go(free, func(ctx workflow.Context) {
+		for {
+			if err := workflow.Await(ctx, func() bool { b.receiveEvents(ctx); return b.announced }); err != nil {
+				return
+			}
+			b.announced = false
+			if err := b.readEnrollment(ctx); err != nil {
+				workflow.GetLogger(ctx).Warn("cannot read the enrollment after an event", "kind", string(kindOf(err)))
+			}
+		}
+	})
+}
+
 // readEnrollment reads the progress of the enrollment from the database.
 func (b *inbox) readEnrollment(ctx workflow.Context) error {
 	var p activities.Enrollment
-	if err := b.onRecord(ctx, "Read the progress of the enrollment", &p, record.ReadEnrollment, b.in.NodeID); err != nil {
+	if err := fromRecord(ctx, "Read the progress of the enrollment", &p, record.ReadEnrollment, b.in.NodeID); err != nil {
 		return err
 	}
 	if !b.plan.Holds {
@@ -81,32 +109,17 @@ func (b *inbox) readEnrollment(ctx workflow.Context) error {
 	return nil
 }
 
-// onEvent applies an event of the identity that the operation started with, or of
-// a later one, which a concurrent reissue began. It ignores events of older
-// identities. A later event implies the earlier ones.
+// onEvent notes an event of the identity that the operation started with, or of a later
+// one, which a concurrent reissue began. It ignores events of older identities.
 func (b *inbox) onEvent(e lifecycle.AgentEvent) {
 	switch {
 	case e.Event == lifecycle.EventTaskReturned:
 		if e.OperationID == b.in.OperationID {
 			b.returned[e.Step] = true
 		}
-		return
 	case e.NodeID != b.in.NodeID:
-		return
-	case e.Event == lifecycle.EventNodeRemoved:
-		b.enrolled.Removed = true
-	}
-	if e.Incarnation < b.claim.Incarnation || !b.plan.Holds && !b.isReissueEvent(e) {
-		return
-	}
-	p := &b.enrolled
-	switch e.Event {
-	case lifecycle.EventFirstPoll:
-		p.BundleIssued, p.TokenClaimed, p.Polled = true, true, true
-	case lifecycle.EventTokenClaimed:
-		p.BundleIssued, p.TokenClaimed = true, true
-	case lifecycle.EventBundleIssued:
-		p.BundleIssued = true
+	case e.Event == lifecycle.EventNodeRemoved, e.Incarnation >= b.claim.Incarnation && (b.plan.Holds || b.isReissueEvent(e)):
+		b.announced = true
 	}
 }
 

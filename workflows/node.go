@@ -38,13 +38,10 @@ func onNode[T any](ctx workflow.Context, op *operation, t task.Type, params task
 	if err := enqueue(ctx, op, spec); err != nil {
 		return out, err
 	}
-	o := callTask
-	o.ActivityID = spec.Step
-	var result task.Result
-	if err := op.call(ctx, o, summary, node.RunNodeTask, spec, &result); err != nil {
-		return out, err
+	outcome, err := taskOutcome(ctx, op, spec, summary)
+	if err == nil {
+		err = task.Result{Output: outcome.Output}.Decode(&out)
 	}
-	err = result.Decode(&out)
 	return out, err
 }
 
@@ -145,7 +142,7 @@ func blocked(blockers []task.Blocker, limit time.Duration) error {
 func collectFacts(ctx workflow.Context, op *operation) error {
 	facts, err := onNode[inventory.Facts](ctx, op, task.FactsCollect, nil, "Collect the machine's facts")
 	if err == nil {
-		op.facts, op.unrecorded.Facts = facts, &facts
+		op.facts, op.unrecorded.FactsTask = facts, op.currentStep
 	}
 	return err
 }

@@ -54,13 +54,13 @@ func TestFactsAreRecordedAfterAnOutage(t *testing.T) {
 	w.fail["enqueue node.probe"] = errDatabase
 	b := setup(t, lifecycle.ActionProvision, w)
 	b.at(30*time.Hour, func() {
-		require.Zero(t, w.facts)
+		require.Empty(t, w.facts)
 		w.heal("facts")
 		w.heal("park probe")
 		w.heal("enqueue node.probe")
 	})
 	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-	require.NotZero(t, w.facts)
+	require.NotEmpty(t, w.facts)
 }
 
 // TestParkIsRecordedAfterAnOutage: the record of a park is repeated until it is stored,

@@ -15,7 +15,7 @@ import (
 // signalAt signals an event of the given incarnation.
 func (b *bed) signalAt(d time.Duration, event lifecycle.AgentEventName, incarnation int64) {
 	b.env.RegisterDelayedCallback(func() {
-		b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: event, NodeID: testNode, Incarnation: incarnation})
+		b.report(lifecycle.AgentEvent{Event: event, NodeID: testNode, Incarnation: incarnation})
 	}, d)
 }
 
@@ -41,7 +41,8 @@ func TestReissueEnrollment(t *testing.T) {
 			require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 			require.Equal(t, from, st.Node.State)
 			require.Zero(t, st.Operation.OpSeq)
-			require.Equal(t, []string{"claim", "advance claim", "advance poll", "finish completed"}, b.world.story())
+			require.Equal(t, []string{"claim", "read enrollment", "advance claim", "read enrollment", "advance poll",
+				"read enrollment", "finish completed"}, b.world.story())
 			require.Equal(t, activities.Finish{Status: lifecycle.OperationCompleted, Outcome: "reissued; its agent polls with the new identity"}, *b.world.finished)
 		}
 	})

@@ -49,13 +49,14 @@ type world struct {
 	parks     []lifecycle.Stuck
 	decisions []lifecycle.Decision
 	released  bool   // the ledger's only entry
-	facts     int64  // the CPUs of the recorded facts
+	facts     string // the step of the recorded facts
 	onEnsure  func() // called while the provider creates the machine
 	// steps are the numbers of the advances, decided the IDs of the decisions.
-	steps     []int64
-	decided   []string
-	progress  activities.Enrollment
-	heartbeat time.Time
+	steps    []int64
+	decided  []string
+	progress activities.Enrollment
+	// heartbeat is the age of the agent's last one.
+	heartbeat time.Duration
 	sku       inventory.SKU
 	gpus      int
 	wasCordon bool
@@ -63,6 +64,10 @@ type world struct {
 	// enqueued are the steps whose tasks were enqueued. stall blocks a step's enqueue.
 	enqueued []string
 	stall    func(step string)
+	// forge ends the activity of a task with an error or nil, and stores no result.
+	forge func(spec activities.TaskSpec) (bool, error)
+	// outcomes are the stored results by step.
+	outcomes map[string]storedOutcome
 	// document is the status that was written last.
 	document *lifecycle.OperationStatus
 }
@@ -70,7 +75,7 @@ type world struct {
 func newWorld(prior lifecycle.NodeState) *world {
 	return &world{
 		fail: map[string]error{}, on: map[task.Type]func(activities.TaskSpec) (task.Result, error){},
-		silent: map[task.Type]bool{}, open: map[task.Type]bool{}, prior: prior, heartbeat: time.Now().Add(time.Hour),
+		silent: map[task.Type]bool{}, open: map[task.Type]bool{}, prior: prior, outcomes: map[string]storedOutcome{},
 		sku: inventory.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
 	}
 }
@@ -137,7 +142,7 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activ
 		call = "decide " + string(a.Decision.Decision)
 	case a.Instance != "":
 		call = "instance " + string(a.Instance)
-	case a.Facts != nil:
+	case a.FactsTask != "":
 		call = "facts"
 	}
 	if err := w.note(call); err != nil {
@@ -146,8 +151,8 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activ
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.document = a.Document
-	if a.Facts != nil {
-		w.facts = int64(a.Facts.CPUs)
+	if a.FactsTask != "" {
+		w.facts = a.FactsTask
 	}
 	w.steps = append(w.steps, a.Step)
 	if a.Stuck != nil {
@@ -173,14 +178,17 @@ func (w *world) Finish(_ context.Context, _ activities.Fence, _ string, f activi
 }
 
 func (w *world) Enrollment(context.Context, string) (activities.Enrollment, error) {
-	return w.progress, w.note("read enrollment")
+	err := w.note("read enrollment")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.progress, err
 }
 
 func (w *world) Registration(context.Context, string) (activities.Registration, error) {
 	return activities.Registration{SKU: w.sku, GPUsTotal: w.gpus}, w.note("registration?")
 }
 
-func (w *world) LastHeartbeat(context.Context, string) (time.Time, error) {
+func (w *world) HeartbeatAge(context.Context, string) (time.Duration, error) {
 	return w.heartbeat, w.note("heartbeat?")
 }
 
@@ -229,6 +237,11 @@ func (w *world) Prepare(context.Context, activities.TaskSpec, task.Owner) (activ
 	return activities.TaskRow{}, nil
 }
 
+// Find implements activities.Tasks; readResult replaces its caller.
+func (w *world) Find(context.Context, activities.TaskSpec) (activities.TaskRow, error) {
+	return activities.TaskRow{}, errUnanswered
+}
+
 // Enqueue records the step, or fails or stalls before.
 func (w *world) Enqueue(_ context.Context, spec activities.TaskSpec, _ task.Owner, _ activities.TaskRow, _ []byte) error {
 	if w.stall != nil {
@@ -245,6 +258,67 @@ func (w *world) Enqueue(_ context.Context, spec activities.TaskSpec, _ task.Owne
 }
 
 func (w *world) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
+
+// storedOutcome is a result in the database: of a task that succeeded, or the failure.
+type storedOutcome struct {
+	result task.Result
+	err    error
+}
+
+// runTask simulates the activity that waits for a task: the result that the node reports
+// is stored, and Temporal receives a reference.
+func (w *world) runTask(ctx context.Context, spec activities.TaskSpec) (task.Reference, error) {
+	if w.forge != nil {
+		if forged, err := w.forge(spec); forged {
+			return task.Reference{}, err
+		}
+	}
+	r, err := w.task(ctx, spec)
+	if err == nil && r.Status != task.Succeeded {
+		err = activities.Failure(r.Failure(), true)
+	}
+	if err != nil && (activities.Typed(err) == nil || activities.Typed(err).Kind.Info().Retry) { // the activity's own failure
+		return task.Reference{}, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outcomes[spec.Step] = storedOutcome{r, err}
+	return task.Reference{TaskID: lifecycle.TaskID(spec.OperationID, spec.Step), Status: r.Status}, nil
+}
+
+func (w *world) readResult(_ context.Context, spec activities.TaskSpec) (task.Outcome, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	found, ok := w.outcomes[spec.Step]
+	if !ok || found.err != nil {
+		return task.Outcome{}, found.err
+	}
+	output, err := found.result.Brief(spec.Type)
+	return task.Outcome{Done: true, Output: output}, activities.Fail(err)
+}
+
+// announce stores the progress of an enrollment that an event announces.
+func (w *world) announce(e lifecycle.AgentEvent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &w.progress
+	switch {
+	case e.Event == lifecycle.EventNodeRemoved:
+		p.Removed = true
+	case e.Event == lifecycle.EventTaskReturned || e.NodeID != testNode || e.Incarnation < max(p.Incarnation, 1):
+	case e.Event == lifecycle.EventBundleIssued:
+		p.BundleIssued, p.ReissueIssued = true, true
+	default:
+		*p = activities.Enrollment{Incarnation: e.Incarnation, BundleIssued: true, TokenClaimed: true,
+			Polled: e.Event == lifecycle.EventFirstPoll, Removed: p.Removed}
+	}
+}
+
+// report stores what an event announces and signals it.
+func (b *bed) report(e lifecycle.AgentEvent) {
+	b.world.announce(e)
+	b.env.SignalWorkflow(lifecycle.SignalAgent, e)
+}
 
 // task simulates the node.
 func (w *world) task(_ context.Context, spec activities.TaskSpec) (task.Result, error) {
@@ -320,7 +394,8 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 	b.env.RegisterActivity(&activities.Record{Records: w})
 	b.env.RegisterActivity(&activities.Task{Records: w, Tasks: w, Signer: w})
 	b.env.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})
-	b.env.OnActivity(node.RunNodeTask, anything, anything).Return(w.task)
+	b.env.OnActivity(node.RunNodeTask, anything, anything).Return(w.runTask)
+	b.env.OnActivity(node.ReadTaskResult, anything, anything).Return(w.readResult)
 	b.env.RegisterDelayedCallback(b.submit, 0)
 	return b
 }

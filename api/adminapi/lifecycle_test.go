@@ -295,3 +295,16 @@ func TestEnrollOrder(t *testing.T) {
 		assert.NotContains(t, w.Body.String(), trust.TokenPrefix, name)
 	}
 }
+
+func TestStartWithin(t *testing.T) {
+	d := newBackend()
+	before := time.Now()
+	w := d.post(t, "drain", `{"start_within_seconds":60}`)
+	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
+	require.NotNil(t, d.submitted.StartBy)
+	require.False(t, d.submitted.StartBy.Before(before.Add(time.Minute)))
+	require.False(t, d.submitted.StartBy.After(time.Now().Add(time.Minute)))
+	for _, bad := range []string{"-1", "86401"} {
+		require.Equal(t, http.StatusBadRequest, d.post(t, "drain", `{"start_within_seconds":`+bad+`}`).Code)
+	}
+}

@@ -3,6 +3,8 @@ package adminapi
 import (
 	"errors"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -54,26 +56,30 @@ func (o operations) list(c *call) (any, error) {
 	return page(q, "operations", of, o.Operations.ListOperations)
 }
 
-// stuck lists the operations that need attention, oldest first, and the faults of
-// the control plane.
+// stuck lists the operations that need attention, oldest first, and on the first page
+// the faults of the control plane.
 func (o operations) stuck(c *call) (any, error) {
 	q := o.query(c)
 	of := conditions(q)
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	ops, next, err := o.Operations.ListStuck(c.Context(), of)
-	if err != nil {
-		return nil, err
+	list := wire.StuckList{Faults: []wire.ControlPlaneFault{}}
+	var probes sync.WaitGroup
+	if o.Faults != nil && len(of.After) == 0 {
+		probes.Go(func() { list.Faults = append(list.Faults, o.Faults(c.Request)...) })
 	}
+	ops, next, err := o.Operations.ListStuck(c.Context(), of)
+	all := len(ops)
+	if err == nil && next != nil {
+		all, err = o.Operations.CountStuck(c.Context(), of)
+	}
+	probes.Wait()
 	for i, s := range ops {
 		ops[i].WebURL = o.webURL(s.WorkflowID, s.RunID)
 	}
-	list := wire.StuckList{Stuck: append([]wire.StuckOperation{}, ops...), Faults: []wire.ControlPlaneFault{}, NextPageToken: pageToken(next)}
-	if o.Faults != nil {
-		list.Faults = append(list.Faults, o.Faults(c.Request)...)
-	}
-	return list, nil
+	list.Stuck, list.More, list.NextPageToken = append([]wire.StuckOperation{}, ops...), max(all-len(ops), 0), pageToken(next)
+	return list, err
 }
 
 func (o operations) webURL(workflowID, runID string) string {
@@ -237,9 +243,10 @@ func nextIn(node wire.NodeView, err error) error {
 }
 
 // unanswered adds to an error after which the operation may run that it may, and how
-// to find out.
+// to find out. Some reasons of Lifecycle.Submit say so themselves.
 func unanswered(err error, accepted string, in lifecycle.OperationInput, key string) error {
-	if err == nil || !schema.KindOf(err).Info().Retry || schema.AsError(err).Reason == "no_worker" {
+	if err == nil || !schema.KindOf(err).Info().Retry ||
+		slices.Contains([]string{"no_worker", "database_unavailable", "response_lost"}, schema.AsError(err).Reason) {
 		return err
 	}
 	e := *schema.AsError(err)
@@ -256,7 +263,12 @@ func operationInput(action lifecycle.Action, node wire.NodeView, req wire.Lifecy
 	if node.Instance != nil {
 		provider = node.Instance.Provider
 	}
+	var startBy *time.Time
+	if req.StartWithinSeconds > 0 {
+		startBy = new(time.Now().Add(time.Duration(req.StartWithinSeconds) * time.Second).UTC())
+	}
 	return lifecycle.OperationInput{
+		StartBy:     startBy,
 		OperationID: lifecycle.OperationID(node.ID, action, c.by.Actor, c.key), NodeID: node.ID, Action: action,
 		Actor: c.by.Actor, Via: c.by.Via, Reason: req.Reason, CorrelationID: c.by.CorrelationID,
 		Host: node.Host, Provider: provider, Region: node.RegionCode, Options: req.Options,
@@ -275,6 +287,8 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 		return badField("options", "drain_timeout_seconds belongs to drain, and to retire with drain")
 	case o.DrainTimeoutSeconds < 0 || o.DrainTimeoutSeconds > int64(wire.MaxDrainDeadline/time.Second):
 		return badField("options", "drain_timeout_seconds must be 0 to 604800")
+	case r.StartWithinSeconds < 0 || r.StartWithinSeconds > int64(wire.MaxStartWithin/time.Second):
+		return badField("start_within_seconds", "must be 0 to 86400")
 	}
 	return checkReason(r.Reason, false)
 }

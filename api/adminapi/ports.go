@@ -80,6 +80,9 @@ type Operations interface {
 	// ListStuck is ListOperations with the state of each node. Page.After has the
 	// same form.
 	ListStuck(ctx context.Context, q OperationQuery) (ops []wire.StuckOperation, next []string, err error)
+	// CountStuck returns the number of operations on the query's page of ListStuck and
+	// all later pages.
+	CountStuck(ctx context.Context, q OperationQuery) (int, error)
 }
 
 // Tasks reads node tasks and decides about them.

@@ -541,6 +541,9 @@ type ListTasksParams struct {
 	// All Include tasks that have ended. A lost task has not.
 	All *bool `form:"all,omitempty" json:"all,omitempty"`
 
+	// Orphaned Only tasks whose result no operation accepted, because its run is unknown or was terminated.
+	Orphaned *bool `form:"orphaned,omitempty" json:"orphaned,omitempty"`
+
 	// Status Values of TaskStatus.
 	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
 
@@ -3345,6 +3348,18 @@ func NewListTasksRequest(server string, params *ListTasksParams) (*http.Request,
 		if params.All != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "all", *params.All, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Orphaned != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "orphaned", *params.Orphaned, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {

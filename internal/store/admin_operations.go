@@ -65,9 +65,7 @@ func operationFilter(q adminapi.OperationQuery) *filter {
 
 // ListStuck implements adminapi.Operations.
 func (s *Admin) ListStuck(ctx context.Context, q adminapi.OperationQuery) (ops []wire.StuckOperation, next []string, err error) {
-	q.Stuck = true
-	f := operationFilter(q)
-	f.afterTime(stuckSince+", o.operation_id", ">", q.After)
+	f := stuckFilter(q)
 	type row struct {
 		wire.StuckOperation
 		Since time.Time
@@ -83,6 +81,31 @@ func (s *Admin) ListStuck(ctx context.Context, q adminapi.OperationQuery) (ops [
 		ops = append(ops, r.StuckOperation)
 	}
 	return ops, next, err
+}
+
+// CountStuck implements adminapi.Operations.
+func (s *Admin) CountStuck(ctx context.Context, q adminapi.OperationQuery) (int, error) {
+	f := stuckFilter(q)
+	if f.err != nil {
+		return 0, f.err
+	}
+	type row struct{ Operations int }
+	sql := f.sql("SELECT count(*) AS operations"+fromOperations, "1", 0)
+	rows, err := query(ctx, s.db, "counting stuck operations", func(ctx context.Context) ([]row, error) {
+		return list[row](ctx, s.db, sql, f.args...)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return rows[0].Operations, nil
+}
+
+// stuckFilter selects the operations that need attention after the query's position.
+func stuckFilter(q adminapi.OperationQuery) *filter {
+	q.Stuck = true
+	f := operationFilter(q)
+	f.afterTime(stuckSince+", o.operation_id", ">", q.After)
+	return f
 }
 
 // stuckOf says why an operation that did not park needs attention.

@@ -1,6 +1,9 @@
 package store
 
-import "github.com/gpuaas/gpuaas/internal/postgres"
+import (
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+)
 
 // DropNotifications makes the store lose its notifications from now on, as a
 // process does that dies right after each commit.
@@ -18,6 +21,15 @@ func ViewSQL() map[string]string {
 		"certificates": selectCertificates,
 		"task":         selectTask,
 		"watched":      watchedBatch,
+	}
+}
+
+// StuckSQL returns the statements that list and count stuck operations, by name. Their
+// parameter is the limit.
+func StuckSQL() map[string]string {
+	return map[string]string{
+		"list":  stuckFilter(adminapi.OperationQuery{}).sql("SELECT "+operationColumns+fromOperations, stuckSince+", o.operation_id", 100),
+		"count": stuckFilter(adminapi.OperationQuery{}).sql("SELECT count(*)"+fromOperations, "1", 0),
 	}
 }
 

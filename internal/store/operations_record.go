@@ -59,10 +59,8 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 // applyAdvance changes the node and its instance, with an audit row for each
 // actual change.
 func applyAdvance(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, a activities.Advance) error {
-	if a.Facts != nil {
-		if err := tx.SetNodeFacts(ctx, n.NodeID, f.OpSeq, a.Facts); err != nil {
-			return err
-		}
+	if err := setFacts(ctx, tx, f, a.FactsTask); err != nil {
+		return err
 	}
 	was, err := setInstance(ctx, tx, n, a.Instance)
 	if err == nil && a.Instance != "" && was != a.Instance {
@@ -143,6 +141,9 @@ func (s *Operations) Finish(ctx context.Context, f activities.Fence, runID strin
 			return schema.NewError(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
 		}
 		if err := tx.setOperationRun(ctx, f.OperationID, runID); err != nil {
+			return err
+		}
+		if err := requireEnrolled(node, op, e); err != nil {
 			return err
 		}
 		if f.OpSeq == 0 {
@@ -245,13 +246,10 @@ func (s *Operations) Registration(ctx context.Context, nodeID string) (activitie
 		MinCPUs: n.MinCPUs, MinMemoryBytes: n.MinMemoryBytes, Active: n.Active}}, err
 }
 
-// LastHeartbeat returns the time of the agent's last heartbeat, zero if none.
-func (s *Operations) LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error) {
-	at, err := ofNode(ctx, s.db, "reading the last heartbeat", nodeID, s.db.q.LastHeartbeat)
-	if at == nil {
-		return time.Time{}, err
-	}
-	return *at, err
+// HeartbeatAge returns the time since the agent's last heartbeat, negative if none.
+func (s *Operations) HeartbeatAge(ctx context.Context, nodeID string) (time.Duration, error) {
+	seconds, err := ofNode(ctx, s.db, "reading the last heartbeat", nodeID, s.db.q.HeartbeatAge)
+	return time.Duration(seconds * float64(time.Second)), err
 }
 
 // ofNode reads a fact of one node. KindNotFound if there is no such node.

@@ -10,7 +10,6 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
-	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -33,7 +32,7 @@ func TestFencedOperationWritesNothing(t *testing.T) {
 	for name, write := range map[string]func(f activities.Fence) error{
 		"advance": func(f activities.Fence) error {
 			return e.Advance(ctx, f, activities.Advance{Phase: "ready",
-				Instance: lifecycle.InstanceRunning, Facts: &inventory.Facts{CPUs: 1}})
+				Instance: lifecycle.InstanceRunning, FactsTask: "facts"})
 		},
 		"finish": func(f activities.Fence) error {
 			return e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive, DenyIdentity: true})
@@ -358,11 +357,11 @@ func TestReadsOfRecords(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
-	last, err := e.LastHeartbeat(ctx, n.ID)
+	age, err := e.HeartbeatAge(ctx, n.ID)
 	require.NoError(t, err)
-	require.Zero(t, last)
+	require.Negative(t, age)
 	for _, id := range []string{schema.NewID(), "nonsense"} {
-		_, err = e.LastHeartbeat(ctx, id)
+		_, err = e.HeartbeatAge(ctx, id)
 		requireKind(t, err, schema.KindNotFound, "")
 		_, err = e.Enrollment(ctx, id)
 		requireKind(t, err, schema.KindNotFound, "")

@@ -190,7 +190,7 @@ func (tx *tx) voidTasks(ctx context.Context, nodeID string, operationID *string,
 func taskRow(t sqlc.GetTaskByStepRow) activities.TaskRow {
 	return activities.TaskRow{
 		TaskID: t.TaskID, NodeID: t.NodeID, Incarnation: t.Incarnation, Type: t.Type, Effect: t.Effect,
-		Params: t.Params, Seq: t.Seq, Status: t.Status, Stored: true,
+		Params: t.Params, Seq: t.Seq, Status: t.Status, Stored: true, CancelRequested: t.CancelRequested,
 		Result: resultOf(t.Status, t.LeaseEpoch, t.Result),
 	}
 }

@@ -4,26 +4,17 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
-	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
-	workflowpb "go.temporal.io/api/workflow/v1"
-	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 	"google.golang.org/grpc/codes"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
-
-// parkedPage bounds how many parked operations one listing returns.
-const parkedPage = 200
 
 // Status queries an operation's status. An empty runID means the newest run.
 // KindNotFound when the node has none; KindServiceUnavailable with reason
@@ -83,11 +74,13 @@ func (c Operations) Result(ctx context.Context, workflowID, runID string) (lifec
 // KindNotFound when none runs, KindInvalidRequest when the decision is not possible
 // or contains a secret, KindDecisionOutdated when it is addressed to another
 // operation, phase or park, KindKeyInUse when its ID belongs to another decision.
-func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+// KindServiceUnavailable with reason no_worker when no worker responds: a cancel is then
+// stored in Temporal and applies when a worker is up.
+func (c Operations) Resolve(caller context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	if err := c.scanner.Check(r); err != nil {
 		return lifecycle.OperationStatus{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, submitBudget)
+	ctx, cancel := context.WithTimeout(caller, submitBudget)
 	defer cancel()
 	var done lifecycle.Resolution
 	err := c.update(ctx, client.UpdateWorkflowOptions{
@@ -95,8 +88,18 @@ func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	}, &done)
 	if errors.Is(err, errEnded) {
-		// The run took the decision and closed.
-		return c.Status(ctx, workflowID, "")
+		// The run took the decision and closed; a newer one may run.
+		run, err := c.runOf(ctx, workflowID, r.OperationID)
+		if err == nil && run == "" {
+			err = schema.NewError(schema.KindNotFound, "Temporal lists no run of operation %s", r.OperationID)
+		}
+		if err != nil {
+			return lifecycle.OperationStatus{}, c.interpret(err, "looking for the operation's run")
+		}
+		return c.Status(ctx, workflowID, run)
+	}
+	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && !errors.Is(caller.Err(), context.Canceled) {
+		return lifecycle.OperationStatus{}, c.resolveLater(caller, workflowID, r, err)
 	}
 	return c.resolution(r, done, err)
 }
@@ -158,82 +161,6 @@ func (c Operations) update(ctx context.Context, o client.UpdateWorkflowOptions, 
 
 // droppedWait is the wait before a dropped update is sent again.
 const droppedWait = 100 * time.Millisecond
-
-// Parked lists the parked operations, oldest first and at most parkedPage of them, by
-// their search attributes. It needs no worker; Status returns the decisions that are
-// possible.
-func (c Operations) Parked(ctx context.Context) ([]lifecycle.OperationStatus, error) {
-	query := fmt.Sprintf("ExecutionStatus = 'Running' AND %s IN ('%s','%s','%s','%s')", lifecycle.AttrAttention,
-		lifecycle.AttentionAgent, lifecycle.AttentionProvider, lifecycle.AttentionOperator, lifecycle.AttentionCompensation)
-	infos, err := c.list(ctx, query, parkedPage)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]lifecycle.OperationStatus, len(infos))
-	for i, info := range infos {
-		out[i] = parked(info)
-	}
-	slices.SortFunc(out, func(a, b lifecycle.OperationStatus) int {
-		return a.Operation.Stuck.Since.Compare(b.Operation.Stuck.Since)
-	})
-	return out, nil
-}
-
-func parked(info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
-	attrs, exec, started := info.GetSearchAttributes(), info.GetExecution(), info.GetStartTime().AsTime()
-	plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
-	host := attribute[string](attrs, lifecycle.AttrHost)
-	return lifecycle.OperationStatus{
-		Operation: lifecycle.Operation{
-			OperationID: attribute[string](attrs, lifecycle.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
-			Action: plan.Action, Status: lifecycle.OperationParked, StartedAt: &started,
-			Stuck: &lifecycle.Stuck{
-				Phase:     attribute[string](attrs, lifecycle.AttrPhase),
-				WaitingOn: attribute[lifecycle.Attention](attrs, lifecycle.AttrAttention),
-				Reason:    attribute[string](attrs, lifecycle.AttrStuckReason),
-				Since:     attribute[time.Time](attrs, lifecycle.AttrStuckSince),
-				Next:      lifecycle.OpCommand("show", plan.Action, host),
-			},
-		},
-		Node: lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: host},
-	}
-}
-
-// FindNode finds a node by its host name or id among the operations that Temporal
-// retains, for use without the admin API. KindNotFound when there is none.
-func (c Operations) FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error) {
-	key := lifecycle.AttrHost
-	if schema.IsID(name) {
-		key = lifecycle.AttrNodeID
-	}
-	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", key, name), 1)
-	if err != nil {
-		return lifecycle.NodeRef{}, err
-	}
-	if len(infos) == 0 {
-		return lifecycle.NodeRef{}, schema.NewError(schema.KindNotFound, "Temporal retains no operation of node %q", name)
-	}
-	attrs := infos[0].GetSearchAttributes()
-	return lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: attribute[string](attrs, lifecycle.AttrHost)}, nil
-}
-
-func (c Operations) list(ctx context.Context, query string, limit int32) ([]*workflowpb.WorkflowExecutionInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, callBudget)
-	defer cancel()
-	answer, err := c.sdk.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{Query: query, PageSize: limit})
-	if err != nil {
-		return nil, c.interpret(err, "listing operations")
-	}
-	return answer.GetExecutions(), nil
-}
-
-// attribute reads a search attribute; the zero value when it is not set.
-func attribute[T any](attrs *commonpb.SearchAttributes, name string) (value T) {
-	if p := attrs.GetIndexedFields()[name]; p != nil {
-		_ = converter.GetDefaultDataConverter().FromPayload(p, &value) // another type counts as not set
-	}
-	return value
-}
 
 // closed reports whether a run with this status is over.
 func closed(s enumspb.WorkflowExecutionStatus) bool {

@@ -1,6 +1,7 @@
 package temporal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +15,15 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // submitBudget bounds the wait for the claim, whose local activity has 5 s.
 const submitBudget = 20 * time.Second
+
+// lookupBudget bounds the search for an older run: a cluster admits few searches a second,
+// and a rejection must not wait for them.
+const lookupBudget = 2 * time.Second
 
 // Submit starts the action's workflow under its workflow ID, which needs the
 // input's host. It returns the accepted operation, or the rejection as
@@ -25,8 +31,9 @@ const submitBudget = 20 * time.Second
 // KindOperationInProgress naming the operation that holds the node. A repeated
 // call with the same operation ID attaches to its own run and returns the first
 // response.
-// KindServiceUnavailable with reason no_worker means that Temporal accepted the
-// operation and runs it when a worker is available.
+// KindServiceUnavailable with reason no_worker or database_unavailable means that
+// Temporal accepted the operation and runs it when a worker or the database is
+// available before the input's StartBy, lifecycle.StartWithin from now by default; with reason response_lost, that the operation ran.
 func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	plan, ok := lifecycle.PlanOf(in.Action, in.Options)
 	switch {
@@ -38,10 +45,15 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 	if err := c.scanner.Check(in); err != nil {
 		return lifecycle.Operation{}, err
 	}
+	if in.StartBy == nil {
+		in.StartBy = new(time.Now().Add(lifecycle.StartWithin).UTC().Truncate(time.Microsecond))
+	}
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
 	op, err := c.start(ctx, in, plan)
-	if c.awaitEnding(ctx, in, err) {
+	if mine, attachErr := c.attach(ctx, in, err, &op); mine {
+		err = attachErr
+	} else if c.awaitEnding(ctx, in, err) {
 		op, err = c.start(ctx, in, plan)
 	}
 	if err != nil {
@@ -52,26 +64,64 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 
 // start starts the workflow and waits for its response.
 func (c Operations) start(ctx context.Context, in lifecycle.OperationInput, plan lifecycle.Plan) (op lifecycle.Operation, err error) {
-	start := c.sdk.NewWithStartWorkflowOperation(startOptions(in, plan), plan.Workflow, in)
-	ask := client.UpdateWorkflowOptions{
-		UpdateID: in.OperationID, UpdateName: lifecycle.UpdateSubmit, WaitForStage: client.WorkflowUpdateStageCompleted,
-	}
 	handle, err := c.sdk.UpdateWithStartWorkflow(ctx, client.UpdateWithStartWorkflowOptions{
-		StartWorkflowOperation: start, UpdateOptions: ask,
+		StartWorkflowOperation: c.sdk.NewWithStartWorkflowOperation(startOptions(in, plan), plan.Workflow, in),
+		UpdateOptions:          submitUpdate(in),
 	})
 	if err == nil {
 		err = handle.Get(ctx, &op)
 	}
-	if is[*serviceerror.WorkflowNotReady](err) {
-		// The run is started; only its response was lost.
-		ask.WorkflowID = workflowID(in)
-		if err = c.update(ctx, ask, &op); errors.Is(err, errEnded) {
-			var st lifecycle.OperationStatus
-			st, err = c.Status(ctx, ask.WorkflowID, "")
-			op = st.Operation
-		}
-	}
 	return op, err
+}
+
+func submitUpdate(in lifecycle.OperationInput) client.UpdateWorkflowOptions {
+	return client.UpdateWorkflowOptions{
+		UpdateID: in.OperationID, UpdateName: lifecycle.UpdateSubmit, WaitForStage: client.WorkflowUpdateStageCompleted,
+	}
+}
+
+// attach reads the response of the operation's own run after a start that failed although
+// the run exists. WorkflowNotReady means that the run closed while it handled the
+// update. WorkflowExecutionAlreadyStarted answers a repeat whose first update Temporal
+// has lost: until a worker accepts an update, only the server's memory has it. mine is
+// false if no run of this operation is found.
+func (c Operations) attach(ctx context.Context, in lifecycle.OperationInput, failure error, op *lifecycle.Operation) (mine bool, err error) {
+	if !is[*serviceerror.WorkflowNotReady](failure) && !is[*serviceerror.WorkflowExecutionAlreadyStarted](failure) {
+		return false, nil
+	}
+	run, err := c.runOf(ctx, workflowID(in), in.OperationID)
+	if err != nil || run == "" {
+		return false, err
+	}
+	ask := submitUpdate(in)
+	ask.WorkflowID, ask.RunID = workflowID(in), run
+	err = c.update(ctx, ask, op)
+	if errors.Is(err, errEnded) || is[*serviceerror.NotFound](err) {
+		var st lifecycle.OperationStatus
+		st, err = c.Status(ctx, ask.WorkflowID, run)
+		*op = st.Operation
+	}
+	return true, err
+}
+
+// runOf returns the newest run of the operation, "" if there is none. The newest run of
+// the workflow may be another operation's.
+func (c Operations) runOf(ctx context.Context, workflowID, operationID string) (string, error) {
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID, "")
+	if err != nil {
+		return "", err
+	}
+	newest := d.GetWorkflowExecutionInfo()
+	if operationOf(newest) == operationID {
+		return newest.GetExecution().GetRunId(), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupBudget)
+	defer cancel()
+	older, err := c.list(ctx, fmt.Sprintf("WorkflowId = %q AND %s = %q", workflowID, lifecycle.AttrOperationID, operationID), 1)
+	if err != nil || len(older) == 0 {
+		return "", err
+	}
+	return older[0].GetExecution().GetRunId(), nil
 }
 
 // awaitEnding reports whether a start was rejected because of an operation that has ended
@@ -134,16 +184,7 @@ func summary(in lifecycle.OperationInput) string {
 	if in.Reason != "" {
 		s += ": " + in.Reason
 	}
-	return truncate(s, 200)
-}
-
-// truncate keeps the first n runes, because the server bounds the summary.
-func truncate(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
-	}
-	return string(r[:n-1]) + "…"
+	return text.Line(s, 200) // the server bounds the summary
 }
 
 func details(in lifecycle.OperationInput) string {
@@ -158,23 +199,43 @@ func (c Operations) submitError(ctx context.Context, in lifecycle.OperationInput
 	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
 		return c.inProgress(ctx, in, err)
 	}
-	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && c.running(ctx, in) {
-		return schema.NewError(schema.KindServiceUnavailable,
-			"Temporal at %s accepted operation %s, but no worker responded within %s; it runs as soon as a worker is up",
-			c.address, in.OperationID, submitBudget).
-			WithReason("no_worker").WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
+	if is[*serviceerror.WorkflowNotReady](err) {
+		return schema.Wrap(schema.KindServiceUnavailable, err, "Temporal accepted operation %s, but its response was lost", in.OperationID).
+			WithReason("response_lost").WithNext(lifecycle.OpCommand("show", in.Action, in.Host) + " --operation " + in.OperationID)
+	}
+	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) {
+		if pending := c.pending(ctx, in); pending != nil {
+			return pending.WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
+		}
 	}
 	return c.interpret(err, fmt.Sprintf("starting %s", in.Action))
 }
 
-// running reports whether the action's workflow runs. It uses a context of its
-// own, because the caller's has just ended.
-func (c Operations) running(ctx context.Context, in lifecycle.OperationInput) bool {
+// pending says why a running operation has not responded, nil if it does not run. It uses
+// a context of its own, because the caller's has just ended.
+func (c Operations) pending(ctx context.Context, in lifecycle.OperationInput) *schema.Error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBudget)
 	defer cancel()
 	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID(in), "")
-	return err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
+	info := d.GetWorkflowExecutionInfo()
+	if err != nil || closed(info.GetStatus()) || operationOf(info) != in.OperationID {
+		return nil
+	}
+	// Only a worker schedules an activity. At this point it is the claim, which the
+	// database did not answer within a workflow task.
+	if waiting := d.GetPendingActivities(); len(waiting) > 0 {
+		return schema.NewError(schema.KindServiceUnavailable,
+			"Temporal at %s accepted operation %s, but the database did not respond to the claim of its node within %s (%s); the worker retries the claim until %s",
+			c.address, in.OperationID, submitBudget, cmp.Or(waiting[0].GetLastFailure().GetMessage(), "no failure is reported yet"), startBy(in)).
+			WithReason("database_unavailable")
+	}
+	return schema.NewError(schema.KindServiceUnavailable,
+		"Temporal at %s accepted operation %s, but no worker responded within %s; it runs if a worker is up before %s",
+		c.address, in.OperationID, submitBudget, startBy(in)).WithReason("no_worker")
 }
+
+// startBy is when the operation expires unless it has claimed its node.
+func startBy(in lifecycle.OperationInput) string { return in.StartBy.Format(time.RFC3339) }
 
 // inProgress names the conflicting operation: the one that holds the node, or the
 // previous reissue.
@@ -188,8 +249,7 @@ func (c Operations) inProgress(ctx context.Context, in lifecycle.OperationInput,
 		info := d.GetWorkflowExecutionInfo()
 		plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
 		holder = fmt.Sprintf("%s (operation %s, run %s, since %s)",
-			plan.Action, attribute[string](info.GetSearchAttributes(), lifecycle.AttrOperationID),
-			info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
+			plan.Action, operationOf(info), info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
 	}
 	return schema.NewError(schema.KindOperationInProgress, "cannot %s: %s is in progress on this node", in.Action, holder).
 		WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))

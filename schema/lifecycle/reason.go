@@ -22,6 +22,7 @@ const (
 	ReasonTaskCanceled    = "task_cancelled" // an operator canceled the task
 	// ReasonRecordUnavailable: the operation waits until the database accepts its record.
 	ReasonRecordUnavailable = "record_unavailable"
+	ReasonResultMissing     = "result_missing" // the activity ended and the database has no result
 )
 
 // ParkReasons lists the reasons for which an operation parks, and those of abandoned
@@ -40,6 +41,8 @@ func ParkReasons() []ParkReason {
 		{ReasonTaskLost, "The node lost power or network, or its agent ended, while it ran a task that must not run twice unnoticed.",
 			"Inspect the node. Resume dispatches the same task again; retry enqueues a new one."},
 		{ReasonTaskCanceled, "An operator canceled the phase's task.", "Retry to run the phase again, or cancel the operation."},
+		{ReasonResultMissing, "Temporal reports that the node's task ended, but the database has no result of it: someone completed the activity by hand, or the database was restored.",
+			"Find in the Temporal history who completed the activity, then retry."},
 		{string(schema.KindTaskFailed), "The node ran the task, and the task failed.",
 			"Read the task's output with gpuaas task show, correct the cause, then retry."},
 		{string(schema.KindTaskRefused), "The agent rejected the task, for example because its signature, identity or time window was not valid.",

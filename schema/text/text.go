@@ -4,6 +4,7 @@ package text
 
 import (
 	"strings"
+	"unicode"
 )
 
 // IsToken reports whether s has 1 to limit bytes and consists of ASCII letters,
@@ -49,4 +50,36 @@ func IsPrintable(s string, limit int) bool {
 // lower-case hex digits.
 func IsSHA256Hex(s string) bool {
 	return len(s) == 64 && strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'f') }) < 0
+}
+
+// Line returns s as one line of at most limit characters, the last of them "…" if s is
+// longer. Line breaks and tabs become spaces; control characters, invisible ones and
+// those that change the direction of writing become "?". It is for texts that a node or
+// a person wrote and others read in a terminal or a page.
+func Line(s string, limit int) string {
+	if len(s) > 16*limit { // clipped in any case, and bounds the work below
+		s = s[:16*limit]
+	}
+	runes := []rune(strings.Join(strings.Fields(strings.Map(visible, strings.ToValidUTF8(s, "?"))), " "))
+	if len(runes) > limit {
+		return string(runes[:limit-1]) + "…"
+	}
+	return string(runes)
+}
+
+// visible replaces the characters that a terminal would not print as they are.
+func visible(r rune) rune {
+	switch {
+	case unicode.IsSpace(r):
+		return ' '
+	case !unicode.IsGraphic(r):
+		return '?'
+	}
+	return r
+}
+
+// Quote returns s as Line does, between backquotes: in Markdown it is a code span, so
+// that no markup in s takes effect.
+func Quote(s string, limit int) string {
+	return "`" + strings.ReplaceAll(Line(s, limit), "`", "'") + "`"
 }

@@ -11,6 +11,7 @@ const (
 	MaxReason         = 500 // characters of a reason
 	MaxIdempotencyKey = 128 // characters of an idempotency key
 	MaxDrainDeadline  = 7 * 24 * time.Hour
+	MaxStartWithin    = 24 * time.Hour
 )
 
 // Page sizes of lists.

@@ -51,7 +51,7 @@ func TestTaskFaults(t *testing.T) {
 			})
 		}
 	})
-	require.NotContains(t, ok(t, "stuck", "-o", "json").stdout, `"component": "reclaimer"`, "its schedule runs")
+	require.NotContains(t, ok(t, "stuck", "-o", "json").stdout, `"component": "`+lifecycle.ScheduleReclaim+`"`, "its schedule runs")
 	recordRounds(t, lifecycle.WorkflowReclaim, string(activities.ReclaimLost), "sweep")
 }
 

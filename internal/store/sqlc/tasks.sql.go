@@ -247,7 +247,8 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) error {
 
 const getTaskByStep = `-- name: GetTaskByStep :one
 SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
-       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen
+       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen,
+       (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
 FROM node_tasks WHERE operation_id = $1 AND step = $2
 `
 
@@ -266,6 +267,7 @@ type GetTaskByStepRow struct {
 	OwnerRunID      string
 	OwnerActivityID string
 	HeartbeatSeen   bool
+	CancelRequested bool
 }
 
 func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step string) (GetTaskByStepRow, error) {
@@ -286,6 +288,7 @@ func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step st
 		&i.OwnerRunID,
 		&i.OwnerActivityID,
 		&i.HeartbeatSeen,
+		&i.CancelRequested,
 	)
 	return i, err
 }

@@ -1,0 +1,84 @@
+package adminapi_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// stuckRows has five stuck operations, gpu-0 to gpu-4.
+type stuckRows struct {
+	adminapi.Operations
+	err    error
+	counts int
+}
+
+func (s *stuckRows) ListStuck(_ context.Context, q adminapi.OperationQuery) (ops []wire.StuckOperation, next []string, err error) {
+	from := 0
+	if len(q.After) > 0 {
+		fmt.Sscan(q.After[1], &from) //nolint:errcheck // the key that the page before returned
+	}
+	for i := from; i < 5; i++ {
+		if len(ops) == q.Limit {
+			return ops, []string{time.Time{}.Format(time.RFC3339Nano), fmt.Sprint(i)}, s.err
+		}
+		ops = append(ops, wire.StuckOperation{OperationSummary: wire.OperationSummary{Host: fmt.Sprintf("gpu-%d", i)}})
+	}
+	return ops, nil, s.err
+}
+
+func (s *stuckRows) CountStuck(_ context.Context, q adminapi.OperationQuery) (int, error) {
+	s.counts++
+	from := 0
+	if len(q.After) > 0 {
+		fmt.Sscan(q.After[1], &from) //nolint:errcheck // as above
+	}
+	return 5 - from, nil
+}
+
+// TestStuckPages: each page has the number of the operations after it, and the first one
+// the faults.
+func TestStuckPages(t *testing.T) {
+	t.Parallel()
+	rows := &stuckRows{}
+	probes := 0
+	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(token)), "ops", "")
+	require.NoError(t, err)
+	h := adminapi.New(adminapi.Config{Auth: tokens, Operations: rows, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
+		Faults: func(*http.Request) []wire.ControlPlaneFault {
+			probes++
+			return []wire.ControlPlaneFault{{Component: "worker", Reason: "no_pollers"}}
+		}}).Handler()
+	get := func(query string) (*httptest.ResponseRecorder, wire.StuckList) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/admin/stuck?limit=2"+query, nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		var list wire.StuckList
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &list), w.Body.String())
+		return w, list
+	}
+	_, list := get("")
+	require.Equal(t, []any{"gpu-0", 3, 1, 1}, []any{list.Stuck[0].Host, list.More, len(list.Faults), probes})
+	_, list = get("&page_token=" + list.NextPageToken)
+	require.Equal(t, []any{"gpu-2", 1, 0, 1}, []any{list.Stuck[0].Host, list.More, len(list.Faults), probes})
+	w, list := get("&page_token=" + list.NextPageToken)
+	require.Equal(t, []any{"gpu-4", 0, 2}, []any{list.Stuck[0].Host, list.More, rows.counts}, "the last page needs no count")
+	require.Contains(t, w.Body.String(), `"faults":[]`)
+
+	rows.err = schema.NewError(schema.KindServiceUnavailable, "Postgres does not respond")
+	w, _ = get("")
+	require.Equal(t, http.StatusServiceUnavailable, w.Code)
+}

@@ -132,8 +132,8 @@ func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n 
 	}
 	n.Host = "NODE"
 	plan, _ := lifecycle.PlanOf(op.Action, op.Options)
-	s := plan.Abandoned(lifecycle.Abandonment{OperationID: op.OperationID, Node: n, End: end, Since: c.env.clock.now()})
-	s.Options = nil // they depend on the database
+	s := plan.Abandoned(n, "", end)
+	s.Since, s.Options = c.env.clock.now(), nil // the options depend on the database
 	st.Operation.Status, st.Operation.Stuck, st.Operation.DeadlineAt = lifecycle.OperationAbandoned, &s, nil
 	return st, true
 }

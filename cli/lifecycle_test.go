@@ -352,6 +352,7 @@ func TestPlan(t *testing.T) {
 		"running": {[]string{"provision"}, func(n *wire.NodeView) {
 			n.Operation = &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionProvision, Status: lifecycle.OperationRunning, Actor: "bob@laptop"}
 		}},
+		"abandoned": {[]string{"drain"}, abandonedNode},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

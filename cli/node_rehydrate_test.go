@@ -15,8 +15,8 @@ import (
 func abandonedDrain() lifecycle.OperationStatus {
 	st := drainAt(1, lifecycle.OperationAbandoned)
 	plan, _ := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{})
-	stuck := plan.Abandoned(lifecycle.Abandonment{OperationID: operationID, Node: st.Node, Prior: lifecycle.NodeActive,
-		End: lifecycle.RunTerminated, Phase: lifecycle.PhaseDrain, Since: *at(0)})
+	stuck := plan.Abandoned(st.Node, lifecycle.NodeActive, lifecycle.RunTerminated)
+	stuck.Phase, stuck.Since = lifecycle.PhaseDrain, *at(0)
 	st.Operation.Stuck = &stuck
 	p := &st.Operation.Phases[1]
 	p.State, p.Reason, p.EndedAt = lifecycle.PhaseFailed, stuck.Message, &stuck.Since

@@ -8,6 +8,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // decisions accepts the operators' decisions about an operation, one at a time.
@@ -60,14 +62,8 @@ func (ds *decisions) canceledEarly(ctx workflow.Context) bool {
 // validate returns the reason why a decision is not possible now, or nil. A rejection
 // adds no event to the history.
 func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
-	switch {
-	case !slices.Contains(lifecycle.Decisions(), r.Decision):
-		return schema.NewError(schema.KindInvalidRequest, "unknown decision %q", r.Decision)
-	case strings.TrimSpace(r.Reason) == "":
-		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
-	case strings.TrimSpace(r.Reason) == lifecycle.ReasonPlaceholder:
-		return schema.NewError(schema.KindInvalidRequest, "the reason %q is the placeholder of the printed command; give a reason",
-			lifecycle.ReasonPlaceholder).WithReason("reason_missing")
+	if e := malformed(r); e != nil {
+		return e
 	}
 	if e := ds.outdated(r); e != nil {
 		return e
@@ -82,6 +78,25 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 			WithReason("decision_unfit")
 	case !ds.allows(r.Decision):
 		return ds.unfit(r.Decision)
+	}
+	return nil
+}
+
+// malformed rejects a decision that is none, or whose texts the audit trail and the
+// details could not show.
+func malformed(r lifecycle.ResolveRequest) *schema.Error {
+	switch reason := strings.TrimSpace(r.Reason); {
+	case !slices.Contains(lifecycle.Decisions(), r.Decision):
+		return schema.NewError(schema.KindInvalidRequest, "unknown decision %s", text.Quote(string(r.Decision), maxReason))
+	case reason == "":
+		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
+	case reason == lifecycle.ReasonPlaceholder:
+		return schema.NewError(schema.KindInvalidRequest, "the reason %q is the placeholder of the printed command; give a reason",
+			lifecycle.ReasonPlaceholder).WithReason("reason_missing")
+	case !text.IsLine(r.Reason, wire.MaxReason):
+		return schema.NewError(schema.KindInvalidRequest, "the reason must be one line of at most %d characters", wire.MaxReason).WithReason("bad_reason")
+	case !text.IsLine(r.By, wire.MaxActor):
+		return schema.NewError(schema.KindInvalidRequest, "by must be one line of at most %d characters", wire.MaxActor).WithReason("bad_by")
 	}
 	return nil
 }

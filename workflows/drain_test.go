@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const anything = mock.Anything
@@ -244,6 +246,35 @@ func TestDrain(t *testing.T) {
 		require.NoError(t, b.resolved[len(all)])
 		require.Equal(t, []lifecycle.Decision{lifecycle.DecisionCancel}, w.decisions)
 	})
+}
+
+// TestDecisionText: the reason and the name of a decision that was not sent by the API
+// are one line each and bounded.
+func TestDecisionText(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.open[task.WorkloadDrain] = true
+	b := setup(t, lifecycle.ActionDrain, w)
+	send := lifecycle.ResolveRequest{Decision: lifecycle.DecisionCancel, Reason: "because", By: "bob"}
+	b.at(time.Minute, func() {
+		for _, bad := range [][2]string{
+			{strings.Repeat("é", wire.MaxReason+1), "bob"}, {"because\nNext: rm", "bob"},
+			{"because", strings.Repeat("b", wire.MaxActor+1)}, {"because", "bob\x1b[2J"},
+		} {
+			r := send
+			r.Reason, r.By = bad[0], bad[1]
+			b.resolve(r)
+		}
+		send.Reason, send.By = strings.Repeat("é", wire.MaxReason), strings.Repeat("b", wire.MaxActor)
+		b.resolve(send)
+	})
+	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+	for i, reason := range []string{"bad_reason", "bad_reason", "bad_by", "bad_by"} {
+		require.Equal(t, schema.KindInvalidRequest, kindOf(b.resolved[i]))
+		require.Equal(t, reason, failureOf(b.resolved[i]).Reason)
+	}
+	require.NoError(t, b.resolved[4])
+	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionCancel}, w.decisions)
 }
 
 // TestEnqueue: a task that cannot be enqueued is tried again within the phase's

@@ -88,7 +88,7 @@ func TestRunKeepsItsPlan(t *testing.T) {
 	plan.Phases = []lifecycle.PhaseSpec{
 		{Name: lifecycle.PhaseDrain, Title: "Drain first", Budget: time.Minute, Choices: plan.Phases[1].Choices},
 		{Name: "of-another-version", Title: "Unknown", Budget: time.Minute,
-			Choices: []lifecycle.Choice{{Decision: lifecycle.DecisionSkip, Does: "Continue without it.", Harm: lifecycle.HarmNone}}},
+			Choices: []lifecycle.Option{{Decision: lifecycle.DecisionSkip, Does: "Continue without it.", Harm: lifecycle.HarmNone}}},
 		plan.Phases[2],
 	}
 	b.env.OnActivity(record.ClaimNode, anything, anything).Return(

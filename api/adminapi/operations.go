@@ -229,13 +229,12 @@ func waitsForToken(a lifecycle.Action, node wire.NodeView) bool {
 	return purposeOf(a) != "" && node.Operation != nil && node.Operation.Action == a
 }
 
-// nextIn adds to the rejection of an action the actions that start in the node's state,
-// or the operation that holds the node in it.
+// nextIn adds to the rejection of an action the actions that can start on the node, or the operation that holds the node in it.
 func nextIn(node wire.NodeView, err error) error {
-	actions := lifecycle.ActionsIn(node.State)
-	switch {
+	state := node.StartState()
+	switch actions := lifecycle.ActionsIn(state); {
 	case len(actions) > 0:
-		return withNext(err, "actions that start in state "+string(node.State)+": "+joined(actions))
+		return withNext(err, "actions that start in state "+string(state)+": "+joined(actions))
 	case node.Operation != nil:
 		return withNext(err, "operation "+node.Operation.OperationID+" holds the node; run: gpuaas op show "+node.Host)
 	}

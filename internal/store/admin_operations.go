@@ -18,7 +18,7 @@ const (
 
 const operationColumns = `o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
 	o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at,
-	o.deadline_at, coalesce(o.stuck ->> 'waiting_on', '` + string(lifecycle.AttentionNone) + `') AS waiting_on`
+	o.deadline_at, coalesce(o.claim ->> 'prior', '') AS prior_state, coalesce(o.stuck ->> 'waiting_on', '` + string(lifecycle.AttentionNone) + `') AS waiting_on`
 
 // openOperations reads the open operations of nodes.
 const openOperations = "SELECT " + operationColumns + fromOperations +

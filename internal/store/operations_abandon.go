@@ -95,9 +95,8 @@ func (tx *tx) lockOpen(ctx context.Context, operationID string) (n sqlc.LockNode
 }
 
 func abandon(ctx context.Context, tx *tx, n sqlc.LockNodeRow, op sqlc.OpenOperationsRow, end lifecycle.RunEnd) error {
-	stuck := planOf(op).Abandoned(lifecycle.Abandonment{
-		OperationID: op.OperationID, Node: nodeRef(n), Prior: op.Claim.Prior, End: end, Phase: op.Phase, Since: n.Now.UTC(),
-	})
+	stuck := planOf(op).Abandoned(nodeRef(n), op.Claim.Prior, end)
+	stuck.Phase, stuck.Since = op.Phase, n.Now.UTC()
 	if op.Document != nil {
 		endPhase(&op.Document.Operation, stuck.Message, stuck.Since)
 		op.Document.Operation.Status, op.Document.Operation.Stuck = lifecycle.OperationAbandoned, &stuck

@@ -79,6 +79,8 @@ func TestAbandonEveryAction(t *testing.T) {
 
 		after := e.node(n.ID)
 		require.Equal(t, c.State, after.State, "%s: the state is not changed", name)
+		require.Equal(t, after.State.Without(prior), after.StartState(), name)
+		require.NotEmpty(t, lifecycle.ActionsIn(after.StartState()), "%s: an action can start", name)
 		op := e.status(r.OperationID)
 		require.Equal(t, lifecycle.OperationAbandoned, op.Status, name)
 		require.Nil(t, op.EndedAt, name)
@@ -130,7 +132,8 @@ func TestAbandonedDrain(t *testing.T) {
 	rows := e.changes(id, func() {
 		require.NoError(t, e.Abandon(ctx, r.OperationID, r.RunID, lifecycle.RunLost))
 	})
-	require.ElementsMatch(t, []string{"nodes.drain parked run_lost", "tasks.finished cancelled voided", "tasks.finished cancelled voided"}, rows)
+	voided := fmt.Sprintf("tasks.finished %s voided", task.Canceled)
+	require.ElementsMatch(t, []string{"nodes.drain parked run_lost", voided, voided}, rows)
 	<-wake
 	e.takeNone(caller)
 	canceled, err := e.CanceledTasks(ctx, caller, []string{running.TaskID})

@@ -101,37 +101,27 @@ func (s NodeState) Without(prior NodeState) NodeState {
 	return prior
 }
 
-// Abandonment is an operation of a plan whose last run ended without an outcome.
-type Abandonment struct {
-	OperationID string
-	// Node is the node with its current state. Prior is its state before the operation.
-	Node  NodeRef
-	Prior NodeState
-	End   RunEnd
-	Phase string
-	Since time.Time
-}
-
-// Abandoned describes an abandoned operation of the plan and the options, the least
-// harmful first. The restart is an option if the action can start.
-func (p Plan) Abandoned(a Abandonment) Stuck {
-	next, to := RehydrateCommand(a.Node.Host), a.Node.State
+// Abandoned describes an abandoned operation of the plan on a node, which was in state
+// prior before it, and the options, the least harmful first. The restart is an option if
+// the action can start. The caller adds the phase and the time.
+func (p Plan) Abandoned(n NodeRef, prior NodeState, end RunEnd) Stuck {
+	next, to := RehydrateCommand(n.Host), n.State
 	if p.Holds {
-		to = to.Without(a.Prior)
+		to = to.Without(prior)
 	}
 	s := Stuck{
-		Phase: a.Phase, WaitingOn: AttentionOperator, Reason: string(a.End), Since: a.Since, Next: next,
-		Message: "the operation does not continue: its workflow run " + string(a.End),
-		Options: []Option{{Decision: DecisionRehydrate, Command: next, Does: p.rehydrates(a.Node.State, to), Harm: HarmNone}},
+		WaitingOn: AttentionOperator, Reason: string(end), Next: next,
+		Message: "the operation does not continue: its workflow run " + string(end),
+		Options: []Option{{Decision: DecisionRehydrate, Command: next, Does: p.rehydrates(n.State, to), Harm: HarmNone}},
 	}
 	for _, r := range runEnds {
-		if r.end == a.End {
+		if r.end == end {
 			s.Message, s.Cause = "the operation does not continue: its workflow run "+r.means, r.cause
 		}
 	}
 	if slices.Contains(p.From, to) {
 		s.Options = append(s.Options, Option{Decision: DecisionRestart, Harm: p.restartHarm(),
-			Command: "gpuaas node " + string(p.Action) + " " + a.Node.Host + p.flags(),
+			Command: "gpuaas node " + string(p.Action) + " " + n.Host + p.flags(),
 			Does:    "Start the action again as a new operation, and record this one as failed"})
 	}
 	return s

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,17 +16,13 @@ import (
 func TestAbandonedOptions(t *testing.T) {
 	t.Parallel()
 	rank := map[lifecycle.Harm]int{lifecycle.HarmNone: 0, lifecycle.HarmWork: 1, lifecycle.HarmFinal: 2}
-	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, p := range lifecycle.Operations() {
 		for _, prior := range p.From {
 			for _, state := range slices.Compact([]lifecycle.NodeState{prior, enters(p, prior)}) {
 				for _, end := range lifecycle.RunEnds() {
-					s := p.Abandoned(lifecycle.Abandonment{OperationID: "op-1", Node: lifecycle.NodeRef{Host: "gpu-17", State: state},
-						Prior: prior, End: end, Phase: "cordon", Since: since})
+					s := p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: state}, prior, end)
 					require.Equal(t, string(end), s.Reason)
 					require.Equal(t, lifecycle.AttentionOperator, s.WaitingOn)
-					require.Equal(t, "cordon", s.Phase)
-					require.Equal(t, since, s.Since)
 					require.Contains(t, s.Message, "its workflow run ")
 					require.NotContains(t, s.Message, string(end), "in words, not as a code")
 					require.NotEmpty(t, s.Cause)
@@ -61,7 +56,7 @@ func TestAbandonedText(t *testing.T) {
 	t.Parallel()
 	abandoned := func(a lifecycle.Action, o lifecycle.Options, state, prior lifecycle.NodeState) lifecycle.Stuck {
 		p, _ := lifecycle.PlanOf(a, o)
-		return p.Abandoned(lifecycle.Abandonment{Node: lifecycle.NodeRef{Host: "gpu-17", State: state}, Prior: prior, End: lifecycle.RunTerminated})
+		return p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: state}, prior, lifecycle.RunTerminated)
 	}
 	drain := abandoned(lifecycle.ActionDrain, lifecycle.Options{}, lifecycle.NodeDraining, lifecycle.NodeOffline)
 	require.Equal(t, "the operation does not continue: its workflow run was terminated in Temporal", drain.Message)

@@ -36,11 +36,13 @@ type Retrying struct {
 	NextAt *time.Time `json:"next_at,omitempty"`
 }
 
-// Option is one possible decision about a parked operation.
+// Option is a decision that is possible in a phase.
 type Option struct {
 	Decision Decision `json:"decision"`
-	// Command is the exact command to type. It names the operation.
-	Command string `json:"command"`
+	// Command is the exact command to type. In a parked operation it names the operation.
+	// In a plan it is empty, or a command with NODE for the node's name that the resolve
+	// update does not accept.
+	Command string `json:"command,omitempty"`
 	// Does describes the effect of the decision in this phase, without a period.
 	Does string `json:"does"`
 	Harm Harm   `json:"harm"`

@@ -39,7 +39,7 @@ func drain(o Options) Plan {
 func cordonNode() PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseCordon, Title: "Cordon the node", Budget: taskBudget, WaitingOn: AttentionAgent, Cause: causeAgent,
-		Choices: []Choice{
+		Choices: []Option{
 			retry("Cordon the node again"),
 			{Decision: DecisionSkip, Does: "Continue without the cordon; the node may accept new workloads", Harm: HarmWork},
 		},
@@ -58,7 +58,7 @@ func evictWorkloads(o Options) PhaseSpec {
 		Name: PhaseDrain, Title: "Drain the node's workloads", Budget: o.DrainTimeout() + drainGrace,
 		WaitingOn: AttentionOperator, Cause: "some workloads did not end before the deadline",
 		Destructive: true,
-		Choices: []Choice{
+		Choices: []Option{
 			{Decision: DecisionExtend, Does: "Give the workloads that block the drain another " + Span(o.DrainTimeout()) + " to end", Harm: HarmNone},
 			retry("Drain again with a new deadline in " + Span(o.DrainTimeout())),
 			{Decision: DecisionSkip, Does: "Continue although workloads may still run on the node", Harm: HarmWork},
@@ -72,7 +72,7 @@ func undoCordon() *PhaseSpec {
 	return &PhaseSpec{
 		Name: PhaseUndoCordon, Title: "Uncordon the node", Budget: taskBudget,
 		WaitingOn: AttentionCompensation, Cause: causeAgent,
-		Choices: []Choice{
+		Choices: []Option{
 			retry("Uncordon the node again"),
 			{Decision: DecisionSkip, Does: "Leave the node cordoned, to uncordon it later with gpuaas node uncordon", Harm: HarmNone},
 		},

@@ -42,7 +42,7 @@ type Plan struct {
 	// means that nothing needs one.
 	Undo *PhaseSpec `json:"undo,omitempty"`
 	// Cancel describes the effect of a cancel.
-	Cancel Choice `json:"cancel,omitzero"`
+	Cancel Option `json:"cancel,omitzero"`
 	// Outcome describes the success of the action in a few words.
 	Outcome string `json:"outcome,omitempty"`
 	// Instance is the instance's state after success. Empty keeps it.
@@ -77,18 +77,7 @@ type PhaseSpec struct {
 	// started again without a decision, only asked about its task.
 	Destructive bool `json:"destructive,omitempty"`
 	// Choices are the decisions that the phase allows, apart from cancel.
-	Choices []Choice `json:"choices,omitempty"`
-}
-
-// Choice is a decision that is possible in a phase.
-type Choice struct {
-	Decision Decision `json:"decision"`
-	// Does describes the effect of the decision in this phase, without a period.
-	Does string `json:"does"`
-	Harm Harm   `json:"harm"`
-	// Command is the command of a choice that the resolve update does not accept, with
-	// NODE for the node's name. Empty for a decision.
-	Command string `json:"command,omitempty"`
+	Choices []Option `json:"choices,omitempty"`
 }
 
 // plans lists every action. Its order is that of the documents.
@@ -231,17 +220,17 @@ func (s PhaseSpec) Status() Phase {
 
 // Allows reports whether the phase lists the decision.
 func (s PhaseSpec) Allows(d Decision) bool {
-	return slices.ContainsFunc(s.Choices, func(c Choice) bool { return c.Decision == d })
+	return slices.ContainsFunc(s.Choices, func(c Option) bool { return c.Decision == d })
 }
 
 // ChoicesIn returns the possible decisions in a phase of the plan, the least harmful
 // first. The undo phase cannot be canceled.
-func (p Plan) ChoicesIn(s PhaseSpec) []Choice {
+func (p Plan) ChoicesIn(s PhaseSpec) []Option {
 	out := slices.Clone(s.Choices)
 	if (p.Undo == nil || p.Undo.Name != s.Name) && !s.Allows(DecisionCancel) {
 		out = append(out, p.Cancel)
 	}
-	slices.SortStableFunc(out, func(a, b Choice) int { return a.Harm.rank() - b.Harm.rank() })
+	slices.SortStableFunc(out, func(a, b Option) int { return a.Harm.rank() - b.Harm.rank() })
 	return out
 }
 
@@ -289,9 +278,9 @@ func record(name, title string) PhaseSpec {
 }
 
 // retry is the choice to run the phase again, which every phase has.
-func retry(does string) Choice { return Choice{Decision: DecisionRetry, Does: does, Harm: HarmNone} }
+func retry(does string) Option { return Option{Decision: DecisionRetry, Does: does, Harm: HarmNone} }
 
 // cancels is the choice to cancel the operation.
-func cancels(harm Harm, does string) Choice {
-	return Choice{Decision: DecisionCancel, Does: does, Harm: harm}
+func cancels(harm Harm, does string) Option {
+	return Option{Decision: DecisionCancel, Does: does, Harm: harm}
 }

@@ -17,7 +17,7 @@ func remove(Options) Plan {
 			{
 				Name: PhaseTeardown, Title: "Release everything in the node's ledger", Budget: 5 * time.Minute,
 				WaitingOn: AttentionProvider, Cause: "the provider does not respond, or it rejects the teardown",
-				Choices: []Choice{
+				Choices: []Option{
 					retry("Release again; entries that are already released are skipped"),
 					{Decision: DecisionForce, Does: "Remove the node although its provider did not confirm the teardown; the ledger keeps the open entries", Harm: HarmFinal},
 				},

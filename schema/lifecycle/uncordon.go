@@ -24,7 +24,7 @@ func uncordonNode() PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseUncordon, Title: "Uncordon the node", Budget: taskBudget,
 		WaitingOn: AttentionAgent, Cause: causeAgent,
-		Choices: []Choice{
+		Choices: []Option{
 			retry("Uncordon the node again"),
 			{Decision: DecisionSkip, Does: "Continue with the node still cordoned; it accepts no new workloads", Harm: HarmNone},
 		},

@@ -5,6 +5,7 @@ package text
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // IsToken reports whether s has 1 to limit bytes and consists of ASCII letters,
@@ -44,6 +45,12 @@ func Or[T ~string](alternatives []T) string {
 // printable ASCII characters, the space included.
 func IsPrintable(s string, limit int) bool {
 	return len(s) <= limit && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0
+}
+
+// IsLine reports whether s is one line of at most limit characters, none of them a
+// control character.
+func IsLine(s string, limit int) bool {
+	return utf8.RuneCountInString(s) <= limit && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
 // IsSHA256Hex reports whether s is a SHA-256 in the form of schema.SHA256Hex: 64

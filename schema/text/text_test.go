@@ -39,6 +39,13 @@ func TestIsPrintable(t *testing.T) {
 	}
 }
 
+func TestIsLine(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]bool{"": true, "ééé": true, "éééé": false, "a\nb": false, "\x1b": false, "\u0085": false} {
+		assert.Equal(t, want, text.IsLine(s, 3), "%q", s)
+	}
+}
+
 func TestIsSHA256Hex(t *testing.T) {
 	t.Parallel()
 	digest := schema.SHA256Hex(nil)

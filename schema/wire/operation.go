@@ -26,6 +26,8 @@ type OperationSummary struct {
 	StartedAt     time.Time                `json:"started_at"`
 	EndedAt       *time.Time               `json:"ended_at,omitempty"`
 	DeadlineAt    *time.Time               `json:"deadline_at,omitempty"`
+	// PriorState is the node's state before the operation.
+	PriorState lifecycle.NodeState `json:"prior_state,omitempty"`
 }
 
 // OperationList is the response to GET /api/v1/admin/operations.

@@ -48,9 +48,9 @@ type world struct {
 	finished  *activities.Finish
 	parks     []lifecycle.Stuck
 	decisions []lifecycle.Decision
-	released  bool   // the ledger's only entry
-	facts     string // the step of the recorded facts
-	onEnsure  func() // called while the provider creates the machine
+	ledger    []activities.Resource // the open entries
+	facts     string                // the step of the recorded facts
+	onEnsure  func()                // called while the provider creates the machine
 	// steps are the numbers of the advances, decided the IDs of the decisions.
 	steps    []int64
 	decided  []string
@@ -76,7 +76,8 @@ func newWorld(prior lifecycle.NodeState) *world {
 	return &world{
 		fail: map[string]error{}, on: map[task.Type]func(activities.TaskSpec) (task.Result, error){},
 		silent: map[task.Type]bool{}, open: map[task.Type]bool{}, prior: prior, outcomes: map[string]storedOutcome{},
-		sku: inventory.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
+		ledger: []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}},
+		sku:    inventory.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
 	}
 }
 
@@ -195,18 +196,26 @@ func (w *world) HeartbeatAge(context.Context, string) (time.Duration, error) {
 func (w *world) Void(context.Context, activities.Fence) error { return w.note("void") }
 
 func (w *world) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
-	return r, w.note("plan")
+	err := w.note("plan")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil && !slices.Contains(w.ledger, r) {
+		w.ledger = append(w.ledger, r)
+	}
+	return r, err
 }
 
 func (w *world) Created(context.Context, activities.Fence, string, string) error {
 	return w.note("created")
 }
 
-func (w *world) Released(context.Context, activities.Fence, string) error {
+func (w *world) Released(_ context.Context, _ activities.Fence, resourceID string) error {
 	err := w.note("released")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.released = err == nil
+	if err == nil {
+		w.ledger = slices.DeleteFunc(w.ledger, func(r activities.Resource) bool { return r.ResourceID == resourceID })
+	}
 	return err
 }
 
@@ -214,10 +223,7 @@ func (w *world) Open(context.Context, string) ([]activities.Resource, error) {
 	err := w.note("ledger")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.released {
-		return nil, err
-	}
-	return []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}}, err
+	return slices.Clone(w.ledger), err
 }
 
 func (w *world) Name() string  { return "manual" }

@@ -63,7 +63,9 @@ type world struct {
 	specs     []activities.TaskSpec
 	// enqueued are the steps whose tasks were enqueued. stall blocks a step's enqueue.
 	enqueued []string
-	stall    func(step string)
+	// began is set when the node has the task of a destructive phase.
+	began bool
+	stall func(step string)
 	// forge ends the activity of a task with an error or nil, and stores no result.
 	forge func(spec activities.TaskSpec) (bool, error)
 	// outcomes are the stored results by step.
@@ -194,6 +196,14 @@ func (w *world) HeartbeatAge(context.Context, string) (time.Duration, error) {
 }
 
 func (w *world) Void(context.Context, activities.Fence) error { return w.note("void") }
+
+// VoidUndispatched simulates the dispatch: a node that is not silent has the task.
+func (w *world) VoidUndispatched(_ context.Context, _ activities.Fence, step string) (bool, error) {
+	err := w.note("void undispatched")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return err == nil && !w.began && slices.Contains(w.enqueued, step), err
+}
 
 func (w *world) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
 	err := w.note("plan")

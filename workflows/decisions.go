@@ -108,9 +108,9 @@ func (ds *decisions) outdated(r lifecycle.ResolveRequest) *schema.Error {
 	var about, current string
 	switch phase := ds.spec().Name; {
 	case r.OperationID != "" && r.OperationID != o.OperationID:
-		about, current = "operation "+r.OperationID, "the current operation is "+o.OperationID
+		about, current = "operation "+text.Quote(r.OperationID, maxReason), "the current operation is "+o.OperationID
 	case r.Phase != "" && r.Phase != phase:
-		about, current = "phase "+r.Phase, "the current phase is "+phase
+		about, current = "phase "+text.Quote(r.Phase, maxReason), "the current phase is "+phase
 	case r.StuckSince != nil && o.Stuck == nil:
 		about, current = "the operation as parked at "+clock(*r.StuckSince), "it is no longer parked"
 	case r.StuckSince != nil && !r.StuckSince.Equal(o.Stuck.Since):

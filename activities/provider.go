@@ -188,7 +188,7 @@ func (m *Machine) provider(name string) (Provider, error) {
 	p, ok := m.Providers[name]
 	if !ok {
 		return nil, schema.NewError(schema.KindInvalidRequest, "this worker has no provider %q", name).
-			WithReason(lifecycle.ReasonProviderUnknown).WithNext("start a worker that has the provider, then: gpuaas op retry NODE --reason TEXT")
+			WithReason(lifecycle.ReasonProviderUnknown).WithNext("start a worker that has the provider")
 	}
 	return p, nil
 }

@@ -86,7 +86,7 @@ func (op park) pause(ctx workflow.Context, pause time.Duration) error {
 	at := now(ctx).Add(pause)
 	op.setRetrying(ctx, &at)
 	_, err := workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: pause, TimerOptions: workflow.TimerOptions{
-		Summary: "Parked (" + stuck.Reason + "): retry after this pause, or now with: " + stuck.Next}}, ends)
+		Summary: "Parked (" + stuck.Reason + "): retry after this pause; next: " + stuck.Next}}, ends)
 	return err
 }
 
@@ -114,11 +114,12 @@ func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 }
 
 // retried reports whether a phase that parked for this reason is retried in the
-// background: a party did not respond, and a repeated request is harmless. A destructive phase
+// background: a party did not respond, or no worker has the provider, and a repeated
+// request is harmless. A destructive phase
 // asks about the same task (see renewTask).
 func retried(reason string) bool {
 	return slices.Contains([]string{lifecycle.ReasonTimeout, lifecycle.ReasonProviderSilent,
-		string(schema.KindAgentSilent), string(schema.KindServiceUnavailable)}, reason)
+		lifecycle.ReasonProviderUnknown, string(schema.KindAgentSilent), string(schema.KindServiceUnavailable)}, reason)
 }
 
 // setRetrying shows when the next retry starts; nil means that one runs.

@@ -30,6 +30,10 @@ type Tasks interface {
 	// Void ends the operation's unfinished tasks as canceled and notifies the
 	// agent. A late result is recorded, not applied.
 	Void(ctx context.Context, f Fence) error
+	// VoidUndispatched ends the task of the operation's step if it was never dispatched,
+	// so that the node cannot have begun it and never will. It reports whether the task
+	// ended this way, in this call or in an earlier one. Otherwise it changes nothing.
+	VoidUndispatched(ctx context.Context, f Fence, step string) (voided bool, err error)
 }
 
 // Signer signs task payloads with a key that stays in Vault.
@@ -222,4 +226,17 @@ func (t *Task) payload(ctx context.Context, spec TaskSpec, row TaskRow) task.Pay
 // changes nothing.
 func (t *Task) VoidTasks(ctx context.Context, f Fence) error {
 	return Fail(t.Tasks.Void(ctx, f))
+}
+
+// VoidInput is the input of VoidUndispatched.
+type VoidInput struct {
+	Fence Fence  `json:"fence"`
+	Step  string `json:"step"`
+}
+
+// VoidUndispatched ends the task of a step that was never dispatched; see
+// Tasks.VoidUndispatched. A second run changes nothing.
+func (t *Task) VoidUndispatched(ctx context.Context, in VoidInput) (voided bool, err error) {
+	voided, err = t.Tasks.VoidUndispatched(ctx, in.Fence, in.Step)
+	return voided, Fail(err)
 }

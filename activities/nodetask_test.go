@@ -42,6 +42,10 @@ func (q *queue) Enqueue(_ context.Context, _ activities.TaskSpec, _ task.Owner, 
 
 func (q *queue) Void(context.Context, activities.Fence) error { return nil }
 
+func (q *queue) VoidUndispatched(context.Context, activities.Fence, string) (bool, error) {
+	return false, nil
+}
+
 // Sign "signs" by answering the payload.
 func (q *queue) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
 

@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -90,8 +91,8 @@ func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, 
 		return Resource{}, Fail(err)
 	}
 	planned, err := m.Ledger.Plan(ctx, in.Fence, Resource{
-		ResourceID: lifecycle.ResourceID(in.Fence.OperationID, "instance"), NodeID: in.Fence.NodeID,
-		Kind: "instance", Provider: in.Provider, State: ResourcePlanned,
+		ResourceID: machineOf(in.Fence), NodeID: in.Fence.NodeID,
+		Kind: kindInstance, Provider: in.Provider, State: ResourcePlanned,
 	})
 	if err != nil {
 		return Resource{}, Fail(err)
@@ -106,6 +107,19 @@ func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, 
 	return planned, Fail(m.Ledger.Created(ctx, in.Fence, planned.ResourceID, externalID))
 }
 
+// kindInstance is the kind of the ledger entry of the machine.
+const kindInstance = "instance"
+
+// machineOf is the ID of the ledger entry of the machine that the operation gets.
+func machineOf(f Fence) string { return lifecycle.ResourceID(f.OperationID, kindInstance) }
+
+// ReturnMachine releases the machine that EnsureMachine planned for the same operation, if
+// it did, and returns how many it released. It keeps the entries of other operations. A
+// second run continues where the first one stopped.
+func (m *Machine) ReturnMachine(ctx context.Context, f Fence) (released int, err error) {
+	return m.releaseOpen(ctx, f, func(r Resource) bool { return r.ResourceID == machineOf(f) })
+}
+
 // teardownPasses bounds how often a teardown reads the ledger again.
 const teardownPasses = 3
 
@@ -113,6 +127,11 @@ const teardownPasses = 3
 // released. It then reads the ledger again, because the creation of a machine may have
 // ended meanwhile. A second run continues where the first one stopped.
 func (m *Machine) TearDownMachine(ctx context.Context, f Fence) (released int, err error) {
+	return m.releaseOpen(ctx, f, func(Resource) bool { return true })
+}
+
+// releaseOpen releases the open entries of the node's ledger that match, until there is none.
+func (m *Machine) releaseOpen(ctx context.Context, f Fence, matches func(Resource) bool) (released int, err error) {
 	ctx, done := uncanceled(ctx)
 	defer done()
 	for range teardownPasses {
@@ -120,6 +139,7 @@ func (m *Machine) TearDownMachine(ctx context.Context, f Fence) (released int, e
 		if err != nil {
 			return 0, Fail(err)
 		}
+		open = slices.DeleteFunc(open, func(r Resource) bool { return !matches(r) })
 		if len(open) == 0 {
 			return released, nil
 		}
@@ -168,7 +188,7 @@ func (m *Machine) provider(name string) (Provider, error) {
 	p, ok := m.Providers[name]
 	if !ok {
 		return nil, schema.NewError(schema.KindInvalidRequest, "this worker has no provider %q", name).
-			WithReason(lifecycle.ReasonProviderUnknown).WithNext("start a worker that has the provider, then: gpuaas op retry NODE --reason TEXT")
+			WithReason(lifecycle.ReasonProviderUnknown).WithNext("start a worker that has the provider")
 	}
 	return p, nil
 }

@@ -2,6 +2,7 @@ package activities_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,10 +20,14 @@ type site struct {
 	ensure  func(ctx context.Context) error
 	state   activities.ResourceState
 	reopens int // how often the entry is open again after its release
+	// others are open entries of other operations; released are the IDs of the calls.
+	others   []activities.Resource
+	planned  activities.Resource
+	released []string
 }
 
 func (s *site) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
-	s.state = activities.ResourcePlanned
+	s.state, s.planned = activities.ResourcePlanned, r
 	return r, nil
 }
 
@@ -41,10 +46,12 @@ func (s *site) Released(context.Context, activities.Fence, string) error {
 }
 
 func (s *site) Open(context.Context, string) ([]activities.Resource, error) {
-	if s.state == activities.ResourceReleased {
-		return nil, nil
+	if s.state == activities.ResourceReleased || s.state == "" {
+		return slices.Clone(s.others), nil
 	}
-	return []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "site"}}, nil
+	own := s.planned
+	own.Provider = "site"
+	return append(slices.Clone(s.others), own), nil
 }
 
 func (s *site) Name() string  { return "site" }
@@ -57,7 +64,10 @@ func (s *site) Ensure(ctx context.Context, _ activities.Resource, _ string) (str
 	return "m-1", nil
 }
 
-func (s *site) Release(context.Context, activities.Resource) error { return nil }
+func (s *site) Release(_ context.Context, r activities.Resource) error {
+	s.released = append(s.released, r.ResourceID)
+	return nil
+}
 
 func machineEnv(s *site) (*testsuite.TestActivityEnvironment, *activities.Machine) {
 	var suite testsuite.WorkflowTestSuite
@@ -108,4 +118,27 @@ func TestTearDownVerifies(t *testing.T) {
 	require.ErrorAs(t, err, &app)
 	require.Equal(t, string(schema.KindServiceUnavailable), app.Type(), "the next try continues")
 	require.False(t, app.NonRetryable())
+}
+
+// TestReturnMachine: a canceled operation returns the machine that it asked for, and not
+// those of other operations. If it asked for none, nothing is released.
+func TestReturnMachine(t *testing.T) {
+	t.Parallel()
+	other := activities.Resource{ResourceID: "r-other", Kind: "instance", Provider: "site"}
+	s := &site{others: []activities.Resource{other}, ensure: func(context.Context) error { return nil }}
+	env, m := machineEnv(s)
+	f := activities.Fence{NodeID: "n", OperationID: "op-1"}
+	back := func() (released int) {
+		t.Helper()
+		v, err := env.ExecuteActivity(m.ReturnMachine, f)
+		require.NoError(t, err)
+		require.NoError(t, v.Get(&released))
+		return released
+	}
+	require.Zero(t, back())
+	_, err := env.ExecuteActivity(m.EnsureMachine, activities.EnsureInput{Fence: f, Provider: "site", Host: "gpu-17"})
+	require.NoError(t, err)
+	require.Equal(t, 1, back())
+	require.Zero(t, back(), "a second run")
+	require.Equal(t, []string{s.planned.ResourceID}, s.released)
 }

@@ -21,7 +21,7 @@ timed out, or does not exist. Nothing continues such an operation, and its tasks
 
 If no action can start in the node's state, the node returns to its state before the
 operation, and every action that starts in that state is possible again. Nothing changes
-on the node itself.
+on the node itself: a cordon stays until gpuaas node uncordon NODE.
 
 The runs are read from Temporal at once, without waiting for the run watcher. An operation
 whose run is open is not changed: the command is rejected (operation_in_progress), and
@@ -44,6 +44,7 @@ gpuaas op cancel NODE ends the operation. Without an abandoned operation nothing
 func writeRehydration(w io.Writer, done lifecycle.Rehydration) {
 	if len(done.Ended) == 0 {
 		fmt.Fprintf(w, "%s: no operation is abandoned; the node is %s\n", done.Node.Host, done.Node.State)
+		writeCordon(w, done)
 		return
 	}
 	for _, o := range done.Ended {
@@ -54,4 +55,14 @@ func writeRehydration(w io.Writer, done lifecycle.Rehydration) {
 		change = fmt.Sprintf(", before it was %s", done.From)
 	}
 	fmt.Fprintf(w, "the node is %s%s\n", done.Node.State, change)
+	writeCordon(w, done)
+}
+
+func writeCordon(w io.Writer, done lifecycle.Rehydration) {
+	if done.Cordoned {
+		fmt.Fprintf(w, "the node is cordoned: it accepts no new workloads\n")
+	}
+	if done.Next != "" {
+		fmt.Fprintf(w, "next:  %s\n", done.Next)
+	}
 }

@@ -42,6 +42,8 @@ func TestNodeRehydrate(t *testing.T) {
 		h.golden("rehydrate", "node", "rehydrate", "gpu-17", "--reason", "by mistake")
 		h.golden("rehydrate-json", "node", "rehydrate", "gpu-17", "-o", "json")
 		require.Equal(t, []string{"rehydrate gpu-17 by mistake", "rehydrate gpu-17 "}, h.api.decided)
+		h.api.rehydrated.Cordoned, h.api.rehydrated.Next = true, lifecycle.UncordonNext(ref, true)
+		h.golden("rehydrate-cordoned", "node", "rehydrate", "gpu-17")
 	})
 	t.Run("nothing", func(t *testing.T) {
 		t.Parallel()
@@ -56,6 +58,17 @@ func TestNodeRehydrate(t *testing.T) {
 		h.api.refuse = schema.NewError(schema.KindOperationInProgress, "the run of the drain is open").WithNext("gpuaas op show gpu-17")
 		h.golden("rehydrate-refused", "node", "rehydrate", "gpu-17")
 	})
+}
+
+// TestCordonedNodeNamesItsNext: the cordon that an operation left on a node is shown with
+// the command that removes it.
+func TestCordonedNodeNamesItsNext(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	n := busy()
+	n.State, n.Operation = lifecycle.NodeActive, nil
+	h.api.nodes = []wire.NodeView{n}
+	h.golden("node-show-cordoned", "node", "show", "gpu-17")
 }
 
 // TestAbandoned: no command shows an abandoned operation as running or waits for it.

@@ -213,6 +213,29 @@ func TestProvision(t *testing.T) {
 		require.NotContains(t, story, "heartbeat?")
 	})
 
+	t.Run("a cancel returns only the machine of its own operation", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		others := slices.Clone(w.ledger)
+		w.heartbeat = -1
+		b := setup(t, lifecycle.ActionProvision, w)
+		b.decideAt(time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Equal(t, 1, w.count("release"))
+		require.Equal(t, others, w.ledger)
+	})
+
+	t.Run("a cancel keeps the instance if the provider returned no machine", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		w.fail["plan"] = schema.NewError(schema.KindInvalidRequest, "no luck")
+		b := setup(t, lifecycle.ActionProvision, w)
+		b.decideAt(time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Empty(t, w.finished.Instance)
+		require.Zero(t, w.count("release"))
+	})
+
 	t.Run("a machine that does not match its SKU parks", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)

@@ -123,8 +123,8 @@ func malformed(r lifecycle.ResolveRequest) *schema.Error {
 			lifecycle.ReasonPlaceholder).WithReason("reason_missing")
 	case !text.IsLine(r.Reason, wire.MaxReason):
 		return schema.NewError(schema.KindInvalidRequest, "the reason must be one line of at most %d characters", wire.MaxReason).WithReason("bad_reason")
-	case !text.IsLine(r.By, wire.MaxActor):
-		return schema.NewError(schema.KindInvalidRequest, "by must be one line of at most %d characters", wire.MaxActor).WithReason("bad_by")
+	case strings.TrimSpace(r.By) == "" || !text.IsLine(r.By, wire.MaxActor):
+		return schema.NewError(schema.KindInvalidRequest, "by must be a name in one line of at most %d characters", wire.MaxActor).WithReason("bad_by")
 	}
 	return nil
 }
@@ -136,9 +136,9 @@ func (ds *decisions) outdated(r lifecycle.ResolveRequest) *schema.Error {
 	var about, current string
 	switch phase := ds.spec().Name; {
 	case r.OperationID != "" && r.OperationID != o.OperationID:
-		about, current = "operation "+r.OperationID, "the current operation is "+o.OperationID
+		about, current = "operation "+text.Quote(r.OperationID, maxReason), "the current operation is "+o.OperationID
 	case r.Phase != "" && r.Phase != phase:
-		about, current = "phase "+r.Phase, "the current phase is "+phase
+		about, current = "phase "+text.Quote(r.Phase, maxReason), "the current phase is "+phase
 	case r.StuckSince != nil && o.Stuck == nil:
 		about, current = "the operation as parked at "+clock(*r.StuckSince), "it is no longer parked"
 	case r.StuckSince != nil && !r.StuckSince.Equal(o.Stuck.Since):

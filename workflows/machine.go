@@ -15,7 +15,7 @@ func adoptMachine(ctx workflow.Context, op *operation) error {
 	err := op.call(ctx, callProvider, "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine,
 		activities.EnsureInput{Fence: op.claim.Fence, Provider: op.claim.Provider, Host: op.claim.Host}, nil)
 	if err == nil {
-		op.unrecorded.Instance = lifecycle.InstanceProvisioning
+		op.adopted, op.unrecorded.Instance = true, lifecycle.InstanceProvisioning
 	}
 	return err
 }
@@ -51,10 +51,13 @@ func compareSKU(ctx workflow.Context, op *operation) error {
 		WithReason(lifecycle.ReasonSKUMismatch)
 }
 
-// returnMachine returns the machine of a canceled provisioning.
+// returnMachine returns the machine of a canceled provisioning. The ledger tells whether
+// the provisioning asked for one: a run that was reset does not know. An instance that this
+// operation did not change stays as it is.
 func returnMachine(ctx workflow.Context, op *operation) error {
-	err := op.call(ctx, callProvider, "Return the machine to its provider", machine.TearDownMachine, op.claim.Fence, nil)
-	if err == nil {
+	var released int
+	err := op.call(ctx, callProvider, "Return the operation's machine to its provider", machine.ReturnMachine, op.claim.Fence, &released)
+	if err == nil && (op.adopted || released > 0) {
 		op.unrecorded.Instance = lifecycle.InstanceTerminated
 	}
 	return err

@@ -67,10 +67,20 @@ func voidTasks(ctx workflow.Context, op *operation, summary string) error {
 const parkedTaskLife = time.Hour
 
 // renewTask replaces the expired task of a parked phase with a new one. The task of a
-// destructive phase stays: only a decision ends work a second time.
+// destructive phase is replaced only if it was never dispatched: only a decision ends work
+// a second time.
 func (op *operation) renewTask(ctx workflow.Context) error {
-	if !op.parked() || op.spec().Destructive || now(ctx).Before(op.taskUntil) {
+	if !op.parked() || now(ctx).Before(op.taskUntil) {
 		return nil
+	}
+	if op.spec().Destructive {
+		var voided bool
+		err := fromRecord(ctx, "Void the phase's expired task if it was never dispatched", &voided, node.VoidUndispatched,
+			activities.VoidInput{Fence: op.claim.Fence, Step: op.currentStep})
+		if voided {
+			op.tries++
+		}
+		return err
 	}
 	if err := op.call(ctx, callShort, "Void the phase's expired task", node.VoidTasks, op.claim.Fence, nil); err != nil {
 		return err

@@ -85,7 +85,7 @@ func (op park) pause(ctx workflow.Context, pause time.Duration) error {
 	if stuck.Retrying != nil {
 		at := now(ctx).Add(pause)
 		op.setRetrying(ctx, &at)
-		_, err := op.awaitParked(ctx, pause, "retry after this pause, or now with: "+stuck.Next)
+		_, err := op.awaitParked(ctx, pause, "retry after this pause; next: "+stuck.Next)
 		return err
 	}
 	for {
@@ -135,11 +135,12 @@ func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 }
 
 // retried reports whether a phase that parked for this reason is retried in the
-// background: a party did not respond, and a repeated request is harmless. A destructive phase
+// background: a party did not respond, or no worker has the provider, and a repeated
+// request is harmless. A destructive phase
 // asks about the same task (see renewTask).
 func retried(reason string) bool {
 	return slices.Contains([]string{lifecycle.ReasonTimeout, lifecycle.ReasonProviderSilent,
-		string(schema.KindAgentSilent), string(schema.KindServiceUnavailable)}, reason)
+		lifecycle.ReasonProviderUnknown, string(schema.KindAgentSilent), string(schema.KindServiceUnavailable)}, reason)
 }
 
 // setRetrying shows when the next retry starts; nil means that one runs.

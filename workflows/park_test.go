@@ -304,3 +304,38 @@ func TestEnrollmentNamesWhatHelps(t *testing.T) {
 		})
 	}
 }
+
+// TestDispatchedDrainIsNotRepeated: the task of a drain that the node has stays, however
+// long the node is silent.
+func TestDispatchedDrainIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.began, w.silent[task.WorkloadDrain] = true, true
+	b := setup(t, lifecycle.ActionDrain, w)
+	b.at(10*time.Hour, func() { w.setSilent(task.WorkloadDrain, false) })
+	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+	require.Positive(t, w.count("void undispatched"))
+	require.NotContains(t, w.enqueued, "workload.drain#2")
+}
+
+// TestProviderUnknown: an operation whose provider no worker has says so and what to do,
+// and continues when a worker has it.
+func TestProviderUnknown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	missing := schema.NewError(schema.KindInvalidRequest, "this worker has no provider").WithReason(lifecycle.ReasonProviderUnknown)
+	w.fail["ensure"] = missing
+	b := setup(t, lifecycle.ActionProvision, w)
+	b.at(3*time.Hour, func() {
+		stuck := b.status().Operation.Stuck
+		require.Equal(t, lifecycle.ReasonProviderUnknown, stuck.Reason)
+		require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
+		require.NotNil(t, stuck.Retrying)
+		require.Contains(t, stuck.Cause, "`manual`")
+		require.Equal(t, "start a gpuaas-worker that has provider `manual`", stuck.Next)
+		w.heal("ensure")
+	})
+	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+	require.Empty(t, b.resolved)
+	require.Len(t, w.parks, 1)
+}

@@ -289,7 +289,7 @@ func (w *world) worker(c *temporal.Client) worker.Worker {
 	}
 	out.RegisterActivity(&activities.Record{Records: w})
 	tasks := &activities.Task{Records: w, Tasks: w, Signer: w}
-	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "EnqueueNodeTask": tasks.EnqueueNodeTask, "RunNodeTask": w.runTask,
+	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "VoidUndispatched": tasks.VoidUndispatched, "EnqueueNodeTask": tasks.EnqueueNodeTask, "RunNodeTask": w.runTask,
 		"ReadTaskResult": w.readResult} {
 		out.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}

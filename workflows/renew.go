@@ -34,6 +34,7 @@ type Carried struct {
 	Forced      bool                      `json:"forced,omitempty"`
 	CordonTried bool                      `json:"cordon_tried,omitempty"`
 	WasCordoned bool                      `json:"was_cordoned,omitempty"`
+	Adopted     bool                      `json:"adopted,omitempty"`
 	CurrentStep string                    `json:"current_step,omitempty"`
 	TaskUntil   time.Time                 `json:"task_until,omitzero"`
 	Facts       inventory.Facts           `json:"facts"`
@@ -60,7 +61,7 @@ func continueAsNew(ctx workflow.Context, op *operation) error {
 	op.receiveEvents(ctx)
 	return workflow.NewContinueAsNewError(ctx, op.plan.Workflow, op.in, &Carried{
 		Claim: op.claim, Status: clone(op.status), Phase: op.phase, Undoing: op.undoing, LastStep: op.lastStep,
-		Tries: op.tries, Returns: op.returns, Forced: op.forced, CordonTried: op.cordonTried, WasCordoned: op.wasCordoned,
+		Tries: op.tries, Returns: op.returns, Forced: op.forced, CordonTried: op.cordonTried, WasCordoned: op.wasCordoned, Adopted: op.adopted,
 		CurrentStep: op.currentStep, TaskUntil: op.taskUntil, Facts: op.facts, Unrecorded: op.unrecorded,
 		Enrolled: op.enrolled, Returned: op.returned[op.currentStep], Decided: op.decided,
 		AwaitsGoal: op.goalReached != nil,
@@ -72,7 +73,8 @@ func (c Carried) restore(op *operation) {
 	c.Status.Operation.RunID = op.status.Operation.RunID
 	op.claim, op.plan, op.status, op.answered = c.Claim, c.Claim.Plan, c.Status, true
 	op.phase, op.undoing, op.lastStep, op.resumed = c.Phase, c.Undoing, c.LastStep, true
-	op.tries, op.returns, op.forced, op.cordonTried, op.wasCordoned = c.Tries, c.Returns, c.Forced, c.CordonTried, c.WasCordoned
+	op.tries, op.returns, op.forced, op.adopted = c.Tries, c.Returns, c.Forced, c.Adopted
+	op.cordonTried, op.wasCordoned = c.CordonTried, c.WasCordoned
 	op.currentStep, op.taskUntil, op.facts, op.unrecorded, op.enrolled = c.CurrentStep, c.TaskUntil, c.Facts, c.Unrecorded, c.Enrolled
 	op.published, op.decided = true, c.Decided
 	if c.AwaitsGoal {

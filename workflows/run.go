@@ -26,7 +26,9 @@ type operation struct {
 	// cordonTried is set once this operation may have cordoned the node;
 	// wasCordoned when the node had a cordon before.
 	cordonTried, wasCordoned bool
-	facts                    inventory.Facts
+	// adopted is set once the provider returned the operation's machine.
+	adopted bool
+	facts   inventory.Facts
 	// taskUntil is when the newest task expires. returns counts how often a lost task
 	// returned in the current phase without a decision.
 	taskUntil time.Time

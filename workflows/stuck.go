@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // stuck returns why the current phase is parked, who must act, and the possible
@@ -39,6 +40,10 @@ func (op park) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 		s.Cause = "the node lost power or network, or its agent ended, while it ran the task; " +
 			"inspect the node before you run the task again"
 		s.Options = append([]lifecycle.Option{lifecycle.ResumeTask(lifecycle.TaskID(op.in.OperationID, op.currentStep))}, s.Options...)
+	case e.Reason == lifecycle.ReasonProviderUnknown:
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the workers that run have no adapter for provider "+
+			text.Quote(op.claim.Provider, maxReason)+"; the operation continues when one has it"
+		s.Next = "start a gpuaas-worker that has provider " + text.Quote(op.claim.Provider, maxReason)
 	case e.Reason == lifecycle.ReasonTaskCanceled:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "an operator canceled the node's task"
 	case e.Kind == schema.KindServiceUnavailable:
@@ -51,7 +56,7 @@ func (op park) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	if retried(s.Reason) {
 		s.Retrying = &lifecycle.Retrying{}
 	}
-	if len(s.Options) > 0 {
+	if s.Next == "" && len(s.Options) > 0 {
 		s.Next = s.Options[0].Command
 	}
 	return s

@@ -48,9 +48,9 @@ type world struct {
 	finished  *activities.Finish
 	parks     []lifecycle.Stuck
 	decisions []lifecycle.Decision
-	released  bool   // the ledger's only entry
-	facts     string // the step of the recorded facts
-	onEnsure  func() // called while the provider creates the machine
+	ledger    []activities.Resource // the open entries
+	facts     string                // the step of the recorded facts
+	onEnsure  func()                // called while the provider creates the machine
 	// steps are the numbers of the advances, decided the IDs of the decisions.
 	steps    []int64
 	decided  []string
@@ -63,7 +63,9 @@ type world struct {
 	specs     []activities.TaskSpec
 	// enqueued are the steps whose tasks were enqueued. stall blocks a step's enqueue.
 	enqueued []string
-	stall    func(step string)
+	// began is set when the node has the task of a destructive phase.
+	began bool
+	stall func(step string)
 	// forge ends the activity of a task with an error or nil, and stores no result.
 	forge func(spec activities.TaskSpec) (bool, error)
 	// outcomes are the stored results by step.
@@ -76,7 +78,8 @@ func newWorld(prior lifecycle.NodeState) *world {
 	return &world{
 		fail: map[string]error{}, on: map[task.Type]func(activities.TaskSpec) (task.Result, error){},
 		silent: map[task.Type]bool{}, open: map[task.Type]bool{}, prior: prior, outcomes: map[string]storedOutcome{},
-		sku: inventory.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
+		ledger: []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}},
+		sku:    inventory.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
 	}
 }
 
@@ -194,19 +197,35 @@ func (w *world) HeartbeatAge(context.Context, string) (time.Duration, error) {
 
 func (w *world) Void(context.Context, activities.Fence) error { return w.note("void") }
 
+// VoidUndispatched simulates the dispatch: a node that is not silent has the task.
+func (w *world) VoidUndispatched(_ context.Context, _ activities.Fence, step string) (bool, error) {
+	err := w.note("void undispatched")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return err == nil && !w.began && slices.Contains(w.enqueued, step), err
+}
+
 func (w *world) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
-	return r, w.note("plan")
+	err := w.note("plan")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil && !slices.Contains(w.ledger, r) {
+		w.ledger = append(w.ledger, r)
+	}
+	return r, err
 }
 
 func (w *world) Created(context.Context, activities.Fence, string, string) error {
 	return w.note("created")
 }
 
-func (w *world) Released(context.Context, activities.Fence, string) error {
+func (w *world) Released(_ context.Context, _ activities.Fence, resourceID string) error {
 	err := w.note("released")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.released = err == nil
+	if err == nil {
+		w.ledger = slices.DeleteFunc(w.ledger, func(r activities.Resource) bool { return r.ResourceID == resourceID })
+	}
 	return err
 }
 
@@ -214,10 +233,7 @@ func (w *world) Open(context.Context, string) ([]activities.Resource, error) {
 	err := w.note("ledger")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.released {
-		return nil, err
-	}
-	return []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}}, err
+	return slices.Clone(w.ledger), err
 }
 
 func (w *world) Name() string  { return "manual" }

@@ -134,11 +134,5 @@ func endReissue(ctx context.Context, tx *tx, f activities.Fence, op sqlc.GetOper
 	if !e.VoidTokens {
 		return nil
 	}
-	if err := tx.ReplaceUnusedOfReissue(ctx, f.NodeID); err != nil {
-		return err
-	}
-	if _, err := tx.VoidTokens(ctx, f.NodeID, purposes(trust.PurposeReissue, purposeFetch)); err != nil {
-		return err
-	}
-	return tx.VoidRecoveryTokens(ctx, f.NodeID)
+	return voidUnusedTokens(ctx, tx, f.NodeID, false)
 }

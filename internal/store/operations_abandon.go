@@ -179,6 +179,7 @@ func (s *Operations) AcceptAbandoned(ctx context.Context, nodeID, reason string,
 		if len(open) > 0 && len(r.done.Ended) == 0 {
 			return r.done, refuse(errNotAbandoned(node, open[0]), event)
 		}
+		r.done.Cordoned, r.done.Next = node.Cordoned, lifecycle.UncordonNext(r.done.Node, node.Cordoned)
 		return r.done, nil
 	})
 }
@@ -227,6 +228,11 @@ func (r *rehydration) accept(ctx context.Context, op sqlc.OpenOperationsRow) err
 	r.done.Ended, r.done.Node.State, r.node.State = append(r.done.Ended, end), to, to
 	r.note(op, end, n.State, to)
 	r.tx.wakeNode(n.NodeID)
+	if planOf(op).CancelVoidsTokens {
+		if err := voidUnusedTokens(ctx, r.tx, n.NodeID, op.OpSeq > 0); err != nil {
+			return err
+		}
+	}
 	return r.tx.voidTasks(ctx, n.NodeID, &op.OperationID, r.by.Actor, r.by.Via)
 }
 

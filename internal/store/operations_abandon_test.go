@@ -487,3 +487,38 @@ func TestOldestAbandonedIsFirst(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, ops, 2)
 }
+
+// TestRehydrateVoidsTokens: the end of an abandoned enrollment or reissue voids the unused
+// tokens that it issued, as its cancel does.
+func TestRehydrateVoidsTokens(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.register()
+	e.abandoned(n.ID, lifecycle.ActionEnroll)
+	enroll, _ := e.token(n.ID)
+	caller, _, _ := e.enroll()
+	e.abandoned(caller.NodeID, lifecycle.ActionReissueEnrollment)
+	reissue, _ := e.reissued(caller.NodeID)
+	for id, tokenID := range map[string]string{n.ID: enroll, caller.NodeID: reissue} {
+		require.Equal(t, "issued", e.tokenStateOf(tokenID))
+		_, err := e.AcceptAbandoned(ctx, id, "x", rehydrator)
+		require.NoError(t, err)
+		require.Equal(t, "voided", e.tokenStateOf(tokenID))
+	}
+}
+
+// TestRehydrateNamesTheCordon: a rehydration says that the node is still cordoned, and how
+// to remove the cordon.
+func TestRehydrateNamesTheCordon(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	e.abandoned(n.ID, lifecycle.ActionDrain)
+	e.exec("UPDATE nodes SET cordoned = true WHERE node_id = $1", n.ID)
+	for range 2 {
+		got, err := e.AcceptAbandoned(ctx, n.ID, "x", rehydrator)
+		require.NoError(t, err)
+		require.True(t, got.Cordoned)
+		require.Equal(t, "gpuaas node uncordon "+n.Host, got.Next)
+	}
+}

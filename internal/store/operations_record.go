@@ -192,7 +192,7 @@ func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, nodeID strin
 	case e.DenyIdentity:
 		err = tx.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes())
 	case e.VoidTokens:
-		err = tx.voidIdentity(ctx, nodeID, []string{slotPending}, purposes(trust.PurposeEnroll, purposeFetch))
+		err = voidUnusedTokens(ctx, tx, nodeID, true)
 	}
 	if err != nil {
 		return err
@@ -208,6 +208,21 @@ func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, nodeID strin
 	}
 	tx.wakeNode(nodeID)
 	return nil
+}
+
+// voidUnusedTokens voids the unused tokens and certificates that an operation issued: an
+// enrollment, which holds the node, or a reissue.
+func voidUnusedTokens(ctx context.Context, tx *tx, nodeID string, holds bool) error {
+	if holds {
+		return tx.voidIdentity(ctx, nodeID, []string{slotPending}, purposes(trust.PurposeEnroll, purposeFetch))
+	}
+	if err := tx.ReplaceUnusedOfReissue(ctx, nodeID); err != nil {
+		return err
+	}
+	if _, err := tx.VoidTokens(ctx, nodeID, purposes(trust.PurposeReissue, purposeFetch)); err != nil {
+		return err
+	}
+	return tx.VoidRecoveryTokens(ctx, nodeID)
 }
 
 // voidIdentity voids certificates and tokens of the node, and the recovery tokens

@@ -175,6 +175,26 @@ func (s *Tasks) Void(ctx context.Context, f activities.Fence) error {
 	})
 }
 
+// VoidUndispatched implements activities.Tasks. One statement checks and ends the task,
+// because a dispatch does not lock the node.
+func (s *Tasks) VoidUndispatched(ctx context.Context, f activities.Fence, step string) (voided bool, err error) {
+	return write(ctx, s.db, "voiding task "+step+" of operation "+f.OperationID, func(ctx context.Context, tx *tx) (bool, error) {
+		if _, err := tx.lockHeld(ctx, f); err != nil {
+			return false, err
+		}
+		found, err := tx.GetTaskByStep(ctx, f.OperationID, step)
+		if err != nil {
+			return false, orMissing(err, nil)
+		}
+		rows, err := tx.VoidUndispatched(ctx, found.TaskID)
+		if err != nil || rows == 0 {
+			return found.Status == task.Canceled && found.LeaseEpoch == 0 && found.Result == nil && !found.CancelRequested, err
+		}
+		tx.note(taskEvent(f, audit.TaskFinished, found.TaskID, audit.Canceled, "not_dispatched", map[string]string{"type": string(found.Type)}))
+		return true, nil
+	})
+}
+
 // voidTasks cancels the node's unfinished tasks, lost ones included, with an audit
 // row each: those of one operation, or all if operationID is nil.
 func (tx *tx) voidTasks(ctx context.Context, nodeID string, operationID *string, actor, via string) error {

@@ -81,6 +81,12 @@ type Rehydration struct {
 	// Ended are the operations that ended, the one that held the node first. It is
 	// empty if the node has no open operation.
 	Ended []EndedOperation `json:"ended"`
+	// Cordoned is true if the node rejects new workloads. The operation may have set the
+	// cordon; its end removes none.
+	Cordoned bool `json:"cordoned,omitempty"`
+	// Next is the command that removes the cordon. It is empty if the node has none, or
+	// an uncordon cannot start in the node's state.
+	Next string `json:"next,omitempty"`
 }
 
 // EndedOperation is an abandoned operation whose end was accepted.
@@ -90,6 +96,16 @@ type EndedOperation struct {
 	// Reason is the RunEnd of its last run.
 	Reason  RunEnd `json:"reason"`
 	Outcome string `json:"outcome"`
+}
+
+// UncordonNext is the command that removes the cordon of a node, empty if the node has
+// none, or an uncordon cannot start in the node's state: a quarantined node keeps its cordon
+// until its release.
+func UncordonNext(n NodeRef, cordoned bool) string {
+	if !cordoned || !slices.Contains(ActionsIn(n.State), ActionUncordon) {
+		return ""
+	}
+	return "gpuaas node " + string(ActionUncordon) + " " + n.Host
 }
 
 // Without returns the state of a node in state s without its operation, which started

@@ -52,6 +52,19 @@ func enters(p lifecycle.Plan, prior lifecycle.NodeState) lifecycle.NodeState {
 	return p.Enter
 }
 
+func TestUncordonNext(t *testing.T) {
+	t.Parallel()
+	for _, s := range lifecycle.NodeStates() {
+		n := lifecycle.NodeRef{Host: "gpu-17", State: s}
+		require.Empty(t, lifecycle.UncordonNext(n, false))
+		want := ""
+		if s == lifecycle.NodeActive || s == lifecycle.NodeOffline {
+			want = "gpuaas node uncordon gpu-17"
+		}
+		require.Equal(t, want, lifecycle.UncordonNext(n, true), s)
+	}
+}
+
 func TestAbandonedText(t *testing.T) {
 	t.Parallel()
 	abandoned := func(a lifecycle.Action, o lifecycle.Options, state, prior lifecycle.NodeState) lifecycle.Stuck {

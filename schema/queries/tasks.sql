@@ -55,6 +55,12 @@ WHERE node_id = sqlc.arg(node_id) AND finished_at IS NULL
   AND (sqlc.narg(task_id)::uuid IS NULL OR task_id = sqlc.narg(task_id)::uuid)
 RETURNING task_id, operation_id, type, correlation_id;
 
+-- Ends a task that was never dispatched. A dispatch that runs at the same time locks the
+-- row first, and then the task has a lease, or it finds the task ended.
+-- name: VoidUndispatched :execrows
+UPDATE node_tasks SET status = 'cancelled', finished_at = now()
+WHERE task_id = $1 AND lease_epoch = 0 AND finished_at IS NULL AND cancel_requested_at IS NULL;
+
 -- Dispatches the oldest task that is pending or whose lease expired, of the
 -- operation that holds the node or of none, with its audit row. A task that the
 -- agent's journal holds continues under its lease: a new lease whose response is

@@ -702,3 +702,18 @@ func (q *Queries) VoidTasks(ctx context.Context, nodeID string, operationID *str
 	}
 	return items, nil
 }
+
+const voidUndispatched = `-- name: VoidUndispatched :execrows
+UPDATE node_tasks SET status = 'cancelled', finished_at = now()
+WHERE task_id = $1 AND lease_epoch = 0 AND finished_at IS NULL AND cancel_requested_at IS NULL
+`
+
+// Ends a task that was never dispatched. A dispatch that runs at the same time locks the
+// row first, and then the task has a lease, or it finds the task ended.
+func (q *Queries) VoidUndispatched(ctx context.Context, taskID string) (int64, error) {
+	result, err := q.db.Exec(ctx, voidUndispatched, taskID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}

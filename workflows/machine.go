@@ -51,7 +51,7 @@ func compareSKU(ctx workflow.Context, op *operation) error {
 		WithReason(lifecycle.ReasonSKUMismatch)
 }
 
-// returnMachine returns the machine of a canceled provisioning. The ledger tells whether
+// returnMachine returns the machine of a canceled provisioning. The ledger shows whether
 // the provisioning asked for one: a run that was reset does not know. An instance that this
 // operation did not change stays as it is.
 func returnMachine(ctx workflow.Context, op *operation) error {

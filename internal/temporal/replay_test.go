@@ -36,6 +36,9 @@ func differs(ctx workflow.Context) error {
 func TestReplay(t *testing.T) {
 	c := connect(t)
 	ctx := t.Context()
+	for _, s := range lifecycle.Schedules() { // their runs would be open, too
+		require.NoError(t, c.sdk.ScheduleClient().GetHandle(ctx, s.ID).Delete(ctx))
+	}
 	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{})
 	for _, name := range []string{"A", "B"} {
 		w.RegisterWorkflowWithOptions(waits, workflow.RegisterOptions{Name: name})

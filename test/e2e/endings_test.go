@@ -299,7 +299,7 @@ func (s *sweep) typeUntil(what string, all []*endedRun, done func(*endedRun) boo
 			}
 		}
 		var lines []*endedRun
-		for _, row := range decode[wire.StuckList](s.T, ok(s.T, "stuck", "-o", "json")).Stuck {
+		for _, row := range decode[wire.StuckList](s.T, ok(s.T, "stuck", "--limit", "0", "-o", "json")).Stuck {
 			e := byOperation[row.OperationID]
 			if e == nil || row.Stuck == nil {
 				continue

@@ -82,7 +82,7 @@ func TestBusyNodeAndForce(t *testing.T) {
 	require.NotNil(t, stuck)
 	require.Equal(t, "drain_blocked", stuck.Reason)
 	require.Contains(t, stuck.Message, "stubborn")
-	require.Contains(t, ok(t, "stuck").stdout, nodeHost)
+	require.Contains(t, ok(t, "stuck", "--limit", "0").stdout, nodeHost)
 	shown := currentDetails(t, id)
 	require.Contains(t, shown, "stubborn", "the Web UI does not name the blocker")
 	require.Contains(t, shown, "gpuaas op force "+nodeHost, "the Web UI does not show the command")

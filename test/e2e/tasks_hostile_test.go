@@ -105,7 +105,7 @@ func TestHostileNode(t *testing.T) {
 		})
 		parked = op.Stuck.Since
 		require.Equal(t, string(schema.KindTaskFailed), op.Stuck.Reason)
-		for _, shown := range []string{op.Stuck.Message, ok(t, "op", "show", nodeHost).stdout, ok(t, "stuck").stdout, currentDetails(t, id)} {
+		for _, shown := range []string{op.Stuck.Message, ok(t, "op", "show", nodeHost).stdout, ok(t, "stuck", "--limit", "0").stdout, currentDetails(t, id)} {
 			require.NotContains(t, shown, "\x1b")
 			require.NotContains(t, shown, "\u202e")
 			require.NotContains(t, shown, "\n**Next")

@@ -61,7 +61,7 @@ type waits struct{ NodeID, Reason, Next string }
 
 func stuckOf(t *testing.T, nodeID string) (found waits) {
 	t.Helper()
-	for _, o := range decode[wire.StuckList](t, ok(t, "stuck", "-o", "json")).Stuck {
+	for _, o := range decode[wire.StuckList](t, ok(t, "stuck", "--limit", "0", "-o", "json")).Stuck {
 		if o.NodeID == nodeID {
 			return waits{o.NodeID, o.Stuck.Reason, o.Stuck.Next}
 		}

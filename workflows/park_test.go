@@ -122,7 +122,7 @@ func TestDestructivePhaseIsNotRepeated(t *testing.T) {
 	t.Run("a late result heals the park", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.silent[task.WorkloadDrain] = true
+		w.silent[task.WorkloadDrain], w.began = true, true
 		b := setup(t, lifecycle.ActionDrain, w)
 		b.at(10*time.Hour, func() { w.setSilent(task.WorkloadDrain, false) })
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
@@ -134,7 +134,7 @@ func TestDestructivePhaseIsNotRepeated(t *testing.T) {
 	t.Run("a lost task waits for a person", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.silent[task.WorkloadDrain] = true
+		w.silent[task.WorkloadDrain], w.began = true, true
 		tries := 0
 		w.on[task.WorkloadDrain] = func(spec activities.TaskSpec) (task.Result, error) {
 			if tries++; tries == 1 {

@@ -37,7 +37,7 @@ func (p *page) requireStory(stuck lifecycle.Stuck) (argument string) {
 // resolve sends the resolve update in the dialog of the page.
 func (p *page) resolve(argument string) {
 	p.t.Helper()
-	p.click(`#workflow-actions-menu-button`)
+	p.click(`button[aria-controls=workflow-actions]`)
 	p.click(`[data-testid=update-button]`)
 	p.click(`#update-confirmation-modal [data-testid=update-select-button]`)
 	p.wait("the updates are listed", `[...document.querySelectorAll('#update-select-select [role=option]')].some(e => e.innerText.trim().startsWith('resolve') && (e.click(), true))`)

@@ -121,5 +121,27 @@ func printStuck(e *console, list wire.StuckList, q stuckQuery) error {
 	if err == nil && list.More > 0 {
 		e.message("and %d more: %s", list.More, q.all())
 	}
+	if err == nil {
+		printViews(e, list.Stuck)
+	}
 	return err
+}
+
+// printViews prints the lists of the Web UI that show the same operations: all of them, and
+// if they are of one node, its operations. The page of an operation names the Web UI.
+func printViews(e *console, stuck []wire.StuckOperation) {
+	if len(stuck) == 0 {
+		return
+	}
+	workflows, _, ok := strings.Cut(stuck[0].WebURL, "/workflows/")
+	if !ok {
+		return
+	}
+	views := lifecycle.Views()[:1]
+	if !slices.ContainsFunc(stuck, func(o wire.StuckOperation) bool { return o.Host != stuck[0].Host }) {
+		views = append(views, lifecycle.NodeView(stuck[0].Host))
+	}
+	for _, v := range views {
+		e.message("Web UI, %s: %s", v.Title, v.URL(workflows+"/workflows"))
+	}
 }

@@ -62,7 +62,7 @@ func (st *state) runningText(deadline time.Time) string {
 	if f := st.failed; f.message != "" && f.phase == st.phase {
 		fmt.Fprintf(&b, "\nLast failure of this phase, at %s: %s\n", clock(f.at), shown(f.message))
 	}
-	b.WriteString("\nEarlier attempts of a pending activity and their last error are in the event history below.\n")
+	b.WriteString("\nAttempts of the running activity and its last error: tab Pending Activities.\n")
 	return b.String()
 }
 
@@ -106,7 +106,7 @@ func (st *state) stuckText(s lifecycle.Stuck) string {
 		b.WriteString("\n" + st.retryingText(*s.Retrying) + "\n")
 	}
 	if len(s.Options) > 0 {
-		b.WriteString("\nOptions, least harmful first:\n")
+		b.WriteString("\nOptions, least harmful first:\n\n")
 	}
 	var possible []lifecycle.Decision
 	for _, o := range s.Options {
@@ -132,7 +132,7 @@ func (st *state) resolveText(s lifecycle.Stuck, possible []lifecycle.Decision) s
 	if err != nil { // it has only texts and a time
 		return ""
 	}
-	return fmt.Sprintf("\nWithout the CLI: send the update `%s` from this page's menu, with this input. Replace %s and YOUR NAME. "+
+	return fmt.Sprintf("\nWithout the CLI: in More Actions, send the update `%s` with this input. Replace %s and YOUR NAME. "+
 		"Possible decisions: %s.\n\n`%s`\n", lifecycle.UpdateResolve, lifecycle.ReasonPlaceholder, text.Or(possible), argument)
 }
 

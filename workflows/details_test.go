@@ -121,7 +121,7 @@ func TestPageOfAParkedRun(t *testing.T) {
 	}
 	summaries, open := timers()
 	require.Len(t, summaries, 1)
-	require.Equal(t, "Parked (task_failed): waiting for a person, see Current Details. First option: "+stuck.Next, summaries[0])
+	require.Equal(t, "Parked (task_failed): waiting for a person; options are in the tab User Metadata. First: "+stuck.Next, summaries[0])
 	require.Equal(t, 1, open)
 	d, err := r.SDK().DescribeWorkflowExecution(t.Context(), r.op.WorkflowID, r.op.RunID)
 	require.NoError(t, err)

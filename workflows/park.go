@@ -18,8 +18,8 @@ import (
 // is restarted, and thus adds two events a month.
 const personPause = 30 * 24 * time.Hour
 
-// maxTimerSummary is how many characters the summary of a timer may have. The server stores
-// at most 400 bytes.
+// maxTimerSummary is how many characters the summary of a timer may have. Temporal's limit
+// is 400 bytes by default (limit.userMetadataSummarySize).
 const maxTimerSummary = 200
 
 // maxReturns bounds how often a lost task that returned is awaited again before only a
@@ -89,7 +89,7 @@ func (op park) pause(ctx workflow.Context, pause time.Duration) error {
 		return err
 	}
 	for {
-		ended, err := op.awaitParked(ctx, personPause, "waiting for a person, see Current Details. First option: "+stuck.Next)
+		ended, err := op.awaitParked(ctx, personPause, "waiting for a person; options are in the tab User Metadata. First: "+stuck.Next)
 		if ended || err != nil {
 			return err
 		}

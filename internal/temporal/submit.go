@@ -177,14 +177,24 @@ func startAttributes(in lifecycle.OperationInput, plan lifecycle.Plan) temporal.
 	return temporal.NewSearchAttributes(updates...)
 }
 
-// summary is the row's text in the Web UI, for example "drain gpu-17 for alice:
-// RMA-4411".
+// summary is the first line of the run's page in the Web UI, for example "drain gpu-17 for
+// alice: RMA-4411". The Web UI renders Markdown, so the words of an operator are quoted
+// if they may have markup. Temporal bounds a summary to 400 bytes by default.
 func summary(in lifecycle.OperationInput) string {
-	s := fmt.Sprintf("%s %s for %s", in.Action, in.Host, in.Actor)
+	s := fmt.Sprintf("%s %s for %s", in.Action, plain(in.Host, 64), plain(in.Actor, 40))
 	if in.Reason != "" {
-		s += ": " + in.Reason
+		s += ": " + plain(in.Reason, 80)
 	}
-	return text.Line(s, 200) // the server bounds the summary
+	return s
+}
+
+// plain returns words without markup as they are, and others as a code span of at most
+// limit characters.
+func plain(s string, limit int) string {
+	if text.IsToken(s, limit, " ,:-") {
+		return s
+	}
+	return text.Quote(s, limit)
 }
 
 // maxDetail is how many characters of an operator's text the details show.

@@ -2,6 +2,7 @@ package temporal
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 func (f *frontend) ExecuteMultiOperation(_ context.Context, r *workflowservice.ExecuteMultiOperationRequest) (*workflowservice.ExecuteMultiOperationResponse, error) {
@@ -128,4 +130,20 @@ func TestSubmitWorkflowID(t *testing.T) {
 			require.Equal(t, want, sent.GetOperations()[1].GetUpdateWorkflow().GetWorkflowExecution().GetWorkflowId())
 		})
 	}
+}
+
+// TestSummaryHasNoMarkup: the Web UI renders the summary as Markdown, so an operator's
+// words are in a code span unless they are plain.
+func TestSummaryHasNoMarkup(t *testing.T) {
+	t.Parallel()
+	in := lifecycle.OperationInput{Action: lifecycle.ActionDrain, Host: "gpu-17", Actor: "alice", Reason: "RMA-4411: fan 3"}
+	require.Equal(t, "drain gpu-17 for alice: RMA-4411: fan 3", summary(in))
+	for _, markup := range []string{"[x](http://evil)", "**now**", "<img src=x>", "see http://evil", "a`b*c*`", "two\n# lines"} {
+		in.Actor, in.Reason = markup, markup
+		quoted := text.Quote(markup, maxDetail)
+		require.Equal(t, "drain gpu-17 for "+quoted+": "+quoted, summary(in))
+		require.Contains(t, details(in), "Requested by "+quoted+": "+quoted)
+	}
+	in.Reason = strings.Repeat("ä", 500)
+	require.LessOrEqual(t, len(summary(in)), 400)
 }

@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/inventory"
@@ -12,10 +13,22 @@ type ClaimRequest struct {
 	lifecycle.OperationInput
 	WorkflowID string `json:"workflow_id"`
 	RunID      string `json:"run_id"`
+	// RunStartedAt is when the run with RunID started, by Temporal's clock. A run that
+	// started before the one whose operation is open is refused with KindFenced.
+	RunStartedAt time.Time `json:"run_started_at,omitzero"`
 	// Document is the status document of the claimed operation without op_seq, node
 	// state and phases, which the claim determines. It is stored with the operation,
 	// as in Advance, in its first phase.
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
+}
+
+// StartBy returns the time after which the claim is rejected, the zero time if there is no
+// limit.
+func (r ClaimRequest) StartBy() time.Time {
+	if r.StartWithinSeconds == 0 || r.RunStartedAt.IsZero() {
+		return time.Time{}
+	}
+	return r.RunStartedAt.Add(r.StartWithin())
 }
 
 // Claim is the result of a claim: the node and the operation's plan.
@@ -37,6 +50,9 @@ type Claim struct {
 	Provider    string    `json:"provider"`
 	Incarnation int64     `json:"incarnation"`
 	Cordoned    bool      `json:"cordoned"`
+	// LeftCordon is set if the operation supersedes an abandoned one that began on a node
+	// without a cordon: a cordon that it finds is that of the abandoned operation.
+	LeftCordon bool `json:"left_cordon,omitempty"`
 }
 
 // Registration is what a node's registration requires of its machine.
@@ -60,9 +76,10 @@ type Fence struct {
 // Advance is an operation's progress. Zero fields change nothing.
 type Advance struct {
 	Phase string `json:"phase"`
-	// Step numbers the advances of one operation from 1. A call whose step is not
-	// greater than the recorded one changes nothing, so that a repeat is harmless and a
-	// late one cannot undo a newer advance.
+	// Step orders the advances of one operation: it increases with each, by the
+	// workflow's clock in microseconds, which also increases over a reset. A call whose
+	// step is not greater than the recorded one changes nothing, so that a repeat is
+	// harmless and a late one, also of the run before a reset, cannot undo a newer advance.
 	Step int64 `json:"step"`
 	// Document is the operation's status document as of this call: phases, stuck
 	// object, options. It is stored with the operation, so that readers need
@@ -70,10 +87,18 @@ type Advance struct {
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 	// Stuck parks the operation; nil means that it runs.
 	Stuck *lifecycle.Stuck `json:"stuck,omitempty"`
-	// Instance and Facts change the node when set.
-	Instance lifecycle.InstanceState `json:"instance,omitempty"`
-	Facts    *inventory.Facts        `json:"facts,omitempty"`
-	// Decision is the operator's decision that caused the advance, for the audit.
+	// ParkID identifies a park, so that a repeated call, also with another step, is audited
+	// once: a workflow task that is lost runs again at another time.
+	ParkID string `json:"park_id,omitempty"`
+	// Continued is set when the park is on record: a new run continues the operation, or a
+	// run confirms that it is still parked.
+	Continued bool `json:"continued,omitempty"`
+	// Instance and FactsTask change the node when set. FactsTask is the step of the
+	// operation's task whose output becomes the node's facts.
+	Instance  lifecycle.InstanceState `json:"instance,omitempty"`
+	FactsTask string                  `json:"facts_task,omitempty"`
+	// Decision is the operator's decision that caused the advance. It is audited once
+	// for its ID, whatever the step.
 	Decision *lifecycle.ResolveRequest `json:"decision,omitempty"`
 }
 
@@ -94,6 +119,17 @@ type Finish struct {
 	// (a canceled enrollment).
 	VoidTokens bool   `json:"void_tokens,omitempty"`
 	Outcome    string `json:"outcome"`
+	// By is who ended the operation, if not who requested it: the audit names it, with
+	// the interface "temporal". A cancel in Temporal's Web UI has no other name.
+	By string `json:"by,omitempty"`
+}
+
+// TeardownForced reports whether a person decided that the operation ends without the
+// provider's confirmation of the teardown.
+func (e Finish) TeardownForced() bool {
+	return e.Document != nil && slices.ContainsFunc(e.Document.Operation.Phases, func(p lifecycle.Phase) bool {
+		return p.Name == lifecycle.PhaseTeardown && p.State == lifecycle.PhaseForced
+	})
 }
 
 // Enrollment is the progress of a node's enrollment in its current incarnation.

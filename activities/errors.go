@@ -12,8 +12,8 @@ import (
 
 // Failure converts a typed error into the error that Temporal stores: the kind is its
 // type, reason and next step are its details. The cause is dropped, so that no text of
-// other systems enters a history. A final failure is never retried. Only a node reports
-// kinds that do not exist; they become KindTaskFailed.
+// other systems enters a history. A final failure is never retried. A kind that does not
+// exist becomes KindTaskFailed.
 func Failure(e *schema.Error, final bool) error {
 	kind := e.Kind
 	if !known(kind) {

@@ -8,6 +8,7 @@ import (
 	"go.temporal.io/sdk/activity"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -22,9 +23,17 @@ type Tasks interface {
 	// node's poll. A repeated call keeps the first envelope. KindServiceUnavailable,
 	// reason seq_taken, when another task has taken the row's seq: prepare again.
 	Enqueue(ctx context.Context, s TaskSpec, o task.Owner, row TaskRow, envelope []byte) error
+	// Find returns the task of the spec's operation and step. KindNotFound if there is
+	// none, or it is of another node or type; KindFenced if it has no result and the
+	// operation no longer holds the node.
+	Find(ctx context.Context, s TaskSpec) (TaskRow, error)
 	// Void ends the operation's unfinished tasks as canceled and notifies the
 	// agent. A late result is recorded, not applied.
 	Void(ctx context.Context, f Fence) error
+	// VoidUndispatched ends the task of the operation's step if it was never dispatched,
+	// so that the node cannot have begun it and never will. It reports whether the task
+	// ended this way, in this call or in an earlier one. Otherwise it changes nothing.
+	VoidUndispatched(ctx context.Context, f Fence, step string) (voided bool, err error)
 }
 
 // Signer signs task payloads with a key that stays in Vault.
@@ -57,6 +66,9 @@ type TaskSpec struct {
 	Attempt       int64            `json:"attempt,omitempty"`
 	Expect        task.Expectation `json:"expect,omitzero"`
 	CorrelationID string           `json:"correlation_id"`
+	// Clock orders the spec among the operation's advances (Advance.Step): the run of an
+	// older spec is not the operation's newest.
+	Clock int64 `json:"clock,omitempty"`
 }
 
 // TaskRow is the part of a stored task that RunNodeTask needs.
@@ -71,7 +83,10 @@ type TaskRow struct {
 	Status      task.Status
 	// Stored is false for a task that Prepare proposes and Enqueue has not stored.
 	Stored bool
-	Result *task.Result // set when Status is terminal or lost
+	// CancelRequested is true if an operator asked for the end of the task, or if the
+	// control plane voided it.
+	CancelRequested bool
+	Result          *task.Result // set when Status is terminal or lost
 }
 
 // Task has the activities that run tasks on a node.
@@ -101,7 +116,7 @@ type EnqueueInput struct {
 func (t *Task) EnqueueNodeTask(ctx context.Context, in EnqueueInput) error {
 	if p := in.Progress; p != nil {
 		err := t.Records.Advance(ctx, in.Fence, activity.GetInfo(ctx).WorkflowExecution.RunID, *p)
-		if err != nil && (!schema.KindOf(err).Info().Retry || p.Instance != "" || p.Facts != nil) {
+		if err != nil && (!schema.KindOf(err).Info().Retry || p.Instance != "" || p.FactsTask != "") {
 			return Fail(err)
 		}
 	}
@@ -109,22 +124,46 @@ func (t *Task) EnqueueNodeTask(ctx context.Context, in EnqueueInput) error {
 	return Fail(err)
 }
 
-// RunNodeTask waits for the result of a task of the node, which EnqueueNodeTask
-// stored, and leaves the activity open. The relay completes it by id when the result
-// is stored (task.Result), so that the task holds no worker slot. Each run, even
-// one after a heartbeat timeout, finds the same row: it returns a stored result, fails
-// with lifecycle.ReasonTaskLost for a lost task, and otherwise keeps waiting.
+// RunNodeTask waits until a task of the node ends, which EnqueueNodeTask stored, and
+// leaves the activity open. The relay completes it by id with the task's reference when
+// the result is stored, so that the task holds no worker slot. Each run, even one after
+// a heartbeat timeout, finds the same row and ends if the task has ended or is lost.
+//
+// The completion is a hint: everyone who can write to Temporal can send one. The
+// workflow reads the result with ReadTaskResult.
 //
 // The activity's ID must be the spec's Step; the stored owner has the same.
-func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Result, error) {
+func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Reference, error) {
 	row, err := t.find(ctx, spec)
 	switch {
 	case err != nil:
-		return task.Result{}, Fail(err)
+		return task.Reference{}, Fail(err)
 	case row.Result != nil:
-		return stored(*row.Result)
+		return task.Reference{TaskID: row.TaskID, Status: row.Status}, nil
 	}
-	return task.Result{}, activity.ErrResultPending
+	return task.Reference{}, activity.ErrResultPending
+}
+
+// ReadTaskResult reads the outcome of the task of the spec's step from the database. A
+// task that did not succeed is its error (task.Result.Failure), which is final, because
+// only an operator's decision repeats the step. A task that has not ended, or that the
+// database does not have, is not done.
+func (t *Task) ReadTaskResult(ctx context.Context, spec TaskSpec) (task.Outcome, error) {
+	row, err := t.Tasks.Find(ctx, spec)
+	switch {
+	case schema.KindOf(err) == schema.KindNotFound || err == nil && row.Result == nil:
+		return task.Outcome{}, nil
+	case err != nil:
+		return task.Outcome{}, Fail(err)
+	}
+	if e := row.Result.Failure(); e != nil {
+		if e.Reason == lifecycle.ReasonTaskCanceled && !row.CancelRequested { // by the node alone
+			e.Reason = ""
+		}
+		return task.Outcome{}, Failure(e, true)
+	}
+	output, err := row.Result.Brief(spec.Type)
+	return task.Outcome{Done: true, Output: output}, Fail(err)
 }
 
 // find returns the task of the spec's step. It enqueues the task if there is none.
@@ -136,15 +175,6 @@ func (t *Task) find(ctx context.Context, spec TaskSpec) (TaskRow, error) {
 		return row, err
 	}
 	return row, t.enqueue(ctx, spec, owner, row)
-}
-
-// stored returns the result of a finished task in the same form as the relay's
-// completion. A failure is final for every kind, because the row does not change.
-func stored(r task.Result) (task.Result, error) {
-	if e := r.Failure(); e != nil {
-		return task.Result{}, Failure(e, true)
-	}
-	return r, nil
 }
 
 // enqueue signs the task and stores it with its envelope. It signs first, so that
@@ -196,4 +226,30 @@ func (t *Task) payload(ctx context.Context, spec TaskSpec, row TaskRow) task.Pay
 // changes nothing.
 func (t *Task) VoidTasks(ctx context.Context, f Fence) error {
 	return Fail(t.Tasks.Void(ctx, f))
+}
+
+// VoidStep ends the operation's unfinished tasks, as VoidTasks, if that of the spec's step is
+// unfinished. A second run changes nothing, even if another step's task was enqueued since.
+func (t *Task) VoidStep(ctx context.Context, f Fence, spec TaskSpec) error {
+	row, err := t.Tasks.Find(ctx, spec)
+	if schema.KindOf(err) == schema.KindNotFound || err == nil && row.Status.Terminal() {
+		return nil
+	}
+	if err == nil {
+		err = t.Tasks.Void(ctx, f)
+	}
+	return Fail(err)
+}
+
+// VoidInput is the input of VoidUndispatched.
+type VoidInput struct {
+	Fence Fence  `json:"fence"`
+	Step  string `json:"step"`
+}
+
+// VoidUndispatched ends the task of a step that was never dispatched; see
+// Tasks.VoidUndispatched. A second run changes nothing.
+func (t *Task) VoidUndispatched(ctx context.Context, in VoidInput) (voided bool, err error) {
+	voided, err = t.Tasks.VoidUndispatched(ctx, in.Fence, in.Step)
+	return voided, Fail(err)
 }

@@ -42,24 +42,45 @@ func (q *queue) Enqueue(_ context.Context, _ activities.TaskSpec, _ task.Owner, 
 
 func (q *queue) Void(context.Context, activities.Fence) error { return nil }
 
+func (q *queue) VoidUndispatched(context.Context, activities.Fence, string) (bool, error) {
+	return false, nil
+}
+
 // Sign "signs" by answering the payload.
 func (q *queue) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
 
 func (q *queue) MinVerifierSet(context.Context) (int64, error) { return q.least, q.leastErr }
 
-func run(t *testing.T, q *queue, spec activities.TaskSpec) (task.Result, error) {
+// Find returns the stored row.
+func (q *queue) Find(context.Context, activities.TaskSpec) (activities.TaskRow, error) {
+	if !q.row.Stored {
+		return activities.TaskRow{}, schema.NewError(schema.KindNotFound, "no such task")
+	}
+	return q.row, q.fail
+}
+
+func execute[T any](t *testing.T, q *queue, which func(*activities.Task) any, spec activities.TaskSpec) (out T, err error) {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
 	a := &activities.Task{Tasks: q, Signer: q, Sets: q, Env: "test"}
 	env.RegisterActivity(a)
-	v, err := env.ExecuteActivity(a.RunNodeTask, spec)
+	v, err := env.ExecuteActivity(which(a), spec)
 	if err != nil {
-		return task.Result{}, err
+		return out, err
 	}
-	var r task.Result
-	require.NoError(t, v.Get(&r))
-	return r, nil
+	require.NoError(t, v.Get(&out))
+	return out, nil
+}
+
+func run(t *testing.T, q *queue, spec activities.TaskSpec) (task.Reference, error) {
+	t.Helper()
+	return execute[task.Reference](t, q, func(a *activities.Task) any { return a.RunNodeTask }, spec)
+}
+
+func read(t *testing.T, q *queue, spec activities.TaskSpec) (task.Outcome, error) {
+	t.Helper()
+	return execute[task.Outcome](t, q, func(a *activities.Task) any { return a.ReadTaskResult }, spec)
 }
 
 func fresh() *queue {
@@ -68,52 +89,74 @@ func fresh() *queue {
 }
 
 // TestSecondRunFindsItsRow: a second run, for example after a heartbeat timeout,
-// finds its row in every state.
+// finds its row in every state. Temporal receives a reference, the workflow reads the
+// outcome.
 func TestSecondRunFindsItsRow(t *testing.T) {
 	t.Parallel()
-	done := task.Result{Status: task.Succeeded, Output: json.RawMessage(`{"stopped":[]}`)}
+	done := task.Result{Status: task.Succeeded, Output: json.RawMessage(`{"stopped":["a"],"blocked":[{"workload":"b","reason":"busy"}]}`)}
 	refused := task.Result{Status: task.Failed, Code: schema.KindServiceUnavailable, Message: "no"}
 	invented := task.Result{Status: task.Failed, Code: "my_own_code", Message: "no"}
 	canceled := task.Result{Status: task.Canceled, Message: "canceled: wrong node"}
+	wrong := task.Result{Status: task.Succeeded, Output: json.RawMessage(`"yes"`)}
 	gone := task.NoReport(task.Lost, 1)
 	for name, tc := range map[string]struct {
-		status task.Status
-		result *task.Result
-		kind   schema.Kind
-		reason string
+		status    task.Status
+		result    *task.Result
+		requested bool
+		kind      schema.Kind
+		reason    string
 	}{
 		"pending again":        {status: task.Pending},
 		"running":              {status: task.Running},
 		"succeeded":            {status: task.Succeeded, result: &done},
-		"failed permanently":   {task.Failed, &refused, schema.KindServiceUnavailable, ""},
-		"failed by its own":    {task.Failed, &invented, schema.KindTaskFailed, ""},
-		"canceled":             {task.Canceled, &canceled, schema.KindTaskFailed, lifecycle.ReasonTaskCanceled},
-		"lost":                 {task.Lost, &gone, schema.KindTaskFailed, lifecycle.ReasonTaskLost},
+		"failed":               {task.Failed, &refused, false, schema.KindTaskFailed, ""},
+		"failed by its own":    {task.Failed, &invented, false, schema.KindTaskFailed, ""},
+		"of another form":      {task.Succeeded, &wrong, false, schema.KindTaskFailed, ""},
+		"canceled":             {task.Canceled, &canceled, true, schema.KindTaskFailed, lifecycle.ReasonTaskCanceled},
+		"canceled by the node": {task.Canceled, &canceled, false, schema.KindTaskFailed, ""},
+		"lost":                 {task.Lost, &gone, false, schema.KindTaskFailed, lifecycle.ReasonTaskLost},
 		"succeeded after lost": {status: task.Succeeded, result: &done},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q := fresh()
-			q.row.Stored, q.row.Status, q.row.Result = true, tc.status, tc.result
-			r, err := run(t, q, activities.TaskSpec{})
+			q.row.Stored, q.row.Status, q.row.Result, q.row.CancelRequested = true, tc.status, tc.result, tc.requested
+			spec := activities.TaskSpec{Type: task.WorkloadDrain}
+			ref, err := run(t, q, spec)
 			require.Empty(t, q.enqueued)
-			switch {
-			case tc.result == nil:
+			if tc.result == nil {
 				require.ErrorIs(t, err, activity.ErrResultPending)
-			case tc.kind == "":
+			} else {
 				require.NoError(t, err)
-				require.JSONEq(t, string(done.Output), string(r.Output))
-			default:
-				var app *temporal.ApplicationError
-				require.ErrorAs(t, err, &app)
-				require.Equal(t, string(tc.kind), app.Type())
-				require.True(t, app.NonRetryable(), "the row does not change")
-				var info schema.ErrorInfo
-				require.NoError(t, app.Details(&info))
-				require.Equal(t, tc.reason, info.Reason)
+				require.Equal(t, task.Reference{TaskID: "t", Status: tc.status}, ref)
 			}
+			outcome, err := read(t, q, spec)
+			if tc.kind == "" {
+				require.NoError(t, err)
+				require.Equal(t, tc.result != nil, outcome.Done)
+				if outcome.Done {
+					require.JSONEq(t, `{"stopped":null,"blocked":[{"workload":"b","reason":"`+"`busy`"+`"}]}`, string(outcome.Output))
+				}
+				return
+			}
+			var app *temporal.ApplicationError
+			require.ErrorAs(t, err, &app)
+			require.Equal(t, string(tc.kind), app.Type())
+			require.True(t, app.NonRetryable(), "the row does not change")
+			require.Equal(t, tc.reason, activities.Typed(err).Reason)
 		})
 	}
+}
+
+func TestReadTaskResultWithoutATask(t *testing.T) {
+	t.Parallel()
+	outcome, err := read(t, fresh(), activities.TaskSpec{})
+	require.NoError(t, err)
+	require.Equal(t, task.Outcome{}, outcome)
+	q := fresh()
+	q.row.Stored, q.fail = true, schema.NewError(schema.KindServiceUnavailable, "no database")
+	_, err = read(t, q, activities.TaskSpec{})
+	require.Equal(t, schema.KindServiceUnavailable, activities.Typed(err).Kind)
 }
 
 func TestFirstRunSignsAndStores(t *testing.T) {

@@ -19,10 +19,17 @@ type Records interface {
 	// action may start in the node's state, allocates the next op_seq, stores the
 	// operation with its document, enters the plan's Enter state and writes the
 	// audit row. A second call with the same operation and run returns the same
-	// claim.
+	// claim, whatever the time.
 	//
-	// Rejections (KindNotFound, KindInvalidRequest, KindNodeInUse) write an audit row
-	// with result "refused" and change nothing else. A retire without drain is
+	// Temporal runs one workflow per ID at a time. So an open operation of another run
+	// under the claiming run's workflow ID is over: the claim ends it as failed. If no
+	// action can start in the node's state, the action starts in the state before that
+	// operation, which is then Claim.Prior. A run that started before the other one is
+	// rejected with KindFenced, reason newer_run.
+	//
+	// Rejections (KindNotFound, KindInvalidRequest, KindNodeInUse, KindClaimExpired,
+	// KindFenced) write an audit row with result "refused" and change nothing else. A
+	// claim after its StartBy, by the database's clock, is rejected with KindClaimExpired. A retire without drain is
 	// rejected with KindNodeInUse while the node reports workloads. An operation id
 	// that another run used is KindInvalidRequest, reason duplicate_operation. A
 	// workflow ID that is not the node's is KindInvalidRequest, reason
@@ -30,10 +37,11 @@ type Records interface {
 	//
 	// An action that does not hold the node gets op_seq 0 and may run at the
 	// same time as the operation that does. A reissue is rejected while that operation
-	// drains or removes the node.
+	// drains or removes the node, abandoned or not.
 	Claim(ctx context.Context, r ClaimRequest) (Claim, error)
 	// Advance records progress under the fence. Repeating a call changes nothing.
-	// A change of the instance, a park and a decision each write one audit row.
+	// A change of the instance, a park and a decision each write one audit row; the IDs
+	// of a park and of a decision identify them among calls with other steps.
 	// runID is the run that makes the call, here and in Finish, "" when it is not
 	// known: a reset continues an operation under another run, which the operation
 	// then names. With
@@ -42,7 +50,9 @@ type Records interface {
 	Advance(ctx context.Context, f Fence, runID string, a Advance) error
 	// Finish ends the operation under the fence: node state, operation row, audit
 	// row, and the operation's unfinished tasks become void. Repeating a call
-	// changes nothing.
+	// changes nothing. Whatever the workflow received, an enrollment completes only if
+	// the node polled (KindInvalidRequest, reason not_enrolled), and a removal only if
+	// its ledger has no open entry or the teardown was forced (reason resources_open).
 	Finish(ctx context.Context, f Fence, runID string, e Finish) error
 	// Enrollment returns the progress of the node's enrollment in its current
 	// incarnation. A claimed token stays claimed after its expiry, because the
@@ -50,9 +60,9 @@ type Records interface {
 	Enrollment(ctx context.Context, nodeID string) (Enrollment, error)
 	// Registration returns what the node's registration requires of its machine.
 	Registration(ctx context.Context, nodeID string) (Registration, error)
-	// LastHeartbeat returns the time of the node's last heartbeat, zero when there
-	// was none.
-	LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error)
+	// HeartbeatAge returns the time since the node's last heartbeat by the clock that
+	// stored it, negative when there was none.
+	HeartbeatAge(ctx context.Context, nodeID string) (time.Duration, error)
 }
 
 // Record has the activities that use the database. They run as local activities
@@ -129,14 +139,13 @@ const agentFresh = 3 * wire.HeartbeatInterval
 // within agentFresh. Temporal retries the activity, so waiting adds no events to
 // the history.
 func (r *Record) CheckAgent(ctx context.Context, nodeID string) error {
-	last, err := r.Records.LastHeartbeat(ctx, nodeID)
-	if err != nil {
+	age, err := r.Records.HeartbeatAge(ctx, nodeID)
+	switch {
+	case err != nil:
 		return Fail(err)
-	}
-	if last.IsZero() {
+	case age < 0:
 		return Fail(schema.NewError(schema.KindAgentSilent, "the agent has never sent a heartbeat"))
-	}
-	if age := time.Since(last); age > agentFresh {
+	case age > agentFresh:
 		return Fail(schema.NewError(schema.KindAgentSilent, "the agent's last heartbeat was %s ago", age.Round(time.Second)))
 	}
 	return nil

@@ -131,10 +131,10 @@ func described(d document) map[string]operation {
 	out := map[string]operation{}
 	for template, methods := range d.Paths {
 		paths := []string{template}
-		for _, name := range []string{"Action", "Decision"} {
-			if placeholder := "{" + strings.ToLower(name) + "}"; strings.Contains(template, placeholder) {
+		for placeholder, values := range map[string][]string{"{action}": d.Components.Schemas["Action"].Enum, "{decision}": texts(lifecycle.Decisions())} {
+			if strings.Contains(template, placeholder) {
 				paths = nil
-				for _, value := range d.Components.Schemas[name].Enum {
+				for _, value := range values {
 					paths = append(paths, strings.Replace(template, placeholder, value, 1))
 				}
 			}
@@ -173,10 +173,10 @@ func hasParameter(op operation, name string) bool {
 
 // bodies are the types of requests and responses, the roots of the components.
 func bodies() (requests, responses []any) {
-	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
+	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, adminapi.RehydrateRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{},
 		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}}
-	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, inventory.SKUList{}, wire.LifecycleResponse{},
+	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, inventory.SKUList{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{},
 		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
 		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}}
@@ -241,7 +241,7 @@ func (c checker) check(typ reflect.Type) {
 
 // optional are the requests of which every field may be left out.
 func optional() []reflect.Type {
-	return []reflect.Type{reflect.TypeFor[wire.LifecycleRequest](), reflect.TypeFor[wire.BootstrapScriptRequest]()}
+	return []reflect.Type{reflect.TypeFor[wire.LifecycleRequest](), reflect.TypeFor[adminapi.RehydrateRequest](), reflect.TypeFor[wire.BootstrapScriptRequest]()}
 }
 
 // flat are the fields of a type as JSON has them: those of an embedded type are
@@ -317,7 +317,8 @@ func enumerations() map[reflect.Type][]string {
 		reflect.TypeFor[lifecycle.OperationState](): texts(lifecycle.OperationStates()),
 		reflect.TypeFor[lifecycle.PhaseState]():     {"pending", "running", "parked", "completed", "skipped", "forced", "failed", "cancelled"},
 		reflect.TypeFor[lifecycle.Attention]():      {"none", "agent", "provider", "operator", "compensation"},
-		reflect.TypeFor[lifecycle.Decision]():       texts(lifecycle.Decisions()),
+		reflect.TypeFor[lifecycle.Decision]():       texts(append(lifecycle.Decisions(), lifecycle.DecisionResume, lifecycle.DecisionRehydrate, lifecycle.DecisionRestart)),
+		reflect.TypeFor[lifecycle.RunEnd]():         texts(lifecycle.RunEnds()),
 		reflect.TypeFor[lifecycle.Harm]():           {"none", "work", "final"},
 		reflect.TypeFor[task.Status]():              {"pending", "dispatched", "running", "succeeded", "failed", "cancelled", "lost"},
 		reflect.TypeFor[task.Type]():                texts(types),

@@ -14,16 +14,21 @@ import (
 
 func newAdmin(e *env) *cobra.Command {
 	return newGroup("admin", "Prepare and administer an installation", "Prepares and administers an installation.", newAdminSetup(e),
+		newAdminReplay(e), newAdminPromote(e),
 		newGroup("token", "Create tokens of the admin API", "Creates tokens of the admin API.", newAdminTokenNew(e)))
 }
 
 func newAdminSetup(e *env) *cobra.Command {
-	return e.command("setup", "Prepare database, Vault and Temporal",
+	skip := false
+	c := e.command("setup", "Prepare database, Vault and Temporal",
 		`Runs the database migrations, creates Vault's mounts, keys, roles and policies,
 publishes the first verifier set, and creates Temporal's namespace, search attributes
-and the reclaimer's schedule. It is idempotent: existing parts are left unchanged, and
-a verifier set with less than half of its lifetime left is replaced by a new one. After
-an upgrade, run it before you start the new API and worker. It changes nothing on nodes.
+and the schedules of the reclaimer and the run watcher. It is idempotent: existing parts
+are left unchanged, and a verifier set with less than half of its lifetime left is
+replaced by a new one. For an upgrade, run it before you start the new API and worker. It
+changes nothing on nodes.
+If Temporal's credential may not create the namespace and the search attributes, as on
+Temporal Cloud, it prints the commands that do. Then run it with --skip-namespace.
 
 Environment:
   GPUAAS_DATABASE_URL      the database (or GPUAAS_DATABASE_URL_FILE)
@@ -36,14 +41,18 @@ Environment:
 		"  gpuaas admin setup",
 		func(ctx context.Context, _ string) error {
 			if e.platform.Setup == nil {
-				return schema.NewError(schema.KindInternal, "this build of gpuaas has no setup: use the gpuaas of the project's build")
+				return errNotLinked("setup")
 			}
-			if err := e.platform.Setup(ctx, e.temporalConfig(), editor{e.stderr, clean}); err != nil {
+			o := e.temporalConfig()
+			o.SkipNamespace = skip
+			if err := e.platform.Setup(ctx, o, editor{e.stderr, clean}); err != nil {
 				return err
 			}
 			e.message("database, Vault and Temporal are ready")
 			return nil
 		})
+	c.Flags().BoolVar(&skip, "skip-namespace", false, "check Temporal's namespace and search attributes, do not create them")
+	return c
 }
 
 // newToken is the output of admin token new.

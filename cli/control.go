@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
@@ -21,10 +22,11 @@ type control interface {
 	// it, or its newest reissue; KindNotFound when there is none.
 	status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error)
 	newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error)
-	// decide delivers a decision about the operation as it was read.
-	decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error)
+	// decide delivers a decision about an operation. The caller sets the decision, its
+	// reason, and the phase and the park that it is about.
+	decide(ctx context.Context, st lifecycle.OperationStatus, r lifecycle.ResolveRequest, key string) (lifecycle.OperationStatus, error)
 	// stuck lists the operations that need attention, oldest first.
-	stuck(ctx context.Context) (wire.StuckList, error)
+	stuck(ctx context.Context, q stuckQuery) (wire.StuckList, error)
 	// changes signals changed operations until ctx ends, of all nodes when nodeID is
 	// empty. Nil where there are no events; closed where they ended.
 	changes(ctx context.Context, nodeID string) <-chan struct{}
@@ -50,7 +52,8 @@ func (c apiControl) find(ctx context.Context, arg string) (target, error) {
 }
 
 func (c apiControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
-	response, err := act(ctx, c.Client, t.id, a, wire.LifecycleRequest{Reason: o.reason, Options: o.options}, o.key)
+	response, err := act(ctx, c.Client, t.id, a, wire.LifecycleRequest{Reason: o.reason, Options: o.options,
+		StartWithinSeconds: int64(o.startWithin / time.Second)}, o.key)
 	return response.Operation, err
 }
 
@@ -70,19 +73,19 @@ func (c apiControl) newest(ctx context.Context, t target, reissue bool) (lifecyc
 	return c.status(ctx, lifecycle.Operation{OperationID: ops[0].OperationID})
 }
 
-func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error) {
-	r := wire.ResolveOperation{Reason: reason}
-	if s := st.Operation.Stuck; s != nil {
-		r.Phase, r.StuckSince = s.Phase, &s.Since
-	}
-	view, err := decode[wire.OperationView](c.DecideOperation(ctx, st.Operation.OperationID, d, nil, r, idempotent(key)))
+func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, r lifecycle.ResolveRequest, key string) (lifecycle.OperationStatus, error) {
+	body := wire.ResolveOperation{Reason: r.Reason, Phase: r.Phase, StuckSince: r.StuckSince}
+	view, err := decode[wire.OperationView](c.DecideOperation(ctx, st.Operation.OperationID, r.Decision, nil, body, idempotent(key)))
 	return view.OperationStatus, err
 }
 
-func (c apiControl) stuck(ctx context.Context) (all wire.StuckList, err error) {
-	all.Stuck, err = pages(0, func(size *int, token *string) ([]wire.StuckOperation, string, error) {
-		list, err := decode[wire.StuckList](c.ListStuck(ctx, &adminclient.ListStuckParams{Limit: size, PageToken: token}))
-		all.Faults = list.Faults
+func (c apiControl) stuck(ctx context.Context, q stuckQuery) (all wire.StuckList, err error) {
+	p := adminclient.ListStuckParams{Selector: q.selector, Reason: q.reasons, Action: q.actions}
+	all.Faults = []wire.ControlPlaneFault{}
+	all.Stuck, err = pages(q.limit, func(size *int, token *string) ([]wire.StuckOperation, string, error) {
+		p.Limit, p.PageToken = size, token
+		list, err := decode[wire.StuckList](c.ListStuck(ctx, &p))
+		all.Faults, all.More = append(all.Faults, list.Faults...), list.More
 		return list.Stuck, list.NextPageToken, err
 	})
 	return all, err

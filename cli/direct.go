@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -74,7 +78,8 @@ func (c directControl) find(ctx context.Context, arg string) (target, error) {
 func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
 	c.env.message("%s %s: waiting for a worker to accept it; see: %s", a, t.name(), t.op("watch", a))
 	op, err := c.lc.Submit(ctx, lifecycle.OperationInput{
-		OperationID: lifecycle.OperationID(t.id, a, c.env.actor, o.key), NodeID: t.id, Action: a, Host: t.host,
+		StartWithinSeconds: int64(o.startWithin / time.Second),
+		OperationID:        lifecycle.OperationID(t.id, a, c.env.actor, o.key), NodeID: t.id, Action: a, Host: t.host,
 		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Options: o.options,
 	})
 	if err != nil || o.key == "" {
@@ -95,8 +100,14 @@ func (c directControl) status(ctx context.Context, op lifecycle.Operation) (life
 	query, cancel := context.WithTimeout(ctx, statusBudget)
 	defer cancel()
 	st, err := c.lc.Status(query, op.WorkflowID, op.RunID)
-	if err == nil || ctx.Err() != nil {
+	if err == nil && st.Operation.Status.Ended() || ctx.Err() != nil {
 		return st, err
+	}
+	if err == nil {
+		op = st.Operation
+	}
+	if gone, ok := c.abandoned(ctx, op, st.Node); ok || err == nil {
+		return gone, nil
 	}
 	read, done := context.WithTimeout(ctx, statusBudget)
 	defer done()
@@ -106,17 +117,50 @@ func (c directControl) status(ctx context.Context, op lifecycle.Operation) (life
 	return st, err
 }
 
-func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	return c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+// abandoned returns the status of an operation, and whether it is abandoned: a failed
+// run still returns the status that it had, and a terminated one returns none.
+func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n lifecycle.NodeRef) (lifecycle.OperationStatus, bool) {
+	st := lifecycle.OperationStatus{Operation: op, Node: n}
+	if op.OperationID == "" {
+		return st, false
+	}
+	end, err := c.lc.RunEnd(ctx, op)
+	if err != nil || end == "" || end == lifecycle.RunClosed { // a closed run has a result
+		return st, false
+	}
+	n.Host = cmp.Or(n.Host, "NODE")
+	plan, _ := lifecycle.PlanOf(op.Action, op.Options)
+	s := plan.Abandoned(n, "", end)
+	s.Since, s.Options = *cmp.Or(op.EndedAt, new(c.env.clock.now())), nil // the options depend on the database
+	if op.Stuck != nil {
+		s.Phase = op.Stuck.Phase
+	}
+	st.Operation.Status, st.Operation.Stuck, st.Operation.DeadlineAt = lifecycle.OperationAbandoned, &s, nil
+	return st, true
 }
 
-func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error) {
-	op := st.Operation
-	r := lifecycle.ResolveRequest{ID: lifecycle.DecisionID(op.OperationID, c.env.actor, key), OperationID: op.OperationID,
-		Decision: d, Reason: reason, By: c.env.actor, Via: viaTemporal}
-	if s := op.Stuck; s != nil {
-		r.Phase, r.StuckSince = s.Phase, &s.Since
+func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
+	st, err := c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+	if err == nil || !slices.Contains([]string{"no_worker", "run_terminated"}, schema.AsError(err).Reason) || ctx.Err() != nil {
+		return st, err
 	}
+	known, describeErr := c.lc.Described(ctx, t.workflowID(reissue))
+	if describeErr != nil {
+		return st, err
+	}
+	if known.Operation.EndedAt != nil {
+		if gone, ok := c.abandoned(ctx, known.Operation, known.Node); ok {
+			return gone, nil
+		}
+		return st, err
+	}
+	c.env.message("no worker responds: Temporal has this about operation %s", known.Operation.OperationID)
+	return known, nil
+}
+
+func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus, r lifecycle.ResolveRequest, key string) (lifecycle.OperationStatus, error) {
+	op := st.Operation
+	r.ID, r.OperationID, r.By, r.Via = lifecycle.DecisionID(op.OperationID, c.env.actor, key), op.OperationID, c.env.actor, viaTemporal
 	if !op.Status.Ended() {
 		if now, err := c.lc.Resolve(ctx, op.WorkflowID, r); schema.KindOf(err) != schema.KindNotFound {
 			return now, err
@@ -128,23 +172,41 @@ func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus,
 			return first, err
 		}
 	}
-	return st, lifecycle.OperationOver(op, st.Node.Host)
+	if now, err := c.status(ctx, op); err == nil {
+		op = now.Operation
+	}
+	return st, lifecycle.OperationOver(op, "NODE")
 }
 
-func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
-	list := wire.StuckList{Stuck: []wire.StuckOperation{}}
-	parked, err := c.lc.Parked(ctx)
+func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList, error) {
+	if q.selector != nil {
+		return wire.StuckList{}, usagef("gpuaas stuck", "--selector needs the admin API and does not work with --direct")
+	}
+	list := wire.StuckList{Stuck: []wire.StuckOperation{}, Faults: []wire.ControlPlaneFault{}}
+	var probes sync.WaitGroup
+	probes.Go(func() { list.Faults = append(list.Faults, c.lc.Faults(ctx)...) })
+	parked, complete, err := c.lc.Parked(ctx)
+	probes.Wait()
 	if err != nil {
 		return list, err
 	}
 	for _, st := range parked { // each has its stuck object and its start
 		op := st.Operation
+		if !q.matches(op) {
+			continue
+		}
 		list.Stuck = append(list.Stuck, wire.StuckOperation{State: st.Node.State, WebURL: c.lc.WebURL(op.WorkflowID, op.RunID),
 			OperationSummary: wire.OperationSummary{OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host,
 				WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action, Status: op.Status, Phase: op.Stuck.Phase,
 				WaitingOn: op.Stuck.WaitingOn, Stuck: op.Stuck, Actor: op.Actor, Reason: op.Reason, StartedAt: *op.StartedAt}})
 	}
-	list.Faults = append([]wire.ControlPlaneFault{}, c.lc.Faults(ctx)...)
+	if limit := int(q.limit); limit > 0 && limit < len(list.Stuck) {
+		list.More, list.Stuck = len(list.Stuck)-limit, list.Stuck[:limit]
+	}
+	if !complete {
+		list.Faults = append(list.Faults, wire.ControlPlaneFault{Component: "temporal", Reason: "list_incomplete",
+			Message: fmt.Sprintf("Temporal listed %d operations before the time limit: older ones may be missing", len(parked)), Next: "gpuaas stuck"})
+	}
 	return list, nil
 }
 

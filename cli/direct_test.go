@@ -69,3 +69,46 @@ func TestDirectDecisionAfterTheEnd(t *testing.T) {
 		})
 	}
 }
+
+// Without a worker, a decision is addressed to the open operation that Temporal lists.
+func TestDirectCancelWithoutWorker(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.temporal.hosts["gpu-17"] = nodeID
+	h.temporal.statusErr = noWorker()
+	open := drainAt(0, lifecycle.OperationAccepted)
+	h.temporal.described = &open
+	h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+		return lifecycle.OperationStatus{}, noWorker()
+	}
+	require.Equal(t, schema.ExitUnreachable, h.run("--direct", "op", "cancel", "gpu-17", "--reason", "wrong node"))
+	require.Len(t, h.temporal.resolved, 1, h.err.String())
+	require.Equal(t, operationID, h.temporal.resolved[0].OperationID)
+}
+
+// Of a run that was terminated, Temporal has the operation and how the run ended: the
+// commands show that, with the command that resolves it.
+func TestDirectTerminatedRun(t *testing.T) {
+	t.Parallel()
+	for name, statusErr := range map[string]error{
+		"with a worker":    schema.NewError(schema.KindServiceUnavailable, "run was reset or terminated").WithReason("run_terminated"),
+		"without a worker": noWorker()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.api.server.Close()
+			h.temporal.hosts["gpu-17"] = nodeID
+			ended := operation(lifecycle.ActionDrain, "")
+			ended.EndedAt, ended.Stuck = at(0), &lifecycle.Stuck{Phase: lifecycle.PhaseDrain}
+			h.temporal.statusErr, h.temporal.runEnd = statusErr, lifecycle.RunTerminated
+			h.temporal.described = &lifecycle.OperationStatus{Operation: ended, Node: lifecycle.NodeRef{NodeID: nodeID, Host: "gpu-17"}}
+			h.golden("direct-op-show-terminated", "--direct", "op", "show", "gpu-17")
+			require.Equal(t, schema.ExitRefused, h.run("--direct", "op", "cancel", "gpu-17", "--reason", "TCK-99"))
+			require.Contains(t, h.err.String(), "next:  gpuaas node rehydrate gpu-17\n")
+			require.Equal(t, schema.ExitFailed, h.run("--direct", "op", "watch", "gpu-17"))
+			require.Contains(t, h.err.String(), "next:  gpuaas node rehydrate gpu-17\n")
+			require.Zero(t, h.run("--direct", "op", "show", "gpu-17", "-o", "jsonpath=$.operation.stuck.next"))
+			require.Equal(t, "gpuaas node rehydrate gpu-17\n", h.out.String())
+		})
+	}
+}

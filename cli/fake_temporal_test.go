@@ -26,6 +26,7 @@ type fakeTemporal struct {
 	// terminated is a run that was reset.
 	terminated string
 	result     *lifecycle.OperationStatus
+	runEnd     lifecycle.RunEnd
 	// reissue answers for every reissue, in place of statuses.
 	reissue *lifecycle.OperationStatus
 	// reissueOf is reissue by workflow id.
@@ -36,8 +37,12 @@ type fakeTemporal struct {
 	// first are the responses to earlier decisions, by the decision's id.
 	first  map[string]lifecycle.OperationStatus
 	parked []lifecycle.OperationStatus
-	faults []wire.ControlPlaneFault
-	hosts  map[string]string
+	// truncated is set when parked is not all.
+	truncated bool
+	// described is what Temporal returns without a worker.
+	described *lifecycle.OperationStatus
+	faults    []wire.ControlPlaneFault
+	hosts     map[string]string
 }
 
 func newFakeTemporal() *fakeTemporal {
@@ -65,6 +70,13 @@ func (f *fakeTemporal) Submit(ctx context.Context, in lifecycle.OperationInput) 
 		return lifecycle.Operation{}, f.submitErr
 	}
 	return operation(in.Action, lifecycle.OperationAccepted), nil
+}
+
+func (f *fakeTemporal) Described(_ context.Context, workflowID string) (lifecycle.OperationStatus, error) {
+	if f.described == nil {
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no run of %s is open", workflowID)
+	}
+	return *f.described, nil
 }
 
 func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (lifecycle.OperationStatus, error) {
@@ -112,11 +124,15 @@ func (f *fakeTemporal) Resolved(_ context.Context, _, _ string, r lifecycle.Reso
 	return st, nil
 }
 
-func (f *fakeTemporal) Parked(context.Context) ([]lifecycle.OperationStatus, error) {
+func (f *fakeTemporal) Parked(context.Context) ([]lifecycle.OperationStatus, bool, error) {
 	if f.down {
-		return nil, f.unreachable()
+		return nil, false, f.unreachable()
 	}
-	return f.parked, nil
+	return f.parked, !f.truncated, nil
+}
+
+func (f *fakeTemporal) RunEnd(context.Context, lifecycle.Operation) (lifecycle.RunEnd, error) {
+	return f.runEnd, nil
 }
 
 func (f *fakeTemporal) Faults(context.Context) []wire.ControlPlaneFault { return f.faults }

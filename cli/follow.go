@@ -44,7 +44,7 @@ type followRequest struct {
 
 // follow shows an operation until it ends, parks, or the wait is over, and
 // returns the last state. The error reports how the wait ended: nil when the
-// operation ended or parked. It never changes the operation.
+// operation ended, parked or was abandoned. It never changes the operation.
 func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationStatus, error) {
 	if r.limit == 0 {
 		r.limit = waitGrace + budgetOf(r.operation.Action, r.options)
@@ -117,7 +117,7 @@ func (f *followed) take(st lifecycle.OperationStatus, readErr error) (done bool,
 	f.progress.show(f.last, f.note)
 	op := f.last.Operation
 	switch {
-	case readErr == nil && (op.Status.Ended() || parkedAgain(op, r.decided) && !r.throughParks):
+	case readErr == nil && (op.Status.Ended() || op.Status == lifecycle.OperationAbandoned || parkedAgain(op, r.decided) && !r.throughParks):
 		return true, nil
 	case now.Sub(f.started) >= r.limit:
 		return true, f.pending("stopped waiting after " + lifecycle.Span(r.limit))
@@ -139,7 +139,7 @@ func (f *followed) pending(why string) error {
 			"show the options with: " + t.op("show", op.Action), "follow it with: " + t.op("watch", op.Action)}}
 	}
 	return &exitError{schema.ExitPending, []string{why + ": the operation is still running", "follow it with: " + t.op("watch", op.Action),
-		"undo it with:   " + lifecycle.DecisionCommand(lifecycle.DecisionCancel, op.Action, t.name(), "")}}
+		"undo it with:   " + lifecycle.DecisionCommand(lifecycle.DecisionCancel, op.Action, t.name(), op.OperationID)}}
 }
 
 // reload reads an operation again until the effect of a decision shows: the answer to

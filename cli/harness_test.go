@@ -203,10 +203,21 @@ func parkedDrain() lifecycle.OperationStatus {
 	st.Operation.Phases[1].Reason = "process train-1 does not end"
 	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: "drain_blocked",
 		Message: "1 workload does not end: process train-1", Since: start().Add(-12 * time.Minute),
-		Cause: "workloads do not end", Next: "gpuaas op extend NODE --operation " + operationID + " --reason TEXT", Options: []lifecycle.Option{
-			{Decision: lifecycle.DecisionExtend, Does: "Give the workloads another 10m0s to end.", Command: "gpuaas op extend NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmNone},
-			{Decision: lifecycle.DecisionCancel, Does: "Lift the cordon and restore the node's state.", Command: "gpuaas op cancel NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmNone},
-			{Decision: lifecycle.DecisionForce, Does: "Kill the workloads that do not end within 10s.", Command: "gpuaas op force NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmWork}}}
+		Cause: "workloads do not end", Options: []lifecycle.Option{
+			option(lifecycle.DecisionExtend, "Give the workloads another 10m0s to end", lifecycle.HarmNone),
+			option(lifecycle.DecisionCancel, "Lift the cordon and restore the node's state", lifecycle.HarmNone),
+			option(lifecycle.DecisionForce, "Kill the workloads that do not end within 10s", lifecycle.HarmWork)}}
+	return parkedSince(st, st.Operation.Stuck.Since)
+}
+
+// parkedSince is an operation that parked at a time, with the commands of its options.
+func parkedSince(st lifecycle.OperationStatus, since time.Time) lifecycle.OperationStatus {
+	s := st.Operation.Stuck
+	s.Since = since
+	for i := range s.Options {
+		s.Options[i].Command = s.Command(s.Options[i].Decision, st.Operation.Action, "NODE", operationID)
+	}
+	s.Next = s.Options[0].Command
 	return st
 }
 
@@ -237,8 +248,12 @@ type fakeAPI struct {
 	// decided are the decisions about tasks, as verb, task and reason.
 	tasks   []wire.TaskView
 	decided []string
-	skus    []inventory.SKU
-	added   []inventory.NewSKU
+	// rehydrated is the response to every rehydration.
+	rehydrated lifecycle.Rehydration
+	// rehydrate, if not nil, answers instead, by node.
+	rehydrate func(n wire.NodeView) (lifecycle.Rehydration, error)
+	skus      []inventory.SKU
+	added     []inventory.NewSKU
 }
 
 func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
@@ -268,6 +283,7 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	})
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/enroll", a.postEnroll)
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/reissue-enrollment", a.postReissue)
+	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/rehydrate", a.postRehydrate)
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/bootstrap-script", a.postScript)
 	mux.HandleFunc("GET /api/v1/admin/operations", a.getOperations)
 	mux.HandleFunc("GET /api/v1/admin/audit", a.listAudit)
@@ -482,6 +498,7 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 	if node, ok := strings.CutPrefix(r.PathValue("id"), reissueOf); ok {
 		workflowID = lifecycle.ReissueWorkflowID(a.hostOf(node), node)
 	}
+	a.keys = append(a.keys, r.Header.Get(wire.HeaderIdempotencyKey))
 	st, err := a.temporal.Resolve(r.Context(), workflowID, lifecycle.ResolveRequest{OperationID: r.PathValue("id"), Phase: req.Phase,
 		StuckSince: req.StuckSince, Decision: lifecycle.Decision(r.PathValue("decision")), Reason: req.Reason, By: "ops", Via: "api"})
 	if err != nil {
@@ -492,7 +509,9 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
-	list, err := directControl{lc: a.temporal}.stuck(r.Context())
+	var q stuckQuery
+	fmt.Sscan(r.URL.Query().Get("limit"), &q.limit) //nolint:errcheck // the client always sends one
+	list, err := directControl{lc: a.temporal}.stuck(r.Context(), q)
 	if err != nil {
 		a.fail(w, schema.AsError(err))
 		return

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,12 +45,42 @@ func TestHelp(t *testing.T) {
 			t.Parallel()
 			require.NotEmpty(t, c.Short)
 			require.NotEmpty(t, c.Long)
-			if c.HasSubCommands() && c.HasParent() {
+			if c.HasSubCommands() && c.HasParent() && c.Name() != "op" {
 				return
 			}
 			require.Contains(t, c.Example, c.CommandPath())
 		})
 	})
+}
+
+// TestExamples: each example is a command line of that command with valid flags and
+// arguments.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	word := regexp.MustCompile(`"[^"]*"|'[^']*'|[^\s|<>]+|[|<>]`)
+	checked := 0
+	walk(newRoot(setup(t).env), func(c *cobra.Command) {
+		for line := range strings.Lines(strings.ReplaceAll(c.Example, "\\\n", " ")) {
+			words := word.FindAllString(line, -1)
+			if i := slices.IndexFunc(words, func(w string) bool { return slices.Contains([]string{"|", "<", ">", "#"}, w) }); i >= 0 {
+				words = words[:i]
+			}
+			if len(words) == 0 || words[0] != "gpuaas" {
+				continue
+			}
+			for i, w := range words {
+				words[i] = strings.Trim(w, `"'`)
+			}
+			root := newRoot(setup(t).env)
+			found, args, err := root.Find(words[1:])
+			require.NoError(t, err, line)
+			require.Contains(t, found.CommandPath(), c.CommandPath(), line)
+			require.NoError(t, found.ParseFlags(args), line)
+			require.NoError(t, found.ValidateArgs(found.Flags().Args()), line)
+			checked++
+		}
+	})
+	require.Greater(t, checked, 50)
 }
 
 func TestUsage(t *testing.T) {

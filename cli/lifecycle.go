@@ -29,6 +29,8 @@ type lifecycleOptions struct {
 	reason  string
 	yes     bool
 	key     string
+	// startWithin is how long the operation may take to claim its node.
+	startWithin time.Duration
 	// deadline becomes options.DrainTimeoutSeconds of an action that drains.
 	deadline time.Duration
 	options  lifecycle.Options
@@ -52,6 +54,9 @@ func (o *lifecycleOptions) check(c *cobra.Command) error {
 		}
 		o.options.DrainTimeoutSeconds = int64(o.deadline / time.Second)
 	}
+	if c.Flags().Changed("start-within") && (o.startWithin < time.Second || o.startWithin > wire.MaxStartWithin) {
+		return usagef(c.CommandPath(), "--start-within %s: must be 1s to %s", o.startWithin, lifecycle.Span(wire.MaxStartWithin))
+	}
 	return checkReason(c.CommandPath(), o.reason, false)
 }
 
@@ -61,7 +66,7 @@ func checkReason(command, reason string, required bool) error {
 	case required && trimmed == "":
 		return usagef(command, "missing --reason: it is kept in the audit trail")
 	case trimmed == lifecycle.ReasonPlaceholder:
-		return usagef(command, "--reason: %s is a placeholder, set the reason itself", lifecycle.ReasonPlaceholder)
+		return usagef(command, "--reason: replace the word %s by the reason", lifecycle.ReasonPlaceholder)
 	}
 	return nil
 }
@@ -73,7 +78,7 @@ func (e *env) prepare(ctx context.Context, ctl control, arg string, a lifecycle.
 		return t, true, usagef("gpuaas node "+string(a), "--dry-run needs the admin API and does not work with --direct")
 	}
 	if t, err = ctl.find(ctx, arg); err != nil || !o.dryRun {
-		return t, err != nil, err
+		return t, err != nil, suggestRepeat(err, e.flags.direct || o.dryRun)
 	}
 	return t, true, e.printPlan(*t.view, a, o.options)
 }
@@ -179,7 +184,7 @@ func headline(t target, st lifecycle.OperationStatus) string {
 }
 
 // outcome is the error of an operation that did not complete, whose headline is
-// already printed, or that parked.
+// already printed, that parked, or that was abandoned.
 func outcome(t target, op lifecycle.Operation, now time.Time) error {
 	switch op.Status {
 	case lifecycle.OperationFailed, lifecycle.OperationCanceled:
@@ -188,18 +193,24 @@ func outcome(t target, op lifecycle.Operation, now time.Time) error {
 		return &exitError{schema.ExitRefused, nil}
 	case lifecycle.OperationParked:
 		return &exitError{schema.ExitPending, parkLines(t, op, now)}
+	case lifecycle.OperationAbandoned:
+		return &exitError{schema.ExitFailed, parkLines(t, op, now)}
 	}
 	return nil
 }
 
-// parkLines describe a parked operation and the decisions that resolve it, the least
-// harmful first. Each command is a line of its own, so that it can be pasted.
+// parkLines describe a parked or abandoned operation and the options that resolve it, the
+// least harmful first. Each command is a line of its own, so that it can be pasted.
 func parkLines(t target, op lifecycle.Operation, now time.Time) []string {
 	s := op.Stuck
 	if s == nil {
-		return []string{fmt.Sprintf("%s %s is parked: it waits for a decision", op.Action, t.name()), "next:  " + t.op("show", op.Action)}
+		return []string{fmt.Sprintf("%s %s is %s: it waits for a decision", op.Action, t.name(), op.Status), "next:  " + t.op("show", op.Action)}
 	}
-	lines := []string{fmt.Sprintf("%s %s has been parked in phase %s for %s: %s (%s)", op.Action, t.name(), s.Phase, lifecycle.Span(now.Sub(s.Since)), s.Message, s.Reason)}
+	phase := ""
+	if s.Phase != "" {
+		phase = " in phase " + s.Phase
+	}
+	lines := []string{fmt.Sprintf("%s %s has been %s%s for %s: %s (%s)", op.Action, t.name(), op.Status, phase, lifecycle.Span(now.Sub(s.Since)), s.Message, s.Reason)}
 	if s.Cause != "" {
 		lines = append(lines, "likely cause: "+s.Cause)
 	}

@@ -192,10 +192,25 @@ func TestDirect(t *testing.T) {
 	t.Run("an operation that finishes before the decision", func(t *testing.T) {
 		t.Parallel()
 		h := direct(t)
-		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain(), drainAt(3, lifecycle.OperationCompleted)}
 		require.Equal(t, schema.ExitRefused, h.run("--direct", "op", "retry", "gpu-17", "--reason", "TCK-99"))
 		require.Contains(t, h.err.String(), "decision_outdated")
 		require.Contains(t, h.err.String(), "gpuaas --direct op show gpu-17")
+	})
+	t.Run("a failed run", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
+		h.temporal.runEnd = lifecycle.RunFailed
+		h.golden("direct-abandoned", drain...)
+		require.Equal(t, schema.ExitRefused, h.run("--direct", "op", "retry", "gpu-17", "--reason", "TCK-99"))
+		require.Contains(t, h.err.String(), "gpuaas node rehydrate gpu-17")
+	})
+	t.Run("a terminated run", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.terminated, h.temporal.runEnd = runID, lifecycle.RunTerminated
+		h.golden("direct-terminated", drain...)
 	})
 	t.Run("a repeated start", func(t *testing.T) {
 		t.Parallel()
@@ -337,6 +352,7 @@ func TestPlan(t *testing.T) {
 		"running": {[]string{"provision"}, func(n *wire.NodeView) {
 			n.Operation = &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionProvision, Status: lifecycle.OperationRunning, Actor: "bob@laptop"}
 		}},
+		"abandoned": {[]string{"drain"}, abandonedNode},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -354,4 +370,19 @@ func TestPlan(t *testing.T) {
 		h.api.server.Close()
 		require.Equal(t, schema.ExitUnreachable, h.run("node", "drain", nodeID, "--dry-run"))
 	})
+}
+
+func TestStartWithin(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.temporal.hosts["gpu-17"] = nodeID
+	drain := []string{"--direct", "node", "drain", "gpu-17", "--yes", "--no-wait"}
+	require.Zero(t, h.run(drain...), h.err.String())
+	require.Zero(t, h.temporal.submitted[0].StartWithinSeconds, "Submit sets the default")
+	require.Zero(t, h.run(append(drain, "--start-within", "1h")...), h.err.String())
+	require.Equal(t, time.Hour, h.temporal.submitted[1].StartWithin())
+	for _, bad := range []string{"0s", "25h"} {
+		require.Equal(t, schema.ExitUsage, h.run(append(drain, "--start-within", bad)...))
+		require.Contains(t, h.err.String(), "--start-within")
+	}
 }

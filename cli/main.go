@@ -50,14 +50,21 @@ type Lifecycle interface {
 	// Resolved returns the first response to a decision by its id, even after the run
 	// ended. KindNotFound if the run received no such decision.
 	Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
-	// Parked lists the running operations that wait for a decision.
-	Parked(ctx context.Context) ([]lifecycle.OperationStatus, error)
+	// Parked lists the operations that are parked or overdue, oldest first. complete is
+	// false if there was no time to read all of them.
+	Parked(ctx context.Context) (ops []lifecycle.OperationStatus, complete bool, err error)
 	// FindNode looks a host name up among the operations that Temporal retains.
 	// KindNotFound when there is none.
 	FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error)
 	// Result waits until the run is closed and returns its final state. It needs
 	// no worker.
 	Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)
+	// RunEnd returns how the operation's last run ended, or "" while a run of it is
+	// open. It needs no worker.
+	RunEnd(ctx context.Context, op lifecycle.Operation) (lifecycle.RunEnd, error)
+	// Described returns what Temporal has about the newest run without a worker. If that
+	// run is closed, the operation has an end and no status. KindNotFound when there is none.
+	Described(ctx context.Context, workflowID string) (lifecycle.OperationStatus, error)
 	// Faults returns the faults of Temporal that need an operator.
 	Faults(ctx context.Context) []wire.ControlPlaneFault
 	// WebURL is the page of a run in the Web UI.
@@ -67,7 +74,7 @@ type Lifecycle interface {
 }
 
 // Platform is the part of the program that this package does not link. The zero value
-// works for every command except admin setup and dev.
+// works for every command except dev and admin setup, replay and promote.
 type Platform struct {
 	// Dial connects to Temporal. Defaults to internal/temporal's client.
 	Dial func(c temporal.Config) (Lifecycle, error)
@@ -75,6 +82,14 @@ type Platform struct {
 	// for each object that it creates or finds. Running it again changes nothing.
 	// Without it admin setup fails.
 	Setup func(ctx context.Context, c temporal.Config, log io.Writer) error
+	// Replay replays histories of the given Temporal with the workflows of this program;
+	// see temporal.Replays. Without it admin replay fails.
+	Replay func(ctx context.Context, c temporal.Config, o temporal.ReplayOptions) (temporal.ReplayReport, error)
+	// Promote makes a build of the worker current and returns the one before; see
+	// temporal.Deployments. Without it admin promote fails. Build is the build ID of
+	// this program's version.
+	Promote func(ctx context.Context, c temporal.Config, build string) (before string, err error)
+	Build   string
 	// Dev makes the command group "dev", which runs a stack on this machine. The
 	// printer prints its results in the selected format.
 	// Without it the group is missing.

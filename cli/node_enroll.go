@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -106,7 +107,7 @@ func issue(ctx context.Context, ctl apiControl, t target, a lifecycle.Action, o 
 		return response, err
 	}
 	defer vars.discard()
-	response, err = act(ctx, ctl.Client, t.id, a, wire.LifecycleRequest{Reason: o.reason}, o.key)
+	response, err = act(ctx, ctl.Client, t.id, a, wire.LifecycleRequest{Reason: o.reason, StartWithinSeconds: int64(o.startWithin / time.Second)}, o.key)
 	if err != nil {
 		return response, err
 	}
@@ -117,7 +118,7 @@ func issue(ctx context.Context, ctl apiControl, t target, a lifecycle.Action, o 
 	}
 	if b == nil {
 		return response, schema.NewError(schema.KindInternal, "the admin API returned no bundle").
-			WithReason("no_bundle").WithNext(lifecycle.DecisionCommand(lifecycle.DecisionCancel, a, t.name(), ""))
+			WithReason("no_bundle").WithNext(lifecycle.DecisionCommand(lifecycle.DecisionCancel, a, t.name(), op.OperationID))
 	}
 	if response.RecoveryBundle != nil {
 		return response, file.writeJSON(response.RecoveryBundle)

@@ -12,7 +12,12 @@ import (
 
 func newOp(e *env) *cobra.Command {
 	c := newGroup("op", "Show, follow and resolve operations",
-		"Shows operations, follows them, and resolves them when they are parked.", newOpList(e), newOpShow(e), newOpWatch(e))
+		"Shows operations, follows them, and resolves them when they are parked. Of a parked\n"+
+			"operation, show and watch print the possible decisions: each as a command that is valid\n"+
+			"for this park only.", newOpList(e), newOpShow(e), newOpWatch(e))
+	c.Example = "  gpuaas op list --open\n  gpuaas op show gpu-17\n  gpuaas op watch gpu-17\n" +
+		"  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait\n" +
+		"  gpuaas op retry --stuck-reason service_unavailable --reason \"Vault is unsealed\""
 	for _, d := range decisions() {
 		c.AddCommand(newOpDecide(e, d))
 	}
@@ -39,7 +44,7 @@ func newOpList(e *env) *cobra.Command {
 				header: []string{"NODE", "ACTION", "STATUS", "PHASE", "STARTED", "BY", "ID", "TOOK", "REASON", "OUTCOME"}, wide: 3,
 				cells: func(o wire.OperationSummary) []string {
 					status := string(o.Status)
-					if o.Stuck != nil && o.Status == lifecycle.OperationParked {
+					if o.Stuck != nil && !o.Status.Ended() {
 						status += " (" + o.Stuck.Reason + ")"
 					}
 					return []string{o.Host, string(o.Action), status, dash(o.Phase), lifecycle.Span(now.Sub(o.StartedAt)) + " ago", o.Actor, o.OperationID,
@@ -49,22 +54,29 @@ func newOpList(e *env) *cobra.Command {
 			})
 		})
 	c.Aliases = []string{"ls"}
-	var actions []lifecycle.Action
-	for _, p := range lifecycle.Operations() {
-		actions = append(actions, p.Action)
-	}
-	var reasons []string
-	for _, r := range lifecycle.ParkReasons() {
-		reasons = append(reasons, r.Reason)
-	}
 	e.addNode(c, &q.Node, "only the operations of `NODE`")
 	addFilter(c, &q.Status, "status", "only these `STATUSES`", lifecycle.OperationStates()...)
-	addFilter(c, &q.Action, "action", "only these `ACTIONS`", actions...)
-	addOpenFilter(c, &q.Reason, "stuck-reason", "only operations parked for these `REASONS`, for example drain_blocked", reasons,
-		func(string) error { return nil }) // an error's own reason may be one too
+	addFilter(c, &q.Action, "action", "only these `ACTIONS`", actionNames()...)
+	addStuckReason(c, &q.Reason, "only operations parked for these `REASONS`, for example drain_blocked")
 	addSelector(c, &q.Selector)
 	addSince(c, &q.Since, "operations started")
 	c.Flags().BoolVar(&open, "open", false, "only operations that have not ended")
 	c.Flags().UintVar(&limit, "limit", wire.DefaultPage, "list at most N; 0 for all")
 	return c
+}
+
+func actionNames() (actions []lifecycle.Action) {
+	for _, p := range lifecycle.Operations() {
+		actions = append(actions, p.Action)
+	}
+	return actions
+}
+
+// addStuckReason adds --stuck-reason.
+func addStuckReason(c *cobra.Command, value **[]string, usage string) {
+	var reasons []string
+	for _, r := range lifecycle.ParkReasons() {
+		reasons = append(reasons, r.Reason)
+	}
+	addOpenFilter(c, value, "stuck-reason", usage, reasons, func(string) error { return nil }) // an error's own reason may be one too
 }

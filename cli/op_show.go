@@ -43,7 +43,7 @@ func (e *env) opCommand(verb, short, long, example string, check func() error, r
 			return err
 		}
 		if found.target, found.status, err = locate(ctx, found.control, verb, arg, o); err != nil {
-			return err
+			return suggestRepeat(err, e.flags.direct)
 		}
 		return run(ctx, found)
 	})
@@ -90,7 +90,9 @@ func newOpWatch(e *env) *cobra.Command {
 the possible decisions, and continues after the decision. Ctrl-C stops the watch, not the
 operation.
 
-The exit code is the operation's. A watch that stops first exits with code 5.`,
+The exit code is the operation's. A watch that stops first exits with code 5. An operation
+whose workflow run ended without an outcome is abandoned: the watch then prints the command
+that rehydrates the node, and exits with code 1.`,
 		"  gpuaas op watch gpu-17\n  gpuaas op watch gpu-17 --timeout 10m -o json", nil,
 		func(ctx context.Context, found located) error {
 			t, st := found.target, found.status
@@ -126,11 +128,21 @@ func (e *console) writeOperation(w io.Writer, t target, op lifecycle.Operation) 
 	}
 	fmt.Fprintln(w)
 	fields(w, "Waiting on:", string(s.WaitingOn), "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason),
-		"Since:", e.stamp(s.Since), "Likely cause:", dash(s.Cause), "Next:", nextCommand(t, op.Action, s))
+		"Since:", e.stamp(s.Since), "Likely cause:", dash(s.Cause), "Retries:", retries(s), "Next:", nextCommand(t, op.Action, s))
 	label := "Options:"
 	for _, o := range s.Options {
 		row(w, label, o.Does)
 		row(w, "", "  "+fillNode(o.Command, t.name()))
 		label = ""
 	}
+}
+
+// retries says whether a parked operation is retried in the background. It names no
+// times: the database has those of the park.
+func retries(s *lifecycle.Stuck) string {
+	if s.Retrying == nil {
+		return ""
+	}
+	return fmt.Sprintf("in the background, every %s to %s; the operation continues when one succeeds",
+		lifecycle.Span(lifecycle.RetryPause), lifecycle.Span(lifecycle.MaxRetryPause))
 }

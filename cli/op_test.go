@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +22,12 @@ func TestOpShow(t *testing.T) {
 		with func(h *harness)
 	}{
 		"parked": {func(h *harness) { h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()} }},
+		"retried": {func(h *harness) {
+			st := parkedDrain()
+			s := st.Operation.Stuck
+			s.Reason, s.Message, s.Retrying = "agent_silent", "the node's agent did not respond within 5m", &lifecycle.Retrying{Tries: 3, NextAt: at(-time.Hour)}
+			h.temporal.statuses = []lifecycle.OperationStatus{st}
+		}},
 		"completed": {func(h *harness) {
 			h.temporal.statuses = []lifecycle.OperationStatus{drainAt(3, lifecycle.OperationCompleted)}
 		}},
@@ -188,8 +195,75 @@ func TestOpAddress(t *testing.T) {
 	require.Equal(t, schema.ExitRefused, code)
 	require.Contains(t, h.err.String(), "decision_outdated")
 	require.Empty(t, h.temporal.resolved)
-	_, code = run("gpu-17", "--reason", "TEXT")
-	require.Equal(t, schema.ExitUsage, code)
+	for _, args := range [][]string{{"--reason", "TEXT"}, {"--stuck-since", "12m"}} {
+		_, code = run(append([]string{"gpu-17"}, args...)...)
+		require.Equal(t, schema.ExitUsage, code)
+	}
+}
+
+// A command that was printed for a park and is typed later, while the operation is parked
+// again, is about the park for which it was printed: the operation rejects it.
+func TestPrintedDecisionIsAboutItsPark(t *testing.T) {
+	t.Parallel()
+	printed := parkedDrain().Operation.Stuck
+	for _, direct := range []bool{false, true} {
+		for _, o := range printed.Options {
+			t.Run(fmt.Sprintf("%s, direct %t", o.Decision, direct), func(t *testing.T) {
+				t.Parallel()
+				h := setup(t)
+				h.temporal.hosts["gpu-17"] = nodeID
+				h.temporal.statuses = []lifecycle.OperationStatus{parkedSince(parkedDrain(), start())}
+				h.temporal.resolve = func(r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+					if r.StuckSince.Equal(start()) {
+						return drainAt(1, lifecycle.OperationRunning), nil
+					}
+					return lifecycle.OperationStatus{}, schema.NewError(schema.KindDecisionOutdated, "it was parked again")
+				}
+				args := strings.Fields(strings.NewReplacer("gpuaas ", "", "NODE", "gpu-17", "TEXT", "TCK-99").Replace(o.Command))
+				require.Equal(t, schema.ExitRefused, h.run(append(args, "--yes", fmt.Sprintf("--direct=%t", direct))...))
+				require.Contains(t, h.err.String(), "decision_outdated")
+				require.Len(t, h.temporal.resolved, 1)
+				require.Equal(t, lifecycle.PhaseDrain, h.temporal.resolved[0].Phase)
+				require.Equal(t, printed.Since, *h.temporal.resolved[0].StuckSince)
+			})
+		}
+	}
+}
+
+// A decision to skip or force a phase that still runs names that phase.
+func TestDecisionAboutRunningPhase(t *testing.T) {
+	t.Parallel()
+	for d, phase := range map[lifecycle.Decision]string{lifecycle.DecisionSkip: lifecycle.PhaseDrain, lifecycle.DecisionForce: lifecycle.PhaseDrain,
+		lifecycle.DecisionCancel: ""} {
+		h := setup(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
+		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+			return drainAt(1, lifecycle.OperationRunning), nil
+		}
+		require.Zero(t, h.run("op", string(d), "gpu-17", "--reason", "TCK-99", "--yes"), h.err.String())
+		require.Equal(t, phase, h.temporal.resolved[0].Phase, d)
+		require.Nil(t, h.temporal.resolved[0].StuckSince)
+	}
+}
+
+// A decision that may cause damage shows what it does in this park and asks first.
+func TestHarmfulDecisionAsks(t *testing.T) {
+	t.Parallel()
+	run := func(st lifecycle.OperationStatus, args ...string) *harness {
+		h := setup(t)
+		h.onTerminal("n\n")
+		h.temporal.statuses = []lifecycle.OperationStatus{st}
+		require.Equal(t, schema.ExitFailed, h.run(append([]string{"op"}, args...)...), h.err.String())
+		require.Empty(t, h.temporal.resolved)
+		return h
+	}
+	h := run(parkedDrain(), "force", "gpu-17", "--reason", "TCK-99")
+	require.Contains(t, h.err.String(), "force the drain of gpu-17 in phase drain: kill the workloads that do not end within 10s. Continue? [y/N]")
+	h = run(parkedDrain(), "force", "gpu-17", "--reason", "TCK-99", "--phase", "cordon")
+	require.Contains(t, h.err.String(), "force the drain of gpu-17: a forced drain kills the workloads that block it. Continue? [y/N]")
+	provision := lifecycle.OperationStatus{Operation: operation(lifecycle.ActionProvision, lifecycle.OperationRunning)}
+	h = run(provision, "cancel", "gpu-17", "--reason", "TCK-99")
+	require.Contains(t, h.err.String(), "cancel the provision of gpu-17: return the machine to its provider, which deletes a machine that it created. Continue? [y/N]")
 }
 
 func TestOpList(t *testing.T) {
@@ -241,6 +315,62 @@ func TestStuck(t *testing.T) {
 		h := setup(t)
 		h.api.server.Close()
 		require.Equal(t, schema.ExitUnreachable, h.run("stuck"))
+		require.Contains(t, h.err.String(), "gpuaas stuck --direct")
+	})
+	t.Run("database down", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.refuse = schema.NewError(schema.KindServiceUnavailable, "the database does not respond")
+		for _, args := range []string{"op show gpu-17", "op retry gpu-17 --reason fixed", "node drain gpu-17 --yes"} {
+			require.Equal(t, schema.ExitUnreachable, h.run(strings.Fields(args)...), args)
+			require.Contains(t, h.err.String(), "next:  without the admin API and its database: repeat the command with --direct", args)
+		}
+		require.Equal(t, schema.ExitUnreachable, h.run("node", "drain", "gpu-17", "--dry-run"))
+		require.NotContains(t, h.err.String(), "--direct", "a plan needs the admin API")
+	})
+	t.Run("no match", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		for _, args := range [][]string{{"--stuck-reason", "drain_blocke"}, {"--action", "remove"}, {"-l", "rack=none"}} {
+			require.Zero(t, h.run(append([]string{"stuck"}, args...)...), args)
+			require.Equal(t, "no operation that needs attention matches; all of them: gpuaas stuck\n", h.err.String(), args)
+		}
+	})
+	t.Run("more than the limit", func(t *testing.T) {
+		t.Parallel()
+		for _, args := range [][]string{nil, {"--direct"}} {
+			h := setup(t)
+			both(h)
+			require.Zero(t, h.run(append([]string{"stuck", "--limit", "1"}, args...)...), h.err.String())
+			require.Contains(t, h.out.String(), "gpu-18")
+			require.NotContains(t, h.out.String(), "gpu-17")
+			require.Contains(t, h.err.String(), strings.Join(append([]string{"and 1 more: gpuaas"}, args...), " ")+" stuck --limit 0\n")
+			require.Zero(t, h.run(append([]string{"stuck", "--limit", "0"}, args...)...))
+			require.NotContains(t, h.err.String(), "more")
+		}
+	})
+	t.Run("filters", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		both(h)
+		args := []string{"stuck", "--stuck-reason", "unfit,drain_blocked", "--action", "drain"}
+		require.Zero(t, h.run(append(args, "--direct")...), h.err.String())
+		require.NotContains(t, h.out.String(), "gpu-18")
+		require.Contains(t, h.out.String(), "gpu-17")
+		require.Equal(t, schema.ExitUsage, h.run("stuck", "--direct", "-l", "rack=r7"))
+		require.Zero(t, h.run(append(args, "--limit", "1", "-l", "rack in (r7,r8)")...))
+		for _, want := range []string{"selector=rack+in+%28r7%2Cr8%29", "reason=unfit&reason=drain_blocked", "action=drain"} {
+			require.Contains(t, h.api.requests[len(h.api.requests)-1], want)
+		}
+		require.Contains(t, h.err.String(), "stuck --limit 0 --selector 'rack in (r7,r8)' --stuck-reason unfit,drain_blocked --action drain\n")
+	})
+	t.Run("incomplete", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		both(h)
+		h.temporal.truncated = true
+		require.Zero(t, h.run("stuck", "--direct"))
+		require.Contains(t, h.err.String(), "warning: Temporal listed 2 operations before the time limit: older ones may be missing\n")
 	})
 }
 

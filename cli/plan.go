@@ -70,7 +70,7 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options, now time
 		}
 	}
 	if o.CordonOnly {
-		p.EndsAs = n.State
+		p.EndsAs = n.StartState()
 	}
 	p.Refused = len(p.Blockers) > 0
 	return p
@@ -78,12 +78,13 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options, now time
 
 func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options, now time.Time) []planBlocker {
 	out := []planBlocker{}
-	if n.Operation != nil && !n.Operation.Status.Ended() && m.ConflictsWith(n.Operation.Action) {
+	superseded := n.Operation != nil && n.Operation.Status == lifecycle.OperationAbandoned && m.Holds
+	if n.Operation != nil && !n.Operation.Status.Ended() && !superseded && m.ConflictsWith(n.Operation.Action) {
 		out = append(out, planBlocker{schema.KindOperationInProgress,
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor),
 			lifecycle.OpCommand("show", n.Operation.Action, n.Host)})
 	}
-	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual,
+	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual,
 		Workloads: n.Blockers(), HeartbeatAt: n.LastHeartbeatAt, Now: now}
 	if n.Instance != nil {
 		c.Instance = n.Instance.State

@@ -32,6 +32,26 @@ func TestPlanOfANodeThatNeverEnrolled(t *testing.T) {
 	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}, start()).Refused)
 }
 
+// abandonedNode is a node whose drain is abandoned.
+func abandonedNode(n *wire.NodeView) {
+	n.State, n.Operation = lifecycle.NodeDraining, &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionDrain,
+		Status: lifecycle.OperationAbandoned, Actor: "bob@laptop", PriorState: lifecycle.NodeActive}
+}
+
+// An action that holds the node supersedes an abandoned operation, as the start does.
+func TestPlanOfAnAbandonedNode(t *testing.T) {
+	t.Parallel()
+	n := wire.NodeView{ID: nodeID, Host: "gpu-17"}
+	abandonedNode(&n)
+	for action, refused := range map[lifecycle.Action]bool{lifecycle.ActionDrain: false, lifecycle.ActionRetire: false,
+		lifecycle.ActionReactivate: true, lifecycle.ActionReissueEnrollment: true} {
+		require.Equal(t, refused, makePlan(n, action, lifecycle.Options{}, start()).Refused, action)
+	}
+	require.Equal(t, lifecycle.NodeActive, makePlan(n, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}, start()).EndsAs)
+	n.Operation.Status = lifecycle.OperationRunning
+	require.True(t, makePlan(n, lifecycle.ActionDrain, lifecycle.Options{}, start()).Refused)
+}
+
 // A reissue runs beside every operation except a drain, a retire and a remove.
 func TestPlanBesideAnOperation(t *testing.T) {
 	t.Parallel()

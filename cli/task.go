@@ -47,7 +47,7 @@ func findTask(ctx context.Context, api *adminclient.Client, id string) (wire.Tas
 
 func newTaskList(e *env) *cobra.Command {
 	var q adminclient.ListTasksParams
-	var all bool
+	var all, orphaned bool
 	var limit uint
 	c := e.command("list", "List the tasks of nodes",
 		`Lists the tasks that have not ended, newest first: node, status, number of dispatches
@@ -55,13 +55,16 @@ and the time left of the lease. A lost task counts as open.`,
 		"  gpuaas task list\n  gpuaas task list --node gpu-17 --all\n"+
 			"  gpuaas task list -o json | jq -r '.tasks[] | select(.status == \"lost\") | .task_id'",
 		func(ctx context.Context, _ string) error {
-			q.All = &all
+			q.All, q.Orphaned = &all, &orphaned
 			tasks, err := listTasks(ctx, e.api(), q, limit)
 			if err != nil {
 				return err
 			}
 			empty := "there are no open tasks; --all lists those that have ended"
-			if all {
+			switch {
+			case orphaned:
+				empty = "every result reached its operation"
+			case all:
 				empty = "there are no tasks"
 			}
 			now := e.clock.now()
@@ -78,6 +81,7 @@ and the time left of the lease. A lost task counts as open.`,
 	c.Aliases = []string{"ls"}
 	e.addNode(c, &q.Node, "only the tasks of `NODE`")
 	c.Flags().BoolVar(&all, "all", false, "include tasks that have ended")
+	c.Flags().BoolVar(&orphaned, "orphaned", false, "only tasks whose result no operation accepted: its run was terminated or is unknown")
 	c.Flags().UintVar(&limit, "limit", wire.MaxPage, "list at most N; 0 for all")
 	return c
 }

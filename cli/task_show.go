@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -62,7 +63,7 @@ func nextOfTask(r taskReport, now time.Time) string {
 	switch {
 	case r.Status == task.Lost && r.Deadline != nil && r.Deadline.Before(now):
 		// The node would reject the task: only a new one helps.
-		return lifecycle.DecisionCommand(lifecycle.DecisionRetry, op.Action, t.name(), "")
+		return cmp.Or(op.Stuck, &lifecycle.Stuck{}).Command(lifecycle.DecisionRetry, op.Action, t.name(), op.OperationID)
 	case r.Status == task.Lost:
 		return lifecycle.ResumeTask(r.TaskID).Command
 	case op.Status == lifecycle.OperationParked:

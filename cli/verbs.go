@@ -29,7 +29,7 @@ type verb struct {
 
 func newNode(e *env) *cobra.Command {
 	c := newGroup("node", "Manage nodes and their lifecycle", "Registers and shows nodes, and runs lifecycle operations on them.",
-		newNodeRegister(e), newNodeList(e), newNodeShow(e), newNodeHistory(e), newNodeSet(e), newNodeScript(e))
+		newNodeRegister(e), newNodeList(e), newNodeShow(e), newNodeHistory(e), newNodeSet(e), newNodeScript(e), newNodeRehydrate(e))
 	all := verbs()
 	for _, p := range lifecycle.Operations() {
 		switch p.Action {
@@ -73,6 +73,7 @@ func lifecycleCommand(e *env, a lifecycle.Action, v verb, o *lifecycleOptions, r
 	addTimeout(c, &o.timeout, "longest `DURATION` of the wait; the operation continues after it (default: the time limits of its phases)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and its blockers; change nothing")
 	f.StringVar(&o.reason, "reason", "", "reason, kept in the audit trail and shown with the operation")
+	f.DurationVar(&o.startWithin, "start-within", 0, "reject the operation if it cannot begin within `DURATION`, for example in an outage (default "+lifecycle.Span(lifecycle.StartWithin)+")")
 	f.StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key returns the operation that it started")
 	if v.flags != nil {
 		v.flags(c, o)

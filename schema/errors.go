@@ -43,8 +43,7 @@ const (
 	KindUnfit Kind = "unfit"
 	// KindTaskStatus: the node task's status does not allow the decision.
 	KindTaskStatus Kind = "task_status"
-	// KindDecisionOutdated: the decision was made about a phase or a parking that
-	// has ended.
+	// KindDecisionOutdated: the decision names a phase or a park that has ended.
 	KindDecisionOutdated Kind = "decision_outdated"
 	// KindClaimExpired: the operation could not claim its node in time.
 	KindClaimExpired Kind = "claim_expired"

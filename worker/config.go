@@ -8,12 +8,29 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
+	"github.com/gpuaas/gpuaas/internal/temporal"
 )
 
 // config is the program's configuration.
 type config struct {
 	daemon.Common
 	daemon.Engines
+	Versioning    bool `env:"GPUAAS_WORKER_VERSIONING" envDefault:"true" help:"Register this worker's version with Temporal. Only the current version receives work; see 'gpuaas admin promote'. Disable it for a Temporal server without worker deployments."`
+	ActivitySlots int  `env:"GPUAAS_ACTIVITY_SLOTS" help:"Largest number of activities, and of local activities, that run at the same time. Default: twice the number of database connections."`
+}
+
+// build returns the build ID that this worker polls with.
+func (c *config) build() string {
+	if !c.Versioning {
+		return temporal.Unversioned
+	}
+	return BuildID()
+}
+
+// Check reports faults in the values.
+func (c *config) Check(f *daemon.Faults) {
+	c.Engines.Check(f)
+	f.Check(c.ActivitySlots < 0, "GPUAAS_ACTIVITY_SLOTS must not be negative, for example 20")
 }
 
 // defaults returns a configuration with the defaults that depend on the program.

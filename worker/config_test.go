@@ -97,3 +97,14 @@ func TestOperationMetrics(t *testing.T) {
 	m.reclaimed(task.WorkloadDrain, activities.ReclaimLost)
 	require.InDelta(t, 1, testutil.ToFloat64(m.reclaims.WithLabelValues("workload.drain", "lost")), 0)
 }
+
+func TestActivitySlotsFollowTheConnections(t *testing.T) {
+	t.Parallel()
+	for setting, want := range map[int]int{0: 24, 5: 5} {
+		c := defaults()
+		c.ActivitySlots = setting
+		o := options(c, 12, nil)
+		require.Equal(t, []int{want, want}, []int{o.MaxConcurrentActivityExecutionSize, o.MaxConcurrentLocalActivityExecutionSize})
+		require.Equal(t, c.DrainTimeout, o.WorkerStopTimeout)
+	}
+}

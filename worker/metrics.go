@@ -16,6 +16,7 @@ type metrics struct {
 	operations *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
 	reclaims   *prometheus.CounterVec
+	abandons   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -34,6 +35,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "gpuaas_reclaims_total",
 			Help: "Decisions of the reclaimer about stale task leases, by task type and result.",
 		}, []string{"type", "result"}),
+		abandons: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpuaas_abandoned_operations_total",
+			Help: "Operations that the run watcher marked as abandoned, by action and reason.",
+		}, []string{"action", "reason"}),
 	}
 }
 
@@ -49,4 +54,10 @@ func (m *metrics) ended(a lifecycle.Action, s lifecycle.OperationState, took tim
 // activities.Reclaim.
 func (m *metrics) reclaimed(t task.Type, r activities.ReclaimResult) {
 	m.reclaims.WithLabelValues(string(t), string(r)).Inc()
+}
+
+// abandoned records an operation that the run watcher marked. It is the observer of
+// activities.Watch.
+func (m *metrics) abandoned(a lifecycle.Action, end lifecycle.RunEnd) {
+	m.abandons.WithLabelValues(string(a), string(end)).Inc()
 }

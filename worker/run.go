@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -43,7 +44,9 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	fatal := make(chan error, 1)
 	var w worker.Worker
 	err := p.Connect(ctx, daemon.Dependency{Name: "a start of the Temporal worker", Open: func(context.Context) error {
-		w = worker.New(parts.temporal.SDK(), lifecycle.TaskQueue, options(c.DrainTimeout, fatal))
+		o := options(c, parts.store.Connections(), fatal)
+		o.Interceptors = append(o.Interceptors, parts.temporal.UpdateGuard())
+		w = worker.New(parts.temporal.SDK(), lifecycle.TaskQueue, o)
 		register(w, parts, c.Env)
 		err := w.Start()
 		if err == nil {
@@ -51,7 +54,9 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 		}
 		return schema.Wrap(schema.KindServiceUnavailable, err, "starting the worker at Temporal %s", parts.temporal.Address())
 	}})
+	served := newVersions(parts.temporal.Deployments, c.build(), p.Log)
 	p.Health.Add("temporal", parts.temporal.Healthy)
+	p.Health.Add("version", served.Healthy)
 	p.Health.Add("task-signer", func(context.Context) error { return parts.sets.Healthy() })
 	if err != nil {
 		return err
@@ -65,20 +70,32 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 			return err
 		}
 	})
+	p.Go(ctx, "versions", served.Run)
 	p.Go(ctx, "silent nodes", func(ctx context.Context) error { return watchSilence(ctx, parts.store.Inventory, p.Log) })
 	p.Go(ctx, "verifier sets", func(ctx context.Context) error { return parts.sets.Run(ctx, nil) })
 	p.Log.Info("polling", slog.String("temporal", parts.temporal.Address()),
-		slog.String("namespace", parts.temporal.Namespace()), slog.String("queue", lifecycle.TaskQueue))
+		slog.String("namespace", parts.temporal.Namespace()), slog.String("queue", lifecycle.TaskQueue), slog.String("version", c.build()))
 	return nil
 }
 
-// options are the Temporal worker's options. Activities may run for drain after a
-// stop. fatal receives the error of a worker that cannot continue.
-func options(drain time.Duration, fatal chan<- error) worker.Options {
-	return worker.Options{
-		DisableRegistrationAliasing: true,
-		WorkerStopTimeout:           drain,
-		Interceptors:                []interceptor.WorkerInterceptor{temporal.CodedErrors()},
+// options are the Temporal worker's options. Nearly every activity is a short database
+// call, so more slots than connections only wait for one, within their own time limits;
+// twice the connections keeps each of them in use. fatal receives the error of a worker
+// that cannot continue.
+func options(c *config, connections int, fatal chan<- error) worker.Options {
+	slots := cmp.Or(c.ActivitySlots, 2*connections)
+	pollers := worker.NewPollerBehaviorAutoscaling(worker.PollerBehaviorAutoscalingOptions{
+		InitialNumberOfPollers: 5, MinimumNumberOfPollers: 2, MaximumNumberOfPollers: max(5, slots),
+	})
+	o := worker.Options{
+		DisableRegistrationAliasing:             true,
+		WorkerStopTimeout:                       c.DrainTimeout,
+		MaxConcurrentActivityExecutionSize:      slots,
+		MaxConcurrentLocalActivityExecutionSize: slots,
+		ActivityTaskPollerBehavior:              pollers,
+		WorkflowTaskPollerBehavior:              pollers,
+		Identity:                                identity(),
+		Interceptors:                            []interceptor.WorkerInterceptor{temporal.CodedErrors()},
 		OnFatalError: func(err error) {
 			select {
 			case fatal <- err:
@@ -86,6 +103,10 @@ func options(drain time.Duration, fatal chan<- error) worker.Options {
 			}
 		},
 	}
+	if c.Versioning {
+		o.DeploymentOptions = temporal.Versioned(c.build())
+	}
+	return o
 }
 
 // watchSilence marks nodes without heartbeats as offline until ctx ends, and returns

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	sdkactivity "go.temporal.io/sdk/activity"
@@ -23,7 +22,7 @@ func TestWorkerHidesRawErrors(t *testing.T) {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestActivityEnvironment()
-	env.SetWorkerOptions(options(time.Second, make(chan error, 1)))
+	env.SetWorkerOptions(options(defaults(), 10, make(chan error, 1)))
 	env.RegisterActivityWithOptions(func(context.Context) error { return errors.New("refused " + secret) },
 		sdkactivity.RegisterOptions{Name: "leaks"})
 	_, err := env.ExecuteActivity("leaks")

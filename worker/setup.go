@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // setupActor is the actor of a setup in the audit trail.
@@ -21,8 +22,7 @@ const setupActor = "gpuaas admin setup"
 // SetupOptions are the options of Setup. The rest comes from the environment: see
 // setupConfig.
 type SetupOptions struct {
-	TemporalAddress   string
-	TemporalNamespace string
+	Temporal temporal.Config
 	// Getenv reads the environment.
 	Getenv func(string) string
 	// Progress receives a line for each service that is prepared.
@@ -65,13 +65,29 @@ func Setup(ctx context.Context, o SetupOptions) error {
 		return err
 	}
 	fmt.Fprintf(o.Progress, "trust: verifier set %d is published\n", version)
-	t, err := temporal.Dial(temporal.Config{Address: o.TemporalAddress, Namespace: o.TemporalNamespace})
+	return prepareTemporal(ctx, o)
+}
+
+// leastRetention is below which setup warns: a cancel or a repeat with --direct finds an
+// ended operation only while Temporal retains it.
+const leastRetention = 7 * 24 * time.Hour
+
+func prepareTemporal(ctx context.Context, o SetupOptions) error {
+	t, err := temporal.Dial(o.Temporal)
 	if err != nil {
 		return err
 	}
 	defer t.Close()
 	if err := t.Installation.Setup(ctx); err != nil {
+		if temporal.NeedsOther(err) {
+			fmt.Fprintf(o.Progress, "temporal: someone with the permission can create the namespace and its search attributes:\n\n%s\n", t.Installation.Instructions())
+			return schema.AsError(err).WithNext("run the commands above for this Temporal, then: gpuaas admin setup --skip-namespace")
+		}
 		return err
+	}
+	if keeps, err := t.Installation.Retention(ctx); err == nil && keeps < leastRetention {
+		fmt.Fprintf(o.Progress, "temporal: warning: namespace %s retains closed operations for only %s; at least %s is recommended\n",
+			t.Namespace(), lifecycle.Span(keeps), lifecycle.Span(leastRetention))
 	}
 	fmt.Fprintf(o.Progress, "temporal: namespace %s and its search attributes are in place\n", t.Namespace())
 	return nil

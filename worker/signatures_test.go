@@ -12,6 +12,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -43,7 +44,7 @@ func (r *recorder) RegisterActivityWithOptions(a any, _ sdkactivity.RegisterOpti
 func TestNoSecretInAnySignature(t *testing.T) {
 	t.Parallel()
 	r := &recorder{functions: map[string]reflect.Type{}}
-	register(r, &parts{store: &store.Store{}, metrics: &metrics{}}, "dev")
+	register(r, &parts{store: &store.Store{}, temporal: &temporal.Client{}, metrics: &metrics{}}, "dev")
 	require.Greater(t, len(r.functions), 12)
 	// Messages to running workflows and their responses.
 	for name, message := range map[string]any{

@@ -51,7 +51,7 @@ func (p *parts) connect(ctx context.Context) error {
 }
 
 func (p *parts) openStore(ctx context.Context) (err error) {
-	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), CreatingProviders: creating(), Log: p.Log})
+	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), MaxConns: p.cfg.DatabasePool, CreatingProviders: creating(), Log: p.Log})
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (p *parts) openStore(ctx context.Context) (err error) {
 
 func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err error) {
 	if p.temporal == nil {
-		p.temporal, err = temporal.Dial(temporal.Config{Logger: p.Log, Metrics: m, Secrets: p.cfg.Secrets()})
+		p.temporal, err = temporal.Dial(temporal.Config{Logger: p.Log, Metrics: m, Tracer: p.Tracer, Secrets: p.cfg.Secrets()})
 		if err != nil {
 			return err
 		}
@@ -107,6 +107,7 @@ func register(w worker.Registry, p *parts, env string) {
 		&activities.Record{Records: p.store.Operations, OnEnd: p.metrics.ended},
 		&activities.Task{Records: p.store.Operations, Tasks: p.store.Tasks, Signer: p.vault, Sets: p.sets, Env: env},
 		&activities.Reclaim{Reclaimer: p.store.Tasks, OnDecision: p.metrics.reclaimed},
+		&activities.Watch{Abandoner: p.store.Operations, Runs: p.temporal.Operations, OnAbandon: p.metrics.abandoned},
 		&activities.Machine{Ledger: p.store.Operations, Providers: providers()},
 	} {
 		w.RegisterActivityWithOptions(a, sdkactivity.RegisterOptions{})

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,7 +55,7 @@ func TestEachPhaseFailsOnce(t *testing.T) {
 				require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 				require.Equal(t, c.phase, st.Operation.Stuck.Phase)
 				require.Equal(t, "no luck", st.Operation.Stuck.Message)
-				require.Contains(t, commands(st.Operation.Stuck), "gpuaas op retry gpu-17 --operation op-1 --reason TEXT")
+				require.Contains(t, commands(st.Operation.Stuck), st.Operation.Stuck.Command(lifecycle.DecisionRetry, c.action, "gpu-17", "op-1"))
 				require.Equal(t, st.Operation.Stuck.Options[0].Command, st.Operation.Stuck.Next)
 				require.Equal(t, lifecycle.HarmNone, st.Operation.Stuck.Options[0].Harm, "the recommended option is never destructive")
 				w.heal(c.call)
@@ -158,7 +159,7 @@ func TestReactivate(t *testing.T) {
 		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 		require.Equal(t, lifecycle.PhaseForced, st.Operation.Phases[0].State)
 		require.Equal(t, "probe_failed", w.parks[0].Reason)
-		require.Contains(t, w.parks[0].Message, "disk: 3 MiB free")
+		require.Contains(t, w.parks[0].Message, "disk: `3 MiB free`")
 	})
 }
 
@@ -182,7 +183,7 @@ func TestProvision(t *testing.T) {
 	t.Run("waits for a silent agent and records how far the machine is", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.heartbeat = time.Time{}
+		w.heartbeat = -1
 		b := setup(t, lifecycle.ActionProvision, w)
 		b.decideAt(time.Hour, lifecycle.DecisionCancel)
 		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
@@ -195,9 +196,44 @@ func TestProvision(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionProvision, newWorld(lifecycle.NodeActive))
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-		require.Equal(t, []string{"claim", "plan", "ensure", "created", "heartbeat?", "instance bootstrapping", "task facts.collect",
+		require.Equal(t, []string{"claim", "plan", "ensure", "created", "ledger", "heartbeat?", "instance bootstrapping", "task facts.collect",
 			"facts", "task node.probe", "finish completed"}, b.world.story())
 		require.Equal(t, lifecycle.InstanceRunning, b.world.finished.Instance)
+	})
+
+	t.Run("a cancel waits for the creation that runs, and then returns the machine", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		b := setup(t, lifecycle.ActionProvision, w)
+		w.onEnsure = func() { b.decide(lifecycle.DecisionCancel, "wrong node") }
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		story := w.story()
+		require.Contains(t, story, "created")
+		require.Less(t, slices.Index(story, "created"), slices.Index(story, "ledger"))
+		require.NotContains(t, story, "heartbeat?")
+	})
+
+	t.Run("a cancel returns only the machine of its own operation", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		others := slices.Clone(w.ledger)
+		w.heartbeat = -1
+		b := setup(t, lifecycle.ActionProvision, w)
+		b.decideAt(time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Equal(t, 1, w.count("release"))
+		require.Equal(t, others, w.ledger)
+	})
+
+	t.Run("a cancel keeps the instance if the provider returned no machine", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		w.fail["plan"] = schema.NewError(schema.KindInvalidRequest, "no luck")
+		b := setup(t, lifecycle.ActionProvision, w)
+		b.decideAt(time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Empty(t, w.finished.Instance)
+		require.Zero(t, w.count("release"))
 	})
 
 	t.Run("a machine that does not match its SKU parks", func(t *testing.T) {
@@ -248,7 +284,7 @@ func TestRemove(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionRemove, newWorld(lifecycle.NodeRetired))
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-		require.Equal(t, []string{"claim", "ledger", "release", "released", "finish completed"}, b.world.story())
+		require.Equal(t, []string{"claim", "ledger", "release", "released", "ledger", "finish completed"}, b.world.story())
 		require.True(t, b.world.finished.DenyIdentity)
 	})
 
@@ -271,11 +307,46 @@ func TestRemove(t *testing.T) {
 	})
 }
 
+// TestForcedTeardown: a forced removal asks a provider that does not respond once more,
+// and then continues without it.
+func TestForcedTeardown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeRetired)
+	w.fail["release"] = schema.NewError(schema.KindServiceUnavailable, "the provider does not respond")
+	b := setup(t, lifecycle.ActionRemove, w)
+	var before int
+	b.at(time.Hour, func() {
+		before = w.count("release")
+		b.decide(lifecycle.DecisionForce, "the provider is gone")
+	})
+	b.at(time.Hour+30*time.Second, func() { require.True(t, b.env.IsWorkflowCompleted(), "the forced teardown still runs") })
+	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+	require.Equal(t, before+1, w.count("release"))
+	require.Equal(t, lifecycle.NodeRemoved, w.finished.Node)
+}
+
+// TestRejectedOutcome: the database rejects the success of an enrollment whose node it
+// never saw. The operation ends as failed, with the state before it.
+func TestRejectedOutcome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeRegistered)
+	w.progress = activities.Enrollment{BundleIssued: true, TokenClaimed: true, Polled: true}
+	w.fail["finish completed"] = schema.NewError(schema.KindInvalidRequest, "node gpu-17 has not polled with a certificate").WithReason("not_enrolled")
+	st := setup(t, lifecycle.ActionEnroll, w).run()
+	require.Equal(t, lifecycle.OperationFailed, st.Operation.Status)
+	require.Contains(t, st.Operation.Outcome, "node gpu-17 has not polled with a certificate")
+	require.Equal(t, lifecycle.NodeRegistered, st.Node.State)
+	require.Equal(t, lifecycle.PhaseFailed, st.Operation.Phases[len(st.Operation.Phases)-1].State)
+	require.Equal(t, lifecycle.OperationFailed, w.finished.Status)
+	require.Equal(t, lifecycle.NodeRegistered, w.finished.Node)
+	require.True(t, w.finished.VoidTokens)
+}
+
 func TestEnroll(t *testing.T) {
 	t.Parallel()
 	event := func(b *bed, e lifecycle.AgentEventName, incarnation int64, at time.Duration) {
 		b.env.RegisterDelayedCallback(func() {
-			b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
+			b.report(lifecycle.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
 		}, at)
 	}
 

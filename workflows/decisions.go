@@ -8,6 +8,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // decisions accepts the operators' decisions about an operation, one at a time.
@@ -18,16 +20,32 @@ type decisions struct {
 	// decision is pending until the current phase takes it; taken is the last one
 	// that a phase took.
 	decision, taken *lifecycle.ResolveRequest
+	// updates counts the decisions that this run accepted.
+	updates int
+	// decided are the newest decisions that phases took, those of the runs before
+	// included. Temporal answers a repeated decision only within one run.
+	decided []lifecycle.ResolveRequest
+	// runBefore is the run that this one continues, "" if there is none.
+	runBefore string
 }
 
 // resolve passes a decision to the current phase and returns when the phase took
 // it. It rejects a decision that the operation dropped because it was canceled or
-// ended first.
+// ended first. A cancel before the claim is accepted at once: it takes effect when the
+// claim is decided, however long the database is unavailable.
 func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (lifecycle.Resolution, error) {
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
+	r.ID = workflow.GetCurrentUpdateInfo(ctx).ID
+	ds.updates++
+	if first := ds.takenBefore(r.ID); first != nil {
+		return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: *first}, nil
+	}
 	mine := &r
 	ds.decision = mine
+	if !ds.answered {
+		return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: r}, nil
+	}
 	if ds.interrupt != nil {
 		ds.interrupt()
 	}
@@ -41,17 +59,41 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 	return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: r}, nil
 }
 
+// maxDecided is how many decisions an operation remembers for a renewal: a decision is
+// repeated soon, because its response was lost.
+const maxDecided = 50
+
+// take ends the pending decision: a phase took it.
+func (ds *decisions) take() {
+	ds.decided = append(ds.decided, *ds.decision)
+	if len(ds.decided) > maxDecided {
+		ds.decided = ds.decided[1:]
+	}
+	ds.taken, ds.decision = ds.decision, nil
+}
+
+// takenBefore returns the decision with the ID that a phase took, nil if none did.
+func (ds *decisions) takenBefore(id string) *lifecycle.ResolveRequest {
+	i := slices.IndexFunc(ds.decided, func(r lifecycle.ResolveRequest) bool { return r.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &ds.decided[i]
+}
+
+// canceledEarly reports whether the operation was canceled before its claim was decided.
+// If the claim then succeeds, the first phase takes the cancel.
+func (ds *decisions) canceledEarly(ctx workflow.Context) bool {
+	early := ds.decision != nil || ctx.Err() != nil
+	ds.taken, ds.decision = ds.decision, nil
+	return early
+}
+
 // validate returns the reason why a decision is not possible now, or nil. A rejection
 // adds no event to the history.
 func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
-	switch {
-	case !slices.Contains(lifecycle.Decisions(), r.Decision):
-		return schema.NewError(schema.KindInvalidRequest, "unknown decision %q", r.Decision)
-	case strings.TrimSpace(r.Reason) == "":
-		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
-	case strings.TrimSpace(r.Reason) == lifecycle.ReasonPlaceholder:
-		return schema.NewError(schema.KindInvalidRequest, "the reason %q is the placeholder of the printed command; give a reason",
-			lifecycle.ReasonPlaceholder).WithReason("reason_missing")
+	if e := malformed(r); e != nil {
+		return e
 	}
 	if e := ds.outdated(r); e != nil {
 		return e
@@ -59,26 +101,57 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 	switch {
 	case ds.status.Operation.Status.Ended():
 		return schema.NewError(schema.KindInvalidRequest, "the operation has ended").WithReason("operation_over")
-	case ds.decision != nil:
+	case ds.decision != nil && !ds.replaces(r.Decision):
 		return schema.NewError(schema.KindOperationInProgress, "the operation is taking another decision")
-	case !ds.answered:
-		return schema.NewError(schema.KindInvalidRequest, "the operation has not claimed its node yet")
+	case !ds.answered && r.Decision != lifecycle.DecisionCancel:
+		return schema.NewError(schema.KindInvalidRequest, "the operation has not claimed its node yet; possible now: cancel").
+			WithReason("decision_unfit")
 	case !ds.allows(r.Decision):
 		return ds.unfit(r.Decision)
 	}
 	return nil
 }
 
+// replaces reports whether a decision replaces the pending one: a cancel replaces any other,
+// so that a person who waits for the database can change the mind.
+func (ds *decisions) replaces(d lifecycle.Decision) bool {
+	return d == lifecycle.DecisionCancel && ds.decision.Decision != d && ds.allows(d)
+}
+
+// malformed rejects a decision that is none, or whose texts the audit trail and the
+// details could not show.
+func malformed(r lifecycle.ResolveRequest) *schema.Error {
+	switch reason := strings.TrimSpace(r.Reason); {
+	case !slices.Contains(lifecycle.Decisions(), r.Decision):
+		return schema.NewError(schema.KindInvalidRequest, "unknown decision %s", text.Quote(string(r.Decision), maxReason))
+	case reason == "":
+		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
+	case reason == lifecycle.ReasonPlaceholder:
+		return schema.NewError(schema.KindInvalidRequest, "the reason %q is the placeholder of the printed command; give a reason",
+			lifecycle.ReasonPlaceholder).WithReason("reason_missing")
+	case !text.IsLine(r.Reason, wire.MaxReason):
+		return schema.NewError(schema.KindInvalidRequest, "the reason must be one line of at most %d characters", wire.MaxReason).WithReason("bad_reason")
+	case strings.TrimSpace(r.By) == lifecycle.NamePlaceholder:
+		return schema.NewError(schema.KindInvalidRequest, "by is the placeholder %q of the printed input; give your name",
+			lifecycle.NamePlaceholder).WithReason("bad_by")
+	case strings.TrimSpace(r.By) == "" || !text.IsLine(r.By, wire.MaxActor):
+		return schema.NewError(schema.KindInvalidRequest, "by must be a name in one line of at most %d characters", wire.MaxActor).WithReason("bad_by")
+	}
+	return nil
+}
+
 // outdated rejects a decision that is addressed to another operation or phase than the
-// current one, or to an earlier time at which the operation was parked.
+// current one, to another run, or to an earlier time at which the operation was parked.
 func (ds *decisions) outdated(r lifecycle.ResolveRequest) *schema.Error {
 	o := ds.status.Operation
 	var about, current string
 	switch phase := ds.spec().Name; {
 	case r.OperationID != "" && r.OperationID != o.OperationID:
-		about, current = "operation "+r.OperationID, "the current operation is "+o.OperationID
+		about, current = "operation "+text.Quote(r.OperationID, maxReason), "the current operation is "+o.OperationID
 	case r.Phase != "" && r.Phase != phase:
-		about, current = "phase "+r.Phase, "the current phase is "+phase
+		about, current = "phase "+text.Quote(r.Phase, maxReason), "the current phase is "+phase
+	case ds.ofAnotherRun(r):
+		about, current = "run "+text.Quote(r.RunID, maxReason), "the current run is "+o.RunID
 	case r.StuckSince != nil && o.Stuck == nil:
 		about, current = "the operation as parked at "+clock(*r.StuckSince), "it is no longer parked"
 	case r.StuckSince != nil && !r.StuckSince.Equal(o.Stuck.Since):
@@ -88,6 +161,15 @@ func (ds *decisions) outdated(r lifecycle.ResolveRequest) *schema.Error {
 	}
 	return schema.NewError(schema.KindDecisionOutdated, "the decision to %s is about %s; %s", r.Decision, about, current).
 		WithNext(lifecycle.OpCommand("show", o.Action, ds.name()))
+}
+
+// ofAnotherRun reports whether a force or a skip was sent to another run: a reset applies it
+// again, and a person must decide it again.
+func (ds *decisions) ofAnotherRun(r lifecycle.ResolveRequest) bool {
+	if r.Decision != lifecycle.DecisionForce && r.Decision != lifecycle.DecisionSkip {
+		return false
+	}
+	return r.RunID != "" && r.RunID != ds.status.Operation.RunID && r.RunID != ds.runBefore
 }
 
 // allows reports whether the decision is possible now. Retry and extend must be options

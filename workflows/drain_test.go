@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const anything = mock.Anything
@@ -64,8 +66,8 @@ func TestDrain(t *testing.T) {
 			st := b.status()
 			require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 			require.Equal(t, lifecycle.ReasonDrainBlocked, st.Operation.Stuck.Reason)
-			require.Contains(t, st.Operation.Stuck.Message, "job-1 (ignores SIGTERM)")
-			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1 --reason TEXT", st.Operation.Stuck.Next)
+			require.Contains(t, st.Operation.Stuck.Message, "job-1 (`ignores SIGTERM`)")
+			require.Equal(t, st.Operation.Stuck.Command(lifecycle.DecisionExtend, lifecycle.ActionDrain, "gpu-17", "op-1"), st.Operation.Stuck.Next)
 			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.WaitingOn)
 			b.decide(lifecycle.DecisionForce, "the owner agreed")
 		}, time.Hour)
@@ -119,8 +121,9 @@ func TestDrain(t *testing.T) {
 			b.decide(lifecycle.DecisionRetry, "rebooted it")
 		}, time.Hour)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-		require.Equal(t, []string{"claim", "task workload.cordon", "park cordon", "decide retry", "void",
-			"advance cordon", "task workload.cordon#2", "advance drain", "task workload.drain#2", "finish completed"}, w.story())
+		story := w.story()
+		require.Equal(t, []string{"decide retry", "void", "advance cordon", "task workload.cordon#3", "advance drain",
+			"task workload.drain#3", "finish completed"}, story[len(story)-7:])
 	})
 
 	t.Run("a task the node refuses parks with the node's reason", func(t *testing.T) {
@@ -245,8 +248,37 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// TestDecisionText: the reason and the name of a decision that was not sent by the API
+// are one line each and bounded.
+func TestDecisionText(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.open[task.WorkloadDrain] = true
+	b := setup(t, lifecycle.ActionDrain, w)
+	send := lifecycle.ResolveRequest{Decision: lifecycle.DecisionCancel, Reason: "because", By: "bob"}
+	b.at(time.Minute, func() {
+		for _, bad := range [][2]string{
+			{strings.Repeat("é", wire.MaxReason+1), "bob"}, {"because\nNext: rm", "bob"},
+			{"because", strings.Repeat("b", wire.MaxActor+1)}, {"because", "bob\x1b[2J"},
+		} {
+			r := send
+			r.Reason, r.By = bad[0], bad[1]
+			b.resolve(r)
+		}
+		send.Reason, send.By = strings.Repeat("é", wire.MaxReason), strings.Repeat("b", wire.MaxActor)
+		b.resolve(send)
+	})
+	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+	for i, reason := range []string{"bad_reason", "bad_reason", "bad_by", "bad_by"} {
+		require.Equal(t, schema.KindInvalidRequest, kindOf(b.resolved[i]))
+		require.Equal(t, reason, failureOf(b.resolved[i]).Reason)
+	}
+	require.NoError(t, b.resolved[4])
+	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionCancel}, w.decisions)
+}
+
 // TestEnqueue: a task that cannot be enqueued is tried again within the phase's
-// budget, and then parks the operation.
+// budget, and then parks the operation, which continues without a decision.
 func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	const call = "enqueue workload.cordon"
@@ -263,12 +295,7 @@ func TestEnqueue(t *testing.T) {
 			w := newWorld(lifecycle.NodeActive)
 			w.fail[call] = schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
 			b := setup(t, lifecycle.ActionDrain, w)
-			b.env.RegisterDelayedCallback(func() {
-				w.heal(call)
-				if tc.parks > 0 {
-					b.decide(lifecycle.DecisionRetry, "unsealed it")
-				}
-			}, tc.heals)
+			b.env.RegisterDelayedCallback(func() { w.heal(call) }, tc.heals)
 			require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 			require.Len(t, w.parks, tc.parks)
 			for _, park := range w.parks {

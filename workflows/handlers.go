@@ -21,7 +21,12 @@ func (op *operation) registerHandlers(ctx workflow.Context) error {
 		workflow.UpdateHandlerOptions{
 			Description: "An operator's decision: " +
 				`{"operation_id","phase","decision":"retry|skip|force|cancel|extend","reason","by"}; the reason is required`,
-			Validator: func(r lifecycle.ResolveRequest) error { return asFailure(op.validate(r)) },
+			Validator: func(ctx workflow.Context, r lifecycle.ResolveRequest) error {
+				if op.takenBefore(workflow.GetCurrentUpdateInfo(ctx).ID) != nil {
+					return nil
+				}
+				return asFailure(op.validate(r))
+			},
 		})
 }
 

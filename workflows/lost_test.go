@@ -1,17 +1,12 @@
 package workflows
 
 import (
-	"context"
-	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
-	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
-	"go.temporal.io/sdk/testsuite"
-	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
@@ -75,7 +70,7 @@ func TestLostTask(t *testing.T) {
 		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 		require.Equal(t, 2, st.Operation.Phases[1].Attempt)
 		require.Equal(t, lifecycle.PhaseCompleted, st.Operation.Phases[1].State)
-		require.Equal(t, []string{"claim", "task workload.cordon", "advance drain", "task workload.drain", "park drain",
+		require.Equal(t, []string{"claim", "task workload.cordon", "advance drain", "task workload.drain", "park drain", "confirm drain",
 			"advance drain", "task workload.drain", "finish completed"}, w.story(), "the same step, nothing voided")
 	})
 
@@ -144,7 +139,7 @@ func TestLostTask(t *testing.T) {
 			require.Equal(t, lifecycle.ReasonTaskCanceled, stuck.Reason)
 			require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
 			require.Contains(t, stuck.Message, "the disk is gone")
-			require.Equal(t, "gpuaas op retry gpu-17 --operation op-1 --reason TEXT", stuck.Next)
+			require.Equal(t, stuck.Command(lifecycle.DecisionRetry, lifecycle.ActionDrain, "gpu-17", "op-1"), stuck.Next)
 		}, 2*time.Hour)
 		b.decideAt(3*time.Hour, lifecycle.DecisionCancel)
 		st := b.run()
@@ -166,7 +161,7 @@ func TestTaskSpec(t *testing.T) {
 	w = newWorld(lifecycle.NodeActive)
 	b = setup(t, lifecycle.ActionProvision, w)
 	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-	require.Empty(t, w.specs[0].Expect.NodeState, "the watchdog may change it meanwhile")
+	require.Empty(t, w.specs[0].Expect.NodeState, "missing heartbeats may change it meanwhile")
 }
 
 // TestHeartbeatTimeoutIsRetried: the retry has the same step and finds its row.
@@ -185,28 +180,4 @@ func TestHeartbeatTimeoutIsRetried(t *testing.T) {
 	require.Equal(t, 4, tries)
 	require.Empty(t, w.parks)
 	require.Equal(t, task.HeartbeatTimeout, callTask.HeartbeatTimeout)
-}
-
-func TestReclaimStaleDispatch(t *testing.T) {
-	t.Parallel()
-	var suite testsuite.WorkflowTestSuite
-	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
-	env := suite.NewTestWorkflowEnvironment()
-	env.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
-	env.RegisterActivity(&activities.Reclaim{})
-	tries := 0
-	want := activities.ReclaimSummary{Counts: map[activities.ReclaimResult]int{activities.ReclaimLost: 1}}
-	env.OnActivity(reclaimer.ReclaimTasks, anything).Return(func(context.Context) (activities.ReclaimSummary, error) {
-		if tries++; tries < 3 {
-			return activities.ReclaimSummary{}, temporal.NewApplicationError("the database is unavailable", string(schema.KindServiceUnavailable))
-		}
-		return want, nil
-	})
-	env.ExecuteWorkflow(lifecycle.WorkflowReclaim)
-	require.NoError(t, env.GetWorkflowError())
-	var got activities.ReclaimSummary
-	require.NoError(t, env.GetWorkflowResult(&got))
-	require.Equal(t, want, got)
-	require.Less(t, callReclaim.ScheduleToCloseTimeout, lifecycle.ReclaimRunTimeout)
-	require.Less(t, callReclaim.HeartbeatTimeout, callReclaim.StartToCloseTimeout)
 }

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"slices"
 	"strings"
 
 	"go.temporal.io/sdk/workflow"
@@ -12,21 +13,22 @@ import (
 
 // adoptMachine gets the machine from its provider.
 func adoptMachine(ctx workflow.Context, op *operation) error {
-	err := op.call(ctx, callProvider, "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine,
-		activities.EnsureInput{Fence: op.claim.Fence, Provider: op.claim.Provider, Host: op.claim.Host}, nil)
+	err := onMachine(ctx, op, "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine,
+		activities.EnsureInput{Fence: op.claim.Fence, Provider: op.claim.Provider, Host: op.claim.Host},
+		func(open []activities.Resource) bool {
+			return slices.ContainsFunc(open, func(r activities.Resource) bool {
+				return r.IsMachineOf(op.claim.Fence) && r.State == activities.ResourceCreated
+			})
+		})
 	if err == nil {
-		op.unrecorded.Instance = lifecycle.InstanceProvisioning
+		op.adopted, op.unrecorded.Instance = true, lifecycle.InstanceProvisioning
 	}
 	return err
 }
 
 // awaitAgent waits for a fresh heartbeat, which usually exists already.
 func awaitAgent(ctx workflow.Context, op *operation) error {
-	const summary = "Wait for the agent's heartbeat"
-	err := local(ctx, summary, nil, record.CheckAgent, op.in.NodeID)
-	if retryable(err) {
-		err = op.call(ctx, callShort, summary, record.CheckAgent, op.in.NodeID, nil)
-	}
+	err := withinBudget(ctx, op, "Wait for the agent's heartbeat", record.CheckAgent, op.in.NodeID)
 	if err == nil {
 		op.unrecorded.Instance = lifecycle.InstanceBootstrapping
 	}
@@ -42,7 +44,7 @@ func compareSKU(ctx workflow.Context, op *operation) error {
 			return err
 		}
 		var now activities.Registration
-		if err := onRecord(ctx, "Read the node's registration", &now, record.ReadRegistration, op.in.NodeID); err != nil {
+		if err := fromRecord(ctx, "Read the node's registration", &now, record.ReadRegistration, op.in.NodeID); err != nil {
 			return err
 		}
 		op.claim.SKU, op.claim.GPUsTotal = now.SKU, now.GPUsTotal
@@ -55,10 +57,21 @@ func compareSKU(ctx workflow.Context, op *operation) error {
 		WithReason(lifecycle.ReasonSKUMismatch)
 }
 
-// returnMachine returns the machine of a canceled provisioning.
+// returnMachine returns the machine of a canceled provisioning. The ledger shows whether
+// the provisioning asked for one: a run that was reset does not know. An instance that this
+// operation did not change stays as it is.
 func returnMachine(ctx workflow.Context, op *operation) error {
-	err := op.call(ctx, callProvider, "Return the machine to its provider", machine.TearDownMachine, op.claim.Fence, nil)
-	if err == nil {
+	mine := func(open []activities.Resource) bool {
+		return slices.ContainsFunc(open, func(r activities.Resource) bool { return r.IsMachineOf(op.claim.Fence) })
+	}
+	open, err := readLedger(ctx, op)
+	if err != nil {
+		return err
+	}
+	op.adopted = op.adopted || mine(open)
+	err = onMachine(ctx, op, "Return the operation's machine to its provider", machine.ReturnMachine, op.claim.Fence,
+		func(open []activities.Resource) bool { return !mine(open) })
+	if err == nil && op.adopted {
 		op.unrecorded.Instance = lifecycle.InstanceTerminated
 	}
 	return err
@@ -66,12 +79,19 @@ func returnMachine(ctx workflow.Context, op *operation) error {
 
 // tearDownMachine releases everything that the node's ledger lists. The ledger
 // stays correct when the operation is canceled, so that a later remove continues
-// from there. With the decision force, the phase ends without the provider's
-// confirmation.
+// from there. With the decision force, the phase tries once and ends without the
+// provider's confirmation.
 func tearDownMachine(ctx workflow.Context, op *operation) error {
-	err := op.call(ctx, callProvider, "Release everything in the node's ledger", machine.TearDownMachine, op.claim.Fence, nil)
-	if op.forced && ctx.Err() == nil {
-		return nil
+	const summary = "Release everything in the node's ledger"
+	if op.forced {
+		o := callProvider
+		o.RetryPolicy = once
+		err := op.call(ctx, o, summary, machine.TearDownMachine, op.claim.Fence)
+		if ctx.Err() == nil {
+			return nil
+		}
+		return err
 	}
-	return err
+	return onMachine(ctx, op, summary, machine.TearDownMachine, op.claim.Fence,
+		func(open []activities.Resource) bool { return len(open) == 0 })
 }

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -17,36 +18,41 @@ import (
 // onNode enqueues one task for the node, waits for its result and decodes the output.
 // The step's name is the activity's ID and the task's idempotency key.
 func onNode[T any](ctx workflow.Context, op *operation, t task.Type, params task.Params, summary string) (out T, err error) {
-	op.currentStep = op.stepName(t)
+	if err := op.renewTask(ctx); err != nil {
+		return out, err
+	}
+	life := op.spec().Budget
+	if op.parked() && !op.spec().Destructive {
+		life = parkedTaskLife
+	}
+	if step := op.stepName(t); step != op.currentStep {
+		op.currentStep, op.taskUntil = step, taskDeadline(ctx, life)
+	}
 	spec := activities.TaskSpec{
 		OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
 		Step: op.currentStep, Type: t, Params: params, Attempt: int64(op.tries + 1),
-		// Only the state that the claim entered is certain: the watchdog may change
-		// the others meanwhile.
+		// Only the state that the claim entered is certain: missing heartbeats may
+		// change the others meanwhile.
 		Expect:   task.Expectation{NodeState: op.plan.Enter},
-		Deadline: taskDeadline(ctx, op.spec().Budget), CorrelationID: op.in.CorrelationID,
+		Deadline: taskDeadline(ctx, life), CorrelationID: op.in.CorrelationID,
 	}
-	if err := enqueue(ctx, op, spec); err != nil {
+	if err := enqueue(ctx, op, &spec); err != nil {
 		return out, err
 	}
-	o := callTask
-	o.ActivityID = spec.Step
-	var result task.Result
-	if err := op.call(ctx, o, summary, node.RunNodeTask, spec, &result); err != nil {
-		return out, err
+	outcome, err := taskOutcome(ctx, op, spec, summary)
+	if err == nil {
+		err = task.Result{Output: outcome.Output}.Decode(&out)
 	}
-	err = result.Decode(&out)
 	return out, err
 }
 
-// enqueue publishes the phase and enqueues its task, both in one local activity.
-func enqueue(ctx workflow.Context, op *operation, spec activities.TaskSpec) error {
-	summary := "Enqueue the task " + spec.Step
-	in := activities.EnqueueInput{Fence: op.claim.Fence, Progress: op.unpublished(ctx), Task: spec}
-	err := local(ctx, summary, nil, node.EnqueueNodeTask, in)
-	if retryable(err) {
-		err = op.call(ctx, callShort, summary, node.EnqueueNodeTask, in, nil)
-	}
+// enqueue publishes the phase and enqueues its task, both in one local activity. The task's
+// number follows that of the progress.
+func enqueue(ctx workflow.Context, op *operation, spec *activities.TaskSpec) error {
+	in := activities.EnqueueInput{Fence: op.claim.Fence, Progress: op.unpublished(ctx)}
+	spec.Clock = op.tick(ctx)
+	in.Task = *spec
+	err := withinBudget(ctx, op, "Enqueue the task "+spec.Step, node.EnqueueNodeTask, in)
 	if err == nil && in.Progress != nil {
 		op.unrecorded = activities.Advance{}
 	}
@@ -55,12 +61,54 @@ func enqueue(ctx workflow.Context, op *operation, spec activities.TaskSpec) erro
 
 // voidTasks ends the operation's open tasks. It is a normal activity: if a workflow task
 // is lost, its local activities run again, and another void would end the task that was
-// enqueued after the first one.
+// enqueued after the first one. Its end is only a hint, so a local activity then voids them
+// if the current step's task is still open. A cancel does not interrupt it: a void that runs
+// on would end the task of the undo.
 func voidTasks(ctx workflow.Context, op *operation, summary string) error {
-	return workflow.ExecuteActivity(remote(ctx, callRecordSlow, 0, summary), node.VoidTasks, op.claim.Fence).Get(ctx, nil)
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	op.awaitRecord(free, summary, node.VoidTasks, op.claim.Fence)
+	if op.currentStep == "" {
+		return nil
+	}
+	return op.onRecord(free, "Check that no task is open", nil, node.VoidStep, op.claim.Fence, currentTask(op))
 }
 
-// stepName is unique within the operation: each retry by an operator is a new step.
+// currentTask identifies the task of the current step.
+func currentTask(op *operation) activities.TaskSpec {
+	kind, _, _ := strings.Cut(op.currentStep, "#")
+	return activities.TaskSpec{OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
+		Step: op.currentStep, Type: task.Type(kind)}
+}
+
+// parkedTaskLife is how long a task is valid that a parked operation enqueues. It bounds
+// the tasks of a node that stays silent.
+const parkedTaskLife = time.Hour
+
+// renewTask replaces the expired task of a parked phase with a new one. The task of a
+// destructive phase is replaced only if it was never dispatched: only a decision ends work
+// a second time.
+func (op *operation) renewTask(ctx workflow.Context) error {
+	if !op.parked() || now(ctx).Before(op.taskUntil) {
+		return nil
+	}
+	if op.spec().Destructive {
+		var voided bool
+		err := fromRecord(ctx, "Void the phase's expired task if it was never dispatched", &voided, node.VoidUndispatched,
+			activities.VoidInput{Fence: op.claim.Fence, Step: op.currentStep})
+		if voided {
+			op.tries++
+		}
+		return err
+	}
+	if err := fromRecord(ctx, "Void the phase's expired task", nil, node.VoidStep, op.claim.Fence, currentTask(op)); err != nil {
+		return err
+	}
+	op.tries++
+	return nil
+}
+
+// stepName is unique within the operation: each repeated task is a new step.
 func (op *operation) stepName(t task.Type) string {
 	if op.tries == 0 {
 		return string(t)
@@ -68,13 +116,14 @@ func (op *operation) stepName(t task.Type) string {
 	return fmt.Sprintf("%s#%d", t, op.tries+1)
 }
 
-// cordonNode stops the node from accepting workloads.
+// cordonNode stops the node from accepting workloads. Only the first task shows whether the
+// node had a cordon before: a later one finds the cordon that the first one may have set.
 func cordonNode(ctx workflow.Context, op *operation) error {
-	first := !op.cordonTried
-	op.cordonTried = true
 	out, err := onNode[task.CordonResult](ctx, op, task.WorkloadCordon, nil, "Cordon the node: no new workloads")
-	// A repeated cordon task finds the cordon that the first attempt set.
-	op.wasCordoned = first && out.Was
+	op.cordonStep = cmp.Or(op.cordonStep, op.currentStep)
+	if err == nil && op.currentStep == op.cordonStep {
+		op.wasCordoned = out.Was
+	}
 	return err
 }
 
@@ -84,9 +133,11 @@ func uncordonNode(ctx workflow.Context, op *operation) error {
 	return err
 }
 
-// undoCordon removes the cordon unless the node had one before the operation.
+// undoCordon removes the cordon unless the node had one before the operation. The cordon of
+// an abandoned operation that this one supersedes is removed, too.
 func undoCordon(ctx workflow.Context, op *operation) error {
-	if !op.cordonTried || op.wasCordoned || op.claim.Cordoned {
+	hadCordon := (op.wasCordoned || op.claim.Cordoned) && !op.claim.LeftCordon
+	if op.cordonStep == "" || hadCordon {
 		return nil
 	}
 	return uncordonNode(ctx, op)
@@ -123,7 +174,7 @@ func blocked(blockers []task.Blocker, limit time.Duration) error {
 func collectFacts(ctx workflow.Context, op *operation) error {
 	facts, err := onNode[inventory.Facts](ctx, op, task.FactsCollect, nil, "Collect the machine's facts")
 	if err == nil {
-		op.facts, op.unrecorded.Facts = facts, &facts
+		op.facts, op.unrecorded.FactsTask = facts, op.currentStep
 	}
 	return err
 }

@@ -7,6 +7,8 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -22,10 +24,10 @@ var (
 		RetryPolicy: retries(100*time.Millisecond, time.Second, 3),
 	}
 	// callRecordSlow is the same function as a normal activity, for a database that
-	// did not respond in time.
+	// did not respond in time. It has no total time limit.
 	callRecordSlow = workflow.ActivityOptions{
-		StartToCloseTimeout: 10 * time.Second, ScheduleToCloseTimeout: 24 * time.Hour,
-		RetryPolicy: retries(time.Second, 30*time.Second, 0),
+		StartToCloseTimeout: 10 * time.Second,
+		RetryPolicy:         retries(time.Second, 30*time.Second, 0),
 	}
 	// callShort is a short call that is repeated until it succeeds. A cancel waits for
 	// the current try: its write must not follow what the decision writes.
@@ -33,10 +35,14 @@ var (
 		StartToCloseTimeout: 10 * time.Second, RetryPolicy: retries(5*time.Second, 5*time.Second, 0),
 		WaitForCancellation: true,
 	}
-	// callProvider is one call of a provider.
+	// callProvider is one call of a provider. A cancel waits for the current try: what it
+	// creates must be in the ledger before the undo reads the ledger.
 	callProvider = workflow.ActivityOptions{
-		StartToCloseTimeout: 45 * time.Second, RetryPolicy: retries(2*time.Second, time.Minute, 0),
+		StartToCloseTimeout: activities.ProviderTimeout, HeartbeatTimeout: activities.ProviderHeartbeat,
+		RetryPolicy: retries(2*time.Second, time.Minute, 0), WaitForCancellation: true,
 	}
+	// once replaces the retries of a call that a person forced.
+	once = retries(time.Second, time.Second, 1)
 	// callTask is a task on a node, which is enqueued before. The activity stays open
 	// until the relay completes it. A cancel does not wait for the node: the operation
 	// voids the task, and the agent stops when the API rejects its lease. Waiting would
@@ -44,10 +50,9 @@ var (
 	callTask = workflow.ActivityOptions{
 		HeartbeatTimeout: task.HeartbeatTimeout, RetryPolicy: retries(time.Second, 30*time.Second, 0),
 	}
-	// callReclaim is one run of the reclaimer. Its total is below the run timeout of
-	// the schedule.
-	callReclaim = workflow.ActivityOptions{
-		StartToCloseTimeout: time.Minute, ScheduleToCloseTimeout: 2 * time.Minute, HeartbeatTimeout: 30 * time.Second,
+	// callRound is one round of a scheduled workflow.
+	callRound = workflow.ActivityOptions{
+		StartToCloseTimeout: time.Minute, ScheduleToCloseTimeout: lifecycle.RoundTimeout, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retries(time.Second, 10*time.Second, 3),
 	}
 )
@@ -59,11 +64,13 @@ func retries(first, most time.Duration, tries int32) *temporal.RetryPolicy {
 }
 
 // remote returns ctx with the options of a normal activity. budget bounds all of
-// its tries where the options do not.
+// its tries where the options do not; 0 means no bound.
 func remote(ctx workflow.Context, o workflow.ActivityOptions, budget time.Duration, summary string) workflow.Context {
 	o.Summary = summary
 	o.ScheduleToCloseTimeout = cmp.Or(o.ScheduleToCloseTimeout, budget)
-	o.StartToCloseTimeout = min(cmp.Or(o.StartToCloseTimeout, o.ScheduleToCloseTimeout), o.ScheduleToCloseTimeout)
+	if total := o.ScheduleToCloseTimeout; total > 0 {
+		o.StartToCloseTimeout = min(cmp.Or(o.StartToCloseTimeout, total), total)
+	}
 	return workflow.WithActivityOptions(ctx, o)
 }
 
@@ -73,17 +80,6 @@ func local(ctx workflow.Context, summary string, out, fn any, in ...any) error {
 	o := callRecord
 	o.Summary = summary
 	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, o), fn, in...).Get(ctx, out)
-}
-
-// onRecord runs a function of activities.Record: first as a local activity, then as a
-// normal one if the database did not respond within a workflow task.
-func onRecord(ctx workflow.Context, summary string, out, fn any, in ...any) error {
-	err := local(ctx, summary, out, fn, in...)
-	if !retryable(err) {
-		return err
-	}
-	slow := remote(ctx, callRecordSlow, 0, summary+" (the database is slow)")
-	return workflow.ExecuteActivity(slow, fn, in...).Get(ctx, out)
 }
 
 func retryable(err error) bool {

@@ -15,13 +15,22 @@ import (
 // it, or the operation is canceled. When the phase's budget ends or its work
 // fails permanently, the operation parks.
 func (op *operation) runPhase(ctx workflow.Context) error {
-	op.goalReached = nil
-	for again := true; again; {
-		op.announce(ctx)
-		err := op.attempt(ctx)
+	resumed := op.resumed
+	op.resumed = false
+	if !resumed {
+		op.goalReached, op.returns = nil, 0
+	}
+	for again := true; again; resumed = false {
+		err := errResumed
+		if !resumed {
+			op.announce(ctx)
+			err = op.attempt(ctx)
+		}
 		switch {
+		case op.fence != nil:
+			return op.fence
 		case ctx.Err() != nil:
-			return errCanceled
+			return op.canceledRun(ctx)
 		case err != nil && (kindOf(err) == schema.KindFenced || errors.Is(err, errNodeRemoved)):
 			return err
 		}
@@ -32,6 +41,16 @@ func (op *operation) runPhase(ctx workflow.Context) error {
 	return nil
 }
 
+// canceledRun ends the phase of a run that was canceled. A decision to cancel that waits
+// is taken: one before the claim is accepted already, and must be in the audit trail.
+func (op *operation) canceledRun(ctx workflow.Context) error {
+	if op.decision != nil && op.decision.Decision == lifecycle.DecisionCancel {
+		_, err := op.decide(ctx)
+		return err
+	}
+	return errCanceled
+}
+
 // endAttempt ends an attempt. After a failure it parks, unless the phase is best
 // effort. It reports whether runPhase must attempt the phase again.
 func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool, err error) {
@@ -40,11 +59,11 @@ func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool
 			op.mark(ctx, lifecycle.PhaseSkipped, failureOf(failure).Message)
 			return false, nil
 		}
-		if again, err = op.park(ctx, failure); err != nil {
+		if again, err = (park{op}).wait(ctx, failure); err != nil {
 			return false, err
 		}
-		op.unpark(ctx)
 	}
+	op.unpark(ctx)
 	switch {
 	case op.decision != nil:
 		return op.decide(ctx)
@@ -58,9 +77,9 @@ func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool
 }
 
 // attempt runs the phase's work on a context that a decision cancels. It does
-// nothing when a decision is already pending.
+// nothing when a decision is already pending or the run is canceled.
 func (op *operation) attempt(ctx workflow.Context) error {
-	if op.decision != nil {
+	if op.decision != nil || ctx.Err() != nil {
 		return nil
 	}
 	work, cancel := workflow.WithCancel(ctx)
@@ -93,7 +112,7 @@ func (op *operation) announce(ctx workflow.Context) {
 // publish writes the running phase to the search attributes and to the database, with
 // the progress that is not recorded yet. A phase publishes itself before it waits, so
 // that a phase that does not wait adds no events. It fails only if the progress could
-// not be recorded.
+// not be recorded or the operation may no longer write.
 func (op *operation) publish(ctx workflow.Context) error {
 	a := op.unpublished(ctx)
 	if a == nil {
@@ -101,8 +120,9 @@ func (op *operation) publish(ctx workflow.Context) error {
 	}
 	summary := "Record the phase " + a.Phase
 	if op.unrecorded == (activities.Advance{}) {
-		op.tryRecord(ctx, summary, *a)
-	} else if err := onRecord(ctx, summary, nil, record.RecordProgress, op.claim.Fence, *a); err != nil {
+		return op.tryRecord(ctx, summary, *a)
+	}
+	if err := op.onRecord(ctx, summary, nil, record.RecordProgress, op.claim.Fence, *a); err != nil {
 		return err
 	}
 	op.unrecorded = activities.Advance{}
@@ -122,57 +142,38 @@ func (op *operation) unpublished(ctx workflow.Context) *activities.Advance {
 		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueSet(*op.status.Operation.DeadlineAt))
 	a := op.unrecorded
 	a.Phase = op.spec().Name
-	a = op.progress(a)
+	a = op.progress(ctx, a)
 	return &a
 }
 
 // call publishes the phase and runs an activity within its budget.
-func (op *operation) call(ctx workflow.Context, o workflow.ActivityOptions, summary string, fn, in, out any) error {
+func (op *operation) call(ctx workflow.Context, o workflow.ActivityOptions, summary string, fn, in any) error {
 	if err := op.publish(ctx); err != nil {
 		return err
 	}
-	return workflow.ExecuteActivity(remote(ctx, o, op.spec().Budget, summary), fn, in).Get(ctx, out)
+	return workflow.ExecuteActivity(remote(ctx, o, op.spec().Budget, summary), fn, in).Get(ctx, nil)
 }
 
-// park waits for a decision, for the phase's goal, or for a lost task to return.
-// again is set when the lost task returned, because the same step then finds it.
-// park returns errCanceled if the run is canceled meanwhile.
-func (op *operation) park(ctx workflow.Context, cause error) (again bool, _ error) {
-	stuck := op.stuck(ctx, cause)
-	p := &op.status.Operation.Phases[op.phase]
-	p.State, p.Reason = lifecycle.PhaseParked, stuck.Message
-	op.status.Operation.Status, op.status.Operation.Stuck = lifecycle.OperationParked, &stuck
-	op.status.Operation.DeadlineAt = nil
-	op.searchable(ctx,
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(stuck.Phase),
-		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueUnset(),
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(stuck.WaitingOn)),
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueSet(stuck.Reason),
-		temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueSet(stuck.Since))
-	op.show(ctx)
-	op.tryRecord(ctx, "Record that the operation is parked", op.progress(activities.Advance{Phase: stuck.Phase, Stuck: &stuck}))
-	lost := stuck.Reason == lifecycle.ReasonTaskLost
-	if err := workflow.Await(ctx, func() bool {
-		return op.decision != nil || op.goalReached != nil && op.goalReached(ctx) || lost && op.taskReturned(ctx)
-	}); err != nil {
-		return false, errCanceled
+// decide applies the pending decision, and the cancel that replaced it meanwhile. It
+// reports whether the phase is attempted again. The decision is taken when decide returns:
+// runPhase starts the next attempt before the response is sent, which thus shows the attempt.
+func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
+	for d := op.decision; ; d = op.decision {
+		again, err = op.apply(ctx, d)
+		if err != nil || op.decision == d {
+			op.take()
+			return again, err
+		}
 	}
-	if !lost || op.decision != nil {
+}
+
+// apply applies a decision unless another one replaces it.
+func (op *operation) apply(ctx workflow.Context, d *lifecycle.ResolveRequest) (again bool, err error) {
+	recordLater(ctx, op, "Record the decision to "+string(d.Decision), op.progress(ctx, activities.Advance{Phase: op.spec().Name, Decision: d}))
+	if op.decision != d {
 		return false, nil
 	}
-	delete(op.returned, op.currentStep)
-	return true, nil
-}
-
-// decide applies the pending decision. It reports whether the phase is attempted
-// again. The decision is taken when decide returns: runPhase starts the next attempt
-// before the response is sent, which thus shows the attempt.
-func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
-	d := *op.decision
-	defer func() { op.taken, op.decision = op.decision, nil }()
-	op.unpark(ctx)
-	op.tryRecord(ctx, "Record the decision to "+string(d.Decision), op.progress(activities.Advance{Phase: op.spec().Name, Decision: &d}))
-	op.forced = d.Decision == lifecycle.DecisionForce
+	op.returns, op.forced = 0, d.Decision == lifecycle.DecisionForce
 	switch d.Decision {
 	case lifecycle.DecisionCancel:
 		return false, errCanceled
@@ -189,29 +190,28 @@ func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	return true, voidTasks(ctx, op, "Void the phase's open tasks")
 }
 
-// unpark clears the parked state.
-func (op *operation) unpark(ctx workflow.Context) {
-	parked := op.status.Operation.Stuck != nil
-	op.status.Operation.Stuck = nil
-	op.status.Operation.Status = lifecycle.OperationRunning
-	if parked {
-		p := &op.status.Operation.Phases[op.phase]
-		p.State, p.Reason = lifecycle.PhaseRunning, ""
-		op.searchable(ctx,
-			temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(lifecycle.AttentionNone)),
-			temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueUnset(),
-			temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueUnset())
-	}
-}
-
-// undo runs the plan's compensation as a phase of its own. It parks like any
-// other phase, and may be retried or skipped but not canceled.
-func (op *operation) undo(ctx workflow.Context) error {
-	op.undoing, op.closed = true, false
+// beginUndo makes the plan's compensation the current phase. It parks like any other
+// phase, and may be retried or skipped but not canceled.
+func (op *operation) beginUndo() {
+	op.undoing = true
 	op.status.Operation.Phases = append(op.status.Operation.Phases, op.plan.Undo.Status())
 	op.phase = len(op.status.Operation.Phases) - 1
 	op.decision = nil
-	err := op.runPhase(ctx)
+}
+
+// runUndo runs the compensation and records the cancel. It runs on a disconnected
+// context, because the run may be canceled.
+func (op *operation) runUndo(ctx workflow.Context) (lifecycle.OperationStatus, error) {
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	op.closed = false
+	err := op.runPhase(free)
 	op.closed = true
-	return err
+	switch {
+	case errors.Is(err, errRenew):
+		return op.status, continueAsNew(free, op)
+	case kindOf(err) == schema.KindFenced:
+		return op.fenced(free, err)
+	}
+	return op.rolledBack(free)
 }

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -47,8 +48,10 @@ func TestRegistryHasEveryPlan(t *testing.T) {
 		require.False(t, types[e.Type], "%s is registered twice", e.Type)
 		types[e.Type] = true
 	}
-	require.Len(t, types, len(lifecycle.Operations())+1)
-	require.True(t, types[lifecycle.WorkflowReclaim])
+	require.Len(t, types, len(lifecycle.Operations())+len(lifecycle.Schedules()))
+	for _, s := range lifecycle.Schedules() {
+		require.True(t, types[s.Workflow], s.Workflow)
+	}
 }
 
 // TestForeignWorkflowID: a workflow that was started by hand under another ID
@@ -86,7 +89,7 @@ func TestRunKeepsItsPlan(t *testing.T) {
 	plan.Phases = []lifecycle.PhaseSpec{
 		{Name: lifecycle.PhaseDrain, Title: "Drain first", Budget: time.Minute, Choices: plan.Phases[1].Choices},
 		{Name: "of-another-version", Title: "Unknown", Budget: time.Minute,
-			Choices: []lifecycle.Choice{{Decision: lifecycle.DecisionSkip, Does: "Continue without it.", Harm: lifecycle.HarmNone}}},
+			Choices: []lifecycle.Option{{Decision: lifecycle.DecisionSkip, Does: "Continue without it.", Harm: lifecycle.HarmNone}}},
 		plan.Phases[2],
 	}
 	b.env.OnActivity(record.ClaimNode, anything, anything).Return(
@@ -276,7 +279,7 @@ func TestUndoCoversAttemptedCordon(t *testing.T) {
 	tries := 0
 	w.on[task.WorkloadCordon] = func(activities.TaskSpec) (task.Result, error) {
 		if tries++; tries == 1 {
-			return task.Result{}, final(schema.KindAgentSilent, "no result")
+			return task.Result{}, final(schema.KindTaskFailed, "no result")
 		}
 		return succeeded(task.CordonResult{Cordoned: true, Was: true}), nil
 	}
@@ -288,6 +291,24 @@ func TestUndoCoversAttemptedCordon(t *testing.T) {
 	require.Contains(t, w.story(), "task workload.uncordon#2")
 }
 
+// TestUndoOfALeftCordon: the node has a cordon before the operation. It stays after a cancel,
+// unless an abandoned operation left it.
+func TestUndoOfALeftCordon(t *testing.T) {
+	t.Parallel()
+	for _, left := range []bool{false, true} {
+		w := newWorld(lifecycle.NodeActive)
+		w.cordoned, w.leftCordon = true, left
+		w.on[task.WorkloadCordon] = func(activities.TaskSpec) (task.Result, error) {
+			return succeeded(task.CordonResult{Cordoned: true, Was: true}), nil
+		}
+		w.open[task.WorkloadDrain] = true
+		b := setup(t, lifecycle.ActionDrain, w)
+		b.decideAt(time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Equal(t, left, slices.Contains(w.story(), "task workload.uncordon"), "%v", w.story())
+	}
+}
+
 // TestDetails checks that the Web UI shows the phases, who must act, and each option
 // with its command and the update's argument.
 func TestDetails(t *testing.T) {
@@ -297,10 +318,10 @@ func TestDetails(t *testing.T) {
 	op.status.Node.Host = "gpu-17"
 	op.status.Operation = lifecycle.Operation{Action: lifecycle.ActionDrain, Status: lifecycle.OperationParked, Phases: plan.Statuses(),
 		Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: lifecycle.ReasonDrainBlocked,
-			Options: plan.OptionsIn(plan.Phases[1], "gpu-17", "op-1")}}
+			Options: plan.OptionsIn(plan.Phases[1], "gpu-17", "op-1", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))}}
 	text := op.markdown()
-	for _, want := range []string{"- [ ] Cordon the node", "**Waiting on: operator** since", "`gpuaas op extend gpu-17 --operation op-1 --reason TEXT`",
-		"`gpuaas op force gpu-17 --operation op-1 --reason TEXT`", "harm: work", `{"operation_id":"op-1","phase":"drain"`} {
+	for _, want := range []string{"- [ ] Cordon the node", "**Waiting on: operator** since", "`gpuaas op extend gpu-17 --operation op-1 --phase drain --stuck-since 2026-01-02T03:04:05Z --reason TEXT`",
+		"`gpuaas op force gpu-17 --operation op-1 --phase drain --stuck-since 2026-01-02T03:04:05Z --reason TEXT`", "harm: work", `{"operation_id":"op-1","phase":"drain"`} {
 		require.Contains(t, text, want)
 	}
 }

@@ -89,8 +89,14 @@ func (r *recorder) decide(d lifecycle.Decision) {
 
 func (r *recorder) event(name lifecycle.AgentEventName, incarnation int64) {
 	r.t.Helper()
-	require.NoError(r.t, r.NodeTasks.SignalAgent(r.t.Context(), r.op.WorkflowID, lifecycle.AgentEvent{Event: name, NodeID: testNode,
-		Incarnation: incarnation, OperationID: r.op.OperationID, Step: string(task.WorkloadDrain)}))
+	e := lifecycle.AgentEvent{Event: name, NodeID: testNode, Incarnation: incarnation, OperationID: r.op.OperationID, Step: string(task.WorkloadDrain)}
+	r.world.announce(e)
+	if err := r.NodeTasks.SignalAgent(r.t.Context(), r.op.WorkflowID, e); err != nil {
+		// The run may have read what the event announces after the event before, and ended.
+		st, again := r.Operations.Status(r.t.Context(), r.op.WorkflowID, r.op.RunID)
+		require.NoError(r.t, again)
+		require.True(r.t, st.Operation.Status.Ended(), "%v", err)
+	}
 }
 
 // open keeps the history of the operation as it is now, still open.
@@ -101,6 +107,12 @@ func (r *recorder) open() {
 
 func (r *recorder) keep(name string) *historypb.History {
 	r.t.Helper()
+	return r.save(filepath.Join("testdata", "replay"), name)
+}
+
+// save reads the history and, with -record, writes it below a folder.
+func (r *recorder) save(folder, name string) *historypb.History {
+	r.t.Helper()
 	h := &historypb.History{}
 	events := r.SDK().GetWorkflowHistory(r.t.Context(), r.op.WorkflowID, r.op.RunID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for events.HasNext() {
@@ -108,7 +120,7 @@ func (r *recorder) keep(name string) *historypb.History {
 		require.NoError(r.t, err)
 		h.Events = append(h.Events, e)
 	}
-	if *recordTo == "" {
+	if *recordTo == "" || name == "" {
 		return h
 	}
 	raw, err := protojson.Marshal(h)
@@ -118,7 +130,7 @@ func (r *recorder) keep(name string) *historypb.History {
 	_, err = z.Write(raw)
 	require.NoError(r.t, err)
 	require.NoError(r.t, z.Close())
-	dir := filepath.Join("testdata", "replay", *recordTo)
+	dir := filepath.Join(folder, *recordTo)
 	require.NoError(r.t, os.MkdirAll(dir, 0o755))
 	require.NoError(r.t, os.WriteFile(filepath.Join(dir, name+".json.gz"), packed.Bytes(), 0o644))
 	return h
@@ -173,19 +185,19 @@ func recordings() []recording {
 	)
 	openDrain := func(w *world) { w.open[task.WorkloadDrain] = true }
 	return []recording{
-		{name: "enroll", action: lifecycle.ActionEnroll, from: lifecycle.NodeRegistered, events: 34, drive: enrollmentEvents(1)},
-		{name: "provision", action: lifecycle.ActionProvision, from: active, events: 34},
-		{name: "quarantine", action: lifecycle.ActionQuarantine, from: active, events: 17},
+		{name: "enroll", action: lifecycle.ActionEnroll, from: lifecycle.NodeRegistered, events: 37, drive: enrollmentEvents(1)},
+		{name: "provision", action: lifecycle.ActionProvision, from: active, events: 38},
+		{name: "quarantine", action: lifecycle.ActionQuarantine, from: active, events: 18},
 		{name: "quarantine-silent", action: lifecycle.ActionQuarantine, from: lifecycle.NodeOffline, prepare: fails(task.WorkloadCordon)},
-		{name: "release", action: lifecycle.ActionRelease, from: lifecycle.NodeQuarantined, events: 25},
-		{name: "drain", action: drain, from: active, events: 25},
-		{name: "cordon-only", action: drain, from: active, options: lifecycle.Options{CordonOnly: true}, events: 17},
-		{name: "uncordon", action: lifecycle.ActionUncordon, from: active, events: 17},
-		{name: "retire", action: lifecycle.ActionRetire, from: active, events: 17},
-		{name: "retire-drain", action: lifecycle.ActionRetire, from: active, options: lifecycle.Options{Drain: true}, events: 25},
-		{name: "reactivate", action: lifecycle.ActionReactivate, from: retired, events: 25},
-		{name: "remove", action: lifecycle.ActionRemove, from: retired, events: 17},
-		{name: "reissue", action: lifecycle.ActionReissueEnrollment, from: active, events: 34, drive: enrollmentEvents(2)},
+		{name: "release", action: lifecycle.ActionRelease, from: lifecycle.NodeQuarantined, events: 27},
+		{name: "drain", action: drain, from: active, events: 27},
+		{name: "cordon-only", action: drain, from: active, options: lifecycle.Options{CordonOnly: true}, events: 18},
+		{name: "uncordon", action: lifecycle.ActionUncordon, from: active, events: 18},
+		{name: "retire", action: lifecycle.ActionRetire, from: active, events: 18},
+		{name: "retire-drain", action: lifecycle.ActionRetire, from: active, options: lifecycle.Options{Drain: true}, events: 27},
+		{name: "reactivate", action: lifecycle.ActionReactivate, from: retired, events: 27},
+		{name: "remove", action: lifecycle.ActionRemove, from: retired, events: 19},
+		{name: "reissue", action: lifecycle.ActionReissueEnrollment, from: active, events: 37, drive: enrollmentEvents(2)},
 
 		{name: "refused", action: drain, from: retired},
 		{name: "drain-retry", action: drain, from: active, prepare: fails(task.WorkloadCordon), drive: parkThen(lifecycle.DecisionRetry)},
@@ -282,7 +294,8 @@ func (w *world) worker(c *temporal.Client) worker.Worker {
 	}
 	out.RegisterActivity(&activities.Record{Records: w})
 	tasks := &activities.Task{Records: w, Tasks: w, Signer: w}
-	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "EnqueueNodeTask": tasks.EnqueueNodeTask, "RunNodeTask": w.task} {
+	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "VoidStep": tasks.VoidStep, "VoidUndispatched": tasks.VoidUndispatched, "EnqueueNodeTask": tasks.EnqueueNodeTask, "RunNodeTask": w.runTask,
+		"ReadTaskResult": w.readResult} {
 		out.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}
 	out.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})

@@ -14,6 +14,7 @@ var (
 	node      *activities.Task
 	machine   *activities.Machine
 	reclaimer *activities.Reclaim
+	watcher   *activities.Watch
 )
 
 // Entry is one registered workflow.
@@ -24,25 +25,14 @@ type Entry struct {
 	Run any
 }
 
-// Registry lists every workflow that a worker runs: one for each plan, and the
-// reclaimer.
+// Registry lists every workflow that a worker runs: one for each plan and one for each
+// schedule.
 func Registry() []Entry {
-	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}}
+	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}, {lifecycle.WorkflowWatch, WatchOperations}}
 	for _, p := range lifecycle.Operations() {
-		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
-			return run(ctx, p.Action, in)
+		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput, c *Carried) (lifecycle.OperationStatus, error) {
+			return run(ctx, p.Action, in, c)
 		}})
 	}
 	return entries
-}
-
-// ReclaimStaleDispatch is one run of the reclaimer. A schedule starts it every
-// lifecycle.ReclaimInterval. It requeues stale tasks, marks them lost or voids
-// them. It keeps no state between runs: after a failed run, the next one does the
-// same work.
-func ReclaimStaleDispatch(ctx workflow.Context) (activities.ReclaimSummary, error) {
-	var summary activities.ReclaimSummary
-	err := workflow.ExecuteActivity(
-		remote(ctx, callReclaim, 0, "Reclaim stale tasks"), reclaimer.ReclaimTasks).Get(ctx, &summary)
-	return summary, err
 }

@@ -15,7 +15,7 @@ import (
 // signalAt signals an event of the given incarnation.
 func (b *bed) signalAt(d time.Duration, event lifecycle.AgentEventName, incarnation int64) {
 	b.env.RegisterDelayedCallback(func() {
-		b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: event, NodeID: testNode, Incarnation: incarnation})
+		b.report(lifecycle.AgentEvent{Event: event, NodeID: testNode, Incarnation: incarnation})
 	}, d)
 }
 
@@ -41,7 +41,8 @@ func TestReissueEnrollment(t *testing.T) {
 			require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 			require.Equal(t, from, st.Node.State)
 			require.Zero(t, st.Operation.OpSeq)
-			require.Equal(t, []string{"claim", "advance claim", "advance poll", "finish completed"}, b.world.story())
+			require.Equal(t, []string{"claim", "read enrollment", "advance claim", "read enrollment", "advance poll",
+				"read enrollment", "finish completed"}, b.world.story())
 			require.Equal(t, activities.Finish{Status: lifecycle.OperationCompleted, Outcome: "reissued; its agent polls with the new identity"}, *b.world.finished)
 		}
 	})
@@ -105,8 +106,7 @@ func TestReissueEnrollment(t *testing.T) {
 func TestReissueParks(t *testing.T) {
 	t.Parallel()
 	events := []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed, lifecycle.EventFirstPoll}
-	next := []string{"gpuaas op cancel gpu-17 --reissue --operation op-1 --reason TEXT", "gpuaas op cancel gpu-17 --reissue --operation op-1 --reason TEXT",
-		"gpuaas op retry gpu-17 --reissue --operation op-1 --reason TEXT"}
+	next := []lifecycle.Decision{lifecycle.DecisionCancel, lifecycle.DecisionCancel, lifecycle.DecisionRetry}
 	for i, phase := range []string{lifecycle.PhaseBundle, lifecycle.PhaseClaim, lifecycle.PhasePoll} {
 		for name, retry := range map[string]bool{"retried": true, "heals": false} {
 			t.Run(phase+"/"+name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestReissueParks(t *testing.T) {
 					op := b.status().Operation
 					require.Equal(t, lifecycle.OperationParked, op.Status)
 					require.Equal(t, phase, op.Stuck.Phase)
-					require.Equal(t, next[i], op.Stuck.Next)
+					require.Equal(t, op.Stuck.Command(next[i], op.Action, "gpu-17", "op-1"), op.Stuck.Next)
 					if retry {
 						b.decide(lifecycle.DecisionRetry, "the node is back")
 					}

@@ -19,12 +19,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// fixtures are histories of real runs, exported by test/e2e with -record and
-// kept per release: testdata/replay/<release>/<case>.json.gz. A history is
-// never edited; a change that breaks one needs a version gate in the workflow.
+// fixtures are histories of real runs, written with -record and kept per release:
+// whole operations in testdata/replay/RELEASE, and the corpus (see TestCorpus). A
+// history is never edited; a change that breaks one needs a version gate in the
+// workflow.
 func fixtures(t *testing.T) map[string]*historypb.History {
 	t.Helper()
-	files, err := filepath.Glob("testdata/replay/*/*.json.gz")
+	files, err := filepath.Glob("testdata/*/*/*.json.gz")
 	require.NoError(t, err)
 	out := map[string]*historypb.History{}
 	for _, f := range files {
@@ -77,7 +78,7 @@ func TestReplayDetectsChanges(t *testing.T) {
 		if err := workflow.Sleep(ctx, 1); err != nil {
 			return lifecycle.OperationStatus{}, err
 		}
-		return run(ctx, lifecycle.ActionDrain, in)
+		return run(ctx, lifecycle.ActionDrain, in, nil)
 	}
 	for name, h := range fixtures(t) {
 		if h.GetEvents()[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName() == "Drain" {

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"errors"
+	"time"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -19,18 +20,30 @@ type operation struct {
 	inbox
 	// refused is the claim's rejection.
 	refused *schema.Error
-	// tries counts the decisions that repeated node work. Each one enqueues a new
-	// task.
+	// tries counts how often node work was repeated with a new task.
 	tries  int
 	forced bool
-	// cordonTried is set once this operation may have cordoned the node;
-	// wasCordoned when the node had a cordon before.
-	cordonTried, wasCordoned bool
-	facts                    inventory.Facts
+	// cordonStep is the step of the first task that cordons the node. wasCordoned is set if
+	// that task found a cordon.
+	cordonStep  string
+	wasCordoned bool
+	// adopted is set once the node's ledger has the operation's machine.
+	adopted bool
+	facts   inventory.Facts
+	// taskUntil is when the newest task expires. returns counts how often a lost task
+	// returned in the current phase without a decision.
+	taskUntil time.Time
+	returns   int
+	// parks counts how often this run recorded a park. A workflow task that runs again
+	// counts the same.
+	parks int
 	// unrecorded is progress that the next publish records; published is set once the
 	// current attempt's phase is published.
 	unrecorded activities.Advance
 	published  bool
+	// resumed is set until the first phase of this run begins, which the run before
+	// parked.
+	resumed bool
 	// goalReached reports whether the current phase reached its goal while parked.
 	// It is nil for a phase that only a decision can end.
 	goalReached func(ctx workflow.Context) bool
@@ -51,20 +64,39 @@ type state struct {
 	phase   int
 	undoing bool
 	closed  bool
-	// advances counts the advances written to the database.
-	advances int64
+	// lastStep is the number of the newest write (Advance.Step). unwritten counts the
+	// writes that still run in the background.
+	lastStep  int64
+	unwritten int
+	// fence is the error of a write that is no longer allowed: the operation has ended,
+	// or another one holds the node.
+	fence error
+	// failed is the newest failure of a phase.
+	failed failed
 }
 
 // run is the skeleton of every lifecycle action: it claims the node, responds to the
 // caller, runs the phases and records the outcome. A rejected claim and a canceled
-// operation end the workflow normally. Only a defect fails it.
-func run(ctx workflow.Context, a lifecycle.Action, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
+// operation end the workflow normally. Only a defect fails it. before is set when the run
+// continues a parked operation, which is claimed already.
+func run(ctx workflow.Context, a lifecycle.Action, in lifecycle.OperationInput, before *Carried) (lifecycle.OperationStatus, error) {
 	op := newOperation(ctx, in)
+	if before != nil {
+		before.restore(op)
+	}
 	if err := op.registerHandlers(ctx); err != nil {
 		return op.status, err
 	}
-	op.claimNode(ctx, a)
-	if op.refused != nil {
+	if op.undoing {
+		return op.runUndo(ctx)
+	}
+	if before == nil {
+		op.claimNode(ctx, a)
+	}
+	switch {
+	case op.refused != nil && op.canceledEarly(ctx):
+		return op.close(ctx, lifecycle.OperationCanceled, "canceled before it claimed the node")
+	case op.refused != nil:
 		return op.close(ctx, lifecycle.OperationRejected, op.refused.Message)
 	}
 	err := op.runPhases(ctx)
@@ -96,10 +128,11 @@ func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 		op.refused = schema.NewError(schema.KindInvalidRequest, "the workflow of %s cannot run %s", a, op.in.Action)
 		return
 	}
-	err := onRecord(free, "Claim the node for "+string(a), &op.claim, record.ClaimNode, activities.ClaimRequest{
+	err := op.onRecord(free, "Claim the node for "+string(a), &op.claim, record.ClaimNode, activities.ClaimRequest{
 		OperationInput: op.in, WorkflowID: op.status.Operation.WorkflowID, Document: op.document(),
-		// A run that was reset to its beginning repeats its claim.
-		RunID: workflow.GetInfo(ctx).OriginalRunID,
+		// A run that was reset to its beginning repeats its claim. Its history, and so
+		// its start, is that of the original run.
+		RunID: workflow.GetInfo(ctx).OriginalRunID, RunStartedAt: workflow.GetInfo(ctx).WorkflowStartTime.UTC(),
 	})
 	op.answered = true
 	if err != nil {
@@ -117,7 +150,7 @@ func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 // runPhases runs every phase but the last one, which end records.
 func (op *operation) runPhases(ctx workflow.Context) error {
 	last := len(op.plan.Phases) - 1
-	for op.phase = 0; op.phase < last; op.phase++ {
+	for ; op.phase < last; op.phase++ {
 		if err := op.runPhase(ctx); err != nil {
 			return err
 		}
@@ -132,23 +165,46 @@ func (op *operation) end(ctx workflow.Context, err error) (lifecycle.OperationSt
 	defer cancel()
 	op.closed = true
 	switch {
+	case op.fence != nil:
+		return op.fenced(free, op.fence)
+	case errors.Is(err, errRenew):
+		return op.status, continueAsNew(ctx, op)
 	case err == nil:
 		op.begin(free)
-		return op.finish(free, lifecycle.PhaseCompleted, op.completed())
+		return op.finish(free, lifecycle.PhaseCompleted, completed(op))
 	case kindOf(err) == schema.KindFenced:
-		return op.fenced(free)
+		return op.fenced(free, err)
 	case errors.Is(err, errCanceled) || errors.Is(err, errNodeRemoved) || temporal.IsCanceledError(err):
+		if ctx.Err() != nil && (op.taken == nil || op.taken.Decision != lifecycle.DecisionCancel) {
+			op.claim.Fence.Actor, op.claim.Fence.Via = lifecycle.ActorTemporal, lifecycle.ActorTemporal
+		}
 		return op.rollBack(free)
 	}
 	return op.status, err
 }
 
-func (op *operation) fenced(ctx workflow.Context) (lifecycle.OperationStatus, error) {
-	return op.close(ctx, lifecycle.OperationFailed, "a newer operation holds the node")
+// The outcomes of a run that may no longer write.
+const (
+	outcomeOver       = "the operation has already ended, through another run of it or gpuaas node rehydrate"
+	outcomeSuperseded = "a newer operation holds the node"
+)
+
+// fenced ends a run that may no longer write, with the reason that the database gave. It
+// undoes nothing.
+func (op *operation) fenced(ctx workflow.Context, cause error) (lifecycle.OperationStatus, error) {
+	outcome := outcomeSuperseded
+	switch e := failureOf(cause); e.Reason {
+	case "":
+	case "operation_over":
+		outcome = outcomeOver
+	default:
+		outcome = e.Message
+	}
+	return op.close(ctx, lifecycle.OperationFailed, outcome)
 }
 
 // completed is the record of a plan that succeeded.
-func (op *operation) completed() activities.Finish {
+func completed(op *operation) activities.Finish {
 	f := activities.Finish{
 		Status: lifecycle.OperationCompleted, Node: op.plan.To, Instance: op.plan.Instance,
 		DenyIdentity: op.plan.DenyIdentity, Outcome: op.plan.Outcome,
@@ -162,26 +218,31 @@ func (op *operation) completed() activities.Finish {
 // rollBack undoes the phases and restores the state at the start. It always
 // records the outcome, unless another operation holds the node.
 func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
+	op.unpark(ctx)
 	op.mark(ctx, lifecycle.PhaseCanceled, "")
 	if op.plan.Holds {
 		err := voidTasks(ctx, op, "Void the node's open tasks")
 		if kindOf(err) == schema.KindFenced {
-			return op.fenced(ctx)
+			return op.fenced(ctx, err)
 		}
 	}
-	if op.plan.Undo != nil {
-		if err := op.undo(ctx); kindOf(err) == schema.KindFenced {
-			return op.fenced(ctx)
-		}
+	if op.plan.Undo == nil {
+		return op.rolledBack(ctx)
 	}
+	op.beginUndo()
+	return op.runUndo(ctx)
+}
+
+// rolledBack records the cancel.
+func (op *operation) rolledBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
 	if op.enrolled.Removed {
 		op.status.Node.State = lifecycle.NodeRemoved
 	}
-	return op.finish(ctx, op.status.Operation.Phases[op.phase].State, op.canceled())
+	return op.finish(ctx, op.status.Operation.Phases[op.phase].State, canceled(op))
 }
 
 // canceled is the record of a cancel.
-func (op *operation) canceled() activities.Finish {
+func canceled(op *operation) activities.Finish {
 	f := activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: op.plan.CancelVoidsTokens, Instance: op.unrecorded.Instance}
 	switch {
 	case op.plan.Holds:
@@ -195,11 +256,20 @@ func (op *operation) canceled() activities.Finish {
 	default:
 		f.Outcome = "the reissued token is void"
 	}
+	if op.claim.Fence.Actor == lifecycle.ActorTemporal {
+		f.Outcome = "canceled in Temporal: " + f.Outcome
+	}
 	return f
 }
 
 // finish records the outcome with the final status and closes the operation.
 func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f activities.Finish) (lifecycle.OperationStatus, error) {
+	if err := op.awaitWritten(ctx); err != nil {
+		return op.status, err
+	}
+	if op.fence != nil && f.Status == lifecycle.OperationCompleted {
+		return op.fenced(ctx, op.fence)
+	}
 	at := now(ctx)
 	f.Document = op.document()
 	final := &f.Document.Operation
@@ -208,27 +278,37 @@ func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f a
 	if f.Node != "" {
 		f.Document.Node.State = f.Node
 	}
-	err := onRecord(ctx, "Record the outcome", nil, record.FinishOperation, op.claim.Fence, f)
+	err := op.onRecord(ctx, "Record the outcome", nil, record.FinishOperation, op.claim.Fence, f)
 	switch {
 	case err == nil:
 		op.status = clone(*f.Document)
-	case kindOf(err) != schema.KindFenced:
+	case f.Status == lifecycle.OperationCompleted && kindOf(err) == schema.KindInvalidRequest:
+		return rejected(ctx, op, failureOf(err))
+	case kindOf(err) == schema.KindFenced:
+		return op.fenced(ctx, err)
+	default:
 		return op.status, err
-	case f.Status == lifecycle.OperationCompleted:
-		return op.fenced(ctx)
 	}
 	return op.close(ctx, f.Status, f.Outcome)
 }
 
-// close ends the workflow after all pending updates have returned. A canceled
-// operation closes as Canceled, with its status in the details.
+// rejected records the failure of an operation whose success the database rejects. It
+// restores the state at the start, and undoes no phase: a person did not decide that.
+func rejected(ctx workflow.Context, op *operation, cause *schema.Error) (lifecycle.OperationStatus, error) {
+	f := canceled(op)
+	f.Status, f.Outcome = lifecycle.OperationFailed, "the database rejects the success: "+cause.Message
+	return op.finish(ctx, lifecycle.PhaseFailed, f)
+}
+
+// close ends the workflow after all pending updates have returned and all writes are
+// stored. A canceled operation closes as Canceled, with its status in the details.
 func (op *operation) close(ctx workflow.Context, s lifecycle.OperationState, outcome string) (lifecycle.OperationStatus, error) {
 	op.closed = true
 	op.status.Operation.End(s, outcome, now(ctx))
 	op.show(ctx)
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
-	if err := workflow.Await(free, func() bool { return workflow.AllHandlersFinished(free) }); err != nil {
+	if err := workflow.Await(free, func() bool { return op.unwritten == 0 && workflow.AllHandlersFinished(free) }); err != nil {
 		return op.status, err
 	}
 	if s == lifecycle.OperationCanceled {

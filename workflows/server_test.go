@@ -10,7 +10,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	updatepb "go.temporal.io/api/update/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
 
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
@@ -99,6 +103,9 @@ const envStall = "GPUAAS_TEST_STALLING_WORKER"
 
 const stalled = "stalled"
 
+// atPark as the STEP lets the worker stall before it has recorded the park.
+const atPark = "park"
+
 func stallingWorker(at string) {
 	args := strings.Fields(at)
 	address, namespace := args[0], args[1]
@@ -109,6 +116,12 @@ func stallingWorker(at string) {
 	w.stall = func(step string) {
 		if step == args[2] {
 			fmt.Println(stalled)
+			select {}
+		}
+	}
+	w.onPark = func(parkID string) {
+		if args[2] == atPark {
+			fmt.Println(stalled, parkID)
 			select {}
 		}
 	}
@@ -124,8 +137,9 @@ func stallingWorker(at string) {
 }
 
 // killStalled starts a worker process that stalls before it has enqueued the step's task,
-// runs act meanwhile, and kills the process when it stalls.
-func (r *recorder) killStalled(namespace, step string, act func()) {
+// runs act meanwhile, and kills the process when it stalls. At atPark it returns the ID of
+// the park.
+func (r *recorder) killStalled(namespace, step string, act func()) (parkID string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), harness.Timeout)
 	defer cancel()
@@ -137,9 +151,11 @@ func (r *recorder) killStalled(namespace, step string, act func()) {
 	act()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(r.t, err)
-	require.Equal(r.t, stalled, strings.TrimSpace(line))
+	said, parkID, _ := strings.Cut(strings.TrimSpace(line), " ")
+	require.Equal(r.t, stalled, said)
 	require.NoError(r.t, child.Process.Kill())
 	require.Error(r.t, child.Wait())
+	return parkID
 }
 
 // TestKilledWorkerBeforeEnqueue kills the worker that is about to enqueue a task.
@@ -185,6 +201,7 @@ func TestKilledWorkerAfterVoid(t *testing.T) {
 		}()
 	})
 
+	r.world.voided[string(task.WorkloadCordon)] = true // by the first worker, in the database
 	defer r.startWorker()()
 	st, err := r.Operations.Result(ctx, r.op.WorkflowID, r.op.RunID)
 	require.NoError(t, err)
@@ -192,4 +209,59 @@ func TestKilledWorkerAfterVoid(t *testing.T) {
 	require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 	require.Equal(t, 2, st.Operation.Phases[0].Attempt)
 	require.NotContains(t, r.world.story(), "void", "the history has the void of the first worker")
+}
+
+// TestKilledWorkerAtPark kills the worker that records a park. Its workflow task runs
+// again and records the park with another time, but with the same ID, so that the audit
+// has it once.
+func TestKilledWorkerAtPark(t *testing.T) {
+	w := newWorld(lifecycle.NodeActive)
+	fails(task.WorkloadCordon)(w)
+	fails(task.WorkloadDrain)(w)
+	r, namespace := onServer(t, w)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
+	defer cancel()
+	first := r.killStalled(namespace, atPark, func() { r.submit(lifecycle.ActionDrain) })
+	require.NotEmpty(t, first)
+
+	defer r.startWorker()()
+	r.until(lifecycle.OperationParked)
+	require.Equal(t, []string{first}, w.parkIDs)
+	r.decide(lifecycle.DecisionRetry)
+	harness.Eventually(t, "the next park", func() bool { return w.count("park drain") == 1 })
+	require.NotEqual(t, first, w.parkIDs[1])
+	r.decide(lifecycle.DecisionCancel)
+	_, err := r.Operations.Result(ctx, r.op.WorkflowID, r.op.RunID)
+	require.NoError(t, err)
+}
+
+// start starts the run that continues a parked operation.
+func (r *recorder) start(in lifecycle.OperationInput, c *Carried) {
+	r.t.Helper()
+	plan, _ := lifecycle.PlanOf(in.Action, in.Options)
+	run, err := r.SDK().ExecuteWorkflow(r.t.Context(), client.StartWorkflowOptions{ID: r.op.WorkflowID, TaskQueue: lifecycle.TaskQueue},
+		plan.Workflow, in, c)
+	require.NoError(r.t, err)
+	r.op.RunID = run.GetRunID()
+}
+
+// resolveInBackground sends a decision, whose answer needs a worker, and returns when the
+// server has it.
+func (r *recorder) resolveInBackground(d lifecycle.Decision) (answer <-chan error) {
+	r.t.Helper()
+	request := lifecycle.ResolveRequest{OperationID: r.op.OperationID, ID: schema.NewID(), Decision: d, Reason: "because", By: "bob"}
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Operations.Resolve(r.t.Context(), r.op.WorkflowID, request)
+		done <- err
+	}()
+	harness.Eventually(r.t, "the server has the decision", func() bool {
+		_, err := r.SDK().WorkflowService().PollWorkflowExecutionUpdate(r.t.Context(), &workflowservice.PollWorkflowExecutionUpdateRequest{
+			Namespace:  r.Namespace(),
+			UpdateRef:  &updatepb.UpdateRef{WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: r.op.WorkflowID}, UpdateId: request.ID},
+			WaitPolicy: &updatepb.WaitPolicy{LifecycleStage: enumspb.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_ADMITTED},
+		})
+		return err == nil
+	})
+	return done
 }

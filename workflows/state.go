@@ -7,7 +7,6 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
@@ -25,6 +24,9 @@ func (st *state) spec() lifecycle.PhaseSpec {
 // now is the workflow's time with the precision of the database, so that a time in
 // the document equals the one in a column.
 func now(ctx workflow.Context) time.Time { return workflow.Now(ctx).UTC().Truncate(time.Microsecond) }
+
+// parked reports whether the current phase waits for a decision.
+func (st *state) parked() bool { return st.status.Operation.Status == lifecycle.OperationParked }
 
 // begin marks the phase as running in the status.
 func (st *state) begin(ctx workflow.Context) {
@@ -47,26 +49,10 @@ func (st *state) mark(ctx workflow.Context, s lifecycle.PhaseState, reason strin
 	st.show(ctx)
 }
 
-// progress completes an advance: its number, so that a late repeat cannot undo a
-// newer one, and the whole status.
-func (st *state) progress(a activities.Advance) activities.Advance {
-	st.advances++
-	a.Step, a.Document = st.advances, st.document()
-	return a
-}
-
 // searchable upserts search attributes. It fails only on a key without a name.
 func (st *state) searchable(ctx workflow.Context, updates ...temporal.SearchAttributeUpdate) {
 	if err := workflow.UpsertTypedSearchAttributes(ctx, updates...); err != nil {
 		workflow.GetLogger(ctx).Error("cannot set search attributes", "error", err.Error())
-	}
-}
-
-// tryRecord writes progress that the next write repeats, if the database responds in
-// time.
-func (st *state) tryRecord(ctx workflow.Context, summary string, a activities.Advance) {
-	if err := local(ctx, summary, nil, record.RecordProgress, st.claim.Fence, a); err != nil {
-		workflow.GetLogger(ctx).Warn("cannot record progress; the next write repeats it", "kind", string(kindOf(err)))
 	}
 }
 

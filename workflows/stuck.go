@@ -1,25 +1,26 @@
 package workflows
 
 import (
+	"fmt"
 	"slices"
-
-	"go.temporal.io/sdk/workflow"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // stuck returns why the current phase is parked, who must act, and the possible
-// decisions.
-func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
+// decisions. since is the time of the park.
+func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	spec, e := op.spec(), failureOf(cause)
 	if spec.Name == lifecycle.PhaseSKU && e.Reason != lifecycle.ReasonSKUMismatch { // a retry collects the facts again
 		spec.WaitingOn, spec.Cause = lifecycle.AttentionAgent, "the agent did not report the machine's facts"
 	}
 	s := lifecycle.Stuck{
 		Phase: spec.Name, WaitingOn: spec.WaitingOn, Reason: string(e.Kind), Message: e.Message,
-		Since: now(ctx), Cause: spec.Cause,
-		Options: op.plan.OptionsIn(spec, op.name(), op.in.OperationID),
+		Since: since, Cause: spec.Cause,
+		Options: op.plan.OptionsIn(spec, op.name(), op.in.OperationID, since),
 	}
 	if e.Reason != "" {
 		s.Reason = e.Reason
@@ -30,11 +31,21 @@ func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	switch {
 	case e.Reason == lifecycle.ReasonTimeout:
 		s.Reason, s.Message = timedOut(spec)
+		if spec.Name == lifecycle.PhasePoll && !op.enrolled.TokenClaimed {
+			s.Cause = "a newer bundle replaced the token that the agent had claimed, and no agent has claimed the new one"
+			bundleFirst(s.Options)
+		}
+	case e.Reason == lifecycle.ReasonTaskLost && op.returns >= maxReturns:
+		s.WaitingOn = lifecycle.AttentionOperator
+		s.Cause = fmt.Sprintf("the node lost the task %d times; repair the node before you run the task again", op.returns+1)
 	case e.Reason == lifecycle.ReasonTaskLost:
 		s.WaitingOn = lifecycle.AttentionOperator
 		s.Cause = "the node lost power or network, or its agent ended, while it ran the task; " +
 			"inspect the node before you run the task again"
 		s.Options = append([]lifecycle.Option{lifecycle.ResumeTask(lifecycle.TaskID(op.in.OperationID, op.currentStep))}, s.Options...)
+	case e.Reason == lifecycle.ReasonProviderUnknown:
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the workers that run have no adapter for provider "+
+			text.Quote(op.claim.Provider, maxReason)+"; start a gpuaas-worker that has it, and the operation continues"
 	case e.Reason == lifecycle.ReasonTaskCanceled:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "an operator canceled the node's task"
 	case e.Kind == schema.KindServiceUnavailable:
@@ -44,10 +55,26 @@ func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	if s.Reason != lifecycle.ReasonDrainBlocked { // no workloads that need more time are known
 		s.Options = slices.DeleteFunc(s.Options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionExtend })
 	}
-	if len(s.Options) > 0 {
+	if retried(e.Kind, s.Reason) {
+		s.Retrying = &lifecycle.Retrying{}
+	}
+	if s.Next == "" && len(s.Options) > 0 {
 		s.Next = s.Options[0].Command
 	}
 	return s
+}
+
+// bundleFirst recommends a new bundle.
+func bundleFirst(options []lifecycle.Option) {
+	slices.SortStableFunc(options, func(a, b lifecycle.Option) int {
+		switch {
+		case a.Decision == lifecycle.DecisionBootstrap:
+			return -1
+		case b.Decision == lifecycle.DecisionBootstrap:
+			return 1
+		}
+		return 0
+	})
 }
 
 // timedOut returns the reason and message of a phase that exceeded its budget. They

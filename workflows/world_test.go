@@ -32,8 +32,10 @@ const testNode = "0198c0de-0000-7000-8000-000000000001"
 // world holds the ports of a workflow test in memory. It records every call in
 // order, and a simulated node runs the tasks. The store itself is tested on Postgres.
 type world struct {
-	mu    sync.Mutex
-	calls []string
+	// cordoned and leftCordon are those of the claim.
+	cordoned, leftCordon bool
+	mu                   sync.Mutex
+	calls                []string
 	// fail lets the named call fail with an error, every time.
 	fail map[string]error
 	// on runs a node task; unset types succeed.
@@ -46,17 +48,37 @@ type world struct {
 	claimed   lifecycle.NodeState
 	started   time.Time
 	finished  *activities.Finish
+	finisher  string // the actor of the end
 	parks     []lifecycle.Stuck
+	parkIDs   []string
 	decisions []lifecycle.Decision
-	progress  activities.Enrollment
-	heartbeat time.Time
+	ledger    []activities.Resource // the open entries
+	facts     string                // the step of the recorded facts
+	onEnsure  func()                // called while the provider creates the machine
+	onVoid    func()                // called while the tasks are voided
+	onPark    func(parkID string)   // called before a park is recorded
+	// steps are the numbers of the advances, decided the IDs of the decisions.
+	steps    []int64
+	clocks   []int64 // of the tasks that were prepared
+	decided  []string
+	progress activities.Enrollment
+	// heartbeat is the age of the agent's last one.
+	heartbeat time.Duration
 	sku       inventory.SKU
 	gpus      int
 	wasCordon bool
 	specs     []activities.TaskSpec
-	// enqueued are the steps whose tasks were enqueued. stall blocks a step's enqueue.
+	// enqueued are the steps whose tasks were enqueued. stall blocks a step's enqueue. voided
+	// are the steps whose tasks were voided.
 	enqueued []string
-	stall    func(step string)
+	voided   map[string]bool
+	// began is set when the node has the task of a destructive phase.
+	began bool
+	stall func(step string)
+	// forge ends the activity of a task with an error or nil, and stores no result.
+	forge func(spec activities.TaskSpec) (bool, error)
+	// outcomes are the stored results by step.
+	outcomes map[string]storedOutcome
 	// document is the status that was written last.
 	document *lifecycle.OperationStatus
 }
@@ -64,8 +86,10 @@ type world struct {
 func newWorld(prior lifecycle.NodeState) *world {
 	return &world{
 		fail: map[string]error{}, on: map[task.Type]func(activities.TaskSpec) (task.Result, error){},
-		silent: map[task.Type]bool{}, open: map[task.Type]bool{}, prior: prior, heartbeat: time.Now().Add(time.Hour),
-		sku: inventory.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
+		silent: map[task.Type]bool{}, open: map[task.Type]bool{}, prior: prior, outcomes: map[string]storedOutcome{},
+		voided: map[string]bool{},
+		ledger: []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}},
+		sku:    inventory.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
 	}
 }
 
@@ -118,21 +142,32 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 	return activities.Claim{
 		Fence:     fence,
 		StartedAt: w.started, Prior: w.prior, State: w.claimed, Host: "gpu-17", SKU: w.sku, GPUsTotal: w.gpus,
-		Provider: "manual", Incarnation: 1,
+		Provider: "manual", Incarnation: 1, Cordoned: w.cordoned, LeftCordon: w.leftCordon,
 	}, nil
 }
 
 func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activities.Advance) error {
 	call := "advance " + a.Phase
 	switch {
+	case a.Continued:
+		call = "confirm " + a.Phase
 	case a.Stuck != nil:
 		call = "park " + a.Phase
+		if w.onPark != nil {
+			w.onPark(a.ParkID)
+		}
 	case a.Decision != nil:
 		call = "decide " + string(a.Decision.Decision)
 	case a.Instance != "":
 		call = "instance " + string(a.Instance)
-	case a.Facts != nil:
+	case a.FactsTask != "":
 		call = "facts"
+	}
+	w.mu.Lock()
+	repeated := w.fail[call] == nil && slices.Contains(w.steps, a.Step)
+	w.mu.Unlock()
+	if repeated {
+		return nil
 	}
 	if err := w.note(call); err != nil {
 		return err
@@ -140,16 +175,22 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activ
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.document = a.Document
-	if a.Stuck != nil {
+	if a.FactsTask != "" {
+		w.facts = a.FactsTask
+	}
+	w.steps = append(w.steps, a.Step)
+	if a.Stuck != nil && !a.Continued {
 		w.parks = append(w.parks, *a.Stuck)
+		w.parkIDs = append(w.parkIDs, a.ParkID)
 	}
 	if a.Decision != nil {
 		w.decisions = append(w.decisions, a.Decision.Decision)
+		w.decided = append(w.decided, a.Decision.ID)
 	}
 	return nil
 }
 
-func (w *world) Finish(_ context.Context, _ activities.Fence, _ string, f activities.Finish) error {
+func (w *world) Finish(_ context.Context, by activities.Fence, _ string, f activities.Finish) error {
 	if err := w.note("finish " + string(f.Status)); err != nil {
 		return err
 	}
@@ -157,50 +198,122 @@ func (w *world) Finish(_ context.Context, _ activities.Fence, _ string, f activi
 	defer w.mu.Unlock()
 	w.document = f.Document
 	f.Document = nil // checked apart
-	w.finished = &f
+	w.finished, w.finisher = &f, by.Actor
 	return nil
 }
 
 func (w *world) Enrollment(context.Context, string) (activities.Enrollment, error) {
-	return w.progress, w.note("read enrollment")
+	err := w.note("read enrollment")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.progress, err
 }
 
 func (w *world) Registration(context.Context, string) (activities.Registration, error) {
 	return activities.Registration{SKU: w.sku, GPUsTotal: w.gpus}, w.note("registration?")
 }
 
-func (w *world) LastHeartbeat(context.Context, string) (time.Time, error) {
+func (w *world) HeartbeatAge(context.Context, string) (time.Duration, error) {
 	return w.heartbeat, w.note("heartbeat?")
 }
 
-func (w *world) Void(context.Context, activities.Fence) error { return w.note("void") }
+func (w *world) Void(context.Context, activities.Fence) error {
+	if w.onVoid != nil {
+		w.onVoid()
+	}
+	err := w.note("void")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, step := range w.enqueued {
+		w.voided[step] = w.voided[step] || err == nil
+	}
+	return err
+}
+
+// VoidUndispatched simulates the dispatch: a node that is not silent has the task.
+func (w *world) VoidUndispatched(_ context.Context, _ activities.Fence, step string) (bool, error) {
+	err := w.note("void undispatched")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return err == nil && !w.began && slices.Contains(w.enqueued, step), err
+}
 
 func (w *world) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
-	return r, w.note("plan")
+	err := w.note("plan")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := slices.IndexFunc(w.ledger, func(known activities.Resource) bool { return known.ResourceID == r.ResourceID }); i >= 0 {
+		return w.ledger[i], err
+	}
+	if err == nil {
+		w.ledger = append(w.ledger, r)
+	}
+	return r, err
 }
 
-func (w *world) Created(context.Context, activities.Fence, string, string) error {
-	return w.note("created")
+func (w *world) Created(_ context.Context, _ activities.Fence, resourceID, _ string) error {
+	err := w.note("created")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.ledger {
+		if err == nil && w.ledger[i].ResourceID == resourceID {
+			w.ledger[i].State = activities.ResourceCreated
+		}
+	}
+	return err
 }
 
-func (w *world) Released(context.Context, activities.Fence, string) error { return w.note("released") }
+func (w *world) Released(_ context.Context, _ activities.Fence, resourceID string) error {
+	err := w.note("released")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		w.ledger = slices.DeleteFunc(w.ledger, func(r activities.Resource) bool { return r.ResourceID == resourceID })
+	}
+	return err
+}
 
-func (w *world) Open(context.Context, string) ([]activities.Resource, error) {
-	return []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}}, w.note("ledger")
+func (w *world) Open(context.Context, activities.Fence) ([]activities.Resource, error) {
+	err := w.note("ledger")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.ledger), err
 }
 
 func (w *world) Name() string  { return "manual" }
 func (w *world) Creates() bool { return false }
 
 func (w *world) Ensure(context.Context, activities.Resource, string) (string, error) {
+	if w.onEnsure != nil {
+		w.onEnsure()
+	}
 	return "gpu-17", w.note("ensure")
 }
 
 func (w *world) Release(context.Context, activities.Resource) error { return w.note("release") }
 
 // Prepare and Enqueue simulate the queue of node tasks.
-func (w *world) Prepare(context.Context, activities.TaskSpec, task.Owner) (activities.TaskRow, error) {
-	return activities.TaskRow{}, nil
+func (w *world) Prepare(_ context.Context, spec activities.TaskSpec, _ task.Owner) (activities.TaskRow, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.clocks = append(w.clocks, spec.Clock)
+	return activities.TaskRow{}, w.fail["prepare "+spec.Step]
+}
+
+// Find returns the status of a task; readResult replaces the caller that needs its result.
+func (w *world) Find(_ context.Context, spec activities.TaskSpec) (activities.TaskRow, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	row := activities.TaskRow{Status: task.Pending}
+	if w.voided[spec.Step] {
+		row.Status = task.Canceled
+	} else if stored, ok := w.outcomes[spec.Step]; ok {
+		row.Status = task.Succeeded
+		if e := activities.Typed(stored.err); e != nil && e.Reason == lifecycle.ReasonTaskLost {
+			row.Status = task.Lost
+		}
+	}
+	return row, w.fail["void"]
 }
 
 // Enqueue records the step, or fails or stalls before.
@@ -219,6 +332,67 @@ func (w *world) Enqueue(_ context.Context, spec activities.TaskSpec, _ task.Owne
 }
 
 func (w *world) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
+
+// storedOutcome is a result in the database: of a task that succeeded, or the failure.
+type storedOutcome struct {
+	result task.Result
+	err    error
+}
+
+// runTask simulates the activity that waits for a task: the result that the node reports
+// is stored, and Temporal receives a reference.
+func (w *world) runTask(ctx context.Context, spec activities.TaskSpec) (task.Reference, error) {
+	if w.forge != nil {
+		if forged, err := w.forge(spec); forged {
+			return task.Reference{}, err
+		}
+	}
+	r, err := w.task(ctx, spec)
+	if err == nil && r.Status != task.Succeeded {
+		err = activities.Failure(r.Failure(), true)
+	}
+	if err != nil && (activities.Typed(err) == nil || activities.Typed(err).Kind.Info().Retry) { // the activity's own failure
+		return task.Reference{}, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outcomes[spec.Step] = storedOutcome{r, err}
+	return task.Reference{TaskID: lifecycle.TaskID(spec.OperationID, spec.Step), Status: r.Status}, nil
+}
+
+func (w *world) readResult(_ context.Context, spec activities.TaskSpec) (task.Outcome, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	found, ok := w.outcomes[spec.Step]
+	if !ok || found.err != nil {
+		return task.Outcome{}, found.err
+	}
+	output, err := found.result.Brief(spec.Type)
+	return task.Outcome{Done: true, Output: output}, activities.Fail(err)
+}
+
+// announce stores the progress of an enrollment that an event announces.
+func (w *world) announce(e lifecycle.AgentEvent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &w.progress
+	switch {
+	case e.Event == lifecycle.EventNodeRemoved:
+		p.Removed = true
+	case e.Event == lifecycle.EventTaskReturned || e.NodeID != testNode || e.Incarnation < max(p.Incarnation, 1):
+	case e.Event == lifecycle.EventBundleIssued:
+		p.BundleIssued, p.ReissueIssued = true, true
+	default:
+		*p = activities.Enrollment{Incarnation: e.Incarnation, BundleIssued: true, TokenClaimed: true,
+			Polled: e.Event == lifecycle.EventFirstPoll, Removed: p.Removed}
+	}
+}
+
+// report stores what an event announces and signals it.
+func (b *bed) report(e lifecycle.AgentEvent) {
+	b.world.announce(e)
+	b.env.SignalWorkflow(lifecycle.SignalAgent, e)
+}
 
 // task simulates the node.
 func (w *world) task(_ context.Context, spec activities.TaskSpec) (task.Result, error) {
@@ -294,7 +468,8 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 	b.env.RegisterActivity(&activities.Record{Records: w})
 	b.env.RegisterActivity(&activities.Task{Records: w, Tasks: w, Signer: w})
 	b.env.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})
-	b.env.OnActivity(node.RunNodeTask, anything, anything).Return(w.task)
+	b.env.OnActivity(node.RunNodeTask, anything, anything).Return(w.runTask)
+	b.env.OnActivity(node.ReadTaskResult, anything, anything).Return(w.readResult)
 	b.env.RegisterDelayedCallback(b.submit, 0)
 	return b
 }

@@ -41,6 +41,7 @@ type Config struct {
 	Tasks            Tasks
 	Trail            Trail
 	Lifecycle        Lifecycle
+	Rehydrator       Rehydrator
 	Trust            Trust
 	Log              *slog.Logger
 	// Package describes the agent package of a new bundle, with a fresh pull
@@ -121,6 +122,7 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/nodes", ok, viewer, n.list),
 		a.on(get, "/nodes/{node}", ok, viewer, n.show, notFound),
 		a.on(patch, "/nodes/{node}", ok, operator, n.set, notFound),
+		a.on(post, "/nodes/{node}/rehydrate", ok, operator, n.rehydrate, notFound, taken),
 		a.on(post, "/nodes/{node}/bootstrap-script", ok, trust.RoleBootstrapper, a.bundles.script,
 			schema.KindInvalidNodeIdentity, notFound, taken),
 		a.on(get, "/skus", ok, viewer, s.list),

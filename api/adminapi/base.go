@@ -77,7 +77,7 @@ func idempotencyKey(h http.Header) (string, error) {
 	switch {
 	case len(values) == 0:
 		return "", nil
-	case len(values) > 1 || values[0] == "" || !plainText(values[0], wire.MaxIdempotencyKey):
+	case len(values) > 1 || values[0] == "" || !text.IsLine(values[0], wire.MaxIdempotencyKey):
 		return "", schema.NewError(schema.KindInvalidRequest, "%s must be given once, as one line of at most 128 characters", wire.HeaderIdempotencyKey).
 			WithReason("bad_idempotency_key")
 	}

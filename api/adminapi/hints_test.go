@@ -106,6 +106,10 @@ func TestNextSteps(t *testing.T) {
 	d.node.State, d.node.Operation = lifecycle.NodeDraining, &wire.OperationSummary{OperationID: held}
 	next := refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reactivate", "")).Next
 	assert.Equal(t, "operation "+held+" holds the node; run: gpuaas op show gpu-1", next)
+	// An abandoned operation is superseded: the actions are those of the state before it.
+	d.node.Operation.Status, d.node.Operation.PriorState = lifecycle.OperationAbandoned, lifecycle.NodeOffline
+	next = refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reactivate", "")).Next
+	assert.Contains(t, next, "actions that start in state offline: ")
 	// An open enrollment gets a new token from the script.
 	d.node.State, d.node.Operation = lifecycle.NodeBootstrapIssued, &wire.OperationSummary{OperationID: held, Action: lifecycle.ActionEnroll}
 	d.submitErr = schema.NewError(schema.KindOperationInProgress, "enroll is in progress").WithNext("gpuaas op watch gpu-1")

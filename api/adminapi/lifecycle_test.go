@@ -38,6 +38,10 @@ type backend struct {
 	resolved   []lifecycle.ResolveRequest
 	resolvedOn string
 	resolveErr error
+	runEnd     lifecycle.RunEnd // how the last run of an operation ended
+	runErr     error
+	noted      []lifecycle.ResolveRequest
+	noteErr    error
 	change     wire.NodeChange
 	changes    []adminapi.Change
 	tokens     string                 // the tokens file
@@ -158,6 +162,18 @@ func (d *backend) Resolved(_ context.Context, _, _ string, r lifecycle.ResolveRe
 	return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no such decision")
 }
 
+func (d *backend) RunEnds(_ context.Context, ops []lifecycle.Operation) (ends []lifecycle.RunEnd, errs []error) {
+	for range ops {
+		ends, errs = append(ends, d.runEnd), append(errs, d.runErr)
+	}
+	return ends, errs
+}
+
+func (d *backend) NoteStored(_ context.Context, r lifecycle.ResolveRequest, _ string) error {
+	d.noted = append(d.noted, r)
+	return d.noteErr
+}
+
 func (d *backend) SetNode(_ context.Context, _ string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error) {
 	d.change, d.by = c, by
 	return d.node, nil
@@ -218,7 +234,7 @@ func (d *backend) api() *adminapi.API {
 	}
 	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: d.auth,
 		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
-		Nodes:   d, SKUs: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
+		Nodes:   d, SKUs: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 }
 
 func (d *backend) post(t *testing.T, verb, body string, headers ...string) *httptest.ResponseRecorder {
@@ -293,5 +309,15 @@ func TestEnrollOrder(t *testing.T) {
 		assert.Equal(t, c.code, w.Code, name)
 		assert.Equal(t, c.steps, d.steps, name)
 		assert.NotContains(t, w.Body.String(), trust.TokenPrefix, name)
+	}
+}
+
+func TestStartWithin(t *testing.T) {
+	d := newBackend()
+	w := d.post(t, "drain", `{"start_within_seconds":60}`)
+	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
+	require.Equal(t, time.Minute, d.submitted.StartWithin())
+	for _, bad := range []string{"-1", "86401"} {
+		require.Equal(t, http.StatusBadRequest, d.post(t, "drain", `{"start_within_seconds":`+bad+`}`).Code)
 	}
 }

@@ -63,7 +63,7 @@ func TestResolve(t *testing.T) {
 			assert.Equal(t, reason, refusal(t, d.request(t, http.MethodPost, path, body)).Reason, body)
 		}
 		assert.Equal(t, "bad_reason", refusal(t, d.request(t, http.MethodPost, path, "")).Reason)
-		d.status.Operation.Status = lifecycle.OperationCompleted
+		d.status.Operation.Status, d.runEnd = lifecycle.OperationCompleted, lifecycle.RunClosed
 		assert.Equal(t, schema.KindDecisionOutdated, refusal(t, d.request(t, http.MethodPost, path, `{"reason":"x"}`)).Code)
 		assert.Empty(t, d.resolved)
 	}
@@ -82,7 +82,7 @@ func TestResolveOnce(t *testing.T) {
 	assert.Equal(t, d.resolved[0].ID, d.resolved[1].ID)
 	assert.Equal(t, lifecycle.DecisionID(id, "ops", "k"), d.resolved[0].ID)
 	assert.NotEqual(t, lifecycle.DecisionID(id, "alice", "k"), d.resolved[0].ID)
-	d.status.Operation.Status = lifecycle.OperationCompleted
+	d.status.Operation.Status, d.runEnd = lifecycle.OperationCompleted, lifecycle.RunClosed
 	assert.Equal(t, http.StatusOK, d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, "k").Code, "after the end")
 	assert.Equal(t, schema.KindDecisionOutdated, refusal(t, d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, "k2")).Code)
 	assert.Len(t, d.resolved, 2)
@@ -103,11 +103,48 @@ func TestResolveWhileTheOperationEnds(t *testing.T) {
 	again := decide(wire.HeaderIdempotencyKey, "k")
 	assert.Equal(t, http.StatusOK, again.Code, again.Body.String())
 	assert.Equal(t, first.Body.String(), again.Body.String())
+	gone := refusal(t, decide())
+	assert.Equal(t, "operation_abandoned", gone.Reason, "the operation did not end, and no run of it is open")
+	assert.Equal(t, lifecycle.RehydrateCommand(d.status.Node.Host), gone.Next)
+	d.status.Operation.Status = lifecycle.OperationCompleted
 	for _, headers := range [][]string{nil, {wire.HeaderIdempotencyKey, "k2"}} {
 		e := refusal(t, decide(headers...))
 		assert.Equal(t, schema.KindDecisionOutdated, e.Code, headers)
 		assert.Equal(t, "operation_over", e.Reason)
 	}
+}
+
+// TestResolveResetRun: an operator may reset the run of an operation that ended. The
+// decision reaches that run, so that it can be ended.
+func TestResolveResetRun(t *testing.T) {
+	d := parked()
+	d.status.Operation.Status = lifecycle.OperationCompleted
+	path := "/operations/" + d.status.Operation.OperationID + "/cancel"
+	require.Equal(t, http.StatusOK, d.request(t, http.MethodPost, path, `{"reason":"x"}`).Code)
+	require.Len(t, d.resolved, 1)
+	d.runErr = schema.NewError(schema.KindServiceUnavailable, "Temporal does not respond")
+	require.Equal(t, schema.KindServiceUnavailable, refusal(t, d.request(t, http.MethodPost, path, `{"reason":"x"}`)).Code, "it is not known")
+	d.runErr, d.runEnd = nil, lifecycle.RunTerminated
+	require.Equal(t, "operation_over", refusal(t, d.request(t, http.MethodPost, path, `{"reason":"x"}`)).Reason)
+	require.Len(t, d.resolved, 1)
+}
+
+// TestStoredCancelIsAudited: the run takes a cancel that Temporal stored without its
+// subject and reason, so the API audits it.
+func TestStoredCancelIsAudited(t *testing.T) {
+	d := parked()
+	path := "/operations/" + d.status.Operation.OperationID + "/cancel"
+	d.resolveErr = schema.NewError(schema.KindServiceUnavailable, "no worker").WithReason("no_worker")
+	require.Equal(t, "no_worker", refusal(t, d.request(t, http.MethodPost, path, `{"reason":"x"}`)).Reason)
+	require.Empty(t, d.noted)
+	d.resolveErr = schema.NewError(schema.KindServiceUnavailable, "Temporal stored the cancel").WithReason(lifecycle.ReasonCancelStored)
+	require.Equal(t, lifecycle.ReasonCancelStored, refusal(t, d.request(t, http.MethodPost, path, `{"reason":"wrong node"}`)).Reason)
+	require.Len(t, d.noted, 1)
+	require.Equal(t, []string{"wrong node", "ops", "api"}, []string{d.noted[0].Reason, d.noted[0].By, d.noted[0].Via})
+	d.noteErr = schema.NewError(schema.KindServiceUnavailable, "Postgres does not respond")
+	e := refusal(t, d.request(t, http.MethodPost, path, `{"reason":"wrong node"}`))
+	require.Contains(t, e.Message, "Temporal stored the cancel; the audit trail does not have the decision: Postgres")
+	require.Contains(t, e.Next, "repeat the command")
 }
 
 // A key registers one node: a repeat returns it, even after a crash before the

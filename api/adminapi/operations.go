@@ -3,6 +3,7 @@ package adminapi
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -54,28 +55,6 @@ func (o operations) list(c *call) (any, error) {
 	return page(q, "operations", of, o.Operations.ListOperations)
 }
 
-// stuck lists the operations that need attention, oldest first, and the faults of
-// the control plane.
-func (o operations) stuck(c *call) (any, error) {
-	q := o.query(c)
-	of := conditions(q)
-	if err := q.check(); err != nil {
-		return nil, err
-	}
-	ops, next, err := o.Operations.ListStuck(c.Context(), of)
-	if err != nil {
-		return nil, err
-	}
-	for i, s := range ops {
-		ops[i].WebURL = o.webURL(s.WorkflowID, s.RunID)
-	}
-	list := wire.StuckList{Stuck: append([]wire.StuckOperation{}, ops...), Faults: []wire.ControlPlaneFault{}, NextPageToken: pageToken(next)}
-	if o.Faults != nil {
-		list.Faults = append(list.Faults, o.Faults(c.Request)...)
-	}
-	return list, nil
-}
-
 func (o operations) webURL(workflowID, runID string) string {
 	if o.WebURL == nil {
 		return ""
@@ -105,47 +84,6 @@ func (o operations) findOperation(c *call) (lifecycle.OperationStatus, error) {
 		return lifecycle.OperationStatus{}, err
 	}
 	return o.Operations.Operation(c.Context(), id)
-}
-
-// resolve delivers a decision to an operation and returns its status after the
-// decision. The id of the decision derives from the subject and the idempotency
-// key, so that Temporal delivers it once.
-func (o operations) resolve(d lifecycle.Decision) handler {
-	return func(c *call) (any, error) {
-		req, err := body(c, edge.DecodeOptional, func(d *wire.ResolveOperation) error { return checkReason(d.Reason, true) })
-		if err != nil {
-			return nil, err
-		}
-		st, err := o.findOperation(c)
-		if err != nil {
-			return nil, err
-		}
-		op, node := st.Operation, st.Node
-		decision := lifecycle.ResolveRequest{ID: lifecycle.DecisionID(op.OperationID, c.by.Actor, c.key), OperationID: op.OperationID,
-			Phase: req.Phase, StuckSince: req.StuckSince, Decision: d, Reason: req.Reason, By: c.by.Actor, Via: c.by.Via}
-		st, err = o.deliver(c, st, decision)
-		st.Node.NodeID, st.Node.Host = node.NodeID, node.Host
-		return o.view(st), err
-	}
-}
-
-// deliver delivers a decision. If the operation has ended, before or after it was read,
-// deliver returns the first response to a repeated decision and rejects a new one.
-func (o operations) deliver(c *call, read lifecycle.OperationStatus, r lifecycle.ResolveRequest) (st lifecycle.OperationStatus, err error) {
-	op := read.Operation
-	if !op.Status.Ended() {
-		if st, err = o.Lifecycle.Resolve(c.Context(), op.WorkflowID, r); schema.KindOf(err) != schema.KindNotFound {
-			return st, err
-		}
-	}
-	over := lifecycle.OperationOver(op, read.Node.Host)
-	if c.key == "" {
-		return st, over
-	}
-	if st, err = o.Lifecycle.Resolved(c.Context(), op.WorkflowID, op.RunID, r); schema.KindOf(err) == schema.KindNotFound {
-		err = over
-	}
-	return st, err
 }
 
 // start starts the action's workflow and responds as soon as it is accepted. A
@@ -219,13 +157,12 @@ func waitsForToken(a lifecycle.Action, node wire.NodeView) bool {
 	return purposeOf(a) != "" && node.Operation != nil && node.Operation.Action == a
 }
 
-// nextIn adds to the rejection of an action the actions that start in the node's state,
-// or the operation that holds the node in it.
+// nextIn adds to the rejection of an action the actions that can start on the node, or the operation that holds the node in it.
 func nextIn(node wire.NodeView, err error) error {
-	actions := lifecycle.ActionsIn(node.State)
-	switch {
+	state := node.StartState()
+	switch actions := lifecycle.ActionsIn(state); {
 	case len(actions) > 0:
-		return withNext(err, "actions that start in state "+string(node.State)+": "+joined(actions))
+		return withNext(err, "actions that start in state "+string(state)+": "+joined(actions))
 	case node.Operation != nil:
 		return withNext(err, "operation "+node.Operation.OperationID+" holds the node; run: gpuaas op show "+node.Host)
 	}
@@ -233,9 +170,10 @@ func nextIn(node wire.NodeView, err error) error {
 }
 
 // unanswered adds to an error after which the operation may run that it may, and how
-// to find out.
+// to find out. Some reasons of Lifecycle.Submit say so themselves.
 func unanswered(err error, accepted string, in lifecycle.OperationInput, key string) error {
-	if err == nil || !schema.KindOf(err).Info().Retry || schema.AsError(err).Reason == "no_worker" {
+	if err == nil || !schema.KindOf(err).Info().Retry ||
+		slices.Contains([]string{"no_worker", "database_unavailable", "response_lost"}, schema.AsError(err).Reason) {
 		return err
 	}
 	e := *schema.AsError(err)
@@ -253,7 +191,8 @@ func operationInput(action lifecycle.Action, node wire.NodeView, req wire.Lifecy
 		provider = node.Instance.Provider
 	}
 	return lifecycle.OperationInput{
-		OperationID: lifecycle.OperationID(node.ID, action, c.by.Actor, c.key), NodeID: node.ID, Action: action,
+		StartWithinSeconds: req.StartWithinSeconds,
+		OperationID:        lifecycle.OperationID(node.ID, action, c.by.Actor, c.key), NodeID: node.ID, Action: action,
 		Actor: c.by.Actor, Via: c.by.Via, Reason: req.Reason, CorrelationID: c.by.CorrelationID,
 		Host: node.Host, Provider: provider, Region: node.RegionCode, Options: req.Options,
 	}
@@ -271,6 +210,8 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 		return badField("options", "drain_timeout_seconds belongs to drain, and to retire with drain")
 	case o.DrainTimeoutSeconds < 0 || o.DrainTimeoutSeconds > int64(wire.MaxDrainDeadline/time.Second):
 		return badField("options", "drain_timeout_seconds must be 0 to 604800")
+	case r.StartWithinSeconds < 0 || r.StartWithinSeconds > int64(wire.MaxStartWithin/time.Second):
+		return badField("start_within_seconds", "must be 0 to 86400")
 	}
 	return checkReason(r.Reason, false)
 }

@@ -80,6 +80,12 @@ type Operations interface {
 	// ListStuck is ListOperations with the state of each node. Page.After has the
 	// same form.
 	ListStuck(ctx context.Context, q OperationQuery) (ops []wire.StuckOperation, next []string, err error)
+	// CountStuck returns the number of operations on the query's page of ListStuck and
+	// all later pages.
+	CountStuck(ctx context.Context, q OperationQuery) (int, error)
+	// NoteStored writes the audit row of a decision that Temporal stored for a later
+	// worker, once for the decision's ID. KindNotFound if there is no such operation.
+	NoteStored(ctx context.Context, r lifecycle.ResolveRequest, correlationID string) error
 }
 
 // Tasks reads node tasks and decides about them.
@@ -140,12 +146,28 @@ type Lifecycle interface {
 	// first response. KindDecisionOutdated if the decision is addressed to another
 	// operation, phase or parking; KindNotFound if none runs; KindInvalidRequest if
 	// the phase does not allow it.
-	// KindKeyInUse if that decision had other content.
+	// KindKeyInUse if that decision had other content. KindServiceUnavailable with reason
+	// lifecycle.ReasonCancelStored if Temporal stored a cancel for a later worker, and
+	// lifecycle.ReasonDecisionAccepted if the operation applies the decision later.
 	Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
 	// Resolved returns the first response to a decision by its id, even after the run
 	// ended, as long as Temporal retains the run. KindNotFound if the run received no
 	// such decision, KindKeyInUse if that decision had other content.
 	Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
+	// RunEnds returns for each operation how its last run ended, or "" while a run of it
+	// is open, whatever the database has of the operation. An error means that it is not
+	// known.
+	RunEnds(ctx context.Context, ops []lifecycle.Operation) (ends []lifecycle.RunEnd, errs []error)
+}
+
+// Rehydrator ends the operations of nodes that have no open run.
+type Rehydrator interface {
+	// Rehydrate reads the runs of the node's open operations, marks those that have
+	// none as abandoned, and accepts the end of every abandoned operation of the node.
+	// Repeating a call changes nothing. KindNotFound; KindOperationInProgress if the run
+	// of every open operation is open; KindServiceUnavailable, without a change, if
+	// Temporal does not respond.
+	Rehydrate(ctx context.Context, nodeID, reason string, by audit.Subject) (lifecycle.Rehydration, error)
 }
 
 // Trust is the public trust material of a bundle.

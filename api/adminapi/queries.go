@@ -81,6 +81,7 @@ type TaskQuery struct {
 	Statuses []task.Status
 	Types    []task.Type
 	Open     bool // excludes tasks that have ended; a lost task has not
+	Orphaned bool // only tasks whose result could not be delivered to Temporal
 	Since    time.Time
 	Selector Selector // of their nodes
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -183,7 +184,7 @@ func (q *query) nodeAs(resolve func(context.Context, string) (string, error)) st
 // filter would return too much.
 func (q *query) check() error {
 	for name := range q.values {
-		if len(name) > 40 || !plainText(name, 40) {
+		if len(name) > 40 || !text.IsLine(name, 40) {
 			name = "…"
 		}
 		q.fail(schema.NewError(schema.KindInvalidRequest, "unknown query parameter %q", name).WithReason("unknown_parameter"))

@@ -6,6 +6,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // Bounds of a SKU, far above those of any machine.
@@ -65,7 +66,7 @@ func checkSKU(n *inventory.NewSKU) error {
 	switch {
 	case !skuForm.MatchString(n.Name):
 		return badField("name", "must be 1 to 64 of a-z A-Z 0-9 . _ - that begin with a letter or digit")
-	case !plainText(n.GPUModel, 64) || strings.TrimSpace(n.GPUModel) != n.GPUModel:
+	case !text.IsLine(n.GPUModel, 64) || strings.TrimSpace(n.GPUModel) != n.GPUModel:
 		return badField("gpu_model", "must be one line of at most 64 characters without spaces around it")
 	case n.MaxGPUs < 0 || n.MaxGPUs > maxGPUs:
 		return badField("max_gpus", "must be 0 to 1024")

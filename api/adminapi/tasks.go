@@ -24,7 +24,8 @@ func (t tasks) list(c *call) (any, error) {
 	}
 	of := TaskQuery{Page: q.page(2), NodeID: q.node(), Types: words(q, "type", types...), Since: q.since(), Selector: q.selector(), Open: !q.flag("all"),
 		Statuses: words(q, "status", task.Pending, task.Dispatched, task.Running, task.Succeeded, task.Failed, task.Canceled, task.Lost)}
-	of.Open = of.Open && len(of.Statuses) == 0
+	of.Orphaned = q.flag("orphaned")
+	of.Open = of.Open && len(of.Statuses) == 0 && !of.Orphaned
 	return page(q, "tasks", of, t.Tasks.ListTasks)
 }
 

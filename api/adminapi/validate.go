@@ -5,11 +5,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -45,19 +44,14 @@ func validHost(s string) bool {
 // validName accepts 1 to most characters of a-z A-Z 0-9 . _ -
 func validName(s string, most int) bool { return len(s) <= most && nameForm.MatchString(s) }
 
-// plainText accepts one line of at most that many characters.
-func plainText(s string, most int) bool {
-	return utf8.RuneCountInString(s) <= most && !strings.ContainsFunc(s, unicode.IsControl)
-}
-
 // checkReason rejects a reason that has no content.
 func checkReason(reason string, required bool) error {
-	switch text := strings.TrimSpace(reason); {
-	case !plainText(reason, wire.MaxReason):
+	switch trimmed := strings.TrimSpace(reason); {
+	case !text.IsLine(reason, wire.MaxReason):
 		return badField("reason", "must be one line of at most 500 characters")
-	case required && text == "":
+	case required && trimmed == "":
 		return badField("reason", "is required: it is kept in the audit trail")
-	case text == lifecycle.ReasonPlaceholder:
+	case trimmed == lifecycle.ReasonPlaceholder:
 		return badField("reason", "is the placeholder TEXT: give the reason itself")
 	}
 	return nil

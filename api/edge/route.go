@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -105,6 +107,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		aborted := s.recovered(a, r, recover())
 		took := time.Since(start)
 		s.log(r, rec, a.status, took)
+		trace.SpanFromContext(r.Context()).SetName(method(r) + " " + rec.path)
 		if s.cfg.Observe != nil {
 			s.cfg.Observe(method(r)+" "+rec.path, a.status, took)
 		}

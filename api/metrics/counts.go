@@ -17,8 +17,8 @@ type NodeCount struct {
 	OldestSince time.Time
 }
 
-// StuckCount is the number of parked operations of one phase and reason, for
-// the gauge stuck_operations.
+// StuckCount is the number of parked and abandoned operations of one phase and reason,
+// for the gauge stuck_operations.
 type StuckCount struct {
 	Phase      string
 	Reason     string

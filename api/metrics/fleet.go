@@ -118,7 +118,7 @@ func (c *FleetCollector) read() error {
 		return err
 	}
 	c.setNodes(nodes)
-	operations := c.gauge("gpuaas_stuck_operations", "Parked operations by phase and reason.", "phase", "reason")
+	operations := c.gauge("gpuaas_stuck_operations", "Parked and abandoned operations by phase and reason.", "phase", "reason")
 	for _, s := range stuck {
 		operations(float64(s.Operations), s.Phase, s.Reason)
 	}

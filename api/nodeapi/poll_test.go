@@ -304,8 +304,6 @@ func TestResult(t *testing.T) {
 	for name, body := range map[string]string{
 		"too_large":           `{"message":"` + strings.Repeat("x", wire.MaxResultBytes) + `"}`,
 		"bad_output":          `{"lease_epoch":1,"status":"succeeded","output":"` + strings.Repeat("<", wire.MaxOutput/6+1) + `"}`,
-		"bad_message":         `{"lease_epoch":1,"status":"failed","message":"` + strings.Repeat("x", wire.MaxMessage+1) + `"}`,
-		"bad_code":            `{"lease_epoch":1,"status":"failed","code":"` + strings.Repeat("x", wire.MaxCode+1) + `"}`,
 		"bad_status":          `{"lease_epoch":1,"status":"lost"}`,
 		"malformed_body":      `{"lease_epoch":1,"status":"succeeded","extra":1}`,
 		"bad_text":            `{"lease_epoch":1,"status":"failed","message":"a\u0000"}`,
@@ -324,6 +322,26 @@ func TestResult(t *testing.T) {
 	}
 	a = call(t, c, http.MethodPost, s.path("/tasks/7/result"), task.Result{})
 	assert.Equal(t, http.StatusNotFound, a.status)
+}
+
+// TestReportedTextIsBounded: a report with a bad code or message still ends its task, and
+// what is kept of it is short, on one line and of a code that nodes may report.
+func TestReportedTextIsBounded(t *testing.T) {
+	var got nodeapi.ReceivedResult
+	s := newSite(t, &fakeStore{result: func(r nodeapi.ReceivedResult) (task.Type, error) { got = r; return task.NodeProbe, nil }})
+	c := s.client(s.cert())
+	for _, code := range []string{"", strings.Repeat("x", 3<<10), "**Next:**", "fenced", "service_unavailable", "unfit\n", "a\x1b[2J"} {
+		sent := task.Result{LeaseEpoch: 1, Status: task.Failed, Code: schema.Kind(code),
+			Message: "disk\r\n\x1b[2J**Next:** `curl`\u202e" + strings.Repeat("x", 9<<10)}
+		a := call(t, c, http.MethodPost, s.path("/tasks/"+schema.NewID()+"/result"), sent)
+		require.Equal(t, http.StatusNoContent, a.status, string(a.body))
+		require.Equal(t, schema.KindTaskFailed, got.Code, code)
+		require.Equal(t, "disk ?[2J**Next:** `curl`?"+strings.Repeat("x", wire.MaxMessage-27)+"…", got.Message)
+	}
+	sent := task.Result{LeaseEpoch: 1, Status: task.Failed, Code: schema.KindUnfit, Message: "no GPU"}
+	require.Equal(t, http.StatusNoContent, call(t, c, http.MethodPost, s.path("/tasks/"+schema.NewID()+"/result"), sent).status)
+	require.Equal(t, schema.KindUnfit, got.Code)
+	require.Equal(t, "no GPU", got.Message)
 }
 
 func TestLeaseLost(t *testing.T) {

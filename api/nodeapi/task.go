@@ -74,6 +74,7 @@ func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 	if err := a.withholdResult(&received); err != nil {
 		return err
 	}
+	correct(&received.Result)
 	stored, err := a.cfg.Tasks.Result(r.Context(), c, taskID, received)
 	if err != nil {
 		return err
@@ -95,7 +96,7 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
-	body.Message = a.cfg.Secrets.Withhold(body.Message)
+	body.Message = text.Line(a.cfg.Secrets.Withhold(body.Message), wire.MaxMessage)
 	p, err := a.cfg.Tasks.Progress(r.Context(), c, taskID, body, task.LeaseDuration)
 	if err != nil {
 		return err
@@ -148,12 +149,6 @@ func checkResult(r *task.Result) error {
 	default:
 		return invalidRequest("bad_status", "status must be \"succeeded\", \"failed\" or \"cancelled\"")
 	}
-	if len(r.Code) > wire.MaxCode {
-		return invalidRequest("bad_code", "code has more than %d bytes", wire.MaxCode)
-	}
-	if len(r.Message) > wire.MaxMessage {
-		return invalidRequest("bad_message", "message has more than %d bytes", wire.MaxMessage)
-	}
 	if len(r.OutputTail) > task.MaxOutputTail {
 		return invalidRequest("bad_output_tail", "output_tail has more than %d bytes", task.MaxOutputTail)
 	}
@@ -162,6 +157,16 @@ func checkResult(r *task.Result) error {
 		return invalidRequest("bad_envelope_sha256", "envelope_sha256 must be 64 lower-case hex digits")
 	}
 	return encodeOutput(r)
+}
+
+// correct bounds what a node reports of a failure: the code becomes one that nodes may
+// report, the message one short line. A bad code or message is no reason to reject the
+// result: the task has ended, and its operation waits.
+func correct(r *task.Result) {
+	r.Message = text.Line(r.Message, wire.MaxMessage)
+	if r.Code != "" || r.Status == task.Failed {
+		r.Code = task.ReportedCode(r.Code)
+	}
 }
 
 // encodeOutput re-encodes the output, so that the database can store every string

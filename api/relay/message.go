@@ -10,13 +10,13 @@ import (
 )
 
 // Message is one message for Temporal. At most one of Result and Event is set; a
-// message without either cannot be delivered, because its task is gone or its event
-// cannot be read.
+// message without either cannot be delivered, because its task has no result or its
+// event cannot be read.
 type Message struct {
 	ID         int64
 	WorkflowID string
 	Owner      task.Owner // set with Result
-	Result     *task.Result
+	Result     *task.Reference
 	Event      *lifecycle.AgentEvent
 	Attempts   int
 	CreatedAt  time.Time
@@ -43,8 +43,9 @@ const (
 )
 
 // outcome classifies the error of an attempt. An event without a recipient counts
-// as delivered, because the database holds the same fact. A result without one
-// is work of a node that no operation accepted, and stays visible.
+// as delivered, because the database holds the same fact. A result whose run is
+// unknown or was terminated is work of a node that no operation accepted, and stays
+// visible (gpuaas task list --orphaned).
 func (m Message) outcome(err error) string {
 	if err == nil {
 		return outcomeDelivered

@@ -29,8 +29,9 @@ type Outbox interface {
 // Temporal delivers messages. Both methods return KindNotFound if the workflow or
 // activity is no longer waiting.
 type Temporal interface {
-	// CompleteTask completes the activity that waits for the task.
-	CompleteTask(ctx context.Context, owner task.Owner, r task.Result) error
+	// CompleteTask ends the activity that waits for the task. Its workflow reads the
+	// result from the database.
+	CompleteTask(ctx context.Context, owner task.Owner, r task.Reference) error
 	// SignalAgent sends an agent event to the node's running workflow.
 	SignalAgent(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error
 }

@@ -1,5 +1,5 @@
-// Package relay delivers the outbox's messages to Temporal: task results to the
-// activities that wait for them, agent events to the node's running workflow. A
+// Package relay delivers the outbox's messages to Temporal: references to task results
+// to the activities that wait for them, agent events to the node's running workflow. A
 // response to an agent therefore never depends on Temporal, and a crash between
 // the two loses nothing. Start with Relay.Run.
 package relay

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -95,7 +96,7 @@ func event(id int64, workflow string) relay.Message {
 }
 
 func result(id int64, workflow string) relay.Message {
-	return relay.Message{ID: id, Owner: task.Owner{WorkflowID: workflow}, Result: &task.Result{LeaseEpoch: id}, CreatedAt: time.Now()}
+	return relay.Message{ID: id, Owner: task.Owner{WorkflowID: workflow}, Result: &task.Reference{TaskID: strconv.FormatInt(id, 10)}, CreatedAt: time.Now()}
 }
 
 // fakeTemporal answers each message by a function.
@@ -118,8 +119,12 @@ func (d *fakeTemporal) receive(ctx context.Context, workflow string, id int64) e
 	return d.answer(ctx, workflow, id)
 }
 
-func (d *fakeTemporal) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
-	return d.receive(ctx, o.WorkflowID, r.LeaseEpoch)
+func (d *fakeTemporal) CompleteTask(ctx context.Context, o task.Owner, r task.Reference) error {
+	id, err := strconv.ParseInt(r.TaskID, 10, 64)
+	if err != nil {
+		return err
+	}
+	return d.receive(ctx, o.WorkflowID, id)
 }
 
 func (d *fakeTemporal) SignalAgent(ctx context.Context, workflow string, e lifecycle.AgentEvent) error {

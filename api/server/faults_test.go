@@ -20,3 +20,29 @@ func TestUnavailableDependenciesAreFaults(t *testing.T) {
 		{Component: "vault", Reason: "service_unavailable", Message: "Vault at v is sealed", Next: "unseal Vault"}}, got)
 	assert.Empty(t, withUnavailable(nil, nil))
 }
+
+func TestSignerFault(t *testing.T) {
+	t.Parallel()
+	assert.Empty(t, signerFault(nil))
+	missing := schema.NewError(schema.KindServiceUnavailable, "there is no verifier set yet").WithNext("gpuaas admin setup")
+	assert.Equal(t, []wire.ControlPlaneFault{{Component: "task-signer", Reason: "service_unavailable",
+		Message: "there is no verifier set yet", Next: "gpuaas admin setup"}}, signerFault(missing))
+}
+
+// Requests that follow each other closely read Temporal once.
+func TestFaultsAreReadOnce(t *testing.T) {
+	t.Parallel()
+	var recent recentFaults
+	reads := 0
+	read := func() []wire.ControlPlaneFault {
+		reads++
+		return []wire.ControlPlaneFault{{Component: "worker"}}
+	}
+	for range 3 {
+		assert.Len(t, recent.get(read), 1)
+	}
+	assert.Equal(t, 1, reads)
+	recent.readAt = recent.readAt.Add(-2 * faultsFresh)
+	recent.get(read)
+	assert.Equal(t, 2, reads)
+}

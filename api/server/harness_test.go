@@ -76,6 +76,11 @@ func (c claimer) Resolve(ctx context.Context, workflowID string, r lifecycle.Res
 	return st, err
 }
 
+// RunEnds has an open run for every operation.
+func (claimer) RunEnds(_ context.Context, ops []lifecycle.Operation) ([]lifecycle.RunEnd, []error) {
+	return make([]lifecycle.RunEnd, len(ops)), make([]error, len(ops))
+}
+
 // Resolved finds no decision, because Resolve keeps none.
 func (claimer) Resolved(context.Context, string, string, lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no such decision")
@@ -91,6 +96,8 @@ type cluster struct {
 	archive    string                                       // the agent package, when set
 	issuer     nodeapi.Issuer                               // replaces ca, when set
 	heartbeats nodeapi.Heartbeater                          // instead of Temporal
+	runs       runs                                         // instead of Temporal
+	lifecycle  adminapi.Lifecycle                           // instead of claimer, when set
 	grants     nodeapi.Grants                               // replaces ca together with follow, when set
 	follow     func(context.Context, trust.StoredSet) error // replaces ca together with grants, when set
 }
@@ -183,9 +190,13 @@ func (c *cluster) replica() *replica {
 	agent.NodeURL = r.node
 	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(adminToken)), "admin-token", "")
 	require.NoError(c.tb, err)
+	var lifecycles adminapi.Lifecycle = claimer{r.store}
+	if c.lifecycle != nil {
+		lifecycles = c.lifecycle
+	}
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
 		Nodes: r.store.Admin, SKUs: r.store.Admin, EnrollmentTokens: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
-		Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
+		Lifecycle: lifecycles, Rehydrator: rehydrator{r.store, c.runs}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.packageSource()})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store.Tasks, Heartbeats: r.store.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,

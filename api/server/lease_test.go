@@ -87,7 +87,7 @@ func (h holding) messages() (n int) {
 	messages, err := h.replicas[0].store.Tasks.Outbox(h.replicas[0].listener).Take(h.c.tb.Context(), 1000, nil)
 	require.NoError(h.c.tb, err)
 	for _, m := range messages {
-		if m.Result != nil && m.Result.Message == h.taskID {
+		if m.Result != nil && m.Result.TaskID == h.taskID {
 			n++
 		}
 	}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
-	"maps"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +19,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/secrets"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // storeTimeout bounds every call to the database, so that a database that hangs
@@ -46,6 +43,9 @@ type app struct {
 	serverCert *vault.ServerCertificate
 	admin      *adminapi.API
 
+	// probed are the faults of Temporal as last read.
+	probed recentFaults
+
 	// adminHandler is nil until the admin API can serve.
 	adminHandler atomic.Pointer[http.Handler]
 }
@@ -57,7 +57,7 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := temporal.Dial(temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: c.secrets(), WebUI: c.WebUI})
+	client, err := temporal.Dial(temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Tracer: p.Tracer, Secrets: c.secrets(), WebUI: c.WebUI})
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.listener, err = store.NewListener(url, a.Log); err != nil {
 		return err
 	}
-	if a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
+	if a.store, err = store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
 		return err
 	}
 	a.OnClose(a.store.Close)
@@ -154,33 +154,10 @@ func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Secrets: a.secrets, Auth: a.cfg.tokens,
 		Nodes: a.store.Admin, SKUs: a.store.Admin, EnrollmentTokens: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin,
-		Lifecycle: a.temporal.Operations, Trust: a.vault,
+		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
-}
-
-// faults are the control plane's faults for the list of what is stuck.
-func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
-	out := withUnavailable(a.temporal.Faults(r.Context()), a.Health.Unavailable())
-	if err := a.cfg.tokens.Fault(); err != nil {
-		out = append(out, wire.ControlPlaneFault{Component: "admin-tokens", Reason: "not_loaded", Message: err.Error(),
-			Next: "correct the file of GPUAAS_ADMIN_TOKENS_FILE"})
-	}
-	return out
-}
-
-// withUnavailable adds a fault for each dependency that the readiness check reports and
-// that is not among the faults yet.
-func withUnavailable(faults []wire.ControlPlaneFault, down map[string]error) []wire.ControlPlaneFault {
-	for _, name := range slices.Sorted(maps.Keys(down)) {
-		if slices.ContainsFunc(faults, func(f wire.ControlPlaneFault) bool { return f.Component == name }) {
-			continue
-		}
-		e := schema.AsError(down[name])
-		faults = append(faults, wire.ControlPlaneFault{Component: name, Reason: string(e.Kind), Message: e.Message, Next: e.Next})
-	}
-	return faults
 }
 
 // tokensChanged reports that the newest version of the tokens file is not in use, or

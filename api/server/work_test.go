@@ -240,7 +240,7 @@ func TestFencedWithoutNotifications(t *testing.T) {
 type fakeTemporal struct {
 	mu      sync.Mutex
 	err     error
-	results []task.Result
+	results []task.Reference
 	events  []lifecycle.AgentEvent
 }
 
@@ -250,7 +250,7 @@ func (f *fakeTemporal) set(err error) {
 	f.err = err
 }
 
-func (f *fakeTemporal) CompleteTask(_ context.Context, _ task.Owner, r task.Result) error {
+func (f *fakeTemporal) CompleteTask(_ context.Context, _ task.Owner, r task.Reference) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {

@@ -63,7 +63,7 @@ type CertFacts = trust.CertFacts
 // ControlPlaneFault defines model for ControlPlaneFault.
 type ControlPlaneFault = wire.ControlPlaneFault
 
-// Decision defines model for Decision.
+// Decision What an operator may do about an operation that needs attention. resume is a request about a lost task. rehydrate and restart are requests about the node of an abandoned operation.
 type Decision = lifecycle.Decision
 
 // Disk defines model for Disk.
@@ -71,6 +71,9 @@ type Disk = inventory.Disk
 
 // Effect How often a task may run.
 type Effect = task.Effect
+
+// EndedOperation An abandoned operation whose end was accepted.
+type EndedOperation = lifecycle.EndedOperation
 
 // ErrorBody The envelope of every unsuccessful response. A client that accepts application/problem+json receives problem details (RFC 9457) instead: type, title, status, detail, and the members code, reason, next and correlation_id.
 type ErrorBody = schema.ErrorBody
@@ -162,11 +165,26 @@ type RecoveryBundle = wire.RecoveryBundle
 // RegisterNodeRequest The properties of a new node.
 type RegisterNodeRequest = wire.RegisterNodeRequest
 
+// RehydrateRequest defines model for RehydrateRequest.
+type RehydrateRequest struct {
+	// Reason Kept in the audit trail.
+	Reason *string `json:"reason,omitempty"`
+}
+
+// Rehydration from is the node's state before the request. ended is empty if the node had no open operation. cordoned is true if the node rejects new workloads, and next is the command that removes the cordon, if that is possible in the node's state.
+type Rehydration = lifecycle.Rehydration
+
 // ResolveOperation phase and stuck_since address the decision to a phase and a parking. If they no longer match, the decision is rejected as decision_outdated. An absent field is not compared.
 type ResolveOperation = wire.ResolveOperation
 
 // ResultProof Proves that a node reported a result. Absent in lists and from tasks that ended without a report.
 type ResultProof = trust.ResultProof
+
+// Retrying Present if a parked operation retries its phase in the background, every 1 to 10 minutes. The values are those when the park was recorded, not the newest ones.
+type Retrying = lifecycle.Retrying
+
+// RunEnd How the last run of an abandoned operation ended.
+type RunEnd = lifecycle.RunEnd
 
 // SKUDeactivation The body and every field are optional.
 type SKUDeactivation = inventory.SKUDeactivation
@@ -382,6 +400,14 @@ type MakeBootstrapScriptParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// RehydrateNodeParams defines parameters for RehydrateNode.
+type RehydrateNodeParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // StartOperationParams defines parameters for StartOperation.
 type StartOperationParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
@@ -515,6 +541,9 @@ type ListTasksParams struct {
 	// All Include tasks that have ended. A lost task has not.
 	All *bool `form:"all,omitempty" json:"all,omitempty"`
 
+	// Orphaned Only tasks whose result no operation accepted, because its run is unknown or was terminated.
+	Orphaned *bool `form:"orphaned,omitempty" json:"orphaned,omitempty"`
+
 	// Status Values of TaskStatus.
 	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
 
@@ -555,6 +584,9 @@ type SetNodeJSONRequestBody = NodeChange
 
 // MakeBootstrapScriptJSONRequestBody defines body for MakeBootstrapScript for application/json ContentType.
 type MakeBootstrapScriptJSONRequestBody = BootstrapScriptRequest
+
+// RehydrateNodeJSONRequestBody defines body for RehydrateNode for application/json ContentType.
+type RehydrateNodeJSONRequestBody = RehydrateRequest
 
 // StartOperationJSONRequestBody defines body for StartOperation for application/json ContentType.
 type StartOperationJSONRequestBody = LifecycleRequest
@@ -724,6 +756,24 @@ type ClientInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScript(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// RehydrateNodeWithBody Accept the end of the node's abandoned operations
+	//
+	// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
+	RehydrateNodeWithBody(ctx context.Context, node Node, params *RehydrateNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RehydrateNode Accept the end of the node's abandoned operations
+	//
+	// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
+	RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// StartOperationWithBody Start an action on a node
 	//
 	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
@@ -759,7 +809,7 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
-	DecideOperationWithBody(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	DecideOperationWithBody(ctx context.Context, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DecideOperation Submit a decision about an operation
 	//
@@ -768,7 +818,7 @@ type ClientInterface interface {
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
-	DecideOperation(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	DecideOperation(ctx context.Context, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListSKUs List the SKU catalog in order of name
 	//
@@ -1064,6 +1114,44 @@ func (c *Client) MakeBootstrapScript(ctx context.Context, node Node, params *Mak
 	return c.Client.Do(req)
 }
 
+// RehydrateNodeWithBody Accept the end of the node's abandoned operations
+//
+// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
+func (c *Client) RehydrateNodeWithBody(ctx context.Context, node Node, params *RehydrateNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRehydrateNodeRequestWithBody(c.Server, node, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RehydrateNode Accept the end of the node's abandoned operations
+//
+// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
+func (c *Client) RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRehydrateNodeRequest(c.Server, node, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // StartOperationWithBody Start an action on a node
 //
 // docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
@@ -1139,7 +1227,7 @@ func (c *Client) GetOperation(ctx context.Context, operationId OperationId, para
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
-func (c *Client) DecideOperationWithBody(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) DecideOperationWithBody(ctx context.Context, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewDecideOperationRequestWithBody(c.Server, operationId, decision, params, contentType, body)
 	if err != nil {
 		return nil, err
@@ -1158,7 +1246,7 @@ func (c *Client) DecideOperationWithBody(ctx context.Context, operationId Operat
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
-func (c *Client) DecideOperation(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) DecideOperation(ctx context.Context, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewDecideOperationRequest(c.Server, operationId, decision, params, body)
 	if err != nil {
 		return nil, err
@@ -2274,6 +2362,79 @@ func NewMakeBootstrapScriptRequestWithBody(server string, node Node, params *Mak
 	return req, nil
 }
 
+// NewRehydrateNodeRequest calls the generic RehydrateNode builder with application/json body
+func NewRehydrateNodeRequest(server string, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRehydrateNodeRequestWithBody(server, node, params, "application/json", bodyReader)
+}
+
+// NewRehydrateNodeRequestWithBody constructs an http.Request for the RehydrateNode method, with any body, and a specified content type
+func NewRehydrateNodeRequestWithBody(server string, node Node, params *RehydrateNodeParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/rehydrate", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+		if params.IdempotencyKey != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewStartOperationRequest calls the generic StartOperation builder with application/json body
 func NewStartOperationRequest(server string, node Node, action Action, params *StartOperationParams, body StartOperationJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -2605,7 +2766,7 @@ func NewGetOperationRequest(server string, operationId OperationId, params *GetO
 }
 
 // NewDecideOperationRequest calls the generic DecideOperation builder with application/json body
-func NewDecideOperationRequest(server string, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody) (*http.Request, error) {
+func NewDecideOperationRequest(server string, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
@@ -2616,7 +2777,7 @@ func NewDecideOperationRequest(server string, operationId OperationId, decision 
 }
 
 // NewDecideOperationRequestWithBody constructs an http.Request for the DecideOperation method, with any body, and a specified content type
-func NewDecideOperationRequestWithBody(server string, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader) (*http.Request, error) {
+func NewDecideOperationRequestWithBody(server string, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -3196,6 +3357,18 @@ func NewListTasksRequest(server string, params *ListTasksParams) (*http.Request,
 
 		}
 
+		if params.Orphaned != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "orphaned", *params.Orphaned, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.Status != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "status", *params.Status, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
@@ -3588,6 +3761,24 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScriptWithResponse(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*MakeBootstrapScriptResponse, error)
 
+	// RehydrateNodeWithBodyWithResponse Accept the end of the node's abandoned operations
+	//
+	// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
+	RehydrateNodeWithBodyWithResponse(ctx context.Context, node Node, params *RehydrateNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RehydrateNodeResponse, error)
+
+	// RehydrateNodeWithResponse Accept the end of the node's abandoned operations
+	//
+	// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
+	RehydrateNodeWithResponse(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RehydrateNodeResponse, error)
+
 	// StartOperationWithBodyWithResponse Start an action on a node
 	//
 	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
@@ -3627,7 +3818,7 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
-	DecideOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error)
+	DecideOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error)
 
 	// DecideOperationWithResponse Submit a decision about an operation
 	//
@@ -3636,7 +3827,7 @@ type ClientWithResponsesInterface interface {
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
-	DecideOperationWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error)
+	DecideOperationWithResponse(ctx context.Context, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error)
 
 	// ListSKUsWithResponse List the SKU catalog in order of name
 	//
@@ -4551,6 +4742,103 @@ func (r MakeBootstrapScriptResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r MakeBootstrapScriptResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RehydrateNodeResponse200Headers the declared response headers of an HTTP 200 response for RehydrateNode
+type RehydrateNodeResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type RehydrateNodeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Rehydration
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Conflict
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *RehydrateNodeResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RehydrateNodeResponse) GetJSON200() *Rehydration {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r RehydrateNodeResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r RehydrateNodeResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r RehydrateNodeResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r RehydrateNodeResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r RehydrateNodeResponse) GetJSON409() *Conflict {
+	return r.JSON409
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r RehydrateNodeResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r RehydrateNodeResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r RehydrateNodeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RehydrateNodeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RehydrateNodeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RehydrateNodeResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -5917,6 +6205,36 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithResponse(ctx context.Contex
 	return ParseMakeBootstrapScriptResponse(rsp)
 }
 
+// RehydrateNodeWithBodyWithResponse Accept the end of the node's abandoned operations
+//
+// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
+func (c *ClientWithResponses) RehydrateNodeWithBodyWithResponse(ctx context.Context, node Node, params *RehydrateNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RehydrateNodeResponse, error) {
+	rsp, err := c.RehydrateNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRehydrateNodeResponse(rsp)
+}
+
+// RehydrateNodeWithResponse Accept the end of the node's abandoned operations
+//
+// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
+func (c *ClientWithResponses) RehydrateNodeWithResponse(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RehydrateNodeResponse, error) {
+	rsp, err := c.RehydrateNode(ctx, node, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRehydrateNodeResponse(rsp)
+}
+
 // StartOperationWithBodyWithResponse Start an action on a node
 //
 // docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. remove requires the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
@@ -5980,7 +6298,7 @@ func (c *ClientWithResponses) GetOperationWithResponse(ctx context.Context, oper
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
-func (c *ClientWithResponses) DecideOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error) {
+func (c *ClientWithResponses) DecideOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error) {
 	rsp, err := c.DecideOperationWithBody(ctx, operationId, decision, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -5995,7 +6313,7 @@ func (c *ClientWithResponses) DecideOperationWithBodyWithResponse(ctx context.Co
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
-func (c *ClientWithResponses) DecideOperationWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error) {
+func (c *ClientWithResponses) DecideOperationWithResponse(ctx context.Context, operationId OperationId, decision lifecycle.Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error) {
 	rsp, err := c.DecideOperation(ctx, operationId, decision, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -6914,6 +7232,94 @@ func ParseMakeBootstrapScriptResponse(rsp *http.Response) (*MakeBootstrapScriptR
 	switch {
 	case rsp.StatusCode == 200:
 		var headers MakeBootstrapScriptResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRehydrateNodeResponse parses an HTTP response from a RehydrateNodeWithResponse call
+func ParseRehydrateNodeResponse(rsp *http.Response) (*RehydrateNodeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RehydrateNodeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Rehydration
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers RehydrateNodeResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

@@ -8,11 +8,10 @@ import (
 	"syscall"
 
 	"github.com/gpuaas/gpuaas/cli"
-	"github.com/gpuaas/gpuaas/deploy/dev"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once
-	os.Exit(cli.Main(ctx, cli.Platform{Setup: setup, Dev: dev.NewCommand}, os.Args[1:], cli.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	os.Exit(cli.Main(ctx, platform(), os.Args[1:], cli.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }

@@ -5,14 +5,20 @@ import (
 	"io"
 	"os"
 
+	"github.com/gpuaas/gpuaas/cli"
+	"github.com/gpuaas/gpuaas/deploy/dev"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/worker"
 )
 
-// setup runs admin setup in the worker package, which links every adapter. The CLI
-// links none of them.
+// platform returns the commands that need the worker package, which links every
+// adapter and the workflows. The CLI links none of them.
+func platform() cli.Platform {
+	return cli.Platform{
+		Setup: setup, Replay: worker.Replay, Promote: worker.Promote, Build: worker.BuildID(), Dev: dev.NewCommand,
+	}
+}
+
 func setup(ctx context.Context, c temporal.Config, log io.Writer) error {
-	return worker.Setup(ctx, worker.SetupOptions{
-		TemporalAddress: c.Address, TemporalNamespace: c.Namespace, Getenv: os.Getenv, Progress: log,
-	})
+	return worker.Setup(ctx, worker.SetupOptions{Temporal: c, Getenv: os.Getenv, Progress: log})
 }

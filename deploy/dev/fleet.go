@@ -31,6 +31,7 @@ periodically prints one line with totals for all nodes:
   removed        nodes that an operator has removed
   offers         tasks received from the API
   works          task executions started; more than one per task is a defect
+  repeated       destructive executions after the first one of an operation
   done, failed   results accepted by the API, by status
   late           results rejected because the lease had expired
   twice          results posted twice

@@ -80,22 +80,44 @@ func (s *stack) setup(ctx context.Context) error {
 	if err := (vaultEngine{s}).ensureToken(); err != nil {
 		return err
 	}
+	if err := s.admin(ctx, setupBudget, schema.ExitUnreachable, "setup"); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.messages, "set up     database, Vault and Temporal for this version")
+	return nil
+}
+
+// promoteBudget bounds promote. A worker that just started may not have polled yet.
+const promoteBudget = 10 * time.Second
+
+// promote makes the version of a worker that was just started current. Otherwise it
+// would be a standby while Temporal still remembers the polls of the worker before. It
+// fails if the worker has another version than this program; the worker then takes over
+// later.
+func (s *stack) promote(ctx context.Context) {
+	if err := s.admin(ctx, promoteBudget, schema.ExitRefused, "promote"); err != nil {
+		fmt.Fprintf(s.messages, "warning: %v\nThe worker takes over when the polls of the version before it are 90 s old.\n", err)
+	}
+}
+
+// admin runs an admin command, and again while it exits with the code retry. Its output
+// is in log/setup.log.
+func (s *stack) admin(ctx context.Context, budget time.Duration, retry int, name string) error {
 	log, err := os.OpenFile(s.layout.logPath("setup"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, privateFile)
 	if err != nil {
 		return err
 	}
 	defer log.Close() //nolint:errcheck // only the child writes to it
-	ctx, cancel := context.WithTimeout(ctx, setupBudget)
+	ctx, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
-	until(ctx, setupBudget, func() bool {
-		cmd := exec.CommandContext(ctx, s.programs.executable, "admin", "setup")
+	until(ctx, budget, func() bool {
+		cmd := exec.CommandContext(ctx, s.programs.executable, "admin", name)
 		cmd.Env, cmd.Stdout, cmd.Stderr = s.record.processEnv(s.record.setup(s.layout)), log, log
 		err = cmd.Run()
-		return cmd.ProcessState.ExitCode() != schema.ExitUnreachable
+		return cmd.ProcessState.ExitCode() != retry
 	})
 	if err != nil {
-		return stackError("read its log", "gpuaas admin setup: %v%s", err, tail(s.layout.logPath("setup")))
+		return stackError("read its log", "gpuaas admin %s: %v%s", name, err, tail(s.layout.logPath("setup")))
 	}
-	fmt.Fprintln(s.messages, "set up     database, Vault and Temporal for this version")
 	return nil
 }

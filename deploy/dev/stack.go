@@ -151,6 +151,9 @@ func (s *stack) startParts(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
+		if fresh && p.name == partWorker {
+			s.promote(ctx)
+		}
 	}
 	s.record.Complete = true
 	return s.layout.save(s.record)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema/webui"
 )
 
 type upOptions struct {
@@ -98,6 +100,9 @@ func (s *stack) printLinks(dir string) {
 	fmt.Fprintf(s.messages, "\n  FOR DEVELOPMENT ONLY: Vault's keys and all passwords are in %s\n\n", s.layout.secretsDir())
 	if s.record.WebUI != "" {
 		fmt.Fprintf(s.messages, "  Web UI        %s\n", s.record.WebUI)
+		for _, v := range webui.Views() {
+			fmt.Fprintf(s.messages, "    %s\n      %s\n", v.Title, v.URL(s.record.WebUI+"/namespaces/"+s.record.Namespace+"/workflows"))
+		}
 	}
 	fmt.Fprintf(s.messages, "  use it        eval \"$(gpuaas dev env%[1]s)\"\n  logs          %[2]s\n  stop it       gpuaas dev down%[1]s\n\n",
 		flag, s.layout.logDir())

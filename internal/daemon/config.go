@@ -40,6 +40,7 @@ func (c *Common) check(f *Faults) {
 // Engines has the addresses of Postgres and Vault, and the environment's name.
 type Engines struct {
 	DatabaseURL  schema.Secret `env:"GPUAAS_DATABASE_URL,required" example:"postgres://USER:PASSWORD@HOST:5432/DATABASE" help:"Postgres connection URL."`
+	DatabasePool int32         `env:"GPUAAS_DATABASE_POOL" help:"Largest number of connections of this process to the database. Default: pool_max_conns of GPUAAS_DATABASE_URL, or 10 without it."`
 	VaultAddr    string        `env:"VAULT_ADDR,required" example:"https://vault.example.com:8200" help:"URL of Vault."`
 	RoleIDFile   string        `env:"GPUAAS_VAULT_ROLE_ID_FILE,required" example:"/etc/gpuaas/vault-role-id" help:"File with the role ID of the Vault login (AppRole)."`
 	SecretIDFile string        `env:"GPUAAS_VAULT_SECRET_ID_FILE,required" example:"/etc/gpuaas/vault-secret-id" help:"File with the secret ID of the Vault login (AppRole)."`
@@ -52,6 +53,7 @@ func (e Engines) Check(f *Faults) {
 	u, err := url.Parse(db) // its error would repeat the password
 	f.Check(db != "" && (err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql"),
 		"GPUAAS_DATABASE_URL must be a URL, for example postgres://USER:PASSWORD@HOST:5432/DATABASE")
+	f.Check(e.DatabasePool < 0, "GPUAAS_DATABASE_POOL must not be negative, for example 20")
 	u, err = url.Parse(e.VaultAddr)
 	f.Check(e.VaultAddr != "" && (err != nil || u.Scheme == "" || u.Host == ""), "VAULT_ADDR must be a URL, for example https://vault.example.com:8200")
 	f.Check(!trust.ValidEnv(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens, and begin and end with a letter or digit")
@@ -73,11 +75,19 @@ func (e Engines) Secrets() []schema.Secret {
 	return out
 }
 
-// temporalSettings lists the variables that Temporal's client library reads.
-func temporalSettings() []Setting {
+// librarySettings lists the variables that the client libraries of Temporal and
+// OpenTelemetry read.
+func librarySettings() []Setting {
 	return []Setting{
 		{Name: "TEMPORAL_ADDRESS", Default: "localhost:7233", Help: "Address of Temporal. All TEMPORAL_ variables and profiles of the temporal command apply."},
 		{Name: "TEMPORAL_NAMESPACE", Default: "gpuaas", Help: "Temporal namespace."},
+		{Name: "TEMPORAL_API_KEY", Secret: true, Help: "API key or JWT for Temporal. Turns TLS on, unless TEMPORAL_TLS is false. The file is read for each call, so that a rotated key needs no restart."},
+		{Name: "TEMPORAL_TLS", Help: "true or false: whether to connect with TLS."},
+		{Name: "TEMPORAL_TLS_CLIENT_CERT_PATH", Help: "Client certificate in PEM. It is read for each connection."},
+		{Name: "TEMPORAL_TLS_CLIENT_KEY_PATH", Help: "Key of the client certificate in PEM."},
+		{Name: "TEMPORAL_TLS_SERVER_CA_CERT_PATH", Help: "CAs that may issue the server's certificate, in PEM. Default: those of the system. It is read at the start."},
+		{Name: "TEMPORAL_TLS_SERVER_NAME", Help: "Name in the server's certificate. Default: that of TEMPORAL_ADDRESS."},
+		{Name: envTelemetry, Help: "URL of an OpenTelemetry collector (OTLP over HTTP) that receives traces. Default: no traces. All OTEL_ variables apply."},
 	}
 }
 
@@ -168,6 +178,8 @@ func formOf(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():
 		return "a duration, for example 30s"
+	case reflect.TypeFor[bool]():
+		return "true or false"
 	case reflect.TypeFor[slog.Level]():
 		return "debug, info, warn or error"
 	}

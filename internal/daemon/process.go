@@ -16,6 +16,7 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/version"
@@ -39,6 +40,8 @@ type Process struct {
 	Registry *prometheus.Registry
 	Metrics  *Metrics
 	Health   *Health
+	// Tracer makes the process's spans; nil if traces are not exported.
+	Tracer trace.Tracer
 
 	config *Common
 	// onStop calls f at the stop signal, unless cancel was called before.
@@ -129,7 +132,7 @@ func (p *Process) Listen(ctx context.Context, variable, address string) (net.Lis
 // progress finish within the drain timeout. It serves TLS when the server has a
 // TLS configuration. /livez and /readyz are added to the server's handler.
 func (p *Process) Serve(ctx context.Context, name string, ln net.Listener, s *http.Server) {
-	s.Handler = p.Health.Wrap(s.Handler)
+	s.Handler = p.Health.Wrap(p.traced(name, s.Handler))
 	p.Go(ctx, name+" listener", func(context.Context) error {
 		serve := s.Serve
 		if s.TLSConfig != nil {

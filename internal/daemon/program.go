@@ -67,7 +67,13 @@ func (p Program) run(ctx context.Context, stderr io.Writer) int {
 	c := p.Config.common()
 	log := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: c.LogLevel})).
 		With(slog.String("service", p.Name))
-	if err := newProcess(c, log).run(ctx, p.Start); err != nil {
+	proc := newProcess(c, log)
+	spans, err := exporter(ctx)
+	if err == nil {
+		proc.trace(ctx, p.Name, spans)
+		err = proc.run(ctx, p.Start)
+	}
+	if err != nil {
 		log.Error("failed", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 		return schema.ExitFailed
 	}

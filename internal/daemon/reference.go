@@ -81,7 +81,7 @@ func settingsOf(target any) []Setting {
 }
 
 // settings lists everything that the program reads from the environment.
-func (p Program) settings() []Setting { return append(settingsOf(p.Config), temporalSettings()...) }
+func (p Program) settings() []Setting { return append(settingsOf(p.Config), librarySettings()...) }
 
 //go:embed reference.tmpl
 var pages string

@@ -19,7 +19,8 @@ type Config struct {
 	// URL is a Postgres connection URL. It may hold a password and never appears
 	// in an error.
 	URL string
-	// MaxConns bounds the pool. Defaults to 10.
+	// MaxConns bounds the pool. Defaults to the URL's pool_max_conns, and to 10 without
+	// it.
 	MaxConns int32
 	// CallTimeout bounds every call in addition to the caller's context.
 	// Defaults to 15 s.
@@ -55,7 +56,9 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 		return nil, errMalformedURL()
 	}
 	setDefaults(pc.ConnConfig)
-	pc.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
+	if c.MaxConns > 0 || !setsPool(c.URL) {
+		pc.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
+	}
 	pc.AfterConnect = useUTC
 	db := &DB{timeout: cmp.Or(c.CallTimeout, defaultCallTimeout), address: address(pc.ConnConfig), refusals: c.Refusals}
 	if db.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
@@ -67,6 +70,15 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	}
 	return db, nil
 }
+
+// setsPool reports whether the URL bounds the pool.
+func setsPool(url string) bool {
+	c, err := pgx.ParseConfig(url)
+	return err == nil && c.RuntimeParams["pool_max_conns"] != ""
+}
+
+// Size returns the largest number of connections.
+func (db *DB) Size() int { return int(db.pool.Config().MaxConns) }
 
 // Close waits for open calls and closes every connection.
 func (db *DB) Close() { db.pool.Close() }

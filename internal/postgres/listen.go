@@ -9,6 +9,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
@@ -141,10 +142,11 @@ func (l *Listener) deliver(ctx context.Context, conn *pgx.Conn) error {
 // ownConn configures a connection outside the pool. Its connect timeout bounds
 // each of its calls too.
 func ownConn(url, name string) (*pgx.ConnConfig, error) {
-	c, err := pgx.ParseConfig(url)
+	pc, err := pgxpool.ParseConfig(url) // the URL may have parameters of the pool, which Postgres would reject
 	if err != nil {
 		return nil, errMalformedURL()
 	}
+	c := pc.ConnConfig
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, connectTimeout)
 	c.RuntimeParams["application_name"] = name
 	return c, nil

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
@@ -18,7 +19,7 @@ const (
 
 const operationColumns = `o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
 	o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at,
-	o.deadline_at, coalesce(o.stuck ->> 'waiting_on', '` + string(lifecycle.AttentionNone) + `') AS waiting_on`
+	o.deadline_at, coalesce(o.claim ->> 'prior', '') AS prior_state, coalesce(o.stuck ->> 'waiting_on', '` + string(lifecycle.AttentionNone) + `') AS waiting_on`
 
 // openOperations reads the open operations of nodes.
 const openOperations = "SELECT " + operationColumns + fromOperations +
@@ -33,13 +34,14 @@ func (s *Admin) ListOperations(ctx context.Context, q adminapi.OperationQuery) (
 		func(o wire.OperationSummary) []string { return timeKey(o.StartedAt, o.OperationID) })
 }
 
-// The conditions of an operation that needs attention. One that no worker moves
-// is overdue: its phase's deadline passed and it has not parked.
-const (
-	isStuck = `o.ended_at IS NULL AND (o.status = 'parked' OR
-		coalesce(o.deadline_at, o.started_at + interval '10 minutes') < now() - interval '1 minute')`
-	stuckSince = `coalesce((o.stuck ->> 'since')::timestamptz, o.deadline_at, o.started_at)`
-)
+const stuckSince = `coalesce((o.stuck ->> 'since')::timestamptz, o.deadline_at, o.started_at)`
+
+// isStuck is the condition of an operation that needs attention: it is parked, abandoned
+// or overdue.
+func isStuck() string {
+	return fmt.Sprintf(`o.ended_at IS NULL AND (o.status IN ('parked', 'abandoned') OR
+		coalesce(o.deadline_at, o.started_at + interval '10 minutes') < now() - interval '%.0f seconds')`, lifecycle.OverdueAfter.Seconds())
+}
 
 func operationFilter(q adminapi.OperationQuery) *filter {
 	f := &filter{}
@@ -55,7 +57,7 @@ func operationFilter(q adminapi.OperationQuery) *filter {
 		f.where("(o.op_seq > 0) = " + f.arg(*q.Holds))
 	}
 	if q.Stuck {
-		f.where(isStuck)
+		f.where(isStuck())
 	}
 	f.since("o.started_at", q.Since)
 	f.selector(q.Selector)
@@ -64,9 +66,7 @@ func operationFilter(q adminapi.OperationQuery) *filter {
 
 // ListStuck implements adminapi.Operations.
 func (s *Admin) ListStuck(ctx context.Context, q adminapi.OperationQuery) (ops []wire.StuckOperation, next []string, err error) {
-	q.Stuck = true
-	f := operationFilter(q)
-	f.afterTime(stuckSince+", o.operation_id", ">", q.After)
+	f := stuckFilter(q)
 	type row struct {
 		wire.StuckOperation
 		Since time.Time
@@ -76,7 +76,9 @@ func (s *Admin) ListStuck(ctx context.Context, q adminapi.OperationQuery) (ops [
 		func(r row) []string { return timeKey(r.Since, r.OperationID) })
 	for _, r := range rows {
 		if r.Stuck == nil {
-			r.Stuck = stuckOf(r.OperationSummary)
+			overdue := lifecycle.Overdue(r.Phase, r.Since)
+			overdue.Next = lifecycle.OpCommand("show", r.Action, r.Host)
+			r.Stuck = &overdue
 		}
 		r.Stuck.Since, r.WaitingOn = r.Since, r.Stuck.WaitingOn
 		ops = append(ops, r.StuckOperation)
@@ -84,12 +86,29 @@ func (s *Admin) ListStuck(ctx context.Context, q adminapi.OperationQuery) (ops [
 	return ops, next, err
 }
 
-// stuckOf says why an operation that did not park needs attention.
-func stuckOf(o wire.OperationSummary) *lifecycle.Stuck {
-	s := &lifecycle.Stuck{Phase: o.Phase, WaitingOn: lifecycle.AttentionOperator}
-	s.Reason, s.Message = "overdue", "it runs longer than its phase may and has not parked"
-	s.Cause, s.Next = "no worker is running", lifecycle.OpCommand("show", o.Action, o.Host)
-	return s
+// CountStuck implements adminapi.Operations.
+func (s *Admin) CountStuck(ctx context.Context, q adminapi.OperationQuery) (int, error) {
+	f := stuckFilter(q)
+	if f.err != nil {
+		return 0, f.err
+	}
+	type row struct{ Operations int }
+	sql := f.sql("SELECT count(*) AS operations"+fromOperations, "1", 0)
+	rows, err := query(ctx, s.db, "counting stuck operations", func(ctx context.Context) ([]row, error) {
+		return list[row](ctx, s.db, sql, f.args...)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return rows[0].Operations, nil
+}
+
+// stuckFilter selects the operations that need attention after the query's position.
+func stuckFilter(q adminapi.OperationQuery) *filter {
+	q.Stuck = true
+	f := operationFilter(q)
+	f.afterTime(stuckSince+", o.operation_id", ">", q.After)
+	return f
 }
 
 // Operation implements adminapi.Operations. The row is written in every change of an

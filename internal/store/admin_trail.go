@@ -32,6 +32,9 @@ func (s *Tasks) ListTasks(ctx context.Context, q adminapi.TaskQuery) (tasks []wi
 	if q.Open {
 		f.where("t.finished_at IS NULL")
 	}
+	if q.Orphaned {
+		f.where("EXISTS (SELECT 1 FROM outbox b WHERE b.task_id = t.task_id AND b.orphaned_at IS NOT NULL)")
+	}
 	f.since("t.created_at", q.Since)
 	f.selector(q.Selector)
 	f.afterTime("t.created_at, t.task_id", "<", q.After)

@@ -14,9 +14,9 @@ func (s *Inventory) NodeCounts(ctx context.Context) ([]metrics.NodeCount, error)
 	return convert(rows, func(r sqlc.NodeCountsRow) metrics.NodeCount { return metrics.NodeCount(r) }), err
 }
 
-// StuckCounts counts parked operations by phase and reason, for the gauges.
+// StuckCounts counts parked and abandoned operations by phase and reason, for the gauges.
 func (s *Inventory) StuckCounts(ctx context.Context) ([]metrics.StuckCount, error) {
-	rows, err := query(ctx, s.db, "counting parked operations", s.db.q.StuckCounts)
+	rows, err := query(ctx, s.db, "counting stuck operations", s.db.q.StuckCounts)
 	return convert(rows, func(r sqlc.StuckCountsRow) metrics.StuckCount { return metrics.StuckCount(r) }), err
 }
 

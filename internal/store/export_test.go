@@ -1,12 +1,16 @@
 package store
 
-import "github.com/gpuaas/gpuaas/internal/postgres"
+import (
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+)
 
 // DropNotifications makes the store lose its notifications from now on, as a
 // process does that dies right after each commit.
 func (s *Store) DropNotifications() { s.db.notifier.Close() }
 
-// ViewSQL returns the statements that read one node or task, by name.
+// ViewSQL returns the statements that read one node or task, or a batch to watch, by
+// name.
 func ViewSQL() map[string]string {
 	node := &filter{}
 	node.where("n.node_id = " + node.arg("") + "::uuid")
@@ -16,6 +20,16 @@ func ViewSQL() map[string]string {
 		"machines":     selectMachines,
 		"certificates": selectCertificates,
 		"task":         selectTask,
+		"watched":      watchedBatch,
+	}
+}
+
+// StuckSQL returns the statements that list and count stuck operations, by name. Their
+// parameter is the limit.
+func StuckSQL() map[string]string {
+	return map[string]string{
+		"list":  stuckFilter(adminapi.OperationQuery{}).sql("SELECT "+operationColumns+fromOperations, stuckSince+", o.operation_id", 100),
+		"count": stuckFilter(adminapi.OperationQuery{}).sql("SELECT count(*)"+fromOperations, "1", 0),
 	}
 }
 

@@ -103,6 +103,13 @@ func (e *env) number(sql string, args ...any) int64 {
 	return n
 }
 
+// text runs a query for one text.
+func (e *env) text(sql string, args ...any) (s string) {
+	e.t.Helper()
+	require.NoError(e.t, e.raw.QueryRow(e.t.Context(), sql, args...).Scan(&s))
+	return s
+}
+
 func (e *env) node(id string) wire.NodeView {
 	e.t.Helper()
 	n, err := e.Node(e.t.Context(), id)

@@ -14,29 +14,43 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// admitReissue checks that the node's enrollment may be reissued: in the states of
-// the table, and not beside an operation that conflicts with it.
-func admitReissue(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
-	plan, err := lifecycle.CheckStart(lifecycle.ActionReissueEnrollment, n.State)
-	if err != nil {
-		return err
-	}
+// admitReissueClaim checks that a run may claim a reissue.
+func admitReissueClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
 	open, err := tx.OpenOperations(ctx, n.NodeID)
 	if err != nil {
-		return err
+		return lifecycle.Plan{}, err
 	}
 	for _, op := range open {
-		if plan.ConflictsWith(op.Action) {
-			return errInProgress(n, op)
+		if op.OpSeq != 0 {
+			continue
+		}
+		if err := checkNewest(r, op.OperationID, op.RunStartedAt); err != nil {
+			return lifecycle.Plan{}, err
 		}
 	}
-	return nil
+	return admitReissue(n, open)
+}
+
+// admitReissue checks that the node's enrollment may be reissued: in the states of
+// the table, and not beside an open operation that conflicts with it.
+func admitReissue(n sqlc.LockNodeRow, open []sqlc.OpenOperationsRow) (lifecycle.Plan, error) {
+	plan, _ := lifecycle.PlanOf(lifecycle.ActionReissueEnrollment, lifecycle.Options{})
+	_, err := lifecycle.CheckStart(plan.Action, n.State)
+	for _, op := range open {
+		if plan.ConflictsWith(op.Action) && (err == nil || op.Status == lifecycle.OperationAbandoned) {
+			return plan, errInProgress(n, op)
+		}
+	}
+	return plan, err
 }
 
 func errInProgress(n sqlc.LockNodeRow, op sqlc.OpenOperationsRow) error {
-	return schema.NewError(schema.KindOperationInProgress, "node %s has an open %s: operation %s",
-		n.Host, op.Action, op.OperationID).WithReason(string(op.Action) + "_open").
-		WithNext(lifecycle.OpCommand("show", op.Action, n.Host))
+	err := schema.NewError(schema.KindOperationInProgress, "node %s has an open %s: operation %s",
+		n.Host, op.Action, op.OperationID).WithReason(string(op.Action) + "_open")
+	if op.Status == lifecycle.OperationAbandoned {
+		return err.WithNext(lifecycle.RehydrateCommand(n.Host))
+	}
+	return err.WithNext(lifecycle.OpCommand("show", op.Action, n.Host))
 }
 
 // issueReissue voids the tokens that the new one replaces and audits them. The
@@ -87,44 +101,4 @@ func beginIncarnation(ctx context.Context, tx *tx, want int64, n sqlc.LockNodeRo
 	}
 	tx.wakeNode(n.NodeID)
 	return nil
-}
-
-// acceptReissue stores a reissue's operation. It does not hold the node: its fence
-// has op_seq 0 and covers only its own row.
-func acceptReissue(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (activities.Claim, error) {
-	if err := supersedeReissue(ctx, tx, r); err != nil {
-		return activities.Claim{}, err
-	}
-	return insertOperation(ctx, tx, r, n, n.State, 0)
-}
-
-// supersedeReissue ends the operation that a dead run of the same workflow left
-// open. Temporal runs one at a time, so the claiming run is the only live one.
-func supersedeReissue(ctx context.Context, tx *tx, r activities.ClaimRequest) error {
-	ended, err := tx.SupersedeReissue(ctx, r.NodeID, r.WorkflowID, "superseded by operation "+r.OperationID)
-	for _, op := range ended {
-		noteSuperseded(tx, r.NodeID, op.OperationID, op.Action, op.CorrelationID, r.OperationID)
-	}
-	return err
-}
-
-// endReissue ends the row of a reissue and, with VoidTokens, the unused credentials
-// it issued. It changes nothing else of the node.
-func endReissue(ctx context.Context, tx *tx, f activities.Fence, op sqlc.GetOperationRow, e activities.Finish) error {
-	if err := tx.FinishOperation(ctx, sqlc.FinishOperationParams{
-		OperationID: f.OperationID, OpSeq: f.OpSeq, Status: e.Status, Outcome: e.Outcome, Document: e.Document,
-	}); err != nil {
-		return err
-	}
-	tx.note(operationEvent(f, audit.ActionName(op.Action), finishResult(e.Status), "", map[string]string{"outcome": e.Outcome}))
-	if !e.VoidTokens {
-		return nil
-	}
-	if err := tx.ReplaceUnusedOfReissue(ctx, f.NodeID); err != nil {
-		return err
-	}
-	if _, err := tx.VoidTokens(ctx, f.NodeID, purposes(trust.PurposeReissue, purposeFetch)); err != nil {
-		return err
-	}
-	return tx.VoidRecoveryTokens(ctx, f.NodeID)
 }

@@ -55,7 +55,11 @@ func (s *Identities) IssueToken(ctx context.Context, t trust.MintedToken, by aud
 func admitToken(ctx context.Context, tx *tx, p trust.TokenPurpose, n sqlc.LockNodeRow) error {
 	switch p {
 	case trust.PurposeReissue:
-		return admitReissue(ctx, tx, n)
+		open, err := tx.OpenOperations(ctx, n.NodeID)
+		if err == nil {
+			_, err = admitReissue(n, open)
+		}
+		return err
 	case trust.PurposeEnroll:
 		if n.Locked && !n.State.Refusing() {
 			return errLocked(n.Host)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/postgres"
@@ -17,8 +18,8 @@ import (
 )
 
 // Claim claims the node for an operation, as activities.Records specifies. It ends
-// an operation that a dead run left open and voids its tasks; the new op_seq fences
-// that run.
+// an operation that a run left open and voids its tasks; the new op_seq fences that
+// run.
 func (s *Operations) Claim(ctx context.Context, r activities.ClaimRequest) (activities.Claim, error) {
 	return write(ctx, s.db, fmt.Sprintf("claiming node %s for %s", r.NodeID, r.Action),
 		func(ctx context.Context, tx *tx) (activities.Claim, error) { return s.claim(ctx, tx, r) })
@@ -47,7 +48,7 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	case !postgres.NotFound(err):
 		return activities.Claim{}, err
 	}
-	plan, err := s.admit(ctx, tx, r, node)
+	plan, node, err := s.admit(ctx, tx, r, node)
 	if err != nil {
 		event.Detail["state"] = string(node.State)
 		return activities.Claim{}, refuse(err, event)
@@ -58,11 +59,64 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	return acceptClaim(ctx, tx, r, node, plan)
 }
 
-// admit checks that the action may start on the node as it is now.
-func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
+// admit checks that the action may start on the node now. It returns the node as the
+// action finds it: without the operation of a run that ended.
+func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow,
+) (lifecycle.Plan, sqlc.LockNodeRow, error) {
 	if err := lifecycle.CheckWorkflowID(r.Action, n.Host, n.NodeID, r.WorkflowID); err != nil {
-		return lifecycle.Plan{}, err
+		return lifecycle.Plan{}, n, err
 	}
+	if by := r.StartBy(); !by.IsZero() && n.Now.After(by) {
+		return lifecycle.Plan{}, n, errClaimExpired(r, n)
+	}
+	if r.Action == lifecycle.ActionReissueEnrollment {
+		plan, err := admitReissueClaim(ctx, tx, r, n)
+		return plan, n, err
+	}
+	n, err := withoutEndedRun(ctx, tx, r, n)
+	if err != nil {
+		return lifecycle.Plan{}, n, err
+	}
+	plan, err := s.admitHolder(ctx, tx, r, n)
+	return plan, n, err
+}
+
+func errClaimExpired(r activities.ClaimRequest, n sqlc.LockNodeRow) error {
+	return schema.NewError(schema.KindClaimExpired, "the %s of node %s did not start by %s, as requested: it claimed the node at %s",
+		r.Action, n.Host, r.StartBy().UTC().Format(time.RFC3339), n.Now.UTC().Format(time.RFC3339)).
+		WithNext("gpuaas node " + string(r.Action) + " " + n.Host)
+}
+
+// withoutEndedRun returns the node without the open operation of another run. Temporal
+// runs one workflow per ID at a time, so that run ended, unless it started after the
+// claiming one: then the claim is late, and it is rejected with KindFenced.
+func withoutEndedRun(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (sqlc.LockNodeRow, error) {
+	if n.OperationID == nil {
+		return n, nil
+	}
+	op, err := tx.GetOperation(ctx, *n.OperationID)
+	if err != nil || op.EndedAt != nil {
+		return n, err
+	}
+	if err := checkNewest(r, op.OperationID, op.RunStartedAt); err != nil {
+		return n, err
+	}
+	n.State = n.State.Without(op.Claim.Prior)
+	return n, nil
+}
+
+// checkNewest rejects the claim of a run that started before the one of an open
+// operation. A time that is not known is not compared.
+func checkNewest(r activities.ClaimRequest, operationID string, started *time.Time) error {
+	if started == nil || r.RunStartedAt.IsZero() || !started.After(r.RunStartedAt) {
+		return nil
+	}
+	return schema.NewError(schema.KindFenced, "the run of operation %s started after this one", operationID).
+		WithReason("newer_run")
+}
+
+// admitHolder checks that an action that holds the node may start on it.
+func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
 	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: slices.Contains(s.creating, n.OnboardingMode),
 		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers(), Now: n.Now}
 	var err error
@@ -76,16 +130,10 @@ func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimReques
 		return lifecycle.Plan{}, err
 	}
 	plan, err := c.Admit(r.Action, r.Options)
-	switch {
-	case err != nil:
-		return plan, err
-	case r.Action == lifecycle.ActionReissueEnrollment:
-		return plan, admitReissue(ctx, tx, n)
-	case !plan.Holds:
-		return plan, schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).
-			WithReason("not_an_operation")
+	if err == nil && !plan.Holds {
+		err = schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).WithReason("not_an_operation")
 	}
-	return plan, nil
+	return plan, err
 }
 
 // acceptClaim stores the operation and assigns the node to it.
@@ -94,10 +142,14 @@ func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	if plan.Enter != "" {
 		state = plan.Enter
 	}
-	if err := supersede(ctx, tx, n, r.OperationID); err != nil {
+	before, err := supersede(ctx, tx, n.NodeID, r.OperationID, true)
+	if err != nil {
 		return activities.Claim{}, err
 	}
-	c, err := insertOperation(ctx, tx, r, n, state, n.OpSeq+1)
+	if err := tx.voidTasks(ctx, n.NodeID, nil, systemActor, ""); err != nil {
+		return activities.Claim{}, err
+	}
+	c, err := insertOperation(ctx, tx, r, n, activities.Claim{Fence: activities.Fence{OpSeq: n.OpSeq + 1}, State: state, LeftCordon: leftCordon(before)})
 	if err != nil {
 		return c, err
 	}
@@ -106,28 +158,40 @@ func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	})
 }
 
-// insertOperation stores the operation with its claim and its audit row. state is
-// the node's after the claim; opSeq is 0 if the operation does not hold the node.
-func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, state lifecycle.NodeState, opSeq int64,
-) (activities.Claim, error) {
+// acceptReissue stores a reissue's operation. It does not hold the node: its fence
+// has op_seq 0 and covers only its own row.
+func acceptReissue(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (activities.Claim, error) {
+	if _, err := supersede(ctx, tx, n.NodeID, r.OperationID, false); err != nil {
+		return activities.Claim{}, err
+	}
+	return insertOperation(ctx, tx, r, n, activities.Claim{State: n.State})
+}
+
+// insertOperation stores the operation with its claim and its audit row. c has the node's
+// state after the claim, op_seq, which is 0 if the operation does not hold the node, and
+// LeftCordon.
+func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, c activities.Claim) (activities.Claim, error) {
 	sku, err := tx.GetSKU(ctx, n.SKU)
 	if err != nil {
 		return activities.Claim{}, err
 	}
-	c := activities.Claim{
-		Fence: activities.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: opSeq,
+	c = activities.Claim{
+		Fence: activities.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: c.Fence.OpSeq,
 			Actor: r.Actor, Via: r.Via, CorrelationID: r.CorrelationID},
-		Prior: n.State, State: state, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
-		StartedAt: n.Now.UTC(), Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned,
+		Prior: n.State, State: c.State, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
+		StartedAt: n.Now.UTC(), Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned, LeftCordon: c.LeftCordon,
 	}
 	event := claimEvent(r)
 	event.Result, event.Reason = audit.Accepted, r.Reason
-	event.Detail = map[string]string{"from": string(n.State), "to": string(state), "op_seq": strconv.FormatInt(opSeq, 10)}
+	event.Detail = map[string]string{"from": string(n.State), "to": string(c.State), "op_seq": strconv.FormatInt(c.Fence.OpSeq, 10)}
 	tx.note(event)
 	p := sqlc.InsertOperationParams{
-		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: opSeq, Action: r.Action, Status: lifecycle.OperationAccepted,
+		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: c.Fence.OpSeq, Action: r.Action, Status: lifecycle.OperationAccepted,
 		Document: r.Document, Actor: r.Actor, Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID,
 		RunID: r.RunID, Claim: c, StartedAt: n.Now, Via: r.Via,
+	}
+	if !r.RunStartedAt.IsZero() {
+		p.RunStartedAt = &r.RunStartedAt
 	}
 	if plan, ok := lifecycle.PlanOf(r.Action, r.Options); ok && r.Document != nil {
 		plan.Begin(&r.Document.Operation, n.Now.UTC())
@@ -136,24 +200,26 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 	return c, tx.InsertOperation(ctx, p)
 }
 
-// supersede ends the operation that an earlier run left open on the node.
-func supersede(ctx context.Context, tx *tx, n sqlc.LockNodeRow, by string) error {
-	ended, err := tx.SupersedeOperations(ctx, n.NodeID, "superseded by operation "+by)
-	if err != nil {
-		return err
-	}
+// supersede ends the operation that a dead run left open on the node: the one that holds
+// the node, or its reissue. Temporal runs one at a time, so the claiming run is the only
+// live one. It returns the claims of what it ended.
+func supersede(ctx context.Context, tx *tx, nodeID, by string, holds bool) (claims []activities.Claim, err error) {
+	ended, err := tx.SupersedeOperation(ctx, "superseded by operation "+by, nodeID, holds)
 	for _, op := range ended {
-		noteSuperseded(tx, n.NodeID, op.OperationID, op.Action, op.CorrelationID, by)
+		claims = append(claims, op.Claim)
+		tx.note(audit.Event{
+			Stream: nodeID, Actor: systemActor, Action: audit.ActionName(op.Action), Target: nodeID,
+			Result: audit.Failed, Reason: "superseded", CorrelationID: op.CorrelationID,
+			OperationID: op.OperationID, Detail: map[string]string{"by": by},
+		})
 	}
-	return tx.voidTasks(ctx, n.NodeID, nil, systemActor, "")
+	return claims, err
 }
 
-func noteSuperseded(tx *tx, nodeID, operationID string, a lifecycle.Action, correlationID, by string) {
-	tx.note(audit.Event{
-		Stream: nodeID, Actor: systemActor, Action: audit.ActionName(a), Target: nodeID,
-		Result: audit.Failed, Reason: "superseded", CorrelationID: correlationID,
-		OperationID: operationID, Detail: map[string]string{"by": by},
-	})
+// leftCordon reports whether a cordon of the node is that of a superseded operation: one that
+// began on a node without a cordon.
+func leftCordon(superseded []activities.Claim) bool {
+	return slices.ContainsFunc(superseded, func(c activities.Claim) bool { return c.LeftCordon || !c.Cordoned })
 }
 
 // liveInstance returns the state of the node's instance, InstanceNone if it has

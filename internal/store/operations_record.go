@@ -22,10 +22,18 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 		if err != nil {
 			return err
 		}
-		if op.EndedAt != nil {
-			return errOperationEnded(f)
+		if err := noteDecision(ctx, tx, f, op, a); err != nil {
+			return err
 		}
-		if err := tx.setOperationRun(ctx, f.OperationID, runID); err != nil || a.Step <= op.Step {
+		switch {
+		case op.EndedAt != nil && a.Decision != nil:
+			return nil // its audit row is all that is left to write
+		case op.EndedAt != nil:
+			return errOperationEnded(f)
+		case a.Step <= op.Step:
+			return nil
+		}
+		if err := tx.takeUp(ctx, op, runID); err != nil {
 			return err
 		}
 		p := sqlc.AdvanceOperationParams{
@@ -38,14 +46,11 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 		if err := tx.AdvanceOperation(ctx, p); err != nil {
 			return err
 		}
-		if a.Decision != nil {
-			noteDecision(tx, f, a)
-		}
 		if f.OpSeq != 0 {
 			err = applyAdvance(ctx, tx, f, node, a)
 		}
-		if err == nil && a.Stuck != nil {
-			notePark(tx, f, op.Action, *a.Stuck)
+		if err == nil && a.Stuck != nil && !a.Continued {
+			err = noteParkOnce(ctx, tx, f, op.Action, a)
 		}
 		return err
 	})
@@ -54,10 +59,8 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 // applyAdvance changes the node and its instance, with an audit row for each
 // actual change.
 func applyAdvance(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, a activities.Advance) error {
-	if a.Facts != nil {
-		if err := tx.SetNodeFacts(ctx, n.NodeID, f.OpSeq, a.Facts); err != nil {
-			return err
-		}
+	if err := setFacts(ctx, tx, f, a.FactsTask); err != nil {
+		return err
 	}
 	was, err := setInstance(ctx, tx, n, a.Instance)
 	if err == nil && a.Instance != "" && was != a.Instance {
@@ -87,16 +90,68 @@ func setInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, want lifecycle
 	})
 }
 
-func noteDecision(tx *tx, f activities.Fence, a activities.Advance) {
-	e := operationEvent(f, audit.Decision, audit.Accepted, a.Decision.Reason,
-		map[string]string{"decision": string(a.Decision.Decision), "phase": a.Phase})
-	e.Actor, e.Via, e.Target = a.Decision.By, a.Decision.Via, f.OperationID
+// noteDecision writes the audit row of the advance's decision once, however late the
+// advance is: a reset run applies the decisions after the reset point again. A decision
+// without an ID counts as new if the advance is.
+func noteDecision(ctx context.Context, tx *tx, f activities.Fence, op sqlc.GetOperationRow, a activities.Advance) error {
+	d := a.Decision
+	if d == nil {
+		return nil
+	}
+	noted := a.Step <= op.Step
+	if d.ID != "" {
+		var err error
+		noted, err = tx.DecisionNoted(ctx, f.NodeID, f.OperationID, cleanText(d.ID))
+		if err != nil {
+			return err
+		}
+	}
+	if noted {
+		return nil
+	}
+	e := operationEvent(f, audit.Decision, audit.Accepted, d.Reason,
+		map[string]string{"decision": string(d.Decision), "phase": a.Phase, "decision_id": d.ID})
+	e.Actor, e.Via, e.Target = d.By, d.Via, f.OperationID
 	tx.note(e)
+	return nil
 }
 
-func notePark(tx *tx, f activities.Fence, action lifecycle.Action, s lifecycle.Stuck) {
-	tx.note(operationEvent(f, audit.ActionName(action), audit.Parked, s.Reason,
-		map[string]string{"phase": s.Phase, "message": s.Message, "waiting_on": string(s.WaitingOn)}))
+// NoteStored implements adminapi.Operations.
+func (s *Admin) NoteStored(ctx context.Context, r lifecycle.ResolveRequest, correlationID string) error {
+	return s.db.write(ctx, "recording a decision about operation "+r.OperationID, func(ctx context.Context, tx *tx) error {
+		if !schema.IsID(r.OperationID) {
+			return errNoOperation(r.OperationID)
+		}
+		op, err := tx.GetOperation(ctx, r.OperationID)
+		if err != nil {
+			return orMissing(err, errNoOperation(r.OperationID))
+		}
+		if _, err := tx.lockNode(ctx, op.NodeID); err != nil {
+			return err
+		}
+		f := activities.Fence{NodeID: op.NodeID, OperationID: op.OperationID, CorrelationID: correlationID}
+		return noteDecision(ctx, tx, f, op, activities.Advance{Phase: op.Phase, Step: op.Step + 1, Decision: &r})
+	})
+}
+
+// noteParkOnce writes the audit row of a park once for its ID, whatever the step. A park
+// without an ID counts as new.
+func noteParkOnce(ctx context.Context, tx *tx, f activities.Fence, action lifecycle.Action, a activities.Advance) error {
+	if a.ParkID != "" {
+		if noted, err := tx.ParkNoted(ctx, f.NodeID, f.OperationID, a.ParkID); err != nil || noted {
+			return err
+		}
+	}
+	notePark(tx, f, action, *a.Stuck, a.ParkID)
+	return nil
+}
+
+func notePark(tx *tx, f activities.Fence, action lifecycle.Action, s lifecycle.Stuck, parkID string) {
+	detail := map[string]string{"phase": s.Phase, "message": s.Message, "waiting_on": string(s.WaitingOn)}
+	if parkID != "" {
+		detail["park_id"] = parkID
+	}
+	tx.note(operationEvent(f, audit.ActionName(action), audit.Parked, s.Reason, detail))
 }
 
 // Finish ends the operation under the fence, as activities.Records specifies. An
@@ -117,18 +172,44 @@ func (s *Operations) Finish(ctx context.Context, f activities.Fence, runID strin
 		if !e.Status.Ended() || e.Status == lifecycle.OperationRejected {
 			return schema.NewError(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
 		}
-		if err := tx.setOperationRun(ctx, f.OperationID, runID); err != nil {
+		if err := tx.takeUp(ctx, op, runID); err != nil {
 			return err
 		}
-		if f.OpSeq == 0 {
-			return endReissue(ctx, tx, f, op, e)
+		if err := requireGoal(ctx, tx, node, op, e); err != nil {
+			return err
 		}
 		return finish(ctx, tx, f, node, op, e)
 	})
 }
 
+// viaTemporal is the interface of an operation that ended without the admin API.
+const viaTemporal = "temporal"
+
 func finish(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e activities.Finish) error {
 	detail := map[string]string{"outcome": e.Outcome}
+	if e.By != "" {
+		f.Actor, f.Via = e.By, viaTemporal
+	}
+	if f.OpSeq != 0 {
+		if err := releaseNode(ctx, tx, f, n, e, detail); err != nil {
+			return err
+		}
+	}
+	if err := tx.FinishOperation(ctx, sqlc.FinishOperationParams{
+		OperationID: f.OperationID, OpSeq: f.OpSeq, Status: e.Status, Outcome: e.Outcome, Document: e.Document,
+	}); err != nil {
+		return err
+	}
+	if err := voidLeftovers(ctx, tx, f, n.NodeID, e); err != nil {
+		return err
+	}
+	tx.note(operationEvent(f, audit.ActionName(op.Action), finishResult(e.Status), "", detail))
+	return nil
+}
+
+// releaseNode gives the node and its instance the states of the operation's end and
+// releases the node. It adds the changes to detail.
+func releaseNode(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, e activities.Finish, detail map[string]string) error {
 	if e.Node != "" && e.Node != n.State {
 		if err := tx.SetNodeState(ctx, n.NodeID, f.OpSeq, e.Node); err != nil {
 			return err
@@ -142,33 +223,22 @@ func finish(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow,
 	if was != e.Instance {
 		detail["instance"] = string(e.Instance)
 	}
-	if err := tx.FinishOperation(ctx, sqlc.FinishOperationParams{
-		OperationID: f.OperationID, OpSeq: f.OpSeq, Status: e.Status, Outcome: e.Outcome, Document: e.Document,
-	}); err != nil {
-		return err
-	}
-	if err := tx.ReleaseNode(ctx, n.NodeID, f.OpSeq); err != nil {
-		return err
-	}
-	if err := voidLeftovers(ctx, tx, f, n.NodeID, e); err != nil {
-		return err
-	}
-	tx.note(operationEvent(f, audit.ActionName(op.Action), finishResult(e.Status), "", detail))
-	return nil
+	return tx.ReleaseNode(ctx, n.NodeID, f.OpSeq)
 }
 
 // voidLeftovers voids the tasks of the ended operation, with VoidTokens its unused
 // tokens and certificates, and with DenyIdentity every credential and task of the
-// node.
+// node. A reissue has neither tasks nor the node's identity.
 func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, nodeID string, e activities.Finish) error {
+	holds := f.OpSeq != 0
 	var err error
 	switch {
-	case e.DenyIdentity:
+	case e.DenyIdentity && holds:
 		err = tx.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes())
 	case e.VoidTokens:
-		err = tx.voidIdentity(ctx, nodeID, []string{slotPending}, purposes(trust.PurposeEnroll, purposeFetch))
+		err = voidUnusedTokens(ctx, tx, nodeID, holds)
 	}
-	if err != nil {
+	if err != nil || !holds {
 		return err
 	}
 	if !e.DenyIdentity {
@@ -182,6 +252,21 @@ func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, nodeID strin
 	}
 	tx.wakeNode(nodeID)
 	return nil
+}
+
+// voidUnusedTokens voids the unused tokens and certificates that an operation issued: an
+// enrollment, which holds the node, or a reissue.
+func voidUnusedTokens(ctx context.Context, tx *tx, nodeID string, holds bool) error {
+	if holds {
+		return tx.voidIdentity(ctx, nodeID, []string{slotPending}, purposes(trust.PurposeEnroll, purposeFetch))
+	}
+	if err := tx.ReplaceUnusedOfReissue(ctx, nodeID); err != nil {
+		return err
+	}
+	if _, err := tx.VoidTokens(ctx, nodeID, purposes(trust.PurposeReissue, purposeFetch)); err != nil {
+		return err
+	}
+	return tx.VoidRecoveryTokens(ctx, nodeID)
 }
 
 // voidIdentity voids certificates and tokens of the node, and the recovery tokens
@@ -220,13 +305,10 @@ func (s *Operations) Registration(ctx context.Context, nodeID string) (activitie
 		MinCPUs: n.MinCPUs, MinMemoryBytes: n.MinMemoryBytes, Active: n.Active}}, err
 }
 
-// LastHeartbeat returns the time of the agent's last heartbeat, zero if none.
-func (s *Operations) LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error) {
-	at, err := ofNode(ctx, s.db, "reading the last heartbeat", nodeID, s.db.q.LastHeartbeat)
-	if at == nil {
-		return time.Time{}, err
-	}
-	return *at, err
+// HeartbeatAge returns the time since the agent's last heartbeat, negative if none.
+func (s *Operations) HeartbeatAge(ctx context.Context, nodeID string) (time.Duration, error) {
+	seconds, err := ofNode(ctx, s.db, "reading the last heartbeat", nodeID, s.db.q.HeartbeatAge)
+	return time.Duration(seconds * float64(time.Second)), err
 }
 
 // ofNode reads a fact of one node. KindNotFound if there is no such node.

@@ -10,7 +10,6 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
-	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -25,7 +24,7 @@ func TestFencedOperationWritesNothing(t *testing.T) {
 	resource := activities.Resource{ResourceID: lifecycle.ResourceID(old.OperationID, "instance"), Kind: "instance", Provider: "manual"}
 	_, err := e.Store.Operations.Plan(ctx, old, resource)
 	require.NoError(t, err)
-	e.claim(id, lifecycle.ActionDrain)
+	drain := e.claim(id, lifecycle.ActionDrain).Fence
 
 	before, rows := e.node(id), e.audit(id)
 	forged := old
@@ -33,7 +32,7 @@ func TestFencedOperationWritesNothing(t *testing.T) {
 	for name, write := range map[string]func(f activities.Fence) error{
 		"advance": func(f activities.Fence) error {
 			return e.Advance(ctx, f, activities.Advance{Phase: "ready",
-				Instance: lifecycle.InstanceRunning, Facts: &inventory.Facts{CPUs: 1}})
+				Instance: lifecycle.InstanceRunning, FactsTask: "facts"})
 		},
 		"finish": func(f activities.Fence) error {
 			return e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive, DenyIdentity: true})
@@ -48,18 +47,18 @@ func TestFencedOperationWritesNothing(t *testing.T) {
 		},
 		"void":     func(f activities.Fence) error { return e.Void(ctx, f) },
 		"plan":     func(f activities.Fence) error { _, err := e.Store.Operations.Plan(ctx, f, resource); return err },
-		"created":  func(f activities.Fence) error { return e.Store.Operations.Created(ctx, f, resource.ResourceID, "m-1") },
+		"open":     func(f activities.Fence) error { _, err := e.Store.Operations.Open(ctx, f); return err },
 		"released": func(f activities.Fence) error { return e.Store.Operations.Released(ctx, f, resource.ResourceID) },
 	} {
 		requireKind(t, write(old), schema.KindFenced, "")
 		requireKind(t, write(forged), schema.KindFenced, "")
 		unknown := old
 		unknown.NodeID = schema.NewID()
-		requireKind(t, write(unknown), schema.KindNotFound, "")
+		requireKind(t, write(unknown), schema.KindFenced, "")
 		require.Equal(t, before, e.node(id), name)
 		require.Equal(t, rows, e.audit(id), name)
 	}
-	open, err := e.Store.Operations.Open(ctx, id)
+	open, err := e.Store.Operations.Open(ctx, drain)
 	require.NoError(t, err)
 	require.Equal(t, activities.ResourcePlanned, open[0].State)
 }
@@ -146,22 +145,115 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 	f := claim.Fence
 	require.NoError(t, e.Operations.Advance(ctx, f, "first", activities.Advance{Phase: "cordon", Step: 2}))
 	require.Equal(t, "first", run())
-	require.NoError(t, e.Operations.Advance(ctx, f, "second", activities.Advance{Phase: "claim", Step: 1}))
-	require.Equal(t, "second", run(), "a step that is on record already comes from the run that was reset to before it")
-	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 3}))
+	require.NoError(t, e.Operations.Advance(ctx, f, "second", activities.Advance{Phase: "cordon", Step: 3}))
+	require.Equal(t, "second", run())
+	require.NoError(t, e.Operations.Advance(ctx, f, "first", activities.Advance{Phase: "cordon", Step: 1}))
+	require.Equal(t, "second", run(), "a late write of the run that was reset changes nothing")
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 4}))
 	require.Equal(t, "second", run(), "the run is unknown")
 
 	e.dispatch(f, "drain", task.WorkloadDrain)
 	again := task.Owner{WorkflowID: claimed.WorkflowID, RunID: "third", ActivityID: "drain"}
-	_, err = e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), again)
+	found := spec(f, "drain", task.WorkloadDrain)
+	found.Clock = 5
+	_, err = e.Prepare(ctx, found, again)
 	require.NoError(t, err)
 	require.Equal(t, "third", run(), "the run's activity found its task")
+	again.RunID, found.Clock = "second", 3
+	_, err = e.Prepare(ctx, found, again)
+	require.NoError(t, err)
+	require.Equal(t, "third", run(), "an older run's activity is not the newest")
 
 	repeated, err := e.Claim(ctx, claimed)
 	require.NoError(t, err, "a run that was reset to its beginning claims by the first run's id")
 	require.Equal(t, claim, repeated)
 	require.NoError(t, e.Operations.Finish(ctx, f, "fourth", activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
 	require.Equal(t, "fourth", run())
+}
+
+// TestResetRunIsRecorded: the run before a reset recorded seven advances. The new run
+// repeats two of them, parks and is forced: both show, and the force is in the audit once.
+// A late write of the run before changes neither the status nor the run.
+func TestResetRunIsRecorded(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	clock := time.Now().UnixMicro()
+	for i := range int64(7) {
+		require.NoError(t, e.Operations.Advance(ctx, f, "first", activities.Advance{Phase: "drain", Step: clock + i}))
+	}
+	since := time.Now().UTC().Truncate(time.Microsecond)
+	stuck := &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", WaitingOn: lifecycle.AttentionOperator, Since: since}
+	force := &lifecycle.ResolveRequest{ID: "update-1", Decision: lifecycle.DecisionForce, Reason: "it must end", By: "bob@ops"}
+	reset := clock + time.Minute.Microseconds()
+	park := activities.Advance{Phase: "drain", Step: reset, Stuck: stuck}
+	forced := activities.Advance{Phase: "drain", Step: reset + 1, Decision: force}
+
+	require.NoError(t, e.Operations.Advance(ctx, f, "second", park))
+	require.Equal(t, lifecycle.OperationParked, e.node(n.ID).Operation.Status)
+	rows := e.changes(n.ID, func() {
+		require.NoError(t, e.Operations.Advance(ctx, f, "second", forced))
+		require.NoError(t, e.Operations.Advance(ctx, f, "second", forced))
+		again := forced // the run was reset again, and the update is applied again
+		again.Step += time.Minute.Microseconds()
+		require.NoError(t, e.Operations.Advance(ctx, f, "third", again))
+	})
+	require.Equal(t, []string{"operations.resolve accepted it must end"}, rows)
+
+	zombie := activities.Advance{Phase: "cordon", Step: clock + 8, Stuck: stuck}
+	require.NoError(t, e.Operations.Advance(ctx, f, "first", zombie))
+	op := e.operations(n.ID, false)[0]
+	require.Equal(t, lifecycle.OperationRunning, op.Status)
+	require.Equal(t, "drain", op.Phase)
+	require.Equal(t, "third", op.RunID)
+}
+
+// TestLateDecisionIsAudited: a decision whose record was delayed is in the audit, even
+// if the operation has recorded more since, or has ended.
+func TestLateDecisionIsAudited(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 9}))
+	late := func(id string) activities.Advance {
+		return activities.Advance{Phase: "cordon", Step: 3, Decision: &lifecycle.ResolveRequest{
+			ID: id, Decision: lifecycle.DecisionSkip, Reason: id, By: "bob@ops"}}
+	}
+	rows := e.changes(n.ID, func() {
+		require.NoError(t, e.Advance(ctx, f, late("one")))
+		require.NoError(t, e.Advance(ctx, f, late("one")))
+	})
+	require.Equal(t, []string{"operations.resolve accepted one"}, rows)
+	require.Equal(t, "drain", e.node(n.ID).Operation.Phase)
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
+	rows = e.changes(n.ID, func() { require.NoError(t, e.Advance(ctx, f, late("two"))) })
+	require.Equal(t, []string{"operations.resolve accepted two"}, rows)
+}
+
+// TestRepeatedParkIsAuditedOnce: a workflow task that was lost runs again and records its
+// phase and its park with newer steps.
+func TestRepeatedParkIsAuditedOnce(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	park := func(step int64, id string) {
+		since := time.Now().UTC().Truncate(time.Microsecond)
+		require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: step}))
+		require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: step + 1, ParkID: id,
+			Stuck: &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", WaitingOn: lifecycle.AttentionOperator, Since: since}}))
+		require.Equal(t, lifecycle.OperationParked, e.node(n.ID).Operation.Status)
+		require.True(t, since.Equal(e.node(n.ID).Operation.Stuck.Since), "the newest park counts")
+	}
+	rows := e.changes(n.ID, func() {
+		park(1, "run/1")
+		park(3, "run/1")
+	})
+	require.Equal(t, []string{"nodes.drain parked drain_blocked"}, rows)
+	rows = e.changes(n.ID, func() { park(5, "run/2") })
+	require.Equal(t, []string{"nodes.drain parked drain_blocked"}, rows, "another park of the same phase")
 }
 
 func TestFinishTwiceIsOnce(t *testing.T) {
@@ -285,21 +377,77 @@ func TestCanceledEnrollmentVoidsCredentials(t *testing.T) {
 	require.Equal(t, activities.Enrollment{Incarnation: 1}, progress)
 }
 
+// TestNoteStored: a cancel that Temporal stored is in the audit with its subject and
+// reason, once.
+func TestNoteStored(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	r := lifecycle.ResolveRequest{ID: schema.NewID(), OperationID: f.OperationID, Decision: lifecycle.DecisionCancel, Reason: "wrong node", By: "bob@ops", Via: "api"}
+	require.Equal(t, []string{"operations.resolve accepted wrong node"}, e.changes(n.ID, func() {
+		for range 2 {
+			require.NoError(t, e.NoteStored(ctx, r, "corr-7"))
+		}
+	}))
+	chain := e.chain(n.ID)
+	last := chain[len(chain)-1]
+	require.Equal(t, []string{"bob@ops", "api", f.OperationID, f.OperationID, "corr-7"},
+		[]string{last.Actor, last.Via, last.Target, last.OperationID, last.CorrelationID})
+	require.Equal(t, map[string]string{"decision": "cancel", "decision_id": r.ID}, last.Detail)
+	for _, unknown := range []string{schema.NewID(), "op-1"} {
+		r.OperationID = unknown
+		requireKind(t, e.NoteStored(ctx, r, ""), schema.KindNotFound, "")
+	}
+}
+
 func TestReadsOfRecords(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
-	last, err := e.LastHeartbeat(ctx, n.ID)
+	age, err := e.HeartbeatAge(ctx, n.ID)
 	require.NoError(t, err)
-	require.Zero(t, last)
+	require.Negative(t, age)
 	for _, id := range []string{schema.NewID(), "nonsense"} {
-		_, err = e.LastHeartbeat(ctx, id)
+		_, err = e.HeartbeatAge(ctx, id)
 		requireKind(t, err, schema.KindNotFound, "")
 		_, err = e.Enrollment(ctx, id)
 		requireKind(t, err, schema.KindNotFound, "")
-		_, err = e.Store.Operations.Open(ctx, id)
-		if id == "nonsense" {
-			requireKind(t, err, schema.KindNotFound, "")
+		_, err = e.Store.Operations.Open(ctx, activities.Fence{NodeID: id, OpSeq: 1})
+		requireKind(t, err, schema.KindFenced, "")
+	}
+}
+
+// TestWritesWithoutRecord: the database was restored to a time before the operation claimed
+// its node, or before the node was registered. Every write of the operation is fenced.
+func TestWritesWithoutRecord(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	for name, id := range map[string]string{"no operation": e.inState(lifecycle.NodeActive).ID, "no node": schema.NewID()} {
+		f := activities.Fence{NodeID: id, OperationID: schema.NewID(), OpSeq: 1}
+		s := spec(f, "drain", task.WorkloadDrain)
+		writes := map[string]error{
+			"advance": e.Advance(ctx, f, activities.Advance{Phase: "drain"}),
+			"finish":  e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted}),
+			"void":    e.Void(ctx, f),
+			"created": e.Created(ctx, f, schema.NewID(), "i-1"),
+			"enqueue": e.Enqueue(ctx, s, taskOwner("drain"), activities.TaskRow{TaskID: schema.NewID(), Seq: 1, Type: s.Type}, []byte("x")),
+		}
+		_, writes["prepare"] = e.Prepare(ctx, s, taskOwner("drain"))
+		_, writes["plan"] = e.Plan(ctx, f, activities.Resource{ResourceID: schema.NewID(), Kind: "instance", Provider: "dev"})
+		for write, err := range writes {
+			require.Equal(t, schema.KindFenced, schema.KindOf(err), "%s, %s: %v", name, write, err)
 		}
 	}
+}
+
+// TestEndByTemporal: a cancel in Temporal is not audited as one of the requester.
+func TestEndByTemporal(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	require.NoError(t, e.Finish(t.Context(), f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive, By: "temporal"}))
+	rows := e.chain(n.ID)
+	last := rows[len(rows)-1]
+	require.Equal(t, []string{"temporal", "temporal", audit.Canceled}, []string{last.Actor, last.Via, last.Result})
 }

@@ -54,7 +54,9 @@ func outboxMessage(r sqlc.TakeOutboxRow) relay.Message {
 	case r.OwnerWorkflowID == nil: // its task is gone, as after a partial restore
 		return m
 	}
-	m.Result = resultOf(task.Status(r.TaskStatus), r.LeaseEpoch, r.Result)
+	if s := task.Status(r.TaskStatus); s.Terminal() || s == task.Lost {
+		m.Result = &task.Reference{TaskID: *r.TaskID, Status: s}
+	}
 	m.Owner = task.Owner{WorkflowID: *r.OwnerWorkflowID, RunID: *r.OwnerRunID, ActivityID: *r.OwnerActivityID}
 	return m
 }

@@ -10,12 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // outbox is the store's outbox on a listener that does not run.
@@ -61,7 +63,7 @@ func TestOutbox(t *testing.T) {
 	last := take(10)
 	require.Len(t, last, 1, "what was taken is not taken again")
 	require.Equal(t, taskOwner("facts"), last[0].Owner)
-	require.JSONEq(t, string(result.Output), string(last[0].Result.Output))
+	require.Equal(t, task.Reference{TaskID: offer.TaskID, Status: task.Succeeded}, *last[0].Result, "the output stays in the database")
 	require.Nil(t, last[0].Event)
 	require.Empty(t, take(10))
 	require.NoError(t, o.Release(ctx, first))
@@ -223,4 +225,24 @@ func TestTakeCommitsAsynchronously(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, tx.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&mode))
 	require.Equal(t, "off", mode)
+}
+
+// A result that no operation accepted stays in the outbox, and its task is listed.
+func TestOrphanedResultsAreListed(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	e.results(2)
+	messages, err := e.outbox().Take(ctx, 10, nil)
+	require.NoError(t, err)
+	require.Len(t, messages, 2)
+	orphaned := func() []wire.TaskView {
+		tasks, _, err := e.Tasks.ListTasks(ctx, adminapi.TaskQuery{Page: adminapi.Page{Limit: 5}, Orphaned: true})
+		require.NoError(t, err)
+		return tasks
+	}
+	require.Empty(t, orphaned())
+	require.NoError(t, e.outbox().MarkOrphaned(ctx, messages[0].ID, "the run was terminated"))
+	found := orphaned()
+	require.Len(t, found, 1)
+	require.Equal(t, messages[0].Result.TaskID, found[0].TaskID)
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -15,7 +16,7 @@ import (
 // placeholder is one of sqlc's, with or without a type behind it.
 var placeholder = regexp.MustCompile(`sqlc\.n?arg\(\w+\)`)
 
-// query reads a query of one parameter from the files that sqlc reads.
+// query reads a query from the files that sqlc reads.
 func query(t *testing.T, file, name string) string {
 	t.Helper()
 	raw, err := os.ReadFile("../../schema/queries/" + file + ".sql")
@@ -24,7 +25,11 @@ func query(t *testing.T, file, name string) string {
 	require.True(t, found, name)
 	_, body, _ := strings.Cut(after, "\n")
 	body, _, _ = strings.Cut(body, ";")
-	return placeholder.ReplaceAllString(body, "$$1")
+	n := 0
+	return placeholder.ReplaceAllStringFunc(body, func(string) string {
+		n++
+		return fmt.Sprintf("$%d", n)
+	})
 }
 
 // The queries of one node's view find their rows by the node: a plan for any
@@ -38,13 +43,16 @@ func TestNodeViewUsesIndexes(t *testing.T) { //nolint:tparallel // one connectio
 	_, err = conn.Exec(ctx, "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 	require.NoError(t, err)
 	views := store.ViewSQL()
-	for _, q := range []struct{ name, sql, params, nulls string }{
-		{"node", views["node"], "uuid, int", "NULL, NULL"},
-		{"operations", views["operations"], "uuid[]", "NULL"},
-		{"machines", views["machines"], "uuid[]", "NULL"},
-		{"certificates", views["certificates"], "uuid[]", "NULL"},
-		{"open", query(t, "operations", "OpenOperations"), "uuid", "NULL"},
-		{"task", views["task"], "uuid", "NULL"},
+	for _, q := range []struct{ name, sql, params, nulls, index string }{
+		{"node", views["node"], "uuid, int", "NULL, NULL", ""},
+		{"operations", views["operations"], "uuid[]", "NULL", ""},
+		{"machines", views["machines"], "uuid[]", "NULL", ""},
+		{"certificates", views["certificates"], "uuid[]", "NULL", ""},
+		{"open", query(t, "operations", "OpenOperations"), "uuid", "NULL", ""},
+		{"task", views["task"], "uuid", "NULL", ""},
+		{"decision", query(t, "audit", "DecisionNoted"), "text, text, text", "NULL, NULL, NULL", "audit_events_decision_idx"},
+		{"park", query(t, "audit", "ParkNoted"), "text, text, text", "NULL, NULL, NULL", "audit_events_park_idx"},
+		{"watched", views["watched"], "uuid, float8, int", "NULL, NULL, NULL", "operations_watched_idx"},
 	} {
 		t.Run(q.name, func(t *testing.T) {
 			_, err := conn.Exec(ctx, "PREPARE "+q.name+" ("+q.params+") AS "+q.sql)
@@ -53,6 +61,7 @@ func TestNodeViewUsesIndexes(t *testing.T) { //nolint:tparallel // one connectio
 			require.NoError(t, err)
 			plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)
+			require.Contains(t, strings.Join(plan, "\n"), q.index)
 			for i, line := range plan {
 				if strings.Contains(line, "Seq Scan") || strings.Contains(line, "Index Scan") || strings.Contains(line, "Index Only Scan") {
 					require.Less(t, i+1, len(plan), strings.Join(plan, "\n"))

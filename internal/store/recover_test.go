@@ -110,7 +110,14 @@ func TestAnEnrollmentThatWasNeverUsedRecovers(t *testing.T) {
 	progress, err := e.Enrollment(t.Context(), n.ID)
 	require.NoError(t, err)
 	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true, TokenClaimed: true}, progress)
-	require.NoError(t, e.Finish(t.Context(), claim.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
+	done := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}
+	requireKind(t, e.Finish(t.Context(), claim.Fence, done), schema.KindInvalidRequest, "not_enrolled")
+	require.NotEqual(t, lifecycle.NodeActive, e.node(n.ID).State, "nothing but a poll makes a node active")
+	e.exec("UPDATE nodes SET polled_incarnation = 1, incarnation = 2")
+	requireKind(t, e.Finish(t.Context(), claim.Fence, done), schema.KindInvalidRequest, "not_enrolled")
+	e.exec("UPDATE nodes SET polled_incarnation = incarnation")
+	require.NoError(t, e.Finish(t.Context(), claim.Fence, done))
+	require.Equal(t, lifecycle.NodeActive, e.node(n.ID).State)
 }
 
 func TestRefusedRecoveries(t *testing.T) {

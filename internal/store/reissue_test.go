@@ -293,7 +293,7 @@ func TestReissueDoesNotHoldNode(t *testing.T) {
 	before := e.node(id)
 	rows := e.changes(id, func() {
 		require.NoError(t, e.Advance(ctx, c.Fence, activities.Advance{Phase: "claim",
-			Instance: lifecycle.InstanceRunning, Facts: &inventory.Facts{CPUs: 1},
+			Instance: lifecycle.InstanceRunning, FactsTask: "facts",
 			Stuck: &lifecycle.Stuck{Phase: "claim", Reason: "agent_silent"}}))
 	})
 	require.Equal(t, []string{"nodes.reissue_enrollment parked agent_silent"}, rows)

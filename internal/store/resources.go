@@ -13,10 +13,11 @@ import (
 const kindInstance = "instance"
 
 // Plan records the intent to create a resource, before the outside call. A second
-// call changes nothing; both return the stored resource.
+// call changes nothing; both return the stored resource. KindFenced if the operation
+// ended or does not hold the node.
 func (s *Operations) Plan(ctx context.Context, f activities.Fence, r activities.Resource) (activities.Resource, error) {
 	return write(ctx, s.db, "planning resource "+r.ResourceID, func(ctx context.Context, tx *tx) (activities.Resource, error) {
-		if _, err := tx.lockHeld(ctx, f); err != nil {
+		if err := tx.lockOpenHolder(ctx, f); err != nil {
 			return r, err
 		}
 		rows, err := tx.PlanResource(ctx, sqlc.PlanResourceParams{ResourceID: r.ResourceID, NodeID: f.NodeID,
@@ -26,78 +27,96 @@ func (s *Operations) Plan(ctx context.Context, f activities.Fence, r activities.
 		}
 		stored, err := tx.resource(ctx, f, r.ResourceID)
 		if rows > 0 {
-			noteResource(tx, f, audit.ResourcePlanned, stored)
+			noteResource(tx, f, audit.ResourcePlanned, "", resourceOf(stored))
 		}
-		return stored, err
+		return resourceOf(stored), err
 	})
 }
 
-// Created records that the resource exists. A second call with the same external id
-// is a no-op. Another external id, or a released resource, is KindInvalidRequest: the
-// first machine would leak.
+// Created implements activities.Ledger. It is not fenced: the operation that planned the
+// resource may record it after it ended or lost the node, because the machine exists. A
+// second call with the same external id changes nothing. Another external id is
+// KindInvalidRequest: the first machine would leak.
 func (s *Operations) Created(ctx context.Context, f activities.Fence, resourceID, externalID string) error {
-	return s.changeResource(ctx, f, resourceID, func(ctx context.Context, tx *tx, r activities.Resource) error {
-		if r.State == activities.ResourceCreated && r.ExternalID == externalID {
-			return nil
+	return s.db.write(ctx, "recording resource "+resourceID, func(ctx context.Context, tx *tx) error {
+		node, err := tx.lockNodeOf(ctx, f)
+		if err != nil {
+			return err
 		}
-		if r.State != activities.ResourcePlanned {
+		op, err := tx.fenced(ctx, f)
+		if err != nil {
+			return err
+		}
+		stored, err := tx.resource(ctx, f, resourceID)
+		switch r := resourceOf(stored); {
+		case err != nil:
+			return err
+		case stored.OperationID != f.OperationID:
+			return errFenced(f, node.OpSeq)
+		case r.State == activities.ResourceCreated && r.ExternalID == externalID:
+			return nil
+		case r.State == activities.ResourceCreated:
 			return schema.NewError(schema.KindInvalidRequest, "resource %s is %s as %q, not %q",
 				resourceID, r.State, r.ExternalID, externalID).WithReason("resource_mismatch")
 		}
-		r.ExternalID = externalID
-		noteResource(tx, f, audit.ResourceCreated, r)
-		if err := tx.CreatedResource(ctx, resourceID, externalID); err != nil || r.Kind != kindInstance {
-			return err
-		}
-		return tx.SetInstanceExternalID(ctx, f.NodeID, externalID)
+		return created(ctx, tx, f, stored, externalID, node.OpSeq == f.OpSeq && op.EndedAt == nil)
 	})
 }
 
-// Released records that the resource is gone. A second call is a no-op.
+// created stores the external id of a resource and, if the operation still holds the
+// node, of the node's instance.
+func created(ctx context.Context, tx *tx, f activities.Fence, stored sqlc.GetResourceRow, externalID string, holds bool) error {
+	stored.ExternalID = externalID
+	reason := ""
+	if !holds {
+		reason = reasonOperationOver
+	}
+	noteResource(tx, f, audit.ResourceCreated, reason, resourceOf(stored))
+	if err := tx.CreatedResource(ctx, stored.ResourceID, externalID); err != nil || stored.Kind != kindInstance || !holds {
+		return err
+	}
+	return tx.SetInstanceExternalID(ctx, f.NodeID, externalID)
+}
+
+// Released records that the resource is gone. A second call is a no-op. KindFenced if the
+// operation ended or does not hold the node.
 func (s *Operations) Released(ctx context.Context, f activities.Fence, resourceID string) error {
-	return s.changeResource(ctx, f, resourceID, func(ctx context.Context, tx *tx, r activities.Resource) error {
-		if r.State == activities.ResourceReleased {
-			return nil
+	return s.db.write(ctx, "releasing resource "+resourceID, func(ctx context.Context, tx *tx) error {
+		if err := tx.lockOpenHolder(ctx, f); err != nil {
+			return err
 		}
-		noteResource(tx, f, audit.ResourceReleased, r)
+		stored, err := tx.resource(ctx, f, resourceID)
+		if err != nil || stored.State == activities.ResourceReleased {
+			return err
+		}
+		noteResource(tx, f, audit.ResourceReleased, "", resourceOf(stored))
 		return tx.ReleasedResource(ctx, resourceID)
 	})
 }
 
-// Open returns the node's resources that are not released, oldest first.
-func (s *Operations) Open(ctx context.Context, nodeID string) ([]activities.Resource, error) {
-	if !schema.IsID(nodeID) {
-		return nil, errNoNode(nodeID)
-	}
-	rows, err := query(ctx, s.db, "reading the ledger of node "+nodeID, func(ctx context.Context) ([]sqlc.OpenResourcesRow, error) {
-		return s.db.q.OpenResources(ctx, nodeID)
-	})
-	return convert(rows, func(r sqlc.OpenResourcesRow) activities.Resource { return activities.Resource(r) }), err
-}
-
-// changeResource runs fn on the resource under the fence.
-func (s *Operations) changeResource(ctx context.Context, f activities.Fence, id string,
-	fn func(context.Context, *tx, activities.Resource) error,
-) error {
-	return s.db.write(ctx, "changing resource "+id, func(ctx context.Context, tx *tx) error {
-		if _, err := tx.lockHeld(ctx, f); err != nil {
-			return err
+// Open implements activities.Ledger.
+func (s *Operations) Open(ctx context.Context, f activities.Fence) ([]activities.Resource, error) {
+	return write(ctx, s.db, "reading the ledger of node "+f.NodeID, func(ctx context.Context, tx *tx) ([]activities.Resource, error) {
+		if err := tx.lockOpenHolder(ctx, f); err != nil {
+			return nil, err
 		}
-		r, err := tx.resource(ctx, f, id)
-		if err != nil {
-			return err
-		}
-		return fn(ctx, tx, r)
+		rows, err := tx.OpenResources(ctx, f.NodeID)
+		return convert(rows, func(r sqlc.OpenResourcesRow) activities.Resource { return activities.Resource(r) }), err
 	})
 }
 
-func (tx *tx) resource(ctx context.Context, f activities.Fence, id string) (activities.Resource, error) {
+func (tx *tx) resource(ctx context.Context, f activities.Fence, id string) (sqlc.GetResourceRow, error) {
 	r, err := tx.GetResource(ctx, id, f.NodeID)
-	return activities.Resource(r), orMissing(err, schema.NewError(schema.KindNotFound, "node %s has no resource %q", f.NodeID, id))
+	return r, orMissing(err, schema.NewError(schema.KindNotFound, "node %s has no resource %q", f.NodeID, id))
 }
 
-func noteResource(tx *tx, f activities.Fence, action string, r activities.Resource) {
-	e := operationEvent(f, action, audit.Succeeded, "",
+func resourceOf(r sqlc.GetResourceRow) activities.Resource {
+	return activities.Resource{ResourceID: r.ResourceID, NodeID: r.NodeID, Kind: r.Kind, Provider: r.Provider,
+		ExternalID: r.ExternalID, State: r.State}
+}
+
+func noteResource(tx *tx, f activities.Fence, action, reason string, r activities.Resource) {
+	e := operationEvent(f, action, audit.Succeeded, reason,
 		map[string]string{"kind": r.Kind, "provider": r.Provider, "external_id": r.ExternalID})
 	e.Target = r.ResourceID
 	tx.note(e)

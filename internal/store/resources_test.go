@@ -42,21 +42,76 @@ func TestLedger(t *testing.T) {
 	require.Equal(t, activities.ResourceCreated, stands.State, "planning again finds what was made")
 	disk, err := l.Plan(ctx, f, activities.Resource{ResourceID: lifecycle.ResourceID(f.OperationID, "disk"), Kind: "disk", Provider: "manual"})
 	require.NoError(t, err)
-	open, err := l.Open(ctx, n.ID)
+	open, err := l.Open(ctx, f)
 	require.NoError(t, err)
 	require.Equal(t, []activities.Resource{stands, disk}, open)
 
 	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired, Instance: lifecycle.InstanceTerminated}))
-	f = e.claim(n.ID, lifecycle.ActionRemove).Fence
+	remove := e.claim(n.ID, lifecycle.ActionRemove).Fence
 	rows = e.changes(n.ID, func() {
-		require.NoError(t, l.Released(ctx, f, r.ResourceID))
-		require.NoError(t, l.Released(ctx, f, r.ResourceID))
-		requireKind(t, l.Created(ctx, f, r.ResourceID, "machine-1"), schema.KindInvalidRequest, "resource_mismatch")
+		require.NoError(t, l.Released(ctx, remove, r.ResourceID))
+		require.NoError(t, l.Released(ctx, remove, r.ResourceID))
 	})
 	require.Equal(t, []string{"resources.released succeeded"}, rows)
-	open, err = l.Open(ctx, n.ID)
+	open, err = l.Open(ctx, remove)
 	require.NoError(t, err)
 	require.Equal(t, []activities.Resource{disk}, open)
+	rows = e.changes(n.ID, func() {
+		requireKind(t, l.Created(ctx, remove, r.ResourceID, "machine-2"), schema.KindFenced, "")
+		require.NoError(t, l.Created(ctx, f, r.ResourceID, "machine-2"))
+		require.NoError(t, l.Created(ctx, f, r.ResourceID, "machine-2"))
+	})
+	require.Equal(t, []string{"resources.created succeeded operation_over"}, rows)
+	open, err = l.Open(ctx, remove)
+	require.NoError(t, err)
+	r.State, r.ExternalID = activities.ResourceCreated, "machine-2"
+	require.ElementsMatch(t, []activities.Resource{disk, r}, open, "a machine that appeared after the release is open again")
+}
+
+// TestLedgerIsFenced: an operator may reset the run of an operation that ended, or whose
+// node another operation holds. It neither plans nor releases a machine, and a machine that
+// it had asked for is recorded.
+func TestLedgerIsFenced(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	l := e.Store.Operations
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionProvision).Fence
+	r := activities.Resource{ResourceID: lifecycle.ResourceID(f.OperationID, "instance"), Kind: "instance", Provider: "manual"}
+	_, err := l.Plan(ctx, f, r)
+	require.NoError(t, err)
+	fenced := func(reason string) {
+		t.Helper()
+		require.Empty(t, e.changes(n.ID, func() {
+			_, err := l.Plan(ctx, f, r)
+			requireKind(t, err, schema.KindFenced, reason)
+			_, err = l.Plan(ctx, f, activities.Resource{ResourceID: schema.NewID(), Kind: "instance", Provider: "manual"})
+			requireKind(t, err, schema.KindFenced, reason)
+			_, err = l.Open(ctx, f)
+			requireKind(t, err, schema.KindFenced, reason)
+			requireKind(t, l.Released(ctx, f, r.ResourceID), schema.KindFenced, reason)
+			requireKind(t, l.Created(ctx, f, schema.NewID(), "machine-1"), schema.KindNotFound, "")
+		}))
+	}
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive}))
+	fenced("operation_over")
+	provision := e.claim(n.ID, lifecycle.ActionProvision).Fence
+	require.NoError(t, e.Advance(ctx, provision, activities.Advance{Phase: "adopt", Instance: lifecycle.InstancePending}))
+	fenced("")
+	forged := f
+	forged.OpSeq = provision.OpSeq
+	requireKind(t, l.Created(ctx, forged, r.ResourceID, "machine-1"), schema.KindFenced, "")
+	require.Equal(t, []string{"resources.created succeeded operation_over"}, e.changes(n.ID, func() {
+		require.NoError(t, l.Created(ctx, f, r.ResourceID, "machine-1"))
+	}))
+	require.Empty(t, e.node(n.ID).Instance.ExternalID, "it is not the machine of the operation that holds the node")
+	open, err := l.Open(ctx, provision)
+	require.NoError(t, err)
+	require.Len(t, open, 1)
+	require.Equal(t, "machine-1", open[0].ExternalID)
+	reissue := activities.Fence{NodeID: n.ID, OperationID: e.claim(n.ID, lifecycle.ActionReissueEnrollment).Fence.OperationID}
+	_, err = l.Open(ctx, reissue)
+	requireKind(t, err, schema.KindFenced, "")
 }
 
 func TestInstanceTakesExternalIDOfLedger(t *testing.T) {

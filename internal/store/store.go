@@ -15,7 +15,8 @@ type Config struct {
 	// URL is a Postgres connection URL. It may hold a password and never appears
 	// in an error.
 	URL string
-	// MaxConns bounds the pool. Defaults to 10.
+	// MaxConns bounds the pool. Defaults to the URL's pool_max_conns, and to 10 without
+	// it.
 	MaxConns int32
 	// CreatingProviders names the providers that create machines, whose nodes may
 	// be provisioned before they are enrolled. Defaults to none.
@@ -105,6 +106,9 @@ func (s *Store) Close() {
 	s.db.notifier.Close()
 	s.db.Close()
 }
+
+// Connections returns the largest number of connections to the database.
+func (s *Store) Connections() int { return s.db.Size() }
 
 // Ping returns nil if the database can be reached.
 func (s *Store) Ping(ctx context.Context) error { return s.db.Ping(ctx) }

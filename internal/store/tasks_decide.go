@@ -28,7 +28,7 @@ func (s *Tasks) ResumeTask(ctx context.Context, taskID, reason string, by audit.
 				WithReason("cancel_requested").WithNext("gpuaas task cancel " + t.TaskID + " --reason TEXT")
 		case t.Expired:
 			return schema.NewError(schema.KindTaskStatus, "task %s is past its deadline: the node would reject it", t.TaskID).
-				WithReason("envelope_expired").WithNext("gpuaas op retry " + t.NodeID + " --reason TEXT")
+				WithReason("envelope_expired").WithNext("gpuaas op retry " + t.NodeID + " --operation " + t.OperationID + " --reason TEXT")
 		}
 		if err := tx.SetTaskStatus(ctx, string(task.Pending), t.TaskID); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -114,4 +116,77 @@ func TestLostResponsesAreBounded(t *testing.T) {
 	require.Nil(t, e.ask(c, "one", 5))
 	e.stale()
 	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
+}
+
+// TestVoidUndispatched: a task is voided only if it was never dispatched. A repeated call
+// gives the same answer.
+func TestVoidUndispatched(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, f := e.drain()
+	void := func(step string) bool {
+		t.Helper()
+		voided, err := e.VoidUndispatched(ctx, f, step)
+		require.NoError(t, err)
+		return voided
+	}
+	require.False(t, void("unknown"))
+
+	expired := spec(f, "expired", task.WorkloadDrain)
+	expired.Deadline = time.Now().Add(-time.Second)
+	e.enqueue(expired)
+	rows := e.changes(c.NodeID, func() {
+		require.True(t, void("expired"))
+		require.True(t, void("expired"))
+	})
+	require.Equal(t, []string{"tasks.finished " + audit.Canceled + " not_dispatched"}, rows)
+	e.takeNone(c)
+
+	stopped := e.dispatch(f, "stopped", task.WorkloadDrain)
+	_, err := e.CancelTask(ctx, stopped.TaskID, "not needed", operator)
+	require.NoError(t, err)
+	require.False(t, void("stopped"), "an operator ended it")
+
+	held := e.held(c, f, "held", task.WorkloadDrain)
+	require.False(t, void("held"))
+	e.stale()
+	require.Equal(t, activities.ReclaimRequeued, e.reclaim()[held.TaskID])
+	require.False(t, void("held"), "it was dispatched once")
+	require.Equal(t, held.TaskID, e.take(c, time.Minute).TaskID)
+	_, err = e.Result(ctx, c, held.TaskID, succeeded(2, task.DrainResult{}))
+	require.NoError(t, err)
+	require.False(t, void("held"), "it ended")
+
+	other := f
+	other.OpSeq++
+	_, err = e.VoidUndispatched(ctx, other, "held")
+	requireKind(t, err, schema.KindFenced, "")
+}
+
+// TestVoidUndispatchedRaces: of a dispatch and a void at the same time exactly one has the
+// task.
+func TestVoidUndispatchedRaces(t *testing.T) {
+	e := setup(t)
+	c, f := e.drain()
+	for i := range 30 {
+		step := fmt.Sprintf("drain#%d", i)
+		row := e.dispatch(f, step, task.WorkloadDrain)
+		var voided bool
+		var offer *nodeapi.Dispatch
+		for _, err := range race(2, func(i int) (err error) {
+			if i == 0 {
+				voided, err = e.VoidUndispatched(t.Context(), f, step)
+				return err
+			}
+			offer, err = e.NextTask(t.Context(), c, wire.PollRequest{}, time.Minute)
+			return err
+		}) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, voided, offer == nil)
+		if offer != nil {
+			_, err := e.Result(t.Context(), c, row.TaskID, succeeded(1, task.DrainResult{}))
+			require.NoError(t, err)
+		}
+	}
 }

@@ -29,11 +29,14 @@ func (s *Tasks) Prepare(ctx context.Context, t activities.TaskSpec, o task.Owner
 		return row, err
 	}
 	return write(ctx, s.db, doing, func(ctx context.Context, tx *tx) (activities.TaskRow, error) {
-		if _, err := tx.lockHeld(ctx, fenceOf(t)); err != nil {
+		op, err := tx.lockHeld(ctx, fenceOf(t))
+		if err != nil {
 			return row, err
 		}
-		if err := tx.setOperationRun(ctx, t.OperationID, o.RunID); err != nil {
-			return row, err
+		if t.Clock >= op.Step && o.RunID != op.NewestRunID {
+			if err := tx.takeUp(ctx, op, o.RunID); err != nil {
+				return row, err
+			}
 		}
 		return setTaskOwner(ctx, tx, t, o)
 	})
@@ -60,7 +63,7 @@ func (s *Tasks) plan(ctx context.Context, t activities.TaskSpec, o task.Owner, k
 	p, err := s.db.q.PlanTask(ctx, t.OperationID, t.Step, t.NodeID)
 	switch f := fenceOf(t); {
 	case postgres.NotFound(err):
-		return activities.TaskRow{}, errNoNode(t.NodeID)
+		return activities.TaskRow{}, errFenced(f, 0)
 	case err != nil:
 		return activities.TaskRow{}, err
 	case p.Stored:
@@ -172,6 +175,26 @@ func (s *Tasks) Void(ctx context.Context, f activities.Fence) error {
 	})
 }
 
+// VoidUndispatched implements activities.Tasks. One statement checks and ends the task,
+// because a dispatch does not lock the node.
+func (s *Tasks) VoidUndispatched(ctx context.Context, f activities.Fence, step string) (voided bool, err error) {
+	return write(ctx, s.db, "voiding task "+step+" of operation "+f.OperationID, func(ctx context.Context, tx *tx) (bool, error) {
+		if _, err := tx.lockHeld(ctx, f); err != nil {
+			return false, err
+		}
+		found, err := tx.GetTaskByStep(ctx, f.OperationID, step)
+		if err != nil {
+			return false, orMissing(err, nil)
+		}
+		rows, err := tx.VoidUndispatched(ctx, found.TaskID)
+		if err != nil || rows == 0 {
+			return found.Status == task.Canceled && found.LeaseEpoch == 0 && found.Result == nil && !found.CancelRequested, err
+		}
+		tx.note(taskEvent(f, audit.TaskFinished, found.TaskID, audit.Canceled, "not_dispatched", map[string]string{"type": string(found.Type)}))
+		return true, nil
+	})
+}
+
 // voidTasks cancels the node's unfinished tasks, lost ones included, with an audit
 // row each: those of one operation, or all if operationID is nil.
 func (tx *tx) voidTasks(ctx context.Context, nodeID string, operationID *string, actor, via string) error {
@@ -187,7 +210,7 @@ func (tx *tx) voidTasks(ctx context.Context, nodeID string, operationID *string,
 func taskRow(t sqlc.GetTaskByStepRow) activities.TaskRow {
 	return activities.TaskRow{
 		TaskID: t.TaskID, NodeID: t.NodeID, Incarnation: t.Incarnation, Type: t.Type, Effect: t.Effect,
-		Params: t.Params, Seq: t.Seq, Status: t.Status, Stored: true,
+		Params: t.Params, Seq: t.Seq, Status: t.Status, Stored: true, CancelRequested: t.CancelRequested || t.Status == task.Canceled && t.Result == nil,
 		Result: resultOf(t.Status, t.LeaseEpoch, t.Result),
 	}
 }

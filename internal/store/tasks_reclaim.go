@@ -71,7 +71,7 @@ func (s *Tasks) reclaim(ctx context.Context, taskID string) (*activities.Reclaim
 		if err != nil && !postgres.NotFound(err) {
 			return nil, err
 		}
-		over := err != nil || op.EndedAt != nil
+		over := err != nil || op.EndedAt != nil || op.Status == lifecycle.OperationAbandoned
 		result, err := decideReclaim(ctx, tx, t, over)
 		if err != nil || result == "" {
 			return nil, err

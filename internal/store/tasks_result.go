@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -25,6 +26,7 @@ func (s *Tasks) Result(ctx context.Context, c nodeapi.Caller, taskID string, r n
 	}
 	return write(ctx, s.db, "storing the result of task "+taskID, func(ctx context.Context, tx *tx) (task.Type, error) {
 		t, err := tx.lockTask(ctx, taskID, &c.NodeID)
+		r.Result = accepted(t.Type, r.Result)
 		if err != nil || t.Result != nil && sameResult(*t.Result, r.Result) {
 			return "", err
 		}
@@ -42,6 +44,66 @@ func (s *Tasks) Result(ctx context.Context, c nodeapi.Caller, taskID string, r n
 		}
 		return t.Type, tx.enqueueSignal(ctx, t.OwnerWorkflowID, returnedEvent(t.NodeID, t.Incarnation, t.Step, t.OperationID))
 	})
+}
+
+// Find returns the stored task of a step, as activities.Tasks specifies.
+func (s *Tasks) Find(ctx context.Context, t activities.TaskSpec) (activities.TaskRow, error) {
+	return query(ctx, s.db, "reading task "+t.Step+" of operation "+t.OperationID, func(ctx context.Context) (activities.TaskRow, error) {
+		missing := schema.NewError(schema.KindNotFound, "operation %s has no task %s on node %s", t.OperationID, t.Step, t.NodeID)
+		if !schema.IsID(t.OperationID) {
+			return activities.TaskRow{}, missing
+		}
+		found, err := s.db.q.GetTaskByStep(ctx, t.OperationID, t.Step)
+		if err == nil && (found.NodeID != t.NodeID || found.Type != t.Type) {
+			return activities.TaskRow{}, missing
+		}
+		if err == nil && found.Result == nil { // pending, lost, or voided because the node is another operation's
+			err = s.holds(ctx, t)
+		}
+		return taskRow(found), orMissing(err, missing)
+	})
+}
+
+// holds returns KindFenced if the operation no longer holds the node or has ended.
+func (s *Tasks) holds(ctx context.Context, t activities.TaskSpec) error {
+	p, err := s.db.q.PlanTask(ctx, t.OperationID, t.Step, t.NodeID)
+	switch {
+	case err != nil:
+		return err
+	case p.NodeOpSeq != t.OpSeq || p.OpSeq != t.OpSeq:
+		return errFenced(fenceOf(t), p.NodeOpSeq)
+	case p.EndedAt != nil:
+		return errOperationEnded(fenceOf(t))
+	}
+	return nil
+}
+
+// setFacts stores the facts that a task of the operation reported; "" changes nothing,
+// and neither does a task that is missing, as after a restore.
+func setFacts(ctx context.Context, tx *tx, f activities.Fence, step string) error {
+	if step == "" {
+		return nil
+	}
+	found, err := tx.GetTaskByStep(ctx, f.OperationID, step)
+	if err != nil || found.Result == nil {
+		return orMissing(err, nil)
+	}
+	var facts inventory.Facts
+	if err := found.Result.Decode(&facts); err != nil {
+		return err
+	}
+	return tx.SetNodeFacts(ctx, f.NodeID, f.OpSeq, &facts)
+}
+
+// accepted returns a result as it is stored. A success with an output that does not
+// have the form of the task's type is a failure: the operation parks with it.
+func accepted(t task.Type, r task.Result) task.Result {
+	if r.Status != task.Succeeded || task.CheckOutput(t, r.Output) == nil {
+		return r
+	}
+	r.Status, r.Code, r.Output = task.Failed, schema.KindTaskFailed, nil
+	r.Message = "success, with an output that does not have the form of " + string(t)
+	return r
 }
 
 // auditResults are the statuses that end a task, with their results in the audit.

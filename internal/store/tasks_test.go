@@ -275,8 +275,15 @@ func TestResultsUpdateNodeWork(t *testing.T) {
 
 	for _, kind := range []task.Type{task.WorkloadDrain, task.WorkloadUncordon} {
 		garbage := task.Result{LeaseEpoch: 1, Status: task.Succeeded, Output: json.RawMessage(`"yes"`)}
-		requireKind(t, run("garbage"+string(kind), kind, garbage), schema.KindInvalidRequest, "")
-		require.NoError(t, e.Void(ctx, f))
+		require.NoError(t, run("garbage"+string(kind), kind, garbage), "its operation parks with it")
+		found, err := e.Find(ctx, spec(f, "garbage"+string(kind), kind))
+		require.NoError(t, err)
+		require.Equal(t, task.Failed, found.Status)
+		require.Equal(t, schema.KindTaskFailed, found.Result.Failure().Kind)
+		require.Contains(t, found.Result.Failure().Message, "does not have the form of "+string(kind))
+		require.Equal(t, []string{"b"}, names(), "and changes nothing of the node")
+		_, err = e.Result(ctx, caller, found.TaskID, garbage)
+		require.NoError(t, err, "the same report again")
 	}
 	require.NoError(t, run("uncordon", task.WorkloadUncordon, succeeded(1, task.CordonResult{})))
 	require.False(t, e.node(caller.NodeID).Cordoned)
@@ -288,6 +295,51 @@ func TestResultsUpdateNodeWork(t *testing.T) {
 
 	_, err := e.Result(ctx, caller, schema.NewID(), task.Result{Status: task.Lost})
 	requireKind(t, err, schema.KindInvalidRequest, "")
-	nul := task.Result{LeaseEpoch: 1, Status: task.Succeeded, Output: json.RawMessage(`"\u0000"`)}
+	nul := task.Result{LeaseEpoch: 1, Status: task.Succeeded, Output: json.RawMessage(`{"os":"\u0000"}`)}
 	requireKind(t, run("nul", task.FactsCollect, nul), schema.KindInvalidRequest, "")
+}
+
+// TestFindBelongsToItsStep: a result is read for its own operation, step, node and type
+// only, and never by an operation that lost its node.
+func TestFindBelongsToItsStep(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
+	want := spec(f, "facts", task.FactsCollect)
+	_, err := e.Find(ctx, want)
+	requireKind(t, err, schema.KindNotFound, "")
+	e.dispatch(f, "facts", task.FactsCollect)
+	found, err := e.Find(ctx, want)
+	require.NoError(t, err)
+	require.Nil(t, found.Result)
+	offer := e.take(caller, time.Minute)
+	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, inventory.Facts{CPUs: 3, Kernel: "6.1"}))
+	require.NoError(t, err)
+	found, err = e.Find(ctx, want)
+	require.NoError(t, err)
+	require.Equal(t, offer.TaskID, found.TaskID)
+	require.Equal(t, task.Succeeded, found.Status)
+	for name, change := range map[string]func(*activities.TaskSpec){
+		"operation": func(s *activities.TaskSpec) { s.OperationID = schema.NewID() },
+		"no id":     func(s *activities.TaskSpec) { s.OperationID = "nonsense" },
+		"step":      func(s *activities.TaskSpec) { s.Step = "facts#2" },
+		"node":      func(s *activities.TaskSpec) { s.NodeID = schema.NewID() },
+		"type":      func(s *activities.TaskSpec) { s.Type = task.NodeProbe },
+	} {
+		other := want
+		change(&other)
+		_, err := e.Find(ctx, other)
+		require.Equal(t, schema.KindNotFound, schema.KindOf(err), name)
+	}
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "probe", Step: 1, FactsTask: "facts"}))
+	require.Equal(t, 3, e.node(caller.NodeID).Facts.CPUs)
+	require.Equal(t, "6.1", e.node(caller.NodeID).Facts.Kernel)
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "probe", Step: 2, FactsTask: "absent"}))
+	require.Equal(t, 3, e.node(caller.NodeID).Facts.CPUs)
+
+	e.dispatch(f, "probe", task.NodeProbe)
+	e.claim(caller.NodeID, lifecycle.ActionDrain)
+	_, err = e.Find(ctx, spec(f, "probe", task.NodeProbe))
+	requireKind(t, err, schema.KindFenced, "")
 }

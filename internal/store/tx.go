@@ -183,6 +183,15 @@ func (tx *tx) lockNode(ctx context.Context, nodeID string) (sqlc.LockNodeRow, er
 	return n, orMissing(err, errNoNode(nodeID))
 }
 
+// lockNodeOf is lockNode for a write of an operation. KindFenced if there is no such node.
+func (tx *tx) lockNodeOf(ctx context.Context, f activities.Fence) (sqlc.LockNodeRow, error) {
+	n, err := tx.lockNode(ctx, f.NodeID)
+	if schema.KindOf(err) == schema.KindNotFound {
+		err = errFenced(f, 0)
+	}
+	return n, err
+}
+
 // lockHeld is lockOperation for a write that only the operation that holds the
 // node may make.
 func (tx *tx) lockHeld(ctx context.Context, f activities.Fence) (sqlc.GetOperationRow, error) {
@@ -193,24 +202,40 @@ func (tx *tx) lockHeld(ctx context.Context, f activities.Fence) (sqlc.GetOperati
 	return op, err
 }
 
-// lockOperation locks the fence's node for a write of its operation and returns
-// both. KindFenced if there is no such operation or another one has claimed the
-// node since; an operation that does not hold its node has op_seq 0.
-func (tx *tx) lockOperation(ctx context.Context, f activities.Fence) (n sqlc.LockNodeRow, op sqlc.GetOperationRow, err error) {
-	if !schema.IsID(f.OperationID) {
-		return n, op, errFenced(f, 0)
+// lockOpenHolder is lockHeld for an operation that must not have ended.
+func (tx *tx) lockOpenHolder(ctx context.Context, f activities.Fence) error {
+	op, err := tx.lockHeld(ctx, f)
+	if err == nil && op.EndedAt != nil {
+		return errOperationEnded(f)
 	}
-	if n, err = tx.lockNode(ctx, f.NodeID); err != nil {
+	return err
+}
+
+// lockOperation locks the fence's node for a write of its operation and returns
+// both. KindFenced if there is no such operation or node, as after a restore of the
+// database, or if another one has claimed the node since; an operation that does not hold
+// its node has op_seq 0.
+func (tx *tx) lockOperation(ctx context.Context, f activities.Fence) (n sqlc.LockNodeRow, op sqlc.GetOperationRow, err error) {
+	if n, err = tx.lockNodeOf(ctx, f); err != nil {
 		return n, op, err
 	}
 	if f.OpSeq != 0 && n.OpSeq != f.OpSeq {
 		return n, op, errFenced(f, n.OpSeq)
 	}
-	op, err = tx.GetOperation(ctx, f.OperationID)
-	if err == nil && (op.OpSeq != f.OpSeq || op.NodeID != f.NodeID) {
-		return n, op, errFenced(f, 0)
+	op, err = tx.fenced(ctx, f)
+	return n, op, err
+}
+
+// fenced returns the operation that has the fence. KindFenced if there is none.
+func (tx *tx) fenced(ctx context.Context, f activities.Fence) (sqlc.GetOperationRow, error) {
+	if !schema.IsID(f.OperationID) {
+		return sqlc.GetOperationRow{}, errFenced(f, 0)
 	}
-	return n, op, orMissing(err, errFenced(f, 0))
+	op, err := tx.GetOperation(ctx, f.OperationID)
+	if err == nil && (op.OpSeq != f.OpSeq || op.NodeID != f.NodeID) {
+		return op, errFenced(f, 0)
+	}
+	return op, orMissing(err, errFenced(f, 0))
 }
 
 // moveNode sets the node's state outside an operation.
@@ -229,13 +254,26 @@ func errFenced(f activities.Fence, now int64) error {
 }
 
 func errOperationEnded(f activities.Fence) error {
-	return schema.NewError(schema.KindFenced, "operation %s has ended", f.OperationID).WithReason("operation_over")
+	return schema.NewError(schema.KindFenced, "operation %s has ended", f.OperationID).WithReason(reasonOperationOver)
 }
 
-// setOperationRun records the run that now executes the operation, "" for none.
-func (tx *tx) setOperationRun(ctx context.Context, operationID, runID string) error {
-	if runID == "" {
+// reasonOperationOver marks what an operation does after it ended or lost its node.
+const reasonOperationOver = "operation_over"
+
+// takeUp records the run that continues the operation, "" if it is not known, and that
+// the operation is not abandoned.
+func (tx *tx) takeUp(ctx context.Context, op sqlc.GetOperationRow, runID string) error {
+	if op.Status == lifecycle.OperationAbandoned {
+		_, open, err := tx.lockOpen(ctx, op.OperationID)
+		if err != nil {
+			return err
+		}
+		if err := continueOperation(ctx, tx, open); err != nil {
+			return err
+		}
+	}
+	if runID == "" || runID == op.NewestRunID {
 		return nil
 	}
-	return tx.SetOperationRun(ctx, runID, operationID)
+	return tx.SetOperationRun(ctx, runID, op.OperationID)
 }

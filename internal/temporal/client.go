@@ -6,19 +6,18 @@ package temporal
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"time"
 
-	"go.temporal.io/api/serviceerror"
+	"go.opentelemetry.io/otel/trace"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/log"
-	"google.golang.org/grpc/codes"
 
-	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/secrets"
 )
@@ -37,20 +36,26 @@ const callBudget = 10 * time.Second
 // Config configures the connection to Temporal.
 type Config struct {
 	// Address and Namespace override the configuration of the temporal command
-	// (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles). Defaults to 127.0.0.1:7233
-	// and DefaultNamespace.
+	// (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles), which also has the credentials.
+	// Defaults to 127.0.0.1:7233 and DefaultNamespace.
 	Address   string
 	Namespace string
 	// Logger gets the SDK's messages. Defaults to none.
 	Logger *slog.Logger
 	// Metrics gets the SDK's metrics. Defaults to none.
 	Metrics client.MetricsHandler
+	// Tracer makes spans of operations, their activities and the calls that start them.
+	// Defaults to none.
+	Tracer trace.Tracer
 	// Secrets are secrets of this process that must never reach Temporal, in addition
 	// to text that has the form of a secret. Defaults to none.
 	Secrets []schema.Secret
 	// WebUI is the base URL of Temporal's Web UI. Defaults to that of a local
 	// development server.
 	WebUI string
+	// SkipNamespace makes Setup check the namespace and its search attributes, which
+	// another tool creates, instead of creating them.
+	SkipNamespace bool
 }
 
 // Client is a connection to one namespace, with the parts that use it. It connects at
@@ -60,6 +65,8 @@ type Client struct {
 	Operations   Operations
 	NodeTasks    NodeTasks
 	Installation Installation
+	Deployments  Deployments
+	Replays      Replays
 }
 
 // Operations starts operations, reads their status and sends decisions.
@@ -69,20 +76,28 @@ type Operations struct{ *connection }
 type NodeTasks struct{ *connection }
 
 // Installation prepares a namespace and reports whether it is prepared.
-type Installation struct{ *connection }
+type Installation struct {
+	*connection
+	skipNamespace bool
+}
 
 type connection struct {
 	sdk       client.Client
 	address   string
 	namespace string
 	webUI     string
+	// converter encodes the payloads of calls that bypass the SDK.
+	converter converter.DataConverter
 	scanner   *secrets.Scanner
+	secure    bool // uses TLS
 }
 
 // Dial reads the configuration and returns a client that connects at first use.
 // It fails only on a configuration that cannot be read.
-func Dial(cfg Config) (*Client, error) {
-	opts, err := envconfig.LoadDefaultClientOptions()
+func Dial(cfg Config) (*Client, error) { return dial(cfg, envconfig.EnvLookupOS) }
+
+func dial(cfg Config, env envconfig.EnvLookup) (*Client, error) {
+	opts, key, err := clientOptions(env)
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "reading Temporal's client configuration")
 	}
@@ -90,17 +105,21 @@ func Dial(cfg Config) (*Client, error) {
 	opts.Namespace = cmp.Or(cfg.Namespace, namespaceOf(opts.Namespace))
 	opts.MetricsHandler = cfg.Metrics
 	opts.Logger = log.NewStructuredLogger(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)))
+	if err := traceInto(&opts, cfg.Tracer); err != nil {
+		return nil, err
+	}
 	// Messages are a few hundred bytes: compression costs more than it saves.
 	opts.ConnectionOptions.GrpcCompression = &client.GrpcCompressionNone{}
-	scanner := secrets.New(cfg.Secrets...)
+	scanner := secrets.New(append(slices.Clone(cfg.Secrets), key)...)
 	guard{scanner}.protect(&opts)
 	c, err := client.NewLazyClient(opts)
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "configuring Temporal's client")
 	}
 	conn := &connection{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
-		webUI: cmp.Or(cfg.WebUI, defaultWebUI), scanner: scanner}
-	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn}}, nil
+		webUI: cmp.Or(cfg.WebUI, defaultWebUI), scanner: scanner, converter: opts.DataConverter,
+		secure: opts.ConnectionOptions.TLS != nil}
+	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn, cfg.SkipNamespace}, Deployments{conn}, Replays{conn}}, nil
 }
 
 // namespaceOf replaces the SDK's "default" with DefaultNamespace: the configuration
@@ -139,41 +158,4 @@ func (c *connection) WebURL(workflowID, runID string) string {
 		return page
 	}
 	return page + "/" + runID + "/timeline"
-}
-
-// interpret gives every error of the SDK a kind. doing describes the call.
-func (c *connection) interpret(err error, doing string) error {
-	if err == nil {
-		return nil
-	}
-	if e := activities.Typed(err); e != nil {
-		return e
-	}
-	if is[*serviceerror.NamespaceNotFound](err) {
-		return schema.NewError(schema.KindServiceUnavailable, "Temporal at %s has no namespace %q", c.address, c.namespace).
-			WithReason("namespace_missing").WithNext("gpuaas admin setup")
-	}
-	switch codeOf(err) {
-	case codes.NotFound:
-		return schema.Wrap(schema.KindNotFound, err, "%s", doing)
-	// Unimplemented: another service listens at the address.
-	case codes.Unimplemented, codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled:
-		return schema.Wrap(schema.KindServiceUnavailable, err, "Temporal at %s does not respond (%s)", c.address, doing).
-			WithReason("temporal_unreachable").WithNext("check TEMPORAL_ADDRESS, or run: gpuaas dev status")
-	}
-	return schema.Wrap(schema.KindInternal, err, "%s", doing)
-}
-
-// is reports whether an error of type E is in err's chain.
-func is[E error](err error) bool {
-	_, ok := errors.AsType[E](err)
-	return ok
-}
-
-// codeOf returns the gRPC code of an error of the SDK or the transport.
-func codeOf(err error) codes.Code {
-	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) {
-		return codes.DeadlineExceeded
-	}
-	return serviceerror.ToStatus(err).Code()
 }

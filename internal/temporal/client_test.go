@@ -10,6 +10,8 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	sdk "go.temporal.io/sdk/temporal"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
@@ -39,10 +41,10 @@ func TestTemporalUnavailable(t *testing.T) {
 			_, err := c.Operations.Resolve(t.Context(), "node:x", lifecycle.ResolveRequest{})
 			return err
 		},
-		"parked": func() error { _, err := c.Operations.Parked(t.Context()); return err },
+		"parked": func() error { _, _, err := c.Operations.Parked(t.Context()); return err },
 		"find":   func() error { _, err := c.Operations.FindNode(t.Context(), "h"); return err },
 		"complete": func() error {
-			return c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, task.Result{})
+			return c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, task.Reference{})
 		},
 		"signal": func() error { return c.NodeTasks.SignalAgent(t.Context(), "node:x", lifecycle.AgentEvent{}) },
 		"heartbeat": func() error {
@@ -94,7 +96,10 @@ func TestInterpret(t *testing.T) {
 		"a missing namespace":                   {serviceerror.NewNamespaceNotFound("gpuaas"), schema.KindServiceUnavailable, "namespace_missing"},
 		"not found":                             {serviceerror.NewNotFound("x"), schema.KindNotFound, ""},
 		"a deadline":                            {context.DeadlineExceeded, schema.KindServiceUnavailable, "temporal_unreachable"},
-		"no Temporal":                           {serviceerror.NewUnimplemented("x"), schema.KindServiceUnavailable, "temporal_unreachable"},
+		"no Temporal":                           {serviceerror.NewUnimplemented("x"), schema.KindServiceUnavailable, "temporal_unimplemented"},
+		"no permission":                         {serviceerror.NewPermissionDenied("x", ""), schema.KindServiceUnavailable, "temporal_forbidden"},
+		"no credential":                         {status.Error(codes.Unauthenticated, "x"), schema.KindServiceUnavailable, "temporal_unauthenticated"},
+		"too many calls":                        {serviceerror.NewResourceExhausted(enumspb.RESOURCE_EXHAUSTED_CAUSE_RPS_LIMIT, "x"), schema.KindServiceUnavailable, "temporal_throttled"},
 		"the rest":                              {errors.New("x"), schema.KindInternal, ""},
 	}
 	for name, tc := range cases {
@@ -103,10 +108,13 @@ func TestInterpret(t *testing.T) {
 			e := schema.AsError(c.interpret(tc.err, "trying"))
 			require.Equal(t, tc.kind, e.Kind)
 			require.Equal(t, tc.reason, e.Reason)
+			if e.Kind == schema.KindServiceUnavailable {
+				require.NotEmpty(t, e.Next)
+			}
 		})
 	}
 	require.NoError(t, c.interpret(nil, "trying"))
-	require.Equal(t, "no_worker", schema.AsError(c.Operations.queryError(serviceerror.NewFailedPrecondition("no poller"), "w")).Reason)
+	require.Equal(t, "no_worker", schema.AsError(queryError(c.Operations.connection, serviceerror.NewFailedPrecondition("no poller"), "w")).Reason)
 }
 
 func TestLateResult(t *testing.T) {

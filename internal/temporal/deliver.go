@@ -2,103 +2,62 @@ package temporal
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/temporal"
 
-	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// CompleteTask completes the activity that waits for a node task: with the result
-// when the task succeeded, with a final error of the result's code when it failed
-// or was lost, and as canceled when both the task and the activity were canceled.
-// If the run was reset, the result goes to the new run.
+// CompleteTask completes the activity that waits for a node task, with a reference to
+// the task's stored result, whatever its status: the workflow reads the result. Temporal
+// accepts a completion also for an activity that has no worker, waits for its next try
+// or is paused, which it does not for a failure. If the run was reset, the new run is
+// completed.
 //
 // KindNotFound means that no activity waits: with reason schema.ReasonActivityClosed
 // because the operation continued or ended without it, otherwise because its run is
-// unknown or was terminated. A result that contains a secret or is too large for
-// Temporal is withheld; the activity then fails with a message that says so.
-func (c NodeTasks) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
+// unknown or was terminated.
+func (c NodeTasks) CompleteTask(ctx context.Context, o task.Owner, r task.Reference) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
-	if tooLarge(r) {
-		r = withheld("it is larger than Temporal accepts")
-	}
 	err := c.complete(ctx, o, r)
-	if isSecretLeak(err) {
-		r = withheld("it contains what looks like a secret")
-		err = c.complete(ctx, o, r)
-	}
 	if !is[*serviceerror.NotFound](err) {
 		return c.interpret(err, "completing the task's activity")
 	}
-	runID, err := c.pendingRun(ctx, o)
-	if err != nil {
-		return c.interpret(err, "looking for the task's activity")
-	}
-	o.RunID = runID
-	return c.interpret(c.complete(ctx, o, r), "completing the reset task's activity")
-}
-
-// maxResult bounds a result as the data converter encodes it. Temporal's limits are
-// 2 MiB for a payload and 4 MiB for a request; it answers a larger request like an
-// overload, so that a retry would never end.
-const maxResult = 1 << 20
-
-// tooLarge reports whether Temporal would reject the result for its size. The node
-// API accepts no such result, but the output can grow in the database: jsonb writes
-// the number 1e300 with all of its digits.
-func tooLarge(r task.Result) bool {
-	raw, err := json.Marshal(r)
-	return err == nil && len(raw) > maxResult
-}
-
-// withheld replaces a result that must not or cannot enter Temporal.
-func withheld(why string) task.Result {
-	return task.Result{Status: task.Failed, Code: schema.KindTaskFailed, Message: "the node's report was withheld: " + why}
-}
-
-func (c NodeTasks) complete(ctx context.Context, o task.Owner, r task.Result) error {
-	opts := client.CompleteActivityByIDOptions{
-		Namespace: c.namespace, WorkflowID: o.WorkflowID, RunID: o.RunID, ActivityID: o.ActivityID,
-	}
-	if r.Status == task.Succeeded {
-		opts.Result = r
-		return c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
-	}
-	if r.Status == task.Canceled {
-		opts.Err = temporal.NewCanceledError()
-		err := c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
-		if !is[*serviceerror.InvalidArgument](err) {
-			return err
-		}
-		// An operator canceled the task but not the operation.
-	}
-	opts.Err = activities.Failure(r.Failure(), true)
-	return c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
-}
-
-// pendingRun finds the run of the same chain in which the activity is pending: a
-// reset assigns a new run ID to a running workflow. Otherwise it returns KindNotFound as
-// CompleteTask documents.
-func (c NodeTasks) pendingRun(ctx context.Context, o task.Owner) (runID string, err error) {
 	p, err := c.locate(ctx, o)
-	if err != nil || p.activity != nil {
-		return p.runID, err
+	switch {
+	case err != nil:
+		return c.interpret(err, "looking for the task's activity")
+	case p.activity == nil:
+		return notPending(o, p.status)
 	}
+	o.RunID = p.runID
+	err = c.complete(ctx, o, r)
+	if is[*serviceerror.NotFound](err) { // the activity changed meanwhile: try again later
+		return schema.Wrap(schema.KindInternal, err, "activity %s of %s is pending but cannot be completed now", o.ActivityID, o.WorkflowID)
+	}
+	return c.interpret(err, "completing the reset task's activity")
+}
+
+func (c NodeTasks) complete(ctx context.Context, o task.Owner, r task.Reference) error {
+	return c.sdk.CompleteActivityByIDWithOptions(ctx, client.CompleteActivityByIDOptions{
+		Namespace: c.namespace, WorkflowID: o.WorkflowID, RunID: o.RunID, ActivityID: o.ActivityID, Result: r,
+	})
+}
+
+// notPending is the KindNotFound of CompleteTask.
+func notPending(o task.Owner, s enumspb.WorkflowExecutionStatus) error {
 	gone := schema.NewError(schema.KindNotFound, "no activity %s is pending in %s", o.ActivityID, o.WorkflowID)
-	if continuedWithout(p.status) {
+	if continuedWithout(s) {
 		gone = gone.WithReason(schema.ReasonActivityClosed)
 	}
-	return "", gone
+	return gone
 }
 
 // location is the run and the activity of a task. The zero value means that the

@@ -1,6 +1,7 @@
 package temporal
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -66,4 +67,54 @@ func TestSubmitAfterRecordedEnd(t *testing.T) {
 	require.Eventually(t, func() bool { return asked.Load() > before || len(done) > 0 }, 30*time.Second, time.Millisecond)
 	proceed()
 	require.NoError(t, <-done)
+}
+
+// TestEndLeftover ends the run of an operation whose end is recorded, as after Temporal was
+// restored from a backup, and no other run.
+func TestEndLeftover(t *testing.T) {
+	c := connect(t)
+	plan, ok := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{})
+	require.True(t, ok)
+	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{})
+	w.RegisterWorkflowWithOptions(func(ctx workflow.Context, _ lifecycle.OperationInput) (st lifecycle.OperationStatus, err error) {
+		err = workflow.SetUpdateHandler(ctx, lifecycle.UpdateSubmit, func(workflow.Context) (lifecycle.Operation, error) { return st.Operation, nil })
+		workflow.GetSignalChannel(ctx, lifecycle.SignalAgent).Receive(ctx, nil)
+		return st, err
+	}, workflow.RegisterOptions{Name: plan.Workflow})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Host: "gpu-17", Action: lifecycle.ActionDrain, Actor: "alice"}
+	_, err := c.Operations.Submit(t.Context(), in)
+	require.NoError(t, err)
+
+	asked := ""
+	end := func(over bool, failure error) (bool, error) {
+		left, err := c.Operations.EndLeftover(t.Context(), in, func(_ context.Context, id string) (st lifecycle.OperationStatus, _ error) {
+			asked = id
+			if over {
+				st.Operation.EndedAt = new(time.Now())
+			}
+			return st, failure
+		})
+		return left.Done, err
+	}
+	done, err := end(false, nil)
+	require.NoError(t, err)
+	require.False(t, done, "the operation runs")
+	require.Equal(t, in.OperationID, asked)
+	done, err = end(false, schema.NewError(schema.KindServiceUnavailable, "the database is unavailable"))
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
+	require.False(t, done)
+	info, err := c.Operations.describeRun(t.Context(), workflowID(in), "")
+	require.NoError(t, err)
+	require.False(t, closed(info.GetStatus()))
+
+	for range 2 {
+		done, err = end(true, nil)
+		require.NoError(t, err)
+		require.True(t, done)
+	}
+	in.OperationID = schema.NewID()
+	_, err = c.Operations.Submit(t.Context(), in)
+	require.NoError(t, err)
 }

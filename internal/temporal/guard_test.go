@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,18 +16,20 @@ import (
 	commandpb "go.temporal.io/api/command/v1"
 	commonpb "go.temporal.io/api/common/v1"
 	failurepb "go.temporal.io/api/failure/v1"
+	protocolpb "go.temporal.io/api/protocol/v1"
 	querypb "go.temporal.io/api/query/v1"
+	updatepb "go.temporal.io/api/update/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/secrets"
-	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -109,7 +111,9 @@ type frontend struct {
 	workflowservice.UnimplementedWorkflowServiceServer
 	mu       sync.Mutex
 	requests []proto.Message
-	drops    bool // set before use: a start's update is dropped
+	drops    bool   // set before use: a start's update is dropped
+	ends     bool   // set before use: the run closes while it handles an update
+	newest   string // set before use: the operation of the newest run
 }
 
 func (f *frontend) note(m proto.Message) {
@@ -183,50 +187,6 @@ func TestOperatorTextWithSecretIsRejected(t *testing.T) {
 	require.Empty(t, f.requests)
 }
 
-func TestResultWithSecretFailsItsTask(t *testing.T) {
-	t.Parallel()
-	secret, _, _ := trust.NewToken()
-	for name, r := range map[string]task.Result{
-		"in the message": {Status: task.Failed, Message: "exit 1: " + secret},
-		"in the output":  {Status: task.Succeeded, Output: []byte(`{"log":"` + secret + `"}`)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c, f := dialFrontend(t)
-			require.NoError(t, c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "node:1", ActivityID: "a"}, r))
-			require.Len(t, f.requests, 1)
-			sent, ok := f.requests[0].(*workflowservice.RespondActivityTaskFailedByIdRequest)
-			require.True(t, ok)
-			require.NotContains(t, sent.String(), secret)
-			require.Contains(t, sent.GetFailure().GetMessage(), "withheld")
-			require.Equal(t, string(schema.KindTaskFailed), sent.GetFailure().GetApplicationFailureInfo().GetType())
-		})
-	}
-}
-
-// TestLargeResultFailsItsTask: Temporal rejects the whole request as it rejects an
-// overload, so the result would be sent again forever.
-func TestLargeResultFailsItsTask(t *testing.T) {
-	t.Parallel()
-	large := strings.Repeat("<", maxResult/6)
-	for name, r := range map[string]task.Result{
-		"the output":  {Status: task.Succeeded, Output: []byte(`"` + large + `"`)},
-		"the message": {Status: task.Failed, Message: large},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c, f := dialFrontend(t)
-			require.NoError(t, c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "node:1", ActivityID: "a"}, r))
-			require.Len(t, f.requests, 1)
-			sent, ok := f.requests[0].(*workflowservice.RespondActivityTaskFailedByIdRequest)
-			require.True(t, ok)
-			require.Equal(t, "the node's report was withheld: it is larger than Temporal accepts", sent.GetFailure().GetMessage())
-			require.True(t, sent.GetFailure().GetApplicationFailureInfo().GetNonRetryable())
-			require.Equal(t, string(schema.KindTaskFailed), sent.GetFailure().GetApplicationFailureInfo().GetType())
-		})
-	}
-}
-
 // TestBothBarriers holds that a client made with the guard has each of the
 // two, since either alone would hide that the other is missing.
 func TestBothBarriers(t *testing.T) {
@@ -294,4 +254,48 @@ func BenchmarkRequest(b *testing.B) {
 			b.Fatal("found something")
 		}
 	}
+}
+
+// TestRedaction: a redacted message has no secret, keeps its form and the rest of its text.
+func TestRedaction(t *testing.T) {
+	t.Parallel()
+	g := testGuard()
+	for _, secret := range leaks() {
+		payload := func(data string) *commonpb.Payload { return &commonpb.Payload{Data: []byte(data)} }
+		body, err := anypb.New(&updatepb.Rejection{RejectedRequestMessageId: "kept", RejectedRequest: &updatepb.Request{Input: &updatepb.Input{
+			Args: &commonpb.Payloads{Payloads: []*commonpb.Payload{payload(`{"reason":"` + secret + `","n":7}`)}}}}})
+		require.NoError(t, err)
+		m := &workflowservice.RespondWorkflowTaskCompletedRequest{
+			Identity: "kept", TaskToken: []byte{1, 0xff},
+			Messages: []*protocolpb.Message{{Id: "kept", Body: body}},
+			Commands: []*commandpb.Command{{Attributes: &commandpb.Command_RecordMarkerCommandAttributes{
+				RecordMarkerCommandAttributes: &commandpb.RecordMarkerCommandAttributes{
+					MarkerName: "kept", Failure: &failurepb.Failure{Message: "no " + secret},
+					Details: map[string]*commonpb.Payloads{"kept": {Payloads: []*commonpb.Payload{payload(`"` + secret + `"`), payload("not JSON " + secret)}}, secret: {}},
+				}}}},
+		}
+		m.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 999, protowire.BytesType), secret))
+		require.NotEmpty(t, g.findIn(m))
+		clean, ok := g.redacted(m).(*workflowservice.RespondWorkflowTaskCompletedRequest)
+		require.True(t, ok)
+		require.Empty(t, g.findIn(clean))
+		require.NotEmpty(t, g.findIn(m), "the original is not changed")
+		require.Equal(t, "kept", clean.Identity)
+		require.Equal(t, []byte{1, 0xff}, clean.TaskToken)
+		marker := clean.Commands[0].GetRecordMarkerCommandAttributes()
+		require.Equal(t, "kept", marker.MarkerName)
+		require.Len(t, marker.Details, 1)
+		for _, p := range marker.Details["kept"].Payloads {
+			require.True(t, json.Valid(p.Data))
+			require.Contains(t, string(p.Data), "withheld")
+		}
+		var rejection updatepb.Rejection
+		require.NoError(t, clean.Messages[0].Body.UnmarshalTo(&rejection))
+		require.Equal(t, "kept", rejection.RejectedRequestMessageId)
+		data := rejection.RejectedRequest.Input.Args.Payloads[0].Data
+		require.True(t, json.Valid(data))
+		require.Contains(t, string(data), `"n":7`)
+	}
+	clean := &workflowservice.RespondWorkflowTaskCompletedRequest{Identity: "w", Commands: []*commandpb.Command{{}}}
+	require.True(t, proto.Equal(clean, g.redacted(clean)))
 }

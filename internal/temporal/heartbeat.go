@@ -6,16 +6,17 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
-	"go.temporal.io/sdk/converter"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // RecordHeartbeat records a heartbeat of the activity that waits for a node task and
-// returns whether an operator canceled or paused the activity. A closed or unknown run
-// returns Cancel. If the run was reset, the heartbeat goes to the new run. A reset of
-// the activity alone has no effect: its next try finds the same task. Progress that
+// returns whether an operator canceled or paused the activity. A closed run returns
+// Cancel. An unknown run does not: a Temporal that was restored from a backup, or that
+// belongs to another installation, has no record of open runs, and the database decides
+// which tasks continue. If the run was reset, the heartbeat goes to the new run. A reset
+// of the activity alone has no effect: its next try finds the same task. Progress that
 // contains a secret is withheld; the heartbeat is still recorded.
 // KindServiceUnavailable when Temporal is unavailable.
 //
@@ -36,7 +37,7 @@ func (c NodeTasks) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.
 	switch {
 	case err != nil:
 		return nodeapi.ActivityState{}, c.interpret(err, "looking for the task's activity")
-	case p.runID == "" || closed(p.status):
+	case closed(p.status):
 		return nodeapi.ActivityState{Cancel: true}, nil
 	case p.activity == nil:
 		// The operation continues without this activity, or schedules it again.
@@ -52,7 +53,7 @@ func (c NodeTasks) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.
 }
 
 func (c NodeTasks) heartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
-	details, err := converter.GetDefaultDataConverter().ToPayloads(b)
+	details, err := c.converter.ToPayloads(b)
 	if err != nil {
 		return nodeapi.ActivityState{}, err
 	}

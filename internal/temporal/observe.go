@@ -4,17 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
-	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
-	workflowpb "go.temporal.io/api/workflow/v1"
-	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 	"google.golang.org/grpc/codes"
 
@@ -22,10 +16,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// parkedPage bounds how many parked operations one listing returns.
-const parkedPage = 200
-
-// Status queries an operation's status. An empty runID means the newest run.
+// Status queries an operation's status. An empty runID means the newest run. If another
+// run continues the run, that one answers.
 // KindNotFound when the node has none; KindServiceUnavailable with reason
 // no_worker when no worker responds.
 //
@@ -40,10 +32,16 @@ func (c Operations) Status(ctx context.Context, workflowID, runID string) (st li
 			WorkflowID: workflowID, RunID: runID, QueryType: lifecycle.QueryStatus, QueryRejectCondition: reject})
 		switch {
 		case err != nil:
-			return st, c.queryError(err, workflowID)
+			return st, queryError(c.connection, err, workflowID)
 		case answer.QueryRejected == nil:
 			err = answer.QueryResult.Get(&st)
 			return st, c.interpret(err, "reading the operation's status")
+		case answer.QueryRejected.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
+			last, err := chain(c).newest(ctx, workflowID, runID)
+			if err != nil || last == runID {
+				return st, c.interpret(err, "looking for the run that continues the operation")
+			}
+			return c.Status(ctx, workflowID, last)
 		case answer.QueryRejected.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED:
 			return st, schema.NewError(schema.KindServiceUnavailable, "run %s was reset or terminated", runID).WithReason("run_terminated")
 		}
@@ -51,7 +49,7 @@ func (c Operations) Status(ctx context.Context, workflowID, runID string) (st li
 	return st, nil
 }
 
-func (c Operations) queryError(err error, workflowID string) error {
+func queryError(c *connection, err error, workflowID string) error {
 	// The server returns FailedPrecondition for a queue without pollers.
 	if code := codeOf(err); code == codes.FailedPrecondition || code == codes.DeadlineExceeded {
 		return schema.NewError(schema.KindServiceUnavailable, "no worker responds for %s at %s", workflowID, c.address).
@@ -83,36 +81,66 @@ func (c Operations) Result(ctx context.Context, workflowID, runID string) (lifec
 // KindNotFound when none runs, KindInvalidRequest when the decision is not possible
 // or contains a secret, KindDecisionOutdated when it is addressed to another
 // operation, phase or park, KindKeyInUse when its ID belongs to another decision.
-func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+// KindServiceUnavailable with reason no_worker when no worker responds. A cancel is then
+// stored in Temporal and applies when a worker is up: its reason is
+// lifecycle.ReasonCancelStored. The reason is lifecycle.ReasonDecisionAccepted if the
+// operation accepted the decision and applies it when the database is available.
+func (c Operations) Resolve(caller context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	if err := c.scanner.Check(r); err != nil {
 		return lifecycle.OperationStatus{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, submitBudget)
+	ctx, cancel := context.WithTimeout(caller, submitBudget)
 	defer cancel()
 	var done lifecycle.Resolution
+	if r.RunID == "" && (r.Decision == lifecycle.DecisionForce || r.Decision == lifecycle.DecisionSkip) {
+		current, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID, "")
+		if err != nil && !is[*serviceerror.NotFound](err) {
+			return lifecycle.OperationStatus{}, c.interpret(err, "looking for the operation's run")
+		}
+		r.RunID = current.GetWorkflowExecutionInfo().GetExecution().GetRunId()
+	}
+	r.ID = cmp.Or(r.ID, schema.NewID())
 	err := c.update(ctx, client.UpdateWorkflowOptions{
-		WorkflowID: workflowID, UpdateID: cmp.Or(r.ID, schema.NewID()), UpdateName: lifecycle.UpdateResolve, Args: []any{r},
+		WorkflowID: workflowID, UpdateID: r.ID, UpdateName: lifecycle.UpdateResolve, Args: []any{r},
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	}, &done)
 	if errors.Is(err, errEnded) {
-		// The run took the decision and closed.
-		return c.Status(ctx, workflowID, "")
+		// The run took the decision and closed; a newer one may run.
+		run, err := c.runOf(ctx, workflowID, r.OperationID)
+		if err == nil && run == "" {
+			err = schema.NewError(schema.KindNotFound, "Temporal lists no run of operation %s", r.OperationID)
+		}
+		if err != nil {
+			return lifecycle.OperationStatus{}, c.interpret(err, "looking for the operation's run")
+		}
+		return c.Status(ctx, workflowID, run)
+	}
+	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && !errors.Is(caller.Err(), context.Canceled) {
+		return lifecycle.OperationStatus{}, c.resolveLater(caller, workflowID, r, err)
 	}
 	return c.resolution(r, done, err)
 }
 
 // Resolved returns the first response to the decision with the request's ID, even
-// after the run ended. KindNotFound if the run took no decision with this ID,
-// KindKeyInUse if it was another decision.
+// after the run ended. It asks the newest run that continues runID, then those before.
+// KindNotFound if none of them took a decision with this ID, KindKeyInUse if it was
+// another decision.
 func (c Operations) Resolved(ctx context.Context, workflowID, runID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
-	var done lifecycle.Resolution
-	err := c.sdk.GetWorkflowUpdateHandle(client.GetWorkflowUpdateHandleOptions{WorkflowID: workflowID, RunID: runID, UpdateID: r.ID}).Get(ctx, &done)
-	if is[*serviceerror.NotFound](err) { // the SDK wraps it as a timeout
-		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "operation %s took no decision %s", r.OperationID, r.ID)
+	run, err := chain(c).newest(ctx, workflowID, runID)
+	for err == nil && run != "" {
+		var done lifecycle.Resolution
+		err = c.sdk.GetWorkflowUpdateHandle(client.GetWorkflowUpdateHandleOptions{WorkflowID: workflowID, RunID: run, UpdateID: r.ID}).Get(ctx, &done)
+		if !is[*serviceerror.NotFound](err) { // the SDK wraps it as a timeout
+			return c.resolution(r, done, err)
+		}
+		run, err = chain(c).previous(ctx, workflowID, run)
 	}
-	return c.resolution(r, done, err)
+	if err != nil {
+		return lifecycle.OperationStatus{}, c.interpret(err, "looking for the operation's runs")
+	}
+	return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "operation %s took no decision %s", r.OperationID, r.ID)
 }
 
 // resolution is the answer to a decision, which the ID of r may share with another one.
@@ -158,82 +186,6 @@ func (c Operations) update(ctx context.Context, o client.UpdateWorkflowOptions, 
 
 // droppedWait is the wait before a dropped update is sent again.
 const droppedWait = 100 * time.Millisecond
-
-// Parked lists the parked operations, oldest first and at most parkedPage of them, by
-// their search attributes. It needs no worker; Status returns the decisions that are
-// possible.
-func (c Operations) Parked(ctx context.Context) ([]lifecycle.OperationStatus, error) {
-	query := fmt.Sprintf("ExecutionStatus = 'Running' AND %s IN ('%s','%s','%s','%s')", lifecycle.AttrAttention,
-		lifecycle.AttentionAgent, lifecycle.AttentionProvider, lifecycle.AttentionOperator, lifecycle.AttentionCompensation)
-	infos, err := c.list(ctx, query, parkedPage)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]lifecycle.OperationStatus, len(infos))
-	for i, info := range infos {
-		out[i] = parked(info)
-	}
-	slices.SortFunc(out, func(a, b lifecycle.OperationStatus) int {
-		return a.Operation.Stuck.Since.Compare(b.Operation.Stuck.Since)
-	})
-	return out, nil
-}
-
-func parked(info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
-	attrs, exec, started := info.GetSearchAttributes(), info.GetExecution(), info.GetStartTime().AsTime()
-	plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
-	host := attribute[string](attrs, lifecycle.AttrHost)
-	return lifecycle.OperationStatus{
-		Operation: lifecycle.Operation{
-			OperationID: attribute[string](attrs, lifecycle.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
-			Action: plan.Action, Status: lifecycle.OperationParked, StartedAt: &started,
-			Stuck: &lifecycle.Stuck{
-				Phase:     attribute[string](attrs, lifecycle.AttrPhase),
-				WaitingOn: attribute[lifecycle.Attention](attrs, lifecycle.AttrAttention),
-				Reason:    attribute[string](attrs, lifecycle.AttrStuckReason),
-				Since:     attribute[time.Time](attrs, lifecycle.AttrStuckSince),
-				Next:      lifecycle.OpCommand("show", plan.Action, host),
-			},
-		},
-		Node: lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: host},
-	}
-}
-
-// FindNode finds a node by its host name or id among the operations that Temporal
-// retains, for use without the admin API. KindNotFound when there is none.
-func (c Operations) FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error) {
-	key := lifecycle.AttrHost
-	if schema.IsID(name) {
-		key = lifecycle.AttrNodeID
-	}
-	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", key, name), 1)
-	if err != nil {
-		return lifecycle.NodeRef{}, err
-	}
-	if len(infos) == 0 {
-		return lifecycle.NodeRef{}, schema.NewError(schema.KindNotFound, "Temporal retains no operation of node %q", name)
-	}
-	attrs := infos[0].GetSearchAttributes()
-	return lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: attribute[string](attrs, lifecycle.AttrHost)}, nil
-}
-
-func (c Operations) list(ctx context.Context, query string, limit int32) ([]*workflowpb.WorkflowExecutionInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, callBudget)
-	defer cancel()
-	answer, err := c.sdk.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{Query: query, PageSize: limit})
-	if err != nil {
-		return nil, c.interpret(err, "listing operations")
-	}
-	return answer.GetExecutions(), nil
-}
-
-// attribute reads a search attribute; the zero value when it is not set.
-func attribute[T any](attrs *commonpb.SearchAttributes, name string) (value T) {
-	if p := attrs.GetIndexedFields()[name]; p != nil {
-		_ = converter.GetDefaultDataConverter().FromPayload(p, &value) // another type counts as not set
-	}
-	return value
-}
 
 // closed reports whether a run with this status is over.
 func closed(s enumspb.WorkflowExecutionStatus) bool {

@@ -10,14 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
 	sdk "go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -42,12 +45,21 @@ type bench struct {
 	*Client
 	t   *testing.T
 	run client.WorkflowRun
+	// worker runs the workflow and its activity, which try ends.
+	worker worker.Worker
+	try    func(attempt int32) error
 }
 
 // connect returns a client to a namespace of its own, set up.
 func connect(t *testing.T) *Client {
 	t.Helper()
 	t.Parallel()
+	return connectBench(t)
+}
+
+// connectBench is connect for a benchmark.
+func connectBench(t testing.TB) *Client {
+	t.Helper()
 	c, err := Dial(Config{Address: server.Address(t), Namespace: "t-" + schema.NewID()})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
@@ -58,29 +70,40 @@ func connect(t *testing.T) *Client {
 // waitingTask has the workflow wait for its activity, with a heartbeat timeout.
 func waitingTask(t *testing.T, interval time.Duration) *bench {
 	t.Helper()
-	b := &bench{Client: connect(t), t: t}
+	b := newTask(t, interval, 100*time.Millisecond, nil)
+	b.until(func(a *workflowpb.PendingActivityInfo) bool {
+		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED
+	})
+	return b
+}
+
+// newTask starts the workflow. try ends a try of its activity; nil leaves it open.
+func newTask(t *testing.T, interval, backoff time.Duration, try func(attempt int32) error) *bench {
+	t.Helper()
+	b := &bench{Client: connect(t), t: t, try: try}
 	w := worker.New(b.sdk, lifecycle.TaskQueue, worker.Options{})
-	w.RegisterWorkflowWithOptions(func(ctx workflow.Context) (task.Result, error) {
-		var r task.Result
+	w.RegisterWorkflowWithOptions(func(ctx workflow.Context) (task.Reference, error) {
+		var r task.Reference
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 			ActivityID: step, StartToCloseTimeout: time.Hour, HeartbeatTimeout: interval, WaitForCancellation: true,
-			RetryPolicy: &sdk.RetryPolicy{InitialInterval: 100 * time.Millisecond, BackoffCoefficient: 1},
+			RetryPolicy: &sdk.RetryPolicy{InitialInterval: backoff, BackoffCoefficient: 1},
 		}), "wait").Get(ctx, &r)
 		workflow.GetSignalChannel(ctx, lifecycle.SignalAgent).Receive(ctx, nil)
 		return r, err
 	}, workflow.RegisterOptions{Name: "waits"})
-	w.RegisterActivityWithOptions(func(context.Context) (task.Result, error) {
-		return task.Result{}, activity.ErrResultPending
+	w.RegisterActivityWithOptions(func(ctx context.Context) (task.Reference, error) {
+		if b.try != nil {
+			return task.Reference{}, b.try(activity.GetInfo(ctx).Attempt)
+		}
+		return task.Reference{}, activity.ErrResultPending
 	},
 		activity.RegisterOptions{Name: "wait"})
 	require.NoError(t, w.Start())
 	t.Cleanup(w.Stop)
+	b.worker = w
 	var err error
 	b.run, err = b.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: "node:" + schema.NewID()}, "waits")
 	require.NoError(t, err)
-	b.until(func(a *workflowpb.PendingActivityInfo) bool {
-		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED
-	})
 	return b
 }
 
@@ -112,13 +135,13 @@ func (b *bench) end() {
 
 func (b *bench) succeed() {
 	b.t.Helper()
-	require.NoError(b.t, b.NodeTasks.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Succeeded, Message: "done"}))
-	requireGone(b.t, b.NodeTasks.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Failed}), schema.ReasonActivityClosed)
+	require.NoError(b.t, b.NodeTasks.CompleteTask(b.t.Context(), b.owner(), task.Reference{TaskID: "done", Status: task.Succeeded}))
+	requireGone(b.t, b.NodeTasks.CompleteTask(b.t.Context(), b.owner(), task.Reference{Status: task.Failed}), schema.ReasonActivityClosed)
 	require.Equal(b.t, nodeapi.ActivityState{}, b.heartbeat(), "the run continues without the activity")
 	b.end()
-	var r task.Result
+	var r task.Reference
 	require.NoError(b.t, b.sdk.GetWorkflow(b.t.Context(), b.run.GetID(), "").Get(b.t.Context(), &r))
-	require.Equal(b.t, "done", r.Message)
+	require.Equal(b.t, "done", r.TaskID)
 }
 
 func (b *bench) execution() *commonpb.WorkflowExecution {
@@ -145,9 +168,9 @@ func TestHeartbeatReportsCancel(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.CancelWorkflow(t.Context(), b.run.GetID(), ""))
 	harness.Eventually(t, "the cancel", func() bool { return b.heartbeat().Cancel })
-	require.NoError(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Canceled}))
+	require.NoError(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Reference{Status: task.Canceled}))
 	b.end()
-	require.True(t, sdk.IsCanceledError(b.run.Get(t.Context(), nil)))
+	require.NoError(t, b.run.Get(t.Context(), nil), "the workflow reads that the task was canceled")
 }
 
 // A terminated run sends no notification; the agent learns of it from the response
@@ -160,8 +183,8 @@ func TestHeartbeatReportsTermination(t *testing.T) {
 	o.WorkflowID, o.RunID = "node:"+schema.NewID(), schema.NewID()
 	a, err := b.NodeTasks.RecordHeartbeat(t.Context(), o, nodeapi.TaskHeartbeat{})
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.ActivityState{Cancel: true}, a, "the workflow does not exist")
-	requireGone(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), "")
+	require.Equal(t, nodeapi.ActivityState{}, a, "an unknown workflow is no proof that the operation ended")
+	requireGone(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Reference{Status: task.Succeeded}), "")
 }
 
 // A later operation of the same node waits for a step of the same name: a result
@@ -176,7 +199,7 @@ func TestResultStaysWithItsOperation(t *testing.T) {
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED
 	})
-	requireGone(t, b.NodeTasks.CompleteTask(t.Context(), older, task.Result{Status: task.Succeeded, Message: "older"}), "")
+	requireGone(t, b.NodeTasks.CompleteTask(t.Context(), older, task.Reference{TaskID: "older"}), "")
 	answer, err := b.NodeTasks.RecordHeartbeat(t.Context(), older, nodeapi.TaskHeartbeat{Status: task.Running})
 	require.NoError(t, err)
 	require.Equal(t, nodeapi.ActivityState{Cancel: true}, answer)
@@ -203,7 +226,7 @@ func TestHeartbeatAndResultFollowReset(t *testing.T) {
 	require.Equal(t, nodeapi.ActivityState{}, b.heartbeat())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
 	b.succeed()
-	requireGone(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonActivityClosed)
+	requireGone(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Reference{Status: task.Succeeded}), schema.ReasonActivityClosed)
 }
 
 func TestSilentTaskIsRetried(t *testing.T) {
@@ -213,25 +236,48 @@ func TestSilentTaskIsRetried(t *testing.T) {
 	b.succeed()
 }
 
-// An operator's cancel of a task is not one of its operation.
-func TestUnrequestedCancelFailsTheActivity(t *testing.T) {
-	for name, tc := range map[string]struct {
-		result task.Result
-		reason string
-	}{
-		"canceled": {task.Result{Status: task.Canceled, Message: "canceled: wrong node"}, lifecycle.ReasonTaskCanceled},
-		"lost":     {task.NoReport(task.Lost, 1), lifecycle.ReasonTaskLost},
+// TestResultOfAnActivityThatHasNotStarted: an activity between two tries, without a worker
+// or paused is pending and not started. Temporal completes it, and fails or cancels it not:
+// so a result of every status completes it.
+func TestResultOfAnActivityThatHasNotStarted(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T) *bench{
+		"between two tries": func(t *testing.T) *bench {
+			t.Helper()
+			b := newTask(t, time.Minute, time.Hour, func(int32) error { return errors.New("no database") })
+			b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetAttempt() == 2 })
+			return b
+		},
+		"without a worker": func(t *testing.T) *bench {
+			t.Helper()
+			b := newTask(t, time.Minute, time.Second, func(int32) error { return errors.New("no database") })
+			b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetAttempt() >= 2 })
+			b.worker.Stop()
+			b.until(func(a *workflowpb.PendingActivityInfo) bool {
+				return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_SCHEDULED && time.Now().After(a.GetScheduledTime().AsTime())
+			})
+			return b
+		},
+		"paused": func(t *testing.T) *bench {
+			t.Helper()
+			b := newTask(t, time.Minute, time.Hour, func(int32) error { return errors.New("no database") })
+			b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetAttempt() == 2 })
+			_, err := b.sdk.WorkflowService().PauseActivity(t.Context(), &workflowservice.PauseActivityRequest{Namespace: b.namespace,
+				Execution: b.execution(), Activity: &workflowservice.PauseActivityRequest_Id{Id: step}})
+			require.NoError(t, err)
+			b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetPaused() })
+			return b
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := waitingTask(t, time.Minute)
-			require.NoError(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), tc.result))
-			b.end()
-			app, ok := errors.AsType[*sdk.ApplicationError](b.run.Get(t.Context(), nil))
-			require.True(t, ok)
-			require.Equal(t, string(schema.KindTaskFailed), app.Type())
-			var info schema.ErrorInfo
-			require.NoError(t, app.Details(&info))
-			require.Equal(t, tc.reason, info.Reason)
+			b := prepare(t)
+			fail := b.sdk.CompleteActivityByIDWithOptions(t.Context(), client.CompleteActivityByIDOptions{Namespace: b.namespace,
+				WorkflowID: b.owner().WorkflowID, RunID: b.owner().RunID, ActivityID: step, Err: errors.New("failed")})
+			require.True(t, is[*serviceerror.NotFound](fail), "a failure is rejected as if the activity were unknown: %v", fail)
+			require.NoError(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Reference{TaskID: "failed", Status: task.Failed}))
+			d, err := b.sdk.DescribeWorkflowExecution(t.Context(), b.run.GetID(), "")
+			require.NoError(t, err)
+			require.Empty(t, d.GetPendingActivities())
+			requireGone(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Reference{Status: task.Failed}), schema.ReasonActivityClosed)
 		})
 	}
 }
@@ -253,9 +299,8 @@ func TestReclaimSchedule(t *testing.T) {
 	ctx := t.Context()
 	becomes := func(reason string) (f wire.ControlPlaneFault) {
 		harness.Eventually(t, "the fault is "+reason, func() bool {
-			faults := append(c.Faults(ctx), wire.ControlPlaneFault{})
-			f = faults[0]
-			return f.Reason == reason && (reason == "" || f.Component == "reclaimer" && len(faults) == 2)
+			f = faultOf(c, lifecycle.ScheduleReclaim)
+			return f.Reason == reason
 		})
 		return f
 	}
@@ -268,11 +313,11 @@ func TestReclaimSchedule(t *testing.T) {
 	d, err := handle.Describe(ctx)
 	require.NoError(t, err)
 	require.Equal(t, enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, d.Schedule.Policy.Overlap)
-	require.Equal(t, lifecycle.ReclaimInterval, d.Schedule.Policy.CatchupWindow)
-	require.Equal(t, lifecycle.ReclaimInterval, d.Schedule.Spec.Intervals[0].Every)
+	require.Equal(t, lifecycle.RoundInterval, d.Schedule.Policy.CatchupWindow)
+	require.Equal(t, lifecycle.RoundInterval, d.Schedule.Spec.Intervals[0].Every)
 	action, ok := d.Schedule.Action.(*client.ScheduleWorkflowAction)
 	require.True(t, ok)
-	require.Equal(t, lifecycle.ReclaimRunTimeout, action.WorkflowRunTimeout)
+	require.Equal(t, lifecycle.Schedules()[0].RunTimeout, action.WorkflowRunTimeout)
 	require.NotEmpty(t, action.StaticSummary)
 	require.NoError(t, handle.Unpause(ctx, client.ScheduleUnpauseOptions{}))
 	becomes("")
@@ -297,4 +342,58 @@ func TestReclaimSchedule(t *testing.T) {
 
 	require.NoError(t, handle.Delete(ctx))
 	require.Equal(t, "gpuaas admin setup", becomes("absent").Next)
+}
+
+// TestSecretTypedIntoTheWebUI: the Web UI has no guard. A decision with a token is
+// rejected and not recorded, and a run that was started with one does not stop.
+func TestSecretTypedIntoTheWebUI(t *testing.T) {
+	c := connect(t)
+	ctx := t.Context()
+	token, _, _ := trust.NewToken()
+	webUI, err := client.DialContext(ctx, client.Options{HostPort: c.address, Namespace: c.namespace})
+	require.NoError(t, err)
+	t.Cleanup(webUI.Close)
+	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{Interceptors: []interceptor.WorkerInterceptor{CodedErrors(), c.UpdateGuard()}})
+	w.RegisterWorkflowWithOptions(func(ctx workflow.Context, in lifecycle.OperationInput) (string, error) {
+		var decided lifecycle.ResolveRequest
+		err := workflow.SetUpdateHandler(ctx, lifecycle.UpdateResolve, func(ctx workflow.Context, r lifecycle.ResolveRequest) (string, error) {
+			decided = r
+			// The reason that the run was started with is in what the workflow task reports.
+			return "taken", workflow.UpsertMemo(ctx, map[string]any{"decided": r.By})
+		})
+		if err != nil {
+			return "", err
+		}
+		summary := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: time.Hour, Summary: "drain: " + in.Reason})
+		workflow.ExecuteActivity(summary, "absent")
+		err = workflow.Await(ctx, func() bool { return decided.Reason != "" })
+		return decided.Reason, err
+	}, workflow.RegisterOptions{Name: "decides"})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	run, err := webUI.ExecuteWorkflow(ctx, client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: "node:" + schema.NewID()}, "decides",
+		lifecycle.OperationInput{Reason: "typed " + token})
+	require.NoError(t, err)
+	decide := func(reason string) error {
+		h, err := webUI.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{WorkflowID: run.GetID(), UpdateName: lifecycle.UpdateResolve,
+			WaitForStage: client.WorkflowUpdateStageCompleted, Args: []any{lifecycle.ResolveRequest{Reason: reason, By: "alice"}}})
+		if err == nil {
+			err = h.Get(ctx, nil)
+		}
+		return err
+	}
+	err = decide("because " + token)
+	require.Equal(t, "secret_in_request", activities.Typed(err).Reason, "%v", err)
+	require.NotContains(t, err.Error(), token)
+	require.NoError(t, decide("the disk is gone"))
+	var reason string
+	require.NoError(t, run.Get(ctx, &reason))
+	require.Equal(t, "the disk is gone", reason)
+	for events := c.sdk.GetWorkflowHistory(ctx, run.GetID(), run.GetRunID(), false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); events.HasNext(); {
+		e, err := events.Next()
+		require.NoError(t, err)
+		if e.GetWorkflowExecutionStartedEventAttributes() == nil {
+			require.NotContains(t, e.String(), token)
+		}
+	}
 }

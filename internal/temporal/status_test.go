@@ -7,15 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	sdk "go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // TestStatusOfEndedRun checks that only a completed run reports the outcome of its
@@ -60,29 +61,29 @@ func TestStatusOfEndedRun(t *testing.T) {
 	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
 }
 
-// TestParkedNeedsNoWorker lists parked runs that no worker has seen.
-func TestParkedNeedsNoWorker(t *testing.T) {
-	c := connect(t)
-	since := time.Now().UTC().Truncate(time.Second)
-	for i, host := range []string{"gpu-2", "gpu-1"} { // the older run has the newer park
-		_, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{
-			TaskQueue: lifecycle.TaskQueue, ID: "node:" + host, TypedSearchAttributes: sdk.NewSearchAttributes(
-				sdk.NewSearchAttributeKeyKeyword(lifecycle.AttrHost).ValueSet(host),
-				sdk.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(lifecycle.AttentionAgent)),
-				sdk.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueSet("agent_silent"),
-				sdk.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueSet(since.Add(-time.Duration(i)*time.Minute)))}, "Drain")
+// TestFindNodePrefersTheLiveNode: a host name may have belonged to nodes that are removed.
+func TestFindNodePrefersTheLiveNode(t *testing.T) {
+	t.Parallel()
+	operation := func(nodeID, workflow string, status enumspb.WorkflowExecutionStatus) *workflowpb.WorkflowExecutionInfo {
+		id, err := converter.GetDefaultDataConverter().ToPayload(nodeID)
 		require.NoError(t, err)
+		return &workflowpb.WorkflowExecutionInfo{Type: &commonpb.WorkflowType{Name: workflow}, Status: status,
+			SearchAttributes: &commonpb.SearchAttributes{IndexedFields: map[string]*commonpb.Payload{lifecycle.AttrNodeID: id}}}
 	}
-	var parked []lifecycle.OperationStatus
-	harness.Eventually(t, "both are listed", func() bool {
-		var err error
-		parked, err = c.Operations.Parked(t.Context())
-		return err == nil && len(parked) == 2
-	})
-	require.Equal(t, []string{"gpu-1", "gpu-2"}, []string{parked[0].Node.Host, parked[1].Node.Host}, "oldest first")
-	require.Equal(t, lifecycle.Stuck{WaitingOn: lifecycle.AttentionAgent, Reason: "agent_silent", Since: since,
-		Next: "gpuaas op show gpu-2"}, *parked[1].Operation.Stuck)
-	require.Equal(t, lifecycle.ActionDrain, parked[0].Operation.Action)
+	const completed, failed = enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED
+	old, oldDrain := operation("old", "Remove", completed), operation("old", "Drain", completed)
+	live := operation("live", "Drain", completed)
+	for name, c := range map[string]struct {
+		sorted, want []*workflowpb.WorkflowExecutionInfo
+	}{
+		"removed, then registered again": {[]*workflowpb.WorkflowExecutionInfo{live, old}, []*workflowpb.WorkflowExecutionInfo{live}},
+		"the removed node's is newer":    {[]*workflowpb.WorkflowExecutionInfo{old, oldDrain, live}, []*workflowpb.WorkflowExecutionInfo{live}},
+		"only a removed one":             {[]*workflowpb.WorkflowExecutionInfo{old, oldDrain}, []*workflowpb.WorkflowExecutionInfo{old}},
+	} {
+		require.Same(t, c.want[0], newestLive(c.sorted), name)
+	}
+	unfinished := operation("live", "Remove", failed)
+	require.Same(t, unfinished, newestLive([]*workflowpb.WorkflowExecutionInfo{unfinished, old}), "a remove that failed removed nothing")
 }
 
 func startStatusWorker(t *testing.T, c *Client) {

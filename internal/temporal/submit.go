@@ -1,6 +1,7 @@
 package temporal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,15 +10,21 @@ import (
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // submitBudget bounds the wait for the claim, whose local activity has 5 s.
 const submitBudget = 20 * time.Second
+
+// lookupBudget bounds the search for an older run: a cluster admits few searches a second,
+// and a rejection must not wait for them.
+const lookupBudget = 2 * time.Second
 
 // Submit starts the action's workflow under its workflow ID, which needs the
 // input's host. It returns the accepted operation, or the rejection as
@@ -25,8 +32,10 @@ const submitBudget = 20 * time.Second
 // KindOperationInProgress naming the operation that holds the node. A repeated
 // call with the same operation ID attaches to its own run and returns the first
 // response.
-// KindServiceUnavailable with reason no_worker means that Temporal accepted the
-// operation and runs it when a worker is available.
+// KindServiceUnavailable with reason no_worker or database_unavailable means that
+// Temporal accepted the operation and runs it when a worker or the database is
+// available within the input's StartWithin, lifecycle.StartWithin by default; with reason
+// response_lost, that the operation ran.
 func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	plan, ok := lifecycle.PlanOf(in.Action, in.Options)
 	switch {
@@ -38,10 +47,15 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 	if err := c.scanner.Check(in); err != nil {
 		return lifecycle.Operation{}, err
 	}
+	if in.StartWithinSeconds == 0 {
+		in.StartWithinSeconds = int64(lifecycle.StartWithin / time.Second)
+	}
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
 	op, err := c.start(ctx, in, plan)
-	if c.awaitEnding(ctx, in, err) {
+	if mine, attachErr := c.attach(ctx, in, err, &op); mine {
+		err = attachErr
+	} else if c.awaitEnding(ctx, in, err) {
 		op, err = c.start(ctx, in, plan)
 	}
 	if err != nil {
@@ -52,26 +66,64 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 
 // start starts the workflow and waits for its response.
 func (c Operations) start(ctx context.Context, in lifecycle.OperationInput, plan lifecycle.Plan) (op lifecycle.Operation, err error) {
-	start := c.sdk.NewWithStartWorkflowOperation(startOptions(in, plan), plan.Workflow, in)
-	ask := client.UpdateWorkflowOptions{
-		UpdateID: in.OperationID, UpdateName: lifecycle.UpdateSubmit, WaitForStage: client.WorkflowUpdateStageCompleted,
-	}
 	handle, err := c.sdk.UpdateWithStartWorkflow(ctx, client.UpdateWithStartWorkflowOptions{
-		StartWorkflowOperation: start, UpdateOptions: ask,
+		StartWorkflowOperation: c.sdk.NewWithStartWorkflowOperation(startOptions(in, plan), plan.Workflow, in),
+		UpdateOptions:          submitUpdate(in),
 	})
 	if err == nil {
 		err = handle.Get(ctx, &op)
 	}
-	if is[*serviceerror.WorkflowNotReady](err) {
-		// The run is started; only its response was lost.
-		ask.WorkflowID = workflowID(in)
-		if err = c.update(ctx, ask, &op); errors.Is(err, errEnded) {
-			var st lifecycle.OperationStatus
-			st, err = c.Status(ctx, ask.WorkflowID, "")
-			op = st.Operation
-		}
-	}
 	return op, err
+}
+
+func submitUpdate(in lifecycle.OperationInput) client.UpdateWorkflowOptions {
+	return client.UpdateWorkflowOptions{
+		UpdateID: in.OperationID, UpdateName: lifecycle.UpdateSubmit, WaitForStage: client.WorkflowUpdateStageCompleted,
+	}
+}
+
+// attach reads the response of the operation's own run after a start that failed although
+// the run exists. WorkflowNotReady means that the run closed while it handled the
+// update. WorkflowExecutionAlreadyStarted answers a repeat whose first update Temporal
+// has lost: until a worker accepts an update, only the server's memory has it. mine is
+// false if no run of this operation is found.
+func (c Operations) attach(ctx context.Context, in lifecycle.OperationInput, failure error, op *lifecycle.Operation) (mine bool, err error) {
+	if !is[*serviceerror.WorkflowNotReady](failure) && !is[*serviceerror.WorkflowExecutionAlreadyStarted](failure) {
+		return false, nil
+	}
+	run, err := c.runOf(ctx, workflowID(in), in.OperationID)
+	if err != nil || run == "" {
+		return false, err
+	}
+	ask := submitUpdate(in)
+	ask.WorkflowID, ask.RunID = workflowID(in), run
+	err = c.update(ctx, ask, op)
+	if errors.Is(err, errEnded) || is[*serviceerror.NotFound](err) {
+		var st lifecycle.OperationStatus
+		st, err = c.Status(ctx, ask.WorkflowID, run)
+		*op = st.Operation
+	}
+	return true, err
+}
+
+// runOf returns the newest run of the operation, "" if there is none. The newest run of
+// the workflow may be another operation's.
+func (c Operations) runOf(ctx context.Context, workflowID, operationID string) (string, error) {
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID, "")
+	if err != nil {
+		return "", err
+	}
+	newest := d.GetWorkflowExecutionInfo()
+	if operationOf(newest) == operationID {
+		return newest.GetExecution().GetRunId(), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupBudget)
+	defer cancel()
+	older, err := c.list(ctx, fmt.Sprintf("WorkflowId = %q AND %s = %q", workflowID, lifecycle.AttrOperationID, operationID), 1)
+	if err != nil || len(older) == 0 {
+		return "", err
+	}
+	return older[0].GetExecution().GetRunId(), nil
 }
 
 // awaitEnding reports whether a start was rejected because of an operation that has ended
@@ -86,8 +138,13 @@ func (c Operations) awaitEnding(ctx context.Context, in lifecycle.OperationInput
 	if err != nil || st.Operation.EndedAt == nil {
 		return false
 	}
-	_, err = c.Result(ctx, workflowID(in), started.RunId)
-	return err == nil || ctx.Err() == nil && !schema.KindOf(err).Info().Retry // closed, in whatever way
+	return closes(ctx, c, workflowID(in), started.RunId)
+}
+
+// closes waits for a run and reports whether it closed, in whatever way, before ctx ended.
+func closes(ctx context.Context, c Operations, workflowID, runID string) bool {
+	_, err := c.Result(ctx, workflowID, runID)
+	return err == nil || ctx.Err() == nil && !schema.KindOf(err).Info().Retry
 }
 
 func workflowID(in lifecycle.OperationInput) string {
@@ -127,30 +184,41 @@ func startAttributes(in lifecycle.OperationInput, plan lifecycle.Plan) temporal.
 	return temporal.NewSearchAttributes(updates...)
 }
 
-// summary is the row's text in the Web UI, for example "drain gpu-17 for alice:
-// RMA-4411".
+// summary is the first line of the run's page in the Web UI, for example "drain gpu-17 for
+// alice: RMA-4411". The Web UI renders Markdown, so the words of an operator are quoted
+// if they may have markup. Temporal bounds a summary to 400 bytes by default.
 func summary(in lifecycle.OperationInput) string {
-	s := fmt.Sprintf("%s %s for %s", in.Action, in.Host, in.Actor)
+	s := fmt.Sprintf("%s %s for %s", in.Action, plain(in.Host, 64), plain(in.Actor, 40))
 	if in.Reason != "" {
-		s += ": " + in.Reason
+		s += ": " + plain(in.Reason, 80)
 	}
-	return truncate(s, 200)
+	return s
 }
 
-// truncate keeps the first n runes, because the server bounds the summary.
-func truncate(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
+// plain returns words without markup as they are, and others as a code span of at most
+// limit characters.
+func plain(s string, limit int) string {
+	if text.IsToken(s, limit, " ,:-") {
 		return s
 	}
-	return string(r[:n-1]) + "…"
+	return text.Quote(s, limit)
 }
 
+// maxDetail is how many characters of an operator's text the details show.
+const maxDetail = 300
+
+// details is the fixed text on the run's page in the Web UI.
 func details(in lifecycle.OperationInput) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Operation `%s` on node `%s`, correlation id `%s`.\n\n", in.OperationID, in.NodeID, in.CorrelationID)
-	fmt.Fprintf(&b, "Follow it: `%s`\n\n", lifecycle.OpCommand("watch", in.Action, in.Host))
-	fmt.Fprintf(&b, "Options when it is parked: `%s`\n", lifecycle.OpCommand("show", in.Action, in.Host))
+	fmt.Fprintf(&b, "Operation `%s` on node `%s`, correlation id %s.\n\n", in.OperationID, in.NodeID, text.Quote(in.CorrelationID, maxDetail))
+	fmt.Fprintf(&b, "Requested by %s", text.Quote(in.Actor, maxDetail))
+	if in.Reason != "" {
+		fmt.Fprintf(&b, ": %s", text.Quote(in.Reason, maxDetail))
+	}
+	fmt.Fprintf(&b, ".\n\nFollow it: `%s`\n\n", lifecycle.OpCommand("watch", in.Action, in.Host))
+	fmt.Fprintf(&b, "Options when it is parked: `%s`, or Current Details on this page.\n\n", lifecycle.OpCommand("show", in.Action, in.Host))
+	fmt.Fprintf(&b, "To end it, use `%s`: it restores the node. Do not terminate the run: the operation is abandoned then, until you run `%s`.\n",
+		lifecycle.DecisionCommand(lifecycle.DecisionCancel, in.Action, in.Host, in.OperationID), lifecycle.RehydrateCommand(in.Host))
 	return b.String()
 }
 
@@ -158,22 +226,44 @@ func (c Operations) submitError(ctx context.Context, in lifecycle.OperationInput
 	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
 		return c.inProgress(ctx, in, err)
 	}
-	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && c.running(ctx, in) {
-		return schema.NewError(schema.KindServiceUnavailable,
-			"Temporal at %s accepted operation %s, but no worker responded within %s; it runs as soon as a worker is up",
-			c.address, in.OperationID, submitBudget).
-			WithReason("no_worker").WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
+	if is[*serviceerror.WorkflowNotReady](err) {
+		return schema.Wrap(schema.KindServiceUnavailable, err, "Temporal accepted operation %s, but its response was lost", in.OperationID).
+			WithReason("response_lost").WithNext(lifecycle.OpCommand("show", in.Action, in.Host) + " --operation " + in.OperationID)
+	}
+	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) {
+		if pending := c.pending(ctx, in); pending != nil {
+			return pending.WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
+		}
 	}
 	return c.interpret(err, fmt.Sprintf("starting %s", in.Action))
 }
 
-// running reports whether the action's workflow runs. It uses a context of its
-// own, because the caller's has just ended.
-func (c Operations) running(ctx context.Context, in lifecycle.OperationInput) bool {
+// pending says why a running operation has not responded, nil if it does not run. It uses
+// a context of its own, because the caller's has just ended.
+func (c Operations) pending(ctx context.Context, in lifecycle.OperationInput) *schema.Error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBudget)
 	defer cancel()
 	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID(in), "")
-	return err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
+	info := d.GetWorkflowExecutionInfo()
+	if err != nil || closed(info.GetStatus()) || operationOf(info) != in.OperationID {
+		return nil
+	}
+	// Only a worker schedules an activity. At this point it is the claim, which the
+	// database did not answer within a workflow task.
+	if waiting := d.GetPendingActivities(); len(waiting) > 0 {
+		return schema.NewError(schema.KindServiceUnavailable,
+			"Temporal at %s accepted operation %s, but the database did not respond to the claim of its node within %s (%s); the worker retries the claim until %s",
+			c.address, in.OperationID, submitBudget, cmp.Or(waiting[0].GetLastFailure().GetMessage(), "no failure is reported yet"), startBy(in, info)).
+			WithReason("database_unavailable")
+	}
+	return schema.NewError(schema.KindServiceUnavailable,
+		"Temporal at %s accepted operation %s, but no worker responded within %s; it runs if a worker is up before %s",
+		c.address, in.OperationID, submitBudget, startBy(in, info)).WithReason("no_worker")
+}
+
+// startBy is when the operation expires unless it has claimed its node.
+func startBy(in lifecycle.OperationInput, info *workflowpb.WorkflowExecutionInfo) string {
+	return info.GetStartTime().AsTime().Add(in.StartWithin()).UTC().Format(time.RFC3339)
 }
 
 // inProgress names the conflicting operation: the one that holds the node, or the
@@ -188,8 +278,7 @@ func (c Operations) inProgress(ctx context.Context, in lifecycle.OperationInput,
 		info := d.GetWorkflowExecutionInfo()
 		plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
 		holder = fmt.Sprintf("%s (operation %s, run %s, since %s)",
-			plan.Action, attribute[string](info.GetSearchAttributes(), lifecycle.AttrOperationID),
-			info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
+			plan.Action, operationOf(info), info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
 	}
 	return schema.NewError(schema.KindOperationInProgress, "cannot %s: %s is in progress on this node", in.Action, holder).
 		WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))

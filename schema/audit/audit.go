@@ -51,6 +51,7 @@ const (
 	Decision        = "operations.resolve"
 
 	NodeSet          = "nodes.set"
+	NodeRehydrated   = "nodes.rehydrate"
 	SKUAdded         = "skus.add"
 	SKUDeactivated   = "skus.deactivate"
 	InstanceChanged  = "instances.state_changed"
@@ -72,7 +73,7 @@ func ActionName(a lifecycle.Action) string {
 func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
 		ResourceCreated, ResourceReleased}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))

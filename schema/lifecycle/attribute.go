@@ -22,3 +22,7 @@ func Attributes() map[string]bool {
 		AttrStuckReason: false, AttrOperationID: false, AttrRequester: false, AttrProvider: false,
 		AttrRegion: false, AttrDeadlineAt: true, AttrStuckSince: true}
 }
+
+// MemoStuck is the field of a run's memo that holds its Stuck object while it is
+// parked, so that a list needs no worker.
+const MemoStuck = "stuck"

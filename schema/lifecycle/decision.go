@@ -1,7 +1,7 @@
 package lifecycle
 
 import (
-	"fmt"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -22,12 +22,33 @@ type Stuck struct {
 	Next  string `json:"next"`
 	// Options are the decisions that are possible now, the least harmful first.
 	Options []Option `json:"options,omitempty"`
+	// Retrying is set while the worker retries the phase without a decision: the operation
+	// continues when that succeeds. nil means that a person must act.
+	Retrying *Retrying `json:"retrying,omitempty"`
 }
 
-// Option is one possible decision about a parked operation.
+// A parked operation retries its phase in the background after a pause that doubles from
+// RetryPause to MaxRetryPause.
+const (
+	RetryPause    = time.Minute
+	MaxRetryPause = 10 * time.Minute
+)
+
+// Retrying describes how a parked operation retries its phase in the background. Only
+// the status query has its newest values; the database has those of the park.
+type Retrying struct {
+	// Tries counts the retries since the operation parked.
+	Tries int `json:"tries"`
+	// NextAt is when the next retry starts. nil means that one runs.
+	NextAt *time.Time `json:"next_at,omitempty"`
+}
+
+// Option is a decision that is possible in a phase.
 type Option struct {
 	Decision Decision `json:"decision"`
-	// Command is the exact command to type. It names the operation.
+	// Command is the exact command to type. In a parked operation it names the operation.
+	// In a plan it is empty, or a command with NODE for the node's name that the resolve
+	// update does not accept.
 	Command string `json:"command"`
 	// Does describes the effect of the decision in this phase, without a period.
 	Does string `json:"does"`
@@ -66,6 +87,10 @@ const (
 	// DecisionResume makes a lost task pending again. It is a decision about the
 	// task: the task endpoints accept it, the resolve update does not.
 	DecisionResume Decision = "resume"
+
+	// DecisionBootstrap issues another bootstrap bundle for a node that enrolls. It is a
+	// command about the node: the resolve update does not accept it.
+	DecisionBootstrap Decision = "bootstrap-script"
 )
 
 // Decisions returns every decision that the resolve update accepts.
@@ -76,6 +101,21 @@ func Decisions() []Decision {
 // ReasonPlaceholder is the placeholder of the reason in a printed command. It is
 // rejected as a reason, so that an operator who pastes the command cannot record it.
 const ReasonPlaceholder = "TEXT"
+
+// NamePlaceholder is the placeholder of the name in the printed input of a decision. It is
+// rejected as a name.
+const NamePlaceholder = "YOUR NAME"
+
+// ActorTemporal is the actor of a cancel in the Web UI, which does not say who canceled.
+const ActorTemporal = "temporal"
+
+// ReasonCancelStored is the reason of the error with which a cancel returns if no worker
+// responded: Temporal stored it, and the operation is canceled as soon as a worker is up.
+const ReasonCancelStored = "cancel_stored"
+
+// ReasonDecisionAccepted is the reason of the error with which a decision returns if the
+// operation accepted it and has not applied it: it applies when the database is available.
+const ReasonDecisionAccepted = "decision_accepted"
 
 // ResolveRequest is the argument of the resolve update.
 type ResolveRequest struct {
@@ -88,12 +128,25 @@ type ResolveRequest struct {
 	OperationID string     `json:"operation_id,omitempty"`
 	Phase       string     `json:"phase,omitempty"`
 	StuckSince  *time.Time `json:"stuck_since,omitempty"`
-	Decision    Decision   `json:"decision"`
+	// RunID addresses a force or a skip to the run that it was sent to, or to the one that
+	// continues it: a reset applies the decisions after its point again. Empty is not
+	// compared.
+	RunID    string   `json:"run_id,omitempty"`
+	Decision Decision `json:"decision"`
 	// Reason is required and is kept in the audit trail.
 	Reason string `json:"reason"`
 	By     string `json:"by"`
 	// Via is the interface of the decision: "api" or "temporal".
 	Via string `json:"via,omitempty"`
+}
+
+// JSON returns the request as a person sends it in the Web UI.
+func (r ResolveRequest) JSON() string {
+	raw, err := json.Marshal(r)
+	if err != nil { // the year of StuckSince has more than four digits
+		return ""
+	}
+	return string(raw)
 }
 
 // Resolution is the response to the resolve update: the status after the decision,
@@ -114,28 +167,39 @@ func OpCommand(verb string, a Action, node string) string {
 	return c
 }
 
-// OperationOver rejects a decision about an operation that has ended.
+// OperationOver rejects a decision about an operation that has ended, or that has no
+// open run.
 func OperationOver(op Operation, node string) *schema.Error {
+	if !op.Status.Ended() {
+		return schema.NewError(schema.KindDecisionOutdated, "no run of operation %s is open: there is nothing to decide", op.OperationID).
+			WithReason("operation_abandoned").WithNext(RehydrateCommand(node))
+	}
 	return schema.NewError(schema.KindDecisionOutdated, "operation %s has ended: there is nothing to decide", op.OperationID).
 		WithReason("operation_over").WithNext(OpCommand("show", op.Action, node))
 }
 
-// DecisionCommand is the command line of a decision about an operation; an empty
-// operationID means the operation that is open when the command runs. The command
+// DecisionCommand is the command line of a decision about an operation that is not parked;
+// an empty operationID means the operation that is open when the command runs. The command
 // ends with ReasonPlaceholder, because every decision needs a reason.
 func DecisionCommand(d Decision, a Action, node, operationID string) string {
+	return Stuck{}.Command(d, a, node, operationID)
+}
+
+// Command is the DecisionCommand that names the park, by its phase and the time since which
+// the operation is parked. If it runs after the operation left the park, the decision is
+// rejected with schema.KindDecisionOutdated.
+func (s Stuck) Command(d Decision, a Action, node, operationID string) string {
 	c := OpCommand(string(d), a, node)
 	if operationID != "" {
 		c += " --operation " + operationID
 	}
+	if s.Phase != "" {
+		c += " --phase " + s.Phase
+	}
+	if !s.Since.IsZero() {
+		c += " --stuck-since " + s.Since.UTC().Format(time.RFC3339Nano)
+	}
 	return c + " --reason " + ReasonPlaceholder
-}
-
-// ResolveArgument is the argument of the resolve update as JSON, addressed to this
-// park, for use without the CLI.
-func (s Stuck) ResolveArgument(operationID string) string {
-	return fmt.Sprintf(`{"operation_id":%q,"phase":%q,"decision":"retry","reason":%q,"by":"YOUR NAME"}`,
-		operationID, s.Phase, ReasonPlaceholder)
 }
 
 // ResumeTask is the option to dispatch a lost task again.

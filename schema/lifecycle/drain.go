@@ -39,9 +39,9 @@ func drain(o Options) Plan {
 func cordonNode() PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseCordon, Title: "Cordon the node", Budget: taskBudget, WaitingOn: AttentionAgent, Cause: causeAgent,
-		Choices: []Choice{
+		Choices: []Option{
 			retry("Cordon the node again"),
-			{DecisionSkip, "Continue without the cordon; the node may accept new workloads", HarmWork},
+			{Decision: DecisionSkip, Does: "Continue without the cordon; the node may accept new workloads", Harm: HarmWork},
 		},
 	}
 }
@@ -57,11 +57,12 @@ func evictWorkloads(o Options) PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseDrain, Title: "Drain the node's workloads", Budget: o.DrainTimeout() + drainGrace,
 		WaitingOn: AttentionOperator, Cause: "some workloads did not end before the deadline",
-		Choices: []Choice{
-			{DecisionExtend, "Give the workloads that block the drain another " + Span(o.DrainTimeout()) + " to end", HarmNone},
+		Destructive: true,
+		Choices: []Option{
+			{Decision: DecisionExtend, Does: "Give the workloads that block the drain another " + Span(o.DrainTimeout()) + " to end", Harm: HarmNone},
 			retry("Drain again with a new deadline in " + Span(o.DrainTimeout())),
-			{DecisionSkip, "Continue although workloads may still run on the node", HarmWork},
-			{DecisionForce, "Kill the workloads that do not end within 10s", HarmWork},
+			{Decision: DecisionSkip, Does: "Continue although workloads may still run on the node", Harm: HarmWork},
+			{Decision: DecisionForce, Does: "Kill the workloads that do not end within 10s", Harm: HarmWork},
 		},
 	}
 }
@@ -71,9 +72,9 @@ func undoCordon() *PhaseSpec {
 	return &PhaseSpec{
 		Name: PhaseUndoCordon, Title: "Uncordon the node", Budget: taskBudget,
 		WaitingOn: AttentionCompensation, Cause: causeAgent,
-		Choices: []Choice{
+		Choices: []Option{
 			retry("Uncordon the node again"),
-			{DecisionSkip, "Leave the node cordoned, to uncordon it later with gpuaas node uncordon", HarmNone},
+			{Decision: DecisionSkip, Does: "Leave the node cordoned, to uncordon it later with gpuaas node uncordon", Harm: HarmNone},
 		},
 	}
 }

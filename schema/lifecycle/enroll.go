@@ -27,17 +27,17 @@ func enroll(Options) Plan {
 			{
 				Name: PhaseBundle, Title: "Wait until the bootstrap bundle is issued", Budget: 5 * time.Minute,
 				WaitingOn: AttentionOperator, Cause: "the bundle was not requested from the admin API",
-				Choices: []Choice{waitAgain()},
+				Hint: bootstrap, Choices: []Option{issueBundle()},
 			},
 			{
 				Name: PhaseClaim, Title: "Wait until the agent claims its token", Budget: trust.TokenTTL,
-				WaitingOn: AttentionAgent, Cause: "the bundle is not installed, or the node cannot reach the node API",
-				Choices: []Choice{waitAgain()},
+				WaitingOn: AttentionAgent, Cause: "the bundle is not installed and its token has expired, or the node cannot reach the node API",
+				Hint: bootstrap, Choices: []Option{issueBundle()},
 			},
 			{
 				Name: PhasePoll, Title: "Wait for the agent's first authenticated poll", Budget: 10 * time.Minute,
 				WaitingOn: AttentionAgent, Cause: "the agent has a certificate but cannot use it (clock, CA, network)",
-				Choices: []Choice{waitAgain()},
+				Choices: []Option{waitAgain(), issueBundle()},
 			},
 			record("activate", "Record the node as active"),
 		},
@@ -47,5 +47,15 @@ func enroll(Options) Plan {
 	}
 }
 
+// bootstrap is what an operator must do for a node to claim its token.
+const bootstrap = "gpuaas node bootstrap-script NODE, and run the script on the node"
+
+// issueBundle is the choice to issue a bundle with a new token. The enrollment continues
+// when the bundle is issued or its token is claimed.
+func issueBundle() Option {
+	return Option{Decision: DecisionBootstrap, Harm: HarmNone, Command: "gpuaas node bootstrap-script NODE",
+		Does: "Print a new script with a new token for this enrollment, to run on the node"}
+}
+
 // waitAgain is the choice to wait for the same event again.
-func waitAgain() Choice { return retry("Wait again, after you have fixed the cause") }
+func waitAgain() Option { return retry("Wait again, after you have fixed the cause") }

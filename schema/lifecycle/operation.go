@@ -30,6 +30,15 @@ type OperationInput struct {
 	Provider string  `json:"provider,omitempty"`
 	Region   string  `json:"region,omitempty"`
 	Options  Options `json:"options"`
+	// StartWithinSeconds is how long after the start of its run the operation may claim
+	// its node. The servers' clocks decide, not that of the caller. 0 sets no limit.
+	StartWithinSeconds int64 `json:"start_within_seconds,omitempty"`
+}
+
+// StartWithin returns how long after the start of its run the operation may claim its
+// node, 0 if there is no limit.
+func (in OperationInput) StartWithin() time.Duration {
+	return time.Duration(in.StartWithinSeconds) * time.Second
 }
 
 // Options are an action's flags.
@@ -65,12 +74,14 @@ const (
 	OperationFailed    OperationState = "failed"
 	OperationCanceled  OperationState = "cancelled"
 	OperationRejected  OperationState = "rejected"
+	// OperationAbandoned: the operation is open and no run of its workflow is.
+	OperationAbandoned OperationState = "abandoned"
 )
 
 // OperationStates returns every operation state.
 func OperationStates() []OperationState {
-	return []OperationState{OperationAccepted, OperationRunning, OperationParked, OperationCompleted, OperationFailed,
-		OperationCanceled, OperationRejected}
+	return []OperationState{OperationAccepted, OperationRunning, OperationParked, OperationAbandoned, OperationCompleted,
+		OperationFailed, OperationCanceled, OperationRejected}
 }
 
 // Ended reports whether the operation has ended.

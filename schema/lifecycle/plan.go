@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -10,7 +11,7 @@ import (
 )
 
 // Action is a change of a node that an operator can request, or a transition that
-// the watchdog makes.
+// follows from its heartbeats.
 type Action string
 
 // Plan defines one action: the states from which it may start, its end state, and its
@@ -41,7 +42,7 @@ type Plan struct {
 	// means that nothing needs one.
 	Undo *PhaseSpec `json:"undo,omitempty"`
 	// Cancel describes the effect of a cancel.
-	Cancel Choice `json:"cancel,omitzero"`
+	Cancel Option `json:"cancel,omitzero"`
 	// Outcome describes the success of the action in a few words.
 	Outcome string `json:"outcome,omitempty"`
 	// Instance is the instance's state after success. Empty keeps it.
@@ -72,16 +73,11 @@ type PhaseSpec struct {
 	// BestEffort phases do not park: when one fails, the operation continues
 	// without it.
 	BestEffort bool `json:"best_effort,omitempty"`
+	// Destructive phases end work. While the operation is parked, such a phase is not
+	// started again without a decision, only asked about its task.
+	Destructive bool `json:"destructive,omitempty"`
 	// Choices are the decisions that the phase allows, apart from cancel.
-	Choices []Choice `json:"choices,omitempty"`
-}
-
-// Choice is a decision that is possible in a phase.
-type Choice struct {
-	Decision Decision `json:"decision"`
-	// Does describes the effect of the decision in this phase, without a period.
-	Does string `json:"does"`
-	Harm Harm   `json:"harm"`
+	Choices []Option `json:"choices,omitempty"`
 }
 
 // plans lists every action. Its order is that of the documents.
@@ -224,28 +220,31 @@ func (s PhaseSpec) Status() Phase {
 
 // Allows reports whether the phase lists the decision.
 func (s PhaseSpec) Allows(d Decision) bool {
-	return slices.ContainsFunc(s.Choices, func(c Choice) bool { return c.Decision == d })
+	return slices.ContainsFunc(s.Choices, func(c Option) bool { return c.Decision == d })
 }
 
 // ChoicesIn returns the possible decisions in a phase of the plan, the least harmful
 // first. The undo phase cannot be canceled.
-func (p Plan) ChoicesIn(s PhaseSpec) []Choice {
+func (p Plan) ChoicesIn(s PhaseSpec) []Option {
 	out := slices.Clone(s.Choices)
 	if (p.Undo == nil || p.Undo.Name != s.Name) && !s.Allows(DecisionCancel) {
 		out = append(out, p.Cancel)
 	}
-	slices.SortStableFunc(out, func(a, b Choice) int { return a.Harm.rank() - b.Harm.rank() })
+	slices.SortStableFunc(out, func(a, b Option) int { return a.Harm.rank() - b.Harm.rank() })
 	return out
 }
 
-// OptionsIn returns the choices in a phase with the command of each.
-func (p Plan) OptionsIn(s PhaseSpec, node, operationID string) []Option {
+// OptionsIn returns the choices in a phase with the command of each, for an operation that
+// is parked in the phase since a time.
+func (p Plan) OptionsIn(s PhaseSpec, node, operationID string, since time.Time) []Option {
+	park := Stuck{Phase: s.Name, Since: since}
 	var out []Option
 	for _, c := range p.ChoicesIn(s) {
-		out = append(out, Option{
-			Decision: c.Decision, Does: c.Does, Harm: c.Harm,
-			Command: DecisionCommand(c.Decision, p.Action, node, operationID),
-		})
+		o := Option{Decision: c.Decision, Does: c.Does, Harm: c.Harm, Command: strings.ReplaceAll(c.Command, "NODE", node)}
+		if c.Command == "" {
+			o.Command = park.Command(c.Decision, p.Action, node, operationID)
+		}
+		out = append(out, o)
 	}
 	return out
 }
@@ -281,7 +280,9 @@ func record(name, title string) PhaseSpec {
 }
 
 // retry is the choice to run the phase again, which every phase has.
-func retry(does string) Choice { return Choice{DecisionRetry, does, HarmNone} }
+func retry(does string) Option { return Option{Decision: DecisionRetry, Does: does, Harm: HarmNone} }
 
 // cancels is the choice to cancel the operation.
-func cancels(harm Harm, does string) Choice { return Choice{DecisionCancel, does, harm} }
+func cancels(harm Harm, does string) Option {
+	return Option{Decision: DecisionCancel, Does: does, Harm: harm}
+}

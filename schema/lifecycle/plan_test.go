@@ -107,8 +107,8 @@ func TestPhases(t *testing.T) {
 				require.NotEmpty(t, s.Title)
 				require.NotEmpty(t, s.Cause)
 				require.NotEqual(t, lifecycle.AttentionNone, s.WaitingOn)
-				require.Equal(t, i < len(plan.Phases)-1, s.Allows(lifecycle.DecisionRetry),
-					"%s/%s: every phase but the record can be retried", p.Action, s.Name)
+				require.Equal(t, i < len(plan.Phases)-1, s.Allows(lifecycle.DecisionRetry) || s.Allows(lifecycle.DecisionBootstrap),
+					"%s/%s: every phase but the record can be retried, or names the command that helps", p.Action, s.Name)
 			}
 		}
 	}
@@ -131,15 +131,19 @@ func TestOptions(t *testing.T) {
 				phases = append(slices.Clone(phases), *plan.Undo)
 			}
 			for _, s := range phases {
-				options := plan.OptionsIn(s, "gpu-17", "op-1")
+				options := plan.OptionsIn(s, "gpu-17", "op-1", time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC))
 				require.Equal(t, lifecycle.HarmNone, options[0].Harm, "%s/%s", p.Action, s.Name)
 				seen := map[lifecycle.Decision]bool{}
 				for i, option := range options {
 					require.False(t, seen[option.Decision], "%s/%s offers %s twice", p.Action, s.Name, option.Decision)
 					seen[option.Decision] = true
 					require.NotEmpty(t, option.Does)
+					if option.Decision == lifecycle.DecisionBootstrap {
+						require.Equal(t, "gpuaas node bootstrap-script gpu-17", option.Command)
+						continue
+					}
 					require.Contains(t, option.Command, "gpuaas op "+string(option.Decision)+" gpu-17")
-					require.Contains(t, option.Command, "--operation op-1")
+					require.Contains(t, option.Command, " --operation op-1 --phase "+s.Name+" --stuck-since 2026-01-02T03:04:05.678Z ")
 					require.True(t, strings.HasSuffix(option.Command, "--reason TEXT"))
 					require.True(t, i == 0 || rank[options[i-1].Harm] <= rank[option.Harm], "%s/%s is not ordered by harm", p.Action, s.Name)
 				}

@@ -24,25 +24,25 @@ func provision(Options) Plan {
 			{
 				Name: PhaseAdopt, Title: "Get the machine from its provider", Budget: 10 * time.Minute,
 				WaitingOn: AttentionProvider, Cause: "the provider's API does not respond, or its quota is used up",
-				Choices: []Choice{retry("Call the provider again; it finds a machine that an earlier call created")},
+				Choices: []Option{retry("Call the provider again; it finds a machine that an earlier call created")},
 			},
 			{
 				Name: PhaseAgent, Title: "Wait for the node's agent", Budget: taskBudget,
 				WaitingOn: AttentionAgent, Cause: causeAgent,
-				Choices: []Choice{retry("Wait for a heartbeat again")},
+				Choices: []Option{retry("Wait for a heartbeat again")},
 			},
 			{
 				Name: PhaseFacts, Title: "Collect the machine's facts", Budget: taskBudget,
 				WaitingOn: AttentionAgent, Cause: causeAgent,
-				Choices: []Choice{retry("Collect the facts again")},
+				Choices: []Option{retry("Collect the facts again")},
 			},
 			probeNode(),
 			{
 				Name: PhaseSKU, Title: "Compare facts and probe with the SKU", Budget: recordBudget,
 				WaitingOn: AttentionOperator, Cause: "the machine differs from its registration",
-				Choices: []Choice{
+				Choices: []Option{
 					retry("Collect the facts and compare again, after you have corrected the machine or its number of GPUs"),
-					{DecisionForce, "Accept the machine although it does not match its SKU", HarmWork},
+					{Decision: DecisionForce, Does: "Accept the machine although it does not match its SKU", Harm: HarmWork},
 				},
 			},
 			record("ready", "Record the instance as running"),
@@ -50,9 +50,9 @@ func provision(Options) Plan {
 		Undo: &PhaseSpec{
 			Name: PhaseUndoAdopt, Title: "Return the machine to its provider", Budget: 5 * time.Minute,
 			WaitingOn: AttentionCompensation, Cause: "the provider does not respond, or it rejects the teardown",
-			Choices: []Choice{
+			Choices: []Option{
 				retry("Return the machine again"),
-				{DecisionSkip, "Keep the machine; its ledger entry stays open until the node is removed", HarmNone},
+				{Decision: DecisionSkip, Does: "Keep the machine; its ledger entry stays open until the node is removed", Harm: HarmNone},
 			},
 		},
 		Cancel:   cancels(HarmFinal, "Return the machine to its provider, which deletes a machine that it created"),
@@ -66,9 +66,9 @@ func probeNode() PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseProbe, Title: "Probe the node's health", Budget: taskBudget,
 		WaitingOn: AttentionAgent, Cause: causeAgent,
-		Choices: []Choice{
+		Choices: []Option{
 			retry("Probe the node again"),
-			{DecisionForce, "Probe again and accept the node even if a check fails; workloads may fail on it", HarmWork},
+			{Decision: DecisionForce, Does: "Probe again and accept the node even if a check fails; workloads may fail on it", Harm: HarmWork},
 		},
 	}
 }

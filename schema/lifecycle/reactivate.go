@@ -5,7 +5,7 @@ const ActionReactivate Action = "reactivate"
 
 func reactivate(Options) Plan {
 	probe := probeNode()
-	probe.Choices = append(probe.Choices, Choice{DecisionSkip, "Return the node to service without a health check", HarmWork})
+	probe.Choices = append(probe.Choices, Option{Decision: DecisionSkip, Does: "Return the node to service without a health check", Harm: HarmWork})
 	return Plan{
 		Action: ActionReactivate, Workflow: "Reactivate", Holds: true,
 		Does: "Probes the node's health, uncordons it and returns it to service.",

@@ -20,11 +20,17 @@ const (
 	ReasonProviderUnknown = "provider_unknown"
 	ReasonTaskLost        = "task_lost"      // a destructive task outlived its lease; an operator decides
 	ReasonTaskCanceled    = "task_cancelled" // an operator canceled the task
+	// ReasonRecordUnavailable: the operation waits until the database accepts its record.
+	ReasonRecordUnavailable = "record_unavailable"
+	ReasonVaultSealed       = "vault_sealed"
+	ReasonVaultUnreachable  = "vault_unreachable"
+	ReasonResultMissing     = "result_missing" // the activity ended and the database has no result
 )
 
-// ParkReasons lists the reasons for which an operation parks.
+// ParkReasons lists the reasons for which an operation parks, and those of abandoned
+// operations.
 func ParkReasons() []ParkReason {
-	return []ParkReason{
+	return append([]ParkReason{
 		{string(schema.KindAgentSilent), "The node's agent did not respond before the phase's budget ended, or it sends no heartbeats.",
 			"Check gpuaas node show for a fault that the agent reports, and the agent and its network on the node (journalctl -u gpuaas-node-agent), then retry."},
 		{ReasonProviderSilent, "The provider did not respond before the phase's budget ended.", "Check the provider's API and quota, then retry."},
@@ -37,16 +43,34 @@ func ParkReasons() []ParkReason {
 		{ReasonTaskLost, "The node lost power or network, or its agent ended, while it ran a task that must not run twice unnoticed.",
 			"Inspect the node. Resume dispatches the same task again; retry enqueues a new one."},
 		{ReasonTaskCanceled, "An operator canceled the phase's task.", "Retry to run the phase again, or cancel the operation."},
+		{ReasonResultMissing, "Temporal reports that the node's task ended, but the database has no result of it: someone completed the activity by hand, or the database was restored.",
+			"Find in the Temporal history who completed the activity, then retry."},
 		{string(schema.KindTaskFailed), "The node ran the task, and the task failed.",
 			"Read the task's output with gpuaas task show, correct the cause, then retry."},
 		{string(schema.KindTaskRefused), "The agent rejected the task, for example because its signature, identity or time window was not valid.",
 			"Read the agent's log on the node, correct the cause (often the clock or the verifier set), then retry."},
 		{string(schema.KindServiceUnavailable), "A service of the control plane did not respond: the database, Vault or Temporal.",
 			"Check gpuaas-worker's /readyz and the service, then retry."},
+		{ReasonVaultSealed, "Vault is sealed, so no task can be signed. The phase is retried.", "Unseal Vault. The operation then continues without a decision."},
+		{ReasonVaultUnreachable, "Vault did not respond, so no task can be signed. The phase is retried.",
+			"Check Vault and its network. The operation then continues without a decision."},
+		{ReasonRecordUnavailable, "The database does not accept the operation's record. The write is repeated until it succeeds.",
+			"Check Postgres and gpuaas-worker's /readyz. The operation then continues without a decision."},
 		{string(schema.KindInvalidRequest), "The provider rejected the request.", "Correct what the message names, then retry."},
-		{ReasonProviderUnknown, "The worker has no adapter for the node's provider.", "Start a worker that has the provider, then retry."},
+		{ReasonProviderUnknown, "The workers that run have no adapter for the node's provider.",
+			"Start a worker that has the provider. The operation then continues without a decision."},
 		{ReasonStepUnknown, "The worker's version does not have the phase.", "Start a worker of the version that started the operation, then retry."},
 		{string(schema.KindInternal), "An unexpected failure in the control plane. Its cause is in the worker's log.",
 			"Find the operation's ID in the worker's log, correct the cause, then retry."},
+	}, abandonReasons()...)
+}
+
+// abandonReasons are the reasons of abandoned operations.
+func abandonReasons() (reasons []ParkReason) {
+	for _, r := range runEnds {
+		reasons = append(reasons, ParkReason{string(r.end),
+			"The operation is abandoned: its workflow run " + r.means + ". Likely cause: " + r.cause + ".",
+			"Run " + RehydrateCommand("NODE") + ", which records the operation as failed, or start the action again."})
 	}
+	return reasons
 }

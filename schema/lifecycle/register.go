@@ -14,10 +14,10 @@ func register(Options) Plan {
 
 func heartbeatLost(Options) Plan {
 	return Plan{Action: ActionHeartbeatLost, From: []NodeState{NodeActive}, To: NodeOffline,
-		Does: "The watchdog records that heartbeats stopped."}
+		Does: "A worker records that heartbeats stopped."}
 }
 
 func heartbeatBack(Options) Plan {
 	return Plan{Action: ActionHeartbeatBack, From: []NodeState{NodeOffline}, To: NodeActive,
-		Does: "The watchdog records that heartbeats returned."}
+		Does: "The API records that heartbeats returned."}
 }

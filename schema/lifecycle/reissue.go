@@ -28,19 +28,19 @@ func reissueEnrollment(Options) Plan {
 			{
 				Name: PhaseBundle, Title: "Wait until the recovery bundle is issued", Budget: 5 * time.Minute,
 				WaitingOn: AttentionOperator, Cause: "the admin API was interrupted before it issued the bundle",
-				Choices: []Choice{stop, waitAgain()},
+				Choices: []Option{stop, waitAgain()},
 			},
 			{
 				Name: PhaseClaim, Title: "Wait until the agent claims the new token", Budget: trust.TokenTTL,
 				WaitingOn: AttentionAgent, Hint: apply,
 				Cause:   "the restart command was not run on the node, or the node cannot reach the node API",
-				Choices: []Choice{stop, waitAgain()},
+				Choices: []Option{stop, waitAgain()},
 			},
 			{
 				Name: PhasePoll, Title: "Wait for the first poll with the new identity", Budget: 10 * time.Minute,
 				WaitingOn: AttentionAgent, Hint: inspect,
 				Cause:   "the agent has a certificate but cannot use it (clock, CA, network)",
-				Choices: []Choice{waitAgain(), stop},
+				Choices: []Option{waitAgain(), stop},
 			},
 			record("reissued", "Record the reissue as completed"),
 		},

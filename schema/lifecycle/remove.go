@@ -17,9 +17,9 @@ func remove(Options) Plan {
 			{
 				Name: PhaseTeardown, Title: "Release everything in the node's ledger", Budget: 5 * time.Minute,
 				WaitingOn: AttentionProvider, Cause: "the provider does not respond, or it rejects the teardown",
-				Choices: []Choice{
+				Choices: []Option{
 					retry("Release again; entries that are already released are skipped"),
-					{DecisionForce, "Remove the node although its provider did not confirm the teardown; the ledger keeps the open entries", HarmFinal},
+					{Decision: DecisionForce, Does: "Remove the node although its provider did not confirm the teardown; the ledger keeps the open entries", Harm: HarmFinal},
 				},
 			},
 			record("revoke", "Revoke the identity, void the tokens and record the node as removed"),

@@ -44,6 +44,6 @@ func (s NodeState) Enrolled() bool { return !slices.Contains(unenrolled(), s) }
 // Refusing reports whether every endpoint rejects a node in state s.
 func (s NodeState) Refusing() bool { return s == NodeRemoved }
 
-// SilentAfter is how long an active node may send no heartbeat before the
-// watchdog records it as offline.
+// SilentAfter is how long an active node may send no heartbeat before a
+// worker records it as offline.
 const SilentAfter = 5 * time.Minute

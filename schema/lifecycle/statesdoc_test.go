@@ -119,7 +119,7 @@ func phases(p lifecycle.Plan) string {
 	return b.String()
 }
 
-func choices(list []lifecycle.Choice) string {
+func choices(list []lifecycle.Option) string {
 	out := make([]string, len(list))
 	for i, c := range list {
 		out[i] = fmt.Sprintf("**%s** (%s): %s", c.Decision, c.Harm, c.Does)

@@ -24,9 +24,9 @@ func uncordonNode() PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseUncordon, Title: "Uncordon the node", Budget: taskBudget,
 		WaitingOn: AttentionAgent, Cause: causeAgent,
-		Choices: []Choice{
+		Choices: []Option{
 			retry("Uncordon the node again"),
-			{DecisionSkip, "Continue with the node still cordoned; it accepts no new workloads", HarmNone},
+			{Decision: DecisionSkip, Does: "Continue with the node still cordoned; it accepts no new workloads", Harm: HarmNone},
 		},
 	}
 }

@@ -14,3 +14,10 @@ SELECT host FROM nodes WHERE lower(host) LIKE sqlc.arg(pattern)::text AND state 
 -- The time so many seconds ago, by the database's clock.
 -- name: TimeBefore :one
 SELECT (clock_timestamp() - make_interval(secs => sqlc.arg(seconds)::float8))::timestamptz AS at;
+
+-- The messages to Temporal that were not delivered for longer than after_seconds: how
+-- many, the age of the oldest one in seconds, and why its last delivery failed.
+-- name: UndeliveredMessages :one
+SELECT count(*)::bigint AS messages, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_seconds,
+       coalesce((array_agg(last_error ORDER BY created_at))[1], '')::text AS last_error
+FROM outbox WHERE orphaned_at IS NULL AND created_at < now() - make_interval(secs => sqlc.arg(after_seconds)::float8);

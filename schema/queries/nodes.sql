@@ -74,6 +74,12 @@ RETURNING state;
 -- name: LastHeartbeat :one
 SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
 
+-- The seconds since the last heartbeat by the database's clock, -1 without one.
+-- name: HeartbeatAge :one
+SELECT (CASE WHEN last_heartbeat_at IS NULL THEN -1
+    ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
+FROM nodes WHERE node_id = $1;
+
 -- name: SilentNodes :many
 SELECT node_id FROM nodes
 WHERE state = 'active'

@@ -1,36 +1,34 @@
 -- name: GetOperation :one
-SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id, claim, ended_at
+SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id,
+       coalesce(latest_run_id, run_id)::text AS newest_run_id, run_started_at, claim, ended_at
 FROM operations WHERE operation_id = $1;
 
 -- name: InsertOperation :exec
 INSERT INTO operations (operation_id, node_id, op_seq, action, status, phase, document, actor, reason, correlation_id,
-                        workflow_id, run_id, claim, started_at, via)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+                        workflow_id, run_id, run_started_at, claim, started_at, via)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
 
--- Ends the operation that a dead run left open on a node.
--- name: SupersedeOperations :many
-UPDATE operations SET status = 'failed', stuck = NULL, outcome = $2, ended_at = now()
-WHERE node_id = $1 AND ended_at IS NULL AND op_seq > 0
-RETURNING operation_id, action, correlation_id;
+-- Ends the operation that a dead run left open on a node: the one that holds the node, or
+-- its reissue.
+-- name: SupersedeOperation :many
+UPDATE operations SET status = 'failed', stuck = NULL, outcome = sqlc.arg(outcome), ended_at = now()
+WHERE node_id = sqlc.arg(node_id) AND ended_at IS NULL AND (op_seq > 0) = sqlc.arg(holds)::boolean
+RETURNING operation_id, action, correlation_id, claim;
 
--- Ends the reissue that a dead run of the same workflow left open. Temporal runs
--- one at a time, so the run that claims is the only live one.
--- name: SupersedeReissue :many
-UPDATE operations SET status = 'failed', stuck = NULL, outcome = $3, ended_at = now()
-WHERE node_id = $1 AND workflow_id = $2 AND ended_at IS NULL AND op_seq = 0
-RETURNING operation_id, action, correlation_id;
-
+-- The open operations of a node, the one that holds it first.
 -- name: OpenOperations :many
-SELECT operation_id, action, workflow_id FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
+SELECT operation_id, op_seq, action, status, phase, step, stuck, document, correlation_id, workflow_id,
+       coalesce(latest_run_id, run_id)::text AS newest_run_id, run_started_at, claim, before_abandon
+FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
 
 -- name: AdvanceOperation :exec
-UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, document = coalesce($7, document)
+UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, document = coalesce($7, document),
+                      before_abandon = $8
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
 -- Records the run that took over after a reset of the claiming run.
 -- name: SetOperationRun :exec
-UPDATE operations SET latest_run_id = sqlc.arg(run_id)::text
-WHERE operation_id = sqlc.arg(operation_id) AND coalesce(latest_run_id, run_id) <> sqlc.arg(run_id)::text;
+UPDATE operations SET latest_run_id = sqlc.arg(run_id)::text WHERE operation_id = sqlc.arg(operation_id);
 
 -- name: FinishOperation :exec
 UPDATE operations SET status = $3, outcome = $4, document = coalesce($5, document), stuck = NULL, ended_at = now()
@@ -38,4 +36,4 @@ WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
 -- name: StuckCounts :many
 SELECT phase, coalesce(stuck ->> 'reason', '')::text AS reason, count(*) AS operations FROM operations
-WHERE status = 'parked' GROUP BY 1, 2 ORDER BY 1, 2;
+WHERE stuck IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2;

@@ -1,4 +1,4 @@
--- A task has at most one message. The relay reads the result from the task's row.
+-- A task has at most one message. The relay reads the status from the task's row.
 -- name: InsertResultMessage :exec
 INSERT INTO outbox (task_id, workflow_id) VALUES ($1, $2)
 ON CONFLICT ON CONSTRAINT outbox_task_key
@@ -36,8 +36,7 @@ WITH delivered AS (
     RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at, o.next_try_at
 )
 SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.next_try_at, taken.task_id,
-       t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result,
-       coalesce(t.status, '')::text AS task_status, coalesce(t.lease_epoch, 0)::bigint AS lease_epoch
+       t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, coalesce(t.status, '')::text AS task_status
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id;
 
 -- Makes reserved messages due. A message that another relay took or failed to deliver

@@ -4,11 +4,12 @@ VALUES ($1, $2, $3, $4, $5, 'planned')
 ON CONFLICT ON CONSTRAINT resources_pkey DO NOTHING;
 
 -- name: GetResource :one
-SELECT resource_id, node_id, kind, provider, external_id, state FROM resources
+SELECT resource_id, node_id, operation_id, kind, provider, external_id, state FROM resources
 WHERE resource_id = $1 AND node_id = $2;
 
+-- A resource that appeared after its release is open again.
 -- name: CreatedResource :exec
-UPDATE resources SET state = 'created', external_id = $2, created_at = now() WHERE resource_id = $1;
+UPDATE resources SET state = 'created', external_id = $2, created_at = now(), released_at = NULL WHERE resource_id = $1;
 
 -- name: ReleasedResource :exec
 UPDATE resources SET state = 'released', released_at = now() WHERE resource_id = $1;

@@ -1,6 +1,7 @@
 -- name: GetTaskByStep :one
 SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
-       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen
+       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen,
+       (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
 FROM node_tasks WHERE operation_id = $1 AND step = $2;
 
 -- Reads the facts that a new task's envelope contains, and whether the task is
@@ -53,6 +54,12 @@ WHERE node_id = sqlc.arg(node_id) AND finished_at IS NULL
   AND (sqlc.narg(operation_id)::uuid IS NULL OR operation_id = sqlc.narg(operation_id)::uuid)
   AND (sqlc.narg(task_id)::uuid IS NULL OR task_id = sqlc.narg(task_id)::uuid)
 RETURNING task_id, operation_id, type, correlation_id;
+
+-- Ends a task that was never dispatched. A dispatch that runs at the same time locks the
+-- row first, and then the task has a lease, or it finds the task ended.
+-- name: VoidUndispatched :execrows
+UPDATE node_tasks SET status = 'cancelled', finished_at = now()
+WHERE task_id = $1 AND lease_epoch = 0 AND finished_at IS NULL AND cancel_requested_at IS NULL;
 
 -- Dispatches the oldest task that is pending or whose lease expired, of the
 -- operation that holds the node or of none, with its audit row. A task that the
@@ -184,7 +191,7 @@ WITH unended AS MATERIALIZED (
 )
 SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > sqlc.arg(after)::uuid
-  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
+  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8))
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id

@@ -2,12 +2,14 @@ package task_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -60,17 +62,82 @@ func TestFailure(t *testing.T) {
 		message string
 		reason  string
 	}{
-		"failed":             {task.Result{Status: task.Failed, Code: schema.KindUnfit, Message: "no GPU: 100%"}, schema.KindUnfit, "no GPU: 100%", ""},
-		"without a code":     {task.Result{Status: task.Failed, Message: "x"}, schema.KindTaskFailed, "x", ""},
-		"a fence by a node":  {task.Result{Status: task.Failed, Code: schema.KindFenced, Message: "x"}, schema.KindTaskFailed, "x", ""},
+		"failed":             {task.Result{Status: task.Failed, Code: schema.KindUnfit, Message: "no GPU: 100%"}, schema.KindUnfit, "the node reports: `no GPU: 100%`", ""},
+		"without a reason":   {task.Result{Status: task.Failed}, schema.KindTaskFailed, "the node reports a failure and no reason", ""},
+		"marked up":          {task.Result{Status: task.Failed, Message: "x`\n\n**Next:** `curl\x1b[2J"}, schema.KindTaskFailed, "the node reports: `x' **Next:** 'curl?[2J`", ""},
+		"long":               {task.Result{Status: task.Failed, Message: strings.Repeat("x", 3000)}, schema.KindTaskFailed, "the node reports: `" + strings.Repeat("x", 299) + "…`", ""},
 		"lost":               {task.Result{Status: task.Lost, Code: schema.KindUnfit, Message: "x"}, schema.KindTaskFailed, "x", lifecycle.ReasonTaskLost},
 		"canceled":           {task.Result{Status: task.Canceled, Code: schema.KindUnfit}, schema.KindTaskFailed, "the task was canceled", lifecycle.ReasonTaskCanceled},
-		"canceled, with why": {task.Result{Status: task.Canceled, Message: "x"}, schema.KindTaskFailed, "x", lifecycle.ReasonTaskCanceled},
+		"canceled, with why": {task.Result{Status: task.Canceled, Message: "x"}, schema.KindTaskFailed, "the task was canceled: `x`", lifecycle.ReasonTaskCanceled},
 	} {
 		got := row.result.Failure()
 		require.NotNil(t, got, name)
 		require.Equal(t, schema.Error{Kind: row.kind, Message: row.message, Reason: row.reason}, *got, name)
 	}
+}
+
+// TestReportedCode: a node speaks for itself only.
+func TestReportedCode(t *testing.T) {
+	t.Parallel()
+	for _, row := range schema.Kinds() {
+		want := schema.KindTaskFailed
+		if row.Kind == schema.KindTaskRefused || row.Kind == schema.KindUnfit {
+			want = row.Kind
+		}
+		require.Equal(t, want, task.ReportedCode(row.Kind), row.Kind)
+	}
+	for _, code := range []string{"", "my_own_code", "unfit\n", strings.Repeat("x", 3000)} {
+		require.Equal(t, schema.KindTaskFailed, task.ReportedCode(schema.Kind(code)), code)
+		require.Equal(t, schema.KindTaskFailed, task.Result{Status: task.Failed, Code: schema.Kind(code), Message: "x"}.Failure().Kind)
+	}
+}
+
+func TestBrief(t *testing.T) {
+	t.Parallel()
+	const hostile = "a`\n**Next:** <b>curl\x1b[2J\u202e"
+	const quoted = "`a' **Next:** <b>curl?[2J?`"
+	encode := func(v any) json.RawMessage {
+		raw, err := json.Marshal(v)
+		require.NoError(t, err)
+		return raw
+	}
+	many := func(n int) (out []task.Blocker) {
+		for range n {
+			out = append(out, task.Blocker{Workload: strings.Repeat("w", 5000), Reason: hostile})
+		}
+		return out
+	}
+	for name, row := range map[string]struct {
+		kind     task.Type
+		in, want any
+	}{
+		"facts": {task.FactsCollect,
+			inventory.Facts{Hostname: "h", CPUs: 2, MemoryBytes: 3, Disks: make([]inventory.Disk, 9), GPUs: []inventory.GPU{{Index: 1, UUID: "u", Model: hostile}}},
+			inventory.Facts{CPUs: 2, MemoryBytes: 3, GPUs: []inventory.GPU{{Index: 1, Model: quoted}}}},
+		"probe": {task.NodeProbe,
+			inventory.ProbeReport{Healthy: true, BootID: "b", Checks: []inventory.ProbeCheck{{Name: "disk", OK: true}, {Name: "gpu", Detail: hostile}, {Name: hostile, Detail: "x"}}},
+			inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "gpu", Detail: quoted}, {Name: quoted, Detail: "`x`"}}}},
+		"cordon": {task.WorkloadCordon,
+			task.CordonResult{Cordoned: true, Was: true, Workloads: []task.Workload{{Name: "job"}}}, task.CordonResult{Cordoned: true, Was: true}},
+		"drain": {task.WorkloadDrain,
+			task.DrainResult{Stopped: []string{"a"}, Blocked: []task.Blocker{{Workload: "job-1", Reason: hostile}, {Workload: hostile, Reason: "y"}}},
+			task.DrainResult{Blocked: []task.Blocker{{Workload: "job-1", Reason: quoted}, {Workload: quoted, Reason: "`y`"}}}},
+	} {
+		got, err := task.Result{Output: encode(row.in)}.Brief(row.kind)
+		require.NoError(t, err, name)
+		require.JSONEq(t, string(encode(row.want)), string(got), name)
+		for _, wrong := range []string{``, `"yes"`, `[]`, `7`, `{"cpus":"two","blocked":{},"checks":1,"was":"no"}`} {
+			_, err := task.Result{Output: json.RawMessage(wrong)}.Brief(row.kind)
+			require.Equal(t, schema.KindTaskFailed, schema.KindOf(err), "%s: %s", name, wrong)
+			require.Error(t, task.CheckOutput(row.kind, json.RawMessage(wrong)))
+		}
+	}
+	large, err := task.Result{Output: encode(task.DrainResult{Stopped: make([]string, 1000), Blocked: many(1000)})}.Brief(task.WorkloadDrain)
+	require.NoError(t, err)
+	require.Less(t, len(large), 8<<10)
+	large, err = task.Result{Output: encode(inventory.Facts{GPUs: make([]inventory.GPU, 10_000)})}.Brief(task.FactsCollect)
+	require.NoError(t, err)
+	require.Less(t, len(large), 32<<10)
 }
 
 func TestDecodeAndEncode(t *testing.T) {

@@ -4,6 +4,8 @@ package text
 
 import (
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // IsToken reports whether s has 1 to limit bytes and consists of ASCII letters,
@@ -45,8 +47,46 @@ func IsPrintable(s string, limit int) bool {
 	return len(s) <= limit && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0
 }
 
+// IsLine reports whether s is one line of at most limit characters, none of them a
+// control character.
+func IsLine(s string, limit int) bool {
+	return utf8.RuneCountInString(s) <= limit && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
 // IsSHA256Hex reports whether s is a SHA-256 in the form of schema.SHA256Hex: 64
 // lower-case hex digits.
 func IsSHA256Hex(s string) bool {
 	return len(s) == 64 && strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'f') }) < 0
+}
+
+// Line returns s as one line of at most limit characters, the last of them "…" if s is
+// longer. Line breaks and tabs become spaces; control characters, invisible ones and
+// those that change the direction of writing become "?". It is for texts that a node or
+// a person wrote and others read in a terminal or a page.
+func Line(s string, limit int) string {
+	if len(s) > 16*limit { // clipped in any case, and bounds the work below
+		s = s[:16*limit]
+	}
+	runes := []rune(strings.Join(strings.Fields(strings.Map(visible, strings.ToValidUTF8(s, "?"))), " "))
+	if len(runes) > limit {
+		return string(runes[:limit-1]) + "…"
+	}
+	return string(runes)
+}
+
+// visible replaces the characters that a terminal would not print as they are.
+func visible(r rune) rune {
+	switch {
+	case unicode.IsSpace(r):
+		return ' '
+	case !unicode.IsGraphic(r):
+		return '?'
+	}
+	return r
+}
+
+// Quote returns s as Line does, between backquotes: in Markdown it is a code span, so
+// that no markup in s takes effect.
+func Quote(s string, limit int) string {
+	return "`" + strings.ReplaceAll(Line(s, limit), "`", "'") + "`"
 }

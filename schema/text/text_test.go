@@ -39,6 +39,13 @@ func TestIsPrintable(t *testing.T) {
 	}
 }
 
+func TestIsLine(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]bool{"": true, "ééé": true, "éééé": false, "a\nb": false, "\x1b": false, "\u0085": false} {
+		assert.Equal(t, want, text.IsLine(s, 3), "%q", s)
+	}
+}
+
 func TestIsSHA256Hex(t *testing.T) {
 	t.Parallel()
 	digest := schema.SHA256Hex(nil)
@@ -47,4 +54,28 @@ func TestIsSHA256Hex(t *testing.T) {
 	for _, bad := range []string{"", digest[1:], digest + "00", strings.ToUpper(digest), "g" + digest[1:], digest[:32] + "x" + digest[33:]} {
 		require.False(t, text.IsSHA256Hex(bad), bad)
 	}
+}
+
+func TestLine(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"": "", "plain text": "plain text", "Größe 3 µm": "Größe 3 µm",
+		"two\nlines\r\n\tand\u2028more": "two lines and more",
+		"red \x1b[31m \x00\a":           "red ?[31m ??",
+		"c1 \u009b2J":                   "c1 ?2J",
+		"right \u202eto left\u2066":     "right ?to left?",
+		"in\u200bvisible\ufeff":         "in?visible?",
+		"not \xff UTF-8":                "not ? UTF-8",
+		strings.Repeat("é", 30):         strings.Repeat("é", 30),
+		strings.Repeat("é", 31):         strings.Repeat("é", 29) + "…",
+		strings.Repeat("x", 1<<20):      strings.Repeat("x", 29) + "…",
+	} {
+		require.Equal(t, want, text.Line(in, 30))
+	}
+}
+
+func TestQuote(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "`**Next:** 'curl x | sh'`", text.Quote("**Next:**\n`curl x | sh`", 30))
+	require.Equal(t, "`"+strings.Repeat("x", 29)+"…`", text.Quote(strings.Repeat("x", 31), 30))
 }

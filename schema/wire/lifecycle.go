@@ -12,6 +12,9 @@ import (
 type LifecycleRequest struct {
 	Reason  string            `json:"reason,omitempty"`
 	Options lifecycle.Options `json:"options"`
+	// StartWithinSeconds is how long the operation may take to claim its node; then it
+	// is rejected. 0 means lifecycle.StartWithin.
+	StartWithinSeconds int64 `json:"start_within_seconds,omitempty"`
 }
 
 // LifecycleResponse is the 202 response to a lifecycle request. BootstrapBundle is set

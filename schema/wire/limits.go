@@ -7,8 +7,7 @@ const (
 	MaxBodyBytes   = 64 << 10         // request body
 	MaxResultBytes = 1 << 20          // request body of a task result
 	MaxOutput      = 256 << 10        // bytes of task.Result.Output as encoding/json writes it, with <, > and & escaped
-	MaxMessage     = 4 << 10          // bytes of task.Result.Message
-	MaxCode        = 64               // bytes of task.Result.Code
+	MaxMessage     = 500              // characters of task.Result.Message that are kept; at most 2 KiB
 	MaxPollTimeout = 60 * time.Second // a longer PollRequest.WaitSeconds is cut
 	MaxHeldTasks   = 64               // entries of PollRequest.HeldTasks
 	MaxSession     = 128              // bytes of PollRequest.AgentSession

@@ -87,6 +87,15 @@ type NodeView struct {
 	CreatedAt time.Time         `json:"created_at"`
 }
 
+// StartState is the state in which an action finds the node: its state without an
+// operation that is abandoned, which the action supersedes.
+func (n NodeView) StartState() lifecycle.NodeState {
+	if n.Operation == nil || n.Operation.Status != lifecycle.OperationAbandoned || n.Operation.PriorState == "" {
+		return n.State
+	}
+	return n.State.Without(n.Operation.PriorState)
+}
+
 // Blockers names the workloads that keep the node from being retired.
 func (n NodeView) Blockers() []string {
 	var out []string

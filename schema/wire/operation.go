@@ -26,6 +26,8 @@ type OperationSummary struct {
 	StartedAt     time.Time                `json:"started_at"`
 	EndedAt       *time.Time               `json:"ended_at,omitempty"`
 	DeadlineAt    *time.Time               `json:"deadline_at,omitempty"`
+	// PriorState is the node's state before the operation.
+	PriorState lifecycle.NodeState `json:"prior_state,omitempty"`
 }
 
 // OperationList is the response to GET /api/v1/admin/operations.
@@ -62,15 +64,18 @@ type StuckOperation struct {
 
 // ControlPlaneFault is something of the control plane that needs attention.
 type ControlPlaneFault struct {
-	Component string `json:"component"` // for example reclaimer
+	Component string `json:"component"` // for example worker, or the ID of a schedule
 	Reason    string `json:"reason"`
 	Message   string `json:"message"`
 	Next      string `json:"next,omitempty"`
 }
 
-// StuckList is the response to GET /api/v1/admin/stuck, oldest first.
+// StuckList is the response to GET /api/v1/admin/stuck, oldest first. Only the first
+// page has the faults.
 type StuckList struct {
-	Stuck         []StuckOperation    `json:"stuck"`
-	Faults        []ControlPlaneFault `json:"faults"`
-	NextPageToken string              `json:"next_page_token,omitempty"`
+	Stuck  []StuckOperation    `json:"stuck"`
+	Faults []ControlPlaneFault `json:"faults"`
+	// More is the number of operations that follow those in Stuck.
+	More          int    `json:"more"`
+	NextPageToken string `json:"next_page_token,omitempty"`
 }

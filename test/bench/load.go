@@ -126,17 +126,17 @@ func (l *load) run(ctx workflow.Context, in job) error {
 	return nil
 }
 
-// step runs one step. A node task is enqueued by a local activity first, as the
+// step runs one step. Local activities enqueue a node task and read its result, as the
 // product's workflows do.
 func (l *load) step(ctx workflow.Context, in job, step string) error {
 	o := workflow.ActivityOptions{ActivityID: step, StartToCloseTimeout: stepBudget, ScheduleToCloseTimeout: stepBudget}
 	name, args := "BenchPending", []any(nil)
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: stepBudget})
 	switch in.Kind {
 	case onNode:
 		o.HeartbeatTimeout = task.HeartbeatTimeout
 		in.Task.Step = step
 		name, args = "RunNodeTask", []any{in.Task}
-		local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: stepBudget})
 		if err := workflow.ExecuteLocalActivity(local, "EnqueueNodeTask", activities.EnqueueInput{Task: in.Task}).Get(ctx, nil); err != nil {
 			return err
 		}
@@ -144,7 +144,11 @@ func (l *load) step(ctx workflow.Context, in job, step string) error {
 		o.TaskQueue = in.Queue
 		name = peerActivity
 	}
-	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), name, args...).Get(ctx, nil)
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), name, args...).Get(ctx, nil)
+	if err == nil && in.Kind == onNode {
+		err = workflow.ExecuteLocalActivity(local, "ReadTaskResult", in.Task).Get(ctx, nil)
+	}
+	return err
 }
 
 // pending is the plain asynchronous activity: left open and completed immediately.

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // fleetTimeout exceeds the longest delay that a misbehaving node causes: a late result
@@ -114,7 +115,7 @@ func (f *simulatedFleet) countNodes(t *testing.T, cond func(wire.NodeView) bool)
 
 func (f *simulatedFleet) waitActive(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	harness.Poll(t, func() bool {
 		return f.countNodes(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeActive && n.Operation == nil }) == f.size
 	}, fleetTimeout, time.Second, "all are enrolled")
 }
@@ -140,7 +141,7 @@ func misbehavingFleet(t *testing.T) {
 	for _, r := range results {
 		require.Zero(t, r.code, "%v\n%s", r.args, r.stderr)
 	}
-	require.Eventually(t, func() bool {
+	harness.Poll(t, func() bool {
 		return f.countNodes(t, func(n wire.NodeView) bool { return n.Cordoned && n.Operation == nil }) == size
 	}, fleetTimeout, time.Second, "every node is cordoned and free")
 	for hostName := range f.nodes(t) {
@@ -167,7 +168,7 @@ func restartedFleet(t *testing.T) {
 	first.stop(t)
 
 	second := startFleet(t, 3, prefix)
-	require.Eventually(t, func() bool { return second.count(t, "enrolled") == 3 }, conditionTimeout, 100*time.Millisecond, "all are accepted")
+	harness.Poll(t, func() bool { return second.count(t, "enrolled") == 3 }, conditionTimeout, 100*time.Millisecond, "all are accepted")
 	for name := range second.nodes(t) {
 		n := show(t, name)
 		require.Equal(t, before[name].ID, n.ID)
@@ -185,7 +186,7 @@ func silentNode(t *testing.T) {
 	// and becomes silent again.
 	args := []string{"--misbehave", "silent=1", "--workloads", "1", "--restart-after", "1h", "--task-time", "1ms"}
 	began := func(f *simulatedFleet, what string) {
-		require.Eventually(t, func() bool { return f.count(t, "offers") == 1 && f.count(t, "works") == 1 }, fleetTimeout, 100*time.Millisecond, what)
+		harness.Poll(t, func() bool { return f.count(t, "offers") == 1 && f.count(t, "works") == 1 }, fleetTimeout, 100*time.Millisecond, what)
 	}
 	f := startFleet(t, 1, prefix, args...)
 	f.waitActive(t)
@@ -197,7 +198,7 @@ func silentNode(t *testing.T) {
 	began(f, "the cordon is reported, the drain begins, and the node becomes silent again")
 	expireLease(t, newest(t, node, task.WorkloadDrain, task.Running).TaskID)
 	triggerReclaim(t)
-	require.Eventually(t, func() bool {
+	harness.Poll(t, func() bool {
 		op := show(t, node).Operation
 		return op != nil && op.Stuck != nil && op.Stuck.Reason == lifecycle.ReasonTaskLost
 	}, fleetTimeout, time.Second, "the drain's task is lost and its operation parks")
@@ -205,6 +206,6 @@ func silentNode(t *testing.T) {
 	f.stop(t)
 
 	startFleet(t, 1, prefix, "--workloads", "1")
-	require.Eventually(t, func() bool { return show(t, node).State == lifecycle.NodeDrained }, fleetTimeout, time.Second,
+	harness.Poll(t, func() bool { return show(t, node).State == lifecycle.NodeDrained }, fleetTimeout, time.Second,
 		"the node reports the result, and the operation resumes")
 }

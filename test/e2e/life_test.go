@@ -16,7 +16,7 @@ type budget struct{ actions, events int }
 // TestLifecycle runs one node through its lifecycle and compares each operation with
 // its budget. It runs alone, because the server's counter covers all operations.
 func TestLifecycle(t *testing.T) {
-	pauseReclaimer(t)
+	pauseSchedules(t)
 	nodeHost, id := register(t, "life")
 	require.Equal(t, lifecycle.NodeRegistered, show(t, nodeHost).State)
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
@@ -82,7 +82,7 @@ func TestBusyNodeAndForce(t *testing.T) {
 	require.NotNil(t, stuck)
 	require.Equal(t, "drain_blocked", stuck.Reason)
 	require.Contains(t, stuck.Message, "stubborn")
-	require.Contains(t, ok(t, "stuck").stdout, nodeHost)
+	require.Contains(t, ok(t, "stuck", "--limit", "0").stdout, nodeHost)
 	shown := currentDetails(t, id)
 	require.Contains(t, shown, "stubborn", "the Web UI does not name the blocker")
 	require.Contains(t, shown, "gpuaas op force "+nodeHost, "the Web UI does not show the command")

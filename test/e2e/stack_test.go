@@ -25,6 +25,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 	devstack "github.com/gpuaas/gpuaas/test/stack"
 )
 
@@ -170,7 +171,7 @@ func show(t *testing.T, node string) wire.NodeView {
 // eventually waits until cond holds.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	require.Eventually(t, cond, conditionTimeout, conditionEvery, what)
+	harness.Poll(t, cond, conditionTimeout, conditionEvery, what)
 }
 
 func parts(t *testing.T) map[string]part {

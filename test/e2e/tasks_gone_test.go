@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
@@ -49,8 +51,8 @@ func TestTaskFaults(t *testing.T) {
 			})
 		}
 	})
-	require.NotContains(t, ok(t, "stuck", "-o", "json").stdout, `"component": "reclaimer"`, "its schedule runs")
-	recordReclaim(t)
+	require.NotContains(t, ok(t, "stuck", "-o", "json").stdout, `"component": "`+lifecycle.ScheduleReclaim+`"`, "its schedule runs")
+	recordRounds(t, lifecycle.WorkflowReclaim, string(activities.ReclaimLost), "sweep")
 }
 
 // requeuedTask: the agent is killed after a task was dispatched and before it is in the
@@ -126,8 +128,14 @@ func lostDrain(t *testing.T, name string) draining {
 // triggerReclaim starts the reclaimer, which its schedule would do within 30 s.
 func triggerReclaim(t *testing.T) {
 	t.Helper()
-	h := dial(t).ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim)
-	require.NoError(t, h.Trigger(t.Context(), client.ScheduleTriggerOptions{}))
+	triggerSchedule(t, lifecycle.ScheduleReclaim)
+}
+
+// triggerSchedule starts a run of the schedule besides the open one.
+func triggerSchedule(t *testing.T, id string) {
+	t.Helper()
+	h := dial(t).ScheduleClient().GetHandle(t.Context(), id)
+	require.NoError(t, h.Trigger(t.Context(), client.ScheduleTriggerOptions{Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_ALLOW_ALL}))
 }
 
 // lostAndBack: a destructive task is marked lost, and continues when its agent
@@ -187,25 +195,25 @@ func canceledTask(t *testing.T) {
 	record(t, d.id, "ended")
 }
 
-// recordReclaim stores a reclaim run with a lost task as a replay fixture, if the flag
-// is set.
-func recordReclaim(t *testing.T) {
+// recordRounds stores a closed run of a scheduled workflow whose history contains a word as
+// a replay fixture, if the flag is set.
+func recordRounds(t *testing.T, workflow, word, name string) {
 	t.Helper()
 	if *recordTo == "" {
 		return
 	}
 	c := dial(t)
-	eventually(t, "a reclaim run with a lost task is listed", func() bool {
-		answer, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{
-			Query: fmt.Sprintf("WorkflowType = %q AND ExecutionStatus = 'Completed'", lifecycle.WorkflowReclaim)})
+	var found *commonpb.WorkflowExecution
+	eventually(t, "a run of "+workflow+" with "+word+" is listed", func() bool {
+		answer, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{Query: fmt.Sprintf("WorkflowType = %q", workflow)})
 		require.NoError(t, err)
 		for _, e := range answer.GetExecutions() {
-			h := history(t, c, e.GetExecution().GetWorkflowId(), e.GetExecution().GetRunId())
-			if strings.Contains(h.String(), string(activities.ReclaimLost)) {
-				writeHistory(t, "sweep", h)
-				return true
+			if strings.Contains(history(t, c, e.GetExecution().GetWorkflowId(), e.GetExecution().GetRunId()).String(), word) {
+				found = e.GetExecution()
 			}
 		}
-		return false
+		return found != nil
 	})
+	require.NoError(t, c.GetWorkflow(t.Context(), found.GetWorkflowId(), found.GetRunId()).Get(t.Context(), nil), "a run takes minutes")
+	writeHistory(t, name, history(t, c, found.GetWorkflowId(), found.GetRunId()))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // Flags of the outages. Temporal is down until every dispatched task has ended on its
@@ -36,24 +37,24 @@ func TestOutagesDuringTasks(t *testing.T) {
 	f.waitActive(t)
 	begun := f.count(t, "works")
 	drainAll(t, f)
-	require.Eventually(t, func() bool { return f.count(t, "works") > begun }, conditionTimeout, 100*time.Millisecond, "the tasks start")
+	harness.Poll(t, func() bool { return f.count(t, "works") > begun }, conditionTimeout, 100*time.Millisecond, "the tasks start")
 
 	cutListeners(t)
 	restart(t, "postgres")
 	restart(t, "api", "worker")
 	kill(t, "temporal", "")
 	down := time.Now()
-	require.Eventually(t, func() bool { return open(t, f) == 0 }, fleetTimeout, time.Second, "the dispatched tasks have ended")
-	require.Eventually(t, func() bool { return time.Since(down) >= *outageDown }, *outageDown+time.Minute, 100*time.Millisecond)
+	harness.Poll(t, func() bool { return open(t, f) == 0 }, fleetTimeout, time.Second, "the dispatched tasks have ended")
+	harness.Poll(t, func() bool { return time.Since(down) >= *outageDown }, *outageDown+time.Minute, 100*time.Millisecond)
 	t.Logf("Temporal was down for %s; meanwhile %d results waited", time.Since(down).Round(time.Second), undelivered(t))
 	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 
 	t.Cleanup(func() { logOperations(t, f) })
-	require.Eventually(t, func() bool {
+	harness.Poll(t, func() bool {
 		resumeLost(t, f)
 		return f.countNodes(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeDrained && n.Operation == nil }) == size
 	}, fleetTimeout, time.Second, "all are drained")
-	require.Eventually(t, func() bool { return f.count(t, "works")-begun >= 2*size }, conditionTimeout, 100*time.Millisecond)
+	harness.Poll(t, func() bool { return f.count(t, "works")-begun >= 2*size }, conditionTimeout, 100*time.Millisecond)
 	require.Equal(t, 2*size, f.count(t, "works")-begun, "each task started once")
 	requireDoneOnce(t, f)
 }

@@ -61,7 +61,7 @@ type waits struct{ NodeID, Reason, Next string }
 
 func stuckOf(t *testing.T, nodeID string) (found waits) {
 	t.Helper()
-	for _, o := range decode[wire.StuckList](t, ok(t, "stuck", "-o", "json")).Stuck {
+	for _, o := range decode[wire.StuckList](t, ok(t, "stuck", "--limit", "0", "-o", "json")).Stuck {
 		if o.NodeID == nodeID {
 			return waits{o.NodeID, o.Stuck.Reason, o.Stuck.Next}
 		}
@@ -81,13 +81,19 @@ func waitParked(t *testing.T, nodeID, reason string) (next string) {
 	return next
 }
 
+// databaseURL is the URL of the stack's Postgres.
+func databaseURL(t *testing.T) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(shared.Dir, "secrets", "database-url"))
+	require.NoError(t, err)
+	return strings.TrimSpace(string(raw))
+}
+
 // query runs a query on the stack's Postgres. It reconnects each time, because these
 // tests restart the server.
 func query(t *testing.T, read func(pgx.Rows), sql string, args ...any) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(shared.Dir, "secrets", "database-url"))
-	require.NoError(t, err)
-	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(raw)))
+	conn, err := pgx.Connect(t.Context(), databaseURL(t))
 	require.NoError(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	rows, err := conn.Query(t.Context(), sql, args...)
@@ -122,9 +128,13 @@ func makeHeartbeatDue(t *testing.T, taskID string) {
 // callAdminAPI calls the admin API directly, which is faster than hundreds of CLI runs.
 func callAdminAPI(t *testing.T, method, path string, body, out any) {
 	t.Helper()
-	raw, err := json.Marshal(body)
-	require.NoError(t, err)
-	req, err := http.NewRequestWithContext(t.Context(), method, shared.Getenv("GPUAAS_API_URL")+"/api/v1/admin"+path, bytes.NewReader(raw))
+	var content io.Reader
+	if body != nil {
+		raw, err := json.Marshal(body)
+		require.NoError(t, err)
+		content = bytes.NewReader(raw)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, shared.Getenv("GPUAAS_API_URL")+"/api/v1/admin"+path, content)
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer "+shared.Getenv("GPUAAS_API_TOKEN"))
 	req.Header.Set("Content-Type", "application/json")

@@ -65,20 +65,26 @@ func actions(t *testing.T) int {
 	return int(total)
 }
 
-// pauseReclaimer pauses the reclaimer until the test ends, because the server counts its actions
-// too.
-func pauseReclaimer(t *testing.T) {
+// pauseSchedules pauses the schedules until the test ends, because the server counts their
+// actions too, and cancels their open runs.
+func pauseSchedules(t *testing.T) {
 	t.Helper()
-	h := dial(t).ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim)
-	require.NoError(t, h.Pause(t.Context(), client.SchedulePauseOptions{Note: "a test counts actions"}))
-	t.Cleanup(func() {
-		require.NoError(t, h.Unpause(context.WithoutCancel(t.Context()), client.ScheduleUnpauseOptions{}))
-	})
-	eventually(t, "no reclaim run", func() bool {
-		d, err := h.Describe(t.Context())
-		require.NoError(t, err)
-		return len(d.Info.RunningWorkflows) == 0
-	})
+	c := dial(t)
+	for _, s := range lifecycle.Schedules() {
+		h := c.ScheduleClient().GetHandle(t.Context(), s.ID)
+		require.NoError(t, h.Pause(t.Context(), client.SchedulePauseOptions{Note: "a test counts actions"}))
+		t.Cleanup(func() {
+			require.NoError(t, h.Unpause(context.WithoutCancel(t.Context()), client.ScheduleUnpauseOptions{}))
+		})
+		eventually(t, "no run of "+s.ID, func() bool {
+			d, err := h.Describe(t.Context())
+			require.NoError(t, err)
+			for _, r := range d.Info.RunningWorkflows {
+				_ = c.CancelWorkflow(t.Context(), r.WorkflowID, r.FirstExecutionRunID) // it may have ended
+			}
+			return len(d.Info.RunningWorkflows) == 0
+		})
+	}
 }
 
 func history(t *testing.T, c client.Client, workflowID, runID string) *historypb.History {

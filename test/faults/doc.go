@@ -5,7 +5,12 @@
 // ever stranded. A seed determines a whole run: the scenario, the faults, and both
 // clocks.
 //
-// TestSeededWork does the same for tasks: operations enqueue tasks for a node with
+// TestSeededWork does the same for operations: the real workflows and activities run
+// shifts of work in virtual time, on a store in memory whose rules TestStoreContract
+// compares with the real one's, while each party fails and operators decide
+// (-shifts N, -after-shift N, -shift S).
+//
+// TestSeededDispatch does the same for tasks: operations enqueue tasks for a node with
 // the real store and the real relay, while worker, API, relay and Temporal crash
 // between their commits (-rounds N, -round S).
 //

@@ -41,6 +41,12 @@ func (f *flowSide) String() string {
 	return fmt.Sprintf("the workflow is at %s, parked at %q", f.steps()[f.at], f.parked)
 }
 
+// spec describes the task of a step.
+func (s *round) spec(kind task.Type) activities.TaskSpec {
+	return activities.TaskSpec{OperationID: s.fence.OperationID, OpSeq: s.fence.OpSeq, NodeID: s.fence.NodeID, Step: string(kind), Type: kind,
+		Deadline: s.db.clock.Now().Add(century)}
+}
+
 // work is the worker: it runs the due activity, or retries one whose heartbeat timed
 // out, like activities.Task.RunNodeTask.
 func (s *round) work(ctx context.Context) error {
@@ -49,8 +55,7 @@ func (s *round) work(ctx context.Context) error {
 		return nil
 	}
 	kind := f.steps()[f.at]
-	spec := activities.TaskSpec{OperationID: s.fence.OperationID, OpSeq: s.fence.OpSeq, NodeID: s.fence.NodeID, Step: string(kind), Type: kind,
-		Deadline: s.db.clock.Now().Add(century)}
+	spec := s.spec(kind)
 	owner := task.Owner{WorkflowID: lifecycle.NodeWorkflowID(s.caller.Host, s.fence.NodeID), RunID: "run", ActivityID: string(kind)}
 	row, err := s.store.Tasks.Prepare(ctx, spec, owner)
 	switch {
@@ -161,9 +166,16 @@ func (m *crashingRelay) Orphaned(_ context.Context, _ int64, why string) error {
 }
 
 // CompleteTask implements relay.Temporal.
-func (m *crashingRelay) CompleteTask(_ context.Context, o task.Owner, r task.Result) error {
+func (m *crashingRelay) CompleteTask(ctx context.Context, o task.Owner, r task.Reference) error {
 	return m.deliver(func() error {
-		if o.WorkflowID != lifecycle.NodeWorkflowID(m.s.caller.Host, m.s.fence.NodeID) || !m.s.flow.complete(o.ActivityID, r) {
+		row, err := m.s.store.Tasks.Find(ctx, m.s.spec(task.Type(o.ActivityID)))
+		if err != nil {
+			return err
+		}
+		if row.Result == nil { // changed since
+			return nil
+		}
+		if o.WorkflowID != lifecycle.NodeWorkflowID(m.s.caller.Host, m.s.fence.NodeID) || r.TaskID != row.TaskID || !m.s.flow.complete(o.ActivityID, *row.Result) {
 			return schema.NewError(schema.KindNotFound, "no activity is pending").WithReason(schema.ReasonActivityClosed)
 		}
 		return nil

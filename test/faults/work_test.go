@@ -14,6 +14,7 @@ import (
 
 var (
 	roundsFlag = flag.Int("rounds", 150, "number of simulated operations with lost calls and crashes between commits")
+	afterFlag  = flag.Uint64("after-round", 0, "number of seeds that an earlier run covered")
 	roundFlag  = flag.Uint64("round", 0, "run only this seed and print its trace")
 )
 
@@ -21,11 +22,11 @@ var (
 // the actions without faults did not complete it in 400 actions.
 const starved = 577
 
-// TestSeededWork runs operations with tasks for a node while worker, API, relay and
+// TestSeededDispatch runs operations with tasks for a node while worker, API, relay and
 // Temporal crash between the steps of a dispatch and of a result, and leases expire.
 // Destructive tasks start at most once, no result is lost, and the audit contains each
 // task once.
-func TestSeededWork(t *testing.T) {
+func TestSeededDispatch(t *testing.T) {
 	if *roundFlag != 0 {
 		s, err := newWorld(t, false).simulateRound(t.Context(), t, *roundFlag)
 		t.Log("\n" + strings.Join(s.trace, "\n"))
@@ -44,7 +45,7 @@ func TestSeededWork(t *testing.T) {
 			for seed := range seeds {
 				s, err := w.simulateRound(t.Context(), t, seed)
 				if err != nil {
-					t.Errorf("seed %d: %v\n%s\nreplay: go test ./test/faults -run TestSeededWork -v -args -round %d",
+					t.Errorf("seed %d: %v\n%s\nreplay: go test ./test/faults -run TestSeededDispatch -v -args -round %d",
 						seed, err, strings.Join(s.trace, "\n"), seed)
 				}
 				hits.add(s)
@@ -52,8 +53,8 @@ func TestSeededWork(t *testing.T) {
 		})
 	}
 	seeds <- starved
-	for seed := uint64(1); seed <= uint64(*roundsFlag) && !t.Failed(); seed++ {
-		seeds <- seed
+	for i := uint64(1); i <= uint64(*roundsFlag) && !t.Failed(); i++ {
+		seeds <- *afterFlag + i
 	}
 	close(seeds)
 	workers.Wait()

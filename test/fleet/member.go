@@ -44,6 +44,8 @@ type member struct {
 	end    context.CancelCauseFunc // of the current process
 	known  map[string]bool         // tasks that the node misbehaved for
 	leases map[string]leaseEnd
+	// destroyed are the operations of which the node started a destructive task.
+	destroyed map[string]bool
 }
 
 // leaseEnd is the end of a task's lease, and the time of its late result.
@@ -145,6 +147,21 @@ func (m *member) first(taskID string) bool {
 	return true
 }
 
+// firstIn reports whether the node starts a destructive task of the operation for the
+// first time.
+func (m *member) firstIn(operationID string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.destroyed[operationID] {
+		return false
+	}
+	if m.destroyed == nil {
+		m.destroyed = map[string]bool{}
+	}
+	m.destroyed[operationID] = true
+	return true
+}
+
 // leased records the end of a lease.
 func (m *member) leased(taskID string, l task.Lease) {
 	m.mu.Lock()
@@ -163,7 +180,7 @@ func (m *member) hold(ctx context.Context, taskID string) error {
 	m.mu.Lock()
 	e := m.leases[taskID]
 	if e.result.IsZero() && !e.lease.IsZero() {
-		e.result = e.lease.Add(Span{time.Second, task.StaleGrace + lifecycle.ReclaimInterval}.draw())
+		e.result = e.lease.Add(Span{time.Second, task.StaleGrace + lifecycle.RoundInterval}.draw())
 		m.leases[taskID] = e
 	}
 	m.mu.Unlock()

@@ -15,6 +15,8 @@ type tally struct {
 	// works counts the starts of tasks: more than there are tasks means that one ran
 	// twice.
 	works atomic.Int64
+	// repeated counts the destructive executions after the first one of an operation.
+	repeated atomic.Int64
 	// twice counts the results that were posted twice, split those whose two
 	// responses differed.
 	twice, split atomic.Int64
@@ -56,8 +58,8 @@ func (t *tally) line(size int) string {
 		p50, p99 = a.Round(time.Millisecond/10).String(), b.Round(time.Millisecond/10).String()
 	}
 	rss := resident()
-	return fmt.Sprintf("size=%d enrolled=%d running=%d polling=%d removed=%d offers=%d works=%d done=%d failed=%d late=%d "+
+	return fmt.Sprintf("size=%d enrolled=%d running=%d polling=%d removed=%d offers=%d works=%d repeated=%d done=%d failed=%d late=%d "+
 		"twice=%d split=%d result_p50=%s result_p99=%s rss_mib=%d kib_per_agent=%d",
-		size, t.enrolled.Load(), t.running.Load(), t.polling.Load(), t.removed.Load(), t.offers.Load(), t.works.Load(), t.done.Load(),
+		size, t.enrolled.Load(), t.running.Load(), t.polling.Load(), t.removed.Load(), t.offers.Load(), t.works.Load(), t.repeated.Load(), t.done.Load(),
 		t.failed.Load(), t.late.Load(), t.twice.Load(), t.split.Load(), p50, p99, rss>>20, (rss-t.base)>>10/int64(size))
 }

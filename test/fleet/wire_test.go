@@ -93,7 +93,7 @@ func TestCountOffersAndResults(t *testing.T) {
 		status = http.StatusConflict
 		_, _, err = post(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
 		require.NoError(t, err)
-		require.Contains(t, m.tally.line(1), "enrolled=1 running=0 polling=0 removed=0 offers=1 works=0 done=1 failed=1 late=1 twice=0 split=0 "+
+		require.Contains(t, m.tally.line(1), "enrolled=1 running=0 polling=0 removed=0 offers=1 works=0 repeated=0 done=1 failed=1 late=1 twice=0 split=0 "+
 			"result_p50=40ms result_p99=40ms")
 	})
 }
@@ -172,7 +172,7 @@ func TestLateReports(t *testing.T) {
 			cancel()
 		}
 		require.Greater(t, time.Since(begun), 80*time.Second, "after the lease that the progress made longer")
-		require.Less(t, time.Since(begun), 80*time.Second+task.StaleGrace+lifecycle.ReclaimInterval+time.Second)
+		require.Less(t, time.Since(begun), 80*time.Second+task.StaleGrace+lifecycle.RoundInterval+time.Second)
 		require.GreaterOrEqual(t, tries, 3)
 		require.Len(t, e.got(), 3)
 		sent := time.Now()

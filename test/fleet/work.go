@@ -37,6 +37,9 @@ func (m *member) wrapExecutor(kind task.Type, x runner.Executor) runner.Executor
 	x.Folder = false // nothing is written, and thousands of folders are slow
 	x.Run = func(ctx context.Context, t runner.Task) (any, error) {
 		m.tally.works.Add(1)
+		if t.Effect == task.EffectDestructive && !m.firstIn(t.OperationID) {
+			m.tally.repeated.Add(1)
+		}
 		if err := m.simulateWork(ctx, t); err != nil {
 			return nil, err
 		}

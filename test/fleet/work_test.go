@@ -68,6 +68,28 @@ func TestSlowTaskWithinLimit(t *testing.T) {
 	require.Less(t, m.taskTime(long), slowest)
 }
 
+// TestRepeatedWork: a second destructive execution in an operation is counted, also one of
+// another task.
+func TestRepeatedWork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, _, _ := newTestMember("", nil)
+		do := func(kind task.Type, effect task.Effect, id, operation string) {
+			x := newTask(kind)
+			x.Effect, x.TaskID, x.OperationID = effect, id, operation
+			_, err := testExecutor(m, kind)(t.Context(), x)
+			require.NoError(t, err)
+		}
+		do(task.WorkloadCordon, task.EffectIdempotent, "t-1", "op-1")
+		do(task.WorkloadCordon, task.EffectIdempotent, "t-1", "op-1")
+		do(task.WorkloadDrain, task.EffectDestructive, "t-2", "op-1")
+		do(task.WorkloadDrain, task.EffectDestructive, "t-3", "op-2")
+		require.Zero(t, m.tally.repeated.Load())
+		do(task.WorkloadDrain, task.EffectDestructive, "t-4", "op-1")
+		require.EqualValues(t, 1, m.tally.repeated.Load())
+	})
+}
+
 func TestDieOncePerTask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

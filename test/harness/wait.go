@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"fmt"
 	"net"
 	"strconv"
 	"testing"
@@ -19,7 +20,21 @@ const Timeout = 2 * time.Minute
 // Eventually polls a condition that has no signal to wait for.
 func Eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	require.Eventually(tb, ok, Timeout, 2*time.Millisecond, what)
+	Poll(tb, ok, Timeout, 2*time.Millisecond, what)
+}
+
+// Poll polls a condition and fails the test if it does not hold in time. It calls the
+// condition on its own goroutine, the test's, so that a failed requirement in the
+// condition ends the test at once. In require.Eventually it would end only the goroutine
+// of the condition, and the test would wait until the timeout.
+func Poll(tb testing.TB, ok func() bool, timeout, every time.Duration, what ...any) {
+	tb.Helper()
+	end := time.Now().Add(timeout)
+	for tick := time.NewTicker(every); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			require.FailNow(tb, fmt.Sprintf("the condition did not hold within %s", timeout), what...)
+		}
+	}
 }
 
 // Receive returns the next value of a channel.

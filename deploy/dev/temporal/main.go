@@ -36,6 +36,9 @@ type options struct {
 	namespace string // created when missing
 	retention time.Duration
 	logLevel  string
+	// authorization is a file in the format of the server's configuration; empty
+	// allows everything.
+	authorization string
 }
 
 func main() {
@@ -60,6 +63,7 @@ func parseFlags() options {
 	flag.StringVar(&o.namespace, "namespace", "gpuaas", "namespace; created if missing")
 	flag.DurationVar(&o.retention, "retention", 30*24*time.Hour, "retention of closed workflows (applies when the namespace is created)")
 	flag.StringVar(&o.logLevel, "log-level", "warn", "debug, info, warn or error")
+	flag.StringVar(&o.authorization, "authorization", "", "`file` with global.authorization of the server's configuration, such as deploy/temporal/authorization.yaml; empty allows everything")
 	flag.Parse()
 	return o
 }

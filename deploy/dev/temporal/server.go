@@ -40,7 +40,7 @@ func newServer(o options, logger log.Logger) (temporal.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := freePorts(4)
 	if err != nil {
 		return nil, err
 	}
@@ -50,15 +50,21 @@ func newServer(o options, logger log.Logger) (temporal.Server, error) {
 		primitives.MatchingService: {ip: "127.0.0.1", port: ports[1]},
 		primitives.WorkerService:   {ip: "127.0.0.1", port: ports[2]},
 	}
+	access, err := readAccess(o.authorization, logger)
+	if err != nil {
+		return nil, err
+	}
+	if access.restricted {
+		listens[primitives.InternalFrontendService] = listen{ip: "127.0.0.1", port: ports[3]}
+	}
 	return temporal.NewServer(
 		temporal.WithConfig(serverConfig(o, stores, listens)),
-		temporal.ForServices(temporal.DefaultServices),
+		temporal.ForServices(serviceNames(listens)),
 		temporal.WithStaticHosts(staticHosts(listens)),
 		temporal.WithLogger(logger),
-		temporal.WithAuthorizer(authorization.NewNoopAuthorizer()),
-		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper {
-			return authorization.NewNoopClaimMapper()
-		}),
+		temporal.WithAuthorizer(access.authorizer),
+		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return access.claims }),
+		temporal.WithAudienceGetter(func(*config.Config) authorization.JWTAudienceMapper { return access.audience }),
 		temporal.WithDynamicConfigClient(limits(o.oneQueue)),
 	)
 }
@@ -79,6 +85,9 @@ func serverConfig(o options, stores config.Persistence, listens map[primitives.S
 		},
 		DCRedirectionPolicy: config.DCRedirectionPolicy{Policy: "noop"},
 		PublicClient:        config.PublicClient{HostPort: listens[primitives.FrontendService].dial()},
+	}
+	if _, internal := listens[primitives.InternalFrontendService]; internal {
+		c.PublicClient.HostPort = "" // the server's own workers have no token
 	}
 	c.Global.Membership.MaxJoinDuration = 30 * time.Second
 	c.Global.Membership.BroadcastAddress = "127.0.0.1"
@@ -158,6 +167,13 @@ func startUI(o options) (stop func(), err error) {
 	// Start returns when Stop is called; a listen error ends the process.
 	go func() { _ = server.Start() }()
 	return server.Stop, nil
+}
+
+func serviceNames(listens map[primitives.ServiceName]listen) (names []string) {
+	for name := range listens {
+		names = append(names, string(name))
+	}
+	return names
 }
 
 // listen is one bound address.

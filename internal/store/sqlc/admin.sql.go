@@ -79,3 +79,24 @@ func (q *Queries) TimeBefore(ctx context.Context, seconds float64) (time.Time, e
 	err := row.Scan(&at)
 	return at, err
 }
+
+const undeliveredMessages = `-- name: UndeliveredMessages :one
+SELECT count(*)::bigint AS messages, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_seconds,
+       coalesce((array_agg(last_error ORDER BY created_at))[1], '')::text AS last_error
+FROM outbox WHERE orphaned_at IS NULL AND created_at < now() - make_interval(secs => $1::float8)
+`
+
+type UndeliveredMessagesRow struct {
+	Messages      int64
+	OldestSeconds float64
+	LastError     string
+}
+
+// The messages to Temporal that were not delivered for longer than after_seconds: how
+// many, the age of the oldest one in seconds, and why its last delivery failed.
+func (q *Queries) UndeliveredMessages(ctx context.Context, afterSeconds float64) (UndeliveredMessagesRow, error) {
+	row := q.db.QueryRow(ctx, undeliveredMessages, afterSeconds)
+	var i UndeliveredMessagesRow
+	err := row.Scan(&i.Messages, &i.OldestSeconds, &i.LastError)
+	return i, err
+}

@@ -44,6 +44,20 @@ func (q *Queries) AppendAudit(ctx context.Context, arg AppendAuditParams) error 
 	return err
 }
 
+const decisionNoted = `-- name: DecisionNoted :one
+SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = $1 AND action = 'operations.resolve'
+               AND operation_id = $2 AND detail ->> 'decision_id' = $3::text)::boolean
+`
+
+// Reports whether the decision about an operation is in the audit already. The caller
+// holds the lock of the operation's node, whose stream it is.
+func (q *Queries) DecisionNoted(ctx context.Context, stream string, operationID string, decisionID string) (bool, error) {
+	row := q.db.QueryRow(ctx, decisionNoted, stream, operationID, decisionID)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const listAuditStreams = `-- name: ListAuditStreams :many
 SELECT stream FROM audit_heads WHERE seq > 0 AND stream > $1 ORDER BY stream LIMIT $2::bigint
 `
@@ -66,4 +80,18 @@ func (q *Queries) ListAuditStreams(ctx context.Context, after string, rowLimit i
 		return nil, err
 	}
 	return items, nil
+}
+
+const parkNoted = `-- name: ParkNoted :one
+SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = $1 AND result = 'parked'
+               AND operation_id = $2 AND detail ->> 'park_id' = $3::text)::boolean
+`
+
+// Reports whether the park of an operation is in the audit already. The caller holds the
+// lock of the operation's node, whose stream it is.
+func (q *Queries) ParkNoted(ctx context.Context, stream string, operationID string, parkID string) (bool, error) {
+	row := q.db.QueryRow(ctx, parkNoted, stream, operationID, parkID)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
 }

@@ -131,6 +131,20 @@ func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle
 	return state, err
 }
 
+const heartbeatAge = `-- name: HeartbeatAge :one
+SELECT (CASE WHEN last_heartbeat_at IS NULL THEN -1
+    ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
+FROM nodes WHERE node_id = $1
+`
+
+// The seconds since the last heartbeat by the database's clock, -1 without one.
+func (q *Queries) HeartbeatAge(ctx context.Context, nodeID string) (float64, error) {
+	row := q.db.QueryRow(ctx, heartbeatAge, nodeID)
+	var seconds float64
+	err := row.Scan(&seconds)
+	return seconds, err
+}
+
 const insertNode = `-- name: InsertNode :exec
 INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboarding_mode, lifecycle_class,
                    port, ssh_username, ssh_public_key)

@@ -14,18 +14,20 @@ import (
 )
 
 const advanceOperation = `-- name: AdvanceOperation :exec
-UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, document = coalesce($7, document)
+UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, document = coalesce($7, document),
+                      before_abandon = $8
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL
 `
 
 type AdvanceOperationParams struct {
-	OperationID string
-	OpSeq       int64
-	Status      lifecycle.OperationState
-	Phase       string
-	Step        int64
-	Stuck       *lifecycle.Stuck
-	Document    *lifecycle.OperationStatus
+	OperationID   string
+	OpSeq         int64
+	Status        lifecycle.OperationState
+	Phase         string
+	Step          int64
+	Stuck         *lifecycle.Stuck
+	Document      *lifecycle.OperationStatus
+	BeforeAbandon *lifecycle.Operation
 }
 
 func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationParams) error {
@@ -37,6 +39,7 @@ func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationPara
 		arg.Step,
 		arg.Stuck,
 		arg.Document,
+		arg.BeforeAbandon,
 	)
 	return err
 }
@@ -66,22 +69,25 @@ func (q *Queries) FinishOperation(ctx context.Context, arg FinishOperationParams
 }
 
 const getOperation = `-- name: GetOperation :one
-SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id, claim, ended_at
+SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id,
+       coalesce(latest_run_id, run_id)::text AS newest_run_id, run_started_at, claim, ended_at
 FROM operations WHERE operation_id = $1
 `
 
 type GetOperationRow struct {
-	OperationID string
-	NodeID      string
-	OpSeq       int64
-	Action      lifecycle.Action
-	Status      lifecycle.OperationState
-	Phase       string
-	Step        int64
-	Actor       string
-	RunID       string
-	Claim       activities.Claim
-	EndedAt     *time.Time
+	OperationID  string
+	NodeID       string
+	OpSeq        int64
+	Action       lifecycle.Action
+	Status       lifecycle.OperationState
+	Phase        string
+	Step         int64
+	Actor        string
+	RunID        string
+	NewestRunID  string
+	RunStartedAt *time.Time
+	Claim        activities.Claim
+	EndedAt      *time.Time
 }
 
 func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOperationRow, error) {
@@ -97,6 +103,8 @@ func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOper
 		&i.Step,
 		&i.Actor,
 		&i.RunID,
+		&i.NewestRunID,
+		&i.RunStartedAt,
 		&i.Claim,
 		&i.EndedAt,
 	)
@@ -105,8 +113,8 @@ func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOper
 
 const insertOperation = `-- name: InsertOperation :exec
 INSERT INTO operations (operation_id, node_id, op_seq, action, status, phase, document, actor, reason, correlation_id,
-                        workflow_id, run_id, claim, started_at, via)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+                        workflow_id, run_id, run_started_at, claim, started_at, via)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 `
 
 type InsertOperationParams struct {
@@ -122,6 +130,7 @@ type InsertOperationParams struct {
 	CorrelationID string
 	WorkflowID    string
 	RunID         string
+	RunStartedAt  *time.Time
 	Claim         activities.Claim
 	StartedAt     time.Time
 	Via           string
@@ -141,6 +150,7 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 		arg.CorrelationID,
 		arg.WorkflowID,
 		arg.RunID,
+		arg.RunStartedAt,
 		arg.Claim,
 		arg.StartedAt,
 		arg.Via,
@@ -149,15 +159,29 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 }
 
 const openOperations = `-- name: OpenOperations :many
-SELECT operation_id, action, workflow_id FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC
+SELECT operation_id, op_seq, action, status, phase, step, stuck, document, correlation_id, workflow_id,
+       coalesce(latest_run_id, run_id)::text AS newest_run_id, run_started_at, claim, before_abandon
+FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC
 `
 
 type OpenOperationsRow struct {
-	OperationID string
-	Action      lifecycle.Action
-	WorkflowID  string
+	OperationID   string
+	OpSeq         int64
+	Action        lifecycle.Action
+	Status        lifecycle.OperationState
+	Phase         string
+	Step          int64
+	Stuck         *lifecycle.Stuck
+	Document      *lifecycle.OperationStatus
+	CorrelationID string
+	WorkflowID    string
+	NewestRunID   string
+	RunStartedAt  *time.Time
+	Claim         activities.Claim
+	BeforeAbandon *lifecycle.Operation
 }
 
+// The open operations of a node, the one that holds it first.
 func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOperationsRow, error) {
 	rows, err := q.db.Query(ctx, openOperations, nodeID)
 	if err != nil {
@@ -167,7 +191,22 @@ func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOper
 	var items []OpenOperationsRow
 	for rows.Next() {
 		var i OpenOperationsRow
-		if err := rows.Scan(&i.OperationID, &i.Action, &i.WorkflowID); err != nil {
+		if err := rows.Scan(
+			&i.OperationID,
+			&i.OpSeq,
+			&i.Action,
+			&i.Status,
+			&i.Phase,
+			&i.Step,
+			&i.Stuck,
+			&i.Document,
+			&i.CorrelationID,
+			&i.WorkflowID,
+			&i.NewestRunID,
+			&i.RunStartedAt,
+			&i.Claim,
+			&i.BeforeAbandon,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -179,8 +218,7 @@ func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOper
 }
 
 const setOperationRun = `-- name: SetOperationRun :exec
-UPDATE operations SET latest_run_id = $1::text
-WHERE operation_id = $2 AND coalesce(latest_run_id, run_id) <> $1::text
+UPDATE operations SET latest_run_id = $1::text WHERE operation_id = $2
 `
 
 // Records the run that took over after a reset of the claiming run.
@@ -191,7 +229,7 @@ func (q *Queries) SetOperationRun(ctx context.Context, runID string, operationID
 
 const stuckCounts = `-- name: StuckCounts :many
 SELECT phase, coalesce(stuck ->> 'reason', '')::text AS reason, count(*) AS operations FROM operations
-WHERE status = 'parked' GROUP BY 1, 2 ORDER BY 1, 2
+WHERE stuck IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2
 `
 
 type StuckCountsRow struct {
@@ -220,63 +258,36 @@ func (q *Queries) StuckCounts(ctx context.Context) ([]StuckCountsRow, error) {
 	return items, nil
 }
 
-const supersedeOperations = `-- name: SupersedeOperations :many
-UPDATE operations SET status = 'failed', stuck = NULL, outcome = $2, ended_at = now()
-WHERE node_id = $1 AND ended_at IS NULL AND op_seq > 0
-RETURNING operation_id, action, correlation_id
+const supersedeOperation = `-- name: SupersedeOperation :many
+UPDATE operations SET status = 'failed', stuck = NULL, outcome = $1, ended_at = now()
+WHERE node_id = $2 AND ended_at IS NULL AND (op_seq > 0) = $3::boolean
+RETURNING operation_id, action, correlation_id, claim
 `
 
-type SupersedeOperationsRow struct {
+type SupersedeOperationRow struct {
 	OperationID   string
 	Action        lifecycle.Action
 	CorrelationID string
+	Claim         activities.Claim
 }
 
-// Ends the operation that a dead run left open on a node.
-func (q *Queries) SupersedeOperations(ctx context.Context, nodeID string, outcome string) ([]SupersedeOperationsRow, error) {
-	rows, err := q.db.Query(ctx, supersedeOperations, nodeID, outcome)
+// Ends the operation that a dead run left open on a node: the one that holds the node, or
+// its reissue.
+func (q *Queries) SupersedeOperation(ctx context.Context, outcome string, nodeID string, holds bool) ([]SupersedeOperationRow, error) {
+	rows, err := q.db.Query(ctx, supersedeOperation, outcome, nodeID, holds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []SupersedeOperationsRow
+	var items []SupersedeOperationRow
 	for rows.Next() {
-		var i SupersedeOperationsRow
-		if err := rows.Scan(&i.OperationID, &i.Action, &i.CorrelationID); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const supersedeReissue = `-- name: SupersedeReissue :many
-UPDATE operations SET status = 'failed', stuck = NULL, outcome = $3, ended_at = now()
-WHERE node_id = $1 AND workflow_id = $2 AND ended_at IS NULL AND op_seq = 0
-RETURNING operation_id, action, correlation_id
-`
-
-type SupersedeReissueRow struct {
-	OperationID   string
-	Action        lifecycle.Action
-	CorrelationID string
-}
-
-// Ends the reissue that a dead run of the same workflow left open. Temporal runs
-// one at a time, so the run that claims is the only live one.
-func (q *Queries) SupersedeReissue(ctx context.Context, nodeID string, workflowID string, outcome string) ([]SupersedeReissueRow, error) {
-	rows, err := q.db.Query(ctx, supersedeReissue, nodeID, workflowID, outcome)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []SupersedeReissueRow
-	for rows.Next() {
-		var i SupersedeReissueRow
-		if err := rows.Scan(&i.OperationID, &i.Action, &i.CorrelationID); err != nil {
+		var i SupersedeOperationRow
+		if err := rows.Scan(
+			&i.OperationID,
+			&i.Action,
+			&i.CorrelationID,
+			&i.Claim,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 const dropResultMessage = `-- name: DropResultMessage :exec
@@ -49,7 +48,7 @@ ON CONFLICT ON CONSTRAINT outbox_task_key
 DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
 `
 
-// A task has at most one message. The relay reads the result from the task's row.
+// A task has at most one message. The relay reads the status from the task's row.
 func (q *Queries) InsertResultMessage(ctx context.Context, taskID *string, workflowID string) error {
 	_, err := q.db.Exec(ctx, insertResultMessage, taskID, workflowID)
 	return err
@@ -123,8 +122,7 @@ WITH delivered AS (
     RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at, o.next_try_at
 )
 SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.next_try_at, taken.task_id,
-       t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result,
-       coalesce(t.status, '')::text AS task_status, coalesce(t.lease_epoch, 0)::bigint AS lease_epoch
+       t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, coalesce(t.status, '')::text AS task_status
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id
 `
 
@@ -146,9 +144,7 @@ type TakeOutboxRow struct {
 	OwnerWorkflowID *string
 	OwnerRunID      *string
 	OwnerActivityID *string
-	Result          *task.Result
 	TaskStatus      string
-	LeaseEpoch      int64
 }
 
 // Removes delivered messages and reserves due ones for hold_seconds, so that
@@ -180,9 +176,7 @@ func (q *Queries) TakeOutbox(ctx context.Context, arg TakeOutboxParams) ([]TakeO
 			&i.OwnerWorkflowID,
 			&i.OwnerRunID,
 			&i.OwnerActivityID,
-			&i.Result,
 			&i.TaskStatus,
-			&i.LeaseEpoch,
 		); err != nil {
 			return nil, err
 		}

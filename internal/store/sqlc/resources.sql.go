@@ -12,26 +12,28 @@ import (
 )
 
 const createdResource = `-- name: CreatedResource :exec
-UPDATE resources SET state = 'created', external_id = $2, created_at = now() WHERE resource_id = $1
+UPDATE resources SET state = 'created', external_id = $2, created_at = now(), released_at = NULL WHERE resource_id = $1
 `
 
+// A resource that appeared after its release is open again.
 func (q *Queries) CreatedResource(ctx context.Context, resourceID string, externalID string) error {
 	_, err := q.db.Exec(ctx, createdResource, resourceID, externalID)
 	return err
 }
 
 const getResource = `-- name: GetResource :one
-SELECT resource_id, node_id, kind, provider, external_id, state FROM resources
+SELECT resource_id, node_id, operation_id, kind, provider, external_id, state FROM resources
 WHERE resource_id = $1 AND node_id = $2
 `
 
 type GetResourceRow struct {
-	ResourceID string
-	NodeID     string
-	Kind       string
-	Provider   string
-	ExternalID string
-	State      activities.ResourceState
+	ResourceID  string
+	NodeID      string
+	OperationID string
+	Kind        string
+	Provider    string
+	ExternalID  string
+	State       activities.ResourceState
 }
 
 func (q *Queries) GetResource(ctx context.Context, resourceID string, nodeID string) (GetResourceRow, error) {
@@ -40,6 +42,7 @@ func (q *Queries) GetResource(ctx context.Context, resourceID string, nodeID str
 	err := row.Scan(
 		&i.ResourceID,
 		&i.NodeID,
+		&i.OperationID,
 		&i.Kind,
 		&i.Provider,
 		&i.ExternalID,

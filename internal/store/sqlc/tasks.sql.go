@@ -247,7 +247,8 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) error {
 
 const getTaskByStep = `-- name: GetTaskByStep :one
 SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
-       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen
+       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen,
+       (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
 FROM node_tasks WHERE operation_id = $1 AND step = $2
 `
 
@@ -266,6 +267,7 @@ type GetTaskByStepRow struct {
 	OwnerRunID      string
 	OwnerActivityID string
 	HeartbeatSeen   bool
+	CancelRequested bool
 }
 
 func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step string) (GetTaskByStepRow, error) {
@@ -286,6 +288,7 @@ func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step st
 		&i.OwnerRunID,
 		&i.OwnerActivityID,
 		&i.HeartbeatSeen,
+		&i.CancelRequested,
 	)
 	return i, err
 }
@@ -503,7 +506,7 @@ WITH unended AS MATERIALIZED (
 )
 SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > $2::uuid
-  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
+  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => $3::float8))
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id
@@ -698,4 +701,19 @@ func (q *Queries) VoidTasks(ctx context.Context, nodeID string, operationID *str
 		return nil, err
 	}
 	return items, nil
+}
+
+const voidUndispatched = `-- name: VoidUndispatched :execrows
+UPDATE node_tasks SET status = 'cancelled', finished_at = now()
+WHERE task_id = $1 AND lease_epoch = 0 AND finished_at IS NULL AND cancel_requested_at IS NULL
+`
+
+// Ends a task that was never dispatched. A dispatch that runs at the same time locks the
+// row first, and then the task has a lease, or it finds the task ended.
+func (q *Queries) VoidUndispatched(ctx context.Context, taskID string) (int64, error) {
+	result, err := q.db.Exec(ctx, voidUndispatched, taskID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }

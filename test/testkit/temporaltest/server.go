@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gpuaas/gpuaas/test/stack"
 	"github.com/gpuaas/gpuaas/test/testkit/devserver"
 )
@@ -27,7 +29,17 @@ type Shared struct{ devserver.Shared[*server] }
 // Address returns the frontend's host:port.
 func (s *Shared) Address(tb testing.TB) string {
 	tb.Helper()
-	return s.Start(tb, launch).address
+	return s.Start(tb, func() (*server, error) { return launch() }).address
+}
+
+// Own starts a server for one test, with more flags of the program, and returns the
+// frontend's host:port.
+func Own(tb testing.TB, flags ...string) string {
+	tb.Helper()
+	s, err := launch(flags...)
+	require.NoError(tb, err)
+	tb.Cleanup(s.Close)
+	return s.address
 }
 
 type server struct {
@@ -41,7 +53,7 @@ func (s *server) Close() {
 	_ = os.RemoveAll(s.dir)
 }
 
-func launch() (*server, error) {
+func launch(flags ...string) (*server, error) {
 	path, err := devserver.Find(binary)
 	if err != nil {
 		return nil, err
@@ -55,8 +67,8 @@ func launch() (*server, error) {
 	if s.dir, err = os.MkdirTemp("", "temporaltest-*"); err != nil {
 		return nil, err
 	}
-	s.process, _, err = devserver.Start(startTimeout, " ready: frontend ", path,
-		"--address", s.address, "--ui-address", "", "--db", filepath.Join(s.dir, "temporal.db"))
+	flags = append(flags, "--address", s.address, "--ui-address", "", "--db", filepath.Join(s.dir, "temporal.db"))
+	s.process, _, err = devserver.Start(startTimeout, " ready: frontend ", path, flags...)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}

@@ -1,0 +1,137 @@
+package server
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	sdk "go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
+)
+
+// waits is a workflow that ends when it takes a decision.
+func waits(ctx workflow.Context, in lifecycle.OperationInput) error {
+	done := false
+	if err := workflow.SetUpdateHandler(ctx, lifecycle.UpdateSubmit, func(workflow.Context) (lifecycle.Operation, error) {
+		return lifecycle.Operation{OperationID: in.OperationID, Action: in.Action, Status: lifecycle.OperationRunning}, nil
+	}); err != nil {
+		return err
+	}
+	if err := workflow.SetUpdateHandler(ctx, lifecycle.UpdateResolve,
+		func(_ workflow.Context, r lifecycle.ResolveRequest) (lifecycle.Resolution, error) {
+			done = true
+			return lifecycle.Resolution{Request: r}, nil
+		}); err != nil {
+		return err
+	}
+	return workflow.Await(ctx, func() bool { return done })
+}
+
+// run is the run of an operation in a Temporal of its own.
+type run struct {
+	t      *testing.T
+	client client.Client
+	name   string // the namespace
+	id     string // the workflow ID
+	first  int64  // the event that completed the first workflow task
+}
+
+// newRun creates a namespace of its own, and a client that the API uses.
+func newRun(t *testing.T) (*run, *temporal.Client) {
+	t.Helper()
+	w := &run{t: t, name: "t-" + schema.NewID()}
+	address := sharedTemporal.Address(t)
+	own, err := temporal.Dial(temporal.Config{Address: address, Namespace: w.name})
+	require.NoError(t, err)
+	t.Cleanup(own.Close)
+	require.NoError(t, own.Installation.Setup(t.Context()))
+	w.client, err = client.Dial(client.Options{HostPort: address, Namespace: w.name})
+	require.NoError(t, err)
+	t.Cleanup(w.client.Close)
+	return w, own
+}
+
+// start starts the operation's run with a worker, and returns the run's ID.
+func (w *run) start(in lifecycle.OperationInput) (runID string) {
+	w.t.Helper()
+	pool := worker.New(w.client, lifecycle.TaskQueue, worker.Options{})
+	pool.RegisterWorkflowWithOptions(waits, workflow.RegisterOptions{Name: "Drain"})
+	require.NoError(w.t, pool.Start())
+	w.t.Cleanup(pool.Stop)
+	started, err := w.client.ExecuteWorkflow(w.t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: w.id,
+		TypedSearchAttributes: sdk.NewSearchAttributes(sdk.NewSearchAttributeKeyKeyword(lifecycle.AttrOperationID).ValueSet(in.OperationID))}, "Drain", in)
+	require.NoError(w.t, err)
+	harness.Eventually(w.t, "the first workflow task is completed", func() bool {
+		events := w.client.GetWorkflowHistory(w.t.Context(), w.id, started.GetRunID(), false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+		for events.HasNext() {
+			if e, err := events.Next(); err == nil && e.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED {
+				w.first = e.GetEventId()
+			}
+		}
+		return w.first > 0
+	})
+	return started.GetRunID()
+}
+
+// reset resets the run to its first workflow task.
+func (w *run) reset(runID string) {
+	w.t.Helper()
+	_, err := w.client.ResetWorkflowExecution(w.t.Context(), &workflowservice.ResetWorkflowExecutionRequest{Namespace: w.name,
+		WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: w.id, RunId: runID}, RequestId: schema.NewID(), Reason: "by hand",
+		WorkflowTaskFinishEventId: w.first})
+	require.NoError(w.t, err)
+}
+
+// TestResetRun: an operator resets the run of an operation that is abandoned. The
+// rehydration reads that the operation continues. The operator resets it again after the
+// operation ended: a cancel reaches the run and ends it.
+func TestResetRun(t *testing.T) {
+	ctx := t.Context()
+	w, own := newRun(t)
+	c := newCluster(t)
+	c.runs, c.lifecycle = own.Operations, own.Operations
+	r := c.replica()
+	n := r.register()
+	c.exec("UPDATE nodes SET state = 'active' WHERE node_id = $1", n.ID)
+
+	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: n.ID, Host: n.Host, Action: lifecycle.ActionDrain, Actor: "alice"}
+	w.id = lifecycle.WorkflowID(in.Action, in.Host, in.NodeID)
+	runID := w.start(in)
+	_, err := r.store.Operations.Claim(ctx, activities.ClaimRequest{OperationInput: in, WorkflowID: w.id, RunID: runID})
+	require.NoError(t, err)
+	status := func() lifecycle.OperationState {
+		var v wire.OperationView
+		r.ask(http.MethodGet, "/operations/"+in.OperationID, nil).into(t, &v)
+		return v.Operation.Status
+	}
+	require.NoError(t, w.client.TerminateWorkflow(ctx, w.id, "", "by mistake"))
+	marked, err := r.store.Operations.Abandon(ctx, in.OperationID, runID, lifecycle.RunTerminated) // as the run watcher does
+	require.NoError(t, err)
+	require.True(t, marked)
+	w.reset(runID)
+	require.Equal(t, schema.KindOperationInProgress, r.ask(http.MethodPost, "/nodes/"+n.ID+"/rehydrate", nil).refusal(t).Code)
+	require.Equal(t, lifecycle.OperationRunning, status())
+
+	require.NoError(t, w.client.TerminateWorkflow(ctx, w.id, "", "by mistake"))
+	var done lifecycle.Rehydration
+	r.ask(http.MethodPost, "/nodes/"+n.ID+"/rehydrate", nil).into(t, &done)
+	require.Len(t, done.Ended, 1)
+	cancel := func() reply { return r.ask(http.MethodPost, "/operations/"+in.OperationID+"/cancel", `{"reason":"x"}`) }
+	require.Equal(t, "operation_over", cancel().refusal(t).Reason)
+	w.reset(runID)
+	require.Equal(t, http.StatusOK, cancel().status)
+	require.NoError(t, w.client.GetWorkflow(ctx, w.id, "").Get(ctx, nil), "the run took the cancel")
+	require.Equal(t, lifecycle.OperationFailed, status())
+}

@@ -1,0 +1,47 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// starter implements adminapi.Lifecycle. It starts operations although a run still holds
+// the node that Temporal was restored with, or whose record the database was restored
+// without.
+type starter struct {
+	temporal.Operations
+
+	records *store.Admin
+}
+
+// Submit implements adminapi.Lifecycle.
+func (s starter) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
+	op, err := s.Operations.Submit(ctx, in)
+	if schema.KindOf(err) != schema.KindOperationInProgress {
+		return op, err
+	}
+	left, failure := s.EndLeftover(ctx, in, s.records.Operation)
+	switch {
+	case failure != nil:
+		return op, failure
+	case !left.ClaimBy.IsZero():
+		return op, errUnclaimed(left, in.Host)
+	case !left.Done:
+		return op, err
+	}
+	return s.Operations.Submit(ctx, in)
+}
+
+// errUnclaimed rejects what an operation prevents that is not on record: it has not claimed
+// its node yet, or the database was restored without it.
+func errUnclaimed(left temporal.Leftover, host string) error {
+	return schema.NewError(schema.KindOperationInProgress,
+		"the run of operation %s (%s) is open, and the database does not have the operation: it may claim node %s until %s; then its run can be ended",
+		left.OperationID, left.Action, host, left.ClaimBy.UTC().Format(time.RFC3339)).
+		WithReason("not_claimed").WithNext(lifecycle.RehydrateCommand(host))
+}

@@ -1,0 +1,266 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// decideParallel is the default number of operations that a bulk decision processes at
+// a time.
+const decideParallel = 8
+
+// manyOptions are the flags that make a decision one about many operations.
+type manyOptions struct {
+	selector *string
+	reasons  *[]string
+	actions  *[]string
+	harmful  bool
+	dryRun   bool
+	parallel int
+}
+
+// many reports whether the decision is about many operations.
+func (o *manyOptions) many() bool { return o.selector != nil || o.reasons != nil || o.actions != nil }
+
+// add adds the flags.
+func (o *manyOptions) add(c *cobra.Command) {
+	f := c.Flags()
+	f.FuncP("selector", "l", "decide about every parked operation on a node that matches `SELECTOR`, for example rack=r7,tier!=test", optional(&o.selector))
+	addStuckReason(c, &o.reasons, "decide about every operation parked for one of these `REASONS`, for example service_unavailable")
+	addFilter(c, &o.actions, "action", "decide about every parked operation with one of these `ACTIONS`", actionNames()...)
+	f.BoolVar(&o.harmful, "allow-harm", false, "decide also where the decision may kill workloads or cannot be undone")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be decided; change nothing")
+	f.IntVar(&o.parallel, "max-parallel", decideParallel, "how many operations to decide about at a time")
+}
+
+// bulkHelp documents the flags.
+const bulkHelp = `
+
+With --selector, --stuck-reason or --action it decides about every parked operation that
+matches. It prints what the decision does and asks for confirmation first. It leaves out
+operations that do not have the decision among their options, and without --allow-harm
+those where it may kill workloads or cannot be undone. Each decision is valid only for the
+park that was listed. Run the same command again to continue after an interrupt or a
+failure. It needs the admin API.
+
+The exit code is 1 if a decision failed, 3 if a decision was left out because of its harm,
+5 if one was not sent, or is applied later: Temporal stored a cancel because no worker
+responded, or the operation accepted a decision while the database was unavailable.
+
+` + selectorHelp
+
+// decideOutcome is the result of a decision about one of many operations.
+type decideOutcome string
+
+const (
+	decidePlanned  decideOutcome = "planned"      // --dry-run
+	decideTaken    decideOutcome = "decided"      // the operation took the decision
+	decideStored   decideOutcome = "stored"       // Temporal stored the cancel, for when a worker is up
+	decideAccepted decideOutcome = "accepted"     // the operation applies it when the database is available
+	decideOutdated decideOutcome = "outdated"     // the operation continued, ended or parked again before
+	decideRestored decideOutcome = "rehydrated"   // the operation is recorded as failed
+	decideRunOpen  decideOutcome = "run_open"     // the operation continues, so there is nothing to rehydrate
+	decideNoOption decideOutcome = "not_possible" // it is not among the operation's options
+	decideHarmful  decideOutcome = "harmful"      // left out without --allow-harm
+	decideFailed   decideOutcome = "failed"
+	decideNotSent  decideOutcome = "not_sent" // interrupted before its turn
+)
+
+// decideRow is one operation of the result.
+type decideRow struct {
+	OperationID string           `json:"operation_id"`
+	NodeID      string           `json:"node_id"`
+	Host        string           `json:"host"`
+	Action      lifecycle.Action `json:"action"`
+	Phase       string           `json:"phase"`
+	StuckReason string           `json:"stuck_reason"`
+	StuckSince  time.Time        `json:"stuck_since"`
+	Harm        lifecycle.Harm   `json:"harm,omitempty"`
+	Does        string           `json:"does,omitempty"`
+	Outcome     decideOutcome    `json:"outcome"`
+	Error       string           `json:"error,omitempty"`
+	// Next is the command for what a rehydrated operation left on its node.
+	Next string `json:"next,omitempty"`
+}
+
+// bulkWork is a command about many operations.
+type bulkWork struct {
+	name lifecycle.Decision
+	// command is the command line, noun is one request of it, and matched what it lists.
+	command, noun, matched string
+	// list returns the operations that match. The rows to work on have the outcome
+	// decideNotSent.
+	list func(ctx context.Context) ([]*decideRow, error)
+	// one sends the request about one operation. An error is the outcome decideFailed.
+	one func(ctx context.Context, r *decideRow) (decideOutcome, error)
+}
+
+// decideMany is one run of a bulkWork.
+type decideMany struct {
+	bulkWork
+	env     *env
+	options manyOptions
+
+	rows    []*decideRow // each is changed by its own goroutine
+	chosen  []*decideRow // those of rows to work on
+	ended   atomic.Int64
+	stopped atomic.Bool // after a service was unavailable
+	mu      sync.Mutex  // orders the messages
+}
+
+// runMany prints the plan, asks, sends the requests and prints the outcomes.
+func (e *env) runMany(ctx context.Context, w bulkWork, o manyOptions, yes bool) error {
+	m := &decideMany{bulkWork: w, env: e, options: o}
+	if err := m.find(ctx); err != nil {
+		return err
+	}
+	m.plan()
+	if o.dryRun {
+		if err := m.print(); err != nil {
+			return err
+		}
+		return e.nothingChanged(m.summary()[decideHarmful], m.noun)
+	}
+	if len(m.chosen) > 0 {
+		what := fmt.Sprintf("%s %s", m.name, count(len(m.chosen), "operation"))
+		if err := e.confirm(ctx, m.command, what, yes); err != nil {
+			return err
+		}
+		m.send(ctx)
+	}
+	if err := m.print(); err != nil {
+		return err
+	}
+	return m.exit()
+}
+
+// find lists the operations that match, oldest first, and chooses those to work on.
+func (m *decideMany) find(ctx context.Context) (err error) {
+	if m.rows, err = m.list(ctx); err != nil {
+		return err
+	}
+	if len(m.rows) == 0 {
+		return schema.NewError(schema.KindNotFound, "no %s matches", m.matched).WithNext("gpuaas stuck")
+	}
+	slices.SortStableFunc(m.rows, func(a, b *decideRow) int { return a.StuckSince.Compare(b.StuckSince) })
+	for _, r := range m.rows {
+		if r.Outcome != decideNotSent {
+			continue
+		}
+		if m.options.dryRun {
+			r.Outcome = decidePlanned
+		}
+		m.chosen = append(m.chosen, r)
+	}
+	return nil
+}
+
+// rowOf is the row of an operation for a decision. An operation that does not have the
+// decision among its options is not possible, and a harmful one needs --allow-harm.
+func rowOf(op wire.OperationSummary, d lifecycle.Decision, allowHarm bool) *decideRow {
+	r := &decideRow{OperationID: op.OperationID, NodeID: op.NodeID, Host: op.Host, Action: op.Action, Phase: op.Stuck.Phase,
+		StuckReason: op.Stuck.Reason, StuckSince: op.Stuck.Since, Outcome: decideNoOption}
+	i := slices.IndexFunc(op.Stuck.Options, func(o lifecycle.Option) bool { return o.Decision == d })
+	if i < 0 {
+		return r
+	}
+	r.Does, r.Harm, r.Outcome = op.Stuck.Options[i].Does, op.Stuck.Options[i].Harm, decideNotSent
+	if r.Harm != lifecycle.HarmNone && !allowHarm {
+		r.Outcome = decideHarmful
+	}
+	return r
+}
+
+// send sends the requests, some at a time. An interrupt or an unavailable service starts
+// no further one.
+func (m *decideMany) send(ctx context.Context) {
+	var group errgroup.Group
+	group.SetLimit(m.options.parallel)
+	for _, r := range m.chosen {
+		group.Go(func() error {
+			if ctx.Err() == nil && !m.stopped.Load() {
+				m.complete(ctx, r)
+			}
+			return nil
+		})
+	}
+	group.Wait() //nolint:errcheck // each row has its own error
+}
+
+// complete sends the request about one operation and completes its row.
+func (m *decideMany) complete(ctx context.Context, r *decideRow) {
+	outcome, err := m.one(ctx, r)
+	if r.Outcome = outcome; err != nil {
+		r.Outcome, r.Error = decideFailed, target{id: r.NodeID, host: r.Host}.inError(err).Error()
+		if schema.KindOf(err) == schema.KindServiceUnavailable {
+			m.stopped.Store(true)
+		}
+	}
+	text := r.Outcome.words()
+	if r.Error != "" {
+		text += ": " + r.Error
+	}
+	if r.Next != "" {
+		text += "; next: " + r.Next
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.env.message("[%d/%d] %s: %s", m.ended.Add(1), len(m.chosen), cmp.Or(r.Host, r.NodeID), text)
+}
+
+// runOpDecideMany decides about all parked operations that match.
+func runOpDecideMany(ctx context.Context, e *env, d decision, o opDecideOptions) error {
+	m := opDecisions{control: e.apiControl(), decision: d.name, options: o}
+	return e.runMany(ctx, bulkWork{name: d.name, command: "gpuaas op " + string(d.name), noun: "decision", matched: "parked operation",
+		list: m.list, one: m.one}, o.manyOptions, o.yes)
+}
+
+// opDecisions is the bulkWork of a decision about parked operations.
+type opDecisions struct {
+	control  apiControl
+	decision lifecycle.Decision
+	options  opDecideOptions
+}
+
+func (m opDecisions) list(ctx context.Context) (rows []*decideRow, err error) {
+	o := m.options
+	ops, err := listOperations(ctx, m.control.Client, adminclient.ListOperationsParams{Selector: o.selector, Reason: o.reasons, Action: o.actions,
+		Status: &[]string{string(lifecycle.OperationParked)}}, 0)
+	for _, op := range ops {
+		if op.Stuck != nil {
+			rows = append(rows, rowOf(op, m.decision, o.harmful))
+		}
+	}
+	return rows, err
+}
+
+// one sends the decision about one park. The same decision about the same park has the
+// same idempotency key, so that a repeat is safe.
+func (m opDecisions) one(ctx context.Context, r *decideRow) (decideOutcome, error) {
+	st := lifecycle.OperationStatus{Operation: lifecycle.Operation{OperationID: r.OperationID, Action: r.Action}}
+	key := schema.SHA256Hex([]byte(strings.Join([]string{string(m.decision), r.Phase, r.StuckSince.UTC().Format(time.RFC3339Nano), m.options.reason}, "\x00")))
+	_, err := m.control.decide(ctx, st, lifecycle.ResolveRequest{Decision: m.decision, Reason: m.options.reason, Phase: r.Phase, StuckSince: &r.StuckSince}, key)
+	switch {
+	case schema.KindOf(err) == schema.KindDecisionOutdated:
+		return decideOutdated, nil
+	case schema.AsError(err) != nil && schema.AsError(err).Reason == lifecycle.ReasonCancelStored:
+		return decideStored, nil
+	case schema.AsError(err) != nil && schema.AsError(err).Reason == lifecycle.ReasonDecisionAccepted:
+		return decideAccepted, nil
+	}
+	return decideTaken, err
+}

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// planNames is the number of nodes that a plan names in each line.
+const planNames = 3
+
+// plan prints what the decision does, in one line for each effect.
+func (m *decideMany) plan() {
+	m.env.message("%s %d of %s:", m.name, len(m.chosen), count(len(m.rows), m.matched))
+	left := func(o decideOutcome, why string) {
+		if rows := m.having(o); len(rows) > 0 {
+			m.env.message("  left out %s: %s", names(rows), why)
+		}
+	}
+	for effect, rows := range grouped(m.chosen) {
+		m.env.message("  %s: %s", names(rows), effect)
+	}
+	left(decideNoOption, "the decision is not among the options there")
+	for effect, rows := range grouped(m.having(decideHarmful)) {
+		m.env.message("  left out without --allow-harm %s: %s", names(rows), effect)
+	}
+}
+
+// grouped yields the rows of each effect, in order of their first row.
+func grouped(rows []*decideRow) iter.Seq2[string, []*decideRow] {
+	var effects []string
+	of := map[string][]*decideRow{}
+	for _, r := range rows {
+		effect := fmt.Sprintf("%s, phase %s (%s): %s", r.Action, r.Phase, r.StuckReason, r.Does)
+		if r.Harm != lifecycle.HarmNone {
+			effect += " [harm: " + string(r.Harm) + "]"
+		}
+		if of[effect] == nil {
+			effects = append(effects, effect)
+		}
+		of[effect] = append(of[effect], r)
+	}
+	return func(yield func(string, []*decideRow) bool) {
+		for _, effect := range effects {
+			if !yield(effect, of[effect]) {
+				return
+			}
+		}
+	}
+}
+
+// names is the first host names of the rows and how many more there are.
+func names(rows []*decideRow) string {
+	var hosts []string
+	for _, r := range rows[:min(planNames, len(rows))] {
+		hosts = append(hosts, cmp.Or(r.Host, r.NodeID))
+	}
+	text := strings.Join(hosts, ", ")
+	if more := len(rows) - len(hosts); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func (o decideOutcome) words() string { return strings.ReplaceAll(string(o), "_", " ") }
+
+func (m *decideMany) having(o decideOutcome) (rows []*decideRow) {
+	for _, r := range m.rows {
+		if r.Outcome == o {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// summary is the number of operations with each outcome.
+func (m *decideMany) summary() map[decideOutcome]int {
+	n := map[decideOutcome]int{}
+	for _, r := range m.rows {
+		n[r.Outcome]++
+	}
+	return n
+}
+
+func (m *decideMany) print() error {
+	summary, words := m.summary(), []string{}
+	for _, o := range slices.Sorted(maps.Keys(summary)) {
+		words = append(words, fmt.Sprintf("%d %s", summary[o], o.words()))
+	}
+	m.env.message("%s: %s", count(len(m.rows), "operation"), strings.Join(words, ", "))
+	now := m.env.clock.now()
+	return printList(m.env.console, listing[*decideRow]{
+		object: map[string]any{"decision": m.name, "operations": m.rows, "summary": summary}, rows: m.rows,
+		header: []string{"NODE", "ACTION", "PHASE", "STUCK REASON", "SINCE", "OUTCOME", "ERROR", "ID"}, wide: 1,
+		cells: func(r *decideRow) []string {
+			return []string{cmp.Or(r.Host, r.NodeID), string(r.Action), r.Phase, r.StuckReason, lifecycle.Span(now.Sub(r.StuckSince)),
+				r.Outcome.words(), dash(r.Error), r.OperationID}
+		},
+		name: func(r *decideRow) string { return r.OperationID },
+	})
+}
+
+// exit is the end of the command. A decision that was outdated or not possible is not a
+// failure: the operation no longer needs it, or needs another one.
+func (m *decideMany) exit() error {
+	n := m.summary()
+	switch {
+	case n[decideFailed] > 0:
+		return &exitError{schema.ExitFailed, []string{count(n[decideFailed], m.noun) + " failed; run the command again to retry"}}
+	case n[decideNotSent] > 0:
+		return &exitError{schema.ExitPending, []string{count(n[decideNotSent], m.noun) + " not sent; run the command again to continue"}}
+	case n[decideStored] > 0:
+		return &exitError{schema.ExitPending, []string{count(n[decideStored], "cancel") + " stored: applied as soon as a gpuaas-worker is up"}}
+	case n[decideAccepted] > 0:
+		return &exitError{schema.ExitPending, []string{count(n[decideAccepted], m.noun) + " accepted: applied as soon as the database and a gpuaas-worker are available"}}
+	case n[decideHarmful] > 0:
+		return &exitError{schema.ExitRefused, []string{count(n[decideHarmful], m.noun) + " left out; --allow-harm includes them"}}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	crand "crypto/rand"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/version"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// envTraces and envTelemetry name the collector of traces. Without one of them, nothing is
+// traced. The exporter reads the other OTEL_ variables itself.
+const (
+	envTraces    = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+	envTelemetry = "OTEL_EXPORTER_OTLP_ENDPOINT"
+)
+
+// flushBudget bounds the export of the last spans at a stop.
+const flushBudget = 3 * time.Second
+
+// exporter returns the exporter to the collector that the environment names, nil without
+// one.
+func exporter(ctx context.Context) (sdktrace.SpanExporter, error) {
+	if cmp.Or(os.Getenv(envTraces), os.Getenv(envTelemetry)) == "" {
+		return nil, nil
+	}
+	e, err := otlptracehttp.New(ctx)
+	if err != nil {
+		return nil, schema.Wrap(schema.KindInvalidRequest, err, "the exporter of %s", envTelemetry)
+	}
+	return e, nil
+}
+
+// trace sends the process's spans to the exporter until the process closes. A collector
+// that does not respond costs spans and nothing else.
+func (p *Process) trace(ctx context.Context, service string, e sdktrace.SpanExporter) {
+	if e == nil {
+		return
+	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { p.Log.Warn("cannot export traces", slog.Any("err", err)) }))
+	about := resource.NewSchemaless(attribute.String("service.name", service), attribute.String("service.version", version.Version()))
+	if named, err := resource.Merge(about, resource.Environment()); err == nil {
+		about = named
+	}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(e), sdktrace.WithResource(about), sdktrace.WithIDGenerator(correlated{}))
+	p.Tracer = provider.Tracer("github.com/gpuaas/gpuaas")
+	p.OnClose(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushBudget)
+		defer cancel()
+		if err := provider.Shutdown(ctx); err != nil {
+			p.Log.Warn("cannot export the last traces", slog.Any("err", err))
+		}
+	})
+}
+
+// traced makes a span of each request that has a traceparent or a correlation ID. The
+// correlation ID is the trace ID of the latter: it is in every task and in what the agent
+// sends for it, so that a trace continues on a node without tracing. The
+// handler names the span after its route; a path may contain a token.
+func (p *Process) traced(listener string, next http.Handler) http.Handler {
+	if p.Tracer == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		id, err := uuid.Parse(r.Header.Get(wire.HeaderCorrelationID))
+		if err == nil {
+			ctx = context.WithValue(ctx, correlationKey{}, trace.TraceID(id))
+		} else if !trace.SpanContextFromContext(ctx).IsValid() {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, span := p.Tracer.Start(ctx, listener+" "+r.Method, trace.WithSpanKind(trace.SpanKindServer),
+			trace.WithAttributes(attribute.String("http.request.method", r.Method)))
+		defer span.End()
+		if err == nil {
+			span.SetAttributes(attribute.String("correlation_id", id.String()))
+		}
+		status := &statusWriter{ResponseWriter: w, code: http.StatusOK}
+		next.ServeHTTP(status, r.WithContext(ctx))
+		span.SetAttributes(attribute.Int("http.response.status_code", status.code))
+		if status.code >= http.StatusInternalServerError {
+			span.SetStatus(codes.Error, http.StatusText(status.code))
+		}
+	})
+}
+
+// statusWriter remembers the status code.
+type statusWriter struct {
+	http.ResponseWriter
+	code int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *statusWriter) WriteHeader(code int) {
+	w.code = code
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// correlationKey is the context key of the trace ID of a request.
+type correlationKey struct{}
+
+// correlated makes random ids, except for the trace ID of a request with a correlation ID.
+type correlated struct{}
+
+// NewIDs implements sdktrace.IDGenerator.
+func (c correlated) NewIDs(ctx context.Context) (id trace.TraceID, span trace.SpanID) {
+	id, ok := ctx.Value(correlationKey{}).(trace.TraceID)
+	if !ok || !id.IsValid() {
+		_, _ = crand.Read(id[:]) // never fails
+	}
+	return id, c.NewSpanID(ctx, id)
+}
+
+// NewSpanID implements sdktrace.IDGenerator.
+func (correlated) NewSpanID(context.Context, trace.TraceID) (span trace.SpanID) {
+	_, _ = crand.Read(span[:]) // never fails
+	return span
+}

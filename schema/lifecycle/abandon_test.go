@@ -1,0 +1,128 @@
+package lifecycle_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// TestAbandonedOptions holds the options of every abandoned operation: the first one
+// destroys nothing, they are ordered by harm, and their commands need no reason, so that
+// they can be typed as printed.
+func TestAbandonedOptions(t *testing.T) {
+	t.Parallel()
+	rank := map[lifecycle.Harm]int{lifecycle.HarmNone: 0, lifecycle.HarmWork: 1, lifecycle.HarmFinal: 2}
+	for _, p := range lifecycle.Operations() {
+		for _, prior := range p.From {
+			for _, state := range slices.Compact([]lifecycle.NodeState{prior, enters(p, prior)}) {
+				for _, end := range lifecycle.RunEnds() {
+					s := p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: state}, prior, end)
+					require.Equal(t, string(end), s.Reason)
+					require.Equal(t, lifecycle.AttentionOperator, s.WaitingOn)
+					require.Contains(t, s.Message, "its workflow run ")
+					require.NotContains(t, s.Message, string(end), "in words, not as a code")
+					require.NotEmpty(t, s.Cause)
+					require.Equal(t, "gpuaas node rehydrate gpu-17", s.Next)
+					require.Equal(t, s.Next, s.Options[0].Command)
+					require.Equal(t, lifecycle.HarmNone, s.Options[0].Harm)
+					require.Equal(t, lifecycle.DecisionRehydrate, s.Options[0].Decision)
+					for i, o := range s.Options {
+						require.True(t, strings.HasPrefix(o.Command, "gpuaas node "), o.Command)
+						require.NotContains(t, o.Command, lifecycle.ReasonPlaceholder)
+						require.NotContains(t, lifecycle.Decisions(), o.Decision, "the resolve update does not accept it")
+						require.NotEmpty(t, o.Does)
+						require.True(t, i == 0 || rank[s.Options[i-1].Harm] <= rank[o.Harm], "%s", p.Action)
+					}
+					restart := p.Action != lifecycle.ActionQuarantine || state != lifecycle.NodeQuarantined
+					require.Equal(t, restart, len(s.Options) == 2, "%s in %s", p.Action, state)
+				}
+			}
+		}
+	}
+}
+
+func enters(p lifecycle.Plan, prior lifecycle.NodeState) lifecycle.NodeState {
+	if p.Enter == "" {
+		return prior
+	}
+	return p.Enter
+}
+
+func TestUncordonNext(t *testing.T) {
+	t.Parallel()
+	for _, s := range lifecycle.NodeStates() {
+		n := lifecycle.NodeRef{Host: "gpu-17", State: s}
+		require.Empty(t, lifecycle.UncordonNext(n, false))
+		want := ""
+		if s == lifecycle.NodeActive || s == lifecycle.NodeOffline {
+			want = "gpuaas node uncordon gpu-17"
+		}
+		require.Equal(t, want, lifecycle.UncordonNext(n, true), s)
+	}
+}
+
+func TestAbandonedText(t *testing.T) {
+	t.Parallel()
+	abandoned := func(a lifecycle.Action, o lifecycle.Options, state, prior lifecycle.NodeState) lifecycle.Stuck {
+		p, _ := lifecycle.PlanOf(a, o)
+		return p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: state}, prior, lifecycle.RunTerminated)
+	}
+	drain := abandoned(lifecycle.ActionDrain, lifecycle.Options{}, lifecycle.NodeDraining, lifecycle.NodeOffline)
+	require.Equal(t, "the operation does not continue: its workflow run was terminated in Temporal", drain.Message)
+	require.Contains(t, drain.Options[0].Does, "restore the node's state, offline")
+	require.Contains(t, drain.Options[0].Does, "gpuaas node uncordon")
+	retire := abandoned(lifecycle.ActionRetire, lifecycle.Options{}, lifecycle.NodeActive, lifecycle.NodeActive)
+	require.Contains(t, retire.Options[0].Does, "the node stays active")
+	reissue := abandoned(lifecycle.ActionReissueEnrollment, lifecycle.Options{}, lifecycle.NodeDraining, lifecycle.NodeActive)
+	require.Contains(t, reissue.Options[0].Does, "the node stays draining", "a reissue does not hold the node")
+	require.Len(t, reissue.Options, 1, "nor can it start now")
+
+	for command, s := range map[string]lifecycle.Stuck{
+		"gpuaas node drain gpu-17":                          drain,
+		"gpuaas node drain gpu-17 --deadline 1h30m0s":       abandoned(lifecycle.ActionDrain, lifecycle.Options{DrainTimeoutSeconds: 5400}, lifecycle.NodeDraining, lifecycle.NodeActive),
+		"gpuaas node drain gpu-17 --cordon-only":            abandoned(lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}, lifecycle.NodeDraining, lifecycle.NodeActive),
+		"gpuaas node retire gpu-17":                         retire,
+		"gpuaas node retire gpu-17 --drain":                 abandoned(lifecycle.ActionRetire, lifecycle.Options{Drain: true}, lifecycle.NodeActive, lifecycle.NodeActive),
+		"gpuaas node retire gpu-17 --drain --deadline 1m0s": abandoned(lifecycle.ActionRetire, lifecycle.Options{Drain: true, DrainTimeoutSeconds: 60}, lifecycle.NodeActive, lifecycle.NodeActive),
+	} {
+		require.Equal(t, command, s.Options[1].Command)
+	}
+	for a, harm := range map[lifecycle.Action]lifecycle.Harm{lifecycle.ActionDrain: lifecycle.HarmWork, lifecycle.ActionRemove: lifecycle.HarmFinal,
+		lifecycle.ActionRetire: lifecycle.HarmNone, lifecycle.ActionEnroll: lifecycle.HarmNone} {
+		p, _ := lifecycle.PlanOf(a, lifecycle.Options{})
+		require.Equal(t, harm, abandoned(a, lifecycle.Options{}, p.From[0], p.From[0]).Options[1].Harm, a)
+	}
+}
+
+// TestStateWithoutOperation: only draining and removing have no action of their own.
+func TestStateWithoutOperation(t *testing.T) {
+	t.Parallel()
+	for _, s := range lifecycle.NodeStates() {
+		want := s
+		if s == lifecycle.NodeDraining || s == lifecycle.NodeRemoving {
+			want = lifecycle.NodeOffline
+		}
+		require.Equal(t, want, s.Without(lifecycle.NodeOffline), s)
+	}
+}
+
+// TestRunEndsAreParkReasons: each way a run can end is explained once.
+func TestRunEndsAreParkReasons(t *testing.T) {
+	t.Parallel()
+	means := map[string]string{}
+	for _, r := range lifecycle.ParkReasons() {
+		require.Empty(t, means[r.Reason], "%s twice", r.Reason)
+		require.True(t, strings.HasSuffix(r.Means, ".") && strings.HasSuffix(r.Next, "."), r.Reason)
+		means[r.Reason] = r.Means
+	}
+	require.Len(t, lifecycle.RunEnds(), 5)
+	for _, end := range lifecycle.RunEnds() {
+		require.Contains(t, means[string(end)], "abandoned", end)
+	}
+	require.False(t, lifecycle.OperationAbandoned.Ended())
+	require.Contains(t, lifecycle.OperationStates(), lifecycle.OperationAbandoned)
+}

@@ -1,0 +1,65 @@
+package lifecycle
+
+import "time"
+
+// Timings of the scheduled workflows. A run does its work in rounds, so that the runs
+// do not hide the operations in the Web UI's list.
+const (
+	// RoundInterval is the time between two rounds, and the interval of the schedules:
+	// the next run starts at most one interval after the previous one closed.
+	RoundInterval = 30 * time.Second
+	// Rounds is the number of rounds of a run that has no slow round.
+	Rounds = 8
+	// RoundTimeout bounds one round with its retries.
+	RoundTimeout = 2 * time.Minute
+	// roundsTimeout ends a run that hangs, so that it does not block the next ones. No
+	// round starts later than Rounds*RoundInterval after the run's start.
+	roundsTimeout = Rounds*RoundInterval + RoundTimeout + time.Minute
+)
+
+// The types of the scheduled workflows.
+const (
+	WorkflowReclaim = "ReclaimStaleDispatch"
+	WorkflowWatch   = "WatchOperations"
+)
+
+// The IDs of the schedules.
+const (
+	ScheduleReclaim = "reclaim-stale-dispatch"
+	ScheduleWatch   = "watch-operations"
+)
+
+// Schedule is a schedule that Setup creates. Its runs never overlap.
+type Schedule struct {
+	// ID is the schedule's ID.
+	ID string
+	// Workflow is the type of its workflow.
+	Workflow string
+	// WorkflowID is the workflow ID of its runs, to which Temporal adds the start time.
+	WorkflowID string
+	// Every is the interval at which a run starts unless one is open.
+	Every time.Duration
+	// RunTimeout bounds a run.
+	RunTimeout time.Duration
+	// Does is what a run does, in the imperative: the summary of its runs in the Web UI.
+	Does string
+}
+
+// StalledAfter is the time after the start of its last run at which the schedule
+// counts as stalled: three intervals after the latest end of that run.
+func (s Schedule) StalledAfter() time.Duration { return s.RunTimeout + 3*s.Every }
+
+// Schedules returns every schedule.
+func Schedules() []Schedule {
+	return []Schedule{
+		rounds(ScheduleReclaim, WorkflowReclaim, "Reclaim stale tasks"),
+		rounds(ScheduleWatch, WorkflowWatch, "Find operations whose run ended"),
+	}
+}
+
+func rounds(id, workflow, does string) Schedule {
+	return Schedule{
+		ID: id, Workflow: workflow, WorkflowID: "fleet:" + id + ":schedule",
+		Every: RoundInterval, RunTimeout: roundsTimeout, Does: does,
+	}
+}

@@ -1,0 +1,270 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+const over = "operation_over"
+
+func claimRules() []rule {
+	again := func(change func(*activities.ClaimRequest)) func(b *bench) error {
+		return func(b *bench) error {
+			first := b.drain()
+			b.request.StartWithinSeconds = 0
+			r := b.request
+			change(&r)
+			c, err := b.Claim(b.t.Context(), r)
+			return must(err, c.Fence == first, "the second claim is another one")
+		}
+	}
+	return []rule{
+		{name: "claim again", do: again(func(*activities.ClaimRequest) {})},
+		{name: "claim again after its time", do: again(func(r *activities.ClaimRequest) { r.StartWithinSeconds = 1 })},
+		{name: "claim of another run", do: again(func(r *activities.ClaimRequest) { r.RunID = schema.NewID() }),
+			kind: schema.KindInvalidRequest, reason: "duplicate_operation"},
+		{name: "claim in the wrong state", state: lifecycle.NodeRetired, kind: schema.KindInvalidRequest, reason: "invalid_state",
+			do: func(b *bench) error { _, err := b.claim(lifecycle.ActionDrain); return err }},
+		{name: "claim after its time", kind: schema.KindClaimExpired, do: func(b *bench) error {
+			_, err := b.claim(lifecycle.ActionDrain, func(r *activities.ClaimRequest) {
+				r.RunStartedAt, r.StartWithinSeconds = b.Now().Add(-time.Minute), 59
+			})
+			return err
+		}},
+		{name: "claim of an older run", kind: schema.KindFenced, reason: "newer_run", do: func(b *bench) error {
+			b.drain()
+			older := b.started.Add(-time.Minute)
+			_, err := b.claim(lifecycle.ActionDrain, func(r *activities.ClaimRequest) { r.RunStartedAt = older })
+			return err
+		}},
+		{name: "claim under a foreign workflow ID", kind: schema.KindInvalidRequest, reason: "foreign_workflow_id", do: func(b *bench) error {
+			_, err := b.claim(lifecycle.ActionDrain, func(r *activities.ClaimRequest) { r.WorkflowID = "evil-2" })
+			return err
+		}},
+		{name: "claim over an open operation starts in the state before it", do: func(b *bench) error {
+			b.drain()
+			c, err := b.claim(lifecycle.ActionQuarantine)
+			return must(err, c.Prior == lifecycle.NodeActive && c.Fence.OpSeq == 2, "the claim starts in "+string(c.Prior))
+		}},
+		{name: "claim of a reissue during a retire", kind: schema.KindOperationInProgress, reason: "retire_open", do: func(b *bench) error {
+			if _, err := b.claim(lifecycle.ActionRetire); err != nil {
+				return err
+			}
+			_, err := b.claim(lifecycle.ActionReissueEnrollment)
+			return err
+		}},
+		{name: "claim of a reissue during a quarantine", do: func(b *bench) error {
+			_, err := b.claim(lifecycle.ActionQuarantine)
+			if err != nil {
+				return err
+			}
+			c, err := b.claim(lifecycle.ActionReissueEnrollment)
+			return must(err, c.Fence.OpSeq == 0, "a reissue holds the node")
+		}},
+	}
+}
+
+func recordRules() []rule {
+	decision := activities.Advance{Decision: &lifecycle.ResolveRequest{ID: "d-1", Decision: lifecycle.DecisionRetry, Reason: "because", By: "bob"}}
+	return []rule{
+		{name: "progress", do: func(b *bench) error { return b.advance(b.drain(), activities.Advance{}) }},
+		{name: "progress of an ended operation", kind: schema.KindFenced, reason: over,
+			do: func(b *bench) error { return b.advance(b.ended(), activities.Advance{}) }},
+		{name: "progress of a superseded operation", kind: schema.KindFenced,
+			do: func(b *bench) error { return b.advance(b.superseded(), activities.Advance{}) }},
+		{name: "progress of an unknown operation", kind: schema.KindFenced, do: func(b *bench) error {
+			f := b.drain()
+			f.OperationID = schema.NewID()
+			return b.advance(f, activities.Advance{})
+		}},
+		{name: "decision of an ended operation", do: func(b *bench) error { return b.advance(b.ended(), decision) }},
+		{name: "decision of a superseded operation", kind: schema.KindFenced,
+			do: func(b *bench) error { return b.advance(b.superseded(), decision) }},
+		{name: "end again", do: func(b *bench) error { return b.end(b.ended(), lifecycle.OperationCompleted) }},
+		{name: "end as something else", kind: schema.KindFenced, reason: over,
+			do: func(b *bench) error { return b.end(b.ended(), lifecycle.OperationCanceled) }},
+		{name: "end of a superseded operation", kind: schema.KindFenced,
+			do: func(b *bench) error { return b.end(b.superseded(), lifecycle.OperationCompleted) }},
+		{name: "end as rejected", kind: schema.KindInvalidRequest,
+			do: func(b *bench) error { return b.end(b.drain(), lifecycle.OperationRejected) }},
+		{name: "end of an enrollment without a poll", state: lifecycle.NodeRegistered, kind: schema.KindInvalidRequest, reason: "not_enrolled",
+			do: func(b *bench) error {
+				c, err := b.claim(lifecycle.ActionEnroll)
+				if err != nil {
+					return err
+				}
+				return b.end(c.Fence, lifecycle.OperationCompleted)
+			}},
+		{name: "end of a removal with an open ledger", state: lifecycle.NodeRetired, kind: schema.KindInvalidRequest, reason: "resources_open",
+			do: func(b *bench) error { return b.end(b.removal(), lifecycle.OperationCompleted) }},
+		{name: "cancel of a removal with an open ledger", state: lifecycle.NodeRetired,
+			do: func(b *bench) error { return b.end(b.removal(), lifecycle.OperationCanceled) }},
+		{name: "end of a removal after a forced teardown", state: lifecycle.NodeRetired, do: func(b *bench) error {
+			doc := &lifecycle.OperationStatus{}
+			doc.Operation.Phases = []lifecycle.Phase{{Name: lifecycle.PhaseTeardown, State: lifecycle.PhaseForced}}
+			return b.Finish(b.t.Context(), b.removal(), "", activities.Finish{Status: lifecycle.OperationCompleted, DenyIdentity: true, Document: doc})
+		}},
+	}
+}
+
+func taskRules() []rule {
+	const drain, probe = task.WorkloadDrain, task.NodeProbe
+	undispatched := func(want bool, before func(b *bench, f activities.Fence)) func(*bench) error {
+		return func(b *bench) error {
+			f := b.drain()
+			before(b, f)
+			voided, err := b.VoidUndispatched(b.t.Context(), f, string(drain))
+			return must(err, voided == want, "the task was dispatched, or it was not")
+		}
+	}
+	failed := task.Result{Status: task.Failed, Code: schema.KindTaskFailed, Message: "no luck"}
+	report := func(before func(b *bench, f activities.Fence, id string)) func(*bench) error {
+		return func(b *bench) error {
+			f := b.drain()
+			id := b.enqueue(f, drain)
+			failed.LeaseEpoch = b.Dispatch(b.t, b.node, id)
+			before(b, f, id)
+			return b.Report(b.node, id, failed)
+		}
+	}
+	void := func(b *bench, f activities.Fence) error { return b.Void(b.t.Context(), f) }
+	return []rule{
+		{name: "task of an ended operation", kind: schema.KindFenced, reason: over,
+			do: func(b *bench) error { _, err := b.prepare(b.ended(), drain); return err }},
+		{name: "task of a superseded operation", kind: schema.KindFenced,
+			do: func(b *bench) error { _, err := b.prepare(b.superseded(), drain); return err }},
+		{name: "task that was prepared before its operation was superseded", kind: schema.KindFenced, do: func(b *bench) error {
+			f := b.drain()
+			row, err := b.prepare(f, drain)
+			if err != nil {
+				return err
+			}
+			b.drain()
+			return b.store(f, drain, row)
+		}},
+		{name: "task again", do: func(b *bench) error {
+			f := b.drain()
+			first := b.enqueue(f, drain)
+			row, err := b.prepare(f, drain)
+			return must(err, row.Stored && row.TaskID == first, "the step has another task")
+		}},
+		{name: "task that was voided", kind: schema.KindFenced, reason: "task_voided", do: func(b *bench) error {
+			f := b.drain()
+			row, err := b.prepare(f, drain)
+			if err == nil {
+				err = b.store(f, drain, row)
+			}
+			if err == nil {
+				err = void(b, f)
+			}
+			if err != nil {
+				return err
+			}
+			return b.store(f, drain, row)
+		}},
+		{name: "void of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error { return void(b, b.superseded()) }},
+		{name: "void of a task that waits", do: undispatched(true, func(b *bench, f activities.Fence) { b.enqueue(f, drain) })},
+		{name: "void of a task that is void", do: undispatched(true, func(b *bench, f activities.Fence) { b.enqueue(f, drain); _ = void(b, f) })},
+		{name: "void of a task that was dispatched", do: undispatched(false, func(b *bench, f activities.Fence) {
+			b.Dispatch(b.t, b.node, b.enqueue(f, drain))
+		})},
+		{name: "void of no task", do: undispatched(false, func(*bench, activities.Fence) {})},
+		{name: "result of no task", kind: schema.KindNotFound, do: func(b *bench) error { _, err := b.find(b.drain(), probe); return err }},
+		{name: "result of an open task of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error {
+			f := b.drain()
+			b.enqueue(f, probe)
+			b.drain()
+			_, err := b.find(f, probe)
+			return err
+		}},
+		{name: "report", do: report(func(*bench, activities.Fence, string) {})},
+		{name: "report again", do: report(func(b *bench, _ activities.Fence, id string) { _ = b.Report(b.node, id, failed) })},
+		{name: "report of a voided task", kind: schema.KindLeaseLost, do: report(func(b *bench, f activities.Fence, _ string) { _ = void(b, f) })},
+		{name: "report of a superseded operation", kind: schema.KindLeaseLost, do: report(func(b *bench, _ activities.Fence, _ string) { b.drain() })},
+	}
+}
+
+func ledgerRules() []rule {
+	with := func(then func(b *bench, f activities.Fence, id string) error) func(*bench) error {
+		return func(b *bench) error {
+			f := b.drain()
+			id, err := b.plan(f)
+			if err != nil {
+				return err
+			}
+			return then(b, f, id)
+		}
+	}
+	open := func(b *bench, f activities.Fence, want int) error {
+		entries, err := b.Open(b.t.Context(), f)
+		return must(err, len(entries) == want, "the ledger has another number of open entries")
+	}
+	return []rule{
+		{name: "plan again", do: with(func(b *bench, f activities.Fence, _ string) error {
+			if _, err := b.plan(f); err != nil {
+				return err
+			}
+			return open(b, f, 1)
+		})},
+		{name: "plan of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error { _, err := b.plan(b.superseded()); return err }},
+		{name: "creation again", do: with(func(b *bench, f activities.Fence, id string) error {
+			if err := b.Created(b.t.Context(), f, id, "m-1"); err != nil {
+				return err
+			}
+			return b.Created(b.t.Context(), f, id, "m-1")
+		})},
+		{name: "creation of a second machine", kind: schema.KindInvalidRequest, reason: "resource_mismatch",
+			do: with(func(b *bench, f activities.Fence, id string) error {
+				if err := b.Created(b.t.Context(), f, id, "m-1"); err != nil {
+					return err
+				}
+				return b.Created(b.t.Context(), f, id, "m-2")
+			})},
+		{name: "creation by a superseded operation", do: with(func(b *bench, f activities.Fence, id string) error {
+			next := b.drain()
+			if err := b.Created(b.t.Context(), f, id, "m-1"); err != nil {
+				return err
+			}
+			return open(b, next, 1)
+		})},
+		{name: "creation by another operation", kind: schema.KindFenced, do: with(func(b *bench, _ activities.Fence, id string) error {
+			return b.Created(b.t.Context(), b.drain(), id, "m-1")
+		})},
+		{name: "plan of an ended operation", kind: schema.KindFenced, reason: over,
+			do: func(b *bench) error { _, err := b.plan(b.ended()); return err }},
+		{name: "release by an ended operation", kind: schema.KindFenced, reason: over, do: with(func(b *bench, f activities.Fence, id string) error {
+			if err := b.end(f, lifecycle.OperationCompleted); err != nil {
+				return err
+			}
+			return b.Released(b.t.Context(), f, id)
+		})},
+		{name: "ledger of an ended operation", kind: schema.KindFenced, reason: over, do: func(b *bench) error { return open(b, b.ended(), 0) }},
+		{name: "ledger of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error { return open(b, b.superseded(), 0) }},
+		{name: "release by a superseded operation", kind: schema.KindFenced, do: with(func(b *bench, f activities.Fence, id string) error {
+			b.drain()
+			return b.Released(b.t.Context(), f, id)
+		})},
+		{name: "release by the next operation", do: with(func(b *bench, _ activities.Fence, id string) error {
+			next := b.drain()
+			if err := b.Released(b.t.Context(), next, id); err != nil {
+				return err
+			}
+			return open(b, next, 0)
+		})},
+		{name: "creation that ends after the release", do: with(func(b *bench, f activities.Fence, id string) error {
+			if err := b.Released(b.t.Context(), f, id); err != nil {
+				return err
+			}
+			if err := b.Created(b.t.Context(), f, id, "m-1"); err != nil {
+				return err
+			}
+			return open(b, f, 1)
+		})},
+		{name: "release of an unknown entry", kind: schema.KindNotFound,
+			do: func(b *bench) error { return b.Released(b.t.Context(), b.drain(), schema.NewID()) }},
+	}
+}

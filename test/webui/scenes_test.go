@@ -1,0 +1,300 @@
+package webui
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/activity/v1"
+	"go.temporal.io/api/common/v1"
+	"go.temporal.io/sdk/client"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// A scene is an operation that parks for one reason.
+type scene struct {
+	host string
+	// park makes an operation of the node park.
+	park func(t *testing.T, host string)
+	// slow parks the operation before all others, because that takes a minute.
+	slow bool
+	// flags are the flags with which gpuaas stuck lists the operation.
+	flags []string
+	// timer is the summary of a timer in the timeline, "" for the one of a park.
+	timer string
+	// details requires what the details of the run show; nil requires those of a parked run.
+	details func(p *page, stuck lifecycle.Stuck)
+	// resolve follows the page of the parked operation until the operation ends. nil
+	// leaves it parked.
+	resolve func(t *testing.T, p *page, op wire.StuckOperation)
+}
+
+// scenes lists the reasons whose pages are tested and shown in docs/on-call.md.
+func scenes() map[string]scene {
+	return map[string]scene{
+		string(schema.KindAgentSilent):        {host: "gpu-01", park: parkSilent},
+		lifecycle.ReasonProviderSilent:        {host: "gpu-02", park: parkProviderSilent},
+		lifecycle.ReasonTimeout:               {host: "gpu-03", park: parkTimeout},
+		lifecycle.ReasonDrainBlocked:          {host: "gpu-04", park: parkBlocked, resolve: resolveInDialog},
+		lifecycle.ReasonProbeFailed:           {host: "gpu-05", park: parkUnhealthy, resolve: resolveByCommand},
+		lifecycle.ReasonSKUMismatch:           {host: "gpu-06", park: parkMismatch},
+		lifecycle.ReasonTaskLost:              {host: "gpu-07", park: parkLost},
+		lifecycle.ReasonTaskCanceled:          {host: "gpu-08", park: parkTaskCanceled},
+		lifecycle.ReasonResultMissing:         {host: "gpu-09", park: parkForged},
+		string(schema.KindTaskFailed):         {host: "gpu-10", park: parkFailed},
+		string(schema.KindTaskRefused):        {host: "gpu-11", park: parkRefused},
+		string(schema.KindServiceUnavailable): {host: "gpu-12", park: parkUnavailable},
+		lifecycle.ReasonRecordUnavailable: {host: "gpu-13", park: parkUnrecorded, slow: true, flags: []string{"--direct"},
+			timer: "Show that the record waits for the database", resolve: resolveItself},
+		string(schema.KindInvalidRequest): {host: "gpu-14", park: parkRejected},
+		lifecycle.ReasonProviderUnknown:   {host: "gpu-15", park: parkProviderUnknown},
+		string(schema.KindInternal):       {host: "gpu-16", park: parkInternal},
+		string(lifecycle.RunTerminated): {host: "gpu-17", park: parkTerminated, timer: "Drain", details: (*page).requireEnd,
+			resolve: resolveByRehydrate},
+	}
+}
+
+// A task of a silent agent waits until the phase's budget ends.
+func parkSilent(t *testing.T, host string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	killAgent(t, host)
+	gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
+	expire(t, host, "RunNodeTask")
+}
+
+func parkTimeout(t *testing.T, host string) {
+	t.Helper()
+	drainBusy(t, host)
+	expire(t, host, "RunNodeTask")
+}
+
+// drainBusy starts the drain of a node whose workload does not end, and waits until the
+// agent drains it.
+func drainBusy(t *testing.T, host string) (taskID string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	workload(t, host)
+	gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
+	eventually(t, host+" drains", func() bool {
+		var list wire.TaskList
+		if !read(t, &list, "task", "list", "--node", host) {
+			return false
+		}
+		for _, task := range list.Tasks {
+			if task.Type == "workload.drain" && task.LeaseUntil != nil {
+				taskID = task.TaskID
+				return true
+			}
+		}
+		return false
+	})
+	return taskID
+}
+
+func parkBlocked(t *testing.T, host string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	workload(t, host)
+	gpuaas(t, "node", "drain", host, "--deadline", "2s", "--reason", "RMA-4411", "--yes", "--no-wait")
+}
+
+// nvidiaSMI is a folder with an nvidia-smi for the node's agent.
+func nvidiaSMI(t *testing.T, host, script string) (path string) {
+	t.Helper()
+	dir := filepath.Join(filepath.Dir(stack.Dir), host+".bin")
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	path = filepath.Join(dir, "nvidia-smi")
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	return path
+}
+
+const gpuLost = "echo 'Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost' >&2; exit 15"
+
+// The GPU fails between the facts and the probe.
+func parkUnhealthy(t *testing.T, host string) {
+	t.Helper()
+	smi := nvidiaSMI(t, host, `mkdir "$0.called" 2>/dev/null && exit 0; `+gpuLost)
+	node(t, host, "cpu-dev", "PATH="+filepath.Dir(smi)+":"+os.Getenv("PATH"))
+	gpuaas(t, "node", "provision", host, "--no-wait")
+}
+
+func parkFailed(t *testing.T, host string) {
+	t.Helper()
+	smi := nvidiaSMI(t, host, gpuLost)
+	node(t, host, "cpu-dev", "PATH="+filepath.Dir(smi)+":"+os.Getenv("PATH"))
+	gpuaas(t, "node", "provision", host, "--no-wait")
+}
+
+func parkMismatch(t *testing.T, host string) {
+	t.Helper()
+	gpuaas(t, "sku", "add", "big", "--min-cpus", "512")
+	node(t, host, "big")
+	gpuaas(t, "node", "provision", host, "--no-wait")
+}
+
+// The node dies while it drains, so the effect of its task is unknown.
+func parkLost(t *testing.T, host string) {
+	t.Helper()
+	taskID := drainBusy(t, host)
+	killAgent(t, host)
+	exec(t, "UPDATE node_tasks SET lease_until = now() - interval '1 minute' WHERE task_id = $1", taskID)
+	handle := temporal.ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim)
+	require.NoError(t, handle.Trigger(t.Context(), client.ScheduleTriggerOptions{}))
+}
+
+func parkTaskCanceled(t *testing.T, host string) {
+	t.Helper()
+	gpuaas(t, "task", "cancel", drainBusy(t, host), "--reason", "wrong node", "--yes")
+}
+
+// Someone completes the node's task in the Web UI each time that the operation waits for it.
+func parkForged(t *testing.T, host string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	killAgent(t, host)
+	gpuaas(t, "node", "drain", host, "--yes", "--no-wait")
+	run := runOf(t, host)
+	done := map[int64]bool{}
+	eventually(t, "the task is completed by hand", func() bool {
+		d, err := temporal.DescribeWorkflowExecution(t.Context(), run.GetWorkflowId(), "")
+		require.NoError(t, err)
+		for _, a := range d.GetPendingActivities() {
+			began := a.GetLastStartedTime().AsTime().UnixNano()
+			if a.GetActivityType().GetName() != "RunNodeTask" || a.GetLastStartedTime() == nil || done[began] {
+				continue
+			}
+			if temporal.CompleteActivityByID(t.Context(), stack.Getenv("TEMPORAL_NAMESPACE"), run.GetWorkflowId(), "", a.GetActivityId(), nil, nil) == nil {
+				done[began] = true
+			}
+		}
+		return len(done) == 3
+	})
+}
+
+// The signature of the node's task is destroyed in the database.
+func parkRefused(t *testing.T, host string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	fault(t, host, "node_tasks", "INSERT",
+		`NEW.envelope := convert_to(replace(convert_from(NEW.envelope, 'UTF8'), '"sig":"', '"sig":"AAAA'), 'UTF8');`)
+	gpuaas(t, "node", "drain", host, "--yes", "--no-wait")
+}
+
+// provision starts a provision of the node whose writes to the resource ledger fail, as if
+// the provider did.
+func provision(t *testing.T, host, body string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	fault(t, host, "resources", "INSERT", body)
+	gpuaas(t, "node", "provision", host, "--no-wait")
+}
+
+func parkProviderSilent(t *testing.T, host string) {
+	t.Helper()
+	provision(t, host, "PERFORM pg_sleep(20);")
+	expire(t, host, "EnsureMachine")
+}
+
+func parkUnavailable(t *testing.T, host string) {
+	t.Helper()
+	provision(t, host, "RAISE EXCEPTION 'planted' USING ERRCODE = '53300';")
+	endRetries(t, host, "EnsureMachine")
+}
+
+func parkRejected(t *testing.T, host string) {
+	t.Helper()
+	provision(t, host, "RAISE EXCEPTION 'planted' USING ERRCODE = '23514';")
+}
+
+func parkInternal(t *testing.T, host string) {
+	t.Helper()
+	provision(t, host, "RAISE EXCEPTION 'planted';")
+	endRetries(t, host, "EnsureMachine")
+}
+
+func parkProviderUnknown(t *testing.T, host string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	exec(t, "UPDATE nodes SET onboarding_mode = 'metal' WHERE node_id = $1", show(t, host).ID)
+	gpuaas(t, "node", "provision", host, "--no-wait")
+}
+
+// The database rejects the outcome of an operation.
+func parkUnrecorded(t *testing.T, host string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	fault(t, host, "operations", "UPDATE", "IF NEW.status = 'completed' THEN RAISE EXCEPTION 'planted' USING ERRCODE = '53300'; END IF;")
+	gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
+}
+
+// Someone presses Terminate on the page of the run.
+func parkTerminated(t *testing.T, host string) {
+	t.Helper()
+	drainBusy(t, host)
+	var op wire.OperationView
+	require.True(t, read(t, &op, "op", "show", host))
+	p := open(t, webURL(op.Operation.WorkflowID, op.Operation.RunID))
+	defer p.close()
+	p.click(`button[aria-controls=workflow-actions]`, "")
+	p.click(`[data-testid=terminate-button]`, "")
+	p.click(`#terminate-confirmation-modal [data-testid=confirm-modal-button]`, "")
+	p.sees("TERMINATED")
+	// The run watcher skips operations of the last minute.
+	exec(t, "UPDATE operations SET started_at = started_at - interval '5 minutes' WHERE operation_id = $1", op.Operation.OperationID)
+}
+
+// ended waits until the node's newest operation is completed.
+func ended(t *testing.T, host string) {
+	t.Helper()
+	eventually(t, "the operation of "+host+" ends", func() bool {
+		var op wire.OperationView
+		return read(t, &op, "op", "show", host) && op.Operation.Status == lifecycle.OperationCompleted
+	})
+}
+
+// resolveInDialog ends the workload and sends the displayed input of the resolve update in
+// the dialog of the page.
+func resolveInDialog(t *testing.T, p *page, op wire.StuckOperation) {
+	t.Helper()
+	input := p.find(`\{"operation_id":[^\n]*\}`)
+	openGate(t, op.Host)
+	p.update(strings.NewReplacer(lifecycle.ReasonPlaceholder, "the job may end now", "YOUR NAME", "alice").Replace(input))
+	ended(t, op.Host)
+	require.Contains(t, gpuaas(t, "audit", "--node", op.Host), "alice")
+}
+
+// resolveByCommand repairs the GPU and types the first displayed command.
+func resolveByCommand(t *testing.T, p *page, op wire.StuckOperation) {
+	t.Helper()
+	command := p.find(`gpuaas op retry \S+ --operation \S+ --phase \S+ --stuck-since \S+ --reason TEXT`)
+	nvidiaSMI(t, op.Host, "exit 0")
+	words := strings.Fields(strings.Replace(command, lifecycle.ReasonPlaceholder, "repaired", 1))
+	gpuaas(t, words[1:]...)
+	ended(t, op.Host)
+}
+
+// resolveItself removes the fault. The operation continues without a decision, here without
+// the pause of up to 30 seconds before the next write.
+func resolveItself(t *testing.T, _ *page, op wire.StuckOperation) {
+	t.Helper()
+	heal(t, op.Host)
+	change(t, op.Host, "retry_policy.maximum_interval", &activity.ActivityOptions{
+		RetryPolicy: &common.RetryPolicy{MaximumInterval: durationpb.New(time.Second)}})
+	ended(t, op.Host)
+}
+
+// resolveByRehydrate types the displayed command.
+func resolveByRehydrate(t *testing.T, p *page, op wire.StuckOperation) {
+	t.Helper()
+	command := strings.Fields(p.find(`gpuaas node rehydrate [a-z0-9-]+`))
+	gpuaas(t, command[1:]...)
+	require.Equal(t, lifecycle.NodeActive, show(t, op.Host).State)
+}

@@ -1,0 +1,126 @@
+package workflows
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// taskOf is the node task of a phase, "" if it has none.
+func taskOf(phase string) task.Type {
+	return map[string]task.Type{
+		lifecycle.PhaseFacts: task.FactsCollect, lifecycle.PhaseProbe: task.NodeProbe, lifecycle.PhaseSKU: task.FactsCollect,
+		lifecycle.PhaseCordon: task.WorkloadCordon, lifecycle.PhaseDrain: task.WorkloadDrain,
+		lifecycle.PhaseUncordon: task.WorkloadUncordon, lifecycle.PhaseUndoCordon: task.WorkloadUncordon,
+	}[phase]
+}
+
+// callOf is the port's call of a phase, "" if it has none.
+func callOf(phase string) string {
+	return map[string]string{
+		lifecycle.PhaseAdopt: "ensure", lifecycle.PhaseTeardown: "release", lifecycle.PhaseUndoAdopt: "release",
+		lifecycle.PhaseAgent: "heartbeat?",
+	}[phase]
+}
+
+// eventOf is the event for which a phase waits, "" if it waits for none.
+func eventOf(phase string) lifecycle.AgentEventName {
+	return map[string]lifecycle.AgentEventName{
+		lifecycle.PhaseBundle: lifecycle.EventBundleIssued, lifecycle.PhaseClaim: lifecycle.EventTokenClaimed,
+		lifecycle.PhasePoll: lifecycle.EventFirstPoll,
+	}[phase]
+}
+
+// fails makes a phase fail permanently, until repair.
+func (w *world) fails(phase string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch t, call := taskOf(phase), callOf(phase); {
+	case phase == lifecycle.PhaseSKU:
+		w.gpus = 8
+	case t != "":
+		w.on[t] = func(activities.TaskSpec) (task.Result, error) {
+			return task.Result{}, final(schema.KindTaskFailed, "no luck")
+		}
+	case call != "":
+		w.fail[call] = schema.NewError(schema.KindInvalidRequest, "no luck")
+	}
+}
+
+// hold keeps a phase running, until repair.
+func (w *world) hold(phase string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch t, call := taskOf(phase), callOf(phase); {
+	case phase == lifecycle.PhaseSKU:
+		w.gpus = 8
+		first := true
+		w.on[t] = func(activities.TaskSpec) (task.Result, error) {
+			if first {
+				first = false
+				return succeeded(w.defaultOutput(t)), nil
+			}
+			return task.Result{}, activities.Fail(errDown)
+		}
+	case t != "":
+		w.on[t] = func(activities.TaskSpec) (task.Result, error) { return task.Result{}, activities.Fail(errDown) }
+	case call != "":
+		w.fail[call] = errDown
+	}
+}
+
+// breaks makes a port's call fail as unavailable, until repair.
+func (w *world) breaks(call string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fail[call] = errDown
+}
+
+// block lets workloads block a drain, until repair.
+func (w *world) block() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.on[task.WorkloadDrain] = func(activities.TaskSpec) (task.Result, error) {
+		return succeeded(task.DrainResult{Blocked: []task.Blocker{{Workload: "job-1", Reason: "ignores SIGTERM"}}}), nil
+	}
+}
+
+// breakAll makes every node task and every call of the provider fail permanently.
+func (w *world) breakAll() {
+	for _, phase := range []string{lifecycle.PhaseFacts, lifecycle.PhaseProbe, lifecycle.PhaseSKU, lifecycle.PhaseCordon,
+		lifecycle.PhaseDrain, lifecycle.PhaseUndoCordon, lifecycle.PhaseAdopt, lifecycle.PhaseUndoAdopt, lifecycle.PhaseAgent} {
+		w.fails(phase)
+	}
+}
+
+func (w *world) repairAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.fail)
+	clear(w.on)
+	w.gpus = 0
+}
+
+// events reports the events that happened before the phase.
+func (p *place) events(phase string) {
+	for _, before := range []string{lifecycle.PhaseBundle, lifecycle.PhaseClaim, lifecycle.PhasePoll} {
+		if before == phase {
+			return
+		}
+		p.env.RegisterDelayedCallback(func() { p.event(eventOf(before)) }, time.Second)
+	}
+}
+
+// sendEvents reports that the node polls.
+func (p *place) sendEvents() { p.event(lifecycle.EventFirstPoll) }
+
+func (p *place) event(name lifecycle.AgentEventName) {
+	incarnation := int64(1)
+	if p.cell.action == lifecycle.ActionReissueEnrollment && name != lifecycle.EventBundleIssued {
+		incarnation = 2
+	}
+	p.report(lifecycle.AgentEvent{Event: name, NodeID: testNode, Incarnation: incarnation})
+}

@@ -1,0 +1,85 @@
+package workflows
+
+import (
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// Rounds is the result of a run of a scheduled workflow.
+type Rounds[S any] struct {
+	Rounds int `json:"rounds"`
+	// Failed is the number of rounds that failed, Failure the last failure.
+	Failed  int    `json:"failed,omitempty"`
+	Failure string `json:"failure,omitempty"`
+	// Changes are the summaries of the rounds that changed something.
+	Changes []S `json:"changes,omitempty"`
+}
+
+// ReclaimStaleDispatch is a run of the reclaimer. Each round requeues stale tasks,
+// marks them lost or voids them.
+func ReclaimStaleDispatch(ctx workflow.Context) (Rounds[activities.ReclaimSummary], error) {
+	return runRounds(ctx, func() (s activities.ReclaimSummary, err error) {
+		err = workflow.ExecuteActivity(remote(ctx, callRound, 0, "Reclaim stale tasks"), reclaimer.ReclaimTasks).Get(ctx, &s)
+		return s, err
+	}, func(s activities.ReclaimSummary) bool { return len(s.Decisions) > 0 })
+}
+
+// WatchOperations is a run of the run watcher. Each round marks the operations that
+// are open in the database and have no open run as abandoned. A round that was too short for
+// all of them is continued by the next one.
+func WatchOperations(ctx workflow.Context) (Rounds[activities.WatchSummary], error) {
+	after := ""
+	return runRounds(ctx, func() (s activities.WatchSummary, err error) {
+		err = workflow.ExecuteActivity(remote(ctx, callRound, 0, "Find operations whose run ended"), watcher.AbandonOperations, after).Get(ctx, &s)
+		if after = ""; s.More {
+			after = s.After
+		}
+		return s, err
+	}, func(s activities.WatchSummary) bool { return len(s.Abandoned) > 0 })
+}
+
+// runRounds runs a round every lifecycle.RoundInterval until the time of a run is over. The
+// round after a failed one does the same work. If the last round fails, the run fails, so that its schedule counts as failing.
+// A cancel of the run ends it early as completed.
+func runRounds[S any](ctx workflow.Context, round func() (S, error), changed func(S) bool) (Rounds[S], error) {
+	var done Rounds[S]
+	for end := now(ctx).Add(lifecycle.Rounds * lifecycle.RoundInterval); ; {
+		s, err := round()
+		if ctx.Err() != nil {
+			return done, nil //nolint:nilerr // a cancel
+		}
+		done.Rounds++
+		if err != nil {
+			done.Failed++
+			done.Failure = failureOf(err).Message
+		} else if changed(s) {
+			done.Changes = append(done.Changes, s)
+		}
+		if !now(ctx).Add(lifecycle.RoundInterval).Before(end) {
+			return done, done.failure(err)
+		}
+		if err := pause(ctx, lifecycle.RoundInterval, "Wait for the next round"); err != nil {
+			return done, nil //nolint:nilerr // a cancel
+		}
+	}
+}
+
+// failure is the failure of a run whose last round failed with cause, otherwise nil.
+func (r Rounds[S]) failure(cause error) error {
+	if cause == nil {
+		return nil
+	}
+	f := failureOf(cause)
+	return activities.Failure(schema.NewError(f.Kind, "%d of %d rounds failed, the last one: %s", r.Failed, r.Rounds, f.Message).
+		WithReason(f.Reason).WithNext(f.Next), true)
+}
+
+// pause waits with a summary that the timeline shows.
+func pause(ctx workflow.Context, d time.Duration, summary string) error {
+	return workflow.NewTimerWithOptions(ctx, d, workflow.TimerOptions{Summary: summary}).Get(ctx, nil)
+}

@@ -67,6 +67,7 @@ func (s *sweep) typePrinted(e *endedRun) {
 // legalRefusals are the reasons for which a printed command may be rejected.
 var legalRefusals = map[string]string{
 	"decision_outdated":   "the operation continued since the command was printed",
+	"operation_over":      "the operation ended since the command was printed",
 	"operation_abandoned": "the run ended since; the rejection prints the command that restores the node",
 }
 

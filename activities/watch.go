@@ -57,7 +57,7 @@ const (
 type Watch struct {
 	Abandoner Abandoner
 	Runs      Runs
-	// Budget is how long a round reads; 0 means three quarters of lifecycle.RoundTimeout.
+	// Budget is how long a round reads; 0 means three quarters of lifecycle.RoundTry.
 	Budget time.Duration
 	// OnAbandon observes each operation that was marked as abandoned. nil observes nothing.
 	OnAbandon func(a lifecycle.Action, end lifecycle.RunEnd)
@@ -136,8 +136,9 @@ func (w *Watch) AbandonOperations(ctx context.Context, after string) (WatchSumma
 		} else if failed == nil {
 			failed = err
 		}
-		r.Missing = r.Missing[1:]
-		activity.RecordHeartbeat(ctx, r)
+		if r.Missing = r.Missing[1:]; len(r.Missing)%watchBatch == 0 {
+			activity.RecordHeartbeat(ctx, r)
+		}
 	}
 	if failed != nil {
 		// All other operations are decided. A retry would hide the failed one.
@@ -156,7 +157,7 @@ func errRunsMissing(r round) *schema.Error {
 // readAll reads the runs of all operations after r.After and marks those whose run was
 // found and ended. failed is the first error about a single operation.
 func (w *Watch) readAll(ctx context.Context, r *round) (failed, err error) {
-	for until := time.Now().Add(cmp.Or(w.Budget, lifecycle.RoundTimeout*3/4)); ; {
+	for until := time.Now().Add(cmp.Or(w.Budget, lifecycle.RoundTry*3/4)); ; {
 		batch, err := w.Abandoner.Watched(ctx, r.After, watchBatch)
 		if err != nil || len(batch) == 0 {
 			return failed, err
@@ -179,8 +180,8 @@ func (w *Watch) readAll(ctx context.Context, r *round) (failed, err error) {
 			}
 			r.After = op.Operation.OperationID
 			r.Watched++
-			activity.RecordHeartbeat(ctx, *r)
 		}
+		activity.RecordHeartbeat(ctx, *r)
 		if ctx.Err() != nil || len(batch) < watchBatch {
 			return failed, ctx.Err()
 		}

@@ -91,6 +91,9 @@ func (o *nodeRehydrateOptions) check(c *cobra.Command) error {
 }
 
 func writeRehydration(w io.Writer, done lifecycle.Rehydration) {
+	for _, id := range done.Terminated {
+		fmt.Fprintf(w, "%s: the left-over run of operation %s was terminated; no record changed\n", done.Node.Host, id)
+	}
 	if len(done.Ended) == 0 {
 		fmt.Fprintf(w, "%s: no operation is abandoned; the node is %s\n", done.Node.Host, done.Node.State)
 		writeCordon(w, done)

@@ -52,7 +52,7 @@ var (
 	}
 	// callRound is one round of a scheduled workflow.
 	callRound = workflow.ActivityOptions{
-		StartToCloseTimeout: time.Minute, ScheduleToCloseTimeout: lifecycle.RoundTimeout, HeartbeatTimeout: 30 * time.Second,
+		StartToCloseTimeout: lifecycle.RoundTry, ScheduleToCloseTimeout: lifecycle.RoundTimeout, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retries(time.Second, 10*time.Second, 3),
 	}
 )

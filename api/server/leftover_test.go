@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
@@ -41,16 +43,40 @@ func TestRunWithoutRecord(t *testing.T) {
 	runID := w.start(in)
 	var done lifecycle.Rehydration
 	rehydrate().into(t, &done)
-	require.Len(t, done.Ended, 1)
-	require.Equal(t, in.OperationID, done.Ended[0].OperationID)
+	require.Empty(t, done.Ended, "no operation was open")
+	require.Equal(t, []string{in.OperationID}, done.Terminated)
 	d, err := w.client.DescribeWorkflowExecution(t.Context(), w.id, runID)
 	require.NoError(t, err)
 	require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, d.GetWorkflowExecutionInfo().GetStatus())
+	done = lifecycle.Rehydration{}
 	rehydrate().into(t, &done)
-	require.Empty(t, done.Ended, "a repeat changes nothing")
+	require.Empty(t, done.Terminated, "a repeat changes nothing")
 
 	in.OperationID = schema.NewID()
 	w.start(in)
 	a := r.ask(http.MethodPost, "/nodes/"+n.ID+"/drain", nil)
 	require.Equal(t, http.StatusAccepted, a.status, string(a.body))
+}
+
+// TestRejectedClaim: the caller gets the reason of a claim that the database rejects, also
+// while the run of the rejected operation is still open.
+func TestRejectedClaim(t *testing.T) {
+	w, own := newRun(t)
+	c := newCluster(t)
+	r := c.replica()
+	c.lifecycle = starter{own.Operations, r.store.Admin}
+	r = c.replica()
+	n := r.register()
+	c.exec("UPDATE nodes SET state = 'active' WHERE node_id = $1", n.ID)
+	w.serve(func(ctx workflow.Context, _ lifecycle.OperationInput) error {
+		rejected := activities.Fail(schema.NewError(schema.KindOperationInProgress, "node %s has an open retire", n.Host).WithReason("retire_open"))
+		if err := workflow.SetUpdateHandler(ctx, lifecycle.UpdateSubmit, func(workflow.Context) (op lifecycle.Operation, err error) {
+			return op, rejected
+		}); err != nil {
+			return err
+		}
+		return workflow.Await(ctx, func() bool { return false })
+	})
+	e := r.ask(http.MethodPost, "/nodes/"+n.ID+"/drain", nil).refusal(t)
+	require.Equal(t, "retire_open", e.Reason, e.Message)
 }

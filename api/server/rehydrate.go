@@ -22,7 +22,7 @@ type rehydrator struct {
 // temporal.Operations implements it.
 type runs interface {
 	activities.Runs
-	EndLeftover(ctx context.Context, in lifecycle.OperationInput, read temporal.Read) (temporal.Leftover, error)
+	EndLeftover(ctx context.Context, workflowID string, read temporal.Read) (temporal.Leftover, error)
 }
 
 func (r rehydrator) Rehydrate(ctx context.Context, nodeID, reason string, by audit.Subject) (lifecycle.Rehydration, error) {
@@ -59,19 +59,20 @@ func (r rehydrator) Rehydrate(ctx context.Context, nodeID, reason string, by aud
 	return r.endLeftovers(ctx, done)
 }
 
-// endLeftovers ends the runs of the node that no record continues; see EndLeftover.
+// endLeftovers ends the runs of the node that no record continues; see EndLeftover. If the
+// end of an operation was just recorded, a failure is not returned: the next operation ends
+// such a run, too.
 func (r rehydrator) endLeftovers(ctx context.Context, done lifecycle.Rehydration) (lifecycle.Rehydration, error) {
 	for _, a := range []lifecycle.Action{lifecycle.ActionDrain, lifecycle.ActionReissueEnrollment} { // one for each workflow ID
-		in := lifecycle.OperationInput{NodeID: done.Node.NodeID, Host: done.Node.Host, Action: a}
-		left, err := r.runs.EndLeftover(ctx, in, r.store.Admin.Operation)
-		switch {
-		case err != nil:
+		left, err := r.runs.EndLeftover(ctx, lifecycle.WorkflowID(a, done.Node.Host, done.Node.NodeID), r.store.Admin.Operation)
+		if err == nil && !left.ClaimBy.IsZero() {
+			err = errUnclaimed(left, done.Node.Host)
+		}
+		if err != nil && len(done.Ended) == 0 {
 			return done, err
-		case !left.ClaimBy.IsZero() && len(done.Ended) == 0:
-			return done, errUnclaimed(left, in.Host)
-		case left.Terminated:
-			done.Ended = append(done.Ended, lifecycle.EndedOperation{OperationID: left.OperationID, Action: left.Action,
-				Reason: lifecycle.RunTerminated, Outcome: "its run was left over and was terminated; the record does not change"})
+		}
+		if left.Terminated {
+			done.Terminated = append(done.Terminated, left.OperationID)
 		}
 	}
 	return done, nil

@@ -28,7 +28,7 @@ func (f *fakeRuns) RunEnds(_ context.Context, ops []lifecycle.Operation) (ends [
 }
 
 // EndLeftover implements runs.
-func (*fakeRuns) EndLeftover(context.Context, lifecycle.OperationInput, temporal.Read) (left temporal.Leftover, err error) {
+func (*fakeRuns) EndLeftover(context.Context, string, temporal.Read) (left temporal.Leftover, err error) {
 	return left, nil
 }
 

@@ -63,13 +63,19 @@ func newRun(t *testing.T) (*run, *temporal.Client) {
 	return w, own
 }
 
+// serve starts a worker that runs drains with the function.
+func (w *run) serve(drain func(workflow.Context, lifecycle.OperationInput) error) {
+	w.t.Helper()
+	pool := worker.New(w.client, lifecycle.TaskQueue, worker.Options{})
+	pool.RegisterWorkflowWithOptions(drain, workflow.RegisterOptions{Name: "Drain"})
+	require.NoError(w.t, pool.Start())
+	w.t.Cleanup(pool.Stop)
+}
+
 // start starts the operation's run with a worker, and returns the run's ID.
 func (w *run) start(in lifecycle.OperationInput) (runID string) {
 	w.t.Helper()
-	pool := worker.New(w.client, lifecycle.TaskQueue, worker.Options{})
-	pool.RegisterWorkflowWithOptions(waits, workflow.RegisterOptions{Name: "Drain"})
-	require.NoError(w.t, pool.Start())
-	w.t.Cleanup(pool.Stop)
+	w.serve(waits)
 	started, err := w.client.ExecuteWorkflow(w.t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: w.id,
 		TypedSearchAttributes: sdk.NewSearchAttributes(sdk.NewSearchAttributeKeyKeyword(lifecycle.AttrOperationID).ValueSet(in.OperationID))}, "Drain", in)
 	require.NoError(w.t, err)

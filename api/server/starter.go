@@ -22,10 +22,10 @@ type starter struct {
 // Submit implements adminapi.Lifecycle.
 func (s starter) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	op, err := s.Operations.Submit(ctx, in)
-	if schema.KindOf(err) != schema.KindOperationInProgress {
+	if e := schema.AsError(err); e == nil || e.Reason != lifecycle.ReasonRunOpen {
 		return op, err
 	}
-	left, failure := s.EndLeftover(ctx, in, s.records.Operation)
+	left, failure := s.EndLeftover(ctx, lifecycle.WorkflowID(in.Action, in.Host, in.NodeID), s.records.Operation)
 	switch {
 	case failure != nil:
 		return op, failure
@@ -41,7 +41,7 @@ func (s starter) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 // its node yet, or the database was restored without it.
 func errUnclaimed(left temporal.Leftover, host string) error {
 	return schema.NewError(schema.KindOperationInProgress,
-		"the run of operation %s (%s) is open, and the database does not have the operation: it may claim node %s until %s; then its run can be ended",
+		"the run of operation %s (%s) is open, and the database does not have the operation: it may claim node %s until %s; after that time, the next command ends its run",
 		left.OperationID, left.Action, host, left.ClaimBy.UTC().Format(time.RFC3339)).
 		WithReason("not_claimed").WithNext(lifecycle.RehydrateCommand(host))
 }

@@ -89,7 +89,7 @@ func TestEndLeftover(t *testing.T) {
 
 	asked := ""
 	end := func(over bool, failure error) (bool, error) {
-		left, err := c.Operations.EndLeftover(t.Context(), in, func(_ context.Context, id string) (st lifecycle.OperationStatus, _ error) {
+		left, err := c.Operations.EndLeftover(t.Context(), workflowID(in), func(_ context.Context, id string) (st lifecycle.OperationStatus, _ error) {
 			asked = id
 			if over {
 				st.Operation.EndedAt = new(time.Now())

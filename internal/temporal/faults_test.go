@@ -252,14 +252,13 @@ func TestFaultOfVersionWithoutWorkers(t *testing.T) {
 	current := version("b2")
 	d := client.WorkerDeploymentInfo{RoutingConfig: client.WorkerDeploymentRoutingConfig{CurrentVersion: &current},
 		VersionSummaries: []client.WorkerDeploymentVersionSummary{
-			{Version: version("b0"), DrainageStatus: client.WorkerDeploymentVersionDrainageStatusDrained},
 			{Version: version("b1"), DrainageStatus: client.WorkerDeploymentVersionDrainageStatusDraining}, {Version: current}}}
 	for name, tc := range map[string]struct {
 		builds, want []string
 	}{
 		"both":           {[]string{"b1", "b2"}, nil},
 		"no worker":      {nil, nil}, // no_pollers is the fault
-		"not the older":  {[]string{"b2"}, []string{"no gpuaas-worker of the earlier version b1 polls, and open operations are pinned to it"}},
+		"not the older":  {[]string{"b2"}, nil}, // its open operations move to the current version
 		"not the newest": {[]string{"b1"}, []string{"no gpuaas-worker of the current version b2 polls, and all operations wait for it"}},
 	} {
 		t.Run(name, func(t *testing.T) {

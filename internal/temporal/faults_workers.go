@@ -96,9 +96,10 @@ func noPollers(tasks string, queues ...queue) wire.ControlPlaneFault {
 		Next: "start a gpuaas-worker; if it runs, its /readyz and its log show why it does not poll"}
 }
 
-// versionFaults returns the faults of versioned workers: no version is current, or a
-// version with open runs has no worker. Without any worker there is none. builds are
-// those of the workers that poll.
+// versionFaults returns the fault of versioned workers: no version is current, or the
+// current one has no worker. Open operations move to the current version, so an earlier one
+// needs no worker. Without any worker there is no fault. builds are those of the workers
+// that poll.
 func versionFaults(d client.WorkerDeploymentInfo, builds []string) (faults []wire.ControlPlaneFault) {
 	if len(builds) == 0 {
 		return nil
@@ -108,20 +109,21 @@ func versionFaults(d client.WorkerDeploymentInfo, builds []string) (faults []wir
 	case current == nil && !slices.Contains(builds, Unversioned):
 		faults = append(faults, wire.ControlPlaneFault{Component: componentWorker, Reason: "no_current_version",
 			Message: "no version of gpuaas-worker is the current one, so no operation starts or continues; versions that poll: " + versionNames(builds),
-			Next:    "gpuaas admin promote --to " + builds[len(builds)-1]})
+			Next:    promoteCommand(builds)})
 	case current != nil && !slices.Contains(builds, current.BuildID):
-		faults = append(faults, versionWithoutWorkers(current.BuildID, "the current", "all operations wait for it"))
-	}
-	for _, v := range d.VersionSummaries {
-		if v.DrainageStatus == client.WorkerDeploymentVersionDrainageStatusDraining && !slices.Contains(builds, v.Version.BuildID) {
-			faults = append(faults, versionWithoutWorkers(v.Version.BuildID, "the earlier", "open operations are pinned to it"))
-		}
+		faults = append(faults, wire.ControlPlaneFault{Component: componentWorker, Reason: "version_without_workers",
+			Message: fmt.Sprintf("no gpuaas-worker of the current %s polls, and all operations wait for it", VersionName(current.BuildID)),
+			Next:    "start a gpuaas-worker of this version; to make another one the current: " + promoteCommand(builds)})
 	}
 	return faults
 }
 
-func versionWithoutWorkers(build, which, effect string) wire.ControlPlaneFault {
-	return wire.ControlPlaneFault{Component: componentWorker, Reason: "version_without_workers",
-		Message: fmt.Sprintf("no gpuaas-worker of %s %s polls, and %s", which, VersionName(build), effect),
-		Next:    "start a gpuaas-worker of this version; to make another one the current: gpuaas admin promote"}
+// promoteCommand makes the only version that polls the current one, or the one that an
+// operator chooses.
+func promoteCommand(builds []string) string {
+	build := "VERSION"
+	if len(builds) == 1 {
+		build = builds[0]
+	}
+	return "gpuaas admin promote --to " + build
 }

@@ -36,14 +36,14 @@ type Leftover struct {
 // Read returns the record of an operation. KindNotFound if there is none.
 type Read func(ctx context.Context, operationID string) (lifecycle.OperationStatus, error)
 
-// EndLeftover terminates the run that keeps an operation from starting if no record
+// EndLeftover terminates the open run of the workflow that keeps an operation from starting if no record
 // continues it: the run's own operation has ended and the run does not close, or the
 // operation is not on record and the time to claim its node is over. The first is so after
 // Temporal was restored from a backup, the second after the database was. Such a run may be
 // parked, and no decision reaches it through its record. The node and the record do not
 // change.
-func (c Operations) EndLeftover(ctx context.Context, in lifecycle.OperationInput, read Read) (left Leftover, err error) {
-	info, err := c.describeRun(ctx, workflowID(in), "")
+func (c Operations) EndLeftover(ctx context.Context, workflowID string, read Read) (left Leftover, err error) {
+	info, err := c.describeRun(ctx, workflowID, "")
 	if err != nil || info == nil {
 		return left, err
 	}
@@ -75,7 +75,9 @@ func (c Operations) terminate(ctx context.Context, info *workflowpb.WorkflowExec
 	if left.Done = closes(closing, c, workflow, run); left.Done {
 		return left, nil
 	}
-	err := c.sdk.TerminateWorkflow(ctx, workflow, run, why)
+	ending, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	err := c.sdk.TerminateWorkflow(ending, workflow, run, why)
 	left.Terminated = err == nil
 	left.Done = left.Terminated || is[*serviceerror.NotFound](err)
 	if left.Done {

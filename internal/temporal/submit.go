@@ -281,5 +281,5 @@ func (c Operations) inProgress(ctx context.Context, in lifecycle.OperationInput,
 			plan.Action, operationOf(info), info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
 	}
 	return schema.NewError(schema.KindOperationInProgress, "cannot %s: %s is in progress on this node", in.Action, holder).
-		WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
+		WithReason(lifecycle.ReasonRunOpen).WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
 }

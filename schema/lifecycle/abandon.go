@@ -81,6 +81,10 @@ type Rehydration struct {
 	// Ended are the operations that ended, the one that held the node first. It is
 	// empty if the node has no open operation.
 	Ended []EndedOperation `json:"ended"`
+	// Terminated are the IDs of the operations whose open run the rehydration terminated,
+	// because no record continues it: the operation had ended or is not on record. No record
+	// changed.
+	Terminated []string `json:"terminated,omitempty"`
 	// Cordoned is true if the node rejects new workloads. The operation may have set the
 	// cordon; its end removes none.
 	Cordoned bool `json:"cordoned,omitempty"`

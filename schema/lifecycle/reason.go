@@ -27,6 +27,10 @@ const (
 	ReasonResultMissing     = "result_missing" // the activity ended and the database has no result
 )
 
+// ReasonRunOpen is why an operation does not start: a run with its workflow ID is open. The
+// record of that run's operation may be over or missing.
+const ReasonRunOpen = "run_open"
+
 // ParkReasons lists the reasons for which an operation parks, and those of abandoned
 // operations.
 func ParkReasons() []ParkReason {

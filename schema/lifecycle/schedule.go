@@ -10,6 +10,8 @@ const (
 	RoundInterval = 30 * time.Second
 	// Rounds is the number of rounds of a run that has no slow round.
 	Rounds = 8
+	// RoundTry bounds one try of a round.
+	RoundTry = time.Minute
 	// RoundTimeout bounds one round with its retries.
 	RoundTimeout = 2 * time.Minute
 	// roundsTimeout ends a run that hangs, so that it does not block the next ones. No

@@ -119,9 +119,6 @@ type Finish struct {
 	// (a canceled enrollment).
 	VoidTokens bool   `json:"void_tokens,omitempty"`
 	Outcome    string `json:"outcome"`
-	// By is who ended the operation, if not who requested it: the audit names it, with
-	// the interface "temporal". A cancel in Temporal's Web UI has no other name.
-	By string `json:"by,omitempty"`
 }
 
 // TeardownForced reports whether a person decided that the operation ends without the

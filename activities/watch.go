@@ -150,7 +150,7 @@ func (w *Watch) AbandonOperations(ctx context.Context, after string) (WatchSumma
 func errRunsMissing(r round) *schema.Error {
 	return schema.NewError(schema.KindServiceUnavailable,
 		"Temporal does not have the runs of %d of %d open operations, so none of these operations was marked as abandoned", r.NotFound, r.Open).
-		WithReason("runs_missing").WithNext("check TEMPORAL_ADDRESS and TEMPORAL_NAMESPACE of gpuaas-worker; if the runs are lost: " +
+		WithReason(lifecycle.ReasonRunsMissing).WithNext("check TEMPORAL_ADDRESS and TEMPORAL_NAMESPACE of gpuaas-worker; if the runs are lost: " +
 		lifecycle.RehydrateCommand("--stuck-reason "+string(lifecycle.RunLost)))
 }
 

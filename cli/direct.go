@@ -141,7 +141,7 @@ func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n 
 
 func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
 	st, err := c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
-	if err == nil || !slices.Contains([]string{"no_worker", "run_terminated"}, schema.AsError(err).Reason) || ctx.Err() != nil {
+	if err == nil || !slices.Contains([]string{lifecycle.ReasonNoWorker, "run_terminated"}, schema.AsError(err).Reason) || ctx.Err() != nil {
 		return st, err
 	}
 	known, describeErr := c.lc.Described(ctx, t.workflowID(reissue))

@@ -114,7 +114,7 @@ func issue(ctx context.Context, ctl apiControl, t target, a lifecycle.Action, o 
 	b, op := bundleOf(response), response.Operation
 	if b == nil && op.Status.Ended() { // a repeat
 		return response, schema.NewError(schema.KindTokenConsumed, "operation %s of this idempotency key is %s: its bundle is no longer available", op.OperationID, op.Status).
-			WithReason("operation_over").WithNext("run the command again with a new --idempotency-key")
+			WithReason(lifecycle.ReasonOperationOver).WithNext("run the command again with a new --idempotency-key")
 	}
 	if b == nil {
 		return response, schema.NewError(schema.KindInternal, "the admin API returned no bundle").

@@ -67,7 +67,7 @@ func (m rehydrations) runsMissing(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	i := slices.IndexFunc(list.Faults, func(f wire.ControlPlaneFault) bool {
-		return f.Component == lifecycle.ScheduleWatch && f.Reason == reasonRunsMissing
+		return f.Component == lifecycle.ScheduleWatch && f.Reason == lifecycle.ReasonRunsMissing
 	})
 	if i >= 0 {
 		m.env.message("warning: %s", list.Faults[i].Message)
@@ -76,10 +76,6 @@ func (m rehydrations) runsMissing(ctx context.Context) (bool, error) {
 	return i >= 0, nil
 }
 
-// reasonRunsMissing is the reason with which the run watcher reports that it marks no
-// operation as lost.
-const reasonRunsMissing = "runs_missing"
-
 func (m rehydrations) selects(reason string) bool {
 	return m.options.reasons == nil || slices.Contains(*m.options.reasons, reason)
 }
@@ -87,7 +83,7 @@ func (m rehydrations) selects(reason string) bool {
 // unmarkedRow is the row of an open operation whose run may be lost.
 func unmarkedRow(op wire.OperationSummary) *decideRow {
 	return &decideRow{OperationID: op.OperationID, NodeID: op.NodeID, Host: op.Host, Action: op.Action, Phase: op.Phase,
-		StuckReason: reasonRunsMissing, StuckSince: op.StartedAt, Harm: lifecycle.HarmNone, Outcome: decideNotSent,
+		StuckReason: lifecycle.ReasonRunsMissing, StuckSince: op.StartedAt, Harm: lifecycle.HarmNone, Outcome: decideNotSent,
 		Does: "Record the operation as failed if no run of it is open in Temporal"}
 }
 

@@ -49,7 +49,7 @@ func manyAbandoned(t *testing.T) *harness {
 
 // runsMissing is the fault with which the run watcher marks no operation as lost.
 func runsMissing() wire.ControlPlaneFault {
-	return wire.ControlPlaneFault{Component: lifecycle.ScheduleWatch, Reason: reasonRunsMissing,
+	return wire.ControlPlaneFault{Component: lifecycle.ScheduleWatch, Reason: lifecycle.ReasonRunsMissing,
 		Message: "Temporal does not have the runs of 9 of 10 open operations"}
 }
 

@@ -54,7 +54,7 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 	}
 	if ds.decision == mine || ds.taken != mine {
 		return lifecycle.Resolution{}, asFailure(schema.NewError(schema.KindDecisionOutdated,
-			"the operation ended or was canceled before it took the decision to %s", r.Decision).WithReason("operation_over"))
+			"the operation ended or was canceled before it took the decision to %s", r.Decision).WithReason(lifecycle.ReasonOperationOver))
 	}
 	return lifecycle.Resolution{OperationStatus: clone(ds.status), Request: r}, nil
 }
@@ -100,7 +100,7 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 	}
 	switch {
 	case ds.status.Operation.Status.Ended():
-		return schema.NewError(schema.KindInvalidRequest, "the operation has ended").WithReason("operation_over")
+		return schema.NewError(schema.KindInvalidRequest, "the operation has ended").WithReason(lifecycle.ReasonOperationOver)
 	case ds.decision != nil && !ds.replaces(r.Decision):
 		return schema.NewError(schema.KindOperationInProgress, "the operation is taking another decision")
 	case !ds.answered && r.Decision != lifecycle.DecisionCancel:

@@ -27,10 +27,7 @@ func shown(s string) string { return text.Quote(s, maxShown) }
 
 // shownName returns a name: as it is if it has the form of one.
 func shownName(s string) string {
-	if text.IsToken(s, maxShown, "._:-") {
-		return s
-	}
-	return shown(s)
+	return text.Plain(s, maxShown, "._:-")
 }
 
 func (st *state) markdown() string {

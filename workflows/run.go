@@ -195,7 +195,7 @@ func (op *operation) fenced(ctx workflow.Context, cause error) (lifecycle.Operat
 	outcome := outcomeSuperseded
 	switch e := failureOf(cause); e.Reason {
 	case "":
-	case "operation_over":
+	case lifecycle.ReasonOperationOver:
 		outcome = outcomeOver
 	default:
 		outcome = e.Message

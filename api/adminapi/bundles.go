@@ -91,7 +91,7 @@ func (b bundles) mint(ctx context.Context, in lifecycle.OperationInput, by audit
 
 func ended(in lifecycle.OperationInput) error {
 	return schema.NewError(schema.KindInvalidRequest, "operation %s has ended: it issues a bundle only while it runs", in.OperationID).
-		WithReason("operation_over").WithNext("gpuaas node " + string(in.Action) + " " + in.Host)
+		WithReason(lifecycle.ReasonOperationOver).WithNext("gpuaas node " + string(in.Action) + " " + in.Host)
 }
 
 // add issues the bundle of an operation that was started, for a reissue with the

@@ -173,7 +173,7 @@ func nextIn(node wire.NodeView, err error) error {
 // to find out. Some reasons of Lifecycle.Submit say so themselves.
 func unanswered(err error, accepted string, in lifecycle.OperationInput, key string) error {
 	if err == nil || !schema.KindOf(err).Info().Retry ||
-		slices.Contains([]string{"no_worker", "database_unavailable", "response_lost"}, schema.AsError(err).Reason) {
+		slices.Contains([]string{lifecycle.ReasonNoWorker, "database_unavailable", "response_lost"}, schema.AsError(err).Reason) {
 		return err
 	}
 	e := *schema.AsError(err)

@@ -50,7 +50,7 @@ func (r rehydrator) Rehydrate(ctx context.Context, nodeID, reason string, by aud
 		}
 	}
 	done, err := r.store.Operations.AcceptAbandoned(ctx, nodeID, reason, by)
-	if len(running) > 0 && schema.AsError(err) != nil && schema.AsError(err).Reason == "not_abandoned" {
+	if len(running) > 0 && schema.AsError(err) != nil && schema.AsError(err).Reason == lifecycle.ReasonNotAbandoned {
 		err = errRuns(running[0])
 	}
 	if err != nil {
@@ -92,5 +92,5 @@ func (r rehydrator) mark(ctx context.Context, op lifecycle.Operation, end lifecy
 func errRuns(o activities.WatchedOperation) error {
 	op := o.Operation
 	return schema.NewError(schema.KindOperationInProgress, "the %s of %s continues: the run of operation %s is open, so there is nothing to rehydrate",
-		op.Action, o.Host, op.OperationID).WithReason("not_abandoned").WithNext(lifecycle.OpCommand("show", op.Action, o.Host))
+		op.Action, o.Host, op.OperationID).WithReason(lifecycle.ReasonNotAbandoned).WithNext(lifecycle.OpCommand("show", op.Action, o.Host))
 }

@@ -204,7 +204,7 @@ type rehydration struct {
 
 func errNotAbandoned(n sqlc.LockNodeRow, op sqlc.OpenOperationsRow) error {
 	return schema.NewError(schema.KindInvalidRequest, "operation %s of node %s is %s: its workflow run is open", op.OperationID, n.Host, op.Status).
-		WithReason("not_abandoned").WithNext(lifecycle.OpCommand("show", op.Action, n.Host))
+		WithReason(lifecycle.ReasonNotAbandoned).WithNext(lifecycle.OpCommand("show", op.Action, n.Host))
 }
 
 // accept ends one abandoned operation as failed. If it holds the node, accept restores

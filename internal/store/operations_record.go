@@ -182,14 +182,8 @@ func (s *Operations) Finish(ctx context.Context, f activities.Fence, runID strin
 	})
 }
 
-// viaTemporal is the interface of an operation that ended without the admin API.
-const viaTemporal = "temporal"
-
 func finish(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e activities.Finish) error {
 	detail := map[string]string{"outcome": e.Outcome}
-	if e.By != "" {
-		f.Actor, f.Via = e.By, viaTemporal
-	}
 	if f.OpSeq != 0 {
 		if err := releaseNode(ctx, tx, f, n, e, detail); err != nil {
 			return err

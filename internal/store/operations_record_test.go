@@ -440,14 +440,3 @@ func TestWritesWithoutRecord(t *testing.T) {
 		}
 	}
 }
-
-// TestEndByTemporal: a cancel in Temporal is not audited as one of the requester.
-func TestEndByTemporal(t *testing.T) {
-	e := setup(t)
-	n := e.inState(lifecycle.NodeActive)
-	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
-	require.NoError(t, e.Finish(t.Context(), f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive, By: "temporal"}))
-	rows := e.chain(n.ID)
-	last := rows[len(rows)-1]
-	require.Equal(t, []string{"temporal", "temporal", audit.Canceled}, []string{last.Actor, last.Via, last.Result})
-}

@@ -7,6 +7,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // kindInstance is the kind of the resource that is the node's machine.
@@ -69,7 +70,7 @@ func created(ctx context.Context, tx *tx, f activities.Fence, stored sqlc.GetRes
 	stored.ExternalID = externalID
 	reason := ""
 	if !holds {
-		reason = reasonOperationOver
+		reason = lifecycle.ReasonOperationOver
 	}
 	noteResource(tx, f, audit.ResourceCreated, reason, resourceOf(stored))
 	if err := tx.CreatedResource(ctx, stored.ResourceID, externalID); err != nil || stored.Kind != kindInstance || !holds {

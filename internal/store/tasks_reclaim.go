@@ -86,7 +86,7 @@ func decideReclaim(ctx context.Context, tx *tx, t sqlc.LockTaskRow, operationOve
 	detail := map[string]string{"type": string(t.Type)}
 	switch {
 	case operationOver && !t.Status.Terminal():
-		tx.note(taskEvent(f, audit.TaskFinished, t.TaskID, audit.Canceled, "operation_over", detail))
+		tx.note(taskEvent(f, audit.TaskFinished, t.TaskID, audit.Canceled, lifecycle.ReasonOperationOver, detail))
 		tx.wakeNode(t.NodeID)
 		_, err := tx.VoidTasks(ctx, t.NodeID, nil, &t.TaskID)
 		return activities.ReclaimVoided, err

@@ -254,11 +254,8 @@ func errFenced(f activities.Fence, now int64) error {
 }
 
 func errOperationEnded(f activities.Fence) error {
-	return schema.NewError(schema.KindFenced, "operation %s has ended", f.OperationID).WithReason(reasonOperationOver)
+	return schema.NewError(schema.KindFenced, "operation %s has ended", f.OperationID).WithReason(lifecycle.ReasonOperationOver)
 }
-
-// reasonOperationOver marks what an operation does after it ended or lost its node.
-const reasonOperationOver = "operation_over"
 
 // takeUp records the run that continues the operation, "" if it is not known, and that
 // the operation is not abandoned.

@@ -37,7 +37,7 @@ func (c Operations) resolveLater(ctx context.Context, workflowID string, r lifec
 	}
 	if r.Decision != lifecycle.DecisionCancel {
 		return schema.Wrap(schema.KindServiceUnavailable, cause, "no worker responded to the decision within %s; it is not stored", submitBudget).
-			WithReason("no_worker").WithNext("start a gpuaas-worker, then repeat the command")
+			WithReason(lifecycle.ReasonNoWorker).WithNext("start a gpuaas-worker, then repeat the command")
 	}
 	if at := attribute[time.Time](info.GetSearchAttributes(), lifecycle.AttrStuckSince); r.StuckSince != nil && !r.StuckSince.Equal(at) {
 		return schema.NewError(schema.KindDecisionOutdated, "operation %s is no longer parked since %s", r.OperationID, r.StuckSince.Format(time.RFC3339)).

@@ -257,7 +257,7 @@ func TestFaultOfVersionWithoutWorkers(t *testing.T) {
 		builds, want []string
 	}{
 		"both":           {[]string{"b1", "b2"}, nil},
-		"no worker":      {nil, nil}, // no_pollers is the fault
+		"no worker":      {nil, nil},            // no_pollers is the fault
 		"not the older":  {[]string{"b2"}, nil}, // its open operations move to the current version
 		"not the newest": {[]string{"b1"}, []string{"no gpuaas-worker of the current version b2 polls, and all operations wait for it"}},
 	} {

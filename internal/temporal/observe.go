@@ -53,7 +53,7 @@ func queryError(c *connection, err error, workflowID string) error {
 	// The server returns FailedPrecondition for a queue without pollers.
 	if code := codeOf(err); code == codes.FailedPrecondition || code == codes.DeadlineExceeded {
 		return schema.NewError(schema.KindServiceUnavailable, "no worker responds for %s at %s", workflowID, c.address).
-			WithReason("no_worker").WithNext("start a gpuaas-worker, or run: gpuaas dev up")
+			WithReason(lifecycle.ReasonNoWorker).WithNext("start a gpuaas-worker, or run: gpuaas dev up")
 	}
 	return c.interpret(err, "querying the operation's status")
 }

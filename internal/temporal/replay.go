@@ -180,23 +180,22 @@ func (r *replay) each(ctx context.Context, s selection, use func(ReplayedRun)) e
 	var token []byte
 	for seen := 0; ; {
 		page, cancel := context.WithTimeout(ctx, callBudget)
-		answer, err := r.sdk.ListWorkflow(page, &workflowservice.ListWorkflowExecutionsRequest{
-			Query: s.query, PageSize: int32(min(max(s.limit, 0), 1000)), NextPageToken: token})
+		infos, next, err := r.page(page, s.query, int32(min(max(s.limit, 0), visibilityPage)), token)
 		cancel()
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return cause // a download failed, or the caller canceled
 			}
-			return r.interpret(err, "listing operations")
+			return err
 		}
-		for _, e := range answer.GetExecutions() {
+		for _, e := range infos {
 			if seen++; s.limit > 0 && seen > s.limit {
 				return nil
 			}
 			use(ReplayedRun{WorkflowID: e.GetExecution().GetWorkflowId(), RunID: e.GetExecution().GetRunId(),
 				Type: e.GetType().GetName(), Open: !closed(e.GetStatus())})
 		}
-		if token = answer.GetNextPageToken(); len(token) == 0 {
+		if token = next; len(token) == 0 {
 			return nil
 		}
 	}

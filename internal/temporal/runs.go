@@ -2,12 +2,12 @@ package temporal
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	workflowpb "go.temporal.io/api/workflow/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -35,16 +35,12 @@ const describers = 8
 
 // inParallel calls do for 0 to n-1, up to describers at a time, and waits for all.
 func inParallel(n int, do func(i int)) {
-	var next atomic.Int64
-	var group sync.WaitGroup
-	for range min(n, describers) {
-		group.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				do(i)
-			}
-		})
+	var group errgroup.Group
+	group.SetLimit(describers)
+	for i := range n {
+		group.Go(func() error { do(i); return nil })
 	}
-	group.Wait()
+	_ = group.Wait() // no call fails
 }
 
 // RunEnd returns how the operation's last run ended, or "" while a run of it is open.
@@ -103,8 +99,7 @@ func (c Operations) describeLast(ctx context.Context, info *workflowpb.WorkflowE
 
 // belongs reports whether a run is one of the operation's.
 func belongs(info *workflowpb.WorkflowExecutionInfo, op lifecycle.Operation) bool {
-	return info.GetExecution().GetRunId() == op.RunID ||
-		attribute[string](info.GetSearchAttributes(), lifecycle.AttrOperationID) == op.OperationID
+	return info.GetExecution().GetRunId() == op.RunID || operationOf(info) == op.OperationID
 }
 
 func runEnd(s enumspb.WorkflowExecutionStatus) (lifecycle.RunEnd, error) {

@@ -198,10 +198,7 @@ func summary(in lifecycle.OperationInput) string {
 // plain returns words without markup as they are, and others as a code span of at most
 // limit characters.
 func plain(s string, limit int) string {
-	if text.IsToken(s, limit, " ,:-") {
-		return s
-	}
-	return text.Quote(s, limit)
+	return text.Plain(s, limit, " ,:-")
 }
 
 // maxDetail is how many characters of an operator's text the details show.
@@ -258,7 +255,7 @@ func (c Operations) pending(ctx context.Context, in lifecycle.OperationInput) *s
 	}
 	return schema.NewError(schema.KindServiceUnavailable,
 		"Temporal at %s accepted operation %s, but no worker responded within %s; it runs if a worker is up before %s",
-		c.address, in.OperationID, submitBudget, startBy(in, info)).WithReason("no_worker")
+		c.address, in.OperationID, submitBudget, startBy(in, info)).WithReason(lifecycle.ReasonNoWorker)
 }
 
 // startBy is when the operation expires unless it has claimed its node.

@@ -175,7 +175,7 @@ func OperationOver(op Operation, node string) *schema.Error {
 			WithReason("operation_abandoned").WithNext(RehydrateCommand(node))
 	}
 	return schema.NewError(schema.KindDecisionOutdated, "operation %s has ended: there is nothing to decide", op.OperationID).
-		WithReason("operation_over").WithNext(OpCommand("show", op.Action, node))
+		WithReason(ReasonOperationOver).WithNext(OpCommand("show", op.Action, node))
 }
 
 // DecisionCommand is the command line of a decision about an operation that is not parked;

@@ -27,9 +27,20 @@ const (
 	ReasonResultMissing     = "result_missing" // the activity ended and the database has no result
 )
 
-// ReasonRunOpen is why an operation does not start: a run with its workflow ID is open. The
-// record of that run's operation may be over or missing.
-const ReasonRunOpen = "run_open"
+// The reasons of errors that other packages compare. They are no reasons of a park.
+const (
+	// ReasonRunOpen: a run with the operation's workflow ID is open. The record of that run's
+	// operation may be over or missing.
+	ReasonRunOpen = "run_open"
+	// ReasonOperationOver: the operation has ended, so it takes no write and no decision.
+	ReasonOperationOver = "operation_over"
+	// ReasonNotAbandoned: the node has an open operation, and it is not abandoned.
+	ReasonNotAbandoned = "not_abandoned"
+	// ReasonRunsMissing: Temporal does not have the runs of most open operations.
+	ReasonRunsMissing = "runs_missing"
+	// ReasonNoWorker: Temporal accepted the request, and no worker responded in time.
+	ReasonNoWorker = "no_worker"
+)
 
 // ParkReasons lists the reasons for which an operation parks, and those of abandoned
 // operations.

@@ -122,10 +122,7 @@ func (r Result) Brief(t Type) (json.RawMessage, error) {
 
 // name returns a name that a node reports, quoted unless it is plain.
 func name(s string) string {
-	if text.IsToken(s, maxName, "._:/-") {
-		return s
-	}
-	return text.Quote(s, maxName)
+	return text.Plain(s, maxName, "._:/-")
 }
 
 func brief[T any](r Result, shorten func(*T)) (json.RawMessage, error) {

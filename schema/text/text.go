@@ -85,6 +85,15 @@ func visible(r rune) rune {
 	return r
 }
 
+// Plain returns s as it is if it is a token with the punctuation, and otherwise quoted; see
+// IsToken and Quote.
+func Plain(s string, limit int, punctuation string) string {
+	if IsToken(s, limit, punctuation) {
+		return s
+	}
+	return Quote(s, limit)
+}
+
 // Quote returns s as Line does, between backquotes: in Markdown it is a code span, so
 // that no markup in s takes effect.
 func Quote(s string, limit int) string {

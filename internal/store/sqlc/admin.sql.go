@@ -82,7 +82,7 @@ func (q *Queries) TimeBefore(ctx context.Context, seconds float64) (time.Time, e
 
 const undeliveredMessages = `-- name: UndeliveredMessages :one
 SELECT count(*)::bigint AS messages, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_seconds,
-       coalesce((array_agg(last_error ORDER BY created_at))[1], '')::text AS last_error
+       coalesce((SELECT o.last_error FROM outbox o WHERE o.orphaned_at IS NULL ORDER BY o.created_at LIMIT 1), '')::text AS last_error
 FROM outbox WHERE orphaned_at IS NULL AND created_at < now() - make_interval(secs => $1::float8)
 `
 

@@ -9,7 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-const over = "operation_over"
+const over = lifecycle.ReasonOperationOver
 
 func claimRules() []rule {
 	again := func(change func(*activities.ClaimRequest)) func(b *bench) error {

@@ -211,7 +211,7 @@ func errFenced(f activities.Fence) error {
 }
 
 func errEnded(f activities.Fence) error {
-	return schema.NewError(schema.KindFenced, "operation %s has ended", f.OperationID).WithReason("operation_over")
+	return schema.NewError(schema.KindFenced, "operation %s has ended", f.OperationID).WithReason(over)
 }
 
 func (s *state) void(f activities.Fence, matches func(*queued) bool) {

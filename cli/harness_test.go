@@ -79,7 +79,7 @@ func setup(t *testing.T) *harness {
 			h.temporal.dialled = o
 			return h.temporal, nil
 		}},
-		actor: "alice@laptop", dir: t.TempDir(),
+		actor: "alice@laptop", dir: t.TempDir(), transport: http.DefaultTransport,
 	}
 	return h
 }

@@ -70,6 +70,24 @@ func TestOpWatch(t *testing.T) {
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		h.golden("op-watch-timeout", "op", "watch", "gpu-17", "--timeout", "1m")
 	})
+	for name, terminal := range map[string]bool{"on a terminal": true, "in a log": false} {
+		t.Run("each park "+name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			if terminal {
+				h.onTerminal("")
+			}
+			again := parkedSince(parkedDrain(), start())
+			again.Operation.Phases[1].Attempt = 2
+			other := parkedSince(parkedDrain(), start()) // a retry in the background failed for another reason
+			other.Operation.Stuck.Reason, other.Operation.Stuck.Message = "task_lost", "the node lost the task"
+			h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain(), parkedDrain(), drainAt(1, lifecycle.OperationRunning), again, again, other}
+			require.Equal(t, schema.ExitPending, h.run("op", "watch", "gpu-17", "--timeout", "1m", "--no-color"))
+			require.Equal(t, 3, strings.Count(h.err.String(), "options, the least harmful first:"), h.err.String())
+			require.Contains(t, h.err.String(), again.Operation.Stuck.Options[0].Command[len("gpuaas op extend NODE"):])
+			require.Contains(t, h.err.String(), "the node lost the task (task_lost)")
+		})
+	}
 	t.Run("no command is cut on a terminal", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

@@ -85,15 +85,32 @@ func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, 
 	if err != nil || o.key == "" {
 		return op, err
 	}
-	if now, err := c.status(ctx, op); err == nil { // it may have started before
+	if now, err := c.read(ctx, op); err == nil { // it may have started before
 		op = now.Operation
 	}
 	return op, nil
 }
 
-// status queries the run, and reads its result when no worker responds: a closed
+func (c directControl) status(ctx context.Context, op lifecycle.Operation) (wire.OperationView, error) {
+	st, err := c.read(ctx, op)
+	return c.view(st), err
+}
+
+// view adds the operation's page in the Web UI, if its address is configured.
+func (c directControl) view(st lifecycle.OperationStatus) wire.OperationView {
+	return wire.OperationView{OperationStatus: st, WebURL: c.webURL(st.Operation)}
+}
+
+func (c directControl) webURL(op lifecycle.Operation) string {
+	if op.WorkflowID == "" || c.env.temporalConfig().WebUI == "" {
+		return ""
+	}
+	return c.lc.WebURL(op.WorkflowID, op.RunID)
+}
+
+// read queries the run, and reads its result when no worker responds: a closed
 // run has one.
-func (c directControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
+func (c directControl) read(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
 	if op.WorkflowID == "" {
 		return lifecycle.OperationStatus{}, usagef("gpuaas op", "Temporal retains no operation of node %s; with --direct write NODE --operation %[1]s for an operation", op.OperationID)
 	}
@@ -139,8 +156,13 @@ func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n 
 	return st, true
 }
 
-func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	st, err := c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+func (c directControl) newest(ctx context.Context, t target, reissue bool) (wire.OperationView, error) {
+	st, err := c.newestStatus(ctx, t, reissue)
+	return c.view(st), err
+}
+
+func (c directControl) newestStatus(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
+	st, err := c.read(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
 	if err == nil || !slices.Contains([]string{"no_worker", "run_terminated"}, schema.AsError(err).Reason) || ctx.Err() != nil {
 		return st, err
 	}
@@ -172,7 +194,7 @@ func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus,
 			return first, err
 		}
 	}
-	if now, err := c.status(ctx, op); err == nil {
+	if now, err := c.read(ctx, op); err == nil {
 		op = now.Operation
 	}
 	return st, lifecycle.OperationOver(op, "NODE")
@@ -195,7 +217,7 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 		if !q.matches(op) {
 			continue
 		}
-		list.Stuck = append(list.Stuck, wire.StuckOperation{State: st.Node.State, WebURL: c.lc.WebURL(op.WorkflowID, op.RunID),
+		list.Stuck = append(list.Stuck, wire.StuckOperation{State: st.Node.State, WebURL: c.webURL(op),
 			OperationSummary: wire.OperationSummary{OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host,
 				WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action, Status: op.Status, Phase: op.Stuck.Phase,
 				WaitingOn: op.Stuck.WaitingOn, Stuck: op.Stuck, Actor: op.Actor, Reason: op.Reason, StartedAt: *op.StartedAt}})

@@ -511,7 +511,7 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
 	var q stuckQuery
 	fmt.Sscan(r.URL.Query().Get("limit"), &q.limit) //nolint:errcheck // the client always sends one
-	list, err := directControl{lc: a.temporal}.stuck(r.Context(), q)
+	list, err := directControl{&env{settings: settings{getenv: func(string) string { return "http://web.test" }}}, a.temporal}.stuck(r.Context(), q)
 	if err != nil {
 		a.fail(w, schema.AsError(err))
 		return

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,27 @@ func TestOpShow(t *testing.T) {
 		h := setup(t)
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		h.golden("op-show-json", "op", "show", "gpu-17", "-o", "json")
+	})
+	t.Run("page in the Web UI", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		page := "http://web.test/" + lifecycle.NodeWorkflowID("gpu-17", nodeID) + "/" + runID
+		h.temporal.statuses, h.temporal.hosts["gpu-17"] = []lifecycle.OperationStatus{parkedDrain()}, nodeID
+		for _, args := range [][]string{{"op", "show", "gpu-17"}, {"op", "show", operationID}, {"--direct", "op", "show", "gpu-17"}, {"--direct", "stuck"}} {
+			h.vars["GPUAAS_WEB_UI_URL"] = "http://web.test"
+			h.temporal.parked = h.temporal.statuses
+			require.Zero(t, h.run(args...), h.err.String())
+			if args[len(args)-1] != "stuck" {
+				require.Regexp(t, `Web: +`+regexp.QuoteMeta(page)+"\n", h.out.String())
+			}
+			require.Zero(t, h.run(append(args, "-o", "json")...))
+			require.Contains(t, h.out.String(), `"web_url": "`+page+`"`)
+			if args[0] == "--direct" { // no address is configured
+				delete(h.vars, "GPUAAS_WEB_UI_URL")
+				require.Zero(t, h.run(append(args, "-o", "json")...))
+				require.NotContains(t, h.out.String(), "web_url")
+			}
+		}
 	})
 }
 

@@ -50,7 +50,7 @@ Environment:
   GPUAAS_INSECURE_HTTP    true allows an http URL of another host, as --insecure-http does
   TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_PROFILE
                           for --direct, as the temporal command reads them
-  GPUAAS_WEB_UI_URL       base of the links to Temporal's Web UI
+  GPUAAS_WEB_UI_URL       for --direct, base of the links to Temporal's Web UI
   NO_COLOR                no colors
 
 `

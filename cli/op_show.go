@@ -105,13 +105,16 @@ that rehydrates the node, and exits with code 1.`,
 }
 
 func (e *console) writeOperation(w io.Writer, t target, v wire.OperationView) {
-	op, deadline := v.Operation, v.Operation.DeadlineAt
+	op, deadline, next := v.Operation, v.Operation.DeadlineAt, ""
 	if op.Status.Ended() {
 		deadline = nil
 	}
+	if t.view != nil && op.Status.Ended() && op.Status != lifecycle.OperationCompleted {
+		next = t.view.Next()
+	}
 	fields(w, "Operation:", fmt.Sprintf("%s %s", op.Action, t.name()), "ID:", op.OperationID, "Status:", string(op.Status),
 		"By:", op.Actor, "Reason:", op.Reason, "Started:", e.stampOf(op.StartedAt), "Ended:", e.stampIf(op.EndedAt),
-		"Deadline:", e.stampIf(deadline), "Outcome:", op.Outcome, "Run:", op.WorkflowID+" "+op.RunID, "  Web:", v.WebURL)
+		"Deadline:", e.stampIf(deadline), "Outcome:", op.Outcome, "  Next:", next, "Run:", op.WorkflowID+" "+op.RunID, "  Web:", v.WebURL)
 	if len(op.Phases) > 0 {
 		fmt.Fprintln(w)
 		row(w, "PHASE", "STATE", "TOOK", "ATTEMPT", "REASON")

@@ -66,12 +66,15 @@ func minted(nodeID string, purpose trust.TokenPurpose) (text string, m trust.Min
 		ExpiresAt: time.Now().Add(trust.TokenTTL).UTC().Truncate(time.Second)}
 }
 
-// open returns the ids of the node's open operations of the action.
+// open returns the ids of the node's open operations of the action. An abandoned one waits
+// for no bundle.
 func (b bundles) open(ctx context.Context, nodeID string, action lifecycle.Action) (ids []string, err error) {
 	open, _, err := b.Operations.ListOperations(ctx, OperationQuery{Page: Page{Limit: wire.MaxPage}, NodeID: nodeID,
 		Actions: []lifecycle.Action{action}, Open: true})
 	for _, o := range open {
-		ids = append(ids, o.OperationID)
+		if o.Status != lifecycle.OperationAbandoned {
+			ids = append(ids, o.OperationID)
+		}
 	}
 	return ids, err
 }

@@ -73,6 +73,18 @@ func TestKeyBelongsToItsEndpoint(t *testing.T) {
 	assert.False(t, seen[d.submitted.OperationID])
 }
 
+// A script of a node whose enrollment is abandoned belongs to a new enrollment: nothing
+// continues the abandoned one.
+func TestScriptOfAbandonedEnrollment(t *testing.T) {
+	d := newBackend()
+	d.node.State, d.pack = lifecycle.NodeEnrolling, &trust.AgentPackage{OCIRef: "https://api.internal/x", PullDeliveryMode: adminapi.DeliverArchive}
+	d.open = []wire.OperationSummary{{OperationID: schema.NewID(), Action: lifecycle.ActionEnroll, Status: lifecycle.OperationAbandoned}}
+	w := d.post(t, "bootstrap-script", "")
+	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	assert.Equal(t, []string{"trust", "submit", "issue"}, d.steps)
+	assert.Equal(t, lifecycle.ActionEnroll, d.submitted.Action)
+}
+
 // Of two requests with one key at the same time, the later one returns the operation
 // of the other.
 func TestStartAtTheSameTime(t *testing.T) {

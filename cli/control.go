@@ -156,6 +156,10 @@ func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) 
 	if !errors.Is(err, notFound) {
 		return t, st, err
 	}
+	if _, direct := ctl.(directControl); o.operation != "" && !direct {
+		return t, st, schema.NewError(schema.KindNotFound, "operation %s is not on record: no worker has accepted it yet, or there is none", o.operation).
+			WithNext("gpuaas --direct op show " + t.name() + " --operation " + o.operation)
+	}
 	what, next := "operation", "gpuaas node show "+t.name()
 	switch {
 	case o.reissue:

@@ -76,10 +76,11 @@ func (c directControl) find(ctx context.Context, arg string) (target, error) {
 }
 
 func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
-	c.env.message("%s %s: waiting for a worker to accept it; see: %s", a, t.name(), t.op("watch", a))
+	id := lifecycle.OperationID(t.id, a, c.env.actor, o.key)
+	c.env.message("%s %s: waiting for a worker to accept it; see: %s --operation %s", a, t.name(), t.op("watch", a), id)
 	op, err := c.lc.Submit(ctx, lifecycle.OperationInput{
 		StartWithinSeconds: int64(o.startWithin / time.Second),
-		OperationID:        lifecycle.OperationID(t.id, a, c.env.actor, o.key), NodeID: t.id, Action: a, Host: t.host,
+		OperationID:        id, NodeID: t.id, Action: a, Host: t.host,
 		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Options: o.options,
 	})
 	if err != nil || o.key == "" {

@@ -115,6 +115,9 @@ func (h *harness) goldenCtx(ctx context.Context, name string, args ...string) {
 	code := h.runCtx(ctx, args...)
 	got := fmt.Sprintf("$ gpuaas %s\n-- stdout --\n%s-- stderr --\n%s-- exit %d --\n",
 		strings.Join(args, " "), h.out.String(), h.err.String(), code)
+	for _, in := range h.temporal.submitted { // the fake starts it as operationID
+		got = strings.ReplaceAll(got, in.OperationID, operationID)
+	}
 	got = strings.NewReplacer(h.api.server.URL, "http://api.test", strings.TrimPrefix(h.api.server.URL, "http://"), "api.test",
 		h.env.dir, "DIR", "\x1b", "^[").Replace(got)
 	compareGolden(h.t, filepath.Join("testdata", "golden", name+".txt"), got)

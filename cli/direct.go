@@ -57,6 +57,9 @@ func (e *env) useDirect(c *cobra.Command) error {
 	return nil
 }
 
+// apiProbeLimit bounds the wait for the admin API, which may be stopped.
+const apiProbeLimit = 2 * time.Second
+
 // statusBudget bounds a query to Temporal: without a worker it does not end.
 const statusBudget = 3 * time.Second
 
@@ -207,12 +210,15 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 	}
 	list := wire.StuckList{Stuck: []wire.StuckOperation{}, Faults: []wire.ControlPlaneFault{}}
 	var probes sync.WaitGroup
+	var api []wire.ControlPlaneFault
 	probes.Go(func() { list.Faults = append(list.Faults, c.lc.Faults(ctx)...) })
+	probes.Go(func() { api = c.env.apiFaults(ctx) })
 	parked, complete, err := c.lc.Parked(ctx)
 	probes.Wait()
 	if err != nil {
 		return list, err
 	}
+	list.Faults = append(list.Faults, api...)
 	for _, st := range parked { // each has its stuck object and its start
 		op := st.Operation
 		if !q.matches(op) {

@@ -299,6 +299,7 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	mux.HandleFunc("GET /api/v1/admin/operations/{id}", a.getOperation)
 	mux.HandleFunc("POST /api/v1/admin/operations/{id}/{decision}", a.postDecision)
 	mux.HandleFunc("GET /api/v1/admin/stuck", a.getStuck)
+	mux.HandleFunc("GET /api/v1/healthz", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, map[string]string{"status": "ok"}) })
 	a.serveTasks(mux)
 	a.serveSKUs(mux)
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -514,7 +515,9 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
 	var q stuckQuery
 	fmt.Sscan(r.URL.Query().Get("limit"), &q.limit) //nolint:errcheck // the client always sends one
-	list, err := directControl{&env{settings: settings{getenv: func(string) string { return "http://web.test" }}}, a.temporal}.stuck(r.Context(), q)
+	list, err := directControl{&env{console: &console{}, settings: settings{getenv: func(name string) string {
+		return map[string]string{"GPUAAS_WEB_UI_URL": "http://web.test"}[name]
+	}}}, a.temporal}.stuck(r.Context(), q)
 	if err != nil {
 		a.fail(w, schema.AsError(err))
 		return

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -342,6 +344,28 @@ func TestStuck(t *testing.T) {
 			h.golden("stuck-"+name, append([]string{"stuck"}, tc.args...)...)
 		})
 	}
+	t.Run("direct names a stopped API", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		var limit time.Duration
+		h.env.transport = roundTrip(func(r *http.Request) (*http.Response, error) { // as a stopped process: no response
+			deadline, _ := r.Context().Deadline()
+			limit = time.Until(deadline)
+			return nil, context.DeadlineExceeded
+		})
+		require.Equal(t, schema.ExitPending, h.run("--direct", "stuck", "--exit-code", "-o", "json"))
+		var list wire.StuckList
+		require.NoError(t, json.Unmarshal(h.out.Bytes(), &list))
+		require.Len(t, list.Faults, 1)
+		require.Equal(t, []string{"api", "api_unreachable"}, []string{list.Faults[0].Component, list.Faults[0].Reason})
+		require.LessOrEqual(t, limit, apiProbeLimit)
+		h.api.refuse = schema.NewError(schema.KindServiceUnavailable, "the database does not respond").WithReason("postgres_unreachable")
+		h.env.transport = http.DefaultTransport
+		require.Zero(t, h.run("--direct", "stuck"))
+		require.Contains(t, h.err.String(), "warning: the database does not respond\n")
+		delete(h.vars, "GPUAAS_API_URL") // no API is configured
+		require.Zero(t, h.run("--direct", "stuck", "--exit-code"), h.err.String())
+	})
 	t.Run("exit code", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

@@ -131,28 +131,6 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 	return nil, d.refusal(res)
 }
 
-// apiFaults returns the fault of the admin API, if one is configured and not ready.
-func (e *env) apiFaults(ctx context.Context) []wire.ControlPlaneFault {
-	d := e.newDoer()
-	if d.base == defaultAPIURL && e.flags.apiURL == "" && e.getenv("GPUAAS_API_URL") == "" {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, apiProbeLimit)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base+healthPath, nil)
-	if err == nil {
-		var res *http.Response
-		if res, err = d.Do(r); err == nil {
-			res.Body.Close()
-		}
-	}
-	failure, ok := errors.AsType[*schema.Error](err)
-	if !ok { // it responds, or the configuration is invalid
-		return nil
-	}
-	return []wire.ControlPlaneFault{{Component: "api", Reason: cmp.Or(failure.Reason, string(failure.Kind)), Message: failure.Message, Next: failure.Next}}
-}
-
 // unreachableNext is the next step when the admin API does not respond.
 func unreachableNext(base string) string {
 	next := "check --api-url, GPUAAS_API_URL or the context; while the API is down, lifecycle and op commands work with --direct"

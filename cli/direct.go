@@ -3,7 +3,9 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -212,7 +214,7 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 	var probes sync.WaitGroup
 	var api []wire.ControlPlaneFault
 	probes.Go(func() { list.Faults = append(list.Faults, c.lc.Faults(ctx)...) })
-	probes.Go(func() { api = c.env.apiFaults(ctx) })
+	probes.Go(func() { api = c.apiFaults(ctx) })
 	parked, complete, err := c.lc.Parked(ctx)
 	probes.Wait()
 	if err != nil {
@@ -237,6 +239,28 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 			Message: fmt.Sprintf("Temporal listed %d operations before the time limit: older ones may be missing", len(parked)), Next: "gpuaas stuck"})
 	}
 	return list, nil
+}
+
+// apiFaults returns the fault of the admin API, if one is configured and not ready.
+func (c directControl) apiFaults(ctx context.Context) []wire.ControlPlaneFault {
+	d := c.env.newDoer()
+	if d.base == defaultAPIURL && c.env.flags.apiURL == "" && c.env.getenv("GPUAAS_API_URL") == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiProbeLimit)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base+healthPath, nil)
+	if err == nil {
+		var res *http.Response
+		if res, err = d.Do(r); err == nil {
+			res.Body.Close()
+		}
+	}
+	failure, ok := errors.AsType[*schema.Error](err)
+	if !ok { // it responds, or the configuration is invalid
+		return nil
+	}
+	return []wire.ControlPlaneFault{{Component: "api", Reason: cmp.Or(failure.Reason, string(failure.Kind)), Message: failure.Message, Next: failure.Next}}
 }
 
 func (directControl) changes(context.Context, string) <-chan struct{} { return nil }

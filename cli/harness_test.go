@@ -299,7 +299,9 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	mux.HandleFunc("GET /api/v1/admin/operations/{id}", a.getOperation)
 	mux.HandleFunc("POST /api/v1/admin/operations/{id}/{decision}", a.postDecision)
 	mux.HandleFunc("GET /api/v1/admin/stuck", a.getStuck)
-	mux.HandleFunc("GET /api/v1/healthz", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, map[string]string{"status": "ok"}) })
+	mux.HandleFunc("GET /api/v1/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
 	a.serveTasks(mux)
 	a.serveSKUs(mux)
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

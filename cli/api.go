@@ -28,6 +28,8 @@ const (
 	// resolves something: the API waits until the workflow has accepted or refused it.
 	readLimit   = 10 * time.Second
 	changeLimit = 30 * time.Second
+	// healthPath is the readiness check of the admin API.
+	healthPath = "/api/v1/healthz"
 	// maxResponse bounds the size of one response.
 	maxResponse = 16 << 20
 )
@@ -46,9 +48,13 @@ func (e *env) api() *adminclient.Client {
 func (e *env) newDoer() doer {
 	server, err := e.server()
 	d := doer{base: cmp.Or(strings.TrimRight(server.APIURL, "/"), defaultAPIURL), token: server.Token,
-		correlationID: e.correlationID, transport: http.DefaultTransport, err: err}
+		correlationID: e.correlationID, transport: e.transport, err: err}
 	if err == nil {
 		d.err = checkURL(server.APIURL)
+	}
+	if d.err == nil && isPlain(server.APIURL) && !e.flags.insecureHTTP {
+		d.err = usagef("gpuaas", "the admin API's URL %s is not encrypted, and anyone on the network could read the token: "+
+			"use https, or accept it with --insecure-http (or GPUAAS_INSECURE_HTTP=true)", server.APIURL)
 	}
 	if d.err == nil && server.CAFile != "" {
 		d.transport, d.err = trusting(server.CAFile)
@@ -63,7 +69,7 @@ func checkURL(text string) error {
 	case err == nil && u.User != nil:
 		return usagef("gpuaas", "the admin API's URL contains a user or password: use gpuaas login or GPUAAS_API_TOKEN for the token")
 	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
-		return usagef("gpuaas", "the admin API's URL %q is not valid: set http://HOST:PORT (--api-url or GPUAAS_API_URL)", text)
+		return usagef("gpuaas", "the admin API's URL %q is not valid: set https://HOST:PORT (--api-url or GPUAAS_API_URL)", text)
 	}
 	return nil
 }
@@ -102,7 +108,9 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 	if d.token != "" {
 		r.Header.Set("Authorization", "Bearer "+d.token)
 	}
-	client := http.Client{Transport: d.transport}
+	// A redirect could lead to an unencrypted address, and turns some changes into reads.
+	client := http.Client{Transport: d.transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if _, limited := r.Context().Deadline(); !limited {
 		client.Timeout = changeLimit
 		if r.Method == http.MethodGet {
@@ -130,6 +138,12 @@ func unreachableNext(base string) string {
 		next += "; on the development stack: gpuaas dev status"
 	}
 	return next
+}
+
+// isPlain reports whether requests to a URL leave this machine unencrypted.
+func isPlain(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && u.Scheme == "http" && !isLoopback(u.Hostname())
 }
 
 // isLoopback reports whether a host of a URL is this machine.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -202,8 +201,8 @@ becomes the current one. A new address discards the stored token.`,
 
 // warnPlain warns of an address to which the token would be sent unencrypted.
 func (e *console) warnPlain(address string) {
-	if u, err := url.Parse(address); err == nil && u.Scheme == "http" && !isLoopback(u.Hostname()) {
-		e.message("warning: %s is not encrypted: the token can be read on the network; use https", address)
+	if isPlain(address) {
+		e.message("warning: %s is not encrypted: anyone on the network could read the token; commands reject it without --insecure-http", address)
 	}
 }
 

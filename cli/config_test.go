@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/pem"
+	"errors"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -176,6 +177,50 @@ func TestContextCA(t *testing.T) {
 	require.Zero(t, h.run("node", "list"), h.err.String())
 	require.Equal(t, schema.ExitUsage, h.run("config", "set-context", "tls", "--ca-file", h.vars["GPUAAS_CONFIG"]))
 }
+
+// TestPlainHTTP: no request, and so no token, goes to another host unencrypted, unless the
+// operator allows it.
+func TestPlainHTTP(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.vars["GPUAAS_API_URL"] = "http://api.example.com:8081"
+	var sent []string
+	h.env.transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+		sent = append(sent, r.URL.String()+" "+r.Header.Get("Authorization"))
+		return nil, errors.New("no network")
+	})
+	h.golden("usage-plain-http", "node", "list")
+	require.Equal(t, schema.ExitUsage, h.run("node", "list", "--api-url", "http://127.0.0.1.example.com"))
+	h.vars["GPUAAS_INSECURE_HTTP"] = "0"
+	require.Equal(t, schema.ExitUsage, h.run("node", "list"))
+	require.Empty(t, sent)
+
+	h.vars["GPUAAS_INSECURE_HTTP"] = "1"
+	require.Equal(t, schema.ExitUnreachable, h.run("node", "list"))
+	delete(h.vars, "GPUAAS_INSECURE_HTTP")
+	require.Equal(t, schema.ExitUnreachable, h.run("node", "list", "--insecure-http"))
+	for _, local := range []string{"http://localhost:1", "http://127.0.0.1:1", "http://[::1]:1", "https://api.example.com"} {
+		require.Equal(t, schema.ExitUnreachable, h.run("node", "list", "--api-url", local), local)
+	}
+	require.Len(t, sent, 6)
+}
+
+// TestRedirect: a redirect is not followed, because it may lead to an unencrypted address.
+func TestRedirect(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
+	t.Cleanup(other.Close)
+	first := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusPermanentRedirect))
+	t.Cleanup(first.Close)
+	require.Equal(t, schema.ExitFailed, h.run("node", "list", "--api-url", first.URL))
+	require.Contains(t, h.err.String(), "answered 308 Permanent Redirect")
+}
+
+// roundTrip is a transport.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestFormats(t *testing.T) {
 	t.Parallel()

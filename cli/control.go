@@ -20,8 +20,8 @@ type control interface {
 	start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error)
 	// status reads an operation. newest reads the node's newest operation that holds
 	// it, or its newest reissue; KindNotFound when there is none.
-	status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error)
-	newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error)
+	status(ctx context.Context, op lifecycle.Operation) (wire.OperationView, error)
+	newest(ctx context.Context, t target, reissue bool) (wire.OperationView, error)
 	// decide delivers a decision about an operation. The caller sets the decision, its
 	// reason, and the phase and the park that it is about.
 	decide(ctx context.Context, st lifecycle.OperationStatus, r lifecycle.ResolveRequest, key string) (lifecycle.OperationStatus, error)
@@ -57,18 +57,17 @@ func (c apiControl) start(ctx context.Context, t target, a lifecycle.Action, o l
 	return response.Operation, err
 }
 
-func (c apiControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
-	view, err := decode[wire.OperationView](c.GetOperation(ctx, op.OperationID, nil))
-	return view.OperationStatus, err
+func (c apiControl) status(ctx context.Context, op lifecycle.Operation) (wire.OperationView, error) {
+	return decode[wire.OperationView](c.GetOperation(ctx, op.OperationID, nil))
 }
 
-func (c apiControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
+func (c apiControl) newest(ctx context.Context, t target, reissue bool) (wire.OperationView, error) {
 	ops, err := listOperations(ctx, c.Client, adminclient.ListOperationsParams{Node: &t.id, Holds: new(!reissue)}, 1)
 	if err != nil {
-		return lifecycle.OperationStatus{}, err
+		return wire.OperationView{}, err
 	}
 	if len(ops) == 0 {
-		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no operation on %s", t.name())
+		return wire.OperationView{}, schema.NewError(schema.KindNotFound, "no operation on %s", t.name())
 	}
 	return c.status(ctx, lifecycle.Operation{OperationID: ops[0].OperationID})
 }
@@ -135,7 +134,7 @@ func (t target) workflowID(reissue bool) string {
 
 // locate finds the operation that NODE and the flags name. NODE may also be the
 // operation's id. verb is the op command, for the hint of an error.
-func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) (target, lifecycle.OperationStatus, error) {
+func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) (target, wire.OperationView, error) {
 	t, err := ctl.find(ctx, arg)
 	notFound := &schema.Error{Kind: schema.KindNotFound}
 	if errors.Is(err, notFound) && schema.IsID(arg) && o.operation == "" {
@@ -144,7 +143,7 @@ func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) 
 		}
 	}
 	if err != nil {
-		return t, lifecycle.OperationStatus{}, err
+		return t, wire.OperationView{}, err
 	}
 	st, err := ctl.newest(ctx, t, o.reissue)
 	if o.operation != "" && (err != nil || st.Operation.OperationID != o.operation) {
@@ -156,6 +155,13 @@ func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) 
 	}
 	if !errors.Is(err, notFound) {
 		return t, st, err
+	}
+	if _, direct := ctl.(directControl); o.operation != "" && !direct {
+		next := "gpuaas --direct op show " + t.name() + " --operation " + o.operation
+		if o.reissue {
+			next += " --reissue"
+		}
+		return t, st, schema.NewError(schema.KindNotFound, "operation %s is not on record: no worker has accepted it yet, or there is none", o.operation).WithNext(next)
 	}
 	what, next := "operation", "gpuaas node show "+t.name()
 	switch {

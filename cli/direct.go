@@ -3,7 +3,9 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +59,9 @@ func (e *env) useDirect(c *cobra.Command) error {
 	return nil
 }
 
+// apiProbeLimit bounds the wait for the admin API, which may be stopped.
+const apiProbeLimit = 2 * time.Second
+
 // statusBudget bounds a query to Temporal: without a worker it does not end.
 const statusBudget = 3 * time.Second
 
@@ -76,24 +81,42 @@ func (c directControl) find(ctx context.Context, arg string) (target, error) {
 }
 
 func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
-	c.env.message("%s %s: waiting for a worker to accept it; see: %s", a, t.name(), t.op("watch", a))
+	id := lifecycle.OperationID(t.id, a, c.env.actor, o.key)
+	c.env.message("%s %s: waiting for a worker to accept it; see: %s --operation %s", a, t.name(), t.op("watch", a), id)
 	op, err := c.lc.Submit(ctx, lifecycle.OperationInput{
 		StartWithinSeconds: int64(o.startWithin / time.Second),
-		OperationID:        lifecycle.OperationID(t.id, a, c.env.actor, o.key), NodeID: t.id, Action: a, Host: t.host,
+		OperationID:        id, NodeID: t.id, Action: a, Host: t.host,
 		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Options: o.options,
 	})
 	if err != nil || o.key == "" {
 		return op, err
 	}
-	if now, err := c.status(ctx, op); err == nil { // it may have started before
+	if now, err := c.read(ctx, op); err == nil { // it may have started before
 		op = now.Operation
 	}
 	return op, nil
 }
 
-// status queries the run, and reads its result when no worker responds: a closed
+func (c directControl) status(ctx context.Context, op lifecycle.Operation) (wire.OperationView, error) {
+	st, err := c.read(ctx, op)
+	return c.view(st), err
+}
+
+// view adds the operation's page in the Web UI, if its address is configured.
+func (c directControl) view(st lifecycle.OperationStatus) wire.OperationView {
+	return wire.OperationView{OperationStatus: st, WebURL: c.webURL(st.Operation)}
+}
+
+func (c directControl) webURL(op lifecycle.Operation) string {
+	if op.WorkflowID == "" || c.env.temporalConfig().WebUI == "" {
+		return ""
+	}
+	return c.lc.WebURL(op.WorkflowID, op.RunID)
+}
+
+// read queries the run, and reads its result when no worker responds: a closed
 // run has one.
-func (c directControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
+func (c directControl) read(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
 	if op.WorkflowID == "" {
 		return lifecycle.OperationStatus{}, usagef("gpuaas op", "Temporal retains no operation of node %s; with --direct write NODE --operation %[1]s for an operation", op.OperationID)
 	}
@@ -139,8 +162,13 @@ func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n 
 	return st, true
 }
 
-func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	st, err := c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
+func (c directControl) newest(ctx context.Context, t target, reissue bool) (wire.OperationView, error) {
+	st, err := c.newestStatus(ctx, t, reissue)
+	return c.view(st), err
+}
+
+func (c directControl) newestStatus(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
+	st, err := c.read(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
 	if err == nil || !slices.Contains([]string{lifecycle.ReasonNoWorker, "run_terminated"}, schema.AsError(err).Reason) || ctx.Err() != nil {
 		return st, err
 	}
@@ -172,7 +200,7 @@ func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus,
 			return first, err
 		}
 	}
-	if now, err := c.status(ctx, op); err == nil {
+	if now, err := c.read(ctx, op); err == nil {
 		op = now.Operation
 	}
 	return st, lifecycle.OperationOver(op, "NODE")
@@ -184,18 +212,21 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 	}
 	list := wire.StuckList{Stuck: []wire.StuckOperation{}, Faults: []wire.ControlPlaneFault{}}
 	var probes sync.WaitGroup
+	var api []wire.ControlPlaneFault
 	probes.Go(func() { list.Faults = append(list.Faults, c.lc.Faults(ctx)...) })
+	probes.Go(func() { api = c.apiFaults(ctx) })
 	parked, complete, err := c.lc.Parked(ctx)
 	probes.Wait()
 	if err != nil {
 		return list, err
 	}
+	list.Faults = append(list.Faults, api...)
 	for _, st := range parked { // each has its stuck object and its start
 		op := st.Operation
 		if !q.matches(op) {
 			continue
 		}
-		list.Stuck = append(list.Stuck, wire.StuckOperation{State: st.Node.State, WebURL: c.lc.WebURL(op.WorkflowID, op.RunID),
+		list.Stuck = append(list.Stuck, wire.StuckOperation{State: st.Node.State, WebURL: c.webURL(op),
 			OperationSummary: wire.OperationSummary{OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host,
 				WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action, Status: op.Status, Phase: op.Stuck.Phase,
 				WaitingOn: op.Stuck.WaitingOn, Stuck: op.Stuck, Actor: op.Actor, Reason: op.Reason, StartedAt: *op.StartedAt}})
@@ -208,6 +239,28 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 			Message: fmt.Sprintf("Temporal listed %d operations before the time limit: older ones may be missing", len(parked)), Next: "gpuaas stuck"})
 	}
 	return list, nil
+}
+
+// apiFaults returns the fault of the admin API, if one is configured and not ready.
+func (c directControl) apiFaults(ctx context.Context) []wire.ControlPlaneFault {
+	d := c.env.newDoer()
+	if d.base == defaultAPIURL && c.env.flags.apiURL == "" && c.env.getenv("GPUAAS_API_URL") == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiProbeLimit)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base+healthPath, nil)
+	if err == nil {
+		var res *http.Response
+		if res, err = d.Do(r); err == nil {
+			res.Body.Close()
+		}
+	}
+	failure, ok := errors.AsType[*schema.Error](err)
+	if !ok { // it responds, or the configuration is invalid
+		return nil
+	}
+	return []wire.ControlPlaneFault{{Component: "api", Reason: cmp.Or(failure.Reason, string(failure.Kind)), Message: failure.Message, Next: failure.Next}}
 }
 
 func (directControl) changes(context.Context, string) <-chan struct{} { return nil }

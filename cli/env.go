@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/user"
 	"strings"
@@ -27,6 +28,9 @@ type env struct {
 	actor string
 	// dir is the directory of files without a path.
 	dir string
+
+	// transport sends the requests to the admin API, unless the context has a CA.
+	transport http.RoundTripper
 
 	direct Lifecycle           // dialed at first use
 	admin  *adminclient.Client // made at first use
@@ -98,7 +102,8 @@ func newEnv(p Platform, s Stdio) *env {
 	if h, err := os.Hostname(); err == nil {
 		host = h
 	}
-	return &env{console: c, settings: settings{getenv: os.Getenv}, platform: p, actor: name + "@" + host, dir: "."}
+	return &env{console: c, settings: settings{getenv: os.Getenv}, platform: p, actor: name + "@" + host, dir: ".",
+		transport: http.DefaultTransport}
 }
 
 func (e *env) close() {

@@ -60,7 +60,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 		if ctx.Err() != nil {
 			return f.last, f.pending("stopped waiting")
 		}
-		if done, err := f.take(st, err); done {
+		if done, err := f.take(st.OperationStatus, err); done {
 			return f.last, err
 		}
 		left := r.limit - e.clock.now().Sub(f.started)
@@ -154,7 +154,7 @@ func (e *env) reload(ctx context.Context, ctl control, st lifecycle.OperationSta
 		if err != nil {
 			break
 		}
-		st = now
+		st = now.OperationStatus
 	}
 	return st
 }

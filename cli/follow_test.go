@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // steppedControl returns the states that a test sends, and the test's changes. Its
@@ -18,13 +19,13 @@ type steppedControl struct {
 	events chan struct{}
 }
 
-func (c steppedControl) status(ctx context.Context, _ lifecycle.Operation) (st lifecycle.OperationStatus, err error) {
+func (c steppedControl) status(ctx context.Context, _ lifecycle.Operation) (v wire.OperationView, err error) {
 	answer := make(chan lifecycle.OperationStatus)
 	select {
 	case c.reads <- answer:
-		return <-answer, nil
+		return wire.OperationView{OperationStatus: <-answer}, nil
 	case <-ctx.Done():
-		return st, ctx.Err()
+		return v, ctx.Err()
 	}
 }
 

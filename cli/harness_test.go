@@ -79,7 +79,7 @@ func setup(t *testing.T) *harness {
 			h.temporal.dialled = o
 			return h.temporal, nil
 		}},
-		actor: "alice@laptop", dir: t.TempDir(),
+		actor: "alice@laptop", dir: t.TempDir(), transport: http.DefaultTransport,
 	}
 	return h
 }
@@ -115,6 +115,9 @@ func (h *harness) goldenCtx(ctx context.Context, name string, args ...string) {
 	code := h.runCtx(ctx, args...)
 	got := fmt.Sprintf("$ gpuaas %s\n-- stdout --\n%s-- stderr --\n%s-- exit %d --\n",
 		strings.Join(args, " "), h.out.String(), h.err.String(), code)
+	for _, in := range h.temporal.submitted { // the fake starts it as operationID
+		got = strings.ReplaceAll(got, in.OperationID, operationID)
+	}
 	got = strings.NewReplacer(h.api.server.URL, "http://api.test", strings.TrimPrefix(h.api.server.URL, "http://"), "api.test",
 		h.env.dir, "DIR", "\x1b", "^[").Replace(got)
 	compareGolden(h.t, filepath.Join("testdata", "golden", name+".txt"), got)
@@ -296,6 +299,9 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	mux.HandleFunc("GET /api/v1/admin/operations/{id}", a.getOperation)
 	mux.HandleFunc("POST /api/v1/admin/operations/{id}/{decision}", a.postDecision)
 	mux.HandleFunc("GET /api/v1/admin/stuck", a.getStuck)
+	mux.HandleFunc("GET /api/v1/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
 	a.serveTasks(mux)
 	a.serveSKUs(mux)
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -511,7 +517,9 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
 	var q stuckQuery
 	fmt.Sscan(r.URL.Query().Get("limit"), &q.limit) //nolint:errcheck // the client always sends one
-	list, err := directControl{lc: a.temporal}.stuck(r.Context(), q)
+	list, err := directControl{&env{console: &console{}, settings: settings{getenv: func(name string) string {
+		return map[string]string{"GPUAAS_WEB_UI_URL": "http://web.test"}[name]
+	}}}, a.temporal}.stuck(r.Context(), q)
 	if err != nil {
 		a.fail(w, schema.AsError(err))
 		return

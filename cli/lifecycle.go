@@ -101,10 +101,7 @@ func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o
 	}
 	op, err := ctl.start(ctx, t, a, o)
 	if err != nil {
-		if ctx.Err() != nil {
-			e.message("interrupted while the operation was started: it may have been accepted; see: %s", t.op("show", a))
-		}
-		return t.inError(err)
+		return e.startError(ctx, t, err)
 	}
 	if !o.waits() {
 		return e.finish(ctx, t, lifecycle.OperationStatus{Operation: op, Node: t.ref()}, nil)
@@ -112,6 +109,15 @@ func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o
 	e.message("%s %s: %s as operation %s", a, t.name(), op.Status, op.OperationID)
 	st, err := e.follow(ctx, followRequest{target: t, operation: op, options: o.options, control: ctl, limit: o.timeout})
 	return e.finish(ctx, t, st, err)
+}
+
+// startError is the error of a start. If no response arrived, the operation is not known to
+// have started, and the node's newest one may be another.
+func (e *env) startError(ctx context.Context, t target, err error) error {
+	if !e.flags.direct && (ctx.Err() != nil || schema.AsError(err).Reason == "api_unreachable") {
+		e.message("the operation is not known to have started; see: gpuaas op list --node %s", t.name())
+	}
+	return t.inError(err)
 }
 
 // inError replaces NODE and the node's id by the node's name in a refusal, so that

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -157,6 +158,13 @@ func TestDirect(t *testing.T) {
 		h.golden("no-worker", drain...)
 		require.Equal(t, silenceBudget, h.clock.waited().Truncate(pollEvery))
 	})
+	t.Run("names its operation", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.submitErr = noWorker()
+		require.Equal(t, schema.ExitUnreachable, h.run(drain...))
+		require.Contains(t, h.err.String(), "see: gpuaas --direct op watch gpu-17 --operation "+h.temporal.submitted[0].OperationID+"\n")
+	})
 	t.Run("decides", func(t *testing.T) {
 		t.Parallel()
 		h := direct(t)
@@ -289,6 +297,45 @@ func TestUnreachableAPI(t *testing.T) {
 		require.Equal(t, schema.ExitUnreachable, h.run("node", "list"))
 		require.Contains(t, h.err.String(), h.api.server.URL)
 		require.Contains(t, h.err.String(), "gpuaas dev status")
+	})
+}
+
+// TestStartUnknown: after a start that got no response, no command shows another operation as
+// the one that was started.
+func TestStartUnknown(t *testing.T) {
+	t.Parallel()
+	start := []string{"node", "drain", "gpu-17", "--yes"}
+	t.Run("no response", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.env.transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPost {
+				return nil, context.DeadlineExceeded
+			}
+			return http.DefaultTransport.RoundTrip(r)
+		})
+		h.golden("start-no-response", start...)
+	})
+	t.Run("interrupted", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		h.env.transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPost {
+				cancel()
+			}
+			return http.DefaultTransport.RoundTrip(r)
+		})
+		h.goldenCtx(ctx, "start-interrupted", start...)
+	})
+	t.Run("not on record", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		before := drainAt(3, lifecycle.OperationCompleted).Operation
+		h.api.operations = []wire.OperationSummary{{OperationID: before.OperationID, NodeID: nodeID, Host: "gpu-17",
+			Action: before.Action, Status: before.Status, StartedAt: *before.StartedAt, EndedAt: before.EndedAt}}
+		h.temporal.statusErr = schema.NewError(schema.KindNotFound, "no such operation")
+		h.golden("op-watch-not-on-record", "op", "watch", "gpu-17", "--operation", "0198f000-0000-7000-8000-0000000000a9")
 	})
 }
 

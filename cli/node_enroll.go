@@ -62,7 +62,7 @@ func runBundle(ctx context.Context, e *env, arg string, a lifecycle.Action, o bu
 	}
 	response, err := issue(ctx, ctl, t, a, o)
 	if err != nil {
-		return t.inError(err)
+		return e.startError(ctx, t, err)
 	}
 	expires := bundleOf(response).ExpiresAt
 	e.message("%s %s: %s as operation %s", a, t.name(), response.Operation.Status, response.Operation.OperationID)

@@ -51,7 +51,7 @@ func TestNodeRehydrate(t *testing.T) {
 		h.golden("rehydrate", "node", "rehydrate", "gpu-17", "--reason", "by mistake")
 		h.golden("rehydrate-json", "node", "rehydrate", "gpu-17", "-o", "json")
 		require.Equal(t, []string{"rehydrate gpu-17 by mistake", "rehydrate gpu-17 "}, h.api.decided)
-		h.api.rehydrated.Cordoned, h.api.rehydrated.Next = true, lifecycle.UncordonNext(ref, true)
+		h.api.rehydrated.Cordoned, h.api.rehydrated.Next = true, lifecycle.NodeNext(ref, true)
 		h.golden("rehydrate-cordoned", "node", "rehydrate", "gpu-17")
 	})
 	t.Run("nothing", func(t *testing.T) {
@@ -78,6 +78,37 @@ func TestCordonedNodeNamesItsNext(t *testing.T) {
 	n.State, n.Operation = lifecycle.NodeActive, nil
 	h.api.nodes = []wire.NodeView{n}
 	h.golden("node-show-cordoned", "node", "show", "gpu-17")
+}
+
+// TestUnenrolledNodeNamesItsNext: every page of a node whose enrollment was abandoned shows
+// the command that continues.
+func TestUnenrolledNodeNamesItsNext(t *testing.T) {
+	t.Parallel()
+	for _, state := range []lifecycle.NodeState{lifecycle.NodeBootstrapIssued, lifecycle.NodeEnrolling} {
+		h := setup(t)
+		plan, _ := lifecycle.PlanOf(lifecycle.ActionEnroll, lifecycle.Options{})
+		st := lifecycle.OperationStatus{Operation: operation(lifecycle.ActionEnroll, lifecycle.OperationAbandoned), Node: lifecycle.NodeRef{NodeID: nodeID, Host: "gpu-17", State: state}}
+		stuck := plan.Abandoned(st.Node, lifecycle.NodeRegistered, lifecycle.RunTerminated)
+		st.Operation.Stuck = &stuck
+		h.temporal.parked = []lifecycle.OperationStatus{st}
+		n := node()
+		n.State, n.Operation = state, &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionEnroll, Status: lifecycle.OperationAbandoned, Stuck: &stuck}
+		h.api.nodes, h.temporal.statuses = []wire.NodeView{n}, []lifecycle.OperationStatus{st}
+		for _, page := range [][]string{{"stuck"}, {"node", "show", "gpu-17"}, {"op", "show", "gpu-17"}} {
+			require.Zero(t, h.run(page...))
+			require.Contains(t, h.out.String(), "gpuaas node rehydrate gpu-17", page)
+		}
+		require.Contains(t, h.out.String(), "gpuaas node enroll gpu-17\n", "or start it again at once")
+
+		h.api.rehydrated = lifecycle.Rehydration{Node: st.Node, From: state, Next: lifecycle.NodeNext(st.Node, false), Ended: []lifecycle.EndedOperation{
+			{OperationID: operationID, Action: lifecycle.ActionEnroll, Reason: lifecycle.RunTerminated, Outcome: "its run ended: run_terminated; the node stays " + string(state)}}}
+		st.Operation.End(lifecycle.OperationFailed, h.api.rehydrated.Ended[0].Outcome, start())
+		h.api.nodes[0].Operation, h.temporal.statuses = nil, []lifecycle.OperationStatus{st}
+		for _, page := range [][]string{{"node", "rehydrate", "gpu-17"}, {"node", "show", "gpu-17"}, {"op", "show", "gpu-17"}} {
+			require.Zero(t, h.run(page...))
+			require.Regexp(t, `(?m)^ *[Nn]ext: +gpuaas node enroll gpu-17$`, h.out.String(), page)
+		}
+	}
 }
 
 // TestAbandoned: no command shows an abandoned operation as running or waits for it.

@@ -59,11 +59,7 @@ func (e *console) writeNode(w io.Writer, n wire.NodeView) {
 	if n.AgentVersion != "" {
 		agent = fmt.Sprintf("%s, host up %s", n.AgentVersion, lifecycle.Span(time.Duration(n.UptimeSeconds)*time.Second))
 	}
-	next := ""
-	if n.Operation == nil { // an operation has its own next step
-		next = lifecycle.UncordonNext(lifecycle.NodeRef{Host: n.Host, State: n.State}, n.Cordoned)
-	}
-	fields(w, "Node:", n.Host, "ID:", n.ID, "State:", nodeState(n), "  Next:", next, "Since:", e.stamp(n.StateSince),
+	fields(w, "Node:", n.Host, "ID:", n.ID, "State:", nodeState(n), "  Next:", n.Next(), "Since:", e.stamp(n.StateSince),
 		"SKU:", fmt.Sprintf("%s, %d GPUs", n.SKU, n.GPUsTotal), "Region:", n.RegionCode,
 		"Provider:", fmt.Sprintf("%s (%s)", n.OnboardingMode, n.LifecycleClass), "Instance:", instance,
 		"Heartbeat:", e.stampOf(n.LastHeartbeatAt), "Agent:", agent, "  Fault:", n.AgentFault)

@@ -132,7 +132,7 @@ func (o *opDecideOptions) checkBulk(c *cobra.Command, direct bool) error {
 }
 
 func runOpDecide(ctx context.Context, e *env, d decision, found located, o opDecideOptions) error {
-	t, st, decided := found.target, found.status, found.status.Operation.Stuck
+	t, st, decided := found.target, found.status.OperationStatus, found.status.Operation.Stuck
 	r := o.request(d.name, st.Operation)
 	if does := d.damage(st.Operation, r); does != "" {
 		what := fmt.Sprintf("%s the %s of %s%s", d.name, st.Operation.Action, t.name(), does)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // operationArg is how the op commands name an operation.
@@ -24,7 +25,7 @@ type operationArg struct {
 type located struct {
 	control control
 	target  target
-	status  lifecycle.OperationStatus
+	status  wire.OperationView
 	arg     operationArg
 }
 
@@ -76,7 +77,7 @@ A reissue-enrollment runs beside the operation that holds the node: --reissue sh
 			if !found.arg.reissue && reissueRuns(ctx, found.control, t) {
 				e.message("note: a reissue runs beside it: %s", t.op("show", lifecycle.ActionReissueEnrollment))
 			}
-			return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st.Operation) }, st.Operation.OperationID)
+			return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st) }, st.Operation.OperationID)
 		})
 }
 
@@ -96,21 +97,24 @@ that rehydrates the node, and exits with code 1.`,
 		"  gpuaas op watch gpu-17\n  gpuaas op watch gpu-17 --timeout 10m -o json", nil,
 		func(ctx context.Context, found located) error {
 			t, st := found.target, found.status
-			st, err := e.follow(ctx, followRequest{target: t, operation: st.Operation, control: found.control, limit: timeout, throughParks: true})
-			return e.finish(ctx, t, st, err)
+			end, err := e.follow(ctx, followRequest{target: t, operation: st.Operation, control: found.control, limit: timeout, throughParks: true})
+			return e.finish(ctx, t, end, err)
 		})
 	addTimeout(c, &timeout, "longest `DURATION` of the watch (default: until the operation ends)")
 	return c
 }
 
-func (e *console) writeOperation(w io.Writer, t target, op lifecycle.Operation) {
-	deadline := op.DeadlineAt
+func (e *console) writeOperation(w io.Writer, t target, v wire.OperationView) {
+	op, deadline, next := v.Operation, v.Operation.DeadlineAt, ""
 	if op.Status.Ended() {
 		deadline = nil
 	}
+	if t.view != nil && op.Status.Ended() && op.Status != lifecycle.OperationCompleted {
+		next = t.view.Next()
+	}
 	fields(w, "Operation:", fmt.Sprintf("%s %s", op.Action, t.name()), "ID:", op.OperationID, "Status:", string(op.Status),
 		"By:", op.Actor, "Reason:", op.Reason, "Started:", e.stampOf(op.StartedAt), "Ended:", e.stampIf(op.EndedAt),
-		"Deadline:", e.stampIf(deadline), "Outcome:", op.Outcome, "Run:", op.WorkflowID+" "+op.RunID)
+		"Deadline:", e.stampIf(deadline), "Outcome:", op.Outcome, "  Next:", next, "Run:", op.WorkflowID+" "+op.RunID, "  Web:", v.WebURL)
 	if len(op.Phases) > 0 {
 		fmt.Fprintln(w)
 		row(w, "PHASE", "STATE", "TOOK", "ATTEMPT", "REASON")

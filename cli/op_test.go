@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +55,27 @@ func TestOpShow(t *testing.T) {
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		h.golden("op-show-json", "op", "show", "gpu-17", "-o", "json")
 	})
+	t.Run("page in the Web UI", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		page := "http://web.test/" + lifecycle.NodeWorkflowID("gpu-17", nodeID) + "/" + runID
+		h.temporal.statuses, h.temporal.hosts["gpu-17"] = []lifecycle.OperationStatus{parkedDrain()}, nodeID
+		for _, args := range [][]string{{"op", "show", "gpu-17"}, {"op", "show", operationID}, {"--direct", "op", "show", "gpu-17"}, {"--direct", "stuck"}} {
+			h.vars["GPUAAS_WEB_UI_URL"] = "http://web.test"
+			h.temporal.parked = h.temporal.statuses
+			require.Zero(t, h.run(args...), h.err.String())
+			if args[len(args)-1] != "stuck" {
+				require.Regexp(t, `Web: +`+regexp.QuoteMeta(page)+"\n", h.out.String())
+			}
+			require.Zero(t, h.run(append(args, "-o", "json")...))
+			require.Contains(t, h.out.String(), `"web_url": "`+page+`"`)
+			if args[0] == "--direct" { // no address is configured
+				delete(h.vars, "GPUAAS_WEB_UI_URL")
+				require.Zero(t, h.run(append(args, "-o", "json")...))
+				require.NotContains(t, h.out.String(), "web_url")
+			}
+		}
+	})
 }
 
 func TestOpWatch(t *testing.T) {
@@ -70,6 +94,24 @@ func TestOpWatch(t *testing.T) {
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		h.golden("op-watch-timeout", "op", "watch", "gpu-17", "--timeout", "1m")
 	})
+	for name, terminal := range map[string]bool{"on a terminal": true, "in a log": false} {
+		t.Run("each park "+name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			if terminal {
+				h.onTerminal("")
+			}
+			again := parkedSince(parkedDrain(), start())
+			again.Operation.Phases[1].Attempt = 2
+			other := parkedSince(parkedDrain(), start()) // a retry in the background failed for another reason
+			other.Operation.Stuck.Reason, other.Operation.Stuck.Message = "task_lost", "the node lost the task"
+			h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain(), parkedDrain(), drainAt(1, lifecycle.OperationRunning), again, again, other}
+			require.Equal(t, schema.ExitPending, h.run("op", "watch", "gpu-17", "--timeout", "1m", "--no-color"))
+			require.Equal(t, 3, strings.Count(h.err.String(), "options, the least harmful first:"), h.err.String())
+			require.Contains(t, h.err.String(), again.Operation.Stuck.Options[0].Command[len("gpuaas op extend NODE"):])
+			require.Contains(t, h.err.String(), "the node lost the task (task_lost)")
+		})
+	}
 	t.Run("no command is cut on a terminal", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
@@ -302,6 +344,28 @@ func TestStuck(t *testing.T) {
 			h.golden("stuck-"+name, append([]string{"stuck"}, tc.args...)...)
 		})
 	}
+	t.Run("direct names a stopped API", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		var limit time.Duration
+		h.env.transport = roundTrip(func(r *http.Request) (*http.Response, error) { // as a stopped process: no response
+			deadline, _ := r.Context().Deadline()
+			limit = time.Until(deadline)
+			return nil, context.DeadlineExceeded
+		})
+		require.Equal(t, schema.ExitPending, h.run("--direct", "stuck", "--exit-code", "-o", "json"))
+		var list wire.StuckList
+		require.NoError(t, json.Unmarshal(h.out.Bytes(), &list))
+		require.Len(t, list.Faults, 1)
+		require.Equal(t, []string{"api", "api_unreachable"}, []string{list.Faults[0].Component, list.Faults[0].Reason})
+		require.LessOrEqual(t, limit, apiProbeLimit)
+		h.api.refuse = schema.NewError(schema.KindServiceUnavailable, "the database does not respond").WithReason("postgres_unreachable")
+		h.env.transport = http.DefaultTransport
+		require.Zero(t, h.run("--direct", "stuck"))
+		require.Contains(t, h.err.String(), "warning: the database does not respond\n")
+		delete(h.vars, "GPUAAS_API_URL") // no API is configured
+		require.Zero(t, h.run("--direct", "stuck", "--exit-code"), h.err.String())
+	})
 	t.Run("exit code", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

@@ -57,7 +57,8 @@ func (p *progress) announce(op lifecycle.Operation) {
 		p.once(h, "what to do: "+h)
 	}
 	if p.request.throughParks && parkedAgain(op, p.request.decided) && op.Stuck != nil {
-		p.once("park "+op.Stuck.Since.String(), append(parkLines(t, op, p.env.clock.now()),
+		// A retry in the background that fails for another reason changes the options of the same park.
+		p.once("park "+op.Stuck.Since.String()+" "+op.Stuck.Reason, append(parkLines(t, op, p.env.clock.now()),
 			"still watching: the operation continues after a decision. Ctrl-C stops the watch, not the operation")...)
 	}
 }

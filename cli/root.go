@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,8 @@ type globalFlags struct {
 	apiURL    string
 	context   string
 	direct    bool
+	// insecureHTTP allows requests that leave this machine unencrypted.
+	insecureHTTP bool
 }
 
 const rootLong = `gpuaas manages the lifecycle of GPU nodes: register, enroll, reissue-enrollment,
@@ -44,9 +47,10 @@ Environment:
   GPUAAS_API_URL          the admin API
   GPUAAS_API_TOKEN        its bearer token (there is no flag: flags show in ps)
   GPUAAS_API_TOKEN_FILE   a file that contains the token
+  GPUAAS_INSECURE_HTTP    true allows an http URL of another host, as --insecure-http does
   TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_PROFILE
                           for --direct, as the temporal command reads them
-  GPUAAS_WEB_UI_URL       base of the links to Temporal's Web UI
+  GPUAAS_WEB_UI_URL       for --direct, base of the links to Temporal's Web UI
   NO_COLOR                no colors
 
 `
@@ -72,6 +76,8 @@ func newRoot(e *env) *cobra.Command {
 	f.StringVar(&e.flags.address, "address", "", "Temporal's address, for --direct (env TEMPORAL_ADDRESS)")
 	f.StringVar(&e.flags.namespace, "namespace", "", `Temporal's namespace, for --direct (env TEMPORAL_NAMESPACE, default "gpuaas")`)
 	f.StringVar(&e.flags.apiURL, "api-url", "", "the admin API (env GPUAAS_API_URL, default "+defaultAPIURL+")")
+	insecure, _ := strconv.ParseBool(e.getenv("GPUAAS_INSECURE_HTTP")) // anything else is false
+	f.BoolVar(&e.flags.insecureHTTP, "insecure-http", insecure, "send the token to an http URL of another host, unencrypted (env GPUAAS_INSECURE_HTTP)")
 	f.StringVar(&e.flags.context, "context", "", "context of the configuration file (default: the current context)")
 	f.BoolVar(&e.flags.direct, "direct", false, "break-glass mode: start, show and resolve operations through Temporal instead of the admin API")
 	f.VarP(&e.output, "output", "o", "output format")

@@ -56,7 +56,8 @@ that do not poll or are too slow, workflow tasks that fail, activities that are 
 results that are not delivered, and schedules that do not run.
 
 With --direct the list comes from Temporal alone. It needs no worker and has no abandoned
-operations, which only the database shows.
+operations, which only the database shows. An admin API that is configured and does not
+respond is a fault then.
 
 The exit code is 0. With --exit-code it is 5 if there is an operation or a fault.
 

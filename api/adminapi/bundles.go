@@ -66,14 +66,21 @@ func minted(nodeID string, purpose trust.TokenPurpose) (text string, m trust.Min
 		ExpiresAt: time.Now().Add(trust.TokenTTL).UTC().Truncate(time.Second)}
 }
 
-// open returns the ids of the node's open operations of the action.
-func (b bundles) open(ctx context.Context, nodeID string, action lifecycle.Action) (ids []string, err error) {
+// open returns the node's open operations of the action, without the abandoned ones, which
+// wait for no bundle.
+func (b bundles) open(ctx context.Context, nodeID string, action lifecycle.Action) ([]wire.OperationSummary, error) {
 	open, _, err := b.Operations.ListOperations(ctx, OperationQuery{Page: Page{Limit: wire.MaxPage}, NodeID: nodeID,
 		Actions: []lifecycle.Action{action}, Open: true})
-	for _, o := range open {
-		ids = append(ids, o.OperationID)
-	}
-	return ids, err
+	return slices.DeleteFunc(slices.Clone(open), func(o wire.OperationSummary) bool { return o.Status == lifecycle.OperationAbandoned }), err
+}
+
+// dead reports whether the operation's run ended without an outcome, and the run watcher
+// has not marked the operation yet. It is false if that is not certain.
+func (b bundles) dead(ctx context.Context, o wire.OperationSummary) bool {
+	ctx, cancel := context.WithTimeout(ctx, runsBudget)
+	defer cancel()
+	ends, errs := b.Lifecycle.RunEnds(ctx, []lifecycle.Operation{runOf(o)})
+	return errs[0] == nil && slices.Contains([]lifecycle.RunEnd{lifecycle.RunTerminated, lifecycle.RunFailed, lifecycle.RunTimedOut}, ends[0])
 }
 
 // mint issues the token of an operation into the bundle. A repeated request for an
@@ -83,7 +90,7 @@ func (b bundles) mint(ctx context.Context, in lifecycle.OperationInput, by audit
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(open, in.OperationID) {
+	if !slices.ContainsFunc(open, func(o wire.OperationSummary) bool { return o.OperationID == in.OperationID }) {
 		return ended(in)
 	}
 	return b.issue(ctx, in.NodeID, purposeOf(in.Action), by, bundle)
@@ -174,8 +181,8 @@ func (b bundles) operation(c *call, node wire.NodeView) (lifecycle.OperationInpu
 	switch {
 	case err != nil:
 		return in, err
-	case len(open) > 0:
-		in.OperationID = open[0]
+	case len(open) > 0 && !b.dead(c.Context(), open[0]):
+		in.OperationID = open[0].OperationID
 		return in, nil
 	}
 	op, err := b.submit(c, in, node)

@@ -104,23 +104,26 @@ func TestNextSteps(t *testing.T) {
 	// No action starts in the state draining: the next step is the operation in progress.
 	held := schema.NewID()
 	d.node.State, d.node.Operation = lifecycle.NodeDraining, &wire.OperationSummary{OperationID: held}
-	next := refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reactivate", "")).Next
-	assert.Equal(t, "operation "+held+" holds the node; run: gpuaas op show gpu-1", next)
+	rejected := refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reactivate", ""))
+	assert.Equal(t, "gpuaas op show gpu-1", rejected.Next)
+	assert.Contains(t, rejected.Message, "; operation "+held+" holds the node")
 	// An abandoned operation is superseded: the actions are those of the state before it.
 	d.node.Operation.Status, d.node.Operation.PriorState = lifecycle.OperationAbandoned, lifecycle.NodeOffline
-	next = refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reactivate", "")).Next
+	next := refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reactivate", "")).Next
 	assert.Contains(t, next, "actions that start in state offline: ")
 	// An open enrollment gets a new token from the script.
 	d.node.State, d.node.Operation = lifecycle.NodeBootstrapIssued, &wire.OperationSummary{OperationID: held, Action: lifecycle.ActionEnroll}
 	d.submitErr = schema.NewError(schema.KindOperationInProgress, "enroll is in progress").WithNext("gpuaas op watch gpu-1")
-	for action, want := range map[string]string{"enroll": "gpuaas op watch gpu-1; for a new token: gpuaas node bootstrap-script gpu-1", "remove": "gpuaas op watch gpu-1"} {
-		assert.Equal(t, want, refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/"+action, "")).Next)
+	for action, hint := range map[string]string{"enroll": "; for a new token: gpuaas node bootstrap-script gpu-1", "remove": ""} {
+		e := refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/"+action, ""))
+		assert.Equal(t, []string{"enroll is in progress" + hint, "gpuaas op watch gpu-1"}, []string{e.Message, e.Next})
 	}
 	// A reissue runs beside a provisioning, so that another reissue refused it, but not beside a drain.
 	d.node.State = lifecycle.NodeActive
 	for running, hint := range map[lifecycle.Action]string{lifecycle.ActionProvision: "; for a new token: gpuaas node bootstrap-script gpu-1", lifecycle.ActionDrain: ""} {
 		d.node.Operation = &wire.OperationSummary{OperationID: held, Action: running}
-		assert.Equal(t, "gpuaas op watch gpu-1"+hint, refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reissue-enrollment", "")).Next, running)
+		e := refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/reissue-enrollment", ""))
+		assert.Equal(t, []string{"enroll is in progress" + hint, "gpuaas op watch gpu-1"}, []string{e.Message, e.Next}, running)
 	}
 	assert.Equal(t, "GET, POST", d.request(t, http.MethodDelete, "/nodes", "").Header().Get("Allow"))
 }

@@ -73,6 +73,32 @@ func TestKeyBelongsToItsEndpoint(t *testing.T) {
 	assert.False(t, seen[d.submitted.OperationID])
 }
 
+// A script of a node whose enrollment is abandoned belongs to a new enrollment: nothing
+// continues the abandoned one.
+func TestScriptOfAbandonedEnrollment(t *testing.T) {
+	started, attached := []string{"trust", "submit", "issue"}, []string{"trust", "issue"}
+	for name, c := range map[string]struct {
+		status lifecycle.OperationState
+		end    lifecycle.RunEnd
+		steps  []string
+	}{
+		"abandoned":              {lifecycle.OperationAbandoned, lifecycle.RunTerminated, started},
+		"terminated, not marked": {lifecycle.OperationRunning, lifecycle.RunTerminated, started},
+		"running":                {lifecycle.OperationRunning, "", attached},
+		"perhaps lost":           {lifecycle.OperationRunning, lifecycle.RunLost, attached},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newBackend()
+			d.node.State, d.pack = lifecycle.NodeEnrolling, &trust.AgentPackage{OCIRef: "https://api.internal/x", PullDeliveryMode: adminapi.DeliverArchive}
+			d.open = []wire.OperationSummary{{OperationID: schema.NewID(), Action: lifecycle.ActionEnroll, Status: c.status}}
+			d.runEnd = c.end
+			w := d.post(t, "bootstrap-script", "")
+			require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+			assert.Equal(t, c.steps, d.steps)
+		})
+	}
+}
+
 // Of two requests with one key at the same time, the later one returns the operation
 // of the other.
 func TestStartAtTheSameTime(t *testing.T) {

@@ -137,7 +137,7 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 		return op, nextIn(node, err)
 	case schema.KindOf(err) == schema.KindOperationInProgress && waitsForToken(in.Action, node):
 		e := *schema.AsError(err)
-		e.Next += "; for a new token: gpuaas node bootstrap-script " + node.Host
+		e.Message += "; for a new token: gpuaas node bootstrap-script " + node.Host
 		return op, &e
 	case err != nil:
 		return op, unanswered(err, "the operation may have been accepted", in, c.key)
@@ -164,7 +164,9 @@ func nextIn(node wire.NodeView, err error) error {
 	case len(actions) > 0:
 		return withNext(err, "actions that start in state "+string(state)+": "+joined(actions))
 	case node.Operation != nil:
-		return withNext(err, "operation "+node.Operation.OperationID+" holds the node; run: gpuaas op show "+node.Host)
+		e := *schema.AsError(err)
+		e.Message += "; operation " + node.Operation.OperationID + " holds the node"
+		return withNext(&e, "gpuaas op show "+node.Host)
 	}
 	return err
 }

@@ -48,7 +48,7 @@ func (o operations) showRunEnds(ctx context.Context, ops []wire.StuckOperation) 
 	for i, s := range ops {
 		if s.Status != lifecycle.OperationAbandoned {
 			open = append(open, &ops[i])
-			runs = append(runs, lifecycle.Operation{OperationID: s.OperationID, WorkflowID: s.WorkflowID, RunID: s.RunID, Action: s.Action})
+			runs = append(runs, runOf(s.OperationSummary))
 		}
 	}
 	if len(open) == 0 {
@@ -68,6 +68,11 @@ func (o operations) showRunEnds(ctx context.Context, ops []wire.StuckOperation) 
 			showAbandoned(s, ends[i])
 		}
 	}
+}
+
+// runOf returns what Lifecycle.RunEnds reads of an operation.
+func runOf(o wire.OperationSummary) lifecycle.Operation {
+	return lifecycle.Operation{OperationID: o.OperationID, WorkflowID: o.WorkflowID, RunID: o.RunID, Action: o.Action}
 }
 
 // showAbandoned shows an operation as the run watcher will mark it, without the option to

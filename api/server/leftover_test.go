@@ -16,7 +16,7 @@ import (
 
 // TestRunWithoutRecord: the database was restored to a time before an operation claimed its
 // node. The run waits without a write. When the time to claim is over, a rehydration or the
-// next operation ends the run. Before, both name the command and the time.
+// next operation ends the run. Before, both name the time, and the command that shows the run.
 func TestRunWithoutRecord(t *testing.T) {
 	w, own := newRun(t)
 	c := newCluster(t)
@@ -33,7 +33,8 @@ func TestRunWithoutRecord(t *testing.T) {
 		e := answer.refusal(t)
 		require.Equal(t, schema.KindOperationInProgress, e.Code)
 		require.Equal(t, "not_claimed", e.Reason)
-		require.Equal(t, lifecycle.RehydrateCommand(n.Host), e.Next)
+		require.Equal(t, "gpuaas --direct op show "+n.Host, e.Next, "a rehydration is rejected until then")
+		require.Contains(t, e.Message, "; after that, "+lifecycle.RehydrateCommand(n.Host)+" ends its run")
 		require.Contains(t, e.Message, in.OperationID)
 		require.Contains(t, e.Message, time.Now().UTC().Add(time.Hour).Format("2006-01-02T"))
 	}

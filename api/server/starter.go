@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store"
@@ -38,10 +39,11 @@ func (s starter) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 }
 
 // errUnclaimed rejects what an operation prevents that is not on record: it has not claimed
-// its node yet, or the database was restored without it.
+// its node yet, or the database was restored without it. Until it may no longer claim its
+// node, only Temporal shows it.
 func errUnclaimed(left temporal.Leftover, host string) error {
 	return schema.NewError(schema.KindOperationInProgress,
-		"the run of operation %s (%s) is open, and the database does not have the operation: it may claim node %s until %s; after that time, the next command ends its run",
-		left.OperationID, left.Action, host, left.ClaimBy.UTC().Format(time.RFC3339)).
-		WithReason("not_claimed").WithNext(lifecycle.RehydrateCommand(host))
+		"the run of operation %s (%s) is open, and the database does not have the operation: it may claim node %s until %s; after that, %s ends its run",
+		left.OperationID, left.Action, host, left.ClaimBy.UTC().Format(time.RFC3339), lifecycle.RehydrateCommand(host)).
+		WithReason("not_claimed").WithNext("gpuaas --direct" + strings.TrimPrefix(lifecycle.OpCommand("show", left.Action, host), "gpuaas"))
 }

@@ -11,8 +11,9 @@ import (
 func newEnv(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "env [worker|api|setup]", Short: "Print the environment variables of the stack",
-		Long: `Print shell commands that export the addresses of the stack and the bearer token
-of its admin API, which is a secret. gpuaas commands in that shell use this stack.
+		Long: `Print shell commands that export the addresses of the stack, the bearer token of
+its admin API, which is a secret, and the configuration of gpuaas admin setup. gpuaas
+commands in that shell use this stack.
 
 With an argument, print the complete configuration of one program, to run it
 manually: worker (gpuaas-worker), api (gpuaas-api), or setup (gpuaas admin setup).
@@ -44,7 +45,7 @@ func (s *stack) variablesOf(c *cobra.Command, args []string) (variables, error) 
 	switch strings.Join(args, " ") {
 	case "":
 		token, err := ensureSecret(s.layout.adminToken())
-		return s.record.shell(token), err
+		return append(s.record.shell(token), setupVariables(s.layout)...), err
 	case partWorker:
 		return s.record.worker(s.layout), nil
 	case partAPI:

@@ -45,7 +45,8 @@ func (r record) engines() variables {
 	}
 }
 
-// shell returns the variables for gpuaas in another shell (`dev env`).
+// shell returns the variables for gpuaas in another shell (`dev env`), except those of
+// `gpuaas admin setup`.
 func (r record) shell(token string) variables {
 	return append(r.engines(),
 		variable{"GPUAAS_API_URL", r.adminURL()},
@@ -58,14 +59,17 @@ func (r record) shell(token string) variables {
 }
 
 // setup returns the configuration of `gpuaas admin setup`.
-func (r record) setup(l layout) variables {
-	return append(r.engines(),
-		variable{varDatabaseFile, l.databaseURL()},
-		variable{varVaultTokenFile, l.vaultToken()},
-		variable{"GPUAAS_SETUP_OUT_DIR", l.secretsDir()},
-		variable{"GPUAAS_ENV", trustDomain},
-		variable{"GPUAAS_NODE_API_NAMES", nodeAPIHost + ",127.0.0.1,api.internal"},
-	)
+func (r record) setup(l layout) variables { return append(r.engines(), setupVariables(l)...) }
+
+// setupVariables returns the part of the setup's configuration that is not an address.
+func setupVariables(l layout) variables {
+	return variables{
+		{varDatabaseFile, l.databaseURL()},
+		{varVaultTokenFile, l.vaultToken()},
+		{"GPUAAS_SETUP_OUT_DIR", l.secretsDir()},
+		{"GPUAAS_ENV", trustDomain},
+		{"GPUAAS_NODE_API_NAMES", nodeAPIHost + ",127.0.0.1,api.internal"},
+	}
 }
 
 // worker returns the configuration of gpuaas-worker.

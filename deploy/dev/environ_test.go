@@ -34,6 +34,21 @@ export GPUAAS_TEMPORAL_METRICS_URL='http://127.0.0.1:17008/metrics'
 `, testRecord(t).shell("s3cret").exports())
 }
 
+// TestShellHasSetup: `gpuaas admin setup`, which errors and faults name, works in a shell with
+// the variables of `dev env`. The processes of this package do not get its variables.
+func TestShellHasSetup(t *testing.T) {
+	t.Parallel()
+	s := &stack{layout: layout{dir: t.TempDir()}, record: testRecord(t)}
+	require.NoError(t, s.layout.make())
+	v, err := s.variablesOf(newEnv(&options{}), nil)
+	require.NoError(t, err)
+	got := v.object()
+	require.Subset(t, got, s.record.setup(s.layout).object())
+	require.Subset(t, got, s.record.shell(got["GPUAAS_API_TOKEN"]).object())
+	require.NotContains(t, s.record.shell("").object(), varVaultTokenFile)
+	require.Len(t, v, len(got), "each variable once")
+}
+
 func TestExportsQuoteForShell(t *testing.T) {
 	t.Parallel()
 	nasty := "it's $HOME; \"quoted\" \\ and\ntwo lines"

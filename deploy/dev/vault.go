@@ -162,8 +162,11 @@ func (s vaultEngine) ensureToken() error {
 }
 
 func (s vaultEngine) copyToken() error {
-	token := s.getenv(varVaultToken)
-	for _, file := range []string{s.getenv(varVaultTokenFile), filepath.Join(s.getenv("HOME"), ".vault-token"), s.layout.vaultToken()} {
+	token, given := s.getenv(varVaultToken), s.getenv(varVaultTokenFile)
+	if given == s.layout.vaultToken() { // from dev env: the copy of an earlier token
+		given = ""
+	}
+	for _, file := range []string{given, filepath.Join(s.getenv("HOME"), ".vault-token"), s.layout.vaultToken()} {
 		if token != "" {
 			break
 		}

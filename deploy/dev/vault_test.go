@@ -139,6 +139,22 @@ func TestExternalVaultToken(t *testing.T) {
 	}
 }
 
+// TestOwnCopyOfVaultToken: the variable of `dev env` names the stack's copy of the token, which
+// does not take precedence over a newer one.
+func TestOwnCopyOfVaultToken(t *testing.T) {
+	t.Parallel()
+	home, l := t.TempDir(), layout{dir: t.TempDir()}
+	require.NoError(t, l.make())
+	require.NoError(t, os.WriteFile(filepath.Join(home, ".vault-token"), []byte("new"), 0o600))
+	require.NoError(t, os.WriteFile(l.vaultToken(), []byte("old"), 0o600))
+	s := &stack{layout: l, getenv: within(map[string]string{varVaultTokenFile: l.vaultToken(), "HOME": home}).getenv}
+	s.record.Vault = external("http://v")
+	require.NoError(t, vaultEngine{s}.ensureToken())
+	got, err := os.ReadFile(l.vaultToken())
+	require.NoError(t, err)
+	require.Equal(t, "new\n", string(got))
+}
+
 func TestInstalledTemporal(t *testing.T) {
 	t.Parallel()
 	s := &stack{layout: layout{dir: "/d"}, record: testRecord(t)}

@@ -188,7 +188,7 @@ func (s *Operations) AcceptAbandoned(ctx context.Context, nodeID, reason string,
 		if len(open) > 0 && len(r.done.Ended) == 0 {
 			return r.done, refuse(errNotAbandoned(node, open[0]), event)
 		}
-		r.done.Cordoned, r.done.Next = node.Cordoned, lifecycle.UncordonNext(r.done.Node, node.Cordoned)
+		r.done.Cordoned, r.done.Next = node.Cordoned, lifecycle.NodeNext(r.done.Node, node.Cordoned)
 		return r.done, nil
 	})
 }

@@ -88,8 +88,7 @@ type Rehydration struct {
 	// Cordoned is true if the node rejects new workloads. The operation may have set the
 	// cordon; its end removes none.
 	Cordoned bool `json:"cordoned,omitempty"`
-	// Next is the command that removes the cordon. It is empty if the node has none, or
-	// an uncordon cannot start in the node's state.
+	// Next is NodeNext after the rehydration.
 	Next string `json:"next,omitempty"`
 }
 
@@ -102,14 +101,18 @@ type EndedOperation struct {
 	Outcome string `json:"outcome"`
 }
 
-// UncordonNext is the command that removes the cordon of a node, empty if the node has
-// none, or an uncordon cannot start in the node's state: a quarantined node keeps its cordon
-// until its release.
-func UncordonNext(n NodeRef, cordoned bool) string {
-	if !cordoned || !slices.Contains(ActionsIn(n.State), ActionUncordon) {
-		return ""
+// NodeNext is the command after which a node without an operation accepts workloads: of a
+// node that has not enrolled, the one that enrolls it, and of a cordoned node the one that
+// removes the cordon. It is empty if an uncordon cannot start in the node's state:
+// a quarantined node keeps its cordon until its release.
+func NodeNext(n NodeRef, cordoned bool) string {
+	switch {
+	case !n.State.Enrolled():
+		return "gpuaas node " + string(ActionEnroll) + " " + n.Host
+	case cordoned && slices.Contains(ActionsIn(n.State), ActionUncordon):
+		return "gpuaas node " + string(ActionUncordon) + " " + n.Host
 	}
-	return "gpuaas node " + string(ActionUncordon) + " " + n.Host
+	return ""
 }
 
 // Without returns the state of a node in state s without its operation, which started

@@ -52,16 +52,22 @@ func enters(p lifecycle.Plan, prior lifecycle.NodeState) lifecycle.NodeState {
 	return p.Enter
 }
 
-func TestUncordonNext(t *testing.T) {
+// TestNodeNext: a node without an operation that cannot take work names the command that
+// changes that, if it does not depend on why the node is in its state.
+func TestNodeNext(t *testing.T) {
 	t.Parallel()
 	for _, s := range lifecycle.NodeStates() {
 		n := lifecycle.NodeRef{Host: "gpu-17", State: s}
-		require.Empty(t, lifecycle.UncordonNext(n, false))
-		want := ""
-		if s == lifecycle.NodeActive || s == lifecycle.NodeOffline {
-			want = "gpuaas node uncordon gpu-17"
+		free, cordoned := "", ""
+		switch s {
+		case lifecycle.NodeActive, lifecycle.NodeOffline:
+			cordoned = "gpuaas node uncordon gpu-17"
+		case lifecycle.NodeRegistered, lifecycle.NodeBootstrapIssued, lifecycle.NodeEnrolling:
+			free, cordoned = "gpuaas node enroll gpu-17", "gpuaas node enroll gpu-17"
+			require.Contains(t, lifecycle.ActionsIn(s), lifecycle.ActionEnroll)
 		}
-		require.Equal(t, want, lifecycle.UncordonNext(n, true), s)
+		require.Equal(t, free, lifecycle.NodeNext(n, false), s)
+		require.Equal(t, cordoned, lifecycle.NodeNext(n, true), s)
 	}
 }
 

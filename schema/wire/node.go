@@ -96,6 +96,15 @@ func (n NodeView) StartState() lifecycle.NodeState {
 	return n.State.Without(n.Operation.PriorState)
 }
 
+// Next is the command after which a node without an operation accepts workloads; see
+// lifecycle.NodeNext. It is empty while an operation holds the node, which has its own.
+func (n NodeView) Next() string {
+	if n.Operation != nil {
+		return ""
+	}
+	return lifecycle.NodeNext(lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State}, n.Cordoned)
+}
+
 // Blockers names the workloads that keep the node from being retired.
 func (n NodeView) Blockers() []string {
 	var out []string

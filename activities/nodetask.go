@@ -21,7 +21,9 @@ type Tasks interface {
 	Prepare(ctx context.Context, s TaskSpec, o task.Owner) (TaskRow, error)
 	// Enqueue stores the prepared row with its signed envelope and wakes the
 	// node's poll. A repeated call keeps the first envelope. KindServiceUnavailable,
-	// reason seq_taken, when another task has taken the row's seq: prepare again.
+	// reason seq_taken, when another task has taken the row's seq: prepare again; reason
+	// operation_abandoned for a new task of an operation that is marked as abandoned: the
+	// watcher marks it as running again if a run of it is open.
 	Enqueue(ctx context.Context, s TaskSpec, o task.Owner, row TaskRow, envelope []byte) error
 	// Find returns the task of the spec's operation and step. KindNotFound if there is
 	// none, or it is of another node or type; KindFenced if it has no result and the

@@ -19,20 +19,21 @@ func TestContinuedRun(t *testing.T) {
 	begin := s.start.Add(2 * storm) // no fault happens any more
 	s.clock = func() time.Time { return begin }
 	s.Change(s.nodeID, func(n *storetest.Node) { n.State = lifecycle.NodeActive })
-	s.outages[theVault] = []outage{{begin.Add(-time.Second), begin.Add(time.Minute)}}
+	s.outages[theVault] = []outage{{begin.Add(-time.Second), begin.Add(10 * time.Second)}}
 	cordoned := func() bool {
 		_, ok := s.Task(lifecycle.TaskID(s.op.in.OperationID, string(task.WorkloadCordon)))
 		return ok
 	}
+	waited := false
 	s.events = []*event{
-		{at: begin.Add(30 * time.Second), do: func() { s.Abandon(s.op.in.OperationID) }},
-		{at: begin.Add(2 * time.Minute), do: func() {
-			require.False(t, cordoned(), "the abandoned operation enqueued a task")
+		{at: begin.Add(5 * time.Second), do: func() { s.Abandon(s.op.in.OperationID) }},
+		{at: begin.Add(25 * time.Second), do: func() {
+			waited = !cordoned()
 			s.Continue(s.op.in.OperationID)
 		}},
 	}
 	require.NoError(t, s.operate(lifecycle.ActionDrain, lifecycle.Options{}))
-	require.True(t, cordoned())
+	require.True(t, waited, "the abandoned operation enqueued a task")
 	require.Equal(t, lifecycle.NodeDrained, s.Node(s.nodeID).State)
 	require.Zero(t, s.hits["recommended option followed"], "nobody decided")
 }

@@ -495,7 +495,7 @@ func (b *bed) decideAt(d time.Duration, decision lifecycle.Decision) {
 }
 
 func (b *bed) decide(decision lifecycle.Decision, reason string) {
-	b.resolve(lifecycle.ResolveRequest{Decision: decision, Reason: reason, By: "bob"})
+	b.resolve(lifecycle.ResolveRequest{OperationID: b.in.OperationID, Decision: decision, Reason: reason, By: "bob", Via: "api"})
 }
 
 // resolve sends a decision as it is.

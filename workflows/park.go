@@ -39,7 +39,7 @@ func (op park) wait(ctx workflow.Context, cause error) (again bool, err error) {
 			return false, err
 		}
 	} else {
-		op.enter(ctx, op.stuck(cause, now(ctx)))
+		op.enter(ctx, op.stuck(op.silence(ctx, cause), now(ctx)))
 	}
 	for pause := lifecycle.RetryPause; op.fence == nil; pause = min(2*pause, lifecycle.MaxRetryPause) {
 		if err := op.pause(ctx, pause); err != nil {
@@ -142,12 +142,24 @@ func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 	case kindOf(failure) == schema.KindFenced || errors.Is(failure, errNodeRemoved):
 		return false, failure
 	}
-	stuck := op.stuck(failure, before.Since)
+	stuck := op.stuck(op.silence(ctx, failure), before.Since)
 	op.noteFailure(ctx, stuck.Message)
 	if stuck.Reason != before.Reason {
 		op.enter(ctx, stuck)
 	}
 	return false, nil
+}
+
+// silence returns why the task of a destructive phase, which waits for workloads, is not done
+// in time: its agent sends no heartbeats, or the cause as it is.
+func (op park) silence(ctx workflow.Context, cause error) error {
+	if !op.spec().Destructive || failureOf(cause).Reason != lifecycle.ReasonTimeout {
+		return cause
+	}
+	if err := local(ctx, "Read the agent's last heartbeat", nil, record.CheckAgent, op.in.NodeID); err != nil && kindOf(err) == schema.KindAgentSilent {
+		return err
+	}
+	return cause
 }
 
 // retried reports whether a phase that parked for this reason is retried in the

@@ -307,8 +307,8 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// TestInternalFailure: an unexpected failure in the control plane waits for an operator, whoever
-// the phase waits for.
+// TestInternalFailure: an unexpected failure in the control plane waits for an operator, in every
+// phase.
 func TestInternalFailure(t *testing.T) {
 	t.Parallel()
 	for state, a := range map[lifecycle.NodeState]lifecycle.Action{

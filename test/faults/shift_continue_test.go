@@ -12,11 +12,11 @@ import (
 )
 
 // TestContinuedRun: an operation is marked as abandoned although its run is open and waits
-// for Vault. The run enqueues no task, and goes on once the operation is marked as running.
+// for Vault. The run enqueues no task, and continues once the operation is marked as running.
 func TestContinuedRun(t *testing.T) {
 	t.Parallel()
 	s := newShift(1)
-	begin := s.start.Add(2 * storm) // no fault happens any more
+	begin := s.start.Add(2 * storm) // the faults are over
 	s.clock = func() time.Time { return begin }
 	s.Change(s.nodeID, func(n *storetest.Node) { n.State = lifecycle.NodeActive })
 	s.outages[theVault] = []outage{{begin.Add(-time.Second), begin.Add(10 * time.Second)}}
@@ -35,5 +35,5 @@ func TestContinuedRun(t *testing.T) {
 	require.NoError(t, s.operate(lifecycle.ActionDrain, lifecycle.Options{}))
 	require.True(t, waited, "the abandoned operation enqueued a task")
 	require.Equal(t, lifecycle.NodeDrained, s.Node(s.nodeID).State)
-	require.Zero(t, s.hits["recommended option followed"], "nobody decided")
+	require.Zero(t, s.hits["recommended option followed"], "no one decided")
 }

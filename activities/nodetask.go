@@ -21,7 +21,9 @@ type Tasks interface {
 	Prepare(ctx context.Context, s TaskSpec, o task.Owner) (TaskRow, error)
 	// Enqueue stores the prepared row with its signed envelope and wakes the
 	// node's poll. A repeated call keeps the first envelope. KindServiceUnavailable,
-	// reason seq_taken, when another task has taken the row's seq: prepare again.
+	// reason seq_taken, when another task has taken the row's seq: prepare again; reason
+	// operation_abandoned for a new task of an operation that is marked as abandoned: the
+	// watcher marks it as running again if a run of it is open.
 	Enqueue(ctx context.Context, s TaskSpec, o task.Owner, row TaskRow, envelope []byte) error
 	// Find returns the task of the spec's operation and step. KindNotFound if there is
 	// none, or it is of another node or type; KindFenced if it has no result and the
@@ -146,15 +148,17 @@ func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Reference, 
 
 // ReadTaskResult reads the outcome of the task of the spec's step from the database. A
 // task that did not succeed is its error (task.Result.Failure), which is final, because
-// only an operator's decision repeats the step. A task that has not ended, or that the
-// database does not have, is not done.
+// only an operator's decision repeats the step. A task that has not ended is open. One that
+// the database does not have is neither done nor open.
 func (t *Task) ReadTaskResult(ctx context.Context, spec TaskSpec) (task.Outcome, error) {
 	row, err := t.Tasks.Find(ctx, spec)
 	switch {
-	case schema.KindOf(err) == schema.KindNotFound || err == nil && row.Result == nil:
+	case schema.KindOf(err) == schema.KindNotFound:
 		return task.Outcome{}, nil
 	case err != nil:
 		return task.Outcome{}, Fail(err)
+	case row.Result == nil:
+		return task.Outcome{Open: true}, nil
 	}
 	if e := row.Result.Failure(); e != nil {
 		if e.Reason == lifecycle.ReasonTaskCanceled && !row.CancelRequested { // by the node alone

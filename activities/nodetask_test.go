@@ -134,6 +134,7 @@ func TestSecondRunFindsItsRow(t *testing.T) {
 			if tc.kind == "" {
 				require.NoError(t, err)
 				require.Equal(t, tc.result != nil, outcome.Done)
+				require.Equal(t, tc.result == nil, outcome.Open)
 				if outcome.Done {
 					require.JSONEq(t, `{"stopped":null,"blocked":[{"workload":"b","reason":"`+"`busy`"+`"}]}`, string(outcome.Output))
 				}

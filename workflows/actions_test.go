@@ -307,6 +307,28 @@ func TestRemove(t *testing.T) {
 	})
 }
 
+// TestInternalFailure: an unexpected failure in the control plane waits for an operator, in every
+// phase.
+func TestInternalFailure(t *testing.T) {
+	t.Parallel()
+	for state, a := range map[lifecycle.NodeState]lifecycle.Action{
+		lifecycle.NodeRetired: lifecycle.ActionRemove, lifecycle.NodeActive: lifecycle.ActionDrain,
+	} {
+		w := newWorld(state)
+		w.fail["release"] = schema.NewError(schema.KindInternal, "boom")
+		w.fail["enqueue "+string(task.WorkloadCordon)] = schema.NewError(schema.KindInternal, "boom")
+		b := setup(t, a, w)
+		b.at(12*time.Hour, func() {
+			stuck := b.status().Operation.Stuck
+			require.Equal(t, string(schema.KindInternal), stuck.Reason)
+			require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
+			require.Contains(t, stuck.Cause, "the worker's log")
+		})
+		b.decideAt(13*time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+	}
+}
+
 // TestForcedTeardown: a forced removal asks a provider that does not respond once more,
 // and then continues without it.
 func TestForcedTeardown(t *testing.T) {

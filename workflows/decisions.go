@@ -98,6 +98,9 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 	if e := ds.outdated(r); e != nil {
 		return e
 	}
+	if e := ds.unaddressed(r); e != nil {
+		return e
+	}
 	switch {
 	case ds.status.Operation.Status.Ended():
 		return schema.NewError(schema.KindInvalidRequest, "the operation has ended").WithReason(lifecycle.ReasonOperationOver)
@@ -163,13 +166,45 @@ func (ds *decisions) outdated(r lifecycle.ResolveRequest) *schema.Error {
 		WithNext(lifecycle.OpCommand("show", o.Action, ds.name()))
 }
 
+// unaddressed rejects a decision that may cause damage and does not name its operation. One
+// that a person types in the Web UI, which has no interface, must also name the park, or the
+// phase that runs: the operation may have moved on since the person read its state.
+func (ds *decisions) unaddressed(r lifecycle.ResolveRequest) *schema.Error {
+	stuck := ds.status.Operation.Stuck
+	var missing []string
+	if r.OperationID == "" {
+		missing = append(missing, "operation_id")
+	}
+	switch {
+	case r.Via != "":
+	case stuck != nil && r.StuckSince == nil:
+		missing = append(missing, "stuck_since")
+	case stuck == nil && r.Phase == "":
+		missing = append(missing, "phase")
+	}
+	if len(missing) == 0 || !ds.harmful(r.Decision) {
+		return nil
+	}
+	return schema.NewError(schema.KindInvalidRequest, "a decision to %s must say what it is about: add %s", r.Decision, strings.Join(missing, " and ")).
+		WithReason("address_missing").WithNext("copy the input that Current Details shows, or " + lifecycle.OpCommand("show", ds.in.Action, ds.name()))
+}
+
+// harmful reports whether a decision may cause damage in the current phase.
+func (ds *decisions) harmful(d lifecycle.Decision) bool {
+	return overrides(d) || slices.ContainsFunc(ds.plan.ChoicesIn(ds.spec()), func(o lifecycle.Option) bool {
+		return o.Decision == d && o.Harm != lifecycle.HarmNone
+	})
+}
+
+// overrides reports whether a decision continues an operation against a phase's result.
+func overrides(d lifecycle.Decision) bool {
+	return d == lifecycle.DecisionForce || d == lifecycle.DecisionSkip
+}
+
 // ofAnotherRun reports whether a force or a skip was sent to another run: a reset applies it
 // again, and a person must decide it again.
 func (ds *decisions) ofAnotherRun(r lifecycle.ResolveRequest) bool {
-	if r.Decision != lifecycle.DecisionForce && r.Decision != lifecycle.DecisionSkip {
-		return false
-	}
-	return r.RunID != "" && r.RunID != ds.status.Operation.RunID && r.RunID != ds.runBefore
+	return overrides(r.Decision) && r.RunID != "" && r.RunID != ds.status.Operation.RunID && r.RunID != ds.runBefore
 }
 
 // allows reports whether the decision is possible now. Retry and extend must be options

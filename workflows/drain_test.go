@@ -306,3 +306,35 @@ func TestEnqueue(t *testing.T) {
 		})
 	}
 }
+
+// TestSilentDrain: a drain whose task is not done in time waits for the agent if the agent
+// sends no heartbeats, and otherwise for the workloads.
+func TestSilentDrain(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		heartbeat time.Duration
+		fail      error
+		reason    string
+		waitingOn lifecycle.Attention
+	}{
+		{time.Hour, nil, string(schema.KindAgentSilent), lifecycle.AttentionAgent},
+		{-1, nil, string(schema.KindAgentSilent), lifecycle.AttentionAgent},
+		{time.Second, nil, lifecycle.ReasonTimeout, lifecycle.AttentionOperator},
+		{time.Hour, schema.NewError(schema.KindServiceUnavailable, "no database"), lifecycle.ReasonTimeout, lifecycle.AttentionOperator},
+	} {
+		w := newWorld(lifecycle.NodeActive)
+		w.silent[task.WorkloadDrain], w.heartbeat, w.fail["heartbeat?"] = true, tc.heartbeat, tc.fail
+		b := setup(t, lifecycle.ActionDrain, w)
+		b.env.RegisterDelayedCallback(func() {
+			stuck := b.status().Operation.Stuck
+			require.Equal(t, tc.reason, stuck.Reason)
+			require.Equal(t, tc.waitingOn, stuck.WaitingOn)
+			require.NotNil(t, stuck.Retrying)
+			require.Equal(t, stuck.Options[0].Command, stuck.Next)
+			require.Equal(t, lifecycle.HarmNone, stuck.Options[0].Harm)
+		}, 6*time.Hour)
+		b.decideAt(7*time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Len(t, w.parks, 1, "the reason stays while the phase is retried")
+	}
+}

@@ -20,7 +20,8 @@ func (op *operation) registerHandlers(ctx workflow.Context) error {
 	return workflow.SetUpdateHandlerWithOptions(ctx, lifecycle.UpdateResolve, op.resolve,
 		workflow.UpdateHandlerOptions{
 			Description: "An operator's decision: " +
-				`{"operation_id","phase","decision":"retry|skip|force|cancel|extend","reason","by"}; the reason is required`,
+				`{"operation_id","phase","stuck_since","decision":"retry|skip|force|cancel|extend","reason","by"}; ` +
+				"reason and by are required, and the address if the decision may cause damage; copy it from Current Details",
 			Validator: func(ctx workflow.Context, r lifecycle.ResolveRequest) error {
 				if op.takenBefore(workflow.GetCurrentUpdateInfo(ctx).ID) != nil {
 					return nil

@@ -148,6 +148,82 @@ func TestLostTask(t *testing.T) {
 	})
 }
 
+// TestLostEvent: the event that a lost task returned did not arrive. The operation reads
+// the database every hour.
+func TestLostEvent(t *testing.T) {
+	t.Parallel()
+	parked := func(t *testing.T, w *world, stored storedOutcome) *bed {
+		t.Helper()
+		lostOnce(w, drained)
+		b := setup(t, lifecycle.ActionDrain, w)
+		b.env.RegisterDelayedCallback(func() { w.store("workload.drain", stored) }, 90*time.Minute)
+		return b
+	}
+	for name, stored := range map[string]storedOutcome{
+		"ended": {result: succeeded(task.DrainResult{Stopped: []string{"job-1"}})}, "runs": {open: true},
+		"failed": {err: final(schema.KindTaskFailed, "no luck")},
+	} {
+		t.Run("the operation continues if the task "+name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(lifecycle.NodeActive)
+			b := parked(t, w, stored)
+			b.env.RegisterDelayedCallback(func() {
+				require.Equal(t, lifecycle.ReasonTaskLost, b.status().Operation.Stuck.Reason, "the next read is after two hours")
+			}, 100*time.Minute)
+			b.decideAt(3*time.Hour, lifecycle.DecisionCancel)
+			require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+			require.NotContains(t, w.story(), "void", "the same step")
+		})
+	}
+
+	for name, stored := range map[string]storedOutcome{
+		"is lost": {err: lost()}, "is not in the database": {missing: true},
+		"cannot be read": {err: activities.Fail(schema.NewError(schema.KindServiceUnavailable, "no database"))},
+	} {
+		t.Run("the operation stays parked if the task "+name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(lifecycle.NodeActive)
+			b := parked(t, w, stored)
+			b.env.RegisterDelayedCallback(func() {
+				require.Equal(t, lifecycle.ReasonTaskLost, b.status().Operation.Stuck.Reason)
+				w.store("workload.drain", storedOutcome{open: true})
+			}, 5*time.Hour+30*time.Minute)
+			b.decideAt(7*time.Hour, lifecycle.DecisionCancel)
+			require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+			require.Len(t, w.parks, 1)
+		})
+	}
+
+	t.Run("the run ends if the operation has ended", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		st := parked(t, w, storedOutcome{err: final(schema.KindFenced, "superseded")}).run()
+		require.Equal(t, lifecycle.OperationFailed, st.Operation.Status)
+		require.Equal(t, outcomeSuperseded, st.Operation.Outcome)
+	})
+
+	t.Run("a task that was lost too often waits for a person", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		tries := 0
+		w.on[task.WorkloadDrain] = func(activities.TaskSpec) (task.Result, error) { tries++; return task.Result{}, lost() }
+		b := setup(t, lifecycle.ActionDrain, w)
+		for i := range 2 * maxReturns {
+			b.env.RegisterDelayedCallback(func() { w.store("workload.drain", storedOutcome{open: true}) }, time.Duration(2*i+1)*time.Hour)
+		}
+		b.decideAt(48*time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Equal(t, maxReturns+1, tries)
+	})
+}
+
+// store replaces the record of a step's task.
+func (w *world) store(step string, o storedOutcome) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outcomes[step] = o
+}
+
 func TestTaskSpec(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeActive)

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
@@ -38,7 +39,7 @@ func (op park) wait(ctx workflow.Context, cause error) (again bool, err error) {
 			return false, err
 		}
 	} else {
-		op.enter(ctx, op.stuck(cause, now(ctx)))
+		op.enter(ctx, op.stuck(op.silence(ctx, cause), now(ctx)))
 	}
 	for pause := lifecycle.RetryPause; op.fence == nil; pause = min(2*pause, lifecycle.MaxRetryPause) {
 		if err := op.pause(ctx, pause); err != nil {
@@ -96,11 +97,12 @@ func (op park) pause(ctx workflow.Context, pause time.Duration) error {
 			return err
 		}
 		op.confirmPark(ctx)
+		op.readLostTask(ctx)
 	}
 }
 
 // confirmPark records again that the operation is parked. While it waits for a person, that
-// adds six events an hour, and the operation continues as a new run after two weeks.
+// adds six or seven events an hour, and the operation continues as a new run after two weeks.
 func (op park) confirmPark(ctx workflow.Context) {
 	stuck := *op.status.Operation.Stuck
 	op.confirm(ctx, "Confirm that the operation is parked", activities.Advance{Phase: stuck.Phase, Stuck: &stuck, Continued: true})
@@ -140,12 +142,24 @@ func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 	case kindOf(failure) == schema.KindFenced || errors.Is(failure, errNodeRemoved):
 		return false, failure
 	}
-	stuck := op.stuck(failure, before.Since)
+	stuck := op.stuck(op.silence(ctx, failure), before.Since)
 	op.noteFailure(ctx, stuck.Message)
 	if stuck.Reason != before.Reason {
 		op.enter(ctx, stuck)
 	}
 	return false, nil
+}
+
+// silence returns why the task of a destructive phase, which waits for workloads, is not done
+// in time: its agent sends no heartbeats, or the cause as it is.
+func (op park) silence(ctx workflow.Context, cause error) error {
+	if !op.spec().Destructive || failureOf(cause).Reason != lifecycle.ReasonTimeout {
+		return cause
+	}
+	if err := local(ctx, "Read the agent's last heartbeat", nil, record.CheckAgent, op.in.NodeID); err != nil && kindOf(err) == schema.KindAgentSilent {
+		return err
+	}
+	return cause
 }
 
 // retried reports whether a phase that parked for this reason is retried in the
@@ -173,10 +187,33 @@ func (op park) reachedGoal(ctx workflow.Context) bool {
 }
 
 // lostTaskReturned reports whether the lost task for which the operation is parked
-// returned. A task that was lost too often does not count: a person decides.
+// returned.
 func (op park) lostTaskReturned(ctx workflow.Context) bool {
+	return op.awaitsLostTask() && op.taskReturned(ctx)
+}
+
+// awaitsLostTask reports whether the operation is parked for a lost task and continues when
+// the task returns. A task that was lost too often does not count: a person decides.
+func (op park) awaitsLostTask() bool {
 	s := op.status.Operation.Stuck
-	return s != nil && s.Reason == lifecycle.ReasonTaskLost && op.returns < maxReturns && op.taskReturned(ctx)
+	return s != nil && s.Reason == lifecycle.ReasonTaskLost && op.returns < maxReturns
+}
+
+// readLostTask reads from the database whether the lost task returned: its event may be
+// lost. If the database does not respond, the next confirmation of the park reads it again.
+func (op park) readLostTask(ctx workflow.Context) {
+	if !op.awaitsLostTask() || op.fence != nil {
+		return
+	}
+	var got task.Outcome
+	err := local(ctx, "Read whether the lost task returned", &got, node.ReadTaskResult, currentTask(op.operation))
+	op.noteFence(err)
+	switch {
+	case got.Done || got.Open:
+	case err == nil || ctx.Err() != nil || retryable(err) || failureOf(err).Reason == lifecycle.ReasonTaskLost:
+		return
+	}
+	op.returned[op.currentStep] = true // the task runs again, or it ended
 }
 
 // unpark clears the parked state.

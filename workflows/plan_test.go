@@ -3,6 +3,7 @@ package workflows
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -237,6 +238,53 @@ func TestDecisionsAreAddressed(t *testing.T) {
 	require.Equal(t, "reason_missing", failureOf(b.resolved[3]).Reason)
 	require.NoError(t, b.resolved[4])
 	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionSkip}, w.decisions)
+}
+
+// TestDecisionsWithoutAnAddress: a decision that may cause damage names its operation. One
+// that is typed in the Web UI also names the park, or the phase that runs.
+func TestDecisionsWithoutAnAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.silent[task.WorkloadDrain] = true
+	w.open[task.WorkloadCordon] = true
+	b := setup(t, lifecycle.ActionDrain, w)
+	typed := func(d lifecycle.Decision, change ...func(*lifecycle.ResolveRequest)) {
+		r := lifecycle.ResolveRequest{Decision: d, Reason: "because", By: "bob"}
+		for _, f := range change {
+			f(&r)
+		}
+		b.resolve(r)
+	}
+	operation := func(r *lifecycle.ResolveRequest) { r.OperationID = "op-1" }
+	phase := func(r *lifecycle.ResolveRequest) { r.Phase = b.status().Operation.Stuck.Phase }
+	api := func(r *lifecycle.ResolveRequest) { r.Via = "api" }
+	b.env.RegisterDelayedCallback(func() {
+		typed(lifecycle.DecisionSkip)
+		typed(lifecycle.DecisionSkip, operation)
+		typed(lifecycle.DecisionSkip, operation, func(r *lifecycle.ResolveRequest) { r.Phase = lifecycle.PhaseCordon })
+	}, time.Second)
+	b.env.RegisterDelayedCallback(func() {
+		typed(lifecycle.DecisionForce)
+		typed(lifecycle.DecisionForce, phase)
+		typed(lifecycle.DecisionForce, operation, phase)
+		typed(lifecycle.DecisionForce, api)
+		typed(lifecycle.DecisionRetry)
+	}, time.Hour)
+	b.env.RegisterDelayedCallback(func() { typed(lifecycle.DecisionForce, operation, api) }, 2*time.Hour)
+	b.decideAt(3*time.Hour, lifecycle.DecisionSkip)
+	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+	missing := []string{"operation_id and phase", "phase", "", "operation_id and stuck_since", "operation_id and stuck_since", "stuck_since",
+		"operation_id", "", "", ""}
+	require.Len(t, b.resolved, len(missing))
+	for i, fields := range missing {
+		if fields == "" {
+			require.NoError(t, b.resolved[i], i)
+			continue
+		}
+		e := failureOf(b.resolved[i])
+		require.Equal(t, "address_missing", e.Reason, i)
+		require.True(t, strings.HasSuffix(e.Message, "add "+fields), e.Message)
+	}
 }
 
 // TestCancelDuringUndo: an undo cannot be canceled, and always ends by recording

@@ -79,7 +79,7 @@ func (r *recorder) decide(d lifecycle.Decision) {
 	r.t.Helper()
 	st, err := r.Operations.Status(r.t.Context(), r.op.WorkflowID, r.op.RunID)
 	require.NoError(r.t, err)
-	request := lifecycle.ResolveRequest{OperationID: r.op.OperationID, Decision: d, Reason: "because", By: "bob"}
+	request := lifecycle.ResolveRequest{OperationID: r.op.OperationID, Decision: d, Reason: "because", By: "bob", Via: "api"}
 	if stuck := st.Operation.Stuck; stuck != nil {
 		request.Phase, request.StuckSince = stuck.Phase, &stuck.Since
 	}

@@ -48,9 +48,9 @@ func TestDecisionOfAnotherRun(t *testing.T) {
 	for run, fits := range map[string]bool{"": true, "now": true, "before": true, "reset": false} {
 		for _, d := range []lifecycle.Decision{lifecycle.DecisionForce, lifecycle.DecisionSkip, lifecycle.DecisionCancel} {
 			s := &state{plan: plan, phase: drain, answered: true, status: lifecycle.OperationStatus{
-				Operation: lifecycle.Operation{RunID: "now", Phases: plan.Statuses()}}}
+				Operation: lifecycle.Operation{OperationID: "op-1", RunID: "now", Phases: plan.Statuses()}}}
 			ds := &decisions{state: s, runBefore: "before"}
-			e := ds.validate(lifecycle.ResolveRequest{Decision: d, Reason: "because", By: "bob", RunID: run})
+			e := ds.validate(lifecycle.ResolveRequest{OperationID: "op-1", Via: "api", Decision: d, Reason: "because", By: "bob", RunID: run})
 			if fits || d == lifecycle.DecisionCancel {
 				require.Nil(t, e, "%s of run %q", d, run)
 				continue

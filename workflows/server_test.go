@@ -249,7 +249,7 @@ func (r *recorder) start(in lifecycle.OperationInput, c *Carried) {
 // server has it.
 func (r *recorder) resolveInBackground(d lifecycle.Decision) (answer <-chan error) {
 	r.t.Helper()
-	request := lifecycle.ResolveRequest{OperationID: r.op.OperationID, ID: schema.NewID(), Decision: d, Reason: "because", By: "bob"}
+	request := lifecycle.ResolveRequest{OperationID: r.op.OperationID, ID: schema.NewID(), Decision: d, Reason: "because", By: "bob", Via: "api"}
 	done := make(chan error, 1)
 	go func() {
 		_, err := r.Operations.Resolve(r.t.Context(), r.op.WorkflowID, request)

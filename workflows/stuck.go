@@ -51,6 +51,13 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	case e.Kind == schema.KindServiceUnavailable:
 		// The control plane's own service failed, not the node or the provider.
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is unavailable"
+	case e.Kind == schema.KindAgentSilent && spec.Destructive:
+		s.WaitingOn, s.Cause = lifecycle.AttentionAgent, "the node lost power or network, or its agent ended"
+	case e.Kind == schema.KindInternal:
+		s.WaitingOn = lifecycle.AttentionOperator
+		if e.Next == "" {
+			s.Cause = "an unexpected failure in the control plane; the worker's log has its cause"
+		}
 	}
 	if s.Reason != lifecycle.ReasonDrainBlocked { // no workloads that need more time are known
 		s.Options = slices.DeleteFunc(s.Options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionExtend })

@@ -337,6 +337,8 @@ func (w *world) Sign(_ context.Context, payload []byte) ([]byte, error) { return
 type storedOutcome struct {
 	result task.Result
 	err    error
+	// open is set for a task that has not ended, missing for one that the database lost.
+	open, missing bool
 }
 
 // runTask simulates the activity that waits for a task: the result that the node reports
@@ -356,7 +358,7 @@ func (w *world) runTask(ctx context.Context, spec activities.TaskSpec) (task.Ref
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.outcomes[spec.Step] = storedOutcome{r, err}
+	w.outcomes[spec.Step] = storedOutcome{result: r, err: err}
 	return task.Reference{TaskID: lifecycle.TaskID(spec.OperationID, spec.Step), Status: r.Status}, nil
 }
 
@@ -364,8 +366,8 @@ func (w *world) readResult(_ context.Context, spec activities.TaskSpec) (task.Ou
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	found, ok := w.outcomes[spec.Step]
-	if !ok || found.err != nil {
-		return task.Outcome{}, found.err
+	if !ok || found.err != nil || found.open || found.missing {
+		return task.Outcome{Open: found.open}, found.err
 	}
 	output, err := found.result.Brief(spec.Type)
 	return task.Outcome{Done: true, Output: output}, activities.Fail(err)
@@ -493,7 +495,7 @@ func (b *bed) decideAt(d time.Duration, decision lifecycle.Decision) {
 }
 
 func (b *bed) decide(decision lifecycle.Decision, reason string) {
-	b.resolve(lifecycle.ResolveRequest{Decision: decision, Reason: reason, By: "bob"})
+	b.resolve(lifecycle.ResolveRequest{OperationID: b.in.OperationID, Decision: decision, Reason: reason, By: "bob", Via: "api"})
 }
 
 // resolve sends a decision as it is.

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -155,8 +156,11 @@ func TestAbandonedDrain(t *testing.T) {
 		require.NoError(t, e.Abandon(ctx, r.OperationID, r.RunID, lifecycle.RunLost))
 	}), "a second call changes nothing")
 
-	// A run that ended may still enqueue; the reclaimer voids its task.
+	requireKind(t, e.enqueueLate(c.Fence), schema.KindServiceUnavailable, "operation_abandoned")
+	// The reclaimer voids a task that was stored nevertheless.
+	e.exec("UPDATE operations SET status = 'parked' WHERE operation_id = $1", r.OperationID)
 	late := e.dispatch(c.Fence, "late", task.WorkloadDrain)
+	e.exec("UPDATE operations SET status = 'abandoned' WHERE operation_id = $1", r.OperationID)
 	require.Equal(t, map[string]activities.ReclaimResult{late.TaskID: activities.ReclaimVoided}, e.reclaim())
 
 	var done []lifecycle.Rehydration
@@ -428,8 +432,11 @@ func TestAbandonRaces(t *testing.T) {
 			return err
 		},
 		"enqueue": func(e *env, c activities.Claim) error {
-			e.dispatch(c.Fence, "drain", task.WorkloadDrain)
-			return nil
+			err := e.enqueueLate(c.Fence)
+			if errors.Is(err, &schema.Error{Kind: schema.KindServiceUnavailable, Reason: "operation_abandoned"}) {
+				return nil
+			}
+			return err
 		},
 	}
 	for name, write := range writers {
@@ -461,6 +468,16 @@ func TestAbandonRaces(t *testing.T) {
 			}
 		})
 	}
+}
+
+// enqueueLate enqueues a task of an operation that may be abandoned.
+func (e *env) enqueueLate(f activities.Fence) error {
+	s := spec(f, "late", task.WorkloadDrain)
+	row, err := e.Prepare(e.t.Context(), s, taskOwner(s.Step))
+	if err != nil {
+		return err
+	}
+	return e.Enqueue(e.t.Context(), s, taskOwner(s.Step), row, []byte(`{}`))
 }
 
 // TestAcceptRace: concurrent rehydrations end the operation once.

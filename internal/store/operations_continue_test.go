@@ -9,6 +9,8 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // TestContinue: a run that ended was reset, and waits without a write of its own. The
@@ -51,6 +53,32 @@ func TestContinue(t *testing.T) {
 	require.NoError(t, e.Finish(ctx, c.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
 	unchanged(r.OperationID, r.RunID)
 	requireKind(t, e.Continue(ctx, schema.NewID(), r.RunID), schema.KindNotFound, "")
+}
+
+// TestEnqueueAfterAbandon: an enqueue that waits for the transaction that abandons its
+// operation stores nothing.
+func TestEnqueueAfterAbandon(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	_, f := e.drain()
+	s := spec(f, "drain", task.WorkloadDrain)
+	row, err := e.Prepare(ctx, s, taskOwner(s.Step))
+	require.NoError(t, err)
+	abandons, err := e.raw.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = abandons.Rollback(ctx) }()
+	_, err = abandons.Exec(ctx, "SELECT 1 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE", f.NodeID)
+	require.NoError(t, err)
+	_, err = abandons.Exec(ctx, "UPDATE operations SET status = 'abandoned', stuck = '{}' WHERE operation_id = $1", f.OperationID)
+	require.NoError(t, err)
+	stored := make(chan error, 1)
+	go func() { stored <- e.Enqueue(ctx, s, taskOwner(s.Step), row, []byte(`{}`)) }()
+	harness.Eventually(t, "the enqueue waits", func() bool {
+		return e.number("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0
+	})
+	require.NoError(t, abandons.Commit(ctx))
+	requireKind(t, <-stored, schema.KindServiceUnavailable, "operation_abandoned")
+	require.Empty(t, e.tasks(f.NodeID, false))
 }
 
 // document returns the operation's status document as its readers get it.

@@ -152,6 +152,9 @@ func explainNotStored(ctx context.Context, tx *tx, t activities.TaskSpec) error 
 	switch {
 	case postgres.NotFound(err) && op.EndedAt != nil:
 		return errOperationEnded(fenceOf(t))
+	case postgres.NotFound(err) && op.Status == lifecycle.OperationAbandoned:
+		return schema.NewError(schema.KindServiceUnavailable, "operation %s is abandoned: no run of it was open", t.OperationID).
+			WithReason("operation_abandoned")
 	case postgres.NotFound(err):
 		return schema.NewError(schema.KindServiceUnavailable, "another task has the sequence number of step %s", t.Step).
 			WithReason("seq_taken")

@@ -124,7 +124,7 @@ type ResolveRequest struct {
 	ID string `json:"id,omitempty"`
 	// OperationID, Phase and StuckSince address the decision. If they do
 	// not match, the decision is rejected with schema.KindDecisionOutdated. An empty field is
-	// not compared.
+	// not compared; a decision that may cause damage needs OperationID (address_missing).
 	OperationID string     `json:"operation_id,omitempty"`
 	Phase       string     `json:"phase,omitempty"`
 	StuckSince  *time.Time `json:"stuck_since,omitempty"`

@@ -15,16 +15,15 @@ FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id 
 WHERE n.node_id = sqlc.arg(node_id);
 
 -- Stores a signed task with the seq in its envelope and its audit row. Stores
--- nothing if the operation does not hold the node, the step has a task or another
--- task has the seq. The statement locks the node first and, after a wait, checks
--- its row again: all of the fence is in the node's columns, and of the operation it
--- reads only columns that never change.
+-- nothing if the operation does not hold the node or is abandoned, the step has a task
+-- or another task has the seq. The statement locks the node first, as every write of an
+-- operation does, and then the operation. After a wait it checks both rows again.
 -- name: EnqueueTask :execrows
 WITH node AS (
     SELECT n.node_id, o.actor, o.via FROM nodes n JOIN operations o ON o.operation_id = n.operation_id AND o.op_seq = n.op_seq
     WHERE n.node_id = sqlc.arg(node_id) AND n.incarnation = sqlc.arg(incarnation)
-      AND n.op_seq = sqlc.arg(op_seq) AND n.op_seq > 0 AND n.operation_id = sqlc.arg(operation_id)
-    FOR NO KEY UPDATE OF n
+      AND n.op_seq = sqlc.arg(op_seq) AND n.op_seq > 0 AND n.operation_id = sqlc.arg(operation_id) AND o.status <> 'abandoned'
+    FOR NO KEY UPDATE OF n FOR SHARE OF o
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,

@@ -21,6 +21,9 @@ type Reference struct {
 type Outcome struct {
 	// Done is false while the task has no result.
 	Done bool `json:"done"`
+	// Open is set while the task waits for the node or runs there. A task that the database
+	// does not have is neither done nor open.
+	Open bool `json:"open,omitempty"`
 	// Output is the brief form of Result.Output; see Result.Brief.
 	Output json.RawMessage `json:"output,omitempty"`
 }

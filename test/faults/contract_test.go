@@ -38,7 +38,9 @@ func inMemory(*testing.T) storetest.Subject {
 			require.True(t, ok)
 			return epoch
 		},
-		Report: func(_, taskID string, r task.Result) error { return s.Report(taskID, r) },
+		Report:   func(_, taskID string, r task.Result) error { return s.Report(taskID, r) },
+		Abandon:  func(id, _ string) error { s.Abandon(id); return nil },
+		Continue: func(id, _ string) error { s.Continue(id); return nil },
 	}
 }
 
@@ -72,5 +74,10 @@ func onPostgres(t *testing.T) storetest.Subject {
 			_, err := w.store.Tasks.Result(t.Context(), caller(nodeID), taskID, nodeapi.ReceivedResult{Result: r})
 			return err
 		},
+		Abandon: func(id, runID string) error {
+			_, err := w.store.Operations.Abandon(t.Context(), id, runID, lifecycle.RunTerminated)
+			return err
+		},
+		Continue: func(id, runID string) error { return w.store.Operations.Continue(t.Context(), id, runID) },
 	}
 }

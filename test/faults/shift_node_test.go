@@ -202,6 +202,7 @@ func (s *shift) deliver(m storetest.Message) {
 			}
 			if !s.calm() && r.IntN(15) == 0 {
 				s.hit("signal lost")
+				s.logf("the signal %s is lost", m.Event.Event)
 				return
 			}
 			s.env.SignalWorkflow(lifecycle.SignalAgent, m.Event)

@@ -87,7 +87,7 @@ func (s *shift) forge() {
 // decide sends a decision.
 func (s *shift) decide(r lifecycle.ResolveRequest) *answer {
 	op := s.op
-	r.Reason, r.By = "because", "bob"
+	r.OperationID, r.Reason, r.By, r.Via = op.in.OperationID, "because", "bob", "api"
 	a := &answer{request: r}
 	op.decided = append(op.decided, a)
 	s.hit("decision " + string(r.Decision))

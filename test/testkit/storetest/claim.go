@@ -149,6 +149,21 @@ func (s *nodeRecords) Abandon(operationID string) {
 	s.void(fenceOf(op), func(t *queued) bool { return t.spec.OperationID == op.ID })
 }
 
+// Continue marks an abandoned operation as one with a run again, as the run watcher does.
+// Its tasks stay void.
+func (s *nodeRecords) Continue(operationID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	op, ok := s.ops[operationID]
+	if !ok || op.Status != lifecycle.OperationAbandoned {
+		return
+	}
+	op.Status = lifecycle.OperationRunning
+	if op.Stuck != nil {
+		op.Status = lifecycle.OperationParked
+	}
+}
+
 // Rehydrate ends the node's abandoned operations as failed and restores the node's state.
 func (s *nodeRecords) Rehydrate(nodeID string) {
 	s.mu.Lock()

@@ -25,6 +25,8 @@ type Subject struct {
 	// Dispatch lets the node take its pending task and returns the lease. Report posts the result.
 	Dispatch func(t *testing.T, nodeID, taskID string) (epoch int64)
 	Report   func(nodeID, taskID string, r task.Result) error
+	// Abandon and Continue are those of activities.Abandoner.
+	Abandon, Continue func(operationID, runID string) error
 }
 
 // rule is one rule of the store: what do does ends with an error of the kind, "" for none.
@@ -110,6 +112,17 @@ func (b *bench) ended() activities.Fence {
 	f := b.drain()
 	require.NoError(b.t, b.end(f, lifecycle.OperationCompleted))
 	return f
+}
+
+// abandoned prepares a task of a drain, marks the drain as abandoned and returns its fence
+// with the row.
+func (b *bench) abandoned(t task.Type) (activities.Fence, activities.TaskRow) {
+	b.t.Helper()
+	f := b.drain()
+	row, err := b.prepare(f, t)
+	require.NoError(b.t, err)
+	require.NoError(b.t, b.Abandon(f.OperationID, b.request.RunID))
+	return f, row
 }
 
 // removal returns the fence of a removal whose ledger has a machine that is not released.

@@ -146,6 +146,20 @@ func taskRules() []rule {
 			b.drain()
 			return b.store(f, drain, row)
 		}},
+		{name: "task of an abandoned operation", kind: schema.KindServiceUnavailable, reason: "operation_abandoned",
+			do: func(b *bench) error { f, row := b.abandoned(drain); return b.store(f, drain, row) }},
+		{name: "task of an operation that continues", do: func(b *bench) error {
+			f, row := b.abandoned(drain)
+			refused := b.store(f, drain, row)
+			if err := b.Continue(f.OperationID, b.request.RunID); err != nil {
+				return err
+			}
+			if err := b.store(f, drain, row); err != nil {
+				return err
+			}
+			found, err := b.find(f, drain)
+			return must(err, refused != nil && found.Status == task.Pending, "the task was stored before, or it is void")
+		}},
 		{name: "task again", do: func(b *bench) error {
 			f := b.drain()
 			first := b.enqueue(f, drain)

@@ -86,6 +86,8 @@ func (s *taskQueue) Enqueue(_ context.Context, t activities.TaskSpec, o task.Own
 		return nil
 	case op.EndedAt != nil:
 		return errEnded(f)
+	case op.Status == lifecycle.OperationAbandoned:
+		return schema.NewError(schema.KindServiceUnavailable, "operation %s is abandoned", f.OperationID).WithReason("operation_abandoned")
 	case row.Incarnation != n.Incarnation:
 		return schema.NewError(schema.KindServiceUnavailable, "the node has a new identity").WithReason("seq_taken")
 	}

@@ -95,8 +95,10 @@ func (s *nodeRecords) admitReissue(n *node) (lifecycle.NodeState, lifecycle.Plan
 
 // accept ends what an earlier run left open and stores the operation.
 func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fence, prior lifecycle.NodeState, plan lifecycle.Plan) activities.Claim {
+	left := false
 	for _, op := range s.openOf(n.ID) {
 		if (op.OpSeq > 0) == plan.Holds {
+			left = left || plan.Holds && (op.claim.LeftCordon || !op.claim.Cordoned)
 			s.end(op, lifecycle.OperationFailed, s.Now())
 			s.note(fenceOf(op), audit.ActionName(op.Action), n.ID, audit.Failed, "superseded")
 		}
@@ -113,7 +115,7 @@ func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fe
 	}
 	started := s.Now().UTC()
 	c := activities.Claim{Fence: f, Prior: prior, State: state, Host: n.Host, SKU: s.SKU, GPUsTotal: n.GPUsTotal, StartedAt: started,
-		Provider: n.Provider, Incarnation: n.Incarnation, Cordoned: n.Cordoned}
+		Provider: n.Provider, Incarnation: n.Incarnation, Cordoned: n.Cordoned, LeftCordon: left}
 	op := &operation{Operation: Operation{ID: r.OperationID, NodeID: n.ID, WorkflowID: r.WorkflowID, RunID: r.RunID, Action: r.Action,
 		OpSeq: f.OpSeq, Prior: prior, Status: lifecycle.OperationAccepted, Document: r.Document}, claim: c, runStarted: r.RunStartedAt}
 	if r.Document != nil {

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
@@ -49,6 +50,17 @@ func claimRules() []rule {
 			b.drain()
 			c, err := b.claim(lifecycle.ActionQuarantine)
 			return must(err, c.Prior == lifecycle.NodeActive && c.Fence.OpSeq == 2, "the claim starts in "+string(c.Prior))
+		}},
+		{name: "a cordon is that of an operation that began without one and was superseded", do: func(b *bench) error {
+			first, err := b.claim(lifecycle.ActionDrain)
+			second, err2 := b.claim(lifecycle.ActionDrain)
+			third, err3 := b.claim(lifecycle.ActionQuarantine)
+			return must(cmp.Or(err, err2, err3), !first.LeftCordon && second.LeftCordon && third.LeftCordon, "the claims over an open operation")
+		}},
+		{name: "a cordon is not that of an operation that ended", do: func(b *bench) error {
+			b.ended()
+			c, err := b.claim(lifecycle.ActionReactivate)
+			return must(err, !c.LeftCordon, "the claim after an operation")
 		}},
 		{name: "claim of a reissue during a retire", kind: schema.KindOperationInProgress, reason: "retire_open", do: func(b *bench) error {
 			if _, err := b.claim(lifecycle.ActionRetire); err != nil {

@@ -1,16 +1,22 @@
 package adminapi_test
 
 import (
+	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestRegisterRefusesInvalidHosts(t *testing.T) {
 	t.Parallel()
-	for _, host := range []string{"", "gpu 1", "-gpu", "0198f000-0000-7000-8000-000000000017"} {
-		w := newBackend().request(t, http.MethodPost, "/nodes", `{"host":"`+host+`","sku":"h100","region_code":"r1"}`)
+	for _, host := range []string{"", "gpu 1", "-gpu", "0198f000-0000-7000-8000-000000000017", "::1%\necho PWNED #", "fe80::1%$(id)",
+		"fe80::1%eth0", "::1%" + strings.Repeat("a", 300), "gpu-1;id", "`id`", "10.0.0.999"} {
+		body, err := json.Marshal(map[string]string{"host": host, "sku": "h100", "region_code": "r1"})
+		require.NoError(t, err)
+		w := newBackend().request(t, http.MethodPost, "/nodes", string(body))
 		assert.Equal(t, http.StatusBadRequest, w.Code, host)
 		assert.Contains(t, w.Body.String(), "bad_host", host)
 	}

@@ -8,6 +8,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func TestRegisterRefusesInvalidHosts(t *testing.T) {
@@ -30,4 +34,39 @@ func TestRegisterRefusesUnknownProviders(t *testing.T) {
 	e := refusal(t, w)
 	assert.Equal(t, "no_adapter", e.Reason)
 	assert.Contains(t, e.Message, `onboarding_mode must be manual: no adapter for "foo" is configured`)
+}
+
+// A row that is older than the check of host names gets no token and no script, and
+// nothing changes. The error names the node by its id.
+func TestStoredHostsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, host := range []string{"::1%\necho PWNED #", "gpu-1$(id)", ""} {
+		for _, verb := range []string{"bootstrap-script", "reissue-enrollment", "enroll"} {
+			d := newBackend()
+			d.node.Host, d.node.State = host, lifecycle.NodeRegistered
+			d.pack = &trust.AgentPackage{PullDeliveryMode: adminapi.DeliverArchive}
+			w := d.post(t, verb, "")
+			assert.Equal(t, http.StatusBadRequest, w.Code, verb)
+			e := refusal(t, w)
+			assert.Equal(t, "bad_host", e.Reason)
+			assert.Equal(t, "gpuaas node remove "+d.node.ID+", then register the node with a valid host", e.Next)
+			assert.NotContains(t, w.Body.String(), "PWNED")
+			assert.Empty(t, d.steps, verb)
+		}
+	}
+}
+
+// A setting or a certificate that would not be a plain value in a script is not issued.
+func TestBundlesAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, spoil := range []func(*backend){
+		func(d *backend) { d.url = "https://api$(id)" }, func(d *backend) { d.ca = "PEM\x00" },
+		func(d *backend) { d.pack = &trust.AgentPackage{InstallRoot: "/opt/x|e"} },
+	} {
+		d := newBackend()
+		spoil(d)
+		w := d.post(t, "enroll", "")
+		assert.Equal(t, http.StatusInternalServerError, w.Code)
+		assert.Equal(t, []string{"trust"}, d.steps)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -12,7 +13,7 @@ import (
 func TestCheckAPIURL(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{"https://api.example", "https://api.example:443", "https://localhost:8443", "https://API-1.example:65535"} {
-		assert.NoError(t, trust.CheckAPIURL(good), good)
+		require.NoError(t, trust.CheckAPIURL(good), good)
 	}
 	const raw = "a raw IP address does not route to the node API"
 	for bad, says := range map[string]string{

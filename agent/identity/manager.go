@@ -16,7 +16,7 @@ import (
 
 // Manager maintains the node's identity: it chooses the version in use, renews
 // it in time, recovers or enrolls when there is none, and wipes everything when
-// the node is removed. It is level-triggered: each pass looks at what is stored
+// a signed removal of the node arrives. It is level-triggered: each pass looks at what is stored
 // and takes at most one action. Except for atomic fields, one goroutine uses it.
 type Manager struct {
 	requester
@@ -30,6 +30,7 @@ type Manager struct {
 	// first use.
 	replacedUnused bool
 	published      string // serial whose token is in the env file
+	unproven       string // the reason why the last removal was not accepted, "" after an accepted request
 }
 
 // New makes the manager of the identities in a state folder. It reads

@@ -49,7 +49,8 @@ func TestStoredHostsAreChecked(t *testing.T) {
 			assert.Equal(t, http.StatusBadRequest, w.Code, verb)
 			e := refusal(t, w)
 			assert.Equal(t, "bad_host", e.Reason)
-			assert.Equal(t, "gpuaas node remove "+d.node.ID+", then register the node with a valid host", e.Next)
+			assert.Equal(t, "remove the node by its ID, then register it with a valid host", e.Next)
+			assert.Contains(t, e.Message, d.node.ID)
 			assert.NotContains(t, w.Body.String(), "PWNED")
 			assert.Empty(t, d.steps, verb)
 		}

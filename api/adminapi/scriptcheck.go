@@ -17,14 +17,15 @@ const (
 )
 
 // checkScriptHost rejects a node without a valid id or host name. Registration rejects
-// such a host, but its row may be older than that check.
+// such a host, but its row may be older than that check. The next step does not contain
+// the ID, because the CLI replaces an ID there by the host.
 func checkScriptHost(host, nodeID string) error {
 	if !schema.IsID(nodeID) {
 		return schema.NewError(schema.KindInternal, "the node's id is not a UUID").WithReason("bad_bundle")
 	}
 	if !validHost(host) {
 		return schema.NewError(schema.KindInvalidRequest, "node %s is registered with a host that is neither a host name nor an IP address, so it gets no token and no script",
-			nodeID).WithReason("bad_host").WithNext("gpuaas node remove " + nodeID + ", then register the node with a valid host")
+			nodeID).WithReason("bad_host").WithNext("remove the node by its ID, then register it with a valid host")
 	}
 	return nil
 }

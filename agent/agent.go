@@ -94,7 +94,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.session = sessionName(a.bootID, a.started)
 	a.clock = nodeapi.NewClock(func() time.Time { return a.now() }, log)
 	own := c.identity()
-	own.CheckRemoval = a.checkRemoval
+	own.CheckRemoval = removalCheck(a)
 	a.identity = identity.New(own, a.state, identityPort{a}, a.clock, log)
 	a.identity.SetTiming(t.identity, d.Jitter)
 	if a.cordon, err = workload.LoadCordon(a.state, a.change); err != nil {

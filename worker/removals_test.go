@@ -38,7 +38,7 @@ func (f *removalFake) SignRemoval(_ context.Context, r trust.Removal) ([]byte, e
 	return []byte("signed " + r.NodeID), f.err
 }
 
-// Each due removal is signed for its identity with its times. While Vault is away nothing
+// Each due removal is signed for its identity with its times. While Vault is unavailable nothing
 // is stored, and the next search finds the same removals.
 func TestRemovalsAreSigned(t *testing.T) {
 	t.Parallel()

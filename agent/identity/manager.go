@@ -79,7 +79,10 @@ func (m *Manager) Reconcile(ctx context.Context) Outcome {
 	switch m.state {
 	case StateNone, StateExpired:
 		if other := m.usable(); other != nil {
-			return m.fallBack(other)
+			if err := m.use(other); err != nil {
+				return m.failed(ActFallBack, err, m.retries.Next())
+			}
+			return Outcome{Action: ActFallBack, Ready: m.ready()}
 		}
 		return m.reacquire(ctx)
 	case StateUnconfirmed:
@@ -158,14 +161,6 @@ func (m *Manager) use(v *Version) error {
 			"local", text.FormatTime(m.clock.Local()))
 	}
 	return nil
-}
-
-// fallBack replaces a rejected version by another stored one.
-func (m *Manager) fallBack(v *Version) Outcome {
-	if err := m.use(v); err != nil {
-		return m.failed(ActFallBack, err, m.retries.Next())
-	}
-	return Outcome{Action: ActFallBack, Ready: m.ready()}
 }
 
 func expiry(v *Version) string {

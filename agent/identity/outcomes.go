@@ -90,7 +90,7 @@ func (m *Manager) lockedOut(err error) time.Duration {
 
 // removed handles the answer that the node is removed. A signed removal of this identity
 // makes the manager delete it. Without one, the answer may be a mistake or a lie: the
-// manager keeps everything and asks again slowly, so that the node works again as soon as
+// manager keeps everything and retries slowly, so that the node works again as soon as
 // the server accepts it. It logs each fault once.
 func (m *Manager) removed(did Action, err error) Outcome {
 	fault := m.checkRemoval(err)
@@ -110,15 +110,15 @@ func (m *Manager) removed(did Action, err error) Outcome {
 }
 
 // checkRemoval returns nil if the answer carries a removal of the newest identity.
-func (m *Manager) checkRemoval(err error) error {
+func (h *holdings) checkRemoval(err error) error {
 	proof, ok := errors.AsType[apierror.RemovedError](err)
 	switch {
 	case !ok:
 		return schema.NewError(schema.KindServiceUnavailable, "the answer contains no signed removal").WithReason("no_removal")
-	case len(m.versions) == 0:
+	case len(h.versions) == 0:
 		return schema.NewError(schema.KindServiceUnavailable, "this node has no identity that could be removed").WithReason("no_identity")
 	}
-	return m.conf.CheckRemoval(m.versions[0].ID, proof.Document)
+	return h.conf.CheckRemoval(h.versions[0].ID, proof.Document)
 }
 
 // mute stops all requests for a while.

@@ -110,7 +110,7 @@ func TestInstallRefusals(t *testing.T) {
 	assert.Contains(t, said, "GPUAAS_ENROLLMENT_TOKEN contains a quote")
 	assert.NotContains(t, said, `a"b`)
 	canary := filepath.Join(t.TempDir(), "canary")
-	for _, value := range []string{"/x|e\n1e touch " + canary + "\n#", "/$(touch " + canary + ")", "/x\nUser=nobody", "/x%n", "x y", "/a/../b"} {
+	for _, value := range []string{"/x|e\n1e touch " + canary + "\n#", "/$(touch " + canary + ")", "/x\nUser=x", "/x%n", "x y", "/a/../b"} {
 		for _, name := range []string{"GPUAAS_NODE_AGENT_INSTALL_ROOT", "GPUAAS_NODE_AGENT_ENV_FILE", "GPUAAS_NODE_AGENT_SYSTEMD_UNIT"} {
 			said, err = h.install(name + "=" + value)
 			require.Error(t, err, value)

@@ -23,7 +23,7 @@ func rawValues(text string) (lines []string) {
 }
 
 // A shell script that is a template contains each value as name={{sh .Value}} on a line
-// of its own, so that no value stands between quotes, in a comment, or unquoted. A
+// of its own, so that no value is between quotes, in a comment, or unquoted. A
 // here-document could still contain such a line, so there is none.
 func TestScriptsQuoteValues(t *testing.T) {
 	t.Parallel()

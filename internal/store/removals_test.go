@@ -26,7 +26,7 @@ func TestDueRemovals(t *testing.T) {
 		e.exec("UPDATE nodes SET state = $1 WHERE node_id = $2", state, caller.NodeID)
 	}
 	set(lifecycle.NodeRemoved)
-	require.Empty(t, due(0), "a state that somebody wrote")
+	require.Empty(t, due(0), "a state without an operation")
 	document, err := e.Removal(ctx, caller.NodeID)
 	require.NoError(t, err)
 	require.Nil(t, document)

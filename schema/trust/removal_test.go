@@ -18,7 +18,7 @@ func TestCheckRemoval(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	id := trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 2}
-	signer, stranger := agenttest.NewKey(t), agenttest.NewKey(t)
+	signer, foreign := agenttest.NewKey(t), agenttest.NewKey(t)
 	keys := []trust.VerifierKey{{State: trust.KeyActive, KeyID: "k1", Public: agenttest.PublicOf(signer)}}
 	signed := func(key ed25519.PrivateKey, payloadType string, change func(*trust.Removal)) []byte {
 		r := trust.NewRemoval(id, schema.NewID(), now)
@@ -39,7 +39,7 @@ func TestCheckRemoval(t *testing.T) {
 		after    time.Duration
 	}{
 		trust.ReasonEnvelope:      {document: nil},
-		trust.ReasonSignature:     {document: signed(stranger, trust.RemovalPayloadType, same)},
+		trust.ReasonSignature:     {document: signed(foreign, trust.RemovalPayloadType, same)},
 		trust.ReasonPayloadType:   {document: signed(signer, task.PayloadType, same)},
 		trust.ReasonVersion:       {document: signed(signer, trust.RemovalPayloadType, func(r *trust.Removal) { r.V = 2 })},
 		trust.ReasonEnvironment:   {document: signed(signer, trust.RemovalPayloadType, func(r *trust.Removal) { r.Env = "prod" })},

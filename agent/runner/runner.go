@@ -51,7 +51,7 @@ type Config struct {
 	Timing    Timing
 	State     disk.StateDir
 	API       func() API
-	// Removed is called when an answer reports that the node is removed. Tasks go on.
+	// Removed is called when an answer reports that the node is removed. Tasks continue.
 	Removed func()
 	// Local is the clock of the node, Server the server's time as far as it is
 	// known, Trusted the time by which tasks are accepted.

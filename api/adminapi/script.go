@@ -93,7 +93,7 @@ func (s script) PullHeader() string {
 // FetchURL is the URL of the bundle that the reference allows to fetch once.
 func (s script) FetchURL() string { return s.APIURL + "/internal/v1/bootstrap/" + s.Reference }
 
-// render fills in a template. A value stands in one only as name={{sh .Value}} on a line
+// render fills in a template. It contains a value only as name={{sh .Value}} on a line
 // of its own.
 func (s script) render(name string) (string, error) {
 	t, err := template.New(name).Funcs(template.FuncMap{"sh": quoted}).ParseFS(scripts, "scripts/*.tmpl")

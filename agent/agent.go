@@ -15,7 +15,6 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/identity"
-	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
@@ -94,7 +93,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	}()
 	a.session = sessionName(a.bootID, a.started)
 	a.clock = nodeapi.NewClock(func() time.Time { return a.now() }, log)
-	a.identity = identity.New(c.identity(), a.state, identityPort{a}, a.clock, log)
+	own := c.identity()
+	own.CheckRemoval = removalCheck(a)
+	a.identity = identity.New(own, a.state, identityPort{a}, a.clock, log)
 	a.identity.SetTiming(t.identity, d.Jitter)
 	if a.cordon, err = workload.LoadCordon(a.state, a.change); err != nil {
 		return nil, err
@@ -138,7 +139,7 @@ func (a *Agent) openTasks() error {
 	}
 	a.tasks = runner.New(runner.Config{
 		Journal: j, Executors: list, Timing: a.timing.task, State: a.state,
-		API: func() runner.API { return a.api() }, Removed: func(err error) { a.stop(err) },
+		API: func() runner.API { return a.api() }, Removed: a.change, // the next poll receives the proof, if there is one
 		Local: func() time.Time { return a.now() }, Server: a.clock.Now, Trusted: clock.Now, Log: a.log,
 	})
 	return nil
@@ -202,7 +203,7 @@ func (p identityPort) Confirm(ctx context.Context, present identity.Presenter) e
 
 func (p identityPort) Reconnect() error { return p.a.connect() }
 
-// Run works until ctx ends or the node is removed; both are a nil error, so that
+// Run works until ctx ends or a signed document removes the node; both are a nil error, so that
 // a supervisor that restarts on failure does not restart a removed node.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, a.stop = context.WithCancelCause(ctx)
@@ -227,8 +228,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.leaving.Load() {
 		return a.identity.Wipe().Err
 	}
-	if cause := context.Cause(ctx); apierror.IsRemoved(cause) || apierror.IsRemoved(err) {
-		a.identity.Wipe()
+	if a.identity.Removed() {
 		a.log.Error("node removed: the agent stops")
 		return nil
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/netip"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -157,7 +155,7 @@ func (c *Config) Validate() error {
 	if !schema.IsID(c.NodeID) {
 		fault("GPUAAS_NODE_ID: %q is not a node id", c.NodeID)
 	}
-	if err := checkAPIURL(c.APIURL); err != nil {
+	if err := trust.CheckAPIURL(c.APIURL); err != nil {
 		fault("GPUAAS_API_URL: %v", err)
 	}
 	if _, _, err := trust.ParseToken(c.EnrollmentToken.Reveal()); !c.EnrollmentToken.Empty() && err != nil {
@@ -180,26 +178,6 @@ func (c *Config) Validate() error {
 	}
 	if len(faults) > 0 {
 		return schema.NewError(schema.KindInvalidRequest, "configuration: %s", strings.Join(faults, "; "))
-	}
-	return nil
-}
-
-// checkAPIURL requires https://name[:port]: the name's certificate authenticates the
-// server before it receives a token, and raw addresses do not route to the node API.
-func checkAPIURL(raw string) error {
-	u, err := url.Parse(raw)
-	switch {
-	case raw == "":
-		return errors.New("is not set")
-	case err != nil:
-		return errors.New("is not a URL")
-	case u.Scheme != "https":
-		return fmt.Errorf("must start with https://, not %q", u.Scheme)
-	case u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "":
-		return errors.New("must read https://host[:port]")
-	}
-	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
-		return errors.New("must name a host; a raw address does not route to the node API")
 	}
 	return nil
 }

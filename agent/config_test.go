@@ -60,17 +60,6 @@ func TestValidateListsEveryFault(t *testing.T) {
 	require.NotContains(t, err.Error(), "hunter2")
 }
 
-func TestAPIURL(t *testing.T) {
-	t.Parallel()
-	for _, good := range []string{"https://api.example", "https://localhost:8443"} {
-		require.NoError(t, checkAPIURL(good))
-	}
-	for _, bad := range []string{"", "http://api.example", "https://10.1.2.3", "https://[::1]:8443", "https://user@api.example",
-		"https://api.example/path", "https://api.example?x=1", "https://", "api.example", "https://a b"} {
-		require.Error(t, checkAPIURL(bad), bad)
-	}
-}
-
 func TestTokenNotPrinted(t *testing.T) {
 	t.Parallel()
 	c := Config{EnrollmentToken: schema.NewSecret("gpuet_hunter2")}

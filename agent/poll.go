@@ -62,7 +62,7 @@ func (a *Agent) poll(ctx context.Context) (again bool, err error) {
 		accepted = nil // the server accepted the identity
 	}
 	a.notePoll(accepted)
-	if err != nil {
+	if err != nil && !apierror.IsRemoved(err) { // the manager logs that once
 		logPoll(a.log, a.identity.Current(), err)
 	}
 	return a.identity.Observe(accepted), err

@@ -1,30 +1,48 @@
 package agent
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
-// TestRemovedNodeStops: the answer of any endpoint ends the agent, without an
-// error, so that a supervisor does not start it again.
+func when(on *atomic.Bool, err error) error {
+	if on.Load() {
+		return err
+	}
+	return nil
+}
+
+// TestRemovedNodeStops: a signed removal with the answer of any endpoint ends the agent,
+// without an error, so that a supervisor does not start it again. The answer to a result
+// or to progress makes the agent poll at once.
 func TestRemovedNodeStops(t *testing.T) {
 	t.Parallel()
 	gone := agenttest.IdentityError(schema.ReasonNodeRemoved)
 	for name, set := range map[string]func(*agenttest.API){
-		"wait":   func(f *agenttest.API) { f.OnWait = func(int) error { return gone } },
-		"result": func(f *agenttest.API) { f.OnResult = func(int, string, task.Result) error { return gone } },
+		"wait": func(f *agenttest.API) { f.OnWait = func(int) error { return gone } },
+		"result": func(f *agenttest.API) {
+			var removed atomic.Bool
+			f.OnResult = func(int, string, task.Result) error { removed.Store(true); return gone }
+			f.OnWait = func(int) error { return when(&removed, gone) }
+		},
 		"progress": func(f *agenttest.API) {
+			var removed atomic.Bool
+			f.OnWait = func(int) error { return when(&removed, gone) }
 			f.Progress = func(string, task.Progress) (wire.ProgressResponse, error) {
+				removed.Store(true)
 				return wire.ProgressResponse{}, gone
 			}
 		},
@@ -33,6 +51,9 @@ func TestRemovedNodeStops(t *testing.T) {
 			t.Parallel()
 			f := agenttest.New(t)
 			set(f)
+			f.Removal = func() json.RawMessage {
+				return f.SignedRemoval(f.Signer, trust.RemovalPayloadType, f.ID, time.Now(), func(*trust.Removal) {})
+			}
 			x := script{task.FactsCollect: counting(new(atomic.Int32)), task.WorkloadCordon: held(make(chan string, 1), nil)}
 			a := start(t, configFor(f), Deps{Executors: x.executors()})
 			f.Offers <- f.OfferOf(f.Payload(task.FactsCollect, 1, nil), 1)

@@ -3,6 +3,7 @@ package agent
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -343,6 +344,8 @@ func TestWipeAfterRemoval(t *testing.T) {
 				secrets := r.secrets()
 				require.Greater(t, len(secrets), 4)
 				r.book.IsRemoved = true
+				proof := r.removal(func(*trust.Removal) {})
+				r.f.Removal = func() json.RawMessage { return proof }
 				if faults {
 					r.disk.n, r.disk.at, r.disk.crash = 0, k, true
 				}
@@ -367,6 +370,7 @@ func TestWipeAfterRemoval(t *testing.T) {
 				require.NoError(t, r.agent.Run(t.Context()))
 				require.Zero(t, r.wire.n, "a removed node speaks")
 
+				r.f.Removal = nil
 				r.book.IsRemoved, r.book.Tokens = false, map[string]*agenttest.EnrollToken{}
 				r.setToken(r.book.Token())
 				require.True(t, r.boot())

@@ -19,7 +19,7 @@ func quickTiming() timing {
 	quick := wait.Range{Min: time.Millisecond, Max: 20 * time.Millisecond}
 	return timing{
 		poll: quick, rest: time.Second, pause: 20 * time.Millisecond,
-		identity: identity.Timing{PollTimeout: 2 * time.Second, Retry: quick, Refused: quick, Renewal: quick, Locked: quick},
+		identity: identity.Timing{PollTimeout: 2 * time.Second, Retry: quick, Refused: quick, Renewal: quick, Locked: quick, Removed: quick},
 		task:     runner.Timing{Report: quick, Progress: 10 * time.Millisecond},
 	}
 }

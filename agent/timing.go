@@ -27,6 +27,7 @@ func defaultTiming() timing {
 			Refused:     wait.Range{Min: time.Minute, Max: 10 * time.Minute},
 			Renewal:     wait.Range{Min: 30 * time.Second, Max: 15 * time.Minute},
 			Locked:      wait.Range{Min: 5 * time.Minute, Max: time.Hour},
+			Removed:     wait.Range{Min: 5 * time.Second, Max: 10 * time.Minute},
 		},
 		task: runner.Timing{Report: wait.Range{Min: wire.ResultBackoffMin, Max: wire.ResultBackoffMax}, Progress: 20 * time.Second, Quick: 250 * time.Millisecond},
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"os"
 	"strings"
@@ -155,13 +156,18 @@ func TestUpdateTrustTornWrite(t *testing.T) {
 	require.Equal(t, string(both), content(t, c.CABundlePath))
 }
 
-// A removed node gets no bundles, keeps none and ends.
+// A removed node gets no bundles, keeps none and ends with the signed removal.
 func TestUpdateTrustRemovedNode(t *testing.T) {
 	t.Parallel()
 	f, _ := rotating(t)
 	gone := agenttest.IdentityError(schema.ReasonNodeRemoved)
 	f.OnTrust = func() (trust.NodeTrust, error) { return trust.NodeTrust{}, gone }
-	f.OnResult = func(int, string, task.Result) error { return gone }
+	var removed atomic.Bool
+	f.OnResult = func(int, string, task.Result) error { removed.Store(true); return gone }
+	f.OnWait = func(int) error { return when(&removed, gone) }
+	f.Removal = func() json.RawMessage {
+		return f.SignedRemoval(f.Signer, trust.RemovalPayloadType, f.ID, time.Now(), func(*trust.Removal) {})
+	}
 	c := configFor(f)
 	a := start(t, c, Deps{})
 	p := f.Payload(task.UpdateTrust, 1, nil)

@@ -95,7 +95,7 @@ func (m *Manager) enrollFailed(did Action, err error) Outcome {
 	r := classify(err)
 	switch {
 	case r == resultRemoved:
-		return m.Wipe()
+		return m.removed(did, err)
 	case r == resultLocked:
 		out = Outcome{Action: did, Err: err, Wait: m.lockedOut(err)}
 	case e.Kind.Info().Retry:

@@ -16,7 +16,7 @@ import (
 
 // Manager maintains the node's identity: it chooses the version in use, renews
 // it in time, recovers or enrolls when there is none, and wipes everything when
-// the node is removed. It is level-triggered: each pass looks at what is stored
+// a signed removal of the node arrives. It is level-triggered: each pass looks at what is stored
 // and takes at most one action. Except for atomic fields, one goroutine uses it.
 type Manager struct {
 	requester
@@ -30,6 +30,7 @@ type Manager struct {
 	// first use.
 	replacedUnused bool
 	published      string // serial whose token is in the env file
+	unproven       string // the reason why the last removal was not accepted, "" after an accepted request
 }
 
 // New makes the manager of the identities in a state folder. It reads
@@ -78,7 +79,10 @@ func (m *Manager) Reconcile(ctx context.Context) Outcome {
 	switch m.state {
 	case StateNone, StateExpired:
 		if other := m.usable(); other != nil {
-			return m.fallBack(other)
+			if err := m.use(other); err != nil {
+				return m.failed(ActFallBack, err, m.retries.Next())
+			}
+			return Outcome{Action: ActFallBack, Ready: m.ready()}
 		}
 		return m.reacquire(ctx)
 	case StateUnconfirmed:
@@ -157,14 +161,6 @@ func (m *Manager) use(v *Version) error {
 			"local", text.FormatTime(m.clock.Local()))
 	}
 	return nil
-}
-
-// fallBack replaces a rejected version by another stored one.
-func (m *Manager) fallBack(v *Version) Outcome {
-	if err := m.use(v); err != nil {
-		return m.failed(ActFallBack, err, m.retries.Next())
-	}
-	return Outcome{Action: ActFallBack, Ready: m.ready()}
 }
 
 func expiry(v *Version) string {

@@ -18,7 +18,7 @@ const (
 	ActPromote Action = "promote"
 	// ActFallBack: another stored identity took the place of a refused one.
 	ActFallBack Action = "fall_back"
-	// ActWipe: the node is removed; its keys and tokens are wiped.
+	// ActWipe: the node is removed, as a signed document proves; its keys and tokens are wiped.
 	ActWipe Action = "wipe"
 )
 

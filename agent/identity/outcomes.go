@@ -4,8 +4,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // Observe records the outcome of a request made with the identity in use. It returns
@@ -35,7 +37,7 @@ func (m *Manager) Observe(err error) bool {
 	case resultLocked:
 		m.lockedOut(err)
 	case resultRemoved:
-		m.Wipe()
+		m.removed(ActNothing, err)
 	default:
 		return false
 	}
@@ -86,6 +88,39 @@ func (m *Manager) lockedOut(err error) time.Duration {
 	return wait
 }
 
+// removed handles the answer that the node is removed. A signed removal of this identity
+// makes the manager delete it. Without one, the answer may be a mistake or a lie: the
+// manager keeps everything and retries slowly, so that the node works again as soon as
+// the server accepts it. It logs each fault once.
+func (m *Manager) removed(did Action, err error) Outcome {
+	fault := m.checkRemoval(err)
+	if fault == nil {
+		return m.Wipe()
+	}
+	wait := m.removals.Next()
+	m.mute(StateUnproven, wait)
+	m.note(fault, wait)
+	if e := schema.AsError(fault); m.unproven != e.Reason {
+		m.unproven = e.Reason
+		m.log.Error("the server reports that the node is removed, but the identity is kept: there is no valid removal",
+			"reason", e.Reason, "detail", e.Message, "retry_in", wait.String(),
+			"next", "gpuaas node show "+m.conf.NodeID)
+	}
+	return Outcome{Action: did, Err: err, Wait: wait}
+}
+
+// checkRemoval returns nil if the answer carries a removal of the newest identity.
+func (h *holdings) checkRemoval(err error) error {
+	proof, ok := errors.AsType[apierror.RemovedError](err)
+	switch {
+	case !ok:
+		return schema.NewError(schema.KindServiceUnavailable, "the answer contains no signed removal").WithReason("no_removal")
+	case len(h.versions) == 0:
+		return schema.NewError(schema.KindServiceUnavailable, "this node has no identity that could be removed").WithReason("no_identity")
+	}
+	return h.conf.CheckRemoval(h.versions[0].ID, proof.Document)
+}
+
 // mute stops all requests for a while.
 func (m *Manager) mute(s State, wait time.Duration) {
 	now := m.clock.Local()
@@ -99,8 +134,13 @@ func (m *Manager) mute(s State, wait time.Duration) {
 // confirmed records that the server accepted the identity in use: it is
 // promoted, and its recovery token is the live one.
 func (m *Manager) confirmed(v *Version) {
-	for _, b := range []*wait.Backoff{&m.retries, &m.refusals, &m.locks} {
+	for _, b := range []*wait.Backoff{&m.retries, &m.refusals, &m.locks, &m.removals} {
 		b.Reset()
+	}
+	if m.unproven != "" {
+		m.unproven = ""
+		m.note(nil, 0)
+		m.log.Info("the server accepts the node again")
 	}
 	m.replacedUnused = false
 	clear(m.rejected)
@@ -130,6 +170,9 @@ func (m *Manager) Wipe() Outcome {
 	token := m.conf.Token.Reveal()
 	if path := m.dir.File(removedFile); !wasRemoved(m.dir, m.conf) {
 		r := removal{NodeID: m.conf.NodeID, At: m.clock.Now().UTC(), Token: tokenDigest(token)}
+		for _, v := range m.versions {
+			r.Own = append(r.Own, tokenDigest(v.Meta.RecoveryToken))
+		}
 		out.Err = m.dir.WriteJSON(path, r)
 	}
 	out.Err = errors.Join(out.Err, m.keys.wipe(), m.store.wipe(), m.dir.Wipe(m.dir.File(memoryFile)))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -27,6 +28,9 @@ type Config struct {
 	// with.
 	NodeCABundlePath string
 	AgentVersion     string
+	// CheckRemoval accepts a signed removal of an identity of this node. Nothing else
+	// makes the manager delete the identity on an answer of the server.
+	CheckRemoval func(id trust.Identity, document []byte) error
 }
 
 // Timing is every interval of the manager.
@@ -41,6 +45,8 @@ type Timing struct {
 	Renewal wait.Range
 	// Locked is for a locked node.
 	Locked wait.Range
+	// Removed is for a node that the server calls removed without a valid proof.
+	Removed wait.Range
 }
 
 // API is the node API as far as an identity needs it.
@@ -97,6 +103,9 @@ const (
 	// StateLocked: the node is locked until an operator decides. The identity is
 	// tried again after a long wait.
 	StateLocked State = "locked"
+	// StateUnproven: the server calls the node removed and has sent no valid removal.
+	// Everything is kept, and the identity is tried again after a wait.
+	StateUnproven State = "removal_unproven"
 	// StateRemoved: the node is removed, and its keys and tokens are wiped.
 	StateRemoved State = "removed"
 )

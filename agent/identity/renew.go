@@ -60,7 +60,7 @@ func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 	r := classify(err)
 	switch {
 	case r == resultRemoved:
-		return m.Wipe()
+		return m.removed(did, err)
 	case r == resultLocked:
 		return Outcome{Action: did, Err: err, Wait: m.lockedOut(err)}
 	case r == resultOK && alert(err) == "":

@@ -15,7 +15,7 @@ type schedule struct {
 	retryAt     wait.Timer // the manager does not act before
 	pollBackoff wait.Timer // no request uses the identity before
 
-	retries, refusals, renewals, locks wait.Backoff
+	retries, refusals, renewals, locks, removals wait.Backoff
 }
 
 // SetTiming replaces the intervals and resets the backoffs. A nil jitter is random.
@@ -25,6 +25,7 @@ func (s *schedule) SetTiming(t Timing, j wait.Jitter) {
 	s.refusals = wait.Backoff{Range: t.Refused, Jitter: j}
 	s.renewals = wait.Backoff{Range: t.Renewal, Jitter: j}
 	s.locks = wait.Backoff{Range: t.Locked, Jitter: j}
+	s.removals = wait.Backoff{Range: t.Removed, Jitter: j}
 }
 
 // RetryIn returns the time until the manager acts again.

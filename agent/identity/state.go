@@ -63,8 +63,10 @@ func spend(spent []string, env string, digests ...string) []string {
 type removal struct {
 	NodeID string    `json:"node_id"`
 	At     time.Time `json:"at"`
-	// Token is the digest of the env file's token at the time.
-	Token string `json:"token,omitempty"`
+	// Token is the digest of the configured token at the time, and Own are those of
+	// the recovery tokens, one of which may have replaced it in the env file.
+	Token string   `json:"token,omitempty"`
+	Own   []string `json:"own,omitempty"`
 }
 
 // wasRemoved reports whether this node was removed and has no new token since.
@@ -73,7 +75,8 @@ func wasRemoved(s disk.StateDir, c Config) bool {
 	if ok, err := s.ReadJSON(s.File(removedFile), &r); err != nil || !ok {
 		return false
 	}
-	return r.NodeID == c.NodeID && (c.Token.Empty() || tokenDigest(c.Token.Reveal()) == r.Token)
+	now := tokenDigest(c.Token.Reveal())
+	return r.NodeID == c.NodeID && (c.Token.Empty() || now == r.Token || slices.Contains(r.Own, now))
 }
 
 // replaceEnvToken replaces the env file's token if mayReplace allows that. It returns false

@@ -2,6 +2,7 @@ package nodeapi
 
 import (
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // refusal converts an unsuccessful answer into an error. Only the API's own envelope
@@ -18,13 +20,23 @@ import (
 func refusal(res *http.Response, body []byte) error {
 	var e schema.ErrorBody
 	if err := json.Unmarshal(body, &e); err == nil && e.Error.Code != "" {
-		return later(res, e.AsError())
+		return later(res, removal(res, e.AsError()))
 	}
 	hint := ""
 	if res.StatusCode == http.StatusNotFound {
 		hint = "; GPUAAS_API_URL may not route to the node API"
 	}
 	return later(res, schema.NewError(schema.KindServiceUnavailable, "answer %d is not in the node API's format%s", res.StatusCode, hint))
+}
+
+// removal adds the document that the answer carries for a removed node to its error.
+func removal(res *http.Response, err error) error {
+	text := res.Header.Get(wire.HeaderRemoval)
+	document, decodeErr := base64.RawURLEncoding.DecodeString(text)
+	if text == "" || decodeErr != nil || !apierror.IsRemoved(err) {
+		return err
+	}
+	return apierror.RemovedError{Err: err, Document: document}
 }
 
 // maxRetryAfter bounds what one answer can ask for.

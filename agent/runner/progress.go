@@ -49,7 +49,7 @@ func (t *Runner) progressCall(ctx context.Context, h *heldTask, lease *task.Leas
 	asked := t.wallClock()
 	a, err := t.conf.API().Progress(ctx, h.TaskID, task.Progress{LeaseEpoch: lease.Epoch, Message: message}, h.CorrelationID)
 	if apierror.IsRemoved(err) {
-		t.conf.Removed(err)
+		t.conf.Removed()
 	}
 	if err == nil && a.Lease.Epoch == lease.Epoch {
 		h.lease.CompareAndSwap(lease, &a.Lease) // unless a newer one arrived meanwhile

@@ -34,7 +34,7 @@ func (t *Runner) report(ctx context.Context, h *heldTask, r task.Result) (last b
 			if after := t.conf.Executors[h.Type].Reported; after != nil && r.Status == task.Succeeded && after(h.Payload) {
 				return true
 			}
-		case apierror.IsRemoved(err) || ctx.Err() != nil:
+		case ctx.Err() != nil:
 			return false
 		case final(err):
 			if h.lease.Load().Epoch != r.LeaseEpoch {

@@ -51,8 +51,8 @@ type Config struct {
 	Timing    Timing
 	State     disk.StateDir
 	API       func() API
-	// Removed is called when an answer reports that the node is removed.
-	Removed func(error)
+	// Removed is called when an answer reports that the node is removed. Tasks continue.
+	Removed func()
 	// Local is the clock of the node, Server the server's time as far as it is
 	// known, Trusted the time by which tasks are accepted.
 	Local, Server, Trusted func() time.Time
@@ -211,7 +211,7 @@ func (t *Runner) Wait() { t.wg.Wait() }
 func (t *Runner) resultCall(ctx context.Context, taskID string, r task.Result, correlationID string) error {
 	err := t.conf.API().Result(ctx, taskID, r, correlationID)
 	if apierror.IsRemoved(err) {
-		t.conf.Removed(err)
+		t.conf.Removed()
 	}
 	return err
 }

@@ -48,9 +48,11 @@ func (b bundles) trust(ctx context.Context) (bundle trust.BootstrapBundle, err e
 	}
 	bundle.TaskSigningPubkeys = tasks.String()
 	if b.Package != nil {
-		bundle.Package, err = b.Package()
+		if bundle.Package, err = b.Package(); err != nil {
+			return bundle, err
+		}
 	}
-	return bundle, err
+	return bundle, checkScript(scriptOf("", "", bundle))
 }
 
 // issue mints a token and puts it into the bundle.
@@ -111,7 +113,11 @@ func (b bundles) add(ctx context.Context, to *wire.LifecycleResponse, in lifecyc
 		to.BootstrapBundle = &bundle
 		return nil
 	}
-	command, err := newScript(in.Host, bundle).restartCommand()
+	s, err := newScript(in.Host, "", bundle)
+	if err != nil {
+		return err
+	}
+	command, err := s.restartCommand()
 	to.RecoveryBundle = &wire.RecoveryBundle{BootstrapBundle: bundle, RestartCommand: command}
 	return err
 }
@@ -127,6 +133,9 @@ func (b bundles) script(c *call) (any, error) {
 	}
 	node, err := b.find(c)
 	if err != nil {
+		return nil, err
+	}
+	if err = checkScriptHost(node.Host, node.ID); err != nil {
 		return nil, err
 	}
 	bundle, err := b.trust(ctx)
@@ -154,8 +163,10 @@ func (b bundles) script(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newScript(node.Host, bundle)
-	s.Reference = reference
+	s, err := newScript(node.Host, reference, bundle)
+	if err != nil {
+		return nil, err
+	}
 	text, err := s.render("bootstrap.sh.tmpl")
 	if err != nil {
 		return nil, err

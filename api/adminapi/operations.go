@@ -104,6 +104,9 @@ func (o operations) start(action lifecycle.Action) handler {
 		// changes nothing.
 		var bundle trust.BootstrapBundle
 		if purposeOf(action) != "" {
+			if err = checkScriptHost(node.Host, node.ID); err != nil {
+				return nil, err
+			}
 			if bundle, err = o.bundles.trust(c.Context()); err != nil {
 				return nil, err
 			}

@@ -19,15 +19,26 @@ type script struct {
 	Host string
 	// Reference, if not empty, replaces the token and the bundle.
 	Reference string
-	// Keys are the bundle's variables as a regular expression and as words.
-	Keys, KeyList string
+	// KeyPattern and KeyList are the bundle's variables as a regular expression and
+	// as words.
+	KeyPattern, KeyList string
 	// Settings is the env file without its last line break.
 	Settings    string
 	StateDir    string
 	TokenPrefix string
 }
 
-func newScript(host string, b trust.BootstrapBundle) script {
+// newScript returns the data of a script for a host and a checked bundle. It is
+// KindInvalidRequest bad_host for a host that validHost rejects.
+func newScript(host, reference string, b trust.BootstrapBundle) (script, error) {
+	if err := checkScriptHost(host, b.NodeID); err != nil {
+		return script{}, err
+	}
+	s := scriptOf(host, reference, b)
+	return s, checkScript(s)
+}
+
+func scriptOf(host, reference string, b trust.BootstrapBundle) script {
 	if b.Package == nil {
 		b.Package = &trust.AgentPackage{EnvFilePath: trust.DefaultEnvFile, SystemdUnitName: trust.DefaultSystemdUnit}
 	}
@@ -37,7 +48,7 @@ func newScript(host string, b trust.BootstrapBundle) script {
 		keys = append(keys, key)
 	}
 	b.CABundlePEM, b.NodeCertCABundlePEM = strings.TrimSpace(b.CABundlePEM), strings.TrimSpace(b.NodeCertCABundlePEM)
-	return script{BootstrapBundle: b, Host: host, Keys: strings.Join(keys, "|"), KeyList: strings.Join(keys, " "),
+	return script{BootstrapBundle: b, Host: host, Reference: reference, KeyPattern: strings.Join(keys, "|"), KeyList: strings.Join(keys, " "),
 		Settings: strings.TrimSuffix(b.EnvFile(), "\n"), StateDir: trust.DefaultStateDir, TokenPrefix: trust.TokenPrefix}
 }
 
@@ -82,9 +93,10 @@ func (s script) PullHeader() string {
 // FetchURL is the URL of the bundle that the reference allows to fetch once.
 func (s script) FetchURL() string { return s.APIURL + "/internal/v1/bootstrap/" + s.Reference }
 
-// render fills in a template.
+// render fills in a template. It contains a value only as name={{sh .Value}} on a line
+// of its own.
 func (s script) render(name string) (string, error) {
-	t, err := template.New(name).Funcs(template.FuncMap{"sh": shellQuote}).ParseFS(scripts, "scripts/*.tmpl")
+	t, err := template.New(name).Funcs(template.FuncMap{"sh": quoted}).ParseFS(scripts, "scripts/*.tmpl")
 	if err != nil {
 		return "", schema.Wrap(schema.KindInternal, err, "reading the script templates")
 	}
@@ -112,5 +124,13 @@ func (s script) restartCommand() (string, error) {
 	return b.String(), nil
 }
 
-// shellQuote returns text as one word of a POSIX shell.
+// quoted is the function sh of the templates: shellQuote of a text that a shell can hold.
+func quoted(text string) (string, error) {
+	if strings.ContainsRune(text, 0) {
+		return "", schema.NewError(schema.KindInternal, "a value of a script contains a NUL byte")
+	}
+	return shellQuote(text), nil
+}
+
+// shellQuote returns text as one word of a POSIX shell. The text contains no NUL byte.
 func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

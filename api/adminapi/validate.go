@@ -1,7 +1,6 @@
 package adminapi
 
 import (
-	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,7 +20,6 @@ const (
 var (
 	nameForm       = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 	skuForm        = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-	dnsForm        = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
 	patternForm    = regexp.MustCompile(`^[A-Za-z0-9._:*?-]{1,253}$`) // a host name with the wildcards * and ?
 	reasonForm     = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)          // the reason of a schema.Error
 	labelKeyForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
@@ -32,14 +30,9 @@ func badField(field, why string) error {
 	return schema.NewError(schema.KindInvalidRequest, "%s %s", field, why).WithReason("bad_" + field)
 }
 
-// validHost accepts an IP address or a DNS name. A node id is neither: commands interpret
-// it as the id of a node.
-func validHost(s string) bool {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return true
-	}
-	return len(s) <= 253 && dnsForm.MatchString(s) && !schema.IsID(s)
-}
+// validHost accepts an IP address without a zone or a DNS name. A node id is neither:
+// commands interpret it as the id of a node.
+func validHost(s string) bool { return text.IsHost(s) && !schema.IsID(s) }
 
 // validName accepts 1 to most characters of a-z A-Z 0-9 . _ -
 func validName(s string, most int) bool { return len(s) <= most && nameForm.MatchString(s) }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -125,7 +126,7 @@ func (a *API) Routes() []edge.Route {
 	result.MaxBody = wire.MaxResultBytes
 	pkg := get("/internal/v1/packages/{digest}", a.servePackage, http.StatusOK, unknown, limited)
 	pkg.Timeout = packageTimeout
-	return []edge.Route{
+	routes := []edge.Route{
 		enroll, renew, recovery,
 		probe, wait, result,
 		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown),
@@ -135,4 +136,10 @@ func (a *API) Routes() []edge.Route {
 		pkg,
 		edge.HealthRoute(a.cfg.Ready),
 	}
+	for i, r := range routes {
+		if strings.HasPrefix(r.Path, nodePath) {
+			routes[i].Handle = a.proveRemoval(r.Handle)
+		}
+	}
+	return routes
 }

@@ -124,6 +124,14 @@ type fakeStore struct {
 	progress     func(task.Progress) (wire.ProgressResponse, error)
 	progressed   func(task.Progress) (nodeapi.ProgressResult, error)
 	setState     func(taskID string, s nodeapi.ActivityState) error
+	removal      func(nodeID string) ([]byte, error)
+}
+
+func (f *fakeStore) Removal(_ context.Context, nodeID string) ([]byte, error) {
+	if f.removal == nil {
+		return nil, nil
+	}
+	return f.removal(nodeID)
 }
 
 func (f *fakeStore) Authenticate(_ context.Context, id trust.Identity, facts trust.CertFacts) (nodeapi.Caller, error) {

@@ -34,6 +34,9 @@ type Identities interface {
 	// notifies the workflow of the incarnation's first poll. Every poll calls it,
 	// so it writes only what has changed since c was read.
 	RecordPoll(ctx context.Context, c Caller, verifierSet int64) error
+	// Removal returns the signed removal of a removed node's identity, nil if none was
+	// signed or the last one has expired.
+	Removal(ctx context.Context, nodeID string) ([]byte, error)
 	// ClaimToken claims an enrollment token, sets the node to enrolling and
 	// notifies the workflow. Rejections: KindUnauthenticated (unknown token, or
 	// one of another node), KindTokenExpired, KindTokenConsumed,

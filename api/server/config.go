@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // minTokenLength rejects admin tokens that are easy to guess.
@@ -25,7 +26,7 @@ type config struct {
 	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with the tokens of named subjects, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). Only its owner may have write access. It is read again when it changes."`
 	AdminAddr          string        `env:"GPUAAS_ADMIN_ADDR" envDefault:"127.0.0.1:8081" help:"Listen address of the admin API."`
 	NodeAddr           string        `env:"GPUAAS_NODE_ADDR" envDefault:"127.0.0.1:8443" help:"Listen address of the node API."`
-	NodeURL            string        `env:"GPUAAS_NODE_PUBLIC_URL" envDefault:"https://localhost:8443" help:"URL at which nodes reach the node API: https://host:port."`
+	NodeURL            string        `env:"GPUAAS_NODE_PUBLIC_URL" envDefault:"https://localhost:8443" help:"URL at which nodes reach the node API: https://name:port. A raw IP address is rejected."`
 	WebUI              string        `env:"GPUAAS_WEB_UI_URL" envDefault:"http://localhost:8233" help:"Base URL of Temporal's Web UI, for the links to operations."`
 	IssueRate          float64       `env:"GPUAAS_ISSUE_RATE" envDefault:"50" help:"Node certificates per second that this process has Vault sign. Keep the sum over all replicas below half of Vault's capacity."`
 	AgentOCIRef        string        `env:"GPUAAS_AGENT_OCI_REF" help:"Registry reference of the node agent's package: registry/repository@sha256:digest."`
@@ -67,9 +68,8 @@ func (c *config) Check(f *daemon.Faults) {
 	web, err := url.Parse(c.WebUI)
 	f.Check(err != nil || web.Scheme != "http" && web.Scheme != "https" || web.Host == "" || web.User != nil,
 		"GPUAAS_WEB_UI_URL must be an http or https URL without credentials")
-	u, err := url.Parse(c.NodeURL)
-	f.Check(err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "",
-		"GPUAAS_NODE_PUBLIC_URL must be https://host:port")
+	invalid = trust.CheckAPIURL(c.NodeURL)
+	f.Check(invalid != nil, "GPUAAS_NODE_PUBLIC_URL: %v", invalid)
 	f.Check(!(c.IssueRate > 0 && c.IssueRate <= 1e6), "GPUAAS_ISSUE_RATE must be above 0 and at most 1000000")
 	c.checkPackage(f)
 }

@@ -88,6 +88,29 @@ func TestConfigFaults(t *testing.T) {
 	assert.NotContains(t, errOut.String(), "hunter2")
 }
 
+// Agents reject a raw IP address, so the program does not start with one. The error
+// names the setting and the reason.
+func TestNodeURLFaults(t *testing.T) {
+	vars := map[string]string{
+		"GPUAAS_DATABASE_URL": "postgres://h/db", "VAULT_ADDR": "http://127.0.0.1:8200", "GPUAAS_ADMIN_TOKEN": adminToken,
+		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
+	}
+	const raw = "GPUAAS_NODE_PUBLIC_URL: must contain a host name: a raw IP address does not route to the node API"
+	for url, says := range map[string]string{
+		"https://10.0.0.1:8443": raw, "https://127.0.0.1:8443": raw, "https://[::1]:8443": raw,
+		"https://api.internal:8443/x": "GPUAAS_NODE_PUBLIC_URL: must be https://name or https://name:port and nothing else",
+	} {
+		vars["GPUAAS_NODE_PUBLIC_URL"] = url
+		err := daemon.Load(defaults(), environ(vars))
+		require.ErrorIs(t, err, &schema.Error{Kind: schema.KindInvalidRequest}, url)
+		require.ErrorContains(t, err, says)
+	}
+	for _, url := range []string{"https://localhost:8443", "https://api.internal", "https://api.internal/"} {
+		vars["GPUAAS_NODE_PUBLIC_URL"] = url
+		require.Equal(t, strings.TrimRight(url, "/"), loaded(t, vars).NodeURL)
+	}
+}
+
 // The shared token, the file of named tokens, or both are required. Without the
 // shared token no empty token is accepted.
 func TestAdminTokens(t *testing.T) {

@@ -16,6 +16,8 @@
 # token, the script renames existing certificates and keys and deletes nothing.
 set -eu
 umask 077
+LC_ALL=C
+export LC_ALL
 
 root=${DESTDIR-}
 install_root=${GPUAAS_NODE_AGENT_INSTALL_ROOT:-/opt/gpuaas/node-agent}
@@ -63,15 +65,20 @@ stale_identity() {
 		"$state"/identity* "$state"/recover* "$state"/*-key.* "$state"/removed.json
 }
 
+keys="GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
+GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV"
+
+# check_env rejects values that would be more than a value in the env file.
+check_env() {
+	for key in $keys; do
+		eval "value=\${$key-}"
+		case $value in *[!A-Za-z0-9._:/@%+,=~-]*) fail "$key contains a quote, a space or another special character; nothing was changed" ;; esac
+	done
+}
+
 # write_env writes the env file from the exported variables of a bundle. It keeps
 # well-formed lines that set other variables.
 write_env() {
-	keys="GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
-GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV"
-	for key in $keys; do
-		eval "value=\${$key-}"
-		case $value in *[\"\\]*) fail "$key contains a quote or a backslash; nothing was changed" ;; esac
-	done
 	stale_identity
 	{
 		if [ -f "$root$env_file" ]; then
@@ -91,11 +98,21 @@ case "${1-}" in
 --no-start) start= ;;
 *) fail "usage: sh install-node-agent.sh [--no-start]" ;;
 esac
+# sed and systemd would read other characters as more than a part of a name.
+for path in "$install_root" "$env_file" "/$unit"; do
+	case $path in
+	*[!A-Za-z0-9._/@:+-]* | */../* | */..) fail "invalid name: GPUAAS_NODE_AGENT_INSTALL_ROOT, _ENV_FILE or _SYSTEMD_UNIT; nothing was changed" ;;
+	/*) ;;
+	*) fail "GPUAAS_NODE_AGENT_INSTALL_ROOT and _ENV_FILE must start with /; nothing was changed" ;;
+	esac
+done
+case $unit in */*) fail "GPUAAS_NODE_AGENT_SYSTEMD_UNIT must be a name; nothing was changed" ;; esac
 if [ "$(id -u)" != 0 ] && [ -z "$root" ]; then fail "run this as root"; fi
 [ -f "$here/gpuaas-node-agent" ] || fail "gpuaas-node-agent is missing from the folder of this script; nothing was changed"
 "$here/gpuaas-node-agent" version >/dev/null || fail "this host cannot run gpuaas-node-agent; nothing was changed"
 
 if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then
+	check_env
 	systemctl stop "$unit" >/dev/null 2>&1 || :
 	write_env
 fi

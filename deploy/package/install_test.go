@@ -109,6 +109,19 @@ func TestInstallRefusals(t *testing.T) {
 	require.Error(t, err)
 	assert.Contains(t, said, "GPUAAS_ENROLLMENT_TOKEN contains a quote")
 	assert.NotContains(t, said, `a"b`)
+	canary := filepath.Join(t.TempDir(), "canary")
+	for _, value := range []string{"/x|e\n1e touch " + canary + "\n#", "/$(touch " + canary + ")", "/x\nUser=x", "/x%n", "x y", "/a/../b"} {
+		for _, name := range []string{"GPUAAS_NODE_AGENT_INSTALL_ROOT", "GPUAAS_NODE_AGENT_ENV_FILE", "GPUAAS_NODE_AGENT_SYSTEMD_UNIT"} {
+			said, err = h.install(name + "=" + value)
+			require.Error(t, err, value)
+			assert.Contains(t, said, "nothing was changed")
+		}
+		said, err = h.install("GPUAAS_NODE_ID=n1", "GPUAAS_ENROLLMENT_TOKEN=t", "GPUAAS_ENV=dev\nGPUAAS_API_URL="+value)
+		require.Error(t, err)
+		assert.Contains(t, said, "GPUAAS_ENV contains")
+	}
+	assert.NoFileExists(t, canary)
+	assert.NoFileExists(t, h.root+"/systemctl.log")
 	h.put(filepath.Join(h.installer, "gpuaas-node-agent"), "#!/bin/sh\nexit 126\n")
 	said, err = h.install("GPUAAS_NODE_ID=n1", "GPUAAS_ENROLLMENT_TOKEN=new")
 	require.Error(t, err)

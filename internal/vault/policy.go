@@ -18,11 +18,12 @@ var policyTemplates string
 // policy returns the text of a policy: workerName, apiName or setsName.
 func (s setup) policy(name string) (string, error) {
 	var text strings.Builder
-	templates, err := template.New("").Funcs(template.FuncMap{"signedPrefix": signedPrefix, "names": nameLists}).Parse(policyTemplates)
+	templates, err := template.New("").Funcs(template.FuncMap{"signedPrefixes": signedPrefixes, "names": nameLists}).Parse(policyTemplates)
 	if err == nil {
 		err = templates.ExecuteTemplate(&text, name, map[string]any{
 			"TaskKey": taskKey(s.env), "RootKey": rootKey(s.env), "NodeURIs": nodeURIs(s.env), "DNS": s.dns, "IPs": s.ips,
-			"Task": task.PayloadType, "LeaseKey": trust.LeaseKeyPayloadType, "VerifierSet": trust.VerifierSetPayloadType,
+			"WorkerDocuments": []string{task.PayloadType, trust.RemovalPayloadType},
+			"LeaseKey":        []string{trust.LeaseKeyPayloadType}, "VerifierSet": []string{trust.VerifierSetPayloadType},
 		})
 	}
 	if err != nil {
@@ -37,6 +38,15 @@ func (s setup) policy(name string) (string, error) {
 func signedPrefix(payloadType string) string {
 	prefix := fmt.Sprintf("DSSEv1 %d %s ", len(payloadType), payloadType)
 	return base64.StdEncoding.EncodeToString([]byte(prefix[:len(prefix)/3*3])) + "*"
+}
+
+// signedPrefixes returns the elements of a list in HCL: the globs of payload types.
+func signedPrefixes(payloadTypes []string) string {
+	var globs []string
+	for _, t := range payloadTypes {
+		globs = append(globs, `"`+signedPrefix(t)+`"`)
+	}
+	return strings.Join(globs, ", ")
 }
 
 // nameLists returns a list in HCL of each name, for Vault versions that check the

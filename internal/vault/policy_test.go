@@ -30,6 +30,7 @@ func TestPolicies(t *testing.T) {
 	document := func(payloadType string) string {
 		return base64.StdEncoding.EncodeToString(dsse.PAE(payloadType, []byte("{}")))
 	}
+	removal := document(trust.RemovalPayloadType)
 	task, lease, set := document(task.PayloadType), document(trust.LeaseKeyPayloadType), document(trust.VerifierSetPayloadType)
 	type with = map[string]any
 	const worker, apiOnly, both, none = "worker", "api", "worker api", ""
@@ -39,6 +40,8 @@ func TestPolicies(t *testing.T) {
 		r    request
 	}{
 		{"sign a task", worker, put("transit/sign/task-test", with{"input": task, "key_version": 1})},
+		{"sign a removal", worker, put("transit/sign/task-test", with{"input": removal, "key_version": 1})},
+		{"sign a removal with the root", none, put("transit/sign/set-root-test", with{"input": removal, "key_version": 1})},
 		{"sign a lease key", apiOnly, put("transit/sign/task-test", with{"input": lease, "key_version": 1})},
 		{"sign a set with the task key", none, put("transit/sign/task-test", with{"input": set, "key_version": 1})},
 		{"sign a set with the root", none, put("transit/sign/set-root-test", with{"input": set, "key_version": 1})},

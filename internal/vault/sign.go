@@ -65,6 +65,17 @@ func (c *Client) Sign(ctx context.Context, payload []byte) ([]byte, error) {
 	return envelope, err
 }
 
+// SignRemoval returns a DSSE envelope of a removal, signed as Sign signs a task. The caller
+// has checked that the removal completed; see trust.Removal.
+func (c *Client) SignRemoval(ctx context.Context, r trust.Removal) ([]byte, error) {
+	payload, err := json.Marshal(r)
+	if err != nil {
+		return nil, schema.Wrap(schema.KindInternal, err, "encoding a removal")
+	}
+	envelope, _, err := c.sign(ctx, "sign_removal", trust.RemovalPayloadType, payload)
+	return envelope, err
+}
+
 // sign signs a document with the pinned version of the task key. It returns the
 // envelope and the key's ID.
 func (c *Client) sign(ctx context.Context, op, payloadType string, payload []byte) (envelope json.RawMessage, keyID string, err error) {

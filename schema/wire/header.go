@@ -18,6 +18,9 @@ const (
 	// that were canceled or voided while the poll was open. The agent sends a
 	// progress call for each at once. It comes with a 204 response to a poll.
 	HeaderCanceledTasks = "Gpuaas-Canceled-Tasks"
+	// HeaderRemoval carries the DSSE envelope of a trust.Removal in unpadded base64url.
+	// It comes with the error node_removed, if the removal was signed.
+	HeaderRemoval = "Gpuaas-Removal"
 	// HeaderResultSignature carries the signature of a task result in unpadded
 	// base64url: ECDSA with SHA-256 in ASN.1 form, by the key of the node's
 	// certificate, over the DSSE pre-authentication encoding of

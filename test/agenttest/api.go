@@ -49,6 +49,7 @@ type API struct {
 	Lose          func(path string, n int) bool // commit, then lose the answer
 	Cancellations chan Cancellations
 	OnTrust       func() (trust.NodeTrust, error)
+	Removal       func() json.RawMessage // goes with node_removed
 }
 
 // Cancellations is the answer of a poll that names tasks to ask about.
@@ -131,6 +132,9 @@ func (f *API) Serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		e := schema.AsError(err)
+		if f.Removal != nil && e.Reason == schema.ReasonNodeRemoved {
+			w.Header().Set(wire.HeaderRemoval, base64.RawURLEncoding.EncodeToString(f.Removal()))
+		}
 		if f.RetryAfter != "" {
 			w.Header().Set("Retry-After", f.RetryAfter)
 		}

@@ -1,6 +1,7 @@
 package agenttest
 
 import (
+	"crypto/ed25519"
 	"encoding/json"
 	"time"
 
@@ -35,6 +36,16 @@ func (f *API) Payload(typ task.Type, seq int64, params any) task.Payload {
 		p.Params = data
 	}
 	return p
+}
+
+// SignedRemoval is a signed removal of an identity, which change may change.
+func (f *API) SignedRemoval(key ed25519.PrivateKey, payloadType string, id trust.Identity, now time.Time, change func(*trust.Removal)) json.RawMessage {
+	f.T.Helper()
+	r := trust.NewRemoval(id, schema.NewID(), now)
+	change(&r)
+	body, err := json.Marshal(r)
+	require.NoError(f.T, err)
+	return SignBytes(f.T, key, payloadType, body)
 }
 
 // Body is the signed body of a task; the params get their digest where it has

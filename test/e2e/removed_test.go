@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -66,7 +67,7 @@ func send(ctx context.Context, c *http.Client, method, path, body string) (statu
 }
 
 // TestRemovedNodeIsRejected: after remove every endpoint returns 401 node_removed, the
-// open poll ends, and the agent exits.
+// open poll ends, and the agent receives the signed removal, wipes its identity and exits.
 func TestRemovedNodeIsRejected(t *testing.T) {
 	nodeHost, id := enrolled(t, "removed")
 	// The recovery token replaces it when the first poll ends; a wipe removes both.
@@ -111,9 +112,69 @@ func TestRemovedNodeIsRejected(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status)
 	require.Equal(t, schema.ReasonNodeRemoved, detail.Reason)
 
-	eventually(t, "the agent stops", func() bool { return !parts(t)["agent/"+nodeHost].Healthy })
+	eventually(t, "the agent stops", func() bool { return strings.Contains(agentLog(t, nodeHost), "node removed: the agent stops") })
+	for _, name := range []string{"cert.pem", "key.pem"} {
+		require.NoFileExists(t, filepath.Join(agentDir(nodeHost), name))
+	}
 	require.Equal(t, lifecycle.NodeRemoved, show(t, id).State)
 	requireNoReissue(t, id, lifecycle.NodeRemoved)
+}
+
+// TestWrongStateKeepsTheIdentity: a state in the database is no removal. The agent of the
+// node keeps its identity for as long as the state lasts, and works again after it.
+func TestWrongStateKeepsTheIdentity(t *testing.T) {
+	nodeHost, id := enrolled(t, "wrongstate")
+	keys := map[string]string{}
+	for _, name := range []string{"cert.pem", "key.pem"} {
+		keys[name] = content(t, filepath.Join(agentDir(nodeHost), name))
+	}
+	set := func(state lifecycle.NodeState) {
+		query(t, func(pgx.Rows) {}, "UPDATE nodes SET state = $1 WHERE node_id = $2", state, id)
+	}
+	set(lifecycle.NodeRemoved)
+	eventually(t, "the agent reports the answer", func() bool { return strings.Contains(agentLog(t, nodeHost), "there is no valid removal") })
+	refusals := func() (n int) {
+		return queryNumber(t, "SELECT count(*) FROM audit_events WHERE stream = $1 AND action = 'nodes.identity_refused'", id)
+	}
+	eventually(t, "a second refusal, a minute later", func() bool { return refusals() > 1 })
+	require.NotContains(t, agentLog(t, nodeHost), "the agent stops")
+	for name, text := range keys {
+		require.Equal(t, text, content(t, filepath.Join(agentDir(nodeHost), name)))
+	}
+	require.Zero(t, queryNumber(t, "SELECT count(*) FROM node_removals WHERE node_id = $1", id), "nothing was signed")
+	set(lifecycle.NodeActive)
+	ok(t, "node", "drain", nodeHost, "--yes", "--wait")
+}
+
+// agentLog returns the log of a node's agent.
+func agentLog(t *testing.T, nodeHost string) string {
+	t.Helper()
+	return content(t, filepath.Join(shared.Dir, "log", "agent-"+nodeHost+".log"))
+}
+
+func content(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(raw)
+}
+
+// TestHostsAreChecked: a host that a shell could read as a command is not registered, and
+// a row with one gets no script.
+func TestHostsAreChecked(t *testing.T) {
+	const bad = "::1%\necho PWNED #"
+	r := run(t, "node", "register", bad, "--sku", "cpu-dev", "--region", "region-1")
+	require.NotZero(t, r.code)
+	require.Contains(t, r.stderr, "must be a host name or an IP address")
+	_, id := register(t, "badhost")
+	query(t, func(pgx.Rows) {}, "UPDATE nodes SET host = $1 WHERE node_id = $2", bad, id)
+	defer query(t, func(pgx.Rows) {}, "UPDATE nodes SET host = $1 WHERE node_id = $2", host(t, "badhost"), id)
+	for _, action := range []string{"bootstrap-script", "enroll"} {
+		r = run(t, "node", action, id)
+		require.NotZero(t, r.code)
+		require.Contains(t, r.stderr, "neither a host name nor an IP address")
+		require.NotContains(t, r.stdout+r.stderr, "PWNED")
+	}
 }
 
 // TestMissingCertificateIsRejected is negative test N4 of the runbook.

@@ -6,16 +6,53 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
-// startTrust is the initial trust of every node. The simulated lifecycles sign
-// nothing with it.
+// taskKey is the task key of the simulated lifecycles. It signs only removals.
+func taskKey() ed25519.PrivateKey { return ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)) }
+
+// signRemovals signs the removals that are due, like the worker.
+func (w *world) signRemovals(ctx context.Context) error {
+	now := w.db.clock.Now()
+	due, err := w.store.Identities.DueRemovals(ctx, now, 10)
+	if err != nil {
+		return err
+	}
+	signer, err := dsse.NewEnvelopeSigner(agenttest.EdSigner{Key: taskKey(), ID: "k1"})
+	if err != nil {
+		return err
+	}
+	for _, d := range due {
+		r := trust.NewRemoval(trust.Identity{Env: testEnv, NodeID: d.NodeID, Incarnation: d.Incarnation}, d.OperationID, now)
+		body, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		envelope, err := signer.SignPayload(ctx, trust.RemovalPayloadType, body)
+		if err != nil {
+			return err
+		}
+		document, err := json.Marshal(envelope)
+		if err != nil {
+			return err
+		}
+		if err := w.store.Identities.PutRemoval(ctx, r, document); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startTrust is the initial trust of every node.
 func startTrust() trust.TaskTrust {
 	return trust.TaskTrust{
-		Keys:  trust.VerifierKeys{{State: trust.KeyActive, KeyID: "k1", Public: make(ed25519.PublicKey, ed25519.PublicKeySize)}},
+		Keys:  trust.VerifierKeys{{State: trust.KeyActive, KeyID: "k1", Public: agenttest.PublicOf(taskKey())}},
 		Floor: trust.VerifierSetRef{Version: 1, Hash: strings.Repeat("0", 64)},
 	}
 }

@@ -91,12 +91,13 @@ func (w *world) issue(ctx context.Context, nodeID string, purpose trust.TokenPur
 		ExpiresAt: w.db.clock.Now().Add(trust.TokenTTL)}, operator)
 }
 
-// remove removes the node.
+// remove removes the node and signs the removal.
 func (w *world) remove(ctx context.Context, nodeID string) error {
 	done := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired}
 	gone := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRemoved, DenyIdentity: true}
 	return errors.Join(w.claim(ctx, nodeID, lifecycle.ActionRetire), w.finish(ctx, nodeID, done),
-		w.claim(ctx, nodeID, lifecycle.ActionRemove), w.finish(ctx, nodeID, gone))
+		w.claim(ctx, nodeID, lifecycle.ActionRemove), w.finish(ctx, nodeID, gone),
+		w.signRemovals(ctx))
 }
 
 // verifyAudit verifies the node's audit chain.

@@ -14,8 +14,8 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // end ends the case's run, except for the bug, which failByBug does.
@@ -76,11 +76,7 @@ func (s *sweep) resetPoints(e *endedRun) (points []int64) {
 }
 
 func (s *sweep) reset(e *endedRun, to int64) (runID string) {
-	answer, err := s.temporal.WorkflowService().ResetWorkflowExecution(s.Context(), &workflowservice.ResetWorkflowExecutionRequest{
-		Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: e.operation.WorkflowID},
-		RequestId: schema.NewID(), Reason: "test", WorkflowTaskFinishEventId: to})
-	require.NoError(s.T, err, e)
-	return answer.GetRunId()
+	return temporaltest.Reset(s.T, s.temporal, shared.Getenv("TEMPORAL_NAMESPACE"), e.operation.WorkflowID, "", to)
 }
 
 // failByBug ends runs as a worker with a defect would: the run fails and records nothing.

@@ -165,7 +165,9 @@ func (n *restoredNode) goOn(t *testing.T) (typed int) {
 		}
 		if line := n.nextLine(t, r); line != "" {
 			typed++
-			n.typeLine(t, line)
+			if typeLine(t, n.host, line); t.Failed() {
+				t.FailNow()
+			}
 		}
 		return false
 	}, goOnTimeout, conditionEvery, "an action starts")
@@ -191,16 +193,6 @@ func (n *restoredNode) nextLine(t *testing.T, r result) string {
 		return stuckOf(t, n.id).Next
 	}
 	return line
-}
-
-// typeLine types a printed command.
-func (n *restoredNode) typeLine(t *testing.T, line string) {
-	t.Helper()
-	words := strings.Fields(strings.ReplaceAll(line, lifecycle.ReasonPlaceholder, "typed"))
-	require.True(t, assertCommand(t, line, words))
-	if done := run(t, words[1:]...); done.code != schema.ExitDone {
-		t.Logf("%s: %s%s", line, done.stdout, done.stderr)
-	}
 }
 
 // waitFree waits until no operation holds a node.

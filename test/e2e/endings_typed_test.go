@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/stretchr/testify/require"
 )
 
 // typeUntil types what gpuaas prints about the stuck operations, each command once per
@@ -71,8 +72,32 @@ var legalRefusals = map[string]string{
 	"decision_outdated: operation_abandoned": "the run ended since; the rejection prints the command that restores the node",
 }
 
-// refusal is the code of an error message: its kind, and its reason if it has one.
-var refusal = regexp.MustCompile(`(?m)^error: .*\(([a-z_]+(?:: [a-z_]+)?)\)$`)
+var errorLine = regexp.MustCompile(`(?m)^error: .*\(([a-z_]+(?:: [a-z_]+)?)\)$`)
+
+// refusalOf is the code of the error message of a command: its kind, and its reason if it
+// has one. It is "" without an error message.
+func refusalOf(stderr string) string {
+	if found := errorLine.FindStringSubmatch(stderr); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// TestLegalRefusals: only the kind and the reason together make a rejection legal.
+func TestLegalRefusals(t *testing.T) {
+	t.Parallel()
+	for stderr, legal := range map[string]bool{
+		"error: it continued (now) (decision_outdated)\nnext:  gpuaas op show gpu-17\n":      true,
+		"error: it has ended (decision_outdated: operation_over)\nnext:  gpuaas op show x\n": true,
+		"error: it has ended (invalid_request: operation_over)\n":                            false,
+		"error: it has ended (operation_over)\n":                                             false,
+		"error: it is unfit (decision_outdated: decision_unfit)\n":                           false,
+		"it continued (decision_outdated)\n":                                                 false,
+		"":                                                                                   false,
+	} {
+		require.Equal(t, legal, legalRefusals[refusalOf(stderr)] != "", stderr)
+	}
+}
 
 // typeLine types a printed command about a node, with a reason in place of the word TEXT. A
 // command that asks a question is repeated with the answer yes. The command must succeed, or
@@ -91,10 +116,7 @@ func typeLine(t *testing.T, host, line string) (r result, refused string) {
 	if r.code == schema.ExitDone {
 		return r, ""
 	}
-	if found := refusal.FindStringSubmatch(r.stderr); found != nil {
-		refused = found[1]
-	}
-	if legalRefusals[refused] == "" {
+	if refused = refusalOf(r.stderr); legalRefusals[refused] == "" {
 		t.Errorf("%s: %s: exit %d %s%s", host, line, r.code, r.stdout, r.stderr)
 	}
 	if strings.HasSuffix(refused, ": operation_abandoned") && !strings.Contains(r.stderr, "next:  "+lifecycle.RehydrateCommand(host)+"\n") {

@@ -41,7 +41,7 @@ func Query(tb testing.TB, s *stack.Stack, read func(pgx.Rows), sql string, args 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), Timeout) // cleanups use it
 	defer cancel()
 	conn := Connect(ctx, tb, s)
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(ctx) }() // the statements are done
 	if read == nil {
 		_, err := conn.Exec(ctx, sql, args...)
 		require.NoError(tb, err)

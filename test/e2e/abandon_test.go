@@ -50,6 +50,7 @@ func TestFailedRun(t *testing.T) {
 	d := drainThatWaits(t, "abandon-failed")
 	failRuns(t, dial(t), lifecycle.NodeWorkflowID(d.host, d.id))
 	require.Equal(t, lifecycle.NodeActive, rehydrated(t, next(t, "op", "retry", d.host, "--reason", "test"), d.host))
+	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))
 	act(t, "node", "drain", d.host, "--yes")
 	require.Equal(t, lifecycle.NodeDrained, show(t, d.host).State)

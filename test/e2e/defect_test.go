@@ -27,7 +27,7 @@ type defect struct {
 }
 
 // failRuns ends the newest runs of workflows as a worker with a defect would: each run fails
-// with its next workflow task and records nothing. It stops the worker and starts it again.
+// with its next workflow task and records nothing. It stops the worker.
 func failRuns(t *testing.T, c client.Client, workflowIDs ...string) {
 	t.Helper()
 	kill(t, "worker", "")
@@ -50,7 +50,6 @@ func failRuns(t *testing.T, c client.Client, workflowIDs ...string) {
 		require.NoError(t, err)
 		require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, run.GetWorkflowExecutionInfo().GetStatus(), id)
 	}
-	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 }
 
 // currentVersion returns the options with which a worker polls that passes for one of the

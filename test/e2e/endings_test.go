@@ -119,6 +119,7 @@ func TestEndings(t *testing.T) {
 	s.park(all)
 	began := time.Now()
 	failRuns(t, s.temporal, workflowsOf(having(all, endBug))...)
+	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 	s.each(all, s.end)
 	release()
 	s.reopen(having(all, endReopen))

@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
-	"github.com/stretchr/testify/require"
 )
 
 // typeUntil types what gpuaas prints about the stuck operations, each command once per

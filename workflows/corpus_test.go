@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
-	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/worker"
@@ -23,6 +22,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // The corpus has a history of each action in each situation in which an upgrade may find
@@ -208,18 +208,7 @@ func (r *recorder) untilStarted(waits bool) {
 // reset resets the run to its first workflow task and continues with the new run.
 func (r *recorder) reset() {
 	r.t.Helper()
-	events := r.keep("").GetEvents()
-	first := events[slices.IndexFunc(events, func(e *historypb.HistoryEvent) bool {
-		return e.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-	})]
-	d, err := r.SDK().DescribeWorkflowExecution(r.t.Context(), r.op.WorkflowID, r.op.RunID)
-	require.NoError(r.t, err)
-	answer, err := r.SDK().ResetWorkflowExecution(r.t.Context(), &workflowservice.ResetWorkflowExecutionRequest{
-		Namespace: r.Namespace(), WorkflowExecution: d.GetWorkflowExecutionInfo().GetExecution(), RequestId: schema.NewID(),
-		Reason: "test", WorkflowTaskFinishEventId: first.GetEventId(),
-	})
-	require.NoError(r.t, err)
-	r.op.RunID = answer.GetRunId()
+	r.op.RunID = temporaltest.Reset(r.t, r.SDK(), r.Namespace(), r.op.WorkflowID, r.op.RunID, 0)
 }
 
 // TestRecordCorpus runs operations into the situations of the corpus on a real server,
@@ -268,8 +257,8 @@ func (c corpusCase) verify(t *testing.T, h *historypb.History) {
 }
 
 // TestCorpus checks that the newest release of the corpus has exactly the expected
-// histories, that each is in its situation, and that each history of every release
-// replays with the workflows of this version.
+// histories, and that each is in its situation. TestRecordedHistoriesReplay replays the
+// histories of every release.
 func TestCorpus(t *testing.T) {
 	t.Parallel()
 	releases, err := filepath.Glob("testdata/corpus/*")

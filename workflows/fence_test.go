@@ -229,10 +229,3 @@ func TestOutcomeOfAFence(t *testing.T) {
 		}
 	}
 }
-
-// failWith lets the named call fail from now on.
-func (w *world) failWith(call string, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.fail[call] = err
-}

@@ -104,8 +104,12 @@ func TestForgedBackgroundWrite(t *testing.T) {
 func TestForgedVoid(t *testing.T) {
 	t.Parallel()
 	for name, forged := range forgeries() {
-		for d, next := range map[lifecycle.Decision]string{
-			lifecycle.DecisionForce: "workload.drain#2", lifecycle.DecisionCancel: "workload.uncordon",
+		for d, want := range map[lifecycle.Decision]struct {
+			next string
+			end  lifecycle.OperationState
+		}{
+			lifecycle.DecisionForce:  {"workload.drain#2", lifecycle.OperationCompleted},
+			lifecycle.DecisionCancel: {"workload.uncordon", lifecycle.OperationCanceled},
 		} {
 			t.Run(name+" of a "+string(d), func(t *testing.T) {
 				t.Parallel()
@@ -115,7 +119,7 @@ func TestForgedVoid(t *testing.T) {
 				b.env.OnActivity(node.VoidTasks, anything, anything).Return(
 					func(context.Context, activities.Fence) error { return forged })
 				w.stall = func(step string) {
-					if step == next {
+					if step == want.next {
 						w.mu.Lock()
 						defer w.mu.Unlock()
 						require.True(t, w.voided["workload.drain"], "the old task is open")
@@ -127,9 +131,8 @@ func TestForgedVoid(t *testing.T) {
 					w.mu.Unlock()
 					b.decide(d, "because")
 				})
-				end := b.run().Operation.Status
-				require.Contains(t, []lifecycle.OperationState{lifecycle.OperationCompleted, lifecycle.OperationCanceled}, end)
-				require.Contains(t, w.enqueued, next)
+				require.Equal(t, want.end, b.run().Operation.Status)
+				require.Contains(t, w.enqueued, want.next)
 			})
 		}
 	}
@@ -182,21 +185,21 @@ func TestForgedMachine(t *testing.T) {
 			w.ledger = nil
 			w.open[task.FactsCollect] = true
 			b := setup(t, lifecycle.ActionProvision, w)
-			real := &activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}}
+			unforged := &activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}}
 			ensures, returns := 0, 0
 			b.env.OnActivity(machine.EnsureMachine, anything, anything).Return(
 				func(ctx context.Context, in activities.EnsureInput) (activities.Resource, error) {
 					if ensures++; ensures == 1 {
 						return activities.Resource{}, forged
 					}
-					return real.EnsureMachine(ctx, in)
+					return unforged.EnsureMachine(ctx, in)
 				})
 			b.env.OnActivity(machine.ReturnMachine, anything, anything).Return(
 				func(ctx context.Context, f activities.Fence) (int, error) {
 					if returns++; returns == 1 {
 						return 0, forged
 					}
-					return real.ReturnMachine(ctx, f)
+					return unforged.ReturnMachine(ctx, f)
 				})
 			for _, at := range []time.Duration{time.Hour, 3 * time.Hour} {
 				b.at(at, func() {

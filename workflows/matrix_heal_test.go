@@ -28,7 +28,7 @@ func TestMatrixWhileDeciding(t *testing.T) {
 			p := enter(t, c)
 			p.then(func() {
 				p.world.repairAll()
-				p.world.breaks("void")
+				p.world.failWith("void", errDown)
 				p.decide(lifecycle.DecisionRetry, "because")
 				p.decided = len(p.resolved)
 			})

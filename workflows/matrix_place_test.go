@@ -60,7 +60,7 @@ func enter(t *testing.T, c cell) *place {
 		plan, _ := lifecycle.PlanOf(c.action, c.options)
 		p.at += p.retryTime(*plan.Undo)
 	case atRecordingCancel:
-		p.cancelWith(func() { w.breaks(callFinishCanceled) })
+		p.cancelWith(func() { w.failWith(callFinishCanceled, errDown) })
 	}
 	p.env.RegisterDelayedCallback(p.requireReached, p.at)
 	return p

@@ -72,13 +72,6 @@ func (w *world) hold(phase string) {
 	}
 }
 
-// breaks makes a port's call fail as unavailable, until repair.
-func (w *world) breaks(call string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.fail[call] = errDown
-}
-
 // block lets workloads block a drain, until repair.
 func (w *world) block() {
 	w.mu.Lock()

@@ -19,14 +19,12 @@ var errDatabase = schema.NewError(schema.KindServiceUnavailable, "the database i
 func TestRecordsWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	const outage = 60 * time.Hour
-	for call, action := range map[string]lifecycle.Action{
-		"claim": lifecycle.ActionDrain, "finish completed": lifecycle.ActionDrain,
-	} {
+	for _, call := range []string{"claim", "finish completed"} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(lifecycle.NodeActive)
 			w.fail[call] = errDatabase
-			b := setup(t, action, w)
+			b := setup(t, lifecycle.ActionDrain, w)
 			b.at(30*time.Second, func() { require.Nil(t, b.status().Operation.Stuck) })
 			for _, d := range []time.Duration{2 * time.Minute, outage - time.Minute} {
 				b.at(d, func() {
@@ -196,11 +194,7 @@ func TestCancelBeforeTheClaim(t *testing.T) {
 			w.fail["claim"] = errDatabase
 			b := setup(t, lifecycle.ActionDrain, w)
 			b.at(10*time.Minute, func() { cancel(b) })
-			b.at(3*time.Hour, func() {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				w.fail["claim"] = schema.NewError(schema.KindClaimExpired, "the claim expired")
-			})
+			b.at(3*time.Hour, func() { w.failWith("claim", schema.NewError(schema.KindClaimExpired, "the claim expired")) })
 			require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
 			require.Nil(t, w.finished)
 		})

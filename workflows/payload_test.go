@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"cmp"
+	"context"
 	"encoding"
 	"encoding/json"
 	"flag"
@@ -14,6 +15,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/testsuite"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema/inventory"
@@ -26,26 +30,67 @@ var updatePayloads = flag.Bool("update-payloads", false, "rewrite testdata/paylo
 const payloadShapes = "testdata/payloads.txt"
 
 // payloadTypes returns the types of everything that histories contain: inputs and
-// results of workflows, activities and node tasks, signals, updates and queries.
-func payloadTypes() []reflect.Type {
-	var types []reflect.Type
-	for _, v := range []any{lifecycle.OperationInput{}, lifecycle.OperationStatus{}, lifecycle.ResolveRequest{}, lifecycle.Resolution{},
-		lifecycle.AgentEvent{}, task.CordonResult{}, task.DrainResult{}, inventory.Facts{}, inventory.ProbeReport{}} {
+// results of workflows, activities and node tasks, heartbeats, signals, updates and queries.
+func payloadTypes(t *testing.T) []reflect.Type {
+	t.Helper()
+	types := heartbeatTypes(t)
+	for _, v := range []any{lifecycle.ResolveRequest{}, lifecycle.Resolution{}, lifecycle.AgentEvent{},
+		task.CordonResult{}, task.DrainResult{}, inventory.Facts{}, inventory.ProbeReport{}} {
 		types = append(types, reflect.TypeOf(v))
 	}
-	for _, v := range []any{&activities.Record{}, &activities.Task{}, &activities.Machine{}, &activities.Reclaim{}} {
-		t := reflect.TypeOf(v)
-		for method := range t.Methods() {
-			method := method.Type
-			for j := 1; j < method.NumIn(); j++ { // the receiver is the first
-				types = append(types, method.In(j))
-			}
-			for out := range method.Outs() {
-				types = append(types, out)
-			}
+	for _, e := range Registry() {
+		f := reflect.TypeOf(e.Run)
+		types = slices.AppendSeq(slices.AppendSeq(types, f.Ins()), f.Outs())
+	}
+	for _, v := range []any{record, node, machine, reclaimer, watcher} {
+		for method := range reflect.TypeOf(v).Methods() {
+			in := slices.Collect(method.Type.Ins())
+			types = slices.AppendSeq(append(types, in[1:]...), method.Type.Outs()) // the receiver is the first
 		}
 	}
 	return slices.DeleteFunc(types, func(t reflect.Type) bool { return t.Kind() == reflect.Interface })
+}
+
+// heartbeatTypes returns what a round of the run watcher converts to payloads. Its
+// heartbeats, which the next attempt reads, are of a type that only package activities has.
+func heartbeatTypes(t *testing.T) (types []reflect.Type) {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.SetDataConverter(typeRecorder{converter.GetDefaultDataConverter(), &types})
+	a := &activities.Watch{Abandoner: oneLostRun{}, Runs: oneLostRun{}}
+	env.RegisterActivity(a)
+	_, err := env.ExecuteActivity(a.AbandonOperations, "")
+	require.NoError(t, err)
+	return types
+}
+
+// typeRecorder records the types of the values that it converts.
+type typeRecorder struct {
+	converter.DataConverter
+	types *[]reflect.Type
+}
+
+func (r typeRecorder) ToPayloads(values ...any) (*commonpb.Payloads, error) {
+	for _, v := range values {
+		*r.types = append(*r.types, reflect.TypeOf(v))
+	}
+	return r.DataConverter.ToPayloads(values...)
+}
+
+// oneLostRun is a database with one open operation, whose run Temporal does not have.
+type oneLostRun struct{ activities.Abandoner }
+
+func (oneLostRun) Watched(context.Context, string, int) ([]activities.WatchedOperation, error) {
+	return make([]activities.WatchedOperation, 1), nil
+}
+
+func (oneLostRun) Abandon(context.Context, string, string, lifecycle.RunEnd) (bool, error) {
+	return true, nil
+}
+
+func (oneLostRun) RunEnds(context.Context, []lifecycle.Operation) ([]lifecycle.RunEnd, []error) {
+	return []lifecycle.RunEnd{lifecycle.RunLost}, make([]error, 1)
 }
 
 // shapes returns a line "package.Type.field kind" for each field of the types and of the
@@ -118,7 +163,7 @@ func (s shape) embedded(path string, t reflect.Type) {
 // JSON: a field that vanishes or gets another type loses its value when they continue.
 func TestPayloadShapes(t *testing.T) {
 	t.Parallel()
-	now := shapes(payloadTypes()...)
+	now := shapes(payloadTypes(t)...)
 	if *updatePayloads {
 		require.NoError(t, os.WriteFile(payloadShapes, []byte(strings.Join(now, "\n")+"\n"), 0o644))
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -126,15 +127,52 @@ func TestFirstTaskOfARenewalOnAServer(t *testing.T) {
 	}
 }
 
-// TestDecisionInTheTaskOfARenewal: a decision arrives in the workflow task in which the
-// parked operation continues as a new run. The server gives a decision that the run did
-// not accept to the new run.
-func TestDecisionInTheTaskOfARenewal(t *testing.T) {
-	w := newWorld(lifecycle.NodeActive)
-	fails(task.WorkloadCordon)(w)
-	r, _ := onServer(t, w)
-	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
-	defer cancel()
+// TestDecisionAndRenewal: a decision that arrives in the workflow task in which the parked
+// operation would continue as a new run is taken by the old run, which completes. One that
+// arrives later is taken by the new run.
+func TestDecisionAndRenewal(t *testing.T) {
+	for name, end := range map[string]enumspb.EventType{
+		"in its workflow task": enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+		"after it":             enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
+	} {
+		t.Run(name, func(t *testing.T) { //nolint:paralleltest // one worker on one task queue at a time
+			w := newWorld(lifecycle.NodeActive)
+			fails(task.WorkloadCordon)(w)
+			r, _ := onServer(t, w)
+			ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
+			defer cancel()
+			r.growToRenewal(ctx)
+			first := r.op.RunID
+			require.NotEmpty(t, first)
+			last := func() enumspb.EventType {
+				r.op.RunID = first
+				events := r.keep("").GetEvents()
+				require.Greater(t, len(events), maxEvents)
+				return events[len(events)-1].GetEventType()
+			}
+			var answer <-chan error
+			if end == enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED {
+				answer = r.resolveInBackground(lifecycle.DecisionSkip)
+				defer r.startWorker()()
+			} else {
+				defer r.startWorker()()
+				harness.Eventually(t, "the operation continues as a new run", func() bool { return last() == end })
+				answer = r.resolveInBackground(lifecycle.DecisionSkip)
+			}
+			require.NoError(t, <-answer)
+			require.Equal(t, []lifecycle.Decision{lifecycle.DecisionSkip}, w.decisions)
+			st, err := r.Operations.Result(ctx, r.op.WorkflowID, "")
+			require.NoError(t, err)
+			require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
+			require.Equal(t, end, last())
+		})
+	}
+}
+
+// growToRenewal parks a drain, stops its worker, and sends as many signals as a run may have
+// events.
+func (r *recorder) growToRenewal(ctx context.Context) {
+	r.t.Helper()
 	stop := r.startWorker()
 	r.submit(lifecycle.ActionDrain)
 	r.until(lifecycle.OperationParked)
@@ -142,18 +180,7 @@ func TestDecisionInTheTaskOfARenewal(t *testing.T) {
 	var group errgroup.Group
 	group.SetLimit(16)
 	for range maxEvents {
-		group.Go(func() error {
-			return r.NodeTasks.SignalAgent(ctx, r.op.WorkflowID, lifecycle.AgentEvent{})
-		})
+		group.Go(func() error { return r.NodeTasks.SignalAgent(ctx, r.op.WorkflowID, lifecycle.AgentEvent{}) })
 	}
-	require.NoError(t, group.Wait())
-	answer := r.resolveInBackground(lifecycle.DecisionSkip)
-	defer r.startWorker()()
-	require.NoError(t, <-answer)
-	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionSkip}, w.decisions)
-	st, err := r.Operations.Result(ctx, r.op.WorkflowID, "")
-	require.NoError(t, err)
-	require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
-	events := r.keep("").GetEvents()
-	t.Logf("the first run of %d events ended with %s", len(events), events[len(events)-1].GetEventType())
+	require.NoError(r.t, group.Wait())
 }

@@ -6,12 +6,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	commonpb "go.temporal.io/api/common/v1"
-	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // TestCancelReplacesAWaitingDecision: a person cancels while an earlier decision waits for
@@ -85,12 +84,8 @@ func TestResetRepeatsNoForce(t *testing.T) {
 			}
 		}
 	}
-	reset, err := r.SDK().ResetWorkflowExecution(t.Context(), &workflowservice.ResetWorkflowExecutionRequest{
-		Namespace: namespace, WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: r.op.WorkflowID, RunId: r.op.RunID},
-		Reason: "test", RequestId: schema.NewID(), WorkflowTaskFinishEventId: before,
-	})
-	require.NoError(t, err)
-	r.op.RunID = reset.GetRunId()
+	require.Positive(t, before)
+	r.op.RunID = temporaltest.Reset(t, r.SDK(), namespace, r.op.WorkflowID, r.op.RunID, before)
 	r.decide(lifecycle.DecisionCancel)
 	st, err := r.Operations.Result(t.Context(), r.op.WorkflowID, r.op.RunID)
 	require.NoError(t, err)

@@ -111,6 +111,13 @@ func (w *world) story() []string {
 	return slices.Compact(slices.Clone(w.calls))
 }
 
+// failWith lets the named call fail from now on.
+func (w *world) failWith(call string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fail[call] = err
+}
+
 func (w *world) heal(call string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

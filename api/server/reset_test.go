@@ -5,9 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	commonpb "go.temporal.io/api/common/v1"
-	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	sdk "go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/worker"
@@ -18,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
-	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // waits is a workflow that ends when it takes a decision.
@@ -45,7 +42,6 @@ type run struct {
 	client client.Client
 	name   string // the namespace
 	id     string // the workflow ID
-	first  int64  // the event that completed the first workflow task
 }
 
 // newRun creates a namespace of its own, and a client that the API uses.
@@ -72,32 +68,22 @@ func (w *run) serve(drain func(workflow.Context, lifecycle.OperationInput) error
 	w.t.Cleanup(pool.Stop)
 }
 
-// start starts the operation's run with a worker, and returns the run's ID.
+// start starts the operation's run with a worker, and returns the run's ID. It waits for the
+// first workflow task, without which a terminated run cannot be reset.
 func (w *run) start(in lifecycle.OperationInput) (runID string) {
 	w.t.Helper()
 	w.serve(waits)
 	started, err := w.client.ExecuteWorkflow(w.t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: w.id,
 		TypedSearchAttributes: sdk.NewSearchAttributes(sdk.NewSearchAttributeKeyKeyword(lifecycle.AttrOperationID).ValueSet(in.OperationID))}, "Drain", in)
 	require.NoError(w.t, err)
-	harness.Eventually(w.t, "the first workflow task is completed", func() bool {
-		events := w.client.GetWorkflowHistory(w.t.Context(), w.id, started.GetRunID(), false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
-		for events.HasNext() {
-			if e, err := events.Next(); err == nil && e.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED {
-				w.first = e.GetEventId()
-			}
-		}
-		return w.first > 0
-	})
+	temporaltest.FirstTask(w.t, w.client, w.id, started.GetRunID())
 	return started.GetRunID()
 }
 
 // reset resets the run to its first workflow task.
 func (w *run) reset(runID string) {
 	w.t.Helper()
-	_, err := w.client.ResetWorkflowExecution(w.t.Context(), &workflowservice.ResetWorkflowExecutionRequest{Namespace: w.name,
-		WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: w.id, RunId: runID}, RequestId: schema.NewID(), Reason: "by hand",
-		WorkflowTaskFinishEventId: w.first})
-	require.NoError(w.t, err)
+	temporaltest.Reset(w.t, w.client, w.name, w.id, runID, 0)
 }
 
 // TestResetRun: an operator resets the run of an operation that is abandoned. The

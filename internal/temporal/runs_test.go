@@ -18,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // endings is a namespace whose one workflow waits for a signal to fail or to complete.
@@ -78,16 +79,7 @@ func (e endings) terminate(op lifecycle.Operation) {
 // reset resets the operation's recorded run to its first workflow task.
 func (e endings) reset(op lifecycle.Operation) {
 	e.t.Helper()
-	run := e.sdk.GetWorkflow(e.t.Context(), op.WorkflowID, op.RunID)
-	harness.Eventually(e.t, "the first workflow task is completed", func() bool {
-		info, err := e.Operations.describeRun(e.t.Context(), op.WorkflowID, op.RunID)
-		require.NoError(e.t, err)
-		return info.GetHistoryLength() >= 4
-	})
-	_, err := e.sdk.ResetWorkflowExecution(e.t.Context(), &workflowservice.ResetWorkflowExecutionRequest{Namespace: e.namespace,
-		WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: op.WorkflowID, RunId: op.RunID}, RequestId: schema.NewID(), Reason: "by hand",
-		WorkflowTaskFinishEventId: firstWorkflowTask(e.t, e.Client, run)})
-	require.NoError(e.t, err)
+	temporaltest.Reset(e.t, e.sdk, e.namespace, op.WorkflowID, op.RunID, 0)
 }
 
 func TestRunEnd(t *testing.T) {

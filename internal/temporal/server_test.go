@@ -217,9 +217,7 @@ func requireGone(t *testing.T, err error, reason string) {
 // that the old run dispatched reach it.
 func TestHeartbeatAndResultFollowReset(t *testing.T) {
 	b := waitingTask(t, time.Minute)
-	_, err := b.sdk.ResetWorkflowExecution(t.Context(), &workflowservice.ResetWorkflowExecutionRequest{Namespace: b.namespace,
-		WorkflowExecution: b.execution(), RequestId: schema.NewID(), Reason: "by hand", WorkflowTaskFinishEventId: 4})
-	require.NoError(t, err)
+	temporaltest.Reset(t, b.sdk, b.namespace, b.run.GetID(), b.run.GetRunID(), 0)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED && len(a.GetHeartbeatDetails().GetPayloads()) == 0
 	})

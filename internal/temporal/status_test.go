@@ -8,7 +8,6 @@ import (
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
-	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 	sdk "go.temporal.io/sdk/temporal"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // TestStatusOfEndedRun checks that only a completed run reports the outcome of its
@@ -43,12 +43,9 @@ func TestStatusOfEndedRun(t *testing.T) {
 	terminated(ended)
 
 	reset := begin()
-	answer, err := c.sdk.ResetWorkflowExecution(t.Context(), &workflowservice.ResetWorkflowExecutionRequest{Namespace: c.namespace,
-		WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: reset.GetID(), RunId: reset.GetRunID()}, RequestId: schema.NewID(), Reason: "test",
-		WorkflowTaskFinishEventId: firstWorkflowTask(t, c, reset)})
-	require.NoError(t, err)
+	again := temporaltest.Reset(t, c.sdk, c.namespace, reset.GetID(), reset.GetRunID(), 0)
 	terminated(reset)
-	st, err := c.Operations.Status(t.Context(), reset.GetID(), answer.GetRunId())
+	st, err := c.Operations.Status(t.Context(), reset.GetID(), again)
 	require.NoError(t, err)
 	require.Equal(t, lifecycle.OperationRunning, st.Operation.Status)
 
@@ -100,18 +97,4 @@ func startStatusWorker(t *testing.T, c *Client) {
 	}, workflow.RegisterOptions{Name: "reports"})
 	require.NoError(t, w.Start())
 	t.Cleanup(w.Stop)
-}
-
-func firstWorkflowTask(t *testing.T, c *Client, run client.WorkflowRun) int64 {
-	t.Helper()
-	events := c.sdk.GetWorkflowHistory(t.Context(), run.GetID(), run.GetRunID(), false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
-	for events.HasNext() {
-		e, err := events.Next()
-		require.NoError(t, err)
-		if e.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED {
-			return e.GetEventId()
-		}
-	}
-	require.FailNow(t, "no workflow task was completed")
-	return 0
 }

@@ -1,27 +1,17 @@
 package e2e
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
-	commandpb "go.temporal.io/api/command/v1"
-	deploymentpb "go.temporal.io/api/deployment/v1"
-	enumspb "go.temporal.io/api/enums/v1"
-	failurepb "go.temporal.io/api/failure/v1"
-	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	commonpb "go.temporal.io/api/common/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
-	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -58,9 +48,7 @@ func TestAbandoned(t *testing.T) {
 // alone, because it stops the worker.
 func TestFailedRun(t *testing.T) {
 	d := drainThatWaits(t, "abandon-failed")
-	web := openWebUI(t, d.id)
-	kill(t, "worker", d.host)
-	web.fail()
+	failRuns(t, dial(t), lifecycle.NodeWorkflowID(d.host, d.id))
 	require.Equal(t, lifecycle.NodeActive, rehydrated(t, next(t, "op", "retry", d.host, "--reason", "test"), d.host))
 	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))
@@ -71,63 +59,25 @@ func TestFailedRun(t *testing.T) {
 	require.NotEmpty(t, ended[0].Outcome)
 }
 
-// currentVersion returns the options with which a worker polls that passes for one of the
-// current version.
-func currentVersion(t *testing.T, c client.Client) *deploymentpb.WorkerDeploymentOptions {
-	t.Helper()
-	d, err := c.WorkflowService().DescribeWorkerDeployment(t.Context(), &workflowservice.DescribeWorkerDeploymentRequest{
-		Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), DeploymentName: temporal.Deployment})
-	require.NoError(t, err)
-	current := d.GetWorkerDeploymentInfo().GetRoutingConfig().GetCurrentDeploymentVersion()
-	return &deploymentpb.WorkerDeploymentOptions{DeploymentName: current.GetDeploymentName(), BuildId: current.GetBuildId(),
-		WorkerVersioningMode: enumspb.WORKER_VERSIONING_MODE_VERSIONED}
-}
-
-// fail fails the run with its next workflow task, which a signal causes.
-func (w webUI) fail() {
-	w.t.Helper()
-	queue := &taskqueuepb.TaskQueue{Name: lifecycle.TaskQueue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL}
-	version := currentVersion(w.t, w.c)
-	eventually(w.t, "the run fails", func() bool {
-		// The run may have closed, and a poll may return the task of another run, which
-		// then times out.
-		_ = w.c.SignalWorkflow(w.t.Context(), w.run.GetWorkflowId(), w.run.GetRunId(), lifecycle.SignalAgent, lifecycle.AgentEvent{})
-		poll, cancel := context.WithTimeout(w.t.Context(), 15*time.Second)
-		defer cancel()
-		task, err := w.c.WorkflowService().PollWorkflowTaskQueue(poll, &workflowservice.PollWorkflowTaskQueueRequest{
-			Namespace: w.namespace, TaskQueue: queue, Identity: "a defect", DeploymentOptions: version})
-		if err != nil || task.GetWorkflowExecution().GetRunId() != w.run.GetRunId() {
-			return false
-		}
-		_, err = w.c.WorkflowService().RespondWorkflowTaskCompleted(w.t.Context(), &workflowservice.RespondWorkflowTaskCompletedRequest{
-			Namespace: w.namespace, TaskToken: task.GetTaskToken(), Identity: "a defect", DeploymentOptions: version,
-			Commands: []*commandpb.Command{{CommandType: enumspb.COMMAND_TYPE_FAIL_WORKFLOW_EXECUTION,
-				Attributes: &commandpb.Command_FailWorkflowExecutionCommandAttributes{
-					FailWorkflowExecutionCommandAttributes: &commandpb.FailWorkflowExecutionCommandAttributes{
-						Failure: &failurepb.Failure{Message: "a defect"}}}}}})
-		return err == nil && w.status(w.run.GetRunId()) == enumspb.WORKFLOW_EXECUTION_STATUS_FAILED
-	})
-}
-
 func (w webUI) terminate() {
 	w.t.Helper()
 	require.NoError(w.t, w.c.TerminateWorkflow(w.t.Context(), w.run.GetWorkflowId(), w.run.GetRunId(), "by a person"))
 }
 
-func (w webUI) delete() {
-	w.t.Helper()
-	_, err := w.c.WorkflowService().DeleteWorkflowExecution(w.t.Context(), &workflowservice.DeleteWorkflowExecutionRequest{
-		Namespace: w.namespace, WorkflowExecution: w.run})
-	require.NoError(w.t, err)
+// deleteRun deletes the newest run of a workflow.
+func deleteRun(t *testing.T, c client.Client, workflowID string) {
+	t.Helper()
+	_, err := c.WorkflowService().DeleteWorkflowExecution(t.Context(), &workflowservice.DeleteWorkflowExecutionRequest{
+		Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: workflowID}})
+	require.NoError(t, err, workflowID)
 }
 
-// typed runs a command line that gpuaas printed.
-func typed(t *testing.T, line string) result {
+// typed types a printed command about a node, which must succeed.
+func typed(t *testing.T, host, line string) result {
 	t.Helper()
-	words := strings.Fields(line)
-	require.NotEmpty(t, words)
-	require.Equal(t, "gpuaas", words[0], line)
-	return ok(t, words[1:]...)
+	r, refused := typeLine(t, host, line)
+	require.Empty(t, refused, line)
+	return r
 }
 
 // next is the next step of a refused command.
@@ -142,11 +92,11 @@ func next(t *testing.T, args ...string) string {
 func rehydrated(t *testing.T, line, node string) lifecycle.NodeState {
 	t.Helper()
 	require.Equal(t, "gpuaas node rehydrate "+node, line)
-	typed(t, line)
+	typed(t, node, line)
 	v := show(t, node)
 	require.Nil(t, v.Operation)
 	require.Empty(t, stuckOf(t, v.ID))
-	require.Contains(t, typed(t, line).stdout, "no operation is abandoned", "a repeat changes nothing")
+	require.Contains(t, typed(t, node, line).stdout, "no operation is abandoned", "a repeat changes nothing")
 	return v.State
 }
 
@@ -205,7 +155,7 @@ func parkedDrain(t *testing.T) {
 func deletedDrain(t *testing.T) {
 	t.Helper()
 	d := drainThatWaits(t, "abandon-deleted")
-	openWebUI(t, d.id).delete()
+	deleteRun(t, dial(t), lifecycle.NodeWorkflowID(d.host, d.id))
 	passWatchGrace(t, d.id)
 	waitParked(t, d.id, string(lifecycle.RunLost))
 	stuck := decode[lifecycle.OperationStatus](t, ok(t, "op", "show", d.host, "-o", "json")).Operation.Stuck
@@ -214,7 +164,7 @@ func deletedDrain(t *testing.T) {
 	i := slices.IndexFunc(options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionRestart })
 	require.GreaterOrEqual(t, i, 0)
 	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))
-	typed(t, options[i].Command+" --yes")
+	typed(t, d.host, options[i].Command)
 	require.Equal(t, lifecycle.NodeDrained, show(t, d.host).State)
 	require.Empty(t, stuckOf(t, d.id))
 }
@@ -290,7 +240,7 @@ func abandonedRemove(t *testing.T) {
 	require.Equal(t, lifecycle.NodeRetired, rehydrated(t, next(t, retry...), nodeHost))
 
 	query(t, nil, "UPDATE resources SET provider = 'manual' WHERE node_id = $1", id)
-	unlock := lockResources(t, id)
+	unlock := lock(t, "SELECT FROM resources WHERE node_id = $1 FOR UPDATE", id)
 	ok(t, "node", "remove", nodeHost, "--yes", "--no-wait")
 	eventually(t, "the teardown runs", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseTeardown) })
 	openWebUI(t, id).terminate()
@@ -298,20 +248,6 @@ func abandonedRemove(t *testing.T) {
 	require.Equal(t, lifecycle.NodeRetired, rehydrated(t, next(t, retry...), nodeHost))
 	act(t, "node", "remove", nodeHost, "--yes")
 	require.Equal(t, lifecycle.NodeRemoved, show(t, id).State)
-}
-
-// lockResources locks the node's ledger until unlock is called.
-func lockResources(t *testing.T, nodeID string) (unlock func()) {
-	t.Helper()
-	raw, err := os.ReadFile(shared.Dir + "/secrets/database-url")
-	require.NoError(t, err)
-	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(raw)))
-	require.NoError(t, err)
-	tx, err := conn.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "SELECT FROM resources WHERE node_id = $1 FOR UPDATE", nodeID)
-	require.NoError(t, err)
-	return func() { require.NoError(t, errors.Join(tx.Rollback(t.Context()), conn.Close(t.Context()))) }
 }
 
 func abandonedRelease(t *testing.T) {

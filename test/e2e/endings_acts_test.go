@@ -1,24 +1,17 @@
 package e2e
 
 import (
-	"context"
 	"strings"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	commandpb "go.temporal.io/api/command/v1"
-	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
-	failurepb "go.temporal.io/api/failure/v1"
-	taskqueuepb "go.temporal.io/api/taskqueue/v1"
-	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
-// end ends the case's run, except for the bug, which failByBug does.
+// end ends the case's run, except for the bug, for which there is failRuns.
 func (s *sweep) end(e *endedRun) {
 	ctx, id := s.Context(), e.operation.WorkflowID
 	switch e.ending {
@@ -30,9 +23,7 @@ func (s *sweep) end(e *endedRun) {
 	case endCancel:
 		require.NoError(s.T, s.temporal.CancelWorkflow(ctx, id, ""), e)
 	case endDelete:
-		_, err := s.temporal.WorkflowService().DeleteWorkflowExecution(ctx, &workflowservice.DeleteWorkflowExecutionRequest{
-			Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: id}})
-		require.NoError(s.T, err, e)
+		deleteRun(s.T, s.temporal, id)
 	case endGarbage:
 		s.sendGarbage(e)
 	case endResetFirst, endResetMid, endResetLast:
@@ -76,64 +67,5 @@ func (s *sweep) resetPoints(e *endedRun) (points []int64) {
 }
 
 func (s *sweep) reset(e *endedRun, to int64) (runID string) {
-	answer, err := s.temporal.WorkflowService().ResetWorkflowExecution(s.Context(), &workflowservice.ResetWorkflowExecutionRequest{
-		Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: e.operation.WorkflowID},
-		RequestId: schema.NewID(), Reason: "test", WorkflowTaskFinishEventId: to})
-	require.NoError(s.T, err, e)
-	return answer.GetRunId()
-}
-
-// failByBug ends runs as a worker with a defect would: the run fails and records nothing.
-func (s *sweep) failByBug(all []*endedRun) {
-	s.Helper()
-	kill(s.T, "worker", "")
-	open := map[string]bool{}
-	for _, e := range all {
-		require.NoError(s.T, s.temporal.SignalWorkflow(s.Context(), e.operation.WorkflowID, "", "wake", nil), e)
-		open[e.operation.WorkflowID] = true
-	}
-	deadline := time.Now().Add(conditionTimeout)
-	for len(open) > 0 && time.Now().Before(deadline) {
-		task, err := s.pollWorkflowTask()
-		require.NoError(s.T, err)
-		if task.GetTaskToken() != nil {
-			s.failRun(task, open)
-		}
-	}
-	require.Empty(s.T, open, "the runs did not fail")
-	ok(s.T, "dev", "up", "--detach", "--dir", shared.Dir)
-}
-
-// pollWorkflowTask returns a workflow task of any operation, nil if there is none for a
-// while.
-func (s *sweep) pollWorkflowTask() (*workflowservice.PollWorkflowTaskQueueResponse, error) {
-	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
-	defer cancel()
-	task, err := s.temporal.WorkflowService().PollWorkflowTaskQueue(ctx, &workflowservice.PollWorkflowTaskQueueRequest{
-		Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), Identity: "a worker with a defect", DeploymentOptions: currentVersion(s.T, s.temporal),
-		TaskQueue: &taskqueuepb.TaskQueue{Name: lifecycle.TaskQueue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL}})
-	if ctx.Err() != nil {
-		return nil, nil
-	}
-	return task, err
-}
-
-// failRun fails the run of a workflow task if it is open, and otherwise returns the task.
-func (s *sweep) failRun(task *workflowservice.PollWorkflowTaskQueueResponse, open map[string]bool) {
-	service, namespace, id := s.temporal.WorkflowService(), shared.Getenv("TEMPORAL_NAMESPACE"), task.GetWorkflowExecution().GetWorkflowId()
-	if !open[id] {
-		_, err := service.RespondWorkflowTaskFailed(s.Context(), &workflowservice.RespondWorkflowTaskFailedRequest{
-			Namespace: namespace, TaskToken: task.GetTaskToken(), DeploymentOptions: currentVersion(s.T, s.temporal),
-			Cause: enumspb.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE})
-		require.NoError(s.T, err)
-		return
-	}
-	_, err := service.RespondWorkflowTaskCompleted(s.Context(), &workflowservice.RespondWorkflowTaskCompletedRequest{
-		Namespace: namespace, TaskToken: task.GetTaskToken(), DeploymentOptions: currentVersion(s.T, s.temporal),
-		Commands: []*commandpb.Command{{CommandType: enumspb.COMMAND_TYPE_FAIL_WORKFLOW_EXECUTION,
-			Attributes: &commandpb.Command_FailWorkflowExecutionCommandAttributes{
-				FailWorkflowExecutionCommandAttributes: &commandpb.FailWorkflowExecutionCommandAttributes{
-					Failure: &failurepb.Failure{Message: "a defect"}}}}}})
-	require.NoError(s.T, err)
-	delete(open, id)
+	return temporaltest.Reset(s.T, s.temporal, shared.Getenv("TEMPORAL_NAMESPACE"), e.operation.WorkflowID, "", to)
 }

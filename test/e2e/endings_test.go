@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -119,7 +118,8 @@ func TestEndings(t *testing.T) {
 	release := s.start(all)
 	s.park(all)
 	began := time.Now()
-	s.failByBug(having(all, endBug))
+	failRuns(t, s.temporal, workflowsOf(having(all, endBug))...)
+	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 	s.each(all, s.end)
 	release()
 	s.reopen(having(all, endReopen))
@@ -142,6 +142,13 @@ func having(all []*endedRun, ending string) (out []*endedRun) {
 		}
 	}
 	return out
+}
+
+func workflowsOf(all []*endedRun) (ids []string) {
+	for _, e := range all {
+		ids = append(ids, e.operation.WorkflowID)
+	}
+	return ids
 }
 
 // sweep runs the cases of TestEndings side by side.
@@ -242,7 +249,7 @@ func (s *sweep) start(all []*endedRun) (release func()) {
 	eventually(s.T, "no operation uses the ledger", func() bool {
 		return queryNumber(s.T, "SELECT count(*) FROM operations WHERE ended_at IS NULL AND (phase = 'adopt' OR phase = 'teardown' AND status <> 'parked')") == 0
 	})
-	release = s.lockLedger()
+	release = lock(s.T, "LOCK TABLE resources IN ACCESS EXCLUSIVE MODE")
 	s.each(all, func(e *endedRun) {
 		if e.action == lifecycle.ActionRemove && !e.parked {
 			e.operation = s.request(e, e.action, e.options)
@@ -260,22 +267,6 @@ func (s *sweep) leaveOpenResource(e *endedRun) {
 			SELECT gen_random_uuid(), node_id, operation_id, 'instance', 'elsewhere', 'created', now()
 			FROM operations WHERE node_id = $1 ORDER BY started_at DESC LIMIT 1`, e.id)
 	}
-}
-
-// lockLedger locks the ledger of all nodes until release.
-func (s *sweep) lockLedger() (release func()) {
-	s.Helper()
-	conn, err := pgx.Connect(s.Context(), databaseURL(s.T))
-	require.NoError(s.T, err)
-	tx, err := conn.Begin(s.Context())
-	require.NoError(s.T, err)
-	_, err = tx.Exec(s.Context(), "LOCK TABLE resources IN ACCESS EXCLUSIVE MODE")
-	require.NoError(s.T, err)
-	release = sync.OnceFunc(func() {
-		require.NoError(s.T, conn.Close(context.WithoutCancel(s.Context())))
-	})
-	s.Cleanup(release)
-	return release
 }
 
 // park cancels the tasks of the operations that must park.

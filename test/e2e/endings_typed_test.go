@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -64,57 +67,80 @@ func (s *sweep) typePrinted(e *endedRun) {
 	s.typeLine(e, line)
 }
 
-// legalRefusals are the reasons for which a printed command may be rejected.
+// legalRefusals are the codes with which a printed command may be rejected.
 var legalRefusals = map[string]string{
-	"decision_outdated":   "the operation continued since the command was printed",
-	"operation_over":      "the operation ended since the command was printed",
-	"operation_abandoned": "the run ended since; the rejection prints the command that restores the node",
+	"decision_outdated":                      "the operation continued since the command was printed",
+	"decision_outdated: operation_over":      "the operation ended since the command was printed",
+	"decision_outdated: operation_abandoned": "the run ended since; the rejection prints the command that restores the node",
 }
 
-// typeLine types a printed command, with a reason in place of the word TEXT. A command
-// that asks a question is repeated with the answer yes. The command must succeed, or be
-// rejected for a reason in legalRefusals.
+var errorLine = regexp.MustCompile(`(?m)^error: .*\(([a-z_]+(?:: [a-z_]+)?)\)$`)
+
+// refusalOf is the code of the error message of a command: its kind, and its reason if it
+// has one. It is "" without an error message.
+func refusalOf(stderr string) string {
+	if found := errorLine.FindStringSubmatch(stderr); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// TestLegalRefusals: only the kind and the reason together make a rejection legal.
+func TestLegalRefusals(t *testing.T) {
+	t.Parallel()
+	for stderr, legal := range map[string]bool{
+		"error: it continued (now) (decision_outdated)\nnext:  gpuaas op show gpu-17\n":      true,
+		"error: it has ended (decision_outdated: operation_over)\nnext:  gpuaas op show x\n": true,
+		"error: it has ended (invalid_request: operation_over)\n":                            false,
+		"error: it has ended (operation_over)\n":                                             false,
+		"error: it is unfit (decision_outdated: decision_unfit)\n":                           false,
+		"it continued (decision_outdated)\n":                                                 false,
+		"":                                                                                   false,
+	} {
+		require.Equal(t, legal, legalRefusals[refusalOf(stderr)] != "", stderr)
+	}
+}
+
+// typeLine types a printed command about a node, with a reason in place of the word TEXT. A
+// command that asks a question is repeated with the answer yes. The command must succeed, or
+// be rejected with a code of legalRefusals, which typeLine returns, or one of legal.
+func typeLine(t *testing.T, host, line string, legal ...string) (r result, refused string) {
+	t.Helper()
+	words := strings.Fields(strings.ReplaceAll(line, lifecycle.ReasonPlaceholder, "typed"))
+	if len(words) < 2 || words[0] != "gpuaas" {
+		t.Errorf("%s: %q is no command", host, line)
+		return r, ""
+	}
+	r = run(t, words[1:]...)
+	if r.code == schema.ExitUsage && strings.Contains(r.stderr, "--yes") {
+		r = run(t, append(words[1:], "--yes")...)
+	}
+	if r.code == schema.ExitDone {
+		return r, ""
+	}
+	if refused = refusalOf(r.stderr); legalRefusals[refused] == "" && !slices.Contains(legal, refused) {
+		t.Errorf("%s: %s: exit %d %s%s", host, line, r.code, r.stdout, r.stderr)
+	}
+	if (strings.HasSuffix(refused, ": operation_abandoned") || refused == notClaimed) && !strings.Contains(r.stderr, "next:  "+lifecycle.RehydrateCommand(host)+"\n") {
+		t.Errorf("%s: %s: no command that helps: %s", host, line, r.stderr)
+	}
+	return r, refused
+}
+
+// typeLine types a printed command about the case and counts its rejection.
 func (s *sweep) typeLine(e *endedRun, line string) {
 	e.typed = append(e.typed, line)
 	if strings.HasPrefix(line, "start a gpuaas-worker") {
 		return // no command of ours: the test starts the provider again later
 	}
-	words := strings.Fields(strings.ReplaceAll(line, lifecycle.ReasonPlaceholder, "typed"))
-	if !assertCommand(s.T, line, words) {
+	_, refused := typeLine(s.T, e.host, line)
+	if refused == "" {
 		return
-	}
-	r := run(s.T, words[1:]...)
-	if r.code == schema.ExitUsage && strings.Contains(r.stderr, "--yes") {
-		r = run(s.T, append(words[1:], "--yes")...)
-	}
-	if r.code == schema.ExitDone {
-		return
-	}
-	reason := refusal.FindStringSubmatch(r.stderr)
-	if len(reason) == 0 || legalRefusals[reason[1]] == "" {
-		s.Errorf("%s: %s: exit %d %s%s", e, line, r.code, r.stdout, r.stderr)
-		return
-	}
-	if reason[1] == "operation_abandoned" && !strings.Contains(r.stderr, "next:  "+lifecycle.RehydrateCommand(e.host)) {
-		s.Errorf("%s: %s: no command that helps: %s", e, line, r.stderr)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refused == nil {
 		s.refused = map[string]int{}
 	}
-	s.refused[reason[1]]++
-}
-
-// refusal is the last word in the code of an error message, which is its reason if it has
-// one and otherwise its kind.
-var refusal = regexp.MustCompile(`(?m)^error: .*\((?:[a-z_]+: )?([a-z_]+)\)$`)
-
-func assertCommand(t *testing.T, line string, words []string) bool {
-	t.Helper()
-	if len(words) > 1 && words[0] == "gpuaas" {
-		return true
-	}
-	t.Errorf("%q is no command", line)
-	return false
+	s.refused[refused]++
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // TestKillDuringDrain kills our processes with SIGKILL during a drain, separately and
@@ -61,10 +61,7 @@ func kill(t *testing.T, name, nodeHost string) {
 	if name == "agent" {
 		name = "agent/" + nodeHost
 	}
-	p := parts(t)[name]
-	require.Positive(t, p.PID, "%s does not run", name)
-	require.NoError(t, syscall.Kill(p.PID, syscall.SIGKILL))
-	eventually(t, name+" is dead", func() bool { return !parts(t)[name].Healthy })
+	harness.Kill(t, shared.Stack, name)
 }
 
 // stops returns how often the workload was asked to stop, from the agent's

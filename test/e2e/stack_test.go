@@ -15,8 +15,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +24,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
 	devstack "github.com/gpuaas/gpuaas/test/stack"
@@ -211,34 +212,13 @@ func enrolled(t *testing.T, name string) (nodeHost, id string) {
 }
 
 // agentDir is the folder of a node's agent.
-func agentDir(nodeHost string) string { return filepath.Join(shared.Dir, "agents", nodeHost) }
+func agentDir(nodeHost string) string { return harness.AgentDir(shared.Stack, nodeHost) }
 
 // startWorkload starts a workload on the node and waits until its agent reports it.
-// The test's end kills the workload if it still runs, because stopping the stack waits
-// for workloads.
 func startWorkload(t *testing.T, nodeHost, name string, command ...string) {
 	t.Helper()
-	spec, err := json.Marshal(map[string]any{"command": command})
-	require.NoError(t, err)
-	file := filepath.Join(agentDir(nodeHost), "workloads", name+".json")
-	require.NoError(t, os.WriteFile(file+".tmp", spec, 0o600))
-	require.NoError(t, os.Rename(file+".tmp", file))
-	t.Cleanup(func() {
-		var state struct {
-			Phase string `json:"phase"`
-			PID   int    `json:"pid"`
-		}
-		raw, err := os.ReadFile(strings.TrimSuffix(file, ".json") + ".state")
-		if err == nil && json.Unmarshal(raw, &state) == nil && state.Phase == "running" && state.PID > 1 {
-			_ = syscall.Kill(-state.PID, syscall.SIGKILL) // it may have exited since
-		}
-	})
+	harness.StartWorkload(t, shared.Stack, nodeHost, name, command...)
 	eventually(t, "the agent reports "+name, func() bool {
-		for _, w := range show(t, nodeHost).Workloads {
-			if w.Name == name {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(show(t, nodeHost).Workloads, func(w task.Workload) bool { return w.Name == name })
 	})
 }

@@ -6,10 +6,9 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // Helpers that read a node's tasks and change timestamps in the database.
@@ -81,28 +81,25 @@ func waitParked(t *testing.T, nodeID, reason string) (next string) {
 	return next
 }
 
-// databaseURL is the URL of the stack's Postgres.
-func databaseURL(t *testing.T) string {
-	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(shared.Dir, "secrets", "database-url"))
-	require.NoError(t, err)
-	return strings.TrimSpace(string(raw))
-}
-
-// query runs a query on the stack's Postgres. It reconnects each time, because these
-// tests restart the server.
+// query runs statements on the stack's Postgres. See harness.Query.
 func query(t *testing.T, read func(pgx.Rows), sql string, args ...any) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), databaseURL(t))
+	harness.Query(t, shared.Stack, read, sql, args...)
+}
+
+// lock runs a statement that locks rows or a table of the stack's Postgres, until release is
+// called or the test ends.
+func lock(t *testing.T, statement string, args ...any) (release func()) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context()) // the test's end releases the lock
+	conn := harness.Connect(ctx, t, shared.Stack)
+	release = sync.OnceFunc(func() { require.NoError(t, conn.Close(ctx)) })
+	t.Cleanup(release)
+	_, err := conn.Exec(ctx, "BEGIN")
 	require.NoError(t, err)
-	defer conn.Close(context.WithoutCancel(t.Context()))
-	rows, err := conn.Query(t.Context(), sql, args...)
+	_, err = conn.Exec(ctx, statement, args...)
 	require.NoError(t, err)
-	defer rows.Close()
-	for rows.Next() {
-		read(rows)
-	}
-	require.NoError(t, rows.Err())
+	return release
 }
 
 // queryNumber runs a query for one number.

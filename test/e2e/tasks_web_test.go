@@ -23,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // webUI makes the calls of Temporal's Web UI for a node's run.
@@ -66,20 +67,17 @@ func (w webUI) cancel() {
 // first one for "".
 func (w webUI) reset(activity string) (runID string) {
 	w.t.Helper()
-	to := int64(0)
+	to, found := int64(0), activity == ""
 	for _, e := range history(w.t, w.c, w.run.GetWorkflowId(), w.run.GetRunId()).GetEvents() {
-		if e.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED && (activity != "" || to == 0) {
-			to = e.GetEventId()
-		}
-		if activity != "" && e.GetActivityTaskScheduledEventAttributes().GetActivityId() == activity {
+		if found = found || e.GetActivityTaskScheduledEventAttributes().GetActivityId() == activity; found {
 			break
 		}
+		if e.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED {
+			to = e.GetEventId()
+		}
 	}
-	require.Positive(w.t, to)
-	answer, err := w.c.WorkflowService().ResetWorkflowExecution(w.t.Context(), &workflowservice.ResetWorkflowExecutionRequest{
-		Namespace: w.namespace, WorkflowExecution: w.run, RequestId: schema.NewID(), Reason: "test", WorkflowTaskFinishEventId: to})
-	require.NoError(w.t, err)
-	return answer.GetRunId()
+	require.True(w.t, found, activity)
+	return temporaltest.Reset(w.t, w.c, w.namespace, w.run.GetWorkflowId(), w.run.GetRunId(), to)
 }
 
 func (w webUI) status(runID string) enumspb.WorkflowExecutionStatus {

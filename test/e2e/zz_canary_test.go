@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // secretForm matches secrets that the tests cannot collect, such as a process's Vault
@@ -54,10 +55,7 @@ func places(t *testing.T) map[string][]byte {
 // dump reads every row of every table as text.
 func dump(t *testing.T) []byte {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(shared.Dir, "secrets", "database-url"))
-	require.NoError(t, err)
-	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(raw)))
-	require.NoError(t, err)
+	conn := harness.Connect(t.Context(), t, shared.Stack)
 	defer func() { require.NoError(t, conn.Close(t.Context())) }()
 	rows, err := conn.Query(t.Context(), `SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'`)
 	require.NoError(t, err)

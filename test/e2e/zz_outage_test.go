@@ -14,11 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	activitypb "go.temporal.io/api/activity/v1"
-	commonpb "go.temporal.io/api/common/v1"
-	"go.temporal.io/api/workflowservice/v1"
+	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/client"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -150,24 +148,20 @@ func endBudgets(t *testing.T, f *simulatedFleet, ids []string) {
 	}, conditionTimeout, time.Second, "operations park")
 }
 
-// endBudget ends the time limit of the run's pending activity if it enqueues a task.
+// endBudget ends the time limit of the run's pending activities that enqueue a task.
 func endBudget(t *testing.T, c client.Client, workflowID string) {
 	t.Helper()
 	d, err := c.DescribeWorkflowExecution(t.Context(), workflowID, "")
 	require.NoError(t, err)
-	for _, p := range d.GetPendingActivities() {
-		if p.GetActivityType().GetName() != "EnqueueNodeTask" {
-			continue
-		}
-		_, err := c.WorkflowService().UpdateActivityOptions(t.Context(), &workflowservice.UpdateActivityOptionsRequest{
-			Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), Execution: &commonpb.WorkflowExecution{WorkflowId: workflowID},
-			Activity:        &workflowservice.UpdateActivityOptionsRequest_Id{Id: p.GetActivityId()},
-			ActivityOptions: &activitypb.ActivityOptions{ScheduleToCloseTimeout: durationpb.New(time.Second)},
-			UpdateMask:      &fieldmaskpb.FieldMask{Paths: []string{"schedule_to_close_timeout"}},
-		})
-		if err != nil { // it may have ended
-			t.Logf("%s: %v", workflowID, err)
-		}
+	enqueue := harness.Activities{Namespace: shared.Getenv("TEMPORAL_NAMESPACE"), WorkflowID: workflowID, Type: "EnqueueNodeTask"}
+	if !slices.ContainsFunc(d.GetPendingActivities(), func(a *workflowpb.PendingActivityInfo) bool {
+		return a.GetActivityType().GetName() == enqueue.Type
+	}) {
+		return
+	}
+	err = enqueue.Change(t.Context(), c, "schedule_to_close_timeout", &activitypb.ActivityOptions{ScheduleToCloseTimeout: durationpb.New(time.Second)})
+	if err != nil { // it may have ended
+		t.Logf("%s: %v", workflowID, err)
 	}
 }
 

@@ -286,7 +286,7 @@ func resolveByCommand(t *testing.T, p *page, op wire.StuckOperation) {
 func resolveItself(t *testing.T, _ *page, op wire.StuckOperation) {
 	t.Helper()
 	heal(t, op.Host)
-	change(t, op.Host, "retry_policy.maximum_interval", &activity.ActivityOptions{
+	change(t, op.Host, "", "retry_policy.maximum_interval", &activity.ActivityOptions{
 		RetryPolicy: &common.RetryPolicy{MaximumInterval: durationpb.New(time.Second)}})
 	ended(t, op.Host)
 }

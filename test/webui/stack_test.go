@@ -17,22 +17,19 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/activity/v1"
 	"go.temporal.io/api/common/v1"
 	"go.temporal.io/api/workflow/v1"
-	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 	devstack "github.com/gpuaas/gpuaas/test/stack"
 )
 
@@ -140,7 +137,7 @@ func show(t *testing.T, host string) (v wire.NodeView) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, conditionTimeout, conditionEvery, what)
+	harness.Poll(t, ok, conditionTimeout, conditionEvery, what)
 }
 
 // node registers a node, starts its agent and waits until it is active. The agent's
@@ -158,13 +155,7 @@ func node(t *testing.T, host, sku string, env ...string) {
 // workload starts a workload that ends when the gate file exists, not at a signal.
 func workload(t *testing.T, host string) {
 	t.Helper()
-	gate := gateOf(host)
-	t.Cleanup(func() { openGate(t, host) }) // stopping the stack waits for workloads
-	spec, err := json.Marshal(map[string]any{"command": []string{"sh", "-c", `trap : TERM; while [ ! -e ` + gate + ` ]; do sleep 0.1; done`}})
-	require.NoError(t, err)
-	file := filepath.Join(stack.Dir, "agents", host, "workloads", "job-1.json")
-	require.NoError(t, os.WriteFile(file+".tmp", spec, 0o600))
-	require.NoError(t, os.Rename(file+".tmp", file))
+	harness.StartWorkload(t, stack, host, "job-1", "sh", "-c", `trap : TERM; while [ ! -e `+gateOf(host)+` ]; do sleep 0.1; done`)
 	eventually(t, "the agent reports the workload", func() bool { return len(show(t, host).Workloads) == 1 })
 }
 
@@ -179,25 +170,13 @@ func openGate(t *testing.T, host string) {
 // killAgent kills the node's agent.
 func killAgent(t *testing.T, host string) {
 	t.Helper()
-	parts, err := stack.Parts(t.Context())
-	require.NoError(t, err)
-	pid := parts["agent/"+host].PID
-	require.Positive(t, pid)
-	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	harness.Kill(t, stack, "agent/"+host)
 }
 
 // exec runs statements in the stack's database.
 func exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	dsn, err := os.ReadFile(filepath.Join(stack.Dir, "secrets", "database-url"))
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), conditionTimeout) // cleanups use it
-	defer cancel()
-	db, err := pgx.Connect(ctx, strings.TrimSpace(string(dsn)))
-	require.NoError(t, err)
-	_, err = db.Exec(ctx, sql, args...)
-	require.NoError(t, err)
-	require.NoError(t, db.Close(ctx))
+	harness.Query(t, stack, nil, sql, args...)
 }
 
 // fault runs PL/pgSQL before each write to a table that concerns the node: a fault of the
@@ -241,24 +220,21 @@ func pending(t *testing.T, host, activityType string) {
 func expire(t *testing.T, host, activityType string) {
 	t.Helper()
 	pending(t, host, activityType)
-	change(t, host, "schedule_to_close_timeout", &activity.ActivityOptions{ScheduleToCloseTimeout: durationpb.New(time.Second)})
+	change(t, host, activityType, "schedule_to_close_timeout", &activity.ActivityOptions{ScheduleToCloseTimeout: durationpb.New(time.Second)})
 }
 
 // endRetries makes the next failure of the operation's pending activity the last one.
 func endRetries(t *testing.T, host, activityType string) {
 	t.Helper()
 	pending(t, host, activityType)
-	change(t, host, "retry_policy.maximum_attempts", &activity.ActivityOptions{RetryPolicy: &common.RetryPolicy{MaximumAttempts: 1}})
+	change(t, host, activityType, "retry_policy.maximum_attempts", &activity.ActivityOptions{RetryPolicy: &common.RetryPolicy{MaximumAttempts: 1}})
 }
 
-func change(t *testing.T, host, option string, value *activity.ActivityOptions) {
+// change changes an option of the operation's pending activities of a type, "" for any.
+func change(t *testing.T, host, activityType, option string, value *activity.ActivityOptions) {
 	t.Helper()
-	_, err := temporal.WorkflowService().UpdateActivityOptions(t.Context(), &workflowservice.UpdateActivityOptionsRequest{
-		Namespace: stack.Getenv("TEMPORAL_NAMESPACE"), Execution: runOf(t, host), Identity: "a person",
-		Activity:        &workflowservice.UpdateActivityOptionsRequest_MatchAll{MatchAll: true},
-		ActivityOptions: value, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{option}},
-	})
-	require.NoError(t, err)
+	a := harness.Activities{Namespace: stack.Getenv("TEMPORAL_NAMESPACE"), WorkflowID: runOf(t, host).GetWorkflowId(), Type: activityType}
+	require.NoError(t, a.Change(t.Context(), temporal, option, value))
 }
 
 // parked waits until the node's operation is parked for the reason.

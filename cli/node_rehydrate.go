@@ -19,6 +19,7 @@ type nodeRehydrateOptions struct {
 
 func newNodeRehydrate(e *env) *cobra.Command {
 	var o nodeRehydrateOptions
+	bulk := bulkFlags{noun: "node", selectors: []string{"selector", "stuck-reason"}, many: []string{"dry-run", "max-parallel"}}
 	var c *cobra.Command
 	c = e.command("rehydrate {NODE | --selector SELECTOR}", "Accept the end of a node's abandoned operations",
 		`Records the node's abandoned operations as failed. An operation is abandoned if its
@@ -44,10 +45,10 @@ an interrupt or a failure. The exit code is 1 if a node failed, and 5 if one was
 		"  gpuaas node rehydrate gpu-17\n  gpuaas node rehydrate gpu-17 --reason \"terminated by mistake\" -o json\n"+
 			"  gpuaas node rehydrate --stuck-reason run_lost --reason \"Temporal was restored\" --dry-run",
 		func(ctx context.Context, arg string) error {
-			if err := o.check(c); err != nil {
+			if err := checkReason(c.CommandPath(), o.reason, false); err != nil {
 				return err
 			}
-			if o.many() {
+			if bulk.selected(c) {
 				return runRehydrateMany(ctx, e, o)
 			}
 			done, err := decode[lifecycle.Rehydration](e.api().RehydrateNode(ctx, arg, nil, adminclient.RehydrateRequest{Reason: given(o.reason)}))
@@ -56,15 +57,7 @@ an interrupt or a failure. The exit code is 1 if a node failed, and 5 if one was
 			}
 			return e.print(done, func(w io.Writer) { writeRehydration(w, done) }, done.Node.Host)
 		})
-	c.Args = func(c *cobra.Command, args []string) error {
-		switch {
-		case !o.many():
-			return exactArgs("NODE")(c, args)
-		case len(args) > 0:
-			return usagef(c.CommandPath(), "specify NODE, or --selector or --stuck-reason, not both")
-		}
-		return nil
-	}
+	c.Args = bulk.check
 	f := c.Flags()
 	f.StringVar(&o.reason, "reason", "", "reason, kept in the audit trail")
 	f.FuncP("selector", "l", "rehydrate every node that matches `SELECTOR` and has an abandoned operation, for example rack=r7", optional(&o.selector))
@@ -73,21 +66,6 @@ an interrupt or a failure. The exit code is 1 if a node failed, and 5 if one was
 	f.IntVar(&o.parallel, "max-parallel", decideParallel, "how many nodes to rehydrate at a time")
 	addYes(c, &o.yes)
 	return c
-}
-
-// check rejects flags that exclude each other.
-func (o *nodeRehydrateOptions) check(c *cobra.Command) error {
-	if !o.many() {
-		for _, name := range []string{"dry-run", "max-parallel"} {
-			if c.Flags().Changed(name) {
-				return usagef(c.CommandPath(), "--%s needs --selector or --stuck-reason", name)
-			}
-		}
-	}
-	if o.parallel < 1 {
-		return usagef(c.CommandPath(), "--max-parallel %d: must be at least 1", o.parallel)
-	}
-	return checkReason(c.CommandPath(), o.reason, false)
 }
 
 func writeRehydration(w io.Writer, done lifecycle.Rehydration) {

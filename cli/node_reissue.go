@@ -47,26 +47,22 @@ restart_command. The exit code is 1 if a node failed, else 5 if one did not fini
   gpuaas node reissue-enrollment --issuer "CN=gpuaas node CA g1" --out-dir reissue \
       --max-parallel 20 --no-wait --yes --reason "CA changed"`,
 	}
+	bulk := bulkFlags{noun: "node", selectors: []string{"selector", "issuer"},
+		one: []string{"idempotency-key"}, many: []string{"out-dir", "max-parallel"}}
 	var c *cobra.Command
 	c = lifecycleCommand(e, lifecycle.ActionReissueEnrollment, v, &o.lifecycleOptions, func(ctx context.Context, arg string) error {
-		if err := o.check(c); err != nil {
-			return err
+		switch {
+		case !bulk.selected(c):
+			return runBundle(ctx, e, arg, lifecycle.ActionReissueEnrollment, o.bundleOptions)
+		case o.bundle != "":
+			return usagef(c.CommandPath(), "--bundle is for one node: with --selector use --out-dir DIR")
+		case o.outDir == "" && !o.dryRun:
+			return usagef(c.CommandPath(), "missing --out-dir: the directory for the bundles")
 		}
-		if o.many() {
-			return runNodeReissueMany(ctx, e, o)
-		}
-		return runBundle(ctx, e, arg, lifecycle.ActionReissueEnrollment, o.bundleOptions)
+		return runNodeReissueMany(ctx, e, o)
 	})
 	c.Use = "reissue-enrollment {NODE | --selector SELECTOR}"
-	c.Args = func(c *cobra.Command, args []string) error {
-		switch {
-		case !o.many():
-			return exactArgs("NODE")(c, args)
-		case len(args) > 0:
-			return usagef(c.CommandPath(), "specify NODE or --selector, not both")
-		}
-		return nil
-	}
+	c.Args = bulk.check
 	addYes(c, &o.yes)
 	f := c.Flags()
 	f.StringVar(&o.bundle, "bundle", "", "file to write the recovery bundle to")
@@ -75,25 +71,4 @@ restart_command. The exit code is 1 if a node failed, else 5 if one did not fini
 	f.StringVar(&o.outDir, "out-dir", "", "directory for the bundles of --selector")
 	f.IntVar(&o.maxParallel, "max-parallel", reissueParallel, "how many nodes of --selector to process at a time")
 	return c
-}
-
-// many reports whether the reissue is of many nodes.
-func (o *nodeReissueOptions) many() bool { return len(o.selector)+len(o.issuer) > 0 }
-
-// check rejects flags that exclude each other.
-func (o *nodeReissueOptions) check(c *cobra.Command) error {
-	many := o.many()
-	switch {
-	case many && o.bundle != "":
-		return usagef(c.CommandPath(), "--bundle is for one node: with --selector use --out-dir DIR")
-	case many && o.key != "":
-		return usagef(c.CommandPath(), "--idempotency-key is for one node")
-	case many && o.outDir == "" && !o.dryRun:
-		return usagef(c.CommandPath(), "missing --out-dir: the directory for the bundles")
-	case !many && (o.outDir != "" || c.Flags().Changed("max-parallel")):
-		return usagef(c.CommandPath(), "--out-dir and --max-parallel need --selector")
-	case o.maxParallel < 1:
-		return usagef(c.CommandPath(), "--max-parallel %d: must be at least 1", o.maxParallel)
-	}
-	return nil
 }

@@ -88,47 +88,23 @@ func makeBulk(e *env, c *cobra.Command, d decision, o *opDecideOptions) {
 	c.Use = string(d.name) + " {NODE | OPERATION | --selector SELECTOR}"
 	c.Long += bulkHelp
 	o.add(c)
+	bulk := bulkFlags{noun: "operation", selectors: []string{"selector", "stuck-reason", "action"},
+		one:  []string{"operation", "reissue", "phase", "stuck-since", "wait", "idempotency-key"},
+		many: []string{"allow-harm", "dry-run", "max-parallel"}}
+	c.Args = bulk.check
 	one := c.RunE
-	c.Args = func(c *cobra.Command, args []string) error {
-		switch {
-		case !o.many():
-			return exactArgs("NODE")(c, args)
-		case len(args) > 0:
-			return usagef(c.CommandPath(), "specify NODE, or --selector, --stuck-reason or --action, not both")
-		}
-		return nil
-	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := o.checkBulk(c, e.flags.direct); err != nil {
-			return err
-		}
-		if !o.many() {
+		if !bulk.selected(c) {
 			return one(c, args)
+		}
+		if e.flags.direct {
+			return usagef(c.CommandPath(), "a decision about many operations needs the admin API and does not work with --direct")
+		}
+		if err := checkReason(c.CommandPath(), o.reason, true); err != nil {
+			return err
 		}
 		return runOpDecideMany(c.Context(), e, d, *o)
 	}
-}
-
-// checkBulk rejects flags that exclude each other.
-func (o *opDecideOptions) checkBulk(c *cobra.Command, direct bool) error {
-	others, of := []string{"operation", "reissue", "phase", "stuck-since", "wait", "idempotency-key"}, "is for one operation"
-	if !o.many() {
-		others, of = []string{"allow-harm", "dry-run", "max-parallel"}, "needs --selector, --stuck-reason or --action"
-	}
-	for _, name := range others {
-		if c.Flags().Changed(name) {
-			return usagef(c.CommandPath(), "--%s %s", name, of)
-		}
-	}
-	switch {
-	case !o.many():
-		return nil
-	case direct:
-		return usagef(c.CommandPath(), "a decision about many operations needs the admin API and does not work with --direct")
-	case o.parallel < 1:
-		return usagef(c.CommandPath(), "--max-parallel %d: must be at least 1", o.parallel)
-	}
-	return checkReason(c.CommandPath(), o.reason, true)
 }
 
 func runOpDecide(ctx context.Context, e *env, d decision, found located, o opDecideOptions) error {

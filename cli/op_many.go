@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
@@ -32,9 +29,6 @@ type manyOptions struct {
 	dryRun   bool
 	parallel int
 }
-
-// many reports whether the decision is about many operations.
-func (o *manyOptions) many() bool { return o.selector != nil || o.reasons != nil || o.actions != nil }
 
 // add adds the flags.
 func (o *manyOptions) add(c *cobra.Command) {
@@ -63,21 +57,17 @@ responded, or the operation accepted a decision while the database was unavailab
 
 ` + selectorHelp
 
-// decideOutcome is the result of a decision about one of many operations.
-type decideOutcome string
-
+// The outcomes of a decision about one of many operations.
 const (
-	decidePlanned  decideOutcome = "planned"      // --dry-run
-	decideTaken    decideOutcome = "decided"      // the operation took the decision
-	decideStored   decideOutcome = "stored"       // Temporal stored the cancel, for when a worker is up
-	decideAccepted decideOutcome = "accepted"     // the operation applies it when the database is available
-	decideOutdated decideOutcome = "outdated"     // the operation continued, ended or parked again before
-	decideRestored decideOutcome = "rehydrated"   // the operation is recorded as failed
-	decideRunOpen  decideOutcome = "run_open"     // the operation continues, so there is nothing to rehydrate
-	decideNoOption decideOutcome = "not_possible" // it is not among the operation's options
-	decideHarmful  decideOutcome = "harmful"      // left out without --allow-harm
-	decideFailed   decideOutcome = "failed"
-	decideNotSent  decideOutcome = "not_sent" // interrupted before its turn
+	decideTaken    bulkOutcome = "decided"      // the operation took the decision
+	decideStored   bulkOutcome = "stored"       // Temporal stored the cancel, for when a worker is up
+	decideAccepted bulkOutcome = "accepted"     // the operation applies it when the database is available
+	decideOutdated bulkOutcome = "outdated"     // the operation continued, ended or parked again before
+	decideRestored bulkOutcome = "rehydrated"   // the operation is recorded as failed
+	decideRunOpen  bulkOutcome = "run_open"     // the operation continues, so there is nothing to rehydrate
+	decideNoOption bulkOutcome = "not_possible" // it is not among the operation's options
+	decideHarmful  bulkOutcome = "harmful"      // left out without --allow-harm
+	decideNotSent  bulkOutcome = "not_sent"     // interrupted before its turn
 )
 
 // decideRow is one operation of the result.
@@ -91,65 +81,69 @@ type decideRow struct {
 	StuckSince  time.Time        `json:"stuck_since"`
 	Harm        lifecycle.Harm   `json:"harm,omitempty"`
 	Does        string           `json:"does,omitempty"`
-	Outcome     decideOutcome    `json:"outcome"`
+	Outcome     bulkOutcome      `json:"outcome"`
 	Error       string           `json:"error,omitempty"`
 	// Next is the command for what a rehydrated operation left on its node.
 	Next string `json:"next,omitempty"`
 }
 
-// bulkWork is a command about many operations.
-type bulkWork struct {
-	name lifecycle.Decision
-	// command is the command line, noun is one request of it, and matched what it lists.
-	command, noun, matched string
+func (r *decideRow) name() string         { return cmp.Or(r.Host, r.NodeID) }
+func (r *decideRow) outcome() bulkOutcome { return r.Outcome }
+
+func (r *decideRow) details() (text string) {
+	if r.Error != "" {
+		text = ": " + r.Error
+	}
+	if r.Next != "" {
+		text += "; next: " + r.Next
+	}
+	return text
+}
+
+// decideWork is a command about many operations.
+type decideWork struct {
+	decision lifecycle.Decision
+	// command is the command line, request is one request of it, and matched what it lists.
+	command, request, matched string
 	// list returns the operations that match. The rows to work on have the outcome
 	// decideNotSent.
 	list func(ctx context.Context) ([]*decideRow, error)
-	// one sends the request about one operation. An error is the outcome decideFailed.
-	one func(ctx context.Context, r *decideRow) (decideOutcome, error)
+	// one sends the request about one operation. An error is the outcome bulkFailed.
+	one func(ctx context.Context, r *decideRow) (bulkOutcome, error)
 }
 
-// decideMany is one run of a bulkWork.
+// decideMany is one run of a decideWork.
 type decideMany struct {
-	bulkWork
-	env     *env
-	options manyOptions
-
-	rows    []*decideRow // each is changed by its own goroutine
-	chosen  []*decideRow // those of rows to work on
-	ended   atomic.Int64
-	stopped atomic.Bool // after a service was unavailable
-	mu      sync.Mutex  // orders the messages
+	decideWork
+	bulkRun[*decideRow]
 }
 
 // runMany prints the plan, asks, sends the requests and prints the outcomes.
-func (e *env) runMany(ctx context.Context, w bulkWork, o manyOptions, yes bool) error {
-	m := &decideMany{bulkWork: w, env: e, options: o}
-	if err := m.find(ctx); err != nil {
+func (e *env) runMany(ctx context.Context, w decideWork, o manyOptions, yes bool) error {
+	m := &decideMany{decideWork: w, bulkRun: bulkRun[*decideRow]{env: e, noun: "operation"}}
+	if err := m.find(ctx, o.dryRun); err != nil {
 		return err
 	}
 	m.plan()
-	if o.dryRun {
-		if err := m.print(); err != nil {
-			return err
-		}
-		return e.nothingChanged(m.summary()[decideHarmful], m.noun)
-	}
-	if len(m.chosen) > 0 {
-		what := fmt.Sprintf("%s %s", m.name, count(len(m.chosen), "operation"))
+	if !o.dryRun && len(m.chosen) > 0 {
+		what := fmt.Sprintf("%s %s", m.decision, count(len(m.chosen), m.noun))
 		if err := e.confirm(ctx, m.command, what, yes); err != nil {
 			return err
 		}
-		m.send(ctx)
+		m.work(ctx, o.parallel, m.complete)
 	}
-	if err := m.print(); err != nil {
+	summary, err := m.print()
+	switch {
+	case err != nil:
 		return err
+	case o.dryRun:
+		return e.nothingChanged(summary[decideHarmful], m.request)
 	}
-	return m.exit()
+	return m.exit(summary)
 }
 
 // find lists the operations that match, oldest first, and chooses those to work on.
-func (m *decideMany) find(ctx context.Context) (err error) {
+func (m *decideMany) find(ctx context.Context, dryRun bool) (err error) {
 	if m.rows, err = m.list(ctx); err != nil {
 		return err
 	}
@@ -161,8 +155,8 @@ func (m *decideMany) find(ctx context.Context) (err error) {
 		if r.Outcome != decideNotSent {
 			continue
 		}
-		if m.options.dryRun {
-			r.Outcome = decidePlanned
+		if dryRun {
+			r.Outcome = bulkPlanned
 		}
 		m.chosen = append(m.chosen, r)
 	}
@@ -185,51 +179,26 @@ func rowOf(op wire.OperationSummary, d lifecycle.Decision, allowHarm bool) *deci
 	return r
 }
 
-// send sends the requests, some at a time. An interrupt or an unavailable service starts
-// no further one.
-func (m *decideMany) send(ctx context.Context) {
-	var group errgroup.Group
-	group.SetLimit(m.options.parallel)
-	for _, r := range m.chosen {
-		group.Go(func() error {
-			if ctx.Err() == nil && !m.stopped.Load() {
-				m.complete(ctx, r)
-			}
-			return nil
-		})
-	}
-	group.Wait() //nolint:errcheck // each row has its own error
-}
-
-// complete sends the request about one operation and completes its row.
+// complete sends the request about one operation and completes its row. An unavailable
+// service starts no further one.
 func (m *decideMany) complete(ctx context.Context, r *decideRow) {
 	outcome, err := m.one(ctx, r)
 	if r.Outcome = outcome; err != nil {
-		r.Outcome, r.Error = decideFailed, target{id: r.NodeID, host: r.Host}.inError(err).Error()
+		r.Outcome, r.Error = bulkFailed, target{id: r.NodeID, host: r.Host}.inError(err).Error()
 		if schema.KindOf(err) == schema.KindServiceUnavailable {
 			m.stopped.Store(true)
 		}
 	}
-	text := r.Outcome.words()
-	if r.Error != "" {
-		text += ": " + r.Error
-	}
-	if r.Next != "" {
-		text += "; next: " + r.Next
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.env.message("[%d/%d] %s: %s", m.ended.Add(1), len(m.chosen), cmp.Or(r.Host, r.NodeID), text)
 }
 
 // runOpDecideMany decides about all parked operations that match.
 func runOpDecideMany(ctx context.Context, e *env, d decision, o opDecideOptions) error {
 	m := opDecisions{control: e.apiControl(), decision: d.name, options: o}
-	return e.runMany(ctx, bulkWork{name: d.name, command: "gpuaas op " + string(d.name), noun: "decision", matched: "parked operation",
+	return e.runMany(ctx, decideWork{decision: d.name, command: "gpuaas op " + string(d.name), request: "decision", matched: "parked operation",
 		list: m.list, one: m.one}, o.manyOptions, o.yes)
 }
 
-// opDecisions is the bulkWork of a decision about parked operations.
+// opDecisions is the decideWork of a decision about parked operations.
 type opDecisions struct {
 	control  apiControl
 	decision lifecycle.Decision
@@ -250,7 +219,7 @@ func (m opDecisions) list(ctx context.Context) (rows []*decideRow, err error) {
 
 // one sends the decision about one park. The same decision about the same park has the
 // same idempotency key, so that a repeat is safe.
-func (m opDecisions) one(ctx context.Context, r *decideRow) (decideOutcome, error) {
+func (m opDecisions) one(ctx context.Context, r *decideRow) (bulkOutcome, error) {
 	st := lifecycle.OperationStatus{Operation: lifecycle.Operation{OperationID: r.OperationID, Action: r.Action}}
 	key := schema.SHA256Hex([]byte(strings.Join([]string{string(m.decision), r.Phase, r.StuckSince.UTC().Format(time.RFC3339Nano), m.options.reason}, "\x00")))
 	_, err := m.control.decide(ctx, st, lifecycle.ResolveRequest{Decision: m.decision, Reason: m.options.reason, Phase: r.Phase, StuckSince: &r.StuckSince}, key)

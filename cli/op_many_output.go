@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -17,8 +14,8 @@ const planNames = 3
 
 // plan prints what the decision does, in one line for each effect.
 func (m *decideMany) plan() {
-	m.env.message("%s %d of %s:", m.name, len(m.chosen), count(len(m.rows), m.matched))
-	left := func(o decideOutcome, why string) {
+	m.env.message("%s %d of %s:", m.decision, len(m.chosen), count(len(m.rows), m.matched))
+	left := func(o bulkOutcome, why string) {
 		if rows := m.having(o); len(rows) > 0 {
 			m.env.message("  left out %s: %s", names(rows), why)
 		}
@@ -59,7 +56,7 @@ func grouped(rows []*decideRow) iter.Seq2[string, []*decideRow] {
 func names(rows []*decideRow) string {
 	var hosts []string
 	for _, r := range rows[:min(planNames, len(rows))] {
-		hosts = append(hosts, cmp.Or(r.Host, r.NodeID))
+		hosts = append(hosts, r.name())
 	}
 	text := strings.Join(hosts, ", ")
 	if more := len(rows) - len(hosts); more > 0 {
@@ -68,9 +65,7 @@ func names(rows []*decideRow) string {
 	return text
 }
 
-func (o decideOutcome) words() string { return strings.ReplaceAll(string(o), "_", " ") }
-
-func (m *decideMany) having(o decideOutcome) (rows []*decideRow) {
+func (m *decideMany) having(o bulkOutcome) (rows []*decideRow) {
 	for _, r := range m.rows {
 		if r.Outcome == o {
 			rows = append(rows, r)
@@ -79,27 +74,13 @@ func (m *decideMany) having(o decideOutcome) (rows []*decideRow) {
 	return rows
 }
 
-// summary is the number of operations with each outcome.
-func (m *decideMany) summary() map[decideOutcome]int {
-	n := map[decideOutcome]int{}
-	for _, r := range m.rows {
-		n[r.Outcome]++
-	}
-	return n
-}
-
-func (m *decideMany) print() error {
-	summary, words := m.summary(), []string{}
-	for _, o := range slices.Sorted(maps.Keys(summary)) {
-		words = append(words, fmt.Sprintf("%d %s", summary[o], o.words()))
-	}
-	m.env.message("%s: %s", count(len(m.rows), "operation"), strings.Join(words, ", "))
+// print prints the rows and returns the number of those with each outcome.
+func (m *decideMany) print() (map[bulkOutcome]int, error) {
 	now := m.env.clock.now()
-	return printList(m.env.console, listing[*decideRow]{
-		object: map[string]any{"decision": m.name, "operations": m.rows, "summary": summary}, rows: m.rows,
+	return m.bulkRun.print(map[string]any{"decision": m.decision, "operations": m.rows}, listing[*decideRow]{
 		header: []string{"NODE", "ACTION", "PHASE", "STUCK REASON", "SINCE", "OUTCOME", "ERROR", "ID"}, wide: 1,
 		cells: func(r *decideRow) []string {
-			return []string{cmp.Or(r.Host, r.NodeID), string(r.Action), r.Phase, r.StuckReason, lifecycle.Span(now.Sub(r.StuckSince)),
+			return []string{r.name(), string(r.Action), r.Phase, r.StuckReason, lifecycle.Span(now.Sub(r.StuckSince)),
 				r.Outcome.words(), dash(r.Error), r.OperationID}
 		},
 		name: func(r *decideRow) string { return r.OperationID },
@@ -108,19 +89,18 @@ func (m *decideMany) print() error {
 
 // exit is the end of the command. A decision that was outdated or not possible is not a
 // failure: the operation no longer needs it, or needs another one.
-func (m *decideMany) exit() error {
-	n := m.summary()
+func (m *decideMany) exit(n map[bulkOutcome]int) error {
 	switch {
-	case n[decideFailed] > 0:
-		return &exitError{schema.ExitFailed, []string{count(n[decideFailed], m.noun) + " failed; run the command again to retry"}}
+	case n[bulkFailed] > 0:
+		return &exitError{schema.ExitFailed, []string{count(n[bulkFailed], m.request) + " failed; run the command again to retry"}}
 	case n[decideNotSent] > 0:
-		return &exitError{schema.ExitPending, []string{count(n[decideNotSent], m.noun) + " not sent; run the command again to continue"}}
+		return &exitError{schema.ExitPending, []string{count(n[decideNotSent], m.request) + " not sent; run the command again to continue"}}
 	case n[decideStored] > 0:
 		return &exitError{schema.ExitPending, []string{count(n[decideStored], "cancel") + " stored: applied as soon as a gpuaas-worker is up"}}
 	case n[decideAccepted] > 0:
-		return &exitError{schema.ExitPending, []string{count(n[decideAccepted], m.noun) + " accepted: applied as soon as the database and a gpuaas-worker are available"}}
+		return &exitError{schema.ExitPending, []string{count(n[decideAccepted], m.request) + " accepted: applied as soon as the database and a gpuaas-worker are available"}}
 	case n[decideHarmful] > 0:
-		return &exitError{schema.ExitRefused, []string{count(n[decideHarmful], m.noun) + " left out; --allow-harm includes them"}}
+		return &exitError{schema.ExitRefused, []string{count(n[decideHarmful], m.request) + " left out; --allow-harm includes them"}}
 	}
 	return nil
 }

@@ -82,10 +82,10 @@ func TestDecideMany(t *testing.T) {
 		var result struct {
 			Decision   lifecycle.Decision
 			Operations []decideRow
-			Summary    map[decideOutcome]int
+			Summary    map[bulkOutcome]int
 		}
 		require.NoError(t, json.Unmarshal(h.out.Bytes(), &result))
-		require.Equal(t, map[decideOutcome]int{decideTaken: 5, decideNoOption: 1, decideHarmful: 1}, result.Summary)
+		require.Equal(t, map[bulkOutcome]int{decideTaken: 5, decideNoOption: 1, decideHarmful: 1}, result.Summary)
 		require.Equal(t, "gpu-7", result.Operations[0].Host, "oldest first")
 	})
 	t.Run("with harm", func(t *testing.T) {

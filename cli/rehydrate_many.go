@@ -14,11 +14,11 @@ import (
 // runRehydrateMany rehydrates the nodes of all abandoned operations that match.
 func runRehydrateMany(ctx context.Context, e *env, o nodeRehydrateOptions) error {
 	m := rehydrations{env: e, control: e.apiControl(), options: o, nodes: map[string]func() (lifecycle.Rehydration, error){}}
-	return e.runMany(ctx, bulkWork{name: lifecycle.DecisionRehydrate, command: "gpuaas node rehydrate", noun: "rehydration",
+	return e.runMany(ctx, decideWork{decision: lifecycle.DecisionRehydrate, command: "gpuaas node rehydrate", request: "rehydration",
 		matched: "operation", list: m.list, one: m.one}, o.manyOptions, o.yes)
 }
 
-// rehydrations is the bulkWork of gpuaas node rehydrate.
+// rehydrations is the decideWork of gpuaas node rehydrate.
 type rehydrations struct {
 	env     *env
 	control apiControl
@@ -88,13 +88,13 @@ func unmarkedRow(op wire.OperationSummary) *decideRow {
 }
 
 // one rehydrates the operation's node, once for all its operations. A repeat is safe.
-func (m rehydrations) one(_ context.Context, r *decideRow) (decideOutcome, error) {
+func (m rehydrations) one(_ context.Context, r *decideRow) (bulkOutcome, error) {
 	done, err := m.nodes[r.NodeID]()
 	switch {
 	case schema.KindOf(err) == schema.KindOperationInProgress:
 		return decideRunOpen, nil
 	case err != nil:
-		return decideFailed, err
+		return bulkFailed, err
 	case !slices.ContainsFunc(done.Ended, func(o lifecycle.EndedOperation) bool { return o.OperationID == r.OperationID }):
 		return decideOutdated, nil
 	}

@@ -96,9 +96,9 @@ func TestRehydrateMany(t *testing.T) {
 			return done, err
 		}
 		require.Zero(t, h.run(rehydrateAll("--stuck-reason", "run_lost", "--yes", "-o", "json")...), h.err.String())
-		var result struct{ Summary map[decideOutcome]int }
+		var result struct{ Summary map[bulkOutcome]int }
 		require.NoError(t, json.Unmarshal(h.out.Bytes(), &result))
-		require.Equal(t, map[decideOutcome]int{decideRestored: 3}, result.Summary)
+		require.Equal(t, map[bulkOutcome]int{decideRestored: 3}, result.Summary)
 		require.Len(t, h.api.decided, 2)
 	})
 	t.Run("dry run", func(t *testing.T) {

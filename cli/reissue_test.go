@@ -238,6 +238,7 @@ func TestReissueMany(t *testing.T) {
 		require.Equal(t, schema.ExitPending, h.runCtx(ctx, many(h, "--selector", "region=fra1", "--wait", "--max-parallel", "1")...))
 		require.Len(t, h.api.reissued, 1)
 		require.Contains(t, h.err.String(), "3 nodes: 2 not started, 1 waiting")
+		require.Equal(t, 2, strings.Count(h.out.String(), "not started"), h.out.String())
 	})
 	t.Run("keeps to its budget", func(t *testing.T) {
 		t.Parallel()

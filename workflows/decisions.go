@@ -103,7 +103,7 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 	}
 	switch {
 	case ds.status.Operation.Status.Ended():
-		return schema.NewError(schema.KindInvalidRequest, "the operation has ended").WithReason(lifecycle.ReasonOperationOver)
+		return schema.NewError(schema.KindDecisionOutdated, "the operation has ended").WithReason(lifecycle.ReasonOperationOver)
 	case ds.decision != nil && !ds.replaces(r.Decision):
 		return schema.NewError(schema.KindOperationInProgress, "the operation is taking another decision")
 	case !ds.answered && r.Decision != lifecycle.DecisionCancel:

@@ -104,7 +104,27 @@ func (c directControl) status(ctx context.Context, op lifecycle.Operation) (wire
 
 // view adds the operation's page in the Web UI, if its address is configured.
 func (c directControl) view(st lifecycle.OperationStatus) wire.OperationView {
+	st.Operation.Stuck = withoutAPI(st.Operation.Stuck)
 	return wire.OperationView{OperationStatus: st, WebURL: c.webURL(st.Operation)}
+}
+
+// withoutAPI returns a park without the resume of a lost task, which needs the admin API. If
+// that was the next step, it is now the first other option that does no harm.
+func withoutAPI(s *lifecycle.Stuck) *lifecycle.Stuck {
+	if s == nil {
+		return nil
+	}
+	resume := func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionResume }
+	i := slices.IndexFunc(s.Options, resume)
+	if i < 0 {
+		return s
+	}
+	direct := *s
+	direct.Options = slices.DeleteFunc(slices.Clone(s.Options), resume)
+	if s.Next == s.Options[i].Command && len(direct.Options) > 0 && direct.Options[0].Harm == lifecycle.HarmNone {
+		direct.Next = direct.Options[0].Command
+	}
+	return &direct
 }
 
 func (c directControl) webURL(op lifecycle.Operation) string {
@@ -226,6 +246,7 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 		if !q.matches(op) {
 			continue
 		}
+		op.Stuck = withoutAPI(op.Stuck)
 		list.Stuck = append(list.Stuck, wire.StuckOperation{State: st.Node.State, WebURL: c.webURL(op),
 			OperationSummary: wire.OperationSummary{OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host,
 				WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action, Status: op.Status, Phase: op.Stuck.Phase,

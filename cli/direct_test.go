@@ -112,3 +112,32 @@ func TestDirectTerminatedRun(t *testing.T) {
 		})
 	}
 }
+
+// TestDirectLostTask: without the admin API no task can be resumed, so another option is the
+// next step, if one does no harm.
+func TestDirectLostTask(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		harm lifecycle.Harm
+		want string
+	}{
+		"a harmless option": {lifecycle.HarmNone, "gpuaas --direct op cancel gpu-17 --reason TEXT\n"},
+		"a harmful option":  {lifecycle.HarmWork, "gpuaas task resume t-1 --reason TEXT\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.temporal.hosts["gpu-17"] = nodeID
+			lost := parkedDrain()
+			resume := lifecycle.ResumeTask("t-1")
+			lost.Operation.Stuck.Next = resume.Command
+			lost.Operation.Stuck.Options = []lifecycle.Option{resume,
+				{Decision: lifecycle.DecisionCancel, Harm: tc.harm, Command: "gpuaas op cancel gpu-17 --reason TEXT"}}
+			h.temporal.statuses, h.temporal.parked = []lifecycle.OperationStatus{lost}, []lifecycle.OperationStatus{lost}
+			require.Zero(t, h.run("--direct", "op", "show", "gpu-17", "-o", "jsonpath=$.operation.stuck.next"))
+			require.Equal(t, tc.want, h.out.String())
+			require.Zero(t, h.run("--direct", "stuck", "-o", "jsonpath=$.stuck[0].stuck.next"), h.err.String())
+			require.Equal(t, tc.want, h.out.String())
+		})
+	}
+}

@@ -103,6 +103,7 @@ func TestRetire(t *testing.T) {
 		st := setup(t, lifecycle.ActionRetire, w).run()
 		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 		require.Equal(t, lifecycle.PhaseSkipped, st.Operation.Phases[0].State)
+		require.Contains(t, w.finished.Outcome, "the cordon was skipped")
 		require.Equal(t, lifecycle.NodeRetired, w.finished.Node)
 		require.Empty(t, w.parks)
 	})

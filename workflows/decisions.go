@@ -121,6 +121,13 @@ func (ds *decisions) replaces(d lifecycle.Decision) bool {
 	return d == lifecycle.DecisionCancel && ds.decision.Decision != d && ds.allows(d)
 }
 
+// The longest interface and run ID of a decision. An operation carries its decisions to the
+// next run, so all their fields are bounded.
+const (
+	maxVia   = 16
+	maxRunID = 64
+)
+
 // malformed rejects a decision that is none, or whose texts the audit trail and the
 // details could not show.
 func malformed(r lifecycle.ResolveRequest) *schema.Error {
@@ -139,6 +146,10 @@ func malformed(r lifecycle.ResolveRequest) *schema.Error {
 			lifecycle.NamePlaceholder).WithReason("bad_by")
 	case strings.TrimSpace(r.By) == "" || !text.IsLine(r.By, wire.MaxActor):
 		return schema.NewError(schema.KindInvalidRequest, "by must be a name in one line of at most %d characters", wire.MaxActor).WithReason("bad_by")
+	case r.Via != "" && !text.IsToken(r.Via, maxVia, "-"):
+		return schema.NewError(schema.KindInvalidRequest, "via must be a word of at most %d characters", maxVia).WithReason("bad_via")
+	case len(r.RunID) > maxRunID:
+		return schema.NewError(schema.KindInvalidRequest, "run_id must have at most %d characters", maxRunID).WithReason("bad_run_id")
 	}
 	return nil
 }

@@ -265,15 +265,20 @@ func TestDecisionText(t *testing.T) {
 			r.Reason, r.By = bad[0], bad[1]
 			b.resolve(r)
 		}
+		long := send
+		long.Via = strings.Repeat("v", maxVia+1)
+		b.resolve(long)
+		long.Via, long.RunID = "", strings.Repeat("r", maxRunID+1)
+		b.resolve(long)
 		send.Reason, send.By = strings.Repeat("é", wire.MaxReason), strings.Repeat("b", wire.MaxActor)
 		b.resolve(send)
 	})
 	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
-	for i, reason := range []string{"bad_reason", "bad_reason", "bad_by", "bad_by"} {
+	for i, reason := range []string{"bad_reason", "bad_reason", "bad_by", "bad_by", "bad_via", "bad_run_id"} {
 		require.Equal(t, schema.KindInvalidRequest, kindOf(b.resolved[i]))
 		require.Equal(t, reason, failureOf(b.resolved[i]).Reason)
 	}
-	require.NoError(t, b.resolved[4])
+	require.NoError(t, b.resolved[6])
 	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionCancel}, w.decisions)
 }
 

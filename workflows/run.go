@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -211,6 +212,11 @@ func completed(op *operation) activities.Finish {
 	}
 	if f.Node == "" && op.plan.Enter != "" {
 		f.Node = op.claim.Prior
+	}
+	if slices.ContainsFunc(op.status.Operation.Phases, func(p lifecycle.Phase) bool {
+		return p.Name == lifecycle.PhaseCordon && p.State == lifecycle.PhaseSkipped
+	}) {
+		f.Outcome += "; the cordon was skipped"
 	}
 	return f
 }

@@ -20,8 +20,14 @@ type starter struct {
 	records *store.Admin
 }
 
+// startBudget bounds a start over a run that is left. It is shorter than the time that a
+// client waits for a change.
+const startBudget = 25 * time.Second
+
 // Submit implements adminapi.Lifecycle.
 func (s starter) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
+	ctx, cancel := context.WithTimeout(ctx, startBudget)
+	defer cancel()
 	op, err := s.Operations.Submit(ctx, in)
 	if e := schema.AsError(err); e == nil || e.Reason != lifecycle.ReasonRunOpen {
 		return op, err

@@ -171,7 +171,7 @@ type RehydrateRequest struct {
 	Reason *string `json:"reason,omitempty"`
 }
 
-// Rehydration from is the node's state before the request. ended is empty if the node had no open operation. terminated are the operations whose open run no record continued; no record changed. cordoned is true if the node rejects new workloads. next is the command after which the node accepts workloads: enroll for a node that has not enrolled, and uncordon for a cordoned node, if that is possible in the node's state.
+// Rehydration from is the node's state before the request. ended is empty if the node had no open operation. terminated are the operations whose open run no record continued; no record changed. cordoned is true if the node rejects new workloads. next is the command that the node needs: enroll for a node that has not enrolled, uncordon for a cordoned node, if that is possible in its state, and a cordon for a quarantined node without one.
 type Rehydration = lifecycle.Rehydration
 
 // ResolveOperation phase and stuck_since address the decision to a phase and a parking. If they no longer match, the decision is rejected as decision_outdated. An absent field is not compared.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
@@ -117,4 +118,29 @@ func TestEndLeftover(t *testing.T) {
 	in.OperationID = schema.NewID()
 	_, err = c.Operations.Submit(t.Context(), in)
 	require.NoError(t, err)
+}
+
+// TestEndForeignRun: a run that someone started by hand under the workflow ID of a node is no
+// operation, so it is ended at once.
+func TestEndForeignRun(t *testing.T) {
+	c := connect(t)
+	for name, start := range map[string]struct {
+		workflow string
+		input    lifecycle.OperationInput
+	}{
+		"unknown workflow":       {"Nonsense", lifecycle.OperationInput{}},
+		"drain without an ID":    {"Drain", lifecycle.OperationInput{StartWithinSeconds: 3_153_600_000}},
+		"drain with a far limit": {"Drain", lifecycle.OperationInput{StartWithinSeconds: 31_536_000_000}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := lifecycle.WorkflowID(lifecycle.ActionDrain, "gpu-17", schema.NewID())
+			_, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: id, TaskQueue: "elsewhere"}, start.workflow, start.input)
+			require.NoError(t, err)
+			left, err := c.Operations.EndLeftover(t.Context(), id, func(context.Context, string) (st lifecycle.OperationStatus, _ error) {
+				return st, schema.NewError(schema.KindNotFound, "no operation")
+			})
+			require.NoError(t, err)
+			require.True(t, left.Terminated)
+		})
+	}
 }

@@ -39,7 +39,8 @@ type Read func(ctx context.Context, operationID string) (lifecycle.OperationStat
 // EndLeftover terminates the open run of the workflow that keeps an operation from starting if no record
 // continues it: the run's own operation has ended and the run does not close, or the
 // operation is not on record and the time to claim its node is over. The first is so after
-// Temporal was restored from a backup, the second after the database was. Such a run may be
+// Temporal was restored from a backup, the second after the database was. A run of another
+// workflow, which someone started by hand, never claims the node. Such a run may be
 // parked, and no decision reaches it through its record. The node and the record do not
 // change.
 func (c Operations) EndLeftover(ctx context.Context, workflowID string, read Read) (left Leftover, err error) {
@@ -47,10 +48,13 @@ func (c Operations) EndLeftover(ctx context.Context, workflowID string, read Rea
 	if err != nil || info == nil {
 		return left, err
 	}
-	plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
+	plan, known := lifecycle.PlanOfWorkflow(info.GetType().GetName())
 	left.OperationID, left.Action = operationOf(info), plan.Action
 	if left.Done = closed(info.GetStatus()); left.Done {
 		return left, nil
+	}
+	if !known || left.OperationID == "" {
+		return c.terminate(ctx, info, left, "the run is no operation of gpuaas and holds the workflow ID of a node")
 	}
 	why := "operation " + left.OperationID + " has ended, but its run did not close"
 	switch st, err := read(ctx, left.OperationID); {
@@ -100,7 +104,7 @@ func (c Operations) claimBy(ctx context.Context, info *workflowpb.WorkflowExecut
 	var in lifecycle.OperationInput
 	_ = c.converter.FromPayloads(first.GetWorkflowExecutionStartedEventAttributes().GetInput(), &in) // another input has no limit
 	within := in.StartWithin()
-	if within == 0 {
+	if within == 0 || within > wire.MaxStartWithin { // another input may have any limit
 		within = wire.MaxStartWithin
 	}
 	return first.GetEventTime().AsTime().Add(within + claimGrace), nil

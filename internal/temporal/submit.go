@@ -134,7 +134,9 @@ func (c Operations) awaitEnding(ctx context.Context, in lifecycle.OperationInput
 	if !ok {
 		return false
 	}
-	st, err := c.Status(ctx, workflowID(in), started.RunId)
+	asking, cancel := context.WithTimeout(ctx, leftoverBudget) // without a worker there is no answer
+	defer cancel()
+	st, err := c.Status(asking, workflowID(in), started.RunId)
 	if err != nil || st.Operation.EndedAt == nil {
 		return false
 	}

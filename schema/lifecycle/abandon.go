@@ -101,14 +101,17 @@ type EndedOperation struct {
 	Outcome string `json:"outcome"`
 }
 
-// NodeNext is the command after which a node without an operation accepts workloads: of a
-// node that has not enrolled, the one that enrolls it, and of a cordoned node the one that
-// removes the cordon. It is empty if an uncordon cannot start in the node's state:
-// a quarantined node keeps its cordon until its release.
+// NodeNext is the command that a node without an operation needs: of a node that has not
+// enrolled, the one that enrolls it; of a cordoned node, the one that removes the cordon; and
+// of a quarantined node without a cordon, the one that sets it, because its agent did not
+// respond during the quarantine. It is empty if the node needs none: a quarantined node keeps
+// its cordon until its release.
 func NodeNext(n NodeRef, cordoned bool) string {
 	switch {
 	case !n.State.Enrolled():
 		return "gpuaas node " + string(ActionEnroll) + " " + n.Host
+	case !cordoned && n.State == NodeQuarantined:
+		return "gpuaas node " + string(ActionDrain) + " " + n.Host + " --cordon-only"
 	case cordoned && slices.Contains(ActionsIn(n.State), ActionUncordon):
 		return "gpuaas node " + string(ActionUncordon) + " " + n.Host
 	}

@@ -62,6 +62,8 @@ func TestNodeNext(t *testing.T) {
 		switch s {
 		case lifecycle.NodeActive, lifecycle.NodeOffline:
 			cordoned = "gpuaas node uncordon gpu-17"
+		case lifecycle.NodeQuarantined:
+			free = "gpuaas node drain gpu-17 --cordon-only"
 		case lifecycle.NodeRegistered, lifecycle.NodeBootstrapIssued, lifecycle.NodeEnrolling:
 			free, cordoned = "gpuaas node enroll gpu-17", "gpuaas node enroll gpu-17"
 			require.Contains(t, lifecycle.ActionsIn(s), lifecycle.ActionEnroll)

@@ -96,8 +96,8 @@ func (n NodeView) StartState() lifecycle.NodeState {
 	return n.State.Without(n.Operation.PriorState)
 }
 
-// Next is the command after which a node without an operation accepts workloads; see
-// lifecycle.NodeNext. It is empty while an operation holds the node, which has its own.
+// Next is the command that a node without an operation needs; see lifecycle.NodeNext. It is
+// empty while an operation holds the node, which has its own.
 func (n NodeView) Next() string {
 	if n.Operation != nil {
 		return ""

@@ -35,7 +35,8 @@ whose run is open is not changed: the command is rejected (operation_in_progress
 gpuaas op cancel NODE ends the operation. Without an abandoned operation nothing changes.
 
 With --selector or --stuck-reason it rehydrates the node of every abandoned operation that
-matches. It prints the operations and asks for confirmation first. If Temporal does not
+matches. The run watcher marks an operation up to two minutes after its run ended. The
+command prints the operations and asks for confirmation first. If Temporal does not
 have most runs (runs_missing in gpuaas stuck), the run watcher marks no operation as
 run_lost. Then the command includes every open operation that is not marked, and an
 operation whose run is open does not change. Run the same command again to continue after

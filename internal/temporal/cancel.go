@@ -6,6 +6,7 @@ import (
 
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
 	updatepb "go.temporal.io/api/update/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
@@ -13,6 +14,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
+
+// reasonTasksFail: the run takes no decision, because its workflow tasks fail.
+const reasonTasksFail = "workflow_tasks_fail"
 
 // resolveLater handles a decision without a response. An update that the operation
 // accepted is in its history and applies later. Temporal keeps an update only in memory
@@ -34,6 +38,11 @@ func (c Operations) resolveLater(ctx context.Context, workflowID string, r lifec
 			"operation %s accepted the decision and has not applied it within %s; it applies when the database and a gpuaas-worker are available", r.OperationID, submitBudget).
 			WithReason(lifecycle.ReasonDecisionAccepted).
 			WithNext(lifecycle.OpCommand("watch", plan.Action, host))
+	}
+	if is[*serviceerror.WorkflowNotReady](cause) {
+		return schema.Wrap(schema.KindServiceUnavailable, cause, "the workflow tasks of operation %s fail, so no decision reaches it", r.OperationID).
+			WithReason(reasonTasksFail).WithNext("correct what the log of gpuaas-worker names; or terminate the run in Temporal, then run " +
+			lifecycle.RehydrateCommand(host))
 	}
 	if r.Decision != lifecycle.DecisionCancel {
 		return schema.Wrap(schema.KindServiceUnavailable, cause, "no worker responded to the decision within %s; it is not stored", submitBudget).

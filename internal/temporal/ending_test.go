@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // TestSubmitAfterRecordedEnd starts an operation while the previous one has recorded its
@@ -133,6 +134,7 @@ func TestEndForeignRun(t *testing.T) {
 		"drain with a far limit": {"Drain", lifecycle.OperationInput{StartWithinSeconds: 31_536_000_000}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			id := lifecycle.WorkflowID(lifecycle.ActionDrain, "gpu-17", schema.NewID())
 			_, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: id, TaskQueue: "elsewhere"}, start.workflow, start.input)
 			require.NoError(t, err)
@@ -142,5 +144,32 @@ func TestEndForeignRun(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, left.Terminated)
 		})
+	}
+}
+
+// TestDecisionOfAFailingRun: a run whose workflow tasks fail takes no decision. The error names
+// the way out.
+func TestDecisionOfAFailingRun(t *testing.T) {
+	c := connect(t)
+	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{})
+	w.RegisterWorkflowWithOptions(func(workflow.Context, lifecycle.OperationInput) error { panic("a defect") },
+		workflow.RegisterOptions{Name: "Drain"})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Host: "gpu-17", Action: lifecycle.ActionDrain}
+	o := startOptions(in, lifecycle.Plan{Phases: make([]lifecycle.PhaseSpec, 1)})
+	run, err := c.sdk.ExecuteWorkflow(t.Context(), o, "Drain", in)
+	require.NoError(t, err)
+	harness.Eventually(t, "a workflow task fails", func() bool {
+		d, err := c.sdk.DescribeWorkflowExecution(t.Context(), run.GetID(), "")
+		return err == nil && d.GetPendingWorkflowTask().GetAttempt() > 2
+	})
+	for _, d := range []lifecycle.Decision{lifecycle.DecisionCancel, lifecycle.DecisionRetry} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_, err = c.Operations.Resolve(ctx, run.GetID(), lifecycle.ResolveRequest{OperationID: in.OperationID, Decision: d, Reason: "x", By: "alice"})
+		cancel()
+		e := schema.AsError(err)
+		require.Equal(t, reasonTasksFail, e.Reason, "%v", err)
+		require.Contains(t, e.Next, "gpuaas node rehydrate gpu-17")
 	}
 }

@@ -84,7 +84,8 @@ func (c Operations) Result(ctx context.Context, workflowID, runID string) (lifec
 // KindServiceUnavailable with reason no_worker when no worker responds. A cancel is then
 // stored in Temporal and applies when a worker is up: its reason is
 // lifecycle.ReasonCancelStored. The reason is lifecycle.ReasonDecisionAccepted if the
-// operation accepted the decision and applies it when the database is available.
+// operation accepted the decision and applies it when the database is available, and
+// reasonTasksFail if the run's workflow tasks fail.
 func (c Operations) Resolve(caller context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	if err := c.scanner.Check(r); err != nil {
 		return lifecycle.OperationStatus{}, err
@@ -115,7 +116,8 @@ func (c Operations) Resolve(caller context.Context, workflowID string, r lifecyc
 		}
 		return c.Status(ctx, workflowID, run)
 	}
-	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && !errors.Is(caller.Err(), context.Canceled) {
+	unanswered := is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) || is[*serviceerror.WorkflowNotReady](err)
+	if unanswered && !errors.Is(caller.Err(), context.Canceled) {
 		return lifecycle.OperationStatus{}, c.resolveLater(caller, workflowID, r, err)
 	}
 	return c.resolution(r, done, err)
@@ -163,17 +165,22 @@ var errEnded = errors.New("the run ended while it handled the update")
 // update sends an update and reads its response. If the run changes concurrently (for
 // example a result arrives as the run closes), the server drops the update and reports
 // it. update then repeats the same update ID, which is safe. It returns errEnded if
-// the run has ended.
+// the run has ended, and WorkflowNotReady if the server dropped the update until ctx ended,
+// for example because the run's workflow tasks fail.
 func (c Operations) update(ctx context.Context, o client.UpdateWorkflowOptions, answer any) error {
-	for try := 0; ; try++ {
+	var dropped error
+	for {
 		handle, err := c.sdk.UpdateWorkflow(ctx, o)
 		if err == nil {
 			err = handle.Get(ctx, answer)
 		}
-		if is[*serviceerror.NotFound](err) && try > 0 {
+		switch {
+		case dropped != nil && is[*serviceerror.NotFound](err):
 			return errEnded
+		case err != nil && dropped != nil && ctx.Err() != nil:
+			return dropped
 		}
-		if !is[*serviceerror.WorkflowNotReady](err) {
+		if dropped = err; !is[*serviceerror.WorkflowNotReady](err) {
 			return err
 		}
 		select {

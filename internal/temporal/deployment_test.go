@@ -15,7 +15,8 @@ import (
 )
 
 // startBuild starts a worker of a build, "" for one without versioning. Its workflow
-// returns the build that completes it, after a signal.
+// returns the build that completes it, after a signal. The query build names the one that
+// answers.
 func startBuild(t *testing.T, c *Client, build string) worker.Worker {
 	t.Helper()
 	o := worker.Options{}
@@ -24,6 +25,9 @@ func startBuild(t *testing.T, c *Client, build string) worker.Worker {
 	}
 	w := worker.New(c.sdk, lifecycle.TaskQueue, o)
 	w.RegisterWorkflowWithOptions(func(ctx workflow.Context) (string, error) {
+		if err := workflow.SetQueryHandler(ctx, "build", func() (string, error) { return build, nil }); err != nil {
+			return "", err
+		}
 		workflow.GetSignalChannel(ctx, "end").Receive(ctx, nil)
 		return build, nil
 	}, workflow.RegisterOptions{Name: "waits"})
@@ -72,6 +76,16 @@ func TestPromote(t *testing.T) {
 	}
 	end := func(run client.WorkflowRun, want string) {
 		t.Helper()
+		harness.Eventually(t, "all partitions of the task queue route to "+VersionName(want), func() bool {
+			for range 12 {
+				var build string
+				answer, err := c.sdk.QueryWorkflow(ctx, run.GetID(), "", "build")
+				if err != nil || answer.Get(&build) != nil || build != want {
+					return false
+				}
+			}
+			return true
+		})
 		require.NoError(t, c.sdk.SignalWorkflow(ctx, run.GetID(), "", "end", nil))
 		var by string
 		require.NoError(t, run.Get(ctx, &by))

@@ -89,7 +89,9 @@ func outage(t *testing.T, victims []string) {
 	parked := countParked(t, ids)
 	t.Logf("away for %s with %d of %d operations in flight: %d parked, and the last one ended %s after the return",
 		back.Sub(down).Round(time.Second), inFlight, len(ids), parked, time.Since(back).Round(time.Second))
-	require.Positive(t, parked, "no operation parked")
+	if !slices.Equal(victims, []string{"worker"}) { // without a worker, no operation parks: its next one finds what happened
+		require.Positive(t, parked, "no operation parked")
+	}
 	requireHealed(t, f, ids)
 }
 

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
@@ -125,25 +126,6 @@ func recordRules() []rule {
 
 func taskRules() []rule {
 	const drain, probe = task.WorkloadDrain, task.NodeProbe
-	undispatched := func(want bool, before func(b *bench, f activities.Fence)) func(*bench) error {
-		return func(b *bench) error {
-			f := b.drain()
-			before(b, f)
-			voided, err := b.VoidUndispatched(b.t.Context(), f, string(drain))
-			return must(err, voided == want, "the task was dispatched, or it was not")
-		}
-	}
-	failed := task.Result{Status: task.Failed, Code: schema.KindTaskFailed, Message: "no luck"}
-	report := func(before func(b *bench, f activities.Fence, id string)) func(*bench) error {
-		return func(b *bench) error {
-			f := b.drain()
-			id := b.enqueue(f, drain)
-			failed.LeaseEpoch = b.Dispatch(b.t, b.node, id)
-			before(b, f, id)
-			return b.Report(b.node, id, failed)
-		}
-	}
-	void := func(b *bench, f activities.Fence) error { return b.Void(b.t.Context(), f) }
 	return []rule{
 		{name: "task of an ended operation", kind: schema.KindFenced, reason: over,
 			do: func(b *bench) error { _, err := b.prepare(b.ended(), drain); return err }},
@@ -185,20 +167,13 @@ func taskRules() []rule {
 				err = b.store(f, drain, row)
 			}
 			if err == nil {
-				err = void(b, f)
+				err = b.Void(b.t.Context(), f)
 			}
 			if err != nil {
 				return err
 			}
 			return b.store(f, drain, row)
 		}},
-		{name: "void of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error { return void(b, b.superseded()) }},
-		{name: "void of a task that waits", do: undispatched(true, func(b *bench, f activities.Fence) { b.enqueue(f, drain) })},
-		{name: "void of a task that is void", do: undispatched(true, func(b *bench, f activities.Fence) { b.enqueue(f, drain); _ = void(b, f) })},
-		{name: "void of a task that was dispatched", do: undispatched(false, func(b *bench, f activities.Fence) {
-			b.Dispatch(b.t, b.node, b.enqueue(f, drain))
-		})},
-		{name: "void of no task", do: undispatched(false, func(*bench, activities.Fence) {})},
 		{name: "result of no task", kind: schema.KindNotFound, do: func(b *bench) error { _, err := b.find(b.drain(), probe); return err }},
 		{name: "result of an open task of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error {
 			f := b.drain()
@@ -207,9 +182,47 @@ func taskRules() []rule {
 			_, err := b.find(f, probe)
 			return err
 		}},
+	}
+}
+
+// voidRules are the rules of ending open tasks.
+func voidRules() []rule {
+	const drain = task.WorkloadDrain
+	undispatched := func(want bool, before func(b *bench, f activities.Fence)) func(*bench) error {
+		return func(b *bench) error {
+			f := b.drain()
+			before(b, f)
+			voided, err := b.VoidUndispatched(b.t.Context(), f, string(task.WorkloadDrain))
+			return must(err, voided == want, fmt.Sprintf("VoidUndispatched returned %t", voided))
+		}
+	}
+	return []rule{
+		{name: "void of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error { return b.Void(b.t.Context(), b.superseded()) }},
+		{name: "void of a task that waits", do: undispatched(true, func(b *bench, f activities.Fence) { b.enqueue(f, drain) })},
+		{name: "void of a task that is void", do: undispatched(true, func(b *bench, f activities.Fence) { b.enqueue(f, drain); _ = b.Void(b.t.Context(), f) })},
+		{name: "void of a task that was dispatched", do: undispatched(false, func(b *bench, f activities.Fence) {
+			b.Dispatch(b.t, b.node, b.enqueue(f, drain))
+		})},
+		{name: "void of no task", do: undispatched(false, func(*bench, activities.Fence) {})},
+	}
+}
+
+// reportRules are the rules of a node's reports.
+func reportRules() []rule {
+	failed := task.Result{Status: task.Failed, Code: schema.KindTaskFailed, Message: "no luck"}
+	report := func(before func(b *bench, f activities.Fence, id string)) func(*bench) error {
+		return func(b *bench) error {
+			f := b.drain()
+			id := b.enqueue(f, task.WorkloadDrain)
+			failed.LeaseEpoch = b.Dispatch(b.t, b.node, id)
+			before(b, f, id)
+			return b.Report(b.node, id, failed)
+		}
+	}
+	return []rule{
 		{name: "report", do: report(func(*bench, activities.Fence, string) {})},
 		{name: "report again", do: report(func(b *bench, _ activities.Fence, id string) { _ = b.Report(b.node, id, failed) })},
-		{name: "report of a voided task", kind: schema.KindLeaseLost, do: report(func(b *bench, f activities.Fence, _ string) { _ = void(b, f) })},
+		{name: "report of a voided task", kind: schema.KindLeaseLost, do: report(func(b *bench, f activities.Fence, _ string) { _ = b.Void(b.t.Context(), f) })},
 		{name: "report of a superseded operation", kind: schema.KindLeaseLost, do: report(func(b *bench, _ activities.Fence, _ string) { b.drain() })},
 	}
 }

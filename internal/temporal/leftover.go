@@ -48,12 +48,12 @@ func (c Operations) EndLeftover(ctx context.Context, workflowID string, read Rea
 	if err != nil || info == nil {
 		return left, err
 	}
-	plan, known := lifecycle.PlanOfWorkflow(info.GetType().GetName())
+	plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
 	left.OperationID, left.Action = operationOf(info), plan.Action
 	if left.Done = closed(info.GetStatus()); left.Done {
 		return left, nil
 	}
-	if !known || left.OperationID == "" {
+	if left.OperationID == "" { // not by its type: a newer version may have others
 		return c.terminate(ctx, info, left, "the run is no operation of gpuaas and holds the workflow ID of a node")
 	}
 	why := "operation " + left.OperationID + " has ended, but its run did not close"

@@ -49,11 +49,14 @@ type Config struct {
 	// IssueRate is this process's issuance budget in certificates a second.
 	// Defaults to DefaultIssueRate.
 	IssueRate float64
-	// NodeRate limits the certificate requests of one node, per second. Defaults
-	// to DefaultNodeRate.
+	// NodeRate limits the certificate requests of one node with its tokens, per
+	// second. Defaults to DefaultNodeRate.
 	NodeRate float64
+	// RenewalRate limits the renewals of one node, per second. Defaults to
+	// DefaultRenewalRate.
+	RenewalRate float64
 	// RemoteRate limits the requests without a certificate from one remote
-	// address, per second. Defaults to twice the IssueRate, so that a site behind
+	// address, or from one IPv6 network of 64 bits, per second. Defaults to twice the IssueRate, so that a site behind
 	// one address can use the whole budget.
 	RemoteRate float64
 	// Bundles exchanges bootstrap references; nil rejects them all.
@@ -80,13 +83,16 @@ func New(cfg Config) *API {
 	cfg.IssueRate = cmp.Or(cfg.IssueRate, DefaultIssueRate)
 	cfg.NodeRate = cmp.Or(cfg.NodeRate, DefaultNodeRate)
 	cfg.RemoteRate = cmp.Or(cfg.RemoteRate, 2*cfg.IssueRate)
+	cfg.RenewalRate = cmp.Or(cfg.RenewalRate, DefaultRenewalRate)
 	closing := make(chan struct{})
 	auth := &authenticator{cfg: &cfg}
 	return &API{cfg: &cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
 		poller: &poller{cfg: &cfg, authenticator: auth, closing: closing},
-		certificates: &certificates{cfg: &cfg, authenticator: auth, budget: newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
-			nodes:   newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate, cfg.Now),
-			remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate, cfg.Now)}}
+		certificates: &certificates{cfg: &cfg, authenticator: auth, refusals: newRefusals(&cfg),
+			budget:   newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
+			nodes:    newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate, cfg.Now),
+			renewals: newLimiter(cfg.RenewalRate, renewalBurst*cfg.RenewalRate, cfg.Now),
+			remotes:  newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate, cfg.Now)}}
 }
 
 // EndPolls responds to every open and future poll with 204, so that a server can

@@ -25,6 +25,13 @@ import (
 // does not hold a request for longer.
 const storeTimeout = 10 * time.Second
 
+// The sizes of the connection pools beside the one that nodes use. A claim of a token
+// takes milliseconds, and the certificate it is for is signed afterward.
+const (
+	unauthenticatedConns = 4
+	adminConns           = 4
+)
+
 // app holds the parts of the process. Those below connected are set once connect
 // has returned nil.
 type app struct {
@@ -102,10 +109,12 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.listener, err = store.NewListener(url, a.Log); err != nil {
 		return err
 	}
-	if a.store, err = store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
+	if a.store, err = store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool,
+		UnauthenticatedConns: unauthenticatedConns, AdminConns: adminConns, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
 		return err
 	}
 	a.OnClose(a.store.Close)
+	a.Registry.MustRegister(a.store.Collector())
 	a.Health.Add("postgres", a.store.Ping)
 	return nil
 }
@@ -140,13 +149,14 @@ func (a *app) work(ctx context.Context) {
 
 func (a *app) ready() error { return a.Health.Ready() }
 
-func (a *app) nodeServer() *http.Server {
+func (a *app) nodeServer(ctx context.Context) *http.Server {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.Env, Identities: a.store.Identities, Tasks: a.store.Tasks, Heartbeats: a.store.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(),
 	})
+	a.Go(ctx, "refused requests", api.Run)
 	return api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) })
 }
 

@@ -66,6 +66,10 @@ func openWith(t testing.TB, conns int32) *env {
 		t: t, url: dsn, raw: raw}
 }
 
+// unaudited stands for the stream of a refusal without an audit row: any client can send
+// the request, so the node API counts it.
+const unaudited = ""
+
 var operator = audit.Subject{Actor: "alice@ops", CorrelationID: "corr-1"}
 
 // register adds a node on the SKU cpu-dev.

@@ -89,7 +89,7 @@ func (m *Metrics) startAtZero() {
 			c.WithLabelValues(result)
 		}
 	}
-	for _, limit := range []string{"node", "remote", "renewal"} {
+	for _, limit := range []string{"node", "remote", "renewal", "node_requests", "node_bytes", "node_in_flight"} {
 		m.limited.WithLabelValues(limit)
 	}
 	for _, priority := range []string{"recovery", "urgent", "other"} {

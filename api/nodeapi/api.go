@@ -71,6 +71,7 @@ type API struct {
 	*authenticator
 	*poller
 	*certificates
+	perNode  *nodeLimits
 	endPolls func()
 }
 
@@ -87,7 +88,8 @@ func New(cfg Config) *API {
 	closing := make(chan struct{})
 	auth := &authenticator{cfg: &cfg}
 	return &API{cfg: &cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
-		poller: &poller{cfg: &cfg, authenticator: auth, closing: closing},
+		perNode: newNodeLimits(&cfg),
+		poller:  &poller{cfg: &cfg, authenticator: auth, closing: closing},
 		certificates: &certificates{cfg: &cfg, authenticator: auth, refusals: newRefusals(&cfg),
 			budget:   newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
 			nodes:    newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate, cfg.Now),
@@ -124,24 +126,28 @@ func (a *API) Routes() []edge.Route {
 	for _, r := range []*edge.Route{&enroll, &recovery, &renew} {
 		r.Timeout = 30 * time.Second // includes the Vault signature
 	}
-	probe := get(nodePath+"/tasks/wait", a.probe, http.StatusNoContent, identity)
-	wait := post("/tasks/wait", a.wait, http.StatusOK, identity)
+	probe := get(nodePath+"/tasks/wait", a.probe, http.StatusNoContent, identity, limited)
+	wait := post("/tasks/wait", a.wait, http.StatusOK, identity, limited)
 	wait.Success = []int{http.StatusOK, http.StatusNoContent}
 	wait.Timeout, wait.Quiet = wire.MaxPollTimeout+2*storeTimeout, true
-	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown)
+	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown, limited)
 	result.MaxBody = wire.MaxResultBytes
 	pkg := get("/internal/v1/packages/{digest}", a.servePackage, http.StatusOK, unknown, limited)
 	pkg.Timeout = packageTimeout
-	routes := []edge.Route{
-		enroll, renew, recovery,
-		probe, wait, result,
-		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown),
-		get(nodePath+"/verifier-sets", a.verifierSets, http.StatusOK, identity),
-		get(nodePath+"/trust", a.nodeTrust, http.StatusOK, identity),
+	authenticated := []edge.Route{
+		renew, probe, wait, result,
+		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited),
+		get(nodePath+"/verifier-sets", a.verifierSets, http.StatusOK, identity, limited),
+		get(nodePath+"/trust", a.nodeTrust, http.StatusOK, identity, limited),
+	}
+	for i, r := range authenticated {
+		authenticated[i].Handle = a.limitNode(r, r.Path == wait.Path && r.Method == wait.Method)
+	}
+	routes := append(authenticated, enroll, recovery,
 		get("/internal/v1/bootstrap/{reference}", a.fetchBundle, http.StatusOK, append(tokens, unknown)...),
 		pkg,
 		edge.HealthRoute(a.cfg.Ready),
-	}
+	)
 	for i, r := range routes {
 		if strings.HasPrefix(r.Path, nodePath) {
 			routes[i].Handle = a.proveRemoval(r.Handle)

@@ -170,6 +170,23 @@ func (a *app) adminAPI() *adminapi.API {
 	})
 }
 
+// recordReceiving records that this process receives the requests of nodes, until ctx ends.
+func (a *app) recordReceiving(ctx context.Context) error {
+	tick := time.NewTicker(store.ReceivingEvery)
+	defer tick.Stop()
+	for {
+		if err := a.store.Inventory.RecordReceiving(ctx); err != nil && ctx.Err() == nil {
+			a.Log.Warn("cannot record that this process receives requests; no node becomes silent and no task lost meanwhile",
+				slog.Any("err", err), slog.Duration("retry_in", store.ReceivingEvery))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
 // tokensChanged reports that the newest version of the tokens file is not in use, or
 // is in use again.
 func (a *app) tokensChanged(fault error) {

@@ -76,7 +76,11 @@ type Identities struct {
 
 // Inventory stores heartbeats and serves counts. It implements metrics.Counts and
 // nodeapi.Heartbeats.
-type Inventory struct{ db *db }
+type Inventory struct {
+	db *db
+	// returns batches the moves of nodes that send heartbeats again.
+	returns *batcher
+}
 
 // Admin registers nodes, keeps the SKU catalog and serves the lists of the admin API.
 // It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
@@ -114,7 +118,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Operations: &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:      &Tasks{db: d},
 		Identities: &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
-		Inventory:  &Inventory{db: d},
+		Inventory:  &Inventory{db: d, returns: &batcher{}},
 		Admin:      &Admin{db: on(poolAdmin)},
 		db:         d,
 		pools:      pools,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -143,11 +144,11 @@ func (a *API) Routes() []edge.Route {
 	for i, r := range authenticated {
 		authenticated[i].Handle = a.limitNode(r, r.Path == wait.Path && r.Method == wait.Method)
 	}
-	routes := append(authenticated, enroll, recovery,
+	routes := slices.Concat(authenticated, []edge.Route{enroll, recovery,
 		get("/internal/v1/bootstrap/{reference}", a.fetchBundle, http.StatusOK, append(tokens, unknown)...),
 		pkg,
 		edge.HealthRoute(a.cfg.Ready),
-	)
+	})
 	for i, r := range routes {
 		if strings.HasPrefix(r.Path, nodePath) {
 			routes[i].Handle = a.proveRemoval(r.Handle)

@@ -63,8 +63,8 @@ func actionOf(method trust.IssueMethod) string {
 	return audit.TokenRefused
 }
 
-// countRefusal counts a refusal, unless the store audits it: the store knows the node of a
-// token that was verified.
+// countRefusal counts a refusal, unless the store audits it: the store does that
+// for a token that was verified, in the stream of its node.
 func (f *refusals) countRefusal(r *http.Request, action string, err error) {
 	e := schema.AsError(err)
 	if !slices.Contains([]schema.Kind{schema.KindUnauthenticated, schema.KindInvalidRequest, schema.KindInvalidNodeIdentity}, e.Kind) {

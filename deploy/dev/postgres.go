@@ -155,11 +155,11 @@ func (c cluster) ensure(ctx context.Context, passwords map[string]string) (creat
 	if err = errors.Join(err, os.Remove(secret)); err != nil {
 		return false, err
 	}
-	statements := "CREATE DATABASE " + database + ";\n"
+	statements := []string{"CREATE DATABASE " + database}
 	for _, role := range processRoles() {
-		statements += "CREATE ROLE " + role + " LOGIN PASSWORD '" + passwords[role] + "';\n"
+		statements = append(statements, "CREATE ROLE "+role+" LOGIN PASSWORD '"+passwords[role]+"'")
 	}
-	if err := c.run(ctx, statements, "postgres", "--single", "-D", fresh, "template1"); err != nil {
+	if err := c.run(ctx, strings.Join(statements, ";\n")+";\n", "postgres", "--single", "-D", fresh, "template1"); err != nil {
 		return false, err
 	}
 	return true, os.Rename(fresh, c.data())

@@ -5,10 +5,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/migrations"
 )
 
@@ -114,7 +113,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		}
 		return &own
 	}
-	return &Store{
+	s := &Store{
 		Operations: &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:      &Tasks{db: d},
 		Identities: &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
@@ -122,7 +121,9 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Admin:      &Admin{db: on(poolAdmin)},
 		db:         d,
 		pools:      pools,
-	}, nil
+	}
+	s.warnOfPrivileges(ctx, c.Log)
+	return s, nil
 }
 
 // The pools by purpose.
@@ -165,8 +166,20 @@ func (s *Store) Close() {
 	closePools(s.pools)
 }
 
-// Collector returns the metrics of the connection pools.
-func (s *Store) Collector() prometheus.Collector { return postgres.NewCollector(s.pools) }
+// warnOfPrivileges logs a warning if the database's role may change the audit trail: an
+// intruder in the process could then do so, too.
+func (s *Store) warnOfPrivileges(ctx context.Context, log *slog.Logger) {
+	var role string
+	err := s.db.Call(ctx, "reading the role", func(ctx context.Context) error {
+		return s.db.Pool().QueryRow(ctx, "SELECT current_user WHERE has_table_privilege(to_regclass('public.audit_events'), 'UPDATE')").Scan(&role)
+	})
+	if err == nil {
+		log.Warn("the database role may change the audit trail; use a member of "+RoleWorker+", "+RoleAPIAdmin+" or "+RoleAPINode, "role", role)
+	}
+}
+
+// Pools returns the connection pools by purpose, for their metrics.
+func (s *Store) Pools() map[string]*postgres.DB { return s.pools }
 
 // Connections returns the largest number of connections to the database, without those of
 // the pools for single purposes.
@@ -175,10 +188,27 @@ func (s *Store) Connections() int { return s.db.Size() }
 // Ping returns nil if the database can be reached.
 func (s *Store) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
 
-// Migrate updates the database's schema. It is idempotent and safe to
-// run concurrently.
+// The roles of the processes in the database. Their privileges are in
+// schema/migrations/grants.
+const (
+	RoleWorker   = "gpuaas_worker"
+	RoleAPIAdmin = "gpuaas_api_admin"
+	RoleAPINode  = "gpuaas_api_node"
+)
+
+// Migrate updates the database's schema, creates the roles of the processes that the
+// server lacks and sets their privileges. It is idempotent and safe to run concurrently.
+// url is that of the owner of the tables.
 func Migrate(ctx context.Context, url string) error {
-	return postgres.Migrate(ctx, url, migrations.Files)
+	if err := postgres.Migrate(ctx, url, migrations.Files); err != nil {
+		return err
+	}
+	err := postgres.Run(ctx, url, migrations.Grants)
+	if postgres.Denied(err) {
+		return schema.AsError(err).WithNext("as a superuser: CREATE ROLE " + RoleWorker + "; CREATE ROLE " + RoleAPIAdmin +
+			"; CREATE ROLE " + RoleAPINode + "; then: gpuaas admin setup")
+	}
+	return err
 }
 
 // refusals maps the constraints that a request can violate to their errors.

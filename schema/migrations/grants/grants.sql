@@ -51,6 +51,7 @@ GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotati
 GRANT INSERT, UPDATE ON nodes, skus, enrollment_tokens TO gpuaas_api_admin;
 GRANT UPDATE ON instances, operations, node_tasks, node_certificates TO gpuaas_api_admin;
 GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_admin;
+GRANT INSERT, UPDATE ON identity_refusals TO gpuaas_api_admin; -- it exchanges references to bundles
 
 -- The node API issues identities, stores heartbeats and dispatches tasks.
 GRANT UPDATE (state, state_since, cordoned, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at,

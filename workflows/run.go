@@ -176,7 +176,7 @@ func (op *operation) end(ctx workflow.Context, err error) (lifecycle.OperationSt
 	case kindOf(err) == schema.KindFenced:
 		return op.fenced(free, err)
 	case errors.Is(err, errCanceled) || errors.Is(err, errNodeRemoved) || temporal.IsCanceledError(err):
-		if ctx.Err() != nil && (op.taken == nil || op.taken.Decision != lifecycle.DecisionCancel) {
+		if ctx.Err() != nil && op.lastTaken().Decision != lifecycle.DecisionCancel {
 			op.claim.Fence.Actor, op.claim.Fence.Via = lifecycle.ActorTemporal, lifecycle.ActorTemporal
 		}
 		return op.rollBack(free)

@@ -57,6 +57,7 @@ type world struct {
 	onEnsure  func()                // called while the provider creates the machine
 	onVoid    func()                // called while the tasks are voided
 	onPark    func(parkID string)   // called before a park is recorded
+	onDecide  func()                // called before a decision is recorded
 	// steps are the numbers of the advances, decided the IDs of the decisions.
 	steps    []int64
 	clocks   []int64 // of the tasks that were prepared
@@ -165,6 +166,9 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activ
 		}
 	case a.Decision != nil:
 		call = "decide " + string(a.Decision.Decision)
+		if w.onDecide != nil {
+			w.onDecide()
+		}
 	case a.Instance != "":
 		call = "instance " + string(a.Instance)
 	case a.FactsTask != "":

@@ -24,10 +24,6 @@ type operation struct {
 	// tries counts how often node work was repeated with a new task.
 	tries  int
 	forced bool
-	// cordonStep is the step of the first task that cordons the node. wasCordoned is set if
-	// that task found a cordon.
-	cordonStep  string
-	wasCordoned bool
 	// adopted is set once the node's ledger has the operation's machine.
 	adopted bool
 	facts   inventory.Facts

@@ -40,8 +40,7 @@ func TestCancelReplacesAWaitingDecision(t *testing.T) {
 }
 
 // TestCancelFollowsARecordedDecision: a decision whose record has begun stays taken. The
-// cancel that is sent meanwhile follows it: the operation reports both as taken, and the audit has
-// both.
+// cancel that is sent meanwhile follows it. Both are reported as taken and are in the audit.
 func TestCancelFollowsARecordedDecision(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeActive)

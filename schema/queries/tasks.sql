@@ -4,6 +4,12 @@ SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_e
        (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
 FROM node_tasks WHERE operation_id = $1 AND step = $2;
 
+-- name: GetFirstTask :one
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
+       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen,
+       (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
+FROM node_tasks WHERE operation_id = $1 AND type = $2 ORDER BY seq LIMIT 1;
+
 -- Reads the facts that a new task's envelope contains, and whether the task is
 -- already stored.
 -- name: PlanTask :one

@@ -244,6 +244,54 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) error {
 	return err
 }
 
+const getFirstTask = `-- name: GetFirstTask :one
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
+       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen,
+       (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
+FROM node_tasks WHERE operation_id = $1 AND type = $2 ORDER BY seq LIMIT 1
+`
+
+type GetFirstTaskRow struct {
+	TaskID          string
+	NodeID          string
+	Incarnation     int64
+	Type            task.Type
+	Effect          task.Effect
+	Params          json.RawMessage
+	Seq             int64
+	Status          task.Status
+	LeaseEpoch      int64
+	Result          *task.Result
+	OwnerWorkflowID string
+	OwnerRunID      string
+	OwnerActivityID string
+	HeartbeatSeen   bool
+	CancelRequested bool
+}
+
+func (q *Queries) GetFirstTask(ctx context.Context, operationID string, type_ task.Type) (GetFirstTaskRow, error) {
+	row := q.db.QueryRow(ctx, getFirstTask, operationID, type_)
+	var i GetFirstTaskRow
+	err := row.Scan(
+		&i.TaskID,
+		&i.NodeID,
+		&i.Incarnation,
+		&i.Type,
+		&i.Effect,
+		&i.Params,
+		&i.Seq,
+		&i.Status,
+		&i.LeaseEpoch,
+		&i.Result,
+		&i.OwnerWorkflowID,
+		&i.OwnerRunID,
+		&i.OwnerActivityID,
+		&i.HeartbeatSeen,
+		&i.CancelRequested,
+	)
+	return i, err
+}
+
 const getTaskByStep = `-- name: GetTaskByStep :one
 SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
        owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen,

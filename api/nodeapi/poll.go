@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -107,7 +108,10 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		}
 		p.woken = false
 		select {
-		case <-p.wake:
+		case _, confirmed := <-p.wake:
+			if !confirmed {
+				return schema.NewError(schema.KindServiceUnavailable, "this replica of the API cannot reach its database")
+			}
 			p.woken = true
 		case <-changed:
 		case <-end.C:

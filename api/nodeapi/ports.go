@@ -114,7 +114,9 @@ type Notifier interface {
 	// for the node or the node was fenced (removed, locked, or superseded by a
 	// newer incarnation than the caller's). Notifications are coalesced. A lost
 	// fence notification is repeated within four seconds, and a reconnected
-	// listener wakes every poll. cancel ends the subscription.
+	// listener wakes every poll. The channel is closed within ten seconds when the
+	// process can no longer find out whether the node was fenced. cancel ends the
+	// subscription.
 	Subscribe(nodeID string, incarnation int64) (wake <-chan struct{}, cancel func())
 }
 

@@ -144,12 +144,18 @@ type replica struct {
 
 func (c *cluster) replica() *replica {
 	c.tb.Helper()
+	return c.replicaOn(c.url)
+}
+
+// replicaOn is replica with its own way to the database.
+func (c *cluster) replicaOn(url string) *replica {
+	c.tb.Helper()
 	r := &replica{tb: c.tb, ca: c.ca, registry: prometheus.NewRegistry(), log: &harness.Buffer{}}
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
-	r.store, err = store.Open(c.tb.Context(), store.Config{URL: c.url})
+	r.store, err = store.Open(c.tb.Context(), store.Config{URL: url})
 	require.NoError(c.tb, err)
-	r.listener, err = store.NewListener(c.url, log)
+	r.listener, err = store.NewListener(url, log)
 	require.NoError(c.tb, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup

@@ -82,6 +82,9 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
+	if err := a.cfg.Identities.RecordSession(ctx, p.caller, p.request); err != nil {
+		return nil, unsubscribe, a.refused(r, err)
+	}
 	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet); err != nil {
 		return nil, unsubscribe, err
 	}
@@ -124,6 +127,9 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		}
 		if p.caller, err = a.authenticate(r); err != nil {
 			return err
+		}
+		if s := p.caller.Session; s != "" && s != p.request.AgentSession {
+			return a.writeNoContent(w, r) // another process of the agent polls
 		}
 	}
 }

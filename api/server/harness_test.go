@@ -201,7 +201,7 @@ func (c *cluster) replicaOn(url string) *replica {
 		lifecycles = c.lifecycle
 	}
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
-		Nodes: r.store.Admin, SKUs: r.store.Admin, EnrollmentTokens: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
+		Nodes: r.store.Admin, SKUs: r.store.Admin, EnrollmentTokens: r.store.Identities, Locks: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
 		Lifecycle: lifecycles, Rehydrator: rehydrator{r.store, c.runs}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.packageSource()})
 	group.Go(func() { _ = adminAPI.Run(ctx) })

@@ -45,6 +45,8 @@ type refusal struct {
 	err   *schema.Error
 	event audit.Event
 	clone *clone
+	// alarm is set if the refused request raises an alarm.
+	alarm *clone
 	// limit is set if the row is written at most once a minute per node and limit.
 	limit string
 }
@@ -88,6 +90,9 @@ func (r *refusal) record(ctx context.Context, tx *tx) error {
 		}
 	}
 	tx.note(r.event)
+	if r.alarm != nil {
+		return raiseAlarm(ctx, tx, *r.alarm, r.event)
+	}
 	return nil
 }
 

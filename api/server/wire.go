@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -35,7 +36,8 @@ type app struct {
 	secrets  *secrets.Scanner
 
 	// connected
-	store      *store.Store
+	store      *store.Store // of the admin API
+	nodeStore  *store.Store // of the node API and the relay
 	listener   *store.Listener
 	vault      *vault.Client
 	sets       *vault.SetFollower
@@ -98,23 +100,37 @@ func (a *app) connect(ctx context.Context) error {
 }
 
 func (a *app) openStore(ctx context.Context) (err error) {
-	url := a.cfg.DatabaseURL.Reveal()
-	if a.listener, err = store.NewListener(url, a.Log); err != nil {
+	admin, node := a.cfg.DatabaseURL.Reveal(), cmp.Or(a.cfg.NodeDatabaseURL.Reveal(), a.cfg.DatabaseURL.Reveal())
+	if a.listener, err = store.NewListener(node, a.Log); err != nil {
 		return err
 	}
-	if a.store, err = store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
+	if a.store, err = a.openSide(ctx, admin); err != nil {
 		return err
 	}
-	a.OnClose(a.store.Close)
-	a.Health.Add("postgres", a.store.Ping)
+	if a.nodeStore = a.store; node != admin {
+		if a.nodeStore, err = a.openSide(ctx, node); err != nil {
+			return err
+		}
+	}
+	a.Health.Add("postgres", a.nodeStore.Ping)
 	return nil
+}
+
+// openSide opens the database with the role of one side of the process. The pools of the
+// sides are separate.
+func (a *app) openSide(ctx context.Context, url string) (*store.Store, error) {
+	s, err := store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log})
+	if err == nil {
+		a.OnClose(s.Close)
+	}
+	return s, err
 }
 
 // delegation starts to follow the verifier sets and makes this process's lease
 // key. A verifier set that is missing or wrong does not stop the start: polls and
 // heartbeats work, and only the dispatch of tasks waits.
 func (a *app) delegation(ctx context.Context) (err error) {
-	a.sets = vault.NewSetFollower(a.store.Identities, a.vault.Follow, a.Log, a.Metrics.SignerChecked)
+	a.sets = vault.NewSetFollower(a.nodeStore.Identities, a.vault.Follow, a.Log, a.Metrics.SignerChecked)
 	if err := a.sets.Refresh(ctx); err != nil {
 		a.Log.Error("no task is dispatched", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 	}
@@ -129,9 +145,9 @@ func (a *app) work(ctx context.Context) {
 	a.Go(ctx, "event streams", a.admin.Run)
 	a.metrics.AdminTokens(true)
 	a.Go(ctx, "admin tokens", func(ctx context.Context) error { return a.cfg.tokens.Run(ctx, a.tokensChanged) })
-	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Inventory.Sweep(ctx, a.listener) })
+	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.nodeStore.Inventory.Sweep(ctx, a.listener) })
 	a.Go(ctx, "verifier sets", func(ctx context.Context) error { return a.sets.Run(ctx, a.listener.Sets()) })
-	r := &relay.Relay{Outbox: a.store.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
+	r := &relay.Relay{Outbox: a.nodeStore.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
 		r.Run(ctx)
 		return nil
@@ -142,7 +158,7 @@ func (a *app) ready() error { return a.Health.Ready() }
 
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
-		Env: a.cfg.Env, Identities: a.store.Identities, Tasks: a.store.Tasks, Heartbeats: a.store.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
+		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(),

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/migrations"
 )
 
@@ -90,14 +91,16 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyPause, c.Log), relaying: c.Relaying}
-	return &Store{
+	s := &Store{
 		Operations: &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:      &Tasks{db: d},
 		Identities: &Identities{db: d},
 		Inventory:  &Inventory{db: d},
 		Admin:      &Admin{db: d},
 		db:         d,
-	}, nil
+	}
+	s.warnOfPrivileges(ctx, c.Log)
+	return s, nil
 }
 
 // Close sends pending notifications, waits for open calls and closes every
@@ -107,16 +110,45 @@ func (s *Store) Close() {
 	s.db.Close()
 }
 
+// warnOfPrivileges logs a warning if the database's role may change the audit trail: an
+// intruder in the process could then do so, too.
+func (s *Store) warnOfPrivileges(ctx context.Context, log *slog.Logger) {
+	var role string
+	err := s.db.Call(ctx, "reading the role", func(ctx context.Context) error {
+		return s.db.Pool().QueryRow(ctx, "SELECT current_user WHERE has_table_privilege(to_regclass('public.audit_events'), 'UPDATE')").Scan(&role)
+	})
+	if err == nil {
+		log.Warn("the database role may change the audit trail; use a member of "+RoleWorker+", "+RoleAPIAdmin+" or "+RoleAPINode, "role", role)
+	}
+}
+
 // Connections returns the largest number of connections to the database.
 func (s *Store) Connections() int { return s.db.Size() }
 
 // Ping returns nil if the database can be reached.
 func (s *Store) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
 
-// Migrate updates the database's schema. It is idempotent and safe to
-// run concurrently.
+// The roles of the processes in the database. Their privileges are in
+// schema/migrations/grants.
+const (
+	RoleWorker   = "gpuaas_worker"
+	RoleAPIAdmin = "gpuaas_api_admin"
+	RoleAPINode  = "gpuaas_api_node"
+)
+
+// Migrate updates the database's schema, creates the roles of the processes that the
+// server lacks and sets their privileges. It is idempotent and safe to run concurrently.
+// url is that of the owner of the tables.
 func Migrate(ctx context.Context, url string) error {
-	return postgres.Migrate(ctx, url, migrations.Files)
+	if err := postgres.Migrate(ctx, url, migrations.Files); err != nil {
+		return err
+	}
+	err := postgres.Run(ctx, url, migrations.Grants)
+	if postgres.Denied(err) {
+		return schema.AsError(err).WithNext("as a superuser: CREATE ROLE " + RoleWorker + "; CREATE ROLE " + RoleAPIAdmin +
+			"; CREATE ROLE " + RoleAPINode + "; then: gpuaas admin setup")
+	}
+	return err
 }
 
 // refusals maps the constraints that a request can violate to their errors.

@@ -31,8 +31,8 @@ node's requests, and open polls end. Use it when the node's key may be stolen.
 Nothing changes on the node. Its agent keeps its identity and polls at most every 15
 minutes; workloads continue. The node gets no tasks. A task that runs there loses its
 lease: a destructive task is then recorded as lost, and its operation parks. The node's
-enrollment and reissue tokens and bundle references become void, since whoever has one
-could replace the locked identity. Without heartbeats the node becomes offline.
+enrollment and reissue tokens and bundle references become void, because one could
+replace the locked identity. Without heartbeats the node becomes offline.
 
 To end the lock, use gpuaas node unlock if the key is safe: the same identity is accepted
 again. If it is not, use gpuaas node reissue-enrollment: the node gets a new identity, and

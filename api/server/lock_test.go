@@ -174,7 +174,7 @@ func TestRestartsLockNothing(t *testing.T) {
 	require.Nil(t, n.IdentityAlarm)
 }
 
-// A replay of a used token locks nothing and tells the operator.
+// A replay of a used token locks nothing and alarms the operator.
 func TestReplayedTokenRaisesAlarm(t *testing.T) {
 	t.Parallel()
 	r := newCluster(t).replica()

@@ -137,7 +137,7 @@ func TestTwoSessionsLockIdentity(t *testing.T) {
 			requireKind(t, m.session("a", 4), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 			require.Equal(t, trust.LockedBySessions, e.node(m.caller.NodeID).IdentityLock.Reason)
 			requireLocked(t, m)
-			e.reissue(m, m.k(5)) // the process that holds the new identity goes on under its name
+			e.reissue(m, m.k(5)) // the process that holds the new identity keeps its name
 			for seq := range int64(4) {
 				require.NoError(t, m.session("a", 10+seq))
 				m.later(600)
@@ -242,7 +242,7 @@ func TestReturnedSessionRaisesAlarm(t *testing.T) {
 }
 
 // TestTokenPresentedTwice: who presents a claimed token with another key may be the thief
-// or the victim, so the operator is told. The victim of a reissue proves itself by the
+// or the victim, so there is an alarm. The victim of a reissue proves itself by the
 // recovery key with which it was enrolled.
 func TestTokenPresentedTwice(t *testing.T) {
 	t.Parallel()

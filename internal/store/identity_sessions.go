@@ -61,7 +61,7 @@ func changeSession(ctx context.Context, tx *tx, c nodeapi.Caller, before string,
 	return tx.SetPollSession(ctx, p.AgentSession, c.NodeID)
 }
 
-// sessionReturned judges the poll of a process after a poll of a newer one. Once, that may
+// sessionReturned handles the poll of a process after a poll of a newer one. Once, that may
 // be a poll that was delayed while the agent restarted. Two different polls, apart in time
 // and with a poll of another process between them, prove that the process still runs: the
 // identity is locked.

@@ -12,8 +12,8 @@ import (
 )
 
 // refuseToken refuses a token that the conditional update did not claim. If another key
-// claimed it, one of two machines is an unauthorized one, or one machine lost its key. An
-// alarm tells the operator. The first machine is proven to be unauthorized if the second
+// claimed it, one of two machines is an unauthorized one, or one machine lost its key. That
+// raises an alarm. The first machine is proven to be unauthorized if the second
 // has the recovery key with which the node was enrolled before, and the first has not:
 // then the identity is locked.
 func refuseToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim, n sqlc.LockNodeRow, e audit.Event) error {

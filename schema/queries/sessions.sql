@@ -12,7 +12,7 @@ LEFT JOIN LATERAL (SELECT n.session, n.first_at FROM node_sessions n
     ORDER BY n.number LIMIT 1) newer ON true
 WHERE s.node_id = sqlc.arg(node_id) AND s.session = sqlc.arg(session) AND s.incarnation = sqlc.arg(incarnation);
 
--- The caller holds the node's lock. A process of an earlier incarnation begins anew.
+-- The caller holds the node's lock. A process of an earlier incarnation begins again.
 -- name: PutSession :exec
 INSERT INTO node_sessions AS s (node_id, session, incarnation, number)
 SELECT sqlc.arg(node_id), sqlc.arg(session), sqlc.arg(incarnation), coalesce(max(k.number), 0) + 1 FROM node_sessions k WHERE k.node_id = sqlc.arg(node_id)

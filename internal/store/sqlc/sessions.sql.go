@@ -91,7 +91,7 @@ ON CONFLICT ON CONSTRAINT node_sessions_pkey DO UPDATE
     SET incarnation = excluded.incarnation, number = excluded.number, first_at = excluded.first_at, returned_at = NULL, return_nonce = '', return_seq = 0
 `
 
-// The caller holds the node's lock. A process of an earlier incarnation begins anew.
+// The caller holds the node's lock. A process of an earlier incarnation begins again.
 func (q *Queries) PutSession(ctx context.Context, nodeID string, session string, incarnation int64) error {
 	_, err := q.db.Exec(ctx, putSession, nodeID, session, incarnation)
 	return err

@@ -68,6 +68,17 @@ func refuse(err error, e audit.Event) error {
 	return &refusal{err: cause, event: e}
 }
 
+// refuseNode is refuse with at most one audit row a minute per node and reason, since the
+// holder of a token may repeat a refused request without end. The event's stream is the
+// node's.
+func refuseNode(err error, e audit.Event) error {
+	refused := refuse(err, e)
+	if r, ok := errors.AsType[*refusal](refused); ok {
+		r.limit = r.event.Reason
+	}
+	return refused
+}
+
 // refuseTask is refuse with at most one audit row a minute per task and reason, since a
 // node may repeat a refused request without end.
 func refuseTask(err error, e audit.Event) error {
@@ -83,6 +94,11 @@ func (r *refusal) record(ctx context.Context, tx *tx) error {
 	if r.clone != nil {
 		return lockIdentity(ctx, tx, *r.clone, r.event)
 	}
+	if r.alarm != nil {
+		if err := raiseAlarm(ctx, tx, *r.alarm, r.event); err != nil {
+			return err
+		}
+	}
 	if r.limit != "" {
 		rows, err := tx.RecordRefusal(ctx, r.event.Stream, r.limit)
 		if err != nil || rows == 0 {
@@ -90,9 +106,6 @@ func (r *refusal) record(ctx context.Context, tx *tx) error {
 		}
 	}
 	tx.note(r.event)
-	if r.alarm != nil {
-		return raiseAlarm(ctx, tx, *r.alarm, r.event)
-	}
 	return nil
 }
 

@@ -554,11 +554,12 @@ WITH unended AS MATERIALIZED (
 SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > $2::uuid
   AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
-       AND t.lease_until < now() - make_interval(secs => $3::float8))
+       AND t.lease_until < now() - make_interval(secs => $3::float8)
+       AND node_api_receiving($4::float8))
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id
 WHERE b.task_id > $2::uuid AND b.orphaned_at IS NULL
-  AND coalesce(b.redelivered_at, b.created_at) < now() - make_interval(secs => $4::float8)
+  AND coalesce(b.redelivered_at, b.created_at) < now() - make_interval(secs => $5::float8)
 ORDER BY task_id LIMIT $1
 `
 
@@ -566,6 +567,7 @@ type ReclaimableTasksParams struct {
 	MaxRows        int32
 	After          string
 	GraceSeconds   float64
+	ReturnSeconds  float64
 	OverdueSeconds float64
 }
 
@@ -574,14 +576,16 @@ type ReclaimableTasksRow struct {
 	NodeID string
 }
 
-// Lists the tasks to reclaim: expired leases past the grace, tasks whose operation
-// ended or is missing, results that were not delivered in time. MATERIALIZED keeps the planner
+// Lists the tasks to reclaim: expired leases past the grace, unless the node API could not
+// receive their extension, tasks whose operation ended or is missing, results that were
+// not delivered in time. MATERIALIZED keeps the planner
 // from walking finished tasks for the order.
 func (q *Queries) ReclaimableTasks(ctx context.Context, arg ReclaimableTasksParams) ([]ReclaimableTasksRow, error) {
 	rows, err := q.db.Query(ctx, reclaimableTasks,
 		arg.MaxRows,
 		arg.After,
 		arg.GraceSeconds,
+		arg.ReturnSeconds,
 		arg.OverdueSeconds,
 	)
 	if err != nil {

@@ -44,7 +44,9 @@ type Store struct {
 	Identities *Identities
 	Inventory  *Inventory
 	Admin      *Admin
-	db         *db
+	// Checkpoints stores the checkpoints of the audit trail.
+	Checkpoints *Checkpoints
+	db          *db
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -92,12 +94,13 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyPause, c.Log), relaying: c.Relaying}
 	s := &Store{
-		Operations: &Operations{db: d, creating: c.CreatingProviders},
-		Tasks:      &Tasks{db: d},
-		Identities: &Identities{db: d},
-		Inventory:  &Inventory{db: d},
-		Admin:      &Admin{db: d},
-		db:         d,
+		Operations:  &Operations{db: d, creating: c.CreatingProviders},
+		Tasks:       &Tasks{db: d},
+		Identities:  &Identities{db: d},
+		Inventory:   &Inventory{db: d},
+		Admin:       &Admin{db: d},
+		Checkpoints: &Checkpoints{db: d},
+		db:          d,
 	}
 	s.warnOfPrivileges(ctx, c.Log)
 	return s, nil

@@ -21,6 +21,36 @@ type AuditStreamPage struct {
 	Events []audit.Event `json:"events"`
 	// More is true when a further page exists after the last seq.
 	More bool `json:"more"`
+	// HeadSeq and HeadHash are the head of the stream, as read before the events: the
+	// event with this seq must exist and have this hash.
+	HeadSeq  int64  `json:"head_seq"`
+	HeadHash string `json:"head_hash"`
+}
+
+// AuditCheckpoint is a signed checkpoint of the audit trail with its body.
+type AuditCheckpoint struct {
+	Body   []byte `json:"body"`   // JSON of audit.CheckpointBody, in base64
+	Signed string `json:"signed"` // the text of the signed checkpoint
+}
+
+// AuditCheckpointPage is the response to GET /api/v1/admin/audit/checkpoints?after=NUMBER:
+// checkpoints in order of their number.
+type AuditCheckpointPage struct {
+	Checkpoints []AuditCheckpoint `json:"checkpoints"`
+	// More is true when a further page exists after the last number.
+	More bool `json:"more"`
+	// Keys are the public keys of the checkpoint key in Vault, in base64 by key ID.
+	Keys map[string][]byte `json:"keys"`
+}
+
+// AcceptAuditGapRequest is the body of POST /api/v1/admin/audit/accept-gap.
+type AcceptAuditGapRequest struct {
+	Reason string `json:"reason"`
+}
+
+// AcceptAuditGapResponse says how many missing checkpoints were accepted.
+type AcceptAuditGapResponse struct {
+	Checkpoints int64 `json:"checkpoints"`
 }
 
 // Event kinds of GET /api/v1/admin/events.

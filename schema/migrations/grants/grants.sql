@@ -31,7 +31,7 @@ REVOKE ALL ON ALL TABLES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admin, 
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 
 -- Each process reads everything but the hashes of tokens, which the worker has no use for.
-GRANT SELECT ON audit_events, audit_heads, goose_db_version, identity_keys, identity_refusals, instances, node_certificates,
+GRANT SELECT ON audit_events, audit_heads, audit_checkpoints, audit_checkpoint_heads, audit_missing, goose_db_version, identity_keys, identity_refusals, instances, node_certificates,
     node_removals, node_tasks, nodes, operations, outbox, resources, skus, verifier_sets
     TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT ON enrollment_tokens TO gpuaas_api_admin, gpuaas_api_node;
@@ -44,6 +44,8 @@ GRANT EXECUTE ON FUNCTION audit_append(text, text, text, text, text, text, text,
 GRANT UPDATE ON nodes, enrollment_tokens, node_certificates TO gpuaas_worker;
 GRANT INSERT, UPDATE ON instances, operations, resources, node_tasks, node_removals TO gpuaas_worker;
 GRANT INSERT, UPDATE, DELETE ON outbox, identity_refusals TO gpuaas_worker;
+GRANT INSERT ON audit_checkpoints TO gpuaas_worker;
+GRANT INSERT, UPDATE ON audit_checkpoint_heads TO gpuaas_worker;
 GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
 
 -- The admin API registers nodes, issues tokens, decides about tasks and records abandoned
@@ -51,6 +53,7 @@ GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotati
 GRANT INSERT, UPDATE ON nodes, skus, enrollment_tokens TO gpuaas_api_admin;
 GRANT UPDATE ON instances, operations, node_tasks, node_certificates TO gpuaas_api_admin;
 GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_admin;
+GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
 
 -- The node API issues identities, stores heartbeats and dispatches tasks.
 GRANT UPDATE (state, state_since, cordoned, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at,
@@ -60,3 +63,4 @@ GRANT INSERT, UPDATE ON enrollment_tokens, node_certificates, identity_keys, ide
 GRANT UPDATE (status, lease_epoch, lease_until, holder, poll_number, progress, beat_at, cancel_seen, paused, result, output_tail,
     result_serial, result_key, result_body, result_signature, dispatched_at, lost_at, finished_at) ON node_tasks TO gpuaas_api_node;
 GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_node;
+GRANT INSERT ON audit_missing TO gpuaas_api_node;

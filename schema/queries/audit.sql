@@ -9,8 +9,11 @@ SELECT audit_append(sqlc.arg(stream), sqlc.arg(actor), sqlc.arg(via), sqlc.arg(a
 SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = sqlc.arg(stream) AND result = 'parked'
                AND operation_id = sqlc.arg(operation_id) AND detail ->> 'park_id' = sqlc.arg(park_id)::text)::boolean;
 
+-- The streams that have events, and those of all nodes: a registration is an event, so a
+-- stream of a node without events was removed.
 -- name: ListAuditStreams :many
-SELECT stream FROM audit_heads WHERE seq > 0 AND stream > sqlc.arg(after) ORDER BY stream LIMIT sqlc.arg(row_limit)::bigint;
+SELECT stream FROM (SELECT h.stream FROM audit_heads h WHERE h.seq > 0 UNION SELECT n.node_id::text FROM nodes n) s
+WHERE stream > sqlc.arg(after) ORDER BY stream LIMIT sqlc.arg(row_limit)::bigint;
 
 -- Reports whether the decision about an operation is in the audit already. The caller
 -- holds the lock of the operation's node, whose stream it is.

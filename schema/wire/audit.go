@@ -1,6 +1,10 @@
 package wire
 
-import "github.com/gpuaas/gpuaas/schema/audit"
+import (
+	"crypto/ed25519"
+
+	"github.com/gpuaas/gpuaas/schema/audit"
+)
 
 // AuditPage is the response to GET /api/v1/admin/audit: events of all streams, newest
 // first.
@@ -40,17 +44,14 @@ type AuditCheckpointPage struct {
 	// More is true when a further page exists after the last number.
 	More bool `json:"more"`
 	// Keys are the public keys of the checkpoint key in Vault, in base64 by key ID.
-	Keys map[string][]byte `json:"keys"`
+	Keys map[string]ed25519.PublicKey `json:"keys"`
 }
 
-// AcceptAuditGapRequest is the body of POST /api/v1/admin/audit/accept-gap.
-type AcceptAuditGapRequest struct {
+// AuditGap is the body of POST /api/v1/admin/audit/accept-gap, and its response.
+type AuditGap struct {
 	Reason string `json:"reason"`
-}
-
-// AcceptAuditGapResponse says how many missing checkpoints were accepted.
-type AcceptAuditGapResponse struct {
-	Checkpoints int64 `json:"checkpoints"`
+	// Checkpoints is how many missing checkpoints were accepted, in the response.
+	Checkpoints int64 `json:"checkpoints,omitempty"`
 }
 
 // Event kinds of GET /api/v1/admin/events.

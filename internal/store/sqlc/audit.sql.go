@@ -248,9 +248,12 @@ func (q *Queries) InsertMissingCheckpoint(ctx context.Context, arg InsertMissing
 }
 
 const listAuditStreams = `-- name: ListAuditStreams :many
-SELECT stream FROM audit_heads WHERE seq > 0 AND stream > $1 ORDER BY stream LIMIT $2::bigint
+SELECT stream FROM (SELECT h.stream FROM audit_heads h WHERE h.seq > 0 UNION SELECT n.node_id::text FROM nodes n) s
+WHERE stream > $1 ORDER BY stream LIMIT $2::bigint
 `
 
+// The streams that have events, and those of all nodes: a registration is an event, so a
+// stream of a node without events was removed.
 func (q *Queries) ListAuditStreams(ctx context.Context, after string, rowLimit int64) ([]string, error) {
 	rows, err := q.db.Query(ctx, listAuditStreams, after, rowLimit)
 	if err != nil {

@@ -148,7 +148,7 @@ func (c *cluster) replica() *replica {
 	r := &replica{tb: c.tb, ca: c.ca, registry: prometheus.NewRegistry(), log: &harness.Buffer{}}
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
-	r.store, err = store.Open(c.tb.Context(), store.Config{URL: c.url})
+	r.store, err = store.Open(c.tb.Context(), store.Config{URL: c.url, UnauthenticatedConns: unauthenticatedConns, AdminConns: adminConns})
 	require.NoError(c.tb, err)
 	nodeSide, adminSide := c.side(store.RoleAPINode), c.side(store.RoleAPIAdmin)
 	r.listener, err = store.NewListener(pgtest.As(c.url, store.RoleAPINode), log)
@@ -199,14 +199,15 @@ func (c *cluster) replica() *replica {
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
 		Nodes: adminSide.Admin, SKUs: adminSide.Admin, EnrollmentTokens: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin, Checkpoints: adminSide.Checkpoints,
 		CheckpointKeys: func(context.Context) (map[string]ed25519.PublicKey, error) { return nil, nil },
-		Lifecycle: lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
+		Lifecycle:      lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.packageSource()})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: nodeSide.Tasks, Heartbeats: nodeSide.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
-		IssueRate: 1e5, NodeRate: 1e5, Bundles: adminAPI, Packages: agent.packages()})
+		IssueRate: 1e5, NodeRate: 1e5, RenewalRate: 1e5, Bundles: adminAPI, Packages: agent.packages()})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
+	group.Go(func() { _ = node.Run(ctx) })
 	group.Go(func() { _ = server.ServeTLS(ln, "", "") })
 	admin := httptest.NewServer(adminAPI.Handler())
 	r.admin = admin.URL + "/api/v1/admin"

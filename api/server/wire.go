@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/daemon"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
@@ -25,6 +27,13 @@ import (
 // storeTimeout bounds every call to the database, so that a database that hangs
 // does not hold a request for longer.
 const storeTimeout = 10 * time.Second
+
+// The sizes of the connection pools beside the one that nodes use. A claim of a token
+// takes milliseconds, and the certificate it is for is signed afterward.
+const (
+	unauthenticatedConns = 4
+	adminConns           = 4
+)
 
 // app holds the parts of the process. Those below connected are set once connect
 // has returned nil.
@@ -115,6 +124,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	a.registerPools()
 	a.Health.Add("postgres", a.nodeStore.Ping)
 	return nil
 }
@@ -122,11 +132,23 @@ func (a *app) openStore(ctx context.Context) (err error) {
 // openSide opens the database with the role of one side of the process. The pools of the
 // sides are separate.
 func (a *app) openSide(ctx context.Context, url string) (*store.Store, error) {
-	s, err := store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log})
+	s, err := store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool,
+		UnauthenticatedConns: unauthenticatedConns, AdminConns: adminConns, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log})
 	if err == nil {
 		a.OnClose(s.Close)
 	}
 	return s, err
+}
+
+// registerPools publishes the connection pools of both sides.
+func (a *app) registerPools() {
+	pools := maps.Clone(a.nodeStore.Pools())
+	if a.store != a.nodeStore {
+		for name, pool := range a.store.Pools() {
+			pools["admin_side_"+name] = pool
+		}
+	}
+	a.Registry.MustRegister(postgres.NewCollector(pools))
 }
 
 // delegation starts to follow the verifier sets and makes this process's lease
@@ -160,13 +182,14 @@ func (a *app) work(ctx context.Context) {
 
 func (a *app) ready() error { return a.Health.Ready() }
 
-func (a *app) nodeServer() *http.Server {
+func (a *app) nodeServer(ctx context.Context) *http.Server {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(), Checkpoints: a.checkpoints,
 	})
+	a.Go(ctx, "refused requests", api.Run)
 	return api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) })
 }
 
@@ -178,6 +201,23 @@ func (a *app) adminAPI() *adminapi.API {
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
+}
+
+// recordReceiving records that this process receives the requests of nodes, until ctx ends.
+func (a *app) recordReceiving(ctx context.Context) error {
+	tick := time.NewTicker(store.ReceivingEvery)
+	defer tick.Stop()
+	for {
+		if err := a.nodeStore.Inventory.RecordReceiving(ctx); err != nil && ctx.Err() == nil {
+			a.Log.Warn("cannot record that this process receives requests; no node becomes silent and no task lost meanwhile",
+				slog.Any("err", err), slog.Duration("retry_in", store.ReceivingEvery))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }
 
 // tokensChanged reports that the newest version of the tokens file is not in use, or

@@ -26,16 +26,14 @@ var verbs = []string{"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERE
 // letter means that the role has the privilege on some columns only.
 var grants = map[string][3]string{
 	//                    worker  admin  node
-	"audit_checkpoints":      {"SI", "S", "S"},
-	"audit_checkpoint_heads": {"SIU", "S", "S"},
 	"audit_events":           {"S", "S", "S"},
 	"audit_heads":            {"S", "S", "S"},
-	"audit_missing":          {"S", "Su", "SI"},
 	"enrollment_tokens":      {"sU", "SIU", "SIU"},
 	"goose_db_version":       {"S", "S", "S"},
 	"identity_keys":          {"S", "S", "SIU"},
-	"identity_refusals":      {"SIUD", "S", "SIU"},
+	"identity_refusals":      {"SIUD", "SIU", "SIU"},
 	"instances":              {"SIU", "SU", "S"},
+	"node_api":               {"S", "S", "SIU"},
 	"node_certificates":      {"SU", "SU", "SIU"},
 	"node_removals":          {"SIU", "S", "S"},
 	"node_tasks":             {"SIU", "SU", "Su"},
@@ -45,6 +43,9 @@ var grants = map[string][3]string{
 	"resources":              {"SIU", "S", "S"},
 	"skus":                   {"S", "SIU", "S"},
 	"verifier_sets":          {"SI", "S", "S"},
+	"audit_checkpoints":      {"SI", "S", "S"},
+	"audit_checkpoint_heads": {"SIU", "S", "S"},
+	"audit_missing":          {"S", "Su", "SI"},
 }
 
 // TestGrants compares the privileges of all roles on all tables with the table above. A

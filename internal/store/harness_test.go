@@ -67,6 +67,10 @@ func openWith(t testing.TB, conns int32) *env {
 		t: t, url: dsn, raw: raw}
 }
 
+// unaudited stands for the stream of a refusal without an audit row: any client can send
+// the request, so the node API counts it.
+const unaudited = ""
+
 // restricted is the URL with the privileges of the processes, and no others.
 func restricted(t testing.TB, dsn string) string {
 	t.Helper()

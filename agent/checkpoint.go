@@ -15,7 +15,7 @@ type keptCheckpoint struct {
 // loadCheckpoint reads the checkpoint that an earlier process kept.
 func (a *Agent) loadCheckpoint() {
 	var kept keptCheckpoint
-	if ok, err := a.state.ReadJSON(checkpointFile, &kept); err != nil || !ok {
+	if ok, err := a.state.ReadJSON(a.state.File(checkpointFile), &kept); err != nil || !ok {
 		return // without it the node keeps the next one
 	}
 	if c, err := audit.ParseCheckpoint(kept.Checkpoint); err == nil {

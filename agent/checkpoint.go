@@ -1,37 +1,51 @@
 package agent
 
-import "github.com/gpuaas/gpuaas/schema/audit"
+import (
+	"log/slog"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/schema/audit"
+)
 
 // checkpointFile keeps the newest checkpoint of the audit trail.
 const checkpointFile = "audit-checkpoint.json"
 
-// keptCheckpoint is the newest checkpoint of the audit trail that the server sent. The
+// checkpoint keeps the newest checkpoint of the audit trail that the server sent. The
 // agent cannot verify it: the server compares it with the trail when it comes back.
-type keptCheckpoint struct {
+type checkpoint struct {
+	env    string
+	state  disk.StateDir
+	log    *slog.Logger
+	text   string
+	number int64
+}
+
+// storedCheckpoint is the content of checkpointFile.
+type storedCheckpoint struct {
 	Checkpoint string `json:"checkpoint"`
-	number     int64
 }
 
-// loadCheckpoint reads the checkpoint that an earlier process kept.
-func (a *Agent) loadCheckpoint() {
-	var kept keptCheckpoint
-	if ok, err := a.state.ReadJSON(a.state.File(checkpointFile), &kept); err != nil || !ok {
-		return // without it the node keeps the next one
+// newCheckpoint reads the checkpoint that an earlier process kept.
+func newCheckpoint(env string, state disk.StateDir, log *slog.Logger) *checkpoint {
+	k := &checkpoint{env: env, state: state, log: log}
+	var stored storedCheckpoint
+	if ok, err := state.ReadJSON(state.File(checkpointFile), &stored); err == nil && ok { // else the node keeps the next one
+		if c, err := audit.ParseCheckpoint(stored.Checkpoint); err == nil {
+			k.text, k.number = stored.Checkpoint, c.Number
+		}
 	}
-	if c, err := audit.ParseCheckpoint(kept.Checkpoint); err == nil {
-		a.kept = keptCheckpoint{kept.Checkpoint, c.Number}
-	}
+	return k
 }
 
-// keepCheckpoint keeps the checkpoint in the answer to a poll if it is newer than the one
-// that the node has.
-func (a *Agent) keepCheckpoint(text string) {
+// keep keeps the checkpoint in the answer to a poll if it is newer than the one that the
+// node has.
+func (k *checkpoint) keep(text string) {
 	c, err := audit.ParseCheckpoint(text)
-	if err != nil || c.Env != a.conf.Env || c.Number <= a.kept.number {
+	if err != nil || c.Env != k.env || c.Number <= k.number {
 		return
 	}
-	a.kept = keptCheckpoint{text, c.Number}
-	if err := a.state.Hint(checkpointFile, a.kept); err != nil {
-		a.log.Warn("cannot write the audit checkpoint", "err", err.Error())
+	k.text, k.number = text, c.Number
+	if err := k.state.Hint(checkpointFile, storedCheckpoint{text}); err != nil {
+		k.log.Warn("cannot write the audit checkpoint", "err", err.Error())
 	}
 }

@@ -87,7 +87,7 @@ func (v *auditVerification) checkpoints(ctx context.Context) error {
 	var last audit.Checkpoint
 	for {
 		limit := auditPage
-		page, err := decode[wire.AuditCheckpointPage](v.api.ListAuditCheckpoints(ctx, &adminclient.ListAuditCheckpointsParams{After: &last.Number, Limit: &limit}))
+		page, err := decode[audit.CheckpointPage](v.api.ListAuditCheckpoints(ctx, &adminclient.ListAuditCheckpointsParams{After: &last.Number, Limit: &limit}))
 		if err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func (v *auditVerification) checkpoints(ctx context.Context) error {
 }
 
 // checkpoint verifies a checkpoint that follows last, and returns it.
-func (v *auditVerification) checkpoint(c wire.AuditCheckpoint, last audit.Checkpoint, keys map[string]ed25519.PublicKey) audit.Checkpoint {
+func (v *auditVerification) checkpoint(c audit.StoredCheckpoint, last audit.Checkpoint, keys map[string]ed25519.PublicKey) audit.Checkpoint {
 	signed, err := audit.ParseCheckpoint(c.Signed)
 	var body audit.CheckpointBody
 	if err == nil {
@@ -259,7 +259,7 @@ func readCheckpointKeys(file string) (map[string]ed25519.PublicKey, error) {
 
 // runAcceptAuditGap accepts that checkpoints are missing.
 func runAcceptAuditGap(ctx context.Context, e *env, api *adminclient.Client, reason string) error {
-	gap, err := decode[wire.AuditGap](api.AcceptAuditGap(ctx, nil, wire.AuditGap{Reason: reason}))
+	gap, err := decode[audit.Gap](api.AcceptAuditGap(ctx, nil, audit.Gap{Reason: reason}))
 	if err != nil {
 		return err
 	}

@@ -11,11 +11,10 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // checkpointed gives the API two streams, and a checkpoint of each of their first states.
-func checkpointed(t *testing.T) (h *harness, sign func(audit.CheckpointBody) wire.AuditCheckpoint) {
+func checkpointed(t *testing.T) (h *harness, sign func(audit.CheckpointBody) audit.StoredCheckpoint) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(strings.NewReader(strings.Repeat("k", ed25519.SeedSize)))
 	require.NoError(t, err)
@@ -25,12 +24,12 @@ func checkpointed(t *testing.T) (h *harness, sign func(audit.CheckpointBody) wir
 	h.api.audit = map[string][]audit.Event{nodeID: chain(nodeID, 5), "system": chain("system", 1)}
 	h.api.public = map[string]ed25519.PublicKey{"audit-test.v1": public}
 	h.api.heads = map[string]audit.Head{}
-	sign = func(b audit.CheckpointBody) wire.AuditCheckpoint {
+	sign = func(b audit.CheckpointBody) audit.StoredCheckpoint {
 		body, hash, err := b.Encode()
 		require.NoError(t, err)
 		c := audit.Checkpoint{Env: "test", Number: b.Number, Hash: hash, At: start().UTC(), KeyID: "audit-test.v1"}
 		c.Signature = ed25519.Sign(private, c.Signed())
-		return wire.AuditCheckpoint{Body: body, Signed: c.String()}
+		return audit.StoredCheckpoint{Body: body, Signed: c.String()}
 	}
 	prev := ""
 	for i := range 3 {
@@ -56,7 +55,7 @@ func TestAuditVerifiesCheckpoints(t *testing.T) {
 	require.Equal(t, schema.ExitUsage, h.run("audit", "--verify", "--known-checkpoint", "x"))
 }
 
-// Whoever can write to the database can make every chain fit again. The heads and the
+// An intruder who can write to the database can make every chain fit again. The heads and the
 // checkpoints show it.
 func TestAuditShowsWhatTheChainDoesNot(t *testing.T) {
 	t.Parallel()
@@ -71,37 +70,37 @@ func TestAuditShowsWhatTheChainDoesNot(t *testing.T) {
 		return events
 	}
 	for name, tc := range map[string]struct {
-		tamper func(*fakeAPI, func(audit.CheckpointBody) wire.AuditCheckpoint)
+		tamper func(*fakeAPI, func(audit.CheckpointBody) audit.StoredCheckpoint)
 		fault  string
 	}{
-		"the tail is cut": {func(a *fakeAPI, _ func(audit.CheckpointBody) wire.AuditCheckpoint) {
+		"the tail is cut": {func(a *fakeAPI, _ func(audit.CheckpointBody) audit.StoredCheckpoint) {
 			last := a.audit[nodeID][4]
 			a.heads[nodeID] = audit.Head{Stream: nodeID, Seq: last.Seq, Hash: last.Hash}
 			a.audit[nodeID] = a.audit[nodeID][:4]
 		}, "rows after 4 are missing: the stream's head is 5"},
-		"tail and head are cut": {func(a *fakeAPI, _ func(audit.CheckpointBody) wire.AuditCheckpoint) {
+		"tail and head are cut": {func(a *fakeAPI, _ func(audit.CheckpointBody) audit.StoredCheckpoint) {
 			a.audit[nodeID] = a.audit[nodeID][:2]
 		}, "rows after 2 are missing: a checkpoint covers row 3"},
-		"the head is another row": {func(a *fakeAPI, _ func(audit.CheckpointBody) wire.AuditCheckpoint) {
+		"the head is another row": {func(a *fakeAPI, _ func(audit.CheckpointBody) audit.StoredCheckpoint) {
 			a.heads[nodeID] = audit.Head{Stream: nodeID, Seq: 5, Hash: "other"}
 		}, "row 5 is not the one of the stream's head"},
-		"the rows of a stream are gone": {func(a *fakeAPI, _ func(audit.CheckpointBody) wire.AuditCheckpoint) {
+		"the rows of a stream are gone": {func(a *fakeAPI, _ func(audit.CheckpointBody) audit.StoredCheckpoint) {
 			a.audit[nodeID] = nil
 		}, "has no rows"},
-		"a stream is gone": {func(a *fakeAPI, _ func(audit.CheckpointBody) wire.AuditCheckpoint) {
+		"a stream is gone": {func(a *fakeAPI, _ func(audit.CheckpointBody) audit.StoredCheckpoint) {
 			a.streams = []string{"system"}
 		}, "is missing: a checkpoint covers it"},
-		"all hashes are computed again": {func(a *fakeAPI, _ func(audit.CheckpointBody) wire.AuditCheckpoint) {
+		"all hashes are computed again": {func(a *fakeAPI, _ func(audit.CheckpointBody) audit.StoredCheckpoint) {
 			a.audit[nodeID] = restamped(a.audit[nodeID])
 		}, "row 2 was replaced: a checkpoint has another hash"},
-		"a checkpoint is gone": {func(a *fakeAPI, sign func(audit.CheckpointBody) wire.AuditCheckpoint) {
+		"a checkpoint is gone": {func(a *fakeAPI, sign func(audit.CheckpointBody) audit.StoredCheckpoint) {
 			a.checkpoint[1] = a.checkpoint[2]
 			a.checkpoint = a.checkpoint[:2]
 		}, "one between them is missing"},
-		"a checkpoint is changed": {func(a *fakeAPI, _ func(audit.CheckpointBody) wire.AuditCheckpoint) {
+		"a checkpoint is changed": {func(a *fakeAPI, _ func(audit.CheckpointBody) audit.StoredCheckpoint) {
 			a.checkpoint[2].Body = append(a.checkpoint[2].Body, ' ')
 		}, "checkpoint 3 was changed after it was signed"},
-		"a checkpoint has another key": {func(a *fakeAPI, _ func(audit.CheckpointBody) wire.AuditCheckpoint) {
+		"a checkpoint has another key": {func(a *fakeAPI, _ func(audit.CheckpointBody) audit.StoredCheckpoint) {
 			a.public = map[string]ed25519.PublicKey{"audit-test.v1": make([]byte, ed25519.PublicKeySize)}
 		}, "checkpoint 1 has no valid signature"},
 	} {

@@ -236,7 +236,7 @@ type fakeAPI struct {
 	operations []wire.OperationSummary
 	streams    []string
 	heads      map[string]audit.Head // instead of the last events
-	checkpoint []wire.AuditCheckpoint
+	checkpoint []audit.StoredCheckpoint
 	public     map[string]ed25519.PublicKey
 	audit      map[string][]audit.Event
 	pageSize   int  // 0 means all
@@ -300,7 +300,7 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	mux.HandleFunc("GET /api/v1/admin/audit/streams/{stream}", a.getStream)
 	mux.HandleFunc("GET /api/v1/admin/audit/checkpoints", a.getCheckpoints)
 	mux.HandleFunc("POST /api/v1/admin/audit/accept-gap", func(w http.ResponseWriter, r *http.Request) {
-		var gap wire.AuditGap
+		var gap audit.Gap
 		_ = json.NewDecoder(r.Body).Decode(&gap) // an empty one shows
 		gap.Checkpoints = 3
 		a.answer(w, http.StatusOK, gap)
@@ -610,7 +610,7 @@ func (a *fakeAPI) listAudit(w http.ResponseWriter, r *http.Request) {
 func (a *fakeAPI) getCheckpoints(w http.ResponseWriter, r *http.Request) {
 	after := 0
 	fmt.Sscan(r.URL.Query().Get("after"), &after) //nolint:errcheck // 0 when it is none
-	page := wire.AuditCheckpointPage{Checkpoints: []wire.AuditCheckpoint{}, Keys: a.public}
+	page := audit.CheckpointPage{Checkpoints: []audit.StoredCheckpoint{}, Keys: a.public}
 	for i, c := range a.checkpoint {
 		if i >= after && len(page.Checkpoints) < a.pageSize { // the numbers of a test's checkpoints have no gaps
 			page.Checkpoints = append(page.Checkpoints, c)

@@ -118,7 +118,7 @@ type Trail interface {
 // Checkpoints reads the signed checkpoints of the audit trail.
 type Checkpoints interface {
 	// After returns up to limit checkpoints above a number, in order.
-	After(ctx context.Context, number int64, limit int) ([]wire.AuditCheckpoint, error)
+	After(ctx context.Context, number int64, limit int) ([]audit.StoredCheckpoint, error)
 	// AcceptMissing ends the alarm about the checkpoints that nodes keep and the
 	// database lost, with an audit row, and returns how many there were.
 	AcceptMissing(ctx context.Context, reason string, by audit.Subject) (int64, error)

@@ -59,12 +59,12 @@ func (t trail) checkpoints(c *call) (any, error) {
 		return nil, err
 	}
 	keys, err := t.CheckpointKeys(c.Context())
-	return wire.AuditCheckpointPage{Checkpoints: append([]wire.AuditCheckpoint{}, list[:min(limit, len(list))]...), More: len(list) > limit, Keys: keys}, err
+	return audit.CheckpointPage{Checkpoints: append([]audit.StoredCheckpoint{}, list[:min(limit, len(list))]...), More: len(list) > limit, Keys: keys}, err
 }
 
 // acceptGap ends the alarm about checkpoints that the database lost.
 func (t trail) acceptGap(c *call) (any, error) {
-	req, err := body(c, edge.Decode, func(g *wire.AuditGap) error { return checkReason(g.Reason, true) })
+	req, err := body(c, edge.Decode, func(g *audit.Gap) error { return checkReason(g.Reason, true) })
 	if err != nil {
 		return nil, err
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
-// A node keeps a signed checkpoint. Somebody who owns the database then removes it with the
+// A node keeps a signed checkpoint. The owner of the database then removes it with the
 // events that it covers, so that every chain fits. The node's next poll raises a fault. A
-// checkpoint that nobody signed raises none.
+// checkpoint without a valid signature raises none.
 func TestNodesNoticeACutAuditTrail(t *testing.T) {
 	databaseURL := pgtest.New(t, store.Migrate)
 	p := newProcess(t, databaseURL)

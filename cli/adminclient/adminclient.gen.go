@@ -34,16 +34,16 @@ type AgentPackage = trust.AgentPackage
 type Attention = lifecycle.Attention
 
 // AuditCheckpoint A signed checkpoint of the audit trail with its body.
-type AuditCheckpoint = wire.AuditCheckpoint
+type AuditCheckpoint = audit.StoredCheckpoint
 
 // AuditCheckpointPage Checkpoints in order of their number.
-type AuditCheckpointPage = wire.AuditCheckpointPage
+type AuditCheckpointPage = audit.CheckpointPage
 
 // AuditEvent One row of the audit trail. Rows form one hash chain per stream.
 type AuditEvent = audit.Event
 
 // AuditGap Accepts missing checkpoints of the audit trail.
-type AuditGap = wire.AuditGap
+type AuditGap = audit.Gap
 
 // AuditPage Events of all streams, newest first.
 type AuditPage = wire.AuditPage

@@ -109,12 +109,12 @@ func (s *Checkpoints) AcceptMissing(ctx context.Context, reason string, by audit
 }
 
 // After returns up to limit checkpoints above a number, in order.
-func (s *Checkpoints) After(ctx context.Context, number int64, limit int) ([]wire.AuditCheckpoint, error) {
+func (s *Checkpoints) After(ctx context.Context, number int64, limit int) ([]audit.StoredCheckpoint, error) {
 	rows, err := query(ctx, s.db, "listing audit checkpoints", func(ctx context.Context) ([]sqlc.CheckpointsAfterRow, error) {
 		return s.db.q.CheckpointsAfter(ctx, number, int32(limit))
 	})
-	return convert(rows, func(r sqlc.CheckpointsAfterRow) wire.AuditCheckpoint {
-		return wire.AuditCheckpoint{Body: r.Body, Signed: r.Signed}
+	return convert(rows, func(r sqlc.CheckpointsAfterRow) audit.StoredCheckpoint {
+		return audit.StoredCheckpoint{Body: r.Body, Signed: r.Signed}
 	}), err
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// checkpoint stores the next checkpoint, signed by nobody.
+// checkpoint stores the next checkpoint, without a valid signature.
 func (e *env) checkpoint() (audit.CheckpointBody, audit.Checkpoint) {
 	e.t.Helper()
 	body, err := e.Checkpoints.Next(e.t.Context())

@@ -51,6 +51,29 @@ func (b CheckpointBody) Encode() (body []byte, hash string, err error) {
 	return body, schema.SHA256Hex(body), nil
 }
 
+// StoredCheckpoint is a signed checkpoint of the audit trail with its body.
+type StoredCheckpoint struct {
+	Body   []byte `json:"body"`   // JSON of a CheckpointBody, in base64
+	Signed string `json:"signed"` // the text of the signed checkpoint
+}
+
+// CheckpointPage is the response to GET /api/v1/admin/audit/checkpoints?after=NUMBER:
+// checkpoints in order of their number.
+type CheckpointPage struct {
+	Checkpoints []StoredCheckpoint `json:"checkpoints"`
+	// More is true when a further page exists after the last number.
+	More bool `json:"more"`
+	// Keys are the public keys of the checkpoint key in Vault, in base64 by key ID.
+	Keys map[string]ed25519.PublicKey `json:"keys"`
+}
+
+// Gap is the body of POST /api/v1/admin/audit/accept-gap, and its response.
+type Gap struct {
+	Reason string `json:"reason"`
+	// Checkpoints is how many missing checkpoints were accepted, in the response.
+	Checkpoints int64 `json:"checkpoints,omitempty"`
+}
+
 // Checkpoint is a signed checkpoint, in the short form that nodes keep.
 type Checkpoint struct {
 	Env       string

@@ -43,7 +43,7 @@ CREATE TABLE audit_checkpoint_heads (
 ) WITH (fillfactor = 70);
 
 -- Checkpoints that nodes keep and that audit_checkpoints does not have: the database was
--- restored, or somebody removed or replaced a part of the audit trail.
+-- restored, or a part of the audit trail was removed or replaced.
 CREATE TABLE audit_missing (
     number      bigint      NOT NULL,
     hash        text        NOT NULL,

@@ -1,10 +1,6 @@
 package wire
 
-import (
-	"crypto/ed25519"
-
-	"github.com/gpuaas/gpuaas/schema/audit"
-)
+import "github.com/gpuaas/gpuaas/schema/audit"
 
 // AuditPage is the response to GET /api/v1/admin/audit: events of all streams, newest
 // first.
@@ -29,29 +25,6 @@ type AuditStreamPage struct {
 	// event with this seq must exist and have this hash.
 	HeadSeq  int64  `json:"head_seq"`
 	HeadHash string `json:"head_hash"`
-}
-
-// AuditCheckpoint is a signed checkpoint of the audit trail with its body.
-type AuditCheckpoint struct {
-	Body   []byte `json:"body"`   // JSON of audit.CheckpointBody, in base64
-	Signed string `json:"signed"` // the text of the signed checkpoint
-}
-
-// AuditCheckpointPage is the response to GET /api/v1/admin/audit/checkpoints?after=NUMBER:
-// checkpoints in order of their number.
-type AuditCheckpointPage struct {
-	Checkpoints []AuditCheckpoint `json:"checkpoints"`
-	// More is true when a further page exists after the last number.
-	More bool `json:"more"`
-	// Keys are the public keys of the checkpoint key in Vault, in base64 by key ID.
-	Keys map[string]ed25519.PublicKey `json:"keys"`
-}
-
-// AuditGap is the body of POST /api/v1/admin/audit/accept-gap, and its response.
-type AuditGap struct {
-	Reason string `json:"reason"`
-	// Checkpoints is how many missing checkpoints were accepted, in the response.
-	Checkpoints int64 `json:"checkpoints,omitempty"`
 }
 
 // Event kinds of GET /api/v1/admin/events.

@@ -129,7 +129,7 @@ func TestTwoHoldersAreDetected(t *testing.T) {
 		for seq := int64(1); ctx.Err() == nil; seq++ {
 			wait := wire.MaxPollTimeout
 			if seq == 1 {
-				wait = time.Second // the first poll ends by itself
+				wait = time.Second // nothing ends the first poll early
 			}
 			got := receive(t, r.pollAs(m, session, seq, wait))
 			if got.status != http.StatusNoContent {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"os"
@@ -93,7 +94,8 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		api = a.api()
 	}
 	a.checkJournal()
-	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version}
+	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version,
+		AuditCheckpoint: a.kept.text}
 	timeout, begun := a.identity.PollTimeout(v), time.Now()
 	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {
@@ -101,6 +103,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	// First, because the rest may take long.
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
+	a.kept.keep(got.AuditCheckpoint)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
 	now := a.sets.Clock.Now()
 	if err := a.journal.Prune(now); err != nil {
@@ -135,10 +138,11 @@ func (a *Agent) checkJournal() {
 }
 
 // sessionName identifies this process to the server: the machine's boot and the
-// process's start, without characters that a session's name may not hold.
+// process's start, without characters that a session's name may not hold, and a random
+// part, since a copy of the machine may start in the same second.
 func sessionName(bootID string, started time.Time) string {
 	boot := regexp.MustCompile(`[^A-Za-z0-9._-]`).ReplaceAllString(bootID, "")
-	return boot[:min(len(boot), maxBootID)] + "-" + strconv.FormatInt(started.Unix(), 10)
+	return boot[:min(len(boot), maxBootID)] + "-" + strconv.FormatInt(started.Unix(), 10) + "-" + rand.Text()[:10]
 }
 
 // maxBootID bounds the boot ID in a session, which has at most 128 characters.

@@ -3,6 +3,7 @@ package adminapi
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
 	"log/slog"
 	"net/http"
 	"time"
@@ -37,13 +38,17 @@ type Config struct {
 	Nodes            Nodes
 	SKUs             SKUs
 	EnrollmentTokens EnrollmentTokens
+	Locks            IdentityLocks
 	Operations       Operations
 	Tasks            Tasks
 	Trail            Trail
-	Lifecycle        Lifecycle
-	Rehydrator       Rehydrator
-	Trust            Trust
-	Log              *slog.Logger
+	Checkpoints      Checkpoints
+	// CheckpointKeys returns the public keys of audit checkpoints, by key ID.
+	CheckpointKeys func(context.Context) (map[string]ed25519.PublicKey, error)
+	Lifecycle      Lifecycle
+	Rehydrator     Rehydrator
+	Trust          Trust
+	Log            *slog.Logger
 	// Package describes the agent package of a new bundle, with a fresh pull
 	// credential where it needs one. Nil if no package is configured.
 	Package func() (*trust.AgentPackage, error)
@@ -123,6 +128,8 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/nodes/{node}", ok, viewer, n.show, notFound),
 		a.on(patch, "/nodes/{node}", ok, operator, n.set, notFound),
 		a.on(post, "/nodes/{node}/rehydrate", ok, operator, n.rehydrate, notFound, taken),
+		a.on(post, "/nodes/{node}/lock", ok, operator, n.lock(IdentityLocks.Lock), notFound),
+		a.on(post, "/nodes/{node}/unlock", ok, admin, n.lock(IdentityLocks.Unlock), notFound),
 		a.on(post, "/nodes/{node}/bootstrap-script", ok, trust.RoleBootstrapper, a.bundles.script,
 			schema.KindInvalidNodeIdentity, notFound, taken),
 		a.on(get, "/skus", ok, viewer, s.list),
@@ -139,6 +146,8 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/audit", ok, viewer, trail.list, notFound),
 		a.on(get, "/audit/streams", ok, viewer, trail.streams),
 		a.on(get, "/audit/streams/{stream}", ok, viewer, trail.stream, notFound),
+		a.on(get, "/audit/checkpoints", ok, viewer, trail.checkpoints),
+		a.on(post, "/audit/accept-gap", ok, admin, trail.acceptGap),
 		a.on(get, "/events", ok, viewer, a.events.serve, notFound, schema.KindRateLimited),
 	}
 	all[len(all)-1].Timeout = eventsTime

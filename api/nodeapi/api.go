@@ -21,6 +21,10 @@ import (
 // calls use it as their deadline.
 const storeTimeout = 10 * time.Second
 
+// identityTimeout bounds the check of an identity. A replica that is cut off from its
+// database refuses every request within this time.
+const identityTimeout = 5 * time.Second
+
 // Config configures the node API. The fields with defaults may be omitted.
 type Config struct {
 	// Env is the environment that identities must name.
@@ -65,6 +69,8 @@ type Config struct {
 	Connections int
 	// Bundles exchanges bootstrap references; nil rejects them all.
 	Bundles Bundles
+	// Checkpoints compares the checkpoints of the audit trail that nodes keep; nil for none.
+	Checkpoints Checkpoints
 	// Packages are the agent packages served by digest.
 	Packages map[string]Package
 }

@@ -16,6 +16,11 @@ type Caller struct {
 	Serial      string
 	// HasPolled is true if a poll of this incarnation is on record.
 	HasPolled bool
+	// Session is the agent process that made the node's last recorded poll; empty if
+	// unknown.
+	Session string
+	// Contested is true if a process polled after a newer one: both may run.
+	Contested bool
 	// VerifierSet is the version of the node's verifier set on record.
 	VerifierSet int64
 	// Idle is true if the node has no task to dispatch: every open task runs

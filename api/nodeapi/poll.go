@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -81,9 +82,13 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
+	if err := a.cfg.Identities.RecordSession(ctx, p.caller, p.request); err != nil {
+		return nil, unsubscribe, a.refused(r, err)
+	}
 	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet); err != nil {
 		return nil, unsubscribe, err
 	}
+	a.compareCheckpoint(ctx, p)
 	if h := p.request.Heartbeat; h != nil {
 		if err := a.cfg.Heartbeats.Heartbeat(ctx, p.caller, *h); err != nil {
 			return nil, unsubscribe, a.refused(r, err)
@@ -108,7 +113,10 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		}
 		p.woken = false
 		select {
-		case <-p.wake:
+		case _, confirmed := <-p.wake:
+			if !confirmed {
+				return schema.NewError(schema.KindServiceUnavailable, "this replica of the API cannot reach its database")
+			}
 			p.woken = true
 		case <-changed:
 		case <-end.C:
@@ -123,6 +131,9 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		}
 		if p.caller, err = a.authenticate(r); err != nil {
 			return err
+		}
+		if p.caller.Contested && p.caller.Session != p.request.AgentSession {
+			return a.writeNoContent(w, r) // a process that still runs polls again
 		}
 	}
 }

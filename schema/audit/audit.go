@@ -33,7 +33,8 @@ const (
 	RecoveryClaimed = "nodes.recovery_claimed"
 	RecoveryRefused = "nodes.recovery_refused"
 	RenewalClaimed  = "nodes.renewal_claimed"
-	IdentityLocked  = "nodes.identity_locked"
+	IdentityLocked  = "nodes.identity_locked" // by the server
+	IdentityAlarm   = "nodes.identity_alarm"
 	FetchIssued     = "nodes.fetch_reference_issued"
 	FetchUsed       = "nodes.fetch_reference_used"
 	TaskCreated     = "tasks.created"
@@ -50,7 +51,12 @@ const (
 	SetPublished    = "trust.verifier_set_published"
 	Decision        = "operations.resolve"
 
+	CheckpointMissing = "audit.checkpoint_missing" // a node keeps one that the database lost
+	GapAccepted       = "audit.gap_accepted"
+
 	NodeSet          = "nodes.set"
+	NodeLock         = "nodes.lock"
+	NodeUnlock       = "nodes.unlock"
 	NodeRehydrated   = "nodes.rehydrate"
 	SKUAdded         = "skus.add"
 	SKUDeactivated   = "skus.deactivate"
@@ -72,9 +78,9 @@ func ActionName(a lifecycle.Action) string {
 // Actions returns every audit action.
 func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
-		RenewalClaimed, IdentityLocked, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
-		ResourceCreated, ResourceReleased}
+		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
+		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))
 	}

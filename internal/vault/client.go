@@ -29,7 +29,8 @@ type Client struct {
 	// value when its active key changes.
 	followed   atomic.Pointer[followed]
 	keyChanged chan struct{}
-	expiry     expiry
+	*expiry
+	*checkpointKey
 
 	// spawn runs work in a goroutine of the client. Its context ends at Close.
 	spawn func(work func(context.Context))
@@ -54,15 +55,17 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 	}
 	lifetime, end := context.WithCancel(context.Background())
 	client := &Client{
-		session:    s,
-		nodeCAs:    &caCache{mount: nodeMount, every: casRefresh},
-		apiCAs:     &caCache{mount: apiMount, every: casRefresh},
-		keyChanged: make(chan struct{}, 1),
-		end:        end,
+		session:       s,
+		expiry:        &expiry{session: s},
+		checkpointKey: &checkpointKey{s},
+		nodeCAs:       &caCache{mount: nodeMount, every: casRefresh},
+		apiCAs:        &caCache{mount: apiMount, every: casRefresh},
+		keyChanged:    make(chan struct{}, 1),
+		end:           end,
 	}
 	client.spawn = func(work func(context.Context)) { client.owned.Go(func() { work(lifetime) }) }
 	client.spawn(s.keepAlive)
-	client.repeat(0, nil, "reading the end of the Vault secret ID", client.checkExpiry)
+	client.repeat(0, nil, "reading the end of the Vault secret ID", client.check)
 	return client, nil
 }
 

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"log/slog"
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,9 +16,7 @@ import (
 func TestPlaintextIsRejected(t *testing.T) {
 	load := func(changes map[string]string) error {
 		vars := complete(t)
-		for name, value := range changes {
-			vars[name] = value
-		}
+		maps.Copy(vars, changes)
 		return Load(newConfig(), environ(vars))
 	}
 	for name, c := range map[string]struct{ variable, value, rejected string }{

@@ -89,11 +89,12 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	w = workload.NewMonitor(w, time.Now, func() {}, slog.New(slog.DiscardHandler))
+	log := slog.New(slog.DiscardHandler)
+	w = workload.NewMonitor(w, time.Now, func() {}, log)
 	limited, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	if list, err := w.List(limited); err == nil {
-		s.Workloads = list
+		s.Workloads = append(list, workload.NewGPUs(c.NvidiaSMI, time.Now, log).Processes(limited)...)
 	} else {
 		s.WorkloadsFault = text.Truncate(err.Error())
 	}

@@ -85,7 +85,7 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options, now ti
 			lifecycle.OpCommand("show", n.Operation.Action, n.Host)})
 	}
 	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual,
-		Workloads: n.Blockers(), HeartbeatAt: n.LastHeartbeatAt, Now: now}
+		Workloads: n.Blockers()}
 	if n.Instance != nil {
 		c.Instance = n.Instance.State
 	}

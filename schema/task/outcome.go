@@ -110,13 +110,18 @@ func (r Result) Brief(t Type) (json.RawMessage, error) {
 			}
 		})
 	case WorkloadCordon, WorkloadUncordon:
-		return brief(r, func(c *CordonResult) { c.Workloads = nil })
+		return brief(r, func(c *CordonResult) {
+			c.Workloads = c.Workloads[:min(len(c.Workloads), maxBlockers)]
+			for i, w := range c.Workloads {
+				c.Workloads[i] = Workload{Name: text.Quote(w.Name, maxDetail), Kind: name(w.Kind)}
+			}
+		})
 	case WorkloadDrain:
 		return brief(r, func(d *DrainResult) {
-			d.Stopped = nil
+			d.Stopped, d.Ignored = nil, nil
 			d.Blocked = d.Blocked[:min(len(d.Blocked), maxBlockers)]
 			for i, b := range d.Blocked {
-				d.Blocked[i] = Blocker{Workload: name(b.Workload), Reason: text.Quote(b.Reason, maxDetail)}
+				d.Blocked[i] = Blocker{Workload: name(b.Workload), Kind: name(b.Kind), Reason: text.Quote(b.Reason, maxDetail)}
 			}
 		})
 	}

@@ -21,6 +21,7 @@ type RegisterNodeRequest struct {
 	RegionCode     string            `json:"region_code"`
 	OnboardingMode string            `json:"onboarding_mode,omitempty"` // manual when empty
 	LifecycleClass inventory.Class   `json:"lifecycle_class,omitempty"` // persistent when empty
+	WorkloadDriver string            `json:"workload_driver,omitempty"` // the SKU's when empty
 	Probe          bool              `json:"probe,omitempty"`
 	Labels         map[string]string `json:"labels,omitempty"`
 }
@@ -33,6 +34,8 @@ type NodeChange struct {
 	SKU        string `json:"sku,omitempty"`
 	RegionCode string `json:"region_code,omitempty"`
 	GPUsTotal  *int   `json:"gpus_total,omitempty"`
+	// WorkloadDriver takes effect with the node's next bundle.
+	WorkloadDriver string `json:"workload_driver,omitempty"`
 	// Labels are set, RemoveLabels removed; a key must not be in both.
 	Labels       map[string]string `json:"labels,omitempty"`
 	RemoveLabels []string          `json:"remove_labels,omitempty"`
@@ -52,6 +55,8 @@ type NodeView struct {
 	RegionCode     string            `json:"region_code"`
 	OnboardingMode string            `json:"onboarding_mode"`
 	LifecycleClass inventory.Class   `json:"lifecycle_class"`
+	// WorkloadDriver is the driver that the node's bundles name, empty for none.
+	WorkloadDriver string            `json:"workload_driver,omitempty"`
 	Labels         map[string]string `json:"labels,omitempty"`
 
 	State       lifecycle.NodeState `json:"state"`
@@ -78,7 +83,11 @@ type NodeView struct {
 	BootID          string     `json:"boot_id,omitempty"`
 	UptimeSeconds   int64      `json:"uptime_seconds,omitempty"`
 	// AgentFault is why the agent accepts no tasks.
-	AgentFault string           `json:"agent_fault,omitempty"`
+	AgentFault string `json:"agent_fault,omitempty"`
+	// Driver is the workload driver that the agent uses, and DriverFault why it does not
+	// list the workloads. Driver is empty if none is configured.
+	Driver      string           `json:"driver,omitempty"`
+	DriverFault string           `json:"driver_fault,omitempty"`
 	Workloads  []task.Workload  `json:"workloads"`
 	Facts      *inventory.Facts `json:"facts,omitempty"`
 

@@ -44,7 +44,9 @@ type Drain struct {
 }
 
 // stoppable reports whether the driver can stop a workload.
-func stoppable(w task.Workload) bool { return w.Kind != task.KindUnknown && w.Kind != task.KindGPUProcess }
+func stoppable(w task.Workload) bool {
+	return w.Kind != task.KindUnknown && w.Kind != task.KindGPUProcess
+}
 
 // CheckDrain refuses params that are not a drain's.
 func CheckDrain(params json.RawMessage) error {

@@ -11,19 +11,19 @@ type ParkReason struct {
 
 // The reasons that are not the kind of an error.
 const (
-	ReasonTimeout         = "timeout"
-	ReasonProviderSilent  = "provider_silent"
-	ReasonDrainBlocked    = "drain_blocked"
+	ReasonTimeout        = "timeout"
+	ReasonProviderSilent = "provider_silent"
+	ReasonDrainBlocked   = "drain_blocked"
 	// ReasonGPUsInUse: processes that no workload driver stops use the node's GPUs.
 	ReasonGPUsInUse = "gpus_in_use"
 	// ReasonWorkloadsUnknown: the agent cannot list all workloads of the node.
 	ReasonWorkloadsUnknown = "workloads_unknown"
-	ReasonProbeFailed     = "probe_failed"
-	ReasonSKUMismatch     = "sku_mismatch"
-	ReasonStepUnknown     = "step_unknown"
-	ReasonProviderUnknown = "provider_unknown"
-	ReasonTaskLost        = "task_lost"      // a destructive task outlived its lease; an operator decides
-	ReasonTaskCanceled    = "task_cancelled" // an operator canceled the task
+	ReasonProbeFailed      = "probe_failed"
+	ReasonSKUMismatch      = "sku_mismatch"
+	ReasonStepUnknown      = "step_unknown"
+	ReasonProviderUnknown  = "provider_unknown"
+	ReasonTaskLost         = "task_lost"      // a destructive task outlived its lease; an operator decides
+	ReasonTaskCanceled     = "task_cancelled" // an operator canceled the task
 	// ReasonRecordUnavailable: the operation waits until the database accepts its record.
 	ReasonRecordUnavailable = "record_unavailable"
 	ReasonVaultSealed       = "vault_sealed"

@@ -45,16 +45,16 @@ type NodeChange struct {
 // NodeView is a node as the admin API shows it. Lists leave out the fields that
 // the request's view or field mask does not name.
 type NodeView struct {
-	ID             string            `json:"id"`
-	Host           string            `json:"host"`
-	Port           int               `json:"port"`
-	SSHUsername    string            `json:"ssh_username,omitempty"`
-	SSHPublicKey   string            `json:"ssh_public_key,omitempty"`
-	SKU            string            `json:"sku"`
-	GPUsTotal      int               `json:"gpus_total"`
-	RegionCode     string            `json:"region_code"`
-	OnboardingMode string            `json:"onboarding_mode"`
-	LifecycleClass inventory.Class   `json:"lifecycle_class"`
+	ID             string          `json:"id"`
+	Host           string          `json:"host"`
+	Port           int             `json:"port"`
+	SSHUsername    string          `json:"ssh_username,omitempty"`
+	SSHPublicKey   string          `json:"ssh_public_key,omitempty"`
+	SKU            string          `json:"sku"`
+	GPUsTotal      int             `json:"gpus_total"`
+	RegionCode     string          `json:"region_code"`
+	OnboardingMode string          `json:"onboarding_mode"`
+	LifecycleClass inventory.Class `json:"lifecycle_class"`
 	// WorkloadDriver is the driver that the node's bundles name, empty for none.
 	WorkloadDriver string            `json:"workload_driver,omitempty"`
 	Labels         map[string]string `json:"labels,omitempty"`
@@ -88,8 +88,8 @@ type NodeView struct {
 	// list the workloads. Driver is empty if none is configured.
 	Driver      string           `json:"driver,omitempty"`
 	DriverFault string           `json:"driver_fault,omitempty"`
-	Workloads  []task.Workload  `json:"workloads"`
-	Facts      *inventory.Facts `json:"facts,omitempty"`
+	Workloads   []task.Workload  `json:"workloads"`
+	Facts       *inventory.Facts `json:"facts,omitempty"`
 
 	// Operation is the operation that holds the node, when one does.
 	Operation *OperationSummary `json:"operation,omitempty"`

@@ -63,7 +63,7 @@ func (e *console) writeNode(w io.Writer, n wire.NodeView) {
 		"SKU:", fmt.Sprintf("%s, %d GPUs", n.SKU, n.GPUsTotal), "Region:", n.RegionCode,
 		"Provider:", fmt.Sprintf("%s (%s)", n.OnboardingMode, n.LifecycleClass), "Instance:", instance,
 		"Heartbeat:", e.stampOf(n.LastHeartbeatAt), "Agent:", agent, "  Fault:", n.AgentFault,
-		"Workload driver:", workloadDriver(n), "  Fault:", n.DriverFault)
+		"Driver:", workloadDriver(n), "  Fault:", n.DriverFault)
 }
 
 // workloadDriver describes the driver that the agent uses and the registered one.

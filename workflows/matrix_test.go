@@ -41,8 +41,8 @@ type cell struct {
 // situations. The states in which the action may start take turns.
 func cells() (all []cell) {
 	for _, p := range lifecycle.Operations() {
-		for _, o := range []lifecycle.Options{{}, {CordonOnly: true}, {Drain: true}} {
-			if o.CordonOnly && p.Action != lifecycle.ActionDrain || o.Drain && p.Action != lifecycle.ActionRetire {
+		for _, o := range []lifecycle.Options{{}, {CordonOnly: true}, {Drain: true}, {Force: true}} {
+			if o.CordonOnly && p.Action != lifecycle.ActionDrain || (o.Drain || o.Force) && p.Action != lifecycle.ActionRetire {
 				continue
 			}
 			plan, _ := lifecycle.PlanOf(p.Action, o)
@@ -85,6 +85,9 @@ func (c cell) String() string {
 	}
 	if c.options.Drain {
 		name += " --drain"
+	}
+	if c.options.Force {
+		name += " --force"
 	}
 	return name + "/" + c.phase.Name + "/" + string(c.at)
 }

@@ -117,7 +117,7 @@ func (n nodes) registered(ctx context.Context, id string, r wire.RegisterNodeReq
 	}
 	first := wire.RegisterNodeRequest{Host: v.Host, Port: v.Port, SSHUsername: v.SSHUsername, SSHPublicKey: v.SSHPublicKey, SKU: v.SKU,
 		GPUsTotal: v.GPUsTotal, RegionCode: v.RegionCode, OnboardingMode: v.OnboardingMode, LifecycleClass: v.LifecycleClass,
-		WorkloadDriver: v.WorkloadDriver, Labels: v.Labels, Probe: r.Probe}
+		WorkloadDriver: v.WorkloadDriver, Labels: v.Labels, Probe: v.Probe}
 	if r.GPUsTotal == 0 {
 		first.GPUsTotal = 0
 	}

@@ -193,6 +193,7 @@ func unanswered(err error, accepted string, in lifecycle.OperationInput, key str
 }
 
 func operationInput(action lifecycle.Action, node wire.NodeView, req wire.LifecycleRequest, c *call) lifecycle.OperationInput {
+	req.Options.Probe = req.Options.Probe || node.Probe && action == lifecycle.ActionEnroll
 	provider := node.OnboardingMode
 	if node.Instance != nil {
 		provider = node.Instance.Provider
@@ -215,6 +216,8 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 		return badField("options", "force belongs to remove, and to retire without drain")
 	case o.Force && strings.TrimSpace(r.Reason) == "":
 		return badField("reason", "is required with force: it is kept in the audit trail")
+	case o.Probe && action != lifecycle.ActionEnroll:
+		return badField("options", "probe belongs to enroll")
 	case o.CordonOnly && action != lifecycle.ActionDrain:
 		return badField("options", "cordon_only belongs to drain")
 	case o.DrainTimeoutSeconds != 0 && !drains:

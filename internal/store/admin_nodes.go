@@ -27,7 +27,7 @@ const (
 		nullif(n.labels, '{}') AS labels, n.state_since, n.cordoned, n.incarnation, n.last_heartbeat_at, n.agent_version, n.created_at,
 		n.identity_locked_at, n.identity_lock_reason`
 	fullColumns = summaryColumns + `, n.ssh_username, n.ssh_public_key, n.identity_sequence, n.set_version,
-		n.boot_id, n.workload_driver, n.driver, n.driver_fault, n.agent_fault, n.uptime_seconds, n.workloads, n.facts`
+		n.boot_id, n.workload_driver, n.probe, n.driver, n.driver_fault, n.agent_fault, n.uptime_seconds, n.workloads, n.facts`
 	fromNodes = " FROM nodes n"
 	nodeOrder = "n.host, n.node_id"
 )
@@ -240,7 +240,7 @@ func correct(ctx context.Context, tx *tx, n sqlc.LockNodeRow, c wire.NodeChange,
 	for _, change := range [][3]string{{"sku", n.SKU, to.SKU}, {"region", n.RegionCode, to.RegionCode},
 		{"workload_driver", n.WorkloadDriver, to.WorkloadDriver}, {"gpus_total", strconv.Itoa(n.GPUsTotal), strconv.Itoa(to.GPUsTotal)}} {
 		if change[1] != change[2] {
-			detail[change[0]] = cmp.Or(change[1], "none") + " to " + change[2]
+			detail[change[0]] = cmp.Or(change[1], "unset") + " to " + change[2]
 		}
 	}
 	return tx.SetNodeRegistration(ctx, to)

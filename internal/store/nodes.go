@@ -23,7 +23,7 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	err := s.db.write(ctx, "registering host "+r.Host, func(ctx context.Context, tx *tx) error {
 		e := subjectEvent(by, audit.SystemStream, audit.ActionName(lifecycle.ActionRegister), r.Host,
 			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode, "onboarding_mode": r.OnboardingMode})
-		if err := checkProvider(r.OnboardingMode); err != nil {
+		if err := s.checkProvider(r.OnboardingMode); err != nil {
 			return refuse(err, e)
 		}
 		sku, err := checkSKU(ctx, tx, r.SKU, optional(r.GPUsTotal), false)
@@ -49,14 +49,12 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	return s.Node(ctx, id)
 }
 
-// checkProvider rejects an onboarding mode that no provider of this version has. Empty is the
-// default.
-func checkProvider(mode string) error {
-	all := inventory.Providers()
-	if mode == "" || slices.Contains(all, mode) {
+// checkProvider rejects an onboarding mode without a provider. Empty is the default.
+func (s *Admin) checkProvider(mode string) error {
+	if mode == "" || slices.Contains(s.providers, mode) {
 		return nil
 	}
-	return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: there is no provider %q", strings.Join(all, " or "), mode).
+	return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: there is no provider %q", strings.Join(s.providers, " or "), mode).
 		WithReason("no_adapter").WithNext("register the node with onboarding_mode " + inventory.ProviderManual)
 }
 
@@ -80,6 +78,6 @@ func nodeParams(id string, r wire.RegisterNodeRequest) sqlc.InsertNodeParams {
 	return sqlc.InsertNodeParams{
 		NodeID: id, Host: r.Host, SKU: r.SKU, GPUsTotal: r.GPUsTotal, RegionCode: r.RegionCode,
 		OnboardingMode: cmp.Or(r.OnboardingMode, inventory.ProviderManual), LifecycleClass: cmp.Or(r.LifecycleClass, inventory.ClassPersistent),
-		Port: cmp.Or(r.Port, defaultSSHPort), SSHUsername: r.SSHUsername, SSHPublicKey: r.SSHPublicKey, WorkloadDriver: r.WorkloadDriver,
+		Port: cmp.Or(r.Port, defaultSSHPort), SSHUsername: r.SSHUsername, SSHPublicKey: r.SSHPublicKey, WorkloadDriver: r.WorkloadDriver, Probe: r.Probe,
 	}
 }

@@ -3,10 +3,12 @@ package store
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/migrations"
 )
 
@@ -68,7 +70,11 @@ type Inventory struct{ db *db }
 
 // Admin registers nodes, keeps the SKU catalog and serves the lists of the admin API.
 // It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
-type Admin struct{ db *db }
+type Admin struct {
+	db *db
+	// providers names the providers that a node can be registered with.
+	providers []string
+}
 
 // db is what the repositories share.
 type db struct {
@@ -95,7 +101,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Tasks:      &Tasks{db: d},
 		Identities: &Identities{db: d},
 		Inventory:  &Inventory{db: d},
-		Admin:      &Admin{db: d},
+		Admin:      &Admin{db: d, providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
 		db:         d,
 	}, nil
 }

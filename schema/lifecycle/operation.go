@@ -54,6 +54,8 @@ type Options struct {
 	// Force makes a retire without Drain and a remove start although the node runs
 	// workloads, or does not say which.
 	Force bool `json:"force,omitempty"`
+	// Probe makes an enrollment end with a probe of the node's health.
+	Probe bool `json:"probe,omitempty"`
 }
 
 // DrainTimeout returns the drain's time limit.

@@ -1,7 +1,7 @@
 -- name: InsertNode :exec
 INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboarding_mode, lifecycle_class,
-                   port, ssh_username, ssh_public_key, workload_driver)
-VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10, $11);
+                   port, ssh_username, ssh_public_key, workload_driver, probe)
+VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
 -- The first lock of every transaction that changes a node. NO KEY does not block
 -- the foreign-key checks of other tables.

@@ -12,18 +12,19 @@ import (
 // RegisterNodeRequest is the body of POST /api/v1/admin/nodes, as in the
 // onboarding runbook.
 type RegisterNodeRequest struct {
-	Host           string            `json:"host"`
-	Port           int               `json:"port,omitempty"` // SSH; 22 when 0
-	SSHUsername    string            `json:"ssh_username,omitempty"`
-	SSHPublicKey   string            `json:"ssh_public_key,omitempty"`
-	SKU            string            `json:"sku"`
-	GPUsTotal      int               `json:"gpus_total,omitempty"` // the SKU's number when 0
-	RegionCode     string            `json:"region_code"`
-	OnboardingMode string            `json:"onboarding_mode,omitempty"` // manual when empty
-	LifecycleClass inventory.Class   `json:"lifecycle_class,omitempty"` // persistent when empty
-	WorkloadDriver string            `json:"workload_driver,omitempty"` // the SKU's when empty
-	Probe          bool              `json:"probe,omitempty"`
-	Labels         map[string]string `json:"labels,omitempty"`
+	Host           string          `json:"host"`
+	Port           int             `json:"port,omitempty"` // SSH; 22 when 0
+	SSHUsername    string          `json:"ssh_username,omitempty"`
+	SSHPublicKey   string          `json:"ssh_public_key,omitempty"`
+	SKU            string          `json:"sku"`
+	GPUsTotal      int             `json:"gpus_total,omitempty"` // the SKU's number when 0
+	RegionCode     string          `json:"region_code"`
+	OnboardingMode string          `json:"onboarding_mode,omitempty"` // manual when empty
+	LifecycleClass inventory.Class `json:"lifecycle_class,omitempty"` // persistent when empty
+	WorkloadDriver string          `json:"workload_driver,omitempty"` // the SKU's when empty
+	// Probe makes the node's enrollment end with a probe of its health.
+	Probe  bool              `json:"probe,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // NodeChange is the body of PATCH /api/v1/admin/nodes/{node}. Fields that are
@@ -56,8 +57,10 @@ type NodeView struct {
 	OnboardingMode string          `json:"onboarding_mode"`
 	LifecycleClass inventory.Class `json:"lifecycle_class"`
 	// WorkloadDriver is the driver that the node's bundles name, empty for none.
-	WorkloadDriver string            `json:"workload_driver,omitempty"`
-	Labels         map[string]string `json:"labels,omitempty"`
+	WorkloadDriver string `json:"workload_driver,omitempty"`
+	// Probe is true if the node's enrollment ends with a probe of its health.
+	Probe  bool              `json:"probe,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 
 	State       lifecycle.NodeState `json:"state"`
 	StateSince  time.Time           `json:"state_since"`

@@ -152,8 +152,8 @@ func (q *Queries) HeartbeatAge(ctx context.Context, nodeID string) (float64, err
 
 const insertNode = `-- name: InsertNode :exec
 INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboarding_mode, lifecycle_class,
-                   port, ssh_username, ssh_public_key, workload_driver)
-VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10, $11)
+                   port, ssh_username, ssh_public_key, workload_driver, probe)
+VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 `
 
 type InsertNodeParams struct {
@@ -168,6 +168,7 @@ type InsertNodeParams struct {
 	SSHUsername    string
 	SSHPublicKey   string
 	WorkloadDriver string
+	Probe          bool
 }
 
 func (q *Queries) InsertNode(ctx context.Context, arg InsertNodeParams) error {
@@ -183,6 +184,7 @@ func (q *Queries) InsertNode(ctx context.Context, arg InsertNodeParams) error {
 		arg.SSHUsername,
 		arg.SSHPublicKey,
 		arg.WorkloadDriver,
+		arg.Probe,
 	)
 	return err
 }

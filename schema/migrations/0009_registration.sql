@@ -12,7 +12,11 @@ ALTER TABLE nodes ADD COLUMN workload_driver text NOT NULL DEFAULT '';
 ALTER TABLE nodes ADD COLUMN driver text NOT NULL DEFAULT '';
 ALTER TABLE nodes ADD COLUMN driver_fault text NOT NULL DEFAULT '';
 
+-- Whether the node's enrollment ends with a probe of its health.
+ALTER TABLE nodes ADD COLUMN probe boolean NOT NULL DEFAULT false;
+
 -- +goose Down
+ALTER TABLE nodes DROP COLUMN probe;
 ALTER TABLE nodes DROP COLUMN driver_fault;
 ALTER TABLE nodes DROP COLUMN driver;
 ALTER TABLE nodes DROP COLUMN workload_driver;

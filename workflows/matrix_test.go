@@ -113,7 +113,7 @@ func (c cell) legal(d lifecycle.Decision) bool {
 	case lifecycle.DecisionForce:
 		return slices.Contains([]string{"drain", "probe", "sku", "teardown"}, phase)
 	case lifecycle.DecisionSkip:
-		return slices.Contains([]string{"cordon", "drain", "uncordon"}, phase) ||
+		return slices.Contains([]string{"cordon", "drain", "idle", "uncordon"}, phase) ||
 			phase == "probe" && c.action == lifecycle.ActionReactivate
 	}
 	return false

@@ -1,7 +1,5 @@
 package lifecycle
 
-import "time"
-
 // ActionRetire takes a node out of the pool. ActionReactivate reverses it.
 const ActionRetire Action = "retire"
 
@@ -31,7 +29,7 @@ func retire(o Options) Plan {
 // workload may have started since, and a silent node may run anything.
 func checkIdle() PhaseSpec {
 	return PhaseSpec{
-		Name: PhaseIdle, Title: "Cordon the node and check that it runs no workloads", Budget: time.Minute,
+		Name: PhaseIdle, Title: "Cordon the node and check that it runs no workloads", Budget: taskBudget,
 		WaitingOn: AttentionAgent, Cause: causeAgent,
 		Choices: []Option{
 			retry("Cordon the node and list its workloads again"),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -94,7 +95,7 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	limited, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	if list, err := w.List(limited); err == nil {
-		s.Workloads = append(list, workload.NewGPUs(c.NvidiaSMI, time.Now, log).Processes(limited)...)
+		s.Workloads = slices.Concat(list, workload.NewGPUs(c.NvidiaSMI, time.Now, log).Processes(limited))
 	} else {
 		s.WorkloadsFault = text.Truncate(err.Error())
 	}

@@ -23,7 +23,8 @@ can capture it. The SKU must be an active one of the catalog (gpuaas sku list). 
 changes on the node, and no operation runs.
 
 --workload-driver is part of the node's bundle. A drain of a node without one parks,
-because nobody knows what runs there: use none for a node that runs no workloads.`,
+because the agent cannot list what runs there. Use none for a node that runs no
+workloads.`,
 		`  gpuaas node register gpu-17 --sku h100 --region fra1 --gpus 8
   id=$(gpuaas node register "$(hostname)" --sku cpu-dev --region local)`,
 		func(ctx context.Context, host string) error {

@@ -118,7 +118,7 @@ func TestDrainIsNotBlind(t *testing.T) {
 			return nil
 		}
 		r = drained(t, Drain{Workloads: Unmanaged{}, GPUs: gpus}, task.DrainParams{Deadline: time.Now().Add(time.Hour)})
-		require.Empty(t, r.Blocked, "it ended by itself")
+		require.Empty(t, r.Blocked, "the process ended")
 		require.Less(t, time.Now(), until.Add(time.Minute), "the drain does not wait longer")
 	})
 }

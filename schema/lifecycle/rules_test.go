@@ -67,7 +67,7 @@ func TestReissueCommands(t *testing.T) {
 }
 
 // TestRetireDrainsOnRequest: every retire cordons the node. A plain one then needs the agent's
-// list of workloads; a forced one cordons as a quarantine does, and goes on without it.
+// list of workloads; a forced one cordons as a quarantine does, and continues without it.
 func TestRetireDrainsOnRequest(t *testing.T) {
 	t.Parallel()
 	plain, _ := lifecycle.PlanOf(lifecycle.ActionRetire, lifecycle.Options{})

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// blocks returns the command lines that a document's section tells the reader to type, a text
+// blocks returns the command lines of a section that the reader types, a text
 // for each block without a language.
 func blocks(t *testing.T, document, heading string) (out []string) {
 	t.Helper()
@@ -31,23 +31,34 @@ func blocks(t *testing.T, document, heading string) (out []string) {
 	if end := regexp.MustCompile(`(?m)^#{1,` + fmt.Sprint(len(level)) + `} `).FindStringIndex(section); end != nil {
 		section = section[:end[0]]
 	}
-	for _, m := range regexp.MustCompile("(?ms)^```\n(.*?)^```$").FindAllStringSubmatch(section, -1) {
-		out = append(out, m[1])
+	open := false
+	for line := range strings.Lines(section) {
+		switch fence := strings.HasPrefix(line, "```"); {
+		case fence && !open && line == "```\n":
+			out = append(out, "")
+			open = true
+		case fence && !open: // in a language, for example a diagram
+			out, open = append(out, line), true
+		case fence:
+			open = false
+		case open:
+			out[len(out)-1] += line
+		}
 	}
-	return out
+	return slices.DeleteFunc(out, func(b string) bool { return strings.HasPrefix(b, "```") })
 }
 
-// desk is where an operator types the commands of the documents: a folder, the gpuaas
+// terminal is where an operator types the commands of the documents: a folder, the gpuaas
 // command, and an ssh and an scp that reach the test's machines.
-type desk struct {
+type terminal struct {
 	t        *testing.T
 	dir      string
 	machines map[string]*systemdMachine
 }
 
-func newDesk(t *testing.T, machines ...*systemdMachine) *desk {
+func newTerminal(t *testing.T, machines ...*systemdMachine) *terminal {
 	t.Helper()
-	d := &desk{t: t, dir: t.TempDir(), machines: map[string]*systemdMachine{}}
+	d := &terminal{t: t, dir: t.TempDir(), machines: map[string]*systemdMachine{}}
 	for _, m := range machines {
 		d.machines[m.host] = m
 	}
@@ -71,7 +82,7 @@ while [ "$#" -gt 1 ]; do "$(dirname "$0")/ssh" "root@$to" "cat > '$1'" < "$1"; s
 
 // typed runs command lines as they stand in a document, with other host names: names has the
 // document's and the test's in turn. It returns what was printed, and how it ended.
-func (d *desk) typed(lines string, names ...string) (printed string, err error) {
+func (d *terminal) typed(lines string, names ...string) (printed string, err error) {
 	d.t.Helper()
 	lines = strings.NewReplacer(names...).Replace(lines)
 	c := exec.Command("bash", "-e", "-o", "pipefail", "-c", lines)
@@ -83,7 +94,7 @@ func (d *desk) typed(lines string, names ...string) (printed string, err error) 
 }
 
 // types requires that the lines succeed.
-func (d *desk) types(lines string, names ...string) string {
+func (d *terminal) types(lines string, names ...string) string {
 	d.t.Helper()
 	out, err := d.typed(lines, names...)
 	require.NoError(d.t, err, "%s\n%s", lines, out)
@@ -115,7 +126,7 @@ func parkedFor(t *testing.T, node, reason string) lifecycle.Stuck {
 func TestReadmeOnABusyGPUHost(t *testing.T) {
 	m := newSystemdMachine(t, host(t, "readme"))
 	m.fakeGPUs()
-	d := newDesk(t, m)
+	d := newTerminal(t, m)
 	all := blocks(t, "README.md", "## A real machine")
 	require.Len(t, all, 1)
 	lines := strings.SplitAfter(strings.TrimRight(all[0], "\n"), "\n")
@@ -172,7 +183,7 @@ func TestReadmeOnABusyGPUHost(t *testing.T) {
 func TestForcedDrainOfABusyGPUHost(t *testing.T) {
 	m := newSystemdMachine(t, host(t, "forced"))
 	m.fakeGPUs()
-	d := newDesk(t, m)
+	d := newTerminal(t, m)
 	d.types("gpuaas node register gpu --sku h100 --region fra1 --probe\ngpuaas node bootstrap-script gpu | ssh root@gpu sh\ngpuaas op watch gpu", "gpu ", m.host+" ", "gpu\n", m.host+"\n", "watch gpu", "watch "+m.host)
 	done := decode[wire.OperationList](t, ok(t, "op", "list", "--node", m.host, "-o", "json"))
 	require.Len(t, done.Operations, 1)
@@ -197,7 +208,7 @@ func TestForcedDrainOfABusyGPUHost(t *testing.T) {
 func TestNodeWithoutADriver(t *testing.T) {
 	m := newSystemdMachine(t, host(t, "bare"))
 	m.fakeGPUs()
-	d := newDesk(t, m)
+	d := newTerminal(t, m)
 	sku := "lab-" + schema.NewID()[24:]
 	ok(t, "sku", "add", sku, "--gpu-model", "H100", "--max-gpus", "8", "--min-cpus", "1")
 	ok(t, "node", "register", m.host, "--sku", sku, "--region", "fra1", "--gpus", "4")

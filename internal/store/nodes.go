@@ -23,7 +23,7 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	err := s.db.write(ctx, "registering host "+r.Host, func(ctx context.Context, tx *tx) error {
 		e := subjectEvent(by, audit.SystemStream, audit.ActionName(lifecycle.ActionRegister), r.Host,
 			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode, "onboarding_mode": r.OnboardingMode})
-		if err := s.checkProvider(r.OnboardingMode); err != nil {
+		if err := checkProvider(s.providers, r.OnboardingMode); err != nil {
 			return refuse(err, e)
 		}
 		sku, err := checkSKU(ctx, tx, r.SKU, optional(r.GPUsTotal), false)
@@ -49,12 +49,13 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	return s.Node(ctx, id)
 }
 
-// checkProvider rejects an onboarding mode without a provider. Empty is the default.
-func (s *Admin) checkProvider(mode string) error {
-	if mode == "" || slices.Contains(s.providers, mode) {
+// checkProvider rejects an onboarding mode that is not the name of a provider. Empty is the
+// default.
+func checkProvider(providers []string, mode string) error {
+	if mode == "" || slices.Contains(providers, mode) {
 		return nil
 	}
-	return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: there is no provider %q", strings.Join(s.providers, " or "), mode).
+	return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: there is no provider %q", strings.Join(providers, " or "), mode).
 		WithReason("no_adapter").WithNext("register the node with onboarding_mode " + inventory.ProviderManual)
 }
 

@@ -136,3 +136,9 @@ func Denied(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == insufficientPrivilege
 }
+
+// NoTable reports whether a table that a statement names does not exist.
+func NoTable(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == undefinedTable
+}

@@ -37,8 +37,8 @@ func TestSchemaVersions(t *testing.T) {
 	requireSchema(t, e.Store, "schema_too_old", "gpuaas admin setup")
 }
 
-// An empty database, and one without a server, are told apart: only the schema of the
-// first is wrong.
+// An empty database has the wrong schema. That of a database that does not respond is
+// unknown.
 func TestSchemaOfAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
 	s, err := store.Open(t.Context(), store.Config{URL: pgtest.Empty(t)})

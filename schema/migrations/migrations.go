@@ -29,7 +29,7 @@
 //     default.
 //
 // A table that the same file creates is exempt. The locks that are left are short: a
-// migration gives up after 3 s without a lock and is repeated (internal/postgres).
+// migration stops after 3 s without a lock and is repeated (internal/postgres).
 package migrations
 
 import (

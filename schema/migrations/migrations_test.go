@@ -143,14 +143,14 @@ func faults(number int64, sql string) (found []string) {
 	}
 	var tables []string
 	for _, s := range all {
-		if m := altered.FindStringSubmatch(s); m != nil && !slices.Contains(exempt, m[1]) {
+		if m := altered.FindStringSubmatch(s); len(m) > 0 && !slices.Contains(exempt, m[1]) {
 			tables = append(tables, m[1])
 			found = append(found, alterFaults(s, m[2])...)
 		}
-		if m := indexed.FindStringSubmatch(s); m != nil && !slices.Contains(exempt, m[2]) {
+		if m := indexed.FindStringSubmatch(s); len(m) > 0 && !slices.Contains(exempt, m[2]) {
 			found = append(found, indexFaults(m[1] != "", sql, all)...)
 		}
-		if m := changed.FindStringSubmatch(s); m != nil && !slices.Contains(exempt, m[1]) {
+		if m := changed.FindStringSubmatch(s); len(m) > 0 && !slices.Contains(exempt, m[1]) {
 			found = append(found, s+": a program changes rows, in batches")
 		}
 	}
@@ -190,7 +190,7 @@ func indexFaults(concurrent bool, sql string, all []string) []string {
 		return []string{"make the index CONCURRENTLY"}
 	}
 	m := alone.FindStringSubmatch(strings.Join(all, "; "))
-	if m == nil || m[1] != m[2] || !strings.Contains(sql, "-- +goose NO TRANSACTION") {
+	if len(m) == 0 || m[1] != m[2] || !strings.Contains(sql, "-- +goose NO TRANSACTION") {
 		return []string{"the index needs a file of its own, in the form of the package comment"}
 	}
 	return nil

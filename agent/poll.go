@@ -94,7 +94,8 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		api = a.api()
 	}
 	a.checkJournal()
-	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version}
+	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version,
+		AuditCheckpoint: a.kept.text}
 	timeout, begun := a.identity.PollTimeout(v), time.Now()
 	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {
@@ -102,6 +103,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	// First, because the rest may take long.
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
+	a.kept.keep(got.AuditCheckpoint)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
 	now := a.sets.Clock.Now()
 	if err := a.journal.Prune(now); err != nil {

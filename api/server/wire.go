@@ -86,10 +86,7 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 func (a *app) connect(ctx context.Context) error {
 	err := a.Connect(ctx,
 		daemon.Dependency{Name: "Postgres", Open: a.openStore},
-		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error {
-			_, err := a.store.Inventory.NodeCounts(ctx)
-			return err
-		}},
+		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error { return a.store.CheckSchema(ctx) }},
 		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
 			a.vault, err = vault.LoginDaemon(ctx, a.Process, a.cfg.Engines)
 			return err
@@ -148,6 +145,7 @@ func (a *app) openSide(ctx context.Context, url string) (*store.Store, error) {
 // replica could do no more: they do not make it unready.
 func (a *app) addHealth() {
 	a.Health.Add("postgres", a.nodeStore.Ping)
+	a.Health.Add("schema", a.store.SchemaHealthy)
 	a.Health.Add("notifications", func(context.Context) error {
 		if a.listener.Connected() {
 			return nil

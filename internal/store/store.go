@@ -3,11 +3,13 @@ package store
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/migrations"
 )
 
@@ -85,7 +87,11 @@ type Inventory struct {
 
 // Admin registers nodes, keeps the SKU catalog and serves the lists of the admin API.
 // It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
-type Admin struct{ db *db }
+type Admin struct {
+	db *db
+	// providers names the providers that a node can be registered with.
+	providers []string
+}
 
 // db is what the repositories share.
 type db struct {
@@ -120,7 +126,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Tasks:       &Tasks{db: d},
 		Identities:  &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
-		Admin:       &Admin{db: on(poolAdmin)},
+		Admin:       &Admin{db: on(poolAdmin), providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
 		db:          d,
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
@@ -203,7 +209,13 @@ const (
 // server lacks and sets their privileges. It is idempotent and safe to run concurrently.
 // url is that of the owner of the tables.
 func Migrate(ctx context.Context, url string) error {
-	if err := postgres.Migrate(ctx, url, migrations.Files); err != nil {
+	return MigrateReporting(ctx, url, nil)
+}
+
+// MigrateReporting is Migrate; it calls blocked, from another goroutine, with the sessions
+// whose locks it waits for.
+func MigrateReporting(ctx context.Context, url string, blocked func(postgres.Blockers)) error {
+	if err := postgres.Migrate(ctx, postgres.Migration{URL: url, Files: migrations.Files, Blocked: blocked}); err != nil {
 		return err
 	}
 	err := postgres.Run(ctx, url, migrations.Grants)

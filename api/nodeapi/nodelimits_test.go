@@ -70,6 +70,57 @@ func TestNewestPollEndsTheOldest(t *testing.T) {
 	served(oldest, next)
 }
 
+// A certificate of an earlier incarnation is valid until it expires. Its requests neither
+// use up the limits of the reissued node nor end its polls.
+func TestFormerIncarnationTakesNothing(t *testing.T) {
+	var offering atomic.Bool
+	now, release := time.Now(), make(chan struct{})
+	s := newSiteWith(t, &fakeStore{
+		authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
+			if id.Incarnation == 1 {
+				<-release
+				return nodeapi.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "another incarnation").WithReason(schema.ReasonIdentityMismatch)
+			}
+			return nodeapi.Caller{NodeID: id.NodeID, Incarnation: id.Incarnation}, nil
+		},
+		next: func([]string) (*nodeapi.Dispatch, error) {
+			if offering.Load() {
+				return offer(), nil
+			}
+			return nil, nil
+		}}, func(c *nodeapi.Config) { c.Now = func() time.Time { return now } }) // nothing refills
+	thief := *s
+	s.node.Incarnation = 2
+	polled := s.poll(t.Context())
+	s.parked(1)
+	c, former := s.client(s.cert()), thief.client(thief.cert())
+	large := `{"status":"` + strings.Repeat("x", 1<<19) + `"}`
+	result := func(c *http.Client) schema.ErrorDetail {
+		return call(t, c, http.MethodPost, s.path("/tasks/"+schema.NewID()+"/result"), large).refusal(t)
+	}
+	var polls []<-chan answer
+	for range 3 {
+		polls = append(polls, thief.poll(t.Context()))
+	}
+	require.Eventually(t, func() bool { return s.wakes.waiting(s.node.NodeID) == 4 }, harness.Timeout, time.Millisecond)
+	close(release)
+	for _, poll := range polls {
+		require.Equal(t, schema.ReasonIdentityMismatch, receive(t, poll).refusal(t).Reason)
+	}
+	for reason := ""; reason != "over_node_bytes"; reason = result(former).Reason {
+		require.Contains(t, []string{"", schema.ReasonIdentityMismatch}, reason)
+	}
+	for reason := ""; reason != "over_node_requests"; reason = call(t, former, http.MethodGet, s.path("/tasks/wait"), nil).refusal(t).Reason {
+		require.Contains(t, []string{"", schema.ReasonIdentityMismatch}, reason)
+	}
+
+	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodGet, s.path("/tasks/wait"), nil).status)
+	assert.Equal(t, "bad_status", result(c).Reason)
+	offering.Store(true)
+	s.wakes.wake(s.node.NodeID)
+	assert.Equal(t, http.StatusOK, receive(t, polled).status)
+}
+
 // A node whose requests come faster than its rate, or with more bytes, is rejected with
 // rate_limited before the store is read. Another node is not.
 func TestNodeRequestRate(t *testing.T) {

@@ -40,10 +40,11 @@ func lockIdentity(ctx context.Context, tx *tx, c clone, e audit.Event) error {
 	return nil
 }
 
-// raiseAlarm stores an alarm about the incarnation with its audit row, at most once a
-// minute.
+// raiseAlarm stores an alarm about the incarnation with its audit row, at most once an hour
+// and unless the node has an alarm that proves more.
 func raiseAlarm(ctx context.Context, tx *tx, c clone, e audit.Event) error {
-	rows, err := tx.SetIdentityAlarm(ctx, c.reason, c.nodeID, c.incarnation)
+	rows, err := tx.SetIdentityAlarm(ctx, sqlc.SetIdentityAlarmParams{Reason: c.reason, Replaces: trust.IdentityAlarm{Reason: c.reason}.Replaces(),
+		AlarmSeconds: trust.AlarmAge.Seconds(), NodeID: c.nodeID, Incarnation: c.incarnation})
 	if err != nil || rows == 0 {
 		return err
 	}

@@ -57,7 +57,7 @@ func raiseAlarm(ctx context.Context, tx *tx, c clone, e audit.Event) error {
 func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.Subject) error {
 	return s.db.write(ctx, "locking the identity of node "+nodeID, func(ctx context.Context, tx *tx) error {
 		node, err := tx.lockNode(ctx, nodeID)
-		if err != nil || node.Locked {
+		if err != nil {
 			return err
 		}
 		e := subjectEvent(by, nodeID, audit.NodeLock, nodeID, map[string]string{"state": string(node.State)})
@@ -66,17 +66,20 @@ func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.S
 				WithReason("invalid_state"), e)
 		}
 		e.Reason = reason
-		voided, err := tx.VoidTokens(ctx, nodeID, purposes(trust.PurposeEnroll, trust.PurposeReissue, purposeFetch))
+		voided, err := voidForLock(ctx, tx, nodeID)
 		if err != nil {
 			return err
 		}
-		var ids []string
-		for _, t := range voided {
-			ids = append(ids, string(t.Purpose)+":"+t.TokenID)
+		if voided != "" {
+			e.Detail["voided"] = voided
 		}
-		slices.Sort(ids)
-		if len(ids) > 0 {
-			e.Detail["voided"] = strings.Join(ids, " ")
+		if node.Locked {
+			if voided == "" && node.IdentityLockReason == trust.LockedByOperator && node.IdentityLockNote == cleanText(reason) {
+				return nil // repeated
+			}
+			e.Detail["lock"] = node.IdentityLockReason
+			tx.note(e)
+			return nil
 		}
 		if _, err := tx.LockIdentity(ctx, sqlc.LockIdentityParams{Reason: trust.LockedByOperator, LockedBy: cleanText(by.Actor), Note: cleanText(reason),
 			NodeID: nodeID, Incarnation: node.Incarnation}); err != nil {
@@ -86,6 +89,21 @@ func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.S
 		tx.wakeNode(nodeID)
 		return nil
 	})
+}
+
+// voidForLock voids the tokens and bundle references that could replace a locked identity.
+// It returns them for the audit.
+func voidForLock(ctx context.Context, tx *tx, nodeID string) (string, error) {
+	voided, err := tx.VoidTokens(ctx, nodeID, purposes(trust.PurposeEnroll, trust.PurposeReissue, purposeFetch))
+	if err != nil {
+		return "", err
+	}
+	var ids []string
+	for _, t := range voided {
+		ids = append(ids, string(t.Purpose)+":"+t.TokenID)
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " "), nil
 }
 
 // Unlock lifts an operator's lock and dismisses an alarm, as adminapi.IdentityLocks specifies.

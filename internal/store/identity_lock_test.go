@@ -66,6 +66,17 @@ func TestLockVoidsTokens(t *testing.T) {
 	_, err := e.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, id, hash, m.k(2)))
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
 	require.True(t, e.locked(m.caller.NodeID))
+
+	id, hash = e.reissued(m.caller.NodeID)
+	rows := e.changes(m.caller.NodeID, func() {
+		for range 2 {
+			require.NoError(t, e.Lock(t.Context(), m.caller.NodeID, "bundle leaked", operator), "voids the tokens since the lock")
+		}
+	})
+	require.Equal(t, []string{"nodes.lock succeeded bundle leaked"}, rows)
+	_, err = e.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, id, hash, m.k(2)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+	require.True(t, e.locked(m.caller.NodeID))
 	e.reissue(m, m.k(3))
 	require.Nil(t, e.node(m.caller.NodeID).IdentityLock)
 
@@ -80,7 +91,8 @@ func TestLockVoidsTokens(t *testing.T) {
 	e.token(n.ID)
 }
 
-// A lock that the server set stays: both machines would be accepted again.
+// A lock that the server set stays: both machines would be accepted again. An operator's
+// lock voids the tokens that could lift it, and its reason is audited.
 func TestCloneLockNeedsReissue(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
@@ -89,8 +101,14 @@ func TestCloneLockNeedsReissue(t *testing.T) {
 	m.use()
 	e.pass()
 	m.refused(thief, schema.ReasonNodeLocked)
-	require.NoError(t, e.Lock(t.Context(), m.caller.NodeID, "too late", operator))
-	err := e.Unlock(t.Context(), m.caller.NodeID, "please", operator)
+	id, hash := e.reissued(m.caller.NodeID)
+	rows := e.changes(m.caller.NodeID, func() {
+		require.NoError(t, e.Lock(t.Context(), m.caller.NodeID, "bundle leaked", operator))
+	})
+	require.Equal(t, []string{"nodes.lock succeeded bundle leaked"}, rows)
+	_, err := e.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, id, hash, m.k(3)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+	err = e.Unlock(t.Context(), m.caller.NodeID, "please", operator)
 	requireKind(t, err, schema.KindInvalidRequest, "reissue_required")
 	require.Equal(t, "gpuaas node reissue-enrollment "+m.caller.Host, schema.AsError(err).Next)
 	require.Equal(t, trust.LockedBySerial, e.node(m.caller.NodeID).IdentityLock.Reason)

@@ -16,8 +16,8 @@ type Caller struct {
 	Serial      string
 	// HasPolled is true if a poll of this incarnation is on record.
 	HasPolled bool
-	// VerifierSet is the version of the node's verifier set on record.
-	VerifierSet int64
+	// VerifierSet is the node's verifier set on record.
+	VerifierSet trust.VerifierSetRef
 	// Idle is true if the node has no task to dispatch: every open task runs
 	// under its lease. A caller that subscribed to the Notifier before it
 	// authenticated may skip Tasks.NextTask. False if unknown.

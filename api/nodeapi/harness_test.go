@@ -176,14 +176,14 @@ func (f *fakeStore) StorePending(_ context.Context, n nodeapi.NewIdentity) (int6
 	return 1, nil
 }
 
-func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, int64) error {
+func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, trust.VerifierSetRef) error {
 	if f.recordPoll != nil {
 		return f.recordPoll()
 	}
 	return nil
 }
 
-func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, poll wire.PollRequest, _ time.Duration) (*nodeapi.Dispatch, error) {
+func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, poll wire.PollRequest, _ time.Duration, _ []string) (*nodeapi.Dispatch, error) {
 	if f.nextFor != nil {
 		return f.nextFor(poll)
 	}

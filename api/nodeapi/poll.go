@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -81,7 +82,8 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet); err != nil {
+	if err := a.cfg.Identities.RecordPoll(ctx, p.caller,
+		trust.VerifierSetRef{Version: p.request.VerifierSet, Hash: p.request.VerifierSetHash}); err != nil {
 		return nil, unsubscribe, err
 	}
 	if h := p.request.Heartbeat; h != nil {

@@ -45,7 +45,7 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle}
+		Serial: cert.Serial, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: trust.VerifierSetRef{Version: row.SetVersion, Hash: row.SetHash}, Idle: row.Idle}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
@@ -158,10 +158,10 @@ func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id
 // RecordPoll records an authenticated poll. The first one of an incarnation signals the
 // open enrollment or reissue. A later one writes only if it names another verifier
 // set than the poll before.
-func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, set trust.VerifierSetRef) error {
 	if c.VerifierSet != set {
 		err := s.db.Call(ctx, "recording the verifier set of node "+c.NodeID, func(ctx context.Context) error {
-			return s.db.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
+			return s.db.q.SetNodeSet(ctx, sqlc.SetNodeSetParams{SetVersion: set.Version, SetHash: set.Hash, NodeID: c.NodeID, Incarnation: c.Incarnation})
 		})
 		if err != nil {
 			return err

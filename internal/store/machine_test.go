@@ -48,7 +48,7 @@ func (m *machine) enroll(tokenID string, hash []byte, spki string) {
 	m.caller.Incarnation = won.Incarnation
 	m.adopt(m.issue(trust.IssuedByEnroll, tokenID, spki))
 	m.use()
-	require.NoError(m.e.t, m.e.RecordPoll(ctx, m.caller, 0))
+	require.NoError(m.e.t, m.e.RecordPoll(ctx, m.caller, trust.VerifierSetRef{}))
 }
 
 // answer is what a node API answers with: an identity in the pending slot.

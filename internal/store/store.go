@@ -41,6 +41,7 @@ type Store struct {
 	Operations *Operations
 	Tasks      *Tasks
 	Identities *Identities
+	Rotations  *Rotations
 	Inventory  *Inventory
 	Admin      *Admin
 	db         *db
@@ -94,6 +95,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Operations: &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:      &Tasks{db: d},
 		Identities: &Identities{db: d},
+		Rotations:  &Rotations{db: d},
 		Inventory:  &Inventory{db: d},
 		Admin:      &Admin{db: d},
 		db:         d,

@@ -48,6 +48,10 @@ const (
 	TaskResume      = "tasks.resume"
 	TaskCancel      = "tasks.cancel"
 	SetPublished    = "trust.verifier_set_published"
+	RotationStarted = "trust.rotation_started"
+	RotationChanged = "trust.rotation_changed" // a phase began or its set was published
+	RotationDecided = "trust.rotation_decided"
+	RotationEnded   = "trust.rotation_ended"
 	Decision        = "operations.resolve"
 
 	NodeSet          = "nodes.set"
@@ -73,7 +77,7 @@ func ActionName(a lifecycle.Action) string {
 func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, RotationStarted, RotationChanged, RotationDecided, RotationEnded, Decision, NodeSet, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
 		ResourceCreated, ResourceReleased}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))

@@ -32,7 +32,7 @@ UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2;
 -- Starts an incarnation: no recovery key, no lock, a new sequence and an unknown
 -- verifier set.
 -- name: NextIncarnation :one
-UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
+UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0, set_hash = '',
                  identity_locked_at = NULL, identity_lock_reason = ''
 WHERE node_id = $1 RETURNING incarnation;
 
@@ -96,7 +96,9 @@ UPDATE nodes SET polled_incarnation = incarnation
 WHERE node_id = $1 AND incarnation = $2 AND polled_incarnation < incarnation;
 
 -- name: SetNodeSet :exec
-UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND set_version <> $1;
+UPDATE nodes SET set_version = sqlc.arg(set_version), set_hash = sqlc.arg(set_hash)
+WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
+  AND (set_version, set_hash) IS DISTINCT FROM (sqlc.arg(set_version), sqlc.arg(set_hash));
 
 -- A fetch reference counts as an issued bundle: it is what the operator gets.
 -- name: Enrollment :one

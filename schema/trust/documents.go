@@ -9,6 +9,7 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // Payload types of the signed documents, apart from tasks. The type is part of
@@ -38,6 +39,20 @@ func EnvelopeDigest(envelope []byte) (string, error) {
 		return "", schema.Wrap(schema.KindInternal, err, "cannot parse a stored envelope")
 	}
 	return schema.SHA256Hex(e.Payload), nil
+}
+
+// SigningKey returns the ID of the key that a DSSE envelope names for its first signature,
+// "" if it is no envelope or names none. It verifies nothing.
+func SigningKey(envelope []byte) string {
+	var e struct {
+		Signatures []struct {
+			KeyID string `json:"keyid"`
+		} `json:"signatures"`
+	}
+	if json.Unmarshal(envelope, &e) != nil || len(e.Signatures) == 0 || !text.IsToken(e.Signatures[0].KeyID, maxKeyID, "._-") {
+		return ""
+	}
+	return e.Signatures[0].KeyID
 }
 
 // LeaseKey is the signed body of a delegation: a DSSE payload of type

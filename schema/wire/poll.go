@@ -32,6 +32,9 @@ type PollRequest struct {
 	// VerifierSet is the version of the verifier set that the node verifies
 	// tasks with, 0 for none.
 	VerifierSet int64 `json:"verifier_set,omitempty"`
+	// VerifierSetHash is the hex SHA-256 of that set's signed body, with which the server
+	// tells that the node has the set that it published. Optional.
+	VerifierSetHash string `json:"verifier_set_hash,omitempty"`
 	// WaitSeconds is how long the server may hold the poll open, capped at
 	// MaxPollTimeout; 0 returns at once.
 	WaitSeconds float64 `json:"wait_seconds,omitempty"`
@@ -86,6 +89,8 @@ func (r PollRequest) Validate() error {
 		return badField("poll_seq", "poll_seq must be 0 to %d", int64(MaxInteger))
 	case r.VerifierSet < 0 || r.VerifierSet > MaxInteger:
 		return badField("verifier_set", "verifier_set must be 0 to %d", int64(MaxInteger))
+	case r.VerifierSetHash != "" && !text.IsSHA256Hex(r.VerifierSetHash):
+		return badField("verifier_set_hash", "verifier_set_hash must be 64 lower-case hex digits")
 	case r.WaitSeconds < 0 || math.IsNaN(r.WaitSeconds):
 		return badField("wait_seconds", "wait_seconds must not be negative")
 	case r.Heartbeat != nil:

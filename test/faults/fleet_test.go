@@ -175,7 +175,7 @@ type recordingStore struct {
 	seen *names
 }
 
-func (s recordingStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+func (s recordingStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set trust.VerifierSetRef) error {
 	err := s.nodeStore.RecordPoll(ctx, c, set)
 	if err == nil {
 		s.seen.add(c.NodeID)

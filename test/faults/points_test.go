@@ -145,7 +145,7 @@ func (s pointStore) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 	return s.points.pass(atPolled, func() error { return s.nodeStore.Heartbeat(ctx, c, h) })
 }
 
-func (s pointStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+func (s pointStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set trust.VerifierSetRef) error {
 	return s.points.pass(atPolled, func() error { return s.nodeStore.RecordPoll(ctx, c, set) })
 }
 

@@ -128,7 +128,7 @@ func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (boo
 }
 
 const identityFacts = `-- name: IdentityFacts :one
-SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
+SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, n.set_hash,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
        NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status <> 'lost'
@@ -144,6 +144,7 @@ type IdentityFactsRow struct {
 	Incarnation       int64
 	PolledIncarnation int64
 	SetVersion        int64
+	SetHash           string
 	Locked            bool
 	Slot              *string
 	Fingerprint       *string
@@ -163,6 +164,7 @@ func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, se
 		&i.Incarnation,
 		&i.PolledIncarnation,
 		&i.SetVersion,
+		&i.SetHash,
 		&i.Locked,
 		&i.Slot,
 		&i.Fingerprint,

@@ -261,7 +261,7 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 }
 
 const nextIncarnation = `-- name: NextIncarnation :one
-UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
+UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0, set_hash = '',
                  identity_locked_at = NULL, identity_lock_reason = ''
 WHERE node_id = $1 RETURNING incarnation
 `
@@ -405,11 +405,25 @@ func (q *Queries) SetNodeFacts(ctx context.Context, nodeID string, opSeq int64, 
 }
 
 const setNodeSet = `-- name: SetNodeSet :exec
-UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND set_version <> $1
+UPDATE nodes SET set_version = $1, set_hash = $2
+WHERE node_id = $3 AND incarnation = $4
+  AND (set_version, set_hash) IS DISTINCT FROM ($1, $2)
 `
 
-func (q *Queries) SetNodeSet(ctx context.Context, setVersion int64, nodeID string, incarnation int64) error {
-	_, err := q.db.Exec(ctx, setNodeSet, setVersion, nodeID, incarnation)
+type SetNodeSetParams struct {
+	SetVersion  int64
+	SetHash     string
+	NodeID      string
+	Incarnation int64
+}
+
+func (q *Queries) SetNodeSet(ctx context.Context, arg SetNodeSetParams) error {
+	_, err := q.db.Exec(ctx, setNodeSet,
+		arg.SetVersion,
+		arg.SetHash,
+		arg.NodeID,
+		arg.Incarnation,
+	)
 	return err
 }
 

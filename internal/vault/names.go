@@ -22,11 +22,12 @@ const (
 	transitMount = "transit"  // the task-signing key and the root of verifier sets
 	loginMount   = "approle"
 
-	nodeRole   = "node"
-	apiRole    = "api"
-	workerName = "gpuaas-worker" // AppRole and policy of the worker
-	apiName    = "gpuaas-api"    // AppRole and policy of the API
-	setsName   = "gpuaas-sets"   // policy for signing verifier sets; no AppRole has it
+	nodeRole    = "node"
+	apiRole     = "api"
+	workerName  = "gpuaas-worker"  // AppRole and policy of the worker
+	apiName     = "gpuaas-api"     // AppRole and policy of the API
+	rotatorName = "gpuaas-rotator" // AppRole and policy for rotations and the renewal of verifier sets
+	setsName    = "gpuaas-sets"    // policy for signing verifier sets; no AppRole has it
 
 	// firstIssuer names the first generation of a CA. Vault rejects a second
 	// issuer of the same name, so two concurrent setups create one CA.

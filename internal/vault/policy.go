@@ -15,7 +15,7 @@ import (
 //go:embed policies.hcl.tmpl
 var policyTemplates string
 
-// policy returns the text of a policy: workerName, apiName or setsName.
+// policy returns the text of a policy: workerName, apiName, rotatorName or setsName.
 func (s setup) policy(name string) (string, error) {
 	var text strings.Builder
 	templates, err := template.New("").Funcs(template.FuncMap{"signedPrefixes": signedPrefixes, "names": nameLists}).Parse(policyTemplates)
@@ -23,6 +23,7 @@ func (s setup) policy(name string) (string, error) {
 		err = templates.ExecuteTemplate(&text, name, map[string]any{
 			"TaskKey": taskKey(s.env), "RootKey": rootKey(s.env), "NodeURIs": nodeURIs(s.env), "DNS": s.dns, "IPs": s.ips,
 			"WorkerDocuments": []string{task.PayloadType, trust.RemovalPayloadType},
+			"SigningKeys":     []string{taskKey(s.env), rootKey(s.env)},
 			"LeaseKey":        []string{trust.LeaseKeyPayloadType}, "VerifierSet": []string{trust.VerifierSetPayloadType},
 		})
 	}

@@ -40,6 +40,9 @@ var opText = map[string]string{
 	"sign_lease_key":     "signing a lease key",
 	"task_key":           "reading the task key",
 	"set_root":           "reading the root key of verifier sets",
+	"rotation_key":       "reading a key to rotate",
+	"rotate_key":         "creating a version of a key",
+	"finish_key":         "ending the use of old versions of a key",
 }
 
 // call sends a request with a deadline and observes it under the operation's

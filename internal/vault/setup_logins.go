@@ -12,7 +12,7 @@ import (
 
 // writePolicies writes all policies.
 func (s setup) writePolicies(ctx context.Context) error {
-	for _, name := range []string{workerName, apiName, setsName} {
+	for _, name := range []string{workerName, apiName, rotatorName, setsName} {
 		text, err := s.policy(name)
 		if err == nil {
 			err = s.write(ctx, "sys/policies/acl/"+name, "", map[string]any{"policy": text})
@@ -24,7 +24,7 @@ func (s setup) writePolicies(ctx context.Context) error {
 	return nil
 }
 
-// logins creates the two AppRoles and their credential files.
+// logins creates the AppRoles and their credential files.
 func (s setup) logins(ctx context.Context) error {
 	if err := s.mount(ctx, "sys/auth", loginMount, "approle", nil); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (s setup) logins(ctx context.Context) error {
 		return schema.Wrap(schema.KindInvalidRequest, err, "preparing the directory %s for credentials", s.outDir)
 	}
 	defer func() { _ = dir.Close() }() // releases the lock; files are synced
-	for name, prefix := range map[string]string{workerName: "worker", apiName: "api"} {
+	for name, prefix := range map[string]string{workerName: "worker", apiName: "api", rotatorName: "rotator"} {
 		if err := s.appRole(ctx, name, dir, prefix); err != nil {
 			return err
 		}

@@ -102,7 +102,7 @@ func specs() []PhaseSpec {
 		{Name: Retire, Does: "Publish a set without the old key", Confirm: true},
 		{Name: Restore, Does: "Sign tasks with the old key again; the new one still verifies", Confirm: true, Drain: true, Next: Remove},
 		{Name: Remove, Does: "Publish a set without the new key", Confirm: true},
-		{Name: Revoke, Does: "Publish a set in which the key is revoked, and sign open tasks again", Confirm: true},
+		{Name: Revoke, Does: "Publish a set in which the key is revoked, and sign open tasks again", Confirm: true, Drain: true},
 	}
 }
 

@@ -59,7 +59,7 @@ func (a *app) storedFaults(ctx context.Context) []wire.ControlPlaneFault {
 		e := schema.AsError(err)
 		faults = append(faults, wire.ControlPlaneFault{Component: "postgres", Reason: string(e.Kind), Message: e.Message, Next: e.Next})
 	}
-	return append(faults, signerFault(a.sets.Healthy())...)
+	return append(append(faults, signerFault(a.sets.Healthy())...), a.trustFaults(ctx)...)
 }
 
 // signerFault returns the fault of the verifier sets: without a valid one no task is

@@ -16,7 +16,7 @@ import (
 // Rotations starts the workflow that drives rotations.
 type Rotations struct{ *connection }
 
-// Drive implements activities.Driver and adminapi.Driver. It may be repeated: the workflow
+// Drive implements activities.Driver and adminapi.RotationDriver. It may be repeated: the workflow
 // drives whatever rotation is open.
 func (c Rotations) Drive(ctx context.Context, r rotation.Rotation) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)

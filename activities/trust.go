@@ -191,7 +191,8 @@ func (t *Trust) publish(ctx context.Context, r *rotation.Rotation) error {
 const signAgainBatch = 500
 
 // signAgain signs the open tasks of a revoked key with the key that replaced it. Their
-// signed body stays the same, so that a node that has one in its journal knows it.
+// signed body stays the same, so that a node that has one in its journal does not begin it
+// again.
 func (t *Trust) signAgain(ctx context.Context, r rotation.Rotation) error {
 	open, err := t.Rotations.TasksSignedBy(ctx, r.OldKey, signAgainBatch)
 	if err != nil || len(open) == 0 {

@@ -110,7 +110,7 @@ func decideRotation(ctx context.Context, e *env, d rotation.Decision, r rotation
 // printRotation prints a rotation and the nodes that it waits for.
 func printRotation(e *console, v rotation.View) error {
 	return e.print(v, func(w io.Writer) {
-		fields(w, "Rotation:", v.RotationID, "Kind:", string(v.Kind), "Phase:", rotationPhase(v), "Keys:", v.OldKey+" → "+dash(v.NewKey),
+		fields(w, "Rotation:", v.RotationID, "Kind:", string(v.Kind), "Phase:", rotationPhase(v), "Keys:", dash(v.OldKey)+" → "+dash(v.NewKey),
 			"Confirmed:", confirmedText(v), "Waiting on:", dash(blockersText(v)), "Reason:", v.Reason, "By:", v.Actor)
 		if v.Failure != "" {
 			fields(w, "Failure:", v.Failure)

@@ -286,7 +286,7 @@ func TestRotationRollsBackFromEachPhase(t *testing.T) {
 func TestRevocation(t *testing.T) {
 	r := rotations(t)
 	n, away := r.node("gpu-1"), r.node("gpu-2")
-	n.follow() // with the document of its set, it knows its epoch
+	n.follow() // the document of its set has the epoch
 	stolen := r.sign()
 	id := r.task(n, stolen)
 	r.begin(rotation.TaskKey, "")

@@ -86,9 +86,8 @@ func (h rotations) start(c *call) (any, error) {
 	}
 	if req.DryRun {
 		now := time.Now().UTC()
-		r.StartedAt, r.PhaseSince, r.CheckedAt = now, now, now
-		p, err := h.Rotations.RotationProgress(c.Context(), rotation.Rotation{RotationID: r.RotationID, Kind: r.Kind, Phase: r.Phase, SetVersion: newest.Version})
-		return rotation.Describe(r, p, now), err
+		r.StartedAt, r.PhaseSince, r.CheckedAt, r.SetVersion = now, now, now, newest.Version
+		return h.view(c.Context(), r, now)
 	}
 	if r, err = h.Rotations.BeginRotation(c.Context(), r, c.by); err != nil {
 		return nil, err

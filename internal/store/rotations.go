@@ -20,7 +20,7 @@ type Rotations struct{ db *db }
 // it must not wait.
 func (s *Rotations) BeginRotation(ctx context.Context, r rotation.Rotation, by audit.Subject) (rotation.Rotation, error) {
 	return write(ctx, s.db, "starting a rotation", func(ctx context.Context, tx *tx) (rotation.Rotation, error) {
-		open, now, err := tx.lockRotation(ctx)
+		open, now, err := lockRotation(ctx, tx)
 		switch {
 		case schema.KindOf(err) == schema.KindNotFound:
 		case err != nil:
@@ -31,7 +31,7 @@ func (s *Rotations) BeginRotation(ctx context.Context, r rotation.Rotation, by a
 			return open, nil
 		default:
 			open.EndedAt, open.Outcome = &now, rotation.Superseded
-			if err := tx.saveRotation(ctx, open); err != nil {
+			if err := saveRotation(ctx, tx, open); err != nil {
 				return r, err
 			}
 			tx.note(rotationEvent(by, audit.RotationEnded, open, ""))
@@ -83,11 +83,11 @@ func (s *Rotations) SaveRotation(ctx context.Context, r rotation.Rotation, set *
 	by := audit.Subject{Actor: systemActor}
 	return s.db.write(ctx, "recording the rotation", func(ctx context.Context, tx *tx) error {
 		if set != nil {
-			if err := tx.putSet(ctx, *set, by); err != nil {
+			if err := putSet(ctx, tx, *set, by); err != nil {
 				return err
 			}
 		}
-		if err := tx.saveRotation(ctx, r); err != nil {
+		if err := saveRotation(ctx, tx, r); err != nil {
 			return err
 		}
 		action := audit.RotationChanged
@@ -100,8 +100,8 @@ func (s *Rotations) SaveRotation(ctx context.Context, r rotation.Rotation, set *
 }
 
 // saveRotation writes a rotation. KindFenced if it changed since it was read.
-func (tx *tx) saveRotation(ctx context.Context, r rotation.Rotation) error {
-	rows, err := tx.Queries.SaveRotation(ctx, sqlc.SaveRotationParams{RotationID: r.RotationID, Step: r.Step, Phase: string(r.Phase),
+func saveRotation(ctx context.Context, tx *tx, r rotation.Rotation) error {
+	rows, err := tx.SaveRotation(ctx, sqlc.SaveRotationParams{RotationID: r.RotationID, Step: r.Step, Phase: string(r.Phase),
 		PhaseSince: r.PhaseSince, OldKey: r.OldKey, NewKey: r.NewKey, SetVersion: r.SetVersion, Approved: r.Approved, Paused: r.Paused,
 		EndedAt: r.EndedAt, Outcome: string(r.Outcome)})
 	if err == nil && rows == 0 {
@@ -141,7 +141,7 @@ func (s *Rotations) RotationProgress(ctx context.Context, r rotation.Rotation) (
 // DecideRotation implements adminapi.Rotations.
 func (s *Rotations) DecideRotation(ctx context.Context, d rotation.Decided, by audit.Subject) (rotation.Rotation, error) {
 	return write(ctx, s.db, "deciding about the rotation", func(ctx context.Context, tx *tx) (rotation.Rotation, error) {
-		r, now, err := tx.lockRotation(ctx)
+		r, now, err := lockRotation(ctx, tx)
 		if err != nil {
 			return r, err
 		}
@@ -163,7 +163,7 @@ func (s *Rotations) DecideRotation(ctx context.Context, d rotation.Decided, by a
 				tx.note(n)
 			}
 		}
-		if err := tx.saveRotation(ctx, after); err != nil {
+		if err := saveRotation(ctx, tx, after); err != nil {
 			return r, err
 		}
 		tx.note(e)
@@ -172,7 +172,7 @@ func (s *Rotations) DecideRotation(ctx context.Context, d rotation.Decided, by a
 	})
 }
 
-func (tx *tx) lockRotation(ctx context.Context) (rotation.Rotation, time.Time, error) {
+func lockRotation(ctx context.Context, tx *tx) (rotation.Rotation, time.Time, error) {
 	row, err := tx.LockOpenRotation(ctx)
 	return rotationOf(sqlc.OpenRotationRow(row)), row.Now, orMissing(err, errNoRotation())
 }
@@ -196,7 +196,7 @@ func (s *Rotations) ReplaceEnvelope(ctx context.Context, taskID string, envelope
 		return err
 	}
 	return s.db.write(ctx, "storing the new signature of task "+taskID, func(ctx context.Context, tx *tx) error {
-		nodes, err := tx.Queries.ReplaceEnvelope(ctx, sqlc.ReplaceEnvelopeParams{TaskID: taskID, Envelope: envelope,
+		nodes, err := tx.ReplaceEnvelope(ctx, sqlc.ReplaceEnvelopeParams{TaskID: taskID, Envelope: envelope,
 			KeyID: trust.SigningKey(envelope), BodySha256: digest})
 		for _, n := range nodes {
 			tx.wakeNode(n)

@@ -16,10 +16,10 @@ import (
 // set again is a no-op. KindInvalidRequest, reason set_outdated, if another set was
 // stored first.
 func (s *Identities) PutSet(ctx context.Context, set trust.StoredSet, by audit.Subject) error {
-	return s.db.write(ctx, "storing a verifier set", func(ctx context.Context, tx *tx) error { return tx.putSet(ctx, set, by) })
+	return s.db.write(ctx, "storing a verifier set", func(ctx context.Context, tx *tx) error { return putSet(ctx, tx, set, by) })
 }
 
-func (tx *tx) putSet(ctx context.Context, set trust.StoredSet, by audit.Subject) error {
+func putSet(ctx context.Context, tx *tx, set trust.StoredSet, by audit.Subject) error {
 	rows, err := tx.InsertVerifierSet(ctx, sqlc.InsertVerifierSetParams{Version: set.Version, Epoch: set.Epoch,
 		Hash: set.Hash, PrevHash: set.PrevHash, Document: set.Document})
 	if err != nil {

@@ -168,11 +168,11 @@ func Decisions() []Decision { return []Decision{Approve, Pause, Resume, Waive, R
 
 // Decided is a decision with its reason.
 type Decided struct {
-	Decision Decision `json:"-"`
-	Reason   string   `json:"reason"`
+	Decision Decision
+	Reason   string
 	// NodeIDs are the nodes that Waive waives. Offline waives all nodes that are offline.
-	NodeIDs []string `json:"node_ids,omitempty"`
-	Offline bool     `json:"offline,omitempty"`
+	NodeIDs []string
+	Offline bool
 }
 
 // Decide returns the rotation after a decision. It is KindDecisionOutdated if the rotation

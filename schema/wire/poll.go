@@ -32,8 +32,8 @@ type PollRequest struct {
 	// VerifierSet is the version of the verifier set that the node verifies
 	// tasks with, 0 for none.
 	VerifierSet int64 `json:"verifier_set,omitempty"`
-	// VerifierSetHash is the hex SHA-256 of that set's signed body, with which the server
-	// tells that the node has the set that it published. Optional.
+	// VerifierSetHash is the hex SHA-256 of that set's signed body, which shows the
+	// server that the node has the set that it published. Optional.
 	VerifierSetHash string `json:"verifier_set_hash,omitempty"`
 	// WaitSeconds is how long the server may hold the poll open, capped at
 	// MaxPollTimeout; 0 returns at once.

@@ -16,6 +16,9 @@ type Caller struct {
 	Serial      string
 	// HasPolled is true if a poll of this incarnation is on record.
 	HasPolled bool
+	// Session is the agent process that made the node's last recorded poll; empty if
+	// unknown.
+	Session string
 	// VerifierSet is the node's verifier set on record.
 	VerifierSet trust.VerifierSetRef
 	// Idle is true if the node has no task to dispatch: every open task runs

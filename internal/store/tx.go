@@ -45,6 +45,8 @@ type refusal struct {
 	err   *schema.Error
 	event audit.Event
 	clone *clone
+	// alarm is set if the refused request raises an alarm.
+	alarm *clone
 	// limit is set if the row is written at most once a minute per node and limit.
 	limit string
 }
@@ -91,6 +93,11 @@ func refuseTask(err error, e audit.Event) error {
 func (r *refusal) record(ctx context.Context, tx *tx) error {
 	if r.clone != nil {
 		return lockIdentity(ctx, tx, *r.clone, r.event)
+	}
+	if r.alarm != nil {
+		if err := raiseAlarm(ctx, tx, *r.alarm, r.event); err != nil {
+			return err
+		}
 	}
 	if r.limit != "" {
 		rows, err := tx.RecordRefusal(ctx, r.event.Stream, r.limit)

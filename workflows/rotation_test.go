@@ -59,12 +59,14 @@ func TestRotationWorkflow(t *testing.T) {
 	}, activity.RegisterOptions{Name: "MaintainTrust"})
 	for _, w := range []worker.Worker{runs, trusts} {
 		require.NoError(t, w.Start())
-		defer w.Stop()
+		t.Cleanup(w.Stop)
 	}
 	r := rotation.Begin(rotation.TaskKey, "", 0)
 	r.Actor, r.Reason = "alice", "quarterly"
 	require.NoError(t, c.Rotations.Drive(t.Context(), r))
-	looked := func(n int64) { harness.Eventually(t, fmt.Sprintf("look %d", n), func() bool { return turn.looks.Load() >= n }) }
+	looked := func(n int64) {
+		harness.Eventually(t, fmt.Sprintf("look %d", n), func() bool { return turn.looks.Load() >= n })
+	}
 	looked(2)
 	require.NoError(t, c.Rotations.Drive(t.Context(), r), "a second start is a signal")
 	looked(3)

@@ -123,7 +123,8 @@ func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target
 	if t.Revokes {
 		n.doc.Epoch++
 	}
-	return n, r.setRoots(ctx, &n, t)
+	err = r.setRoots(ctx, &n, t)
+	return n, err
 }
 
 func (r *Rotator) setRoots(ctx context.Context, n *nextSet, t rotation.Target) error {

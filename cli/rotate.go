@@ -84,14 +84,14 @@ func newRotateDecide(e *env, d rotation.Decision, short, long string) *cobra.Com
 func newRotateWaive(e *env) *cobra.Command {
 	var r rotation.Decide
 	c := e.command("waive", "Do not wait for nodes",
-		`Makes the rotation not wait for the named nodes, or for all nodes that are offline now. A
-waived node that returns loads the verifier sets that it missed, as long as its certificate
+		`Makes the rotation not wait for the named nodes, or for all nodes that have sent no
+heartbeat for five minutes. A waived node that returns loads the verifier sets that it missed, as long as its certificate
 or recovery token is valid.`,
 		"  gpuaas rotate waive --node gpu-17 --reason 'in repair until May'\n  gpuaas rotate waive --offline --reason 'in repair until May'",
 		func(ctx context.Context, _ string) error { return decideRotation(ctx, e, rotation.Waive, r) })
 	f := c.Flags()
 	f.StringArrayVar(&r.Nodes, "node", nil, "a `NODE`, by host name or id; may be repeated")
-	f.BoolVar(&r.Offline, "offline", false, "all nodes that are offline now")
+	f.BoolVar(&r.Offline, "offline", false, "all nodes that have sent no heartbeat for five minutes")
 	f.StringVar(&r.Reason, "reason", "", "reason, kept in the audit trail (required)")
 	completes(c, "node", func(c *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return e.completeNode(c, nil, prefix)

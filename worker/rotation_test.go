@@ -188,7 +188,9 @@ func TestTaskKeyRotation(t *testing.T) {
 	here.follow()
 	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, r.advance())
 	require.Equal(t, "gpu-2", r.last.Progress.Waiting[0].Host)
-	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Waive, NodeIDs: []string{away.id}}))
+	_, err := r.raw.Exec(t.Context(), "UPDATE nodes SET state = 'draining', last_heartbeat_at = now() - interval '1 hour' * (node_id = $1)::int", away.id)
+	require.NoError(t, err)
+	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Waive, Offline: true}))
 
 	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, r.advance())
 	require.Equal(t, rotation.Activate, r.last.Rotation.Phase)
@@ -204,7 +206,7 @@ func TestTaskKeyRotation(t *testing.T) {
 
 	require.Equal(t, []rotation.Blocker{rotation.BlockedTasks, rotation.BlockedApproval}, r.advance())
 	require.Equal(t, rotation.Grace, r.last.Rotation.Phase)
-	_, err := r.raw.Exec(t.Context(), "UPDATE node_tasks SET status = 'succeeded', finished_at = now() WHERE task_id = $1", open)
+	_, err = r.raw.Exec(t.Context(), "UPDATE node_tasks SET status = 'succeeded', finished_at = now() WHERE task_id = $1", open)
 	require.NoError(t, err)
 	require.Equal(t, []rotation.Blocker{rotation.BlockedApproval}, r.advance())
 	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))

@@ -51,7 +51,7 @@ func (h rotations) trust(c *call) (any, error) {
 	p, err := h.Rotations.RotationProgress(c.Context(), rotation.Rotation{RotationID: schema.NewID(), SetVersion: stored.Version})
 	d := set.Doc
 	return rotation.Trust{Version: d.Version, Hash: set.Hash, Epoch: d.Epoch, IssuedAt: d.IssuedAt, ExpiresAt: d.ExpiresAt,
-		Keys: d.Keys, Roots: append(trust.VerifierKeys{}, d.Roots...), SignedBy: trust.SigningKey(stored.Document),
+		Keys: rotation.KeysOf(d.Keys), Roots: rotation.KeysOf(d.Roots), SignedBy: trust.SigningKey(stored.Document),
 		Nodes: p.Nodes, Confirmed: p.Confirmed}, err
 }
 

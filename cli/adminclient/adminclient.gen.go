@@ -251,7 +251,7 @@ type TaskType = task.Type
 type TaskView = wire.TaskView
 
 // TrustKey defines model for TrustKey.
-type TrustKey = trust.VerifierKey
+type TrustKey = rotation.Key
 
 // TrustView The newest verifier set, with which nodes verify tasks.
 type TrustView = rotation.Trust
@@ -1069,8 +1069,8 @@ type ClientInterface interface {
 	//
 	// Takes any type of body and a specified content type.
 	//
-	// Corresponds with POST /api/v1/admin/trust/rotation/{decision} (the `DecideRotation` operationId).
-	DecideRotationWithBody(ctx context.Context, decision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+	DecideRotationWithBody(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DecideRotation Submit a decision about the open rotation
 	//
@@ -1078,8 +1078,8 @@ type ClientInterface interface {
 	//
 	// Takes a body of the `application/json` content type.
 	//
-	// Corresponds with POST /api/v1/admin/trust/rotation/{decision} (the `DecideRotation` operationId).
-	DecideRotation(ctx context.Context, decision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+	DecideRotation(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // ListAudit List the audit trail of all streams, newest first
@@ -1799,9 +1799,9 @@ func (c *Client) StartRotation(ctx context.Context, params *StartRotationParams,
 //
 // Takes any type of body and a specified content type.
 //
-// Corresponds with POST /api/v1/admin/trust/rotation/{decision} (the `DecideRotation` operationId).
-func (c *Client) DecideRotationWithBody(ctx context.Context, decision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewDecideRotationRequestWithBody(c.Server, decision, params, contentType, body)
+// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+func (c *Client) DecideRotationWithBody(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDecideRotationRequestWithBody(c.Server, rotationDecision, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1818,9 +1818,9 @@ func (c *Client) DecideRotationWithBody(ctx context.Context, decision rotation.D
 //
 // Takes a body of the `application/json` content type.
 //
-// Corresponds with POST /api/v1/admin/trust/rotation/{decision} (the `DecideRotation` operationId).
-func (c *Client) DecideRotation(ctx context.Context, decision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewDecideRotationRequest(c.Server, decision, params, body)
+// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+func (c *Client) DecideRotation(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDecideRotationRequest(c.Server, rotationDecision, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4261,23 +4261,23 @@ func NewStartRotationRequestWithBody(server string, params *StartRotationParams,
 }
 
 // NewDecideRotationRequest calls the generic DecideRotation builder with application/json body
-func NewDecideRotationRequest(server string, decision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody) (*http.Request, error) {
+func NewDecideRotationRequest(server string, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewDecideRotationRequestWithBody(server, decision, params, "application/json", bodyReader)
+	return NewDecideRotationRequestWithBody(server, rotationDecision, params, "application/json", bodyReader)
 }
 
 // NewDecideRotationRequestWithBody constructs an http.Request for the DecideRotation method, with any body, and a specified content type
-func NewDecideRotationRequestWithBody(server string, decision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader) (*http.Request, error) {
+func NewDecideRotationRequestWithBody(server string, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "decision", decision, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "rotation_decision", rotationDecision, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -4703,8 +4703,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
-	// Corresponds with POST /api/v1/admin/trust/rotation/{decision} (the `DecideRotation` operationId).
-	DecideRotationWithBodyWithResponse(ctx context.Context, decision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error)
+	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+	DecideRotationWithBodyWithResponse(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error)
 
 	// DecideRotationWithResponse Submit a decision about the open rotation
 	//
@@ -4712,8 +4712,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
-	// Corresponds with POST /api/v1/admin/trust/rotation/{decision} (the `DecideRotation` operationId).
-	DecideRotationWithResponse(ctx context.Context, decision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error)
+	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+	DecideRotationWithResponse(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error)
 }
 
 // ListAuditResponse200Headers the declared response headers of an HTTP 200 response for ListAudit
@@ -7961,9 +7961,9 @@ func (c *ClientWithResponses) StartRotationWithResponse(ctx context.Context, par
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
-// Corresponds with POST /api/v1/admin/trust/rotation/{decision} (the `DecideRotation` operationId).
-func (c *ClientWithResponses) DecideRotationWithBodyWithResponse(ctx context.Context, decision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error) {
-	rsp, err := c.DecideRotationWithBody(ctx, decision, params, contentType, body, reqEditors...)
+// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+func (c *ClientWithResponses) DecideRotationWithBodyWithResponse(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error) {
+	rsp, err := c.DecideRotationWithBody(ctx, rotationDecision, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -7976,9 +7976,9 @@ func (c *ClientWithResponses) DecideRotationWithBodyWithResponse(ctx context.Con
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
-// Corresponds with POST /api/v1/admin/trust/rotation/{decision} (the `DecideRotation` operationId).
-func (c *ClientWithResponses) DecideRotationWithResponse(ctx context.Context, decision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error) {
-	rsp, err := c.DecideRotation(ctx, decision, params, body, reqEditors...)
+// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+func (c *ClientWithResponses) DecideRotationWithResponse(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error) {
+	rsp, err := c.DecideRotation(ctx, rotationDecision, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}

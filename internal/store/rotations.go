@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -152,7 +153,8 @@ func (s *Rotations) DecideRotation(ctx context.Context, d rotation.Decided, by a
 			return r, refuse(err, e)
 		}
 		if d.Decision == rotation.Waive {
-			waived, err := tx.WaiveNodes(ctx, r.RotationID, append([]string{}, d.NodeIDs...), d.Offline)
+			waived, err := tx.WaiveNodes(ctx, sqlc.WaiveNodesParams{RotationID: r.RotationID, NodeIds: append([]string{}, d.NodeIDs...),
+				Offline: d.Offline, SilentSeconds: lifecycle.SilentAfter.Seconds()})
 			if err != nil {
 				return r, err
 			}

@@ -50,11 +50,13 @@ WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarna
   AND NOT EXISTS (SELECT 1 FROM rotation_waivers w WHERE w.rotation_id = sqlc.arg(rotation_id) AND w.node_id = n.node_id)
 ORDER BY n.host, n.node_id LIMIT sqlc.arg(most);
 
--- Waives the given nodes, or all nodes that are offline.
+-- Waives the given nodes, or all nodes without a heartbeat for a time. The node of a parked
+-- operation is not offline by its state.
 -- name: WaiveNodes :many
 INSERT INTO rotation_waivers (rotation_id, node_id)
 SELECT sqlc.arg(rotation_id)::uuid, n.node_id FROM nodes n
-WHERE n.state <> 'removed' AND (n.node_id = ANY (sqlc.arg(node_ids)::uuid[]) OR sqlc.arg(offline)::boolean AND n.state = 'offline')
+WHERE n.state <> 'removed' AND (n.node_id = ANY (sqlc.arg(node_ids)::uuid[]) OR sqlc.arg(offline)::boolean AND
+        coalesce(n.last_heartbeat_at, '-infinity') < now() - make_interval(secs => sqlc.arg(silent_seconds)::float8))
 ON CONFLICT DO NOTHING RETURNING node_id;
 
 -- name: TasksSignedBy :many

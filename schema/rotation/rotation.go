@@ -170,7 +170,8 @@ func Decisions() []Decision { return []Decision{Approve, Pause, Resume, Waive, R
 type Decided struct {
 	Decision Decision
 	Reason   string
-	// NodeIDs are the nodes that Waive waives. Offline waives all nodes that are offline.
+	// NodeIDs are the nodes that Waive waives. Offline waives all nodes that sent no
+	// heartbeat for lifecycle.SilentAfter.
 	NodeIDs []string
 	Offline bool
 }

@@ -3,6 +3,7 @@ package rotation
 import (
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -46,9 +47,26 @@ type Start struct {
 type Decide struct {
 	Reason string `json:"reason"`
 	// Nodes are the nodes that Waive waives, by ID or host name. Offline waives all nodes
-	// that are offline.
+	// that sent no heartbeat for lifecycle.SilentAfter.
 	Nodes   []string `json:"nodes,omitempty"`
 	Offline bool     `json:"offline,omitempty"`
+}
+
+// Key is a key of a verifier set.
+type Key struct {
+	KeyID string         `json:"key_id"`
+	State trust.KeyState `json:"state"`
+	// SHA256 is the hex SHA-256 of the public key.
+	SHA256 string `json:"sha256"`
+}
+
+// KeysOf describes the keys of a verifier set.
+func KeysOf(keys trust.VerifierKeys) []Key {
+	all := []Key{}
+	for _, k := range keys {
+		all = append(all, Key{k.KeyID, k.State, schema.SHA256Hex(k.Public)})
+	}
+	return all
 }
 
 // Trust is what nodes verify tasks with: the newest verifier set.
@@ -60,8 +78,8 @@ type Trust struct {
 	ExpiresAt time.Time `json:"expires_at"`
 	// Keys are the keys with their states. Roots are the root keys that may sign later
 	// sets; empty if the set names none.
-	Keys  trust.VerifierKeys `json:"keys"`
-	Roots trust.VerifierKeys `json:"roots"`
+	Keys  []Key `json:"keys"`
+	Roots []Key `json:"roots"`
 	// SignedBy is the ID of the root key that signed the set.
 	SignedBy string `json:"signed_by"`
 	// Nodes is the number of nodes that poll, Confirmed how many of them report the set.

@@ -419,13 +419,27 @@ func (q *Queries) TasksSignedBy(ctx context.Context, keyID string, most int32) (
 const waiveNodes = `-- name: WaiveNodes :many
 INSERT INTO rotation_waivers (rotation_id, node_id)
 SELECT $1::uuid, n.node_id FROM nodes n
-WHERE n.state <> 'removed' AND (n.node_id = ANY ($2::uuid[]) OR $3::boolean AND n.state = 'offline')
+WHERE n.state <> 'removed' AND (n.node_id = ANY ($2::uuid[]) OR $3::boolean AND
+        coalesce(n.last_heartbeat_at, '-infinity') < now() - make_interval(secs => $4::float8))
 ON CONFLICT DO NOTHING RETURNING node_id
 `
 
-// Waives the given nodes, or all nodes that are offline.
-func (q *Queries) WaiveNodes(ctx context.Context, rotationID string, nodeIds []string, offline bool) ([]string, error) {
-	rows, err := q.db.Query(ctx, waiveNodes, rotationID, nodeIds, offline)
+type WaiveNodesParams struct {
+	RotationID    string
+	NodeIds       []string
+	Offline       bool
+	SilentSeconds float64
+}
+
+// Waives the given nodes, or all nodes without a heartbeat for a time. The node of a parked
+// operation is not offline by its state.
+func (q *Queries) WaiveNodes(ctx context.Context, arg WaiveNodesParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, waiveNodes,
+		arg.RotationID,
+		arg.NodeIds,
+		arg.Offline,
+		arg.SilentSeconds,
+	)
 	if err != nil {
 		return nil, err
 	}

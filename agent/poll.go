@@ -96,7 +96,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	a.checkJournal()
 	set := a.sets.Current().Ref()
 	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1),
-		VerifierSet: set.Version, VerifierSetHash: set.Hash}
+		VerifierSet: set.Version, VerifierSetHash: set.Hash, AuditCheckpoint: a.kept.text}
 	timeout, begun := a.identity.PollTimeout(v), time.Now()
 	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {
@@ -104,6 +104,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	// First, because the rest may take long.
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
+	a.kept.keep(got.AuditCheckpoint)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
 	now := a.sets.Clock.Now()
 	if err := a.journal.Prune(now); err != nil {

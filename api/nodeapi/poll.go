@@ -90,6 +90,7 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 		trust.VerifierSetRef{Version: p.request.VerifierSet, Hash: p.request.VerifierSetHash}); err != nil {
 		return nil, unsubscribe, err
 	}
+	a.compareCheckpoint(ctx, p)
 	if h := p.request.Heartbeat; h != nil {
 		if err := a.cfg.Heartbeats.Heartbeat(ctx, p.caller, *h); err != nil {
 			return nil, unsubscribe, a.refused(r, err)

@@ -82,6 +82,7 @@ func (r record) worker(l layout) variables {
 		variable{"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE", l.secret("rotator-role-id")},
 		variable{"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE", l.secret("rotator-secret-id")},
 		variable{"GPUAAS_METRICS_ADDR", loopback(r.Ports.WorkerMetrics)},
+		variable{"GPUAAS_AUDIT_CHECKPOINT_INTERVAL", "10s"},
 		variable{"GPUAAS_ENV", trustDomain},
 	)
 }

@@ -40,6 +40,8 @@ var opText = map[string]string{
 	"sign_lease_key":     "signing a lease key",
 	"task_key":           "reading the task key",
 	"set_root":           "reading the root key of verifier sets",
+	"checkpoint_key":     "reading the key of audit checkpoints",
+	"sign_checkpoint":    "signing an audit checkpoint",
 	"rotation_key":       "reading a key to rotate",
 	"rotate_key":         "creating a version of a key",
 	"finish_key":         "ending the use of old versions of a key",

@@ -73,7 +73,7 @@ func TestRotationWorkflow(t *testing.T) {
 	turn.decided.Store(true)
 	require.NoError(t, c.Rotations.Drive(t.Context(), r))
 	ended := finish(t, c, lifecycle.RotationWorkflowID)
-	renewal, err := c.SDK().ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "fleet:maintain", TaskQueue: lifecycle.TaskQueue}, lifecycle.WorkflowTrust)
+	renewal, err := c.SDK().ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "fleet:maintain", TaskQueue: lifecycle.TaskQueue, StaticSummary: "Renew the verifier set"}, lifecycle.WorkflowTrust)
 	require.NoError(t, err)
 	require.NoError(t, renewal.Get(t.Context(), nil))
 	for name, run := range map[string]lifecycle.Operation{"rotate-keys": ended, "maintain-trust": {WorkflowID: renewal.GetID(), RunID: renewal.GetRunID()}} {

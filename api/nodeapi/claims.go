@@ -19,6 +19,8 @@ type Caller struct {
 	// Session is the agent process that made the node's last recorded poll; empty if
 	// unknown.
 	Session string
+	// Contested is true if a process polled after a newer one: both may run.
+	Contested bool
 	// VerifierSet is the node's verifier set on record.
 	VerifierSet trust.VerifierSetRef
 	// Idle is true if the node has no task to dispatch: every open task runs

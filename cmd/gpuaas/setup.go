@@ -15,8 +15,12 @@ import (
 // adapter and the workflows. The CLI links none of them.
 func platform() cli.Platform {
 	return cli.Platform{
-		Setup: setup, Replay: worker.Replay, Promote: worker.Promote, Build: worker.BuildID(), Dev: dev.NewCommand,
+		Setup: setup, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, Build: worker.BuildID(), Dev: dev.NewCommand,
 	}
+}
+
+func rotateSecretIDs(ctx context.Context, log io.Writer) error {
+	return worker.RotateSecretIDs(ctx, os.Getenv, log)
 }
 
 func setup(ctx context.Context, c temporal.Config, log io.Writer) error {

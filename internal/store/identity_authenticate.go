@@ -45,7 +45,7 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, Session: row.PollSession, HasPolled: row.PolledIncarnation == row.Incarnation,
+		Serial: cert.Serial, Session: row.PollSession, Contested: row.PollContested, HasPolled: row.PolledIncarnation == row.Incarnation,
 		VerifierSet: trust.VerifierSetRef{Version: row.SetVersion, Hash: row.SetHash}, Idle: row.Idle}
 	if *row.Slot == slotCurrent {
 		return caller, nil

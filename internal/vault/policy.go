@@ -16,13 +16,13 @@ import (
 //go:embed policies.hcl.tmpl
 var policyTemplates string
 
-// policy returns the text of a policy: workerName, apiName, rotatorName or setsName.
+// policy returns the text of a policy: workerName, apiName, rotatorName, trustName or setsName.
 func (s setup) policy(name string) (string, error) {
 	var text strings.Builder
 	templates, err := template.New("").Funcs(template.FuncMap{"signedPrefixes": signedPrefixes, "names": nameLists}).Parse(policyTemplates)
 	if err == nil {
 		err = templates.ExecuteTemplate(&text, name, map[string]any{
-			"TaskKey": taskKey(s.env), "RootKey": rootKey(s.env), "CheckpointKey": checkpointKey(s.env), "NodeURIs": nodeURIs(s.env), "DNS": s.dns, "IPs": s.ips,
+			"TaskKey": taskKey(s.env), "RootKey": rootKey(s.env), "CheckpointKey": checkpointKeyName(s.env), "NodeURIs": nodeURIs(s.env), "DNS": s.dns, "IPs": s.ips,
 			"WorkerDocuments": []string{task.PayloadType, trust.RemovalPayloadType},
 			"Checkpoint":      []string{audit.CheckpointPayloadType},
 			"SigningKeys":     []string{taskKey(s.env), rootKey(s.env)},

@@ -22,7 +22,8 @@ type Admin struct {
 	*conn
 	publisher
 
-	log *slog.Logger
+	log    *slog.Logger
+	limits Logins
 }
 
 // NewAdmin returns an Admin with the token that the file contains now. It sends no
@@ -41,7 +42,7 @@ func NewAdmin(c AdminConfig) (*Admin, error) {
 			WithNext("vault login, or configure a file that contains a token")
 	}
 	conn.api.SetToken(token)
-	a := &Admin{conn: conn, log: cmp.Or(c.Log, slog.Default())}
+	a := &Admin{conn: conn, log: cmp.Or(c.Log, slog.Default()), limits: c.Logins}
 	a.publisher = publisher{vault: a, env: c.Env}
 	return a, nil
 }
@@ -50,7 +51,7 @@ func NewAdmin(c AdminConfig) (*Admin, error) {
 // and the API's CA, the task key, the root key of verifier sets, an AppRole and a
 // policy for each of the two processes and for the rotator, and their credential files. Setup is
 // idempotent and may run concurrently. It keeps existing CAs and keys, secret IDs
-// that work, and the issuer that a rotation assigned to a role; it updates
+// with at least half of their life left, and the issuer that a rotation assigned to a role; it updates
 // policies and role settings. It creates a key only if Vault clearly reports that
 // none exists.
 //

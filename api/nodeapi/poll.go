@@ -81,7 +81,7 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet); err != nil {
+	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request); err != nil {
 		return nil, unsubscribe, err
 	}
 	if h := p.request.Heartbeat; h != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // facts reads the row of one identity.
@@ -45,7 +46,8 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle}
+		Serial: cert.Serial, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle,
+		Floors: wire.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
@@ -157,9 +159,12 @@ func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id
 
 // RecordPoll records an authenticated poll. The first one of an incarnation signals the
 // open enrollment or reissue. A later one writes only if it names another verifier
-// set than the poll before.
-func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
-	if c.VerifierSet != set {
+// set than the poll before, or counters above those on record.
+func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, poll wire.PollRequest) error {
+	if err := s.raiseFloors(ctx, c, poll.Floors); err != nil {
+		return err
+	}
+	if set := poll.VerifierSet; c.VerifierSet != set {
 		err := s.db.Call(ctx, "recording the verifier set of node "+c.NodeID, func(ctx context.Context) error {
 			return s.db.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
 		})

@@ -3,6 +3,7 @@ package store_test
 import (
 	"testing"
 
+	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,7 +19,7 @@ func TestVerifierSetOfNode(t *testing.T) {
 	}
 	poll := func(set int64) {
 		m.use() // reads the row as each poll does
-		require.NoError(t, e.RecordPoll(ctx, m.caller, set))
+		require.NoError(t, e.RecordPoll(ctx, m.caller, wire.PollRequest{VerifierSet: set}))
 	}
 	written := func() int64 { return e.number("SELECT xmin::text::bigint FROM nodes WHERE node_id = $1", id) }
 	poll(2)
@@ -35,7 +36,7 @@ func TestVerifierSetOfNode(t *testing.T) {
 	old := m.caller
 	e.reissue(m, m.k(2))
 	require.Zero(t, e.node(id).SetVersion)
-	require.NoError(t, e.RecordPoll(ctx, old, 3))
+	require.NoError(t, e.RecordPoll(ctx, old, wire.PollRequest{VerifierSet: 3}))
 	require.Zero(t, e.node(id).SetVersion, "a poll of the incarnation before")
 	poll(3)
 	require.Equal(t, int64(3), e.node(id).SetVersion)

@@ -51,6 +51,10 @@ const (
 	Decision        = "operations.resolve"
 
 	NodeSet          = "nodes.set"
+	FloorsRaised     = "nodes.floors_raised"
+	IdentityAdopted  = "nodes.identity_adopted"
+	RestoreStarted   = "restore_mode.start"
+	RestoreEnded     = "restore_mode.stop"
 	NodeRehydrated   = "nodes.rehydrate"
 	SKUAdded         = "skus.add"
 	SKUDeactivated   = "skus.deactivate"
@@ -73,7 +77,7 @@ func ActionName(a lifecycle.Action) string {
 func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
 		ResourceCreated, ResourceReleased}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))

@@ -93,7 +93,9 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		api = a.api()
 	}
 	a.checkJournal()
-	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version}
+	q := wire.PollRequest{
+		HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version,
+		Floors: wire.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}}
 	timeout, begun := a.identity.PollTimeout(v), time.Now()
 	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {

@@ -25,6 +25,7 @@ type Journal struct {
 
 	mu      sync.Mutex
 	entries map[string]Entry
+	damaged map[string]bool // IDs of the entries that were set aside: those tasks may have run
 	floor   floorFile
 	stored  floorFile // what of the floor its own file holds
 	fault   error     // of the last write
@@ -61,7 +62,10 @@ func OpenJournal(s disk.StateDir, log *slog.Logger) (*Journal, error) {
 		j.entries[e.TaskID] = e
 		j.floor.raise(e)
 	}
-	err = j.setAside(damaged, log)
+	if err := j.setAside(damaged, log); err != nil {
+		return nil, err
+	}
+	j.damaged, err = setAsideIDs(s)
 	return j, err
 }
 
@@ -129,6 +133,9 @@ func (j *Journal) get(taskID string) (Entry, bool) {
 func (j *Journal) accept(e Entry) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.damaged[e.TaskID] {
+		return refusal.New(refusal.Damaged, "the journal's entry of this task is damaged: the task may have run")
+	}
 	if e.Seq <= j.floor.Seq {
 		return refusal.New(refusal.Replay, "sequence %d is not above %d", e.Seq, j.floor.Seq)
 	}
@@ -137,6 +144,13 @@ func (j *Journal) accept(e Entry) error {
 	}
 	j.floor.raise(e) // the entry's file holds the floor until storeFloor does
 	return nil
+}
+
+// SeqFloor is the highest sequence of an accepted task.
+func (j *Journal) SeqFloor() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.floor.Seq
 }
 
 // TimeFloor is the latest time of a grant whose task was accepted.

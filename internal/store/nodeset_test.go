@@ -3,8 +3,9 @@ package store_test
 import (
 	"testing"
 
-	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // A node's row says which verifier set its polls name. It is written when that

@@ -44,6 +44,7 @@ const (
 // Reasons that depend on the journal.
 const (
 	Replay       = "replayed_seq"
+	Damaged      = "damaged_entry"
 	OtherPayload = "other_payload"
 	OlderLease   = "older_lease"
 )

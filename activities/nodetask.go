@@ -29,6 +29,9 @@ type Tasks interface {
 	// none, or it is of another node or type; KindFenced if it has no result and the
 	// operation no longer holds the node.
 	Find(ctx context.Context, s TaskSpec) (TaskRow, error)
+	// First returns the operation's first task of a type, whatever its status and which run
+	// enqueued it. KindNotFound if there is none.
+	First(ctx context.Context, f Fence, t task.Type) (TaskRow, error)
 	// Void ends the operation's unfinished tasks as canceled and notifies the
 	// agent. A late result is recorded, not applied.
 	Void(ctx context.Context, f Fence) error
@@ -168,6 +171,28 @@ func (t *Task) ReadTaskResult(ctx context.Context, spec TaskSpec) (task.Outcome,
 	}
 	output, err := row.Result.Brief(spec.Type)
 	return task.Outcome{Done: true, Output: output}, Fail(err)
+}
+
+// FirstTask is what a workflow reads of an operation's first task of a type.
+type FirstTask struct {
+	// Exists is set if the operation has a task of the type, whatever became of it.
+	Exists bool `json:"exists"`
+	// Output is the brief form of the output of a task that succeeded; see task.Result.Brief.
+	Output json.RawMessage `json:"output,omitempty"`
+}
+
+// ReadFirstTask reads the operation's first task of a type from the database; see
+// Tasks.First. A run that was reset does not know the tasks of the run before.
+func (t *Task) ReadFirstTask(ctx context.Context, f Fence, kind task.Type) (FirstTask, error) {
+	row, err := t.Tasks.First(ctx, f, kind)
+	switch {
+	case schema.KindOf(err) == schema.KindNotFound:
+		return FirstTask{}, nil
+	case err != nil || row.Status != task.Succeeded:
+		return FirstTask{Exists: true}, Fail(err)
+	}
+	output, err := row.Result.Brief(kind)
+	return FirstTask{Exists: true, Output: output}, Fail(err)
 }
 
 // find returns the task of the spec's step. It enqueues the task if there is none.

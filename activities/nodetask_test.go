@@ -59,6 +59,11 @@ func (q *queue) Find(context.Context, activities.TaskSpec) (activities.TaskRow, 
 	return q.row, q.fail
 }
 
+// First returns the stored row.
+func (q *queue) First(ctx context.Context, _ activities.Fence, _ task.Type) (activities.TaskRow, error) {
+	return q.Find(ctx, activities.TaskSpec{})
+}
+
 func execute[T any](t *testing.T, q *queue, which func(*activities.Task) any, spec activities.TaskSpec) (out T, err error) {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
@@ -158,6 +163,46 @@ func TestReadTaskResultWithoutATask(t *testing.T) {
 	q.row.Stored, q.fail = true, schema.NewError(schema.KindServiceUnavailable, "no database")
 	_, err = read(t, q, activities.TaskSpec{})
 	require.Equal(t, schema.KindServiceUnavailable, activities.Typed(err).Kind)
+}
+
+// TestReadFirstTask: the output is that of a success, and any other task exists only.
+func TestReadFirstTask(t *testing.T) {
+	t.Parallel()
+	unavailable := schema.NewError(schema.KindServiceUnavailable, "no database")
+	was := &task.Result{Status: task.Succeeded, Output: json.RawMessage(`{"cordoned":true,"was":true,"workloads":[{"name":"a"}]}`)}
+	for name, tc := range map[string]struct {
+		stored bool
+		status task.Status
+		result *task.Result
+		fail   error
+		want   activities.FirstTask
+	}{
+		"none":      {},
+		"pending":   {stored: true, status: task.Pending, want: activities.FirstTask{Exists: true}},
+		"failed":    {stored: true, status: task.Failed, result: &task.Result{Status: task.Failed}, want: activities.FirstTask{Exists: true}},
+		"voided":    {stored: true, status: task.Canceled, result: was, want: activities.FirstTask{Exists: true}},
+		"succeeded": {stored: true, status: task.Succeeded, result: was, want: activities.FirstTask{Exists: true, Output: json.RawMessage(`{"cordoned":true,"was":true,"workloads":null}`)}},
+		"unknown":   {stored: true, fail: unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := fresh()
+			q.row.Stored, q.row.Status, q.row.Result, q.fail = tc.stored, tc.status, tc.result, tc.fail
+			var suite testsuite.WorkflowTestSuite
+			env := suite.NewTestActivityEnvironment()
+			a := &activities.Task{Tasks: q}
+			env.RegisterActivity(a)
+			v, err := env.ExecuteActivity(a.ReadFirstTask, activities.Fence{}, task.WorkloadCordon)
+			if tc.fail != nil {
+				require.Equal(t, schema.KindServiceUnavailable, activities.Typed(err).Kind)
+				return
+			}
+			require.NoError(t, err)
+			var got activities.FirstTask
+			require.NoError(t, v.Get(&got))
+			require.Equal(t, tc.want, got)
+		})
+	}
 }
 
 func TestFirstRunSignsAndStores(t *testing.T) {

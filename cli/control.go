@@ -157,10 +157,11 @@ func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) 
 		return t, st, err
 	}
 	if _, direct := ctl.(directControl); o.operation != "" && !direct {
-		next := "gpuaas --direct op show " + t.name() + " --operation " + o.operation
+		action := lifecycle.Action("")
 		if o.reissue {
-			next += " --reissue"
+			action = lifecycle.ActionReissueEnrollment
 		}
+		next := lifecycle.DirectOpCommand("show", action, t.name()) + " --operation " + o.operation
 		return t, st, schema.NewError(schema.KindNotFound, "operation %s is not on record: no worker has accepted it yet, or there is none", o.operation).WithNext(next)
 	}
 	what, next := "operation", "gpuaas node show "+t.name()

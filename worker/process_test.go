@@ -29,7 +29,7 @@ func TestProcess(t *testing.T) {
 	t.Setenv("TEMPORAL_NAMESPACE", "worker-test")
 	before := goleak.IgnoreCurrent()
 	metrics := harness.FreeAddress(t)
-	vars := map[string]string{"GPUAAS_DATABASE_URL": b.url, "VAULT_ADDR": b.vault.Address, "GPUAAS_ENV": "test",
+	vars := map[string]string{"GPUAAS_DATABASE_URL": b.processURL(), "VAULT_ADDR": b.vault.Address, "GPUAAS_ENV": "test",
 		"GPUAAS_VAULT_ROLE_ID_FILE": filepath.Join(b.dir, "worker-role-id"), "GPUAAS_VAULT_SECRET_ID_FILE": filepath.Join(b.dir, "worker-secret-id"),
 		"GPUAAS_METRICS_ADDR": metrics, "GPUAAS_HEALTH_INTERVAL": "50ms"}
 	ctx, stop := context.WithCancel(t.Context())

@@ -47,11 +47,14 @@ func prepared(t *testing.T) *bench {
 		OutDir: b.dir, Env: "test", NodeAPINames: []string{"localhost"}}
 	require.NoError(t, b.admin(t).Setup(t.Context(), b.config.NodeAPINames, b.dir))
 	var err error
-	b.store, err = store.Open(t.Context(), store.Config{URL: b.url})
+	b.store, err = store.Open(t.Context(), store.Config{URL: b.processURL()})
 	require.NoError(t, err)
 	t.Cleanup(b.store.Close)
 	return b
 }
+
+// processURL is the database with the privileges of the worker.
+func (b *bench) processURL() string { return pgtest.As(b.url, store.RoleWorker) }
 
 func (b *bench) login(t *testing.T) *vault.Client {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 func carriedFields() map[string]string {
 	return map[string]string{
 		"status": "Status", "claim": "Claim", "plan": "Claim", "phase": "Phase", "undoing": "Undoing", "lastStep": "LastStep",
-		"tries": "Tries", "forced": "Forced", "cordonStep": "CordonStep", "wasCordoned": "WasCordoned", "adopted": "Adopted",
+		"tries": "Tries", "forced": "Forced", "adopted": "Adopted",
 		"facts": "Facts", "taskUntil": "TaskUntil", "returns": "Returns", "unrecorded": "Unrecorded", "goalReached": "AwaitsGoal",
 		"enrolled": "Enrolled", "currentStep": "CurrentStep", "returned": "Returned", "decided": "Decided",
 	}
@@ -36,7 +36,7 @@ func freshFields() map[string]string {
 		"resumed":    "set by the renewal itself",
 		"interrupt":  "no attempt runs",
 		"decision":   "a renewal waits until no decision is pending",
-		"taken":      "only the handlers of the run before compare it",
+		"applied":    "a parked operation applies no decision",
 		"updates":    "counts those of one run",
 		"runBefore":  "the status of the run before has its ID",
 		"announced":  "the new run reads the record when it enters the phase again",

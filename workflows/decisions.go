@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -17,9 +18,9 @@ type decisions struct {
 	*state
 	// interrupt ends the current phase's work.
 	interrupt workflow.CancelFunc
-	// decision is pending until the current phase takes it; taken is the last one
-	// that a phase took.
-	decision, taken *lifecycle.ResolveRequest
+	// decision is pending until the current phase takes it. applied is the one that the
+	// phase took and whose response waits until it is applied.
+	decision, applied *lifecycle.ResolveRequest
 	// updates counts the decisions that this run accepted.
 	updates int
 	// decided are the newest decisions that phases took, those of the runs before
@@ -49,10 +50,10 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 	if ds.interrupt != nil {
 		ds.interrupt()
 	}
-	if err := workflow.Await(free, func() bool { return ds.decision != mine || ds.closed }); err != nil {
+	if err := workflow.Await(free, func() bool { return ds.decision != mine && ds.applied != mine || ds.closed }); err != nil {
 		return lifecycle.Resolution{}, err
 	}
-	if ds.decision == mine || ds.taken != mine {
+	if ds.takenBefore(r.ID) == nil {
 		return lifecycle.Resolution{}, asFailure(schema.NewError(schema.KindDecisionOutdated,
 			"the operation ended or was canceled before it took the decision to %s", r.Decision).WithReason(lifecycle.ReasonOperationOver))
 	}
@@ -63,13 +64,22 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 // repeated soon, because its response was lost.
 const maxDecided = 50
 
-// take ends the pending decision: a phase took it.
+// take makes the pending decision the one that the phase applies. A cancel that is sent from
+// now on follows it, and does not replace it.
 func (ds *decisions) take() {
 	ds.decided = append(ds.decided, *ds.decision)
 	if len(ds.decided) > maxDecided {
 		ds.decided = ds.decided[1:]
 	}
-	ds.taken, ds.decision = ds.decision, nil
+	ds.applied, ds.decision = ds.decision, nil
+}
+
+// lastTaken returns the newest decision that a phase took, the zero value if none did.
+func (ds *decisions) lastTaken() (last lifecycle.ResolveRequest) {
+	if n := len(ds.decided); n > 0 {
+		last = ds.decided[n-1]
+	}
+	return last
 }
 
 // takenBefore returns the decision with the ID that a phase took, nil if none did.
@@ -85,7 +95,7 @@ func (ds *decisions) takenBefore(id string) *lifecycle.ResolveRequest {
 // If the claim then succeeds, the first phase takes the cancel.
 func (ds *decisions) canceledEarly(ctx workflow.Context) bool {
 	early := ds.decision != nil || ctx.Err() != nil
-	ds.taken, ds.decision = ds.decision, nil
+	ds.decision = nil
 	return early
 }
 
@@ -104,7 +114,7 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 	switch {
 	case ds.status.Operation.Status.Ended():
 		return schema.NewError(schema.KindDecisionOutdated, "the operation has ended").WithReason(lifecycle.ReasonOperationOver)
-	case ds.decision != nil && !ds.replaces(r.Decision):
+	case !ds.follows(r.Decision):
 		return schema.NewError(schema.KindOperationInProgress, "the operation is taking another decision")
 	case !ds.answered && r.Decision != lifecycle.DecisionCancel:
 		return schema.NewError(schema.KindInvalidRequest, "the operation has not claimed its node yet; possible now: cancel").
@@ -115,10 +125,12 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 	return nil
 }
 
-// replaces reports whether a decision replaces the pending one: a cancel replaces any other,
-// so that a person who waits for the database can change the mind.
-func (ds *decisions) replaces(d lifecycle.Decision) bool {
-	return d == lifecycle.DecisionCancel && ds.decision.Decision != d && ds.allows(d)
+// follows reports whether a decision may be sent while another one is taken: a cancel
+// replaces any other that is pending, so that a person who waits for the database can change
+// the mind, and follows one that is applied.
+func (ds *decisions) follows(d lifecycle.Decision) bool {
+	before := cmp.Or(ds.decision, ds.applied)
+	return before == nil || d == lifecycle.DecisionCancel && before.Decision != d && ds.allows(d)
 }
 
 // The longest interface and run ID of a decision. An operation carries its decisions to the

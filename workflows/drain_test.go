@@ -122,7 +122,7 @@ func TestDrain(t *testing.T) {
 		}, time.Hour)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		story := w.story()
-		require.Equal(t, []string{"decide retry", "void", "advance cordon", "task workload.cordon#3", "advance drain",
+		require.Equal(t, []string{"void", "decide retry", "advance cordon", "task workload.cordon#3", "advance drain",
 			"task workload.drain#3", "finish completed"}, story[len(story)-7:])
 	})
 
@@ -204,8 +204,8 @@ func TestDrain(t *testing.T) {
 			b.decide(lifecycle.DecisionForce, "now")
 		}, time.Minute)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-		require.Equal(t, []string{"claim", "task workload.cordon", "advance drain", "task workload.drain", "decide force",
-			"void", "advance drain", "task workload.drain#2", "finish completed"}, w.story())
+		require.Equal(t, []string{"claim", "task workload.cordon", "advance drain", "task workload.drain", "void",
+			"decide force", "advance drain", "task workload.drain#2", "finish completed"}, w.story())
 	})
 
 	t.Run("decisions that do not fit are refused and change nothing", func(t *testing.T) {

@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -124,22 +123,24 @@ func (op *operation) renewTask(ctx workflow.Context) error {
 	return nil
 }
 
-// stepName is unique within the operation: each repeated task is a new step.
+// stepName is unique within the operation: each repeated task is a new step. The number of
+// tries starts again when a run is reset, so the name contains the decision that repeats the
+// task: another decision finds no task of the run before. A workflow task that runs again,
+// and a reset that applies the same decision again, compute the same name.
 func (op *operation) stepName(t task.Type) string {
 	if op.tries == 0 {
 		return string(t)
 	}
-	return fmt.Sprintf("%s#%d", t, op.tries+1)
+	name := fmt.Sprintf("%s#%d", t, op.tries+1)
+	if id := op.lastTaken().ID; id != "" {
+		name += "-" + schema.SHA256Hex([]byte(id))[:8]
+	}
+	return name
 }
 
-// cordonNode stops the node from accepting workloads. Only the first task shows whether the
-// node had a cordon before: a later one finds the cordon that the first one may have set.
+// cordonNode stops the node from accepting workloads.
 func cordonNode(ctx workflow.Context, op *operation) error {
-	out, err := onNode[task.CordonResult](ctx, op, task.WorkloadCordon, nil, "Cordon the node: no new workloads")
-	op.cordonStep = cmp.Or(op.cordonStep, op.currentStep)
-	if err == nil && op.currentStep == op.cordonStep {
-		op.wasCordoned = out.Was
-	}
+	_, err := onNode[task.CordonResult](ctx, op, task.WorkloadCordon, nil, "Cordon the node: no new workloads")
 	return err
 }
 
@@ -150,10 +151,26 @@ func uncordonNode(ctx workflow.Context, op *operation) error {
 }
 
 // undoCordon removes the cordon unless the node had one before the operation. The cordon of
-// an abandoned operation that this one supersedes is removed, too.
+// an abandoned operation that this one supersedes is removed, too. The database shows whether
+// the operation has set one: a run that was reset does not know. Only the first task shows
+// whether the node had a cordon before: a later one finds the cordon that the first one may
+// have set.
 func undoCordon(ctx workflow.Context, op *operation) error {
-	hadCordon := (op.wasCordoned || op.claim.Cordoned) && !op.claim.LeftCordon
-	if op.cordonStep == "" || hadCordon {
+	if op.claim.Cordoned && !op.claim.LeftCordon {
+		return nil
+	}
+	var first activities.FirstTask
+	err := fromRecord(ctx, "Read the operation's first cordon", &first, node.ReadFirstTask, op.claim.Fence, task.WorkloadCordon)
+	if err != nil || !first.Exists {
+		return err
+	}
+	var cordon task.CordonResult
+	if len(first.Output) > 0 {
+		if err := (task.Result{Output: first.Output}).Decode(&cordon); err != nil {
+			return err
+		}
+	}
+	if cordon.Was && !op.claim.LeftCordon {
 		return nil
 	}
 	return uncordonNode(ctx, op)

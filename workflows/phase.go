@@ -154,40 +154,39 @@ func (op *operation) call(ctx workflow.Context, o workflow.ActivityOptions, summ
 	return workflow.ExecuteActivity(remote(ctx, o, op.spec().Budget, summary), fn, in).Get(ctx, nil)
 }
 
-// decide applies the pending decision, and the cancel that replaced it meanwhile. It
-// reports whether the phase is attempted again. The decision is taken when decide returns:
-// runPhase starts the next attempt before the response is sent, which thus shows the attempt.
+// decide applies the pending decision, and the cancel that replaced or followed it meanwhile.
+// It reports whether the phase is attempted again. runPhase starts the next attempt before
+// the response is sent, which thus shows the attempt.
 func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
-	for d := op.decision; ; d = op.decision {
-		again, err = op.apply(ctx, d)
-		if err != nil || op.decision == d {
-			op.take()
-			return again, err
-		}
+	defer func() { op.applied = nil }()
+	for op.decision != nil && err == nil {
+		again, err = op.apply(ctx, op.decision)
 	}
+	return again, err
 }
 
-// apply applies a decision unless another one replaces it.
+// apply takes a decision and records it, unless another one replaces it before. Retry, force
+// and extend enqueue a new task, which must not run while the old one is open, so they are
+// taken once the open tasks are void.
 func (op *operation) apply(ctx workflow.Context, d *lifecycle.ResolveRequest) (again bool, err error) {
+	again = d.Decision != lifecycle.DecisionCancel && d.Decision != lifecycle.DecisionSkip
+	if again && op.plan.Holds {
+		if err := voidTasks(ctx, op, "Void the phase's open tasks"); err != nil || op.decision != d {
+			return false, err
+		}
+	}
+	op.take()
 	recordLater(ctx, op, "Record the decision to "+string(d.Decision), op.progress(ctx, activities.Advance{Phase: op.spec().Name, Decision: d}))
-	if op.decision != d {
-		return false, nil
-	}
 	op.returns, op.forced = 0, d.Decision == lifecycle.DecisionForce
-	switch d.Decision {
-	case lifecycle.DecisionCancel:
+	switch {
+	case again:
+		op.tries++
+	case d.Decision == lifecycle.DecisionCancel:
 		return false, errCanceled
-	case lifecycle.DecisionSkip:
+	default:
 		op.mark(ctx, lifecycle.PhaseSkipped, d.Reason)
-		return false, nil
 	}
-	// Retry, force and extend enqueue a new task, which must not run while the old
-	// one is open.
-	op.tries++
-	if !op.plan.Holds {
-		return true, nil
-	}
-	return true, voidTasks(ctx, op, "Void the phase's open tasks")
+	return again, nil
 }
 
 // beginUndo makes the plan's compensation the current phase. It parks like any other

@@ -294,8 +294,8 @@ func (w *world) worker(c *temporal.Client) worker.Worker {
 	}
 	out.RegisterActivity(&activities.Record{Records: w})
 	tasks := &activities.Task{Records: w, Tasks: w, Signer: w}
-	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "VoidStep": tasks.VoidStep, "VoidUndispatched": tasks.VoidUndispatched, "EnqueueNodeTask": tasks.EnqueueNodeTask, "RunNodeTask": w.runTask,
-		"ReadTaskResult": w.readResult} {
+	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "VoidStep": tasks.VoidStep, "VoidUndispatched": tasks.VoidUndispatched,
+		"EnqueueNodeTask": tasks.EnqueueNodeTask, "ReadFirstTask": tasks.ReadFirstTask, "RunNodeTask": w.runTask, "ReadTaskResult": w.readResult} {
 		out.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}
 	out.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})

@@ -32,8 +32,6 @@ type Carried struct {
 	Tries       int                       `json:"tries,omitempty"`
 	Returns     int                       `json:"returns,omitempty"`
 	Forced      bool                      `json:"forced,omitempty"`
-	CordonStep  string                    `json:"cordon_step,omitempty"`
-	WasCordoned bool                      `json:"was_cordoned,omitempty"`
 	Adopted     bool                      `json:"adopted,omitempty"`
 	CurrentStep string                    `json:"current_step,omitempty"`
 	TaskUntil   time.Time                 `json:"task_until,omitzero"`
@@ -66,7 +64,7 @@ func continueAsNew(ctx workflow.Context, op *operation) error {
 func carry(op *operation) *Carried {
 	return &Carried{
 		Claim: op.claim, Status: clone(op.status), Phase: op.phase, Undoing: op.undoing, LastStep: op.lastStep,
-		Tries: op.tries, Returns: op.returns, Forced: op.forced, CordonStep: op.cordonStep, WasCordoned: op.wasCordoned, Adopted: op.adopted,
+		Tries: op.tries, Returns: op.returns, Forced: op.forced, Adopted: op.adopted,
 		CurrentStep: op.currentStep, TaskUntil: op.taskUntil, Facts: op.facts, Unrecorded: op.unrecorded,
 		Enrolled: op.enrolled, Returned: op.returned[op.currentStep], Decided: op.decided,
 		AwaitsGoal: op.goalReached != nil,
@@ -80,7 +78,6 @@ func (c Carried) restore(op *operation) {
 	op.claim, op.plan, op.status, op.answered = c.Claim, c.Claim.Plan, c.Status, true
 	op.phase, op.undoing, op.lastStep, op.resumed = c.Phase, c.Undoing, c.LastStep, true
 	op.tries, op.returns, op.forced, op.adopted = c.Tries, c.Returns, c.Forced, c.Adopted
-	op.cordonStep, op.wasCordoned = c.CordonStep, c.WasCordoned
 	op.currentStep, op.taskUntil, op.facts, op.unrecorded, op.enrolled = c.CurrentStep, c.TaskUntil, c.Facts, c.Unrecorded, c.Enrolled
 	op.published, op.decided = true, c.Decided
 	if c.AwaitsGoal {

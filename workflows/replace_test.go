@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,7 +36,30 @@ func TestCancelReplacesAWaitingDecision(t *testing.T) {
 	require.NoError(t, b.resolved[1])
 	require.Equal(t, schema.KindOperationInProgress, kindOf(b.resolved[2]))
 	require.NotContains(t, w.enqueued, "workload.cordon#2")
-	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionRetry, lifecycle.DecisionCancel}, w.decisions)
+	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionCancel}, w.decisions, "the retry was not taken")
+}
+
+// TestCancelFollowsARecordedDecision: a decision whose record has begun stays taken. The
+// cancel that is sent meanwhile follows it. Both are reported as taken and are in the audit.
+func TestCancelFollowsARecordedDecision(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.fail["task workload.cordon"] = final(schema.KindTaskFailed, "no luck")
+	b := setup(t, lifecycle.ActionDrain, w)
+	var once sync.Once
+	w.onDecide = func() {
+		once.Do(func() {
+			b.decide(lifecycle.DecisionForce, "a second decision")
+			b.decide(lifecycle.DecisionCancel, "the node is needed")
+		})
+	}
+	b.decideAt(time.Hour, lifecycle.DecisionSkip)
+	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+	require.NoError(t, b.resolved[0])
+	require.Equal(t, schema.KindOperationInProgress, kindOf(b.resolved[1]))
+	require.NoError(t, b.resolved[2])
+	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionSkip, lifecycle.DecisionCancel}, w.decisions)
+	require.NotContains(t, w.enqueued, "workload.drain")
 }
 
 // TestDecisionOfAnotherRun: a force and a skip apply only to the run they were sent to and to

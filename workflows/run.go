@@ -24,10 +24,6 @@ type operation struct {
 	// tries counts how often node work was repeated with a new task.
 	tries  int
 	forced bool
-	// cordonStep is the step of the first task that cordons the node. wasCordoned is set if
-	// that task found a cordon.
-	cordonStep  string
-	wasCordoned bool
 	// adopted is set once the node's ledger has the operation's machine.
 	adopted bool
 	facts   inventory.Facts
@@ -176,7 +172,7 @@ func (op *operation) end(ctx workflow.Context, err error) (lifecycle.OperationSt
 	case kindOf(err) == schema.KindFenced:
 		return op.fenced(free, err)
 	case errors.Is(err, errCanceled) || errors.Is(err, errNodeRemoved) || temporal.IsCanceledError(err):
-		if ctx.Err() != nil && (op.taken == nil || op.taken.Decision != lifecycle.DecisionCancel) {
+		if ctx.Err() != nil && op.lastTaken().Decision != lifecycle.DecisionCancel {
 			op.claim.Fence.Actor, op.claim.Fence.Via = lifecycle.ActorTemporal, lifecycle.ActorTemporal
 		}
 		return op.rollBack(free)

@@ -115,7 +115,7 @@ func TestCancelWaitsForAVoid(t *testing.T) {
 	b.decideAt(time.Hour, lifecycle.DecisionRetry)
 	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
 	require.NotContains(t, canceled, "VoidTasks")
-	require.Equal(t, []string{"decide retry", "void", "advance undo-cordon", "task workload.uncordon#2",
+	require.Equal(t, []string{"void", "decide retry", "void", "advance undo-cordon", "task workload.uncordon#2",
 		"finish " + string(lifecycle.OperationCanceled)}, w.story()[3:])
 }
 

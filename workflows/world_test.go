@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -57,6 +58,7 @@ type world struct {
 	onEnsure  func()                // called while the provider creates the machine
 	onVoid    func()                // called while the tasks are voided
 	onPark    func(parkID string)   // called before a park is recorded
+	onDecide  func()                // called before a decision is recorded
 	// steps are the numbers of the advances, decided the IDs of the decisions.
 	steps    []int64
 	clocks   []int64 // of the tasks that were prepared
@@ -165,6 +167,9 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activ
 		}
 	case a.Decision != nil:
 		call = "decide " + string(a.Decision.Decision)
+		if w.onDecide != nil {
+			w.onDecide()
+		}
 	case a.Instance != "":
 		call = "instance " + string(a.Instance)
 	case a.FactsTask != "":
@@ -239,6 +244,7 @@ func (w *world) Void(context.Context, activities.Fence) error {
 
 // VoidUndispatched simulates the dispatch: a node that is not silent has the task.
 func (w *world) VoidUndispatched(_ context.Context, _ activities.Fence, step string) (bool, error) {
+	step = shortStep(step)
 	err := w.note("void undispatched")
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -304,7 +310,28 @@ func (w *world) Prepare(_ context.Context, spec activities.TaskSpec, _ task.Owne
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.clocks = append(w.clocks, spec.Clock)
-	return activities.TaskRow{}, w.fail["prepare "+spec.Step]
+	return activities.TaskRow{}, w.fail["prepare "+shortStep(spec.Step)]
+}
+
+// shortStep is the name of a step without the decision that repeats it.
+func shortStep(step string) string {
+	short, _, _ := strings.Cut(step, "-")
+	return short
+}
+
+// First returns the first task of a type that was enqueued.
+func (w *world) First(_ context.Context, _ activities.Fence, t task.Type) (activities.TaskRow, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.IndexFunc(w.enqueued, func(step string) bool { return step == string(t) || strings.HasPrefix(step, string(t)+"#") })
+	if i < 0 {
+		return activities.TaskRow{}, schema.NewError(schema.KindNotFound, "no %s task", t)
+	}
+	row := activities.TaskRow{Type: t, Stored: true, Status: task.Pending}
+	if stored, ok := w.outcomes[w.enqueued[i]]; ok && stored.err == nil && !stored.open && !stored.missing {
+		row.Status, row.Result = task.Succeeded, &stored.result
+	}
+	return row, w.fail["first"]
 }
 
 // Find returns the status of a task; readResult replaces the caller that needs its result.
@@ -312,9 +339,9 @@ func (w *world) Find(_ context.Context, spec activities.TaskSpec) (activities.Ta
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	row := activities.TaskRow{Status: task.Pending}
-	if w.voided[spec.Step] {
+	if w.voided[shortStep(spec.Step)] {
 		row.Status = task.Canceled
-	} else if stored, ok := w.outcomes[spec.Step]; ok {
+	} else if stored, ok := w.outcomes[shortStep(spec.Step)]; ok {
 		row.Status = task.Succeeded
 		if e := activities.Typed(stored.err); e != nil && e.Reason == lifecycle.ReasonTaskLost {
 			row.Status = task.Lost
@@ -325,16 +352,17 @@ func (w *world) Find(_ context.Context, spec activities.TaskSpec) (activities.Ta
 
 // Enqueue records the step, or fails or stalls before.
 func (w *world) Enqueue(_ context.Context, spec activities.TaskSpec, _ task.Owner, _ activities.TaskRow, _ []byte) error {
+	step := shortStep(spec.Step)
 	if w.stall != nil {
-		w.stall(spec.Step)
+		w.stall(step)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.fail["enqueue "+spec.Step]; err != nil {
-		w.calls = append(w.calls, "enqueue "+spec.Step+"!")
+	if err := w.fail["enqueue "+step]; err != nil {
+		w.calls = append(w.calls, "enqueue "+step+"!")
 		return err
 	}
-	w.enqueued = append(w.enqueued, spec.Step)
+	w.enqueued = append(w.enqueued, step)
 	return nil
 }
 
@@ -365,14 +393,14 @@ func (w *world) runTask(ctx context.Context, spec activities.TaskSpec) (task.Ref
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.outcomes[spec.Step] = storedOutcome{result: r, err: err}
+	w.outcomes[shortStep(spec.Step)] = storedOutcome{result: r, err: err}
 	return task.Reference{TaskID: lifecycle.TaskID(spec.OperationID, spec.Step), Status: r.Status}, nil
 }
 
 func (w *world) readResult(_ context.Context, spec activities.TaskSpec) (task.Outcome, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	found, ok := w.outcomes[spec.Step]
+	found, ok := w.outcomes[shortStep(spec.Step)]
 	if !ok || found.err != nil || found.open || found.missing {
 		return task.Outcome{Open: found.open}, found.err
 	}
@@ -405,7 +433,7 @@ func (b *bed) report(e lifecycle.AgentEvent) {
 
 // task simulates the node.
 func (w *world) task(_ context.Context, spec activities.TaskSpec) (task.Result, error) {
-	if err := w.note("task " + spec.Step); err != nil {
+	if err := w.note("task " + shortStep(spec.Step)); err != nil {
 		return task.Result{}, err
 	}
 	w.mu.Lock()

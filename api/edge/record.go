@@ -25,6 +25,7 @@ type record struct {
 	path          string
 	quiet         bool
 	maxBody       int
+	sampled       bool
 	attrs         []slog.Attr
 	refusal       *schema.Error
 }
@@ -55,6 +56,11 @@ func Annotate(ctx context.Context, attrs ...slog.Attr) {
 	}
 }
 
+// SampleRefusal marks a request that any client can send. If it is refused, its log line
+// is at level debug once such lines exceed a rate: a client must not be able to fill the
+// log.
+func SampleRefusal(ctx context.Context) { recordOf(ctx).sampled = true }
+
 // correlationID returns the caller's id if it is 1 to 128 of A-Za-z0-9._:- and is not
 // a secret, so that it is safe in a log and a header, and a new one otherwise.
 func (s *server) correlationID(h http.Header) string {
@@ -69,6 +75,9 @@ func (s *server) correlationID(h http.Header) string {
 // body or the raw path.
 func (s *server) log(r *http.Request, rec *record, status int, took time.Duration) {
 	level := levelOf(status, rec.quiet)
+	if rec.sampled && status >= http.StatusBadRequest && status < http.StatusInternalServerError && !s.samples.Allow() {
+		level = slog.LevelDebug
+	}
 	if !s.cfg.Log.Enabled(r.Context(), level) {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/time/rate"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/secrets"
@@ -75,7 +76,7 @@ type Config struct {
 // and to an unknown method with 405, both with the error envelope.
 func New(cfg Config) http.Handler {
 	cfg.Secrets = cmp.Or(cfg.Secrets, secrets.New())
-	s := &server{cfg: cfg, mux: http.NewServeMux()}
+	s := &server{cfg: cfg, mux: http.NewServeMux(), samples: rate.NewLimiter(sampleRate, sampleBurst)}
 	byPath := map[string]map[string]*Route{}
 	for _, r := range cfg.Routes {
 		if byPath[r.Path] == nil {
@@ -93,7 +94,15 @@ func New(cfg Config) http.Handler {
 type server struct {
 	cfg Config
 	mux *http.ServeMux
+	// samples limits the log lines of SampleRefusal.
+	samples *rate.Limiter
 }
+
+// The rate of the log lines of SampleRefusal, per second.
+const (
+	sampleRate  = 1
+	sampleBurst = 30
+)
 
 // ServeHTTP implements http.Handler: correlation id, panic recovery, log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -138,6 +147,8 @@ func (s *server) recovered(a *response, r *http.Request, v any) bool {
 func (s *server) route(w *response, r *http.Request) {
 	if s.cfg.Guard != nil {
 		if err := s.cfg.Guard(r); err != nil {
+			SampleRefusal(r.Context())
+			boundUnmatched(w)
 			refuse(w, r, err)
 			return
 		}
@@ -153,6 +164,8 @@ func (s *server) route(w *response, r *http.Request) {
 // notFound rejects a path without a route. The next step lists the possible last
 // parts of the path, for example the actions on a node.
 func (s *server) notFound(w http.ResponseWriter, r *http.Request) {
+	SampleRefusal(r.Context())
+	boundUnmatched(w)
 	e := schema.NewError(schema.KindNotFound, "no such path")
 	parent, _ := path.Split(r.URL.Path)
 	var names []string
@@ -194,7 +207,17 @@ func (s *server) endpoint(template string, methods map[string]*Route) http.Handl
 	})
 }
 
+// boundUnmatched limits a slow client of a request that no route bounds: the server reads
+// the rest of its body before it reuses the connection.
+func boundUnmatched(w http.ResponseWriter) {
+	c, now := http.NewResponseController(w), time.Now()
+	_ = c.SetReadDeadline(now.Add(DefaultTimeout)) // only a test's recorder does not support deadlines
+	_ = c.SetWriteDeadline(now.Add(DefaultTimeout + writeSlack))
+}
+
 func refuseMethod(w http.ResponseWriter, r *http.Request, allow string) {
+	SampleRefusal(r.Context())
+	boundUnmatched(w)
 	w.Header().Set("Allow", allow)
 	refuseWith(w, r, http.StatusMethodNotAllowed,
 		schema.NewError(schema.KindInvalidRequest, "this path supports only %s", allow).WithReason("method_not_allowed").WithNext("send "+allow))

@@ -31,6 +31,7 @@ type Metrics struct {
 	limited    *prometheus.CounterVec
 	expiry     prometheus.Histogram
 	refusals   *prometheus.CounterVec
+	anonymous  *prometheus.CounterVec
 	tasks      *prometheus.CounterVec
 	outbox     *prometheus.CounterVec
 }
@@ -60,13 +61,15 @@ func New(reg prometheus.Registerer) *Metrics {
 		},
 		budget:     counters("gpuaas_issue_budget_total", "Certificate requests to the issuance budget, by priority and outcome: granted or refused.", "priority", "outcome"),
 		budgetLeft: gauge("gpuaas_issue_budget_left", "Certificates that the issuance budget allowed after its last decision, at the highest priority."),
-		limited:    counters("gpuaas_issue_limited_total", "Certificate requests refused by a rate limit: node or remote.", "limit"),
+		limited:    counters("gpuaas_issue_limited_total", "Requests to the node API refused by a rate limit.", "limit"),
 		expiry: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpuaas_certificate_expiry_seconds", Help: "Remaining validity of the node certificate at each poll.",
 			Buckets: []float64{3600, 6 * 3600, 12 * 3600, 24 * 3600, 36 * 3600, 48 * 3600, 72 * 3600, 96 * 3600}}),
 		refusals: counters("gpuaas_identity_refusals_total", "Requests refused because of the caller's identity, by reason.", "reason"),
-		tasks:    counters("gpuaas_tasks_total", "Node tasks that ended, by type and outcome.", "type", "outcome"),
-		outbox:   counters("gpuaas_outbox_messages_total", "Delivery attempts of messages to Temporal, by kind and outcome.", "kind", "outcome"),
+		anonymous: counters("gpuaas_unauthenticated_refusals_total",
+			"Refused enrollments, recoveries and bundle requests that no token or key authenticated, by reason.", "reason"),
+		tasks:  counters("gpuaas_tasks_total", "Node tasks that ended, by type and outcome.", "type", "outcome"),
+		outbox: counters("gpuaas_outbox_messages_total", "Delivery attempts of messages to Temporal, by kind and outcome.", "kind", "outcome"),
 	}
 	m.startAtZero()
 	return m
@@ -86,7 +89,7 @@ func (m *Metrics) startAtZero() {
 			c.WithLabelValues(result)
 		}
 	}
-	for _, limit := range []string{"node", "remote"} {
+	for _, limit := range []string{"node", "remote", "renewal", "node_requests", "node_bytes", "node_in_flight"} {
 		m.limited.WithLabelValues(limit)
 	}
 	for _, priority := range []string{"recovery", "urgent", "other"} {
@@ -163,6 +166,9 @@ func (m *Metrics) Limited(limit string) { m.limited.WithLabelValues(limit).Inc()
 
 // IdentityRefused counts a rejected identity.
 func (m *Metrics) IdentityRefused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
+
+// UnauthenticatedRefused counts a refused request without an identity.
+func (m *Metrics) UnauthenticatedRefused(reason string) { m.anonymous.WithLabelValues(reason).Inc() }
 
 // Relayed counts one attempt to deliver a message: delivered, orphaned or failed.
 func (m *Metrics) Relayed(kind, outcome string) { m.outbox.WithLabelValues(kind, outcome).Inc() }

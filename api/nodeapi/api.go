@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,11 +50,14 @@ type Config struct {
 	// IssueRate is this process's issuance budget in certificates a second.
 	// Defaults to DefaultIssueRate.
 	IssueRate float64
-	// NodeRate limits the certificate requests of one node, per second. Defaults
-	// to DefaultNodeRate.
+	// NodeRate limits the certificate requests of one node with its tokens, per
+	// second. Defaults to DefaultNodeRate.
 	NodeRate float64
+	// RenewalRate limits the renewals of one node, per second. Defaults to
+	// DefaultRenewalRate.
+	RenewalRate float64
 	// RemoteRate limits the requests without a certificate from one remote
-	// address, per second. Defaults to twice the IssueRate, so that a site behind
+	// address, or from one IPv6 network of 64 bits, per second. Defaults to twice the IssueRate, so that a site behind
 	// one address can use the whole budget.
 	RemoteRate float64
 	// Bundles exchanges bootstrap references; nil rejects them all.
@@ -68,6 +72,7 @@ type API struct {
 	*authenticator
 	*poller
 	*certificates
+	perNode  *nodeLimits
 	endPolls func()
 }
 
@@ -80,13 +85,17 @@ func New(cfg Config) *API {
 	cfg.IssueRate = cmp.Or(cfg.IssueRate, DefaultIssueRate)
 	cfg.NodeRate = cmp.Or(cfg.NodeRate, DefaultNodeRate)
 	cfg.RemoteRate = cmp.Or(cfg.RemoteRate, 2*cfg.IssueRate)
+	cfg.RenewalRate = cmp.Or(cfg.RenewalRate, DefaultRenewalRate)
 	closing := make(chan struct{})
 	auth := &authenticator{cfg: &cfg}
 	return &API{cfg: &cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
-		poller: &poller{cfg: &cfg, authenticator: auth, closing: closing},
-		certificates: &certificates{cfg: &cfg, authenticator: auth, budget: newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
-			nodes:   newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate, cfg.Now),
-			remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate, cfg.Now)}}
+		perNode: newNodeLimits(&cfg),
+		poller:  &poller{cfg: &cfg, authenticator: auth, closing: closing},
+		certificates: &certificates{cfg: &cfg, authenticator: auth, refusals: newRefusals(&cfg),
+			budget:   newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
+			nodes:    newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate, cfg.Now),
+			renewals: newLimiter(cfg.RenewalRate, renewalBurst*cfg.RenewalRate, cfg.Now),
+			remotes:  newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate, cfg.Now)}}
 }
 
 // EndPolls responds to every open and future poll with 204, so that a server can
@@ -118,24 +127,28 @@ func (a *API) Routes() []edge.Route {
 	for _, r := range []*edge.Route{&enroll, &recovery, &renew} {
 		r.Timeout = 30 * time.Second // includes the Vault signature
 	}
-	probe := get(nodePath+"/tasks/wait", a.probe, http.StatusNoContent, identity)
-	wait := post("/tasks/wait", a.wait, http.StatusOK, identity)
+	probe := get(nodePath+"/tasks/wait", a.probe, http.StatusNoContent, identity, limited)
+	wait := post("/tasks/wait", a.wait, http.StatusOK, identity, limited)
 	wait.Success = []int{http.StatusOK, http.StatusNoContent}
 	wait.Timeout, wait.Quiet = wire.MaxPollTimeout+2*storeTimeout, true
-	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown)
+	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown, limited)
 	result.MaxBody = wire.MaxResultBytes
 	pkg := get("/internal/v1/packages/{digest}", a.servePackage, http.StatusOK, unknown, limited)
 	pkg.Timeout = packageTimeout
-	routes := []edge.Route{
-		enroll, renew, recovery,
-		probe, wait, result,
-		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown),
-		get(nodePath+"/verifier-sets", a.verifierSets, http.StatusOK, identity),
-		get(nodePath+"/trust", a.nodeTrust, http.StatusOK, identity),
+	authenticated := []edge.Route{
+		renew, probe, wait, result,
+		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited),
+		get(nodePath+"/verifier-sets", a.verifierSets, http.StatusOK, identity, limited),
+		get(nodePath+"/trust", a.nodeTrust, http.StatusOK, identity, limited),
+	}
+	for i, r := range authenticated {
+		authenticated[i].Handle = a.limitNode(r, r.Path == wait.Path && r.Method == wait.Method)
+	}
+	routes := slices.Concat(authenticated, []edge.Route{enroll, recovery,
 		get("/internal/v1/bootstrap/{reference}", a.fetchBundle, http.StatusOK, append(tokens, unknown)...),
 		pkg,
 		edge.HealthRoute(a.cfg.Ready),
-	}
+	})
 	for i, r := range routes {
 		if strings.HasPrefix(r.Path, nodePath) {
 			routes[i].Handle = a.proveRemoval(r.Handle)

@@ -36,6 +36,7 @@ func (a *API) fetchBundle(w http.ResponseWriter, r *http.Request) error {
 	bundle, err := a.cfg.Bundles.Fetch(r.Context(), r.PathValue("reference"),
 		audit.Subject{Actor: "fetch:" + remoteHost(r), CorrelationID: edge.CorrelationID(r.Context())})
 	if err != nil {
+		a.countRefusal(r, audit.FetchUsed, err)
 		return err
 	}
 	edge.Annotate(r.Context(), slog.String("node_id", bundle.NodeID))

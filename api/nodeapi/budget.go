@@ -1,7 +1,6 @@
 package nodeapi
 
 import (
-	"hash/maphash"
 	"sync"
 	"time"
 
@@ -16,19 +15,23 @@ const (
 	// share them: 50 is less than half of the minimum. 10,000 nodes re-enroll
 	// within 200 s at this rate; in normal operation they need 0.1 a second.
 	DefaultIssueRate = 50
-	// DefaultNodeRate is how many certificates a second one node may request on
-	// average; nodeBurst is the burst in multiples of it.
+	// DefaultNodeRate is how many certificates a second one node may request with its
+	// tokens on average; nodeBurst is the burst in multiples of it.
 	DefaultNodeRate = 1
 	nodeBurst       = 30
+	// DefaultRenewalRate is how often a second one node may request a renewal on average;
+	// renewalBurst is the burst in multiples of it. A node needs one renewal in 36 h, and
+	// retries a failed one after 30 s or more.
+	DefaultRenewalRate = 1.0 / 60
+	renewalBurst       = 5 * 60
 	// remoteSeconds is the burst of a remote address in seconds of its rate.
 	remoteSeconds = 4
 	// minBurst keeps a share of a small budget for each priority.
 	minBurst = 4
 	// maxRetryAfter bounds the Retry-After of a rejection.
 	maxRetryAfter = 5 * time.Minute
-	// cells bounds the memory of a limiter. Keys share cells: a cell has a few
-	// keys of a large fleet.
-	cells = 8192
+	// limiterKeys bounds the memory of a limiter: it holds at most twice as many keys.
+	limiterKeys = 16384
 )
 
 // priority orders issuances when requests exceed the budget.
@@ -92,29 +95,54 @@ func (b *budget) take(p priority) (wait time.Duration, ok bool) {
 	return wait, ok
 }
 
-// limiter limits the rate of each key in a bounded amount of memory: keys are
-// hashed to cells with a seed that callers cannot predict, and keys of one cell
-// share its rate.
+// limiter limits the rate of each key in a bounded amount of memory. It keeps the keys of
+// two generations and forgets the keys that were not used since the one before: so many
+// others were used in between. A forgotten key starts with its whole burst.
 type limiter struct {
 	rate, burst float64
 	now         func() time.Time
-	seed        maphash.Seed
 
-	mu    sync.Mutex
-	cells map[uint64]*bucket
+	mu            sync.Mutex
+	recent, older map[string]*bucket
 }
 
 func newLimiter(perSecond, burst float64, now func() time.Time) *limiter {
-	return &limiter{rate: perSecond, burst: burst, now: now, seed: maphash.MakeSeed(), cells: map[uint64]*bucket{}}
+	return &limiter{rate: perSecond, burst: burst, now: now, recent: map[string]*bucket{}}
 }
 
 // take counts one request for the key.
 func (l *limiter) take(key string) (wait time.Duration, ok bool) {
-	i := maphash.String(l.seed, key) % cells
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cells[i] == nil {
-		l.cells[i] = newBucket(l.rate, l.burst)
+	return l.bucketOf(key).take(l.now(), 0)
+}
+
+// takeN counts n for the key, or at most its burst.
+func (l *limiter) takeN(key string, n int) (wait time.Duration, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucketOf(key)
+	n = min(n, b.tokens.Burst())
+	r := b.tokens.ReserveN(l.now(), n)
+	if wait = r.DelayFrom(l.now()); wait == 0 {
+		return 0, true
 	}
-	return l.cells[i].take(l.now(), 0)
+	r.CancelAt(l.now())
+	return min(max(time.Second, wait), maxRetryAfter), false
+}
+
+// bucketOf returns the key's bucket and makes it a recent one.
+func (l *limiter) bucketOf(key string) *bucket {
+	if b := l.recent[key]; b != nil {
+		return b
+	}
+	b := l.older[key]
+	if b == nil {
+		b = newBucket(l.rate, l.burst)
+	}
+	if len(l.recent) >= limiterKeys {
+		l.recent, l.older = map[string]*bucket{}, l.recent
+	}
+	l.recent[key] = b
+	return b
 }

@@ -56,11 +56,17 @@ func TestBucketRefills(t *testing.T) {
 }
 
 func TestLimiterIsBounded(t *testing.T) {
-	l := newLimiter(1, 2, time.Now)
+	l := newLimiter(1e-6, 2, time.Now)
+	busy := "busy"
 	for i := range 100_000 {
 		l.take(time.Duration(i).String())
+		if i%limiterKeys == 0 {
+			l.take(busy)
+		}
 	}
-	assert.LessOrEqual(t, len(l.cells), cells)
+	assert.LessOrEqual(t, len(l.recent)+len(l.older), 2*limiterKeys)
+	_, ok := l.take(busy)
+	assert.False(t, ok, "a key that is in use is not forgotten")
 }
 
 // Less urgent requests leave a part of the burst to more urgent ones.

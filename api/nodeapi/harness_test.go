@@ -125,6 +125,7 @@ type fakeStore struct {
 	progressed   func(task.Progress) (nodeapi.ProgressResult, error)
 	setState     func(taskID string, s nodeapi.ActivityState) error
 	removal      func(nodeID string) ([]byte, error)
+	refused      func([]nodeapi.RefusedRequests)
 }
 
 func (f *fakeStore) Removal(_ context.Context, nodeID string) ([]byte, error) {
@@ -167,6 +168,13 @@ func (f *fakeStore) ClaimRecovery(_ context.Context, c nodeapi.RecoveryClaim) (n
 		return f.recover(c)
 	}
 	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: c.Incarnation, Recoverable: true}, nil
+}
+
+func (f *fakeStore) RecordRefusals(_ context.Context, r []nodeapi.RefusedRequests) error {
+	if f.refused != nil {
+		f.refused(r)
+	}
+	return nil
 }
 
 func (f *fakeStore) StorePending(_ context.Context, n nodeapi.NewIdentity) (int64, error) {
@@ -370,7 +378,7 @@ func newAPI(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) (*sit
 		node: trust.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
 	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
 	s.trust = newFakeTrust()
-	cfg := nodeapi.Config{Env: env, Identities: store, Tasks: store, Heartbeats: store, Notifier: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, VerifierSets: s.trust, Heartbeater: s.trust, NodeRate: 1e4, IssueRate: 1e4,
+	cfg := nodeapi.Config{Env: env, Identities: store, Tasks: store, Heartbeats: store, Notifier: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, VerifierSets: s.trust, Heartbeater: s.trust, NodeRate: 1e4, RenewalRate: 1e4, IssueRate: 1e4,
 		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
 		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	change(&cfg)

@@ -46,6 +46,7 @@ func (a *authenticator) verifyPeer(r *http.Request) (peer, error) {
 		err = a.checkOwner(p.id, r.PathValue("node_id"))
 	}
 	if err != nil {
+		edge.SampleRefusal(r.Context())
 		return peer{}, a.refused(r, err)
 	}
 	edge.Annotate(r.Context(), slog.String("node_id", p.id.NodeID))
@@ -102,11 +103,17 @@ func annotateCertificate(r *http.Request) {
 // annotatePathNode adds the path's node id to the log line, unless it is
 // malformed.
 func annotatePathNode(r *http.Request) {
+	edge.Annotate(r.Context(), slog.String("node_id", pathNode(r)))
+}
+
+// pathNode returns the path's node id, "malformed" if it is none, and "" if the path has
+// no node.
+func pathNode(r *http.Request) string {
 	id := r.PathValue("node_id")
-	if !schema.IsID(id) {
-		id = "malformed"
+	if id != "" && !schema.IsID(id) {
+		return "malformed"
 	}
-	edge.Annotate(r.Context(), slog.String("node_id", id))
+	return id
 }
 
 func identityError(reason, format string, args ...any) *schema.Error {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -44,6 +45,13 @@ type bubble struct {
 	*site
 	handler http.Handler
 	leaf    *x509.Certificate
+}
+
+// another is the same site with another node.
+func (b *bubble) another() *bubble {
+	s := *b.site
+	s.node.NodeID = schema.NewID()
+	return &bubble{&s, b.handler, s.cert().Leaf}
 }
 
 func newBubble(t *testing.T, store *fakeStore) *bubble {
@@ -76,6 +84,7 @@ func TestPollEndsAreSpread(t *testing.T) {
 		ends := map[time.Duration]int{} // by the time
 		var group sync.WaitGroup
 		for range polls {
+			b := b.another()
 			group.Go(func() {
 				status, took := b.poll(t.Context(), 50*time.Second)
 				assert.Equal(t, http.StatusNoContent, status)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
-	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -20,8 +19,11 @@ import (
 type certificates struct {
 	cfg *Config
 	*authenticator
-	budget         *budget
-	nodes, remotes *limiter // requests of a node and of a remote address
+	*refusals
+	budget *budget
+	// The requests of a node with its tokens, the renewals of a node, and the requests
+	// without a certificate of a remote address.
+	nodes, renewals, remotes *limiter
 }
 
 // issuance is a checked certificate request. Nothing was changed for it yet.
@@ -47,6 +49,11 @@ func (a *certificates) issueHandler(method trust.IssueMethod, admit func(http.Re
 		if err != nil {
 			return none, a.refused(r, err)
 		}
+		if method != trust.IssuedByRenew {
+			if err := a.limit(w, a.nodes, claimed.NodeID, "node"); err != nil {
+				return none, err
+			}
+		}
 		if wait, ok := a.budget.take(i.priority); !ok {
 			return none, rateLimited(w, wait, "budget")
 		}
@@ -56,6 +63,9 @@ func (a *certificates) issueHandler(method trust.IssueMethod, admit func(http.Re
 		response, err := serve(w, r)
 		a.cfg.Metrics.Issued(method, err)
 		if err != nil {
+			if method != trust.IssuedByRenew {
+				a.countRefusal(r, actionOf(method), err)
+			}
 			return err
 		}
 		return edge.JSON(w, http.StatusOK, response)
@@ -104,14 +114,11 @@ func mintRecoveryToken(nodeID string, now time.Time) (text string, m trust.Minte
 }
 
 // admitAnonymous rate-limits a request without a certificate by its remote
-// address and by node, and reads its body. The node's limit is per address, so a
-// client at another address cannot exhaust it.
+// address, and reads its body. The node's own limit counts only requests whose token was
+// verified, because any client can name a node in the path.
 func (a *certificates) admitAnonymous(w http.ResponseWriter, r *http.Request, body any) error {
 	annotatePathNode(r)
 	if err := a.limitRemote(w, r); err != nil {
-		return err
-	}
-	if err := a.limitNode(w, r.PathValue("node_id"), remoteHost(r)); err != nil {
 		return err
 	}
 	return edge.Decode(w, r, body)
@@ -120,12 +127,8 @@ func (a *certificates) admitAnonymous(w http.ResponseWriter, r *http.Request, bo
 // limitRemote bounds how often one remote address sends requests without a
 // certificate.
 func (a *certificates) limitRemote(w http.ResponseWriter, r *http.Request) error {
-	return a.limit(w, a.remotes, remoteHost(r), "remote")
-}
-
-// limitNode bounds how often one node requests a certificate.
-func (a *certificates) limitNode(w http.ResponseWriter, nodeID, remote string) error {
-	return a.limit(w, a.nodes, nodeID+" "+remote, "node")
+	edge.SampleRefusal(r.Context())
+	return a.limit(w, a.remotes, limitKey(remoteHost(r)), "remote")
 }
 
 func (a *certificates) limit(w http.ResponseWriter, l *limiter, key, name string) error {
@@ -140,16 +143,8 @@ func (a *certificates) limit(w http.ResponseWriter, l *limiter, key, name string
 func rateLimited(w http.ResponseWriter, wait time.Duration, limit string) error {
 	seconds := int64((wait + time.Second - 1) / time.Second)
 	w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
-	return schema.NewError(schema.KindRateLimited, "too many certificate requests (%s limit); retry in %d s", limit, seconds).
+	return schema.NewError(schema.KindRateLimited, "too many requests (%s limit); retry in %d s", limit, seconds).
 		WithReason("over_" + limit)
-}
-
-// remoteHost returns the remote address without its port.
-func remoteHost(r *http.Request) string {
-	if h, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		return h
-	}
-	return r.RemoteAddr
 }
 
 // parseToken checks the fields that all requests with a token share.

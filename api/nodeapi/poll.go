@@ -100,6 +100,7 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 	now := time.Now()
 	end := time.NewTimer(pollEnd(now, p.request.Wait()).Sub(now))
 	defer end.Stop()
+	superseded := supersededBy(r)
 	for {
 		done, changed, err := a.tryDispatch(w, r, p)
 		if done || err != nil {
@@ -112,6 +113,8 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		case <-changed:
 		case <-end.C:
 			return a.writeNoContent(w, r) // the agent's next poll tries again
+		case <-superseded:
+			return a.writeNoContent(w, r) // the node has newer polls
 		case <-a.closing:
 			w.Header().Set("Connection", "close")
 			return a.writeNoContent(w, r)

@@ -61,6 +61,9 @@ type Identities interface {
 	// incarnation. Rejections as for ClaimToken; an older sequence with another
 	// key locks the node.
 	ClaimRecovery(ctx context.Context, c RecoveryClaim) (ClaimResult, error)
+	// RecordRefusals audits refused requests without an identity, one row for each
+	// element.
+	RecordRefusals(ctx context.Context, refused []RefusedRequests) error
 	// StorePending stores an issued certificate and its recovery token in the
 	// node's pending slot, replaces an unused one, and returns the identity's
 	// sequence. The certificate's first use promotes both. KindTokenConsumed if
@@ -197,5 +200,7 @@ type Metrics interface {
 	Budget(priority string, granted bool, left float64)
 	// Limited counts a request over the rate limit of a node or remote address.
 	Limited(limit string)
+	// UnauthenticatedRefused counts a refused request without an identity.
+	UnauthenticatedRefused(reason string)
 	IdentityRefused(reason string)
 }

@@ -218,18 +218,18 @@ func TestIssueBudget(t *testing.T) {
 // address cannot exhaust a node's limit.
 func TestRequestLimits(t *testing.T) {
 	s := newSiteWith(t, &fakeStore{}, func(c *nodeapi.Config) {
-		c.NodeRate, c.RemoteRate, c.IssueRate = 0.1, 2.5, 1e4
+		c.RenewalRate, c.RemoteRate, c.IssueRate = 0.01, 2.5, 1e4
 		now := time.Now()
 		c.Now = func() time.Time { return now } // nothing refills
 	})
 	c := s.client(s.cert())
 	renew := func() answer { return call(t, c, http.MethodPost, s.path("/certificates/renew"), renewal()) }
-	for range 3 { // thirty seconds of its rate
+	for range 3 { // five minutes of its rate
 		require.Equal(t, http.StatusOK, renew().status)
 	}
 	a := renew()
 	assert.Equal(t, http.StatusTooManyRequests, a.status)
-	assert.Equal(t, "over_node", a.refusal(t).Reason)
+	assert.Equal(t, "over_renewal", a.refusal(t).Reason)
 	assert.NotEmpty(t, a.header.Get("Retry-After"))
 
 	ask := func(node string) answer {
@@ -241,7 +241,7 @@ func TestRequestLimits(t *testing.T) {
 	}
 	assert.Equal(t, map[string]int{"token_malformed": 10, "over_remote": 10}, reasons, "a burst of ten")
 	assert.InDelta(t, 10, s.metric("gpuaas_issue_limited_total", "remote"), 0)
-	assert.InDelta(t, 1, s.metric("gpuaas_issue_limited_total", "node"), 0)
+	assert.InDelta(t, 1, s.metric("gpuaas_issue_limited_total", "renewal"), 0)
 	for _, path := range []string{"/internal/v1/bootstrap/x", "/internal/v1/packages/x"} {
 		a = call(t, s.client(nil), http.MethodGet, s.base+path, nil)
 		assert.Equal(t, "over_remote", a.refusal(t).Reason)

@@ -21,6 +21,7 @@ const minTokenLength = 16
 type config struct {
 	daemon.Common
 	daemon.Engines
+	NodeDatabaseURL    schema.Secret `env:"GPUAAS_NODE_DATABASE_URL" help:"Postgres connection URL for the node API and the relay, with the role gpuaas_api_node; GPUAAS_DATABASE_URL then needs only gpuaas_api_admin. Default: GPUAAS_DATABASE_URL."`
 	AdminToken         schema.Secret `env:"GPUAAS_ADMIN_TOKEN" help:"Bearer token of the admin API with the role admin, at least 16 characters. It or GPUAAS_ADMIN_TOKENS_FILE is required."`
 	AdminActor         string        `env:"GPUAAS_ADMIN_ACTOR" envDefault:"admin-token" help:"Subject that the admin token stands for in the audit trail."`
 	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with the tokens of named subjects, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). Only its owner may have write access. It is read again when it changes."`
@@ -51,6 +52,7 @@ func defaults() *config {
 // that their faults are listed with the others.
 func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
+	f.DatabaseURL("GPUAAS_NODE_DATABASE_URL", c.NodeDatabaseURL)
 	token := c.AdminToken.Reveal()
 	f.Check(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN: the token is shorter than %d characters", minTokenLength)
 	var shared [sha256.Size]byte // zero: no shared token
@@ -75,7 +77,9 @@ func (c *config) Check(f *daemon.Faults) {
 }
 
 // secrets returns what Temporal must never receive from this process.
-func (c *config) secrets() []schema.Secret { return append(c.Engines.Secrets(), c.AdminToken) }
+func (c *config) secrets() []schema.Secret {
+	return append(append(c.Engines.Secrets(), c.AdminToken), daemon.DatabasePassword(c.NodeDatabaseURL)...)
+}
 
 // The listeners that --serve selects.
 const (

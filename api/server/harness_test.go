@@ -147,9 +147,10 @@ func (c *cluster) replica() *replica {
 	r := &replica{tb: c.tb, ca: c.ca, registry: prometheus.NewRegistry(), log: &harness.Buffer{}}
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
-	r.store, err = store.Open(c.tb.Context(), store.Config{URL: c.url})
+	r.store, err = store.Open(c.tb.Context(), store.Config{URL: c.url, UnauthenticatedConns: unauthenticatedConns, AdminConns: adminConns})
 	require.NoError(c.tb, err)
-	r.listener, err = store.NewListener(c.url, log)
+	nodeSide, adminSide := c.side(store.RoleAPINode), c.side(store.RoleAPIAdmin)
+	r.listener, err = store.NewListener(pgtest.As(c.url, store.RoleAPINode), log)
 	require.NoError(c.tb, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
@@ -160,23 +161,23 @@ func (c *cluster) replica() *replica {
 		_ = r.listener.Run(listening)
 	})
 	r.deafen = func() { stopListening(); <-stopped }
-	group.Go(func() { _ = r.store.Inventory.Sweep(ctx, r.listener) })
+	group.Go(func() { _ = nodeSide.Inventory.Sweep(ctx, r.listener) })
 	grants, follow := c.grants, c.follow
 	if grants == nil {
 		grants, follow = delegate{c.ca}, func(context.Context, trust.StoredSet) error { return nil }
 	}
-	r.sets = vault.NewSetFollower(r.store.Identities, follow, log, func(bool) {})
+	r.sets = vault.NewSetFollower(nodeSide.Identities, follow, log, func(bool) {})
 	require.NoError(c.tb, r.sets.Refresh(c.tb.Context()))
 	group.Go(func() { _ = r.sets.Run(ctx, r.listener.Sets()) })
 
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)
-	r.registry.MustRegister(metrics.NewFleetCollector(r.store.Inventory, func() bool { return true }, log))
+	r.registry.MustRegister(metrics.NewFleetCollector(adminSide.Inventory, func() bool { return true }, log))
 	issuer := c.issuer
 	if issuer == nil {
 		issuer = c.ca
 	}
-	var identities nodeapi.Identities = r.store.Identities
+	var identities nodeapi.Identities = nodeSide.Identities
 	if c.between != nil {
 		identities = c.between(identities)
 	}
@@ -195,15 +196,16 @@ func (c *cluster) replica() *replica {
 		lifecycles = c.lifecycle
 	}
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
-		Nodes: r.store.Admin, SKUs: r.store.Admin, EnrollmentTokens: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
-		Lifecycle: lifecycles, Rehydrator: rehydrator{r.store, c.runs}, Trust: c.ca, Log: log, Ready: ready,
+		Nodes: adminSide.Admin, SKUs: adminSide.Admin, EnrollmentTokens: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin,
+		Lifecycle: lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.packageSource()})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
-	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store.Tasks, Heartbeats: r.store.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
+	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: nodeSide.Tasks, Heartbeats: nodeSide.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
-		IssueRate: 1e5, NodeRate: 1e5, Bundles: adminAPI, Packages: agent.packages()})
+		IssueRate: 1e5, NodeRate: 1e5, RenewalRate: 1e5, Bundles: adminAPI, Packages: agent.packages()})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
+	group.Go(func() { _ = node.Run(ctx) })
 	group.Go(func() { _ = server.ServeTLS(ln, "", "") })
 	admin := httptest.NewServer(adminAPI.Handler())
 	r.admin = admin.URL + "/api/v1/admin"
@@ -212,9 +214,19 @@ func (c *cluster) replica() *replica {
 		admin.Close()
 		stop()
 		group.Wait()
-		r.store.Close()
+		for _, s := range []*store.Store{r.store, nodeSide, adminSide} {
+			s.Close()
+		}
 	})
 	return r
+}
+
+// side opens the database with the privileges of a side of the API.
+func (c *cluster) side(role string) *store.Store {
+	c.tb.Helper()
+	s, err := store.Open(c.tb.Context(), store.Config{URL: pgtest.As(c.url, role)})
+	require.NoError(c.tb, err)
+	return s
 }
 
 // client returns an agent's HTTP client; cert may be nil.

@@ -63,7 +63,8 @@ func newProcess(t *testing.T, databaseURL string) *process {
 	require.NoError(t, err)
 	p.admin, p.node, p.metrics = "http://"+admin, "https://localhost:"+port, "http://"+metrics
 	p.vars = map[string]string{
-		"GPUAAS_DATABASE_URL": databaseURL, "VAULT_ADDR": v.Address,
+		"GPUAAS_DATABASE_URL": pgtest.As(databaseURL, store.RoleAPIAdmin), "GPUAAS_NODE_DATABASE_URL": pgtest.As(databaseURL, store.RoleAPINode),
+		"VAULT_ADDR":                  v.Address,
 		"GPUAAS_VAULT_ROLE_ID_FILE":   filepath.Join(dir, "api-role-id"),
 		"GPUAAS_VAULT_SECRET_ID_FILE": filepath.Join(dir, "api-secret-id"),
 		"GPUAAS_ADMIN_TOKEN_FILE":     write(t, adminToken),
@@ -255,7 +256,7 @@ func TestStartBeforeServers(t *testing.T) {
 
 // A process that still waits for a server stops at once.
 func TestStopDuringStart(t *testing.T) {
-	p := newProcess(t, "postgres://gpuaas@"+harness.FreeAddress(t)+"/gpuaas")
+	p := newProcess(t, "postgres://gpuaas@"+harness.FreeAddress(t)+"/gpuaas?sslmode=disable")
 	stop := p.start()
 	p.becomes(http.StatusServiceUnavailable, "waiting for Postgres")
 	assert.Equal(t, 0, stop())

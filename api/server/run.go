@@ -54,7 +54,8 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	}
 	a.work(ctx)
 	if l := ln[listenerNode]; l != nil {
-		p.Serve(ctx, listenerNode, l, a.nodeServer())
+		p.Serve(ctx, listenerNode, l, a.nodeServer(ctx))
+		a.Go(ctx, "record of receiving", a.recordReceiving)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store"
@@ -51,5 +50,5 @@ func errUnclaimed(left temporal.Leftover, host string) error {
 	return schema.NewError(schema.KindOperationInProgress,
 		"the run of operation %s (%s) is open, and the database does not have the operation: it may claim node %s until %s; after that, %s ends its run",
 		left.OperationID, left.Action, host, left.ClaimBy.UTC().Format(time.RFC3339), lifecycle.RehydrateCommand(host)).
-		WithReason("not_claimed").WithNext("gpuaas --direct" + strings.TrimPrefix(lifecycle.OpCommand("show", left.Action, host), "gpuaas"))
+		WithReason("not_claimed").WithNext(lifecycle.DirectOpCommand("show", left.Action, host))
 }

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/daemon"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
@@ -25,6 +28,13 @@ import (
 // does not hold a request for longer.
 const storeTimeout = 10 * time.Second
 
+// The sizes of the connection pools beside the one that nodes use. A claim of a token
+// takes milliseconds, and the certificate it is for is signed afterward.
+const (
+	unauthenticatedConns = 4
+	adminConns           = 4
+)
+
 // app holds the parts of the process. Those below connected are set once connect
 // has returned nil.
 type app struct {
@@ -35,7 +45,8 @@ type app struct {
 	secrets  *secrets.Scanner
 
 	// connected
-	store      *store.Store
+	store      *store.Store // of the admin API
+	nodeStore  *store.Store // of the node API and the relay
 	listener   *store.Listener
 	vault      *vault.Client
 	sets       *vault.SetFollower
@@ -98,23 +109,50 @@ func (a *app) connect(ctx context.Context) error {
 }
 
 func (a *app) openStore(ctx context.Context) (err error) {
-	url := a.cfg.DatabaseURL.Reveal()
-	if a.listener, err = store.NewListener(url, a.Log); err != nil {
+	admin, node := a.cfg.DatabaseURL.Reveal(), cmp.Or(a.cfg.NodeDatabaseURL.Reveal(), a.cfg.DatabaseURL.Reveal())
+	if a.listener, err = store.NewListener(node, a.Log); err != nil {
 		return err
 	}
-	if a.store, err = store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log}); err != nil {
+	if a.store, err = a.openSide(ctx, admin); err != nil {
 		return err
 	}
-	a.OnClose(a.store.Close)
-	a.Health.Add("postgres", a.store.Ping)
+	if a.nodeStore = a.store; node != admin {
+		if a.nodeStore, err = a.openSide(ctx, node); err != nil {
+			return err
+		}
+	}
+	a.registerPools()
+	a.Health.Add("postgres", a.nodeStore.Ping)
 	return nil
+}
+
+// openSide opens the database with the role of one side of the process. The pools of the
+// sides are separate.
+func (a *app) openSide(ctx context.Context, url string) (*store.Store, error) {
+	s, err := store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool,
+		UnauthenticatedConns: unauthenticatedConns, AdminConns: adminConns, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log})
+	if err == nil {
+		a.OnClose(s.Close)
+	}
+	return s, err
+}
+
+// registerPools publishes the connection pools of both sides.
+func (a *app) registerPools() {
+	pools := maps.Clone(a.nodeStore.Pools())
+	if a.store != a.nodeStore {
+		for name, pool := range a.store.Pools() {
+			pools["admin_side_"+name] = pool
+		}
+	}
+	a.Registry.MustRegister(postgres.NewCollector(pools))
 }
 
 // delegation starts to follow the verifier sets and makes this process's lease
 // key. A verifier set that is missing or wrong does not stop the start: polls and
 // heartbeats work, and only the dispatch of tasks waits.
 func (a *app) delegation(ctx context.Context) (err error) {
-	a.sets = vault.NewSetFollower(a.store.Identities, a.vault.Follow, a.Log, a.Metrics.SignerChecked)
+	a.sets = vault.NewSetFollower(a.nodeStore.Identities, a.vault.Follow, a.Log, a.Metrics.SignerChecked)
 	if err := a.sets.Refresh(ctx); err != nil {
 		a.Log.Error("no task is dispatched", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 	}
@@ -129,9 +167,9 @@ func (a *app) work(ctx context.Context) {
 	a.Go(ctx, "event streams", a.admin.Run)
 	a.metrics.AdminTokens(true)
 	a.Go(ctx, "admin tokens", func(ctx context.Context) error { return a.cfg.tokens.Run(ctx, a.tokensChanged) })
-	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Inventory.Sweep(ctx, a.listener) })
+	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.nodeStore.Inventory.Sweep(ctx, a.listener) })
 	a.Go(ctx, "verifier sets", func(ctx context.Context) error { return a.sets.Run(ctx, a.listener.Sets()) })
-	r := &relay.Relay{Outbox: a.store.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
+	r := &relay.Relay{Outbox: a.nodeStore.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
 		r.Run(ctx)
 		return nil
@@ -140,13 +178,14 @@ func (a *app) work(ctx context.Context) {
 
 func (a *app) ready() error { return a.Health.Ready() }
 
-func (a *app) nodeServer() *http.Server {
+func (a *app) nodeServer(ctx context.Context) *http.Server {
 	api := nodeapi.New(nodeapi.Config{
-		Env: a.cfg.Env, Identities: a.store.Identities, Tasks: a.store.Tasks, Heartbeats: a.store.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
+		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(),
 	})
+	a.Go(ctx, "refused requests", api.Run)
 	return api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) })
 }
 
@@ -158,6 +197,23 @@ func (a *app) adminAPI() *adminapi.API {
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
+}
+
+// recordReceiving records that this process receives the requests of nodes, until ctx ends.
+func (a *app) recordReceiving(ctx context.Context) error {
+	tick := time.NewTicker(store.ReceivingEvery)
+	defer tick.Stop()
+	for {
+		if err := a.nodeStore.Inventory.RecordReceiving(ctx); err != nil && ctx.Err() == nil {
+			a.Log.Warn("cannot record that this process receives requests; no node becomes silent and no task lost meanwhile",
+				slog.Any("err", err), slog.Duration("retry_in", store.ReceivingEvery))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }
 
 // tokensChanged reports that the newest version of the tokens file is not in use, or

@@ -15,6 +15,7 @@ const (
 	varVaultToken      = "VAULT_TOKEN"
 	varDatabaseURL     = "GPUAAS_DATABASE_URL"
 	varDatabaseFile    = "GPUAAS_DATABASE_URL_FILE"
+	varNodeDatabase    = "GPUAAS_NODE_DATABASE_URL_FILE"
 	varVaultTokenFile  = "GPUAAS_VAULT_TOKEN_FILE"
 	varWebUI           = "GPUAAS_WEB_UI_URL"
 	varLogLevel        = "GPUAAS_LOG_LEVEL"
@@ -75,7 +76,7 @@ func setupVariables(l layout) variables {
 // worker returns the configuration of gpuaas-worker.
 func (r record) worker(l layout) variables {
 	return append(r.engines(),
-		variable{varDatabaseFile, l.databaseURL()},
+		variable{varDatabaseFile, r.databaseURL(l, roleWorker)},
 		variable{"GPUAAS_VAULT_ROLE_ID_FILE", l.secret("worker-role-id")},
 		variable{"GPUAAS_VAULT_SECRET_ID_FILE", l.secret("worker-secret-id")},
 		variable{"GPUAAS_METRICS_ADDR", loopback(r.Ports.WorkerMetrics)},
@@ -86,7 +87,8 @@ func (r record) worker(l layout) variables {
 // api returns the configuration of gpuaas-api.
 func (r record) api(l layout) variables {
 	return append(r.engines(),
-		variable{varDatabaseFile, l.databaseURL()},
+		variable{varDatabaseFile, r.databaseURL(l, roleAPIAdmin)},
+		variable{varNodeDatabase, r.databaseURL(l, roleAPINode)},
 		variable{"GPUAAS_VAULT_ROLE_ID_FILE", l.secret("api-role-id")},
 		variable{"GPUAAS_VAULT_SECRET_ID_FILE", l.secret("api-secret-id")},
 		variable{"GPUAAS_ADMIN_TOKEN_FILE", l.adminToken()},
@@ -97,6 +99,15 @@ func (r record) api(l layout) variables {
 		variable{"GPUAAS_LAME_DUCK", "0s"}, // no load balancer here
 		variable{"GPUAAS_ENV", trustDomain},
 	).with(r.WebUI != "", varWebUI, r.WebUI)
+}
+
+// databaseURL is the file with the database's URL for a process. A database that this
+// package did not create, or an older version of it, has no logins for the roles.
+func (r record) databaseURL(l layout, role string) string {
+	if !r.ProcessRoles {
+		return l.databaseURL()
+	}
+	return l.roleURL(role)
 }
 
 func (r record) adminURL() string { return "http://" + loopback(r.Ports.Admin) }

@@ -61,20 +61,23 @@ func TestExportsQuoteForShell(t *testing.T) {
 func TestProgramConfigNamesSecretFiles(t *testing.T) {
 	t.Parallel()
 	r, l := testRecord(t), layout{dir: "/d"}
+	require.Equal(t, "/d/secrets/database-url", r.worker(l).object()["GPUAAS_DATABASE_URL_FILE"], "a database without the roles")
+	r.ProcessRoles = true
 	require.Equal(t, map[string]string{
 		"TEMPORAL_ADDRESS": "127.0.0.1:17000", "TEMPORAL_NAMESPACE": "gpuaas", "VAULT_ADDR": "http://127.0.0.1:17002",
-		"GPUAAS_DATABASE_URL_FILE":    "/d/secrets/database-url",
+		"GPUAAS_DATABASE_URL_FILE":    "/d/secrets/database-url-gpuaas_worker",
 		"GPUAAS_VAULT_ROLE_ID_FILE":   "/d/secrets/worker-role-id",
 		"GPUAAS_VAULT_SECRET_ID_FILE": "/d/secrets/worker-secret-id",
 		"GPUAAS_METRICS_ADDR":         "127.0.0.1:17005", "GPUAAS_ENV": "dev",
 	}, r.worker(l).object())
 	require.Equal(t, map[string]string{
 		"TEMPORAL_ADDRESS": "127.0.0.1:17000", "TEMPORAL_NAMESPACE": "gpuaas", "VAULT_ADDR": "http://127.0.0.1:17002",
-		"GPUAAS_DATABASE_URL_FILE":    "/d/secrets/database-url",
-		"GPUAAS_VAULT_ROLE_ID_FILE":   "/d/secrets/api-role-id",
-		"GPUAAS_VAULT_SECRET_ID_FILE": "/d/secrets/api-secret-id",
-		"GPUAAS_ADMIN_TOKEN_FILE":     "/d/secrets/admin-token",
-		"GPUAAS_ADMIN_ADDR":           "127.0.0.1:17003", "GPUAAS_NODE_ADDR": "127.0.0.1:17004",
+		"GPUAAS_DATABASE_URL_FILE":      "/d/secrets/database-url-gpuaas_api_admin",
+		"GPUAAS_NODE_DATABASE_URL_FILE": "/d/secrets/database-url-gpuaas_api_node",
+		"GPUAAS_VAULT_ROLE_ID_FILE":     "/d/secrets/api-role-id",
+		"GPUAAS_VAULT_SECRET_ID_FILE":   "/d/secrets/api-secret-id",
+		"GPUAAS_ADMIN_TOKEN_FILE":       "/d/secrets/admin-token",
+		"GPUAAS_ADMIN_ADDR":             "127.0.0.1:17003", "GPUAAS_NODE_ADDR": "127.0.0.1:17004",
 		"GPUAAS_NODE_PUBLIC_URL": "https://localhost:17004", "GPUAAS_METRICS_ADDR": "127.0.0.1:17006", "GPUAAS_LAME_DUCK": "0s", "GPUAAS_ENV": "dev",
 		"GPUAAS_WEB_UI_URL": "http://127.0.0.1:17001",
 	}, r.api(l).object())

@@ -27,14 +27,30 @@ const (
 	privateDir  = 0o700
 )
 
-func (l layout) stackFile() string           { return filepath.Join(l.dir, "stack.json") }
-func (l layout) lockFile() string            { return filepath.Join(l.dir, "lock") }
-func (l layout) logDir() string              { return filepath.Join(l.dir, "log") }
-func (l layout) secretsDir() string          { return filepath.Join(l.dir, "secrets") }
-func (l layout) secret(name string) string   { return filepath.Join(l.secretsDir(), name) }
-func (l layout) adminToken() string          { return l.secret("admin-token") }
-func (l layout) vaultToken() string          { return l.secret("vault-root-token") }
-func (l layout) databaseURL() string         { return l.secret("database-url") }
+func (l layout) stackFile() string         { return filepath.Join(l.dir, "stack.json") }
+func (l layout) lockFile() string          { return filepath.Join(l.dir, "lock") }
+func (l layout) logDir() string            { return filepath.Join(l.dir, "log") }
+func (l layout) secretsDir() string        { return filepath.Join(l.dir, "secrets") }
+func (l layout) secret(name string) string { return filepath.Join(l.secretsDir(), name) }
+func (l layout) adminToken() string        { return l.secret("admin-token") }
+func (l layout) vaultToken() string        { return l.secret("vault-root-token") }
+func (l layout) databaseURL() string       { return l.secret("database-url") }
+
+// roleURL is the file with the database's URL for a role, database for the owner.
+func (l layout) roleURL(role string) string {
+	if role == database {
+		return l.databaseURL()
+	}
+	return l.secret("database-url-" + role)
+}
+
+func (l layout) rolePassword(role string) string {
+	if role == database {
+		return l.secret("postgres-password")
+	}
+	return l.secret("postgres-password-" + role)
+}
+
 func (l layout) postgresDir() string         { return filepath.Join(l.dir, "pg") }
 func (l layout) vaultDir() string            { return filepath.Join(l.dir, "vault") }
 func (l layout) vaultKeys() string           { return l.secret("vault-keys.json") }

@@ -23,6 +23,15 @@ import (
 // database is the name of the database and of the role that owns it.
 const database = "gpuaas"
 
+// The roles of the processes in the database.
+const (
+	roleWorker   = "gpuaas_worker"
+	roleAPIAdmin = "gpuaas_api_admin"
+	roleAPINode  = "gpuaas_api_node"
+)
+
+func processRoles() []string { return []string{roleWorker, roleAPIAdmin, roleAPINode} }
+
 // fallbackRoot contains the data of stacks whose folder Postgres's user cannot
 // access, such as one in root's home. Unlike a temporary folder it survives a
 // reboot.
@@ -68,18 +77,30 @@ func (s postgresEngine) prepare(ctx context.Context) (command, error) {
 		return command{}, err
 	}
 	pg := cluster{bin: bin, dir: s.record.PostgresData, user: user, env: inherited(os.Environ(), false)}
-	password, err := ensureSecret(s.layout.secret("postgres-password"))
+	passwords := map[string]string{}
+	for _, role := range append(processRoles(), database) {
+		if passwords[role], err = ensureSecret(s.layout.rolePassword(role)); err != nil {
+			return command{}, err
+		}
+	}
+	created, err := pg.ensure(ctx, passwords)
 	if err != nil {
 		return command{}, err
 	}
-	if err := pg.ensure(ctx, password); err != nil {
+	s.record.ProcessRoles = s.record.ProcessRoles || created
+	if err := s.layout.save(s.record); err != nil {
 		return command{}, err
 	}
-	dsn := url.URL{
-		Scheme: "postgres", User: url.UserPassword(database, password), Host: s.record.Postgres.Address,
-		Path: database, RawQuery: "sslmode=disable",
+	for role, password := range passwords {
+		dsn := url.URL{
+			Scheme: "postgres", User: url.UserPassword(role, password), Host: s.record.Postgres.Address,
+			Path: database, RawQuery: "sslmode=disable",
+		}
+		if err := statefile.Write(s.layout.roleURL(role), []byte(dsn.String()+"\n")); err != nil {
+			return command{}, err
+		}
 	}
-	return pg.server(s.record.Ports.Postgres), statefile.Write(s.layout.databaseURL(), []byte(dsn.String()+"\n"))
+	return pg.server(s.record.Ports.Postgres), nil
 }
 
 // binDir returns the programs of the server that created the data, if it still
@@ -108,36 +129,40 @@ type cluster struct {
 
 func (c cluster) data() string { return filepath.Join(c.dir, "data") }
 
-// ensure creates the cluster with its role and database if it does not exist.
-// Local logins need the password too, because the machine may have other users.
-func (c cluster) ensure(ctx context.Context, password string) error {
+// ensure creates the cluster with its roles and its database if it does not exist, and
+// reports whether it did. Local logins need the password too, because the machine may have
+// other users.
+func (c cluster) ensure(ctx context.Context, passwords map[string]string) (created bool, err error) {
 	if _, err := os.Stat(c.data()); err == nil {
-		return nil
+		return false, nil
 	}
 	if err := os.MkdirAll(c.dir, 0o711); err != nil { //nolint:gosec // Postgres's user must be able to traverse it
-		return fmt.Errorf("creating the database folder: %w", err)
+		return false, fmt.Errorf("creating the database folder: %w", err)
 	}
 	if !c.user.canReach(c.data()) && c.user != nil {
-		return stackError("choose another --dir, or: chmod o+x on the folders above it",
+		return false, stackError("choose another --dir, or: chmod o+x on the folders above it",
 			"%s, which runs Postgres, cannot access %s", c.user, c.dir)
 	}
 	fresh, secret := c.data()+".new", filepath.Join(c.dir, "password")
 	if err := os.RemoveAll(fresh); err != nil {
-		return err
+		return false, err
 	}
-	err := errors.Join(c.user.chown(c.dir), statefile.Write(secret, []byte(password+"\n")), c.user.chown(secret))
+	err = errors.Join(c.user.chown(c.dir), statefile.Write(secret, []byte(passwords[database]+"\n")), c.user.chown(secret))
 	if err == nil {
 		err = c.run(ctx, "", "initdb", "-D", fresh, "-U", database, "--pwfile", secret,
 			"-A", "scram-sha-256", "--no-locale", "-E", "UTF8")
 	}
 	if err = errors.Join(err, os.Remove(secret)); err != nil {
-		return err
+		return false, err
 	}
-	err = c.run(ctx, "CREATE DATABASE "+database+";\n", "postgres", "--single", "-D", fresh, "template1")
-	if err != nil {
-		return err
+	statements := []string{"CREATE DATABASE " + database}
+	for _, role := range processRoles() {
+		statements = append(statements, "CREATE ROLE "+role+" LOGIN PASSWORD '"+passwords[role]+"'")
 	}
-	return os.Rename(fresh, c.data())
+	if err := c.run(ctx, strings.Join(statements, ";\n")+";\n", "postgres", "--single", "-D", fresh, "template1"); err != nil {
+		return false, err
+	}
+	return true, os.Rename(fresh, c.data())
 }
 
 // run runs one of the server's programs and waits for its exit.

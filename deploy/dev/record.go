@@ -47,6 +47,8 @@ type record struct {
 	// PostgresData is the data folder. It is outside the layout if Postgres's user
 	// cannot access the layout.
 	PostgresData string `json:"postgres_data,omitempty"`
+	// ProcessRoles is true if the database has a login for the role of each process.
+	ProcessRoles bool `json:"process_roles,omitempty"`
 	// Complete is set once every part was up. Until then the choice may change.
 	Complete bool `json:"complete"`
 	// WebUI is the URL of Temporal's Web UI; "" if unknown.
@@ -133,7 +135,7 @@ func (c chooser) update(ctx context.Context, r record, from int, runs bool) (rec
 			from = r.From
 		}
 		next, err := c.choose(ctx, from)
-		next.PostgresData = r.PostgresData
+		next.PostgresData, next.ProcessRoles = r.PostgresData, r.ProcessRoles
 		if next.Postgres.owned() {
 			next.Postgres.Program = r.Postgres.Program
 		}

@@ -49,12 +49,9 @@ type Engines struct {
 
 // Check reports faults in the values.
 func (e Engines) Check(f *Faults) {
-	db := e.DatabaseURL.Reveal()
-	u, err := url.Parse(db) // its error would repeat the password
-	f.Check(db != "" && (err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql"),
-		"GPUAAS_DATABASE_URL must be a URL, for example postgres://USER:PASSWORD@HOST:5432/DATABASE")
+	f.DatabaseURL("GPUAAS_DATABASE_URL", e.DatabaseURL)
 	f.Check(e.DatabasePool < 0, "GPUAAS_DATABASE_POOL must not be negative, for example 20")
-	u, err = url.Parse(e.VaultAddr)
+	u, err := url.Parse(e.VaultAddr)
 	f.Check(e.VaultAddr != "" && (err != nil || u.Scheme == "" || u.Host == ""), "VAULT_ADDR must be a URL, for example https://vault.example.com:8200")
 	f.Check(!trust.ValidEnv(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens, and begin and end with a letter or digit")
 }
@@ -63,16 +60,23 @@ func (e Engines) Check(f *Faults) {
 // which must never reach Temporal. A file that cannot be read is left out: the
 // login reports it.
 func (e Engines) Secrets() []schema.Secret {
-	var out []schema.Secret
-	if u, err := url.Parse(e.DatabaseURL.Reveal()); err == nil {
-		if password, ok := u.User.Password(); ok {
-			out = append(out, schema.NewSecret(password))
-		}
-	}
+	out := DatabasePassword(e.DatabaseURL)
 	if raw, err := os.ReadFile(e.SecretIDFile); err == nil {
 		out = append(out, schema.NewSecret(strings.TrimSpace(string(raw))))
 	}
 	return out
+}
+
+// DatabasePassword returns the password in a database URL, if there is one.
+func DatabasePassword(databaseURL schema.Secret) []schema.Secret {
+	u, err := url.Parse(databaseURL.Reveal())
+	if err != nil {
+		return nil
+	}
+	if password, ok := u.User.Password(); ok {
+		return []schema.Secret{schema.NewSecret(password)}
+	}
+	return nil
 }
 
 // librarySettings lists the variables that the client libraries of Temporal and
@@ -106,6 +110,14 @@ func (f *Faults) Check(bad bool, format string, args ...any) {
 func (f *Faults) Address(name, value string) {
 	_, port, err := net.SplitHostPort(value)
 	f.Check(err != nil || port == "", "%s must be host:port, for example 127.0.0.1:9090", name)
+}
+
+// DatabaseURL adds a fault when the value of a variable is set and not a URL of a Postgres
+// database.
+func (f *Faults) DatabaseURL(name string, value schema.Secret) {
+	u, err := url.Parse(value.Reveal()) // its error would repeat the password
+	f.Check(value.Reveal() != "" && (err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql"),
+		"%s must be a URL, for example postgres://USER:PASSWORD@HOST:5432/DATABASE", name)
 }
 
 func (f *Faults) err() error {

@@ -25,6 +25,8 @@ type Config struct {
 	// CallTimeout bounds every call in addition to the caller's context.
 	// Defaults to 15 s.
 	CallTimeout time.Duration
+	// Name is the pool's application name. Defaults to gpuaas, unless the URL has one.
+	Name string
 	// Refusals maps the name of a constraint to the error that its violation
 	// returns.
 	Refusals map[string]Refusal
@@ -37,6 +39,10 @@ const (
 	defaultMaxConns    = 10
 	defaultCallTimeout = 15 * time.Second
 	connectTimeout     = 5 * time.Second
+	// finishTime is how long a statement may continue after the caller's context has
+	// ended. pgx closes a connection whose statement is aborted, and a new one costs the
+	// server a process and a login, so a client that disconnects must not abort it.
+	finishTime = 2 * time.Second
 )
 
 // DB is a pool of connections to one database. It is safe for concurrent use.
@@ -55,7 +61,7 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	if err != nil {
 		return nil, errMalformedURL()
 	}
-	setDefaults(pc.ConnConfig)
+	setDefaults(pc.ConnConfig, c.Name)
 	if c.MaxConns > 0 || !setsPool(c.URL) {
 		pc.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
 	}
@@ -92,11 +98,19 @@ func (db *DB) Ping(ctx context.Context) error {
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 
 // Call runs fn, which uses Pool, under the call timeout and interprets its error.
-// doing names the call in the error's message: "reading node 7".
+// doing names the call in the error's message: "reading node 7". When ctx ends, fn's
+// context ends 2 s later.
 func (db *DB) Call(ctx context.Context, doing string, fn func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, db.timeout)
+	if err := ctx.Err(); err != nil {
+		return db.Interpret(err, doing)
+	}
+	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.timeout)
 	defer cancel()
-	return db.Interpret(fn(ctx), doing)
+	defer context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(finishTime, cancel)
+		context.AfterFunc(detached, func() { timer.Stop() })
+	})()
+	return db.Interpret(fn(detached), doing)
 }
 
 // Tx runs fn in a transaction, which commits when fn returns nil and rolls back
@@ -108,10 +122,10 @@ func (db *DB) Tx(ctx context.Context, fn func(context.Context, pgx.Tx) error) er
 // setDefaults sets what every connection needs unless the URL sets it: a process
 // that is stopped in the middle of a transaction must release its row locks
 // before others time out.
-func setDefaults(c *pgx.ConnConfig) {
+func setDefaults(c *pgx.ConnConfig, name string) {
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, connectTimeout)
 	for name, value := range map[string]string{
-		"application_name":                    "gpuaas",
+		"application_name":                    cmp.Or(name, "gpuaas"),
 		"lock_timeout":                        "5s",
 		"statement_timeout":                   "15s",
 		"idle_in_transaction_session_timeout": "10s",

@@ -31,7 +31,11 @@ var faults = []struct{ state, fault, next string }{
 	{"42703", unsuitable, setup},
 	{"42883", unsuitable, setup},
 	{"25006", unsuitable, setup},
+	{insufficientPrivilege, "denies its role a privilege that this version needs", setup},
 }
+
+// insufficientPrivilege is the SQLSTATE of a statement that the role may not run.
+const insufficientPrivilege = "42501"
 
 const (
 	transient  = "is temporarily unavailable"

@@ -2,8 +2,11 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -37,4 +40,28 @@ func Migrate(ctx context.Context, url string, files fs.FS) error {
 	}
 	_, err = p.Up(ctx)
 	return db.Interpret(err, doing)
+}
+
+// Run runs the statements in one transaction. Concurrent callers run one after the other.
+func Run(ctx context.Context, url, statements string) error {
+	c, err := ownConn(url, "gpuaas-migrate")
+	if err != nil {
+		return err
+	}
+	db := &DB{address: address(c)}
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err == nil {
+		defer closeConn(ctx, conn)
+		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('gpuaas-migrate', 0)); "+statements)
+			return err
+		})
+	}
+	return db.Interpret(err, "preparing the database")
+}
+
+// Denied reports whether a database rejected a statement for lack of a privilege.
+func Denied(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == insufficientPrivilege
 }

@@ -3,9 +3,11 @@ package postgres
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
@@ -39,4 +41,33 @@ func TestPoolSize(t *testing.T) {
 	harness.Receive(t, "the listener connects", connected)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+// A caller that cancels its call in the middle of a statement does not cost the database a
+// connection: the next call uses the same one.
+func TestCanceledCallKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	db, err := Open(t.Context(), Config{URL: pgtest.New(t, func(context.Context, string) error { return nil }), MaxConns: 1})
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	backend := func(ctx context.Context) (pid int, err error) {
+		err = db.Call(ctx, "reading", func(ctx context.Context) error {
+			return db.Pool().QueryRow(ctx, "SELECT pg_backend_pid() FROM pg_sleep(0.2)").Scan(&pid)
+		})
+		return pid, err
+	}
+	before, err := backend(t.Context())
+	require.NoError(t, err)
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		_, _ = backend(ctx)
+		cancel()
+	}
+	after, err := backend(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = backend(ctx)
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err), "a call that was canceled before it began")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -56,7 +57,7 @@ func open(t testing.TB) *env {
 func openWith(t testing.TB, conns int32) *env {
 	t.Helper()
 	dsn := pgtest.New(t, store.Migrate)
-	s, err := store.Open(t.Context(), store.Config{URL: dsn, MaxConns: conns, CreatingProviders: []string{"libvirt"}})
+	s, err := store.Open(t.Context(), store.Config{URL: restricted(t, dsn), MaxConns: conns, CreatingProviders: []string{"libvirt"}})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	raw, err := pgxpool.New(t.Context(), dsn)
@@ -64,6 +65,19 @@ func openWith(t testing.TB, conns int32) *env {
 	t.Cleanup(raw.Close)
 	return &env{Store: s, Operations: s.Operations, Tasks: s.Tasks, Identities: s.Identities, Inventory: s.Inventory, Admin: s.Admin,
 		t: t, url: dsn, raw: raw}
+}
+
+// unaudited stands for the stream of a refusal without an audit row: any client can send
+// the request, so the node API counts it.
+const unaudited = ""
+
+// restricted is the URL with the privileges of the processes, and no others.
+func restricted(t testing.TB, dsn string) string {
+	t.Helper()
+	require.NoError(t, postgres.Run(t.Context(), dsn, `DO $$ BEGIN
+		CREATE ROLE processes IN ROLE gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+	EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$`))
+	return pgtest.As(dsn, "processes")
 }
 
 var operator = audit.Subject{Actor: "alice@ops", CorrelationID: "corr-1"}

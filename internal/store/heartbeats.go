@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
@@ -30,56 +31,62 @@ func (s *Inventory) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 	if err != nil || state != lifecycle.NodeOffline {
 		return err
 	}
-	_, err = s.moveIfDue(ctx, c.NodeID, lifecycle.ActionHeartbeatBack, nodeActor(c.NodeID),
-		func(context.Context, *tx) (bool, error) { return true, nil })
+	return s.returns.join(ctx, c.NodeID, s.markBack)
+}
+
+// markBack moves the nodes among the given ones that are offline to active, with an audit
+// row each.
+func (s *Inventory) markBack(ctx context.Context, nodeIDs []string) error {
+	_, err := s.moveAll(ctx, lifecycle.ActionHeartbeatBack, nodeActor, nodeIDs, nil)
 	return err
 }
 
+// moveBatch is how many nodes one transaction moves.
+const moveBatch = 100
+
 // MarkSilent moves active nodes without a heartbeat for olderThan to offline, with
 // an audit row each, and returns their ids. Of concurrent callers, one moves a
-// node. A node must have been active for olderThan to be silent.
+// node. A node must have been active for olderThan to be silent, and the node API must
+// have received requests for so long.
 func (s *Inventory) MarkSilent(ctx context.Context, olderThan time.Duration) ([]string, error) {
-	var moved []string
 	silent, err := query(ctx, s.db, "listing silent nodes", func(ctx context.Context) ([]string, error) {
 		return s.db.q.SilentNodes(ctx, olderThan.Seconds())
 	})
-	for _, id := range silent {
-		ok, err := s.moveIfDue(ctx, id, lifecycle.ActionHeartbeatLost, systemActor, func(ctx context.Context, tx *tx) (bool, error) {
-			return tx.StillSilent(ctx, id, olderThan.Seconds())
-		})
+	var moved []string
+	seconds := olderThan.Seconds()
+	for batch := range slices.Chunk(silent, moveBatch) {
+		ids, err := s.moveAll(ctx, lifecycle.ActionHeartbeatLost, func(string) string { return systemActor }, batch, &seconds)
 		if err != nil {
 			return moved, err
 		}
-		if ok {
-			moved = append(moved, id)
-		}
+		moved = append(moved, ids...)
 	}
 	return moved, err
 }
 
-// moveIfDue makes a move outside any operation if it is still due under the node's
-// lock, and reports whether it did. It leaves a node alone that changed its state
-// meanwhile.
-func (s *Inventory) moveIfDue(ctx context.Context, nodeID string, a lifecycle.Action, actor string,
-	due func(context.Context, *tx) (bool, error),
-) (moved bool, err error) {
-	err = s.db.write(ctx, string(a)+" of node "+nodeID, func(ctx context.Context, tx *tx) error {
-		node, err := tx.lockNode(ctx, nodeID)
-		if err != nil {
-			return err
+// moveAll makes a move outside any operation of those nodes that may still make it, in one
+// transaction, and returns their ids.
+func (s *Inventory) moveAll(ctx context.Context, a lifecycle.Action, actor func(nodeID string) string, nodeIDs []string, silentSeconds *float64,
+) ([]string, error) {
+	move, _ := lifecycle.PlanOf(a, lifecycle.Options{})
+	return write(ctx, s.db, string(a)+" of nodes", func(ctx context.Context, tx *tx) ([]string, error) {
+		ids, err := tx.LockNodesIn(ctx, nodeIDs, move.From[0], silentSeconds)
+		if err != nil || len(ids) == 0 {
+			return nil, err
 		}
-		move, err := lifecycle.CheckStart(a, node.State)
-		if err != nil {
-			return nil //nolint:nilerr // an operation or another replica moved it
+		for _, id := range ids {
+			e := nodeEvent(id, audit.ActionName(a), audit.Succeeded, map[string]string{"from": string(move.From[0]), "to": string(move.To)})
+			e.Actor = actor(id)
+			tx.note(e)
 		}
-		if ok, err := due(ctx, tx); err != nil || !ok {
-			return err
-		}
-		e := nodeEvent(nodeID, audit.ActionName(a), audit.Succeeded, map[string]string{"from": string(node.State), "to": string(move.To)})
-		e.Actor = actor
-		tx.note(e)
-		moved = true
-		return tx.moveNode(ctx, node, move.To)
+		return ids, tx.SetStateOfNodes(ctx, move.To, ids)
 	})
-	return moved && err == nil, err
+}
+
+// ReceivingEvery is how often a process that serves the node API calls RecordReceiving.
+const ReceivingEvery = 10 * time.Second
+
+// RecordReceiving records that the node API receives requests at this process.
+func (s *Inventory) RecordReceiving(ctx context.Context) error {
+	return s.db.Call(ctx, "recording that the node API receives requests", s.db.q.RecordReceiving)
 }

@@ -40,7 +40,7 @@ func (s *Identities) IssueFetch(ctx context.Context, t trust.MintedToken, by aud
 // whose bundle the node's state does not allow stays unspent.
 func (s *Identities) UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject,
 ) (nodeID string, purpose trust.TokenPurpose, err error) {
-	used, err := write(ctx, s.db, "using a fetch reference", func(ctx context.Context, tx *tx) (sqlc.UseFetchRow, error) {
+	used, err := write(ctx, s.unauthenticated, "using a fetch reference", func(ctx context.Context, tx *tx) (sqlc.UseFetchRow, error) {
 		return useFetch(ctx, tx, tokenID, hash, by)
 	})
 	if err != nil {
@@ -50,13 +50,10 @@ func (s *Identities) UseFetch(ctx context.Context, tokenID string, hash []byte, 
 }
 
 func useFetch(ctx context.Context, tx *tx, tokenID string, hash []byte, by audit.Subject) (used sqlc.UseFetchRow, err error) {
-	e := subjectEvent(by, audit.SystemStream, audit.FetchUsed, tokenID, map[string]string{"token_id": tokenID})
-	t, node, err := findToken(ctx, tx, tokenID, hash, purposeFetch)
-	if t.NodeID != "" {
-		e.Stream, e.Target = t.NodeID, t.NodeID
-	}
+	e := subjectEvent(by, "", audit.FetchUsed, "", map[string]string{"token_id": tokenID})
+	_, node, err := findToken(ctx, tx, &e, tokenID, hash, purposeFetch)
 	if err != nil {
-		return used, refuse(err, e)
+		return used, err
 	}
 	used, err = tx.UseFetch(ctx, tokenID)
 	if postgres.NotFound(err) {
@@ -67,7 +64,7 @@ func useFetch(ctx context.Context, tx *tx, tokenID string, hash []byte, by audit
 	}
 	e.Detail["bundle"] = string(*used.BundlePurpose)
 	if err := admitToken(ctx, tx, *used.BundlePurpose, node); err != nil {
-		return used, refuse(err, e) // rolls back: the reference stays unspent
+		return used, refuseNode(err, e) // rolls back: the reference stays unspent
 	}
 	tx.note(e)
 	return used, nil

@@ -16,7 +16,7 @@ import (
 // RecoveryFacts returns the facts to verify a recovery's signature, as nodeapi.Identities
 // specifies.
 func (s *Identities) RecoveryFacts(ctx context.Context, nodeID string) (nodeapi.RecoveryFacts, error) {
-	row, err := ofNode(ctx, s.db, "reading the recovery key", nodeID, s.db.q.RecoveryFacts)
+	row, err := ofNode(ctx, s.unauthenticated, "reading the recovery key", nodeID, s.unauthenticated.q.RecoveryFacts)
 	switch {
 	case schema.KindOf(err) == schema.KindNotFound:
 		err = errUnknownToken()
@@ -36,7 +36,7 @@ func (s *Identities) RecoveryFacts(ctx context.Context, nodeID string) (nodeapi.
 // checks the caller's sequence before the token's state: a replaced token still
 // proves which machine is behind.
 func (s *Identities) ClaimRecovery(ctx context.Context, c nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {
-	return write(ctx, s.db, "claiming a recovery of node "+c.NodeID, func(ctx context.Context, tx *tx) (nodeapi.ClaimResult, error) {
+	return write(ctx, s.unauthenticated, "claiming a recovery of node "+c.NodeID, func(ctx context.Context, tx *tx) (nodeapi.ClaimResult, error) {
 		return claimRecovery(ctx, tx, c)
 	})
 }
@@ -44,17 +44,14 @@ func (s *Identities) ClaimRecovery(ctx context.Context, c nodeapi.RecoveryClaim)
 func claimRecovery(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {
 	none, e := nodeapi.ClaimResult{}, recoveryEvent(c)
 	if c.SPKI == "" {
-		return none, refuse(errUnknownToken(), e)
+		return none, errUnknownToken()
 	}
-	token, node, err := findToken(ctx, tx, c.TokenID, c.Hash, trust.PurposeRecover)
-	if token.NodeID != "" {
-		e.Stream, e.Target = token.NodeID, token.NodeID
-	}
+	token, node, err := findToken(ctx, tx, &e, c.TokenID, c.Hash, trust.PurposeRecover)
 	if err == nil {
-		err = admitRecovery(c, token, node)
+		err = refuseNode(admitRecovery(c, token, node), e)
 	}
 	if err != nil {
-		return none, refuse(err, e)
+		return none, err
 	}
 	if err := checkSequence(ctx, tx, c, e); err != nil {
 		return none, err
@@ -68,7 +65,7 @@ func claimRecovery(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim) (nodeap
 		return none, err
 	}
 	if !won.Bound {
-		return none, refuse(errForeignKey(), e) // rolls back the claim
+		return none, refuseNode(errForeignKey(), e) // rolls back the claim
 	}
 	if won.First {
 		e.Actor, e.Action, e.Result = nodeActor(c.NodeID), audit.RecoveryClaimed, audit.Succeeded
@@ -119,10 +116,10 @@ func checkSequence(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim, e audit
 	return refuseClone(clone{c.NodeID, c.Incarnation, cloneOfSequence}, e)
 }
 
-// recoveryEvent is the audit event of a recovery before the token is verified.
+// recoveryEvent is the audit event of a refused recovery. findToken sets its node.
 func recoveryEvent(c nodeapi.RecoveryClaim) audit.Event {
 	return audit.Event{
-		Stream: audit.SystemStream, Actor: unauthenticated, Action: audit.RecoveryRefused, Target: c.NodeID,
+		Actor: unauthenticated, Action: audit.RecoveryRefused,
 		CorrelationID: c.CorrelationID, Detail: map[string]string{"token_id": c.TokenID, "path_node": c.NodeID,
 			"spki": c.SPKI, "sequence": strconv.FormatInt(c.Sequence, 10),
 			"agent_version": c.AgentVersion, "remote_addr": c.RemoteAddr},

@@ -123,7 +123,7 @@ func freshIncarnation(ctx context.Context, tx *tx, n sqlc.LockNodeRow) (int64, e
 
 // ClaimToken claims a token for a key, as nodeapi.Identities specifies.
 func (s *Identities) ClaimToken(ctx context.Context, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
-	return write(ctx, s.db, "claiming an enrollment token", func(ctx context.Context, tx *tx) (nodeapi.ClaimResult, error) {
+	return write(ctx, s.unauthenticated, "claiming an enrollment token", func(ctx context.Context, tx *tx) (nodeapi.ClaimResult, error) {
 		return claimToken(ctx, tx, c)
 	})
 }
@@ -131,17 +131,14 @@ func (s *Identities) ClaimToken(ctx context.Context, c nodeapi.TokenClaim) (node
 func claimToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 	none, e := nodeapi.ClaimResult{}, tokenEvent(c)
 	if c.SPKI == "" {
-		return none, refuse(errUnknownToken(), e)
+		return none, errUnknownToken()
 	}
-	token, node, err := findToken(ctx, tx, c.TokenID, c.Hash, trust.PurposeEnroll, trust.PurposeReissue)
-	if token.NodeID != "" {
-		e.Stream, e.Target = token.NodeID, token.NodeID
-	}
+	token, node, err := findToken(ctx, tx, &e, c.TokenID, c.Hash, trust.PurposeEnroll, trust.PurposeReissue)
 	if err == nil {
-		err = checkOwner(token, c.NodeID)
+		err = refuseNode(checkOwner(token, c.NodeID), e)
 	}
 	if err != nil {
-		return none, refuse(err, e)
+		return none, err
 	}
 	won, err := tx.ClaimToken(ctx, sqlc.ClaimTokenParams{SPKI: c.SPKI, TokenID: c.TokenID, NodeID: c.NodeID,
 		Purposes: purposes(token.Purpose)})
@@ -153,10 +150,10 @@ func claimToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim) (nodeapi.Clai
 	}
 	// A refusal below rolls back the claim.
 	if err := admitClaim(ctx, tx, token.Purpose, won.First, node); err != nil {
-		return none, refuse(err, e)
+		return none, refuseNode(err, e)
 	}
 	if !won.Bound {
-		return none, refuse(errForeignKey(), e)
+		return none, refuseNode(errForeignKey(), e)
 	}
 	e.Actor, e.Action, e.Result = nodeActor(c.NodeID), audit.TokenClaimed, audit.Succeeded
 	e.Detail["purpose"] = string(token.Purpose)
@@ -195,28 +192,26 @@ func claimedFirst(ctx context.Context, tx *tx, t sqlc.GetTokenRow, n sqlc.LockNo
 	return tx.signalEnrollment(ctx, n.NodeID, t.Incarnation, reissued, lifecycle.EventTokenClaimed)
 }
 
-// findToken finds the token and locks its node. It refuses a token that is unknown,
-// has another purpose or secret, or whose node was removed. The error does not
-// distinguish an unknown id from a wrong secret.
-func findToken(ctx context.Context, tx *tx, tokenID string, hash []byte, want ...trust.TokenPurpose) (sqlc.GetTokenRow, sqlc.LockNodeRow, error) {
-	var node sqlc.LockNodeRow
+// findToken finds the token, makes its node the subject of the event, and locks the
+// node. The error does not distinguish an unknown id from a wrong secret or purpose, and
+// such a request locks nothing and writes no audit row: anybody can send it, so the node
+// API counts it. A token of a removed node is refused with an audit row.
+func findToken(ctx context.Context, tx *tx, e *audit.Event, tokenID string, hash []byte, want ...trust.TokenPurpose,
+) (token sqlc.GetTokenRow, node sqlc.LockNodeRow, err error) {
 	if !schema.IsID(tokenID) {
-		return sqlc.GetTokenRow{}, node, errUnknownToken()
-	}
-	token, err := tx.GetToken(ctx, tokenID)
-	if err != nil {
-		return sqlc.GetTokenRow{}, node, orMissing(err, errUnknownToken())
-	}
-	node, err = tx.lockNode(ctx, token.NodeID)
-	switch {
-	case err != nil:
-		return token, node, err
-	case subtle.ConstantTimeCompare(token.SecretHash, hash) != 1 || !slices.Contains(want, token.Purpose):
 		return token, node, errUnknownToken()
-	case node.State.Refusing():
-		return token, node, errRemoved()
 	}
-	return token, node, nil
+	if token, err = tx.GetToken(ctx, tokenID); err != nil {
+		return token, node, orMissing(err, errUnknownToken())
+	}
+	if subtle.ConstantTimeCompare(token.SecretHash, hash) != 1 || !slices.Contains(want, token.Purpose) {
+		return token, node, errUnknownToken()
+	}
+	e.Stream, e.Target = token.NodeID, token.NodeID
+	if node, err = tx.lockNode(ctx, token.NodeID); err == nil && node.State.Refusing() {
+		err = refuseNode(errRemoved(), *e)
+	}
+	return token, node, err
 }
 
 // checkOwner refuses a token that was presented for another node than its own.
@@ -246,7 +241,7 @@ func explainToken(ctx context.Context, tx *tx, tokenID, spki string, n sqlc.Lock
 	case t.State == tokenClaimed && (t.ClaimedSPKI == nil || *t.ClaimedSPKI != spki):
 		cause = schema.NewError(schema.KindTokenConsumed, "this token was claimed by another key").WithReason("token_claimed")
 	}
-	return refuse(cause.WithNext(anotherToken(t.Purpose, n)), e)
+	return refuseNode(cause.WithNext(anotherToken(t.Purpose, n)), e)
 }
 
 // anotherToken is the command that issues another token of the purpose. A node that
@@ -264,10 +259,10 @@ func anotherToken(p trust.TokenPurpose, n sqlc.LockNodeRow) string {
 	return "gpuaas node " + verb + " " + n.Host
 }
 
-// tokenEvent is the audit event of a claim before the token is verified.
+// tokenEvent is the audit event of a refused claim. findToken sets its node.
 func tokenEvent(c nodeapi.TokenClaim) audit.Event {
 	return audit.Event{
-		Stream: audit.SystemStream, Actor: unauthenticated, Action: audit.TokenRefused, Target: c.NodeID,
+		Actor: unauthenticated, Action: audit.TokenRefused,
 		CorrelationID: c.CorrelationID, Detail: map[string]string{"token_id": c.TokenID, "path_node": c.NodeID,
 			"spki": c.SPKI, "agent_version": c.AgentVersion, "remote_addr": c.RemoteAddr},
 	}

@@ -38,8 +38,8 @@ func (s *Identities) Removal(ctx context.Context, nodeID string) ([]byte, error)
 	if !schema.IsID(nodeID) {
 		return nil, nil
 	}
-	return query(ctx, s.db, "reading the removal of node "+nodeID, func(ctx context.Context) ([]byte, error) {
-		document, err := s.db.q.NodeRemoval(ctx, nodeID)
+	return query(ctx, s.unauthenticated, "reading the removal of node "+nodeID, func(ctx context.Context) ([]byte, error) {
+		document, err := s.unauthenticated.q.NodeRemoval(ctx, nodeID)
 		if postgres.NotFound(err) {
 			return nil, nil
 		}

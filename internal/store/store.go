@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/migrations"
 )
 
@@ -18,6 +19,11 @@ type Config struct {
 	// MaxConns bounds the pool. Defaults to the URL's pool_max_conns, and to 10 without
 	// it.
 	MaxConns int32
+	// UnauthenticatedConns is the size of a pool of its own for the requests that no
+	// certificate authenticates, and AdminConns that of a pool for the admin API, so that
+	// neither can use the connections that nodes need. Default: no such pool, the
+	// requests share MaxConns.
+	UnauthenticatedConns, AdminConns int32
 	// CreatingProviders names the providers that create machines, whose nodes may
 	// be provisioned before they are enrolled. Defaults to none.
 	CreatingProviders []string
@@ -44,6 +50,7 @@ type Store struct {
 	Inventory  *Inventory
 	Admin      *Admin
 	db         *db
+	pools      map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -60,11 +67,19 @@ type Tasks struct{ db *db }
 
 // Identities stores tokens, certificates, keys and verifier sets. It implements
 // nodeapi.Identities and adminapi.EnrollmentTokens.
-type Identities struct{ db *db }
+type Identities struct {
+	db *db
+	// unauthenticated runs what a request without a verified certificate causes.
+	unauthenticated *db
+}
 
 // Inventory stores heartbeats and serves counts. It implements metrics.Counts and
 // nodeapi.Heartbeats.
-type Inventory struct{ db *db }
+type Inventory struct {
+	db *db
+	// returns batches the moves of nodes that send heartbeats again.
+	returns *batcher
+}
 
 // Admin registers nodes, keeps the SKU catalog and serves the lists of the admin API.
 // It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
@@ -82,41 +97,118 @@ type db struct {
 // caller closes the store. A malformed URL is KindInvalidRequest, an unreachable
 // database KindServiceUnavailable.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	pg, err := postgres.Open(ctx, postgres.Config{URL: c.URL, MaxConns: c.MaxConns, CallTimeout: c.CallTimeout, Refusals: refusals()})
-	if err != nil {
-		return nil, err
-	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyPause, c.Log), relaying: c.Relaying}
-	return &Store{
+	pools, err := openPools(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	shared := pools[poolShared]
+	d := &db{DB: shared, q: sqlc.New(shared.Pool()), notifier: postgres.NewNotifier(shared, notifyPause, c.Log), relaying: c.Relaying}
+	on := func(pool string) *db {
+		own := *d
+		if p := pools[pool]; p != nil {
+			own.DB, own.q = p, sqlc.New(p.Pool())
+		}
+		return &own
+	}
+	s := &Store{
 		Operations: &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:      &Tasks{db: d},
-		Identities: &Identities{db: d},
-		Inventory:  &Inventory{db: d},
-		Admin:      &Admin{db: d},
+		Identities: &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
+		Inventory:  &Inventory{db: d, returns: &batcher{}},
+		Admin:      &Admin{db: on(poolAdmin)},
 		db:         d,
-	}, nil
+		pools:      pools,
+	}
+	s.warnOfPrivileges(ctx, c.Log)
+	return s, nil
+}
+
+// The pools by purpose.
+const (
+	poolShared          = "shared"
+	poolUnauthenticated = "unauthenticated"
+	poolAdmin           = "admin"
+)
+
+// openPools opens the pools that the configuration sizes.
+func openPools(ctx context.Context, c Config) (map[string]*postgres.DB, error) {
+	pools := map[string]*postgres.DB{}
+	for _, p := range []struct {
+		name, application string
+		conns             int32
+	}{{poolShared, "", c.MaxConns}, {poolUnauthenticated, "gpuaas-unauthenticated", c.UnauthenticatedConns}, {poolAdmin, "gpuaas-admin", c.AdminConns}} {
+		if p.conns == 0 && p.name != poolShared {
+			continue
+		}
+		pg, err := postgres.Open(ctx, postgres.Config{URL: c.URL, Name: p.application, MaxConns: p.conns, CallTimeout: c.CallTimeout, Refusals: refusals()})
+		if err != nil {
+			closePools(pools)
+			return nil, err
+		}
+		pools[p.name] = pg
+	}
+	return pools, nil
+}
+
+func closePools(pools map[string]*postgres.DB) {
+	for _, p := range pools {
+		p.Close()
+	}
 }
 
 // Close sends pending notifications, waits for open calls and closes every
 // connection.
 func (s *Store) Close() {
 	s.db.notifier.Close()
-	s.db.Close()
+	closePools(s.pools)
 }
 
-// Connections returns the largest number of connections to the database.
+// warnOfPrivileges logs a warning if the database's role may change the audit trail: an
+// intruder in the process could then do so, too.
+func (s *Store) warnOfPrivileges(ctx context.Context, log *slog.Logger) {
+	var role string
+	err := s.db.Call(ctx, "reading the role", func(ctx context.Context) error {
+		return s.db.Pool().QueryRow(ctx, "SELECT current_user WHERE has_table_privilege(to_regclass('public.audit_events'), 'UPDATE')").Scan(&role)
+	})
+	if err == nil {
+		log.Warn("the database role may change the audit trail; use a member of "+RoleWorker+", "+RoleAPIAdmin+" or "+RoleAPINode, "role", role)
+	}
+}
+
+// Pools returns the connection pools by purpose, for their metrics.
+func (s *Store) Pools() map[string]*postgres.DB { return s.pools }
+
+// Connections returns the largest number of connections to the database, without those of
+// the pools for single purposes.
 func (s *Store) Connections() int { return s.db.Size() }
 
 // Ping returns nil if the database can be reached.
 func (s *Store) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
 
-// Migrate updates the database's schema. It is idempotent and safe to
-// run concurrently.
+// The roles of the processes in the database. Their privileges are in
+// schema/migrations/grants.
+const (
+	RoleWorker   = "gpuaas_worker"
+	RoleAPIAdmin = "gpuaas_api_admin"
+	RoleAPINode  = "gpuaas_api_node"
+)
+
+// Migrate updates the database's schema, creates the roles of the processes that the
+// server lacks and sets their privileges. It is idempotent and safe to run concurrently.
+// url is that of the owner of the tables.
 func Migrate(ctx context.Context, url string) error {
-	return postgres.Migrate(ctx, url, migrations.Files)
+	if err := postgres.Migrate(ctx, url, migrations.Files); err != nil {
+		return err
+	}
+	err := postgres.Run(ctx, url, migrations.Grants)
+	if postgres.Denied(err) {
+		return schema.AsError(err).WithNext("as a superuser: CREATE ROLE " + RoleWorker + "; CREATE ROLE " + RoleAPIAdmin +
+			"; CREATE ROLE " + RoleAPINode + "; then: gpuaas admin setup")
+	}
+	return err
 }
 
 // refusals maps the constraints that a request can violate to their errors.

@@ -36,7 +36,7 @@ func (s *Tasks) Reclaim(ctx context.Context, r activities.ReclaimRequest) (activ
 	after, limit := cmp.Or(r.After, noTask), min(max(r.Limit, 1), maxReclaim)
 	found, err := query(ctx, s.db, "listing tasks to reclaim", func(ctx context.Context) ([]sqlc.ReclaimableTasksRow, error) {
 		return s.db.q.ReclaimableTasks(ctx, sqlc.ReclaimableTasksParams{After: after, MaxRows: int32(limit),
-			GraceSeconds: task.StaleGrace.Seconds(), OverdueSeconds: redeliverAfter.Seconds()})
+			GraceSeconds: task.StaleGrace.Seconds(), ReturnSeconds: task.ReturnTime.Seconds(), OverdueSeconds: redeliverAfter.Seconds()})
 	})
 	if err != nil {
 		return report, err

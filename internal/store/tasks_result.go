@@ -64,6 +64,19 @@ func (s *Tasks) Find(ctx context.Context, t activities.TaskSpec) (activities.Tas
 	})
 }
 
+// First returns the operation's first task of a type, as activities.Tasks specifies.
+func (s *Tasks) First(ctx context.Context, f activities.Fence, t task.Type) (activities.TaskRow, error) {
+	doing := "reading the first " + string(t) + " task of operation " + f.OperationID
+	return query(ctx, s.db, doing, func(ctx context.Context) (activities.TaskRow, error) {
+		missing := schema.NewError(schema.KindNotFound, "operation %s has no %s task", f.OperationID, t)
+		if !schema.IsID(f.OperationID) {
+			return activities.TaskRow{}, missing
+		}
+		found, err := s.db.q.GetFirstTask(ctx, f.OperationID, t)
+		return taskRow(sqlc.GetTaskByStepRow(found)), orMissing(err, missing)
+	})
+}
+
 // holds returns KindFenced if the operation no longer holds the node or has ended.
 func (s *Tasks) holds(ctx context.Context, t activities.TaskSpec) error {
 	p, err := s.db.q.PlanTask(ctx, t.OperationID, t.Step, t.NodeID)

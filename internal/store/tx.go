@@ -66,6 +66,17 @@ func refuse(err error, e audit.Event) error {
 	return &refusal{err: cause, event: e}
 }
 
+// refuseNode is refuse with at most one audit row a minute per node and reason, since the
+// holder of a token may repeat a refused request without end. The event's stream is the
+// node's.
+func refuseNode(err error, e audit.Event) error {
+	refused := refuse(err, e)
+	if r, ok := errors.AsType[*refusal](refused); ok {
+		r.limit = r.event.Reason
+	}
+	return refused
+}
+
 // refuseTask is refuse with at most one audit row a minute per task and reason, since a
 // node may repeat a refused request without end.
 func refuseTask(err error, e audit.Event) error {

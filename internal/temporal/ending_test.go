@@ -147,6 +147,38 @@ func TestEndForeignRun(t *testing.T) {
 	}
 }
 
+// TestEndRunOfANewerVersion: a run of a workflow that this version does not know, with an
+// operation ID, is an operation of a newer version: it stays while its record is open, and
+// while it may claim its node.
+func TestEndRunOfANewerVersion(t *testing.T) {
+	c := connect(t)
+	for name, read := range map[string]error{
+		"on record": nil, "not claimed yet": schema.NewError(schema.KindNotFound, "no operation"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Host: "gpu-17", Action: "polish"}
+			o := startOptions(in, lifecycle.Plan{Phases: make([]lifecycle.PhaseSpec, 1)})
+			o.TaskQueue = "elsewhere"
+			run, err := c.sdk.ExecuteWorkflow(t.Context(), o, "Polish", in)
+			require.NoError(t, err)
+			asked := ""
+			left, err := c.Operations.EndLeftover(t.Context(), run.GetID(), func(_ context.Context, id string) (st lifecycle.OperationStatus, _ error) {
+				asked = id
+				return st, read
+			})
+			require.NoError(t, err)
+			require.Equal(t, in.OperationID, asked)
+			require.Equal(t, in.OperationID, left.OperationID)
+			require.False(t, left.Done)
+			require.Equal(t, read == nil, left.ClaimBy.IsZero())
+			info, err := c.Operations.describeRun(t.Context(), run.GetID(), "")
+			require.NoError(t, err)
+			require.False(t, closed(info.GetStatus()))
+		})
+	}
+}
+
 // TestDecisionOfAFailingRun: a run whose workflow tasks fail takes no decision. The error names
 // the way out.
 func TestDecisionOfAFailingRun(t *testing.T) {

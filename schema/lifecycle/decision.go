@@ -159,8 +159,16 @@ type Resolution struct {
 // OpCommand is the command line that works on a node's operation, for example
 // gpuaas op show gpu-17. A reissue does not hold its node, so its commands have
 // the --reissue flag.
-func OpCommand(verb string, a Action, node string) string {
-	c := "gpuaas op " + verb + " " + node
+func OpCommand(verb string, a Action, node string) string { return opCommand("gpuaas", verb, a, node) }
+
+// DirectOpCommand is OpCommand without the admin API, for an operation that only Temporal
+// has.
+func DirectOpCommand(verb string, a Action, node string) string {
+	return opCommand("gpuaas --direct", verb, a, node)
+}
+
+func opCommand(program, verb string, a Action, node string) string {
+	c := program + " op " + verb + " " + node
 	if a == ActionReissueEnrollment {
 		c += " --reissue"
 	}

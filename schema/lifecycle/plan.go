@@ -134,7 +134,8 @@ func PlanOfWorkflow(workflowType string) (p Plan, ok bool) {
 
 // CheckStart returns the plan of action a when it may start in state s. Otherwise
 // it returns a KindInvalidRequest error that names the state, the states the
-// action starts in, and the action that leads there if there is one.
+// action starts in, and the action that leads there if there is one, unless the node is
+// where action a would lead it.
 func CheckStart(a Action, s NodeState) (Plan, error) {
 	p, ok := PlanOf(a, Options{})
 	if !ok {
@@ -165,7 +166,7 @@ func (p Plan) refusal(s NodeState) string {
 		return fmt.Sprintf("cannot %s a removed node: removal is final; register the host as a new node", action)
 	}
 	msg := fmt.Sprintf("cannot %s a node that is %s: it must be %s", action, s, text.Or(p.From))
-	if via := leadsTo(s, p.From); via != "" {
+	if via := leadsTo(s, p.From); via != "" && p.To != s {
 		msg += fmt.Sprintf("; run: gpuaas node %s NODE", via)
 	}
 	return msg

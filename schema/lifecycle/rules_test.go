@@ -32,6 +32,7 @@ func TestRefusalsSuggestCommands(t *testing.T) {
 			require.NoError(t, err, "%s in %s", p.Action, s)
 			require.NotEmpty(t, via.Workflow, "%s in %s suggests %s, which no operator can start", p.Action, s, via.Action)
 			require.Contains(t, p.From, via.To, "%s in %s suggests %s", p.Action, s, via.Action)
+			require.NotEqual(t, p.To, s, "%s suggests %s for a node that is already %s", p.Action, via.Action, s)
 		}
 	}
 	require.Positive(t, found)

@@ -9,3 +9,9 @@ import "embed"
 //
 //go:embed *.sql
 var Files embed.FS
+
+// Grants creates the roles of the processes and sets their privileges. It is run after
+// the migrations, each time.
+//
+//go:embed grants/grants.sql
+var Grants string

@@ -80,16 +80,33 @@ SELECT (CASE WHEN last_heartbeat_at IS NULL THEN -1
     ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
 FROM nodes WHERE node_id = $1;
 
+-- A node is silent only while the node API has been able to receive its heartbeat.
 -- name: SilentNodes :many
 SELECT node_id FROM nodes
 WHERE state = 'active'
   AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.arg(seconds)::float8)
+  AND node_api_receiving(sqlc.arg(seconds)::float8)
 ORDER BY node_id;
 
--- name: StillSilent :one
-SELECT EXISTS (SELECT 1 FROM nodes
-    WHERE node_id = sqlc.arg(node_id) AND state = 'active'
-      AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.arg(seconds)::float8));
+-- Locks those of the nodes that are in the state and, if silent_seconds is given, have
+-- sent no heartbeat for so long. The order avoids deadlocks with other such statements.
+-- name: LockNodesIn :many
+SELECT node_id FROM nodes
+WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[]) AND state = sqlc.arg(state)
+  AND (sqlc.narg(silent_seconds)::float8 IS NULL
+       OR greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.narg(silent_seconds)::float8))
+ORDER BY node_id FOR NO KEY UPDATE;
+
+-- The caller holds the nodes' locks.
+-- name: SetStateOfNodes :exec
+UPDATE nodes SET state = sqlc.arg(state), state_since = now() WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[]);
+
+-- Records that a replica of the node API receives requests. After a pause of more than
+-- 30 s, in which no replica recorded that, the time from which it does starts again.
+-- name: RecordReceiving :exec
+INSERT INTO node_api AS a (receiving_since, seen_at) VALUES (now(), now())
+ON CONFLICT ON CONSTRAINT node_api_pkey DO UPDATE SET seen_at = now(),
+    receiving_since = CASE WHEN a.seen_at > now() - interval '30 seconds' THEN a.receiving_since ELSE now() END;
 
 -- name: RecordPoll :execrows
 UPDATE nodes SET polled_incarnation = incarnation

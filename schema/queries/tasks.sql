@@ -4,6 +4,12 @@ SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_e
        (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
 FROM node_tasks WHERE operation_id = $1 AND step = $2;
 
+-- name: GetFirstTask :one
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
+       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen,
+       (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
+FROM node_tasks WHERE operation_id = $1 AND type = $2 ORDER BY seq LIMIT 1;
+
 -- Reads the facts that a new task's envelope contains, and whether the task is
 -- already stored.
 -- name: PlanTask :one
@@ -181,8 +187,9 @@ WHERE task_id = $1;
 -- name: RequestTaskCancel :exec
 UPDATE node_tasks SET cancel_reason = $2, cancel_requested_at = now() WHERE task_id = $1;
 
--- Lists the tasks to reclaim: expired leases past the grace, tasks whose operation
--- ended or is missing, results that were not delivered in time. MATERIALIZED keeps the planner
+-- Lists the tasks to reclaim: expired leases past the grace, unless the node API could not
+-- receive their extension, tasks whose operation ended or is missing, results that were
+-- not delivered in time. MATERIALIZED keeps the planner
 -- from walking finished tasks for the order.
 -- name: ReclaimableTasks :many
 WITH unended AS MATERIALIZED (
@@ -191,7 +198,8 @@ WITH unended AS MATERIALIZED (
 SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > sqlc.arg(after)::uuid
   AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
-       AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8))
+       AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8)
+       AND node_api_receiving(sqlc.arg(return_seconds)::float8))
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id
 WHERE b.task_id > sqlc.arg(after)::uuid AND b.orphaned_at IS NULL

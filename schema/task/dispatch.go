@@ -12,6 +12,9 @@ const (
 	// that its holder can still extend it. Until then, a poll gets the task again only
 	// if it is not destructive or did not begin.
 	StaleGrace = 15 * time.Second
+	// ReturnTime is how long after an outage of the node API agents may take to report
+	// their tasks: more than wire.PollBackoffMax. Until then no lease counts as stale.
+	ReturnTime = 90 * time.Second
 	// HeartbeatInterval is the minimum time between two activity heartbeats that
 	// the progress of one task causes: a third of HeartbeatTimeout.
 	HeartbeatInterval = 30 * time.Second

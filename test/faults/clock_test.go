@@ -68,6 +68,7 @@ BEGIN
         EXECUTE format('ALTER TABLE public.%I ALTER COLUMN %I SET DEFAULT clock.now()', c.table_name, c.column_name);
     END LOOP;
 END $$;
+ALTER FUNCTION public.audit_append SET search_path = clock, public, pg_catalog;
 `
 
 func newDatabase(tb testing.TB, running bool) *database {

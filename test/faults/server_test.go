@@ -75,7 +75,7 @@ const unlimited = 1e6
 func (s *site) start() {
 	api := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: s.store, Tasks: s.store, Heartbeats: s.store, Notifier: silent{}, Issuer: s.issuer, Grants: noWork{}, VerifierSets: noWork{}, Now: s.clock.Now,
 		// Rate limits use real time, which does not apply here.
-		IssueRate: unlimited, NodeRate: unlimited, RemoteRate: unlimited,
+		IssueRate: unlimited, NodeRate: unlimited, RenewalRate: unlimited, RemoteRate: unlimited,
 		Metrics: metrics.New(prometheus.NewRegistry()), Log: s.log, Ready: func() error { return nil }})
 	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert, nil })
 	server.Handler = s.gate.wrap(server.Handler)

@@ -215,6 +215,10 @@ func (w *shiftWorld) Find(ctx context.Context, t activities.TaskSpec) (activitie
 	return callFor(w, theDatabase, "find", func() (activities.TaskRow, error) { return w.Store.Find(ctx, t) })
 }
 
+func (w *shiftWorld) First(ctx context.Context, f activities.Fence, t task.Type) (activities.TaskRow, error) {
+	return callFor(w, theDatabase, "first", func() (activities.TaskRow, error) { return w.Store.First(ctx, f, t) })
+}
+
 func (w *shiftWorld) Void(ctx context.Context, f activities.Fence) error {
 	return w.call(theDatabase, "void", func() error { return w.Store.Void(ctx, f) })
 }

@@ -260,6 +260,36 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 	return i, err
 }
 
+const lockNodesIn = `-- name: LockNodesIn :many
+SELECT node_id FROM nodes
+WHERE node_id = ANY ($1::uuid[]) AND state = $2
+  AND ($3::float8 IS NULL
+       OR greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $3::float8))
+ORDER BY node_id FOR NO KEY UPDATE
+`
+
+// Locks those of the nodes that are in the state and, if silent_seconds is given, have
+// sent no heartbeat for so long. The order avoids deadlocks with other such statements.
+func (q *Queries) LockNodesIn(ctx context.Context, nodeIds []string, state lifecycle.NodeState, silentSeconds *float64) ([]string, error) {
+	rows, err := q.db.Query(ctx, lockNodesIn, nodeIds, state, silentSeconds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var node_id string
+		if err := rows.Scan(&node_id); err != nil {
+			return nil, err
+		}
+		items = append(items, node_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const nextIncarnation = `-- name: NextIncarnation :one
 UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
                  identity_locked_at = NULL, identity_lock_reason = ''
@@ -387,6 +417,19 @@ func (q *Queries) RecordPoll(ctx context.Context, nodeID string, incarnation int
 	return result.RowsAffected(), nil
 }
 
+const recordReceiving = `-- name: RecordReceiving :exec
+INSERT INTO node_api AS a (receiving_since, seen_at) VALUES (now(), now())
+ON CONFLICT ON CONSTRAINT node_api_pkey DO UPDATE SET seen_at = now(),
+    receiving_since = CASE WHEN a.seen_at > now() - interval '30 seconds' THEN a.receiving_since ELSE now() END
+`
+
+// Records that a replica of the node API receives requests. After a pause of more than
+// 30 s, in which no replica recorded that, the time from which it does starts again.
+func (q *Queries) RecordReceiving(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, recordReceiving)
+	return err
+}
+
 const recoveryFacts = `-- name: RecoveryFacts :one
 SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked FROM nodes WHERE node_id = $1
 `
@@ -487,13 +530,25 @@ func (q *Queries) SetSequence(ctx context.Context, nodeID string, identitySequen
 	return err
 }
 
+const setStateOfNodes = `-- name: SetStateOfNodes :exec
+UPDATE nodes SET state = $1, state_since = now() WHERE node_id = ANY ($2::uuid[])
+`
+
+// The caller holds the nodes' locks.
+func (q *Queries) SetStateOfNodes(ctx context.Context, state lifecycle.NodeState, nodeIds []string) error {
+	_, err := q.db.Exec(ctx, setStateOfNodes, state, nodeIds)
+	return err
+}
+
 const silentNodes = `-- name: SilentNodes :many
 SELECT node_id FROM nodes
 WHERE state = 'active'
   AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $1::float8)
+  AND node_api_receiving($1::float8)
 ORDER BY node_id
 `
 
+// A node is silent only while the node API has been able to receive its heartbeat.
 func (q *Queries) SilentNodes(ctx context.Context, seconds float64) ([]string, error) {
 	rows, err := q.db.Query(ctx, silentNodes, seconds)
 	if err != nil {
@@ -512,17 +567,4 @@ func (q *Queries) SilentNodes(ctx context.Context, seconds float64) ([]string, e
 		return nil, err
 	}
 	return items, nil
-}
-
-const stillSilent = `-- name: StillSilent :one
-SELECT EXISTS (SELECT 1 FROM nodes
-    WHERE node_id = $1 AND state = 'active'
-      AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $2::float8))
-`
-
-func (q *Queries) StillSilent(ctx context.Context, nodeID string, seconds float64) (bool, error) {
-	row := q.db.QueryRow(ctx, stillSilent, nodeID, seconds)
-	var exists bool
-	err := row.Scan(&exists)
-	return exists, err
 }

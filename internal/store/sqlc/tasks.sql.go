@@ -244,6 +244,54 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) error {
 	return err
 }
 
+const getFirstTask = `-- name: GetFirstTask :one
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
+       owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen,
+       (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
+FROM node_tasks WHERE operation_id = $1 AND type = $2 ORDER BY seq LIMIT 1
+`
+
+type GetFirstTaskRow struct {
+	TaskID          string
+	NodeID          string
+	Incarnation     int64
+	Type            task.Type
+	Effect          task.Effect
+	Params          json.RawMessage
+	Seq             int64
+	Status          task.Status
+	LeaseEpoch      int64
+	Result          *task.Result
+	OwnerWorkflowID string
+	OwnerRunID      string
+	OwnerActivityID string
+	HeartbeatSeen   bool
+	CancelRequested bool
+}
+
+func (q *Queries) GetFirstTask(ctx context.Context, operationID string, type_ task.Type) (GetFirstTaskRow, error) {
+	row := q.db.QueryRow(ctx, getFirstTask, operationID, type_)
+	var i GetFirstTaskRow
+	err := row.Scan(
+		&i.TaskID,
+		&i.NodeID,
+		&i.Incarnation,
+		&i.Type,
+		&i.Effect,
+		&i.Params,
+		&i.Seq,
+		&i.Status,
+		&i.LeaseEpoch,
+		&i.Result,
+		&i.OwnerWorkflowID,
+		&i.OwnerRunID,
+		&i.OwnerActivityID,
+		&i.HeartbeatSeen,
+		&i.CancelRequested,
+	)
+	return i, err
+}
+
 const getTaskByStep = `-- name: GetTaskByStep :one
 SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result,
        owner_workflow_id, owner_run_id, owner_activity_id, (cancel_seen OR paused)::boolean AS heartbeat_seen,
@@ -506,11 +554,12 @@ WITH unended AS MATERIALIZED (
 SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > $2::uuid
   AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
-       AND t.lease_until < now() - make_interval(secs => $3::float8))
+       AND t.lease_until < now() - make_interval(secs => $3::float8)
+       AND node_api_receiving($4::float8))
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id
 WHERE b.task_id > $2::uuid AND b.orphaned_at IS NULL
-  AND coalesce(b.redelivered_at, b.created_at) < now() - make_interval(secs => $4::float8)
+  AND coalesce(b.redelivered_at, b.created_at) < now() - make_interval(secs => $5::float8)
 ORDER BY task_id LIMIT $1
 `
 
@@ -518,6 +567,7 @@ type ReclaimableTasksParams struct {
 	MaxRows        int32
 	After          string
 	GraceSeconds   float64
+	ReturnSeconds  float64
 	OverdueSeconds float64
 }
 
@@ -526,14 +576,16 @@ type ReclaimableTasksRow struct {
 	NodeID string
 }
 
-// Lists the tasks to reclaim: expired leases past the grace, tasks whose operation
-// ended or is missing, results that were not delivered in time. MATERIALIZED keeps the planner
+// Lists the tasks to reclaim: expired leases past the grace, unless the node API could not
+// receive their extension, tasks whose operation ended or is missing, results that were
+// not delivered in time. MATERIALIZED keeps the planner
 // from walking finished tasks for the order.
 func (q *Queries) ReclaimableTasks(ctx context.Context, arg ReclaimableTasksParams) ([]ReclaimableTasksRow, error) {
 	rows, err := q.db.Query(ctx, reclaimableTasks,
 		arg.MaxRows,
 		arg.After,
 		arg.GraceSeconds,
+		arg.ReturnSeconds,
 		arg.OverdueSeconds,
 	)
 	if err != nil {

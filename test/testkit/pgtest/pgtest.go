@@ -61,6 +61,9 @@ func Empty(t testing.TB) (url string) {
 	return server(t).database(ctx, t, "")
 }
 
+// As returns the URL with the privileges of another role.
+func As(url, role string) string { return url + "&role=" + role }
+
 const templateName = "template_gpuaas"
 
 // template makes the migrated database that New copies.

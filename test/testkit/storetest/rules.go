@@ -174,6 +174,31 @@ func taskRules() []rule {
 			}
 			return b.store(f, drain, row)
 		}},
+		{name: "first task of no operation", kind: schema.KindNotFound, do: func(b *bench) error {
+			b.enqueue(b.drain(), drain)
+			_, err := b.First(b.t.Context(), b.drain(), drain)
+			return err
+		}},
+		{name: "first task of a type", do: func(b *bench) error {
+			f := b.drain()
+			b.enqueue(f, probe)
+			first := b.enqueue(f, drain)
+			if err := b.Void(b.t.Context(), f); err != nil {
+				return err
+			}
+			spec, owner := b.spec(f, drain)
+			spec.Step += "#2"
+			row, err := b.Prepare(b.t.Context(), spec, owner)
+			if err == nil {
+				err = b.Enqueue(b.t.Context(), spec, owner, row, []byte(`{}`))
+			}
+			if err != nil {
+				return err
+			}
+			b.drain() // an operation that was superseded has had its tasks
+			found, err := b.First(b.t.Context(), f, drain)
+			return must(err, found.TaskID == first && found.Status == task.Canceled, "another task is the first")
+		}},
 		{name: "result of no task", kind: schema.KindNotFound, do: func(b *bench) error { _, err := b.find(b.drain(), probe); return err }},
 		{name: "result of an open task of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error {
 			f := b.drain()

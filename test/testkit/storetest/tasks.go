@@ -117,6 +117,22 @@ func (s *taskQueue) Find(_ context.Context, t activities.TaskSpec) (activities.T
 	return found.row(), nil
 }
 
+// First implements activities.Tasks.
+func (s *taskQueue) First(_ context.Context, f activities.Fence, t task.Type) (activities.TaskRow, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var first *queued
+	for _, q := range s.tasks {
+		if q.spec.OperationID == f.OperationID && q.Type == t && (first == nil || q.Seq < first.Seq) {
+			first = q
+		}
+	}
+	if first == nil {
+		return activities.TaskRow{}, schema.NewError(schema.KindNotFound, "operation %s has no %s task", f.OperationID, t)
+	}
+	return first.row(), nil
+}
+
 // Void implements activities.Tasks.
 func (s *taskQueue) Void(_ context.Context, f activities.Fence) error {
 	s.mu.Lock()

@@ -1,0 +1,163 @@
+package nodeapi
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// The limits of one node, at this process. An agent stays far below them: it has one poll
+// open, runs at most five tasks, each with a progress call every 20 s, and after an outage
+// reports the results of at most wire.MaxHeldTasks tasks at once.
+const (
+	// maxNodePolls are the open polls of a node. The newest ends the oldest: the server
+	// may not have noticed yet that the agent canceled it.
+	maxNodePolls = 2
+	// maxNodeInFlight are the other requests of a node in progress. More wait, up to
+	// maxNodeWaiting of them and for up to inFlightWait.
+	maxNodeInFlight = 4
+	maxNodeWaiting  = 2 * wire.MaxHeldTasks
+	inFlightWait    = 5 * time.Second
+	// requestRate is the rate of a node's requests, per second; requestBurst is how many
+	// may be sent at once.
+	requestRate  = 5
+	requestBurst = 200
+	// byteRate is the rate of the bodies of a node's requests, per second.
+	byteRate  = byteBurst / 60.0
+	byteBurst = 32 << 20
+)
+
+// nodeLimits limits what one authenticated node can use of this process and of the
+// database. Its keys are the nodes of verified certificates.
+type nodeLimits struct {
+	cfg             *Config
+	requests, bytes *limiter
+
+	mu    sync.Mutex
+	nodes map[string]*nodeUse
+}
+
+// nodeUse is a node's use of this process. It exists while the node has a request.
+type nodeUse struct {
+	users int             // requests, waiting ones included
+	slots chan struct{}   // capacity maxNodeInFlight
+	polls []chan struct{} // open polls, oldest first; each is closed to end the poll
+}
+
+func newNodeLimits(cfg *Config) *nodeLimits {
+	return &nodeLimits{cfg: cfg, nodes: map[string]*nodeUse{},
+		requests: newLimiter(requestRate, requestBurst, cfg.Now), bytes: newLimiter(byteRate, byteBurst, cfg.Now)}
+}
+
+// limitNode makes a handler reject requests over the limits of the node that its
+// certificate proves.
+func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
+	h := r.Handle
+	return func(w http.ResponseWriter, req *http.Request) error {
+		p, err := a.verifyPeer(req)
+		if err != nil {
+			return err
+		}
+		node, size := p.id.NodeID, int(req.ContentLength)
+		if size < 0 {
+			size = r.MaxBody
+		}
+		if err := a.limit(w, a.perNode.requests, node, "node_requests"); err != nil {
+			return err
+		}
+		if wait, ok := a.perNode.bytes.takeN(node, size); !ok {
+			a.cfg.Metrics.Limited("node_bytes")
+			return rateLimited(w, wait, "node_bytes")
+		}
+		if poll {
+			superseded, end := a.perNode.openPoll(node)
+			defer end()
+			return h(w, req.WithContext(context.WithValue(req.Context(), supersededKey{}, superseded)))
+		}
+		end, ok := a.perNode.admit(req.Context(), node)
+		if !ok {
+			a.cfg.Metrics.Limited("node_in_flight")
+			return rateLimited(w, time.Second, "node_in_flight")
+		}
+		defer end()
+		return h(w, req)
+	}
+}
+
+type supersededKey struct{}
+
+// supersededBy returns a channel that is closed when newer polls of the node end this one.
+func supersededBy(r *http.Request) <-chan struct{} {
+	c, _ := r.Context().Value(supersededKey{}).(chan struct{})
+	return c
+}
+
+// openPoll records an open poll until end is called, and ends the node's oldest one if it
+// has too many.
+func (l *nodeLimits) openPoll(node string) (superseded chan struct{}, end func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u, superseded := l.use(node), make(chan struct{})
+	if u.polls = append(u.polls, superseded); len(u.polls) > maxNodePolls {
+		close(u.polls[0])
+		u.polls = slices.Delete(u.polls, 0, 1)
+	}
+	return superseded, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if i := slices.Index(u.polls, superseded); i >= 0 {
+			u.polls = slices.Delete(u.polls, i, i+1)
+		}
+		l.release(node, u)
+	}
+}
+
+// admit waits until the node has fewer than maxNodeInFlight requests in progress. ok is
+// false if too many wait, or one waited too long.
+func (l *nodeLimits) admit(ctx context.Context, node string) (end func(), ok bool) {
+	l.mu.Lock()
+	u := l.use(node)
+	full := u.users > maxNodeInFlight+maxNodeWaiting+maxNodePolls
+	l.mu.Unlock()
+	release := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.release(node, u)
+	}
+	if !full {
+		ctx, cancel := context.WithTimeout(ctx, inFlightWait)
+		defer cancel()
+		select {
+		case u.slots <- struct{}{}:
+			return func() {
+				<-u.slots
+				release()
+			}, true
+		case <-ctx.Done():
+		}
+	}
+	release()
+	return nil, false
+}
+
+// use returns the node's use with one more user.
+func (l *nodeLimits) use(node string) *nodeUse {
+	u := l.nodes[node]
+	if u == nil {
+		u = &nodeUse{slots: make(chan struct{}, maxNodeInFlight)}
+		l.nodes[node] = u
+	}
+	u.users++
+	return u
+}
+
+func (l *nodeLimits) release(node string, u *nodeUse) {
+	if u.users--; u.users == 0 {
+		delete(l.nodes, node)
+	}
+}

@@ -1,0 +1,120 @@
+package nodeapi_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/harness"
+)
+
+// A node has two open polls at most: the third ends the oldest with 204, and only that one.
+// Other nodes' polls are not affected.
+func TestNewestPollEndsTheOldest(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	other := *s
+	other.node.NodeID = schema.NewID()
+	bystander := other.poll(t.Context())
+	open := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return s.wakes.waiting(s.node.NodeID) == n }, harness.Timeout, time.Millisecond)
+	}
+	first := s.poll(t.Context())
+	open(1)
+	second := s.poll(t.Context())
+	open(2)
+	third := s.poll(t.Context())
+	assert.Equal(t, http.StatusNoContent, receive(t, first).status)
+	open(2)
+	ctx, cancel := context.WithCancel(t.Context())
+	fourth := s.poll(ctx)
+	assert.Equal(t, http.StatusNoContent, receive(t, second).status)
+	cancel() // frees its place: the next poll ends no other one
+	receive(t, fourth)
+	open(1)
+	fifth := s.poll(t.Context())
+	open(2)
+	for _, poll := range []<-chan answer{third, fifth, bystander} {
+		select {
+		case a := <-poll:
+			require.Fail(t, "the poll ended", "%d", a.status)
+		default:
+		}
+	}
+}
+
+// A node whose requests come faster than its rate, or with more bytes, is rejected with
+// rate_limited before the store is read. Another node is not.
+func TestNodeRequestRate(t *testing.T) {
+	now := time.Now()
+	var reads atomic.Int64
+	s := newSiteWith(t, &fakeStore{authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
+		reads.Add(1)
+		return nodeapi.Caller{NodeID: id.NodeID, Incarnation: 1}, nil
+	}}, func(c *nodeapi.Config) { c.Now = func() time.Time { return now } }) // nothing refills
+	c := s.client(s.cert())
+	probe := func(c *http.Client, s *site) answer { return call(t, c, http.MethodGet, s.path("/tasks/wait"), nil) }
+	served := 0
+	a := probe(c, s)
+	for ; a.status == http.StatusNoContent && served < 1000; served++ {
+		a = probe(c, s)
+	}
+	assert.Equal(t, 200, served)
+	assert.Equal(t, http.StatusTooManyRequests, a.status)
+	assert.Equal(t, "over_node_requests", a.refusal(t).Reason)
+	assert.NotEmpty(t, a.header.Get("Retry-After"))
+	assert.Equal(t, int64(200), reads.Load())
+	assert.InDelta(t, 1, s.metric("gpuaas_issue_limited_total", "node_requests"), 0)
+
+	other := *s
+	other.node.NodeID = schema.NewID()
+	c = other.client(other.cert())
+	require.Equal(t, http.StatusNoContent, probe(c, &other).status)
+	large := `{"status":"` + strings.Repeat("x", 1<<19) + `"}`
+	statuses := map[string]int{}
+	for range 80 {
+		statuses[call(t, c, http.MethodPost, other.path("/tasks/"+schema.NewID()+"/result"), large).refusal(t).Reason]++
+	}
+	assert.Equal(t, map[string]int{"bad_status": 63, "over_node_bytes": 17}, statuses, "32 MiB")
+}
+
+// Of a node's requests, four are in progress at once. The others wait for them.
+func TestNodeRequestsInFlight(t *testing.T) {
+	var running, most atomic.Int64
+	release := make(chan struct{})
+	s := newSite(t, &fakeStore{progressed: func(task.Progress) (nodeapi.ProgressResult, error) {
+		n := running.Add(1)
+		for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
+		}
+		<-release
+		running.Add(-1)
+		return nodeapi.ProgressResult{}, nil
+	}})
+	c := s.client(s.cert())
+	var group sync.WaitGroup
+	var served atomic.Int64
+	for range 12 {
+		group.Go(func() {
+			a, err := try(t.Context(), c, http.MethodPost, s.path("/tasks/"+schema.NewID()+"/progress"), task.Progress{LeaseEpoch: 1})
+			if assert.NoError(t, err) && assert.Equal(t, http.StatusOK, a.status, string(a.body)) {
+				served.Add(1)
+			}
+		})
+	}
+	require.Eventually(t, func() bool { return running.Load() == 4 }, harness.Timeout, time.Millisecond)
+	close(release)
+	group.Wait()
+	assert.Equal(t, int64(12), served.Load())
+	assert.Equal(t, int64(4), most.Load())
+}

@@ -1,0 +1,63 @@
+-- The roles of the processes and what each may do. `gpuaas admin setup` runs this file
+-- after the migrations, in one transaction, as the owner of the tables. The roles get
+-- exactly these privileges. A table that a migration adds needs a line for each role that
+-- uses it; TestGrants compares the roles with a table of what it expects.
+--
+--   gpuaas_worker     gpuaas-worker
+--   gpuaas_api_admin  gpuaas-api: the admin API
+--   gpuaas_api_node   gpuaas-api: the node API, the relay and the sweep of polls
+--
+-- No role may write to the audit trail other than through audit_append, and none owns a
+-- table. A process logs in as one of the roles, or as a member of it.
+DO $$
+DECLARE
+    process text;
+BEGIN
+    FOREACH process IN ARRAY ARRAY['gpuaas_worker', 'gpuaas_api_admin', 'gpuaas_api_node'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = process) THEN
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', process);
+            EXCEPTION WHEN duplicate_object OR unique_violation THEN
+                NULL; -- the setup of another database of the server was faster
+            END;
+        END IF;
+    END LOOP;
+END
+$$;
+
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+GRANT USAGE ON SCHEMA public TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+
+-- Each process reads everything but the hashes of tokens, which the worker has no use for.
+GRANT SELECT ON audit_events, audit_heads, goose_db_version, identity_keys, identity_refusals, instances, node_api,
+    node_certificates, node_removals, node_tasks, nodes, operations, outbox, resources, skus, verifier_sets
+    TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+GRANT SELECT ON enrollment_tokens TO gpuaas_api_admin, gpuaas_api_node;
+GRANT SELECT (token_id, node_id, incarnation, purpose, bundle_purpose, state, claimed_spki, issued_at, expires_at, claimed_at, ended_at)
+    ON enrollment_tokens TO gpuaas_worker;
+GRANT EXECUTE ON FUNCTION audit_append(text, text, text, text, text, text, text, text, text, jsonb)
+    TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+
+-- The worker runs operations.
+GRANT UPDATE ON nodes, enrollment_tokens, node_certificates TO gpuaas_worker;
+GRANT INSERT, UPDATE ON instances, operations, resources, node_tasks, node_removals TO gpuaas_worker;
+GRANT INSERT, UPDATE, DELETE ON outbox, identity_refusals TO gpuaas_worker;
+GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
+
+-- The admin API registers nodes, issues tokens, decides about tasks and records abandoned
+-- operations as failed.
+GRANT INSERT, UPDATE ON nodes, skus, enrollment_tokens TO gpuaas_api_admin;
+GRANT UPDATE ON instances, operations, node_tasks, node_certificates TO gpuaas_api_admin;
+GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_admin;
+GRANT INSERT, UPDATE ON identity_refusals TO gpuaas_api_admin; -- it exchanges references to bundles
+
+-- The node API issues identities, stores heartbeats and dispatches tasks.
+GRANT UPDATE (state, state_since, cordoned, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at,
+    identity_lock_reason, set_version, last_heartbeat_at, agent_version, boot_id, agent_fault, uptime_seconds, workloads,
+    workloads_at) ON nodes TO gpuaas_api_node;
+GRANT INSERT, UPDATE ON enrollment_tokens, node_api, node_certificates, identity_keys, identity_refusals TO gpuaas_api_node;
+GRANT UPDATE (status, lease_epoch, lease_until, holder, poll_number, progress, beat_at, cancel_seen, paused, result, output_tail,
+    result_serial, result_key, result_body, result_signature, dispatched_at, lost_at, finished_at) ON node_tasks TO gpuaas_api_node;
+GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_node;

@@ -1,0 +1,69 @@
+package workflows
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/harness"
+)
+
+// TestResetBeforeTheCordon: a run that was canceled is reset to before its cordon, and the
+// server applies the cancel again. The new run removes the cordon of the run before.
+func TestResetBeforeTheCordon(t *testing.T) {
+	w := newWorld(lifecycle.NodeActive)
+	w.open[task.WorkloadDrain] = true
+	fails(task.WorkloadUncordon)(w)
+	r, _ := onServer(t, w)
+	defer r.startWorker()()
+	r.submit(lifecycle.ActionDrain)
+	r.untilCall("task workload.drain")
+	r.decide(lifecycle.DecisionCancel)
+	r.until(lifecycle.OperationParked) // the undo
+	w.mu.Lock()
+	delete(w.on, task.WorkloadUncordon)
+	w.mu.Unlock()
+	r.reset()
+	st, err := r.Operations.Result(t.Context(), r.op.WorkflowID, r.op.RunID)
+	require.NoError(t, err)
+	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
+	require.Equal(t, "rolled back", st.Operation.Outcome)
+	require.Equal(t, 1, w.count("task workload.cordon"))
+	require.Equal(t, 2, w.count("task workload.uncordon"), "the new run leaves the cordon")
+}
+
+// TestRetryAfterAReset: the first retry after a reset enqueues a task of its own. It does not
+// find the one of the retry before the reset.
+func TestRetryAfterAReset(t *testing.T) {
+	w := newWorld(lifecycle.NodeActive)
+	var steps []string
+	w.on[task.WorkloadCordon] = func(spec activities.TaskSpec) (task.Result, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		steps = append(steps, spec.Step)
+		return task.Result{}, final(schema.KindTaskFailed, "no luck")
+	}
+	r, _ := onServer(t, w)
+	defer r.startWorker()()
+	r.submit(lifecycle.ActionDrain)
+	r.until(lifecycle.OperationParked)
+	r.decide(lifecycle.DecisionRetry)
+	harness.Eventually(t, "the retry fails", func() bool { return w.count("park cordon") == 2 })
+	r.reset()
+	r.until(lifecycle.OperationParked)
+	w.mu.Lock()
+	before := len(steps)
+	w.mu.Unlock()
+	r.decide(lifecycle.DecisionRetry)
+	harness.Eventually(t, "the next retry fails", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(steps) > before
+	})
+	r.decide(lifecycle.DecisionCancel)
+	require.NotContains(t, steps[:before], steps[before])
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli"
 	"github.com/gpuaas/gpuaas/deploy/dev"
 	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/worker"
 )
 
@@ -15,8 +16,12 @@ import (
 // adapter and the workflows. The CLI links none of them.
 func platform() cli.Platform {
 	return cli.Platform{
-		Setup: setup, Replay: worker.Replay, Promote: worker.Promote, Build: worker.BuildID(), Dev: dev.NewCommand,
+		Setup: setup, Replay: worker.Replay, Promote: worker.Promote, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand,
 	}
+}
+
+func restoreMode(ctx context.Context, o cli.RestoreOptions) (wire.RestoreMode, error) {
+	return worker.RestoreMode(ctx, worker.RestoreOptions{Action: worker.RestoreAction(o.Action), Reason: o.Reason, For: o.For, Actor: o.Actor, Getenv: os.Getenv})
 }
 
 func setup(ctx context.Context, c temporal.Config, log io.Writer) error {

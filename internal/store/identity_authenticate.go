@@ -39,6 +39,17 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 	} else {
 		err = checkIdentity(row, id, cert)
 	}
+	if aheadOfDatabase(row, id) {
+		adopted, adoptErr := s.adopt(ctx, id, cert)
+		if adoptErr != nil {
+			return nodeapi.Caller{}, adoptErr
+		}
+		if adopted {
+			if row, err = s.facts(ctx, id.NodeID, cert.Serial); err == nil {
+				err = checkIdentity(row, id, cert)
+			}
+		}
+	}
 	switch {
 	case err != nil && schema.AsError(err).Reason == schema.ReasonSerialSuperseded && wasCurrent(row):
 		return nodeapi.Caller{}, s.lockCloned(ctx, doing, id, cert)
@@ -55,6 +66,13 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, err
 	}
 	return caller, nil
+}
+
+// aheadOfDatabase reports whether the certificate may have been issued after the time to
+// which the database was restored.
+func aheadOfDatabase(row sqlc.IdentityFactsRow, id trust.Identity) bool {
+	return row.NodeID != "" && !row.State.Refusing() && !row.Locked &&
+		(row.Incarnation < id.Incarnation || row.Incarnation == id.Incarnation && row.Slot == nil)
 }
 
 // checkIdentity compares a caller's certificate with the node's row.

@@ -49,6 +49,7 @@ type Store struct {
 	Identities *Identities
 	Inventory  *Inventory
 	Admin      *Admin
+	Restore    *Restore
 	db         *db
 	pools      map[string]*postgres.DB // by purpose
 }
@@ -119,6 +120,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Identities: &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
 		Inventory:  &Inventory{db: d, returns: &batcher{}},
 		Admin:      &Admin{db: on(poolAdmin)},
+		Restore:    &Restore{db: d, operations: &Operations{db: d}},
 		db:         d,
 		pools:      pools,
 	}

@@ -37,12 +37,16 @@ func newAdminRestoreMode(e *env) *cobra.Command {
 		newRestoreStart(e),
 		e.command("stop", "End the restore mode", "Ends the restore mode. It also ends by itself."+restoreEnvironment,
 			"  gpuaas admin restore-mode stop",
-			func(ctx context.Context, _ string) error { return runRestoreMode(ctx, e, RestoreOptions{Action: "stop"}) }),
+			func(ctx context.Context, _ string) error {
+				return runRestoreMode(ctx, e, RestoreOptions{Action: "stop"})
+			}),
 		e.command("status", "Show the restore mode and what it found",
 			`Shows whether the restore mode is on, the part of the audit trail that is missing, the nodes
 whose counters or certificates were ahead of the database, and the nodes that were not heard from.`+restoreEnvironment,
 			"  gpuaas admin restore-mode status\n  gpuaas admin restore-mode status -o json | jq -r '.absent[]'",
-			func(ctx context.Context, _ string) error { return runRestoreMode(ctx, e, RestoreOptions{Action: "status"}) }))
+			func(ctx context.Context, _ string) error {
+				return runRestoreMode(ctx, e, RestoreOptions{Action: "status"})
+			}))
 }
 
 func newRestoreStart(e *env) *cobra.Command {

@@ -96,11 +96,12 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	q := wire.PollRequest{
 		HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version,
 		Floors: wire.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}}
-	timeout, begun := a.identity.PollTimeout(v), time.Now()
+	timeout, begun, before := a.identity.PollTimeout(v), time.Now(), a.clock.Now()
 	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {
 		return err
 	}
+	a.sets.Clock.Compare(a.clock.Now())
 	// First, because the rest may take long.
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
@@ -117,7 +118,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		return nil
 	}
 	a.clock.Observe(got.Offer.ServerTime)
-	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Known: a.journal.Holds}
+	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Server: before, Known: a.journal.Holds}
 	return a.tasks.Offer(ctx, check.Verify, *got.Offer)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/refusal"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // keepAfterExpiry is how long a reported entry is kept after its envelope expires: twice
@@ -51,7 +52,8 @@ func (f *floorFile) raise(e Entry) {
 func OpenJournal(s disk.StateDir, log *slog.Logger) (*Journal, error) {
 	j := &Journal{state: s, entries: map[string]Entry{}}
 	if _, err := s.ReadJSON(s.File("seq-floor.json"), &j.floor); err != nil {
-		return nil, err
+		return nil, schema.Wrap(schema.KindInternal, err, "cannot read the sequence of the last task").WithNext(
+			"move " + s.File("seq-floor.json") + " aside; the agent then continues at the highest sequence of its journal, and refuses expired tasks as before")
 	}
 	j.stored = j.floor
 	list, damaged, err := Entries(s)
@@ -153,7 +155,8 @@ func (j *Journal) SeqFloor() int64 {
 	return j.floor.Seq
 }
 
-// TimeFloor is the latest time of a grant whose task was accepted.
+// TimeFloor is the latest time of a grant whose task was accepted, as versions before
+// stored the trusted time; see verify.OpenClock.
 func (j *Journal) TimeFloor() time.Time { return j.floor.Time }
 
 // Holds reports whether the journal has the task with this very body.

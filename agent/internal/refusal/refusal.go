@@ -16,6 +16,8 @@ const (
 const (
 	GrantKeyExpired     = OfGrantKey + "expired"
 	GrantKeyNotDelegate = OfGrantKey + "not_a_delegate"
+	GrantKeyLifetime    = OfGrantKey + "lifetime"
+	GrantTimeAhead      = OfGrant + "time_ahead"
 	GrantOtherNode      = OfGrant + "other_node"
 	GrantOtherNonce     = OfGrant + "other_nonce"
 	GrantOtherTask      = OfGrant + "other_task"

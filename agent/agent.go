@@ -79,6 +79,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		bootID: host.BootID("/"),
 		stop:   func(error) {},
 	}
+	if d.Ballast {
+		a.state.Ballast = a.state.File(disk.BallastFile)
+	}
 	if err := a.state.Ensure("journal", "identity"); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/verify"
@@ -128,8 +129,17 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 func (a *Agent) checkJournal() {
 	fault := ""
 	if err := a.journal.Fault(a.doubt); err != nil {
-		fault = text.Printable(err.Error(), wire.MaxFault)
+		fault = err.Error()
+		if disk.Full(err) {
+			fault = "disk_full: " + fault
+		}
+		fault = text.Printable(fault, wire.MaxFault)
 		a.log.Error("the state folder cannot be written, no tasks are accepted", "err", fault)
+	}
+	if fault == "" {
+		if err := a.state.KeepBallast(); err != nil {
+			a.log.Warn("cannot reserve space on the disk for the agent's state", "err", err.Error())
+		}
 	}
 	if fault != a.fault {
 		a.fault = fault

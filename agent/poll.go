@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"os"
@@ -148,10 +149,11 @@ func (a *Agent) checkJournal() {
 }
 
 // sessionName identifies this process to the server: the machine's boot and the
-// process's start, without characters that a session's name may not hold.
+// process's start, without characters that a session's name may not hold, and a random
+// part, since a copy of the machine may start in the same second.
 func sessionName(bootID string, started time.Time) string {
 	boot := regexp.MustCompile(`[^A-Za-z0-9._-]`).ReplaceAllString(bootID, "")
-	return boot[:min(len(boot), maxBootID)] + "-" + strconv.FormatInt(started.Unix(), 10)
+	return boot[:min(len(boot), maxBootID)] + "-" + strconv.FormatInt(started.Unix(), 10) + "-" + rand.Text()[:10]
 }
 
 // maxBootID bounds the boot ID in a session, which has at most 128 characters.

@@ -235,8 +235,10 @@ func TestClosedList(t *testing.T) {
 func TestHolderName(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1700000000, 0)
-	require.Equal(t, "0d1c-1-1700000000", sessionName("0d1c-1", at))
-	require.Equal(t, "ab-1700000000", sessionName("a b\n/é", at))
+	require.Regexp(t, "^0d1c-1-1700000000-[A-Z2-7]{10}$", sessionName("0d1c-1", at))
+	require.Regexp(t, "^ab-1700000000-", sessionName("a b\n/é", at))
+	first, second := sessionName("a", at), sessionName("a", at)
+	require.NotEqual(t, first, second, "two machines that start at once")
 	require.LessOrEqual(t, len(sessionName(strings.Repeat("x", 500), at)), 128)
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // bulkFlags are the flags of a command that works on one node or operation, or on many.
@@ -28,8 +30,11 @@ func (f bulkFlags) selected(c *cobra.Command) bool {
 
 // check rejects arguments and flags that exclude each other. It is the Args of the command.
 func (f bulkFlags) check(c *cobra.Command, args []string) error {
-	last := len(f.selectors) - 1
-	selectors := "--" + strings.Join(f.selectors[:last], ", --") + " or --" + f.selectors[last]
+	var flags []string
+	for _, s := range f.selectors {
+		flags = append(flags, "--"+s)
+	}
+	selectors := text.Or(flags)
 	others, why := f.one, "is for one "+f.noun
 	if !f.selected(c) {
 		if err := exactArgs("NODE")(c, args); err != nil {
@@ -96,11 +101,11 @@ func (b *bulkRun[R]) work(ctx context.Context, parallel int, complete func(conte
 }
 
 // progress prints a message about a row. ended is 1 if it is the row's last message.
-func (b *bulkRun[R]) progress(r R, ended int, text string) {
+func (b *bulkRun[R]) progress(r R, ended int, message string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended += ended
-	b.env.message("[%d/%d] %s: %s", b.ended, len(b.chosen), r.name(), text)
+	b.env.message("[%d/%d] %s: %s", b.ended, len(b.chosen), r.name(), message)
 }
 
 // print prints the rows and returns the number of those with each outcome. object is the

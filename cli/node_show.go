@@ -86,7 +86,14 @@ func (e *console) writeIdentity(w io.Writer, n wire.NodeView) {
 	}
 	reissue := "gpuaas node reissue-enrollment " + n.Host
 	if l := n.IdentityLock; l != nil {
-		fields(w, "Locked:", fmt.Sprintf("%s, since %s", l.Reason, e.stamp(l.Since)), "  Next:", reissue)
+		by := ""
+		if l.By != "" {
+			by = clean(l.By + ": " + l.Note)
+		}
+		fields(w, "Locked:", fmt.Sprintf("%s, since %s", l.Reason, e.stamp(l.Since)), "  By:", by, "  Next:", l.Next(n.Host))
+	}
+	if a := n.IdentityAlarm; a != nil {
+		fields(w, "Alarm:", fmt.Sprintf("%s, since %s", a.Message(), e.stamp(a.Since)), "  Next:", a.Next(n.Host))
 	}
 	for _, ca := range n.TrustedCAs {
 		valid := "to " + e.stamp(ca.NotAfter)

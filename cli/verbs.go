@@ -29,7 +29,8 @@ type verb struct {
 
 func newNode(e *env) *cobra.Command {
 	c := newGroup("node", "Manage nodes and their lifecycle", "Registers and shows nodes, and runs lifecycle operations on them.",
-		newNodeRegister(e), newNodeList(e), newNodeShow(e), newNodeHistory(e), newNodeSet(e), newNodeScript(e), newNodeRehydrate(e))
+		newNodeRegister(e), newNodeList(e), newNodeShow(e), newNodeHistory(e), newNodeSet(e), newNodeScript(e), newNodeRehydrate(e),
+		newNodeLock(e), newNodeUnlock(e))
 	all := verbs()
 	for _, p := range lifecycle.Operations() {
 		switch p.Action {

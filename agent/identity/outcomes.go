@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -78,13 +79,14 @@ func (m *Manager) superseded(v *Version, err error) {
 		"serial", v.Facts.Serial, "retry_in", wait.String(), "next", m.reissueCommand())
 }
 
-// lockedOut waits up to an hour, because only an operator can resolve a lock.
+// lockedOut waits up to 15 minutes, because only an operator can resolve a lock. It keeps
+// the identity: the operator may unlock it.
 func (m *Manager) lockedOut(err error) time.Duration {
 	wait := m.locks.Next()
 	m.mute(StateLocked, wait)
 	m.note(err, wait)
 	m.log.Error("node is locked: its identity is in use on two machines, or an operator locked it",
-		"retry_in", wait.String(), "next", "make sure that no copy of this node runs, then "+m.reissueCommand())
+		"retry_in", wait.String(), "next", "make sure that no copy of this node runs, then "+cmp.Or(schema.AsError(err).Next, m.reissueCommand()))
 	return wait
 }
 

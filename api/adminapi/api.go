@@ -37,6 +37,7 @@ type Config struct {
 	Nodes            Nodes
 	SKUs             SKUs
 	EnrollmentTokens EnrollmentTokens
+	Locks            IdentityLocks
 	Operations       Operations
 	Tasks            Tasks
 	Trail            Trail
@@ -123,6 +124,8 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/nodes/{node}", ok, viewer, n.show, notFound),
 		a.on(patch, "/nodes/{node}", ok, operator, n.set, notFound),
 		a.on(post, "/nodes/{node}/rehydrate", ok, operator, n.rehydrate, notFound, taken),
+		a.on(post, "/nodes/{node}/lock", ok, operator, n.lock(IdentityLocks.Lock), notFound),
+		a.on(post, "/nodes/{node}/unlock", ok, admin, n.lock(IdentityLocks.Unlock), notFound),
 		a.on(post, "/nodes/{node}/bootstrap-script", ok, trust.RoleBootstrapper, a.bundles.script,
 			schema.KindInvalidNodeIdentity, notFound, taken),
 		a.on(get, "/skus", ok, viewer, s.list),

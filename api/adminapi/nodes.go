@@ -44,7 +44,7 @@ func (n nodes) list(c *call) (any, error) {
 // summaryFields are the fields of a row without a field mask. The first nameFields
 // of them need no other table.
 var summaryFields = []string{"id", "host", "state", "state_since", "cordoned", "sku", "gpus_total", "region_code", "onboarding_mode", //nolint:gochecknoglobals // read-only table
-	"lifecycle_class", "labels", "incarnation", "last_heartbeat_at", "agent_version", "identity_lock", "operation", "created_at"}
+	"lifecycle_class", "labels", "incarnation", "last_heartbeat_at", "agent_version", "identity_lock", "identity_alarm", "operation", "created_at"}
 
 const nameFields = 3
 

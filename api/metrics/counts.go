@@ -32,6 +32,13 @@ type TaskCount struct {
 	Tasks  int64
 }
 
+// IdentityCount is the number of nodes with a locked identity or an alarm of one reason, for
+// the gauge identity_attention.
+type IdentityCount struct {
+	Reason string
+	Nodes  int64
+}
+
 // CertificateCounts summarizes the certificates that nodes hold.
 type CertificateCounts struct {
 	// ShareLeft is the remaining share of the lifetime of the current certificate

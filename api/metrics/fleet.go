@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Counts reads the numbers behind the fleet's gauges. It is the port that the
@@ -23,6 +24,8 @@ type Counts interface {
 	CertificateCounts(ctx context.Context) (CertificateCounts, error)
 	// TaskLeases returns the unfinished tasks by status.
 	TaskLeases(ctx context.Context) ([]TaskCount, error)
+	// IdentityAttention returns the nodes with a locked identity or an alarm about it.
+	IdentityAttention(ctx context.Context) ([]IdentityCount, error)
 	// OutboxAge returns the age of the oldest message to Temporal that failed and
 	// is still to be delivered, in seconds, 0 without one.
 	OutboxAge(ctx context.Context) (float64, error)
@@ -113,6 +116,10 @@ func (c *FleetCollector) read() error {
 	if err != nil {
 		return err
 	}
+	identities, err := c.counts.IdentityAttention(ctx)
+	if err != nil {
+		return err
+	}
 	age, err := c.counts.OutboxAge(ctx)
 	if err != nil {
 		return err
@@ -130,11 +137,25 @@ func (c *FleetCollector) read() error {
 	for status, n := range leases {
 		unfinished(float64(n), string(status))
 	}
+	c.setIdentities(identities)
 	c.gauge("gpuaas_certificate_life_left_ratio", "Remaining share of the lifetime of the current certificate that expires first; 1 without certificates.")(certificates.ShareLeft)
 	c.gauge("gpuaas_certificates_overdue", "Current certificates that should have been renewed already.")(float64(certificates.Overdue))
 	c.gauge("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used.")(float64(certificates.Unpromoted))
 	c.gauge("gpuaas_outbox_age_seconds", "Age of the oldest message to Temporal that failed and is still to be delivered; 0 without one.")(age)
 	return nil
+}
+
+// setIdentities gives every reason a series, so that one without nodes reads 0.
+func (c *FleetCollector) setIdentities(counts []IdentityCount) {
+	number := c.gauge("gpuaas_identity_attention", "Nodes with a locked identity, or with an alarm about it in the last 24 hours, by reason.", "reason")
+	nodes := map[string]int64{trust.LockedByOperator: 0, trust.LockedBySerial: 0, trust.LockedBySequence: 0, trust.LockedBySessions: 0,
+		trust.LockedByToken: 0, trust.AlarmSession: 0, trust.AlarmToken: 0}
+	for _, n := range counts {
+		nodes[n.Reason] = n.Nodes
+	}
+	for reason, n := range nodes {
+		number(float64(n), reason)
+	}
 }
 
 // setNodes gives every state a series, so that a state without nodes reads 0.

@@ -26,6 +26,9 @@ func (f *fakeCounts) NodeCounts(context.Context) ([]NodeCount, error)   { return
 func (f *fakeCounts) StuckCounts(context.Context) ([]StuckCount, error) { return nil, nil }
 func (f *fakeCounts) OutboxAge(context.Context) (float64, error)        { return 0, nil }
 func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error)   { return nil, nil }
+func (f *fakeCounts) IdentityAttention(context.Context) ([]IdentityCount, error) {
+	return []IdentityCount{{"operator", 2}}, nil
+}
 func (f *fakeCounts) CertificateCounts(context.Context) (CertificateCounts, error) {
 	return CertificateCounts{ShareLeft: 1}, f.err
 }

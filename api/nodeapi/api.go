@@ -21,6 +21,10 @@ import (
 // calls use it as their deadline.
 const storeTimeout = 10 * time.Second
 
+// identityTimeout bounds the check of an identity. A replica that is cut off from its
+// database refuses every request within this time.
+const identityTimeout = 5 * time.Second
+
 // Config configures the node API. The fields with defaults may be omitted.
 type Config struct {
 	// Env is the environment that identities must name.

@@ -17,6 +17,9 @@ type Caller struct {
 	Serial      string
 	// HasPolled is true if a poll of this incarnation is on record.
 	HasPolled bool
+	// Session is the agent process that made the node's last recorded poll; empty if
+	// unknown.
+	Session string
 	// VerifierSet is the version of the node's verifier set on record.
 	VerifierSet int64
 	// Floors are the counters on record: the highest sequence of a task and of an identity.

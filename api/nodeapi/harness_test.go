@@ -184,6 +184,10 @@ func (f *fakeStore) StorePending(_ context.Context, n nodeapi.NewIdentity) (int6
 	return 1, nil
 }
 
+func (f *fakeStore) RecordSession(context.Context, nodeapi.Caller, wire.PollRequest) error {
+	return nil
+}
+
 func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, wire.PollRequest) error {
 	if f.recordPoll != nil {
 		return f.recordPoll()

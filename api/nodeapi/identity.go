@@ -58,7 +58,7 @@ func (a *authenticator) loadCaller(r *http.Request, p peer) (Caller, error) {
 	if a.cfg.Now().After(p.facts.NotAfter) {
 		return Caller{}, a.refused(r, identityError(schema.ReasonExpired, "the certificate has expired"))
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), identityTimeout)
 	defer cancel()
 	c, err := a.cfg.Identities.Authenticate(ctx, p.id, p.facts)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -81,6 +82,9 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
+	if err := a.cfg.Identities.RecordSession(ctx, p.caller, p.request); err != nil {
+		return nil, unsubscribe, a.refused(r, err)
+	}
 	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request); err != nil {
 		return nil, unsubscribe, err
 	}
@@ -108,7 +112,10 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		}
 		p.woken = false
 		select {
-		case <-p.wake:
+		case _, confirmed := <-p.wake:
+			if !confirmed {
+				return schema.NewError(schema.KindServiceUnavailable, "this replica of the API cannot reach its database")
+			}
 			p.woken = true
 		case <-changed:
 		case <-end.C:
@@ -123,6 +130,9 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		}
 		if p.caller, err = a.authenticate(r); err != nil {
 			return err
+		}
+		if s := p.caller.Session; s != "" && s != p.request.AgentSession {
+			return a.writeNoContent(w, r) // another process of the agent polls
 		}
 	}
 }

@@ -36,6 +36,13 @@ type Identities interface {
 	// record to the poll's Floors, by at most wire.MaxFloorRaise and at most once a
 	// minute, with an audit row each: they are behind after a restore of the database.
 	RecordPoll(ctx context.Context, c Caller, poll wire.PollRequest) error
+	// RecordSession records which agent process polls. Every poll calls it, and it writes
+	// only if another process made the poll before. A process that polls again after a
+	// newer one raises an alarm, unless the poll may have been delayed. When it does so
+	// twice, in polls that are trust.SessionGap apart, it locks the node
+	// (KindInvalidNodeIdentity node_locked), because two machines hold the identity. A
+	// repeated poll, a restarted agent and a lost response never lock it.
+	RecordSession(ctx context.Context, c Caller, p wire.PollRequest) error
 	// Removal returns the signed removal of a removed node's identity, nil if none was
 	// signed or the last one has expired.
 	Removal(ctx context.Context, nodeID string) ([]byte, error)
@@ -46,7 +53,9 @@ type Identities interface {
 	// does not allow enrollment). The expiry applies to the first claim only. A
 	// token of purpose reissue keeps the node's state and starts the next
 	// incarnation: it voids the previous identity and its recovery token, and
-	// unlocks a locked node.
+	// unlocks a locked node. A claimed token with another key raises an alarm. It locks
+	// the node if that request proves the recovery key of the previous incarnation and
+	// the claim did not (node_locked): another machine has claimed the node's token.
 	ClaimToken(ctx context.Context, c TokenClaim) (ClaimResult, error)
 	// ClaimRenewal claims the next certificate of an authenticated caller. A fresh
 	// key with the current sequence replaces an earlier claim. An older sequence
@@ -119,7 +128,9 @@ type Notifier interface {
 	// for the node or the node was fenced (removed, locked, or superseded by a
 	// newer incarnation than the caller's). Notifications are coalesced. A lost
 	// fence notification is repeated within four seconds, and a reconnected
-	// listener wakes every poll. cancel ends the subscription.
+	// listener wakes every poll. The channel is closed within ten seconds when the
+	// process can no longer find out whether the node was fenced. cancel ends the
+	// subscription.
 	Subscribe(nodeID string, incarnation int64) (wake <-chan struct{}, cancel func())
 }
 

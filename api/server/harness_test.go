@@ -144,13 +144,19 @@ type replica struct {
 
 func (c *cluster) replica() *replica {
 	c.tb.Helper()
+	return c.replicaOn(c.url)
+}
+
+// replicaOn is replica with its own way to the database.
+func (c *cluster) replicaOn(url string) *replica {
+	c.tb.Helper()
 	r := &replica{tb: c.tb, ca: c.ca, registry: prometheus.NewRegistry(), log: &harness.Buffer{}}
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
-	r.store, err = store.Open(c.tb.Context(), store.Config{URL: c.url, UnauthenticatedConns: unauthenticatedConns, AdminConns: adminConns})
+	r.store, err = store.Open(c.tb.Context(), store.Config{URL: url, UnauthenticatedConns: unauthenticatedConns, AdminConns: adminConns})
 	require.NoError(c.tb, err)
-	nodeSide, adminSide := c.side(store.RoleAPINode), c.side(store.RoleAPIAdmin)
-	r.listener, err = store.NewListener(pgtest.As(c.url, store.RoleAPINode), log)
+	nodeSide, adminSide := c.side(url, store.RoleAPINode), c.side(url, store.RoleAPIAdmin)
+	r.listener, err = store.NewListener(pgtest.As(url, store.RoleAPINode), log)
 	require.NoError(c.tb, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
@@ -196,7 +202,7 @@ func (c *cluster) replica() *replica {
 		lifecycles = c.lifecycle
 	}
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
-		Nodes: adminSide.Admin, SKUs: adminSide.Admin, EnrollmentTokens: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin,
+		Nodes: adminSide.Admin, SKUs: adminSide.Admin, EnrollmentTokens: adminSide.Identities, Locks: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin,
 		Lifecycle: lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.packageSource()})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
@@ -222,9 +228,9 @@ func (c *cluster) replica() *replica {
 }
 
 // side opens the database with the privileges of a side of the API.
-func (c *cluster) side(role string) *store.Store {
+func (c *cluster) side(url, role string) *store.Store {
 	c.tb.Helper()
-	s, err := store.Open(c.tb.Context(), store.Config{URL: pgtest.As(c.url, role)})
+	s, err := store.Open(c.tb.Context(), store.Config{URL: pgtest.As(url, role)})
 	require.NoError(c.tb, err)
 	return s
 }

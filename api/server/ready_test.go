@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -91,6 +92,7 @@ type proxy struct {
 	ln              net.Listener
 	conns           []net.Conn
 	group           sync.WaitGroup
+	hanging         atomic.Bool
 }
 
 func newProxy(t *testing.T, address, target string) *proxy {
@@ -123,12 +125,29 @@ func (d *proxy) open() {
 			}
 			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
 				d.group.Go(func() {
-					_, _ = io.Copy(way[0], way[1])
+					_, _ = io.Copy(silencer{way[0], &d.hanging}, way[1])
 					way[0].Close()
 				})
 			}
 		}
 	})
+}
+
+// hang drops what the connections carry, and neither end learns of it.
+func (d *proxy) hang() { d.hanging.Store(true) }
+
+// silencer writes nothing while it is on.
+type silencer struct {
+	io.Writer
+
+	on *atomic.Bool
+}
+
+func (s silencer) Write(b []byte) (int, error) {
+	if s.on.Load() {
+		return len(b), nil
+	}
+	return s.Writer.Write(b)
 }
 
 // admit keeps the connections for close, or closes them when ln is closed already.

@@ -192,7 +192,7 @@ func (a *app) nodeServer(ctx context.Context) *http.Server {
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Secrets: a.secrets, Auth: a.cfg.tokens,
-		Nodes: a.store.Admin, SKUs: a.store.Admin, EnrollmentTokens: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin,
+		Nodes: a.store.Admin, SKUs: a.store.Admin, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin,
 		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), WebURL: a.temporal.WebURL, Faults: a.faults,

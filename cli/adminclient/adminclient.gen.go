@@ -90,6 +90,9 @@ type GPU = inventory.GPU
 // Harm The worst damage that a decision may cause: none, loss of workloads, or an effect that cannot be undone.
 type Harm = lifecycle.Harm
 
+// IdentityAlarm The time and the reason of an alarm: a second machine may use the node's identity or token. No request is rejected.
+type IdentityAlarm = trust.IdentityAlarm
+
 // IdentityLock The time and the reason of an identity lock, under which every request of the node is rejected.
 type IdentityLock = trust.IdentityLock
 
@@ -110,6 +113,12 @@ type LifecycleRequest = wire.LifecycleRequest
 
 // LifecycleResponse The operation. While it runs, bootstrap_bundle is set for enroll and recovery_bundle for reissue-enrollment.
 type LifecycleResponse = wire.LifecycleResponse
+
+// LockRequest defines model for LockRequest.
+type LockRequest struct {
+	// Reason Kept in the audit trail.
+	Reason string `json:"reason"`
+}
 
 // NIC defines model for NIC.
 type NIC = inventory.NIC
@@ -400,8 +409,24 @@ type MakeBootstrapScriptParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// LockNodeParams defines parameters for LockNode.
+type LockNodeParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // RehydrateNodeParams defines parameters for RehydrateNode.
 type RehydrateNodeParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// UnlockNodeParams defines parameters for UnlockNode.
+type UnlockNodeParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
 	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
@@ -585,8 +610,14 @@ type SetNodeJSONRequestBody = NodeChange
 // MakeBootstrapScriptJSONRequestBody defines body for MakeBootstrapScript for application/json ContentType.
 type MakeBootstrapScriptJSONRequestBody = BootstrapScriptRequest
 
+// LockNodeJSONRequestBody defines body for LockNode for application/json ContentType.
+type LockNodeJSONRequestBody = LockRequest
+
 // RehydrateNodeJSONRequestBody defines body for RehydrateNode for application/json ContentType.
 type RehydrateNodeJSONRequestBody = RehydrateRequest
+
+// UnlockNodeJSONRequestBody defines body for UnlockNode for application/json ContentType.
+type UnlockNodeJSONRequestBody = LockRequest
 
 // StartOperationJSONRequestBody defines body for StartOperation for application/json ContentType.
 type StartOperationJSONRequestBody = LifecycleRequest
@@ -756,6 +787,24 @@ type ClientInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScript(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// LockNodeWithBody Lock a node's identity
+	//
+	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/lock (the `LockNode` operationId).
+	LockNodeWithBody(ctx context.Context, node Node, params *LockNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// LockNode Lock a node's identity
+	//
+	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/lock (the `LockNode` operationId).
+	LockNode(ctx context.Context, node Node, params *LockNodeParams, body LockNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// RehydrateNodeWithBody Accept the end of the node's abandoned operations
 	//
 	// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
@@ -773,6 +822,24 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UnlockNodeWithBody Lift an operator's lock of a node's identity
+	//
+	// The same identity is accepted again. Also dismisses an alarm about the identity. A lock that the server set, because two machines use the identity, is rejected as invalid_request (reissue_required): reissue the identity. An identity that is not locked stays as it is.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/unlock (the `UnlockNode` operationId).
+	UnlockNodeWithBody(ctx context.Context, node Node, params *UnlockNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UnlockNode Lift an operator's lock of a node's identity
+	//
+	// The same identity is accepted again. Also dismisses an alarm about the identity. A lock that the server set, because two machines use the identity, is rejected as invalid_request (reissue_required): reissue the identity. An identity that is not locked stays as it is.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/unlock (the `UnlockNode` operationId).
+	UnlockNode(ctx context.Context, node Node, params *UnlockNodeParams, body UnlockNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StartOperationWithBody Start an action on a node
 	//
@@ -1114,6 +1181,44 @@ func (c *Client) MakeBootstrapScript(ctx context.Context, node Node, params *Mak
 	return c.Client.Do(req)
 }
 
+// LockNodeWithBody Lock a node's identity
+//
+// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/lock (the `LockNode` operationId).
+func (c *Client) LockNodeWithBody(ctx context.Context, node Node, params *LockNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewLockNodeRequestWithBody(c.Server, node, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// LockNode Lock a node's identity
+//
+// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/lock (the `LockNode` operationId).
+func (c *Client) LockNode(ctx context.Context, node Node, params *LockNodeParams, body LockNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewLockNodeRequest(c.Server, node, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // RehydrateNodeWithBody Accept the end of the node's abandoned operations
 //
 // An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
@@ -1142,6 +1247,44 @@ func (c *Client) RehydrateNodeWithBody(ctx context.Context, node Node, params *R
 // Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 func (c *Client) RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRehydrateNodeRequest(c.Server, node, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UnlockNodeWithBody Lift an operator's lock of a node's identity
+//
+// The same identity is accepted again. Also dismisses an alarm about the identity. A lock that the server set, because two machines use the identity, is rejected as invalid_request (reissue_required): reissue the identity. An identity that is not locked stays as it is.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/unlock (the `UnlockNode` operationId).
+func (c *Client) UnlockNodeWithBody(ctx context.Context, node Node, params *UnlockNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUnlockNodeRequestWithBody(c.Server, node, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UnlockNode Lift an operator's lock of a node's identity
+//
+// The same identity is accepted again. Also dismisses an alarm about the identity. A lock that the server set, because two machines use the identity, is rejected as invalid_request (reissue_required): reissue the identity. An identity that is not locked stays as it is.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/unlock (the `UnlockNode` operationId).
+func (c *Client) UnlockNode(ctx context.Context, node Node, params *UnlockNodeParams, body UnlockNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUnlockNodeRequest(c.Server, node, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2362,6 +2505,79 @@ func NewMakeBootstrapScriptRequestWithBody(server string, node Node, params *Mak
 	return req, nil
 }
 
+// NewLockNodeRequest calls the generic LockNode builder with application/json body
+func NewLockNodeRequest(server string, node Node, params *LockNodeParams, body LockNodeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewLockNodeRequestWithBody(server, node, params, "application/json", bodyReader)
+}
+
+// NewLockNodeRequestWithBody constructs an http.Request for the LockNode method, with any body, and a specified content type
+func NewLockNodeRequestWithBody(server string, node Node, params *LockNodeParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/lock", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+		if params.IdempotencyKey != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewRehydrateNodeRequest calls the generic RehydrateNode builder with application/json body
 func NewRehydrateNodeRequest(server string, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -2390,6 +2606,79 @@ func NewRehydrateNodeRequestWithBody(server string, node Node, params *Rehydrate
 	}
 
 	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/rehydrate", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+		if params.IdempotencyKey != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewUnlockNodeRequest calls the generic UnlockNode builder with application/json body
+func NewUnlockNodeRequest(server string, node Node, params *UnlockNodeParams, body UnlockNodeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUnlockNodeRequestWithBody(server, node, params, "application/json", bodyReader)
+}
+
+// NewUnlockNodeRequestWithBody constructs an http.Request for the UnlockNode method, with any body, and a specified content type
+func NewUnlockNodeRequestWithBody(server string, node Node, params *UnlockNodeParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/unlock", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -3761,6 +4050,24 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScriptWithResponse(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*MakeBootstrapScriptResponse, error)
 
+	// LockNodeWithBodyWithResponse Lock a node's identity
+	//
+	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/lock (the `LockNode` operationId).
+	LockNodeWithBodyWithResponse(ctx context.Context, node Node, params *LockNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LockNodeResponse, error)
+
+	// LockNodeWithResponse Lock a node's identity
+	//
+	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/lock (the `LockNode` operationId).
+	LockNodeWithResponse(ctx context.Context, node Node, params *LockNodeParams, body LockNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*LockNodeResponse, error)
+
 	// RehydrateNodeWithBodyWithResponse Accept the end of the node's abandoned operations
 	//
 	// An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
@@ -3778,6 +4085,24 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNodeWithResponse(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RehydrateNodeResponse, error)
+
+	// UnlockNodeWithBodyWithResponse Lift an operator's lock of a node's identity
+	//
+	// The same identity is accepted again. Also dismisses an alarm about the identity. A lock that the server set, because two machines use the identity, is rejected as invalid_request (reissue_required): reissue the identity. An identity that is not locked stays as it is.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/unlock (the `UnlockNode` operationId).
+	UnlockNodeWithBodyWithResponse(ctx context.Context, node Node, params *UnlockNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UnlockNodeResponse, error)
+
+	// UnlockNodeWithResponse Lift an operator's lock of a node's identity
+	//
+	// The same identity is accepted again. Also dismisses an alarm about the identity. A lock that the server set, because two machines use the identity, is rejected as invalid_request (reissue_required): reissue the identity. An identity that is not locked stays as it is.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/nodes/{node}/unlock (the `UnlockNode` operationId).
+	UnlockNodeWithResponse(ctx context.Context, node Node, params *UnlockNodeParams, body UnlockNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*UnlockNodeResponse, error)
 
 	// StartOperationWithBodyWithResponse Start an action on a node
 	//
@@ -4748,6 +5073,96 @@ func (r MakeBootstrapScriptResponse) ContentType() string {
 	return ""
 }
 
+// LockNodeResponse200Headers the declared response headers of an HTTP 200 response for LockNode
+type LockNodeResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type LockNodeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NodeView
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *LockNodeResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r LockNodeResponse) GetJSON200() *NodeView {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r LockNodeResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r LockNodeResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r LockNodeResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r LockNodeResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r LockNodeResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r LockNodeResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r LockNodeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r LockNodeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r LockNodeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r LockNodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // RehydrateNodeResponse200Headers the declared response headers of an HTTP 200 response for RehydrateNode
 type RehydrateNodeResponse200Headers struct {
 	XCorrelationId *string
@@ -4839,6 +5254,96 @@ func (r RehydrateNodeResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RehydrateNodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// UnlockNodeResponse200Headers the declared response headers of an HTTP 200 response for UnlockNode
+type UnlockNodeResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type UnlockNodeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NodeView
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *UnlockNodeResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r UnlockNodeResponse) GetJSON200() *NodeView {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r UnlockNodeResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r UnlockNodeResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r UnlockNodeResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r UnlockNodeResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r UnlockNodeResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r UnlockNodeResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r UnlockNodeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UnlockNodeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UnlockNodeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UnlockNodeResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -6205,6 +6710,36 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithResponse(ctx context.Contex
 	return ParseMakeBootstrapScriptResponse(rsp)
 }
 
+// LockNodeWithBodyWithResponse Lock a node's identity
+//
+// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/lock (the `LockNode` operationId).
+func (c *ClientWithResponses) LockNodeWithBodyWithResponse(ctx context.Context, node Node, params *LockNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LockNodeResponse, error) {
+	rsp, err := c.LockNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLockNodeResponse(rsp)
+}
+
+// LockNodeWithResponse Lock a node's identity
+//
+// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/lock (the `LockNode` operationId).
+func (c *ClientWithResponses) LockNodeWithResponse(ctx context.Context, node Node, params *LockNodeParams, body LockNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*LockNodeResponse, error) {
+	rsp, err := c.LockNode(ctx, node, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLockNodeResponse(rsp)
+}
+
 // RehydrateNodeWithBodyWithResponse Accept the end of the node's abandoned operations
 //
 // An operation is abandoned if its workflow run ended without recording an outcome: it was terminated, failed, timed out or is lost. The request reads the runs of the node's open operations from Temporal. It records the operations that have no open run as failed. If no action can start in the node's state, the node returns to its state before the operation. A run that is open is not changed: if there is nothing else to accept, the request is rejected as operation_in_progress. A repeated request finds no abandoned operation and changes nothing.
@@ -6233,6 +6768,36 @@ func (c *ClientWithResponses) RehydrateNodeWithResponse(ctx context.Context, nod
 		return nil, err
 	}
 	return ParseRehydrateNodeResponse(rsp)
+}
+
+// UnlockNodeWithBodyWithResponse Lift an operator's lock of a node's identity
+//
+// The same identity is accepted again. Also dismisses an alarm about the identity. A lock that the server set, because two machines use the identity, is rejected as invalid_request (reissue_required): reissue the identity. An identity that is not locked stays as it is.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/unlock (the `UnlockNode` operationId).
+func (c *ClientWithResponses) UnlockNodeWithBodyWithResponse(ctx context.Context, node Node, params *UnlockNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UnlockNodeResponse, error) {
+	rsp, err := c.UnlockNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUnlockNodeResponse(rsp)
+}
+
+// UnlockNodeWithResponse Lift an operator's lock of a node's identity
+//
+// The same identity is accepted again. Also dismisses an alarm about the identity. A lock that the server set, because two machines use the identity, is rejected as invalid_request (reissue_required): reissue the identity. An identity that is not locked stays as it is.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/nodes/{node}/unlock (the `UnlockNode` operationId).
+func (c *ClientWithResponses) UnlockNodeWithResponse(ctx context.Context, node Node, params *UnlockNodeParams, body UnlockNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*UnlockNodeResponse, error) {
+	rsp, err := c.UnlockNode(ctx, node, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUnlockNodeResponse(rsp)
 }
 
 // StartOperationWithBodyWithResponse Start an action on a node
@@ -7245,6 +7810,87 @@ func ParseMakeBootstrapScriptResponse(rsp *http.Response) (*MakeBootstrapScriptR
 	return response, nil
 }
 
+// ParseLockNodeResponse parses an HTTP response from a LockNodeWithResponse call
+func ParseLockNodeResponse(rsp *http.Response) (*LockNodeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &LockNodeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NodeView
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers LockNodeResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseRehydrateNodeResponse parses an HTTP response from a RehydrateNodeWithResponse call
 func ParseRehydrateNodeResponse(rsp *http.Response) (*RehydrateNodeResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -7320,6 +7966,87 @@ func ParseRehydrateNodeResponse(rsp *http.Response) (*RehydrateNodeResponse, err
 	switch {
 	case rsp.StatusCode == 200:
 		var headers RehydrateNodeResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseUnlockNodeResponse parses an HTTP response from a UnlockNodeWithResponse call
+func ParseUnlockNodeResponse(rsp *http.Response) (*UnlockNodeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UnlockNodeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NodeView
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers UnlockNodeResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

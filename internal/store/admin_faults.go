@@ -3,10 +3,12 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -14,15 +16,19 @@ import (
 // A delivery takes milliseconds, and its first repetitions seconds.
 const undeliveredAfter = time.Minute
 
-// Faults returns the faults of the control plane that the database shows: messages that
-// do not reach Temporal, and the restore mode.
+// Faults returns what the database shows and an operator must know: nodes with a locked
+// identity or an alarm about it, messages that do not reach Temporal, and the restore mode.
 func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
-	late, err := s.undelivered(ctx)
+	faults, err := s.identityFaults(ctx)
+	if err != nil {
+		return nil, err
+	}
+	outbox, err := s.outboxFaults(ctx)
 	if err != nil {
 		return nil, err
 	}
 	mode, err := s.restoreMode(ctx)
-	return append(late, mode...), err
+	return slices.Concat(mode, faults, outbox), err
 }
 
 // restoreMode returns a fault while the restore mode is on: identities are then accepted that
@@ -39,7 +45,36 @@ func (s *Admin) restoreMode(ctx context.Context) ([]wire.ControlPlaneFault, erro
 		Next: "gpuaas admin restore-mode status; when all nodes are back: gpuaas admin restore-mode stop"}}, err
 }
 
-func (s *Admin) undelivered(ctx context.Context) ([]wire.ControlPlaneFault, error) {
+// maxIdentityFaults bounds the nodes that are reported one by one.
+const maxIdentityFaults = 20
+
+// identityFaults reports the nodes with a locked identity or an alarm, newest first.
+func (s *Admin) identityFaults(ctx context.Context) (faults []wire.ControlPlaneFault, err error) {
+	rows, err := query(ctx, s.db, "listing locked identities", func(ctx context.Context) ([]sqlc.IdentityAttentionRow, error) {
+		return s.db.q.IdentityAttention(ctx, trust.AlarmAge.Seconds(), maxIdentityFaults)
+	})
+	for _, r := range rows {
+		alarm := trust.IdentityAlarm{Reason: r.IdentityAlarm}
+		f := wire.ControlPlaneFault{Component: identityComponent, Reason: alarm.Reason, Message: alarm.Message(), Next: alarm.Next(r.Host)}
+		if r.IdentityLockReason != "" {
+			lock := trust.IdentityLock{Reason: r.IdentityLockReason, By: r.IdentityLockedBy, Note: r.IdentityLockNote}
+			f.Reason, f.Message, f.Next = lock.Reason, lock.Message(), lock.Next(r.Host)
+		}
+		f.Message = fmt.Sprintf("node %s, for %s: %s", r.Host, lifecycle.Span(time.Duration(r.AgeSeconds*float64(time.Second))), f.Message)
+		faults = append(faults, f)
+	}
+	if len(rows) > 0 && rows[0].Nodes > int64(len(rows)) {
+		faults = append(faults, wire.ControlPlaneFault{Component: identityComponent, Reason: "more",
+			Message: fmt.Sprintf("%d more nodes have a locked identity or an alarm about it", rows[0].Nodes-int64(len(rows))),
+			Next:    "gpuaas node list -o json | jq '.nodes[] | select(.identity_lock or .identity_alarm)'"})
+	}
+	return faults, err
+}
+
+// identityComponent is the component of faults about the identities of nodes.
+const identityComponent = "node-identity"
+
+func (s *Admin) outboxFaults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	late, err := query(ctx, s.db, "reading undelivered messages", func(ctx context.Context) (sqlc.UndeliveredMessagesRow, error) {
 		return s.db.q.UndeliveredMessages(ctx, undeliveredAfter.Seconds())
 	})

@@ -25,7 +25,7 @@ const (
 	nameColumns    = "n.node_id AS id, n.host, n.state"
 	summaryColumns = nameColumns + `, n.port, n.sku, n.gpus_total, n.region_code, n.onboarding_mode, n.lifecycle_class,
 		nullif(n.labels, '{}') AS labels, n.state_since, n.cordoned, n.incarnation, n.last_heartbeat_at, n.agent_version, n.created_at,
-		n.identity_locked_at, n.identity_lock_reason`
+		n.identity_locked_at, n.identity_lock_reason, n.identity_locked_by, n.identity_lock_note, n.identity_alarm, n.identity_alarm_at`
 	fullColumns = summaryColumns + `, n.ssh_username, n.ssh_public_key, n.identity_sequence, n.set_version,
 		n.boot_id, n.agent_fault, n.uptime_seconds, n.workloads, n.facts`
 	fromNodes = " FROM nodes n"
@@ -77,6 +77,10 @@ func (s *Admin) nodes(ctx context.Context, f *filter, view adminapi.View, limit 
 		wire.NodeView
 		IdentityLockedAt   *time.Time
 		IdentityLockReason string
+		IdentityLockedBy   string
+		IdentityLockNote   string
+		IdentityAlarm      string
+		IdentityAlarmAt    *time.Time
 	}
 	columns, known := map[adminapi.View]string{adminapi.ViewName: nameColumns, adminapi.ViewSummary: summaryColumns}[view]
 	if !known {
@@ -88,7 +92,11 @@ func (s *Admin) nodes(ctx context.Context, f *filter, view adminapi.View, limit 
 	for i, r := range rows {
 		nodes[i] = r.NodeView
 		if r.IdentityLockedAt != nil {
-			nodes[i].IdentityLock = &trust.IdentityLock{Reason: r.IdentityLockReason, Since: *r.IdentityLockedAt}
+			nodes[i].IdentityLock = &trust.IdentityLock{Reason: r.IdentityLockReason, Since: *r.IdentityLockedAt,
+				By: r.IdentityLockedBy, Note: r.IdentityLockNote}
+		}
+		if r.IdentityAlarmAt != nil && time.Since(*r.IdentityAlarmAt) < trust.AlarmAge {
+			nodes[i].IdentityAlarm = &trust.IdentityAlarm{Reason: r.IdentityAlarm, Since: *r.IdentityAlarmAt}
 		}
 	}
 	if err != nil || view == adminapi.ViewName || len(nodes) == 0 {

@@ -34,6 +34,14 @@ func (s *Inventory) CertificateCounts(ctx context.Context) (metrics.CertificateC
 	return metrics.CertificateCounts(row), err
 }
 
+// IdentityAttention counts the nodes with a locked identity or an alarm, for the gauge.
+func (s *Inventory) IdentityAttention(ctx context.Context) ([]metrics.IdentityCount, error) {
+	rows, err := query(ctx, s.db, "counting locked identities", func(ctx context.Context) ([]sqlc.IdentityAttentionCountsRow, error) {
+		return s.db.q.IdentityAttentionCounts(ctx, trust.AlarmAge.Seconds())
+	})
+	return convert(rows, func(r sqlc.IdentityAttentionCountsRow) metrics.IdentityCount { return metrics.IdentityCount(r) }), err
+}
+
 // OutboxAge returns the age of the oldest message that failed and is still to be
 // delivered, in seconds, for the gauge.
 func (s *Inventory) OutboxAge(ctx context.Context) (float64, error) {

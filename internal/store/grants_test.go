@@ -36,6 +36,7 @@ var grants = map[string][3]string{
 	"node_api":          {"S", "S", "SIU"},
 	"node_certificates": {"SU", "SU", "SIU"},
 	"node_removals":     {"SIU", "S", "S"},
+	"node_sessions":     {"S", "SD", "SIUD"},
 	"node_tasks":        {"SIU", "SU", "Su"},
 	"nodes":             {"SU", "SIU", "Su"},
 	"operations":        {"SIU", "SU", "S"},

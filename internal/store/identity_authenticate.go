@@ -57,7 +57,7 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle,
+		Serial: cert.Serial, Session: row.PollSession, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle,
 		Floors: wire.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
 	if *row.Slot == slotCurrent {
 		return caller, nil
@@ -83,7 +83,7 @@ func checkIdentity(row sqlc.IdentityFactsRow, id trust.Identity, cert trust.Cert
 	case row.Incarnation != id.Incarnation:
 		return errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
 	case row.Locked:
-		return errLocked(row.Host)
+		return errLocked(row.Host, row.IdentityLockReason)
 	case row.Slot == nil:
 		return errSuperseded()
 	case *row.Fingerprint != "" && cert.Fingerprint != "" && *row.Fingerprint != cert.Fingerprint:
@@ -109,7 +109,7 @@ func (s *Identities) lockCloned(ctx context.Context, doing string, id trust.Iden
 		if err != nil && !postgres.NotFound(err) {
 			return err
 		}
-		return refuseClone(clone{id.NodeID, id.Incarnation, cloneOfSerial}, nodeEvent(id.NodeID, audit.IdentityLocked, audit.Succeeded,
+		return refuseClone(clone{id.NodeID, id.Incarnation, trust.LockedBySerial}, nodeEvent(id.NodeID, audit.IdentityLocked, audit.Succeeded,
 			map[string]string{"serial": cert.Serial, "current_serial": current.Serial, "uri": id.URI()}))
 	})
 }
@@ -127,7 +127,7 @@ func (s *Identities) promote(ctx context.Context, id trust.Identity, cert trust.
 		if err != nil {
 			return err
 		}
-		if err := checkIdentity(sqlc.IdentityFactsRow{Host: node.Host, State: node.State, Incarnation: node.Incarnation, Locked: node.Locked,
+		if err := checkIdentity(sqlc.IdentityFactsRow{Host: node.Host, State: node.State, Incarnation: node.Incarnation, Locked: node.Locked, IdentityLockReason: node.IdentityLockReason,
 			Slot: &c.Slot, Fingerprint: new(string)}, id, cert); err != nil || c.Slot == slotCurrent {
 			return err // a concurrent request promoted it
 		}

@@ -2,29 +2,27 @@ package store
 
 import (
 	"context"
+	"slices"
+	"strings"
 
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
-)
-
-// The reasons for a locked identity.
-const (
-	cloneOfSerial   = "superseded_serial"
-	cloneOfSequence = "sequence_behind"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // clone is the evidence that two machines use one identity.
 type clone struct {
 	nodeID      string
 	incarnation int64
-	reason      string
+	reason      string // of trust.IdentityLock
 }
 
 // refuseClone locks the incarnation: both machines are refused until an operator
 // reissues the enrollment.
 func refuseClone(c clone, e audit.Event) error {
 	e.Action, e.Result, e.Reason = audit.IdentityLocked, audit.Succeeded, c.reason
-	return &refusal{err: errLocked(c.nodeID), event: e, clone: &c}
+	return &refusal{err: errLocked(c.nodeID, c.reason), event: e, clone: &c}
 }
 
 // lockIdentity locks the identity, once, and ends the node's open polls. It does not
@@ -33,7 +31,7 @@ func lockIdentity(ctx context.Context, tx *tx, c clone, e audit.Event) error {
 	if _, err := tx.lockNode(ctx, c.nodeID); err != nil {
 		return err
 	}
-	rows, err := tx.LockIdentity(ctx, c.reason, c.nodeID, c.incarnation)
+	rows, err := tx.LockIdentity(ctx, sqlc.LockIdentityParams{Reason: c.reason, NodeID: c.nodeID, Incarnation: c.incarnation})
 	if err != nil || rows == 0 {
 		return err
 	}
@@ -42,10 +40,83 @@ func lockIdentity(ctx context.Context, tx *tx, c clone, e audit.Event) error {
 	return nil
 }
 
-// errLocked takes the node's host or id.
-func errLocked(node string) *schema.Error {
-	return schema.NewError(schema.KindInvalidNodeIdentity, "the node's identity is locked: it is in use on two machines").
-		WithReason(schema.ReasonNodeLocked).WithNext("gpuaas node reissue-enrollment " + node)
+// raiseAlarm stores an alarm about the incarnation with its audit row, at most once a
+// minute.
+func raiseAlarm(ctx context.Context, tx *tx, c clone, e audit.Event) error {
+	rows, err := tx.SetIdentityAlarm(ctx, c.reason, c.nodeID, c.incarnation)
+	if err != nil || rows == 0 {
+		return err
+	}
+	e.Action, e.Result, e.Reason = audit.IdentityAlarm, audit.Succeeded, c.reason
+	tx.note(e)
+	return nil
+}
+
+// Lock locks a node's identity at an operator's request, as adminapi.IdentityLocks specifies.
+func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.Subject) error {
+	return s.db.write(ctx, "locking the identity of node "+nodeID, func(ctx context.Context, tx *tx) error {
+		node, err := tx.lockNode(ctx, nodeID)
+		if err != nil || node.Locked {
+			return err
+		}
+		e := subjectEvent(by, nodeID, audit.NodeLock, nodeID, map[string]string{"state": string(node.State)})
+		if node.State.Refusing() {
+			return refuse(schema.NewError(schema.KindInvalidRequest, "node %s is %s: its identity is already rejected", node.Host, node.State).
+				WithReason("invalid_state"), e)
+		}
+		e.Reason = reason
+		voided, err := tx.VoidTokens(ctx, nodeID, purposes(trust.PurposeEnroll, trust.PurposeReissue, purposeFetch))
+		if err != nil {
+			return err
+		}
+		var ids []string
+		for _, t := range voided {
+			ids = append(ids, string(t.Purpose)+":"+t.TokenID)
+		}
+		slices.Sort(ids)
+		if len(ids) > 0 {
+			e.Detail["voided"] = strings.Join(ids, " ")
+		}
+		if _, err := tx.LockIdentity(ctx, sqlc.LockIdentityParams{Reason: trust.LockedByOperator, LockedBy: cleanText(by.Actor), Note: cleanText(reason),
+			NodeID: nodeID, Incarnation: node.Incarnation}); err != nil {
+			return err
+		}
+		tx.note(e)
+		tx.wakeNode(nodeID)
+		return nil
+	})
+}
+
+// Unlock lifts an operator's lock and dismisses an alarm, as adminapi.IdentityLocks specifies.
+func (s *Identities) Unlock(ctx context.Context, nodeID, reason string, by audit.Subject) error {
+	return s.db.write(ctx, "unlocking the identity of node "+nodeID, func(ctx context.Context, tx *tx) error {
+		node, err := tx.lockNode(ctx, nodeID)
+		if err != nil || !node.Locked && node.IdentityAlarm == "" {
+			return err
+		}
+		e := subjectEvent(by, nodeID, audit.NodeUnlock, nodeID, map[string]string{"lock": node.IdentityLockReason, "alarm": node.IdentityAlarm})
+		if lock := (trust.IdentityLock{Reason: node.IdentityLockReason}); node.Locked && lock.Reason != trust.LockedByOperator {
+			return refuse(schema.NewError(schema.KindInvalidRequest,
+				"node %s cannot be unlocked: %s", node.Host, lock.Message()).
+				WithReason("reissue_required").WithNext(lock.Next(node.Host)), e)
+		}
+		e.Reason = reason
+		if err := tx.UnlockIdentity(ctx, nodeID); err != nil {
+			return err
+		}
+		tx.note(e)
+		return tx.DeleteSessions(ctx, nodeID)
+	})
+}
+
+// errLocked takes the node's host or id and the reason of its lock.
+func errLocked(node, reason string) *schema.Error {
+	message := "the node's identity is locked: it is in use on two machines"
+	if reason == trust.LockedByOperator {
+		message = "an operator locked the node's identity"
+	}
+	return schema.NewError(schema.KindInvalidNodeIdentity, "%s", message).
+		WithReason(schema.ReasonNodeLocked).WithNext(trust.IdentityLock{Reason: reason}.Next(node))
 }
 
 // errForeignKey refuses a key that is bound to another node: one machine is a clone

@@ -32,7 +32,7 @@ func storePending(ctx context.Context, tx *tx, n nodeapi.NewIdentity) (int64, er
 	case node.Incarnation != n.Incarnation:
 		return 0, errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
 	case node.Locked:
-		return 0, errLocked(node.Host)
+		return 0, errLocked(node.Host, node.IdentityLockReason)
 	}
 	facts, err := tx.PendingFacts(ctx, pendingFactsParams(n))
 	switch {

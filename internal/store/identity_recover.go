@@ -24,7 +24,7 @@ func (s *Identities) RecoveryFacts(ctx context.Context, nodeID string) (nodeapi.
 	case row.State.Refusing():
 		err = errRemoved()
 	case row.Locked:
-		err = errLocked(nodeID)
+		err = errLocked(nodeID, row.IdentityLockReason)
 	}
 	if err != nil {
 		return nodeapi.RecoveryFacts{}, err
@@ -85,7 +85,7 @@ func admitRecovery(c nodeapi.RecoveryClaim, t sqlc.GetTokenRow, n sqlc.LockNodeR
 	}
 	switch {
 	case n.Locked:
-		return errLocked(n.Host)
+		return errLocked(n.Host, n.IdentityLockReason)
 	case t.Incarnation != n.Incarnation || c.Incarnation != n.Incarnation:
 		return errIdentity(schema.ReasonIdentityMismatch, "the recovery is for another incarnation of the node")
 	case len(n.RecoveryKey) == 0:
@@ -116,7 +116,7 @@ func checkSequence(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim, e audit
 	e.Actor = nodeActor(c.NodeID)
 	e.Detail["serial"], e.Detail["current_serial"] = serial, current.Serial
 	e.Detail["current_sequence"] = strconv.FormatInt(current.Sequence, 10)
-	return refuseClone(clone{c.NodeID, c.Incarnation, cloneOfSequence}, e)
+	return refuseClone(clone{c.NodeID, c.Incarnation, trust.LockedBySequence}, e)
 }
 
 // recoveryEvent is the audit event of a refused recovery. findToken sets its node.

@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // ClaimRenewal claims the next certificate for an authenticated caller, as
@@ -59,7 +60,7 @@ func admitRenewal(c nodeapi.RenewClaim, n sqlc.LockNodeRow) error {
 	case n.Incarnation != c.Caller.Incarnation:
 		return errIdentity(schema.ReasonIdentityMismatch, "the renewal is for another incarnation of the node")
 	case n.Locked:
-		return errLocked(n.Host)
+		return errLocked(n.Host, n.IdentityLockReason)
 	case c.SPKI == "":
 		return schema.NewError(schema.KindInvalidRequest, "a renewal needs a key").WithReason("key_missing")
 	}
@@ -80,5 +81,5 @@ func explainRenewal(ctx context.Context, tx *tx, c nodeapi.RenewClaim, e audit.E
 	}
 	e.Detail["current_serial"] = current.Serial
 	e.Detail["current_sequence"] = strconv.FormatInt(current.Sequence, 10)
-	return refuseClone(clone{c.Caller.NodeID, c.Caller.Incarnation, cloneOfSequence}, e)
+	return refuseClone(clone{c.Caller.NodeID, c.Caller.Incarnation, trust.LockedBySequence}, e)
 }

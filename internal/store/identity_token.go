@@ -62,7 +62,7 @@ func admitToken(ctx context.Context, tx *tx, p trust.TokenPurpose, n sqlc.LockNo
 		return err
 	case trust.PurposeEnroll:
 		if n.Locked && !n.State.Refusing() {
-			return errLocked(n.Host)
+			return errLocked(n.Host, n.IdentityLockReason)
 		}
 		_, err := lifecycle.CheckStart(lifecycle.ActionEnroll, n.State)
 		return err
@@ -143,7 +143,7 @@ func claimToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim) (nodeapi.Clai
 	won, err := tx.ClaimToken(ctx, sqlc.ClaimTokenParams{SPKI: c.SPKI, TokenID: c.TokenID, NodeID: c.NodeID,
 		Purposes: purposes(token.Purpose)})
 	if postgres.NotFound(err) {
-		return none, explainToken(ctx, tx, c.TokenID, c.SPKI, node, e)
+		return none, refuseToken(ctx, tx, c, node, e)
 	}
 	if err != nil {
 		return none, err
@@ -171,7 +171,7 @@ func claimToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim) (nodeapi.Clai
 func admitClaim(ctx context.Context, tx *tx, p trust.TokenPurpose, first bool, n sqlc.LockNodeRow) error {
 	if p == trust.PurposeReissue && !first {
 		if n.Locked {
-			return errLocked(n.Host)
+			return errLocked(n.Host, n.IdentityLockReason)
 		}
 		return nil
 	}

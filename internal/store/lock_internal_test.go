@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
@@ -28,7 +29,7 @@ func TestLockIsForOneIncarnation(t *testing.T) {
 		incarnation int64
 		locked      bool
 	}{{1, false}, {2, true}} {
-		err := refuseClone(clone{n.ID, c.incarnation, cloneOfSerial}, audit.Event{Stream: n.ID, Target: n.ID, Actor: systemActor})
+		err := refuseClone(clone{n.ID, c.incarnation, trust.LockedBySerial}, audit.Event{Stream: n.ID, Target: n.ID, Actor: systemActor})
 		require.Error(t, s.db.write(ctx, "locking", func(context.Context, *tx) error { return err }))
 		node, err := s.db.q.LockNode(ctx, n.ID)
 		require.NoError(t, err)

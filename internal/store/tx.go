@@ -45,6 +45,8 @@ type refusal struct {
 	err   *schema.Error
 	event audit.Event
 	clone *clone
+	// alarm is set if the refused request raises an alarm.
+	alarm *clone
 	// limit is set if the row is written at most once a minute per node and limit.
 	limit string
 }
@@ -96,6 +98,11 @@ func (r *refusal) record(ctx context.Context, tx *tx) error {
 		}
 		// A restore makes identities look older than they are: it proves no clone.
 		r.err, r.event.Action, r.event.Result, r.limit = schema.AsError(errSuperseded()), audit.IdentityRefused, audit.Refused, r.clone.reason
+	}
+	if r.alarm != nil {
+		if err := raiseAlarm(ctx, tx, *r.alarm, r.event); err != nil {
+			return err
+		}
 	}
 	if r.limit != "" {
 		rows, err := tx.RecordRefusal(ctx, r.event.Stream, r.limit)

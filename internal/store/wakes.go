@@ -50,7 +50,8 @@ func NewListener(url string, log *slog.Logger) (_ *Listener, err error) {
 
 // Subscribe returns a channel that receives after each wake of the node,
 // coalesced, and a function that ends the subscription. Sweep compares the
-// incarnation with the node's. A channel's name subscribes to the channel.
+// incarnation with the node's, and closes the channel when it cannot. A channel's name
+// subscribes to the channel.
 func (l *Listener) Subscribe(nodeID string, incarnation int64) (wake <-chan struct{}, cancel func()) {
 	ch := make(chan struct{}, 1)
 	l.mu.Lock()
@@ -98,6 +99,21 @@ func (l *Listener) wake(key string) {
 	wakeEach(l.subscribers[key])
 }
 
+// endPolls closes the channels of all open polls.
+func (l *Listener) endPolls() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, channels := range l.subscribers {
+		if !schema.IsID(id) {
+			continue
+		}
+		for ch := range channels {
+			close(ch)
+		}
+		delete(l.subscribers, id)
+	}
+}
+
 func (l *Listener) wakeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,16 +139,29 @@ const (
 	sweepBudget = 2 * time.Second
 )
 
+// unconfirmedAfter is how long open polls outlive the last comparison with their nodes.
+// The attempt that finds it exceeded begins at most sweepEvery later and takes at most
+// sweepBudget, so a process that is cut off from the database ends its polls within 10 s.
+const unconfirmedAfter = 5 * time.Second
+
 // Sweep wakes, until the context ends, the open polls whose identity was revoked
 // or whose node has a task to dispatch, with or without a notification. It runs
-// one query for all polls of the process and none while there are no polls. It
-// returns the context's error.
+// one query for all polls of the process and none while there are no polls. It ends all
+// polls when it could not compare them for unconfirmedAfter: their identities may have
+// been revoked since. It returns the context's error.
 func (s *Inventory) Sweep(ctx context.Context, l *Listener) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
+	compared := time.Now()
 	for {
-		if err := s.sweep(ctx, l); err != nil && ctx.Err() == nil {
+		began := time.Now()
+		if err := s.sweep(ctx, l); err == nil {
+			compared = began
+		} else if ctx.Err() == nil {
 			l.log.Warn("cannot compare open polls with their nodes", "err", err, "retry_in", sweepEvery)
+			if time.Since(compared) > unconfirmedAfter {
+				l.endPolls()
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -33,7 +33,8 @@ const (
 	RecoveryClaimed = "nodes.recovery_claimed"
 	RecoveryRefused = "nodes.recovery_refused"
 	RenewalClaimed  = "nodes.renewal_claimed"
-	IdentityLocked  = "nodes.identity_locked"
+	IdentityLocked  = "nodes.identity_locked" // by the server
+	IdentityAlarm   = "nodes.identity_alarm"
 	FetchIssued     = "nodes.fetch_reference_issued"
 	FetchUsed       = "nodes.fetch_reference_used"
 	TaskCreated     = "tasks.created"
@@ -55,6 +56,8 @@ const (
 	IdentityAdopted  = "nodes.identity_adopted"
 	RestoreStarted   = "restore_mode.start"
 	RestoreEnded     = "restore_mode.stop"
+	NodeLock         = "nodes.lock"
+	NodeUnlock       = "nodes.unlock"
 	NodeRehydrated   = "nodes.rehydrate"
 	SKUAdded         = "skus.add"
 	SKUDeactivated   = "skus.deactivate"
@@ -76,8 +79,8 @@ func ActionName(a lifecycle.Action) string {
 // Actions returns every audit action.
 func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
-		RenewalClaimed, IdentityLocked, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
+		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
 		ResourceCreated, ResourceReleased}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))

@@ -7,7 +7,8 @@ VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
 -- the foreign-key checks of other tables.
 -- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
-       recovery_key, identity_sequence, (identity_locked_at IS NOT NULL)::boolean AS locked,
+       recovery_key, previous_recovery_key, identity_sequence, poll_session,
+       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_alarm,
        sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 
@@ -29,11 +30,14 @@ UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2;
 -- name: ReleaseNode :exec
 UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2;
 
--- Starts an incarnation: no recovery key, no lock, a new sequence and an unknown
--- verifier set.
+-- Starts an incarnation: no recovery key, no lock, no alarm, a new sequence and an unknown
+-- verifier set. The recovery key of a locked incarnation may be a thief's.
 -- name: NextIncarnation :one
 UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
-                 identity_locked_at = NULL, identity_lock_reason = ''
+                 previous_recovery_key = CASE WHEN identity_locked_at IS NULL THEN coalesce(recovery_key, previous_recovery_key)
+                                              ELSE previous_recovery_key END,
+                 poll_session = '', identity_alarm = '', identity_alarm_at = NULL,
+                 identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = ''
 WHERE node_id = $1 RETURNING incarnation;
 
 -- name: SetRecoveryKey :exec
@@ -46,12 +50,42 @@ UPDATE nodes SET identity_sequence = $2 WHERE node_id = $1;
 
 -- Locks one incarnation: a concurrent reissue wins.
 -- name: LockIdentity :execrows
-UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = sqlc.arg(reason)
+UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = sqlc.arg(reason),
+                 identity_locked_by = sqlc.arg(locked_by), identity_lock_note = sqlc.arg(note)
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
   AND identity_locked_at IS NULL AND state <> 'removed';
 
+-- Lifts a lock, and ends an alarm.
+-- name: UnlockIdentity :exec
+UPDATE nodes SET identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = '',
+                 poll_session = '', identity_alarm = '', identity_alarm_at = NULL
+WHERE node_id = $1;
+
+-- Changes no row if the same alarm was set within the last minute.
+-- name: SetIdentityAlarm :execrows
+UPDATE nodes SET identity_alarm = sqlc.arg(reason), identity_alarm_at = now()
+WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
+  AND (identity_alarm <> sqlc.arg(reason) OR identity_alarm_at < now() - interval '1 minute');
+
+-- The nodes whose identity is locked, or about which there was an alarm in the last
+-- seconds, newest first, and how many there are.
+-- name: IdentityAttention :many
+SELECT host, identity_lock_reason, identity_locked_by, identity_lock_note, identity_alarm, count(*) OVER () AS nodes,
+       extract(epoch FROM now() - coalesce(identity_locked_at, identity_alarm_at))::float8 AS age_seconds
+FROM nodes
+WHERE state <> 'removed' AND (identity_locked_at IS NOT NULL
+    OR identity_alarm_at > now() - make_interval(secs => sqlc.arg(alarm_seconds)::float8))
+ORDER BY coalesce(identity_locked_at, identity_alarm_at) DESC LIMIT sqlc.arg(most);
+
+-- Counts them by reason, for the gauge.
+-- name: IdentityAttentionCounts :many
+SELECT coalesce(nullif(identity_lock_reason, ''), identity_alarm)::text AS reason, count(*) AS nodes FROM nodes
+WHERE state <> 'removed' AND (identity_locked_at IS NOT NULL
+    OR identity_alarm_at > now() - make_interval(secs => sqlc.arg(alarm_seconds)::float8))
+GROUP BY 1;
+
 -- name: RecoveryFacts :one
-SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked FROM nodes WHERE node_id = $1;
+SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason FROM nodes WHERE node_id = $1;
 
 -- name: SetNodeWork :exec
 UPDATE nodes SET cordoned = $2, workloads = $3, workloads_at = $4 WHERE node_id = $1;

@@ -70,12 +70,6 @@ func EncodeCertificates(certs ...*x509.Certificate) string {
 	return b.String()
 }
 
-// IdentityLock records when and why a node's identity was locked.
-type IdentityLock struct {
-	Reason string    `json:"reason"`
-	Since  time.Time `json:"since"`
-}
-
 // IssuedCertificate is a newly issued certificate.
 type IssuedCertificate struct {
 	LeafPEM  string

@@ -70,6 +70,9 @@ type NodeView struct {
 	NewestSetVersion int64 `json:"newest_set_version,omitempty"`
 	// IdentityLock is set while every request of the node is refused.
 	IdentityLock *trust.IdentityLock `json:"identity_lock,omitempty"`
+	// IdentityAlarm is set for trust.AlarmAge after a second machine may have used the
+	// node's identity or token, until the node is unlocked or its identity reissued.
+	IdentityAlarm *trust.IdentityAlarm `json:"identity_alarm,omitempty"`
 	// TrustedCAs are the node CA generations that the node API accepts.
 	TrustedCAs []trust.CertFacts `json:"trusted_cas,omitempty"`
 

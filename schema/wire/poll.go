@@ -21,8 +21,8 @@ type PollRequest struct {
 	// Nonce is the base64url of NonceBytes random bytes, new for each poll. The
 	// lease grant of the offer repeats it.
 	Nonce string `json:"nonce"`
-	// AgentSession identifies the agent's process: the machine's boot id and the
-	// process's start. 1 to MaxSession of A-Z a-z 0-9 . _ -
+	// AgentSession identifies the agent's process: the machine's boot id, the process's
+	// start and a random part. 1 to MaxSession of A-Z a-z 0-9 . _ -
 	AgentSession string `json:"agent_session"`
 	// PollSeq counts the polls of the session from 1; 0 if the agent does not
 	// count. The agent sends a poll after it has processed the responses to all

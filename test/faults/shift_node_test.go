@@ -233,6 +233,9 @@ func (s *shift) enroll() {
 // issueBundle issues a token, which the agent claims, and with whose certificate it polls.
 func (s *shift) issueBundle(reissue bool) {
 	s.logf("a bundle is issued")
+	if row, accepted := s.Operation(s.op.in.OperationID); accepted && row.EndedAt != nil {
+		s.op.lateBundle = true
+	}
 	s.IssueBundle(s.nodeID, reissue)
 	s.relay()
 	r := s.random("bundle")

@@ -70,6 +70,9 @@ type current struct {
 	begun, resumed int
 	followed       int // options that were followed after the storm
 	disturbed      bool
+	// lateBundle is set if a token was issued after the record of the operation's end: the
+	// node then has the state of the next enrollment.
+	lateBundle bool
 }
 
 // answer is the response to a decision.

@@ -145,6 +145,88 @@ func (q *Queries) HeartbeatAge(ctx context.Context, nodeID string) (float64, err
 	return seconds, err
 }
 
+const identityAttention = `-- name: IdentityAttention :many
+SELECT host, identity_lock_reason, identity_locked_by, identity_lock_note, identity_alarm, count(*) OVER () AS nodes,
+       extract(epoch FROM now() - coalesce(identity_locked_at, identity_alarm_at))::float8 AS age_seconds
+FROM nodes
+WHERE state <> 'removed' AND (identity_locked_at IS NOT NULL
+    OR identity_alarm_at > now() - make_interval(secs => $1::float8))
+ORDER BY coalesce(identity_locked_at, identity_alarm_at) DESC LIMIT $2
+`
+
+type IdentityAttentionRow struct {
+	Host               string
+	IdentityLockReason string
+	IdentityLockedBy   string
+	IdentityLockNote   string
+	IdentityAlarm      string
+	Nodes              int64
+	AgeSeconds         float64
+}
+
+// The nodes whose identity is locked, or about which there was an alarm in the last
+// seconds, newest first, and how many there are.
+func (q *Queries) IdentityAttention(ctx context.Context, alarmSeconds float64, most int32) ([]IdentityAttentionRow, error) {
+	rows, err := q.db.Query(ctx, identityAttention, alarmSeconds, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []IdentityAttentionRow
+	for rows.Next() {
+		var i IdentityAttentionRow
+		if err := rows.Scan(
+			&i.Host,
+			&i.IdentityLockReason,
+			&i.IdentityLockedBy,
+			&i.IdentityLockNote,
+			&i.IdentityAlarm,
+			&i.Nodes,
+			&i.AgeSeconds,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const identityAttentionCounts = `-- name: IdentityAttentionCounts :many
+SELECT coalesce(nullif(identity_lock_reason, ''), identity_alarm)::text AS reason, count(*) AS nodes FROM nodes
+WHERE state <> 'removed' AND (identity_locked_at IS NOT NULL
+    OR identity_alarm_at > now() - make_interval(secs => $1::float8))
+GROUP BY 1
+`
+
+type IdentityAttentionCountsRow struct {
+	Reason string
+	Nodes  int64
+}
+
+// Counts them by reason, for the gauge.
+func (q *Queries) IdentityAttentionCounts(ctx context.Context, alarmSeconds float64) ([]IdentityAttentionCountsRow, error) {
+	rows, err := q.db.Query(ctx, identityAttentionCounts, alarmSeconds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []IdentityAttentionCountsRow
+	for rows.Next() {
+		var i IdentityAttentionCountsRow
+		if err := rows.Scan(&i.Reason, &i.Nodes); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertNode = `-- name: InsertNode :exec
 INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboarding_mode, lifecycle_class,
                    port, ssh_username, ssh_public_key)
@@ -192,14 +274,29 @@ func (q *Queries) LastHeartbeat(ctx context.Context, nodeID string) (*time.Time,
 }
 
 const lockIdentity = `-- name: LockIdentity :execrows
-UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = $1
-WHERE node_id = $2 AND incarnation = $3
+UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = $1,
+                 identity_locked_by = $2, identity_lock_note = $3
+WHERE node_id = $4 AND incarnation = $5
   AND identity_locked_at IS NULL AND state <> 'removed'
 `
 
+type LockIdentityParams struct {
+	Reason      string
+	LockedBy    string
+	Note        string
+	NodeID      string
+	Incarnation int64
+}
+
 // Locks one incarnation: a concurrent reissue wins.
-func (q *Queries) LockIdentity(ctx context.Context, reason string, nodeID string, incarnation int64) (int64, error) {
-	result, err := q.db.Exec(ctx, lockIdentity, reason, nodeID, incarnation)
+func (q *Queries) LockIdentity(ctx context.Context, arg LockIdentityParams) (int64, error) {
+	result, err := q.db.Exec(ctx, lockIdentity,
+		arg.Reason,
+		arg.LockedBy,
+		arg.Note,
+		arg.NodeID,
+		arg.Incarnation,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -208,29 +305,34 @@ func (q *Queries) LockIdentity(ctx context.Context, reason string, nodeID string
 
 const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
-       recovery_key, identity_sequence, (identity_locked_at IS NOT NULL)::boolean AS locked,
+       recovery_key, previous_recovery_key, identity_sequence, poll_session,
+       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_alarm,
        sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 `
 
 type LockNodeRow struct {
-	NodeID            string
-	Host              string
-	State             lifecycle.NodeState
-	Cordoned          bool
-	OpSeq             int64
-	OperationID       *string
-	Incarnation       int64
-	PolledIncarnation int64
-	RecoveryKey       []byte
-	IdentitySequence  int64
-	Locked            bool
-	SKU               string
-	GPUsTotal         int
-	RegionCode        string
-	OnboardingMode    string
-	Workloads         []task.Workload
-	Now               time.Time
+	NodeID              string
+	Host                string
+	State               lifecycle.NodeState
+	Cordoned            bool
+	OpSeq               int64
+	OperationID         *string
+	Incarnation         int64
+	PolledIncarnation   int64
+	RecoveryKey         []byte
+	PreviousRecoveryKey []byte
+	IdentitySequence    int64
+	PollSession         string
+	Locked              bool
+	IdentityLockReason  string
+	IdentityAlarm       string
+	SKU                 string
+	GPUsTotal           int
+	RegionCode          string
+	OnboardingMode      string
+	Workloads           []task.Workload
+	Now                 time.Time
 }
 
 // The first lock of every transaction that changes a node. NO KEY does not block
@@ -248,8 +350,12 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.Incarnation,
 		&i.PolledIncarnation,
 		&i.RecoveryKey,
+		&i.PreviousRecoveryKey,
 		&i.IdentitySequence,
+		&i.PollSession,
 		&i.Locked,
+		&i.IdentityLockReason,
+		&i.IdentityAlarm,
 		&i.SKU,
 		&i.GPUsTotal,
 		&i.RegionCode,
@@ -292,12 +398,15 @@ func (q *Queries) LockNodesIn(ctx context.Context, nodeIds []string, state lifec
 
 const nextIncarnation = `-- name: NextIncarnation :one
 UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
-                 identity_locked_at = NULL, identity_lock_reason = ''
+                 previous_recovery_key = CASE WHEN identity_locked_at IS NULL THEN coalesce(recovery_key, previous_recovery_key)
+                                              ELSE previous_recovery_key END,
+                 poll_session = '', identity_alarm = '', identity_alarm_at = NULL,
+                 identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = ''
 WHERE node_id = $1 RETURNING incarnation
 `
 
-// Starts an incarnation: no recovery key, no lock, a new sequence and an unknown
-// verifier set.
+// Starts an incarnation: no recovery key, no lock, no alarm, a new sequence and an unknown
+// verifier set. The recovery key of a locked incarnation may be a thief's.
 func (q *Queries) NextIncarnation(ctx context.Context, nodeID string) (int64, error) {
 	row := q.db.QueryRow(ctx, nextIncarnation, nodeID)
 	var incarnation int64
@@ -431,14 +540,15 @@ func (q *Queries) RecordReceiving(ctx context.Context) error {
 }
 
 const recoveryFacts = `-- name: RecoveryFacts :one
-SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked FROM nodes WHERE node_id = $1
+SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason FROM nodes WHERE node_id = $1
 `
 
 type RecoveryFactsRow struct {
-	State       lifecycle.NodeState
-	Incarnation int64
-	RecoveryKey []byte
-	Locked      bool
+	State              lifecycle.NodeState
+	Incarnation        int64
+	RecoveryKey        []byte
+	Locked             bool
+	IdentityLockReason string
 }
 
 func (q *Queries) RecoveryFacts(ctx context.Context, nodeID string) (RecoveryFactsRow, error) {
@@ -449,6 +559,7 @@ func (q *Queries) RecoveryFacts(ctx context.Context, nodeID string) (RecoveryFac
 		&i.Incarnation,
 		&i.RecoveryKey,
 		&i.Locked,
+		&i.IdentityLockReason,
 	)
 	return i, err
 }
@@ -460,6 +571,21 @@ UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2
 func (q *Queries) ReleaseNode(ctx context.Context, nodeID string, opSeq int64) error {
 	_, err := q.db.Exec(ctx, releaseNode, nodeID, opSeq)
 	return err
+}
+
+const setIdentityAlarm = `-- name: SetIdentityAlarm :execrows
+UPDATE nodes SET identity_alarm = $1, identity_alarm_at = now()
+WHERE node_id = $2 AND incarnation = $3
+  AND (identity_alarm <> $1 OR identity_alarm_at < now() - interval '1 minute')
+`
+
+// Changes no row if the same alarm was set within the last minute.
+func (q *Queries) SetIdentityAlarm(ctx context.Context, reason string, nodeID string, incarnation int64) (int64, error) {
+	result, err := q.db.Exec(ctx, setIdentityAlarm, reason, nodeID, incarnation)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const setNodeFacts = `-- name: SetNodeFacts :exec
@@ -567,4 +693,16 @@ func (q *Queries) SilentNodes(ctx context.Context, seconds float64) ([]string, e
 		return nil, err
 	}
 	return items, nil
+}
+
+const unlockIdentity = `-- name: UnlockIdentity :exec
+UPDATE nodes SET identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = '',
+                 poll_session = '', identity_alarm = '', identity_alarm_at = NULL
+WHERE node_id = $1
+`
+
+// Lifts a lock, and ends an alarm.
+func (q *Queries) UnlockIdentity(ctx context.Context, nodeID string) error {
+	_, err := q.db.Exec(ctx, unlockIdentity, nodeID)
+	return err
 }

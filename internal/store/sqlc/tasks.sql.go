@@ -422,7 +422,7 @@ WITH next AS (
     SELECT c.task_id, m.state, m.op_seq, (c.status = 'dispatched' AND c.lease_until >= now())::boolean AS response_lost
     FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
     WHERE c.node_id = $3 AND c.incarnation = $4
-      AND c.op_seq IN (0, m.op_seq) AND m.agent_fault = ''
+      AND c.op_seq IN (0, m.op_seq) AND m.agent_fault = '' AND m.identity_locked_at IS NULL
       AND c.finished_at IS NULL AND c.status <> 'lost'
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.cancel_seen
       AND (c.status = 'pending' OR c.lease_until < now() AND (c.effect <> 'destructive' OR c.beat_at IS NULL)

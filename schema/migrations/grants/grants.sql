@@ -32,7 +32,7 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admi
 
 -- Each process reads everything but the hashes of tokens, which the worker has no use for.
 GRANT SELECT ON audit_events, audit_heads, goose_db_version, identity_keys, identity_refusals, instances, node_api,
-    node_certificates, node_removals, node_tasks, nodes, operations, outbox, resources, restore_modes, skus, verifier_sets
+    node_certificates, node_removals, node_sessions, node_tasks, nodes, operations, outbox, resources, restore_modes, skus, verifier_sets
     TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT ON enrollment_tokens TO gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT (token_id, node_id, incarnation, purpose, bundle_purpose, state, claimed_spki, issued_at, expires_at, claimed_at, ended_at)
@@ -51,13 +51,15 @@ GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotati
 GRANT INSERT, UPDATE ON nodes, skus, enrollment_tokens TO gpuaas_api_admin;
 GRANT UPDATE ON instances, operations, node_tasks, node_certificates TO gpuaas_api_admin;
 GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_admin;
+GRANT DELETE ON node_sessions TO gpuaas_api_admin;
 GRANT INSERT, UPDATE ON identity_refusals TO gpuaas_api_admin; -- it exchanges references to bundles
 
 -- The node API issues identities, stores heartbeats and dispatches tasks.
 GRANT UPDATE (state, state_since, cordoned, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at,
-    identity_lock_reason, set_version, last_heartbeat_at, agent_version, boot_id, agent_fault, uptime_seconds, workloads,
-    workloads_at, task_seq_floor) ON nodes TO gpuaas_api_node;
+    identity_lock_reason, identity_locked_by, identity_lock_note, identity_alarm, identity_alarm_at, poll_session, previous_recovery_key,
+    set_version, last_heartbeat_at, agent_version, boot_id, agent_fault, uptime_seconds, workloads, workloads_at, task_seq_floor)
+    ON nodes TO gpuaas_api_node;
 GRANT INSERT, UPDATE ON enrollment_tokens, node_api, node_certificates, identity_keys, identity_refusals TO gpuaas_api_node;
 GRANT UPDATE (status, lease_epoch, lease_until, holder, poll_number, progress, beat_at, cancel_seen, paused, result, output_tail,
     result_serial, result_key, result_body, result_signature, dispatched_at, lost_at, finished_at) ON node_tasks TO gpuaas_api_node;
-GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_node;
+GRANT INSERT, UPDATE, DELETE ON outbox, node_sessions TO gpuaas_api_node;

@@ -1,0 +1,314 @@
+package store_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/text"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// An operator's lock rejects every use of the identity, and its end accepts the same
+// identity again. Repeated requests change nothing.
+func TestOperatorLocksIdentity(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	e.dispatch(e.claim(m.caller.NodeID, lifecycle.ActionProvision).Fence, "facts", task.FactsCollect)
+	rows := e.changes(m.caller.NodeID, func() {
+		for range 2 {
+			require.NoError(t, e.Lock(t.Context(), m.caller.NodeID, "key leaked", operator))
+		}
+	})
+	require.Equal(t, []string{"nodes.lock succeeded key leaked"}, rows)
+	lock := e.node(m.caller.NodeID).IdentityLock
+	require.Equal(t, []string{trust.LockedByOperator, operator.Actor, "key leaked"}, []string{lock.Reason, lock.By, lock.Note})
+	m.refused(m.held(), schema.ReasonNodeLocked)
+	requireKind(t, m.renew(m.k(2)), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	requireKind(t, m.recover(m.k(2)), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	_, err := e.Authenticate(t.Context(), m.id, m.cert)
+	require.Equal(t, "gpuaas node unlock "+m.caller.Host+" --reason TEXT", schema.AsError(err).Next)
+	offer, err := e.NextTask(t.Context(), m.caller, wire.PollRequest{AgentSession: "a"}, task.LeaseDuration)
+	require.NoError(t, err)
+	require.Nil(t, offer, "a request that was authenticated before the lock gets no task")
+	faults, err := e.Faults(t.Context())
+	require.NoError(t, err)
+	require.Len(t, faults, 1)
+	require.Contains(t, faults[0].Message, m.caller.Host)
+	require.Contains(t, faults[0].Message, "key leaked")
+
+	rows = e.changes(m.caller.NodeID, func() {
+		for range 2 {
+			require.NoError(t, e.Unlock(t.Context(), m.caller.NodeID, "checked", operator))
+		}
+	})
+	require.Equal(t, []string{"nodes.unlock succeeded checked"}, rows)
+	require.Nil(t, e.node(m.caller.NodeID).IdentityLock)
+	m.use()
+	m.adopt(m.renewed(m.k(2)))
+	m.use()
+}
+
+// A token that was issued before the lock cannot replace the locked identity. One that is
+// issued after it can.
+func TestLockVoidsTokens(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	id, hash := e.reissued(m.caller.NodeID)
+	require.NoError(t, e.Lock(t.Context(), m.caller.NodeID, "bundle leaked", operator))
+	_, err := e.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, id, hash, m.k(2)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+	require.True(t, e.locked(m.caller.NodeID))
+	e.reissue(m, m.k(3))
+	require.Nil(t, e.node(m.caller.NodeID).IdentityLock)
+
+	n := e.register()
+	e.claim(n.ID, lifecycle.ActionEnroll)
+	id, hash = e.token(n.ID)
+	require.NoError(t, e.Lock(t.Context(), n.ID, "bundle leaked", operator))
+	_, err = e.ClaimToken(t.Context(), tokenClaim(n.ID, id, hash, key(n.ID, 1)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+	requireKind(t, e.IssueToken(t.Context(), mint(n.ID, trust.PurposeEnroll), operator), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	require.NoError(t, e.Unlock(t.Context(), n.ID, "checked", operator))
+	e.token(n.ID)
+}
+
+// A lock that the server set stays: both machines would be accepted again.
+func TestCloneLockNeedsReissue(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	thief := m.held()
+	m.adopt(m.renewed(m.k(2)))
+	m.use()
+	e.pass()
+	m.refused(thief, schema.ReasonNodeLocked)
+	require.NoError(t, e.Lock(t.Context(), m.caller.NodeID, "too late", operator))
+	err := e.Unlock(t.Context(), m.caller.NodeID, "please", operator)
+	requireKind(t, err, schema.KindInvalidRequest, "reissue_required")
+	require.Equal(t, "gpuaas node reissue-enrollment "+m.caller.Host, schema.AsError(err).Next)
+	require.Equal(t, trust.LockedBySerial, e.node(m.caller.NodeID).IdentityLock.Reason)
+	requireLocked(t, m)
+
+	removed := e.inState(lifecycle.NodeRemoved)
+	requireKind(t, e.Lock(t.Context(), removed.ID, "x", operator), schema.KindInvalidRequest, "invalid_state")
+	requireKind(t, e.Lock(t.Context(), schema.NewID(), "x", operator), schema.KindNotFound, "")
+	requireKind(t, e.Unlock(t.Context(), schema.NewID(), "x", operator), schema.KindNotFound, "")
+}
+
+// session polls as an agent process, as the node API does.
+func (m *machine) session(name string, seq int64) error {
+	c, err := m.e.Authenticate(m.e.t.Context(), m.id, m.cert)
+	if err != nil {
+		return err
+	}
+	return m.e.RecordSession(m.e.t.Context(), c, wire.PollRequest{AgentSession: name, PollSeq: seq, Nonce: schema.NewID()})
+}
+
+// later lets so much time pass for the node's sessions.
+func (m *machine) later(seconds float64) {
+	m.e.exec(`UPDATE node_sessions SET first_at = first_at - make_interval(secs => $2), returned_at = returned_at - make_interval(secs => $2)
+		WHERE node_id = $1`, m.caller.NodeID, seconds)
+}
+
+// TestTwoSessionsLockIdentity: two agent processes that poll in turn run on two machines,
+// whatever the second one calls itself.
+func TestTwoSessionsLockIdentity(t *testing.T) {
+	t.Parallel()
+	for name, second := range map[string]func(i int) string{
+		"two names":             func(int) string { return "b" },
+		"a new name every time": func(int) string { return schema.NewID() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := setup(t)
+			m := e.machine()
+			require.NoError(t, m.session("a", 1))
+			require.NoError(t, m.session(second(0), 1))
+			require.NoError(t, m.session("a", 2))
+			require.NoError(t, m.session(second(1), 2))
+			require.NoError(t, m.session("a", 3), "polls that were delayed arrive together")
+			require.NoError(t, m.session(second(2), 3))
+			m.later(trust.SessionGap.Seconds() + 1)
+			requireKind(t, m.session("a", 4), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+			require.Equal(t, trust.LockedBySessions, e.node(m.caller.NodeID).IdentityLock.Reason)
+			requireLocked(t, m)
+			e.reissue(m, m.k(5)) // the process that holds the new identity keeps its name
+			for seq := range int64(4) {
+				require.NoError(t, m.session("a", 10+seq))
+				m.later(600)
+			}
+			require.False(t, e.locked(m.caller.NodeID))
+		})
+	}
+}
+
+// TestSessionsThatNeverLock has what a single machine may do. The second process of each
+// starts after the first one has ended.
+func TestSessionsThatNeverLock(t *testing.T) {
+	t.Parallel()
+	long := trust.InFlight.Seconds() + 1
+	cases := map[string]func(m *machine, poll func(name string, seq int64)){
+		"restarts": func(m *machine, poll func(string, int64)) {
+			for i := range 30 {
+				poll(schema.NewID(), 1)
+				poll(schema.NewID(), 2)
+				m.later(float64(i))
+			}
+		},
+		"one late poll at every restart": func(m *machine, poll func(string, int64)) {
+			before := "first"
+			poll(before, 1)
+			for range 10 {
+				next := schema.NewID()
+				poll(next, 1)
+				m.later(20)
+				poll(before, 9) // of the process that has ended
+				m.later(20)
+				poll(next, 2)
+				before = next
+			}
+		},
+		"late polls that arrive together": func(_ *machine, poll func(string, int64)) {
+			poll("a", 1)
+			for seq := range int64(4) {
+				poll("b", seq)
+				poll("a", 2+seq)
+			}
+		},
+		"a machine restored to an earlier state of its memory": func(m *machine, poll func(string, int64)) {
+			poll("a", 1)
+			poll("b", 1)
+			m.later(long)
+			for seq := range int64(5) {
+				poll("a", 2+seq)
+				m.later(30)
+			}
+			poll("c", 1)
+		},
+	}
+	for name, run := range cases {
+		t.Run(name, func(t *testing.T) {
+			e := setup(t)
+			m := e.machine()
+			run(m, func(name string, seq int64) {
+				t.Helper()
+				require.NoError(t, m.session(name, seq), name)
+			})
+			require.False(t, e.locked(m.caller.NodeID))
+			m.use()
+		})
+	}
+	t.Run("a repeated poll", func(t *testing.T) {
+		e := setup(t)
+		m := e.machine()
+		require.NoError(t, m.session("a", 1))
+		c, err := e.Authenticate(t.Context(), m.id, m.cert)
+		require.NoError(t, err)
+		late := wire.PollRequest{AgentSession: "a", Nonce: "n"}
+		for range 5 {
+			c.Session = ""
+			require.NoError(t, m.session("b", 1))
+			m.later(20)
+			require.NoError(t, e.RecordSession(t.Context(), c, late))
+		}
+		require.False(t, e.locked(m.caller.NodeID))
+	})
+}
+
+// A process that polls long after a newer one began raises one alarm, which an operator
+// dismisses.
+func TestReturnedSessionRaisesAlarm(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	require.NoError(t, m.session("a", 1))
+	require.NoError(t, m.session("b", 1))
+	rows := e.changes(m.caller.NodeID, func() {
+		m.later(trust.InFlight.Seconds() + 1)
+		require.NoError(t, m.session("a", 2))
+		require.NoError(t, m.session("a", 3))
+	})
+	require.Equal(t, []string{"nodes.identity_alarm succeeded session_returned"}, rows)
+	require.Equal(t, trust.AlarmSession, e.node(m.caller.NodeID).IdentityAlarm.Reason)
+	counts, err := e.IdentityAttention(t.Context())
+	require.NoError(t, err)
+	require.Len(t, counts, 1)
+	require.NoError(t, e.Unlock(t.Context(), m.caller.NodeID, "restored from a snapshot", operator))
+	require.Nil(t, e.node(m.caller.NodeID).IdentityAlarm)
+}
+
+// TestTokenPresentedTwice: who presents a claimed token with another key may be the thief
+// or the victim, so there is an alarm. The victim of a reissue proves itself by the
+// recovery key with which it was enrolled.
+func TestTokenPresentedTwice(t *testing.T) {
+	t.Parallel()
+	reissued := func(t *testing.T) (e *env, m *machine, id string, hash []byte) {
+		t.Helper()
+		e = setup(t)
+		m = e.machine() // with recoveryKey
+		id, hash = e.reissued(m.caller.NodeID)
+		return e, m, id, hash
+	}
+	thiefs := bytes.Repeat([]byte{1}, 32)
+	claim := func(e *env, m *machine, id string, hash []byte, spki string, recovery []byte) error {
+		c := tokenClaim(m.caller.NodeID, id, hash, spki)
+		c.RecoveryKey = recovery
+		_, err := e.ClaimToken(e.t.Context(), c)
+		return err
+	}
+	t.Run("the node proves itself", func(t *testing.T) {
+		e, m, id, hash := reissued(t)
+		require.NoError(t, claim(e, m, id, hash, m.k(8), thiefs))
+		rows := e.changes(m.caller.NodeID, func() {
+			requireKind(t, claim(e, m, id, hash, m.k(9), recoveryKey), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+		})
+		require.Equal(t, []string{"nodes.identity_locked succeeded token_claimed_by_another"}, rows)
+		require.True(t, e.locked(m.caller.NodeID))
+	})
+	t.Run("the node claimed first", func(t *testing.T) {
+		e, m, id, hash := reissued(t)
+		require.NoError(t, claim(e, m, id, hash, m.k(8), recoveryKey))
+		for range 3 {
+			requireKind(t, claim(e, m, id, hash, m.k(9), thiefs), schema.KindTokenConsumed, "token_claimed")
+			requireKind(t, claim(e, m, id, hash, m.k(9), recoveryKey), schema.KindTokenConsumed, "token_claimed")
+			require.NoError(t, claim(e, m, id, hash, m.k(8), recoveryKey), "the first key may repeat its request")
+		}
+		require.False(t, e.locked(m.caller.NodeID))
+		require.Equal(t, trust.AlarmToken, e.node(m.caller.NodeID).IdentityAlarm.Reason)
+		require.Equal(t, int64(1), e.number("SELECT count(*) FROM audit_events WHERE stream = $1 AND action = $2", m.caller.NodeID, audit.IdentityAlarm))
+	})
+	t.Run("a first enrollment", func(t *testing.T) {
+		e := setup(t)
+		m := &machine{e: e}
+		m.caller.NodeID = e.register().ID
+		e.claim(m.caller.NodeID, lifecycle.ActionEnroll)
+		id, hash := e.token(m.caller.NodeID)
+		require.NoError(t, claim(e, m, id, hash, m.k(1), thiefs))
+		wrong := append([]byte{^hash[0]}, hash[1:]...)
+		requireKind(t, claim(e, m, id, wrong, m.k(2), recoveryKey), schema.KindUnauthenticated, "token_unknown")
+		require.Nil(t, e.node(m.caller.NodeID).IdentityAlarm)
+		requireKind(t, claim(e, m, id, hash, m.k(2), recoveryKey), schema.KindTokenConsumed, "token_claimed")
+		require.Equal(t, trust.AlarmToken, e.node(m.caller.NodeID).IdentityAlarm.Reason)
+		require.False(t, e.locked(m.caller.NodeID))
+	})
+}
+
+// The database accepts every host that the API accepts, and none that is more than a word
+// in a command.
+func TestStoredHostsAreChecked(t *testing.T) {
+	e := setup(t)
+	id := e.register().ID
+	for _, host := range []string{"a", "gpu-17", "GPU-17.example.com", "10.0.0.7", "::1", "fe80::1", "::ffff:10.0.0.7", "xn--bcher-kva.example", "7a"} {
+		require.True(t, text.IsHost(host), host)
+		e.exec("UPDATE nodes SET host = $2 WHERE node_id = $1", id, host)
+	}
+	for _, host := range []string{"", "-a", "a b", "a\nb", "::1%\necho PWNED #", "$(reboot)", "a;b", "a'b", "a\"b", "ä", "a/b", "a`b`", "a_b\x01", "a\n"} {
+		require.False(t, text.IsHost(host), host)
+		_, err := e.raw.Exec(t.Context(), "UPDATE nodes SET host = $2 WHERE node_id = $1", id, host)
+		require.Error(t, err, host)
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema/task"
+
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
@@ -97,7 +99,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	a.checkJournal()
 	q := wire.PollRequest{
 		HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version,
-		Floors: wire.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}}
+		Floors: task.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}}
 	timeout, begun, before := a.identity.PollTimeout(v), time.Now(), a.clock.Now()
 	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/restore"
 	"github.com/gpuaas/gpuaas/schema/text"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // RestoreOptions are the options of Platform.RestoreMode.
@@ -35,14 +35,14 @@ func newAdminRestoreMode(e *env) *cobra.Command {
 	return newGroup("restore-mode", "Let nodes work again after a restore of the database",
 		"Starts, ends and shows the restore mode, in which nodes that are ahead of a restored database work again.",
 		newRestoreStart(e),
-		e.command("stop", "End the restore mode", "Ends the restore mode. It also ends by itself."+restoreEnvironment,
+		e.command("stop", "End the restore mode", "Ends the restore mode. It also ends automatically."+restoreEnvironment,
 			"  gpuaas admin restore-mode stop",
 			func(ctx context.Context, _ string) error {
 				return runRestoreMode(ctx, e, RestoreOptions{Action: "stop"})
 			}),
 		e.command("status", "Show the restore mode and what it found",
 			`Shows whether the restore mode is on, the part of the audit trail that is missing, the nodes
-whose counters or certificates were ahead of the database, and the nodes that were not heard from.`+restoreEnvironment,
+whose counters or certificates were ahead of the database, and the nodes that have sent no heartbeat.`+restoreEnvironment,
 			"  gpuaas admin restore-mode status\n  gpuaas admin restore-mode status -o json | jq -r '.absent[]'",
 			func(ctx context.Context, _ string) error {
 				return runRestoreMode(ctx, e, RestoreOptions{Action: "status"})
@@ -59,7 +59,7 @@ Voids all open enrollment tokens, because some may have been used. While the mod
 accepts a valid certificate of a known node that the database does not have, if it is newer than
 the one on record, and a recovery token that the database does not have, if the node's recovery
 key signed the request. It locks no identity as cloned. Operations without an open run are
-recorded as failed, and their nodes return to the state before. The mode ends by itself.
+recorded as failed, and their nodes return to the state before. The mode ends automatically.
 
 Someone who holds a valid key and certificate of a node can use them in this time, even if the
 lock or the reissue that ended them is in the part of the database that was lost. Repeat such
@@ -72,7 +72,7 @@ locks, reissues and removals right after the start.`+restoreEnvironment,
 			return runRestoreMode(ctx, e, o)
 		})
 	c.Flags().StringVar(&o.Reason, "reason", "", "reason, kept in the audit trail (required)")
-	c.Flags().DurationVar(&o.For, "for", wire.RestoreModeDefault, "`DURATION` after which the mode ends, at most "+lifecycle.Span(wire.RestoreModeMax))
+	c.Flags().DurationVar(&o.For, "for", restore.DefaultLength, "`DURATION` after which the mode ends, at most "+lifecycle.Span(restore.MaxLength))
 	return c
 }
 
@@ -91,7 +91,7 @@ func runRestoreMode(ctx context.Context, e *env, o RestoreOptions) error {
 // maxAbsent is how many absent nodes the table names.
 const maxAbsent = 10
 
-func printRestoreMode(w io.Writer, m wire.RestoreMode) {
+func printRestoreMode(w io.Writer, m restore.Mode) {
 	if m.Epoch == 0 {
 		fields(w, "Restore mode:", "never started")
 		return

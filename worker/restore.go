@@ -8,7 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
-	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/schema/restore"
 )
 
 // RestoreAction is what RestoreMode does.
@@ -39,15 +39,15 @@ type restoreConfig struct {
 }
 
 // RestoreMode starts, ends or reads the restore mode in the database; see
-// wire.RestoreMode.
-func RestoreMode(ctx context.Context, o RestoreOptions) (wire.RestoreMode, error) {
+// restore.Mode.
+func RestoreMode(ctx context.Context, o RestoreOptions) (restore.Mode, error) {
 	var c restoreConfig
 	if err := daemon.Load(&c, o.Getenv); err != nil {
-		return wire.RestoreMode{}, schema.AsError(err).WithNext("gpuaas admin restore-mode start --help")
+		return restore.Mode{}, schema.AsError(err).WithNext("gpuaas admin restore-mode start --help")
 	}
 	db, err := store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal()})
 	if err != nil {
-		return wire.RestoreMode{}, err
+		return restore.Mode{}, err
 	}
 	defer db.Close()
 	by := audit.Subject{Actor: o.Actor}

@@ -17,7 +17,7 @@ import (
 )
 
 // TestTimeAheadHeals: the control plane was a day ahead once. While it says so, tasks are
-// judged by its time. When it is right again, its answers set the trusted time back, in
+// checked against its time. When it is right again, its answers set the trusted time back, in
 // this process and after a restart.
 func TestTimeAheadHeals(t *testing.T) {
 	t.Parallel()

@@ -3,9 +3,10 @@ package nodeapi
 import (
 	"crypto/ed25519"
 
+	"github.com/gpuaas/gpuaas/schema/task"
+
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Caller is an authenticated node, as its row was at the time of the request.
@@ -23,7 +24,7 @@ type Caller struct {
 	// VerifierSet is the version of the node's verifier set on record.
 	VerifierSet int64
 	// Floors are the counters on record: the highest sequence of a task and of an identity.
-	Floors wire.Floors
+	Floors task.Floors
 	// Idle is true if the node has no task to dispatch: every open task runs
 	// under its lease. A caller that subscribed to the Notifier before it
 	// authenticated may skip Tasks.NextTask. False if unknown.

@@ -8,7 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli"
 	"github.com/gpuaas/gpuaas/deploy/dev"
 	"github.com/gpuaas/gpuaas/internal/temporal"
-	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/schema/restore"
 	"github.com/gpuaas/gpuaas/worker"
 )
 
@@ -20,7 +20,7 @@ func platform() cli.Platform {
 	}
 }
 
-func restoreMode(ctx context.Context, o cli.RestoreOptions) (wire.RestoreMode, error) {
+func restoreMode(ctx context.Context, o cli.RestoreOptions) (restore.Mode, error) {
 	return worker.RestoreMode(ctx, worker.RestoreOptions{Action: worker.RestoreAction(o.Action), Reason: o.Reason, For: o.For, Actor: o.Actor, Getenv: os.Getenv})
 }
 

@@ -40,7 +40,7 @@ func (s *Admin) restoreMode(ctx context.Context) ([]wire.ControlPlaneFault, erro
 	}
 	m, err := restoreStatus(ctx, s.db)
 	return []wire.ControlPlaneFault{{Component: "postgres", Reason: "restore_mode", Message: fmt.Sprintf(
-		"the restore mode is on until %s: certificates that the database does not have are accepted, and no identity is locked as cloned; %s of the audit trail are missing, %d nodes were ahead, %d nodes were not heard from",
+		"the restore mode is on until %s: certificates that the database does not have are accepted, and no identity is locked as cloned; %s of the audit trail are missing, %d nodes were ahead, %d nodes have sent no heartbeat since",
 		m.EndsAt.Format(time.RFC3339), lifecycle.Span(time.Duration(m.AuditGapSeconds)*time.Second), m.NodesAhead, len(m.Absent)),
 		Next: "gpuaas admin restore-mode status; when all nodes are back: gpuaas admin restore-mode stop"}}, err
 }

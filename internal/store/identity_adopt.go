@@ -14,13 +14,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// adopt makes a certificate the node's current one that the database does not have, in a
+// adoptNewer makes a certificate the node's current one that the database does not have, in a
 // restore mode. The caller verified its chain, its dates and that it names the node. Its
 // incarnation must not be lower than the one on record, and it must be issued after the
 // current certificate. The certificates that it replaces prove no clone. adopted is false, and
 // nothing changes, if one of these does not hold or the restore mode is not on.
-func (s *Identities) adopt(ctx context.Context, id trust.Identity, cert trust.CertFacts) (adopted bool, err error) {
-	return write(ctx, s.db, "adopting the certificate of node "+id.NodeID, func(ctx context.Context, tx *tx) (bool, error) {
+func adoptNewer(ctx context.Context, db *db, id trust.Identity, cert trust.CertFacts) (adopted bool, err error) {
+	return write(ctx, db, "adopting the certificate of node "+id.NodeID, func(ctx context.Context, tx *tx) (bool, error) {
 		on, err := tx.restoring(ctx)
 		if err != nil || !on {
 			return false, err
@@ -34,17 +34,17 @@ func (s *Identities) adopt(ctx context.Context, id trust.Identity, cert trust.Ce
 		case node.State.Refusing() || node.Locked || id.Incarnation < node.Incarnation:
 			return false, nil
 		}
-		newest, err := tx.isNewest(ctx, id, cert)
+		newest, err := isNewest(ctx, tx, id, cert)
 		if err != nil || !newest {
 			return false, err
 		}
-		return true, tx.adopt(ctx, node, id, cert)
+		return true, adopt(ctx, tx, node, id, cert)
 	})
 }
 
 // isNewest reports whether the certificate is unknown and was issued after the node's
 // current one, if both are of one incarnation.
-func (tx *tx) isNewest(ctx context.Context, id trust.Identity, cert trust.CertFacts) (bool, error) {
+func isNewest(ctx context.Context, tx *tx, id trust.Identity, cert trust.CertFacts) (bool, error) {
 	if _, err := tx.GetCertificate(ctx, id.NodeID, cert.Serial); !postgres.NotFound(err) {
 		return false, err
 	}
@@ -55,7 +55,7 @@ func (tx *tx) isNewest(ctx context.Context, id trust.Identity, cert trust.CertFa
 	return current.Incarnation < id.Incarnation || cert.NotBefore.After(current.NotBefore), err
 }
 
-func (tx *tx) adopt(ctx context.Context, n sqlc.LockNodeRow, id trust.Identity, cert trust.CertFacts) error {
+func adopt(ctx context.Context, tx *tx, n sqlc.LockNodeRow, id trust.Identity, cert trust.CertFacts) error {
 	e := nodeEvent(id.NodeID, audit.IdentityAdopted, audit.Succeeded, map[string]string{"serial": cert.Serial, "spki": cert.SPKI,
 		"not_before": cert.NotBefore.UTC().Format(time.RFC3339), "incarnation": strconv.FormatInt(id.Incarnation, 10),
 		"incarnation_on_record": strconv.FormatInt(n.Incarnation, 10)})
@@ -80,14 +80,14 @@ func (tx *tx) adopt(ctx context.Context, n sqlc.LockNodeRow, id trust.Identity, 
 	tx.note(e)
 	open, err := tx.OpenOperations(ctx, id.NodeID)
 	if err != nil || len(open) > 0 || n.State.Enrolled() {
-		return err // the end of the operation settles the state
+		return err // the end of the operation sets the state
 	}
 	return tx.moveNode(ctx, n, lifecycle.NodeActive)
 }
 
 // restoreToken stores a recovery token that the database does not have, in a restore mode.
 // The caller verified the request's signature by the recovery key on record.
-func (tx *tx) restoreToken(ctx context.Context, c nodeapi.RecoveryClaim) error {
+func restoreToken(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim) error {
 	on, err := tx.restoring(ctx)
 	if err != nil || !on || !schema.IsID(c.TokenID) || len(c.Hash) == 0 {
 		return err

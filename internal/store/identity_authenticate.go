@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gpuaas/gpuaas/schema/task"
+
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -40,7 +42,7 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		err = checkIdentity(row, id, cert)
 	}
 	if aheadOfDatabase(row, id) {
-		adopted, adoptErr := s.adopt(ctx, id, cert)
+		adopted, adoptErr := adoptNewer(ctx, s.db, id, cert)
 		if adoptErr != nil {
 			return nodeapi.Caller{}, adoptErr
 		}
@@ -58,7 +60,7 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
 		Serial: cert.Serial, Session: row.PollSession, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle,
-		Floors: wire.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
+		Floors: task.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
@@ -179,7 +181,7 @@ func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id
 // open enrollment or reissue. A later one writes only if it names another verifier
 // set than the poll before, or counters above those on record.
 func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, poll wire.PollRequest) error {
-	if err := s.raiseFloors(ctx, c, poll.Floors); err != nil {
+	if err := raiseFloors(ctx, s.db, c, poll.Floors); err != nil {
 		return err
 	}
 	if set := poll.VerifierSet; c.VerifierSet != set {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strconv"
 
+	"github.com/gpuaas/gpuaas/schema/task"
+
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
@@ -21,7 +23,7 @@ const (
 // once a minute per node and reason, so that a node that always reports more does not
 // cost a write per poll. A jump by more than wire.MaxFloorRaise is only audited: no node can
 // use up the range of its counters.
-func (s *Identities) raiseFloors(ctx context.Context, c nodeapi.Caller, f wire.Floors) error {
+func raiseFloors(ctx context.Context, db *db, c nodeapi.Caller, f task.Floors) error {
 	task, identity := f.TaskSeq-c.Floors.TaskSeq, f.IdentitySequence-c.Floors.IdentitySequence
 	if task <= 0 && identity <= 0 {
 		return nil
@@ -34,7 +36,7 @@ func (s *Identities) raiseFloors(ctx context.Context, c nodeapi.Caller, f wire.F
 	if !plausible {
 		e.Result, e.Reason = audit.Refused, floorsImplausible
 	}
-	return s.db.write(ctx, "raising the counters of node "+c.NodeID, func(ctx context.Context, tx *tx) error {
+	return db.write(ctx, "raising the counters of node "+c.NodeID, func(ctx context.Context, tx *tx) error {
 		node, err := tx.lockNode(ctx, c.NodeID)
 		if schema.KindOf(err) == schema.KindNotFound || err == nil && node.Incarnation != c.Incarnation {
 			return nil

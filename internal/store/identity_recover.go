@@ -46,7 +46,7 @@ func claimRecovery(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim) (nodeap
 	if c.SPKI == "" {
 		return none, errUnknownToken()
 	}
-	if err := tx.restoreToken(ctx, c); err != nil {
+	if err := restoreToken(ctx, tx, c); err != nil {
 		return none, err
 	}
 	token, node, err := findToken(ctx, tx, &e, c.TokenID, c.Hash, trust.PurposeRecover)

@@ -233,7 +233,7 @@ func (r *rehydration) accept(ctx context.Context, op sqlc.OpenOperationsRow) err
 	n, to := r.node, r.node.State
 	if op.OpSeq > 0 {
 		var err error
-		if to, err = r.tx.settled(ctx, n.NodeID, to.Without(op.Claim.Prior)); err != nil {
+		if to, err = stateAfter(ctx, r.tx, n.NodeID, to.Without(op.Claim.Prior)); err != nil {
 			return err
 		}
 		if to != n.State {

@@ -9,21 +9,21 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/schema/restore"
 )
 
-// Restore starts, ends and reads the restore mode; see wire.RestoreMode.
+// Restore starts, ends and reads the restore mode; see restore.Mode.
 type Restore struct {
 	db         *db
 	operations *Operations
 }
 
-// Start starts a restore mode that ends by itself after d, voids the open enrollment tokens
+// Start starts a restore mode that ends automatically after d, voids the open enrollment tokens
 // and records the operations that are abandoned already as failed. KindOperationInProgress if
 // one is on.
-func (s *Restore) Start(ctx context.Context, reason string, d time.Duration, by audit.Subject) (wire.RestoreMode, error) {
-	if d < time.Minute || d > wire.RestoreModeMax {
-		return wire.RestoreMode{}, schema.NewError(schema.KindInvalidRequest, "a restore mode lasts from %s to %s", lifecycle.Span(time.Minute), lifecycle.Span(wire.RestoreModeMax))
+func (s *Restore) Start(ctx context.Context, reason string, d time.Duration, by audit.Subject) (restore.Mode, error) {
+	if d < time.Minute || d > restore.MaxLength {
+		return restore.Mode{}, schema.NewError(schema.KindInvalidRequest, "a restore mode lasts from %s to %s", lifecycle.Span(time.Minute), lifecycle.Span(restore.MaxLength))
 	}
 	err := s.db.write(ctx, "starting the restore mode", func(ctx context.Context, tx *tx) error {
 		if err := tx.CloseRestoreMode(ctx); err != nil {
@@ -49,10 +49,10 @@ func (s *Restore) Start(ctx context.Context, reason string, d time.Duration, by 
 		return tx.SetTokensVoided(ctx, voided, epoch)
 	})
 	if err != nil {
-		return wire.RestoreMode{}, err
+		return restore.Mode{}, err
 	}
 	if err := s.endAbandoned(ctx, reason, by); err != nil {
-		return wire.RestoreMode{}, err
+		return restore.Mode{}, err
 	}
 	return s.Status(ctx)
 }
@@ -70,7 +70,7 @@ func (s *Restore) endAbandoned(ctx context.Context, reason string, by audit.Subj
 }
 
 // Stop ends the restore mode. It changes nothing if none is on.
-func (s *Restore) Stop(ctx context.Context, by audit.Subject) (wire.RestoreMode, error) {
+func (s *Restore) Stop(ctx context.Context, by audit.Subject) (restore.Mode, error) {
 	err := s.db.write(ctx, "ending the restore mode", func(ctx context.Context, tx *tx) error {
 		if err := tx.CloseRestoreMode(ctx); err != nil {
 			return err
@@ -83,25 +83,25 @@ func (s *Restore) Stop(ctx context.Context, by audit.Subject) (wire.RestoreMode,
 		return nil
 	})
 	if err != nil {
-		return wire.RestoreMode{}, err
+		return restore.Mode{}, err
 	}
 	return s.Status(ctx)
 }
 
 // Status returns the newest restore mode, a zero one before the first start.
-func (s *Restore) Status(ctx context.Context) (wire.RestoreMode, error) {
+func (s *Restore) Status(ctx context.Context) (restore.Mode, error) {
 	return restoreStatus(ctx, s.db)
 }
 
-func restoreStatus(ctx context.Context, db *db) (wire.RestoreMode, error) {
+func restoreStatus(ctx context.Context, db *db) (restore.Mode, error) {
 	r, err := query(ctx, db, "reading the restore mode", db.q.RestoreStatus)
 	if postgres.NotFound(err) || schema.KindOf(err) == schema.KindNotFound {
-		return wire.RestoreMode{Absent: []string{}}, nil
+		return restore.Mode{Absent: []string{}}, nil
 	}
 	if err != nil {
-		return wire.RestoreMode{}, err
+		return restore.Mode{}, err
 	}
-	m := wire.RestoreMode{
+	m := restore.Mode{
 		On: r.OnNow, Epoch: r.Epoch, StartedAt: r.StartedAt.UTC(), EndsAt: r.EndsAt.UTC(), Actor: r.Actor, Reason: r.Reason,
 		NodesAhead: r.NodesAhead, TasksMissing: r.TasksMissing, IdentitiesAdopted: r.IdentitiesAdopted, OperationsEnded: r.OperationsEnded,
 		TokensVoided: r.TokensVoided, UnknownNodes: r.UnknownNodes, NewerSets: r.NewerSets, Absent: append([]string{}, r.Absent...),
@@ -119,9 +119,9 @@ func (tx *tx) restoring(ctx context.Context) (bool, error) {
 	return epoch > 0, err
 }
 
-// settled returns the state of a node whose operation ended in a restore mode: active if
+// stateAfter returns the state of a node whose operation ended in a restore mode: active if
 // the node was enrolled in the time that the database does not have.
-func (tx *tx) settled(ctx context.Context, nodeID string, to lifecycle.NodeState) (lifecycle.NodeState, error) {
+func stateAfter(ctx context.Context, tx *tx, nodeID string, to lifecycle.NodeState) (lifecycle.NodeState, error) {
 	if to.Enrolled() {
 		return to, nil
 	}

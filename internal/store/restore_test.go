@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/restore"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -47,7 +48,7 @@ func (e *env) owner() *store.Restore {
 	return s.Restore
 }
 
-func (e *env) startRestoreMode() wire.RestoreMode {
+func (e *env) startRestoreMode() restore.Mode {
 	e.t.Helper()
 	m, err := e.owner().Start(e.t.Context(), "restored a dump", time.Hour, operator)
 	require.NoError(e.t, err)
@@ -59,7 +60,7 @@ func TestCountersRiseToThoseOfThePoll(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
 	id := m.caller.NodeID
-	poll := func(f wire.Floors) {
+	poll := func(f task.Floors) {
 		m.use()
 		require.NoError(t, e.RecordPoll(t.Context(), m.caller, wire.PollRequest{Floors: f}))
 	}
@@ -71,10 +72,10 @@ func TestCountersRiseToThoseOfThePoll(t *testing.T) {
 	first := e.dispatch(c.Fence, "a", task.FactsCollect)
 	require.Equal(t, first.Seq, next("a"))
 	rows := e.changes(id, func() {
-		poll(wire.Floors{TaskSeq: first.Seq})
-		poll(wire.Floors{TaskSeq: 1000, IdentitySequence: 40})
-		poll(wire.Floors{TaskSeq: 1000, IdentitySequence: 40})
-		poll(wire.Floors{TaskSeq: 1001}) // within a minute
+		poll(task.Floors{TaskSeq: first.Seq})
+		poll(task.Floors{TaskSeq: 1000, IdentitySequence: 40})
+		poll(task.Floors{TaskSeq: 1000, IdentitySequence: 40})
+		poll(task.Floors{TaskSeq: 1001}) // within a minute
 	})
 	require.Equal(t, []string{"nodes.floors_raised succeeded counters_ahead"}, rows)
 	require.Equal(t, int64(1001), e.dispatch(c.Fence, "b", task.FactsCollect).Seq)
@@ -83,7 +84,7 @@ func TestCountersRiseToThoseOfThePoll(t *testing.T) {
 
 	rows = e.changes(id, func() {
 		for range 3 {
-			poll(wire.Floors{TaskSeq: wire.MaxInteger, IdentitySequence: 40})
+			poll(task.Floors{TaskSeq: wire.MaxInteger, IdentitySequence: 40})
 		}
 	})
 	require.Contains(t, rows, "nodes.floors_raised refused counters_implausible")
@@ -115,7 +116,7 @@ func TestRestoreModeAdoptsCertificates(t *testing.T) {
 	e.pass()
 	m.refused(before, schema.ReasonSerialSuperseded)
 	require.False(t, e.locked(m.caller.NodeID), "what a restore replaced proves no clone")
-	require.NoError(t, e.RecordPoll(t.Context(), m.caller, wire.PollRequest{Floors: wire.Floors{IdentitySequence: m.sequence}}))
+	require.NoError(t, e.RecordPoll(t.Context(), m.caller, wire.PollRequest{Floors: task.Floors{IdentitySequence: m.sequence}}))
 	sequence := m.sequence
 	m.adopt(m.renewed(m.k(4)))
 	require.Equal(t, sequence+1, m.sequence)

@@ -34,22 +34,13 @@ type PollRequest struct {
 	VerifierSet int64 `json:"verifier_set,omitempty"`
 	// Floors are the node's counters. After a restore of the database they are ahead
 	// of the server's, which then raises its own.
-	Floors Floors `json:"floors,omitzero"`
+	Floors task.Floors `json:"floors,omitzero"`
 	// WaitSeconds is how long the server may hold the poll open, capped at
 	// MaxPollTimeout; 0 returns at once.
 	WaitSeconds float64 `json:"wait_seconds,omitempty"`
 	// Heartbeat is the state of the node. The agent sends one at least every
 	// HeartbeatInterval and soon after its workloads or its cordon changed.
 	Heartbeat *Heartbeat `json:"heartbeat,omitempty"`
-}
-
-// Floors are the counters of a node that must not go back.
-type Floors struct {
-	// TaskSeq is the highest sequence of an accepted task: the node accepts no new
-	// task at or below it.
-	TaskSeq int64 `json:"task_seq,omitempty"`
-	// IdentitySequence is the sequence of the incarnation's newest stored identity.
-	IdentitySequence int64 `json:"identity_sequence,omitempty"`
 }
 
 // Heartbeat is what an agent reports about itself and its node. The server stores

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/schema/restore"
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
@@ -65,8 +65,8 @@ func TestRestoreModeOfFleet(t *testing.T) {
 }
 
 // restoreDump restores a dump into a new database, starts the restore mode there and then
-// puts that database in the place of the one in use.
-func restoreDump(t *testing.T, owner *url.URL, dump string) wire.RestoreMode {
+// renames that database to the name of the one in use.
+func restoreDump(t *testing.T, owner *url.URL, dump string) restore.Mode {
 	t.Helper()
 	name := strings.TrimPrefix(owner.Path, "/")
 	fresh, maintenance := *owner, *owner
@@ -97,14 +97,14 @@ func restoreDump(t *testing.T, owner *url.URL, dump string) wire.RestoreMode {
 }
 
 // restoreMode runs gpuaas admin restore-mode with a database.
-func restoreMode(t *testing.T, database *url.URL, args ...string) wire.RestoreMode {
+func restoreMode(t *testing.T, database *url.URL, args ...string) restore.Mode {
 	t.Helper()
 	c := shared.command(append(append([]string{"admin", "restore-mode"}, args...), "-o", "json")...)
 	c.Env = append(c.Env, "GPUAAS_DATABASE_URL="+database.String())
 	c.Stderr = t.Output()
 	out, err := c.Output()
 	require.NoError(t, err)
-	return decode[wire.RestoreMode](t, result{stdout: string(out)})
+	return decode[restore.Mode](t, result{stdout: string(out)})
 }
 
 // workOnAll completes an action on each node. A rejected start is repeated, as automation

@@ -1,19 +1,20 @@
-package wire
+// Package restore describes the time after a restore of the database to an earlier time.
+package restore
 
 import "time"
 
 // Limits of a restore mode.
 const (
-	// RestoreModeDefault is how long a restore mode lasts by default: the time in which the
+	// DefaultLength is how long a restore mode lasts by default: the time in which the
 	// agents of a healthy fleet poll several times.
-	RestoreModeDefault = time.Hour
-	// RestoreModeMax is how long a restore mode can last.
-	RestoreModeMax = 24 * time.Hour
+	DefaultLength = time.Hour
+	// MaxLength is how long a restore mode can last.
+	MaxLength = 24 * time.Hour
 )
 
-// RestoreMode is the period after a restore of the database in which nodes that are
+// Mode is the period after a restore of the database in which nodes that are
 // ahead of the database are accepted, and what was found since its start.
-type RestoreMode struct {
+type Mode struct {
 	// On is false before the first start, after a stop and after EndsAt.
 	On bool `json:"on"`
 	// Epoch counts the starts; 0 means that there was none.

@@ -56,6 +56,7 @@ type Agent struct {
 	polls    atomic.Int64  // made so far
 	changed  chan struct{} // holds a value when the node changed since the last heartbeat
 	reported time.Time     // of the last heartbeat that the server has; zero if one is due
+	kept     *checkpoint   // of the audit trail
 	fault    string        // why the agent accepts no tasks
 	doubt    bool          // the last status file could not be written
 	stop     context.CancelCauseFunc
@@ -95,6 +96,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		}
 	}()
 	a.session = sessionName(a.bootID, a.started)
+	a.kept = newCheckpoint(c.Env, a.state, log)
 	a.clock = nodeapi.NewClock(func() time.Time { return a.now() }, log)
 	own := c.identity()
 	own.CheckRemoval = removalCheck(a)

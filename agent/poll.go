@@ -99,7 +99,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	a.checkJournal()
 	q := wire.PollRequest{
 		HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version,
-		Floors: task.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}}
+		Floors: task.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}, AuditCheckpoint: a.kept.text}
 	timeout, begun, before := a.identity.PollTimeout(v), time.Now(), a.clock.Now()
 	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {
@@ -108,6 +108,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	a.sets.Clock.Compare(a.clock.Now())
 	// First, because the rest may take long.
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
+	a.kept.keep(got.AuditCheckpoint)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
 	now := a.sets.Clock.Now()
 	if err := a.journal.Prune(now); err != nil {

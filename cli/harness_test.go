@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -234,6 +235,9 @@ type fakeAPI struct {
 	nodes      []wire.NodeView
 	operations []wire.OperationSummary
 	streams    []string
+	heads      map[string]audit.Head // instead of the last events
+	checkpoint []audit.StoredCheckpoint
+	public     map[string]ed25519.PublicKey
 	audit      map[string][]audit.Event
 	pageSize   int  // 0 means all
 	repeats    bool // every page is the first
@@ -294,6 +298,13 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 		a.answer(w, http.StatusOK, wire.AuditStreamList{Streams: a.streams})
 	})
 	mux.HandleFunc("GET /api/v1/admin/audit/streams/{stream}", a.getStream)
+	mux.HandleFunc("GET /api/v1/admin/audit/checkpoints", a.getCheckpoints)
+	mux.HandleFunc("POST /api/v1/admin/audit/accept-gap", func(w http.ResponseWriter, r *http.Request) {
+		var gap audit.Gap
+		_ = json.NewDecoder(r.Body).Decode(&gap) // an empty one shows
+		gap.Checkpoints = 3
+		a.answer(w, http.StatusOK, gap)
+	})
 	mux.HandleFunc("PATCH /api/v1/admin/nodes/{node}", a.patchNode)
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/{verb}", a.postVerb)
 	mux.HandleFunc("GET /api/v1/admin/operations/{id}", a.getOperation)
@@ -596,10 +607,29 @@ func (a *fakeAPI) listAudit(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, http.StatusOK, page)
 }
 
+func (a *fakeAPI) getCheckpoints(w http.ResponseWriter, r *http.Request) {
+	after := 0
+	fmt.Sscan(r.URL.Query().Get("after"), &after) //nolint:errcheck // 0 when it is none
+	page := audit.CheckpointPage{Checkpoints: []audit.StoredCheckpoint{}, Keys: a.public}
+	for i, c := range a.checkpoint {
+		if i >= after && len(page.Checkpoints) < a.pageSize { // the numbers of a test's checkpoints have no gaps
+			page.Checkpoints = append(page.Checkpoints, c)
+		}
+	}
+	page.More = after+len(page.Checkpoints) < len(a.checkpoint)
+	a.answer(w, http.StatusOK, page)
+}
+
 func (a *fakeAPI) getStream(w http.ResponseWriter, r *http.Request) {
 	var after int64
 	fmt.Sscan(r.URL.Query().Get("after"), &after) //nolint:errcheck // 0 when it is none
 	page := wire.AuditStreamPage{Events: []audit.Event{}}
+	if all := a.audit[r.PathValue("stream")]; len(all) > 0 {
+		page.HeadSeq, page.HeadHash = all[len(all)-1].Seq, all[len(all)-1].Hash
+	}
+	if h, ok := a.heads[r.PathValue("stream")]; ok {
+		page.HeadSeq, page.HeadHash = h.Seq, h.Hash
+	}
 	for _, v := range a.audit[r.PathValue("stream")] {
 		if v.Seq <= after && !a.repeats {
 			continue

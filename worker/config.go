@@ -15,8 +15,9 @@ import (
 type config struct {
 	daemon.Common
 	daemon.Engines
-	Versioning    bool `env:"GPUAAS_WORKER_VERSIONING" envDefault:"true" help:"Register this worker's version with Temporal. Only the current version receives work; see 'gpuaas admin promote'. Disable it for a Temporal server without worker deployments."`
-	ActivitySlots int  `env:"GPUAAS_ACTIVITY_SLOTS" help:"Largest number of activities, and of local activities, that run at the same time. Default: twice the number of database connections."`
+	Versioning      bool          `env:"GPUAAS_WORKER_VERSIONING" envDefault:"true" help:"Register this worker's version with Temporal. Only the current version receives work; see 'gpuaas admin promote'. Disable it for a Temporal server without worker deployments."`
+	CheckpointEvery time.Duration `env:"GPUAAS_AUDIT_CHECKPOINT_INTERVAL" envDefault:"1m" help:"Least time between two signed checkpoints of the audit trail."`
+	ActivitySlots   int           `env:"GPUAAS_ACTIVITY_SLOTS" help:"Largest number of activities, and of local activities, that run at the same time. Default: twice the number of database connections."`
 }
 
 // build returns the build ID that this worker polls with.
@@ -30,6 +31,7 @@ func (c *config) build() string {
 // Check reports faults in the values.
 func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
+	f.Check(c.CheckpointEvery <= 0, "GPUAAS_AUDIT_CHECKPOINT_INTERVAL must be positive, for example 1m")
 	f.Check(c.ActivitySlots < 0, "GPUAAS_ACTIVITY_SLOTS must not be negative, for example 20")
 }
 

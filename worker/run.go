@@ -73,6 +73,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	p.Go(ctx, "versions", served.Run)
 	p.Go(ctx, "silent nodes", func(ctx context.Context) error { return watchSilence(ctx, parts.store.Inventory, p.Log) })
 	p.Go(ctx, "removals", removals{parts.store.Identities, parts.vault, c.Env, p.Log}.run)
+	p.Go(ctx, "audit checkpoints", checkpoints{parts.store.Checkpoints, parts.vault, p.Log, c.CheckpointEvery}.run)
 	p.Go(ctx, "verifier sets", func(ctx context.Context) error { return parts.sets.Run(ctx, nil) })
 	p.Log.Info("polling", slog.String("temporal", parts.temporal.Address()),
 		slog.String("namespace", parts.temporal.Namespace()), slog.String("queue", lifecycle.TaskQueue), slog.String("version", c.build()))

@@ -34,6 +34,9 @@ type PollResponse struct {
 	Offer *wire.TaskOffer
 	// VerifierSet names the newest verifier set, zero when the answer does not.
 	VerifierSet trust.VerifierSetRef
+	// AuditCheckpoint is the newest checkpoint of the audit trail, as text; empty when
+	// the answer has none.
+	AuditCheckpoint string
 	// CanceledTasks are tasks whose progress must be reported at once.
 	CanceledTasks []string
 }
@@ -52,6 +55,7 @@ func (c *Client) Poll(ctx context.Context, timeout time.Duration, poll wire.Poll
 		p.Offer = o
 	}
 	p.VerifierSet, _ = trust.ParseVerifierSetRef(a.header.Get(wire.HeaderVerifierSet)) // zero, as when there is none
+	p.AuditCheckpoint = a.header.Get(wire.HeaderAuditCheckpoint)
 	if list := a.header.Get(wire.HeaderCanceledTasks); list != "" {
 		p.CanceledTasks = strings.Split(list, ",")
 	}

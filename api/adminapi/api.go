@@ -3,6 +3,7 @@ package adminapi
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
 	"log/slog"
 	"net/http"
 	"time"
@@ -41,10 +42,13 @@ type Config struct {
 	Operations       Operations
 	Tasks            Tasks
 	Trail            Trail
-	Lifecycle        Lifecycle
-	Rehydrator       Rehydrator
-	Trust            Trust
-	Log              *slog.Logger
+	Checkpoints      Checkpoints
+	// CheckpointKeys returns the public keys of audit checkpoints, by key ID.
+	CheckpointKeys func(context.Context) (map[string]ed25519.PublicKey, error)
+	Lifecycle      Lifecycle
+	Rehydrator     Rehydrator
+	Trust          Trust
+	Log            *slog.Logger
 	// Package describes the agent package of a new bundle, with a fresh pull
 	// credential where it needs one. Nil if no package is configured.
 	Package func() (*trust.AgentPackage, error)
@@ -142,6 +146,8 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/audit", ok, viewer, trail.list, notFound),
 		a.on(get, "/audit/streams", ok, viewer, trail.streams),
 		a.on(get, "/audit/streams/{stream}", ok, viewer, trail.stream, notFound),
+		a.on(get, "/audit/checkpoints", ok, viewer, trail.checkpoints),
+		a.on(post, "/audit/accept-gap", ok, admin, trail.acceptGap),
 		a.on(get, "/events", ok, viewer, a.events.serve, notFound, schema.KindRateLimited),
 	}
 	all[len(all)-1].Timeout = eventsTime

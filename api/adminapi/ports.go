@@ -107,10 +107,21 @@ type Trail interface {
 	// up to limit events of one after seq, in order of seq.
 	AuditStreams(ctx context.Context, p Page) (streams, next []string, err error)
 	AuditStream(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error)
+	// AuditHead returns the head of a stream, zero if it has none.
+	AuditHead(ctx context.Context, stream string) (audit.Head, error)
 	// Changes returns the next limit operations that changed and audit events that
 	// were stored after the position, in order of position. A zero position is
 	// ChangesOverlap before the database's time.
 	Changes(ctx context.Context, after Position, limit int) ([]Change, error)
+}
+
+// Checkpoints reads the signed checkpoints of the audit trail.
+type Checkpoints interface {
+	// After returns up to limit checkpoints above a number, in order.
+	After(ctx context.Context, number int64, limit int) ([]audit.StoredCheckpoint, error)
+	// AcceptMissing ends the alarm about the checkpoints that nodes keep and the
+	// database lost, with an audit row, and returns how many there were.
+	AcceptMissing(ctx context.Context, reason string, by audit.Subject) (int64, error)
 }
 
 // Change is one entry of the event stream: an operation that changed or an audit

@@ -66,6 +66,8 @@ type Config struct {
 	RemoteRate float64
 	// Bundles exchanges bootstrap references; nil rejects them all.
 	Bundles Bundles
+	// Checkpoints compares the checkpoints of the audit trail that nodes keep; nil for none.
+	Checkpoints Checkpoints
 	// Packages are the agent packages served by digest.
 	Packages map[string]Package
 }

@@ -77,8 +77,9 @@ func (a *poller) grant(c Caller, nonce string, set trust.StoredSet, d *Dispatch)
 }
 
 // setVerifierSetHeader names the newest verifier set in the response, if there
-// is one.
+// is one, and the newest checkpoint of the audit trail.
 func (a *poller) setVerifierSetHeader(ctx context.Context, w http.ResponseWriter) {
+	a.setCheckpointHeader(w)
 	if set, err := a.cfg.VerifierSets.NewestSet(ctx); err == nil {
 		w.Header().Set(wire.HeaderVerifierSet, trust.VerifierSetRef{Version: set.Version, Hash: set.Hash}.String())
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -59,7 +60,11 @@ func (a *app) storedFaults(ctx context.Context) []wire.ControlPlaneFault {
 		e := schema.AsError(err)
 		faults = append(faults, wire.ControlPlaneFault{Component: "postgres", Reason: string(e.Kind), Message: e.Message, Next: e.Next})
 	}
-	return append(faults, signerFault(a.sets.Healthy())...)
+	lost, err := a.store.Checkpoints.Faults(ctx)
+	if err != nil {
+		a.Log.Warn("cannot read the faults of the audit trail", slog.Any("err", err))
+	}
+	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()))
 }
 
 // signerFault returns the fault of the verifier sets: without a valid one no task is

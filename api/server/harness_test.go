@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
@@ -202,8 +203,9 @@ func (c *cluster) replicaOn(url string) *replica {
 		lifecycles = c.lifecycle
 	}
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
-		Nodes: adminSide.Admin, SKUs: adminSide.Admin, EnrollmentTokens: adminSide.Identities, Locks: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin,
-		Lifecycle: lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
+		Nodes: adminSide.Admin, SKUs: adminSide.Admin, EnrollmentTokens: adminSide.Identities, Locks: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin, Checkpoints: adminSide.Checkpoints,
+		CheckpointKeys: func(context.Context) (map[string]ed25519.PublicKey, error) { return nil, nil },
+		Lifecycle:      lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.packageSource()})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: nodeSide.Tasks, Heartbeats: nodeSide.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,

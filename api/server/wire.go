@@ -54,6 +54,8 @@ type app struct {
 	serverCert *vault.ServerCertificate
 	admin      *adminapi.API
 
+	checkpoints *checkpoints
+
 	// probed are the faults of Temporal as last read.
 	probed recentFaults
 
@@ -102,6 +104,7 @@ func (a *app) connect(ctx context.Context) error {
 		return err
 	}
 	a.Health.Add("temporal", a.temporal.Healthy)
+	a.checkpoints = &checkpoints{store: a.nodeStore.Checkpoints, keys: a.vault.CheckpointKeys, env: a.cfg.Env, log: a.Log}
 	a.admin = a.adminAPI()
 	handler := a.admin.Handler()
 	a.adminHandler.Store(&handler)
@@ -168,6 +171,7 @@ func (a *app) work(ctx context.Context) {
 	a.metrics.AdminTokens(true)
 	a.Go(ctx, "admin tokens", func(ctx context.Context) error { return a.cfg.tokens.Run(ctx, a.tokensChanged) })
 	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.nodeStore.Inventory.Sweep(ctx, a.listener) })
+	a.Go(ctx, "audit checkpoints", a.checkpoints.run)
 	a.Go(ctx, "verifier sets", func(ctx context.Context) error { return a.sets.Run(ctx, a.listener.Sets()) })
 	r := &relay.Relay{Outbox: a.nodeStore.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
@@ -183,7 +187,7 @@ func (a *app) nodeServer(ctx context.Context) *http.Server {
 		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
-		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(),
+		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(), Checkpoints: a.checkpoints,
 	})
 	a.Go(ctx, "refused requests", api.Run)
 	return api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) })
@@ -193,6 +197,7 @@ func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Secrets: a.secrets, Auth: a.cfg.tokens,
 		Nodes: a.store.Admin, SKUs: a.store.Admin, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin,
+		Checkpoints: a.store.Checkpoints, CheckpointKeys: a.vault.CheckpointKeys,
 		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), WebURL: a.temporal.WebURL, Faults: a.faults,

@@ -33,8 +33,17 @@ type AgentPackage = trust.AgentPackage
 // Attention Who must act for an operation to continue.
 type Attention = lifecycle.Attention
 
+// AuditCheckpoint A signed checkpoint of the audit trail with its body.
+type AuditCheckpoint = audit.StoredCheckpoint
+
+// AuditCheckpointPage Checkpoints in order of their number.
+type AuditCheckpointPage = audit.CheckpointPage
+
 // AuditEvent One row of the audit trail. Rows form one hash chain per stream.
 type AuditEvent = audit.Event
+
+// AuditGap Accepts missing checkpoints of the audit trail.
+type AuditGap = audit.Gap
 
 // AuditPage Events of all streams, newest first.
 type AuditPage = wire.AuditPage
@@ -320,6 +329,19 @@ type ListAuditParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
+// AcceptAuditGapParams defines parameters for AcceptAuditGap.
+type AcceptAuditGapParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ListAuditCheckpointsParams defines parameters for ListAuditCheckpoints.
+type ListAuditCheckpointsParams struct {
+	// After Only checkpoints after this number.
+	After          *int64         `form:"after,omitempty" json:"after,omitempty"`
+	Limit          *Limit         `form:"limit,omitempty" json:"limit,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
 // ListAuditStreamsParams defines parameters for ListAuditStreams.
 type ListAuditStreamsParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -601,6 +623,9 @@ type ResumeTaskParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// AcceptAuditGapJSONRequestBody defines body for AcceptAuditGap for application/json ContentType.
+type AcceptAuditGapJSONRequestBody = AuditGap
+
 // RegisterNodeJSONRequestBody defines body for RegisterNode for application/json ContentType.
 type RegisterNodeJSONRequestBody = RegisterNodeRequest
 
@@ -715,6 +740,29 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /api/v1/admin/audit (the `ListAudit` operationId).
 	ListAudit(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AcceptAuditGapWithBody Accept that checkpoints that nodes keep are missing, for example after a restore of the database
+	//
+	// Ends the fault checkpoint_missing. The request is idempotent.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/audit/accept-gap (the `AcceptAuditGap` operationId).
+	AcceptAuditGapWithBody(ctx context.Context, params *AcceptAuditGapParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AcceptAuditGap Accept that checkpoints that nodes keep are missing, for example after a restore of the database
+	//
+	// Ends the fault checkpoint_missing. The request is idempotent.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/audit/accept-gap (the `AcceptAuditGap` operationId).
+	AcceptAuditGap(ctx context.Context, params *AcceptAuditGapParams, body AcceptAuditGapJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListAuditCheckpoints List the signed checkpoints of the audit trail in order
+	//
+	// Corresponds with GET /api/v1/admin/audit/checkpoints (the `ListAuditCheckpoints` operationId).
+	ListAuditCheckpoints(ctx context.Context, params *ListAuditCheckpointsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListAuditStreams List the streams of the audit trail in order
 	//
@@ -990,6 +1038,59 @@ type ClientInterface interface {
 // Corresponds with GET /api/v1/admin/audit (the `ListAudit` operationId).
 func (c *Client) ListAudit(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListAuditRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AcceptAuditGapWithBody Accept that checkpoints that nodes keep are missing, for example after a restore of the database
+//
+// Ends the fault checkpoint_missing. The request is idempotent.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/audit/accept-gap (the `AcceptAuditGap` operationId).
+func (c *Client) AcceptAuditGapWithBody(ctx context.Context, params *AcceptAuditGapParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAcceptAuditGapRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AcceptAuditGap Accept that checkpoints that nodes keep are missing, for example after a restore of the database
+//
+// Ends the fault checkpoint_missing. The request is idempotent.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/audit/accept-gap (the `AcceptAuditGap` operationId).
+func (c *Client) AcceptAuditGap(ctx context.Context, params *AcceptAuditGapParams, body AcceptAuditGapJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAcceptAuditGapRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListAuditCheckpoints List the signed checkpoints of the audit trail in order
+//
+// Corresponds with GET /api/v1/admin/audit/checkpoints (the `ListAuditCheckpoints` operationId).
+func (c *Client) ListAuditCheckpoints(ctx context.Context, params *ListAuditCheckpointsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListAuditCheckpointsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1755,6 +1856,142 @@ func NewListAuditRequest(server string, params *ListAuditParams) (*http.Request,
 		if params.Since != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewAcceptAuditGapRequest calls the generic AcceptAuditGap builder with application/json body
+func NewAcceptAuditGapRequest(server string, params *AcceptAuditGapParams, body AcceptAuditGapJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAcceptAuditGapRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewAcceptAuditGapRequestWithBody constructs an http.Request for the AcceptAuditGap method, with any body, and a specified content type
+func NewAcceptAuditGapRequestWithBody(server string, params *AcceptAuditGapParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/audit/accept-gap")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListAuditCheckpointsRequest constructs an http.Request for the ListAuditCheckpoints method
+func NewListAuditCheckpointsRequest(server string, params *ListAuditCheckpointsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/audit/checkpoints")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.After != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -3969,6 +4206,31 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/admin/audit (the `ListAudit` operationId).
 	ListAuditWithResponse(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*ListAuditResponse, error)
 
+	// AcceptAuditGapWithBodyWithResponse Accept that checkpoints that nodes keep are missing, for example after a restore of the database
+	//
+	// Ends the fault checkpoint_missing. The request is idempotent.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/audit/accept-gap (the `AcceptAuditGap` operationId).
+	AcceptAuditGapWithBodyWithResponse(ctx context.Context, params *AcceptAuditGapParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AcceptAuditGapResponse, error)
+
+	// AcceptAuditGapWithResponse Accept that checkpoints that nodes keep are missing, for example after a restore of the database
+	//
+	// Ends the fault checkpoint_missing. The request is idempotent.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/audit/accept-gap (the `AcceptAuditGap` operationId).
+	AcceptAuditGapWithResponse(ctx context.Context, params *AcceptAuditGapParams, body AcceptAuditGapJSONRequestBody, reqEditors ...RequestEditorFn) (*AcceptAuditGapResponse, error)
+
+	// ListAuditCheckpointsWithResponse List the signed checkpoints of the audit trail in order
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/audit/checkpoints (the `ListAuditCheckpoints` operationId).
+	ListAuditCheckpointsWithResponse(ctx context.Context, params *ListAuditCheckpointsParams, reqEditors ...RequestEditorFn) (*ListAuditCheckpointsResponse, error)
+
 	// ListAuditStreamsWithResponse List the streams of the audit trail in order
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -4346,6 +4608,172 @@ func (r ListAuditResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListAuditResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// AcceptAuditGapResponse200Headers the declared response headers of an HTTP 200 response for AcceptAuditGap
+type AcceptAuditGapResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type AcceptAuditGapResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AuditGap
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *AcceptAuditGapResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AcceptAuditGapResponse) GetJSON200() *AuditGap {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r AcceptAuditGapResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r AcceptAuditGapResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r AcceptAuditGapResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r AcceptAuditGapResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r AcceptAuditGapResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r AcceptAuditGapResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AcceptAuditGapResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AcceptAuditGapResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AcceptAuditGapResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListAuditCheckpointsResponse200Headers the declared response headers of an HTTP 200 response for ListAuditCheckpoints
+type ListAuditCheckpointsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListAuditCheckpointsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AuditCheckpointPage
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListAuditCheckpointsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListAuditCheckpointsResponse) GetJSON200() *AuditCheckpointPage {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListAuditCheckpointsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListAuditCheckpointsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListAuditCheckpointsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListAuditCheckpointsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListAuditCheckpointsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListAuditCheckpointsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListAuditCheckpointsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListAuditCheckpointsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListAuditCheckpointsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -6563,6 +6991,49 @@ func (c *ClientWithResponses) ListAuditWithResponse(ctx context.Context, params 
 	return ParseListAuditResponse(rsp)
 }
 
+// AcceptAuditGapWithBodyWithResponse Accept that checkpoints that nodes keep are missing, for example after a restore of the database
+//
+// Ends the fault checkpoint_missing. The request is idempotent.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/audit/accept-gap (the `AcceptAuditGap` operationId).
+func (c *ClientWithResponses) AcceptAuditGapWithBodyWithResponse(ctx context.Context, params *AcceptAuditGapParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AcceptAuditGapResponse, error) {
+	rsp, err := c.AcceptAuditGapWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAcceptAuditGapResponse(rsp)
+}
+
+// AcceptAuditGapWithResponse Accept that checkpoints that nodes keep are missing, for example after a restore of the database
+//
+// Ends the fault checkpoint_missing. The request is idempotent.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/audit/accept-gap (the `AcceptAuditGap` operationId).
+func (c *ClientWithResponses) AcceptAuditGapWithResponse(ctx context.Context, params *AcceptAuditGapParams, body AcceptAuditGapJSONRequestBody, reqEditors ...RequestEditorFn) (*AcceptAuditGapResponse, error) {
+	rsp, err := c.AcceptAuditGap(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAcceptAuditGapResponse(rsp)
+}
+
+// ListAuditCheckpointsWithResponse List the signed checkpoints of the audit trail in order
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/audit/checkpoints (the `ListAuditCheckpoints` operationId).
+func (c *ClientWithResponses) ListAuditCheckpointsWithResponse(ctx context.Context, params *ListAuditCheckpointsParams, reqEditors ...RequestEditorFn) (*ListAuditCheckpointsResponse, error) {
+	rsp, err := c.ListAuditCheckpoints(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListAuditCheckpointsResponse(rsp)
+}
+
 // ListAuditStreamsWithResponse List the streams of the audit trail in order
 //
 // Returns a wrapper object for the known response body format(s).
@@ -7139,6 +7610,154 @@ func ParseListAuditResponse(rsp *http.Response) (*ListAuditResponse, error) {
 	switch {
 	case rsp.StatusCode == 200:
 		var headers ListAuditResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseAcceptAuditGapResponse parses an HTTP response from a AcceptAuditGapWithResponse call
+func ParseAcceptAuditGapResponse(rsp *http.Response) (*AcceptAuditGapResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AcceptAuditGapResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AuditGap
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers AcceptAuditGapResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListAuditCheckpointsResponse parses an HTTP response from a ListAuditCheckpointsWithResponse call
+func ParseListAuditCheckpointsResponse(rsp *http.Response) (*ListAuditCheckpointsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListAuditCheckpointsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AuditCheckpointPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListAuditCheckpointsResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -88,6 +90,17 @@ func (s *Admin) AuditStream(ctx context.Context, stream string, after int64, lim
 		return list[audit.Event](ctx, s.db, selectAudit+" WHERE e.stream = $1 AND e.seq > $2 ORDER BY e.seq LIMIT $3",
 			stream, after, min(limit, maxAuditPage))
 	})
+}
+
+// AuditHead implements adminapi.Trail.
+func (s *Admin) AuditHead(ctx context.Context, stream string) (audit.Head, error) {
+	head, err := query(ctx, s.db, "reading the head of audit stream "+stream, func(ctx context.Context) (sqlc.AuditHeadRow, error) {
+		return s.db.q.AuditHead(ctx, stream)
+	})
+	if err != nil && !postgres.NotFound(err) {
+		return audit.Head{}, err
+	}
+	return audit.Head{Stream: stream, Seq: head.Seq, Hash: head.Hash}, nil
 }
 
 // AuditStreams implements adminapi.Trail.

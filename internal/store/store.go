@@ -50,8 +50,10 @@ type Store struct {
 	Inventory  *Inventory
 	Admin      *Admin
 	Restore    *Restore
-	db         *db
-	pools      map[string]*postgres.DB // by purpose
+	// Checkpoints stores the checkpoints of the audit trail.
+	Checkpoints *Checkpoints
+	db          *db
+	pools       map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -115,14 +117,15 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return &own
 	}
 	s := &Store{
-		Operations: &Operations{db: d, creating: c.CreatingProviders},
-		Tasks:      &Tasks{db: d},
-		Identities: &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
-		Inventory:  &Inventory{db: d, returns: &batcher{}},
-		Admin:      &Admin{db: on(poolAdmin)},
-		Restore:    &Restore{db: d, operations: &Operations{db: d}},
-		db:         d,
-		pools:      pools,
+		Operations:  &Operations{db: d, creating: c.CreatingProviders},
+		Tasks:       &Tasks{db: d},
+		Identities:  &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
+		Inventory:   &Inventory{db: d, returns: &batcher{}},
+		Admin:       &Admin{db: on(poolAdmin)},
+		Restore:     &Restore{db: d, operations: &Operations{db: d}},
+		db:          d,
+		pools:       pools,
+		Checkpoints: &Checkpoints{db: d},
 	}
 	s.warnOfPrivileges(ctx, c.Log)
 	return s, nil

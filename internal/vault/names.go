@@ -53,6 +53,9 @@ func taskKey(env string) string { return "task-" + env }
 // rootKey is the transit key that signs an environment's verifier sets.
 func rootKey(env string) string { return "set-root-" + env }
 
+// checkpointKey is the transit key that signs checkpoints of an environment's audit trail.
+func checkpointKey(env string) string { return "audit-" + env }
+
 // keyID is the ID of a transit key's version in verifier sets and envelopes.
 func keyID(name string, version int) string { return fmt.Sprintf("%s.v%d", name, version) }
 

@@ -8,6 +8,7 @@ import (
 	"text/template"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -21,8 +22,9 @@ func (s setup) policy(name string) (string, error) {
 	templates, err := template.New("").Funcs(template.FuncMap{"signedPrefixes": signedPrefixes, "names": nameLists}).Parse(policyTemplates)
 	if err == nil {
 		err = templates.ExecuteTemplate(&text, name, map[string]any{
-			"TaskKey": taskKey(s.env), "RootKey": rootKey(s.env), "NodeURIs": nodeURIs(s.env), "DNS": s.dns, "IPs": s.ips,
+			"TaskKey": taskKey(s.env), "RootKey": rootKey(s.env), "CheckpointKey": checkpointKey(s.env), "NodeURIs": nodeURIs(s.env), "DNS": s.dns, "IPs": s.ips,
 			"WorkerDocuments": []string{task.PayloadType, trust.RemovalPayloadType},
+			"Checkpoint":      []string{audit.CheckpointPayloadType},
 			"LeaseKey":        []string{trust.LeaseKeyPayloadType}, "VerifierSet": []string{trust.VerifierSetPayloadType},
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/test/testkit/csrtest"
@@ -30,7 +31,7 @@ func TestPolicies(t *testing.T) {
 	document := func(payloadType string) string {
 		return base64.StdEncoding.EncodeToString(dsse.PAE(payloadType, []byte("{}")))
 	}
-	removal := document(trust.RemovalPayloadType)
+	removal, checkpoint := document(trust.RemovalPayloadType), document(audit.CheckpointPayloadType)
 	task, lease, set := document(task.PayloadType), document(trust.LeaseKeyPayloadType), document(trust.VerifierSetPayloadType)
 	type with = map[string]any
 	const worker, apiOnly, both, none = "worker", "api", "worker api", ""
@@ -43,6 +44,11 @@ func TestPolicies(t *testing.T) {
 		{"sign a removal", worker, put("transit/sign/task-test", with{"input": removal, "key_version": 1})},
 		{"sign a removal with the root", none, put("transit/sign/set-root-test", with{"input": removal, "key_version": 1})},
 		{"sign a lease key", apiOnly, put("transit/sign/task-test", with{"input": lease, "key_version": 1})},
+		{"sign an audit checkpoint", worker, put("transit/sign/audit-test", with{"input": checkpoint, "key_version": 1})},
+		{"sign an audit checkpoint with the task key", none, put("transit/sign/task-test", with{"input": checkpoint, "key_version": 1})},
+		{"sign a task with the checkpoint key", none, put("transit/sign/audit-test", with{"input": task, "key_version": 1})},
+		{"read the checkpoint key", both, get("transit/keys/audit-test")},
+		{"rotate the checkpoint key", none, put("transit/keys/audit-test/rotate", nil)},
 		{"sign a set with the task key", none, put("transit/sign/task-test", with{"input": set, "key_version": 1})},
 		{"sign a set with the root", none, put("transit/sign/set-root-test", with{"input": set, "key_version": 1})},
 		{"sign a task with the root", none, put("transit/sign/set-root-test", with{"input": task, "key_version": 1})},

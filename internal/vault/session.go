@@ -40,6 +40,8 @@ var opText = map[string]string{
 	"sign_lease_key":     "signing a lease key",
 	"task_key":           "reading the task key",
 	"set_root":           "reading the root key of verifier sets",
+	"checkpoint_key":     "reading the key of audit checkpoints",
+	"sign_checkpoint":    "signing an audit checkpoint",
 }
 
 // call sends a request with a deadline and observes it under the operation's

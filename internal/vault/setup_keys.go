@@ -94,13 +94,13 @@ func (s setup) role(ctx context.Context, mount, name string, ttl time.Duration, 
 	return s.write(ctx, path, "leaf_role", given)
 }
 
-// signingKeys creates the task key and the root key of verifier sets unless they
-// exist, and rejects a key that could have left Vault.
+// signingKeys creates the task key, the root key of verifier sets and the key of audit
+// checkpoints unless they exist, and rejects a key that could have left Vault.
 func (s setup) signingKeys(ctx context.Context) error {
 	if err := s.mount(ctx, "sys/mounts", transitMount, "transit", nil); err != nil {
 		return err
 	}
-	for _, name := range []string{taskKey(s.env), rootKey(s.env)} {
+	for _, name := range []string{taskKey(s.env), rootKey(s.env), checkpointKey(s.env)} {
 		if err := s.signingKey(ctx, transitMount+"/keys/"+name); err != nil {
 			return err
 		}

@@ -82,7 +82,7 @@ func TestSetupConcurrently(t *testing.T) {
 	require.Len(t, b.list(t, "pki-node/keys"), 1)
 	require.Len(t, b.list(t, "pki-api/issuers"), 1)
 	require.Len(t, b.list(t, "auth/approle/role/gpuaas-worker/secret-id"), 1+runs/2, "one per folder")
-	require.Len(t, b.list(t, "transit/keys"), 2)
+	require.Len(t, b.list(t, "transit/keys"), 3)
 	b.firstSet(t)
 	before := b.standing(t)
 	require.NoError(t, b.install.setup(t))

@@ -51,6 +51,9 @@ const (
 	SetPublished    = "trust.verifier_set_published"
 	Decision        = "operations.resolve"
 
+	CheckpointMissing = "audit.checkpoint_missing" // a node keeps one that the database lost
+	GapAccepted       = "audit.gap_accepted"
+
 	NodeSet          = "nodes.set"
 	FloorsRaised     = "nodes.floors_raised"
 	IdentityAdopted  = "nodes.identity_adopted"
@@ -81,7 +84,7 @@ func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
 		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
-		ResourceCreated, ResourceReleased}
+		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))
 	}

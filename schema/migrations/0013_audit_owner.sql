@@ -23,7 +23,41 @@ $$;
 CREATE TRIGGER nodes_removal_allowed BEFORE UPDATE OF state ON nodes FOR EACH ROW
     WHEN ((OLD.state = 'removed') <> (NEW.state = 'removed')) EXECUTE FUNCTION nodes_removal_allowed();
 
+-- Signed checkpoints of the audit trail: see schema/audit.CheckpointBody.
+CREATE TABLE audit_checkpoints (
+    number    bigint CONSTRAINT audit_checkpoints_pkey PRIMARY KEY CONSTRAINT audit_checkpoints_number_check CHECK (number >= 1),
+    hash      text   NOT NULL CONSTRAINT audit_checkpoints_hash_key UNIQUE,
+    -- Unique, so the chain cannot fork.
+    prev_hash text   NOT NULL CONSTRAINT audit_checkpoints_prev_key UNIQUE,
+    body      bytea  NOT NULL, -- bytes, not JSON: they are hashed
+    signed    text   NOT NULL  -- the signed checkpoint
+);
+
+CREATE TRIGGER audit_checkpoints_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_checkpoints
+    FOR EACH STATEMENT EXECUTE FUNCTION audit_events_append_only();
+
+-- The head of each stream in its last checkpoint, which makes the next one small.
+CREATE TABLE audit_checkpoint_heads (
+    stream text   CONSTRAINT audit_checkpoint_heads_pkey PRIMARY KEY,
+    seq    bigint NOT NULL
+) WITH (fillfactor = 70);
+
+-- Checkpoints that nodes keep and that audit_checkpoints does not have: the database was
+-- restored, or a part of the audit trail was removed or replaced.
+CREATE TABLE audit_missing (
+    number      bigint      NOT NULL,
+    hash        text        NOT NULL,
+    signed      text        NOT NULL,
+    node_id     uuid        NOT NULL, -- the node that has it
+    found_at    timestamptz NOT NULL DEFAULT now(),
+    accepted_at timestamptz,          -- when an operator accepted the loss
+    CONSTRAINT audit_missing_pkey PRIMARY KEY (number, hash)
+);
+
 -- +goose Down
+DROP TABLE audit_missing;
+DROP TABLE audit_checkpoint_heads;
+DROP TABLE audit_checkpoints;
 DROP TRIGGER nodes_removal_allowed ON nodes;
 DROP FUNCTION nodes_removal_allowed();
 GRANT EXECUTE ON FUNCTION audit_append(text, text, text, text, text, text, text, text, text, jsonb) TO PUBLIC;

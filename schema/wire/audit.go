@@ -21,6 +21,10 @@ type AuditStreamPage struct {
 	Events []audit.Event `json:"events"`
 	// More is true when a further page exists after the last seq.
 	More bool `json:"more"`
+	// HeadSeq and HeadHash are the head of the stream, as read before the events: the
+	// event with this seq must exist and have this hash.
+	HeadSeq  int64  `json:"head_seq"`
+	HeadHash string `json:"head_hash"`
 }
 
 // Event kinds of GET /api/v1/admin/events.

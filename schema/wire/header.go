@@ -14,6 +14,10 @@ const (
 	// trust.VerifierSetRef.String. Every response to a poll has it while there is
 	// a set.
 	HeaderVerifierSet = "Gpuaas-Verifier-Set"
+	// HeaderAuditCheckpoint carries the newest checkpoint of the audit trail, as text. Every
+	// response to a poll has it while there is one. The agent keeps the one with the
+	// greatest number, and its polls carry it.
+	HeaderAuditCheckpoint = "Gpuaas-Audit-Checkpoint"
 	// HeaderCanceledTasks lists, separated by commas, the held tasks of a poll
 	// that were canceled or voided while the poll was open. The agent sends a
 	// progress call for each at once. It comes with a 204 response to a poll.

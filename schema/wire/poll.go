@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
@@ -38,6 +39,9 @@ type PollRequest struct {
 	// WaitSeconds is how long the server may hold the poll open, capped at
 	// MaxPollTimeout; 0 returns at once.
 	WaitSeconds float64 `json:"wait_seconds,omitempty"`
+	// AuditCheckpoint is the newest checkpoint of the audit trail that the node got, as
+	// text; empty for none. The server compares it with the trail.
+	AuditCheckpoint string `json:"audit_checkpoint,omitempty"`
 	// Heartbeat is the state of the node. The agent sends one at least every
 	// HeartbeatInterval and soon after its workloads or its cordon changed.
 	Heartbeat *Heartbeat `json:"heartbeat,omitempty"`
@@ -91,6 +95,8 @@ func (r PollRequest) Validate() error {
 		return badField("verifier_set", "verifier_set must be 0 to %d", int64(MaxInteger))
 	case r.Floors.TaskSeq < 0 || r.Floors.TaskSeq > MaxInteger || r.Floors.IdentitySequence < 0 || r.Floors.IdentitySequence > MaxInteger:
 		return badField("floors", "each of floors must be 0 to %d", int64(MaxInteger))
+	case len(r.AuditCheckpoint) > audit.MaxCheckpointText:
+		return badField("audit_checkpoint", "audit_checkpoint has more than %d bytes", audit.MaxCheckpointText)
 	case r.WaitSeconds < 0 || math.IsNaN(r.WaitSeconds):
 		return badField("wait_seconds", "wait_seconds must not be negative")
 	case r.Heartbeat != nil:

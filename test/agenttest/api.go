@@ -50,6 +50,8 @@ type API struct {
 	Cancellations chan Cancellations
 	OnTrust       func() (trust.NodeTrust, error)
 	Removal       func() json.RawMessage // goes with node_removed
+	Checkpoint    func() string          // of the audit trail, in the answer to a poll
+	Kept          string                 // the checkpoint in the last poll
 }
 
 // Cancellations is the answer of a poll that names tasks to ask about.
@@ -119,6 +121,9 @@ func (f *API) Serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Date", f.book.now().UTC().Format(http.TimeFormat))
 	}
 	answer, err := f.handle(r, what, parts, n)
+	if f.Checkpoint != nil && what == "wait" {
+		w.Header().Set(wire.HeaderAuditCheckpoint, f.Checkpoint())
+	}
 	if name := f.newest(); what == "wait" && name != "" {
 		w.Header().Set(wire.HeaderVerifierSet, name)
 	}
@@ -256,6 +261,7 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	var again *wire.TaskOffer
 	offers := f.Offers
 	f.Note(func() {
+		f.Kept = poll.AuditCheckpoint
 		if poll.Heartbeat != nil {
 			f.Heartbeats = append(f.Heartbeats, *poll.Heartbeat)
 			f.faulty = poll.Heartbeat.Fault != ""

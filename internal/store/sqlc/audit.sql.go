@@ -9,6 +9,18 @@ import (
 	"context"
 )
 
+const acceptMissingCheckpoints = `-- name: AcceptMissingCheckpoints :execrows
+UPDATE audit_missing SET accepted_at = now() WHERE accepted_at IS NULL
+`
+
+func (q *Queries) AcceptMissingCheckpoints(ctx context.Context) (int64, error) {
+	result, err := q.db.Exec(ctx, acceptMissingCheckpoints)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const appendAudit = `-- name: AppendAudit :exec
 SELECT audit_append($1, $2, $3, $4, $5, $6,
                     $7, $8, $9, $10)
@@ -44,6 +56,119 @@ func (q *Queries) AppendAudit(ctx context.Context, arg AppendAuditParams) error 
 	return err
 }
 
+const auditHead = `-- name: AuditHead :one
+SELECT seq, hash FROM audit_heads WHERE stream = $1
+`
+
+type AuditHeadRow struct {
+	Seq  int64
+	Hash string
+}
+
+func (q *Queries) AuditHead(ctx context.Context, stream string) (AuditHeadRow, error) {
+	row := q.db.QueryRow(ctx, auditHead, stream)
+	var i AuditHeadRow
+	err := row.Scan(&i.Seq, &i.Hash)
+	return i, err
+}
+
+const changedHeads = `-- name: ChangedHeads :many
+SELECT h.stream, h.seq, h.hash FROM audit_heads h LEFT JOIN audit_checkpoint_heads c USING (stream)
+WHERE h.seq > coalesce(c.seq, 0) ORDER BY h.stream LIMIT $1
+`
+
+type ChangedHeadsRow struct {
+	Stream string
+	Seq    int64
+	Hash   string
+}
+
+// Up to row_limit heads that are ahead of the last checkpoint of their stream.
+func (q *Queries) ChangedHeads(ctx context.Context, rowLimit int32) ([]ChangedHeadsRow, error) {
+	rows, err := q.db.Query(ctx, changedHeads, rowLimit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ChangedHeadsRow
+	for rows.Next() {
+		var i ChangedHeadsRow
+		if err := rows.Scan(&i.Stream, &i.Seq, &i.Hash); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const checkpointHash = `-- name: CheckpointHash :one
+SELECT hash FROM audit_checkpoints WHERE number = $1
+`
+
+func (q *Queries) CheckpointHash(ctx context.Context, number int64) (string, error) {
+	row := q.db.QueryRow(ctx, checkpointHash, number)
+	var hash string
+	err := row.Scan(&hash)
+	return hash, err
+}
+
+const checkpointsAfter = `-- name: CheckpointsAfter :many
+SELECT number, hash, body, signed FROM audit_checkpoints WHERE number > $1 ORDER BY number LIMIT $2
+`
+
+type CheckpointsAfterRow struct {
+	Number int64
+	Hash   string
+	Body   []byte
+	Signed string
+}
+
+func (q *Queries) CheckpointsAfter(ctx context.Context, after int64, rowLimit int32) ([]CheckpointsAfterRow, error) {
+	rows, err := q.db.Query(ctx, checkpointsAfter, after, rowLimit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CheckpointsAfterRow
+	for rows.Next() {
+		var i CheckpointsAfterRow
+		if err := rows.Scan(
+			&i.Number,
+			&i.Hash,
+			&i.Body,
+			&i.Signed,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const cutStreams = `-- name: CutStreams :one
+SELECT count(*)::bigint AS streams, coalesce(min(c.stream), '')::text AS first
+FROM audit_checkpoint_heads c LEFT JOIN audit_heads h USING (stream) WHERE h.seq IS NULL OR h.seq < c.seq
+`
+
+type CutStreamsRow struct {
+	Streams int64
+	First   string
+}
+
+// The streams that lack events of their last checkpoint: how many, and one of them.
+func (q *Queries) CutStreams(ctx context.Context) (CutStreamsRow, error) {
+	row := q.db.QueryRow(ctx, cutStreams)
+	var i CutStreamsRow
+	err := row.Scan(&i.Streams, &i.First)
+	return i, err
+}
+
 const decisionNoted = `-- name: DecisionNoted :one
 SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = $1 AND action = 'operations.resolve'
                AND operation_id = $2 AND detail ->> 'decision_id' = $3::text)::boolean
@@ -58,10 +183,77 @@ func (q *Queries) DecisionNoted(ctx context.Context, stream string, operationID 
 	return column_1, err
 }
 
-const listAuditStreams = `-- name: ListAuditStreams :many
-SELECT stream FROM audit_heads WHERE seq > 0 AND stream > $1 ORDER BY stream LIMIT $2::bigint
+const greatestCheckpoint = `-- name: GreatestCheckpoint :one
+SELECT greatest((SELECT coalesce(max(c.number), 0) FROM audit_checkpoints c),
+                (SELECT coalesce(max(m.number), 0) FROM audit_missing m))::bigint AS number
 `
 
+// The greatest number of a checkpoint that is stored, or that a node keeps.
+func (q *Queries) GreatestCheckpoint(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, greatestCheckpoint)
+	var number int64
+	err := row.Scan(&number)
+	return number, err
+}
+
+const insertCheckpoint = `-- name: InsertCheckpoint :execrows
+INSERT INTO audit_checkpoints (number, hash, prev_hash, body, signed) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING
+`
+
+type InsertCheckpointParams struct {
+	Number   int64
+	Hash     string
+	PrevHash string
+	Body     []byte
+	Signed   string
+}
+
+// The unique hash of the checkpoint before decides between concurrent workers.
+func (q *Queries) InsertCheckpoint(ctx context.Context, arg InsertCheckpointParams) (int64, error) {
+	result, err := q.db.Exec(ctx, insertCheckpoint,
+		arg.Number,
+		arg.Hash,
+		arg.PrevHash,
+		arg.Body,
+		arg.Signed,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const insertMissingCheckpoint = `-- name: InsertMissingCheckpoint :execrows
+INSERT INTO audit_missing (number, hash, signed, node_id) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
+`
+
+type InsertMissingCheckpointParams struct {
+	Number int64
+	Hash   string
+	Signed string
+	NodeID string
+}
+
+func (q *Queries) InsertMissingCheckpoint(ctx context.Context, arg InsertMissingCheckpointParams) (int64, error) {
+	result, err := q.db.Exec(ctx, insertMissingCheckpoint,
+		arg.Number,
+		arg.Hash,
+		arg.Signed,
+		arg.NodeID,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const listAuditStreams = `-- name: ListAuditStreams :many
+SELECT stream FROM (SELECT h.stream FROM audit_heads h WHERE h.seq > 0 UNION SELECT n.node_id::text FROM nodes n) s
+WHERE stream > $1 ORDER BY stream LIMIT $2::bigint
+`
+
+// The streams that have events, and those of all nodes: a registration is an event, so a
+// stream of a node without events was removed.
 func (q *Queries) ListAuditStreams(ctx context.Context, after string, rowLimit int64) ([]string, error) {
 	rows, err := q.db.Query(ctx, listAuditStreams, after, rowLimit)
 	if err != nil {
@@ -82,6 +274,51 @@ func (q *Queries) ListAuditStreams(ctx context.Context, after string, rowLimit i
 	return items, nil
 }
 
+const missingCheckpoints = `-- name: MissingCheckpoints :one
+SELECT count(*)::bigint AS checkpoints, coalesce(min(number), 0)::bigint AS first, coalesce(max(number), 0)::bigint AS last,
+       coalesce((array_agg(signed ORDER BY number DESC))[1], '')::text AS newest,
+       coalesce((array_agg(node_id::text ORDER BY number DESC))[1], '')::text AS node_id
+FROM audit_missing WHERE accepted_at IS NULL
+`
+
+type MissingCheckpointsRow struct {
+	Checkpoints int64
+	First       int64
+	Last        int64
+	Newest      string
+	NodeID      string
+}
+
+func (q *Queries) MissingCheckpoints(ctx context.Context) (MissingCheckpointsRow, error) {
+	row := q.db.QueryRow(ctx, missingCheckpoints)
+	var i MissingCheckpointsRow
+	err := row.Scan(
+		&i.Checkpoints,
+		&i.First,
+		&i.Last,
+		&i.Newest,
+		&i.NodeID,
+	)
+	return i, err
+}
+
+const newestCheckpoint = `-- name: NewestCheckpoint :one
+SELECT number, hash, signed FROM audit_checkpoints ORDER BY number DESC LIMIT 1
+`
+
+type NewestCheckpointRow struct {
+	Number int64
+	Hash   string
+	Signed string
+}
+
+func (q *Queries) NewestCheckpoint(ctx context.Context) (NewestCheckpointRow, error) {
+	row := q.db.QueryRow(ctx, newestCheckpoint)
+	var i NewestCheckpointRow
+	err := row.Scan(&i.Number, &i.Hash, &i.Signed)
+	return i, err
+}
+
 const parkNoted = `-- name: ParkNoted :one
 SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = $1 AND result = 'parked'
                AND operation_id = $2 AND detail ->> 'park_id' = $3::text)::boolean
@@ -94,4 +331,15 @@ func (q *Queries) ParkNoted(ctx context.Context, stream string, operationID stri
 	var column_1 bool
 	err := row.Scan(&column_1)
 	return column_1, err
+}
+
+const setCheckpointHeads = `-- name: SetCheckpointHeads :exec
+INSERT INTO audit_checkpoint_heads (stream, seq)
+SELECT unnest($1::text[]), unnest($2::bigint[])
+ON CONFLICT ON CONSTRAINT audit_checkpoint_heads_pkey DO UPDATE SET seq = excluded.seq
+`
+
+func (q *Queries) SetCheckpointHeads(ctx context.Context, streams []string, seqs []int64) error {
+	_, err := q.db.Exec(ctx, setCheckpointHeads, streams, seqs)
+	return err
 }

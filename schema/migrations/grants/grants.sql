@@ -34,6 +34,7 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admi
 GRANT SELECT ON audit_events, audit_heads, goose_db_version, identity_keys, identity_refusals, instances, node_api,
     node_certificates, node_removals, node_sessions, node_tasks, nodes, operations, outbox, resources, restore_modes, skus, verifier_sets
     TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+GRANT SELECT ON audit_checkpoints, audit_checkpoint_heads, audit_missing TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT ON enrollment_tokens TO gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT (token_id, node_id, incarnation, purpose, bundle_purpose, state, claimed_spki, issued_at, expires_at, claimed_at, ended_at)
     ON enrollment_tokens TO gpuaas_worker;
@@ -44,6 +45,8 @@ GRANT EXECUTE ON FUNCTION audit_append(text, text, text, text, text, text, text,
 GRANT UPDATE ON nodes, enrollment_tokens, node_certificates TO gpuaas_worker;
 GRANT INSERT, UPDATE ON instances, operations, resources, node_tasks, node_removals TO gpuaas_worker;
 GRANT INSERT, UPDATE, DELETE ON outbox, identity_refusals TO gpuaas_worker;
+GRANT INSERT ON audit_checkpoints TO gpuaas_worker;
+GRANT INSERT, UPDATE ON audit_checkpoint_heads TO gpuaas_worker;
 GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
 
 -- The admin API registers nodes, issues tokens, decides about tasks and records abandoned
@@ -53,6 +56,7 @@ GRANT UPDATE ON instances, operations, node_tasks, node_certificates TO gpuaas_a
 GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_admin;
 GRANT DELETE ON node_sessions TO gpuaas_api_admin;
 GRANT INSERT, UPDATE ON identity_refusals TO gpuaas_api_admin; -- it exchanges references to bundles
+GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
 
 -- The node API issues identities, stores heartbeats and dispatches tasks.
 GRANT UPDATE (state, state_since, cordoned, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at,
@@ -63,3 +67,4 @@ GRANT INSERT, UPDATE ON enrollment_tokens, node_api, node_certificates, identity
 GRANT UPDATE (status, lease_epoch, lease_until, holder, poll_number, progress, beat_at, cancel_seen, paused, result, output_tail,
     result_serial, result_key, result_body, result_signature, dispatched_at, lost_at, finished_at) ON node_tasks TO gpuaas_api_node;
 GRANT INSERT, UPDATE, DELETE ON outbox, node_sessions TO gpuaas_api_node;
+GRANT INSERT ON audit_missing TO gpuaas_api_node;

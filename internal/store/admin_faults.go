@@ -27,18 +27,18 @@ func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	if err != nil {
 		return nil, err
 	}
-	mode, err := s.restoreMode(ctx)
+	mode, err := restoreFaults(ctx, s.db)
 	return slices.Concat(mode, faults, outbox), err
 }
 
-// restoreMode returns a fault while the restore mode is on: identities are then accepted that
+// restoreFaults returns a fault while the restore mode is on: identities are then accepted that
 // the database does not have.
-func (s *Admin) restoreMode(ctx context.Context) ([]wire.ControlPlaneFault, error) {
-	epoch, err := query(ctx, s.db, "reading the restore mode", s.db.q.RestoreEpoch)
+func restoreFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error) {
+	epoch, err := query(ctx, db, "reading the restore mode", db.q.RestoreEpoch)
 	if err != nil || epoch == 0 {
 		return nil, err
 	}
-	m, err := restoreStatus(ctx, s.db)
+	m, err := restoreStatus(ctx, db)
 	return []wire.ControlPlaneFault{{Component: "postgres", Reason: "restore_mode", Message: fmt.Sprintf(
 		"the restore mode is on until %s: certificates that the database does not have are accepted, and no identity is locked as cloned; %s of the audit trail are missing, %d nodes were ahead, %d nodes have sent no heartbeat since",
 		m.EndsAt.Format(time.RFC3339), lifecycle.Span(time.Duration(m.AuditGapSeconds)*time.Second), m.NodesAhead, len(m.Absent)),

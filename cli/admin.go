@@ -14,7 +14,7 @@ import (
 
 func newAdmin(e *env) *cobra.Command {
 	return newGroup("admin", "Prepare and administer an installation", "Prepares and administers an installation.", newAdminSetup(e),
-		newAdminReplay(e), newAdminPromote(e), newAdminRestoreMode(e),
+		newAdminRotateSecretIDs(e), newAdminReplay(e), newAdminPromote(e), newAdminRestoreMode(e),
 		newGroup("token", "Create tokens of the admin API", "Creates tokens of the admin API.", newAdminTokenNew(e)))
 }
 
@@ -36,6 +36,9 @@ Environment:
   GPUAAS_VAULT_TOKEN_FILE  a file with a token that may create mounts and policies and,
                            unless it is root, has the policy gpuaas-sets
   GPUAAS_SETUP_OUT_DIR     directory for the role ids of worker and API
+  GPUAAS_VAULT_SECRET_ID_TTL  lifetime of the secret ids (default 720h; 0s for no end)
+  GPUAAS_VAULT_WORKER_CIDRS, GPUAAS_VAULT_API_CIDRS
+                           networks from which worker and API may use Vault (default all)
   GPUAAS_ENV               name of this environment (default dev)
   GPUAAS_NODE_API_NAMES    names in the node API's certificate`,
 		"  gpuaas admin setup",
@@ -53,6 +56,27 @@ Environment:
 		})
 	c.Flags().BoolVar(&skip, "skip-namespace", false, "check Temporal's namespace and search attributes, do not create them")
 	return c
+}
+
+func newAdminRotateSecretIDs(e *env) *cobra.Command {
+	return e.command("rotate-secret-ids", "Replace the Vault secret ids of worker and API",
+		`Creates a Vault secret id for the worker and one for the API, and replaces their files.
+The processes read the files at each login, at least once a day. The secret ids before
+remain valid until they expire, so that copies of the files can be replaced meanwhile. Run
+it once a day, or at least three times in the lifetime of a secret id.
+
+Environment:
+  VAULT_ADDR               Vault
+  GPUAAS_VAULT_TOKEN_FILE  a file with a token that has the policy gpuaas-rotator
+  GPUAAS_SETUP_OUT_DIR     directory of the files
+  GPUAAS_ENV               name of this environment (default dev)`,
+		"  gpuaas admin rotate-secret-ids",
+		func(ctx context.Context, _ string) error {
+			if e.platform.RotateSecretIDs == nil {
+				return errNotLinked("rotate-secret-ids")
+			}
+			return e.platform.RotateSecretIDs(ctx, editor{e.stderr, clean})
+		})
 }
 
 // newToken is the output of admin token new.

@@ -291,6 +291,12 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/enroll", a.postEnroll)
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/reissue-enrollment", a.postReissue)
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/rehydrate", a.postRehydrate)
+	for _, verb := range []string{"lock", "unlock"} {
+		mux.HandleFunc("POST /api/v1/admin/nodes/{node}/"+verb, func(w http.ResponseWriter, r *http.Request) {
+			r.SetPathValue("verb", verb)
+			a.postLock(w, r)
+		})
+	}
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/bootstrap-script", a.postScript)
 	mux.HandleFunc("GET /api/v1/admin/operations", a.getOperations)
 	mux.HandleFunc("GET /api/v1/admin/audit", a.listAudit)

@@ -83,6 +83,9 @@ type Platform struct {
 	// for each object that it creates or finds. Running it again changes nothing.
 	// Without it admin setup fails.
 	Setup func(ctx context.Context, c temporal.Config, log io.Writer) error
+	// RotateSecretIDs creates Vault secret IDs for worker and API. Without it admin
+	// rotate-secret-ids fails.
+	RotateSecretIDs func(ctx context.Context, log io.Writer) error
 	// Replay replays histories of the given Temporal with the workflows of this program;
 	// see temporal.Replays. Without it admin replay fails.
 	Replay func(ctx context.Context, c temporal.Config, o temporal.ReplayOptions) (temporal.ReplayReport, error)

@@ -35,6 +35,9 @@ type setupConfig struct {
 	VaultAddr      string        `env:"VAULT_ADDR,required" help:"URL of Vault."`
 	VaultTokenFile string        `env:"GPUAAS_VAULT_TOKEN_FILE,required" help:"File with a privileged Vault token."`
 	OutDir         string        `env:"GPUAAS_SETUP_OUT_DIR,required" help:"Directory to which the role IDs and secret IDs are written."`
+	SecretIDTTL    time.Duration `env:"GPUAAS_VAULT_SECRET_ID_TTL" envDefault:"720h" help:"Lifetime of the secret IDs of worker and API; 0s for no end."`
+	WorkerCIDRs    []string      `env:"GPUAAS_VAULT_WORKER_CIDRS" help:"Networks from which the worker may use Vault, for example 10.1.0.0/24. Default: all."`
+	APICIDRs       []string      `env:"GPUAAS_VAULT_API_CIDRS" help:"Networks from which the API may use Vault. Default: all."`
 	Env            string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment."`
 	NodeAPINames   []string      `env:"GPUAAS_NODE_API_NAMES" envDefault:"localhost,127.0.0.1" help:"Host names and addresses of the node API, for its certificate."`
 }
@@ -94,7 +97,8 @@ func prepareTemporal(ctx context.Context, o SetupOptions) error {
 }
 
 func (c setupConfig) vaultAdmin(progress io.Writer) vault.AdminConfig {
-	return vault.AdminConfig{Address: c.VaultAddr, TokenFile: c.VaultTokenFile, Env: c.Env, Log: slog.New(slog.NewTextHandler(progress, nil))}
+	return vault.AdminConfig{Address: c.VaultAddr, TokenFile: c.VaultTokenFile, Env: c.Env,
+		Logins: vault.Logins{SecretIDTTL: c.SecretIDTTL, WorkerCIDRs: c.WorkerCIDRs, APICIDRs: c.APICIDRs}, Log: slog.New(slog.NewTextHandler(progress, nil))}
 }
 
 // publishVerifierSet publishes the first verifier set, or the successor of the

@@ -21,6 +21,8 @@ type Caller struct {
 	// Session is the agent process that made the node's last recorded poll; empty if
 	// unknown.
 	Session string
+	// Contested is true if a process polled after a newer one: both may run.
+	Contested bool
 	// VerifierSet is the version of the node's verifier set on record.
 	VerifierSet int64
 	// Floors are the counters on record: the highest sequence of a task and of an identity.

@@ -132,8 +132,8 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		if p.caller, err = a.authenticate(r); err != nil {
 			return err
 		}
-		if s := p.caller.Session; s != "" && s != p.request.AgentSession {
-			return a.writeNoContent(w, r) // another process of the agent polls
+		if p.caller.Contested && p.caller.Session != p.request.AgentSession {
+			return a.writeNoContent(w, r) // a process that still runs polls again
 		}
 	}
 }

@@ -64,7 +64,16 @@ func (a *app) storedFaults(ctx context.Context) []wire.ControlPlaneFault {
 	if err != nil {
 		a.Log.Warn("cannot read the faults of the audit trail", slog.Any("err", err))
 	}
-	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()))
+	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), loginFault(a.vault.SecretIDFault()))
+}
+
+// loginFault returns the fault of a Vault login that is about to end.
+func loginFault(err error) []wire.ControlPlaneFault {
+	if err == nil {
+		return nil
+	}
+	e := schema.AsError(err)
+	return []wire.ControlPlaneFault{{Component: "vault-login", Reason: e.Reason, Message: e.Message, Next: e.Next}}
 }
 
 // signerFault returns the fault of the verifier sets: without a valid one no task is

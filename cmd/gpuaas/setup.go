@@ -16,12 +16,16 @@ import (
 // adapter and the workflows. The CLI links none of them.
 func platform() cli.Platform {
 	return cli.Platform{
-		Setup: setup, Replay: worker.Replay, Promote: worker.Promote, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand,
+		Setup: setup, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand,
 	}
 }
 
 func restoreMode(ctx context.Context, o cli.RestoreOptions) (restore.Mode, error) {
 	return worker.RestoreMode(ctx, worker.RestoreOptions{Action: worker.RestoreAction(o.Action), Reason: o.Reason, For: o.For, Actor: o.Actor, Getenv: os.Getenv})
+}
+
+func rotateSecretIDs(ctx context.Context, log io.Writer) error {
+	return worker.RotateSecretIDs(ctx, os.Getenv, log)
 }
 
 func setup(ctx context.Context, c temporal.Config, log io.Writer) error {

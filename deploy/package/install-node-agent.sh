@@ -65,6 +65,18 @@ stale_identity() {
 		"$state"/identity* "$state"/recover* "$state"/*-key.* "$state"/removed.json
 }
 
+# writable prints the folders of the agent's files, which its unit must be able to write
+# to, other than the default ones.
+writable() {
+	for f in "$(setting GPUAAS_STATE_DIR)/." "$(setting GPUAAS_CERT_PATH)" "$(setting GPUAAS_KEY_PATH)" "$(setting GPUAAS_CA_BUNDLE_PATH)" \
+		"$(setting GPUAAS_NODE_CERT_CA_BUNDLE_PATH)" "$env_file"; do
+		case $f in
+		*[!A-Za-z0-9._/@:+-]* | */../* | */.. | /etc/gpuaas/* | /var/lib/gpuaas/*) ;;
+		/?*/?*) printf " -%s" "${f%/*}" ;;
+		esac
+	done
+}
+
 keys="GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
 GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV"
 
@@ -117,7 +129,7 @@ if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then
 	write_env
 fi
 put "$root$install_root/bin/gpuaas-node-agent" 0755 <"$here/gpuaas-node-agent"
-sed -e "s|@INSTALL_ROOT@|$install_root|g" -e "s|@ENV_FILE@|$env_file|g" "$here/gpuaas-node-agent.service" |
+sed -e "s|@INSTALL_ROOT@|$install_root|g" -e "s|@ENV_FILE@|$env_file|g" -e "s|@WRITABLE@|$(writable)|g" "$here/gpuaas-node-agent.service" |
 	put "$root/etc/systemd/system/$unit" 0644
 systemctl daemon-reload
 systemctl enable "$unit"

@@ -85,7 +85,9 @@ func TestInstallByHand(t *testing.T) {
 	assert.Equal(t, "work", h.read("/var/lib/gpuaas/node-agent/journal/1"), "the journal of the same node is kept")
 	assert.Equal(t, "stop gpuaas-node-agent.service\ndaemon-reload\nenable gpuaas-node-agent.service\nrestart gpuaas-node-agent.service\n",
 		h.read("/systemctl.log"))
-	assert.NotContains(t, h.read("/etc/systemd/system/gpuaas-node-agent.service"), "@")
+	unit := h.read("/etc/systemd/system/gpuaas-node-agent.service")
+	assert.NotRegexp(t, "@[A-Z_]+@", unit)
+	assert.Contains(t, unit, "\nReadWritePaths=-/var/lib/gpuaas -/etc/gpuaas\n")
 	for _, folder := range []string{"/opt/gpuaas", "/opt/gpuaas/node-agent/bin"} {
 		info, err := os.Stat(filepath.Join(h.root, folder))
 		require.NoError(t, err)
@@ -100,6 +102,16 @@ func TestInstallByHand(t *testing.T) {
 	said, err = h.install("GPUAAS_NODE_ID=n2", "GPUAAS_ENROLLMENT_TOKEN=newer")
 	require.NoError(t, err, said)
 	assert.NoFileExists(t, h.root+"/var/lib/gpuaas/node-agent/journal/1")
+}
+
+// The unit may write to the folders that the env file names, and to no others.
+func TestInstallWithOtherFolders(t *testing.T) {
+	h := newHost(t)
+	h.write("/etc/gpuaas/node-agent.env", "GPUAAS_STATE_DIR=/srv/agent\nGPUAAS_CERT_PATH=\"/srv/tls/cert.pem\"\nGPUAAS_KEY_PATH=/etc/gpuaas/key.pem\n"+
+		"GPUAAS_CA_BUNDLE_PATH=/a/../b/ca.crt\n")
+	said, err := h.install()
+	require.NoError(t, err, said)
+	assert.Contains(t, h.read("/etc/systemd/system/gpuaas-node-agent.service"), "\nReadWritePaths=-/var/lib/gpuaas -/etc/gpuaas -/srv/agent -/srv/tls\n")
 }
 
 func TestInstallRefusals(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 type Metrics struct {
 	vault  *prometheus.HistogramVec
 	signer prometheus.Gauge
+	login  prometheus.Gauge
 	http   *prometheus.HistogramVec
 }
 
@@ -36,6 +37,8 @@ func newMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"op"}),
 		signer: f.NewGauge(prometheus.GaugeOpts{
 			Name: "gpuaas_task_signer_ok", Help: "1 when Vault's task key matched the newest verifier set at the last check; 0 when it did not, or was not checked yet."}),
+		login: f.NewGauge(prometheus.GaugeOpts{
+			Name: "gpuaas_vault_secret_id_expiry_seconds", Help: "Remaining life of the process's Vault secret ID, checked about once an hour; 0 if it has no end."}),
 		http: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "gpuaas_http_request_duration_seconds", Help: "Duration of HTTP requests, by listener, route and status code. Long polls are included.",
 			Buckets: []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 30, 60}}, []string{"listener", "route", "code"}),
@@ -46,6 +49,9 @@ func newMetrics(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) VaultRequest(op string, took time.Duration, _ error) {
 	m.vault.WithLabelValues(op).Observe(took.Seconds())
 }
+
+// SecretIDEnds records the remaining life of the Vault login's secret ID.
+func (m *Metrics) SecretIDEnds(left time.Duration) { m.login.Set(left.Seconds()) }
 
 // SignerChecked records whether Vault's task key matches the newest verifier set.
 func (m *Metrics) SignerChecked(ok bool) { m.signer.Set(asFloat(ok)) }

@@ -59,7 +59,7 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, Session: row.PollSession, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle,
+		Serial: cert.Serial, Session: row.PollSession, Contested: row.PollContested, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle,
 		Floors: task.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
 	if *row.Slot == slotCurrent {
 		return caller, nil

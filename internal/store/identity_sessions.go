@@ -35,13 +35,14 @@ func (s *Identities) RecordSession(ctx context.Context, c nodeapi.Caller, p wire
 		case node.PollSession == p.AgentSession:
 			return nil // a concurrent poll recorded it
 		}
-		return changeSession(ctx, tx, c, node.PollSession, p)
+		return changeSession(ctx, tx, c, node.PollContested, p)
 	})
 }
 
-// changeSession makes the poll's process the one that polls. The open polls of the other
-// processes end, so one that still runs polls again at once.
-func changeSession(ctx context.Context, tx *tx, c nodeapi.Caller, before string, p wire.PollRequest) error {
+// changeSession makes the poll's process the one that polls. Once a process has polled after
+// a newer one, the open polls of the other processes end, so one that still runs polls again
+// at once.
+func changeSession(ctx context.Context, tx *tx, c nodeapi.Caller, contested bool, p wire.PollRequest) error {
 	known, err := tx.GetSession(ctx, sqlc.GetSessionParams{GapSeconds: trust.SessionGap.Seconds(), InFlightSeconds: trust.InFlight.Seconds(),
 		NodeID: c.NodeID, Session: p.AgentSession, Incarnation: c.Incarnation})
 	switch {
@@ -50,15 +51,16 @@ func changeSession(ctx context.Context, tx *tx, c nodeapi.Caller, before string,
 			err = tx.PruneSessions(ctx, c.NodeID, maxSessions)
 		}
 	case err == nil && known.Superseded:
+		contested = true
 		err = sessionReturned(ctx, tx, c, known, p)
 	}
 	if err != nil {
 		return err
 	}
-	if before != "" {
+	if contested {
 		tx.wakeNode(c.NodeID)
 	}
-	return tx.SetPollSession(ctx, p.AgentSession, c.NodeID)
+	return tx.SetPollSession(ctx, p.AgentSession, contested, c.NodeID)
 }
 
 // sessionReturned handles the poll of a process after a poll of a newer one. Once, that may

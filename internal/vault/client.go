@@ -29,6 +29,8 @@ type Client struct {
 	// value when its active key changes.
 	followed   atomic.Pointer[followed]
 	keyChanged chan struct{}
+	*expiry
+	*checkpointKey
 
 	// spawn runs work in a goroutine of the client. Its context ends at Close.
 	spawn func(work func(context.Context))
@@ -53,14 +55,17 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 	}
 	lifetime, end := context.WithCancel(context.Background())
 	client := &Client{
-		session:    s,
-		nodeCAs:    &caCache{mount: nodeMount, every: casRefresh},
-		apiCAs:     &caCache{mount: apiMount, every: casRefresh},
-		keyChanged: make(chan struct{}, 1),
-		end:        end,
+		session:       s,
+		expiry:        &expiry{session: s},
+		checkpointKey: &checkpointKey{s},
+		nodeCAs:       &caCache{mount: nodeMount, every: casRefresh},
+		apiCAs:        &caCache{mount: apiMount, every: casRefresh},
+		keyChanged:    make(chan struct{}, 1),
+		end:           end,
 	}
 	client.spawn = func(work func(context.Context)) { client.owned.Go(func() { work(lifetime) }) }
 	client.spawn(s.keepAlive)
+	client.repeat(0, nil, "reading the end of the Vault secret ID", client.check)
 	return client, nil
 }
 
@@ -68,7 +73,7 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 // Vault to the process's health checks, and closes the client with the process.
 func LoginDaemon(ctx context.Context, p *daemon.Process, e daemon.Engines) (*Client, error) {
 	c, err := Login(ctx, Config{Address: e.VaultAddr, RoleIDFile: e.RoleIDFile, SecretIDFile: e.SecretIDFile,
-		Env: e.Env, Log: p.Log, Observe: p.Metrics.VaultRequest})
+		Env: e.Env, Log: p.Log, Observe: p.Metrics.VaultRequest, SecretIDEnds: p.Metrics.SecretIDEnds})
 	if err == nil {
 		p.OnClose(c.Close)
 		p.Health.Add("vault", c.Healthy)
@@ -86,6 +91,9 @@ func newSession(c Config) (*session, error) {
 	}
 	if c.Observe == nil {
 		c.Observe = func(string, time.Duration, error) {}
+	}
+	if c.SecretIDEnds == nil {
+		c.SecretIDEnds = func(time.Duration) {}
 	}
 	c.Log = cmp.Or(c.Log, slog.Default())
 	return &session{conn: conn, conf: c, watchers: make(chan *api.LifetimeWatcher, 1)}, nil

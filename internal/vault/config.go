@@ -27,6 +27,18 @@ type Config struct {
 	// renew, …), duration and converted error. A renewal without a response is not
 	// observed. The default does nothing.
 	Observe func(op string, d time.Duration, err error)
+	// SecretIDEnds is called about once an hour with the remaining life of the secret ID,
+	// unless it has no end. The default does nothing.
+	SecretIDEnds func(left time.Duration)
+}
+
+// Logins limits the logins of the worker and the API.
+type Logins struct {
+	// SecretIDTTL is the lifetime of a secret ID, 0 for no end.
+	SecretIDTTL time.Duration
+	// WorkerCIDRs and APICIDRs are the networks from which the processes may log in and
+	// use their tokens; empty for all.
+	WorkerCIDRs, APICIDRs []string
 }
 
 // AdminConfig configures an Admin.
@@ -38,6 +50,8 @@ type AdminConfig struct {
 	// keys and write policies. For verifier sets, the policy gpuaas-sets is enough; a
 	// token may have that policy before Setup has written it.
 	TokenFile string
+	// Logins limits the logins of the worker and the API.
+	Logins Logins
 	// Env is the environment's name: see trust.ValidEnv.
 	// One Vault (or one of its namespaces) serves one environment.
 	Env string

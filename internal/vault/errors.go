@@ -15,11 +15,12 @@ import (
 
 // Reasons of this package's errors.
 const (
-	ReasonSealed      = "vault_sealed"      // an operator must unseal Vault
-	ReasonUnreachable = "vault_unreachable" // no response, or not in time
-	ReasonUnhealthy   = "vault_unhealthy"   // a 5xx response, or too many requests
-	ReasonDenied      = "vault_denied"      // the policy does not allow the call
-	ReasonLogin       = "vault_login"       // Vault rejected the AppRole credentials
+	ReasonSealed          = "vault_sealed"      // an operator must unseal Vault
+	ReasonUnreachable     = "vault_unreachable" // no response, or not in time
+	ReasonUnhealthy       = "vault_unhealthy"   // a 5xx response, or too many requests
+	ReasonDenied          = "vault_denied"      // the policy does not allow the call
+	ReasonSecretIDExpires = "secret_id_expires" // the secret ID of the login is about to expire
+	ReasonLogin           = "vault_login"       // Vault rejected the AppRole credentials
 
 	ReasonNoSet       = "no_verifier_set" // no verifier set has been checked yet
 	ReasonNoKey       = "no_signing_key"  // Vault reports that a key or version does not exist

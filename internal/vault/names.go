@@ -22,11 +22,12 @@ const (
 	transitMount = "transit"  // the task-signing key and the root of verifier sets
 	loginMount   = "approle"
 
-	nodeRole   = "node"
-	apiRole    = "api"
-	workerName = "gpuaas-worker" // AppRole and policy of the worker
-	apiName    = "gpuaas-api"    // AppRole and policy of the API
-	setsName   = "gpuaas-sets"   // policy for signing verifier sets; no AppRole has it
+	nodeRole    = "node"
+	apiRole     = "api"
+	workerName  = "gpuaas-worker"  // AppRole and policy of the worker
+	apiName     = "gpuaas-api"     // AppRole and policy of the API
+	setsName    = "gpuaas-sets"    // policy for signing verifier sets; no AppRole has it
+	rotatorName = "gpuaas-rotator" // policy for RotateSecretIDs; no AppRole has it
 
 	// firstIssuer names the first generation of a CA. Vault rejects a second
 	// issuer of the same name, so two concurrent setups create one CA.
@@ -53,8 +54,8 @@ func taskKey(env string) string { return "task-" + env }
 // rootKey is the transit key that signs an environment's verifier sets.
 func rootKey(env string) string { return "set-root-" + env }
 
-// checkpointKey is the transit key that signs checkpoints of an environment's audit trail.
-func checkpointKey(env string) string { return "audit-" + env }
+// checkpointKeyName is the transit key that signs checkpoints of an environment's audit trail.
+func checkpointKeyName(env string) string { return "audit-" + env }
 
 // keyID is the ID of a transit key's version in verifier sets and envelopes.
 func keyID(name string, version int) string { return fmt.Sprintf("%s.v%d", name, version) }

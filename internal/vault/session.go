@@ -42,6 +42,8 @@ var opText = map[string]string{
 	"set_root":           "reading the root key of verifier sets",
 	"checkpoint_key":     "reading the key of audit checkpoints",
 	"sign_checkpoint":    "signing an audit checkpoint",
+	"own_token":          "reading the Vault token",
+	"secret_id":          "reading the end of the Vault secret ID",
 }
 
 // call sends a request with a deadline and observes it under the operation's

@@ -20,8 +20,9 @@ import (
 // Admin prepares Vault and signs verifier sets, with a privileged token.
 type Admin struct {
 	*conn
-	log *slog.Logger
-	env string
+	log    *slog.Logger
+	env    string
+	limits Logins
 }
 
 // NewAdmin returns an Admin with the token that the file contains now. It sends no
@@ -40,14 +41,14 @@ func NewAdmin(c AdminConfig) (*Admin, error) {
 			WithNext("vault login, or configure a file that contains a token")
 	}
 	conn.api.SetToken(token)
-	return &Admin{conn: conn, log: cmp.Or(c.Log, slog.Default()), env: c.Env}, nil
+	return &Admin{conn: conn, log: cmp.Or(c.Log, slog.Default()), env: c.Env, limits: c.Logins}, nil
 }
 
 // Setup creates everything in Vault that the worker and the API need: the node CA
 // and the API's CA, the task key, the root key of verifier sets, an AppRole and a
 // policy for each of the two processes, and their credential files. Setup is
 // idempotent and may run concurrently. It keeps existing CAs and keys, secret IDs
-// that work, and the issuer that a rotation assigned to a role; it updates
+// with at least half of their life left, and the issuer that a rotation assigned to a role; it updates
 // policies and role settings. It creates a key only if Vault clearly reports that
 // none exists.
 //

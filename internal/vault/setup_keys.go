@@ -100,7 +100,7 @@ func (s setup) signingKeys(ctx context.Context) error {
 	if err := s.mount(ctx, "sys/mounts", transitMount, "transit", nil); err != nil {
 		return err
 	}
-	for _, name := range []string{taskKey(s.env), rootKey(s.env), checkpointKey(s.env)} {
+	for _, name := range []string{taskKey(s.env), rootKey(s.env), checkpointKeyName(s.env)} {
 		if err := s.signingKey(ctx, transitMount+"/keys/"+name); err != nil {
 			return err
 		}

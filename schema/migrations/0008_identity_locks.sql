@@ -17,6 +17,8 @@ ALTER TABLE nodes
     -- The agent process that made the node's last poll, as node_sessions has it; empty
     -- before the incarnation's first poll.
     ADD COLUMN poll_session text NOT NULL DEFAULT '',
+    -- Whether a process polled after a newer one.
+    ADD COLUMN poll_contested boolean NOT NULL DEFAULT false,
     -- The recovery key of the last incarnation that ended unlocked: it proves that a
     -- machine was the node before.
     ADD COLUMN previous_recovery_key bytea
@@ -51,4 +53,5 @@ ALTER TABLE nodes
     DROP COLUMN identity_alarm,
     DROP COLUMN identity_alarm_at,
     DROP COLUMN poll_session,
+    DROP COLUMN poll_contested,
     DROP COLUMN previous_recovery_key;

@@ -7,7 +7,7 @@ VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
 -- the foreign-key checks of other tables.
 -- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
-       recovery_key, previous_recovery_key, identity_sequence, poll_session,
+       recovery_key, previous_recovery_key, identity_sequence, poll_session, poll_contested,
        (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_alarm,
        sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
@@ -36,7 +36,7 @@ UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2;
 UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
                  previous_recovery_key = CASE WHEN identity_locked_at IS NULL THEN coalesce(recovery_key, previous_recovery_key)
                                               ELSE previous_recovery_key END,
-                 poll_session = '', identity_alarm = '', identity_alarm_at = NULL,
+                 poll_session = '', poll_contested = false, identity_alarm = '', identity_alarm_at = NULL,
                  identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = ''
 WHERE node_id = $1 RETURNING incarnation;
 
@@ -58,7 +58,7 @@ WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
 -- Lifts a lock, and ends an alarm.
 -- name: UnlockIdentity :exec
 UPDATE nodes SET identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = '',
-                 poll_session = '', identity_alarm = '', identity_alarm_at = NULL
+                 poll_session = '', poll_contested = false, identity_alarm = '', identity_alarm_at = NULL
 WHERE node_id = $1;
 
 -- Changes no row if the same alarm was set within the last minute.

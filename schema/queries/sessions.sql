@@ -24,7 +24,7 @@ UPDATE node_sessions SET returned_at = now(), return_nonce = sqlc.arg(nonce), re
 WHERE node_id = sqlc.arg(node_id) AND session = sqlc.arg(session);
 
 -- name: SetPollSession :exec
-UPDATE nodes SET poll_session = sqlc.arg(session) WHERE node_id = sqlc.arg(node_id);
+UPDATE nodes SET poll_session = sqlc.arg(session), poll_contested = sqlc.arg(contested) WHERE node_id = sqlc.arg(node_id);
 
 -- Keeps the newest processes of the node.
 -- name: PruneSessions :exec

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // asNode is an HTTP client with the identity of a node's agent.
@@ -159,21 +160,24 @@ func content(t *testing.T, path string) string {
 	return string(raw)
 }
 
-// TestHostsAreChecked: a host that a shell could read as a command is not registered, and
-// a row with one gets no script.
+// TestHostsAreChecked: a host that a shell could read as a command is not registered and
+// cannot be stored, and a row with any other bad host gets no script.
 func TestHostsAreChecked(t *testing.T) {
-	const bad = "::1%\necho PWNED #"
+	const bad, dots = "::1%\necho PWNED #", "a..b"
 	r := run(t, "node", "register", bad, "--sku", "cpu-dev", "--region", "region-1")
 	require.NotZero(t, r.code)
 	require.Contains(t, r.stderr, "must be a host name or an IP address")
-	_, id := register(t, "badhost")
-	query(t, func(pgx.Rows) {}, "UPDATE nodes SET host = $1 WHERE node_id = $2", bad, id)
-	defer query(t, func(pgx.Rows) {}, "UPDATE nodes SET host = $1 WHERE node_id = $2", host(t, "badhost"), id)
+	nodeHost, id := register(t, "badhost")
+	const update = "UPDATE nodes SET host = $1 WHERE node_id = $2"
+	_, err := harness.Connect(t.Context(), t, shared.Stack).Exec(t.Context(), update, bad, id)
+	require.ErrorContains(t, err, "nodes_host_form_check")
+	query(t, func(pgx.Rows) {}, update, dots, id)
+	defer query(t, func(pgx.Rows) {}, update, nodeHost, id)
 	for _, action := range []string{"bootstrap-script", "enroll"} {
 		r = run(t, "node", action, id)
 		require.NotZero(t, r.code)
 		require.Contains(t, r.stderr, "neither a host name nor an IP address")
-		require.NotContains(t, r.stdout+r.stderr, "PWNED")
+		require.NotContains(t, r.stdout, dots)
 	}
 }
 

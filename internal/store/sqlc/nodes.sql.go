@@ -305,7 +305,7 @@ func (q *Queries) LockIdentity(ctx context.Context, arg LockIdentityParams) (int
 
 const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
-       recovery_key, previous_recovery_key, identity_sequence, poll_session,
+       recovery_key, previous_recovery_key, identity_sequence, poll_session, poll_contested,
        (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_alarm,
        sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
@@ -324,6 +324,7 @@ type LockNodeRow struct {
 	PreviousRecoveryKey []byte
 	IdentitySequence    int64
 	PollSession         string
+	PollContested       bool
 	Locked              bool
 	IdentityLockReason  string
 	IdentityAlarm       string
@@ -353,6 +354,7 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.PreviousRecoveryKey,
 		&i.IdentitySequence,
 		&i.PollSession,
+		&i.PollContested,
 		&i.Locked,
 		&i.IdentityLockReason,
 		&i.IdentityAlarm,
@@ -400,7 +402,7 @@ const nextIncarnation = `-- name: NextIncarnation :one
 UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
                  previous_recovery_key = CASE WHEN identity_locked_at IS NULL THEN coalesce(recovery_key, previous_recovery_key)
                                               ELSE previous_recovery_key END,
-                 poll_session = '', identity_alarm = '', identity_alarm_at = NULL,
+                 poll_session = '', poll_contested = false, identity_alarm = '', identity_alarm_at = NULL,
                  identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = ''
 WHERE node_id = $1 RETURNING incarnation
 `
@@ -697,7 +699,7 @@ func (q *Queries) SilentNodes(ctx context.Context, seconds float64) ([]string, e
 
 const unlockIdentity = `-- name: UnlockIdentity :exec
 UPDATE nodes SET identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = '',
-                 poll_session = '', identity_alarm = '', identity_alarm_at = NULL
+                 poll_session = '', poll_contested = false, identity_alarm = '', identity_alarm_at = NULL
 WHERE node_id = $1
 `
 

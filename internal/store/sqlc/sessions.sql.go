@@ -98,11 +98,11 @@ func (q *Queries) PutSession(ctx context.Context, nodeID string, session string,
 }
 
 const setPollSession = `-- name: SetPollSession :exec
-UPDATE nodes SET poll_session = $1 WHERE node_id = $2
+UPDATE nodes SET poll_session = $1, poll_contested = $2 WHERE node_id = $3
 `
 
-func (q *Queries) SetPollSession(ctx context.Context, session string, nodeID string) error {
-	_, err := q.db.Exec(ctx, setPollSession, session, nodeID)
+func (q *Queries) SetPollSession(ctx context.Context, session string, contested bool, nodeID string) error {
+	_, err := q.db.Exec(ctx, setPollSession, session, contested, nodeID)
 	return err
 }
 

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/test/harness"
@@ -32,12 +34,15 @@ func TestProcess(t *testing.T) {
 	vars := map[string]string{"GPUAAS_DATABASE_URL": b.processURL(), "VAULT_ADDR": b.vault.Address, "GPUAAS_ENV": "test",
 		"GPUAAS_VAULT_ROLE_ID_FILE": filepath.Join(b.dir, "worker-role-id"), "GPUAAS_VAULT_SECRET_ID_FILE": filepath.Join(b.dir, "worker-secret-id"),
 		"GPUAAS_METRICS_ADDR": metrics, "GPUAAS_HEALTH_INTERVAL": "50ms"}
+	schemaWorksFrom(t, b.url, 9999)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	log := &harness.Buffer{}
 	code := make(chan int, 1)
 	go func() { code <- Main(ctx, nil, env(vars), io.Discard, log) }()
 
+	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "waiting for the database schema")
+	schemaWorksFrom(t, b.url, 1)
 	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "waiting for a check of the task key")
 	_, err := b.publish(t)
 	require.NoError(t, err)
@@ -46,6 +51,11 @@ func TestProcess(t *testing.T) {
 	becomes(t, metrics, "/readyz", http.StatusOK, `{"status":"ok"}`)
 	becomes(t, metrics, "/metrics", http.StatusOK, "gpuaas_task_signer_ok 1")
 	becomes(t, metrics, "/metrics", http.StatusOK, `gpuaas_vault_request_duration_seconds_count{op="login"} 1`)
+
+	schemaWorksFrom(t, b.url, 9999)
+	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "not ready: schema unavailable")
+	schemaWorksFrom(t, b.url, 1)
+	becomes(t, metrics, "/readyz", http.StatusOK, "ok")
 
 	b.vault.Seal(t)
 	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "not ready: vault unavailable")
@@ -57,6 +67,12 @@ func TestProcess(t *testing.T) {
 	require.Equal(t, schema.ExitDone, harness.Receive(t, "the worker's exit code", code), log.String())
 	harness.NoLeak(t, before, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // the test's own clients
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+}
+
+// schemaWorksFrom sets the oldest programs that work with the schema.
+func schemaWorksFrom(t *testing.T, url string, program int) {
+	t.Helper()
+	require.NoError(t, postgres.Run(t.Context(), url, fmt.Sprintf("UPDATE schema_programs SET oldest_program = %d", program)))
 }
 
 func setupTemporal(t *testing.T, address string) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
@@ -51,7 +52,8 @@ func Setup(ctx context.Context, o SetupOptions) error {
 	if err := daemon.Load(&c, o.Getenv); err != nil {
 		return schema.AsError(err).WithNext("gpuaas admin setup --help")
 	}
-	if err := store.Migrate(ctx, c.DatabaseURL.Reveal()); err != nil {
+	blocked := func(by postgres.Blockers) { fmt.Fprintf(o.Progress, "database: a migration waits for %s\n", by) }
+	if err := store.MigrateReporting(ctx, c.DatabaseURL.Reveal(), blocked); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.Progress, "database: schema is up to date")

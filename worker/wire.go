@@ -38,6 +38,7 @@ func (p *parts) connect(ctx context.Context) error {
 	}
 	return p.Connect(ctx,
 		daemon.Dependency{Name: "Postgres", Open: p.openStore},
+		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error { return p.store.CheckSchema(ctx) }},
 		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
 			p.vault, err = vault.LoginDaemon(ctx, p.Process, p.cfg.Engines)
 			return err
@@ -57,6 +58,7 @@ func (p *parts) openStore(ctx context.Context) (err error) {
 	}
 	p.OnClose(p.store.Close)
 	p.Health.Add("postgres", p.store.Ping)
+	p.Health.Add("schema", p.store.SchemaHealthy)
 	return nil
 }
 

@@ -262,6 +262,7 @@ func TestRoles(t *testing.T) {
 		{"olga", http.MethodPost, operation + "/force", forbidden}, {"olga", http.MethodPost, "/nodes/gpu-1/remove", forbidden},
 		{"ada", http.MethodPost, "/nodes/gpu-1/remove", ""}, {"ada", http.MethodPost, operation + "/force", ""},
 		{"boot", http.MethodGet, "/nodes", forbidden}, {"boot", http.MethodPost, "/nodes/gpu-1/bootstrap-script", schema.KindInvalidRequest},
+		{"vic", http.MethodPost, "/audit/accept-gap", forbidden}, {"olga", http.MethodPost, "/audit/accept-gap", forbidden},
 		{"boot", http.MethodPost, "/nodes/gpu-1/enroll", forbidden}, {"mallory", http.MethodGet, "/nodes", schema.KindUnauthenticated},
 	} {
 		assert.Equal(t, c.want, try(c.name, c.method, c.path), "%s %s %s", c.name, c.method, c.path)

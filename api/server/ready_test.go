@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
@@ -24,20 +26,20 @@ func TestReadinessFollowsServers(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	target, err := url.Parse(pgtest.New(t, store.Migrate))
 	require.NoError(t, err)
-	postgres := newProxy(t, harness.FreeAddress(t), target.Host)
-	target.Host = postgres.address
+	db := newProxy(t, harness.FreeAddress(t), target.Host)
+	target.Host = db.address
 	p := newProcess(t, target.String())
 	temporal := newProxy(t, p.temporal, sharedTemporal.Address(t))
-	postgres.open()
+	db.open()
 	temporal.open()
 	stop := p.start()
 	ready := p.admin + "/readyz"
 	p.answers(ready, http.StatusOK, `{"status":"ok"}`)
 
-	postgres.close()
+	db.close()
 	p.answers(ready, http.StatusServiceUnavailable, "not ready: postgres unavailable")
 	p.answers(ready+"?exclude=postgres", http.StatusOK, "ok")
-	postgres.open()
+	db.open()
 	p.answers(ready, http.StatusOK, "ok")
 
 	p.vault.Stop(t)
@@ -63,7 +65,7 @@ func TestReadinessFollowsServers(t *testing.T) {
 	p.answers(ready, http.StatusOK, "ok")
 
 	assert.Equal(t, 0, stop())
-	postgres.close()
+	db.close()
 	temporal.close()
 	http.DefaultClient.CloseIdleConnections()
 	harness.NoLeak(t, before, goleak.IgnoreAnyFunction("github.com/gpuaas/gpuaas/test/testkit/devserver.Start.func1"), // the restarted Vault
@@ -82,6 +84,33 @@ func TestServeAdminOnly(t *testing.T) {
 	_, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", u.Port()))
 	require.Error(t, err)
 	assert.Equal(t, 0, stop())
+}
+
+// A process waits for a schema that it works with, and is not ready while the database has
+// another one. The log and the list of what is stuck say what to do.
+func TestReadinessFollowsTheSchema(t *testing.T) {
+	databaseURL := pgtest.New(t, store.Migrate)
+	works := func(from int) {
+		require.NoError(t, postgres.Run(t.Context(), databaseURL, fmt.Sprintf("UPDATE schema_programs SET oldest_program = %d", from)))
+	}
+	works(9999)
+	p := newProcess(t, databaseURL)
+	p.start()
+	p.answers(p.metrics+"/readyz", http.StatusServiceUnavailable, "waiting for the database schema")
+	works(1)
+	p.becomes(http.StatusOK, "ok")
+
+	works(9999)
+	p.becomes(http.StatusServiceUnavailable, "not ready: schema unavailable")
+	require.Contains(t, p.log.String(), "works with programs from schema version 9999 on")
+	stuck := p.ask(http.MethodGet, "/stuck", nil)
+	require.Contains(t, string(stuck.body), "start the version of this program whose gpuaas admin setup migrated the database")
+	works(1)
+	p.becomes(http.StatusOK, "ok")
+
+	require.NoError(t, postgres.Run(t.Context(), databaseURL, "DROP TABLE schema_programs"))
+	p.becomes(http.StatusServiceUnavailable, "not ready: schema unavailable")
+	require.Contains(t, p.log.String(), "gpuaas admin setup")
 }
 
 // proxy passes connections to its address on to a server while it is open.

@@ -82,10 +82,7 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 func (a *app) connect(ctx context.Context) error {
 	err := a.Connect(ctx,
 		daemon.Dependency{Name: "Postgres", Open: a.openStore},
-		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error {
-			_, err := a.store.Inventory.NodeCounts(ctx)
-			return err
-		}},
+		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error { return a.store.CheckSchema(ctx) }},
 		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
 			a.vault, err = vault.LoginDaemon(ctx, a.Process, a.cfg.Engines)
 			return err
@@ -126,6 +123,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	}
 	a.registerPools()
 	a.Health.Add("postgres", a.nodeStore.Ping)
+	a.Health.Add("schema", a.store.SchemaHealthy)
 	return nil
 }
 

@@ -24,10 +24,10 @@ var faults = []struct{ state, fault, next string }{
 	{"53", transient, ""},    // insufficient resources
 	{"57P", transient, ""},   // shutdown
 	{"57014", transient, ""}, // statement timeout
-	{"55P03", transient, ""}, // lock timeout
+	{lockNotAvailable, transient, ""},
 	{"25P03", transient, ""}, // idle transaction timeout
 	{"40", transient, ""},    // a lost race
-	{"42P01", unsuitable, setup},
+	{undefinedTable, unsuitable, setup},
 	{"42703", unsuitable, setup},
 	{"42883", unsuitable, setup},
 	{"25006", unsuitable, setup},
@@ -36,6 +36,12 @@ var faults = []struct{ state, fault, next string }{
 
 // insufficientPrivilege is the SQLSTATE of a statement that the role may not run.
 const insufficientPrivilege = "42501"
+
+// lockNotAvailable is the SQLSTATE of a statement that did not get a lock in time.
+const lockNotAvailable = "55P03"
+
+// undefinedTable is the SQLSTATE of a statement that names a table that does not exist.
+const undefinedTable = "42P01"
 
 const (
 	transient  = "is temporarily unavailable"

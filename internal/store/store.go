@@ -205,7 +205,13 @@ const (
 // server lacks and sets their privileges. It is idempotent and safe to run concurrently.
 // url is that of the owner of the tables.
 func Migrate(ctx context.Context, url string) error {
-	if err := postgres.Migrate(ctx, url, migrations.Files); err != nil {
+	return MigrateReporting(ctx, url, nil)
+}
+
+// MigrateReporting is Migrate; it calls blocked, from another goroutine, with the sessions
+// whose locks it waits for.
+func MigrateReporting(ctx context.Context, url string, blocked func(postgres.Blockers)) error {
+	if err := postgres.Migrate(ctx, postgres.Migration{URL: url, Files: migrations.Files, Blocked: blocked}); err != nil {
 		return err
 	}
 	err := postgres.Run(ctx, url, migrations.Grants)

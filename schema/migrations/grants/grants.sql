@@ -32,7 +32,7 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admi
 
 -- Each process reads everything but the hashes of tokens, which the worker has no use for.
 GRANT SELECT ON audit_events, audit_heads, goose_db_version, identity_keys, identity_refusals, instances, node_api,
-    node_certificates, node_removals, node_sessions, node_tasks, nodes, operations, outbox, resources, restore_modes, skus, verifier_sets
+    node_certificates, node_removals, node_sessions, node_tasks, nodes, operations, outbox, resources, restore_modes, schema_programs, skus, verifier_sets
     TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT ON audit_checkpoints, audit_checkpoint_heads, audit_missing TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT ON enrollment_tokens TO gpuaas_api_admin, gpuaas_api_node;

@@ -112,6 +112,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		}
 	}
 	a.workloads = workload.NewMonitor(driver, a.now, a.change, log)
+	if d.Workloads == nil {
+		a.workloads.Observe(workload.NewGPUs(c.NvidiaSMI, a.now, log))
+	}
 	if err := a.openTasks(); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -46,8 +47,8 @@ type Config struct {
 	// trust.DefaultStateDir.
 	StateDir string
 
-	// WorkloadDriver is none, systemd, docker or a name in Drivers. Defaults to
-	// none.
+	// WorkloadDriver is systemd, docker, none for a node without workloads, or a name in
+	// Drivers. Without one, the node's workloads are unknown, and no drain succeeds.
 	WorkloadDriver string
 	// Drivers are further workload drivers, by name.
 	Drivers map[string]workload.Maker
@@ -57,6 +58,9 @@ type Config struct {
 	// WorkloadLabel marks the docker driver's containers. Defaults to
 	// DefaultWorkloadLabel.
 	WorkloadLabel string
+
+	// NvidiaSMI is the absolute path of nvidia-smi. Without one, it is looked up in PATH.
+	NvidiaSMI string
 
 	// EnvFile is the file that was read, "" if there was none.
 	EnvFile string
@@ -75,13 +79,13 @@ func (c Config) drivers() map[string]workload.Maker {
 }
 
 // newDriver makes the configured driver; d has its other dependencies. An unknown name,
-// in a configuration that was not validated, is none.
+// in a configuration that was not validated, is as no name.
 func (c Config) newDriver(d workload.Config) (workload.Driver, error) {
 	d.Slice, d.Label = c.WorkloadSlice, c.WorkloadLabel
 	if newDriver := c.drivers()[c.WorkloadDriver]; newDriver != nil {
 		return newDriver(d)
 	}
-	return workload.NewNone(d)
+	return workload.NewUnset(d)
 }
 
 // identity is the part that the identity depends on.
@@ -139,9 +143,10 @@ func configOf(vars map[string]string, file string) Config {
 		KeyPath:          get("GPUAAS_KEY_PATH", trust.DefaultKeyPath),
 		Env:              get("GPUAAS_ENV", ""),
 		StateDir:         get("GPUAAS_STATE_DIR", trust.DefaultStateDir),
-		WorkloadDriver:   get("GPUAAS_WORKLOAD_DRIVER", workload.NameNone),
+		WorkloadDriver:   get("GPUAAS_WORKLOAD_DRIVER", ""),
 		WorkloadSlice:    get("GPUAAS_WORKLOAD_SLICE", workload.DefaultSlice),
 		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", workload.DefaultLabel),
+		NvidiaSMI:        get("GPUAAS_NVIDIA_SMI", ""),
 		EnvFile:          file,
 	}
 }
@@ -172,7 +177,10 @@ func (c *Config) Validate() error {
 	if c.CertPath == c.KeyPath {
 		fault("GPUAAS_CERT_PATH and GPUAAS_KEY_PATH are the same file")
 	}
-	if all := c.drivers(); all[c.WorkloadDriver] == nil {
+	if c.NvidiaSMI != "" && !filepath.IsAbs(c.NvidiaSMI) {
+		fault("GPUAAS_NVIDIA_SMI: %q is not an absolute path", c.NvidiaSMI)
+	}
+	if all := c.drivers(); c.WorkloadDriver != "" && all[c.WorkloadDriver] == nil {
 		fault("GPUAAS_WORKLOAD_DRIVER: this agent has no driver %q; it has %s", c.WorkloadDriver,
 			strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 	}

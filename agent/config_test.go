@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/envfile"
-	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -35,7 +34,7 @@ func TestLoadConfig(t *testing.T) {
 	require.Equal(t, "https://api.example", c.APIURL)
 	require.Equal(t, path, c.EnvFile)
 	require.Equal(t, trust.DefaultCertPath, c.CertPath)
-	require.Equal(t, workload.NameNone, c.WorkloadDriver)
+	require.Empty(t, c.WorkloadDriver, "without a driver, the workloads are unknown")
 
 	_, err = LoadConfig([]string{EnvFileVar + "=" + path + ".absent"})
 	require.ErrorContains(t, err, EnvFileVar)

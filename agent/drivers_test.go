@@ -16,7 +16,7 @@ func TestDriverChoice(t *testing.T) {
 	t.Parallel()
 	c := Config{Drivers: devworkload.Drivers()}
 	for driver, want := range map[string]string{
-		workload.NameNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", workload.NameSystemd: "*workload.systemdDriver", workload.NameDocker: "*workload.dockerDriver",
+		"": "workload.unset", workload.NameNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", workload.NameSystemd: "*workload.systemdDriver", workload.NameDocker: "*workload.dockerDriver",
 	} {
 		c.WorkloadDriver = driver
 		got, err := c.newDriver(workload.Config{State: disk.At(t.TempDir() + "/state"), Changed: func() {}, Log: slog.New(slog.DiscardHandler)})

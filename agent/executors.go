@@ -13,9 +13,9 @@ import (
 
 // executors is the closed list of task types that this agent runs.
 func (a *Agent) executors() map[task.Type]runner.Executor {
-	machine := host.New("/")
-	c := workload.Cordon{Flag: a.cordon, Workloads: a.workloads, Kind: a.conf.WorkloadDriver}
-	d := workload.Drain{Workloads: a.workloads, Now: a.clock.Now}
+	machine := host.New("/", a.conf.NvidiaSMI)
+	c := workload.Cordon{Flag: a.cordon, Workloads: a.workloads}
+	d := workload.Drain{Workloads: a.workloads, GPUs: a.workloads.GPUProcesses, Now: a.clock.Now}
 	probeIn := func(ctx context.Context, t runner.Task) (any, error) {
 		return host.Probe{Host: machine.For(programsOf(t)), StateDir: a.conf.StateDir}.Run(ctx, t.ClockOffset)
 	}

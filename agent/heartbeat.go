@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/host"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
 	"github.com/gpuaas/gpuaas/agent/workload"
@@ -76,7 +77,7 @@ func (a *Agent) send(ctx context.Context, api *nodeapi.Client, timeout time.Dura
 // workload driver's first answer.
 func (a *Agent) heartbeat(ctx context.Context) *wire.Heartbeat {
 	known := a.workloads.Summary(ctx)
-	list, at := known.List(a.conf.WorkloadDriver), cmp.Or(known.At, known.FaultSince)
+	list, at := known.List(), cmp.Or(known.At, known.FaultSince)
 	if at.IsZero() {
 		return nil
 	}
@@ -90,5 +91,6 @@ func (a *Agent) heartbeat(ctx context.Context) *wire.Heartbeat {
 	return &wire.Heartbeat{
 		AgentVersion: version.Version(), UptimeSeconds: up, BootID: a.bootID,
 		Cordoned: a.cordon.Cordoned(), Workloads: workload.Reportable(list), Phase: wire.PhaseReady, At: at.UTC(), Fault: a.fault,
+		Driver: a.conf.WorkloadDriver, DriverFault: text.Printable(known.Fault, wire.MaxFault),
 	}
 }

@@ -2,6 +2,9 @@ package agent
 
 import (
 	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +128,48 @@ func TestReplayedRemoval(t *testing.T) {
 	r.book.IsRemoved, r.f.Removal = true, func() json.RawMessage { return expired }
 	require.False(t, r.step().Removed)
 	require.True(t, r.logged(`"reason":"`+trust.ReasonPastExpiry))
+}
+
+// A removal wipes the keys of older identities, too, which the scripts only rename. It
+// touches no other file, and not the target of a link.
+func TestRemovalWipesOlderIdentities(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	r.converge()
+	folder := filepath.Dir(r.conf.KeyPath)
+	const stamp = ".stale-20260301T120000Z-17"
+	elsewhere := filepath.Join(t.TempDir(), "key.pem")
+	var stale, others []string
+	write := func(list *[]string, path string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte("PRIVATE KEY"), 0o600))
+		*list = append(*list, path)
+	}
+	for _, path := range []string{r.conf.CertPath, r.conf.KeyPath, filepath.Join(r.conf.StateDir, "recovery.pem"),
+		filepath.Join(r.conf.StateDir, "identity.json"), filepath.Join(r.conf.StateDir, "identity")} {
+		write(&stale, path+stamp)
+	}
+	write(&stale, filepath.Join(r.conf.StateDir+stamp, "identity", "00000001.json"))
+	write(&stale, filepath.Join(r.conf.StateDir, "staged-key.pem"+stamp, "deeper", "key"))
+	for _, path := range []string{filepath.Join(folder, "other.pem"+stamp), filepath.Join(folder, "key.pem.bak"), elsewhere} {
+		write(&others, path)
+	}
+	link := r.conf.KeyPath + ".stale-link"
+	require.NoError(t, os.Symlink(elsewhere, link))
+	stale = append(stale, link, r.conf.StateDir+stamp)
+
+	signed := r.removal(func(*trust.Removal) {})
+	r.book.IsRemoved, r.f.Removal = true, func() json.RawMessage { return signed }
+	require.True(t, r.step().Removed)
+	for _, path := range stale {
+		_, err := os.Lstat(path)
+		require.ErrorIs(t, err, fs.ErrNotExist, path)
+	}
+	for _, path := range others {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, "PRIVATE KEY", string(text), path)
+	}
 }
 
 // A node that never enrolled has nothing that a removal could name: it waits, and a new

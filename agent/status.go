@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -89,11 +90,12 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	w = workload.NewMonitor(w, time.Now, func() {}, slog.New(slog.DiscardHandler))
+	log := slog.New(slog.DiscardHandler)
+	w = workload.NewMonitor(w, time.Now, func() {}, log)
 	limited, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	if list, err := w.List(limited); err == nil {
-		s.Workloads = list
+		s.Workloads = slices.Concat(list, workload.NewGPUs(c.NvidiaSMI, time.Now, log).Processes(limited))
 	} else {
 		s.WorkloadsFault = text.Truncate(err.Error())
 	}

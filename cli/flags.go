@@ -44,7 +44,7 @@ func flagError(c *cobra.Command, err error) error {
 func inFlags() *strings.Replacer {
 	return strings.NewReplacer("region_code", "--region", "gpus_total", "--gpus", "onboarding_mode", "--mode", "lifecycle_class", "--class",
 		"remove_labels", "--label", "labels must", "--label must", "sku must", "--sku must", "reason must", "--reason must",
-		"gpu_model", "--gpu-model", "max_gpus", "--max-gpus", "min_cpus", "--min-cpus", "min_memory_bytes", "--min-memory",
+		"workload_driver", "--workload-driver", "gpu_model", "--gpu-model", "max_gpus", "--max-gpus", "min_cpus", "--min-cpus", "min_memory_bytes", "--min-memory",
 		wire.HeaderIdempotencyKey, "--idempotency-key")
 }
 

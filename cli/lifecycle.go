@@ -57,7 +57,10 @@ func (o *lifecycleOptions) check(c *cobra.Command) error {
 	if c.Flags().Changed("start-within") && (o.startWithin < time.Second || o.startWithin > wire.MaxStartWithin) {
 		return usagef(c.CommandPath(), "--start-within %s: must be 1s to %s", o.startWithin, lifecycle.Span(wire.MaxStartWithin))
 	}
-	return checkReason(c.CommandPath(), o.reason, false)
+	if o.options.Force && o.options.Drain {
+		return usagef(c.CommandPath(), "--force and --drain exclude each other")
+	}
+	return checkReason(c.CommandPath(), o.reason, o.options.Force)
 }
 
 // checkReason rejects a missing --reason before a confirmation is asked for.

@@ -11,13 +11,20 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
+// driverNames are the workload drivers of every agent, for help texts.
+const driverNames = "systemd, docker or none"
+
 func newNodeRegister(e *env) *cobra.Command {
 	var r wire.RegisterNodeRequest
 	var words []string
 	c := e.command("register HOST", "Add a node to the inventory",
 		`Adds a node to the inventory and prints its id alone on stdout, so that a script
 can capture it. The SKU must be an active one of the catalog (gpuaas sku list). Nothing
-changes on the node, and no operation runs.`,
+changes on the node, and no operation runs.
+
+--workload-driver is part of the node's bundle. A drain of a node without one parks,
+because the agent cannot list what runs there. Use none for a node that runs no
+workloads.`,
 		`  gpuaas node register gpu-17 --sku h100 --region fra1 --gpus 8
   id=$(gpuaas node register "$(hostname)" --sku cpu-dev --region local)`,
 		func(ctx context.Context, host string) error {
@@ -55,7 +62,9 @@ changes on the node, and no operation runs.`,
 	f.StringVar(&r.RegionCode, "region", "", "region code (required)")
 	f.IntVar(&r.GPUsTotal, "gpus", 0, "number of GPUs (default: the SKU's)")
 	f.StringArrayVar(&words, "label", nil, "label KEY=VALUE to select the node by; repeatable")
-	f.StringVar(&r.OnboardingMode, "mode", "", "provider (default manual)")
+	f.StringVar(&r.OnboardingMode, "mode", "", "provider: "+strings.Join(inventory.Providers(), ", ")+" (default manual)")
+	f.BoolVar(&r.Probe, "probe", false, "end the enrollment with a probe of the node's health")
+	f.StringVar(&r.WorkloadDriver, "workload-driver", "", "how the agent finds and stops workloads: "+driverNames+" (default: the SKU's)")
 	addChoices(c, &r.LifecycleClass, "class", "lifecycle `CLASS` (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
 	return c
 }

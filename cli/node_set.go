@@ -20,6 +20,9 @@ func newNodeSet(e *env) *cobra.Command {
 also its SKU and region. Without --gpus, a new SKU sets the number of GPUs to its own.
 Nothing changes on the node itself. The change is recorded in the audit trail.
 
+A new --workload-driver is part of the node's next bundle. For an enrolled node, run
+gpuaas node reissue-enrollment and its line, or edit the node's env file.
+
 A host name cannot be changed: remove the node and register the host.`,
 		"  gpuaas node set gpu-17 --label rack=r7 --label old-\n  gpuaas node set gpu-17 --sku a100 --region fra1 --reason \"wrong rack\"",
 		func(ctx context.Context, arg string) (err error) {
@@ -29,8 +32,8 @@ A host name cannot be changed: remove the node and register the host.`,
 			if c.Flags().Changed("gpus") {
 				change.GPUsTotal = new(int(gpus))
 			}
-			if change.GPUsTotal == nil && change.SKU+change.RegionCode == "" && len(labels) == 0 {
-				return usagef(c.CommandPath(), "nothing to change: use --label, --gpus, --sku or --region")
+			if change.GPUsTotal == nil && change.SKU+change.RegionCode+change.WorkloadDriver == "" && len(labels) == 0 {
+				return usagef(c.CommandPath(), "nothing to change: use --label, --gpus, --sku, --region or --workload-driver")
 			}
 			node, err := decode[wire.NodeView](e.api().SetNode(ctx, arg, nil, change))
 			if err != nil {
@@ -44,6 +47,7 @@ A host name cannot be changed: remove the node and register the host.`,
 	c.Flags().StringVar(&change.SKU, "sku", "", "SKU of the catalog")
 	c.Flags().StringVar(&change.RegionCode, "region", "", "region code")
 	c.Flags().UintVar(&gpus, "gpus", 0, "number of GPUs")
+	c.Flags().StringVar(&change.WorkloadDriver, "workload-driver", "", "workload driver: "+driverNames)
 	c.Flags().StringVar(&change.Reason, "reason", "", "reason, kept in the audit trail")
 	return c
 }

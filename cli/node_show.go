@@ -62,7 +62,22 @@ func (e *console) writeNode(w io.Writer, n wire.NodeView) {
 	fields(w, "Node:", n.Host, "ID:", n.ID, "State:", nodeState(n), "  Next:", n.Next(), "Since:", e.stamp(n.StateSince),
 		"SKU:", fmt.Sprintf("%s, %d GPUs", n.SKU, n.GPUsTotal), "Region:", n.RegionCode,
 		"Provider:", fmt.Sprintf("%s (%s)", n.OnboardingMode, n.LifecycleClass), "Instance:", instance,
-		"Heartbeat:", e.stampOf(n.LastHeartbeatAt), "Agent:", agent, "  Fault:", n.AgentFault)
+		"Heartbeat:", e.stampOf(n.LastHeartbeatAt), "Agent:", agent, "  Fault:", n.AgentFault,
+		"Driver:", workloadDriver(n), "  Fault:", n.DriverFault)
+}
+
+// workloadDriver describes the driver that the agent uses and the registered one.
+func workloadDriver(n wire.NodeView) string {
+	registered := cmp.Or(n.WorkloadDriver, "no driver")
+	switch {
+	case n.LastHeartbeatAt == nil:
+		return registered + " (registered)"
+	case n.Driver == "":
+		return "not configured on the node; registered: " + registered
+	case n.WorkloadDriver != "" && n.Driver != n.WorkloadDriver:
+		return n.Driver + "; registered: " + registered + ", in the next bundle"
+	}
+	return n.Driver
 }
 
 // writeIdentity shows both sides of a node's identity: the certificate that the

@@ -21,14 +21,15 @@ import (
 
 func TestNodeRegister(t *testing.T) {
 	t.Parallel()
-	args := []string{"node", "register", "gpu-18", "--sku", "h100", "--region", "fra1", "--gpus", "8", "--mode", "manual", "--class", "spot"}
+	args := []string{"node", "register", "gpu-18", "--sku", "h100", "--region", "fra1", "--gpus", "8", "--mode", "manual", "--class", "spot",
+		"--workload-driver", "docker", "--probe"}
 	t.Run("table", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.golden("register", args...)
 		require.Equal(t, nodeID+"\n", h.out.String())
 		require.Equal(t, []wire.RegisterNodeRequest{{Host: "gpu-18", SKU: "h100", GPUsTotal: 8, RegionCode: "fra1",
-			OnboardingMode: "manual", LifecycleClass: inventory.ClassSpot}}, h.api.registered)
+			OnboardingMode: "manual", LifecycleClass: inventory.ClassSpot, WorkloadDriver: "docker", Probe: true}}, h.api.registered)
 	})
 	t.Run("json", func(t *testing.T) {
 		t.Parallel()
@@ -58,7 +59,7 @@ func busy() wire.NodeView {
 	n := node()
 	n.State, n.StateSince, n.Cordoned = lifecycle.NodeDraining, start().Add(-12*time.Minute), true
 	n.LastHeartbeatAt = at(-5 * time.Second)
-	n.AgentVersion, n.UptimeSeconds = "1.2.0", 90061
+	n.AgentVersion, n.UptimeSeconds, n.WorkloadDriver, n.Driver = "1.2.0", 90061, "docker", "docker"
 	n.Workloads = []task.Workload{train()}
 	n.Instance = &lifecycle.Instance{InstanceID: "i", Provider: "manual", ExternalID: "gpu-17", State: lifecycle.InstanceRunning}
 	n.Identity = &trust.CertFacts{URI: "spiffe://dev/node/" + nodeID + "/1", Issuer: "CN=gpuaas node CA", Serial: "4f2a", NotAfter: start().Add(70 * time.Hour)}

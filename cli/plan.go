@@ -43,7 +43,7 @@ type planBlocker struct {
 // printPlan prints the plan of an action. A plan that would be refused ends with exit
 // code 3.
 func (e *console) printPlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) error {
-	p := makePlan(n, a, o, e.clock.now())
+	p := makePlan(n, a, o)
 	if err := e.print(map[string]plan{"plan": p}, func(w io.Writer) { writePlan(w, p) }, n.Host); err != nil {
 		return err
 	}
@@ -59,10 +59,10 @@ func (e *console) nothingChanged(refused int, thing string) error {
 	return nil
 }
 
-func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options, now time.Time) plan {
+func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 	m, _ := lifecycle.PlanOf(a, o)
 	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
-		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, m, o, now)}
+		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, m, o)}
 	for _, s := range m.Phases {
 		p.Phases = append(p.Phases, planPhase{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
 		if s.Name == lifecycle.PhaseDrain {
@@ -76,7 +76,7 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options, now time
 	return p
 }
 
-func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options, now time.Time) []planBlocker {
+func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []planBlocker {
 	out := []planBlocker{}
 	superseded := n.Operation != nil && n.Operation.Status == lifecycle.OperationAbandoned && m.Holds
 	if n.Operation != nil && !n.Operation.Status.Ended() && !superseded && m.ConflictsWith(n.Operation.Action) {
@@ -85,7 +85,7 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options, now ti
 			lifecycle.OpCommand("show", n.Operation.Action, n.Host)})
 	}
 	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual,
-		Workloads: n.Blockers(), HeartbeatAt: n.LastHeartbeatAt, Now: now}
+		Workloads: n.Blockers()}
 	if n.Instance != nil {
 		c.Instance = n.Instance.State
 	}

@@ -14,11 +14,11 @@ import (
 func TestPlanOfAProvisionedNode(t *testing.T) {
 	t.Parallel()
 	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive, Instance: &lifecycle.Instance{State: lifecycle.InstanceRunning}}
-	p := makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}, start())
+	p := makePlan(n, lifecycle.ActionProvision, lifecycle.Options{})
 	require.True(t, p.Refused)
 	require.Equal(t, []planBlocker{{schema.KindInvalidRequest, "node gpu-17 is already provisioned: its instance is running", "gpuaas node show gpu-17"}}, p.Blockers)
 	n.Instance.State = lifecycle.InstanceTerminated
-	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}, start()).Refused)
+	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
 }
 
 // The plan of a provision is refused for a node that must enroll first, as the start is.
@@ -27,9 +27,9 @@ func TestPlanOfANodeThatNeverEnrolled(t *testing.T) {
 	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeRegistered, OnboardingMode: "manual"}
 	require.Equal(t, []planBlocker{{schema.KindInvalidRequest,
 		`node gpu-17 is not enrolled, and its provider "manual" creates no machines`, "gpuaas node enroll gpu-17"}},
-		makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}, start()).Blockers)
+		makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Blockers)
 	n.OnboardingMode = "cloud"
-	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}, start()).Refused)
+	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
 }
 
 // abandonedNode is a node whose drain is abandoned.
@@ -45,11 +45,11 @@ func TestPlanOfAnAbandonedNode(t *testing.T) {
 	abandonedNode(&n)
 	for action, refused := range map[lifecycle.Action]bool{lifecycle.ActionDrain: false, lifecycle.ActionRetire: false,
 		lifecycle.ActionReactivate: true, lifecycle.ActionReissueEnrollment: true} {
-		require.Equal(t, refused, makePlan(n, action, lifecycle.Options{}, start()).Refused, action)
+		require.Equal(t, refused, makePlan(n, action, lifecycle.Options{}).Refused, action)
 	}
-	require.Equal(t, lifecycle.NodeActive, makePlan(n, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}, start()).EndsAs)
+	require.Equal(t, lifecycle.NodeActive, makePlan(n, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}).EndsAs)
 	n.Operation.Status = lifecycle.OperationRunning
-	require.True(t, makePlan(n, lifecycle.ActionDrain, lifecycle.Options{}, start()).Refused)
+	require.True(t, makePlan(n, lifecycle.ActionDrain, lifecycle.Options{}).Refused)
 }
 
 // A reissue runs beside every operation except a drain, a retire and a remove.
@@ -69,6 +69,6 @@ func TestPlanBesideAnOperation(t *testing.T) {
 	} {
 		n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive,
 			Operation: &wire.OperationSummary{Action: tc.running, Status: lifecycle.OperationRunning}}
-		require.Equal(t, tc.refused, makePlan(n, tc.action, lifecycle.Options{}, start()).Refused, "%s beside %s", tc.action, tc.running)
+		require.Equal(t, tc.refused, makePlan(n, tc.action, lifecycle.Options{}).Refused, "%s beside %s", tc.action, tc.running)
 	}
 }

@@ -69,7 +69,7 @@ func skuCommand(e *env, use, short, long, example string, send func(ctx context.
 		}
 		return e.print(s, func(w io.Writer) {
 			fields(w, "SKU:", s.Name, "Status:", skuStatus(s), "GPU model:", dash(s.GPUModel), "Max GPUs:", strconv.Itoa(s.MaxGPUs),
-				"Min CPUs:", strconv.Itoa(s.MinCPUs), "Min memory:", bytesOf(s.MinMemoryBytes))
+				"Min CPUs:", strconv.Itoa(s.MinCPUs), "Min memory:", bytesOf(s.MinMemoryBytes), "Workload driver:", dash(s.WorkloadDriver))
 		}, s.Name)
 	})
 }
@@ -99,6 +99,7 @@ properties. The command requires the role admin.`,
 		n.MinMemoryBytes, err = parseSize(text)
 		return err
 	})
+	f.StringVar(&n.WorkloadDriver, "workload-driver", "", "default workload driver of a registration: "+driverNames+" (default: no default)")
 	f.StringVar(&n.Reason, "reason", "", "reason, kept in the audit trail")
 	return c
 }

@@ -95,6 +95,11 @@ func addDeadline(c *cobra.Command, o *lifecycleOptions, prefix string) {
 	c.Flags().DurationVar(&o.deadline, "deadline", lifecycle.DefaultDrainTimeout, prefix+"time limit for the workloads to stop; the operation parks if one is still running")
 }
 
+// addForce adds --force, which skips the check of what runs on the node.
+func addForce(c *cobra.Command, o *lifecycleOptions, verb string) {
+	c.Flags().BoolVar(&o.options.Force, "force", false, verb+" the node although it runs workloads, or does not say which; requires --reason")
+}
+
 // verbs returns the texts and flags of each action.
 func verbs() map[lifecycle.Action]verb {
 	const repaired = "repaired, RMA-4411"
@@ -124,13 +129,18 @@ node back into service.`,
 running then, the operation parks and names them. Give them more time with gpuaas op
 extend, undo the drain with gpuaas op cancel, or kill them with gpuaas op force.
 
-With --cordon-only the node gets no new work, and its workloads continue.`,
+With --cordon-only the node gets no new work, and its workloads continue, until gpuaas
+node uncordon.
+
+A drain also parks if the agent does not know what runs on the node, because no workload
+driver is configured, and if processes use the GPUs that no workload driver stops. Force
+continues in spite of them.`,
 			example: `  gpuaas node drain gpu-17 --deadline 30m --reason RMA-4411
   gpuaas node drain gpu-17 --cordon-only --yes
   gpuaas node drain gpu-17 --yes --no-wait --idempotency-key rma-4411 -o json`,
 			confirm: func(o lifecycle.Options) string {
 				if o.CordonOnly {
-					return "it gets no new work until it is reactivated"
+					return "it gets no new work until it is uncordoned"
 				}
 				return "this stops the workloads that run on it"
 			},
@@ -139,33 +149,51 @@ With --cordon-only the node gets no new work, and its workloads continue.`,
 				c.Flags().BoolVar(&o.options.CordonOnly, "cordon-only", false, "stop after the cordon")
 			},
 		},
-		lifecycle.ActionRetire: {
-			short: "Take a node out of the pool, reversibly",
-			long: `Takes the node out of the pool: it gets no work until gpuaas node reactivate. Its agent
+		lifecycle.ActionRetire: retireVerb(),
+		lifecycle.ActionRemove: removeVerb(),
+	}
+}
+
+func retireVerb() verb {
+	return verb{
+		short: "Take a node out of the pool, reversibly",
+		long: `Takes the node out of the pool: it gets no work until gpuaas node reactivate. Its agent
 keeps polling and renewing its certificate. A node with workloads is refused
-(node_in_use) unless --drain stops them first.`,
-			example: `  gpuaas node retire gpu-17
+(node_in_use) unless --drain stops them first.
+
+The agent cordons the node and then lists its workloads. If it finds some, or does not
+respond, the operation parks. --force retires the node without that check, for example
+because the machine is gone.`,
+		example: `  gpuaas node retire gpu-17
   gpuaas node retire gpu-17 --drain --deadline 30m --yes --reason "end of lease"`,
-			confirm: func(o lifecycle.Options) string {
-				if o.Drain {
-					return "this stops the workloads that run on it and takes it out of the pool"
-				}
-				return "it gets no work until it is reactivated"
-			},
-			flags: func(c *cobra.Command, o *lifecycleOptions) {
-				c.Flags().BoolVar(&o.options.Drain, "drain", false, "drain the node first")
-				addDeadline(c, o, "with --drain: ")
-			},
+		confirm: func(o lifecycle.Options) string {
+			if o.Drain {
+				return "this stops the workloads that run on it and takes it out of the pool"
+			}
+			if o.Force {
+				return "workloads that run on it are not stopped, and it gets no work until it is reactivated"
+			}
+			return "it gets no work until it is reactivated"
 		},
-		lifecycle.ActionRemove: {
-			short: "Remove a node permanently",
-			long: `Deletes what the provider created for the node, revokes its identity permanently and
+		flags: func(c *cobra.Command, o *lifecycleOptions) {
+			c.Flags().BoolVar(&o.options.Drain, "drain", false, "drain the node first")
+			addForce(c, o, "retire")
+			addDeadline(c, o, "with --drain: ")
+		},
+	}
+}
+
+func removeVerb() verb {
+	return verb{
+		short: "Remove a node permanently",
+		long: `Deletes what the provider created for the node, revokes its identity permanently and
 voids its tokens. The record of the node is kept. The host can only be registered as a
-new node. Only a node that is retired or has never enrolled can be removed.`,
-			example: "  gpuaas node remove gpu-17\n  gpuaas node remove gpu-17 --yes --reason scrapped",
-			confirm: func(lifecycle.Options) string {
-				return "this is final: its machine is released and its identity revoked permanently"
-			},
+new node. Only a node that is retired or has never enrolled can be removed. A node whose
+last heartbeat listed workloads is refused (node_in_use) without --force.`,
+		example: "  gpuaas node remove gpu-17\n  gpuaas node remove gpu-17 --yes --reason scrapped\n  gpuaas node remove gpu-17 --force --yes --reason \"machine lost\"",
+		flags:   func(c *cobra.Command, o *lifecycleOptions) { addForce(c, o, "remove") },
+		confirm: func(lifecycle.Options) string {
+			return "this is final: its machine is released and its identity revoked permanently"
 		},
 	}
 }

@@ -96,11 +96,13 @@ func TestRetire(t *testing.T) {
 		require.Equal(t, lifecycle.NodeRetired, b.world.finished.Node)
 	})
 
-	t.Run("of a silent node is recorded without a cordon and without a park", func(t *testing.T) {
+	t.Run("forced, of a silent node, is recorded without a cordon and without a park", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeOffline)
 		w.silent[task.WorkloadCordon] = true
-		st := setup(t, lifecycle.ActionRetire, w).run()
+		b := setup(t, lifecycle.ActionRetire, w)
+		b.in.Options.Force = true
+		st := b.run()
 		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 		require.Equal(t, lifecycle.PhaseSkipped, st.Operation.Phases[0].State)
 		require.Contains(t, w.finished.Outcome, "the cordon was skipped")

@@ -41,8 +41,8 @@ type cell struct {
 // situations. The states in which the action may start take turns.
 func cells() (all []cell) {
 	for _, p := range lifecycle.Operations() {
-		for _, o := range []lifecycle.Options{{}, {CordonOnly: true}, {Drain: true}} {
-			if o.CordonOnly && p.Action != lifecycle.ActionDrain || o.Drain && p.Action != lifecycle.ActionRetire {
+		for _, o := range []lifecycle.Options{{}, {CordonOnly: true}, {Drain: true}, {Force: true}} {
+			if o.CordonOnly && p.Action != lifecycle.ActionDrain || (o.Drain || o.Force) && p.Action != lifecycle.ActionRetire {
 				continue
 			}
 			plan, _ := lifecycle.PlanOf(p.Action, o)
@@ -86,6 +86,9 @@ func (c cell) String() string {
 	if c.options.Drain {
 		name += " --drain"
 	}
+	if c.options.Force {
+		name += " --force"
+	}
 	return name + "/" + c.phase.Name + "/" + string(c.at)
 }
 
@@ -110,7 +113,7 @@ func (c cell) legal(d lifecycle.Decision) bool {
 	case lifecycle.DecisionForce:
 		return slices.Contains([]string{"drain", "probe", "sku", "teardown"}, phase)
 	case lifecycle.DecisionSkip:
-		return slices.Contains([]string{"cordon", "drain", "uncordon"}, phase) ||
+		return slices.Contains([]string{"cordon", "drain", "idle", "uncordon"}, phase) ||
 			phase == "probe" && c.action == lifecycle.ActionReactivate
 	}
 	return false

@@ -13,7 +13,7 @@ import (
 func taskOf(phase string) task.Type {
 	return map[string]task.Type{
 		lifecycle.PhaseFacts: task.FactsCollect, lifecycle.PhaseProbe: task.NodeProbe, lifecycle.PhaseSKU: task.FactsCollect,
-		lifecycle.PhaseCordon: task.WorkloadCordon, lifecycle.PhaseDrain: task.WorkloadDrain,
+		lifecycle.PhaseCordon: task.WorkloadCordon, lifecycle.PhaseDrain: task.WorkloadDrain, lifecycle.PhaseIdle: task.WorkloadCordon,
 		lifecycle.PhaseUncordon: task.WorkloadUncordon, lifecycle.PhaseUndoCordon: task.WorkloadUncordon,
 	}[phase]
 }

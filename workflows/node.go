@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -140,8 +141,25 @@ func (op *operation) stepName(t task.Type) string {
 
 // cordonNode stops the node from accepting workloads.
 func cordonNode(ctx workflow.Context, op *operation) error {
-	_, err := onNode[task.CordonResult](ctx, op, task.WorkloadCordon, nil, "Cordon the node: no new workloads")
+	_, err := cordon(ctx, op)
 	return err
+}
+
+func cordon(ctx workflow.Context, op *operation) (task.CordonResult, error) {
+	return onNode[task.CordonResult](ctx, op, task.WorkloadCordon, nil, "Cordon the node: no new workloads")
+}
+
+// checkIdle cordons the node and fails if its agent lists workloads after that.
+func checkIdle(ctx workflow.Context, op *operation) error {
+	out, err := cordon(ctx, op)
+	if err != nil || len(out.Workloads) == 0 {
+		return err
+	}
+	blockers := make([]task.Blocker, len(out.Workloads))
+	for i, w := range out.Workloads {
+		blockers[i] = task.Blocker{Workload: w.Name, Kind: w.Kind, Reason: w.Kind}
+	}
+	return inUse("the node runs workloads", blockers, string(schema.KindNodeInUse))
 }
 
 // uncordonNode lets the node accept workloads.
@@ -187,7 +205,7 @@ func evictWorkloads(ctx workflow.Context, op *operation) error {
 	params := task.DrainParams{Deadline: now(ctx).Add(limit), Force: op.forced}
 	out, err := onNode[task.DrainResult](ctx, op, task.WorkloadDrain, params.Encode(), summary)
 	if err == nil && len(out.Blocked) > 0 {
-		return blocked(out.Blocked, limit)
+		return inUse("workloads did not end within "+lifecycle.Span(limit), out.Blocked, lifecycle.ReasonDrainBlocked)
 	}
 	return err
 }
@@ -195,13 +213,22 @@ func evictWorkloads(ctx workflow.Context, op *operation) error {
 // forceGrace is how long a forced drain waits before it kills workloads.
 const forceGrace = 10 * time.Second
 
-func blocked(blockers []task.Blocker, limit time.Duration) error {
-	names := make([]string, len(blockers))
+// inUse is the failure of a phase that workloads block. Its reason is that of the blocker
+// that most limits what an operator can do about it: workloads that are unknown, then GPU
+// processes, then workloads of the driver, for which reason is given.
+func inUse(what string, blockers []task.Blocker, reason string) error {
+	names, kinds := make([]string, len(blockers)), make([]string, len(blockers))
 	for i, b := range blockers {
-		names[i] = fmt.Sprintf("%s (%s)", b.Workload, b.Reason)
+		names[i], kinds[i] = fmt.Sprintf("%s (%s)", b.Workload, b.Reason), b.Kind
 	}
-	return schema.NewError(schema.KindNodeInUse, "workloads did not end within %s: %s", lifecycle.Span(limit), strings.Join(names, ", ")).
-		WithReason(lifecycle.ReasonDrainBlocked)
+	list := strings.Join(names, ", ")
+	switch {
+	case slices.Contains(kinds, task.KindUnknown):
+		return schema.NewError(schema.KindNodeInUse, "the workloads of the node are not all known: %s", list).WithReason(lifecycle.ReasonWorkloadsUnknown)
+	case slices.Contains(kinds, task.KindGPUProcess):
+		return schema.NewError(schema.KindNodeInUse, "%s: processes use the GPUs: %s", what, list).WithReason(lifecycle.ReasonGPUsInUse)
+	}
+	return schema.NewError(schema.KindNodeInUse, "%s: %s", what, list).WithReason(reason)
 }
 
 func collectFacts(ctx workflow.Context, op *operation) error {

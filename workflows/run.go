@@ -2,7 +2,6 @@ package workflows
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -209,10 +208,14 @@ func completed(op *operation) activities.Finish {
 	if f.Node == "" && op.plan.Enter != "" {
 		f.Node = op.claim.Prior
 	}
-	if slices.ContainsFunc(op.status.Operation.Phases, func(p lifecycle.Phase) bool {
-		return p.Name == lifecycle.PhaseCordon && p.State == lifecycle.PhaseSkipped
-	}) {
-		f.Outcome += "; the cordon was skipped"
+	for _, p := range op.status.Operation.Phases {
+		switch {
+		case p.State != lifecycle.PhaseSkipped:
+		case p.Name == lifecycle.PhaseCordon:
+			f.Outcome += "; the cordon was skipped"
+		case p.Name == lifecycle.PhaseIdle:
+			f.Outcome += "; its workloads were not checked"
+		}
 	}
 	return f
 }

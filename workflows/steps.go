@@ -31,6 +31,7 @@ var steps = map[string]step{
 	lifecycle.PhaseProbe:      probeNode,
 	lifecycle.PhaseCordon:     cordonNode,
 	lifecycle.PhaseDrain:      evictWorkloads,
+	lifecycle.PhaseIdle:       checkIdle,
 	lifecycle.PhaseUncordon:   uncordonNode,
 	lifecycle.PhaseUndoCordon: undoCordon,
 }

@@ -46,6 +46,13 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	case e.Reason == lifecycle.ReasonProviderUnknown:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the workers that run have no adapter for provider "+
 			text.Quote(op.claim.Provider, maxReason)+"; start a gpuaas-worker that has it, and the operation continues"
+	case e.Reason == lifecycle.ReasonGPUsInUse:
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "processes that no workload driver stops use the GPUs; end them on the node, then retry"
+	case e.Reason == lifecycle.ReasonWorkloadsUnknown:
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "no workload driver is configured on the node (GPUAAS_WORKLOAD_DRIVER), or nvidia-smi fails there; "+
+			"correct that, restart the agent, then retry"
+	case e.Kind == schema.KindNodeInUse && spec.Name == lifecycle.PhaseIdle:
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "workloads started after the last heartbeat; cancel, then run: gpuaas node retire "+op.name()+" --drain"
 	case e.Reason == lifecycle.ReasonTaskCanceled:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "an operator canceled the node's task"
 	case e.Kind == schema.KindServiceUnavailable:
@@ -59,7 +66,7 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 			s.Cause = "an unexpected failure in the control plane; the worker's log has its cause"
 		}
 	}
-	if s.Reason != lifecycle.ReasonDrainBlocked { // no workloads that need more time are known
+	if s.Reason != lifecycle.ReasonDrainBlocked && s.Reason != lifecycle.ReasonGPUsInUse { // no workloads that need more time are known
 		s.Options = slices.DeleteFunc(s.Options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionExtend })
 	}
 	if retried(e.Kind, s.Reason) {

@@ -31,8 +31,9 @@ func (h Host) For(p command.Runner) Host {
 	return h
 }
 
-// New is the machine whose file system is at root.
-func New(root string) Host { return Host{root: root} }
+// New is the machine whose file system is at root. smi is the path of nvidia-smi, "" to
+// look it up in PATH.
+func New(root, smi string) Host { return Host{root: root, smi: nvidiaSMI{path: smi}} }
 
 // file is a path of the host.
 func (h Host) file(path string) string { return filepath.Join(h.root, path) }

@@ -2,19 +2,16 @@ package host
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/csv"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/command"
+	"github.com/gpuaas/gpuaas/agent/internal/nvidia"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
@@ -22,9 +19,8 @@ import (
 
 // Limits of the output of nvidia-smi.
 const (
-	smiTimeout  = 20 * time.Second
-	smiMaxBytes = 256 << 10
-	smiMaxGPUs  = 256
+	smiTimeout = 20 * time.Second
+	smiMaxGPUs = 256
 )
 
 // smiQuery is the column list that parseSMI expects.
@@ -32,7 +28,7 @@ const smiQuery = "index,uuid,name,memory.total,driver_version,serial"
 
 // nvidiaSMI lists GPUs with NVIDIA's own command.
 type nvidiaSMI struct {
-	path     string // "nvidia-smi" when empty
+	path     string // of nvidia-smi; looked up in PATH when empty
 	programs command.Runner
 }
 
@@ -40,18 +36,14 @@ type nvidiaSMI struct {
 // error where it exists and fails, because a GPU node whose driver is broken is
 // not a node without GPUs.
 func (n nvidiaSMI) list(ctx context.Context) ([]inventory.GPU, error) {
-	path, err := exec.LookPath(cmp.Or(n.path, "nvidia-smi"))
-	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return []inventory.GPU{}, nil
-	}
-	if err != nil {
-		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi cannot be run")
-	}
 	ctx, cancel := context.WithTimeout(ctx, smiTimeout)
 	defer cancel()
-	out, stderr, err := n.programs.Run(ctx, smiMaxBytes, path, "--query-gpu="+smiQuery, "--format=csv,noheader,nounits")
+	out, found, err := nvidia.Query(ctx, n.programs, n.path, "--query-gpu="+smiQuery)
 	if err != nil {
-		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi fails: %s", text.Truncate(strings.TrimSpace(out+stderr)))
+		return nil, err
+	}
+	if !found {
+		return []inventory.GPU{}, nil
 	}
 	gpus, err := parseSMI([]byte(out))
 	if err != nil {

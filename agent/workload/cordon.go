@@ -11,7 +11,6 @@ import (
 type Cordon struct {
 	Flag      *CordonFlag
 	Workloads *Monitor
-	Kind      string // of the workloads
 }
 
 // Set returns the executor for one of the two. It is idempotent: a second run
@@ -26,7 +25,7 @@ func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) 
 		if err := c.Flag.Set(on); err != nil {
 			return nil, err
 		}
-		list := c.Workloads.Known(ctx, c.Kind)
+		list := c.Workloads.Known(ctx)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

@@ -32,9 +32,20 @@ const (
 // stopped, and the driver's own durable record prevents a second stop of the same
 // workload. While it is paused, it stops and kills nothing. A pause does not extend the
 // deadline.
+//
+// It waits for processes that use the GPUs after the last workload ended, and does not stop
+// them. Those that remain block it, and so do workloads that are unknown, unless the drain
+// is forced.
 type Drain struct {
 	Workloads Driver
-	Now       func() time.Time
+	// GPUs returns the GPU processes, as GPUs.Processes; nil on a node without GPUs.
+	GPUs func(context.Context) []task.Workload
+	Now  func() time.Time
+}
+
+// stoppable reports whether the driver can stop a workload.
+func stoppable(w task.Workload) bool {
+	return w.Kind != task.KindUnknown && w.Kind != task.KindGPUProcess
 }
 
 // CheckDrain refuses params that are not a drain's.
@@ -83,9 +94,9 @@ func (d Drain) Run(ctx context.Context, t execution.Task) (any, error) {
 	return r.result(left, params), nil
 }
 
-// until calls look, with backoff, until nothing runs or the deadline has passed, and
-// returns what runs then. It retries a failed call; after the deadline it returns the
-// error.
+// until calls look, with backoff, until nothing runs that may end, or the deadline has
+// passed, and returns what runs then. It retries a failed call; after the deadline it
+// returns the error.
 func (d Drain) until(ctx context.Context, deadline time.Time,
 	look func(context.Context) ([]task.Workload, error),
 ) ([]task.Workload, error) {
@@ -93,7 +104,8 @@ func (d Drain) until(ctx context.Context, deadline time.Time,
 	for {
 		running, err := look(ctx)
 		left := deadline.Sub(d.Now())
-		if err == nil && len(running) == 0 || left <= 0 {
+		ends := slices.ContainsFunc(running, func(w task.Workload) bool { return w.Kind != task.KindUnknown })
+		if err == nil && !ends || left <= 0 {
 			return running, err
 		}
 		if err := wait.Sleep(ctx, min(retry.Next(), left)); err != nil {
@@ -110,15 +122,25 @@ type draining struct {
 	faults  map[string]string // why a workload could not be stopped, by name
 }
 
+// running lists the workloads of the driver, and once none is left the GPU processes, most
+// of which belong to workloads.
+func (r *draining) running(ctx context.Context) ([]task.Workload, error) {
+	running, err := r.Workloads.List(ctx)
+	if err == nil && r.GPUs != nil && !slices.ContainsFunc(running, stoppable) {
+		running = append(running, r.GPUs(ctx)...)
+	}
+	return running, err
+}
+
 // ask stops the running workloads that are not stopping yet, and returns all that run.
 func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
-	running, err := r.Workloads.List(ctx)
+	running, err := r.running(ctx)
 	if err != nil {
 		return nil, err
 	}
 	all := slices.Clone(r.targets)
 	for _, w := range running {
-		if !slices.Contains(all, w.Name) {
+		if w.Kind != task.KindUnknown && !slices.Contains(all, w.Name) {
 			all = append(all, w.Name)
 		}
 	}
@@ -133,7 +155,7 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 		return running, nil
 	}
 	for _, w := range running {
-		if w.Stopping {
+		if w.Stopping || !stoppable(w) {
 			continue
 		}
 		if err := r.task.Confirm(ctx, task.LeaseDuration); err != nil {
@@ -156,6 +178,9 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workload, error) {
 	r.task.Note(fmt.Sprintf("killing %d workloads by force", len(left)))
 	for _, w := range left {
+		if !stoppable(w) {
+			continue
+		}
 		if err := r.task.Confirm(ctx, 0); err != nil {
 			return nil, err
 		}
@@ -166,7 +191,14 @@ func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workl
 			r.faults[w.Name] = text.Truncate(err.Error())
 		}
 	}
-	return r.until(ctx, r.Now().Add(killWait), r.Workloads.List)
+	left, err := r.until(ctx, r.Now().Add(killWait), func(ctx context.Context) ([]task.Workload, error) {
+		list, err := r.Workloads.List(ctx)
+		return slices.DeleteFunc(list, func(w task.Workload) bool { return !stoppable(w) }), err
+	})
+	if err != nil || len(left) > 0 {
+		return left, err
+	}
+	return r.running(ctx)
 }
 
 // result lists the stopped workloads, and the others with the reason.
@@ -179,13 +211,22 @@ func (r *draining) result(left []task.Workload, p task.DrainParams) task.DrainRe
 	}
 	slices.Sort(out.Stopped)
 	for _, w := range left {
-		out.Blocked = append(out.Blocked, task.Blocker{Workload: w.Name, Reason: r.reason(w, p)})
+		b := task.Blocker{Workload: w.Name, Kind: w.Kind, Reason: r.reason(w, p)}
+		if p.Force && !stoppable(w) {
+			out.Ignored = append(out.Ignored, b)
+		} else {
+			out.Blocked = append(out.Blocked, b)
+		}
 	}
 	return out
 }
 
 func (r *draining) reason(w task.Workload, p task.DrainParams) string {
 	switch fault := r.faults[w.Name]; {
+	case w.Kind == task.KindUnknown:
+		return "what runs on the node is unknown"
+	case w.Kind == task.KindGPUProcess:
+		return "no workload driver stops it, and it still used a GPU at the deadline " + text.FormatTime(p.Deadline)
 	case fault != "":
 		return w.Kind + " could not be stopped: " + fault
 	case r.task.Paused():

@@ -47,7 +47,7 @@ func TestDrainRetriesDriverErrors(t *testing.T) {
 			},
 		}
 		var memo bytes.Buffer
-		out, err := Drain{w, time.Now}.Run(t.Context(), drainTask(&memo, task.DrainParams{Deadline: time.Now().Add(time.Second)}))
+		out, err := Drain{Workloads: w, Now: time.Now}.Run(t.Context(), drainTask(&memo, task.DrainParams{Deadline: time.Now().Add(time.Second)}))
 		require.NoError(t, err)
 		r, ok := out.(task.DrainResult)
 		require.True(t, ok)
@@ -68,7 +68,7 @@ func TestDrainRecordsTargetsBeforeStop(t *testing.T) {
 		task := drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)})
 		tries := 0
 		task.Remember = func(any) error { tries++; return syscall.ENOSPC }
-		_, err := Drain{w, time.Now}.Run(t.Context(), task)
+		_, err := Drain{Workloads: w, Now: time.Now}.Run(t.Context(), task)
 		require.ErrorIs(t, err, syscall.ENOSPC)
 		require.Greater(t, tries, 1)
 		require.Empty(t, w.Asked)
@@ -121,7 +121,7 @@ func TestDrainConfirmsEffects(t *testing.T) {
 					cancel()
 					return canceled
 				}
-				_, err := Drain{w, time.Now}.Run(ctx, x)
+				_, err := Drain{Workloads: w, Now: time.Now}.Run(ctx, x)
 				require.Equal(t, ctx.Err() == nil, err == nil)
 				require.Equal(t, c.stopped, w.Asked)
 				require.Equal(t, c.killed, w.Killed)

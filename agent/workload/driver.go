@@ -64,8 +64,19 @@ type Config struct {
 // Maker makes a driver.
 type Maker func(Config) (Driver, error)
 
-// NewNone makes the driver of a node whose workloads the agent does not manage.
+// NewNone makes the driver of a node of which an operator said that it runs no workloads.
 func NewNone(Config) (Driver, error) { return Unmanaged{}, nil }
+
+// NewUnset makes the driver of a node without a configured one. What runs there is unknown.
+func NewUnset(Config) (Driver, error) { return unset{}, nil }
+
+// unset is the driver of a node without a configured one.
+type unset struct{ Unmanaged }
+
+// List implements Driver.
+func (unset) List(context.Context) ([]task.Workload, error) {
+	return []task.Workload{{Name: "no workload driver is configured (GPUAAS_WORKLOAD_DRIVER)", Kind: task.KindUnknown}}, nil
+}
 
 // Timings of the drivers that ask another program.
 const (
@@ -118,7 +129,7 @@ func sortWorkloads(list []task.Workload) {
 	slices.SortFunc(list, func(a, b task.Workload) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Unmanaged is the driver of a node whose workloads the agent does not manage.
+// Unmanaged is the driver of a node without workloads.
 type Unmanaged struct{}
 
 // List implements Driver.

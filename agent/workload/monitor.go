@@ -29,7 +29,9 @@ const (
 // driver behind it do not, and which keeps a summary of the workloads. While a call is
 // late, further calls fail, so that goroutines do not accumulate.
 type Monitor struct {
+	name    string // of the driver, in errors
 	driver  Driver
+	gpus    *GPUs // nil for none
 	now     func() time.Time
 	changed func()
 	log     *slog.Logger
@@ -55,13 +57,13 @@ type Summary struct {
 
 // List returns the workloads as the server sees them. While there is no newer list, an
 // entry says so, because what is not listed would not prevent a retirement of the node.
-func (s Summary) List(kind string) []task.Workload {
+func (s Summary) List() []task.Workload {
 	if s.Fault == "" {
 		return s.Workloads
 	}
 	unknown := task.Workload{
 		Name: fmt.Sprintf("unknown workloads since %s: %s", text.FormatTime(cmp.Or(s.At, s.FaultSince)), s.Fault),
-		Kind: kind, Since: s.FaultSince.UTC(),
+		Kind: task.KindUnknown, Since: s.FaultSince.UTC(),
 	}
 	return append([]task.Workload{unknown}, s.Workloads...)
 }
@@ -79,7 +81,28 @@ func Reportable(list []task.Workload) []task.Workload {
 // NewMonitor makes the monitor of a driver. changed is called when there is a newer
 // summary than the one that a call of Summary returned without waiting.
 func NewMonitor(d Driver, now func() time.Time, changed func(), log *slog.Logger) *Monitor {
-	return &Monitor{driver: d, now: now, changed: changed, log: log}
+	return &Monitor{name: "the workload driver", driver: d, now: now, changed: changed, log: log}
+}
+
+// Observe adds the GPU processes to all that the monitor lists, except in List. It must be
+// called before the first listing.
+func (m *Monitor) Observe(g *GPUs) { m.gpus = g }
+
+// GPUProcesses returns what GPUs.Processes does, nil if the monitor observes none.
+func (m *Monitor) GPUProcesses(ctx context.Context) []task.Workload {
+	if m.gpus == nil {
+		return nil
+	}
+	return m.gpus.Processes(ctx)
+}
+
+// all lists the workloads of the driver and the GPU processes.
+func (m *Monitor) all(ctx context.Context) ([]task.Workload, error) {
+	list, err := m.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(list, m.GPUProcesses(ctx)...), nil
 }
 
 // bounded makes a call of the driver, unless ctx has ended, and returns soon after ctx
@@ -104,7 +127,7 @@ func (m *Monitor) bounded(ctx context.Context, call func() error) error {
 	case <-done:
 		return err
 	case <-time.After(answerGrace):
-		return noAnswer(m.markLate(begin, done))
+		return m.noAnswer(m.markLate(begin, done))
 	}
 }
 
@@ -132,14 +155,14 @@ func (m *Monitor) lateError() error {
 	if m.late == 0 {
 		return nil
 	}
-	return noAnswer(m.since)
+	return m.noAnswer(m.since)
 }
 
-func noAnswer(since time.Time) error {
-	return fmt.Errorf("no answer from the workload driver since %s", text.FormatTime(since))
+func (m *Monitor) noAnswer(since time.Time) error {
+	return fmt.Errorf("no answer from %s since %s", m.name, text.FormatTime(since))
 }
 
-// List implements Driver.
+// List implements Driver. The list has no GPU processes.
 func (m *Monitor) List(ctx context.Context) ([]task.Workload, error) {
 	var list []task.Workload
 	err := m.bounded(ctx, func() (err error) {
@@ -202,17 +225,17 @@ func (m *Monitor) await(listing <-chan struct{}) {
 
 // Known lists the workloads for a result. It returns the last known ones if the driver
 // fails.
-func (m *Monitor) Known(ctx context.Context, kind string) []task.Workload {
+func (m *Monitor) Known(ctx context.Context) []task.Workload {
 	limited, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	begin := m.now()
-	list, err := m.List(limited)
+	list, err := m.all(limited)
 	if err == nil {
 		return list
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.failed(begin, err).List(kind)
+	return m.failed(begin, err).List()
 }
 
 // failed returns the summary after a listing that failed.
@@ -231,7 +254,7 @@ func (m *Monitor) list(ctx context.Context, done chan<- struct{}) {
 	limited, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	begin := m.now()
-	list, err := m.List(limited)
+	list, err := m.all(limited)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	next := Summary{Workloads: list, At: begin}

@@ -114,7 +114,7 @@ func TestCordonWithoutDriver(t *testing.T) {
 	w.Mu.Lock()
 	fails = true
 	w.Mu.Unlock()
-	out, err := Cordon{Flag: flag, Workloads: m, Kind: NameDocker}.Set(true)(t.Context(), execution.Task{
+	out, err := Cordon{Flag: flag, Workloads: m}.Set(true)(t.Context(), execution.Task{
 		Recall: func(any) (bool, error) { return false, nil }, Remember: func(any) error { return nil },
 	})
 	require.NoError(t, err)

@@ -142,6 +142,7 @@ func (b bundles) script(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	bundle.WorkloadDriver = node.WorkloadDriver
 	if bundle.Package == nil {
 		return nil, schema.NewError(schema.KindInvalidRequest, "no agent package is configured, so there is nothing to install").
 			WithReason("no_package").WithNext("set GPUAAS_AGENT_OCI_REF or GPUAAS_AGENT_ARCHIVE of gpuaas-api")
@@ -203,6 +204,12 @@ func (b bundles) operation(c *call, node wire.NodeView) (lifecycle.OperationInpu
 	return in, err
 }
 
+// driverOf returns the workload driver that a node is registered with.
+func (b bundles) driverOf(ctx context.Context, nodeID string) (string, error) {
+	node, err := b.Nodes.Node(ctx, nodeID)
+	return node.WorkloadDriver, err
+}
+
 // fetch exchanges a one-time reference for its bundle. The trust is read first, so
 // that a reference is not spent on a bundle that cannot be made.
 func (b bundles) fetch(ctx context.Context, reference string, by audit.Subject) (bundle trust.BootstrapBundle, err error) {
@@ -214,6 +221,9 @@ func (b bundles) fetch(ctx context.Context, reference string, by audit.Subject) 
 		return bundle, err
 	}
 	nodeID, purpose, err := b.EnrollmentTokens.UseFetch(ctx, id, hash, by)
+	if err == nil {
+		bundle.WorkloadDriver, err = b.driverOf(ctx, nodeID)
+	}
 	if err == nil {
 		err = b.issue(ctx, nodeID, purpose, by, &bundle)
 	}

@@ -117,9 +117,12 @@ func (n nodes) registered(ctx context.Context, id string, r wire.RegisterNodeReq
 	}
 	first := wire.RegisterNodeRequest{Host: v.Host, Port: v.Port, SSHUsername: v.SSHUsername, SSHPublicKey: v.SSHPublicKey, SKU: v.SKU,
 		GPUsTotal: v.GPUsTotal, RegionCode: v.RegionCode, OnboardingMode: v.OnboardingMode, LifecycleClass: v.LifecycleClass,
-		Labels: v.Labels, Probe: r.Probe}
+		WorkloadDriver: v.WorkloadDriver, Labels: v.Labels, Probe: v.Probe}
 	if r.GPUsTotal == 0 {
 		first.GPUsTotal = 0
+	}
+	if r.WorkloadDriver == "" {
+		first.WorkloadDriver = ""
 	}
 	if len(r.Labels)+len(v.Labels) == 0 {
 		first.Labels = r.Labels
@@ -156,6 +159,8 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 		return badField("gpus_total", "must not be negative")
 	case !slices.Contains(classes, r.LifecycleClass):
 		return badField("lifecycle_class", "must be one of "+joined(classes))
+	case !validDriver(r.WorkloadDriver):
+		return badField("workload_driver", badDriver)
 	case r.SSHUsername != "" && !validName(r.SSHUsername, 64):
 		return badField("ssh_username", "must be at most 64 of a-z A-Z 0-9 . _ -")
 	case len(r.SSHPublicKey) > 8<<10 || strings.ContainsAny(r.SSHPublicKey, "\r\n\x00"):
@@ -164,9 +169,6 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 		return badField("ssh_public_key", "contains a private key")
 	case !validName(r.OnboardingMode, 32):
 		return badField("onboarding_mode", "must be the name of a provider")
-	case r.OnboardingMode != inventory.ProviderManual:
-		return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: no adapter for %q is configured", inventory.ProviderManual, r.OnboardingMode).
-			WithReason("no_adapter").WithNext("register the node with onboarding_mode " + inventory.ProviderManual)
 	}
 	return checkLabels(r.Labels)
 }
@@ -206,10 +208,12 @@ func checkChange(c *wire.NodeChange) error {
 		return badField("region_code", badRegion)
 	case c.GPUsTotal != nil && *c.GPUsTotal < 0:
 		return badField("gpus_total", "must not be negative")
+	case !validDriver(c.WorkloadDriver):
+		return badField("workload_driver", badDriver)
 	case len(c.RemoveLabels) > maxLabels:
 		return badField("remove_labels", "must be at most 64")
-	case c.GPUsTotal == nil && c.SKU+c.RegionCode == "" && len(c.Labels)+len(c.RemoveLabels) == 0:
-		return schema.NewError(schema.KindInvalidRequest, "nothing to change: give sku, region_code, gpus_total, labels or remove_labels").WithReason("empty_change")
+	case c.GPUsTotal == nil && c.SKU+c.RegionCode+c.WorkloadDriver == "" && len(c.Labels)+len(c.RemoveLabels) == 0:
+		return schema.NewError(schema.KindInvalidRequest, "nothing to change: give sku, region_code, gpus_total, workload_driver, labels or remove_labels").WithReason("empty_change")
 	}
 	return nil
 }

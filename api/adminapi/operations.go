@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -110,6 +111,7 @@ func (o operations) start(action lifecycle.Action) handler {
 			if bundle, err = o.bundles.trust(c.Context()); err != nil {
 				return nil, err
 			}
+			bundle.WorkloadDriver = node.WorkloadDriver
 		}
 		op, err := o.submit(c, in, node)
 		if err != nil {
@@ -191,6 +193,7 @@ func unanswered(err error, accepted string, in lifecycle.OperationInput, key str
 }
 
 func operationInput(action lifecycle.Action, node wire.NodeView, req wire.LifecycleRequest, c *call) lifecycle.OperationInput {
+	req.Options.Probe = req.Options.Probe || node.Probe && action == lifecycle.ActionEnroll
 	provider := node.OnboardingMode
 	if node.Instance != nil {
 		provider = node.Instance.Provider
@@ -209,6 +212,12 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 	switch {
 	case o.Drain && action != lifecycle.ActionRetire:
 		return badField("options", "drain belongs to retire")
+	case o.Force && action != lifecycle.ActionRemove && (action != lifecycle.ActionRetire || o.Drain):
+		return badField("options", "force belongs to remove, and to retire without drain")
+	case o.Force && strings.TrimSpace(r.Reason) == "":
+		return badField("reason", "is required with force: it is kept in the audit trail")
+	case o.Probe && action != lifecycle.ActionEnroll:
+		return badField("options", "probe belongs to enroll")
 	case o.CordonOnly && action != lifecycle.ActionDrain:
 		return badField("options", "cordon_only belongs to drain")
 	case o.DrainTimeoutSeconds != 0 && !drains:

@@ -26,16 +26,6 @@ func TestRegisterRefusesInvalidHosts(t *testing.T) {
 	}
 }
 
-// A provider without an adapter is a mistake of the caller: a retry does not help.
-func TestRegisterRefusesUnknownProviders(t *testing.T) {
-	t.Parallel()
-	w := newBackend().request(t, http.MethodPost, "/nodes", `{"host":"gpu-9","sku":"h100","region_code":"r1","onboarding_mode":"foo"}`)
-	assert.Equal(t, http.StatusBadRequest, w.Code)
-	e := refusal(t, w)
-	assert.Equal(t, "no_adapter", e.Reason)
-	assert.Contains(t, e.Message, `onboarding_mode must be manual: no adapter for "foo" is configured`)
-}
-
 // A row that is older than the check of host names gets no token and no script, and
 // nothing changes. The error names the node by its id.
 func TestStoredHostsAreChecked(t *testing.T) {

@@ -43,6 +43,7 @@ func checkScript(s script) error {
 		{"expires_at", s.ExpiresAt, token(64, ":.+-")},
 		{"GPUAAS_API_URL", s.APIURL, isScriptURL},
 		{"GPUAAS_ENV", s.Env, trust.ValidEnv},
+		{"GPUAAS_WORKLOAD_DRIVER", s.WorkloadDriver, validDriver},
 		{"GPUAAS_TASK_SIGNING_PUBKEYS", s.TaskSigningPubkeys, token(maxScriptToken, ":+/=,._-")},
 		{"GPUAAS_CA_BUNDLE_PATH", s.CABundlePath, isScriptPath},
 		{"GPUAAS_NODE_CERT_CA_BUNDLE_PATH", s.NodeCertCABundlePath, isScriptPath},

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -94,9 +96,19 @@ func TestRegistrationRefusals(t *testing.T) {
 		assert.Equal(t, http.StatusBadRequest, a.status, reason)
 		assert.Equal(t, reason, a.refusal(t).Reason)
 	}
-	a := r.ask(http.MethodPost, "/nodes", `{"host":"a","sku":"cpu-dev","region_code":"r","onboarding_mode":"maas"}`)
-	assert.Equal(t, http.StatusBadRequest, a.status)
-	assert.Equal(t, "no_adapter", a.refusal(t).Reason)
+	// A mode without a provider is a mistake of the caller: a retry does not help.
+	for _, mode := range []string{"maas", "libvirt", "manaul"} {
+		a := r.ask(http.MethodPost, "/nodes", `{"host":"a","sku":"cpu-dev","region_code":"r","onboarding_mode":"`+mode+`"}`)
+		assert.Equal(t, http.StatusBadRequest, a.status)
+		assert.Equal(t, schema.KindInvalidRequest, a.refusal(t).Code)
+		assert.Equal(t, "no_adapter", a.refusal(t).Reason)
+		assert.Contains(t, a.refusal(t).Message, "onboarding_mode must be manual")
+		var list wire.AuditStreamPage
+		r.ask(http.MethodGet, "/audit/streams/system?limit=1000", nil).into(t, &list)
+		assert.True(t, slices.ContainsFunc(list.Events, func(e audit.Event) bool {
+			return e.Action == "nodes.register" && e.Result == audit.Refused && e.Reason == "no_adapter" && e.Detail["onboarding_mode"] == mode
+		}), "the refusal of %s is audited", mode)
+	}
 }
 
 func TestLifecycleRefusals(t *testing.T) {

@@ -52,7 +52,7 @@ func TestEnrollment(t *testing.T) {
 	require.NotNil(t, b)
 	_, err := trust.ParseTaskTrust(b.TaskSigningPubkeys)
 	require.NoError(t, err)
-	assert.Equal(t, trust.BootstrapBundle{NodeID: node.ID, EnrollmentToken: b.EnrollmentToken, APIURL: r.node, Env: testEnv,
+	assert.Equal(t, trust.BootstrapBundle{NodeID: node.ID, EnrollmentToken: b.EnrollmentToken, APIURL: r.node, Env: testEnv, WorkloadDriver: "systemd",
 		TaskSigningPubkeys: b.TaskSigningPubkeys, CABundlePath: trust.DefaultCABundlePath,
 		NodeCertCABundlePath: trust.DefaultNodeCABundlePath, CertPath: trust.DefaultCertPath, KeyPath: trust.DefaultKeyPath,
 		CABundlePEM: r.ca.pem(), CABundleFingerprint: trust.Fingerprint(r.ca.pem()), NodeCertCABundlePEM: r.ca.pem(), ExpiresAt: b.ExpiresAt}, *b)

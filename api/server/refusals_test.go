@@ -78,3 +78,30 @@ func TestUnknownTokensWriteFewRows(t *testing.T) {
 	assert.InDelta(t, 101, r.series("gpuaas_unauthenticated_refusals_total"), 0)
 	assert.Less(t, strings.Count(r.log.String(), `"level":"INFO","msg":"request","listener":"node"`), 60, "the log is sampled")
 }
+
+// A stolen recovery token without the node's recovery key, and requests that have the form of
+// no request, are audited, too.
+func TestHostileCertificateRequestsAreAudited(t *testing.T) {
+	r := newCluster(t).replica()
+	h := r.holder()
+	key := newKey(t)
+	stolen := h.rescue(t, key)
+	stolen.Signature = sign(newRecoveryKey(t), trust.RecoverStatement(h.id, stolen.Incarnation, stolen.Sequence, stolen.Token, stolen.CSR))
+	malformed, garbage := stolen, stolen
+	malformed.Token, garbage.CSR = "gpuet_nonsense", "-----BEGIN NONSENSE-----"
+	for _, req := range []wire.RecoverRequest{stolen, malformed, garbage} {
+		require.GreaterOrEqual(t, r.bare(h, "/recover", req).status, 400)
+		require.GreaterOrEqual(t, r.bare(h, "/enroll", wire.EnrollRequest{Token: req.Token, CSR: req.CSR, RecoveryKey: "x", Signature: "y"}).status, 400)
+	}
+	var rows []audit.Event
+	require.Eventually(t, func() bool {
+		var n int
+		rows, n = r.refusedRequests()
+		return n >= 1
+	}, harness.Timeout, 20*time.Millisecond, "the first refusal is audited at once")
+	require.Equal(t, audit.RecoveryRefused, rows[0].Action)
+	require.Equal(t, "recovery_signature", rows[0].Reason)
+	require.Equal(t, h.id, rows[0].Detail["path_node"])
+	assert.InDelta(t, 6, r.series("gpuaas_unauthenticated_refusals_total"), 0, "the others are counted, and recorded within a minute")
+	r.works(h)
+}

@@ -79,6 +79,8 @@ writable() {
 
 keys="GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
 GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV"
+# A bundle without a workload driver leaves a configured one as it is.
+if [ -n "${GPUAAS_WORKLOAD_DRIVER-}" ]; then keys="$keys GPUAAS_WORKLOAD_DRIVER"; fi
 
 # check_env rejects values that would be more than a value in the env file.
 check_env() {

@@ -27,7 +27,7 @@ const (
 		nullif(n.labels, '{}') AS labels, n.state_since, n.cordoned, n.incarnation, n.last_heartbeat_at, n.agent_version, n.created_at,
 		n.identity_locked_at, n.identity_lock_reason, n.identity_locked_by, n.identity_lock_note, n.identity_alarm, n.identity_alarm_at`
 	fullColumns = summaryColumns + `, n.ssh_username, n.ssh_public_key, n.identity_sequence, n.set_version,
-		n.boot_id, n.agent_fault, n.uptime_seconds, n.workloads, n.facts`
+		n.boot_id, n.workload_driver, n.probe, n.driver, n.driver_fault, n.agent_fault, n.uptime_seconds, n.workloads, n.facts`
 	fromNodes = " FROM nodes n"
 	nodeOrder = "n.host, n.node_id"
 )
@@ -231,17 +231,24 @@ func correct(ctx context.Context, tx *tx, n sqlc.LockNodeRow, c wire.NodeChange,
 		return schema.NewError(schema.KindInvalidRequest, "node %s is %s: its SKU and region are fixed once it has enrolled", n.Host, n.State).
 			WithReason("enrolled").WithNext(registerAgain(n.Host, n.State))
 	}
-	var err error
-	to := sqlc.SetNodeRegistrationParams{NodeID: n.NodeID, SKU: cmp.Or(c.SKU, n.SKU), RegionCode: cmp.Or(c.RegionCode, n.RegionCode), GPUsTotal: n.GPUsTotal}
+	to := sqlc.SetNodeRegistrationParams{NodeID: n.NodeID, SKU: cmp.Or(c.SKU, n.SKU), RegionCode: cmp.Or(c.RegionCode, n.RegionCode), GPUsTotal: n.GPUsTotal,
+		WorkloadDriver: cmp.Or(c.WorkloadDriver, n.WorkloadDriver)}
 	if to.SKU != n.SKU || c.GPUsTotal != nil {
-		if to.GPUsTotal, err = checkSKU(ctx, tx, to.SKU, c.GPUsTotal, to.SKU == n.SKU); err != nil {
+		sku, err := checkSKU(ctx, tx, to.SKU, c.GPUsTotal, to.SKU == n.SKU)
+		if err != nil {
 			return err
+		}
+		if to.GPUsTotal = sku.MaxGPUs; c.GPUsTotal != nil {
+			to.GPUsTotal = *c.GPUsTotal
+		}
+		if to.SKU != n.SKU {
+			to.WorkloadDriver = cmp.Or(c.WorkloadDriver, sku.WorkloadDriver, n.WorkloadDriver)
 		}
 	}
 	for _, change := range [][3]string{{"sku", n.SKU, to.SKU}, {"region", n.RegionCode, to.RegionCode},
-		{"gpus_total", strconv.Itoa(n.GPUsTotal), strconv.Itoa(to.GPUsTotal)}} {
+		{"workload_driver", n.WorkloadDriver, to.WorkloadDriver}, {"gpus_total", strconv.Itoa(n.GPUsTotal), strconv.Itoa(to.GPUsTotal)}} {
 		if change[1] != change[2] {
-			detail[change[0]] = change[1] + " to " + change[2]
+			detail[change[0]] = cmp.Or(change[1], "unset") + " to " + change[2]
 		}
 	}
 	return tx.SetNodeRegistration(ctx, to)

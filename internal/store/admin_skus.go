@@ -35,13 +35,14 @@ func (s *Admin) SKU(ctx context.Context, name string) (inventory.SKU, error) {
 // AddSKU implements adminapi.SKUs. The audit row of the change is in the system
 // stream, and so is that of a conflict.
 func (s *Admin) AddSKU(ctx context.Context, n inventory.NewSKU, by audit.Subject) (inventory.SKU, error) {
-	sku := inventory.SKU{Name: n.Name, GPUModel: n.GPUModel, MaxGPUs: n.MaxGPUs, MinCPUs: n.MinCPUs, MinMemoryBytes: n.MinMemoryBytes, Active: true}
+	sku := inventory.SKU{Name: n.Name, GPUModel: n.GPUModel, MaxGPUs: n.MaxGPUs, MinCPUs: n.MinCPUs, MinMemoryBytes: n.MinMemoryBytes, WorkloadDriver: n.WorkloadDriver, Active: true}
 	return write(ctx, s.db, "adding SKU "+n.Name, func(ctx context.Context, tx *tx) (inventory.SKU, error) {
 		e := subjectEvent(by, audit.SystemStream, audit.SKUAdded, n.Name, map[string]string{"gpu_model": n.GPUModel,
-			"max_gpus": strconv.Itoa(n.MaxGPUs), "min_cpus": strconv.Itoa(n.MinCPUs), "min_memory_bytes": strconv.FormatInt(n.MinMemoryBytes, 10)})
+			"max_gpus": strconv.Itoa(n.MaxGPUs), "min_cpus": strconv.Itoa(n.MinCPUs), "min_memory_bytes": strconv.FormatInt(n.MinMemoryBytes, 10),
+			"workload_driver": n.WorkloadDriver})
 		e.Reason = n.Reason
 		added, err := tx.AddSKU(ctx, sqlc.AddSKUParams{Name: n.Name, GPUModel: n.GPUModel, MaxGPUs: n.MaxGPUs, MinCPUs: n.MinCPUs,
-			MinMemoryBytes: n.MinMemoryBytes})
+			MinMemoryBytes: n.MinMemoryBytes, WorkloadDriver: n.WorkloadDriver})
 		if err != nil {
 			return sku, err
 		}

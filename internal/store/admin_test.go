@@ -128,7 +128,7 @@ func TestCorrectRegistration(t *testing.T) {
 		})
 		events := e.chain(n.ID)
 		last := events[len(events)-1]
-		require.Equal(t, map[string]string{"sku": "cpu-dev to h100", "gpus_total": "0 to 8", "region": "region-1 to fra1"}, last.Detail)
+		require.Equal(t, map[string]string{"sku": "cpu-dev to h100", "gpus_total": "0 to 8", "region": "region-1 to fra1", "workload_driver": "unset to systemd"}, last.Detail)
 		changed, err := set(wire.NodeChange{SKU: "a100", GPUsTotal: new(2)})
 		require.NoError(t, err)
 		require.Equal(t, "a100 2 fra1", fmt.Sprint(changed.SKU, " ", changed.GPUsTotal, " ", changed.RegionCode))

@@ -24,6 +24,7 @@ func (s *Inventory) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 		state, err := s.db.q.Heartbeat(ctx, sqlc.HeartbeatParams{
 			NodeID: c.NodeID, Incarnation: c.Incarnation, AgentVersion: cleanText(h.AgentVersion),
 			BootID: cleanText(h.BootID), AgentFault: cleanText(h.Fault), UptimeSeconds: h.UptimeSeconds, Cordoned: h.Cordoned,
+			Driver: cleanText(h.Driver), DriverFault: cleanText(h.DriverFault),
 			Workloads: append([]task.Workload{}, h.Workloads...), At: h.At,
 		})
 		return state, orMissing(err, errIdentity(schema.ReasonIdentityMismatch, "the heartbeat is for another incarnation of the node"))

@@ -92,6 +92,21 @@ func TestIdleNodeGetsNoTask(t *testing.T) {
 	poll("it is done", true, false)
 }
 
+// The last heartbeat decides which workload driver the node has and whether it works. A fault
+// of the driver does not keep tasks from the node.
+func TestHeartbeatNamesTheDriver(t *testing.T) {
+	e := setup(t)
+	c, _, _ := e.enroll()
+	require.NoError(t, e.heartbeat(c, wire.Heartbeat{Driver: "docker", DriverFault: "Cannot connect to the Docker daemon"}))
+	n := e.node(c.NodeID)
+	require.Equal(t, "docker", n.Driver)
+	require.Equal(t, "Cannot connect to the Docker daemon", n.DriverFault)
+	row := e.dispatch(e.claim(c.NodeID, lifecycle.ActionProvision).Fence, "facts", task.FactsCollect)
+	require.Equal(t, row.TaskID, e.take(c, time.Minute).TaskID)
+	require.NoError(t, e.heartbeat(c, wire.Heartbeat{}))
+	require.Empty(t, e.node(c.NodeID).Driver+e.node(c.NodeID).DriverFault)
+}
+
 // While an agent reports a fault, it gets no task, and operators see the fault.
 func TestAgentWithFaultGetsNoTask(t *testing.T) {
 	e := setup(t)

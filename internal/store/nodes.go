@@ -3,6 +3,8 @@ package store
 import (
 	"cmp"
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -20,11 +22,15 @@ const defaultSSHPort = 22
 func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error) {
 	err := s.db.write(ctx, "registering host "+r.Host, func(ctx context.Context, tx *tx) error {
 		e := subjectEvent(by, audit.SystemStream, audit.ActionName(lifecycle.ActionRegister), r.Host,
-			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode})
-		var err error
-		if r.GPUsTotal, err = checkSKU(ctx, tx, r.SKU, optional(r.GPUsTotal), false); err != nil {
+			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode, "onboarding_mode": r.OnboardingMode})
+		if err := checkProvider(s.providers, r.OnboardingMode); err != nil {
 			return refuse(err, e)
 		}
+		sku, err := checkSKU(ctx, tx, r.SKU, optional(r.GPUsTotal), false)
+		if err != nil {
+			return refuse(err, e)
+		}
+		r.GPUsTotal, r.WorkloadDriver = cmp.Or(r.GPUsTotal, sku.MaxGPUs), cmp.Or(r.WorkloadDriver, sku.WorkloadDriver)
 		err = tx.InsertNode(ctx, nodeParams(id, r))
 		if err == nil && len(r.Labels) > 0 {
 			e.Detail["labels"] = describeLabels(r.Labels, nil)
@@ -43,26 +49,36 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	return s.Node(ctx, id)
 }
 
+// checkProvider rejects an onboarding mode that is not the name of a provider. Empty is the
+// default.
+func checkProvider(providers []string, mode string) error {
+	if mode == "" || slices.Contains(providers, mode) {
+		return nil
+	}
+	return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: there is no provider %q", strings.Join(providers, " or "), mode).
+		WithReason("no_adapter").WithNext("register the node with onboarding_mode " + inventory.ProviderManual)
+}
+
 // checkSKU checks that a node can be registered under the SKU with that many GPUs, nil
-// for that of the SKU, and returns their number. A node that has the SKU keeps it even
-// when it is not active.
-func checkSKU(ctx context.Context, tx *tx, name string, gpus *int, has bool) (int, error) {
+// for that of the SKU, and returns the SKU. A node that has the SKU keeps it even when it is
+// not active.
+func checkSKU(ctx context.Context, tx *tx, name string, gpus *int, has bool) (inventory.SKU, error) {
 	sku, err := tx.GetSKU(ctx, name)
 	if err != nil {
-		return 0, orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", name).
+		return inventory.SKU{}, orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", name).
 			WithReason("sku_unknown").WithNext("gpuaas sku list"))
 	}
 	if gpus == nil {
 		gpus = &sku.MaxGPUs
 	}
 	sku.Active = sku.Active || has
-	return *gpus, inventory.SKU(sku).CheckRegistration(*gpus)
+	return inventory.SKU(sku), inventory.SKU(sku).CheckRegistration(*gpus)
 }
 
 func nodeParams(id string, r wire.RegisterNodeRequest) sqlc.InsertNodeParams {
 	return sqlc.InsertNodeParams{
 		NodeID: id, Host: r.Host, SKU: r.SKU, GPUsTotal: r.GPUsTotal, RegionCode: r.RegionCode,
 		OnboardingMode: cmp.Or(r.OnboardingMode, inventory.ProviderManual), LifecycleClass: cmp.Or(r.LifecycleClass, inventory.ClassPersistent),
-		Port: cmp.Or(r.Port, defaultSSHPort), SSHUsername: r.SSHUsername, SSHPublicKey: r.SSHPublicKey,
+		Port: cmp.Or(r.Port, defaultSSHPort), SSHUsername: r.SSHUsername, SSHPublicKey: r.SSHPublicKey, WorkloadDriver: r.WorkloadDriver, Probe: r.Probe,
 	}
 }

@@ -26,7 +26,7 @@ func TestRegister(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, wire.NodeView{ID: n.ID, Host: "gpu-17", Port: 2222, SSHUsername: "hpcadmin", SSHPublicKey: "ssh-ed25519 AAAA",
 		SKU: "h100", GPUsTotal: 8, RegionCode: "region-1", OnboardingMode: "libvirt", LifecycleClass: inventory.ClassSpot,
-		State: lifecycle.NodeRegistered, StateSince: n.StateSince, Incarnation: 1, Workloads: []task.Workload{}, CreatedAt: n.CreatedAt}, n)
+		WorkloadDriver: "systemd", State: lifecycle.NodeRegistered, StateSince: n.StateSince, Incarnation: 1, Workloads: []task.Workload{}, CreatedAt: n.CreatedAt}, n)
 	require.Equal(t, time.UTC, n.CreatedAt.Location())
 	require.Equal(t, "alice@ops", e.chain(n.ID)[0].Actor)
 
@@ -39,6 +39,7 @@ func TestRegister(t *testing.T) {
 	for reason, change := range map[string]func(*wire.RegisterNodeRequest){
 		"sku_unknown":  func(r *wire.RegisterNodeRequest) { r.SKU = "b200" },
 		"sku_inactive": func(r *wire.RegisterNodeRequest) { r.SKU = "a100" },
+		"no_adapter":   func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "maas" },
 		"sku_mismatch": func(r *wire.RegisterNodeRequest) { r.GPUsTotal = 9 },
 		"host_taken":   func(r *wire.RegisterNodeRequest) { r.Host = "GPU-17" },
 	} {

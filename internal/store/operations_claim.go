@@ -118,16 +118,12 @@ func checkNewest(r activities.ClaimRequest, operationID string, started *time.Ti
 // admitHolder checks that an action that holds the node may start on it.
 func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
 	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: slices.Contains(s.creating, n.OnboardingMode),
-		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers(), Now: n.Now}
-	var err error
-	switch r.Action {
-	case lifecycle.ActionProvision:
-		c.Instance, err = tx.liveInstance(ctx, n.NodeID)
-	case lifecycle.ActionRemove:
-		c.HeartbeatAt, err = tx.LastHeartbeat(ctx, n.NodeID)
-	}
-	if err != nil {
-		return lifecycle.Plan{}, err
+		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers()}
+	if r.Action == lifecycle.ActionProvision {
+		var err error
+		if c.Instance, err = tx.liveInstance(ctx, n.NodeID); err != nil {
+			return lifecycle.Plan{}, err
+		}
 	}
 	plan, err := c.Admit(r.Action, r.Options)
 	if err == nil && !plan.Holds {

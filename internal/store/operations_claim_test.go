@@ -207,8 +207,8 @@ func TestRetireOfABusyNode(t *testing.T) {
 	require.NoError(t, err, "with drain, a busy node may be retired")
 }
 
-// TestRemoveOfABusyNode: workloads that a retired node reports keep it from being
-// removed, but those of a node that sends no heartbeats do not.
+// TestRemoveOfABusyNode: the workloads that a retired node reported last keep it from being
+// removed, however long ago that was, unless the removal is forced.
 func TestRemoveOfABusyNode(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -225,7 +225,13 @@ func TestRemoveOfABusyNode(t *testing.T) {
 
 	e.exec("UPDATE nodes SET last_heartbeat_at = now() - make_interval(secs => $2) WHERE node_id = $1",
 		caller.NodeID, 2*lifecycle.SilentAfter.Seconds())
-	require.Equal(t, lifecycle.NodeRemoving, e.claim(caller.NodeID, lifecycle.ActionRemove).State)
+	_, err = e.Claim(ctx, request(caller.NodeID, lifecycle.ActionRemove))
+	requireKind(t, err, schema.KindNodeInUse, "")
+	forced := request(caller.NodeID, lifecycle.ActionRemove)
+	forced.Options.Force = true
+	c, err := e.Claim(ctx, forced)
+	require.NoError(t, err)
+	require.Equal(t, lifecycle.NodeRemoving, c.State)
 }
 
 func TestClaimSupersedesDeadRun(t *testing.T) {

@@ -3,11 +3,13 @@ package store
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/migrations"
 )
 
@@ -86,7 +88,11 @@ type Inventory struct {
 
 // Admin registers nodes, keeps the SKU catalog and serves the lists of the admin API.
 // It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
-type Admin struct{ db *db }
+type Admin struct {
+	db *db
+	// providers names the providers that a node can be registered with.
+	providers []string
+}
 
 // db is what the repositories share.
 type db struct {
@@ -121,7 +127,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Tasks:       &Tasks{db: d},
 		Identities:  &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
-		Admin:       &Admin{db: on(poolAdmin)},
+		Admin:       &Admin{db: on(poolAdmin), providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
 		Restore:     &Restore{db: d, operations: &Operations{db: d}},
 		db:          d,
 		pools:       pools,

@@ -214,6 +214,10 @@ func nodeWork(t sqlc.LockTaskRow, r task.Result) (*sqlc.SetNodeWorkParams, error
 	if err := json.Unmarshal(t.Workloads, &p.Workloads); err != nil {
 		return nil, err
 	}
+	if t.Type == task.WorkloadDrain && len(drain.Blocked)+len(drain.Ignored) == 0 { // the drain ended when nothing ran
+		p.Workloads = nil
+		return p, nil
+	}
 	if t.Type == task.WorkloadDrain {
 		p.Workloads = slices.DeleteFunc(p.Workloads, func(w task.Workload) bool { return slices.Contains(drain.Stopped, w.Name) })
 		return p, nil

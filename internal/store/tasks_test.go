@@ -268,6 +268,9 @@ func TestResultsUpdateNodeWork(t *testing.T) {
 	require.Equal(t, []string{"b"}, names())
 	require.True(t, e.node(caller.NodeID).Cordoned)
 
+	ignored := task.DrainResult{Ignored: []task.Blocker{{Workload: "pid 7 python3", Kind: task.KindGPUProcess}}}
+	require.NoError(t, run("forced", task.WorkloadDrain, succeeded(1, ignored)))
+	require.Equal(t, []string{"b"}, names(), "what a forced drain ignores is still there")
 	failed := task.Result{LeaseEpoch: 1, Status: task.Failed, Code: schema.KindTaskFailed, Message: "no"}
 	require.NoError(t, run("failed", task.WorkloadDrain, failed))
 	require.Equal(t, []string{"b"}, names())

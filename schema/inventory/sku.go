@@ -14,6 +14,7 @@ type SKU struct {
 	MaxGPUs        int    `json:"max_gpus"`
 	MinCPUs        int    `json:"min_cpus"`
 	MinMemoryBytes int64  `json:"min_memory_bytes"`
+	WorkloadDriver string `json:"workload_driver,omitempty"` // default of a registration, "" for none
 	Active         bool   `json:"active"`
 }
 
@@ -24,6 +25,7 @@ type NewSKU struct {
 	MaxGPUs        int    `json:"max_gpus,omitempty"`
 	MinCPUs        int    `json:"min_cpus"`
 	MinMemoryBytes int64  `json:"min_memory_bytes,omitempty"`
+	WorkloadDriver string `json:"workload_driver,omitempty"`
 	Reason         string `json:"reason,omitempty"`
 }
 

@@ -191,6 +191,8 @@ func (p Plan) flags() string {
 		b.WriteString(" --cordon-only")
 	case p.Action == ActionRetire && drain != nil:
 		b.WriteString(" --drain")
+	case p.Action == ActionRetire && p.phase(PhaseIdle) == nil:
+		b.WriteString(" --force")
 	}
 	if drain != nil && drain.Budget != DefaultDrainTimeout+drainGrace {
 		fmt.Fprintf(&b, " --deadline %s", drain.Budget-drainGrace)

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"strings"
-	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -17,11 +16,8 @@ type Candidate struct {
 	// Provider is the node's provider, and Creates whether it creates machines.
 	Provider string
 	Creates  bool
-	// Workloads are the names of the workloads in the node's last heartbeat, which
-	// was at HeartbeatAt; nil without one.
-	Workloads   []string
-	HeartbeatAt *time.Time
-	Now         time.Time
+	// Workloads are the names of the workloads in the node's last heartbeat.
+	Workloads []string
 }
 
 // Admit returns the plan of the action when it may start on the node, and otherwise the
@@ -36,21 +32,15 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 	case a == ActionProvision && c.State == NodeRegistered && !c.Creates:
 		err = schema.NewError(schema.KindInvalidRequest, "node %s is not enrolled, and its provider %q creates no machines", c.Host, c.Provider).
 			WithReason("not_enrolled").WithNext("gpuaas node enroll " + c.Host)
-	case len(c.Workloads) == 0:
+	case len(c.Workloads) == 0 || o.Force:
 	case a == ActionRetire && !o.Drain:
 		err = c.inUse("gpuaas node retire " + c.Host + " --drain")
-	case a == ActionRemove && !c.silent():
-		err = c.inUse("gpuaas node reactivate " + c.Host + ", then gpuaas node retire " + c.Host + " --drain")
+	case a == ActionRemove:
+		err = c.inUse("gpuaas node reactivate " + c.Host + ", then gpuaas node retire " + c.Host + " --drain; if the machine is gone: gpuaas node remove " + c.Host + " --force")
 	}
 	return p, err
 }
 
 func (c Candidate) inUse(next string) error {
 	return schema.NewError(schema.KindNodeInUse, "node %s runs workloads: %s", c.Host, strings.Join(c.Workloads, ", ")).WithNext(next)
-}
-
-// silent reports whether the node's workloads cannot be known: nothing can drain them,
-// and the node must remain removable.
-func (c Candidate) silent() bool {
-	return c.HeartbeatAt == nil || c.Now.Sub(*c.HeartbeatAt) > SilentAfter
 }

@@ -2,7 +2,6 @@ package lifecycle_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,8 +11,6 @@ import (
 
 func TestAdmit(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	recent, old := now.Add(-time.Minute), now.Add(-lifecycle.SilentAfter-time.Second)
 	work := []string{"process train-1"}
 	for name, tc := range map[string]struct {
 		node    lifecycle.Candidate
@@ -28,8 +25,10 @@ func TestAdmit(t *testing.T) {
 		"created":              {lifecycle.Candidate{State: lifecycle.NodeRegistered, Creates: true}, lifecycle.ActionProvision, lifecycle.Options{}, "", ""},
 		"busy retire":          {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionRetire, lifecycle.Options{}, schema.KindNodeInUse, ""},
 		"busy drained":         {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionRetire, lifecycle.Options{Drain: true}, "", ""},
-		"busy remove":          {lifecycle.Candidate{State: lifecycle.NodeRetired, Workloads: work, HeartbeatAt: &recent, Now: now}, lifecycle.ActionRemove, lifecycle.Options{}, schema.KindNodeInUse, ""},
-		"silent remove":        {lifecycle.Candidate{State: lifecycle.NodeRetired, Workloads: work, HeartbeatAt: &old, Now: now}, lifecycle.ActionRemove, lifecycle.Options{}, "", ""},
+		"forced retire":        {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionRetire, lifecycle.Options{Force: true}, "", ""},
+		"busy remove":          {lifecycle.Candidate{State: lifecycle.NodeRetired, Workloads: work}, lifecycle.ActionRemove, lifecycle.Options{}, schema.KindNodeInUse, ""},
+		"forced remove":        {lifecycle.Candidate{State: lifecycle.NodeRetired, Workloads: work}, lifecycle.ActionRemove, lifecycle.Options{Force: true}, "", ""},
+		"idle remove":          {lifecycle.Candidate{State: lifecycle.NodeRetired}, lifecycle.ActionRemove, lifecycle.Options{}, "", ""},
 		"never enrolled":       {lifecycle.Candidate{State: lifecycle.NodeRegistered}, lifecycle.ActionRemove, lifecycle.Options{}, "", ""},
 		"busy but only drains": {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionDrain, lifecycle.Options{}, "", ""},
 	} {

@@ -19,6 +19,8 @@ const DefaultDrainTimeout = 10 * time.Minute
 // blocked workloads arrives before the phase's budget ends.
 const drainGrace = 2 * time.Minute
 
+const causeBlocked = "some workloads did not end before the deadline"
+
 func drain(o Options) Plan {
 	p := Plan{
 		Action: ActionDrain, Workflow: "Drain", Holds: true,
@@ -56,13 +58,13 @@ func tryCordon() PhaseSpec {
 func evictWorkloads(o Options) PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseDrain, Title: "Drain the node's workloads", Budget: o.DrainTimeout() + drainGrace,
-		WaitingOn: AttentionOperator, Cause: "some workloads did not end before the deadline",
+		WaitingOn: AttentionOperator, Cause: causeBlocked,
 		Destructive: true,
 		Choices: []Option{
 			{Decision: DecisionExtend, Does: "Give the workloads that block the drain another " + Span(o.DrainTimeout()) + " to end", Harm: HarmNone},
 			retry("Drain again with a new deadline in " + Span(o.DrainTimeout())),
 			{Decision: DecisionSkip, Does: "Continue although workloads may still run on the node", Harm: HarmWork},
-			{Decision: DecisionForce, Does: "Kill the workloads that do not end within 10s", Harm: HarmWork},
+			{Decision: DecisionForce, Does: "Kill the workloads that do not end within 10s, and continue although other processes may use the node", Harm: HarmWork},
 		},
 	}
 }

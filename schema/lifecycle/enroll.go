@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -16,8 +17,8 @@ const (
 	PhasePoll   = "poll"
 )
 
-func enroll(Options) Plan {
-	return Plan{
+func enroll(o Options) Plan {
+	p := Plan{
 		Action: ActionEnroll, Workflow: "Enroll", Holds: true,
 		Does:    "Gives the node its identity: issues the bootstrap bundle and completes when the agent polls with its certificate.",
 		From:    unenrolled(),
@@ -45,6 +46,10 @@ func enroll(Options) Plan {
 		CancelVoidsTokens: true,
 		Outcome:           "enrolled; its agent polls",
 	}
+	if o.Probe {
+		p.Phases = slices.Insert(p.Phases, len(p.Phases)-1, probeNode())
+	}
+	return p
 }
 
 // bootstrap is what an operator must do for a node to claim its token.

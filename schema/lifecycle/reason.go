@@ -11,15 +11,19 @@ type ParkReason struct {
 
 // The reasons that are not the kind of an error.
 const (
-	ReasonTimeout         = "timeout"
-	ReasonProviderSilent  = "provider_silent"
-	ReasonDrainBlocked    = "drain_blocked"
-	ReasonProbeFailed     = "probe_failed"
-	ReasonSKUMismatch     = "sku_mismatch"
-	ReasonStepUnknown     = "step_unknown"
-	ReasonProviderUnknown = "provider_unknown"
-	ReasonTaskLost        = "task_lost"      // a destructive task outlived its lease; an operator decides
-	ReasonTaskCanceled    = "task_cancelled" // an operator canceled the task
+	ReasonTimeout        = "timeout"
+	ReasonProviderSilent = "provider_silent"
+	ReasonDrainBlocked   = "drain_blocked"
+	// ReasonGPUsInUse: processes that no workload driver stops use the node's GPUs.
+	ReasonGPUsInUse = "gpus_in_use"
+	// ReasonWorkloadsUnknown: the agent cannot list all workloads of the node.
+	ReasonWorkloadsUnknown = "workloads_unknown"
+	ReasonProbeFailed      = "probe_failed"
+	ReasonSKUMismatch      = "sku_mismatch"
+	ReasonStepUnknown      = "step_unknown"
+	ReasonProviderUnknown  = "provider_unknown"
+	ReasonTaskLost         = "task_lost"      // a destructive task outlived its lease; an operator decides
+	ReasonTaskCanceled     = "task_cancelled" // an operator canceled the task
 	// ReasonRecordUnavailable: the operation waits until the database accepts its record.
 	ReasonRecordUnavailable = "record_unavailable"
 	ReasonVaultSealed       = "vault_sealed"
@@ -55,6 +59,12 @@ func ParkReasons() []ParkReason {
 		{ReasonTimeout, "A phase that waits for an operator was not done before its budget ended.", "Do what the phase waits for, then retry."},
 		{ReasonDrainBlocked, "Workloads did not end before the drain's deadline. The message names them.",
 			"End the workloads or extend the deadline. Force kills them."},
+		{ReasonGPUsInUse, "Processes use the node's GPUs, and no workload driver stops them. The message names them with their process IDs.",
+			"End the processes on the node, then retry. Force continues although they run."},
+		{ReasonWorkloadsUnknown, "The agent cannot list the node's workloads: no workload driver is configured, or nvidia-smi fails.",
+			"Set GPUAAS_WORKLOAD_DRIVER in the node's env file (none if the node runs no workloads) and restart the agent, or repair the GPU driver, then retry. Force continues without the list."},
+		{string(schema.KindNodeInUse), "The node that is being retired runs workloads, which the agent listed after the cordon. The message names them.",
+			"Cancel the operation and drain the node (gpuaas node retire NODE --drain), or end the workloads, then retry."},
 		{ReasonProbeFailed, "A health check failed. The message names it.", "Repair the node, then retry. Force accepts the node as it is."},
 		{ReasonSKUMismatch, "The machine does not match its registered SKU. The message lists the differences.",
 			"Correct the machine or the number of GPUs (gpuaas node set --gpus), then retry. Force accepts the machine as it is. The SKU of an enrolled node cannot be changed: remove the node and register the host again."},

@@ -11,7 +11,7 @@ const PhaseTeardown = "teardown"
 func remove(Options) Plan {
 	return Plan{
 		Action: ActionRemove, Workflow: "Remove", Holds: true,
-		Does: "Releases everything in the node's resource ledger, revokes its identity and voids its tokens. The inventory keeps the record. Rejected while the node reports workloads.",
+		Does: "Releases everything in the node's resource ledger, revokes its identity and voids its tokens. The inventory keeps the record. Rejected if the node reported workloads in its last heartbeat, unless it is forced.",
 		From: append(unenrolled(), NodeRetired), Enter: NodeRemoving, To: NodeRemoved,
 		Phases: []PhaseSpec{
 			{

@@ -66,16 +66,18 @@ func TestReissueCommands(t *testing.T) {
 		lifecycle.DecisionCommand(lifecycle.DecisionCancel, lifecycle.ActionReissueEnrollment, "gpu-17", "op-1"))
 }
 
-// TestRetireDrainsOnRequest: every retire cordons the node. A plain one does so as a
-// quarantine does, and so does not wait for a silent node longer.
+// TestRetireDrainsOnRequest: every retire cordons the node. A plain one then needs the agent's
+// list of workloads; a forced one cordons as a quarantine does, and continues without it.
 func TestRetireDrainsOnRequest(t *testing.T) {
 	t.Parallel()
 	plain, _ := lifecycle.PlanOf(lifecycle.ActionRetire, lifecycle.Options{})
 	quarantine, _ := lifecycle.PlanOf(lifecycle.ActionQuarantine, lifecycle.Options{})
 	require.Len(t, plain.Phases, 2)
-	require.Equal(t, lifecycle.PhaseCordon, plain.Phases[0].Name)
-	require.True(t, plain.Phases[0].BestEffort)
-	require.Equal(t, quarantine.Phases[0], plain.Phases[0])
+	require.Equal(t, lifecycle.PhaseIdle, plain.Phases[0].Name)
+	require.False(t, plain.Phases[0].BestEffort, "a silent node may run anything")
+	forced, _ := lifecycle.PlanOf(lifecycle.ActionRetire, lifecycle.Options{Force: true})
+	require.Len(t, forced.Phases, 2)
+	require.Equal(t, quarantine.Phases[0], forced.Phases[0])
 	require.Equal(t, quarantine.Undo, plain.Undo)
 	drains, _ := lifecycle.PlanOf(lifecycle.ActionRetire, lifecycle.Options{Drain: true})
 	require.NotNil(t, drains.Undo)

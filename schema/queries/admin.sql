@@ -4,7 +4,7 @@ UPDATE nodes SET labels = (labels - coalesce(sqlc.arg(remove)::text[], '{}')) ||
 WHERE node_id = sqlc.arg(node_id);
 
 -- name: SetNodeRegistration :exec
-UPDATE nodes SET sku = sqlc.arg(sku), gpus_total = sqlc.arg(gpus_total), region_code = sqlc.arg(region_code)
+UPDATE nodes SET sku = sqlc.arg(sku), gpus_total = sqlc.arg(gpus_total), region_code = sqlc.arg(region_code), workload_driver = sqlc.arg(workload_driver)
 WHERE node_id = sqlc.arg(node_id);
 
 -- Names that a mistyped one may have meant.

@@ -1,7 +1,7 @@
 -- name: InsertNode :exec
 INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboarding_mode, lifecycle_class,
-                   port, ssh_username, ssh_public_key)
-VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
+                   port, ssh_username, ssh_public_key, workload_driver, probe)
+VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
 -- The first lock of every transaction that changes a node. NO KEY does not block
 -- the foreign-key checks of other tables.
@@ -9,7 +9,7 @@ VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, previous_recovery_key, identity_sequence, poll_session, poll_contested,
        (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_alarm,
-       sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
+       sku, gpus_total, region_code, onboarding_mode, workload_driver, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 
 -- name: FindNode :one
@@ -96,6 +96,7 @@ UPDATE nodes SET cordoned = $2, workloads = $3, workloads_at = $4 WHERE node_id 
 UPDATE nodes SET
     last_heartbeat_at = now(), agent_version = sqlc.arg(agent_version), boot_id = sqlc.arg(boot_id),
     agent_fault = sqlc.arg(agent_fault), uptime_seconds = sqlc.arg(uptime_seconds),
+    driver = sqlc.arg(driver), driver_fault = sqlc.arg(driver_fault),
     cordoned = CASE WHEN workloads_at > sqlc.arg(at)::timestamptz
                      AND workloads_at < sqlc.arg(at)::timestamptz + interval '1 minute'
                     THEN cordoned ELSE sqlc.arg(cordoned) END,

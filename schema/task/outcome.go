@@ -114,13 +114,18 @@ func (r Result) Brief(t Type) (json.RawMessage, error) {
 			}
 		})
 	case WorkloadCordon, WorkloadUncordon:
-		return brief(r, func(c *CordonResult) { c.Workloads = nil })
+		return brief(r, func(c *CordonResult) {
+			c.Workloads = c.Workloads[:min(len(c.Workloads), maxBlockers)]
+			for i, w := range c.Workloads {
+				c.Workloads[i] = Workload{Name: text.Quote(w.Name, maxDetail), Kind: kind(w.Kind)}
+			}
+		})
 	case WorkloadDrain:
 		return brief(r, func(d *DrainResult) {
-			d.Stopped = nil
+			d.Stopped, d.Ignored = nil, nil
 			d.Blocked = d.Blocked[:min(len(d.Blocked), maxBlockers)]
 			for i, b := range d.Blocked {
-				d.Blocked[i] = Blocker{Workload: name(b.Workload), Reason: text.Quote(b.Reason, maxDetail)}
+				d.Blocked[i] = Blocker{Workload: name(b.Workload), Kind: kind(b.Kind), Reason: text.Quote(b.Reason, maxDetail)}
 			}
 		})
 	}
@@ -130,6 +135,15 @@ func (r Result) Brief(t Type) (json.RawMessage, error) {
 // name returns a name that a node reports, quoted unless it is plain.
 func name(s string) string {
 	return text.Plain(s, maxName, "._:/-")
+}
+
+// kind returns a kind that a node reports, KindUnknown if it has not the form of one. It is
+// empty in the result of an older agent.
+func kind(s string) string {
+	if s != "" && !text.IsToken(s, maxName, "_-") {
+		return KindUnknown
+	}
+	return s
 }
 
 func brief[T any](r Result, shorten func(*T)) (json.RawMessage, error) {

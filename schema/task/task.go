@@ -198,7 +198,8 @@ type DrainParams struct {
 	// Deadline is when the agent stops waiting and reports the workloads that are
 	// still running.
 	Deadline time.Time `json:"deadline"`
-	// Force kills those workloads at the deadline instead of reporting them.
+	// Force kills those workloads at the deadline instead of reporting them, and succeeds
+	// although GPU processes or unknown workloads are left.
 	Force bool `json:"force,omitempty"`
 }
 
@@ -206,12 +207,17 @@ type DrainParams struct {
 type DrainResult struct {
 	Stopped []string  `json:"stopped"`
 	Blocked []Blocker `json:"blocked,omitempty"`
+	// Ignored are the GPU processes and the unknown workloads in spite of which a forced
+	// drain succeeded.
+	Ignored []Blocker `json:"ignored,omitempty"`
 }
 
 // Blocker is a workload that did not stop, with the reason.
 type Blocker struct {
 	Workload string `json:"workload"`
-	Reason   string `json:"reason"`
+	// Kind is that of the workload.
+	Kind   string `json:"kind,omitempty"`
+	Reason string `json:"reason"`
 }
 
 // CordonResult is the output of workload.cordon and workload.uncordon.
@@ -222,10 +228,20 @@ type CordonResult struct {
 	Workloads []Workload `json:"workloads"`
 }
 
+// The kinds of workloads that no workload driver reports. The others have the name of
+// their driver.
+const (
+	// KindGPUProcess is a process that uses a GPU, as nvidia-smi lists it. It may belong
+	// to another workload of the list. A drain waits for it and never stops it.
+	KindGPUProcess = "gpu-process"
+	// KindUnknown stands for workloads that the agent cannot list: its name says why.
+	KindUnknown = "unknown"
+)
+
 // Workload is a process, unit or container that a drain must stop.
 type Workload struct {
 	Name  string    `json:"name"`
-	Kind  string    `json:"kind"` // process, systemd, docker
+	Kind  string    `json:"kind"` // systemd, docker, process, KindGPUProcess or KindUnknown
 	Since time.Time `json:"since"`
 	// Stopping is true once the workload was asked to stop.
 	Stopping bool `json:"stopping,omitempty"`

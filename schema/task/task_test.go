@@ -2,6 +2,7 @@ package task_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,10 +119,12 @@ func TestBrief(t *testing.T) {
 			inventory.ProbeReport{Healthy: true, BootID: "b", Checks: []inventory.ProbeCheck{{Name: "disk", OK: true}, {Name: "gpu", Detail: hostile}, {Name: hostile, Detail: "x"}}},
 			inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "gpu", Detail: quoted}, {Name: quoted, Detail: "`x`"}}}},
 		"cordon": {task.WorkloadCordon,
-			task.CordonResult{Cordoned: true, Was: true, Workloads: []task.Workload{{Name: "job"}}}, task.CordonResult{Cordoned: true, Was: true}},
+			task.CordonResult{Cordoned: true, Was: true, Workloads: []task.Workload{{Name: "job", Kind: "docker", Stopping: true}, {Name: hostile, Kind: hostile}}},
+			task.CordonResult{Cordoned: true, Was: true, Workloads: []task.Workload{{Name: "`job`", Kind: "docker"}, {Name: quoted, Kind: task.KindUnknown}}}},
 		"drain": {task.WorkloadDrain,
-			task.DrainResult{Stopped: []string{"a"}, Blocked: []task.Blocker{{Workload: "job-1", Reason: hostile}, {Workload: hostile, Reason: "y"}}},
-			task.DrainResult{Blocked: []task.Blocker{{Workload: "job-1", Reason: quoted}, {Workload: quoted, Reason: "`y`"}}}},
+			task.DrainResult{Stopped: []string{"a"}, Blocked: []task.Blocker{{Workload: "job-1", Kind: task.KindGPUProcess, Reason: hostile}, {Workload: hostile, Kind: hostile, Reason: "y"}},
+				Ignored: []task.Blocker{{Workload: "a"}}},
+			task.DrainResult{Blocked: []task.Blocker{{Workload: "job-1", Kind: task.KindGPUProcess, Reason: quoted}, {Workload: quoted, Kind: task.KindUnknown, Reason: "`y`"}}}},
 	} {
 		got, err := task.Result{Output: encode(row.in)}.Brief(row.kind)
 		require.NoError(t, err, name)
@@ -133,6 +136,9 @@ func TestBrief(t *testing.T) {
 		}
 	}
 	large, err := task.Result{Output: encode(task.DrainResult{Stopped: make([]string, 1000), Blocked: many(1000)})}.Brief(task.WorkloadDrain)
+	require.NoError(t, err)
+	require.Less(t, len(large), 8<<10)
+	large, err = task.Result{Output: encode(task.CordonResult{Workloads: slices.Repeat([]task.Workload{{Name: strings.Repeat("w", 5000)}}, 1000)})}.Brief(task.WorkloadCordon)
 	require.NoError(t, err)
 	require.Less(t, len(large), 8<<10)
 	large, err = task.Result{Output: encode(inventory.Facts{GPUs: make([]inventory.GPU, 10_000)})}.Brief(task.FactsCollect)

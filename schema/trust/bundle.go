@@ -24,6 +24,9 @@ type BootstrapBundle struct {
 	CertPath             string `json:"GPUAAS_CERT_PATH"`
 	KeyPath              string `json:"GPUAAS_KEY_PATH"`
 	Env                  string `json:"GPUAAS_ENV"`
+	// WorkloadDriver is empty if the node was registered without one: a driver that is
+	// configured on the node then stays.
+	WorkloadDriver string `json:"GPUAAS_WORKLOAD_DRIVER,omitempty"`
 	// CABundlePEM verifies the node API's server certificate; its fingerprint
 	// is the hex SHA-256 of the first certificate's DER.
 	CABundlePEM         string `json:"ca_bundle_pem"`
@@ -95,7 +98,8 @@ const (
 func (b BootstrapBundle) EnvFile() string {
 	vars := map[string]string{}
 	for field, value := range reflect.ValueOf(b).Fields() {
-		if name := field.Tag.Get("json"); strings.HasPrefix(name, "GPUAAS_") {
+		name, omit, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if strings.HasPrefix(name, "GPUAAS_") && (omit == "" || !value.IsZero()) {
 			vars[name] = value.String()
 		}
 	}

@@ -12,17 +12,19 @@ import (
 // RegisterNodeRequest is the body of POST /api/v1/admin/nodes, as in the
 // onboarding runbook.
 type RegisterNodeRequest struct {
-	Host           string            `json:"host"`
-	Port           int               `json:"port,omitempty"` // SSH; 22 when 0
-	SSHUsername    string            `json:"ssh_username,omitempty"`
-	SSHPublicKey   string            `json:"ssh_public_key,omitempty"`
-	SKU            string            `json:"sku"`
-	GPUsTotal      int               `json:"gpus_total,omitempty"` // the SKU's number when 0
-	RegionCode     string            `json:"region_code"`
-	OnboardingMode string            `json:"onboarding_mode,omitempty"` // manual when empty
-	LifecycleClass inventory.Class   `json:"lifecycle_class,omitempty"` // persistent when empty
-	Probe          bool              `json:"probe,omitempty"`
-	Labels         map[string]string `json:"labels,omitempty"`
+	Host           string          `json:"host"`
+	Port           int             `json:"port,omitempty"` // SSH; 22 when 0
+	SSHUsername    string          `json:"ssh_username,omitempty"`
+	SSHPublicKey   string          `json:"ssh_public_key,omitempty"`
+	SKU            string          `json:"sku"`
+	GPUsTotal      int             `json:"gpus_total,omitempty"` // the SKU's number when 0
+	RegionCode     string          `json:"region_code"`
+	OnboardingMode string          `json:"onboarding_mode,omitempty"` // manual when empty
+	LifecycleClass inventory.Class `json:"lifecycle_class,omitempty"` // persistent when empty
+	WorkloadDriver string          `json:"workload_driver,omitempty"` // the SKU's when empty
+	// Probe makes the node's enrollment end with a probe of its health.
+	Probe  bool              `json:"probe,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // NodeChange is the body of PATCH /api/v1/admin/nodes/{node}. Fields that are
@@ -33,6 +35,8 @@ type NodeChange struct {
 	SKU        string `json:"sku,omitempty"`
 	RegionCode string `json:"region_code,omitempty"`
 	GPUsTotal  *int   `json:"gpus_total,omitempty"`
+	// WorkloadDriver takes effect with the node's next bundle.
+	WorkloadDriver string `json:"workload_driver,omitempty"`
 	// Labels are set, RemoveLabels removed; a key must not be in both.
 	Labels       map[string]string `json:"labels,omitempty"`
 	RemoveLabels []string          `json:"remove_labels,omitempty"`
@@ -42,17 +46,21 @@ type NodeChange struct {
 // NodeView is a node as the admin API shows it. Lists leave out the fields that
 // the request's view or field mask does not name.
 type NodeView struct {
-	ID             string            `json:"id"`
-	Host           string            `json:"host"`
-	Port           int               `json:"port"`
-	SSHUsername    string            `json:"ssh_username,omitempty"`
-	SSHPublicKey   string            `json:"ssh_public_key,omitempty"`
-	SKU            string            `json:"sku"`
-	GPUsTotal      int               `json:"gpus_total"`
-	RegionCode     string            `json:"region_code"`
-	OnboardingMode string            `json:"onboarding_mode"`
-	LifecycleClass inventory.Class   `json:"lifecycle_class"`
-	Labels         map[string]string `json:"labels,omitempty"`
+	ID             string          `json:"id"`
+	Host           string          `json:"host"`
+	Port           int             `json:"port"`
+	SSHUsername    string          `json:"ssh_username,omitempty"`
+	SSHPublicKey   string          `json:"ssh_public_key,omitempty"`
+	SKU            string          `json:"sku"`
+	GPUsTotal      int             `json:"gpus_total"`
+	RegionCode     string          `json:"region_code"`
+	OnboardingMode string          `json:"onboarding_mode"`
+	LifecycleClass inventory.Class `json:"lifecycle_class"`
+	// WorkloadDriver is the driver that the node's bundles name, empty for none.
+	WorkloadDriver string `json:"workload_driver,omitempty"`
+	// Probe is true if the node's enrollment ends with a probe of its health.
+	Probe  bool              `json:"probe,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 
 	State       lifecycle.NodeState `json:"state"`
 	StateSince  time.Time           `json:"state_since"`
@@ -81,9 +89,13 @@ type NodeView struct {
 	BootID          string     `json:"boot_id,omitempty"`
 	UptimeSeconds   int64      `json:"uptime_seconds,omitempty"`
 	// AgentFault is why the agent accepts no tasks.
-	AgentFault string           `json:"agent_fault,omitempty"`
-	Workloads  []task.Workload  `json:"workloads"`
-	Facts      *inventory.Facts `json:"facts,omitempty"`
+	AgentFault string `json:"agent_fault,omitempty"`
+	// Driver is the workload driver that the agent uses, and DriverFault why it does not
+	// list the workloads. Driver is empty if none is configured.
+	Driver      string           `json:"driver,omitempty"`
+	DriverFault string           `json:"driver_fault,omitempty"`
+	Workloads   []task.Workload  `json:"workloads"`
+	Facts       *inventory.Facts `json:"facts,omitempty"`
 
 	// Operation is the operation that holds the node, when one does.
 	Operation *OperationSummary `json:"operation,omitempty"`

@@ -60,6 +60,11 @@ type Heartbeat struct {
 	// Fault is why the agent accepts no tasks, empty if it does. The server offers
 	// none until a heartbeat without a fault. Printable ASCII, at most MaxFault.
 	Fault string `json:"fault,omitempty"`
+	// Driver is the name of the workload driver, empty if none is configured. DriverFault
+	// is why it does not list the workloads, empty if it does: printable ASCII, at most
+	// MaxFault.
+	Driver      string `json:"driver,omitempty"`
+	DriverFault string `json:"driver_fault,omitempty"`
 	// At is when the listing of the workloads began, by the node's clock. It orders the
 	// lists.
 	At time.Time `json:"at"`
@@ -115,6 +120,10 @@ func (h Heartbeat) validate() error {
 		return badField("boot_id", "heartbeat: boot_id must be at most %d printable ASCII characters", MaxSession)
 	case !text.IsPrintable(h.Fault, MaxFault):
 		return badField("fault", "heartbeat: fault must be at most %d printable ASCII characters", MaxFault)
+	case h.Driver != "" && !text.IsToken(h.Driver, MaxWorkloadKind, "_-"):
+		return badField("driver", "heartbeat: driver must be at most %d of A-Z a-z 0-9 _ -", MaxWorkloadKind)
+	case !text.IsPrintable(h.DriverFault, MaxFault):
+		return badField("driver_fault", "heartbeat: driver_fault must be at most %d printable ASCII characters", MaxFault)
 	case h.Phase != PhaseReady:
 		return badField("phase", "heartbeat: phase must be %q", PhaseReady)
 	}

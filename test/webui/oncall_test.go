@@ -8,12 +8,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // unseen lists the reasons without a page that this suite can show, and why.
 func unseen() map[string]string {
 	return map[string]string{
+		lifecycle.ReasonGPUsInUse:        "needs a GPU process; the page is that of drain_blocked",
+		lifecycle.ReasonWorkloadsUnknown: "needs an agent without a workload driver; the page is that of drain_blocked",
+		string(schema.KindNodeInUse):     "needs a workload that starts after a heartbeat; the page is that of drain_blocked",
 		lifecycle.ReasonVaultSealed:      "a sealed Vault stops the other scenes; the page is that of service_unavailable",
 		lifecycle.ReasonVaultUnreachable: "a stopped Vault stops the other scenes; the page is that of service_unavailable",
 		lifecycle.ReasonStepUnknown:      "needs a worker of a version without the phase",

@@ -47,15 +47,16 @@ func (q *Queries) SetNodeLabels(ctx context.Context, remove []string, labels []b
 }
 
 const setNodeRegistration = `-- name: SetNodeRegistration :exec
-UPDATE nodes SET sku = $1, gpus_total = $2, region_code = $3
-WHERE node_id = $4
+UPDATE nodes SET sku = $1, gpus_total = $2, region_code = $3, workload_driver = $4
+WHERE node_id = $5
 `
 
 type SetNodeRegistrationParams struct {
-	SKU        string
-	GPUsTotal  int
-	RegionCode string
-	NodeID     string
+	SKU            string
+	GPUsTotal      int
+	RegionCode     string
+	WorkloadDriver string
+	NodeID         string
 }
 
 func (q *Queries) SetNodeRegistration(ctx context.Context, arg SetNodeRegistrationParams) error {
@@ -63,6 +64,7 @@ func (q *Queries) SetNodeRegistration(ctx context.Context, arg SetNodeRegistrati
 		arg.SKU,
 		arg.GPUsTotal,
 		arg.RegionCode,
+		arg.WorkloadDriver,
 		arg.NodeID,
 	)
 	return err

@@ -90,13 +90,14 @@ const heartbeat = `-- name: Heartbeat :one
 UPDATE nodes SET
     last_heartbeat_at = now(), agent_version = $1, boot_id = $2,
     agent_fault = $3, uptime_seconds = $4,
-    cordoned = CASE WHEN workloads_at > $5::timestamptz
-                     AND workloads_at < $5::timestamptz + interval '1 minute'
-                    THEN cordoned ELSE $6 END,
-    workloads = CASE WHEN workloads_at > $5::timestamptz
-                      AND workloads_at < $5::timestamptz + interval '1 minute'
-                     THEN workloads ELSE $7 END
-WHERE node_id = $8 AND incarnation = $9
+    driver = $5, driver_fault = $6,
+    cordoned = CASE WHEN workloads_at > $7::timestamptz
+                     AND workloads_at < $7::timestamptz + interval '1 minute'
+                    THEN cordoned ELSE $8 END,
+    workloads = CASE WHEN workloads_at > $7::timestamptz
+                      AND workloads_at < $7::timestamptz + interval '1 minute'
+                     THEN workloads ELSE $9 END
+WHERE node_id = $10 AND incarnation = $11
 RETURNING state
 `
 
@@ -105,6 +106,8 @@ type HeartbeatParams struct {
 	BootID        string
 	AgentFault    string
 	UptimeSeconds int64
+	Driver        string
+	DriverFault   string
 	At            time.Time
 	Cordoned      bool
 	Workloads     []task.Workload
@@ -120,6 +123,8 @@ func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle
 		arg.BootID,
 		arg.AgentFault,
 		arg.UptimeSeconds,
+		arg.Driver,
+		arg.DriverFault,
 		arg.At,
 		arg.Cordoned,
 		arg.Workloads,
@@ -229,8 +234,8 @@ func (q *Queries) IdentityAttentionCounts(ctx context.Context, alarmSeconds floa
 
 const insertNode = `-- name: InsertNode :exec
 INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboarding_mode, lifecycle_class,
-                   port, ssh_username, ssh_public_key)
-VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10)
+                   port, ssh_username, ssh_public_key, workload_driver, probe)
+VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 `
 
 type InsertNodeParams struct {
@@ -244,6 +249,8 @@ type InsertNodeParams struct {
 	Port           int
 	SSHUsername    string
 	SSHPublicKey   string
+	WorkloadDriver string
+	Probe          bool
 }
 
 func (q *Queries) InsertNode(ctx context.Context, arg InsertNodeParams) error {
@@ -258,6 +265,8 @@ func (q *Queries) InsertNode(ctx context.Context, arg InsertNodeParams) error {
 		arg.Port,
 		arg.SSHUsername,
 		arg.SSHPublicKey,
+		arg.WorkloadDriver,
+		arg.Probe,
 	)
 	return err
 }
@@ -307,7 +316,7 @@ const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, previous_recovery_key, identity_sequence, poll_session, poll_contested,
        (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_alarm,
-       sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
+       sku, gpus_total, region_code, onboarding_mode, workload_driver, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 `
 
@@ -332,6 +341,7 @@ type LockNodeRow struct {
 	GPUsTotal           int
 	RegionCode          string
 	OnboardingMode      string
+	WorkloadDriver      string
 	Workloads           []task.Workload
 	Now                 time.Time
 }
@@ -362,6 +372,7 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.GPUsTotal,
 		&i.RegionCode,
 		&i.OnboardingMode,
+		&i.WorkloadDriver,
 		&i.Workloads,
 		&i.Now,
 	)

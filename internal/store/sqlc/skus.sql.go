@@ -10,10 +10,11 @@ import (
 )
 
 const addSKU = `-- name: AddSKU :execrows
-INSERT INTO skus (name, gpu_model, max_gpus, min_cpus, min_memory_bytes) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO skus (name, gpu_model, max_gpus, min_cpus, min_memory_bytes, workload_driver) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (name) DO UPDATE SET active = true
 WHERE NOT skus.active AND skus.gpu_model = excluded.gpu_model AND skus.max_gpus = excluded.max_gpus
   AND skus.min_cpus = excluded.min_cpus AND skus.min_memory_bytes = excluded.min_memory_bytes
+  AND skus.workload_driver = excluded.workload_driver
 `
 
 type AddSKUParams struct {
@@ -22,6 +23,7 @@ type AddSKUParams struct {
 	MaxGPUs        int
 	MinCPUs        int
 	MinMemoryBytes int64
+	WorkloadDriver string
 }
 
 // Adds a SKU, or activates an inactive one with the same content.
@@ -32,6 +34,7 @@ func (q *Queries) AddSKU(ctx context.Context, arg AddSKUParams) (int64, error) {
 		arg.MaxGPUs,
 		arg.MinCPUs,
 		arg.MinMemoryBytes,
+		arg.WorkloadDriver,
 	)
 	if err != nil {
 		return 0, err
@@ -52,7 +55,7 @@ func (q *Queries) DeactivateSKU(ctx context.Context, name string) (int64, error)
 }
 
 const getSKU = `-- name: GetSKU :one
-SELECT name, gpu_model, max_gpus, min_cpus, min_memory_bytes, active FROM skus WHERE name = $1
+SELECT name, gpu_model, max_gpus, min_cpus, min_memory_bytes, workload_driver, active FROM skus WHERE name = $1
 `
 
 type GetSKURow struct {
@@ -61,6 +64,7 @@ type GetSKURow struct {
 	MaxGPUs        int
 	MinCPUs        int
 	MinMemoryBytes int64
+	WorkloadDriver string
 	Active         bool
 }
 
@@ -73,13 +77,14 @@ func (q *Queries) GetSKU(ctx context.Context, name string) (GetSKURow, error) {
 		&i.MaxGPUs,
 		&i.MinCPUs,
 		&i.MinMemoryBytes,
+		&i.WorkloadDriver,
 		&i.Active,
 	)
 	return i, err
 }
 
 const nodeSKU = `-- name: NodeSKU :one
-SELECT n.gpus_total, s.name, s.gpu_model, s.max_gpus, s.min_cpus, s.min_memory_bytes, s.active FROM nodes n JOIN skus s ON s.name = n.sku WHERE n.node_id = $1
+SELECT n.gpus_total, s.name, s.gpu_model, s.max_gpus, s.min_cpus, s.min_memory_bytes, s.workload_driver, s.active FROM nodes n JOIN skus s ON s.name = n.sku WHERE n.node_id = $1
 `
 
 type NodeSKURow struct {
@@ -89,6 +94,7 @@ type NodeSKURow struct {
 	MaxGPUs        int
 	MinCPUs        int
 	MinMemoryBytes int64
+	WorkloadDriver string
 	Active         bool
 }
 
@@ -102,6 +108,7 @@ func (q *Queries) NodeSKU(ctx context.Context, nodeID string) (NodeSKURow, error
 		&i.MaxGPUs,
 		&i.MinCPUs,
 		&i.MinMemoryBytes,
+		&i.WorkloadDriver,
 		&i.Active,
 	)
 	return i, err

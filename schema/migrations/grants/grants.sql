@@ -61,7 +61,7 @@ GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
 -- The node API issues identities, stores heartbeats and dispatches tasks.
 GRANT UPDATE (state, state_since, cordoned, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at,
     identity_lock_reason, identity_locked_by, identity_lock_note, identity_alarm, identity_alarm_at, poll_session, poll_contested,
-    previous_recovery_key, set_version, last_heartbeat_at, agent_version, boot_id, agent_fault, uptime_seconds, workloads, workloads_at,
+    previous_recovery_key, set_version, last_heartbeat_at, agent_version, boot_id, driver, driver_fault, agent_fault, uptime_seconds, workloads, workloads_at,
     task_seq_floor) ON nodes TO gpuaas_api_node;
 GRANT INSERT, UPDATE ON enrollment_tokens, node_api, node_certificates, identity_keys, identity_refusals TO gpuaas_api_node;
 GRANT UPDATE (status, lease_epoch, lease_until, holder, poll_number, progress, beat_at, cancel_seen, paused, result, output_tail,

@@ -68,12 +68,9 @@ func (s *nodeRecords) admit(n *node, r activities.ClaimRequest) (lifecycle.NodeS
 	if reissue {
 		return s.admitReissue(n)
 	}
-	c := lifecycle.Candidate{Host: n.Host, State: state, Provider: n.Provider, Creates: slices.Contains(s.Creating, n.Provider), Instance: n.Instance, Workloads: n.Workloads, Now: s.Now()}
+	c := lifecycle.Candidate{Host: n.Host, State: state, Provider: n.Provider, Creates: slices.Contains(s.Creating, n.Provider), Instance: n.Instance, Workloads: n.Workloads}
 	if c.Instance == lifecycle.InstanceTerminated { // no live instance
 		c.Instance = lifecycle.InstanceNone
-	}
-	if !n.HeartbeatAt.IsZero() {
-		c.HeartbeatAt = &n.HeartbeatAt
 	}
 	plan, err := c.Admit(r.Action, r.Options)
 	if err == nil && !plan.Holds {

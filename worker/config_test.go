@@ -38,12 +38,12 @@ func TestConfigListsEveryFaultAtOnce(t *testing.T) {
 func TestConfigDefaults(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "url")
-	require.NoError(t, os.WriteFile(file, []byte("postgres://u:secret@h/db\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("postgres://u:secret@h/db?sslmode=require\n"), 0o600))
 	c := defaults()
 	require.NoError(t, daemon.Load(c, env(map[string]string{
-		"GPUAAS_DATABASE_URL_FILE": file, "VAULT_ADDR": "http://v", "GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
+		"GPUAAS_DATABASE_URL_FILE": file, "VAULT_ADDR": "https://v", "GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
 	})))
-	require.Equal(t, "postgres://u:secret@h/db", c.DatabaseURL.Reveal())
+	require.Equal(t, "postgres://u:secret@h/db?sslmode=require", c.DatabaseURL.Reveal())
 	require.Equal(t, "127.0.0.1:9090", c.MetricsAddr)
 	require.Equal(t, "dev", c.Env)
 	require.Zero(t, c.LameDuck)

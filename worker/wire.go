@@ -41,6 +41,9 @@ func (p *parts) connect(ctx context.Context) error {
 		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error { return p.store.CheckSchema(ctx) }},
 		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
 			p.vault, err = vault.LoginDaemon(ctx, p.Process, p.cfg.Engines)
+			if err == nil {
+				p.Health.Add("vault", p.vault.Healthy)
+			}
 			return err
 		}},
 		daemon.Dependency{Name: "a check of the task key", Open: func(ctx context.Context) error {
@@ -65,6 +68,9 @@ func (p *parts) openStore(ctx context.Context) (err error) {
 func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err error) {
 	if p.temporal == nil {
 		p.temporal, err = temporal.Dial(temporal.Config{Logger: p.Log, Metrics: m, Tracer: p.Tracer, Secrets: p.cfg.Secrets()})
+		if err == nil {
+			err = p.cfg.CheckTemporal(p.temporal.Address(), p.temporal.Encrypted(), p.Log)
+		}
 		if err != nil {
 			return err
 		}

@@ -89,7 +89,8 @@ func (m *Metrics) startAtZero() {
 			c.WithLabelValues(result)
 		}
 	}
-	for _, limit := range []string{"node", "remote", "renewal", "node_requests", "node_bytes", "node_in_flight"} {
+	for _, limit := range []string{"node", "remote", "renewal", "node_requests", "node_bytes", "node_in_flight",
+		"connections", "address_connections", "node_connections", "downloads"} {
 		m.limited.WithLabelValues(limit)
 	}
 	for _, priority := range []string{"recovery", "urgent", "other"} {

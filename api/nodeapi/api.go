@@ -64,6 +64,9 @@ type Config struct {
 	// address, or from one IPv6 network of 64 bits, per second. Defaults to twice the IssueRate, so that a site behind
 	// one address can use the whole budget.
 	RemoteRate float64
+	// Connections is the largest number of open connections. Defaults to
+	// DefaultConnections.
+	Connections int
 	// Bundles exchanges bootstrap references; nil rejects them all.
 	Bundles Bundles
 	// Checkpoints compares the checkpoints of the audit trail that nodes keep; nil for none.
@@ -78,8 +81,10 @@ type API struct {
 	*authenticator
 	*poller
 	*certificates
-	perNode  *nodeLimits
-	endPolls func()
+	perNode     *nodeLimits
+	connections *connections
+	downloads   chan struct{}
+	endPolls    func()
 }
 
 // New returns the node API over cfg.
@@ -92,11 +97,14 @@ func New(cfg Config) *API {
 	cfg.NodeRate = cmp.Or(cfg.NodeRate, DefaultNodeRate)
 	cfg.RemoteRate = cmp.Or(cfg.RemoteRate, 2*cfg.IssueRate)
 	cfg.RenewalRate = cmp.Or(cfg.RenewalRate, DefaultRenewalRate)
+	cfg.Connections = cmp.Or(cfg.Connections, DefaultConnections)
 	closing := make(chan struct{})
 	auth := &authenticator{cfg: &cfg}
 	return &API{cfg: &cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
-		perNode: newNodeLimits(&cfg),
-		poller:  &poller{cfg: &cfg, authenticator: auth, closing: closing},
+		perNode:     newNodeLimits(&cfg),
+		connections: newConnections(cfg.Connections, cfg.Metrics),
+		downloads:   make(chan struct{}, maxDownloads),
+		poller:      &poller{cfg: &cfg, authenticator: auth, closing: closing},
 		certificates: &certificates{cfg: &cfg, authenticator: auth, refusals: newRefusals(&cfg),
 			budget:   newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
 			nodes:    newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate, cfg.Now),

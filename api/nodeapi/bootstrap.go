@@ -16,6 +16,13 @@ import (
 // packageTimeout bounds the download of a package over a slow link.
 const packageTimeout = 15 * time.Minute
 
+const (
+	// maxDownloads bounds the downloads of packages in progress.
+	maxDownloads = 32
+	// downloadRetry is when a client over that limit retries.
+	downloadRetry = 5 * time.Second
+)
+
 // Package is an agent package for hosts that are being installed.
 type Package struct {
 	// Path is the archive file.
@@ -52,6 +59,13 @@ func (a *API) servePackage(w http.ResponseWriter, r *http.Request) error {
 	p, ok := a.cfg.Packages[r.PathValue("digest")]
 	if !ok {
 		return schema.NewError(schema.KindNotFound, "no package with this digest")
+	}
+	select {
+	case a.downloads <- struct{}{}:
+		defer func() { <-a.downloads }()
+	default:
+		a.cfg.Metrics.Limited("downloads")
+		return rateLimited(w, downloadRetry, "downloads")
 	}
 	f, err := os.Open(p.Path)
 	if err != nil {

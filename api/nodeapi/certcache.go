@@ -1,10 +1,8 @@
 package nodeapi
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -14,7 +12,10 @@ import (
 // certificate cannot change on a connection, and verifying its signature is the
 // most expensive part of a heartbeat. Server installs it with ConnContext;
 // without that hook every request verifies its certificate again.
-type certificateCache struct{ last atomic.Pointer[verified] }
+type certificateCache struct {
+	last atomic.Pointer[verified]
+	conn *connection // nil without the listener's limits
+}
 
 // verified is a certificate that passed verifyCertificate. It is valid for the
 // same leaf and CA pool while every certificate of its chain is within its dates.
@@ -45,11 +46,6 @@ func (v *verified) valid(leaf *x509.Certificate, cas *caPool, now time.Time) boo
 
 type certificateCacheKey struct{}
 
-// withCertificateCache is the server's ConnContext.
-func withCertificateCache(ctx context.Context, _ net.Conn) context.Context {
-	return context.WithValue(ctx, certificateCacheKey{}, new(certificateCache))
-}
-
 // certificateCacheOf returns the cache of the request's connection, or an empty
 // one if the server installed none.
 func certificateCacheOf(r *http.Request) *certificateCache {
@@ -69,5 +65,8 @@ func (c *certificateCache) verify(state *tls.ConnectionState, cas *caPool, now t
 		return peer{}, err
 	}
 	c.last.Store(&v)
+	if c.conn != nil {
+		c.conn.identify(v.peer.id.NodeID)
+	}
 	return v.peer, nil
 }

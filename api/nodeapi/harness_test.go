@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"sync"
@@ -36,6 +37,9 @@ import (
 )
 
 const env = "test"
+
+// proxyAddress is the address of a load balancer in front of a site.
+const proxyAddress = "127.9.9.9"
 
 // ca is a certificate authority of the test.
 type ca struct {
@@ -341,6 +345,7 @@ type site struct {
 	trust    *fakeTrust
 	registry *prometheus.Registry
 	log      *harness.Buffer
+	proxies  []netip.Prefix
 	server   *http.Server
 	base     string
 	node     trust.Identity
@@ -355,6 +360,7 @@ func newSite(tb testing.TB, store *fakeStore) *site {
 func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) *site {
 	tb.Helper()
 	s, api := newAPI(tb, store, change)
+	s.proxies = []netip.Prefix{netip.MustParsePrefix(proxyAddress + "/32")}
 	cert := s.serverCA.server(tb)
 	s.server = api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -365,7 +371,7 @@ func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.server.ServeTLS(ln, "", "")
+		_ = s.server.ServeTLS(api.Listener(ln, s.proxies), "", "")
 	}()
 	tb.Cleanup(func() {
 		_ = s.server.Close()

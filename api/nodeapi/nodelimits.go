@@ -27,6 +27,8 @@ const (
 	// may be sent at once.
 	requestRate  = 5
 	requestBurst = 200
+	// rejectDelay is how long a request over the rate waits for its rejection.
+	rejectDelay = 500 * time.Millisecond
 	// byteRate is the rate of the bodies of a node's requests, per second.
 	byteRate  = byteBurst / 60.0
 	byteBurst = 32 << 20
@@ -68,6 +70,8 @@ func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
 			size = r.MaxBody
 		}
 		if err := a.limit(w, a.perNode.requests, node, "node_requests"); err != nil {
+			edge.SampleRefusal(req.Context())
+			delay(req.Context())
 			return err
 		}
 		if wait, ok := a.perNode.bytes.takeN(node, size); !ok {
@@ -86,6 +90,16 @@ func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
 		}
 		defer end()
 		return h(w, req)
+	}
+}
+
+// delay makes a node that ignores Retry-After slower.
+func delay(ctx context.Context) {
+	timer := time.NewTimer(rejectDelay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 

@@ -59,7 +59,7 @@ func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certi
 func (a *API) Server(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
 	s := edge.Server(a.cfg.Log, a.Handler())
 	s.TLSConfig = a.TLSConfig(serverCertificate)
-	s.ConnContext = withCertificateCache
+	s.ConnContext = withConnection
 	s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 16, SendPingTimeout: pingAfter, PingTimeout: 15 * time.Second}
 	s.RegisterOnShutdown(a.EndPolls)
 	return s

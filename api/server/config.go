@@ -3,6 +3,7 @@ package server
 import (
 	"crypto/sha256"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -29,6 +30,8 @@ type config struct {
 	NodeAddr           string        `env:"GPUAAS_NODE_ADDR" envDefault:"127.0.0.1:8443" help:"Listen address of the node API."`
 	NodeURL            string        `env:"GPUAAS_NODE_PUBLIC_URL" envDefault:"https://localhost:8443" help:"URL at which nodes reach the node API: https://name:port. A raw IP address is rejected."`
 	WebUI              string        `env:"GPUAAS_WEB_UI_URL" envDefault:"http://localhost:8233" help:"Base URL of Temporal's Web UI, for the links to operations."`
+	NodeProxyNetworks  string        `env:"GPUAAS_NODE_PROXY_NETWORKS" help:"Networks of the TCP load balancers in front of the node API, as CIDRs separated by commas. Each connection from them must begin with a PROXY protocol header of version 2, which has the client's address. From all other addresses such a header is rejected. Default: none."`
+	NodeConnections    int           `env:"GPUAAS_NODE_CONNECTIONS" envDefault:"16384" help:"Largest number of open connections to the node API. Half of them may be of clients that have not sent a node's certificate, an eighth from one address."`
 	IssueRate          float64       `env:"GPUAAS_ISSUE_RATE" envDefault:"50" help:"Node certificates per second that this process has Vault sign. Keep the sum over all replicas below half of Vault's capacity."`
 	AgentOCIRef        string        `env:"GPUAAS_AGENT_OCI_REF" help:"Registry reference of the node agent's package: registry/repository@sha256:digest."`
 	AgentDigest        string        `env:"GPUAAS_AGENT_DIGEST" help:"Digest of the package blob, where the reference is that of a manifest, or of the archive."`
@@ -36,6 +39,7 @@ type config struct {
 	AgentArchive       string        `env:"GPUAAS_AGENT_ARCHIVE" help:"Node agent's package as a local file, which the node API serves. It is ignored when a registry reference is set."`
 
 	serve       listenerSet
+	proxies     []netip.Prefix
 	archiveSize int64
 	tokens      *adminapi.Tokens
 }
@@ -53,6 +57,7 @@ func defaults() *config {
 func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
 	f.DatabaseURL("GPUAAS_NODE_DATABASE_URL", c.NodeDatabaseURL)
+	c.DatabasePlaintext(f, "GPUAAS_NODE_DATABASE_URL", c.NodeDatabaseURL)
 	token := c.AdminToken.Reveal()
 	f.Check(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN: the token is shorter than %d characters", minTokenLength)
 	var shared [sha256.Size]byte // zero: no shared token
@@ -72,8 +77,23 @@ func (c *config) Check(f *daemon.Faults) {
 		"GPUAAS_WEB_UI_URL must be an http or https URL without credentials")
 	invalid = trust.CheckAPIURL(c.NodeURL)
 	f.Check(invalid != nil, "GPUAAS_NODE_PUBLIC_URL: %v", invalid)
+	f.Check(c.NodeConnections < 100 || c.NodeConnections > 1e6, "GPUAAS_NODE_CONNECTIONS must be 100 to 1000000")
+	c.checkProxies(f)
 	f.Check(!(c.IssueRate > 0 && c.IssueRate <= 1e6), "GPUAAS_ISSUE_RATE must be above 0 and at most 1000000")
 	c.checkPackage(f)
+}
+
+// checkProxies parses the networks of load balancers.
+func (c *config) checkProxies(f *daemon.Faults) {
+	for text := range strings.SplitSeq(c.NodeProxyNetworks, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		f.Check(err != nil, "GPUAAS_NODE_PROXY_NETWORKS: %q is not a CIDR, for example 192.0.2.0/24", text)
+		f.Check(err == nil && p.Bits() == 0, "GPUAAS_NODE_PROXY_NETWORKS: %s is every address; list only the load balancers", text)
+		c.proxies = append(c.proxies, p.Masked())
+	}
 }
 
 // secrets returns what Temporal must never receive from this process.

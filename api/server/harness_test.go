@@ -214,7 +214,7 @@ func (c *cluster) replicaOn(url string) *replica {
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	group.Go(func() { _ = node.Run(ctx) })
-	group.Go(func() { _ = server.ServeTLS(ln, "", "") })
+	group.Go(func() { _ = server.ServeTLS(node.Listener(ln, nil), "", "") })
 	admin := httptest.NewServer(adminAPI.Handler())
 	r.admin = admin.URL + "/api/v1/admin"
 	c.tb.Cleanup(func() {

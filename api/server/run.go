@@ -29,56 +29,53 @@ func program(c *config) daemon.Program {
 }
 
 // start takes the listen addresses first, so that a port in use is reported
-// immediately. The admin API returns 503 until every service is connected. The node
-// API, whose certificate is issued by Vault, accepts connections after that.
+// immediately. The admin API returns 503 until every service is connected. The port of the
+// node API is closed again until then: a load balancer that only connects must not find a
+// replica that does not serve.
 func start(ctx context.Context, p *daemon.Process, c *config) error {
 	a, err := newApp(p, c)
 	if err != nil {
 		return err
 	}
-	ln, err := listen(ctx, p, c)
-	if err != nil {
-		return err
+	if c.serve.has(listenerNode) {
+		ln, err := a.listenNode(ctx)
+		if err != nil {
+			return err
+		}
+		_ = ln.Close()
 	}
 	warnExposed(c, p.Log)
-	addresses := map[string]string{}
-	for name, l := range ln {
-		addresses[name] = l.Addr().String()
-	}
-	p.Log.Info("listening", slog.Any("addresses", addresses), slog.String("temporal", a.temporal.Address()), slog.String("env", c.Env))
-	if l := ln[listenerAdmin]; l != nil {
-		p.Serve(ctx, listenerAdmin, l, a.adminServer())
+	p.Log.Info("starting", slog.String("temporal", a.temporal.Address()), slog.String("env", c.Env))
+	if c.serve.has(listenerAdmin) {
+		ln, err := p.Listen(ctx, "GPUAAS_ADMIN_ADDR", c.AdminAddr)
+		if err != nil {
+			return err
+		}
+		a.listening(listenerAdmin, ln)
+		p.Serve(ctx, listenerAdmin, ln, a.adminServer())
 	}
 	if err := a.connect(ctx); err != nil {
 		return err
 	}
 	a.work(ctx)
-	if l := ln[listenerNode]; l != nil {
-		p.Serve(ctx, listenerNode, l, a.nodeServer(ctx))
-		a.Go(ctx, "record of receiving", a.recordReceiving)
+	if !c.serve.has(listenerNode) {
+		return nil
 	}
+	ln, err := a.listenNode(ctx)
+	if err != nil {
+		return err
+	}
+	a.listening(listenerNode, ln)
+	a.serveNodes(ctx, ln)
 	return nil
 }
 
-// listen opens the listeners that --serve selects. They close at the latest when
-// the process ends.
-func listen(ctx context.Context, p *daemon.Process, c *config) (map[string]net.Listener, error) {
-	out := map[string]net.Listener{}
-	for name, at := range map[string]struct{ variable, address string }{
-		listenerAdmin: {"GPUAAS_ADMIN_ADDR", c.AdminAddr},
-		listenerNode:  {"GPUAAS_NODE_ADDR", c.NodeAddr},
-	} {
-		if !c.serve.has(name) {
-			continue
-		}
-		ln, err := p.Listen(ctx, at.variable, at.address)
-		if err != nil {
-			return nil, err
-		}
-		p.OnClose(func() { _ = ln.Close() }) // a server that ran has closed it already
-		out[name] = ln
-	}
-	return out, nil
+func (a *app) listenNode(ctx context.Context) (net.Listener, error) {
+	return a.Listen(ctx, "GPUAAS_NODE_ADDR", a.cfg.NodeAddr)
+}
+
+func (a *app) listening(name string, ln net.Listener) {
+	a.Log.Info("listening", slog.String("listener", name), slog.String("address", ln.Addr().String()))
 }
 
 // warnExposed logs a warning when the bearer token would cross a network

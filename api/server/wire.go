@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -75,6 +76,9 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 		return nil, err
 	}
 	p.OnClose(client.Close)
+	if err := c.CheckTemporal(client.Address(), client.Encrypted(), p.Log); err != nil {
+		return nil, err
+	}
 	return &app{Process: p, cfg: c, metrics: metrics.New(p.Registry), temporal: client, secrets: secrets.New(c.secrets()...)}, nil
 }
 
@@ -100,7 +104,7 @@ func (a *app) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.Health.Add("temporal", a.temporal.Healthy)
+	a.addHealth()
 	a.checkpoints = &checkpoints{store: a.nodeStore.Checkpoints, keys: a.vault.CheckpointKeys, env: a.cfg.Env, log: a.Log}
 	a.admin = a.adminAPI()
 	handler := a.admin.Handler()
@@ -122,8 +126,6 @@ func (a *app) openStore(ctx context.Context) (err error) {
 		}
 	}
 	a.registerPools()
-	a.Health.Add("postgres", a.nodeStore.Ping)
-	a.Health.Add("schema", a.store.SchemaHealthy)
 	return nil
 }
 
@@ -136,6 +138,26 @@ func (a *app) openSide(ctx context.Context, url string) (*store.Store, error) {
 		a.OnClose(s.Close)
 	}
 	return s, err
+}
+
+// addHealth declares what the process depends on. Without Vault, its own lease key or
+// Temporal it still authenticates nodes and stores heartbeats and results, and another
+// replica could do no more: they do not make it unready.
+func (a *app) addHealth() {
+	a.Health.Add("postgres", a.nodeStore.Ping)
+	a.Health.Add("schema", a.store.SchemaHealthy)
+	a.Health.Add("notifications", func(context.Context) error {
+		if a.listener.Connected() {
+			return nil
+		}
+		return schema.NewError(schema.KindServiceUnavailable, "there is no connection for notifications of the database")
+	})
+	a.Health.AddDegrading("vault", a.vault.Healthy)
+	a.Health.AddDegrading("lease-key", func(context.Context) error {
+		_, err := a.grants.Ready()
+		return err
+	})
+	a.Health.AddDegrading("temporal", a.temporal.Healthy)
 }
 
 // registerPools publishes the connection pools of both sides.
@@ -180,15 +202,18 @@ func (a *app) work(ctx context.Context) {
 
 func (a *app) ready() error { return a.Health.Ready() }
 
-func (a *app) nodeServer(ctx context.Context) *http.Server {
+// serveNodes serves the node API on the listener.
+func (a *app) serveNodes(ctx context.Context, ln net.Listener) {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
-		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(), Checkpoints: a.checkpoints,
+		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(), Checkpoints: a.checkpoints,
 	})
 	a.Go(ctx, "refused requests", api.Run)
-	return api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) })
+	a.Serve(ctx, listenerNode, api.Listener(ln, a.cfg.proxies),
+		api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) }))
+	a.Go(ctx, "record of receiving", a.recordReceiving)
 }
 
 func (a *app) adminAPI() *adminapi.API {

@@ -39,20 +39,25 @@ func (c *Common) check(f *Faults) {
 
 // Engines has the addresses of Postgres and Vault, and the environment's name.
 type Engines struct {
-	DatabaseURL  schema.Secret `env:"GPUAAS_DATABASE_URL,required" example:"postgres://USER:PASSWORD@HOST:5432/DATABASE" help:"Postgres connection URL."`
-	DatabasePool int32         `env:"GPUAAS_DATABASE_POOL" help:"Largest number of connections of this process to the database. Default: pool_max_conns of GPUAAS_DATABASE_URL, or 10 without it."`
-	VaultAddr    string        `env:"VAULT_ADDR,required" example:"https://vault.example.com:8200" help:"URL of Vault."`
-	RoleIDFile   string        `env:"GPUAAS_VAULT_ROLE_ID_FILE,required" example:"/etc/gpuaas/vault-role-id" help:"File with the role ID of the Vault login (AppRole)."`
-	SecretIDFile string        `env:"GPUAAS_VAULT_SECRET_ID_FILE,required" example:"/etc/gpuaas/vault-secret-id" help:"File with the secret ID of the Vault login (AppRole)."`
-	Env          string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
+	DatabaseURL    schema.Secret `env:"GPUAAS_DATABASE_URL,required" example:"postgres://USER:PASSWORD@HOST:5432/DATABASE" help:"Postgres connection URL."`
+	DatabasePool   int32         `env:"GPUAAS_DATABASE_POOL" help:"Largest number of connections of this process to the database. Default: pool_max_conns of GPUAAS_DATABASE_URL, or 10 without it."`
+	VaultAddr      string        `env:"VAULT_ADDR,required" example:"https://vault.example.com:8200" help:"URL of Vault."`
+	RoleIDFile     string        `env:"GPUAAS_VAULT_ROLE_ID_FILE,required" example:"/etc/gpuaas/vault-role-id" help:"File with the role ID of the Vault login (AppRole)."`
+	SecretIDFile   string        `env:"GPUAAS_VAULT_SECRET_ID_FILE,required" example:"/etc/gpuaas/vault-secret-id" help:"File with the secret ID of the Vault login (AppRole)."`
+	Env            string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
+	AllowPlaintext bool          `env:"GPUAAS_ALLOW_PLAINTEXT" envDefault:"false" help:"true allows connections without TLS to Postgres, Vault and Temporal on other machines. Without it, such a configuration is rejected."`
 }
 
 // Check reports faults in the values.
 func (e Engines) Check(f *Faults) {
+	e.DatabasePlaintext(f, "GPUAAS_DATABASE_URL", e.DatabaseURL)
 	f.DatabaseURL("GPUAAS_DATABASE_URL", e.DatabaseURL)
 	f.Check(e.DatabasePool < 0, "GPUAAS_DATABASE_POOL must not be negative, for example 20")
 	u, err := url.Parse(e.VaultAddr)
 	f.Check(e.VaultAddr != "" && (err != nil || u.Scheme == "" || u.Host == ""), "VAULT_ADDR must be a URL, for example https://vault.example.com:8200")
+	if err == nil {
+		e.Plaintext(f, "VAULT_ADDR", u.Hostname(), u.Scheme != "http")
+	}
 	f.Check(!trust.ValidEnv(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens, and begin and end with a letter or digit")
 }
 

@@ -49,7 +49,7 @@ func file(t *testing.T, text string) string {
 // complete is an environment with every required variable.
 func complete(t *testing.T) map[string]string {
 	t.Helper()
-	return map[string]string{"GPUAAS_DATABASE_URL": "postgres://u:p@h/db", "VAULT_ADDR": "http://v",
+	return map[string]string{"GPUAAS_DATABASE_URL": "postgres://u:p@h/db?sslmode=require", "VAULT_ADDR": "https://v",
 		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": file(t, "login\n"), "TEST_TOKEN_FILE": file(t, "of the file\n")}
 }
 

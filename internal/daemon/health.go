@@ -34,9 +34,11 @@ type Health struct {
 }
 
 type check struct {
-	name  string
-	probe func(ctx context.Context) error
-	fault error // of the last probe
+	name string
+	// degrades is true if the process can work without the dependency.
+	degrades bool
+	probe    func(ctx context.Context) error
+	fault    error // of the last probe
 }
 
 func newHealth(log *slog.Logger, reg prometheus.Registerer, every time.Duration) *Health {
@@ -47,10 +49,30 @@ func newHealth(log *slog.Logger, reg prometheus.Registerer, every time.Duration)
 
 // Add declares a dependency with a short lower-case name. probe returns nil when
 // the dependency works, within 3 s. Call it before Start returns.
-func (h *Health) Add(name string, probe func(ctx context.Context) error) {
+func (h *Health) Add(name string, probe func(ctx context.Context) error) { h.add(name, probe, false) }
+
+// AddDegrading is Add for a dependency without which the process works in part. Its failure
+// does not make the process unready: /readyz names it as degraded.
+func (h *Health) AddDegrading(name string, probe func(ctx context.Context) error) {
+	h.add(name, probe, true)
+}
+
+func (h *Health) add(name string, probe func(ctx context.Context) error, degrades bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.checks = append(h.checks, &check{name: name, probe: probe})
+	h.checks = append(h.checks, &check{name: name, probe: probe, degrades: degrades})
+}
+
+// degraded returns the dependencies whose failure makes the process degraded.
+func (h *Health) degraded() (names []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.checks {
+		if c.fault != nil && c.degrades {
+			names = append(names, c.name)
+		}
+	}
+	return names
 }
 
 // Ready returns nil when the process can work, else an error of
@@ -63,7 +85,7 @@ func (h *Health) Ready(exclude ...string) error {
 	if missing == "" {
 		var down []string
 		for _, c := range h.checks {
-			if c.fault != nil && !slices.Contains(exclude, c.name) {
+			if c.fault != nil && !c.degrades && !slices.Contains(exclude, c.name) {
 				down = append(down, c.name)
 			}
 		}
@@ -143,22 +165,28 @@ func (h *Health) probe(ctx context.Context, c *check) {
 // Wrap returns a handler that serves /livez and /readyz itself and passes other
 // requests to next. /livez is 200 as long as the process serves. /readyz is 200,
 // or 503 with the error envelope; each exclude parameter names a dependency that
-// does not count.
+// does not count. The 200 names the dependencies without which the process works in part.
 func (h *Health) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/livez":
-			writeHealth(w, nil)
+			writeHealth(w, nil, nil)
 		case "/readyz":
-			writeHealth(w, h.Ready(r.URL.Query()["exclude"]...))
+			writeHealth(w, h.Ready(r.URL.Query()["exclude"]...), h.degraded())
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
 }
 
-func writeHealth(w http.ResponseWriter, err error) {
-	status, body := http.StatusOK, any(map[string]string{"status": "ok"})
+// health is the body of a 200.
+type health struct {
+	Status   string   `json:"status"` // ok
+	Degraded []string `json:"degraded,omitempty"`
+}
+
+func writeHealth(w http.ResponseWriter, err error, degraded []string) {
+	status, body := http.StatusOK, any(health{"ok", degraded})
 	if err != nil {
 		id := schema.NewID()
 		w.Header().Set(wire.HeaderCorrelationID, id)

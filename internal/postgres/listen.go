@@ -45,8 +45,9 @@ type ListenConfig struct {
 // check.
 type Listener struct {
 	ListenConfig
-	conn    *pgx.ConnConfig
-	leading atomic.Bool
+	conn      *pgx.ConnConfig
+	leading   atomic.Bool
+	connected atomic.Bool
 }
 
 // NewListener returns a listener that connects in Run. A malformed URL is
@@ -62,6 +63,9 @@ func NewListener(c ListenConfig) (*Listener, error) {
 
 // Leading reports whether this listener leads now.
 func (l *Listener) Leading() bool { return l.leading.Load() }
+
+// Connected reports whether the listener receives notifications now.
+func (l *Listener) Connected() bool { return l.connected.Load() }
 
 // Run listens until the context ends and returns the context's error.
 func (l *Listener) Run(ctx context.Context) error {
@@ -97,6 +101,8 @@ func (l *Listener) listen(ctx context.Context) error {
 		}
 	}
 	l.OnConnect()
+	l.connected.Store(true)
+	defer l.connected.Store(false)
 	defer l.leading.Store(false)
 	for {
 		if err := l.lead(ctx, conn); err != nil {

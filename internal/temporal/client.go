@@ -137,6 +137,9 @@ func (c *connection) SDK() client.Client { return c.sdk }
 // Address returns Temporal's address.
 func (c *connection) Address() string { return c.address }
 
+// Encrypted reports whether the connection uses TLS.
+func (c *connection) Encrypted() bool { return c.secure }
+
 // Namespace returns the namespace the client works in.
 func (c *connection) Namespace() string { return c.namespace }
 

@@ -69,14 +69,13 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 	return client, nil
 }
 
-// LoginDaemon logs in with the credentials of a daemon's configuration. It adds
-// Vault to the process's health checks, and closes the client with the process.
+// LoginDaemon logs in with the credentials of a daemon's configuration, and closes the
+// client with the process.
 func LoginDaemon(ctx context.Context, p *daemon.Process, e daemon.Engines) (*Client, error) {
 	c, err := Login(ctx, Config{Address: e.VaultAddr, RoleIDFile: e.RoleIDFile, SecretIDFile: e.SecretIDFile,
 		Env: e.Env, Log: p.Log, Observe: p.Metrics.VaultRequest, SecretIDEnds: p.Metrics.SecretIDEnds})
 	if err == nil {
 		p.OnClose(c.Close)
-		p.Health.Add("vault", c.Healthy)
 	}
 	return c, err
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -86,8 +85,7 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	if err := a.cfg.Identities.RecordSession(ctx, p.caller, p.request); err != nil {
 		return nil, unsubscribe, a.refused(r, err)
 	}
-	if err := a.cfg.Identities.RecordPoll(ctx, p.caller,
-		trust.VerifierSetRef{Version: p.request.VerifierSet, Hash: p.request.VerifierSetHash}); err != nil {
+	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request); err != nil {
 		return nil, unsubscribe, err
 	}
 	a.compareCheckpoint(ctx, p)

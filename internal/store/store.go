@@ -52,6 +52,7 @@ type Store struct {
 	Rotations  *Rotations
 	Inventory  *Inventory
 	Admin      *Admin
+	Restore    *Restore
 	// Checkpoints stores the checkpoints of the audit trail.
 	Checkpoints *Checkpoints
 	db          *db
@@ -129,6 +130,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Rotations:   &Rotations{db: on(poolAdmin)},
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
 		Admin:       &Admin{db: on(poolAdmin), providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
+		Restore:     &Restore{db: d, operations: &Operations{db: d}},
 		db:          d,
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},

@@ -315,7 +315,7 @@ func (q *Queries) LockIdentity(ctx context.Context, arg LockIdentityParams) (int
 const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, previous_recovery_key, identity_sequence, poll_session, poll_contested,
-       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_alarm,
+       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_lock_note, identity_alarm,
        sku, gpus_total, region_code, onboarding_mode, workload_driver, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 `
@@ -336,6 +336,7 @@ type LockNodeRow struct {
 	PollContested       bool
 	Locked              bool
 	IdentityLockReason  string
+	IdentityLockNote    string
 	IdentityAlarm       string
 	SKU                 string
 	GPUsTotal           int
@@ -367,6 +368,7 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.PollContested,
 		&i.Locked,
 		&i.IdentityLockReason,
+		&i.IdentityLockNote,
 		&i.IdentityAlarm,
 		&i.SKU,
 		&i.GPUsTotal,
@@ -410,7 +412,7 @@ func (q *Queries) LockNodesIn(ctx context.Context, nodeIds []string, state lifec
 }
 
 const nextIncarnation = `-- name: NextIncarnation :one
-UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
+UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0, set_hash = '',
                  previous_recovery_key = CASE WHEN identity_locked_at IS NULL THEN coalesce(recovery_key, previous_recovery_key)
                                               ELSE previous_recovery_key END,
                  poll_session = '', poll_contested = false, identity_alarm = '', identity_alarm_at = NULL,
@@ -502,6 +504,30 @@ func (q *Queries) PollsToWake(ctx context.Context, nodeIds []string, incarnation
 	return items, nil
 }
 
+const raiseFloors = `-- name: RaiseFloors :exec
+UPDATE nodes SET task_seq_floor = greatest(task_seq_floor, $1::bigint),
+                 identity_sequence = greatest(identity_sequence, $2::bigint)
+WHERE node_id = $3 AND incarnation = $4
+`
+
+type RaiseFloorsParams struct {
+	TaskSeq          int64
+	IdentitySequence int64
+	NodeID           string
+	Incarnation      int64
+}
+
+// Raises the node's counters to what its agent reported.
+func (q *Queries) RaiseFloors(ctx context.Context, arg RaiseFloorsParams) error {
+	_, err := q.db.Exec(ctx, raiseFloors,
+		arg.TaskSeq,
+		arg.IdentitySequence,
+		arg.NodeID,
+		arg.Incarnation,
+	)
+	return err
+}
+
 const recordPoll = `-- name: RecordPoll :execrows
 UPDATE nodes SET polled_incarnation = incarnation
 WHERE node_id = $1 AND incarnation = $2 AND polled_incarnation < incarnation
@@ -565,12 +591,29 @@ func (q *Queries) ReleaseNode(ctx context.Context, nodeID string, opSeq int64) e
 const setIdentityAlarm = `-- name: SetIdentityAlarm :execrows
 UPDATE nodes SET identity_alarm = $1, identity_alarm_at = now()
 WHERE node_id = $2 AND incarnation = $3
-  AND (identity_alarm <> $1 OR identity_alarm_at < now() - interval '1 minute')
+  AND CASE WHEN identity_alarm = $1 THEN identity_alarm_at < now() - interval '1 hour'
+           ELSE identity_alarm = ANY ($4::text[])
+                OR coalesce(identity_alarm_at < now() - make_interval(secs => $5::float8), true) END
 `
 
-// Changes no row if the same alarm was set within the last minute.
-func (q *Queries) SetIdentityAlarm(ctx context.Context, reason string, nodeID string, incarnation int64) (int64, error) {
-	result, err := q.db.Exec(ctx, setIdentityAlarm, reason, nodeID, incarnation)
+type SetIdentityAlarmParams struct {
+	Reason       string
+	NodeID       string
+	Incarnation  int64
+	Replaces     []string
+	AlarmSeconds float64
+}
+
+// Changes no row if the same alarm was set within the last hour, or if an alarm is shown that
+// is not one of those that this one replaces.
+func (q *Queries) SetIdentityAlarm(ctx context.Context, arg SetIdentityAlarmParams) (int64, error) {
+	result, err := q.db.Exec(ctx, setIdentityAlarm,
+		arg.Reason,
+		arg.NodeID,
+		arg.Incarnation,
+		arg.Replaces,
+		arg.AlarmSeconds,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -587,11 +630,25 @@ func (q *Queries) SetNodeFacts(ctx context.Context, nodeID string, opSeq int64, 
 }
 
 const setNodeSet = `-- name: SetNodeSet :exec
-UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND set_version <> $1
+UPDATE nodes SET set_version = $1, set_hash = $2
+WHERE node_id = $3 AND incarnation = $4
+  AND (set_version, set_hash) IS DISTINCT FROM ($1, $2)
 `
 
-func (q *Queries) SetNodeSet(ctx context.Context, setVersion int64, nodeID string, incarnation int64) error {
-	_, err := q.db.Exec(ctx, setNodeSet, setVersion, nodeID, incarnation)
+type SetNodeSetParams struct {
+	SetVersion  int64
+	SetHash     string
+	NodeID      string
+	Incarnation int64
+}
+
+func (q *Queries) SetNodeSet(ctx context.Context, arg SetNodeSetParams) error {
+	_, err := q.db.Exec(ctx, setNodeSet,
+		arg.SetVersion,
+		arg.SetHash,
+		arg.NodeID,
+		arg.Incarnation,
+	)
 	return err
 }
 

@@ -76,7 +76,7 @@ func (op park) enter(ctx workflow.Context, stuck lifecycle.Stuck) {
 	op.parks++
 	a.Phase, a.Stuck, a.ParkID = stuck.Phase, &stuck, fmt.Sprintf("%s/%d", op.status.Operation.RunID, op.parks)
 	stored, err := recordLater(ctx, op.operation, "Record that the operation is parked", op.progress(ctx, a))
-	if op.noteRejected(ctx, err); stored {
+	if noteRejected(ctx, op.state, err); stored {
 		op.unrecorded = activities.Advance{}
 	}
 }

@@ -87,7 +87,7 @@ func recordLater(ctx workflow.Context, op *operation, summary string, a activiti
 			err = local(ctx, summary, nil, record.RecordProgress, op.claim.Fence, a)
 		}
 		op.unwritten--
-		if op.noteRejected(ctx, err); op.fence != nil && op.interrupt != nil {
+		if noteRejected(ctx, op.state, err); op.fence != nil && op.interrupt != nil {
 			op.interrupt()
 		}
 	})
@@ -95,7 +95,7 @@ func recordLater(ctx workflow.Context, op *operation, summary string, a activiti
 }
 
 // noteRejected notes a fence, and logs another rejection of a write that nothing waits for.
-func (st *state) noteRejected(ctx workflow.Context, err error) {
+func noteRejected(ctx workflow.Context, st *state, err error) {
 	if st.noteFence(err); err != nil && st.fence == nil {
 		workflow.GetLogger(ctx).Error("the database rejects the progress", "kind", string(kindOf(err)))
 	}

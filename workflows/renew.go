@@ -96,7 +96,7 @@ func (op park) resume(ctx workflow.Context) (healed bool, err error) {
 	op.show(ctx)
 	_, err = recordLater(ctx, op.operation, "Record the run that continues the operation",
 		op.progress(ctx, activities.Advance{Phase: stuck.Phase, Stuck: &stuck, Continued: true}))
-	op.noteRejected(ctx, err)
+	noteRejected(ctx, op.state, err)
 	if op.goalReached == nil {
 		return false, nil
 	}

@@ -9,9 +9,9 @@ REVOKE ALL ON FUNCTION audit_append(text, text, text, text, text, text, text, te
 -- Only a role that may store signed removals may remove a node or restore a removed one:
 -- the process that serves nodes may not.
 -- +goose StatementBegin
-CREATE FUNCTION nodes_removal_allowed() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION nodes_removal_allowed() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF NOT has_table_privilege(current_user, 'node_removals', 'INSERT') THEN
+    IF NOT has_table_privilege(current_user, 'public.node_removals', 'INSERT') THEN
         RAISE EXCEPTION 'the role % may not change node % from % to %', current_user, OLD.node_id, OLD.state, NEW.state
             USING ERRCODE = 'insufficient_privilege';
     END IF;

@@ -53,6 +53,8 @@ const (
 
 	CheckpointMissing = "audit.checkpoint_missing" // a node keeps one that the database lost
 	GapAccepted       = "audit.gap_accepted"
+	// CheckpointUnverified is a checkpoint on a node that the checkpoint key did not sign.
+	CheckpointUnverified = "audit.checkpoint_unverified"
 
 	NodeSet          = "nodes.set"
 	NodeLock         = "nodes.lock"
@@ -80,7 +82,7 @@ func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
 		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
-		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted}
+		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted, CheckpointUnverified}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))
 	}

@@ -192,14 +192,14 @@ func (f *fakeStore) RecordSession(context.Context, nodeapi.Caller, wire.PollRequ
 	return nil
 }
 
-func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, int64) error {
+func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, wire.PollRequest) error {
 	if f.recordPoll != nil {
 		return f.recordPoll()
 	}
 	return nil
 }
 
-func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, poll wire.PollRequest, _ time.Duration) (*nodeapi.Dispatch, error) {
+func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, poll wire.PollRequest, _ time.Duration, _ []string) (*nodeapi.Dispatch, error) {
 	if f.nextFor != nil {
 		return f.nextFor(poll)
 	}

@@ -85,7 +85,7 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	if err := a.cfg.Identities.RecordSession(ctx, p.caller, p.request); err != nil {
 		return nil, unsubscribe, a.refused(r, err)
 	}
-	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet); err != nil {
+	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request); err != nil {
 		return nil, unsubscribe, err
 	}
 	a.compareCheckpoint(ctx, w, p)

@@ -42,12 +42,15 @@ var grants = map[string][3]string{
 	"operations":             {"SIU", "SU", "S"},
 	"outbox":                 {"SIUD", "SIUD", "SIUD"},
 	"resources":              {"SIU", "S", "S"},
+	"restore_modes":          {"S", "S", "S"},
 	"schema_programs":        {"S", "S", "S"},
 	"skus":                   {"S", "SIU", "S"},
 	"verifier_sets":          {"SI", "S", "S"},
 	"audit_checkpoints":      {"SI", "S", "S"},
 	"audit_checkpoint_heads": {"SIU", "S", "S"},
 	"audit_missing":          {"S", "Su", "SI"},
+	"rotations":              {"SU", "SIU", ""},
+	"rotation_waivers":       {"S", "SI", ""},
 }
 
 // prepared is setup with the privileges on the database itself, which a database that is

@@ -49,8 +49,10 @@ type Store struct {
 	Operations *Operations
 	Tasks      *Tasks
 	Identities *Identities
+	Rotations  *Rotations
 	Inventory  *Inventory
 	Admin      *Admin
+	Restore    *Restore
 	// Checkpoints stores the checkpoints of the audit trail.
 	Checkpoints *Checkpoints
 	db          *db
@@ -125,8 +127,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Operations:  &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:       &Tasks{db: d},
 		Identities:  &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
+		Rotations:   &Rotations{db: on(poolAdmin)},
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
 		Admin:       &Admin{db: on(poolAdmin), providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
+		Restore:     &Restore{db: d, operations: &Operations{db: d}},
 		db:          d,
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},

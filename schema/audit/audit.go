@@ -49,6 +49,10 @@ const (
 	TaskResume      = "tasks.resume"
 	TaskCancel      = "tasks.cancel"
 	SetPublished    = "trust.verifier_set_published"
+	RotationStarted = "trust.rotation_started"
+	RotationChanged = "trust.rotation_changed" // a phase began or its set was published
+	RotationDecided = "trust.rotation_decided"
+	RotationEnded   = "trust.rotation_ended"
 	Decision        = "operations.resolve"
 
 	CheckpointMissing = "audit.checkpoint_missing" // a node keeps one that the database lost
@@ -57,6 +61,10 @@ const (
 	CheckpointUnverified = "audit.checkpoint_unverified"
 
 	NodeSet          = "nodes.set"
+	FloorsRaised     = "nodes.floors_raised"
+	IdentityAdopted  = "nodes.identity_adopted"
+	RestoreStarted   = "restore_mode.start"
+	RestoreEnded     = "restore_mode.stop"
 	NodeLock         = "nodes.lock"
 	NodeUnlock       = "nodes.unlock"
 	NodeRehydrated   = "nodes.rehydrate"
@@ -81,7 +89,7 @@ func ActionName(a lifecycle.Action) string {
 func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, RotationStarted, RotationChanged, RotationDecided, RotationEnded, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
 		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted, CheckpointUnverified}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))

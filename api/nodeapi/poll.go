@@ -88,7 +88,7 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request); err != nil {
 		return nil, unsubscribe, err
 	}
-	a.compareCheckpoint(ctx, p)
+	a.compareCheckpoint(ctx, w, p)
 	if h := p.request.Heartbeat; h != nil {
 		if err := a.cfg.Heartbeats.Heartbeat(ctx, p.caller, *h); err != nil {
 			return nil, unsubscribe, a.refused(r, err)

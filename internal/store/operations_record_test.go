@@ -229,7 +229,9 @@ func TestLateDecisionIsAudited(t *testing.T) {
 	require.Equal(t, []string{"operations.resolve accepted one"}, rows)
 	require.Equal(t, "drain", e.node(n.ID).Operation.Phase)
 	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
-	rows = e.changes(n.ID, func() { requireKind(t, e.Advance(ctx, f, late("two")), schema.KindFenced, lifecycle.ReasonOperationOver) })
+	rows = e.changes(n.ID, func() {
+		requireKind(t, e.Advance(ctx, f, late("two")), schema.KindFenced, lifecycle.ReasonOperationOver)
+	})
 	require.Empty(t, rows)
 	applied := late("two")
 	applied.Applied = true

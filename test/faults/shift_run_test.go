@@ -336,6 +336,12 @@ func (s *shift) decommission() error {
 		if err := s.operate(a, o); err != nil {
 			return err
 		}
+		if a == lifecycle.ActionRemove && schema.KindOf(typed(s.op.refusal)) == schema.KindNodeInUse {
+			// An earlier operation skipped the phase that finds workloads.
+			if err := s.operate(a, lifecycle.Options{Force: true}); err != nil {
+				return err
+			}
+		}
 		if s.op.refusal != nil {
 			return fmt.Errorf("the node is stranded: it is %s, and %s is refused: %w", n.State, a, s.op.refusal)
 		}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -69,7 +71,7 @@ func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
 		if size < 0 {
 			size = r.MaxBody
 		}
-		if err := a.limit(w, a.perNode.requests, node, "node_requests"); err != nil {
+		if err := a.cfg.limit(w, a.perNode.requests, node, "node_requests"); err != nil {
 			edge.SampleRefusal(req.Context())
 			delay(req.Context())
 			return err
@@ -94,6 +96,24 @@ func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
 }
 
 // delay makes a node that ignores Retry-After slower.
+// limit counts a request for the key, and rejects it if the key has too many. name is the
+// limit's in the error and the metrics.
+func (c *Config) limit(w http.ResponseWriter, l *limiter, key, name string) error {
+	if wait, ok := l.take(key); !ok {
+		c.Metrics.Limited(name)
+		return rateLimited(w, wait, name)
+	}
+	return nil
+}
+
+// rateLimited rejects a request and sets Retry-After.
+func rateLimited(w http.ResponseWriter, wait time.Duration, limit string) error {
+	seconds := int64((wait + time.Second - 1) / time.Second)
+	w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
+	return schema.NewError(schema.KindRateLimited, "too many requests (%s limit); retry in %d s", limit, seconds).
+		WithReason("over_" + limit)
+}
+
 func delay(ctx context.Context) {
 	timer := time.NewTimer(rejectDelay)
 	defer timer.Stop()

@@ -48,9 +48,11 @@ type nodeLimits struct {
 
 // nodeUse is a node's use of this process. It exists while the node has a request.
 type nodeUse struct {
-	users int             // requests, waiting ones included
-	slots chan struct{}   // capacity maxNodeInFlight
-	polls []chan struct{} // open polls, oldest first; each is closed to end the poll
+	users int           // requests, waiting ones included
+	slots chan struct{} // capacity maxNodeInFlight
+	// reading has a value for each poll whose body is read, at most maxNodePolls.
+	reading chan struct{}
+	polls   []chan struct{} // open polls, oldest first; each is closed to end the poll
 }
 
 func newNodeLimits(cfg *Config) *nodeLimits {
@@ -80,22 +82,20 @@ func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
 			a.cfg.Metrics.Limited("node_bytes")
 			return rateLimited(w, wait, "node_bytes")
 		}
-		if poll {
-			superseded, end := a.perNode.openPoll(node)
-			defer end()
-			return h(w, req.WithContext(context.WithValue(req.Context(), supersededKey{}, superseded)))
-		}
-		end, ok := a.perNode.admit(req.Context(), node)
+		end, ok := a.perNode.admit(req.Context(), node, poll)
 		if !ok {
 			a.cfg.Metrics.Limited("node_in_flight")
 			return rateLimited(w, time.Second, "node_in_flight")
 		}
-		defer end()
+		s := &pollSlot{limits: a.perNode, node: node, end: end}
+		defer func() { s.end() }()
+		if poll {
+			req = req.WithContext(context.WithValue(req.Context(), pollSlotKey{}, s))
+		}
 		return h(w, req)
 	}
 }
 
-// delay makes a node that ignores Retry-After slower.
 // limit counts a request for the key, and rejects it if the key has too many. name is the
 // limit's in the error and the metrics.
 func (c *Config) limit(w http.ResponseWriter, l *limiter, key, name string) error {
@@ -114,6 +114,7 @@ func rateLimited(w http.ResponseWriter, wait time.Duration, limit string) error 
 		WithReason("over_" + limit)
 }
 
+// delay makes a node that ignores Retry-After slower.
 func delay(ctx context.Context) {
 	timer := time.NewTimer(rejectDelay)
 	defer timer.Stop()
@@ -123,12 +124,24 @@ func delay(ctx context.Context) {
 	}
 }
 
-type supersededKey struct{}
+// pollSlot is a poll's place in the limits of its node. A poll counts as open once its body
+// is read, so that polls whose bodies do not arrive are bounded, too.
+type pollSlot struct {
+	limits *nodeLimits
+	node   string
+	end    func()
+}
 
-// supersededBy returns a channel that is closed when newer polls of the node end this one.
-func supersededBy(r *http.Request) <-chan struct{} {
-	c, _ := r.Context().Value(supersededKey{}).(chan struct{})
-	return c
+type pollSlotKey struct{}
+
+// opened makes the request's slot one of an open poll. The channel is closed when newer
+// polls of the node end this one.
+func opened(r *http.Request) <-chan struct{} {
+	s, _ := r.Context().Value(pollSlotKey{}).(*pollSlot)
+	s.end()
+	var superseded chan struct{}
+	superseded, s.end = s.limits.openPoll(s.node)
+	return superseded
 }
 
 // openPoll records an open poll until end is called, and ends the node's oldest one if it
@@ -151,11 +164,16 @@ func (l *nodeLimits) openPoll(node string) (superseded chan struct{}, end func()
 	}
 }
 
-// admit waits until the node has fewer than maxNodeInFlight requests in progress. ok is
-// false if too many wait, or one waited too long.
-func (l *nodeLimits) admit(ctx context.Context, node string) (end func(), ok bool) {
+// admit waits until the node has fewer than maxNodeInFlight requests in progress, or reads
+// fewer than maxNodePolls bodies of polls. ok is false if too many wait, or one waited too
+// long.
+func (l *nodeLimits) admit(ctx context.Context, node string, poll bool) (end func(), ok bool) {
 	l.mu.Lock()
 	u := l.use(node)
+	slots := u.slots
+	if poll {
+		slots = u.reading
+	}
 	full := u.users > maxNodeInFlight+maxNodeWaiting+maxNodePolls
 	l.mu.Unlock()
 	release := func() {
@@ -167,9 +185,9 @@ func (l *nodeLimits) admit(ctx context.Context, node string) (end func(), ok boo
 		ctx, cancel := context.WithTimeout(ctx, inFlightWait)
 		defer cancel()
 		select {
-		case u.slots <- struct{}{}:
+		case slots <- struct{}{}:
 			return func() {
-				<-u.slots
+				<-slots
 				release()
 			}, true
 		case <-ctx.Done():
@@ -183,7 +201,7 @@ func (l *nodeLimits) admit(ctx context.Context, node string) (end func(), ok boo
 func (l *nodeLimits) use(node string) *nodeUse {
 	u := l.nodes[node]
 	if u == nil {
-		u = &nodeUse{slots: make(chan struct{}, maxNodeInFlight)}
+		u = &nodeUse{slots: make(chan struct{}, maxNodeInFlight), reading: make(chan struct{}, maxNodePolls)}
 		l.nodes[node] = u
 	}
 	u.users++

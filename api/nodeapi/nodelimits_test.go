@@ -1,7 +1,12 @@
 package nodeapi_test
 
 import (
+	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -54,6 +59,43 @@ func TestNewestPollEndsTheOldest(t *testing.T) {
 	}
 }
 
+// A poll whose body is sent slowly is no open poll yet, and has ten seconds. Of a node's
+// polls, two bodies are read at once, and the others wait for them.
+func TestSlowBodiesOfPolls(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, &fakeStore{})
+	roots := x509.NewCertPool()
+	roots.AddCert(s.serverCA.cert)
+	const polls = 60
+	refused := make(chan string, polls)
+	cert := s.cert()
+	for range polls {
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(s.base, "https://"), &tls.Config{RootCAs: roots, ServerName: "localhost", Certificates: []tls.Certificate{*cert}})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", strings.TrimPrefix(s.path("/tasks/wait"), s.base))
+		require.NoError(t, err)
+		go func() {
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				return
+			}
+			defer func() { _ = res.Body.Close() }()
+			var b schema.ErrorBody
+			_ = json.NewDecoder(res.Body).Decode(&b)
+			refused <- b.Error.Reason
+		}()
+	}
+	reasons := map[string]int{}
+	for range polls {
+		reasons[harness.Receive(t, "a rejection", refused)]++
+		require.Zero(t, s.wakes.waiting(s.node.NodeID), "subscriptions of polls without a body")
+	}
+	assert.Equal(t, map[string]int{"over_node_in_flight": polls - 2, "body_unreadable": 2}, reasons)
+	s.poll(t.Context())
+	s.parked(1)
+}
+
 // A node whose requests come faster than its rate, or with more bytes, is rejected with
 // rate_limited before the store is read. Another node is not.
 func TestNodeRequestRate(t *testing.T) {
@@ -75,7 +117,7 @@ func TestNodeRequestRate(t *testing.T) {
 	assert.Equal(t, "over_node_requests", a.refusal(t).Reason)
 	assert.NotEmpty(t, a.header.Get("Retry-After"))
 	assert.Equal(t, int64(200), reads.Load())
-	assert.InDelta(t, 1, s.metric("gpuaas_issue_limited_total", "node_requests"), 0)
+	assert.InDelta(t, 1, s.metric("gpuaas_node_api_limited_total", "node_requests"), 0)
 
 	other := *s
 	other.node.NodeID = schema.NewID()

@@ -181,7 +181,7 @@ func TestReadFirstTask(t *testing.T) {
 		"pending":   {stored: true, status: task.Pending, want: activities.FirstTask{Exists: true}},
 		"failed":    {stored: true, status: task.Failed, result: &task.Result{Status: task.Failed}, want: activities.FirstTask{Exists: true}},
 		"voided":    {stored: true, status: task.Canceled, result: was, want: activities.FirstTask{Exists: true}},
-		"succeeded": {stored: true, status: task.Succeeded, result: was, want: activities.FirstTask{Exists: true, Output: json.RawMessage(`{"cordoned":true,"was":true,"workloads":[{"name":"`+"`a`"+`","kind":"","since":"0001-01-01T00:00:00Z"}]}`)}},
+		"succeeded": {stored: true, status: task.Succeeded, result: was, want: activities.FirstTask{Exists: true, Output: json.RawMessage(`{"cordoned":true,"was":true,"workloads":[{"name":"` + "`a`" + `","kind":"","since":"0001-01-01T00:00:00Z"}]}`)}},
 		"unknown":   {stored: true, fail: unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

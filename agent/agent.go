@@ -80,6 +80,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		bootID: host.BootID("/"),
 		stop:   func(error) {},
 	}
+	if d.Ballast {
+		a.state.Ballast = a.state.File(disk.BallastFile)
+	}
 	if err := a.state.Ensure("journal", "identity"); err != nil {
 		return nil, err
 	}
@@ -126,7 +129,7 @@ func (a *Agent) openTasks() error {
 		return err
 	}
 	a.journal = j
-	clock := verify.NewClock(func() time.Time { return a.now() }, j.TimeFloor())
+	clock := verify.OpenClock(func() time.Time { return a.now() }, a.state, j.TimeFloor(), a.log)
 	retry := wait.Range{Min: a.timing.poll.Min, Max: a.timing.identity.Refused.Max}
 	if a.sets, err = verify.OpenSets(a.state, a.conf.Env, a.conf.trust, clock, retry, a.log); err != nil {
 		return err

@@ -22,6 +22,9 @@ type Deps struct {
 	// FS is where identity, journal and flags are written. Defaults to the
 	// operating system's.
 	FS disk.FS
+	// Ballast reserves a mebibyte in the state folder for the agent's own files on a
+	// full disk.
+	Ballast bool
 	// Clock defaults to the operating system's.
 	Clock Clock
 	// Transport makes what carries requests. The configuration it gets verifies

@@ -136,7 +136,7 @@ func (p program) agent(d Deps) (*Agent, error) {
 }
 
 func (p program) run(ctx context.Context) error {
-	a, err := p.agent(Deps{Reload: p.load})
+	a, err := p.agent(Deps{Reload: p.load, Ballast: true})
 	if err != nil {
 		return err
 	}

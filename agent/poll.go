@@ -10,8 +10,11 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema/task"
+
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/verify"
@@ -94,13 +97,15 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		api = a.api()
 	}
 	a.checkJournal()
-	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version,
-		AuditCheckpoint: a.kept.text}
-	timeout, begun := a.identity.PollTimeout(v), time.Now()
+	q := wire.PollRequest{
+		HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version,
+		Floors: task.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}, AuditCheckpoint: a.kept.text}
+	timeout, begun, before := a.identity.PollTimeout(v), time.Now(), a.clock.Now()
 	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {
 		return err
 	}
+	a.sets.Clock.Compare(a.clock.Now())
 	// First, because the rest may take long.
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
 	a.kept.keep(got.AuditCheckpoint)
@@ -118,7 +123,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		return nil
 	}
 	a.clock.Observe(got.Offer.ServerTime)
-	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Known: a.journal.Holds}
+	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Server: before, Known: a.journal.Holds}
 	return a.tasks.Offer(ctx, check.Verify, *got.Offer)
 }
 
@@ -128,8 +133,17 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 func (a *Agent) checkJournal() {
 	fault := ""
 	if err := a.journal.Fault(a.doubt); err != nil {
-		fault = text.Printable(err.Error(), wire.MaxFault)
+		fault = err.Error()
+		if disk.Full(err) {
+			fault = "disk_full: " + fault
+		}
+		fault = text.Printable(fault, wire.MaxFault)
 		a.log.Error("the state folder cannot be written, no tasks are accepted", "err", fault)
+	}
+	if fault == "" {
+		if err := a.state.KeepBallast(); err != nil {
+			a.log.Warn("cannot reserve space on the disk for the agent's state", "err", err.Error())
+		}
 	}
 	if fault != a.fault {
 		a.fault = fault

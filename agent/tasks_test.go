@@ -514,7 +514,7 @@ func TestDamagedEntryIsNotReplayed(t *testing.T) {
 		f.Offers <- f.OfferOf(p, int64(5+epoch))
 		r := f.Result(p.TaskID)
 		require.Equal(t, schema.KindTaskRefused, r.Code)
-		require.Contains(t, r.Message, "replayed_seq")
+		require.Contains(t, r.Message, "damaged_entry")
 		a.halt()
 		f.Deserted()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/restore"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -93,6 +94,9 @@ type Platform struct {
 	// this program's version.
 	Promote func(ctx context.Context, c temporal.Config, build string) (before string, err error)
 	Build   string
+	// RestoreMode starts, ends or reads the restore mode in the database of the environment.
+	// Without it admin restore-mode fails.
+	RestoreMode func(ctx context.Context, o RestoreOptions) (restore.Mode, error)
 	// Dev makes the command group "dev", which runs a stack on this machine. The
 	// printer prints its results in the selected format.
 	// Without it the group is missing.

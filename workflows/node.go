@@ -17,7 +17,23 @@ import (
 
 // onNode enqueues one task for the node, waits for its result and decodes the output.
 // The step's name is the activity's ID and the task's idempotency key.
+//
+// A node that refuses the task's sequence has not run the task, and its polls report the
+// sequence that it requires: the task is replaced by a new one.
 func onNode[T any](ctx workflow.Context, op *operation, t task.Type, params task.Params, summary string) (out T, err error) {
+	for range maxReplacements {
+		if out, err = onNodeOnce[T](ctx, op, t, params, summary); err == nil || failureOf(err).Reason != lifecycle.ReasonSeqReplayed {
+			return out, err
+		}
+		op.tries++
+	}
+	return out, err
+}
+
+// maxReplacements is how often a task is enqueued that the node refuses as replayed.
+const maxReplacements = 3
+
+func onNodeOnce[T any](ctx workflow.Context, op *operation, t task.Type, params task.Params, summary string) (out T, err error) {
 	if err := op.renewTask(ctx); err != nil {
 		return out, err
 	}

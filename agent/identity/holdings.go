@@ -45,6 +45,16 @@ func (h *holdings) newestNumber() int {
 	return h.versions[0].Number
 }
 
+// Sequence is the highest sequence of the newest incarnation's identities, 0 without one.
+func (h *holdings) Sequence() (highest int64) {
+	for _, v := range h.versions {
+		if v.ID.Incarnation == h.versions[0].ID.Incarnation {
+			highest = max(highest, v.Meta.Sequence)
+		}
+	}
+	return highest
+}
+
 // Recoverable reports whether the node can ask for a new certificate without a
 // usable one: it holds its recovery key and a recovery token.
 func (h *holdings) Recoverable() bool {

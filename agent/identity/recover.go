@@ -69,12 +69,7 @@ func (r *requester) recoverWith(ctx context.Context, spki string) (*Version, err
 	if err != nil {
 		return nil, err
 	}
-	incarnation, sequence := r.versions[0].ID.Incarnation, int64(0)
-	for _, v := range r.versions {
-		if v.ID.Incarnation == incarnation {
-			sequence = max(sequence, v.Meta.Sequence)
-		}
-	}
+	incarnation, sequence := r.versions[0].ID.Incarnation, r.Sequence()
 	key, err := r.keys.ask("", incarnation, r.newestNumber(), func(k stagedKey) bool { return k.SPKI == spki })
 	if err != nil {
 		return nil, err

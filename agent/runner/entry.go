@@ -124,6 +124,17 @@ func entryFile(s disk.StateDir, e Entry) string {
 	return s.File("journal", fmt.Sprintf("%d-%s.json", e.Seq, e.TaskID))
 }
 
+// setAsideIDs returns the IDs of the tasks whose damaged entries were set aside.
+func setAsideIDs(s disk.StateDir) (map[string]bool, error) {
+	files, err := filepath.Glob(s.File("journal", "*.json.bad"))
+	ids := map[string]bool{}
+	for _, file := range files {
+		_, id, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".json.bad"), "-")
+		ids[id] = true
+	}
+	return ids, err
+}
+
 // seqOf returns the sequence in the name of an entry's file, 0 for another file.
 func seqOf(file string) int64 {
 	seq, id, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".json"), "-")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/refusal"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // keepAfterExpiry is how long a reported entry is kept after its envelope expires: twice
@@ -25,6 +26,7 @@ type Journal struct {
 
 	mu      sync.Mutex
 	entries map[string]Entry
+	damaged map[string]bool // IDs of the entries that were set aside: those tasks may have run
 	floor   floorFile
 	stored  floorFile // what of the floor its own file holds
 	fault   error     // of the last write
@@ -50,7 +52,8 @@ func (f *floorFile) raise(e Entry) {
 func OpenJournal(s disk.StateDir, log *slog.Logger) (*Journal, error) {
 	j := &Journal{state: s, entries: map[string]Entry{}}
 	if _, err := s.ReadJSON(s.File("seq-floor.json"), &j.floor); err != nil {
-		return nil, err
+		return nil, schema.Wrap(schema.KindInternal, err, "cannot read the sequence of the last task").WithNext(
+			"move " + s.File("seq-floor.json") + " aside; the agent then continues at the highest sequence of its journal, and refuses expired tasks as before")
 	}
 	j.stored = j.floor
 	list, damaged, err := Entries(s)
@@ -61,7 +64,10 @@ func OpenJournal(s disk.StateDir, log *slog.Logger) (*Journal, error) {
 		j.entries[e.TaskID] = e
 		j.floor.raise(e)
 	}
-	err = j.setAside(damaged, log)
+	if err := j.setAside(damaged, log); err != nil {
+		return nil, err
+	}
+	j.damaged, err = setAsideIDs(s)
 	return j, err
 }
 
@@ -129,6 +135,9 @@ func (j *Journal) get(taskID string) (Entry, bool) {
 func (j *Journal) accept(e Entry) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.damaged[e.TaskID] {
+		return refusal.New(refusal.Damaged, "the journal's entry of this task is damaged: the task may have run")
+	}
 	if e.Seq <= j.floor.Seq {
 		return refusal.New(refusal.Replay, "sequence %d is not above %d", e.Seq, j.floor.Seq)
 	}
@@ -139,7 +148,15 @@ func (j *Journal) accept(e Entry) error {
 	return nil
 }
 
-// TimeFloor is the latest time of a grant whose task was accepted.
+// SeqFloor is the highest sequence of an accepted task.
+func (j *Journal) SeqFloor() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.floor.Seq
+}
+
+// TimeFloor is the latest time of a grant whose task was accepted, as versions before
+// stored the trusted time; see verify.OpenClock.
 func (j *Journal) TimeFloor() time.Time { return j.floor.Time }
 
 // Holds reports whether the journal has the task with this very body.

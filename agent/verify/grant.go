@@ -21,6 +21,10 @@ func NewNonce() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
+// maxDelegation is the longest validity of a delegation: trust.LeaseKeyLifetime, and an
+// hour for the clocks of the control plane.
+const maxDelegation = trust.LeaseKeyLifetime + time.Hour
+
 // grant verifies that the offer answers this poll and returns the time against which the
 // offer is checked: the grant's, or a later one.
 func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err error) {
@@ -37,6 +41,9 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 		return g, now, err
 	}
 	if err := v.mine(g); err != nil {
+		return g, now, err
+	}
+	if err := v.Clock.admit(g.ServerTime, v.Server); err != nil {
 		return g, now, err
 	}
 	now = v.Clock.later(g.ServerTime)
@@ -61,6 +68,8 @@ func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 		return trust.VerifierKey{}, refusal.New(refusal.OfGrantKey+trust.ReasonVersion, "version %d of the delegation is unsupported", d.V)
 	case d.Env != v.ID.Env:
 		return trust.VerifierKey{}, refusal.New(refusal.OfGrantKey+trust.ReasonEnvironment, "the delegation is for another environment")
+	case d.NotAfter.Sub(d.NotBefore) > maxDelegation:
+		return trust.VerifierKey{}, refusal.New(refusal.GrantKeyLifetime, "the delegation is valid for more than %s", maxDelegation)
 	case len(d.Public) != ed25519.PublicKeySize || d.KeyID == "":
 		return trust.VerifierKey{}, refusal.New(refusal.OfGrantKey+trust.ReasonBody, "the delegation names no key")
 	case slices.ContainsFunc(v.Set.Doc.Keys, func(k trust.VerifierKey) bool { return k.Public.Equal(d.Public) || k.KeyID == d.KeyID }):

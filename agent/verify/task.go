@@ -26,6 +26,8 @@ type Verifier struct {
 	Set   Set
 	Nonce string // of the poll
 	Clock *Clock
+	// Server is the server's time as known before the poll's answer.
+	Server time.Time
 	// Known reports whether the journal holds the same task. Its time is then not
 	// checked, because nothing new begins. Nil means that it holds none.
 	Known func(taskID, digest string) bool

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // CordonFlag is the durable cordon of the node.
@@ -26,7 +27,8 @@ type cordonFile struct {
 func LoadCordon(s disk.StateDir, changed func()) (*CordonFlag, error) {
 	var f cordonFile
 	if _, err := s.ReadJSON(s.File("cordon.json"), &f); err != nil {
-		return nil, err
+		return nil, schema.Wrap(schema.KindInternal, err, "cannot read whether the node is cordoned").WithNext(
+			`write {"cordoned":true} to ` + s.File("cordon.json") + " and restart the agent; then gpuaas node uncordon NODE, if workloads may run")
 	}
 	return &CordonFlag{state: s, cordoned: f.Cordoned, changed: changed}, nil
 }

@@ -3,6 +3,8 @@ package nodeapi
 import (
 	"crypto/ed25519"
 
+	"github.com/gpuaas/gpuaas/schema/task"
+
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -23,6 +25,8 @@ type Caller struct {
 	Contested bool
 	// VerifierSet is the version of the node's verifier set on record.
 	VerifierSet int64
+	// Floors are the counters on record: the highest sequence of a task and of an identity.
+	Floors task.Floors
 	// Idle is true if the node has no task to dispatch: every open task runs
 	// under its lease. A caller that subscribed to the Notifier before it
 	// authenticated may skip Tasks.NextTask. False if unknown.

@@ -192,7 +192,7 @@ func (f *fakeStore) RecordSession(context.Context, nodeapi.Caller, wire.PollRequ
 	return nil
 }
 
-func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, int64) error {
+func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, wire.PollRequest) error {
 	if f.recordPoll != nil {
 		return f.recordPoll()
 	}

@@ -88,7 +88,7 @@ func (a *poller) admit(r *http.Request, p *openPoll) (unsubscribe func(), err er
 	if err := a.cfg.Identities.RecordSession(ctx, p.caller, p.request); err != nil {
 		return unsubscribe, a.refused(r, err)
 	}
-	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet); err != nil {
+	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request); err != nil {
 		return unsubscribe, err
 	}
 	a.compareCheckpoint(ctx, p)

@@ -32,8 +32,10 @@ type Identities interface {
 	Authenticate(ctx context.Context, id trust.Identity, cert trust.CertFacts) (Caller, error)
 	// RecordPoll stores an authenticated poll and the node's verifier set, and
 	// notifies the workflow of the incarnation's first poll. Every poll calls it,
-	// so it writes only what has changed since c was read.
-	RecordPoll(ctx context.Context, c Caller, verifierSet int64) error
+	// so it writes only what has changed since c was read. It raises the counters on
+	// record to the poll's Floors, by at most wire.MaxFloorRaise and at most once a
+	// minute, with an audit row each: they are behind after a restore of the database.
+	RecordPoll(ctx context.Context, c Caller, poll wire.PollRequest) error
 	// RecordSession records which agent process polls. Every poll calls it, and it writes
 	// only if another process made the poll before. A process that polls again after a
 	// newer one raises an alarm, unless the poll may have been delayed. When it does so

@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli"
 	"github.com/gpuaas/gpuaas/deploy/dev"
 	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/schema/restore"
 	"github.com/gpuaas/gpuaas/worker"
 )
 
@@ -15,8 +16,12 @@ import (
 // adapter and the workflows. The CLI links none of them.
 func platform() cli.Platform {
 	return cli.Platform{
-		Setup: setup, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, Build: worker.BuildID(), Dev: dev.NewCommand,
+		Setup: setup, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand,
 	}
+}
+
+func restoreMode(ctx context.Context, o cli.RestoreOptions) (restore.Mode, error) {
+	return worker.RestoreMode(ctx, worker.RestoreOptions{Action: worker.RestoreAction(o.Action), Reason: o.Reason, For: o.For, Actor: o.Actor, Getenv: os.Getenv})
 }
 
 func rotateSecretIDs(ctx context.Context, log io.Writer) error {

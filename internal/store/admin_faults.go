@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -16,14 +17,32 @@ import (
 const undeliveredAfter = time.Minute
 
 // Faults returns what the database shows and an operator must know: nodes with a locked
-// identity or an alarm about it, and messages that do not reach Temporal.
+// identity or an alarm about it, messages that do not reach Temporal, and the restore mode.
 func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	faults, err := s.identityFaults(ctx)
 	if err != nil {
 		return nil, err
 	}
 	outbox, err := s.outboxFaults(ctx)
-	return append(faults, outbox...), err
+	if err != nil {
+		return nil, err
+	}
+	mode, err := restoreFaults(ctx, s.db)
+	return slices.Concat(mode, faults, outbox), err
+}
+
+// restoreFaults returns a fault while the restore mode is on: identities are then accepted that
+// the database does not have.
+func restoreFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error) {
+	epoch, err := query(ctx, db, "reading the restore mode", db.q.RestoreEpoch)
+	if err != nil || epoch == 0 {
+		return nil, err
+	}
+	m, err := restoreStatus(ctx, db)
+	return []wire.ControlPlaneFault{{Component: "postgres", Reason: "restore_mode", Message: fmt.Sprintf(
+		"the restore mode is on until %s: certificates that the database does not have are accepted, and no identity is locked as cloned; %s of the audit trail are missing, %d nodes were ahead, %d nodes have sent no heartbeat since",
+		m.EndsAt.Format(time.RFC3339), lifecycle.Span(time.Duration(m.AuditGapSeconds)*time.Second), m.NodesAhead, len(m.Absent)),
+		Next: "gpuaas admin restore-mode status; when all nodes are back: gpuaas admin restore-mode stop"}}, err
 }
 
 // maxIdentityFaults bounds the nodes that are reported one by one.

@@ -90,7 +90,7 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, e.SetActivityState(ctx, row.TaskID, nodeapi.ActivityState{Paused: true}))
 		require.NoError(t, e.heartbeat(c, wire.Heartbeat{}))
-		require.NoError(t, e.RecordPoll(ctx, c, 1))
+		require.NoError(t, e.RecordPoll(ctx, c, wire.PollRequest{VerifierSet: 1}))
 		e.takeNone(c, row.TaskID)
 	}
 	e.Store.Notify(postgres.Notification{Channel: "gpuaas_node", Payload: "the end"})

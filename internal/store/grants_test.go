@@ -42,6 +42,7 @@ var grants = map[string][3]string{
 	"operations":             {"SIU", "SU", "S"},
 	"outbox":                 {"SIUD", "SIUD", "SIUD"},
 	"resources":              {"SIU", "S", "S"},
+	"restore_modes":          {"S", "S", "S"},
 	"schema_programs":        {"S", "S", "S"},
 	"skus":                   {"S", "SIU", "S"},
 	"verifier_sets":          {"SI", "S", "S"},

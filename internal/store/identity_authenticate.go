@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gpuaas/gpuaas/schema/task"
+
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -11,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // facts reads the row of one identity.
@@ -38,6 +41,17 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 	} else {
 		err = checkIdentity(row, id, cert)
 	}
+	if aheadOfDatabase(row, id) {
+		adopted, adoptErr := adoptNewer(ctx, s.db, id, cert)
+		if adoptErr != nil {
+			return nodeapi.Caller{}, adoptErr
+		}
+		if adopted {
+			if row, err = s.facts(ctx, id.NodeID, cert.Serial); err == nil {
+				err = checkIdentity(row, id, cert)
+			}
+		}
+	}
 	switch {
 	case err != nil && schema.AsError(err).Reason == schema.ReasonSerialSuperseded && wasCurrent(row):
 		return nodeapi.Caller{}, s.lockCloned(ctx, doing, id, cert)
@@ -45,7 +59,8 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, Session: row.PollSession, Contested: row.PollContested, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle}
+		Serial: cert.Serial, Session: row.PollSession, Contested: row.PollContested, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle,
+		Floors: task.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
@@ -53,6 +68,13 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, err
 	}
 	return caller, nil
+}
+
+// aheadOfDatabase reports whether the certificate may have been issued after the time to
+// which the database was restored.
+func aheadOfDatabase(row sqlc.IdentityFactsRow, id trust.Identity) bool {
+	return row.NodeID != "" && !row.State.Refusing() && !row.Locked &&
+		(row.Incarnation < id.Incarnation || row.Incarnation == id.Incarnation && row.Slot == nil)
 }
 
 // checkIdentity compares a caller's certificate with the node's row.
@@ -157,9 +179,12 @@ func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id
 
 // RecordPoll records an authenticated poll. The first one of an incarnation signals the
 // open enrollment or reissue. A later one writes only if it names another verifier
-// set than the poll before.
-func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
-	if c.VerifierSet != set {
+// set than the poll before, or counters above those on record.
+func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, poll wire.PollRequest) error {
+	if err := raiseFloors(ctx, s.db, c, poll.Floors); err != nil {
+		return err
+	}
+	if set := poll.VerifierSet; c.VerifierSet != set {
 		err := s.db.Call(ctx, "recording the verifier set of node "+c.NodeID, func(ctx context.Context) error {
 			return s.db.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
 		})

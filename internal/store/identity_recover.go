@@ -46,6 +46,9 @@ func claimRecovery(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim) (nodeap
 	if c.SPKI == "" {
 		return none, errUnknownToken()
 	}
+	if err := restoreToken(ctx, tx, c); err != nil {
+		return none, err
+	}
 	token, node, err := findToken(ctx, tx, &e, c.TokenID, c.Hash, trust.PurposeRecover)
 	if err == nil {
 		err = refuseNode(admitRecovery(c, token, node), e)

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema/task"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
@@ -88,7 +90,7 @@ func TestRefusedIdentities(t *testing.T) { //nolint:tparallel // the cases follo
 	got, err := e.Authenticate(ctx, id, cert)
 	require.NoError(t, err)
 	require.Equal(t, nodeapi.Caller{NodeID: caller.NodeID, Incarnation: 1, Host: caller.Host, State: lifecycle.NodeActive,
-		Serial: cert.Serial, HasPolled: true, Idle: true}, got)
+		Serial: cert.Serial, HasPolled: true, Idle: true, Floors: task.Floors{IdentitySequence: 1}}, got)
 }
 
 // The reclaimer deletes the records of refusals that no longer limit an audit row.

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // machine is an enrolled node with what its agent has: the identity it uses
@@ -48,7 +49,7 @@ func (m *machine) enroll(tokenID string, hash []byte, spki string) {
 	m.caller.Incarnation = won.Incarnation
 	m.adopt(m.issue(trust.IssuedByEnroll, tokenID, spki))
 	m.use()
-	require.NoError(m.e.t, m.e.RecordPoll(ctx, m.caller, 0))
+	require.NoError(m.e.t, m.e.RecordPoll(ctx, m.caller, wire.PollRequest{}))
 }
 
 // answer is what a node API answers with: an identity in the pending slot.

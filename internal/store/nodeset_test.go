@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // A node's row says which verifier set its polls name. It is written when that
@@ -18,7 +20,7 @@ func TestVerifierSetOfNode(t *testing.T) {
 	}
 	poll := func(set int64) {
 		m.use() // reads the row as each poll does
-		require.NoError(t, e.RecordPoll(ctx, m.caller, set))
+		require.NoError(t, e.RecordPoll(ctx, m.caller, wire.PollRequest{VerifierSet: set}))
 	}
 	written := func() int64 { return e.number("SELECT xmin::text::bigint FROM nodes WHERE node_id = $1", id) }
 	poll(2)
@@ -35,7 +37,7 @@ func TestVerifierSetOfNode(t *testing.T) {
 	old := m.caller
 	e.reissue(m, m.k(2))
 	require.Zero(t, e.node(id).SetVersion)
-	require.NoError(t, e.RecordPoll(ctx, old, 3))
+	require.NoError(t, e.RecordPoll(ctx, old, wire.PollRequest{VerifierSet: 3}))
 	require.Zero(t, e.node(id).SetVersion, "a poll of the incarnation before")
 	poll(3)
 	require.Equal(t, int64(3), e.node(id).SetVersion)

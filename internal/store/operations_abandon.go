@@ -53,8 +53,28 @@ func (s *Operations) Abandon(ctx context.Context, operationID, runID string, end
 		if err != nil || op.OperationID == "" || op.NewestRunID != runID || op.Status == lifecycle.OperationAbandoned {
 			return false, err
 		}
-		return true, abandon(ctx, tx, node, op, end)
+		if err := abandon(ctx, tx, node, op, end); err != nil {
+			return false, err
+		}
+		return true, endRestored(ctx, tx, node, operationID)
 	})
+}
+
+// endRestored records an operation as failed that was just abandoned, if the restore mode
+// is on: the run ended in the time that the database does not have.
+func endRestored(ctx context.Context, tx *tx, n sqlc.LockNodeRow, operationID string) error {
+	on, err := tx.restoring(ctx)
+	if err != nil || !on {
+		return err
+	}
+	r := rehydration{tx: tx, node: n, reason: "restore_mode", by: audit.Subject{Actor: systemActor}}
+	open, err := tx.OpenOperations(ctx, n.NodeID)
+	for _, op := range open {
+		if op.OperationID == operationID {
+			return r.accept(ctx, op)
+		}
+	}
+	return err
 }
 
 // Continue implements activities.Abandoner.
@@ -212,7 +232,11 @@ func errNotAbandoned(n sqlc.LockNodeRow, op sqlc.OpenOperationsRow) error {
 func (r *rehydration) accept(ctx context.Context, op sqlc.OpenOperationsRow) error {
 	n, to := r.node, r.node.State
 	if op.OpSeq > 0 {
-		if to = to.Without(op.Claim.Prior); to != n.State {
+		var err error
+		if to, err = stateAfter(ctx, r.tx, n.NodeID, to.Without(op.Claim.Prior)); err != nil {
+			return err
+		}
+		if to != n.State {
 			if err := r.tx.SetNodeState(ctx, n.NodeID, n.OpSeq, to); err != nil {
 				return err
 			}

@@ -51,6 +51,7 @@ type Store struct {
 	Identities *Identities
 	Inventory  *Inventory
 	Admin      *Admin
+	Restore    *Restore
 	// Checkpoints stores the checkpoints of the audit trail.
 	Checkpoints *Checkpoints
 	db          *db
@@ -127,6 +128,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Identities:  &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
 		Admin:       &Admin{db: on(poolAdmin), providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
+		Restore:     &Restore{db: d, operations: &Operations{db: d}},
 		db:          d,
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},

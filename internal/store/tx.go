@@ -92,7 +92,12 @@ func refuseTask(err error, e audit.Event) error {
 // record writes the lasting part of a refusal.
 func (r *refusal) record(ctx context.Context, tx *tx) error {
 	if r.clone != nil {
-		return lockIdentity(ctx, tx, *r.clone, r.event)
+		on, err := tx.restoring(ctx)
+		if err != nil || !on {
+			return errors.Join(err, lockIdentity(ctx, tx, *r.clone, r.event))
+		}
+		// A restore makes identities look older than they are: it proves no clone.
+		r.err, r.event.Action, r.event.Result, r.limit = schema.AsError(errSuperseded()), audit.IdentityRefused, audit.Refused, r.clone.reason
 	}
 	if r.alarm != nil {
 		if err := raiseAlarm(ctx, tx, *r.alarm, r.event); err != nil {

@@ -55,6 +55,10 @@ const (
 	GapAccepted       = "audit.gap_accepted"
 
 	NodeSet          = "nodes.set"
+	FloorsRaised     = "nodes.floors_raised"
+	IdentityAdopted  = "nodes.identity_adopted"
+	RestoreStarted   = "restore_mode.start"
+	RestoreEnded     = "restore_mode.stop"
 	NodeLock         = "nodes.lock"
 	NodeUnlock       = "nodes.unlock"
 	NodeRehydrated   = "nodes.rehydrate"
@@ -79,7 +83,7 @@ func ActionName(a lifecycle.Action) string {
 func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
 		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))

@@ -28,7 +28,10 @@ const (
 	ReasonRecordUnavailable = "record_unavailable"
 	ReasonVaultSealed       = "vault_sealed"
 	ReasonVaultUnreachable  = "vault_unreachable"
-	ReasonResultMissing     = "result_missing" // the activity ended and the database has no result
+	// ReasonSeqReplayed: the node refused a task whose sequence is not above that of its
+	// last one, so it has not run it.
+	ReasonSeqReplayed   = "replayed_seq"
+	ReasonResultMissing = "result_missing" // the activity ended and the database has no result
 )
 
 // The reasons of errors that other packages compare. They are no reasons of a park.
@@ -74,6 +77,8 @@ func ParkReasons() []ParkReason {
 			"Read the task's output with gpuaas task show, correct the cause, then retry."},
 		{string(schema.KindTaskRefused), "The agent rejected the task, for example because its signature, identity or time window was not valid.",
 			"Read the agent's log on the node, correct the cause (often the clock or the verifier set), then retry."},
+		{ReasonSeqReplayed, "The agent rejected the task several times because its sequence is not above that of an earlier task, as after a restore of the database.",
+			"If the agent's polls report the counters (nodes.floors_raised in gpuaas audit --node NODE), retry. Otherwise upgrade the agent."},
 		{string(schema.KindServiceUnavailable), "A service of the control plane did not respond: the database, Vault or Temporal.",
 			"Check gpuaas-worker's /readyz and the service, then retry."},
 		{ReasonVaultSealed, "Vault is sealed, so no task can be signed. The phase is retried.", "Unseal Vault. The operation then continues without a decision."},

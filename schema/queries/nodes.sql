@@ -147,6 +147,12 @@ ON CONFLICT ON CONSTRAINT node_api_pkey DO UPDATE SET seen_at = now(),
 UPDATE nodes SET polled_incarnation = incarnation
 WHERE node_id = $1 AND incarnation = $2 AND polled_incarnation < incarnation;
 
+-- Raises the node's counters to what its agent reported.
+-- name: RaiseFloors :exec
+UPDATE nodes SET task_seq_floor = greatest(task_seq_floor, sqlc.arg(task_seq)::bigint),
+                 identity_sequence = greatest(identity_sequence, sqlc.arg(identity_sequence)::bigint)
+WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation);
+
 -- name: SetNodeSet :exec
 UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND set_version <> $1;
 

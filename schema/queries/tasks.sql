@@ -16,7 +16,7 @@ FROM node_tasks WHERE operation_id = $1 AND type = $2 ORDER BY seq LIMIT 1;
 SELECT n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
        EXISTS (SELECT 1 FROM node_tasks t
                WHERE t.operation_id = sqlc.arg(operation_id) AND t.step = sqlc.arg(step)) AS stored,
-       (SELECT coalesce(max(t.seq), 0) + 1 FROM node_tasks t WHERE t.node_id = n.node_id)::bigint AS next_seq
+       (greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id)) + 1)::bigint AS next_seq
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
 WHERE n.node_id = sqlc.arg(node_id);
 

@@ -59,3 +59,12 @@ type Grant struct {
 	SetVersion int64  `json:"set_version"`
 	SetHash    string `json:"set_hash"`
 }
+
+// Floors are the counters of a node that must not go back.
+type Floors struct {
+	// TaskSeq is the highest sequence of an accepted task: the node accepts no new
+	// task at or below it.
+	TaskSeq int64 `json:"task_seq,omitempty"`
+	// IdentitySequence is the sequence of the incarnation's newest stored identity.
+	IdentitySequence int64 `json:"identity_sequence,omitempty"`
+}

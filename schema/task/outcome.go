@@ -3,6 +3,7 @@ package task
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
@@ -55,6 +56,9 @@ func (r Result) Failure() *schema.Error {
 			message += ": " + text.Quote(r.Message, maxReported)
 		}
 		return schema.NewError(schema.KindTaskFailed, "%s", message).WithReason(lifecycle.ReasonTaskCanceled)
+	}
+	if r.Code == schema.KindTaskRefused && strings.HasPrefix(r.Message, lifecycle.ReasonSeqReplayed+":") {
+		return schema.NewError(r.Code, "the node reports: %s", text.Quote(r.Message, maxReported)).WithReason(lifecycle.ReasonSeqReplayed)
 	}
 	if r.Message == "" {
 		return schema.NewError(ReportedCode(r.Code), "the node reports a failure and no reason")

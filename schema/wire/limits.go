@@ -18,6 +18,7 @@ const (
 	MaxWorkloadName = 255       // bytes of a workload's name
 	MaxWorkloadKind = 32        // bytes of a workload's kind
 	MaxFault        = 256       // bytes of Heartbeat.Fault
+	MaxFloorRaise   = 1 << 20   // how far one poll may raise a counter of its node
 	MaxInteger      = 1<<53 - 1 // the greatest integer that every JSON reader keeps
 
 	// HeartbeatInterval is the maximum time between two heartbeats of an agent that

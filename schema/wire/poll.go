@@ -33,6 +33,9 @@ type PollRequest struct {
 	// VerifierSet is the version of the verifier set that the node verifies
 	// tasks with, 0 for none.
 	VerifierSet int64 `json:"verifier_set,omitempty"`
+	// Floors are the node's counters. After a restore of the database they are ahead
+	// of the server's, which then raises its own.
+	Floors task.Floors `json:"floors,omitzero"`
 	// WaitSeconds is how long the server may hold the poll open, capped at
 	// MaxPollTimeout; 0 returns at once.
 	WaitSeconds float64 `json:"wait_seconds,omitempty"`
@@ -95,6 +98,8 @@ func (r PollRequest) Validate() error {
 		return badField("poll_seq", "poll_seq must be 0 to %d", int64(MaxInteger))
 	case r.VerifierSet < 0 || r.VerifierSet > MaxInteger:
 		return badField("verifier_set", "verifier_set must be 0 to %d", int64(MaxInteger))
+	case r.Floors.TaskSeq < 0 || r.Floors.TaskSeq > MaxInteger || r.Floors.IdentitySequence < 0 || r.Floors.IdentitySequence > MaxInteger:
+		return badField("floors", "each of floors must be 0 to %d", int64(MaxInteger))
 	case len(r.AuditCheckpoint) > audit.MaxCheckpointText:
 		return badField("audit_checkpoint", "audit_checkpoint has more than %d bytes", audit.MaxCheckpointText)
 	case r.WaitSeconds < 0 || math.IsNaN(r.WaitSeconds):

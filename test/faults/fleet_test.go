@@ -20,6 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -175,8 +176,8 @@ type recordingStore struct {
 	seen *names
 }
 
-func (s recordingStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
-	err := s.nodeStore.RecordPoll(ctx, c, set)
+func (s recordingStore) RecordPoll(ctx context.Context, c nodeapi.Caller, poll wire.PollRequest) error {
+	err := s.nodeStore.RecordPoll(ctx, c, poll)
 	if err == nil {
 		s.seen.add(c.NodeID)
 	}

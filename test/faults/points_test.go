@@ -145,8 +145,8 @@ func (s pointStore) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 	return s.points.pass(atPolled, func() error { return s.nodeStore.Heartbeat(ctx, c, h) })
 }
 
-func (s pointStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
-	return s.points.pass(atPolled, func() error { return s.nodeStore.RecordPoll(ctx, c, set) })
+func (s pointStore) RecordPoll(ctx context.Context, c nodeapi.Caller, poll wire.PollRequest) error {
+	return s.points.pass(atPolled, func() error { return s.nodeStore.RecordPoll(ctx, c, poll) })
 }
 
 func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nodeapi.ClaimResult, err error) {

@@ -15,6 +15,9 @@ const Staged = ".tmp"
 // StateDir is the agent's state folder and the file system that it is on.
 type StateDir struct {
 	Path string
+	// Ballast is the file that is removed when the disk is full, so that the agent can
+	// write its state; see KeepBallast. "" for none.
+	Ballast string
 	FS
 }
 
@@ -54,7 +57,11 @@ func (s StateDir) put(path string, data []byte) error {
 // error before the rename nothing stays behind and path is untouched.
 func (s StateDir) Write(path string, data []byte) error {
 	tmp := path + Staged
-	if err := s.put(tmp, data); err != nil {
+	err := s.put(tmp, data)
+	if Full(err) && s.free() {
+		err = s.put(tmp, data)
+	}
+	if err != nil {
 		s.Remove(tmp) //nolint:errcheck // best effort; the write's error is the one to report
 		return err
 	}

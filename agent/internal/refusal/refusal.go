@@ -16,6 +16,8 @@ const (
 const (
 	GrantKeyExpired     = OfGrantKey + "expired"
 	GrantKeyNotDelegate = OfGrantKey + "not_a_delegate"
+	GrantKeyLifetime    = OfGrantKey + "lifetime"
+	GrantTimeAhead      = OfGrant + "time_ahead"
 	GrantOtherNode      = OfGrant + "other_node"
 	GrantOtherNonce     = OfGrant + "other_nonce"
 	GrantOtherTask      = OfGrant + "other_task"
@@ -44,6 +46,7 @@ const (
 // Reasons that depend on the journal.
 const (
 	Replay       = "replayed_seq"
+	Damaged      = "damaged_entry"
 	OtherPayload = "other_payload"
 	OlderLease   = "older_lease"
 )

@@ -128,7 +128,8 @@ func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (boo
 }
 
 const identityFacts = `-- name: IdentityFacts :one
-SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
+SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, n.identity_sequence,
+       greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id))::bigint AS task_seq,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, n.identity_lock_reason, n.poll_session, n.poll_contested, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
        NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status <> 'lost'
@@ -144,6 +145,8 @@ type IdentityFactsRow struct {
 	Incarnation        int64
 	PolledIncarnation  int64
 	SetVersion         int64
+	IdentitySequence   int64
+	TaskSeq            int64
 	Locked             bool
 	IdentityLockReason string
 	PollSession        string
@@ -166,6 +169,8 @@ func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, se
 		&i.Incarnation,
 		&i.PolledIncarnation,
 		&i.SetVersion,
+		&i.IdentitySequence,
+		&i.TaskSeq,
 		&i.Locked,
 		&i.IdentityLockReason,
 		&i.PollSession,

@@ -502,6 +502,30 @@ func (q *Queries) PollsToWake(ctx context.Context, nodeIds []string, incarnation
 	return items, nil
 }
 
+const raiseFloors = `-- name: RaiseFloors :exec
+UPDATE nodes SET task_seq_floor = greatest(task_seq_floor, $1::bigint),
+                 identity_sequence = greatest(identity_sequence, $2::bigint)
+WHERE node_id = $3 AND incarnation = $4
+`
+
+type RaiseFloorsParams struct {
+	TaskSeq          int64
+	IdentitySequence int64
+	NodeID           string
+	Incarnation      int64
+}
+
+// Raises the node's counters to what its agent reported.
+func (q *Queries) RaiseFloors(ctx context.Context, arg RaiseFloorsParams) error {
+	_, err := q.db.Exec(ctx, raiseFloors,
+		arg.TaskSeq,
+		arg.IdentitySequence,
+		arg.NodeID,
+		arg.Incarnation,
+	)
+	return err
+}
+
 const recordPoll = `-- name: RecordPoll :execrows
 UPDATE nodes SET polled_incarnation = incarnation
 WHERE node_id = $1 AND incarnation = $2 AND polled_incarnation < incarnation

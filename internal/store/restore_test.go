@@ -1,0 +1,223 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/restore"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// backup copies the tables of nodes, identities and work. The returned function puts the
+// copy back, as a restore of the database does.
+func (e *env) backup() (restore func()) {
+	tables := []string{"nodes", "operations", "enrollment_tokens", "node_certificates", "identity_keys", "node_tasks"}
+	for _, t := range tables {
+		e.exec("CREATE TABLE saved_" + t + " AS SELECT * FROM " + t)
+	}
+	return func() {
+		e.exec("TRUNCATE nodes, operations, enrollment_tokens, node_certificates, identity_keys, node_tasks CASCADE")
+		for _, t := range tables {
+			e.exec("INSERT INTO " + t + " SELECT * FROM saved_" + t)
+		}
+	}
+}
+
+// renewLater renews the identity with a certificate that is valid from a later time.
+func (m *machine) renewLater(n int) {
+	a := m.renewed(m.k(n))
+	a.cert.NotBefore = time.Now().Add(time.Duration(n) * time.Hour)
+	m.e.exec("UPDATE node_certificates SET not_before = $2 WHERE serial = $1", a.cert.Serial, a.cert.NotBefore)
+	m.adopt(a)
+	m.use()
+}
+
+// owner returns the restore mode as the owner of the tables uses it.
+func (e *env) owner() *store.Restore {
+	e.t.Helper()
+	s, err := store.Open(e.t.Context(), store.Config{URL: e.url, MaxConns: 2})
+	require.NoError(e.t, err)
+	e.t.Cleanup(s.Close)
+	return s.Restore
+}
+
+func (e *env) startRestoreMode() restore.Mode {
+	e.t.Helper()
+	m, err := e.owner().Start(e.t.Context(), "restored a dump", time.Hour, operator)
+	require.NoError(e.t, err)
+	require.True(e.t, m.On)
+	return m
+}
+
+func TestCountersRiseToThoseOfThePoll(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	id := m.caller.NodeID
+	poll := func(f task.Floors) {
+		m.use()
+		require.NoError(t, e.RecordPoll(t.Context(), m.caller, wire.PollRequest{Floors: f}))
+	}
+	next := func(step string) int64 {
+		m.use()
+		return m.caller.Floors.TaskSeq
+	}
+	c := e.claim(id, lifecycle.ActionDrain)
+	first := e.dispatch(c.Fence, "a", task.FactsCollect)
+	require.Equal(t, first.Seq, next("a"))
+	rows := e.changes(id, func() {
+		poll(task.Floors{TaskSeq: first.Seq})
+		poll(task.Floors{TaskSeq: 1000, IdentitySequence: 40})
+		poll(task.Floors{TaskSeq: 1000, IdentitySequence: 40})
+		poll(task.Floors{TaskSeq: 1001}) // within a minute
+	})
+	require.Equal(t, []string{"nodes.floors_raised succeeded counters_ahead"}, rows)
+	require.Equal(t, int64(1001), e.dispatch(c.Fence, "b", task.FactsCollect).Seq)
+	m.adopt(m.renewed(m.k(2)))
+	require.Equal(t, int64(41), m.sequence)
+
+	rows = e.changes(id, func() {
+		for range 3 {
+			poll(task.Floors{TaskSeq: wire.MaxInteger, IdentitySequence: 40})
+		}
+	})
+	require.Contains(t, rows, "nodes.floors_raised refused counters_implausible")
+	require.Equal(t, int64(1001), next(""), "no node uses up its counters")
+}
+
+func TestRestoreModeAdoptsCertificates(t *testing.T) {
+	e := setup(t)
+	m, thief := e.machine(), e.machine()
+	restore := e.backup()
+	m.renewLater(2)
+	before := m.held()
+	m.renewLater(3)
+	restore()
+
+	newest := m.held()
+	m.refused(newest, schema.ReasonSerialSuperseded)
+	e.startRestoreMode()
+	foreign := newest
+	foreign.cert.SPKI = thief.cert.SPKI
+	_, err := e.Authenticate(t.Context(), foreign.id, foreign.cert)
+	requireKind(t, err, schema.KindInvalidRequest, "key_in_use")
+
+	m.adopt(before) // it polled first
+	m.use()
+	m.adopt(newest)
+	m.use()
+	m.refused(before, schema.ReasonSerialSuperseded)
+	e.pass()
+	m.refused(before, schema.ReasonSerialSuperseded)
+	require.False(t, e.locked(m.caller.NodeID), "what a restore replaced proves no clone")
+	require.NoError(t, e.RecordPoll(t.Context(), m.caller, wire.PollRequest{Floors: task.Floors{IdentitySequence: m.sequence}}))
+	sequence := m.sequence
+	m.adopt(m.renewed(m.k(4)))
+	require.Equal(t, sequence+1, m.sequence)
+	m.use()
+	s, err := e.Restore.Status(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(2), s.IdentitiesAdopted)
+	require.Equal(t, int64(1), s.NodesAhead)
+}
+
+func TestRestoreModeAdoptsIncarnation(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	old := m.held()
+	restore := e.backup()
+	e.reissue(m, m.k(2))
+	require.Equal(t, int64(2), m.id.Incarnation)
+	restore()
+	m.refused(m.held(), schema.ReasonIdentityMismatch)
+	e.startRestoreMode()
+	m.use()
+	require.Equal(t, int64(2), m.caller.Incarnation)
+	m.refused(old, schema.ReasonIdentityMismatch)
+}
+
+func TestRestoreModeRecovers(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	restore := e.backup()
+	m.renewLater(2)
+	restore()
+	requireKind(t, m.recover(m.k(3)), schema.KindUnauthenticated, "token_unknown")
+	e.startRestoreMode()
+	m.adopt(m.recovered(m.k(3)))
+	m.use()
+	require.False(t, e.locked(m.caller.NodeID))
+}
+
+func TestRestoreModeSuspendsLocksUntilItEnds(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	old := m.held()
+	m.renewLater(2)
+	e.pass()
+	e.startRestoreMode()
+	m.refused(old, schema.ReasonSerialSuperseded)
+	require.False(t, e.locked(m.caller.NodeID))
+	_, err := e.owner().Start(t.Context(), "again", time.Hour, operator)
+	requireKind(t, err, schema.KindOperationInProgress, "")
+	faults, err := e.Admin.Faults(t.Context())
+	require.NoError(t, err)
+	require.Len(t, faults, 1)
+	require.Equal(t, "restore_mode", faults[0].Reason)
+
+	e.exec("UPDATE restore_modes SET started_at = started_at - interval '2 hours', ends_at = ends_at - interval '2 hours'") // its time is over
+	s, err := e.Restore.Status(t.Context())
+	require.NoError(t, err)
+	require.False(t, s.On)
+	m.refused(old, schema.ReasonNodeLocked)
+	require.True(t, e.locked(m.caller.NodeID))
+	e.startRestoreMode()
+	s, err = e.owner().Stop(t.Context(), operator)
+	require.NoError(t, err)
+	require.False(t, s.On)
+}
+
+func TestRestoreModeEndsOperationsAndTokens(t *testing.T) {
+	e := setup(t)
+	before, later, fresh := e.machine(), e.machine(), e.register()
+	open := e.claim(before.caller.NodeID, lifecycle.ActionDrain)
+	opened := e.claim(later.caller.NodeID, lifecycle.ActionDrain)
+	enrolling := e.claim(fresh.ID, lifecycle.ActionEnroll)
+	tokenID, hash := e.token(fresh.ID)
+	m := &machine{e: e, caller: later.caller}
+	m.caller.NodeID = fresh.ID
+	restore := e.backup()
+	m.enroll(tokenID, hash, key(fresh.ID, 1))
+	require.NoError(t, e.Finish(t.Context(), enrolling.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
+	restore()
+
+	abandon := func(c activities.Claim) {
+		marked, err := e.Operations.Abandon(t.Context(), c.Fence.OperationID, e.text("SELECT run_id FROM operations WHERE operation_id = $1", c.Fence.OperationID), lifecycle.RunClosed)
+		require.NoError(t, err)
+		require.True(t, marked)
+	}
+	abandon(open)
+	require.Equal(t, lifecycle.NodeDraining, e.node(before.caller.NodeID).State, "without the mode a person decides")
+	s := e.startRestoreMode()
+	require.Equal(t, int64(1), s.TokensVoided)
+	require.Equal(t, lifecycle.NodeActive, e.node(before.caller.NodeID).State)
+	abandon(opened)
+	require.Equal(t, lifecycle.NodeActive, e.node(later.caller.NodeID).State)
+	require.Empty(t, e.operations(later.caller.NodeID, true))
+
+	m.use()
+	abandon(enrolling)
+	require.Equal(t, lifecycle.NodeActive, e.node(fresh.ID).State, "the node enrolled in the lost time")
+	require.NotEqual(t, "claimed", e.tokenStateOf(tokenID))
+	s, err := e.Restore.Status(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(3), s.OperationsEnded)
+	_, err = e.ClaimToken(t.Context(), tokenClaim(fresh.ID, tokenID, hash, key(fresh.ID, 9)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+}

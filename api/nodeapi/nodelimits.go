@@ -50,9 +50,9 @@ type nodeLimits struct {
 type nodeUse struct {
 	users int           // requests, waiting ones included
 	slots chan struct{} // capacity maxNodeInFlight
-	// reading has a value for each poll whose body is read, at most maxNodePolls.
-	reading chan struct{}
-	polls   []chan struct{} // open polls, oldest first; each is closed to end the poll
+	// beginning has a value for each poll that begins, at most maxNodePolls.
+	beginning chan struct{}
+	polls     []chan struct{} // open polls, oldest first; each is closed to end the poll
 }
 
 func newNodeLimits(cfg *Config) *nodeLimits {
@@ -87,9 +87,11 @@ func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
 			a.cfg.Metrics.Limited("node_in_flight")
 			return rateLimited(w, time.Second, "node_in_flight")
 		}
-		s := &pollSlot{limits: a.perNode, node: node, end: end}
-		defer func() { s.end() }()
+		end = sync.OnceFunc(end)
+		defer end()
 		if poll {
+			s := &pollSlot{limits: a.perNode, node: node, begun: end, ended: func() {}}
+			defer func() { s.ended() }()
 			req = req.WithContext(context.WithValue(req.Context(), pollSlotKey{}, s))
 		}
 		return h(w, req)
@@ -124,23 +126,28 @@ func delay(ctx context.Context) {
 	}
 }
 
-// pollSlot is a poll's place in the limits of its node. A poll counts as open once its body
-// is read, so that polls whose bodies do not arrive are bounded, too.
+// pollSlot is a poll's place in the limits of its node. It begins while its body is read and
+// its heartbeat is stored, so that a node cannot have many polls whose bodies do not arrive,
+// or that use the database. It counts as open once its body is read.
 type pollSlot struct {
 	limits *nodeLimits
 	node   string
-	end    func()
+	// begun ends the place among the polls that begin, ended the one among the open polls.
+	begun, ended func()
 }
 
 type pollSlotKey struct{}
 
-// opened makes the request's slot one of an open poll. The channel is closed when newer
-// polls of the node end this one.
-func opened(r *http.Request) <-chan struct{} {
+func pollSlotOf(r *http.Request) *pollSlot {
 	s, _ := r.Context().Value(pollSlotKey{}).(*pollSlot)
-	s.end()
+	return s
+}
+
+// open makes the slot one of an open poll. The channel is closed when newer polls of the
+// node end this one.
+func (s *pollSlot) open() <-chan struct{} {
 	var superseded chan struct{}
-	superseded, s.end = s.limits.openPoll(s.node)
+	superseded, s.ended = s.limits.openPoll(s.node)
 	return superseded
 }
 
@@ -164,15 +171,15 @@ func (l *nodeLimits) openPoll(node string) (superseded chan struct{}, end func()
 	}
 }
 
-// admit waits until the node has fewer than maxNodeInFlight requests in progress, or reads
-// fewer than maxNodePolls bodies of polls. ok is false if too many wait, or one waited too
+// admit waits until the node has fewer than maxNodeInFlight requests in progress, or fewer
+// than maxNodePolls polls that begin. ok is false if too many wait, or one waited too
 // long.
 func (l *nodeLimits) admit(ctx context.Context, node string, poll bool) (end func(), ok bool) {
 	l.mu.Lock()
 	u := l.use(node)
 	slots := u.slots
 	if poll {
-		slots = u.reading
+		slots = u.beginning
 	}
 	full := u.users > maxNodeInFlight+maxNodeWaiting+maxNodePolls
 	l.mu.Unlock()
@@ -201,7 +208,7 @@ func (l *nodeLimits) admit(ctx context.Context, node string, poll bool) (end fun
 func (l *nodeLimits) use(node string) *nodeUse {
 	u := l.nodes[node]
 	if u == nil {
-		u = &nodeUse{slots: make(chan struct{}, maxNodeInFlight), reading: make(chan struct{}, maxNodePolls)}
+		u = &nodeUse{slots: make(chan struct{}, maxNodeInFlight), beginning: make(chan struct{}, maxNodePolls)}
 		l.nodes[node] = u
 	}
 	u.users++

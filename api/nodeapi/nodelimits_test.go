@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
@@ -129,6 +130,33 @@ func TestNodeRequestRate(t *testing.T) {
 		statuses[call(t, c, http.MethodPost, other.path("/tasks/"+schema.NewID()+"/result"), large).refusal(t).Reason]++
 	}
 	assert.Equal(t, map[string]int{"bad_status": 63, "over_node_bytes": 17}, statuses, "32 MiB")
+}
+
+// Of a node's polls, two at once use the database before they wait. The others wait for them.
+func TestPollsThatBegin(t *testing.T) {
+	var running, most, served atomic.Int64
+	release := make(chan struct{})
+	s := newSite(t, &fakeStore{heartbeat: func(nodeapi.Caller, wire.Heartbeat) error {
+		n := running.Add(1)
+		for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
+		}
+		<-release
+		running.Add(-1)
+		return nil
+	}})
+	var polls []<-chan answer
+	for range 12 {
+		polls = append(polls, s.poll(t.Context(), waitFor(0), func(r *wire.PollRequest) { r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady} }))
+	}
+	require.Eventually(t, func() bool { return running.Load() == 2 }, harness.Timeout, time.Millisecond)
+	close(release)
+	for _, poll := range polls {
+		if a := receive(t, poll); assert.Equal(t, http.StatusNoContent, a.status, string(a.body)) {
+			served.Add(1)
+		}
+	}
+	assert.Equal(t, int64(12), served.Load())
+	assert.LessOrEqual(t, most.Load(), int64(2))
 }
 
 // Of a node's requests, four are in progress at once. The others wait for them.

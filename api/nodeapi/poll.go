@@ -48,12 +48,14 @@ func (a *poller) wait(w http.ResponseWriter, r *http.Request) error {
 	if err := p.request.Validate(); err != nil {
 		return err
 	}
-	p.superseded = opened(r)
+	slot := pollSlotOf(r)
+	p.superseded = slot.open()
 	unsubscribe, err := a.admit(r, p)
 	defer unsubscribe()
 	if err != nil {
 		return err
 	}
+	slot.begun()
 	defer a.cfg.Metrics.PollOpened()()
 	return a.awaitTask(w, r, p)
 }

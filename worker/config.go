@@ -5,10 +5,13 @@
 package worker
 
 import (
+	"os"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // config is the program's configuration.
@@ -16,6 +19,8 @@ type config struct {
 	daemon.Common
 	daemon.Engines
 	Versioning      bool          `env:"GPUAAS_WORKER_VERSIONING" envDefault:"true" help:"Register this worker's version with Temporal. Only the current version receives work; see 'gpuaas admin promote'. Disable it for a Temporal server without worker deployments."`
+	RotatorRoleID   string        `env:"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE" help:"File with the role ID of the rotator's Vault login. With it, this worker also rotates keys and renews the verifier set; set it for one or two workers."`
+	RotatorSecretID string        `env:"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE" help:"File with the secret ID of the rotator's Vault login."`
 	CheckpointEvery time.Duration `env:"GPUAAS_AUDIT_CHECKPOINT_INTERVAL" envDefault:"1m" help:"Least time between two signed checkpoints of the audit trail."`
 	ActivitySlots   int           `env:"GPUAAS_ACTIVITY_SLOTS" help:"Largest number of activities, and of local activities, that run at the same time. Default: twice the number of database connections."`
 }
@@ -32,7 +37,17 @@ func (c *config) build() string {
 func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
 	f.Check(c.CheckpointEvery <= 0, "GPUAAS_AUDIT_CHECKPOINT_INTERVAL must be positive, for example 1m")
+	f.Check((c.RotatorRoleID == "") != (c.RotatorSecretID == ""), "GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE and GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE must be set together")
 	f.Check(c.ActivitySlots < 0, "GPUAAS_ACTIVITY_SLOTS must not be negative, for example 20")
+}
+
+// Secrets implements daemon's list of secrets that must never reach Temporal.
+func (c *config) Secrets() []schema.Secret {
+	out := c.Engines.Secrets()
+	if raw, err := os.ReadFile(c.RotatorSecretID); err == nil {
+		out = append(out, schema.NewSecret(strings.TrimSpace(string(raw))))
+	}
+	return out
 }
 
 // defaults returns a configuration with the defaults that depend on the program.

@@ -42,6 +42,9 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 		return err
 	}
 	fatal := make(chan error, 1)
+	if err := startTrust(ctx, parts, fatal); err != nil {
+		return err
+	}
 	var w worker.Worker
 	err := p.Connect(ctx, daemon.Dependency{Name: "a start of the Temporal worker", Open: func(context.Context) error {
 		o := options(c, parts.store.Connections(), fatal)
@@ -77,6 +80,38 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	p.Go(ctx, "verifier sets", func(ctx context.Context) error { return parts.sets.Run(ctx, nil) })
 	p.Log.Info("polling", slog.String("temporal", parts.temporal.Address()),
 		slog.String("namespace", parts.temporal.Namespace()), slog.String("queue", lifecycle.TaskQueue), slog.String("version", c.build()))
+	return nil
+}
+
+// startTrust runs the worker of the activities that use the root key, if this process has the
+// rotator's login. It has no version: its activities work with every version of the workflows.
+func startTrust(ctx context.Context, p *parts, fatal chan<- error) error {
+	if p.rotator == nil {
+		return nil
+	}
+	o := worker.Options{DisableRegistrationAliasing: true, WorkerStopTimeout: p.cfg.DrainTimeout, Identity: identity(),
+		Interceptors: []interceptor.WorkerInterceptor{temporal.CodedErrors()}, OnFatalError: func(err error) {
+			select {
+			case fatal <- err:
+			default:
+			}
+		}}
+	w := worker.New(p.temporal.SDK(), lifecycle.TrustQueue, o)
+	registerTrust(w, p)
+	err := p.Connect(ctx, daemon.Dependency{Name: "a start of the rotator", Open: func(context.Context) error {
+		if err := w.Start(); err != nil {
+			return schema.Wrap(schema.KindServiceUnavailable, err, "starting the rotator at Temporal %s", p.temporal.Address())
+		}
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	p.Go(ctx, "rotator", func(ctx context.Context) error {
+		<-ctx.Done()
+		w.Stop()
+		return nil
+	})
 	return nil
 }
 

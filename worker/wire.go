@@ -25,6 +25,7 @@ type parts struct {
 	store    *store.Store
 	vault    *vault.Client
 	sets     *vault.SetFollower
+	rotator  *vault.Rotator // nil without the rotator's login
 	temporal *temporal.Client
 	metrics  *metrics
 }
@@ -50,6 +51,7 @@ func (p *parts) connect(ctx context.Context) error {
 			p.sets = vault.NewSetFollower(p.store.Identities, p.vault.Follow, p.Log, p.Metrics.SignerChecked)
 			return firstCheck(ctx, p.sets)
 		}},
+		daemon.Dependency{Name: "Vault as the rotator", Open: p.openRotator},
 		daemon.Dependency{Name: "Temporal", Open: func(ctx context.Context) error { return p.openTemporal(ctx, sdkMetrics) }},
 	)
 }
@@ -63,6 +65,19 @@ func (p *parts) openStore(ctx context.Context) (err error) {
 	p.Health.Add("postgres", p.store.Ping)
 	p.Health.Add("schema", p.store.SchemaHealthy)
 	return nil
+}
+
+func (p *parts) openRotator(ctx context.Context) (err error) {
+	if p.cfg.RotatorRoleID == "" {
+		return nil
+	}
+	p.rotator, err = vault.LoginRotator(ctx, vault.Config{Address: p.cfg.VaultAddr, RoleIDFile: p.cfg.RotatorRoleID,
+		SecretIDFile: p.cfg.RotatorSecretID, Env: p.cfg.Env, Log: p.Log, Observe: p.Metrics.VaultRequest})
+	if err == nil {
+		p.OnClose(p.rotator.Close)
+		p.Health.Add("vault-rotator", p.rotator.Healthy)
+	}
+	return err
 }
 
 func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err error) {
@@ -104,6 +119,12 @@ func creating() []string {
 		}
 	}
 	return names
+}
+
+// registerTrust registers the activities that use the root key.
+func registerTrust(w worker.Registry, p *parts) {
+	w.RegisterActivityWithOptions(&activities.Trust{Rotations: p.store.Rotations, Sets: p.store.Identities, Rotator: p.rotator,
+		Driver: p.temporal.Rotations, Signer: p.vault, Follow: p.sets.Refresh}, sdkactivity.RegisterOptions{})
 }
 
 // register registers workflows and activities with the adapters as their ports.

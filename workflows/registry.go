@@ -15,6 +15,7 @@ var (
 	machine   *activities.Machine
 	reclaimer *activities.Reclaim
 	watcher   *activities.Watch
+	keys      *activities.Trust
 )
 
 // Entry is one registered workflow.
@@ -25,10 +26,11 @@ type Entry struct {
 	Run any
 }
 
-// Registry lists every workflow that a worker runs: one for each plan and one for each
-// schedule.
+// Registry lists every workflow that a worker runs: one for each plan, one for each
+// schedule, and that of rotations.
 func Registry() []Entry {
-	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}, {lifecycle.WorkflowWatch, WatchOperations}}
+	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}, {lifecycle.WorkflowWatch, WatchOperations},
+		{lifecycle.WorkflowTrust, MaintainTrust}, {lifecycle.WorkflowRotation, RotateKeys}}
 	for _, p := range lifecycle.Operations() {
 		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput, c *Carried) (lifecycle.OperationStatus, error) {
 			return run(ctx, p.Action, in, c)

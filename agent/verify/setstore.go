@@ -92,7 +92,7 @@ func (r *SetStore) Current() Set {
 func (r *SetStore) rootKeys() []trust.VerifierKey {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.roots
+	return r.set.TrustedRoots(r.roots)
 }
 
 // adopt stores a set, then uses it.

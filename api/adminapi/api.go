@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -48,6 +49,8 @@ type Config struct {
 	Lifecycle      Lifecycle
 	Rehydrator     Rehydrator
 	Trust          Trust
+	Rotations      Rotations
+	RotationDriver RotationDriver
 	Log            *slog.Logger
 	// Package describes the agent package of a new bundle, with a fresh pull
 	// credential where it needs one. Nil if no package is configured.
@@ -151,6 +154,7 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/events", ok, viewer, a.events.serve, notFound, schema.KindRateLimited),
 	}
 	all[len(all)-1].Timeout = eventsTime
+	all = append(all, a.rotations()...)
 	for _, plan := range lifecycle.Operations() {
 		all = append(all, a.on(post, "/nodes/{node}/"+string(plan.Action), http.StatusAccepted, roleOf(plan), o.start(plan.Action),
 			notFound, schema.KindNodeInUse, taken, keyInUse, schema.KindClaimExpired, schema.KindInvalidNodeIdentity))
@@ -161,6 +165,21 @@ func (a *API) Endpoints() []Endpoint {
 			role = admin
 		}
 		all = append(all, a.on(post, "/operations/{operation_id}/"+string(d), ok, role, o.resolve(d), notFound, schema.KindDecisionOutdated, keyInUse))
+	}
+	return all
+}
+
+// rotations returns the endpoints of the keys that nodes trust.
+func (a *API) rotations() []Endpoint {
+	h := rotations{a.base}
+	all := []Endpoint{
+		a.on(http.MethodGet, "/trust", http.StatusOK, trust.RoleViewer, h.trust, schema.KindNotFound),
+		a.on(http.MethodGet, "/trust/rotation", http.StatusOK, trust.RoleViewer, h.show, schema.KindNotFound),
+		a.on(http.MethodPost, "/trust/rotation", http.StatusAccepted, trust.RoleAdmin, h.start, schema.KindNotFound, schema.KindOperationInProgress),
+	}
+	for _, d := range rotation.Decisions() {
+		all = append(all, a.on(http.MethodPost, "/trust/rotation/"+string(d), http.StatusOK, trust.RoleAdmin, h.decide(d),
+			schema.KindNotFound, schema.KindDecisionOutdated, schema.KindFenced))
 	}
 	return all
 }

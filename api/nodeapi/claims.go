@@ -23,8 +23,8 @@ type Caller struct {
 	Session string
 	// Contested is true if a process polled after a newer one: both may run.
 	Contested bool
-	// VerifierSet is the version of the node's verifier set on record.
-	VerifierSet int64
+	// VerifierSet is the node's verifier set on record.
+	VerifierSet trust.VerifierSetRef
 	// Floors are the counters on record: the highest sequence of a task and of an identity.
 	Floors task.Floors
 	// Idle is true if the node has no task to dispatch: every open task runs

@@ -42,7 +42,7 @@ func (a *poller) nextDispatch(ctx context.Context, c Caller, poll wire.PollReque
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	d, err = a.cfg.Tasks.NextTask(ctx, c, poll, task.LeaseDuration)
+	d, err = a.cfg.Tasks.NextTask(ctx, c, poll, task.LeaseDuration, a.cfg.VerifierSets.AcceptedKeys())
 	if err != nil || d == nil {
 		return nil, nil, err
 	}

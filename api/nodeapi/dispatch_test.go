@@ -76,6 +76,8 @@ func (f *fakeTrust) NewestSet(context.Context) (trust.StoredSet, error) {
 	return f.sets[len(f.sets)-1], nil
 }
 
+func (f *fakeTrust) AcceptedKeys() []string { return nil }
+
 func (f *fakeTrust) SetsAfter(_ context.Context, version int64, limit int) ([]trust.StoredSet, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -199,7 +199,7 @@ func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, wire.PollRequest
 	return nil
 }
 
-func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, poll wire.PollRequest, _ time.Duration) (*nodeapi.Dispatch, error) {
+func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, poll wire.PollRequest, _ time.Duration, _ []string) (*nodeapi.Dispatch, error) {
 	if f.nextFor != nil {
 		return f.nextFor(poll)
 	}

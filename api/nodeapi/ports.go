@@ -90,7 +90,9 @@ type Tasks interface {
 	// to an earlier poll of the same session and is not in HeldTasks was lost in
 	// transit and is dispatched again at once, a limited number of times. A poll
 	// older than the session's newest gets no task that was dispatched since.
-	NextTask(ctx context.Context, c Caller, poll wire.PollRequest, lease time.Duration) (*Dispatch, error)
+	// keys are the IDs of the keys that nodes accept; it returns no task that is signed with
+	// another one. nil accepts every key.
+	NextTask(ctx context.Context, c Caller, poll wire.PollRequest, lease time.Duration, keys []string) (*Dispatch, error)
 	// CanceledTasks returns the held tasks that were canceled or voided, or that
 	// an operator asked to cancel.
 	CanceledTasks(ctx context.Context, c Caller, held []string) ([]string, error)
@@ -151,6 +153,9 @@ type VerifierSets interface {
 	NewestSet(ctx context.Context) (trust.StoredSet, error)
 	// SetsAfter returns up to limit sets above a version, in order.
 	SetsAfter(ctx context.Context, version int64, limit int) ([]trust.StoredSet, error)
+	// AcceptedKeys returns the IDs of the keys whose tasks the newest set accepts, nil if
+	// there is no set.
+	AcceptedKeys() []string
 }
 
 // Heartbeater heartbeats the Temporal activity that waits for a task.

@@ -64,7 +64,7 @@ func (a *app) storedFaults(ctx context.Context) []wire.ControlPlaneFault {
 	if err != nil {
 		a.Log.Warn("cannot read the faults of the audit trail", slog.Any("err", err))
 	}
-	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), loginFault(a.vault.SecretIDFault()))
+	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), loginFault(a.vault.SecretIDFault()), a.trustFaults(ctx))
 }
 
 // loginFault returns the fault of a Vault login that is about to end.

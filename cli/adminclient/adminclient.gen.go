@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -71,6 +72,9 @@ type CertFacts = trust.CertFacts
 
 // ControlPlaneFault defines model for ControlPlaneFault.
 type ControlPlaneFault = wire.ControlPlaneFault
+
+// DecideRotation defines model for DecideRotation.
+type DecideRotation = rotation.Decide
 
 // Decision What an operator may do about an operation that needs attention. resume is a request about a lost task. rehydrate and restart are requests about the node of an abandoned operation.
 type Decision = lifecycle.Decision
@@ -201,6 +205,18 @@ type ResultProof = trust.ResultProof
 // Retrying Present if a parked operation retries its phase in the background, every 1 to 10 minutes. The values are those when the park was recorded, not the newest ones.
 type Retrying = lifecycle.Retrying
 
+// RotationPhase defines model for RotationPhase.
+type RotationPhase = rotation.PhaseSpec
+
+// RotationProgress defines model for RotationProgress.
+type RotationProgress = rotation.Progress
+
+// RotationView A rotation of keys: its phase, and what it waits for.
+type RotationView = rotation.View
+
+// RotationWaiting defines model for RotationWaiting.
+type RotationWaiting = rotation.Waiting
+
 // RunEnd How the last run of an abandoned operation ended.
 type RunEnd = lifecycle.RunEnd
 
@@ -212,6 +228,9 @@ type SKUList = inventory.SKUList
 
 // SKUView An entry of the SKU catalog: what a machine must have.
 type SKUView = inventory.SKU
+
+// StartRotation defines model for StartRotation.
+type StartRotation = rotation.Start
 
 // Stuck Why an operation is parked, and the decisions that resolve it.
 type Stuck = lifecycle.Stuck
@@ -239,6 +258,12 @@ type TaskType = task.Type
 
 // TaskView A node task.
 type TaskView = wire.TaskView
+
+// TrustKey defines model for TrustKey.
+type TrustKey = rotation.Key
+
+// TrustView The newest verifier set, with which nodes verify tasks.
+type TrustView = rotation.Trust
 
 // Workload A workload on a node, which a drain must end.
 type Workload = task.Workload
@@ -623,6 +648,26 @@ type ResumeTaskParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// GetTrustParams defines parameters for GetTrust.
+type GetTrustParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// GetRotationParams defines parameters for GetRotation.
+type GetRotationParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// StartRotationParams defines parameters for StartRotation.
+type StartRotationParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// DecideRotationParams defines parameters for DecideRotation.
+type DecideRotationParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
 // AcceptAuditGapJSONRequestBody defines body for AcceptAuditGap for application/json ContentType.
 type AcceptAuditGapJSONRequestBody = AuditGap
 
@@ -661,6 +706,12 @@ type CancelTaskJSONRequestBody = TaskDecision
 
 // ResumeTaskJSONRequestBody defines body for ResumeTask for application/json ContentType.
 type ResumeTaskJSONRequestBody = TaskDecision
+
+// StartRotationJSONRequestBody defines body for StartRotation for application/json ContentType.
+type StartRotationJSONRequestBody = StartRotation
+
+// DecideRotationJSONRequestBody defines body for DecideRotation for application/json ContentType.
+type DecideRotationJSONRequestBody = DecideRotation
 
 // RequestEditorFn is the function signature for the RequestEditor callback function
 type RequestEditorFn func(ctx context.Context, req *http.Request) error
@@ -1031,6 +1082,52 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/tasks/{task_id}/resume (the `ResumeTask` operationId).
 	ResumeTask(ctx context.Context, taskId TaskId, params *ResumeTaskParams, body ResumeTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetTrust Show the newest verifier set
+	//
+	// Corresponds with GET /api/v1/admin/trust (the `GetTrust` operationId).
+	GetTrust(ctx context.Context, params *GetTrustParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRotation Show the open rotation of keys, or the last one
+	//
+	// Corresponds with GET /api/v1/admin/trust/rotation (the `GetRotation` operationId).
+	GetRotation(ctx context.Context, params *GetRotationParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartRotationWithBody Start a rotation of keys, or revoke a key
+	//
+	// There can be one rotation at a time. The kind revoke-key ends an open rotation and revokes the key at once.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/trust/rotation (the `StartRotation` operationId).
+	StartRotationWithBody(ctx context.Context, params *StartRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartRotation Start a rotation of keys, or revoke a key
+	//
+	// There can be one rotation at a time. The kind revoke-key ends an open rotation and revokes the key at once.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/trust/rotation (the `StartRotation` operationId).
+	StartRotation(ctx context.Context, params *StartRotationParams, body StartRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DecideRotationWithBody Submit a decision about the open rotation
+	//
+	// approve allows the phase that cannot be undone; pause and resume hold the rotation in its phase; waive makes the rotation not wait for nodes; rollback undoes a rotation that is still reversible.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+	DecideRotationWithBody(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DecideRotation Submit a decision about the open rotation
+	//
+	// approve allows the phase that cannot be undone; pause and resume hold the rotation in its phase; waive makes the rotation not wait for nodes; rollback undoes a rotation that is still reversible.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+	DecideRotation(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // ListAudit List the audit trail of all streams, newest first
@@ -1719,6 +1816,112 @@ func (c *Client) ResumeTaskWithBody(ctx context.Context, taskId TaskId, params *
 // Corresponds with POST /api/v1/admin/tasks/{task_id}/resume (the `ResumeTask` operationId).
 func (c *Client) ResumeTask(ctx context.Context, taskId TaskId, params *ResumeTaskParams, body ResumeTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewResumeTaskRequest(c.Server, taskId, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetTrust Show the newest verifier set
+//
+// Corresponds with GET /api/v1/admin/trust (the `GetTrust` operationId).
+func (c *Client) GetTrust(ctx context.Context, params *GetTrustParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetTrustRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRotation Show the open rotation of keys, or the last one
+//
+// Corresponds with GET /api/v1/admin/trust/rotation (the `GetRotation` operationId).
+func (c *Client) GetRotation(ctx context.Context, params *GetRotationParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRotationRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartRotationWithBody Start a rotation of keys, or revoke a key
+//
+// There can be one rotation at a time. The kind revoke-key ends an open rotation and revokes the key at once.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/trust/rotation (the `StartRotation` operationId).
+func (c *Client) StartRotationWithBody(ctx context.Context, params *StartRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartRotationRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartRotation Start a rotation of keys, or revoke a key
+//
+// There can be one rotation at a time. The kind revoke-key ends an open rotation and revokes the key at once.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/trust/rotation (the `StartRotation` operationId).
+func (c *Client) StartRotation(ctx context.Context, params *StartRotationParams, body StartRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartRotationRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DecideRotationWithBody Submit a decision about the open rotation
+//
+// approve allows the phase that cannot be undone; pause and resume hold the rotation in its phase; waive makes the rotation not wait for nodes; rollback undoes a rotation that is still reversible.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+func (c *Client) DecideRotationWithBody(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDecideRotationRequestWithBody(c.Server, rotationDecision, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DecideRotation Submit a decision about the open rotation
+//
+// approve allows the phase that cannot be undone; pause and resume hold the rotation in its phase; waive makes the rotation not wait for nodes; rollback undoes a rotation that is still reversible.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+func (c *Client) DecideRotation(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDecideRotationRequest(c.Server, rotationDecision, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4155,6 +4358,207 @@ func NewResumeTaskRequestWithBody(server string, taskId TaskId, params *ResumeTa
 	return req, nil
 }
 
+// NewGetTrustRequest constructs an http.Request for the GetTrust method
+func NewGetTrustRequest(server string, params *GetTrustParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/trust")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetRotationRequest constructs an http.Request for the GetRotation method
+func NewGetRotationRequest(server string, params *GetRotationParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/trust/rotation")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewStartRotationRequest calls the generic StartRotation builder with application/json body
+func NewStartRotationRequest(server string, params *StartRotationParams, body StartRotationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewStartRotationRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewStartRotationRequestWithBody constructs an http.Request for the StartRotation method, with any body, and a specified content type
+func NewStartRotationRequestWithBody(server string, params *StartRotationParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/trust/rotation")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewDecideRotationRequest calls the generic DecideRotation builder with application/json body
+func NewDecideRotationRequest(server string, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDecideRotationRequestWithBody(server, rotationDecision, params, "application/json", bodyReader)
+}
+
+// NewDecideRotationRequestWithBody constructs an http.Request for the DecideRotation method, with any body, and a specified content type
+func NewDecideRotationRequestWithBody(server string, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "rotation_decision", rotationDecision, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/trust/rotation/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 func (c *Client) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
 	for _, r := range c.RequestEditors {
 		if err := r(ctx, req); err != nil {
@@ -4522,6 +4926,56 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/tasks/{task_id}/resume (the `ResumeTask` operationId).
 	ResumeTaskWithResponse(ctx context.Context, taskId TaskId, params *ResumeTaskParams, body ResumeTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*ResumeTaskResponse, error)
+
+	// GetTrustWithResponse Show the newest verifier set
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/trust (the `GetTrust` operationId).
+	GetTrustWithResponse(ctx context.Context, params *GetTrustParams, reqEditors ...RequestEditorFn) (*GetTrustResponse, error)
+
+	// GetRotationWithResponse Show the open rotation of keys, or the last one
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/trust/rotation (the `GetRotation` operationId).
+	GetRotationWithResponse(ctx context.Context, params *GetRotationParams, reqEditors ...RequestEditorFn) (*GetRotationResponse, error)
+
+	// StartRotationWithBodyWithResponse Start a rotation of keys, or revoke a key
+	//
+	// There can be one rotation at a time. The kind revoke-key ends an open rotation and revokes the key at once.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/trust/rotation (the `StartRotation` operationId).
+	StartRotationWithBodyWithResponse(ctx context.Context, params *StartRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartRotationResponse, error)
+
+	// StartRotationWithResponse Start a rotation of keys, or revoke a key
+	//
+	// There can be one rotation at a time. The kind revoke-key ends an open rotation and revokes the key at once.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/trust/rotation (the `StartRotation` operationId).
+	StartRotationWithResponse(ctx context.Context, params *StartRotationParams, body StartRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*StartRotationResponse, error)
+
+	// DecideRotationWithBodyWithResponse Submit a decision about the open rotation
+	//
+	// approve allows the phase that cannot be undone; pause and resume hold the rotation in its phase; waive makes the rotation not wait for nodes; rollback undoes a rotation that is still reversible.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+	DecideRotationWithBodyWithResponse(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error)
+
+	// DecideRotationWithResponse Submit a decision about the open rotation
+	//
+	// approve allows the phase that cannot be undone; pause and resume hold the rotation in its phase; waive makes the rotation not wait for nodes; rollback undoes a rotation that is still reversible.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+	DecideRotationWithResponse(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error)
 }
 
 // ListAuditResponse200Headers the declared response headers of an HTTP 200 response for ListAudit
@@ -6978,6 +7432,380 @@ func (r ResumeTaskResponse) ContentType() string {
 	return ""
 }
 
+// GetTrustResponse200Headers the declared response headers of an HTTP 200 response for GetTrust
+type GetTrustResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetTrustResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TrustView
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetTrustResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetTrustResponse) GetJSON200() *TrustView {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetTrustResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetTrustResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetTrustResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetTrustResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetTrustResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetTrustResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetTrustResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetTrustResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetTrustResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetTrustResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetRotationResponse200Headers the declared response headers of an HTTP 200 response for GetRotation
+type GetRotationResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetRotationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RotationView
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetRotationResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRotationResponse) GetJSON200() *RotationView {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetRotationResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetRotationResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetRotationResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetRotationResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetRotationResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetRotationResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRotationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRotationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRotationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRotationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// StartRotationResponse202Headers the declared response headers of an HTTP 202 response for StartRotation
+type StartRotationResponse202Headers struct {
+	XCorrelationId *string
+}
+
+type StartRotationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *RotationView
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Conflict
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *StartRotationResponse202Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r StartRotationResponse) GetJSON202() *RotationView {
+	return r.JSON202
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r StartRotationResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r StartRotationResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r StartRotationResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r StartRotationResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r StartRotationResponse) GetJSON409() *Conflict {
+	return r.JSON409
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r StartRotationResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r StartRotationResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r StartRotationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StartRotationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StartRotationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StartRotationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// DecideRotationResponse200Headers the declared response headers of an HTTP 200 response for DecideRotation
+type DecideRotationResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type DecideRotationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RotationView
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Conflict
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *DecideRotationResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DecideRotationResponse) GetJSON200() *RotationView {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r DecideRotationResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r DecideRotationResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r DecideRotationResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r DecideRotationResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r DecideRotationResponse) GetJSON409() *Conflict {
+	return r.JSON409
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r DecideRotationResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r DecideRotationResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r DecideRotationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DecideRotationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DecideRotationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DecideRotationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListAuditWithResponse List the audit trail of all streams, newest first
 //
 // Returns a wrapper object for the known response body format(s).
@@ -7540,6 +8368,92 @@ func (c *ClientWithResponses) ResumeTaskWithResponse(ctx context.Context, taskId
 		return nil, err
 	}
 	return ParseResumeTaskResponse(rsp)
+}
+
+// GetTrustWithResponse Show the newest verifier set
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/trust (the `GetTrust` operationId).
+func (c *ClientWithResponses) GetTrustWithResponse(ctx context.Context, params *GetTrustParams, reqEditors ...RequestEditorFn) (*GetTrustResponse, error) {
+	rsp, err := c.GetTrust(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetTrustResponse(rsp)
+}
+
+// GetRotationWithResponse Show the open rotation of keys, or the last one
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/trust/rotation (the `GetRotation` operationId).
+func (c *ClientWithResponses) GetRotationWithResponse(ctx context.Context, params *GetRotationParams, reqEditors ...RequestEditorFn) (*GetRotationResponse, error) {
+	rsp, err := c.GetRotation(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRotationResponse(rsp)
+}
+
+// StartRotationWithBodyWithResponse Start a rotation of keys, or revoke a key
+//
+// There can be one rotation at a time. The kind revoke-key ends an open rotation and revokes the key at once.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/trust/rotation (the `StartRotation` operationId).
+func (c *ClientWithResponses) StartRotationWithBodyWithResponse(ctx context.Context, params *StartRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartRotationResponse, error) {
+	rsp, err := c.StartRotationWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartRotationResponse(rsp)
+}
+
+// StartRotationWithResponse Start a rotation of keys, or revoke a key
+//
+// There can be one rotation at a time. The kind revoke-key ends an open rotation and revokes the key at once.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/trust/rotation (the `StartRotation` operationId).
+func (c *ClientWithResponses) StartRotationWithResponse(ctx context.Context, params *StartRotationParams, body StartRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*StartRotationResponse, error) {
+	rsp, err := c.StartRotation(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartRotationResponse(rsp)
+}
+
+// DecideRotationWithBodyWithResponse Submit a decision about the open rotation
+//
+// approve allows the phase that cannot be undone; pause and resume hold the rotation in its phase; waive makes the rotation not wait for nodes; rollback undoes a rotation that is still reversible.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+func (c *ClientWithResponses) DecideRotationWithBodyWithResponse(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error) {
+	rsp, err := c.DecideRotationWithBody(ctx, rotationDecision, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDecideRotationResponse(rsp)
+}
+
+// DecideRotationWithResponse Submit a decision about the open rotation
+//
+// approve allows the phase that cannot be undone; pause and resume hold the rotation in its phase; waive makes the rotation not wait for nodes; rollback undoes a rotation that is still reversible.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
+func (c *ClientWithResponses) DecideRotationWithResponse(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error) {
+	rsp, err := c.DecideRotation(ctx, rotationDecision, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDecideRotationResponse(rsp)
 }
 
 // ParseListAuditResponse parses an HTTP response from a ListAuditWithResponse call
@@ -9761,6 +10675,344 @@ func ParseResumeTaskResponse(rsp *http.Response) (*ResumeTaskResponse, error) {
 	switch {
 	case rsp.StatusCode == 200:
 		var headers ResumeTaskResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetTrustResponse parses an HTTP response from a GetTrustWithResponse call
+func ParseGetTrustResponse(rsp *http.Response) (*GetTrustResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetTrustResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TrustView
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetTrustResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetRotationResponse parses an HTTP response from a GetRotationWithResponse call
+func ParseGetRotationResponse(rsp *http.Response) (*GetRotationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRotationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RotationView
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetRotationResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseStartRotationResponse parses an HTTP response from a StartRotationWithResponse call
+func ParseStartRotationResponse(rsp *http.Response) (*StartRotationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StartRotationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest RotationView
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers StartRotationResponse202Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers202 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDecideRotationResponse parses an HTTP response from a DecideRotationWithResponse call
+func ParseDecideRotationResponse(rsp *http.Response) (*DecideRotationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DecideRotationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RotationView
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers DecideRotationResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

@@ -79,6 +79,8 @@ func (r record) worker(l layout) variables {
 		variable{varDatabaseFile, r.databaseURL(l, roleWorker)},
 		variable{"GPUAAS_VAULT_ROLE_ID_FILE", l.secret("worker-role-id")},
 		variable{"GPUAAS_VAULT_SECRET_ID_FILE", l.secret("worker-secret-id")},
+		variable{"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE", l.secret("rotator-role-id")},
+		variable{"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE", l.secret("rotator-secret-id")},
 		variable{"GPUAAS_METRICS_ADDR", loopback(r.Ports.WorkerMetrics)},
 		variable{"GPUAAS_AUDIT_CHECKPOINT_INTERVAL", "10s"},
 		variable{"GPUAAS_ENV", trustDomain},

@@ -65,10 +65,12 @@ func TestProgramConfigNamesSecretFiles(t *testing.T) {
 	r.ProcessRoles = true
 	require.Equal(t, map[string]string{
 		"TEMPORAL_ADDRESS": "127.0.0.1:17000", "TEMPORAL_NAMESPACE": "gpuaas", "VAULT_ADDR": "http://127.0.0.1:17002",
-		"GPUAAS_DATABASE_URL_FILE":    "/d/secrets/database-url-gpuaas_worker",
-		"GPUAAS_VAULT_ROLE_ID_FILE":   "/d/secrets/worker-role-id",
-		"GPUAAS_VAULT_SECRET_ID_FILE": "/d/secrets/worker-secret-id",
-		"GPUAAS_METRICS_ADDR":         "127.0.0.1:17005", "GPUAAS_ENV": "dev", "GPUAAS_AUDIT_CHECKPOINT_INTERVAL": "10s",
+		"GPUAAS_DATABASE_URL_FILE":            "/d/secrets/database-url-gpuaas_worker",
+		"GPUAAS_VAULT_ROLE_ID_FILE":           "/d/secrets/worker-role-id",
+		"GPUAAS_VAULT_SECRET_ID_FILE":         "/d/secrets/worker-secret-id",
+		"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE":   "/d/secrets/rotator-role-id",
+		"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE": "/d/secrets/rotator-secret-id",
+		"GPUAAS_METRICS_ADDR":                 "127.0.0.1:17005", "GPUAAS_ENV": "dev", "GPUAAS_AUDIT_CHECKPOINT_INTERVAL": "10s",
 	}, r.worker(l).object())
 	require.Equal(t, map[string]string{
 		"TEMPORAL_ADDRESS": "127.0.0.1:17000", "TEMPORAL_NAMESPACE": "gpuaas", "VAULT_ADDR": "http://127.0.0.1:17002",

@@ -45,7 +45,7 @@ func BenchmarkTask(b *testing.B) {
 		require.NoError(b, err)
 		timed("enqueue", func() error { return e.Enqueue(b.Context(), t, taskOwner(t.Step), row, envelope) })
 		timed("dispatch", func() error {
-			_, err := e.NextTask(b.Context(), c, wire.PollRequest{AgentSession: "bench"}, time.Minute)
+			_, err := e.NextTask(b.Context(), c, wire.PollRequest{AgentSession: "bench"}, time.Minute, nil)
 			return err
 		})
 		timed("result", func() error {

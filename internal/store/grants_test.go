@@ -49,6 +49,8 @@ var grants = map[string][3]string{
 	"audit_checkpoints":      {"SI", "S", "S"},
 	"audit_checkpoint_heads": {"SIU", "S", "S"},
 	"audit_missing":          {"S", "Su", "SI"},
+	"rotations":              {"SU", "SIU", ""},
+	"rotation_waivers":       {"S", "SI", ""},
 }
 
 // TestGrants compares the privileges of all roles on all tables with the table above. A

@@ -294,7 +294,7 @@ func (e *env) enqueue(s activities.TaskSpec) activities.TaskRow {
 // take hands the node its next task, which must exist.
 func (e *env) take(c nodeapi.Caller, lease time.Duration, have ...string) *nodeapi.Dispatch {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have}, lease)
+	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have}, lease, nil)
 	require.NoError(e.t, err)
 	require.NotNil(e.t, offer)
 	return offer
@@ -307,7 +307,7 @@ func (e *env) Result(ctx context.Context, c nodeapi.Caller, taskID string, r tas
 
 func (e *env) takeNone(c nodeapi.Caller, have ...string) {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have}, time.Minute)
+	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have}, time.Minute, nil)
 	require.NoError(e.t, err)
 	require.Nil(e.t, offer)
 }

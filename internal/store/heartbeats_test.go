@@ -70,7 +70,7 @@ func TestIdleNodeGetsNoTask(t *testing.T) {
 		t.Helper()
 		m.use()
 		number++
-		offer, err := e.NextTask(ctx, m.caller, wire.PollRequest{AgentSession: "boot-1", PollSeq: number, HeldTasks: have}, task.LeaseDuration)
+		offer, err := e.NextTask(ctx, m.caller, wire.PollRequest{AgentSession: "boot-1", PollSeq: number, HeldTasks: have}, task.LeaseDuration, nil)
 		require.NoError(t, err)
 		require.Equal(t, idle, m.caller.Idle, why)
 		require.Equal(t, offered, offer != nil, why)

@@ -59,8 +59,9 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, Session: row.PollSession, Contested: row.PollContested, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle,
-		Floors: task.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
+		Serial: cert.Serial, Session: row.PollSession, Contested: row.PollContested, HasPolled: row.PolledIncarnation == row.Incarnation, Idle: row.Idle,
+		VerifierSet: trust.VerifierSetRef{Version: row.SetVersion, Hash: row.SetHash},
+		Floors:      task.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
@@ -184,9 +185,9 @@ func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, poll wire
 	if err := raiseFloors(ctx, s.db, c, poll.Floors); err != nil {
 		return err
 	}
-	if set := poll.VerifierSet; c.VerifierSet != set {
+	if set := (trust.VerifierSetRef{Version: poll.VerifierSet, Hash: poll.VerifierSetHash}); c.VerifierSet != set {
 		err := s.db.Call(ctx, "recording the verifier set of node "+c.NodeID, func(ctx context.Context) error {
-			return s.db.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
+			return s.db.q.SetNodeSet(ctx, sqlc.SetNodeSetParams{SetVersion: set.Version, SetHash: set.Hash, NodeID: c.NodeID, Incarnation: c.Incarnation})
 		})
 		if err != nil {
 			return err

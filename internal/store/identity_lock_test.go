@@ -34,7 +34,7 @@ func TestOperatorLocksIdentity(t *testing.T) {
 	requireKind(t, m.recover(m.k(2)), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 	_, err := e.Authenticate(t.Context(), m.id, m.cert)
 	require.Equal(t, "gpuaas node unlock "+m.caller.Host+" --reason TEXT", schema.AsError(err).Next)
-	offer, err := e.NextTask(t.Context(), m.caller, wire.PollRequest{AgentSession: "a"}, task.LeaseDuration)
+	offer, err := e.NextTask(t.Context(), m.caller, wire.PollRequest{AgentSession: "a"}, task.LeaseDuration, nil)
 	require.NoError(t, err)
 	require.Nil(t, offer, "a request that was authenticated before the lock gets no task")
 	faults, err := e.Faults(t.Context())

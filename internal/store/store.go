@@ -51,6 +51,7 @@ type Store struct {
 	Operations *Operations
 	Tasks      *Tasks
 	Identities *Identities
+	Rotations  *Rotations
 	Inventory  *Inventory
 	Admin      *Admin
 	Restore    *Restore
@@ -125,6 +126,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Operations:  &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:       &Tasks{db: d},
 		Identities:  &Identities{db: d, unauthenticated: &unauthenticated},
+		Rotations:   &Rotations{db: d},
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
 		Admin:       &Admin{db: d, providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
 		Restore:     &Restore{db: d, operations: &Operations{db: d}},

@@ -19,10 +19,10 @@ const maxDispatches = 4
 // NextTask dispatches the node's next task under a new lease, or returns nil, as
 // nodeapi.Tasks specifies. It skips a task whose envelope expired, whose cancel
 // was requested or whose operation no longer holds the node.
-func (s *Tasks) NextTask(ctx context.Context, c nodeapi.Caller, poll wire.PollRequest, lease time.Duration) (*nodeapi.Dispatch, error) {
+func (s *Tasks) NextTask(ctx context.Context, c nodeapi.Caller, poll wire.PollRequest, lease time.Duration, keys []string) (*nodeapi.Dispatch, error) {
 	return query(ctx, s.db, "dispatching a task to node "+c.NodeID, func(ctx context.Context) (*nodeapi.Dispatch, error) {
 		t, err := s.db.q.NextTask(ctx, sqlc.NextTaskParams{NodeID: c.NodeID, Incarnation: c.Incarnation,
-			LeaseSeconds: lease.Seconds(), Have: append([]string{}, poll.HeldTasks...), Holder: cleanText(poll.AgentSession),
+			LeaseSeconds: lease.Seconds(), Have: append([]string{}, poll.HeldTasks...), Keys: keys, Holder: cleanText(poll.AgentSession),
 			PollNumber: poll.PollSeq, MaxDispatches: maxDispatches, Actor: nodeActor(c.NodeID), Action: audit.TaskDispatched,
 		})
 		if err != nil {

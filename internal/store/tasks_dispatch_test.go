@@ -18,7 +18,7 @@ import (
 // ask is a poll of an agent's process.
 func (e *env) ask(c nodeapi.Caller, holder string, number int64, have ...string) *nodeapi.Dispatch {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have, AgentSession: holder, PollSeq: number}, time.Minute)
+	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have, AgentSession: holder, PollSeq: number}, time.Minute, nil)
 	require.NoError(e.t, err)
 	return offer
 }
@@ -178,7 +178,7 @@ func TestVoidUndispatchedRaces(t *testing.T) {
 				voided, err = e.VoidUndispatched(t.Context(), f, step)
 				return err
 			}
-			offer, err = e.NextTask(t.Context(), c, wire.PollRequest{}, time.Minute)
+			offer, err = e.NextTask(t.Context(), c, wire.PollRequest{}, time.Minute, nil)
 			return err
 		}) {
 			require.NoError(t, err)

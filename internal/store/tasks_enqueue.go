@@ -137,7 +137,7 @@ func enqueueParams(t activities.TaskSpec, o task.Owner, row activities.TaskRow, 
 		Type: string(row.Type), Effect: string(row.Effect), Params: row.Params, OperationID: t.OperationID, OpSeq: t.OpSeq,
 		Step: t.Step, Deadline: t.Deadline, CorrelationID: t.CorrelationID,
 		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID,
-		Envelope: envelope, BodySha256: body, Action: audit.TaskCreated, Detail: detail,
+		Envelope: envelope, BodySha256: body, KeyID: trust.SigningKey(envelope), Action: audit.TaskCreated, Detail: detail,
 	}, nil
 }
 

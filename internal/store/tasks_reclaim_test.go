@@ -479,7 +479,7 @@ func TestOnlyTheOwnersTasksAreOffered(t *testing.T) {
 	e.exec("UPDATE nodes SET op_seq = op_seq + 1 WHERE node_id = $1", c.NodeID)
 	e.takeNone(c)
 	e.exec("UPDATE node_tasks SET op_seq = 0 WHERE task_id = $1", row.TaskID)
-	offer, err := e.NextTask(t.Context(), c, wire.PollRequest{AgentSession: "boot-1"}, time.Minute)
+	offer, err := e.NextTask(t.Context(), c, wire.PollRequest{AgentSession: "boot-1"}, time.Minute, nil)
 	require.NoError(t, err)
 	require.Equal(t, f.OpSeq+1, offer.OpSeq, "as of the dispatch")
 	require.Equal(t, lifecycle.NodeDraining, offer.NodeState)

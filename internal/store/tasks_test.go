@@ -126,7 +126,7 @@ func TestTaskIsDispatchedOnce(t *testing.T) {
 	}
 	offers := make([]*nodeapi.Dispatch, 3*tasks)
 	for _, err := range race(len(offers), func(i int) (err error) {
-		offers[i], err = e.NextTask(t.Context(), caller, wire.PollRequest{}, time.Minute)
+		offers[i], err = e.NextTask(t.Context(), caller, wire.PollRequest{}, time.Minute, nil)
 		return err
 	}) {
 		require.NoError(t, err)

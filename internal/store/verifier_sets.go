@@ -16,28 +16,30 @@ import (
 // set again is a no-op. KindInvalidRequest, reason set_outdated, if another set was
 // stored first.
 func (s *Identities) PutSet(ctx context.Context, set trust.StoredSet, by audit.Subject) error {
-	return s.db.write(ctx, "storing a verifier set", func(ctx context.Context, tx *tx) error {
-		rows, err := tx.InsertVerifierSet(ctx, sqlc.InsertVerifierSetParams{Version: set.Version, Epoch: set.Epoch,
-			Hash: set.Hash, PrevHash: set.PrevHash, Document: set.Document})
-		if err != nil {
-			return err
-		}
-		if rows == 1 {
-			tx.note(subjectEvent(by, audit.SystemStream, audit.SetPublished, set.Hash,
-				map[string]string{"version": strconv.FormatInt(set.Version, 10), "epoch": strconv.FormatInt(set.Epoch, 10)}))
-			tx.notify(channelSets, "")
-			return nil
-		}
-		stored, err := tx.GetVerifierSet(ctx, set.Version)
-		if err != nil && !postgres.NotFound(err) {
-			return err
-		}
-		if err == nil && stored.Hash == set.Hash {
-			return nil
-		}
-		return schema.NewError(schema.KindInvalidRequest, "verifier set %d does not follow the newest one", set.Version).
-			WithReason("set_outdated")
-	})
+	return s.db.write(ctx, "storing a verifier set", func(ctx context.Context, tx *tx) error { return putSet(ctx, tx, set, by) })
+}
+
+func putSet(ctx context.Context, tx *tx, set trust.StoredSet, by audit.Subject) error {
+	rows, err := tx.InsertVerifierSet(ctx, sqlc.InsertVerifierSetParams{Version: set.Version, Epoch: set.Epoch,
+		Hash: set.Hash, PrevHash: set.PrevHash, Document: set.Document})
+	if err != nil {
+		return err
+	}
+	if rows == 1 {
+		tx.note(subjectEvent(by, audit.SystemStream, audit.SetPublished, set.Hash,
+			map[string]string{"version": strconv.FormatInt(set.Version, 10), "epoch": strconv.FormatInt(set.Epoch, 10)}))
+		tx.notify(channelSets, "")
+		return nil
+	}
+	stored, err := tx.GetVerifierSet(ctx, set.Version)
+	if err != nil && !postgres.NotFound(err) {
+		return err
+	}
+	if err == nil && stored.Hash == set.Hash {
+		return nil
+	}
+	return schema.NewError(schema.KindInvalidRequest, "verifier set %d does not follow the newest one", set.Version).
+		WithReason("set_outdated")
 }
 
 // NewestSet returns the newest verifier set. KindNotFound when there is none.

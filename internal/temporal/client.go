@@ -67,6 +67,7 @@ type Client struct {
 	Installation Installation
 	Deployments  Deployments
 	Replays      Replays
+	Rotations    Rotations
 }
 
 // Operations starts operations, reads their status and sends decisions.
@@ -119,7 +120,7 @@ func dial(cfg Config, env envconfig.EnvLookup) (*Client, error) {
 	conn := &connection{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
 		webUI: cmp.Or(cfg.WebUI, defaultWebUI), scanner: scanner, converter: opts.DataConverter,
 		secure: opts.ConnectionOptions.TLS != nil}
-	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn, cfg.SkipNamespace}, Deployments{conn}, Replays{conn}}, nil
+	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn, cfg.SkipNamespace}, Deployments{conn}, Replays{conn}, Rotations{conn}}, nil
 }
 
 // namespaceOf replaces the SDK's "default" with DefaultNamespace: the configuration

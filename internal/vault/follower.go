@@ -47,6 +47,7 @@ type SetFollower struct {
 	refreshing sync.Mutex // one refresh at a time
 	mu         sync.Mutex
 	newest     trust.StoredSet
+	accepted   []string  // IDs of the newest set's keys that verify
 	checked    time.Time // of the last completed check; zero to check again soon
 	err        error     // the reason why the signer may not sign
 
@@ -104,7 +105,9 @@ func (f *SetFollower) Refresh(ctx context.Context) error {
 	defer f.mu.Unlock()
 	// The node API serves the set even if this process may not sign: nodes verify
 	// it with the root key.
-	f.newest = set
+	if f.newest.Hash != set.Hash {
+		f.newest, f.accepted = set, acceptedKeys(set)
+	}
 	if err != nil && schema.KindOf(err) == schema.KindServiceUnavailable {
 		// The check has no result. An earlier one stays in force; check again soon.
 		f.checked = time.Time{}
@@ -132,6 +135,23 @@ func (f *SetFollower) NewestSet(context.Context) (trust.StoredSet, error) {
 			WithReason(ReasonNoSet).WithNext("gpuaas admin setup")
 	}
 	return f.newest, nil
+}
+
+// AcceptedKeys implements the node API's port from the cache.
+func (f *SetFollower) AcceptedKeys() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.accepted
+}
+
+func acceptedKeys(stored trust.StoredSet) []string {
+	ids := []string{} // nodes that cannot parse the set either accept no key
+	if set, err := trust.ParseVerifierSet(stored.Document); err == nil {
+		for _, k := range set.Accepted() {
+			ids = append(ids, k.KeyID)
+		}
+	}
+	return ids
 }
 
 // SetsAfter implements the node API's port.

@@ -26,6 +26,7 @@ const (
 	apiRole     = "api"
 	workerName  = "gpuaas-worker"  // AppRole and policy of the worker
 	apiName     = "gpuaas-api"     // AppRole and policy of the API
+	trustName   = "gpuaas-trust"   // AppRole and policy for rotations and the renewal of verifier sets
 	setsName    = "gpuaas-sets"    // policy for signing verifier sets; no AppRole has it
 	rotatorName = "gpuaas-rotator" // policy for RotateSecretIDs; no AppRole has it
 

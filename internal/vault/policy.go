@@ -16,7 +16,7 @@ import (
 //go:embed policies.hcl.tmpl
 var policyTemplates string
 
-// policy returns the text of a policy: workerName, apiName or setsName.
+// policy returns the text of a policy: workerName, apiName, rotatorName, trustName or setsName.
 func (s setup) policy(name string) (string, error) {
 	var text strings.Builder
 	templates, err := template.New("").Funcs(template.FuncMap{"signedPrefixes": signedPrefixes, "names": nameLists}).Parse(policyTemplates)
@@ -25,6 +25,7 @@ func (s setup) policy(name string) (string, error) {
 			"TaskKey": taskKey(s.env), "RootKey": rootKey(s.env), "CheckpointKey": checkpointKeyName(s.env), "NodeURIs": nodeURIs(s.env), "DNS": s.dns, "IPs": s.ips,
 			"WorkerDocuments": []string{task.PayloadType, trust.RemovalPayloadType},
 			"Checkpoint":      []string{audit.CheckpointPayloadType},
+			"SigningKeys":     []string{taskKey(s.env), rootKey(s.env)},
 			"LeaseKey":        []string{trust.LeaseKeyPayloadType}, "VerifierSet": []string{trust.VerifierSetPayloadType},
 		})
 	}

@@ -44,6 +44,9 @@ var opText = map[string]string{
 	"sign_checkpoint":    "signing an audit checkpoint",
 	"own_token":          "reading the Vault token",
 	"secret_id":          "reading the end of the Vault secret ID",
+	"rotation_key":       "reading a key to rotate",
+	"rotate_key":         "creating a version of a key",
+	"finish_key":         "ending the use of old versions of a key",
 }
 
 // call sends a request with a deadline and observes it under the operation's

@@ -20,8 +20,9 @@ import (
 // Admin prepares Vault and signs verifier sets, with a privileged token.
 type Admin struct {
 	*conn
+	publisher
+
 	log    *slog.Logger
-	env    string
 	limits Logins
 }
 
@@ -41,20 +42,22 @@ func NewAdmin(c AdminConfig) (*Admin, error) {
 			WithNext("vault login, or configure a file that contains a token")
 	}
 	conn.api.SetToken(token)
-	return &Admin{conn: conn, log: cmp.Or(c.Log, slog.Default()), env: c.Env, limits: c.Logins}, nil
+	a := &Admin{conn: conn, log: cmp.Or(c.Log, slog.Default()), limits: c.Logins}
+	a.publisher = publisher{vault: a, env: c.Env}
+	return a, nil
 }
 
 // Setup creates everything in Vault that the worker and the API need: the node CA
 // and the API's CA, the task key, the root key of verifier sets, an AppRole and a
-// policy for each of the two processes, and their credential files. Setup is
+// policy for each of the two processes and for the rotator, and their credential files. Setup is
 // idempotent and may run concurrently. It keeps existing CAs and keys, secret IDs
 // with at least half of their life left, and the issuer that a rotation assigned to a role; it updates
 // policies and role settings. It creates a key only if Vault clearly reports that
 // none exists.
 //
 // names are the DNS names and IP addresses of the API's server certificate. outDir
-// receives the files worker-role-id, worker-secret-id, api-role-id and api-secret-id,
-// mode 0600.
+// receives the files worker-role-id, worker-secret-id, api-role-id, api-secret-id,
+// rotator-role-id and rotator-secret-id, mode 0600.
 func (a *Admin) Setup(ctx context.Context, names []string, outDir string) error {
 	dns, ips, err := splitNames(names)
 	if err != nil {

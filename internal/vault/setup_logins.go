@@ -13,7 +13,7 @@ import (
 
 // writePolicies writes all policies.
 func (s setup) writePolicies(ctx context.Context) error {
-	for _, name := range []string{workerName, apiName, setsName, rotatorName} {
+	for _, name := range []string{workerName, apiName, setsName, rotatorName, trustName} {
 		text, err := s.policy(name)
 		if err == nil {
 			err = s.write(ctx, "sys/policies/acl/"+name, "", map[string]any{"policy": text})
@@ -25,7 +25,7 @@ func (s setup) writePolicies(ctx context.Context) error {
 	return nil
 }
 
-// logins creates the two AppRoles and their credential files.
+// logins creates the AppRoles and their credential files.
 func (s setup) logins(ctx context.Context) error {
 	if err := s.mount(ctx, "sys/auth", loginMount, "approle", nil); err != nil {
 		return err
@@ -74,7 +74,8 @@ type loginRole struct {
 func (r loginRole) path() string { return "auth/" + loginMount + "/role/" + r.name }
 
 func (s setup) roles() []loginRole {
-	return []loginRole{{workerName, "worker", s.limits.WorkerCIDRs}, {apiName, "api", s.limits.APICIDRs}}
+	return []loginRole{{workerName, "worker", s.limits.WorkerCIDRs}, {apiName, "api", s.limits.APICIDRs},
+		{trustName, "rotator", s.limits.WorkerCIDRs}}
 }
 
 // appRole writes one AppRole and its files <prefix>-role-id and

@@ -54,7 +54,9 @@ func (c *Client) TaskTrust(context.Context) (trust.TaskTrust, error) {
 	if err != nil {
 		return trust.TaskTrust{}, err
 	}
-	return trust.TaskTrust{Keys: f.set.Doc.Keys, Roots: trust.VerifierKeys{f.root.verifier(trust.KeyRoot)}, Floor: f.set.Ref()}, nil
+	// A bundle has no room for all revoked keys, and what it does not list is not accepted.
+	keys := slices.DeleteFunc(slices.Clone(f.set.Doc.Keys), func(k trust.VerifierKey) bool { return k.State == trust.KeyRevoked })
+	return trust.TaskTrust{Keys: keys, Roots: f.set.TrustedRoots(trust.VerifierKeys{f.root.verifier(trust.KeyRoot)}), Floor: f.set.Ref()}, nil
 }
 
 // Sign implements activities.Signer. It returns a DSSE envelope of the payload with

@@ -12,7 +12,7 @@ import (
 
 // VerifierSetLifetime is the time until a verifier set expires. A set is renewed
 // after half of it.
-const VerifierSetLifetime = 365 * 24 * time.Hour
+const VerifierSetLifetime = 90 * 24 * time.Hour
 
 // nextMismatch is the next step if Vault's keys differ from the verifier set's.
 const nextMismatch = "compare the task key and the root key in Vault with the newest verifier set; restore Vault's backup, because nodes accept no other key"
@@ -82,22 +82,28 @@ func badSet(version int64, why string) error {
 		WithReason(ReasonBadSet).WithNext(nextMismatch)
 }
 
+// publisher signs verifier sets.
+type publisher struct {
+	vault caller
+	env   string
+}
+
 // First returns version 1, in which the newest version of the task key is active.
-func (a *Admin) First(ctx context.Context, now time.Time) (trust.StoredSet, error) {
-	key, err := a.newest(ctx, taskKey(a.env))
+func (p publisher) First(ctx context.Context, now time.Time) (trust.StoredSet, error) {
+	key, err := p.newest(ctx, taskKey(p.env))
 	if err != nil {
 		return trust.StoredSet{}, err
 	}
-	root, err := a.newest(ctx, rootKey(a.env))
+	root, err := p.newest(ctx, rootKey(p.env))
 	if err != nil {
 		return trust.StoredSet{}, err
 	}
-	return a.sign(ctx, trust.VerifierSetDoc{V: 1, Env: a.env, Version: 1, Keys: trust.VerifierKeys{key.verifier(trust.KeyActive)},
+	return p.sign(ctx, trust.VerifierSetDoc{V: 1, Env: p.env, Version: 1, Keys: trust.VerifierKeys{key.verifier(trust.KeyActive)},
 		IssuedAt: now.UTC(), ExpiresAt: now.Add(VerifierSetLifetime).UTC()}, root, key)
 }
 
-func (a *Admin) newest(ctx context.Context, name string) (keyVersion, error) {
-	key, err := readKey(ctx, a, "", name)
+func (p publisher) newest(ctx context.Context, name string) (keyVersion, error) {
+	key, err := readKey(ctx, p.vault, "", name)
 	if err != nil {
 		return keyVersion{}, err
 	}
@@ -108,8 +114,8 @@ func (a *Admin) newest(ctx context.Context, name string) (keyVersion, error) {
 // returns false if more than half of the set's lifetime is left. Renewal checks
 // the set against Vault first: the root key signs nothing that only the database
 // vouches for.
-func (a *Admin) Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error) {
-	f, err := checkSet(ctx, a, a.env, set)
+func (p publisher) Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error) {
+	f, err := checkSet(ctx, p.vault, p.env, set)
 	if err != nil {
 		return next, false, err
 	}
@@ -119,7 +125,7 @@ func (a *Admin) Renewal(ctx context.Context, set trust.StoredSet, now time.Time)
 	}
 	doc.Version, doc.PrevHash = doc.Version+1, f.set.Hash
 	doc.IssuedAt, doc.ExpiresAt = now.UTC(), now.Add(VerifierSetLifetime).UTC()
-	next, err = a.sign(ctx, doc, f.root, f.key)
+	next, err = p.sign(ctx, doc, f.root, f.key)
 	return next, true, err
 }
 
@@ -129,15 +135,15 @@ const publishAttempts = 3
 // Publish publishes the first verifier set, or the successor of the newest set if
 // its renewal is due, and returns the newest version. If another process publishes
 // a set at the same time, Publish starts over with that set.
-func (a *Admin) Publish(ctx context.Context, sets SetStore, by audit.Subject, now time.Time) (version int64, err error) {
+func (p publisher) Publish(ctx context.Context, sets SetStore, by audit.Subject, now time.Time) (version int64, err error) {
 	for range publishAttempts {
 		newest, err := sets.NewestSet(ctx)
 		next, due := trust.StoredSet{}, true
 		switch {
 		case schema.KindOf(err) == schema.KindNotFound:
-			next, err = a.First(ctx, now)
+			next, err = p.First(ctx, now)
 		case err == nil:
-			next, due, err = a.Renewal(ctx, newest, now)
+			next, due, err = p.Renewal(ctx, newest, now)
 		}
 		if err != nil {
 			return 0, err
@@ -158,12 +164,12 @@ func (a *Admin) Publish(ctx context.Context, sets SetStore, by audit.Subject, no
 
 // sign signs a set with a root key and the active key of its predecessor, both
 // over the same bytes. Version 1 is signed by its own active key.
-func (a *Admin) sign(ctx context.Context, doc trust.VerifierSetDoc, root, active keyVersion) (trust.StoredSet, error) {
+func (p publisher) sign(ctx context.Context, doc trust.VerifierSetDoc, root, active keyVersion) (trust.StoredSet, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {
 		return trust.StoredSet{}, schema.Wrap(schema.KindInternal, err, "encoding a verifier set")
 	}
-	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signer{a, "", root}, signer{a, "", active})
+	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signer{p.vault, "", root}, signer{p.vault, "", active})
 	if err != nil {
 		return trust.StoredSet{}, err
 	}

@@ -49,6 +49,10 @@ const (
 	TaskResume      = "tasks.resume"
 	TaskCancel      = "tasks.cancel"
 	SetPublished    = "trust.verifier_set_published"
+	RotationStarted = "trust.rotation_started"
+	RotationChanged = "trust.rotation_changed" // a phase began or its set was published
+	RotationDecided = "trust.rotation_decided"
+	RotationEnded   = "trust.rotation_ended"
 	Decision        = "operations.resolve"
 
 	CheckpointMissing = "audit.checkpoint_missing" // a node keeps one that the database lost
@@ -83,7 +87,7 @@ func ActionName(a lifecycle.Action) string {
 func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, RotationStarted, RotationChanged, RotationDecided, RotationEnded, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
 		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))

@@ -27,6 +27,10 @@ func ReissueWorkflowID(host, nodeID string) string {
 	return NodeWorkflowID(host, nodeID) + reissueSuffix
 }
 
+// RotationWorkflowID is the workflow ID of every rotation of keys: Temporal rejects a second
+// run under the same ID.
+const RotationWorkflowID = "fleet:rotation"
+
 // WorkflowID is the workflow ID that an action on a node runs under.
 func WorkflowID(a Action, host, nodeID string) string {
 	if p, ok := PlanOf(a, Options{}); ok && !p.Holds {

@@ -23,12 +23,28 @@ const (
 const (
 	WorkflowReclaim = "ReclaimStaleDispatch"
 	WorkflowWatch   = "WatchOperations"
+	WorkflowTrust   = "MaintainTrust"
 )
 
 // The IDs of the schedules.
 const (
 	ScheduleReclaim = "reclaim-stale-dispatch"
 	ScheduleWatch   = "watch-operations"
+	ScheduleTrust   = "maintain-trust"
+)
+
+// TrustInterval is the time between two runs of MaintainTrust.
+const TrustInterval = time.Hour
+
+// TrustQueue is the task queue of the activities that use the root key. Only workers with
+// the rotator's login poll it.
+const TrustQueue = "gpuaas-trust"
+
+// WorkflowRotation is the type of the workflow that drives a rotation, and SignalRotation
+// the signal that makes it look at the rotation now.
+const (
+	WorkflowRotation = "RotateKeys"
+	SignalRotation   = "rotation_changed"
 )
 
 // Schedule is a schedule that Setup creates. Its runs never overlap.
@@ -56,6 +72,8 @@ func Schedules() []Schedule {
 	return []Schedule{
 		rounds(ScheduleReclaim, WorkflowReclaim, "Reclaim stale tasks"),
 		rounds(ScheduleWatch, WorkflowWatch, "Find operations whose run ended"),
+		{ID: ScheduleTrust, Workflow: WorkflowTrust, WorkflowID: "fleet:" + ScheduleTrust + ":schedule", Every: TrustInterval,
+			RunTimeout: roundsTimeout, Does: "Renew the verifier set"},
 	}
 }
 

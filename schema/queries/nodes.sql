@@ -33,7 +33,7 @@ UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2;
 -- Starts an incarnation: no recovery key, no lock, no alarm, a new sequence and an unknown
 -- verifier set. The recovery key of a locked incarnation may be a thief's.
 -- name: NextIncarnation :one
-UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
+UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0, set_hash = '',
                  previous_recovery_key = CASE WHEN identity_locked_at IS NULL THEN coalesce(recovery_key, previous_recovery_key)
                                               ELSE previous_recovery_key END,
                  poll_session = '', poll_contested = false, identity_alarm = '', identity_alarm_at = NULL,
@@ -154,7 +154,9 @@ UPDATE nodes SET task_seq_floor = greatest(task_seq_floor, sqlc.arg(task_seq)::b
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation);
 
 -- name: SetNodeSet :exec
-UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND set_version <> $1;
+UPDATE nodes SET set_version = sqlc.arg(set_version), set_hash = sqlc.arg(set_hash)
+WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
+  AND (set_version, set_hash) IS DISTINCT FROM (sqlc.arg(set_version), sqlc.arg(set_hash));
 
 -- A fetch reference counts as an issued bundle: it is what the operator gets.
 -- name: Enrollment :one

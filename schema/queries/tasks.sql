@@ -33,12 +33,12 @@ WITH node AS (
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
-                            envelope, envelope_expires_at, body_sha256)
+                            envelope, envelope_expires_at, body_sha256, key_id)
     SELECT sqlc.arg(task_id)::uuid, node.node_id, sqlc.arg(incarnation)::bigint, sqlc.arg(seq)::bigint, sqlc.arg(type)::text,
            sqlc.arg(effect)::text, sqlc.narg(params)::jsonb, sqlc.arg(operation_id)::uuid, sqlc.arg(op_seq)::bigint,
            sqlc.arg(step)::text, sqlc.arg(deadline)::timestamptz, sqlc.arg(correlation_id)::text,
            sqlc.arg(owner_workflow_id)::text, sqlc.arg(owner_run_id)::text, sqlc.arg(owner_activity_id)::text,
-           sqlc.arg(envelope)::bytea, sqlc.arg(deadline)::timestamptz, sqlc.arg(body_sha256)::text
+           sqlc.arg(envelope)::bytea, sqlc.arg(deadline)::timestamptz, sqlc.arg(body_sha256)::text, sqlc.arg(key_id)::text
     FROM node
     ON CONFLICT DO NOTHING RETURNING node_tasks.task_id, node_tasks.node_id
 )
@@ -72,7 +72,8 @@ WHERE task_id = $1 AND lease_epoch = 0 AND finished_at IS NULL AND cancel_reques
 -- lost would end the work. A destructive task that began under the expired lease is
 -- not dispatched: the reclaimer marks it lost, and an operator decides. The node's
 -- state and op_seq are those of the dispatch, which the lease grant repeats to the
--- agent. While the agent's heartbeats report a fault, nothing is dispatched.
+-- agent. While the agent's heartbeats report a fault, nothing is dispatched, and neither is a
+-- task whose key is none of those that nodes accept.
 --
 -- An agent process handles the response to one poll before it sends the next. So a
 -- poll that does not list a task dispatched to an earlier poll of the same process
@@ -87,6 +88,7 @@ WITH next AS (
       AND c.op_seq IN (0, m.op_seq) AND m.agent_fault = '' AND m.identity_locked_at IS NULL
       AND c.finished_at IS NULL AND c.status <> 'lost'
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.cancel_seen
+      AND (sqlc.narg(keys)::text[] IS NULL OR c.key_id = '' OR c.key_id = ANY (sqlc.narg(keys)::text[]))
       AND (c.status = 'pending' OR c.lease_until < now() AND (c.effect <> 'destructive' OR c.beat_at IS NULL)
            OR c.status = 'dispatched' AND c.holder = sqlc.arg(holder) AND c.poll_number > 0
               AND c.poll_number < sqlc.arg(poll_number) AND c.lease_epoch < sqlc.arg(max_dispatches))

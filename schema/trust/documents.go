@@ -9,6 +9,7 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // Payload types of the signed documents, apart from tasks. The type is part of
@@ -31,13 +32,37 @@ const (
 // EnvelopeDigest returns the hex SHA-256 of the signed body of a DSSE envelope.
 // It is KindInternal if the input is not an envelope.
 func EnvelopeDigest(envelope []byte) (string, error) {
+	body, err := EnvelopeBody(envelope)
+	if err != nil {
+		return "", err
+	}
+	return schema.SHA256Hex(body), nil
+}
+
+// EnvelopeBody returns the signed body of a DSSE envelope without verifying it. It is
+// KindInternal if the input is not an envelope.
+func EnvelopeBody(envelope []byte) ([]byte, error) {
 	var e struct {
 		Payload []byte `json:"payload"` // base64
 	}
 	if err := json.Unmarshal(envelope, &e); err != nil {
-		return "", schema.Wrap(schema.KindInternal, err, "cannot parse a stored envelope")
+		return nil, schema.Wrap(schema.KindInternal, err, "cannot parse a stored envelope")
 	}
-	return schema.SHA256Hex(e.Payload), nil
+	return e.Payload, nil
+}
+
+// SigningKey returns the ID of the key that a DSSE envelope names for its first signature,
+// "" if it is no envelope or names none. It verifies nothing.
+func SigningKey(envelope []byte) string {
+	var e struct {
+		Signatures []struct {
+			KeyID string `json:"keyid"`
+		} `json:"signatures"`
+	}
+	if json.Unmarshal(envelope, &e) != nil || len(e.Signatures) == 0 || !text.IsToken(e.Signatures[0].KeyID, maxKeyID, "._-") {
+		return ""
+	}
+	return e.Signatures[0].KeyID
 }
 
 // LeaseKey is the signed body of a delegation: a DSSE payload of type
@@ -58,12 +83,15 @@ type LeaseKey struct {
 // N+1, which contains the hash of N. A node accepts only the next version, or a
 // root-signed one of a higher epoch (the way to recover from a mistake).
 type VerifierSetDoc struct {
-	V         int          `json:"v"` // 1
-	Env       string       `json:"env"`
-	Version   int64        `json:"version"` // from 1
-	PrevHash  string       `json:"prev_hash"`
-	Epoch     int64        `json:"epoch"`
-	Keys      VerifierKeys `json:"keys"`
+	V        int          `json:"v"` // 1
+	Env      string       `json:"env"`
+	Version  int64        `json:"version"` // from 1
+	PrevHash string       `json:"prev_hash"`
+	Epoch    int64        `json:"epoch"`
+	Keys     VerifierKeys `json:"keys"`
+	// Roots are the root keys that may sign the sets after this one. Without any, those
+	// that the node trusts already may.
+	Roots     VerifierKeys `json:"roots,omitempty"`
 	IssuedAt  time.Time    `json:"issued_at"`
 	ExpiresAt time.Time    `json:"expires_at"`
 }

@@ -35,6 +35,9 @@ type VerifierKey struct {
 	State  KeyState          `json:"state"`
 }
 
+// maxKeyID is the longest ID of a key.
+const maxKeyID = 64
+
 // VerifierKeys are the keys of a verifier set.
 type VerifierKeys []VerifierKey
 
@@ -46,7 +49,7 @@ func (s VerifierKeys) check(limit int, states ...KeyState) error {
 	}
 	for i, k := range s {
 		repeated := slices.ContainsFunc(s[:i], func(o VerifierKey) bool { return o.KeyID == k.KeyID || o.Public.Equal(k.Public) })
-		if repeated || !text.IsToken(k.KeyID, 64, "._-") || len(k.Public) != ed25519.PublicKeySize || !slices.Contains(states, k.State) {
+		if repeated || !text.IsToken(k.KeyID, maxKeyID, "._-") || len(k.Public) != ed25519.PublicKeySize || !slices.Contains(states, k.State) {
 			return schema.NewError(schema.KindInvalidRequest, "verifier set: key %.64q is malformed or repeated", k.KeyID)
 		}
 	}

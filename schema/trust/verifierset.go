@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"time"
@@ -79,7 +80,7 @@ func parseBody(body []byte, document json.RawMessage) (VerifierSet, error) {
 	case d.Version < 1 || d.Epoch < 0 || d.ExpiresAt.IsZero():
 		return VerifierSet{}, reject(ReasonBody, "the verifier set has no version or no expiry, or a negative epoch")
 	}
-	if err := s.Doc.Keys.checkSet(maxSetKeys); err != nil {
+	if err := cmp.Or(s.Doc.Keys.checkSet(maxSetKeys), s.Doc.Roots.check(maxRootKeys, KeyRoot)); err != nil {
 		return VerifierSet{}, schema.AsError(err).WithReason(ReasonBody)
 	}
 	return s, nil
@@ -110,6 +111,15 @@ func (s VerifierSet) Active() VerifierKey {
 		return VerifierKey{}
 	}
 	return s.Doc.Keys[i]
+}
+
+// TrustedRoots returns the root keys that may sign the sets after s: its own, or those
+// given if it names none.
+func (s VerifierSet) TrustedRoots(given []VerifierKey) []VerifierKey {
+	if len(s.Doc.Roots) > 0 {
+		return s.Doc.Roots
+	}
+	return given
 }
 
 // Accepted returns the active and grace keys, whose signatures count.

@@ -33,6 +33,9 @@ type PollRequest struct {
 	// VerifierSet is the version of the verifier set that the node verifies
 	// tasks with, 0 for none.
 	VerifierSet int64 `json:"verifier_set,omitempty"`
+	// VerifierSetHash is the hex SHA-256 of that set's signed body, which shows the
+	// server that the node has the set that it published. Optional.
+	VerifierSetHash string `json:"verifier_set_hash,omitempty"`
 	// Floors are the node's counters. After a restore of the database they are ahead
 	// of the server's, which then raises its own.
 	Floors task.Floors `json:"floors,omitzero"`
@@ -98,6 +101,8 @@ func (r PollRequest) Validate() error {
 		return badField("poll_seq", "poll_seq must be 0 to %d", int64(MaxInteger))
 	case r.VerifierSet < 0 || r.VerifierSet > MaxInteger:
 		return badField("verifier_set", "verifier_set must be 0 to %d", int64(MaxInteger))
+	case r.VerifierSetHash != "" && !text.IsSHA256Hex(r.VerifierSetHash):
+		return badField("verifier_set_hash", "verifier_set_hash must be 64 lower-case hex digits")
 	case r.Floors.TaskSeq < 0 || r.Floors.TaskSeq > MaxInteger || r.Floors.IdentitySequence < 0 || r.Floors.IdentitySequence > MaxInteger:
 		return badField("floors", "each of floors must be 0 to %d", int64(MaxInteger))
 	case len(r.AuditCheckpoint) > audit.MaxCheckpointText:

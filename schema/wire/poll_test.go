@@ -72,6 +72,10 @@ func TestPollRequestRejectsInvalidFields(t *testing.T) {
 			func(r *wire.PollRequest) { r.VerifierSet = -1 },
 			func(r *wire.PollRequest) { r.VerifierSet = math.MaxInt64 },
 		},
+		"bad_verifier_set_hash": {
+			func(r *wire.PollRequest) { r.VerifierSetHash = "x" },
+			func(r *wire.PollRequest) { r.VerifierSetHash = strings.Repeat("A", 64) },
+		},
 		"bad_wait_seconds": {
 			func(r *wire.PollRequest) { r.WaitSeconds = -1 },
 			func(r *wire.PollRequest) { r.WaitSeconds = math.NaN() },

@@ -166,7 +166,7 @@ func (m maker) identify(ctx context.Context, n *node, by audit.Subject) error {
 	if err != nil {
 		return err
 	}
-	return m.store.Identities.RecordPoll(ctx, c, wire.PollRequest{VerifierSet: c.VerifierSet})
+	return m.store.Identities.RecordPoll(ctx, c, wire.PollRequest{VerifierSet: c.VerifierSet.Version, VerifierSetHash: c.VerifierSet.Hash})
 }
 
 // issue returns the facts of the node's certificate.

@@ -149,7 +149,7 @@ func oursCycle(s *store.Store, nodes []node) cycle {
 		if err := s.Tasks.Enqueue(ctx, t, owner, row, envelope); err != nil {
 			return err
 		}
-		offer, err := s.Tasks.NextTask(ctx, n.caller(), wire.PollRequest{AgentSession: "bench"}, task.LeaseDuration)
+		offer, err := s.Tasks.NextTask(ctx, n.caller(), wire.PollRequest{AgentSession: "bench"}, task.LeaseDuration, nil)
 		if err != nil {
 			return err
 		}

@@ -64,7 +64,7 @@ func onPostgres(t *testing.T) storetest.Subject {
 		Dispatch: func(t *testing.T, nodeID, taskID string) int64 {
 			t.Helper()
 			polls++
-			offer, err := w.store.Tasks.NextTask(t.Context(), caller(nodeID), wire.PollRequest{AgentSession: "boot-1", PollSeq: polls}, task.LeaseDuration)
+			offer, err := w.store.Tasks.NextTask(t.Context(), caller(nodeID), wire.PollRequest{AgentSession: "boot-1", PollSeq: polls}, task.LeaseDuration, nil)
 			require.NoError(t, err)
 			require.NotNil(t, offer)
 			require.Equal(t, taskID, offer.TaskID)

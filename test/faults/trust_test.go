@@ -72,4 +72,6 @@ func (noWork) NewestSet(context.Context) (trust.StoredSet, error) {
 	return trust.StoredSet{Version: floor.Version, Hash: floor.Hash}, nil
 }
 
+func (noWork) AcceptedKeys() []string { return nil }
+
 func (noWork) SetsAfter(context.Context, int64, int) ([]trust.StoredSet, error) { return nil, nil }

@@ -68,7 +68,7 @@ func (s *round) poll(ctx context.Context) error {
 	if s.may(handUnasked, 8) {
 		if s.may(handLate, 2) {
 			s.late = append(s.late, func(ctx context.Context) error {
-				offer, err := s.store.Tasks.NextTask(ctx, s.caller, poll, task.LeaseDuration)
+				offer, err := s.store.Tasks.NextTask(ctx, s.caller, poll, task.LeaseDuration, nil)
 				if offer != nil {
 					s.logf("poll %d arrives late and receives %s, lease %d", poll.PollSeq, offer.Type, offer.Lease.Epoch)
 				}
@@ -77,7 +77,7 @@ func (s *round) poll(ctx context.Context) error {
 		}
 		return nil
 	}
-	offer, err := s.store.Tasks.NextTask(ctx, s.caller, poll, task.LeaseDuration)
+	offer, err := s.store.Tasks.NextTask(ctx, s.caller, poll, task.LeaseDuration, nil)
 	if err != nil || offer == nil {
 		return err
 	}

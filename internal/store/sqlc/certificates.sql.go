@@ -128,7 +128,7 @@ func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (boo
 }
 
 const identityFacts = `-- name: IdentityFacts :one
-SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, n.identity_sequence,
+SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, n.set_hash, n.identity_sequence,
        greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id))::bigint AS task_seq,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, n.identity_lock_reason, n.poll_session, n.poll_contested, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
@@ -145,6 +145,7 @@ type IdentityFactsRow struct {
 	Incarnation        int64
 	PolledIncarnation  int64
 	SetVersion         int64
+	SetHash            string
 	IdentitySequence   int64
 	TaskSeq            int64
 	Locked             bool
@@ -169,6 +170,7 @@ func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, se
 		&i.Incarnation,
 		&i.PolledIncarnation,
 		&i.SetVersion,
+		&i.SetHash,
 		&i.IdentitySequence,
 		&i.TaskSeq,
 		&i.Locked,

@@ -410,7 +410,7 @@ func (q *Queries) LockNodesIn(ctx context.Context, nodeIds []string, state lifec
 }
 
 const nextIncarnation = `-- name: NextIncarnation :one
-UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
+UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0, set_hash = '',
                  previous_recovery_key = CASE WHEN identity_locked_at IS NULL THEN coalesce(recovery_key, previous_recovery_key)
                                               ELSE previous_recovery_key END,
                  poll_session = '', poll_contested = false, identity_alarm = '', identity_alarm_at = NULL,
@@ -611,11 +611,25 @@ func (q *Queries) SetNodeFacts(ctx context.Context, nodeID string, opSeq int64, 
 }
 
 const setNodeSet = `-- name: SetNodeSet :exec
-UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND set_version <> $1
+UPDATE nodes SET set_version = $1, set_hash = $2
+WHERE node_id = $3 AND incarnation = $4
+  AND (set_version, set_hash) IS DISTINCT FROM ($1, $2)
 `
 
-func (q *Queries) SetNodeSet(ctx context.Context, setVersion int64, nodeID string, incarnation int64) error {
-	_, err := q.db.Exec(ctx, setNodeSet, setVersion, nodeID, incarnation)
+type SetNodeSetParams struct {
+	SetVersion  int64
+	SetHash     string
+	NodeID      string
+	Incarnation int64
+}
+
+func (q *Queries) SetNodeSet(ctx context.Context, arg SetNodeSetParams) error {
+	_, err := q.db.Exec(ctx, setNodeSet,
+		arg.SetVersion,
+		arg.SetHash,
+		arg.NodeID,
+		arg.Incarnation,
+	)
 	return err
 }
 

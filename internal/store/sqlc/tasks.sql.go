@@ -60,12 +60,12 @@ WITH node AS (
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
-                            envelope, envelope_expires_at, body_sha256)
+                            envelope, envelope_expires_at, body_sha256, key_id)
     SELECT $8::uuid, node.node_id, $6::bigint, $9::bigint, $10::text,
            $11::text, $12::jsonb, $3::uuid, $7::bigint,
            $13::text, $14::timestamptz, $2::text,
            $15::text, $16::text, $17::text,
-           $18::bytea, $14::timestamptz, $19::text
+           $18::bytea, $14::timestamptz, $19::text, $20::text
     FROM node
     ON CONFLICT DO NOTHING RETURNING node_tasks.task_id, node_tasks.node_id
 )
@@ -94,6 +94,7 @@ type EnqueueTaskParams struct {
 	OwnerActivityID string
 	Envelope        []byte
 	BodySha256      string
+	KeyID           string
 }
 
 // Stores a signed task with the seq in its envelope and its audit row. Stores
@@ -121,6 +122,7 @@ func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64
 		arg.OwnerActivityID,
 		arg.Envelope,
 		arg.BodySha256,
+		arg.KeyID,
 	)
 	if err != nil {
 		return 0, err
@@ -425,16 +427,17 @@ WITH next AS (
       AND c.op_seq IN (0, m.op_seq) AND m.agent_fault = '' AND m.identity_locked_at IS NULL
       AND c.finished_at IS NULL AND c.status <> 'lost'
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.cancel_seen
+      AND ($5::text[] IS NULL OR c.key_id = '' OR c.key_id = ANY ($5::text[]))
       AND (c.status = 'pending' OR c.lease_until < now() AND (c.effect <> 'destructive' OR c.beat_at IS NULL)
-           OR c.status = 'dispatched' AND c.holder = $5 AND c.poll_number > 0
-              AND c.poll_number < $6 AND c.lease_epoch < $7)
-      AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY ($8::text[])
-           AND NOT (c.holder = $5 AND c.poll_number > $6))
+           OR c.status = 'dispatched' AND c.holder = $6 AND c.poll_number > 0
+              AND c.poll_number < $7 AND c.lease_epoch < $8)
+      AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY ($9::text[])
+           AND NOT (c.holder = $6 AND c.poll_number > $7))
     ORDER BY c.seq LIMIT 1 FOR NO KEY UPDATE OF c SKIP LOCKED
 ), leased AS (
-    UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = $5,
-        poll_number = $6, beat_at = NULL,
-        lease_until = now() + make_interval(secs => $9::float8),
+    UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = $6,
+        poll_number = $7, beat_at = NULL,
+        lease_until = now() + make_interval(secs => $10::float8),
         dispatched_at = coalesce(t.dispatched_at, now())
     FROM next WHERE t.task_id = next.task_id
     RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
@@ -452,6 +455,7 @@ type NextTaskParams struct {
 	Action        string
 	NodeID        string
 	Incarnation   int64
+	Keys          []string
 	Holder        string
 	PollNumber    int64
 	MaxDispatches int64
@@ -478,7 +482,8 @@ type NextTaskRow struct {
 // lost would end the work. A destructive task that began under the expired lease is
 // not dispatched: the reclaimer marks it lost, and an operator decides. The node's
 // state and op_seq are those of the dispatch, which the lease grant repeats to the
-// agent. While the agent's heartbeats report a fault, nothing is dispatched.
+// agent. While the agent's heartbeats report a fault, nothing is dispatched, and neither is a
+// task whose key is none of those that nodes accept.
 //
 // An agent process handles the response to one poll before it sends the next. So a
 // poll that does not list a task dispatched to an earlier poll of the same process
@@ -491,6 +496,7 @@ func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow
 		arg.Action,
 		arg.NodeID,
 		arg.Incarnation,
+		arg.Keys,
 		arg.Holder,
 		arg.PollNumber,
 		arg.MaxDispatches,

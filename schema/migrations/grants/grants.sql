@@ -47,6 +47,8 @@ GRANT INSERT, UPDATE ON instances, operations, resources, node_tasks, node_remov
 GRANT INSERT, UPDATE, DELETE ON outbox, identity_refusals TO gpuaas_worker;
 GRANT INSERT ON audit_checkpoints TO gpuaas_worker;
 GRANT INSERT, UPDATE ON audit_checkpoint_heads TO gpuaas_worker;
+GRANT SELECT ON rotations, rotation_waivers TO gpuaas_worker, gpuaas_api_admin;
+GRANT UPDATE ON rotations TO gpuaas_worker;
 GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
 
 -- The admin API registers nodes, issues tokens, decides about tasks and records abandoned
@@ -54,6 +56,8 @@ GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotati
 GRANT INSERT, UPDATE ON nodes, skus, enrollment_tokens TO gpuaas_api_admin;
 GRANT UPDATE ON instances, operations, node_tasks, node_certificates TO gpuaas_api_admin;
 GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_admin;
+GRANT INSERT, UPDATE ON rotations TO gpuaas_api_admin; -- it starts rotations and stores decisions about them
+GRANT INSERT ON rotation_waivers TO gpuaas_api_admin;
 GRANT DELETE ON node_sessions TO gpuaas_api_admin;
 GRANT INSERT, UPDATE ON identity_refusals TO gpuaas_api_admin; -- it exchanges references to bundles
 GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
@@ -61,7 +65,7 @@ GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
 -- The node API issues identities, stores heartbeats and dispatches tasks.
 GRANT UPDATE (state, state_since, cordoned, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at,
     identity_lock_reason, identity_locked_by, identity_lock_note, identity_alarm, identity_alarm_at, poll_session, poll_contested,
-    previous_recovery_key, set_version, last_heartbeat_at, agent_version, boot_id, driver, driver_fault, agent_fault, uptime_seconds, workloads, workloads_at,
+    previous_recovery_key, set_version, set_hash, last_heartbeat_at, agent_version, boot_id, driver, driver_fault, agent_fault, uptime_seconds, workloads, workloads_at,
     task_seq_floor) ON nodes TO gpuaas_api_node;
 GRANT INSERT, UPDATE ON enrollment_tokens, node_api, node_certificates, identity_keys, identity_refusals TO gpuaas_api_node;
 GRANT UPDATE (status, lease_epoch, lease_until, holder, poll_number, progress, beat_at, cancel_seen, paused, result, output_tail,

@@ -1,0 +1,112 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// rotationStore implements adminapi.Rotations.
+type rotationStore struct {
+	*store.Rotations
+
+	sets *store.Identities
+}
+
+// NewestSet implements adminapi.Rotations.
+func (s rotationStore) NewestSet(ctx context.Context) (trust.StoredSet, error) {
+	return s.sets.NewestSet(ctx)
+}
+
+const (
+	// rotationSlow is how long a phase waits for nodes before it is reported.
+	rotationSlow = 15 * time.Minute
+	// rotationStalled is how long the workflow may not look at the rotation.
+	rotationStalled = 5 * time.Minute
+)
+
+// trustFaults returns the faults of the keys that nodes trust: a verifier set that expires
+// soon, and a rotation that needs an operator.
+func (a *app) trustFaults(ctx context.Context) []wire.ControlPlaneFault {
+	var faults []wire.ControlPlaneFault
+	if set, err := a.sets.NewestSet(ctx); err == nil {
+		faults = expiryFault(set, time.Now())
+	}
+	r, now, err := a.store.Rotations.OpenRotation(ctx)
+	if err != nil {
+		return faults // none is open, or the database does not respond, which is a fault of its own
+	}
+	p, err := a.store.Rotations.RotationProgress(ctx, r)
+	if err != nil {
+		return faults
+	}
+	return append(faults, rotationFault(rotation.Describe(r, p, now), now)...)
+}
+
+// expiryFault reports a set whose renewal is overdue: it is renewed after half of its
+// lifetime.
+func expiryFault(stored trust.StoredSet, now time.Time) []wire.ControlPlaneFault {
+	set, err := trust.ParseVerifierSet(stored.Document)
+	if err != nil {
+		return nil // the signer's check reports it
+	}
+	left := set.Doc.ExpiresAt.Sub(now)
+	if left > set.Doc.ExpiresAt.Sub(set.Doc.IssuedAt)/3 {
+		return nil
+	}
+	f := wire.ControlPlaneFault{Component: "verifier-set", Reason: "expires_soon",
+		Message: fmt.Sprintf("verifier set %d expires in %s, and its renewal is overdue; then nodes reject destructive tasks", stored.Version, lifecycle.Span(left)),
+		Next:    "check that a gpuaas-worker has the rotator's login (GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE); or run: gpuaas admin setup"}
+	if left <= 0 {
+		f.Reason = "expired"
+		f.Message = fmt.Sprintf("verifier set %d has expired: nodes reject destructive tasks", stored.Version)
+	}
+	return []wire.ControlPlaneFault{f}
+}
+
+// rotationFault reports why a rotation needs an operator.
+func rotationFault(v rotation.View, now time.Time) []wire.ControlPlaneFault {
+	f := wire.ControlPlaneFault{Component: "rotation", Next: "gpuaas rotate show"}
+	slow, what := now.Sub(v.PhaseSince) > rotationSlow, fmt.Sprintf("the rotation of %s is in phase %s", v.Kind, v.Phase)
+	switch {
+	case now.Sub(v.CheckedAt) > rotationStalled:
+		f.Reason = "stalled"
+		f.Message = fmt.Sprintf("%s, and no worker has looked at it for %s", what, lifecycle.Span(now.Sub(v.CheckedAt)))
+		f.Next = "check that a gpuaas-worker has the rotator's login (GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE); then: gpuaas rotate resume --reason TEXT"
+	case v.Failure != "":
+		f.Reason, f.Message = "failing", what+" and cannot continue: "+v.Failure
+	case v.Paused:
+		f.Reason, f.Message, f.Next = string(rotation.BlockedPaused), what+" and is paused", "gpuaas rotate resume --reason TEXT"
+	case slices.Equal(v.Blockers, []rotation.Blocker{rotation.BlockedApproval}):
+		f.Reason, f.Message = string(rotation.BlockedApproval), what+" and waits for an approval; the next phase cannot be undone"
+		f.Next = "gpuaas rotate approve --reason TEXT"
+	case slow && slices.Contains(v.Blockers, rotation.BlockedNodes):
+		f.Reason = string(rotation.BlockedNodes)
+		f.Message = fmt.Sprintf("%s and waits for %d nodes: %s", what, v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, waitingHosts(v.Progress.Waiting))
+		f.Next = "gpuaas rotate waive --offline --reason TEXT; a node that returns loads the sets that it missed"
+	default:
+		return nil
+	}
+	return []wire.ControlPlaneFault{f}
+}
+
+// waitingHosts lists the first nodes that a rotation waits for.
+func waitingHosts(nodes []rotation.Waiting) string {
+	const shown = 5
+	var hosts []string
+	for _, n := range nodes[:min(shown, len(nodes))] {
+		hosts = append(hosts, n.Host)
+	}
+	if len(nodes) > shown {
+		hosts = append(hosts, "…")
+	}
+	return strings.Join(hosts, ", ")
+}

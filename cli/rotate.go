@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+)
+
+func newRotate(e *env) *cobra.Command {
+	c := newGroup("rotate", "Rotate the keys that nodes trust",
+		`Replaces the key that signs tasks (task-key) or the root key of verifier sets (set-root).
+A rotation stages the new key, activates it, waits until nothing needs the old one, and
+retires the old one. It leaves a phase when every node has confirmed the phase's verifier
+set; gpuaas rotate show lists the nodes that have not. It can be rolled back until the old
+key is retired, which needs an approval. There can be one rotation at a time. All of these
+commands except show require the role admin.`)
+	c.AddCommand(newRotateStart(e, rotation.TaskKey, "Rotate the key that signs tasks"),
+		newRotateStart(e, rotation.SetRoot, "Rotate the root key of verifier sets"),
+		newRotateShow(e),
+		newRotateDecide(e, rotation.Approve, "Allow the phase that cannot be undone", "Approves the retirement of the old key, which cannot be undone."),
+		newRotateDecide(e, rotation.Pause, "Hold the rotation in its phase", "Holds the rotation in its phase until gpuaas rotate resume."),
+		newRotateDecide(e, rotation.Resume, "Continue a paused rotation", "Continues a paused rotation, and starts its workflow if none runs."),
+		newRotateWaive(e),
+		newRotateDecide(e, rotation.Rollback, "Undo the rotation",
+			"Undoes the rotation: the old key signs again, and the new one is removed once no task needs\nit. It is rejected once the old key is being retired."))
+	return c
+}
+
+func newRotateStart(e *env, k rotation.Kind, short string) *cobra.Command {
+	s := rotation.Start{Kind: k}
+	grace := rotation.DefaultGrace
+	c := e.command(string(k), short,
+		short+".\nThe command returns when the rotation has started; follow it with gpuaas rotate show.",
+		fmt.Sprintf("  gpuaas rotate %s --reason 'quarterly rotation' --dry-run\n  gpuaas rotate %s --reason 'quarterly rotation'", k, k),
+		func(ctx context.Context, _ string) error {
+			s.GraceSeconds = new(int64(grace / time.Second))
+			v, err := decode[rotation.View](e.api().StartRotation(ctx, nil, s))
+			if err != nil {
+				return err
+			}
+			if s.DryRun {
+				e.message("dry run: nothing was started")
+			}
+			return printRotation(e.console, v)
+		})
+	f := c.Flags()
+	f.StringVar(&s.Reason, "reason", "", "reason, kept in the audit trail (required)")
+	f.DurationVar(&grace, "grace", grace, "how long the old key stays valid after the new one is active")
+	f.BoolVar(&s.Approved, "approve", false, "approve the retirement of the old key in advance")
+	f.BoolVar(&s.DryRun, "dry-run", false, "show the phases and the nodes that a rotation would wait for now; start nothing")
+	return c
+}
+
+func newRotateShow(e *env) *cobra.Command {
+	return e.command("show", "Show the open rotation, or the last one",
+		"Shows the phase of the rotation, what it waits for, and the nodes that have not confirmed\nthe phase's verifier set.",
+		"  gpuaas rotate show\n  gpuaas rotate show -o json | jq -r '.progress.waiting[].host'",
+		func(ctx context.Context, _ string) error {
+			v, err := decode[rotation.View](e.api().GetRotation(ctx, nil))
+			if err != nil {
+				return err
+			}
+			return printRotation(e.console, v)
+		})
+}
+
+func newRotateDecide(e *env, d rotation.Decision, short, long string) *cobra.Command {
+	var r rotation.Decide
+	c := e.command(string(d), short, long, "  gpuaas rotate "+string(d)+" --reason CHG-204",
+		func(ctx context.Context, _ string) error { return decideRotation(ctx, e, d, r) })
+	c.Flags().StringVar(&r.Reason, "reason", "", "reason, kept in the audit trail (required)")
+	return c
+}
+
+func newRotateWaive(e *env) *cobra.Command {
+	var r rotation.Decide
+	c := e.command("waive", "Do not wait for nodes",
+		`Makes the rotation not wait for the named nodes, or for all nodes that have sent no
+heartbeat for five minutes. A waived node that returns loads the verifier sets that it missed, as long as its certificate
+or recovery token is valid.`,
+		"  gpuaas rotate waive --node gpu-17 --reason 'in repair until May'\n  gpuaas rotate waive --offline --reason 'in repair until May'",
+		func(ctx context.Context, _ string) error { return decideRotation(ctx, e, rotation.Waive, r) })
+	f := c.Flags()
+	f.StringArrayVar(&r.Nodes, "node", nil, "a `NODE`, by host name or id; may be repeated")
+	f.BoolVar(&r.Offline, "offline", false, "all nodes that have sent no heartbeat for five minutes")
+	f.StringVar(&r.Reason, "reason", "", "reason, kept in the audit trail (required)")
+	completes(c, "node", func(c *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return e.completeNode(c, nil, prefix)
+	})
+	return c
+}
+
+func decideRotation(ctx context.Context, e *env, d rotation.Decision, r rotation.Decide) error {
+	v, err := decode[rotation.View](e.api().DecideRotation(ctx, d, nil, r))
+	if err != nil {
+		return err
+	}
+	return printRotation(e.console, v)
+}
+
+// printRotation prints a rotation and the nodes that it waits for.
+func printRotation(e *console, v rotation.View) error {
+	return e.print(v, func(w io.Writer) {
+		fields(w, "Rotation:", v.RotationID, "Kind:", string(v.Kind), "Phase:", rotationPhase(v), "Keys:", dash(v.OldKey)+" → "+dash(v.NewKey),
+			"Confirmed:", confirmedText(v), "Waiting on:", dash(blockersText(v)), "Reason:", v.Reason, "By:", v.Actor)
+		if v.Failure != "" {
+			fields(w, "Failure:", v.Failure)
+		}
+		for _, p := range v.Plan {
+			fmt.Fprintf(w, "  %s %s: %s\n", mark(v, p), p.Name, p.Does)
+		}
+		for _, n := range v.Progress.Waiting {
+			fmt.Fprintf(w, "not confirmed: %s (%s, set %d)\n", n.Host, n.State, n.SetVersion)
+		}
+		if hidden := v.Progress.Nodes - v.Progress.Confirmed - v.Progress.Waived - len(v.Progress.Waiting); len(v.Progress.Waiting) > 0 && hidden > 0 {
+			fmt.Fprintf(w, "and %d more nodes\n", hidden)
+		}
+	}, v.RotationID)
+}
+
+func mark(v rotation.View, p rotation.PhaseSpec) string {
+	if p.Name == v.Phase && v.EndedAt == nil {
+		return "→"
+	}
+	return " "
+}
+
+func rotationPhase(v rotation.View) string {
+	if v.EndedAt != nil {
+		return fmt.Sprintf("%s, ended at %s", v.Outcome, v.EndedAt.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("%s since %s", v.Phase, v.PhaseSince.UTC().Format(time.RFC3339))
+}
+
+func confirmedText(v rotation.View) string {
+	return fmt.Sprintf("set %s by %d of %d nodes, %d waived", cmp.Or(strings.TrimPrefix(strconv.FormatInt(v.SetVersion, 10), "0"), "-"),
+		v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
+}
+
+// blockersText describes why the rotation stays in its phase.
+func blockersText(v rotation.View) string {
+	var all []string
+	for _, b := range v.Blockers {
+		switch b {
+		case rotation.BlockedPaused:
+			all = append(all, "resume (paused)")
+		case rotation.BlockedSet:
+			all = append(all, "a worker with the rotator's login")
+		case rotation.BlockedNodes:
+			all = append(all, fmt.Sprintf("%d nodes", v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived))
+		case rotation.BlockedTasks:
+			all = append(all, fmt.Sprintf("%d open tasks of the replaced key", v.Progress.OpenTasks))
+		case rotation.BlockedGrace:
+			all = append(all, "the end of the grace period of "+lifecycle.Span(v.Grace()))
+		case rotation.BlockedApproval:
+			all = append(all, "gpuaas rotate approve --reason TEXT")
+		}
+	}
+	return strings.Join(all, ", ")
+}

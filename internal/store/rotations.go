@@ -1,0 +1,228 @@
+package store
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// Rotations stores rotations of keys. It implements activities.Rotations and
+// adminapi.Rotations.
+type Rotations struct{ db *db }
+
+// BeginRotation implements adminapi.Rotations. A revocation ends an open rotation, because
+// it must not wait.
+func (s *Rotations) BeginRotation(ctx context.Context, r rotation.Rotation, by audit.Subject) (rotation.Rotation, error) {
+	return write(ctx, s.db, "starting a rotation", func(ctx context.Context, tx *tx) (rotation.Rotation, error) {
+		open, now, err := lockRotation(ctx, tx)
+		switch {
+		case schema.KindOf(err) == schema.KindNotFound:
+		case err != nil:
+			return r, err
+		case r.Kind != rotation.RevokeKey || open.Kind == rotation.RevokeKey && open.OldKey != r.OldKey:
+			return r, errRotating(open)
+		case open.Kind == rotation.RevokeKey:
+			return open, nil
+		default:
+			open.EndedAt, open.Outcome = &now, rotation.Superseded
+			if err := saveRotation(ctx, tx, open); err != nil {
+				return r, err
+			}
+			tx.note(rotationEvent(by, audit.RotationEnded, open, ""))
+		}
+		rows, err := tx.InsertRotation(ctx, sqlc.InsertRotationParams{RotationID: r.RotationID, Kind: string(r.Kind), Phase: string(r.Phase),
+			OldKey: r.OldKey, GraceSeconds: r.GraceSeconds, Approved: r.Approved, Actor: by.Actor, Via: by.Via, Reason: r.Reason})
+		if err != nil {
+			return r, err
+		}
+		if rows == 0 { // another request inserted one first
+			return r, schema.NewError(schema.KindOperationInProgress, "another rotation has started").WithNext("gpuaas rotate show")
+		}
+		tx.note(rotationEvent(by, audit.RotationStarted, r, r.Reason))
+		stored, err := tx.OpenRotation(ctx)
+		return rotationOf(stored), err
+	})
+}
+
+func errRotating(open rotation.Rotation) error {
+	return schema.NewError(schema.KindOperationInProgress, "a rotation of %s is in phase %s, and there can be only one", open.Kind, open.Phase).
+		WithReason("rotation_open").WithNext("gpuaas rotate show")
+}
+
+// OpenRotation implements activities.Rotations.
+func (s *Rotations) OpenRotation(ctx context.Context) (rotation.Rotation, time.Time, error) {
+	row, err := query(ctx, s.db, "reading the rotation", func(ctx context.Context) (sqlc.OpenRotationRow, error) {
+		row, err := s.db.q.OpenRotation(ctx)
+		return row, orMissing(err, errNoRotation())
+	})
+	return rotationOf(row), row.Now, err
+}
+
+// NewestRotation implements adminapi.Rotations.
+func (s *Rotations) NewestRotation(ctx context.Context) (rotation.Rotation, time.Time, error) {
+	row, err := query(ctx, s.db, "reading the rotation", func(ctx context.Context) (sqlc.NewestRotationRow, error) {
+		row, err := s.db.q.NewestRotation(ctx)
+		return row, orMissing(err, errNoRotation())
+	})
+	return rotationOf(sqlc.OpenRotationRow(row)), row.Now, err
+}
+
+func errNoRotation() error {
+	return schema.NewError(schema.KindNotFound, "there is no rotation").WithNext("gpuaas rotate --help")
+}
+
+// SaveRotation implements activities.Rotations: the set and the record change in one
+// transaction, so that a caller that was overtaken publishes nothing.
+func (s *Rotations) SaveRotation(ctx context.Context, r rotation.Rotation, set *trust.StoredSet) error {
+	by := audit.Subject{Actor: systemActor}
+	return s.db.write(ctx, "recording the rotation", func(ctx context.Context, tx *tx) error {
+		if set != nil {
+			if err := putSet(ctx, tx, *set, by); err != nil {
+				return err
+			}
+		}
+		if err := saveRotation(ctx, tx, r); err != nil {
+			return err
+		}
+		action := audit.RotationChanged
+		if r.EndedAt != nil {
+			action = audit.RotationEnded
+		}
+		tx.note(rotationEvent(by, action, r, ""))
+		return nil
+	})
+}
+
+// saveRotation writes a rotation. KindFenced if it changed since it was read.
+func saveRotation(ctx context.Context, tx *tx, r rotation.Rotation) error {
+	rows, err := tx.SaveRotation(ctx, sqlc.SaveRotationParams{RotationID: r.RotationID, Step: r.Step, Phase: string(r.Phase),
+		PhaseSince: r.PhaseSince, OldKey: r.OldKey, NewKey: r.NewKey, SetVersion: r.SetVersion, Approved: r.Approved, Paused: r.Paused,
+		EndedAt: r.EndedAt, Outcome: string(r.Outcome)})
+	if err == nil && rows == 0 {
+		err = schema.NewError(schema.KindFenced, "the rotation has changed since it was read").WithReason("rotation_changed")
+	}
+	return err
+}
+
+// NoteChecked implements activities.Rotations.
+func (s *Rotations) NoteChecked(ctx context.Context, rotationID, failure string) error {
+	return s.db.Call(ctx, "recording a check of the rotation", func(ctx context.Context) error {
+		return s.db.q.NoteRotationChecked(ctx, cleanText(failure), rotationID)
+	})
+}
+
+// RotationProgress implements activities.Rotations and adminapi.Rotations.
+func (s *Rotations) RotationProgress(ctx context.Context, r rotation.Rotation) (rotation.Progress, error) {
+	return query(ctx, s.db, "reading the progress of the rotation", func(ctx context.Context) (rotation.Progress, error) {
+		counts, err := s.db.q.RotationCounts(ctx, r.RotationID, r.Draining(), r.SetVersion)
+		if err != nil {
+			return rotation.Progress{}, err
+		}
+		p := rotation.Progress{Nodes: int(counts.Nodes), Confirmed: int(counts.Confirmed), Waived: int(counts.Waived),
+			OpenTasks: int(counts.OpenTasks), Waiting: []rotation.Waiting{}}
+		if !r.Spec().Confirm || r.SetVersion == 0 {
+			return p, nil
+		}
+		rows, err := s.db.q.RotationWaiting(ctx, r.SetVersion, r.RotationID, rotation.MaxShown)
+		for _, n := range rows {
+			p.Waiting = append(p.Waiting, rotation.Waiting{NodeID: n.NodeID, Host: n.Host, State: string(n.State),
+				SetVersion: n.SetVersion, LastHeartbeatAt: n.LastHeartbeatAt})
+		}
+		return p, err
+	})
+}
+
+// DecideRotation implements adminapi.Rotations.
+func (s *Rotations) DecideRotation(ctx context.Context, d rotation.Decided, by audit.Subject) (rotation.Rotation, error) {
+	return write(ctx, s.db, "deciding about the rotation", func(ctx context.Context, tx *tx) (rotation.Rotation, error) {
+		r, now, err := lockRotation(ctx, tx)
+		if err != nil {
+			return r, err
+		}
+		after, err := r.Decide(d.Decision, now)
+		e := rotationEvent(by, audit.RotationDecided, after, d.Reason)
+		e.Detail["decision"] = string(d.Decision)
+		if err != nil {
+			return r, refuse(err, e)
+		}
+		if d.Decision == rotation.Waive {
+			waived, err := tx.WaiveNodes(ctx, sqlc.WaiveNodesParams{RotationID: r.RotationID, NodeIds: append([]string{}, d.NodeIDs...),
+				Offline: d.Offline, SilentSeconds: lifecycle.SilentAfter.Seconds()})
+			if err != nil {
+				return r, err
+			}
+			e.Detail["nodes"] = strconv.Itoa(len(waived))
+			for _, id := range waived {
+				n := e
+				n.Stream = id
+				tx.note(n)
+			}
+		}
+		if err := saveRotation(ctx, tx, after); err != nil {
+			return r, err
+		}
+		tx.note(e)
+		stored, err := tx.NewestRotation(ctx)
+		return rotationOf(sqlc.OpenRotationRow(stored)), err
+	})
+}
+
+func lockRotation(ctx context.Context, tx *tx) (rotation.Rotation, time.Time, error) {
+	row, err := tx.LockOpenRotation(ctx)
+	return rotationOf(sqlc.OpenRotationRow(row)), row.Now, orMissing(err, errNoRotation())
+}
+
+// TasksSignedBy implements activities.Rotations.
+func (s *Rotations) TasksSignedBy(ctx context.Context, keyID string, limit int) (map[string][]byte, error) {
+	rows, err := query(ctx, s.db, "reading tasks to sign again", func(ctx context.Context) ([]sqlc.TasksSignedByRow, error) {
+		return s.db.q.TasksSignedBy(ctx, keyID, int32(limit))
+	})
+	out := map[string][]byte{}
+	for _, r := range rows {
+		out[r.TaskID] = r.Envelope
+	}
+	return out, err
+}
+
+// ReplaceEnvelope implements activities.Rotations and wakes the task's node.
+func (s *Rotations) ReplaceEnvelope(ctx context.Context, taskID string, envelope []byte) error {
+	digest, err := trust.EnvelopeDigest(envelope)
+	if err != nil {
+		return err
+	}
+	return s.db.write(ctx, "storing the new signature of task "+taskID, func(ctx context.Context, tx *tx) error {
+		nodes, err := tx.ReplaceEnvelope(ctx, sqlc.ReplaceEnvelopeParams{TaskID: taskID, Envelope: envelope,
+			KeyID: trust.SigningKey(envelope), BodySha256: digest})
+		for _, n := range nodes {
+			tx.wakeNode(n)
+		}
+		return err
+	})
+}
+
+func rotationEvent(by audit.Subject, action string, r rotation.Rotation, reason string) audit.Event {
+	e := subjectEvent(by, audit.SystemStream, action, r.RotationID, map[string]string{"kind": string(r.Kind), "phase": string(r.Phase),
+		"old_key": r.OldKey, "new_key": r.NewKey})
+	if r.SetVersion > 0 {
+		e.Detail["set_version"] = strconv.FormatInt(r.SetVersion, 10)
+	}
+	if r.Outcome != "" {
+		e.Detail["outcome"] = string(r.Outcome)
+	}
+	e.Reason = reason
+	return e
+}
+
+func rotationOf(row sqlc.OpenRotationRow) rotation.Rotation {
+	return rotation.Rotation{RotationID: row.RotationID, Kind: rotation.Kind(row.Kind), Phase: rotation.Phase(row.Phase), Step: row.Step,
+		OldKey: row.OldKey, NewKey: row.NewKey, SetVersion: row.SetVersion, PhaseSince: row.PhaseSince, GraceSeconds: row.GraceSeconds,
+		Approved: row.Approved, Paused: row.Paused, Actor: row.Actor, Reason: row.Reason, StartedAt: row.StartedAt, EndedAt: row.EndedAt,
+		Outcome: rotation.Outcome(row.Outcome), CheckedAt: row.CheckedAt, Failure: row.Failure}
+}

@@ -1,0 +1,207 @@
+package vault
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// Rotator makes new versions of the signing keys and signs verifier sets. It implements
+// activities.KeyRotator. Its login is not the worker's: nothing else uses the root key.
+type Rotator struct {
+	publisher
+
+	client *Client
+}
+
+// LoginRotator logs in with the rotator's credentials. The caller must call Close.
+func LoginRotator(ctx context.Context, c Config) (*Rotator, error) {
+	client, err := Login(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return &Rotator{publisher{client, c.Env}, client}, nil
+}
+
+// Close logs out.
+func (r *Rotator) Close() { r.client.Close() }
+
+// Healthy reports whether the login works.
+func (r *Rotator) Healthy(ctx context.Context) error { return r.client.Healthy(ctx) }
+
+// PlanKeys implements activities.KeyRotator. It changes nothing in Vault.
+func (r *Rotator) PlanKeys(ctx context.Context, of rotation.Rotation, newest trust.StoredSet) (oldKey, newKey string, err error) {
+	f, err := checkSet(ctx, r.vault, r.env, newest)
+	if err != nil {
+		return "", "", err
+	}
+	name, oldKey := taskKey(r.env), f.set.Active().KeyID
+	switch of.Kind {
+	case rotation.SetRoot:
+		name, oldKey = rootKey(r.env), f.root.id()
+	case rotation.RevokeKey:
+		if oldKey = of.OldKey; successor(f.set, oldKey) != "" {
+			return oldKey, successor(f.set, oldKey), nil
+		}
+	case rotation.TaskKey:
+	}
+	key, err := readKey(ctx, r.vault, "rotation_key", name)
+	return oldKey, keyID(name, key.LatestVersion+1), err
+}
+
+// successor returns the key of the set that signs after another one is revoked, "" if a new
+// one is needed.
+func successor(set trust.VerifierSet, revoked string) string {
+	if active := set.Active().KeyID; active != revoked {
+		return active
+	}
+	for _, s := range []trust.KeyState{trust.KeyStaged, trust.KeyGrace} {
+		for _, k := range set.Doc.Keys {
+			if k.State == s {
+				return k.KeyID
+			}
+		}
+	}
+	return ""
+}
+
+// SignSet implements activities.KeyRotator.
+func (r *Rotator) SignSet(ctx context.Context, newest trust.StoredSet, t rotation.Target) (set trust.StoredSet, due bool, err error) {
+	f, err := checkSet(ctx, r.vault, r.env, newest)
+	if err != nil {
+		return set, false, err
+	}
+	n, err := r.successorOf(ctx, f, t)
+	if err != nil {
+		return set, false, err
+	}
+	if !n.differs(f) {
+		return newest, false, nil
+	}
+	set, err = r.sign(ctx, n.doc, n.root, n.active)
+	return set, true, err
+}
+
+// nextSet is a verifier set to be signed, with its signers.
+type nextSet struct {
+	doc          trust.VerifierSetDoc
+	root, active keyVersion
+}
+
+// differs reports whether the set has other contents or another root signer than its
+// predecessor.
+func (n nextSet) differs(f followed) bool {
+	return n.doc.Keys.String() != f.set.Doc.Keys.String() || n.doc.Roots.String() != f.set.Doc.Roots.String() || n.root.id() != f.root.id()
+}
+
+// successorOf returns the successor of the newest set with the target's keys. It creates the
+// keys that Vault does not have yet.
+func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target) (nextSet, error) {
+	now := time.Now().UTC()
+	n := nextSet{doc: f.set.Doc, root: f.root, active: f.key}
+	n.doc.Version, n.doc.PrevHash = n.doc.Version+1, f.set.Hash
+	n.doc.IssuedAt, n.doc.ExpiresAt = now, now.Add(VerifierSetLifetime)
+	keys, err := r.versions(ctx, taskKey(r.env), sortedIDs(t.States))
+	if err != nil {
+		return n, err
+	}
+	n.doc.Keys = slices.DeleteFunc(slices.Clone(f.set.Doc.Keys), func(k trust.VerifierKey) bool {
+		_, named := t.States[k.KeyID]
+		return named || k.State != trust.KeyRevoked
+	})
+	for _, k := range keys {
+		n.doc.Keys = append(n.doc.Keys, k.verifier(t.States[k.id()]))
+		if t.Revokes && t.States[k.id()] == trust.KeyActive {
+			// The revoked key may be the one that signed until now.
+			n.active = k
+		}
+	}
+	if t.Revokes {
+		n.doc.Epoch++
+	}
+	err = r.setRoots(ctx, &n, t)
+	return n, err
+}
+
+func (r *Rotator) setRoots(ctx context.Context, n *nextSet, t rotation.Target) error {
+	if len(t.Roots) == 0 {
+		return nil
+	}
+	roots, err := r.versions(ctx, rootKey(r.env), t.Roots)
+	if err != nil {
+		return err
+	}
+	n.doc.Roots = nil
+	for _, k := range roots {
+		n.doc.Roots = append(n.doc.Roots, k.verifier(trust.KeyRoot))
+		if k.id() == t.SignedBy {
+			n.root = k
+		}
+	}
+	return nil
+}
+
+// sortedIDs returns the IDs of a target's keys in order of version.
+func sortedIDs(states map[string]trust.KeyState) []string {
+	var ids []string
+	for id := range states {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b string) int {
+		if len(a) != len(b) {
+			return len(a) - len(b)
+		}
+		return strings.Compare(a, b)
+	})
+	return ids
+}
+
+// versions returns versions of a transit key by ID. It creates the version that follows the
+// latest one, and no other.
+func (r *Rotator) versions(ctx context.Context, name string, ids []string) ([]keyVersion, error) {
+	key, err := readKey(ctx, r.vault, "rotation_key", name)
+	if err != nil {
+		return nil, err
+	}
+	var out []keyVersion
+	for _, id := range ids {
+		if id == keyID(name, key.LatestVersion+1) {
+			if _, err := r.vault.call(ctx, "rotate_key", put(transitMount+"/keys/"+name+"/rotate", nil)); err != nil {
+				return nil, err
+			}
+			if key, err = readKey(ctx, r.vault, "rotation_key", name); err != nil {
+				return nil, err
+			}
+		}
+		k, err := key.byID(name, id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, k)
+	}
+	return out, nil
+}
+
+// RenewSet implements activities.KeyRotator.
+func (r *Rotator) RenewSet(ctx context.Context, newest trust.StoredSet) (set trust.StoredSet, due bool, err error) {
+	return r.Renewal(ctx, newest, time.Now())
+}
+
+// FinishKey implements activities.KeyRotator: Vault no longer signs with versions below the
+// key that replaced another one.
+func (r *Rotator) FinishKey(ctx context.Context, of rotation.Rotation) error {
+	for _, name := range []string{taskKey(r.env), rootKey(r.env)} {
+		before, old := versionOf(name, of.OldKey)
+		after, replaced := versionOf(name, of.NewKey)
+		if !old || !replaced || after <= before {
+			continue
+		}
+		_, err := r.vault.call(ctx, "finish_key", put(transitMount+"/keys/"+name+"/config", map[string]any{"min_encryption_version": after}))
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+-- name: InsertRotation :execrows
+INSERT INTO rotations (rotation_id, kind, phase, old_key, grace_seconds, approved, actor, via, reason)
+VALUES (sqlc.arg(rotation_id), sqlc.arg(kind), sqlc.arg(phase), sqlc.arg(old_key), sqlc.arg(grace_seconds), sqlc.arg(approved),
+        sqlc.arg(actor), sqlc.arg(via), sqlc.arg(reason))
+ON CONFLICT DO NOTHING;
+
+-- name: OpenRotation :one
+SELECT *, now()::timestamptz AS now FROM rotations WHERE ended_at IS NULL;
+
+-- name: LockOpenRotation :one
+SELECT *, now()::timestamptz AS now FROM rotations WHERE ended_at IS NULL FOR NO KEY UPDATE;
+
+-- name: NewestRotation :one
+SELECT *, now()::timestamptz AS now FROM rotations ORDER BY ended_at IS NOT NULL, started_at DESC LIMIT 1;
+
+-- Writes a rotation whose step is still the one that the caller read.
+-- name: SaveRotation :execrows
+UPDATE rotations SET step = step + 1, phase = sqlc.arg(phase), phase_since = sqlc.arg(phase_since), old_key = sqlc.arg(old_key),
+    new_key = sqlc.arg(new_key), set_version = sqlc.arg(set_version), approved = sqlc.arg(approved), paused = sqlc.arg(paused),
+    ended_at = sqlc.narg(ended_at), outcome = sqlc.arg(outcome), failure = '', checked_at = now()
+WHERE rotation_id = sqlc.arg(rotation_id) AND step = sqlc.arg(step);
+
+-- Records that the workflow looked at the open rotation, and what prevented it from
+-- continuing.
+-- name: NoteRotationChecked :exec
+UPDATE rotations SET checked_at = now(), failure = sqlc.arg(failure) WHERE rotation_id = sqlc.arg(rotation_id) AND ended_at IS NULL;
+
+-- A rotation waits for every node whose agent has polled in its incarnation and whose
+-- identity is accepted. A node has confirmed if it reports the set or a later one of the
+-- same chain.
+-- name: RotationCounts :one
+WITH asked AS (
+    SELECT n.node_id, EXISTS (SELECT 1 FROM verifier_sets s
+        WHERE s.version = n.set_version AND s.hash = n.set_hash AND s.version >= sqlc.arg(set_version)::bigint) AS confirmed
+    FROM nodes n
+    WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation
+)
+SELECT count(*) AS nodes, count(*) FILTER (WHERE confirmed) AS confirmed,
+    count(*) FILTER (WHERE NOT confirmed AND EXISTS (SELECT 1 FROM rotation_waivers w
+        WHERE w.rotation_id = sqlc.arg(rotation_id) AND w.node_id = asked.node_id)) AS waived,
+    (SELECT count(*) FROM node_tasks t WHERE t.finished_at IS NULL AND t.envelope_expires_at > now()
+        AND t.key_id = sqlc.arg(key_id)::text AND sqlc.arg(key_id)::text <> '') AS open_tasks
+FROM asked;
+
+-- name: RotationWaiting :many
+SELECT n.node_id, n.host, n.state, n.set_version, n.last_heartbeat_at FROM nodes n
+WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation
+  AND NOT EXISTS (SELECT 1 FROM verifier_sets s
+        WHERE s.version = n.set_version AND s.hash = n.set_hash AND s.version >= sqlc.arg(set_version)::bigint)
+  AND NOT EXISTS (SELECT 1 FROM rotation_waivers w WHERE w.rotation_id = sqlc.arg(rotation_id) AND w.node_id = n.node_id)
+ORDER BY n.host, n.node_id LIMIT sqlc.arg(most);
+
+-- Waives the given nodes, or all nodes without a heartbeat for a time. The node of a parked
+-- operation is not offline by its state.
+-- name: WaiveNodes :many
+INSERT INTO rotation_waivers (rotation_id, node_id)
+SELECT sqlc.arg(rotation_id)::uuid, n.node_id FROM nodes n
+WHERE n.state <> 'removed' AND (n.node_id = ANY (sqlc.arg(node_ids)::uuid[]) OR sqlc.arg(offline)::boolean AND
+        coalesce(n.last_heartbeat_at, '-infinity') < now() - make_interval(secs => sqlc.arg(silent_seconds)::float8))
+ON CONFLICT DO NOTHING RETURNING node_id;
+
+-- name: TasksSignedBy :many
+SELECT task_id, envelope FROM node_tasks
+WHERE finished_at IS NULL AND envelope_expires_at > now() AND key_id = sqlc.arg(key_id) ORDER BY task_id LIMIT sqlc.arg(most);
+
+-- Replaces the envelope of an open task by one with the same signed body.
+-- name: ReplaceEnvelope :many
+UPDATE node_tasks SET envelope = sqlc.arg(envelope), key_id = sqlc.arg(key_id)
+WHERE task_id = sqlc.arg(task_id) AND finished_at IS NULL AND body_sha256 = sqlc.arg(body_sha256)::text
+RETURNING node_id;

@@ -1,0 +1,213 @@
+package rotation
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// DefaultGrace is the grace period of a rotation. It is longer than the delegation of a
+// lease key is valid.
+const DefaultGrace = 25 * time.Hour
+
+// MaxShown is how many of the nodes that have not confirmed a phase are listed.
+const MaxShown = 100
+
+// Rotation is the record of a rotation.
+type Rotation struct {
+	RotationID string `json:"rotation_id"`
+	Kind       Kind   `json:"kind"`
+	Phase      Phase  `json:"phase"`
+	// Step increases with each change of the record. A write names the step that it
+	// read, so that one of two concurrent writes fails.
+	Step int64 `json:"step"`
+	// OldKey and NewKey are the IDs of the keys. OldKey of a revocation is the key that is
+	// revoked. NewKey is empty until it is known.
+	OldKey string `json:"old_key"`
+	NewKey string `json:"new_key,omitempty"`
+	// SetVersion is the verifier set that nodes must report in this phase, 0 until it is
+	// published.
+	SetVersion int64     `json:"set_version,omitempty"`
+	PhaseSince time.Time `json:"phase_since"`
+	// GraceSeconds is how long the old key stays valid after the new one is active.
+	GraceSeconds int64 `json:"grace_seconds"`
+	// Approved is set once an operator approved the phase that cannot be undone.
+	Approved bool `json:"approved,omitempty"`
+	// Paused is set while an operator holds the rotation in its phase.
+	Paused bool `json:"paused,omitempty"`
+
+	Actor     string     `json:"actor"`
+	Reason    string     `json:"reason"`
+	StartedAt time.Time  `json:"started_at"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	Outcome   Outcome    `json:"outcome,omitempty"`
+	// CheckedAt is when the workflow last looked at the rotation, Failure what prevented
+	// it from continuing.
+	CheckedAt time.Time `json:"checked_at"`
+	Failure   string    `json:"failure,omitempty"`
+}
+
+// Spec returns the current phase.
+func (r Rotation) Spec() PhaseSpec { return Spec(r.Kind, r.Phase) }
+
+// Grace returns the grace period.
+func (r Rotation) Grace() time.Duration { return time.Duration(r.GraceSeconds) * time.Second }
+
+// Begin returns a new rotation in its first phase.
+func Begin(k Kind, oldKey string, grace time.Duration) Rotation {
+	return Rotation{RotationID: schema.NewID(), Kind: k, Phase: first(k), OldKey: oldKey, GraceSeconds: int64(grace / time.Second)}
+}
+
+// Draining returns the key with which no open task may be signed when the rotation leaves
+// its phase, "" if the phase has no such condition.
+func (r Rotation) Draining() string {
+	switch {
+	case !r.Spec().Drain:
+		return ""
+	case r.Phase == Restore:
+		return r.NewKey
+	}
+	return r.OldKey
+}
+
+// Waiting is a node that has not confirmed the phase's verifier set.
+type Waiting struct {
+	NodeID string `json:"node_id"`
+	Host   string `json:"host"`
+	State  string `json:"state"`
+	// SetVersion is the set that the node last reported.
+	SetVersion      int64      `json:"set_version"`
+	LastHeartbeatAt *time.Time `json:"last_heartbeat_at"`
+}
+
+// Progress is what the phase waits for.
+type Progress struct {
+	// Nodes is the number of nodes that must confirm the phase's set, Confirmed how many
+	// did, and Waived how many an operator waived that did not.
+	Nodes     int `json:"nodes"`
+	Confirmed int `json:"confirmed"`
+	Waived    int `json:"waived"`
+	// Waiting are the first of the others, by host name.
+	Waiting []Waiting `json:"waiting"`
+	// OpenTasks is the number of open tasks that are signed with the key being replaced.
+	OpenTasks int `json:"open_tasks"`
+}
+
+// Blocker is why a rotation stays in its phase.
+type Blocker string
+
+// The blockers, in the order in which they are reported.
+const (
+	BlockedPaused   Blocker = "paused"
+	BlockedSet      Blocker = "set_unpublished"
+	BlockedNodes    Blocker = "nodes_unconfirmed"
+	BlockedTasks    Blocker = "tasks_open"
+	BlockedGrace    Blocker = "grace_period"
+	BlockedApproval Blocker = "approval_missing"
+)
+
+// Blockers returns why the rotation cannot leave its phase at a time, in order; none if
+// it can.
+func (r Rotation) Blockers(p Progress, now time.Time) []Blocker {
+	spec := r.Spec()
+	var all []Blocker
+	for _, c := range []struct {
+		holds bool
+		why   Blocker
+	}{
+		{r.Paused, BlockedPaused},
+		{r.SetVersion == 0, BlockedSet},
+		{spec.Confirm && p.Confirmed+p.Waived < p.Nodes, BlockedNodes},
+		{spec.Drain && p.OpenTasks > 0, BlockedTasks},
+		{spec.Wait && now.Before(r.PhaseSince.Add(r.Grace())), BlockedGrace},
+		{spec.Approve && !r.Approved, BlockedApproval},
+	} {
+		if c.holds {
+			all = append(all, c.why)
+		}
+	}
+	return all
+}
+
+// Advance returns the rotation in its next phase, or ended.
+func (r Rotation) Advance(now time.Time) Rotation {
+	spec := r.Spec()
+	if spec.Next == "" {
+		r.EndedAt, r.Outcome = &now, Completed
+		if r.Phase == Remove {
+			r.Outcome = RolledBack
+		}
+		return r
+	}
+	return r.enter(spec.Next, now)
+}
+
+func (r Rotation) enter(p Phase, now time.Time) Rotation {
+	r.Phase, r.PhaseSince = p, now
+	if p != Grace { // Grace keeps the set of Activate
+		r.SetVersion = 0
+	}
+	return r
+}
+
+// Decision is what an operator decides about a rotation.
+type Decision string
+
+// The decisions.
+const (
+	Approve  Decision = "approve"
+	Pause    Decision = "pause"
+	Resume   Decision = "resume"
+	Waive    Decision = "waive"
+	Rollback Decision = "rollback"
+)
+
+// Decisions returns every decision.
+func Decisions() []Decision { return []Decision{Approve, Pause, Resume, Waive, Rollback} }
+
+// Decided is a decision with its reason.
+type Decided struct {
+	Decision Decision
+	Reason   string
+	// NodeIDs are the nodes that Waive waives. Offline waives all nodes that sent no
+	// heartbeat for lifecycle.SilentAfter.
+	NodeIDs []string
+	Offline bool
+}
+
+// Decide returns the rotation after a decision. It is KindDecisionOutdated if the rotation
+// ended, and KindInvalidRequest if the phase cannot be undone. Repeating a decision
+// changes nothing.
+func (r Rotation) Decide(d Decision, now time.Time) (Rotation, error) {
+	switch {
+	case r.EndedAt != nil:
+		return r, schema.NewError(schema.KindDecisionOutdated, "the rotation has ended: %s", r.Outcome).WithReason("rotation_over").WithNext("gpuaas rotate show")
+	case !slices.Contains(Decisions(), d):
+		return r, schema.NewError(schema.KindInvalidRequest, "unknown decision").WithReason("bad_decision")
+	}
+	switch d {
+	case Approve:
+		r.Approved = true
+	case Pause:
+		r.Paused = true
+	case Resume:
+		r.Paused = false
+	case Rollback:
+		return r.rollback(now)
+	}
+	return r, nil
+}
+
+func (r Rotation) rollback(now time.Time) (Rotation, error) {
+	switch back := r.Spec().Back; {
+	case r.Phase == Restore || r.Phase == Remove:
+		return r, nil
+	case back == "":
+		return r, schema.NewError(schema.KindInvalidRequest, "phase %s cannot be undone", r.Phase).WithReason("not_reversible").WithNext("gpuaas rotate show")
+	default:
+		r = r.enter(back, now)
+		r.Paused, r.Approved = false, false
+		return r, nil
+	}
+}

@@ -12,8 +12,9 @@ import (
 type IdentityLocks interface {
 	// Lock locks a node's identity with its audit row: every replica refuses the node's
 	// requests within five seconds. It voids the node's enrollment and reissue tokens and
-	// bundle references, which could otherwise replace the locked identity. A locked
-	// identity stays as it is. KindNotFound; KindInvalidRequest invalid_state for a removed node.
+	// bundle references, which could otherwise replace the locked identity. If the
+	// identity is locked, its lock stays as it is: the call voids the tokens issued since
+	// and audits the reason. KindNotFound; KindInvalidRequest invalid_state for a removed node.
 	Lock(ctx context.Context, nodeID, reason string, by audit.Subject) error
 	// Unlock lifts the lock of an operator and dismisses an alarm, with an audit row: the
 	// same identity is accepted again. KindNotFound; KindInvalidRequest reissue_required

@@ -66,7 +66,7 @@ func (c *certificateCache) verify(state *tls.ConnectionState, cas *caPool, now t
 	}
 	c.last.Store(&v)
 	if c.conn != nil {
-		c.conn.identify(v.peer.id.NodeID)
+		c.conn.identify(v.peer.id.URI())
 	}
 	return v.peer, nil
 }

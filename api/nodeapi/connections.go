@@ -197,7 +197,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// identify makes the connection one of a node.
+// identify makes the connection one of a node, named by the URI of its certificate.
 func (c *connection) identify(node string) {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()

@@ -82,7 +82,9 @@ func TestConnectionsOfOneClient(t *testing.T) {
 	for range 97 {
 		require.Equal(t, http.StatusNoContent, call(t, s.client(cert), http.MethodGet, s.path("/tasks/wait"), nil).status)
 	}
-	assert.InDelta(t, 1, s.metric("gpuaas_node_api_limited_total", "node_connections"), 0)
+	s.node.Incarnation = 2
+	require.Equal(t, http.StatusNoContent, call(t, s.client(s.cert()), http.MethodGet, s.path("/tasks/wait"), nil).status)
+	assert.InDelta(t, 1, s.metric("gpuaas_node_api_limited_total", "node_connections"), 0, "a reissued node has a limit of its own")
 }
 
 // A load balancer in the configured networks sends the client's address in a PROXY

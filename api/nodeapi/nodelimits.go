@@ -36,8 +36,11 @@ const (
 	byteBurst = 32 << 20
 )
 
-// nodeLimits limits what one authenticated node can use of this process and of the
-// database. Its keys are the nodes of verified certificates.
+// nodeLimits limits what one node can use of this process and of the database. Its keys are
+// the URIs of verified certificates: a node and its incarnation. The node's row is read
+// later, so a certificate of an earlier incarnation has the limits of that incarnation. One
+// of the current incarnation that was replaced shares the node's limits: separate ones
+// would grow with each renewal, and its use locks the identity.
 type nodeLimits struct {
 	cfg             *Config
 	requests, bytes *limiter
@@ -69,7 +72,7 @@ func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
 		if err != nil {
 			return err
 		}
-		node, size := p.id.NodeID, int(req.ContentLength)
+		node, size := p.id.URI(), int(req.ContentLength)
 		if size < 0 {
 			size = r.MaxBody
 		}

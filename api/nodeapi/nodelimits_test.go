@@ -28,13 +28,31 @@ import (
 // A node has two open polls at most: the third ends the oldest with 204, and only that one.
 // Other nodes' polls are not affected.
 func TestNewestPollEndsTheOldest(t *testing.T) {
-	s := newSite(t, &fakeStore{})
+	var offering atomic.Bool
+	s := newSite(t, &fakeStore{next: func([]string) (*nodeapi.Dispatch, error) {
+		if offering.Load() {
+			return offer(), nil
+		}
+		return nil, nil
+	}})
 	other := *s
 	other.node.NodeID = schema.NewID()
 	bystander := other.poll(t.Context())
 	open := func(n int) {
 		t.Helper()
 		require.Eventually(t, func() bool { return s.wakes.waiting(s.node.NodeID) == n }, harness.Timeout, time.Millisecond)
+	}
+	// served ends the polls with a task. A poll that another one ended has 204.
+	served := func(polls ...<-chan answer) {
+		t.Helper()
+		offering.Store(true)
+		s.wakes.wake(s.node.NodeID)
+		s.wakes.wake(other.node.NodeID)
+		for _, poll := range polls {
+			assert.Equal(t, http.StatusOK, receive(t, poll).status)
+		}
+		offering.Store(false)
+		open(0)
 	}
 	first := s.poll(t.Context())
 	open(1)
@@ -43,21 +61,70 @@ func TestNewestPollEndsTheOldest(t *testing.T) {
 	third := s.poll(t.Context())
 	assert.Equal(t, http.StatusNoContent, receive(t, first).status)
 	open(2)
-	ctx, cancel := context.WithCancel(t.Context())
-	fourth := s.poll(ctx)
-	assert.Equal(t, http.StatusNoContent, receive(t, second).status)
-	cancel() // frees its place: the next poll ends no other one
-	receive(t, fourth)
+	served(second, third, bystander)
+
+	oldest := s.poll(t.Context())
 	open(1)
-	fifth := s.poll(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	canceled := s.poll(ctx)
 	open(2)
-	for _, poll := range []<-chan answer{third, fifth, bystander} {
-		select {
-		case a := <-poll:
-			require.Fail(t, "the poll ended", "%d", a.status)
-		default:
-		}
+	cancel() // frees its place: the next poll ends no other one
+	receive(t, canceled)
+	open(1)
+	next := s.poll(t.Context())
+	open(2)
+	served(oldest, next)
+}
+
+// A certificate of an earlier incarnation is valid until it expires. Its requests neither
+// use up the limits of the reissued node nor end its polls.
+func TestFormerIncarnationTakesNothing(t *testing.T) {
+	var offering atomic.Bool
+	now, release := time.Now(), make(chan struct{})
+	s := newSiteWith(t, &fakeStore{
+		authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
+			if id.Incarnation == 1 {
+				<-release
+				return nodeapi.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "another incarnation").WithReason(schema.ReasonIdentityMismatch)
+			}
+			return nodeapi.Caller{NodeID: id.NodeID, Incarnation: id.Incarnation}, nil
+		},
+		next: func([]string) (*nodeapi.Dispatch, error) {
+			if offering.Load() {
+				return offer(), nil
+			}
+			return nil, nil
+		}}, func(c *nodeapi.Config) { c.Now = func() time.Time { return now } }) // nothing refills
+	thief := *s
+	s.node.Incarnation = 2
+	polled := s.poll(t.Context())
+	s.parked(1)
+	c, former := s.client(s.cert()), thief.client(thief.cert())
+	large := `{"status":"` + strings.Repeat("x", 1<<19) + `"}`
+	result := func(c *http.Client) schema.ErrorDetail {
+		return call(t, c, http.MethodPost, s.path("/tasks/"+schema.NewID()+"/result"), large).refusal(t)
 	}
+	var polls []<-chan answer
+	for range 3 {
+		polls = append(polls, thief.poll(t.Context()))
+	}
+	require.Eventually(t, func() bool { return s.wakes.waiting(s.node.NodeID) == 4 }, harness.Timeout, time.Millisecond)
+	close(release)
+	for _, poll := range polls {
+		require.Equal(t, schema.ReasonIdentityMismatch, receive(t, poll).refusal(t).Reason)
+	}
+	for reason := ""; reason != "over_node_bytes"; reason = result(former).Reason {
+		require.Contains(t, []string{"", schema.ReasonIdentityMismatch}, reason)
+	}
+	for reason := ""; reason != "over_node_requests"; reason = call(t, former, http.MethodGet, s.path("/tasks/wait"), nil).refusal(t).Reason {
+		require.Contains(t, []string{"", schema.ReasonIdentityMismatch}, reason)
+	}
+
+	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodGet, s.path("/tasks/wait"), nil).status)
+	assert.Equal(t, "bad_status", result(c).Reason)
+	offering.Store(true)
+	s.wakes.wake(s.node.NodeID)
+	assert.Equal(t, http.StatusOK, receive(t, polled).status)
 }
 
 // A poll whose body is sent slowly is no open poll yet, and has ten seconds. Of a node's

@@ -888,7 +888,7 @@ type ClientInterface interface {
 
 	// LockNodeWithBody Lock a node's identity
 	//
-	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -897,7 +897,7 @@ type ClientInterface interface {
 
 	// LockNode Lock a node's identity
 	//
-	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1381,7 +1381,7 @@ func (c *Client) MakeBootstrapScript(ctx context.Context, node Node, params *Mak
 
 // LockNodeWithBody Lock a node's identity
 //
-// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1400,7 +1400,7 @@ func (c *Client) LockNodeWithBody(ctx context.Context, node Node, params *LockNo
 
 // LockNode Lock a node's identity
 //
-// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4718,7 +4718,7 @@ type ClientWithResponsesInterface interface {
 
 	// LockNodeWithBodyWithResponse Lock a node's identity
 	//
-	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4727,7 +4727,7 @@ type ClientWithResponsesInterface interface {
 
 	// LockNodeWithResponse Lock a node's identity
 	//
-	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8011,7 +8011,7 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithResponse(ctx context.Contex
 
 // LockNodeWithBodyWithResponse Lock a node's identity
 //
-// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8026,7 +8026,7 @@ func (c *ClientWithResponses) LockNodeWithBodyWithResponse(ctx context.Context, 
 
 // LockNodeWithResponse Lock a node's identity
 //
-// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. A locked identity stays as it is.
+// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

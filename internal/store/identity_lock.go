@@ -40,10 +40,11 @@ func lockIdentity(ctx context.Context, tx *tx, c clone, e audit.Event) error {
 	return nil
 }
 
-// raiseAlarm stores an alarm about the incarnation with its audit row, at most once a
-// minute.
+// raiseAlarm stores an alarm about the incarnation with its audit row, at most once an hour
+// and unless the node has an alarm that proves more.
 func raiseAlarm(ctx context.Context, tx *tx, c clone, e audit.Event) error {
-	rows, err := tx.SetIdentityAlarm(ctx, c.reason, c.nodeID, c.incarnation)
+	rows, err := tx.SetIdentityAlarm(ctx, sqlc.SetIdentityAlarmParams{Reason: c.reason, Replaces: trust.IdentityAlarm{Reason: c.reason}.Replaces(),
+		AlarmSeconds: trust.AlarmAge.Seconds(), NodeID: c.nodeID, Incarnation: c.incarnation})
 	if err != nil || rows == 0 {
 		return err
 	}
@@ -56,7 +57,7 @@ func raiseAlarm(ctx context.Context, tx *tx, c clone, e audit.Event) error {
 func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.Subject) error {
 	return s.db.write(ctx, "locking the identity of node "+nodeID, func(ctx context.Context, tx *tx) error {
 		node, err := tx.lockNode(ctx, nodeID)
-		if err != nil || node.Locked {
+		if err != nil {
 			return err
 		}
 		e := subjectEvent(by, nodeID, audit.NodeLock, nodeID, map[string]string{"state": string(node.State)})
@@ -65,17 +66,20 @@ func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.S
 				WithReason("invalid_state"), e)
 		}
 		e.Reason = reason
-		voided, err := tx.VoidTokens(ctx, nodeID, purposes(trust.PurposeEnroll, trust.PurposeReissue, purposeFetch))
+		voided, err := voidForLock(ctx, tx, nodeID)
 		if err != nil {
 			return err
 		}
-		var ids []string
-		for _, t := range voided {
-			ids = append(ids, string(t.Purpose)+":"+t.TokenID)
+		if voided != "" {
+			e.Detail["voided"] = voided
 		}
-		slices.Sort(ids)
-		if len(ids) > 0 {
-			e.Detail["voided"] = strings.Join(ids, " ")
+		if node.Locked {
+			if voided == "" && node.IdentityLockReason == trust.LockedByOperator && node.IdentityLockNote == cleanText(reason) {
+				return nil // repeated
+			}
+			e.Detail["lock"] = node.IdentityLockReason
+			tx.note(e)
+			return nil
 		}
 		if _, err := tx.LockIdentity(ctx, sqlc.LockIdentityParams{Reason: trust.LockedByOperator, LockedBy: cleanText(by.Actor), Note: cleanText(reason),
 			NodeID: nodeID, Incarnation: node.Incarnation}); err != nil {
@@ -85,6 +89,21 @@ func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.S
 		tx.wakeNode(nodeID)
 		return nil
 	})
+}
+
+// voidForLock voids the tokens and bundle references that could replace a locked identity.
+// It returns them for the audit.
+func voidForLock(ctx context.Context, tx *tx, nodeID string) (string, error) {
+	voided, err := tx.VoidTokens(ctx, nodeID, purposes(trust.PurposeEnroll, trust.PurposeReissue, purposeFetch))
+	if err != nil {
+		return "", err
+	}
+	var ids []string
+	for _, t := range voided {
+		ids = append(ids, string(t.Purpose)+":"+t.TokenID)
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " "), nil
 }
 
 // Unlock lifts an operator's lock and dismisses an alarm, as adminapi.IdentityLocks specifies.

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,6 +66,17 @@ func TestLockVoidsTokens(t *testing.T) {
 	_, err := e.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, id, hash, m.k(2)))
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
 	require.True(t, e.locked(m.caller.NodeID))
+
+	id, hash = e.reissued(m.caller.NodeID)
+	rows := e.changes(m.caller.NodeID, func() {
+		for range 2 {
+			require.NoError(t, e.Lock(t.Context(), m.caller.NodeID, "bundle leaked", operator), "voids the tokens since the lock")
+		}
+	})
+	require.Equal(t, []string{"nodes.lock succeeded bundle leaked"}, rows)
+	_, err = e.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, id, hash, m.k(2)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+	require.True(t, e.locked(m.caller.NodeID))
 	e.reissue(m, m.k(3))
 	require.Nil(t, e.node(m.caller.NodeID).IdentityLock)
 
@@ -79,7 +91,8 @@ func TestLockVoidsTokens(t *testing.T) {
 	e.token(n.ID)
 }
 
-// A lock that the server set stays: both machines would be accepted again.
+// A lock that the server set stays: both machines would be accepted again. An operator's
+// lock voids the tokens that could lift it, and its reason is audited.
 func TestCloneLockNeedsReissue(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
@@ -88,8 +101,14 @@ func TestCloneLockNeedsReissue(t *testing.T) {
 	m.use()
 	e.pass()
 	m.refused(thief, schema.ReasonNodeLocked)
-	require.NoError(t, e.Lock(t.Context(), m.caller.NodeID, "too late", operator))
-	err := e.Unlock(t.Context(), m.caller.NodeID, "please", operator)
+	id, hash := e.reissued(m.caller.NodeID)
+	rows := e.changes(m.caller.NodeID, func() {
+		require.NoError(t, e.Lock(t.Context(), m.caller.NodeID, "bundle leaked", operator))
+	})
+	require.Equal(t, []string{"nodes.lock succeeded bundle leaked"}, rows)
+	_, err := e.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, id, hash, m.k(3)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+	err = e.Unlock(t.Context(), m.caller.NodeID, "please", operator)
 	requireKind(t, err, schema.KindInvalidRequest, "reissue_required")
 	require.Equal(t, "gpuaas node reissue-enrollment "+m.caller.Host, schema.AsError(err).Next)
 	require.Equal(t, trust.LockedBySerial, e.node(m.caller.NodeID).IdentityLock.Reason)
@@ -120,19 +139,34 @@ func (m *machine) later(seconds float64) {
 // whatever the second one calls itself.
 func TestTwoSessionsLockIdentity(t *testing.T) {
 	t.Parallel()
-	for name, second := range map[string]func(i int) string{
-		"two names":             func(int) string { return "b" },
-		"a new name every time": func(int) string { return schema.NewID() },
+	fresh := func(count int) (names []string) {
+		for range count {
+			names = append(names, schema.NewID())
+		}
+		return names
+	}
+	for name, second := range map[string]func() []string{
+		"two names":                   func() []string { return []string{"b"} },
+		"a new name every time":       func() []string { return fresh(1) },
+		"nine new names every time":   func() []string { return fresh(9) },
+		"eighty new names every time": func() []string { return fresh(80) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := setup(t)
 			m := e.machine()
+			others := func(seq int64) {
+				for _, name := range second() {
+					require.NoError(t, m.session(name, seq))
+				}
+			}
 			require.NoError(t, m.session("a", 1))
-			require.NoError(t, m.session(second(0), 1))
+			m.later(2 * 3600)
+			others(1)
 			require.NoError(t, m.session("a", 2))
-			require.NoError(t, m.session(second(1), 2))
+			others(2)
 			require.NoError(t, m.session("a", 3), "polls that were delayed arrive together")
-			require.NoError(t, m.session(second(2), 3))
+			others(3)
+			require.LessOrEqual(t, e.number("SELECT count(*) FROM node_sessions WHERE node_id = $1", m.caller.NodeID), int64(64))
 			m.later(trust.SessionGap.Seconds() + 1)
 			requireKind(t, m.session("a", 4), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 			require.Equal(t, trust.LockedBySessions, e.node(m.caller.NodeID).IdentityLock.Reason)
@@ -143,6 +177,33 @@ func TestTwoSessionsLockIdentity(t *testing.T) {
 				m.later(600)
 			}
 			require.False(t, e.locked(m.caller.NodeID))
+		})
+	}
+}
+
+// A process that repeats the number of its poll, or the whole poll, longer than a request
+// can be in flight still runs.
+func TestRepeatedPollsLockIdentity(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]string{"the number": "2", "the poll": "1"} {
+		t.Run(name, func(t *testing.T) {
+			e := setup(t)
+			m := e.machine()
+			poll := func(nonce string) error {
+				c, err := e.Authenticate(t.Context(), m.id, m.cert)
+				require.NoError(t, err)
+				return e.RecordSession(t.Context(), c, wire.PollRequest{AgentSession: "a", PollSeq: 7, Nonce: nonce})
+			}
+			require.NoError(t, poll("0"))
+			require.NoError(t, m.session("b", 1))
+			require.NoError(t, poll("1"))
+			require.NoError(t, m.session("b", 2))
+			m.later(trust.SessionGap.Seconds() + 1)
+			require.NoError(t, poll(again), "it may have been delayed")
+			require.NoError(t, m.session("b", 3))
+			m.later(trust.InFlight.Seconds())
+			requireKind(t, poll(again), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+			require.Equal(t, trust.LockedBySessions, e.node(m.caller.NodeID).IdentityLock.Reason)
 		})
 	}
 }
@@ -170,6 +231,17 @@ func TestSessionsThatNeverLock(t *testing.T) {
 				poll(before, 9) // of the process that has ended
 				m.later(20)
 				poll(next, 2)
+				before = next
+			}
+		},
+		"a crash loop with late polls": func(m *machine, poll func(string, int64)) {
+			before := "first"
+			poll(before, 1)
+			for range 80 {
+				next := schema.NewID()
+				poll(next, 1)
+				poll(before, 2)
+				m.later(5)
 				before = next
 			}
 		},
@@ -239,6 +311,74 @@ func TestReturnedSessionRaisesAlarm(t *testing.T) {
 	require.Len(t, counts, 1)
 	require.NoError(t, e.Unlock(t.Context(), m.caller.NodeID, "restored from a snapshot", operator))
 	require.Nil(t, e.node(m.caller.NodeID).IdentityAlarm)
+}
+
+// More processes than one machine starts raise an alarm. They may be a crash loop, so they
+// lock nothing.
+func TestManyProcessesRaiseAlarm(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		processes int
+		apart     float64 // seconds
+	}{"within two minutes": {9, 5}, "within an hour": {65, 50}} {
+		t.Run(name, func(t *testing.T) {
+			e := setup(t)
+			m := e.machine()
+			start := func() {
+				require.NoError(t, m.session(schema.NewID(), 1))
+				m.later(c.apart)
+			}
+			for range c.processes - 1 {
+				start()
+			}
+			require.Nil(t, e.node(m.caller.NodeID).IdentityAlarm)
+			rows := e.changes(m.caller.NodeID, func() {
+				for range 5 {
+					start()
+				}
+			})
+			require.Equal(t, []string{"nodes.identity_alarm succeeded many_processes"}, rows)
+			require.Equal(t, trust.AlarmProcesses, e.node(m.caller.NodeID).IdentityAlarm.Reason)
+			m.use()
+		})
+	}
+}
+
+// An alarm is not replaced by one that proves less, and is audited once an hour.
+func TestAlarmIsNotHidden(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	id, hash := e.reissued(m.caller.NodeID)
+	m.enroll(id, hash, m.k(2))
+	replay := func() {
+		_, err := e.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, id, hash, m.k(3)))
+		requireKind(t, err, schema.KindTokenConsumed, "token_used")
+	}
+	alarms := func(do func()) (n int) {
+		for _, row := range e.changes(m.caller.NodeID, do) {
+			if strings.HasPrefix(row, audit.IdentityAlarm) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 1, alarms(func() {
+		for range 3 {
+			replay()
+			e.exec("UPDATE nodes SET identity_alarm_at = identity_alarm_at - interval '2 minutes'")
+		}
+	}))
+	require.Equal(t, trust.AlarmToken, e.node(m.caller.NodeID).IdentityAlarm.Reason)
+	require.NoError(t, m.session("a", 1))
+	require.NoError(t, m.session("b", 1))
+	m.later(trust.InFlight.Seconds() + 1)
+	require.NoError(t, m.session("a", 2))
+	require.Equal(t, trust.AlarmSession, e.node(m.caller.NodeID).IdentityAlarm.Reason)
+	require.Zero(t, alarms(replay))
+	require.Equal(t, trust.AlarmSession, e.node(m.caller.NodeID).IdentityAlarm.Reason)
+	e.exec("UPDATE nodes SET identity_alarm_at = identity_alarm_at - make_interval(secs => $1)", trust.AlarmAge.Seconds()+1)
+	require.Equal(t, 1, alarms(replay))
+	require.Equal(t, trust.AlarmToken, e.node(m.caller.NodeID).IdentityAlarm.Reason, "the other is no longer shown")
 }
 
 // TestTokenPresentedTwice: who presents a claimed token with another key may be the thief

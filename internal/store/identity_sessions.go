@@ -12,8 +12,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// maxSessions is how many agent processes of a node are kept.
-const maxSessions = 8
+// The agent processes of a node that are kept.
+const (
+	// keptSessions are the newest ones. Others are kept for an hour after a newer one
+	// replaced them: a process that still runs polls again within a minute.
+	keptSessions = 8
+	// maxSessions bounds all of them.
+	maxSessions = 64
+	// maxRecentSessions is how many may begin within trust.InFlight without an alarm.
+	maxRecentSessions = 8
+)
 
 // RecordSession records which agent process polls, as nodeapi.Identities specifies. It
 // writes only if another process made the poll before.
@@ -47,9 +55,7 @@ func changeSession(ctx context.Context, tx *tx, c nodeapi.Caller, contested bool
 		NodeID: c.NodeID, Session: p.AgentSession, Incarnation: c.Incarnation})
 	switch {
 	case postgres.NotFound(err):
-		if err = tx.PutSession(ctx, c.NodeID, p.AgentSession, c.Incarnation); err == nil {
-			err = tx.PruneSessions(ctx, c.NodeID, maxSessions)
-		}
+		err = addSession(ctx, tx, c, p)
 	case err == nil && known.Superseded:
 		contested = true
 		err = sessionReturned(ctx, tx, c, known, p)
@@ -63,10 +69,38 @@ func changeSession(ctx context.Context, tx *tx, c nodeapi.Caller, contested bool
 	return tx.SetPollSession(ctx, p.AgentSession, contested, c.NodeID)
 }
 
+// addSession records a process that was not known. Many may mean that a second machine
+// changes its name with each poll, or that the agent restarts in a loop, so they raise an
+// alarm and lock nothing. Over the limit, the process before this one is forgotten: the
+// older ones show whether one of them still runs.
+func addSession(ctx context.Context, tx *tx, c nodeapi.Caller, p wire.PollRequest) error {
+	if err := tx.PutSession(ctx, c.NodeID, p.AgentSession, c.Incarnation); err != nil {
+		return err
+	}
+	if err := tx.PruneSessions(ctx, c.NodeID, c.Incarnation, keptSessions); err != nil {
+		return err
+	}
+	known, err := tx.CountSessions(ctx, trust.InFlight.Seconds(), c.NodeID)
+	if err != nil {
+		return err
+	}
+	if known.Sessions > maxSessions {
+		if err := tx.DeleteNewestSession(ctx, c.NodeID, p.AgentSession); err != nil {
+			return err
+		}
+	}
+	if known.Sessions <= maxSessions && known.Recent <= maxRecentSessions {
+		return nil
+	}
+	return raiseAlarm(ctx, tx, clone{c.NodeID, c.Incarnation, trust.AlarmProcesses}, nodeEvent(c.NodeID, "", "", map[string]string{
+		"serial": c.Serial, "agent_session": p.AgentSession, "recent_sessions": strconv.FormatInt(known.Recent, 10)}))
+}
+
 // sessionReturned handles the poll of a process after a poll of a newer one. Once, that may
 // be a poll that was delayed while the agent restarted. Two different polls, apart in time
 // and with a poll of another process between them, prove that the process still runs: the
-// identity is locked.
+// identity is locked. A poll that repeats the number or the nonce of the first return may be
+// the same one, but only as long as a request can be in flight.
 func sessionReturned(ctx context.Context, tx *tx, c nodeapi.Caller, known sqlc.GetSessionRow, p wire.PollRequest) error {
 	e := nodeEvent(c.NodeID, "", "", map[string]string{"serial": c.Serial, "agent_session": p.AgentSession,
 		"newer_session": known.NewerSession, "poll_seq": strconv.FormatInt(p.PollSeq, 10)})
@@ -79,7 +113,7 @@ func sessionReturned(ctx context.Context, tx *tx, c nodeapi.Caller, known sqlc.G
 		return raiseAlarm(ctx, tx, evidence, e)
 	}
 	repeated := p.Nonce == known.ReturnNonce || p.PollSeq != 0 && p.PollSeq <= known.ReturnSeq
-	if repeated || !known.ReturnedBefore {
+	if repeated && known.ReturnInFlight || !known.ReturnedBefore {
 		return nil
 	}
 	evidence.reason = trust.LockedBySessions

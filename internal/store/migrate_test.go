@@ -4,15 +4,19 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
 const (
@@ -119,4 +123,50 @@ func TestIndexAfterAStoppedMigration(t *testing.T) {
 	r.end()
 	require.NoError(t, postgres.Migrate(t.Context(), m))
 	require.Equal(t, int64(1), e.number(valid))
+}
+
+// A host that an earlier release accepted is renamed, with an audit event, unless the node
+// has an open operation, whose workflow ID contains the host.
+func TestInvalidHostIsRenamed(t *testing.T) {
+	t.Parallel()
+	url, before := pgtest.Empty(t), fstest.MapFS{}
+	for name, file := range released(t, "") {
+		if name < "0008" {
+			before[name] = file
+		}
+	}
+	require.NoError(t, postgres.Migrate(t.Context(), postgres.Migration{URL: url, Files: before}))
+	raw, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(raw.Close)
+	id := schema.NewID()
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		_, err := raw.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port)
+		VALUES ($1, 'gpu_1 x', 'active', 'h100', 0, 'r', 'byo', 'persistent', 22)`, id)
+	exec(`INSERT INTO operations (operation_id, node_id, op_seq, action, status, actor, workflow_id, run_id, claim)
+		VALUES ($1, $2, 1, 'drain', 'running', 'a', 'w', 'r', '{}')`, schema.NewID(), id)
+	host := func() (host string) {
+		t.Helper()
+		require.NoError(t, raw.QueryRow(t.Context(), "SELECT host FROM nodes WHERE node_id = $1", id).Scan(&host))
+		return host
+	}
+
+	err = store.Migrate(t.Context(), url)
+	require.ErrorContains(t, err, id)
+	require.ErrorContains(t, err, "then run gpuaas admin setup again")
+	require.Equal(t, "gpu_1 x", host())
+
+	exec("UPDATE operations SET status = 'completed', ended_at = now()")
+	raw.Reset()
+	require.NoError(t, store.Migrate(t.Context(), url))
+	raw.Reset()
+	require.Equal(t, "renamed-"+id, host())
+	var renamed int
+	require.NoError(t, raw.QueryRow(t.Context(), `SELECT count(*) FROM audit_events
+		WHERE stream = $1 AND action = 'nodes.set' AND detail ->> 'previous_host' = 'gpu_1 x'`, id).Scan(&renamed))
+	require.Equal(t, 1, renamed)
 }

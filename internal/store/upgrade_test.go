@@ -37,7 +37,7 @@ ALTER TABLE node_tasks DROP COLUMN next;
 }
 
 // released returns the migrations and a later one.
-func released(t *testing.T, next string) fs.FS {
+func released(t *testing.T, next string) fstest.MapFS {
 	t.Helper()
 	all := fstest.MapFS{"9999_next.sql": {Data: []byte(next)}}
 	names, err := fs.Glob(migrations.Files, "*.sql")

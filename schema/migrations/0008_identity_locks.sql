@@ -3,8 +3,28 @@
 -- Commands and scripts contain host names, so no other characters than those of names and
 -- addresses may be stored. The API checks the form exactly, and this check is never
 -- stricter. A host that an earlier release accepted gets a name from the node's ID first:
--- otherwise every later update of its row would fail, also with NOT VALID.
-UPDATE nodes SET host = 'renamed-' || node_id WHERE host !~ '^[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}$';
+-- otherwise every later update of its row would fail, also with NOT VALID. The workflow ID of
+-- an open operation contains the host and locks the node, so no such node is renamed.
+-- +goose StatementBegin
+DO $$
+DECLARE
+    n      record;
+    opened text;
+BEGIN
+    FOR n IN SELECT node_id, host FROM nodes WHERE host !~ '^[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}$' ORDER BY node_id FOR UPDATE LOOP
+        IF EXISTS (SELECT FROM operations o WHERE o.node_id = n.node_id AND o.ended_at IS NULL) THEN
+            opened := concat_ws(', ', opened, n.node_id::text);
+        END IF;
+        UPDATE nodes SET host = 'renamed-' || node_id WHERE node_id = n.node_id;
+        PERFORM audit_append(n.node_id::text, 'gpuaas admin setup', '', 'nodes.set', n.node_id::text, 'succeeded', 'invalid_host', '', '',
+            jsonb_build_object('host', 'renamed-' || n.node_id, 'previous_host', n.host));
+    END LOOP;
+    IF opened IS NOT NULL THEN
+        RAISE EXCEPTION 'nodes with an invalid host name have open operations: %; end or cancel these with the previous version, then run gpuaas admin setup again', opened;
+    END IF;
+END
+$$;
+-- +goose StatementEnd
 ALTER TABLE nodes
     ADD CONSTRAINT nodes_host_form_check CHECK (host ~ '^[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}$'),
 

@@ -8,7 +8,7 @@ VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 -- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, previous_recovery_key, identity_sequence, poll_session, poll_contested,
-       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_alarm,
+       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_lock_note, identity_alarm,
        sku, gpus_total, region_code, onboarding_mode, workload_driver, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 
@@ -61,11 +61,14 @@ UPDATE nodes SET identity_locked_at = NULL, identity_lock_reason = '', identity_
                  poll_session = '', poll_contested = false, identity_alarm = '', identity_alarm_at = NULL
 WHERE node_id = $1;
 
--- Changes no row if the same alarm was set within the last minute.
+-- Changes no row if the same alarm was set within the last hour, or if an alarm is shown that
+-- is not one of those that this one replaces.
 -- name: SetIdentityAlarm :execrows
 UPDATE nodes SET identity_alarm = sqlc.arg(reason), identity_alarm_at = now()
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
-  AND (identity_alarm <> sqlc.arg(reason) OR identity_alarm_at < now() - interval '1 minute');
+  AND CASE WHEN identity_alarm = sqlc.arg(reason) THEN identity_alarm_at < now() - interval '1 hour'
+           ELSE identity_alarm = ANY (sqlc.arg(replaces)::text[])
+                OR coalesce(identity_alarm_at < now() - make_interval(secs => sqlc.arg(alarm_seconds)::float8), true) END;
 
 -- The nodes whose identity is locked, or about which there was an alarm in the last
 -- seconds, newest first, and how many there are.

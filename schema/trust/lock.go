@@ -17,12 +17,16 @@ const (
 	LockedByToken = "token_claimed_by_another"
 )
 
-// The reasons of an identity alarm, which rejects no request.
+// The reasons of an identity alarm, which rejects no request. An alarm is not replaced by one
+// that proves less.
 const (
 	// AlarmSession: an agent process polled after a newer one had polled for a while.
 	AlarmSession = "session_returned"
 	// AlarmToken: a token was presented with another key than the one that claimed it.
 	AlarmToken = "token_claimed"
+	// AlarmProcesses: more agent processes polled in a short time than one machine starts,
+	// unless its agent restarts in a loop.
+	AlarmProcesses = "many_processes"
 )
 
 // AlarmAge is how long an alarm is shown.
@@ -71,10 +75,24 @@ func (l IdentityLock) Next(host string) string {
 	return "gpuaas node reissue-enrollment " + host
 }
 
+// Replaces returns the reasons of the alarms that prove less.
+func (a IdentityAlarm) Replaces() []string {
+	switch a.Reason {
+	case AlarmSession:
+		return []string{AlarmToken, AlarmProcesses}
+	case AlarmToken:
+		return []string{AlarmProcesses}
+	}
+	return []string{}
+}
+
 // Message describes the alarm, as the continuation of a node's name and a colon.
 func (a IdentityAlarm) Message() string {
-	if a.Reason == AlarmToken {
+	switch a.Reason {
+	case AlarmToken:
 		return "two keys presented its enrollment token, and the first was accepted: the machine that enrolled may be another one"
+	case AlarmProcesses:
+		return "many agent processes polled in a short time: its agent restarts in a loop, or a second machine uses its identity"
 	}
 	return "an agent process polled again after a newer one: a second machine may use its identity"
 }

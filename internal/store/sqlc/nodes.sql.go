@@ -315,7 +315,7 @@ func (q *Queries) LockIdentity(ctx context.Context, arg LockIdentityParams) (int
 const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, previous_recovery_key, identity_sequence, poll_session, poll_contested,
-       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_alarm,
+       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_lock_note, identity_alarm,
        sku, gpus_total, region_code, onboarding_mode, workload_driver, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 `
@@ -336,6 +336,7 @@ type LockNodeRow struct {
 	PollContested       bool
 	Locked              bool
 	IdentityLockReason  string
+	IdentityLockNote    string
 	IdentityAlarm       string
 	SKU                 string
 	GPUsTotal           int
@@ -367,6 +368,7 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.PollContested,
 		&i.Locked,
 		&i.IdentityLockReason,
+		&i.IdentityLockNote,
 		&i.IdentityAlarm,
 		&i.SKU,
 		&i.GPUsTotal,
@@ -589,12 +591,29 @@ func (q *Queries) ReleaseNode(ctx context.Context, nodeID string, opSeq int64) e
 const setIdentityAlarm = `-- name: SetIdentityAlarm :execrows
 UPDATE nodes SET identity_alarm = $1, identity_alarm_at = now()
 WHERE node_id = $2 AND incarnation = $3
-  AND (identity_alarm <> $1 OR identity_alarm_at < now() - interval '1 minute')
+  AND CASE WHEN identity_alarm = $1 THEN identity_alarm_at < now() - interval '1 hour'
+           ELSE identity_alarm = ANY ($4::text[])
+                OR coalesce(identity_alarm_at < now() - make_interval(secs => $5::float8), true) END
 `
 
-// Changes no row if the same alarm was set within the last minute.
-func (q *Queries) SetIdentityAlarm(ctx context.Context, reason string, nodeID string, incarnation int64) (int64, error) {
-	result, err := q.db.Exec(ctx, setIdentityAlarm, reason, nodeID, incarnation)
+type SetIdentityAlarmParams struct {
+	Reason       string
+	NodeID       string
+	Incarnation  int64
+	Replaces     []string
+	AlarmSeconds float64
+}
+
+// Changes no row if the same alarm was set within the last hour, or if an alarm is shown that
+// is not one of those that this one replaces.
+func (q *Queries) SetIdentityAlarm(ctx context.Context, arg SetIdentityAlarmParams) (int64, error) {
+	result, err := q.db.Exec(ctx, setIdentityAlarm,
+		arg.Reason,
+		arg.NodeID,
+		arg.Incarnation,
+		arg.Replaces,
+		arg.AlarmSeconds,
+	)
 	if err != nil {
 		return 0, err
 	}

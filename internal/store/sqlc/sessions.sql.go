@@ -10,6 +10,35 @@ import (
 	"time"
 )
 
+const countSessions = `-- name: CountSessions :one
+SELECT count(*) AS sessions, count(*) FILTER (WHERE first_at > now() - make_interval(secs => $1::float8)) AS recent
+FROM node_sessions WHERE node_id = $2
+`
+
+type CountSessionsRow struct {
+	Sessions int64
+	Recent   int64
+}
+
+// Counts the processes of the node, and those that began while a poll can be in flight.
+func (q *Queries) CountSessions(ctx context.Context, inFlightSeconds float64, nodeID string) (CountSessionsRow, error) {
+	row := q.db.QueryRow(ctx, countSessions, inFlightSeconds, nodeID)
+	var i CountSessionsRow
+	err := row.Scan(&i.Sessions, &i.Recent)
+	return i, err
+}
+
+const deleteNewestSession = `-- name: DeleteNewestSession :exec
+DELETE FROM node_sessions s WHERE s.node_id = $1 AND s.session = (
+    SELECT k.session FROM node_sessions k WHERE k.node_id = $1 AND k.session <> $2 ORDER BY k.number DESC LIMIT 1)
+`
+
+// Deletes the newest process but the given one.
+func (q *Queries) DeleteNewestSession(ctx context.Context, nodeID string, but string) error {
+	_, err := q.db.Exec(ctx, deleteNewestSession, nodeID, but)
+	return err
+}
+
 const deleteSessions = `-- name: DeleteSessions :exec
 DELETE FROM node_sessions WHERE node_id = $1
 `
@@ -22,6 +51,7 @@ func (q *Queries) DeleteSessions(ctx context.Context, nodeID string) error {
 const getSession = `-- name: GetSession :one
 SELECT s.returned_at, s.return_nonce, s.return_seq,
     coalesce(s.returned_at < now() - make_interval(secs => $1::float8), false)::boolean AS returned_before,
+    coalesce(s.returned_at > now() - make_interval(secs => $2::float8), false)::boolean AS return_in_flight,
     (newer.first_at IS NOT NULL)::boolean AS superseded,
     coalesce(newer.first_at < now() - make_interval(secs => $2::float8), false)::boolean AS superseded_long,
     coalesce(newer.session, '')::text AS newer_session
@@ -45,13 +75,15 @@ type GetSessionRow struct {
 	ReturnNonce    string
 	ReturnSeq      int64
 	ReturnedBefore bool
+	ReturnInFlight bool
 	Superseded     bool
 	SupersededLong bool
 	NewerSession   string
 }
 
-// Reads an agent process of the node: whether a newer one has polled since, and for how
-// long that one has been known.
+// Reads an agent process of the node: whether it returned before, whether a poll from the time
+// of its return may still be in flight, whether a newer process has polled since, and for
+// how long that one has been known.
 func (q *Queries) GetSession(ctx context.Context, arg GetSessionParams) (GetSessionRow, error) {
 	row := q.db.QueryRow(ctx, getSession,
 		arg.GapSeconds,
@@ -66,6 +98,7 @@ func (q *Queries) GetSession(ctx context.Context, arg GetSessionParams) (GetSess
 		&i.ReturnNonce,
 		&i.ReturnSeq,
 		&i.ReturnedBefore,
+		&i.ReturnInFlight,
 		&i.Superseded,
 		&i.SupersededLong,
 		&i.NewerSession,
@@ -74,13 +107,17 @@ func (q *Queries) GetSession(ctx context.Context, arg GetSessionParams) (GetSess
 }
 
 const pruneSessions = `-- name: PruneSessions :exec
-DELETE FROM node_sessions s WHERE s.node_id = $1 AND s.session NOT IN (
-    SELECT k.session FROM node_sessions k WHERE k.node_id = $1 ORDER BY k.number DESC LIMIT $2)
+DELETE FROM node_sessions s USING (
+    SELECT k.session, row_number() OVER newest AS place, lag(k.first_at) OVER newest AS replaced_at
+    FROM node_sessions k WHERE k.node_id = $1 WINDOW newest AS (ORDER BY k.number DESC)) p
+WHERE s.node_id = $1 AND s.session = p.session
+  AND (s.incarnation <> $2 OR p.place > $3::bigint AND p.replaced_at < now() - interval '1 hour')
 `
 
-// Keeps the newest processes of the node.
-func (q *Queries) PruneSessions(ctx context.Context, nodeID string, keep int32) error {
-	_, err := q.db.Exec(ctx, pruneSessions, nodeID, keep)
+// Deletes the processes of earlier incarnations. Of the others it keeps the newest ones, and
+// those that no newer process had replaced an hour ago.
+func (q *Queries) PruneSessions(ctx context.Context, nodeID string, incarnation int64, keep int64) error {
+	_, err := q.db.Exec(ctx, pruneSessions, nodeID, incarnation, keep)
 	return err
 }
 

@@ -11,7 +11,8 @@ import (
 const checkpointFile = "audit-checkpoint.json"
 
 // checkpoint keeps the newest checkpoint of the audit trail that the server sent. The
-// agent cannot verify it: the server compares it with the trail when it comes back.
+// agent cannot verify it: the server does, and compares it with the trail, when it comes
+// back.
 type checkpoint struct {
 	env    string
 	state  disk.StateDir
@@ -30,7 +31,7 @@ func newCheckpoint(env string, state disk.StateDir, log *slog.Logger) *checkpoin
 	k := &checkpoint{env: env, state: state, log: log}
 	var stored storedCheckpoint
 	if ok, err := state.ReadJSON(state.File(checkpointFile), &stored); err == nil && ok { // else the node keeps the next one
-		if c, err := audit.ParseCheckpoint(stored.Checkpoint); err == nil {
+		if c, err := audit.ParseCheckpoint(stored.Checkpoint); err == nil && c.Env == env {
 			k.text, k.number = stored.Checkpoint, c.Number
 		}
 	}
@@ -38,11 +39,15 @@ func newCheckpoint(env string, state disk.StateDir, log *slog.Logger) *checkpoin
 }
 
 // keep keeps the checkpoint in the answer to a poll if it is newer than the one that the
-// node has.
-func (k *checkpoint) keep(text string) {
+// node has, or if replace says that no key signed that one: a false checkpoint with a great
+// number would otherwise exclude all others.
+func (k *checkpoint) keep(text string, replace bool) {
 	c, err := audit.ParseCheckpoint(text)
-	if err != nil || c.Env != k.env || c.Number <= k.number {
+	if err != nil || c.Env != k.env || text == k.text || c.Number <= k.number && !replace {
 		return
+	}
+	if replace {
+		k.log.Warn("the server reports that the audit checkpoint of this node is false: the node keeps the server's", "replaced", k.number, "number", c.Number)
 	}
 	k.text, k.number = text, c.Number
 	if err := k.state.Hint(checkpointFile, storedCheckpoint{text}); err != nil {

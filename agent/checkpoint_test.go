@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,7 +21,9 @@ func TestKeepsTheNewestCheckpoint(t *testing.T) {
 		return audit.Checkpoint{Env: env, Number: number, Hash: strings.Repeat("0a", 32), At: time.Unix(1_800_000_000, 0), KeyID: "k.v1", Signature: []byte("s")}.String()
 	}
 	var sent atomic.Value
+	var replaces atomic.Bool
 	f := agenttest.New(t)
+	f.Replaces = replaces.Load
 	f.OnEarly = func() bool { return true }
 	f.Checkpoint = func() string { return sent.Load().(string) }
 	kept := func() (text string) {
@@ -45,4 +48,14 @@ func TestKeepsTheNewestCheckpoint(t *testing.T) {
 	sent.Store(checkpoint("test", 1))
 	start(t, c, Deps{})
 	eventually(t, "checkpoint 8 of the process before", func() bool { return kept() == checkpoint("test", 8) })
+
+	// A false one with the greatest number does not exclude all others.
+	sent.Store(checkpoint("test", math.MaxInt64))
+	eventually(t, "the false checkpoint", func() bool { return kept() == checkpoint("test", math.MaxInt64) })
+	sent.Store(checkpoint("test", 9))
+	replaces.Store(true)
+	eventually(t, "checkpoint 9", func() bool { return kept() == checkpoint("test", 9) })
+	replaces.Store(false)
+	sent.Store(checkpoint("test", 10))
+	eventually(t, "checkpoint 10", func() bool { return kept() == checkpoint("test", 10) })
 }

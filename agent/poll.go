@@ -109,7 +109,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	a.sets.Clock.Compare(a.clock.Now())
 	// First, because the rest may take long.
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
-	a.kept.keep(got.AuditCheckpoint)
+	a.kept.keep(got.AuditCheckpoint, got.ReplaceCheckpoint)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
 	now := a.sets.Clock.Now()
 	if err := a.journal.Prune(now); err != nil {

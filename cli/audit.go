@@ -35,7 +35,7 @@ the checkpoints; --checkpoint-keys uses those of a file instead, as
 "vault read -format=json transit/keys/audit-ENV" prints them.
 
 --accept-gap ends the fault checkpoint_missing, for example after a restore of the
-database lost a part of the trail.`,
+database lost a part of the trail, and the fault checkpoint_unverified.`,
 		"  gpuaas audit --node gpu-17\n  gpuaas audit --verify\n  gpuaas audit -o json --limit 0\n  gpuaas audit --accept-gap --reason 'restored the dump of 11:40'",
 		func(ctx context.Context, _ string) error {
 			api := e.api()

@@ -32,7 +32,8 @@ type auditVerification struct {
 	known, keyFile string
 
 	result auditResult
-	// covered are the hashes that checkpoints have of the rows of each stream, by seq.
+	// covered are the hashes that checkpoints have of the rows of each stream, by seq,
+	// without those that were compared.
 	covered map[string]map[int64]string
 }
 
@@ -210,6 +211,7 @@ func (v *auditVerification) event(stream string, last *audit.Event, event audit.
 		return v.fault(true, "%v", err)
 	}
 	hash, covered := v.covered[stream][event.Seq]
+	delete(v.covered[stream], event.Seq)
 	return v.fault(covered && hash != event.Hash, "audit stream %s: row %d was replaced: a checkpoint has another hash", stream, event.Seq)
 }
 

@@ -37,6 +37,8 @@ type PollResponse struct {
 	// AuditCheckpoint is the newest checkpoint of the audit trail, as text; empty when
 	// the answer has none.
 	AuditCheckpoint string
+	// ReplaceCheckpoint is true when the server could not verify the checkpoint in the poll.
+	ReplaceCheckpoint bool
 	// CanceledTasks are tasks whose progress must be reported at once.
 	CanceledTasks []string
 }
@@ -56,6 +58,7 @@ func (c *Client) Poll(ctx context.Context, timeout time.Duration, poll wire.Poll
 	}
 	p.VerifierSet, _ = trust.ParseVerifierSetRef(a.header.Get(wire.HeaderVerifierSet)) // zero, as when there is none
 	p.AuditCheckpoint = a.header.Get(wire.HeaderAuditCheckpoint)
+	p.ReplaceCheckpoint = a.header.Get(wire.HeaderReplaceCheckpoint) == "true"
 	if list := a.header.Get(wire.HeaderCanceledTasks); list != "" {
 		p.CanceledTasks = strings.Split(list, ",")
 	}

@@ -93,7 +93,7 @@ func (a *poller) admit(r *http.Request, p *openPoll) (unsubscribe func(), err er
 	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request); err != nil {
 		return unsubscribe, err
 	}
-	a.compareCheckpoint(ctx, p)
+	a.compareCheckpoint(ctx, w, p)
 	if h := p.request.Heartbeat; h != nil {
 		if err := a.cfg.Heartbeats.Heartbeat(ctx, p.caller, *h); err != nil {
 			return unsubscribe, a.refused(r, err)

@@ -13,7 +13,7 @@ import (
 const (
 	// checkpointsEvery is the interval between two reads of the newest checkpoint.
 	checkpointsEvery = 10 * time.Second
-	// maxComparedCheckpoints bounds the comparisons that are remembered.
+	// maxComparedCheckpoints bounds the comparisons, and the unsigned texts, that are remembered.
 	maxComparedCheckpoints = 10_000
 )
 
@@ -22,11 +22,12 @@ type checkpointStore interface {
 	Newest(ctx context.Context) (audit.Checkpoint, error)
 	Has(ctx context.Context, number int64, hash string) (bool, error)
 	RecordMissing(ctx context.Context, nodeID string, c audit.Checkpoint) error
+	RecordUnverified(ctx context.Context, nodeID string, c audit.Checkpoint) error
 }
 
 // checkpoints implements nodeapi.Checkpoints. All nodes send the same few checkpoints, so
-// it compares each one with the database once in checkpointsEvery, and only if the
-// checkpoint key signed it.
+// it compares each one with the database once in checkpointsEvery. It records those that
+// the checkpoint key did not sign as well.
 type checkpoints struct {
 	store checkpointStore
 	keys  func(context.Context) (map[string]ed25519.PublicKey, error)
@@ -35,7 +36,8 @@ type checkpoints struct {
 
 	mu       sync.Mutex
 	newest   string
-	compared map[string]bool              // the texts that were compared since the last refresh
+	compared map[string]bool              // the texts that were compared since the last refresh; true for the unsigned
+	unsigned map[string]bool              // the unsigned texts; true once the keys were read again
 	trusted  map[string]ed25519.PublicKey // the keys in Vault, by key ID
 }
 
@@ -63,8 +65,8 @@ func (c *checkpoints) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	trusted := c.trusted // which only this goroutine writes
-	if trusted[newest.KeyID] == nil {
+	trusted, doubted := c.trusted, c.doubted() // only this goroutine writes trusted
+	if trusted[newest.KeyID] == nil || len(doubted) > 0 {
 		if trusted, err = c.keys(ctx); err != nil {
 			return err
 		}
@@ -72,10 +74,25 @@ func (c *checkpoints) refresh(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.trusted, c.newest, c.compared = trusted, "", map[string]bool{} // what was stored may be gone
+	for _, text := range doubted {
+		c.unsigned[text] = true
+	}
 	if newest.Number > 0 {
 		c.newest = newest.String()
 	}
 	return nil
+}
+
+// doubted are the texts that are unsigned by the keys as last read.
+func (c *checkpoints) doubted() (texts []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for text, final := range c.unsigned {
+		if !final {
+			texts = append(texts, text)
+		}
+	}
+	return texts
 }
 
 // Newest implements nodeapi.Checkpoints.
@@ -86,41 +103,67 @@ func (c *checkpoints) Newest() string {
 }
 
 // Compare implements nodeapi.Checkpoints.
-func (c *checkpoints) Compare(ctx context.Context, nodeID, text string) {
-	if c.known(text) {
-		return
+func (c *checkpoints) Compare(ctx context.Context, nodeID, text string) (unsigned bool) {
+	unsigned, known := c.known(text)
+	if known {
+		return unsigned
 	}
 	p, err := audit.ParseCheckpoint(text)
-	if err != nil || !c.signed(p) {
-		c.log.Debug("a node sent an audit checkpoint that no known key signed", slog.String("node_id", nodeID))
-		return
+	if err != nil || p.Env != c.env { // which the agent does not keep
+		c.log.Debug("a node sent a text that is no audit checkpoint", slog.String("node_id", nodeID))
+		return false
 	}
-	has, err := c.store.Has(ctx, p.Number, p.Hash)
-	if err == nil && !has {
-		c.log.Error("a node keeps an audit checkpoint that the database does not have", slog.String("node_id", nodeID), slog.String("checkpoint", text))
-		err = c.store.RecordMissing(ctx, nodeID, p)
+	signed, final := c.verify(p, text)
+	switch {
+	case signed:
+		err = c.compare(ctx, nodeID, p)
+	case final:
+		err = c.store.RecordUnverified(ctx, nodeID, p)
+	default:
+		return false // until the keys were read again
 	}
 	if err != nil {
 		c.log.Warn("cannot compare an audit checkpoint", slog.String("node_id", nodeID), slog.Any("err", err))
-		return
+		return !signed
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.compared) < maxComparedCheckpoints {
-		c.compared[text] = true
+		c.compared[text] = !signed
 	}
+	return !signed
 }
 
-// known reports whether the text needs no comparison.
-func (c *checkpoints) known(text string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return text == c.newest || c.compared[text]
+// compare records the checkpoint if the database does not have it.
+func (c *checkpoints) compare(ctx context.Context, nodeID string, p audit.Checkpoint) error {
+	has, err := c.store.Has(ctx, p.Number, p.Hash)
+	if err != nil || has {
+		return err
+	}
+	c.log.Error("a node keeps an audit checkpoint that the database does not have", slog.String("node_id", nodeID), slog.String("checkpoint", p.String()))
+	return c.store.RecordMissing(ctx, nodeID, p)
 }
 
-// signed reports whether a key of Vault signed the checkpoint.
-func (c *checkpoints) signed(p audit.Checkpoint) bool {
+// known reports whether the text needs no comparison, and whether it is unsigned then.
+func (c *checkpoints) known(text string) (unsigned, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return p.Verify(c.env, c.trusted)
+	unsigned, known = c.compared[text]
+	return unsigned, known || text == c.newest
+}
+
+// verify reports whether a key of Vault signed the checkpoint. If not, that is final only
+// if the keys were read after the text was first seen: the key may be newer than those.
+func (c *checkpoints) verify(p audit.Checkpoint, text string) (signed, final bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.Verify(c.env, c.trusted) {
+		return true, true
+	}
+	if len(c.unsigned) >= maxComparedCheckpoints {
+		clear(c.unsigned)
+	}
+	final = c.unsigned[text]
+	c.unsigned[text] = final
+	return false, final
 }

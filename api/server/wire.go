@@ -105,7 +105,7 @@ func (a *app) connect(ctx context.Context) error {
 		return err
 	}
 	a.addHealth()
-	a.checkpoints = &checkpoints{store: a.nodeStore.Checkpoints, keys: a.vault.CheckpointKeys, env: a.cfg.Env, log: a.Log}
+	a.checkpoints = &checkpoints{store: a.nodeStore.Checkpoints, keys: a.vault.CheckpointKeys, env: a.cfg.Env, log: a.Log, unsigned: map[string]bool{}}
 	a.admin = a.adminAPI()
 	handler := a.admin.Handler()
 	a.adminHandler.Store(&handler)

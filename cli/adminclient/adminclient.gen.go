@@ -794,7 +794,7 @@ type ClientInterface interface {
 
 	// AcceptAuditGapWithBody Accept that checkpoints that nodes keep are missing, for example after a restore of the database
 	//
-	// Ends the fault checkpoint_missing. The request is idempotent.
+	// Ends the faults checkpoint_missing and checkpoint_unverified. The request is idempotent.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -803,7 +803,7 @@ type ClientInterface interface {
 
 	// AcceptAuditGap Accept that checkpoints that nodes keep are missing, for example after a restore of the database
 	//
-	// Ends the fault checkpoint_missing. The request is idempotent.
+	// Ends the faults checkpoint_missing and checkpoint_unverified. The request is idempotent.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1147,7 +1147,7 @@ func (c *Client) ListAudit(ctx context.Context, params *ListAuditParams, reqEdit
 
 // AcceptAuditGapWithBody Accept that checkpoints that nodes keep are missing, for example after a restore of the database
 //
-// Ends the fault checkpoint_missing. The request is idempotent.
+// Ends the faults checkpoint_missing and checkpoint_unverified. The request is idempotent.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1166,7 +1166,7 @@ func (c *Client) AcceptAuditGapWithBody(ctx context.Context, params *AcceptAudit
 
 // AcceptAuditGap Accept that checkpoints that nodes keep are missing, for example after a restore of the database
 //
-// Ends the fault checkpoint_missing. The request is idempotent.
+// Ends the faults checkpoint_missing and checkpoint_unverified. The request is idempotent.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4612,7 +4612,7 @@ type ClientWithResponsesInterface interface {
 
 	// AcceptAuditGapWithBodyWithResponse Accept that checkpoints that nodes keep are missing, for example after a restore of the database
 	//
-	// Ends the fault checkpoint_missing. The request is idempotent.
+	// Ends the faults checkpoint_missing and checkpoint_unverified. The request is idempotent.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4621,7 +4621,7 @@ type ClientWithResponsesInterface interface {
 
 	// AcceptAuditGapWithResponse Accept that checkpoints that nodes keep are missing, for example after a restore of the database
 	//
-	// Ends the fault checkpoint_missing. The request is idempotent.
+	// Ends the faults checkpoint_missing and checkpoint_unverified. The request is idempotent.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7821,7 +7821,7 @@ func (c *ClientWithResponses) ListAuditWithResponse(ctx context.Context, params 
 
 // AcceptAuditGapWithBodyWithResponse Accept that checkpoints that nodes keep are missing, for example after a restore of the database
 //
-// Ends the fault checkpoint_missing. The request is idempotent.
+// Ends the faults checkpoint_missing and checkpoint_unverified. The request is idempotent.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7836,7 +7836,7 @@ func (c *ClientWithResponses) AcceptAuditGapWithBodyWithResponse(ctx context.Con
 
 // AcceptAuditGapWithResponse Accept that checkpoints that nodes keep are missing, for example after a restore of the database
 //
-// Ends the fault checkpoint_missing. The request is idempotent.
+// Ends the faults checkpoint_missing and checkpoint_unverified. The request is idempotent.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -1,14 +1,15 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/audit"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Checkpoints stores the signed checkpoints of the audit trail, and those that nodes keep
@@ -17,6 +18,9 @@ type Checkpoints struct{ db *db }
 
 // maxCheckpointHeads bounds the heads of a checkpoint. The next one has the others.
 const maxCheckpointHeads = 5000
+
+// uncoveredAfter is the age at which an event without a checkpoint is a fault.
+const uncoveredAfter = 10 * time.Minute
 
 // Newest returns the newest checkpoint, zero if there is none.
 func (s *Checkpoints) Newest(ctx context.Context) (audit.Checkpoint, error) {
@@ -44,9 +48,11 @@ func (s *Checkpoints) Next(ctx context.Context) (audit.CheckpointBody, error) {
 			return b, err
 		}
 		heads, err := s.db.q.ChangedHeads(ctx, maxCheckpointHeads)
-		return audit.CheckpointBody{Number: greatest + 1, Prev: newest.Hash, Heads: convert(heads, func(h sqlc.ChangedHeadsRow) audit.Head {
+		b = audit.CheckpointBody{Number: greatest + 1, Prev: newest.Hash, Heads: convert(heads, func(h sqlc.ChangedHeadsRow) audit.Head {
 			return audit.Head{Stream: h.Stream, Seq: h.Seq, Hash: h.Hash}
-		})}, err
+		})}
+		slices.SortFunc(b.Heads, func(x, y audit.Head) int { return cmp.Compare(x.Stream, y.Stream) })
+		return b, err
 	})
 }
 
@@ -84,18 +90,30 @@ func (s *Checkpoints) Has(ctx context.Context, number int64, hash string) (bool,
 // RecordMissing records a checkpoint that a node keeps and the database lost. The caller
 // has verified its signature. Recording it again changes nothing.
 func (s *Checkpoints) RecordMissing(ctx context.Context, nodeID string, c audit.Checkpoint) error {
-	return s.db.write(ctx, "recording a missing audit checkpoint", func(ctx context.Context, tx *tx) error {
-		rows, err := tx.InsertMissingCheckpoint(ctx, sqlc.InsertMissingCheckpointParams{Number: c.Number, Hash: c.Hash, Signed: c.String(), NodeID: nodeID})
+	return s.record(ctx, audit.CheckpointMissing,
+		sqlc.InsertMissingCheckpointParams{Number: c.Number, Hash: c.Hash, Verified: true, Signed: c.String(), NodeID: nodeID}, c.String())
+}
+
+// RecordUnverified records a checkpoint that a node keeps and that no checkpoint key
+// signed. A further one of the node changes nothing until an operator accepts the first.
+func (s *Checkpoints) RecordUnverified(ctx context.Context, nodeID string, c audit.Checkpoint) error {
+	return s.record(ctx, audit.CheckpointUnverified, // without the text, which a node may choose
+		sqlc.InsertMissingCheckpointParams{Number: c.Number, Hash: c.Hash, NodeID: nodeID}, fmt.Sprintf("%d %s", c.Number, c.Hash))
+}
+
+func (s *Checkpoints) record(ctx context.Context, action string, row sqlc.InsertMissingCheckpointParams, checkpoint string) error {
+	return s.db.write(ctx, "recording the audit checkpoint of a node", func(ctx context.Context, tx *tx) error {
+		rows, err := tx.InsertMissingCheckpoint(ctx, row)
 		if err == nil && rows > 0 {
-			tx.note(audit.Event{Stream: audit.SystemStream, Actor: systemActor, Action: audit.CheckpointMissing, Target: nodeID, Result: audit.Failed,
-				Detail: map[string]string{"checkpoint": c.String()}})
+			tx.note(audit.Event{Stream: audit.SystemStream, Actor: systemActor, Action: action, Target: row.NodeID, Result: audit.Failed,
+				Detail: map[string]string{"checkpoint": checkpoint}})
 		}
 		return err
 	})
 }
 
-// AcceptMissing ends the alarm about the checkpoints that nodes keep and the database
-// lost, and returns how many there were.
+// AcceptMissing ends the alarms about the checkpoints that nodes keep and the database
+// does not have, and returns how many there were.
 func (s *Checkpoints) AcceptMissing(ctx context.Context, reason string, by audit.Subject) (int64, error) {
 	return write(ctx, s.db, "accepting missing audit checkpoints", func(ctx context.Context, tx *tx) (int64, error) {
 		rows, err := tx.AcceptMissingCheckpoints(ctx)
@@ -116,26 +134,4 @@ func (s *Checkpoints) After(ctx context.Context, number int64, limit int) ([]aud
 	return convert(rows, func(r sqlc.CheckpointsAfterRow) audit.StoredCheckpoint {
 		return audit.StoredCheckpoint{Body: r.Body, Signed: r.Signed}
 	}), err
-}
-
-// Faults returns what shows that a part of the audit trail was removed or replaced, or
-// lost by a restore of the database.
-func (s *Checkpoints) Faults(ctx context.Context) (faults []wire.ControlPlaneFault, err error) {
-	missing, err := query(ctx, s.db, "reading missing audit checkpoints", s.db.q.MissingCheckpoints)
-	if err != nil {
-		return nil, err
-	}
-	if c, err := audit.ParseCheckpoint(missing.Newest); missing.Checkpoints > 0 && err == nil {
-		faults = append(faults, wire.ControlPlaneFault{Component: "audit-trail", Reason: "checkpoint_missing", Message: fmt.Sprintf(
-			"nodes keep %d signed audit checkpoints that the database does not have, the newest %d of %s on node %s: the database was restored, or a part of the audit trail was removed or replaced",
-			missing.Checkpoints, c.Number, c.At.Format(time.RFC3339), missing.NodeID),
-			Next: "after a restore: gpuaas audit --accept-gap --reason TEXT; otherwise find out who can write to the database"})
-	}
-	cut, err := query(ctx, s.db, "reading cut audit streams", s.db.q.CutStreams)
-	if err == nil && cut.Streams > 0 {
-		faults = append(faults, wire.ControlPlaneFault{Component: "audit-trail", Reason: "events_missing", Message: fmt.Sprintf(
-			"%d audit streams lack events that a checkpoint covers, for example %s", cut.Streams, cut.First),
-			Next: "gpuaas audit --verify, and find out who can write to the database"})
-	}
-	return faults, err
 }

@@ -6,8 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
 // checkpoint stores the next checkpoint, without a valid signature.
@@ -116,4 +119,72 @@ func TestCutStreamsAreFaults(t *testing.T) {
 	e.exec("DELETE FROM audit_events")
 	e.exec("DELETE FROM audit_heads")
 	require.Equal(t, []string{"events_missing"}, e.auditFaults())
+}
+
+// The role of the node API may write any row to audit_missing: it cannot stop further
+// checkpoints with it, nor hide the fault.
+func TestFalseMissingCheckpointStopsNothing(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	e.checkpoint()
+	require.NoError(t, postgres.Run(t.Context(), pgtest.As(e.url, store.RoleAPINode),
+		"INSERT INTO audit_missing (number, hash, verified, signed, node_id) VALUES (9223372036854775807, 'x', true, 'x', '"+n.ID+"')"))
+	require.Equal(t, []string{"checkpoint_missing"}, e.auditFaults())
+	last := int64(1)
+	for _, change := range []func(){func() { e.claim(n.ID, lifecycle.ActionProvision) }, func() { e.register() }} {
+		change()
+		next, _ := e.checkpoint()
+		require.Greater(t, next.Number, last)
+		require.LessOrEqual(t, next.Number, time.Now().Unix()+60)
+		last = next.Number
+	}
+}
+
+// A node cannot fill the table with checkpoints that no key signed, and such a checkpoint
+// does not replace a signed one with its number and hash.
+func TestUnverifiedCheckpoints(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	_, kept := e.checkpoint()
+	for kept.Number = 7; kept.Number < 10; kept.Number++ {
+		require.NoError(t, e.Checkpoints.RecordUnverified(t.Context(), n.ID, kept))
+	}
+	require.Equal(t, []string{"checkpoint_unverified"}, e.auditFaults())
+	require.Equal(t, []string{"audit.checkpoint_unverified failed"}, e.audit(audit.SystemStream))
+	kept.Number = 7
+	require.NoError(t, e.Checkpoints.RecordMissing(t.Context(), n.ID, kept))
+	require.Equal(t, []string{"checkpoint_missing", "checkpoint_unverified"}, e.auditFaults())
+	accepted, err := e.Checkpoints.AcceptMissing(t.Context(), "a test", operator)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), accepted)
+	require.Empty(t, e.auditFaults())
+}
+
+// Events without a checkpoint are a fault after ten minutes, also if newer events of their
+// stream follow.
+func TestStaleCheckpoints(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	require.Empty(t, e.auditFaults())
+	e.exec("ALTER TABLE audit_events DISABLE TRIGGER USER")
+	e.exec("UPDATE audit_events SET at = at - interval '9 minutes' WHERE stream = $1", n.ID)
+	require.Empty(t, e.auditFaults())
+	e.exec("UPDATE audit_events SET at = at - interval '2 minutes' WHERE stream = $1", n.ID)
+	e.claim(n.ID, lifecycle.ActionProvision)
+	require.Equal(t, []string{"checkpoint_stale"}, e.auditFaults())
+	e.checkpoint()
+	require.Empty(t, e.auditFaults())
+}
+
+// A checkpoint has a bounded number of streams: those first whose events wait the longest.
+func TestCheckpointsCoverTheOldestEventsFirst(t *testing.T) {
+	e := setup(t)
+	e.exec("SELECT audit_append('system', 'a', '', 'b', 'c', 'succeeded', '', '', '', '{}')")
+	e.exec("INSERT INTO audit_heads (stream, seq, at) SELECT gen_random_uuid(), 1, now() FROM generate_series(1, 5000)")
+	e.exec("SELECT audit_append('system', 'a', '', 'b', 'c', 'succeeded', '', '', '', '{}')")
+	first, _ := e.checkpoint()
+	require.Len(t, first.Heads, 5000)
+	require.Equal(t, audit.SystemStream, first.Heads[4999].Stream, "in order of the streams")
+	second, _ := e.checkpoint()
+	require.Len(t, second.Heads, 1)
 }

@@ -53,10 +53,19 @@ var grants = map[string][3]string{
 	"rotation_waivers":       {"S", "SI", ""},
 }
 
+// prepared is setup with the privileges on the database itself, which a database that is
+// copied from a template does not have.
+func prepared(t *testing.T) *env {
+	t.Helper()
+	e := setup(t)
+	require.NoError(t, store.Migrate(t.Context(), e.url))
+	return e
+}
+
 // TestGrants compares the privileges of all roles on all tables with the table above. A
 // new table must be added to schema/migrations/grants and here.
 func TestGrants(t *testing.T) {
-	e := setup(t)
+	e := prepared(t)
 	rows, err := e.raw.Query(t.Context(), "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
 	require.NoError(t, err)
 	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -73,6 +82,7 @@ func TestGrants(t *testing.T) {
 	for _, role := range processRoles() {
 		require.False(t, e.holds("SELECT pg_has_role($1, (SELECT tableowner FROM pg_tables WHERE tablename = 'audit_events'), 'MEMBER')", role), role)
 		require.False(t, e.holds("SELECT has_schema_privilege($1, 'public', 'CREATE')", role), role)
+		require.False(t, e.holds("SELECT has_database_privilege($1, current_database(), 'CREATE, TEMPORARY')", role), role)
 		require.False(t, e.holds("SELECT rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls FROM pg_roles WHERE rolname = $1", role), role)
 	}
 }
@@ -100,7 +110,7 @@ func (e *env) holds(sql string, args ...any) (holds bool) {
 // TestForbiddenWrites tries, as each role, what would rewrite the audit trail or take a
 // privilege.
 func TestForbiddenWrites(t *testing.T) {
-	e := setup(t)
+	e := prepared(t)
 	n := e.register()
 	all := []string{
 		"INSERT INTO audit_events (stream, seq, at, actor, action, target, result, prev_hash, hash) VALUES ('system', 99, now(), 'a', 'b', 'c', 'succeeded', '', '')",
@@ -122,6 +132,7 @@ func TestForbiddenWrites(t *testing.T) {
 		"ALTER FUNCTION audit_append SECURITY INVOKER",
 		"SET session_replication_role = 'replica'",
 		"CREATE TABLE mine (n int)",
+		"CREATE TEMP TABLE node_removals ()",
 		"CREATE ROLE mallory",
 		"DELETE FROM nodes",
 		"DELETE FROM operations",
@@ -152,14 +163,26 @@ func TestForbiddenWrites(t *testing.T) {
 	require.Equal(t, lifecycle.NodeRegistered, e.node(n.ID).State)
 }
 
-// The role that serves nodes cannot restore a removed node either.
+// The role that serves nodes cannot restore a removed node either, and a table of its own
+// changes nothing.
 func TestOnlyTheWorkerRemoves(t *testing.T) {
 	e := setup(t)
 	n := e.inState(lifecycle.NodeActive)
+	e.exec("GRANT TEMPORARY ON DATABASE " + e.text("SELECT current_database()") + " TO gpuaas_api_node, gpuaas_api_admin")
+	own := "CREATE TEMP TABLE node_removals (); SET LOCAL search_path = pg_temp, public; "
+	for _, role := range []string{store.RoleAPINode, store.RoleAPIAdmin} {
+		for _, sql := range []string{"UPDATE nodes SET state = 'removed'", own + "UPDATE nodes SET state = 'removed'"} {
+			err := postgres.Run(t.Context(), pgtest.As(e.url, role), sql)
+			require.True(t, postgres.Denied(err), "%s as %s: %v", sql, role, err)
+		}
+	}
+	require.Equal(t, lifecycle.NodeActive, e.node(n.ID).State)
 	require.NoError(t, postgres.Run(t.Context(), pgtest.As(e.url, store.RoleWorker), "UPDATE nodes SET state = 'removed'"))
 	for _, role := range []string{store.RoleAPINode, store.RoleAPIAdmin} {
-		err := postgres.Run(t.Context(), pgtest.As(e.url, role), "UPDATE nodes SET state = 'active'")
-		require.True(t, postgres.Denied(err), "%s: %v", role, err)
+		for _, sql := range []string{"UPDATE nodes SET state = 'active'", own + "UPDATE nodes SET state = 'active'"} {
+			err := postgres.Run(t.Context(), pgtest.As(e.url, role), sql)
+			require.True(t, postgres.Denied(err), "%s as %s: %v", sql, role, err)
+		}
 	}
 	require.Equal(t, lifecycle.NodeRemoved, e.node(n.ID).State)
 }
@@ -167,6 +190,7 @@ func TestOnlyTheWorkerRemoves(t *testing.T) {
 // A caller's own objects do not replace those that audit_append uses.
 func TestAuditAppendIgnoresTheCallersObjects(t *testing.T) {
 	e := setup(t)
+	e.exec("GRANT TEMPORARY ON DATABASE " + e.text("SELECT current_database()") + " TO gpuaas_api_node")
 	require.NoError(t, postgres.Run(t.Context(), pgtest.As(e.url, store.RoleAPINode), `
 		CREATE TEMP TABLE audit_heads (stream text, seq bigint, at timestamptz, prev_hash text, hash text);
 		CREATE TEMP TABLE audit_events (stream text, seq bigint);
@@ -174,6 +198,14 @@ func TestAuditAppendIgnoresTheCallersObjects(t *testing.T) {
 		SET LOCAL search_path = pg_temp, public;
 		SELECT public.audit_append('system', 'a', '', 'b', 'c', 'succeeded', '', '', '', '{}')`))
 	require.Len(t, e.chain("system"), 1)
+}
+
+// A caller's search path changes nothing in a trigger: each has its own.
+func TestTriggersHaveTheirSearchPath(t *testing.T) {
+	e := setup(t)
+	require.Empty(t, e.text(`SELECT coalesce(string_agg(proname, ' '), '') FROM pg_proc
+		WHERE pronamespace = 'public'::regnamespace AND prorettype = 'trigger'::regtype
+			AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (proconfig), false)`))
 }
 
 // The owner need not be a superuser: it must be able to create roles, or find them.

@@ -52,7 +52,7 @@ CREATE INDEX operations_changed_idx ON operations (changed_at);
 -- The event stream reads operations by their last change, and lists read the
 -- deadline without the document.
 -- +goose StatementBegin
-CREATE FUNCTION operations_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION operations_changed() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     NEW.changed_at := clock_timestamp();
     NEW.deadline_at := CASE WHEN NEW.ended_at IS NULL THEN (NEW.document #>> '{operation,deadline_at}')::timestamptz END;

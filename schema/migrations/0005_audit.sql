@@ -43,7 +43,7 @@ CREATE INDEX audit_events_stream_page_idx ON audit_events (stream, at, seq);
 
 -- The chain reveals an edit of the past; these triggers refuse it.
 -- +goose StatementBegin
-CREATE FUNCTION audit_events_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION audit_events_append_only() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'audit_events is append-only: % refused', TG_OP USING ERRCODE = 'insufficient_privilege';
 END

@@ -9,9 +9,9 @@ REVOKE ALL ON FUNCTION audit_append(text, text, text, text, text, text, text, te
 -- Only a role that may store signed removals may remove a node or restore a removed one:
 -- the process that serves nodes may not.
 -- +goose StatementBegin
-CREATE FUNCTION nodes_removal_allowed() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION nodes_removal_allowed() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF NOT has_table_privilege(current_user, 'node_removals', 'INSERT') THEN
+    IF NOT has_table_privilege(current_user, 'public.node_removals', 'INSERT') THEN
         RAISE EXCEPTION 'the role % may not change node % from % to %', current_user, OLD.node_id, OLD.state, NEW.state
             USING ERRCODE = 'insufficient_privilege';
     END IF;
@@ -43,16 +43,21 @@ CREATE TABLE audit_checkpoint_heads (
 ) WITH (fillfactor = 70);
 
 -- Checkpoints that nodes keep and that audit_checkpoints does not have: the database was
--- restored, or a part of the audit trail was removed or replaced.
+-- restored, or a part of the audit trail was removed or replaced. Those that are not
+-- verified are false.
 CREATE TABLE audit_missing (
     number      bigint      NOT NULL,
     hash        text        NOT NULL,
-    signed      text        NOT NULL,
+    verified    boolean     NOT NULL, -- whether the checkpoint key signed it
+    signed      text        NOT NULL, -- empty if it did not
     node_id     uuid        NOT NULL, -- the node that has it
     found_at    timestamptz NOT NULL DEFAULT now(),
     accepted_at timestamptz,          -- when an operator accepted the loss
-    CONSTRAINT audit_missing_pkey PRIMARY KEY (number, hash)
+    CONSTRAINT audit_missing_pkey PRIMARY KEY (number, hash, verified)
 );
+
+-- A node may send any number of false ones: one of them is stored.
+CREATE UNIQUE INDEX audit_missing_unverified_key ON audit_missing (node_id) WHERE NOT verified AND accepted_at IS NULL;
 
 -- +goose Down
 DROP TABLE audit_missing;

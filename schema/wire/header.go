@@ -18,6 +18,9 @@ const (
 	// response to a poll has it while there is one. The agent keeps the one with the
 	// greatest number, and its polls carry it.
 	HeaderAuditCheckpoint = "Gpuaas-Audit-Checkpoint"
+	// HeaderReplaceCheckpoint is "true" in the response to a poll whose checkpoint no key
+	// signed: the agent keeps that of HeaderAuditCheckpoint instead, whatever its number.
+	HeaderReplaceCheckpoint = "Gpuaas-Replace-Checkpoint"
 	// HeaderCanceledTasks lists, separated by commas, the held tasks of a poll
 	// that were canceled or voided while the poll was open. The agent sends a
 	// progress call for each at once. It comes with a 204 response to a poll.

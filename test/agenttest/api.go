@@ -51,6 +51,7 @@ type API struct {
 	OnTrust       func() (trust.NodeTrust, error)
 	Removal       func() json.RawMessage // goes with node_removed
 	Checkpoint    func() string          // of the audit trail, in the answer to a poll
+	Replaces      func() bool            // whether the answer to a poll replaces its checkpoint
 	Kept          string                 // the checkpoint in the last poll
 }
 
@@ -123,6 +124,9 @@ func (f *API) Serve(w http.ResponseWriter, r *http.Request) {
 	answer, err := f.handle(r, what, parts, n)
 	if f.Checkpoint != nil && what == "wait" {
 		w.Header().Set(wire.HeaderAuditCheckpoint, f.Checkpoint())
+	}
+	if f.Replaces != nil && what == "wait" && f.Replaces() {
+		w.Header().Set(wire.HeaderReplaceCheckpoint, "true")
 	}
 	if name := f.newest(); what == "wait" && name != "" {
 		w.Header().Set(wire.HeaderVerifierSet, name)

@@ -74,7 +74,8 @@ func (q *Queries) AuditHead(ctx context.Context, stream string) (AuditHeadRow, e
 
 const changedHeads = `-- name: ChangedHeads :many
 SELECT h.stream, h.seq, h.hash FROM audit_heads h LEFT JOIN audit_checkpoint_heads c USING (stream)
-WHERE h.seq > coalesce(c.seq, 0) ORDER BY h.stream LIMIT $1
+LEFT JOIN audit_events e ON e.stream = h.stream AND e.seq = coalesce(c.seq, 0) + 1
+WHERE h.seq > coalesce(c.seq, 0) ORDER BY coalesce(e.at, h.at), h.stream LIMIT $1
 `
 
 type ChangedHeadsRow struct {
@@ -83,7 +84,8 @@ type ChangedHeadsRow struct {
 	Hash   string
 }
 
-// Up to row_limit heads that are ahead of the last checkpoint of their stream.
+// Up to row_limit heads that are ahead of the last checkpoint of their stream, those first
+// whose events wait the longest.
 func (q *Queries) ChangedHeads(ctx context.Context, rowLimit int32) ([]ChangedHeadsRow, error) {
 	rows, err := q.db.Query(ctx, changedHeads, rowLimit)
 	if err != nil {
@@ -185,10 +187,13 @@ func (q *Queries) DecisionNoted(ctx context.Context, stream string, operationID 
 
 const greatestCheckpoint = `-- name: GreatestCheckpoint :one
 SELECT greatest((SELECT coalesce(max(c.number), 0) FROM audit_checkpoints c),
-                (SELECT coalesce(max(m.number), 0) FROM audit_missing m))::bigint AS number
+                (SELECT least(coalesce(max(m.number), 0), extract(epoch FROM now())::bigint)
+                 FROM audit_missing m WHERE m.verified))::bigint AS number
 `
 
-// The greatest number of a checkpoint that is stored, or that a node keeps.
+// The greatest number of a checkpoint that is stored, or that a node keeps. The node API
+// may write any number to audit_missing. A checkpoint that was signed has a smaller number
+// than the seconds since 1970, because there is at most one in 30 seconds.
 func (q *Queries) GreatestCheckpoint(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, greatestCheckpoint)
 	var number int64
@@ -224,20 +229,22 @@ func (q *Queries) InsertCheckpoint(ctx context.Context, arg InsertCheckpointPara
 }
 
 const insertMissingCheckpoint = `-- name: InsertMissingCheckpoint :execrows
-INSERT INTO audit_missing (number, hash, signed, node_id) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
+INSERT INTO audit_missing (number, hash, verified, signed, node_id) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING
 `
 
 type InsertMissingCheckpointParams struct {
-	Number int64
-	Hash   string
-	Signed string
-	NodeID string
+	Number   int64
+	Hash     string
+	Verified bool
+	Signed   string
+	NodeID   string
 }
 
 func (q *Queries) InsertMissingCheckpoint(ctx context.Context, arg InsertMissingCheckpointParams) (int64, error) {
 	result, err := q.db.Exec(ctx, insertMissingCheckpoint,
 		arg.Number,
 		arg.Hash,
+		arg.Verified,
 		arg.Signed,
 		arg.NodeID,
 	)
@@ -278,7 +285,7 @@ const missingCheckpoints = `-- name: MissingCheckpoints :one
 SELECT count(*)::bigint AS checkpoints, coalesce(min(number), 0)::bigint AS first, coalesce(max(number), 0)::bigint AS last,
        coalesce((array_agg(signed ORDER BY number DESC))[1], '')::text AS newest,
        coalesce((array_agg(node_id::text ORDER BY number DESC))[1], '')::text AS node_id
-FROM audit_missing WHERE accepted_at IS NULL
+FROM audit_missing WHERE verified AND accepted_at IS NULL
 `
 
 type MissingCheckpointsRow struct {
@@ -342,4 +349,43 @@ ON CONFLICT ON CONSTRAINT audit_checkpoint_heads_pkey DO UPDATE SET seq = exclud
 func (q *Queries) SetCheckpointHeads(ctx context.Context, streams []string, seqs []int64) error {
 	_, err := q.db.Exec(ctx, setCheckpointHeads, streams, seqs)
 	return err
+}
+
+const staleHeads = `-- name: StaleHeads :one
+SELECT count(*)::bigint AS streams, coalesce(extract(epoch FROM now() - min(coalesce(e.at, h.at))), 0)::double precision AS oldest_seconds
+FROM audit_heads h LEFT JOIN audit_checkpoint_heads c USING (stream)
+LEFT JOIN audit_events e ON e.stream = h.stream AND e.seq = coalesce(c.seq, 0) + 1
+WHERE h.seq > coalesce(c.seq, 0) AND coalesce(e.at, h.at) < now() - make_interval(secs => $1::double precision)
+`
+
+type StaleHeadsRow struct {
+	Streams       int64
+	OldestSeconds float64
+}
+
+// The streams with an event that no checkpoint has covered for after_seconds: how many, and
+// the age of the oldest such event.
+func (q *Queries) StaleHeads(ctx context.Context, afterSeconds float64) (StaleHeadsRow, error) {
+	row := q.db.QueryRow(ctx, staleHeads, afterSeconds)
+	var i StaleHeadsRow
+	err := row.Scan(&i.Streams, &i.OldestSeconds)
+	return i, err
+}
+
+const unverifiedCheckpoints = `-- name: UnverifiedCheckpoints :one
+SELECT count(DISTINCT node_id)::bigint AS nodes, coalesce(min(node_id::text), '')::text AS first
+FROM audit_missing WHERE NOT verified AND accepted_at IS NULL
+`
+
+type UnverifiedCheckpointsRow struct {
+	Nodes int64
+	First string
+}
+
+// The nodes that keep a false checkpoint: how many, and one of them.
+func (q *Queries) UnverifiedCheckpoints(ctx context.Context) (UnverifiedCheckpointsRow, error) {
+	row := q.db.QueryRow(ctx, unverifiedCheckpoints)
+	var i UnverifiedCheckpointsRow
+	err := row.Scan(&i.Nodes, &i.First)
+	return i, err
 }

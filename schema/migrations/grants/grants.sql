@@ -25,6 +25,13 @@ BEGIN
 END
 $$;
 
+-- A role without objects of its own cannot replace those that a statement names. Only the
+-- owner of the database can revoke this; for another role it is a warning.
+DO $$
+BEGIN
+    EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
+END
+$$;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;

@@ -50,7 +50,7 @@ func (a *poller) wait(w http.ResponseWriter, r *http.Request) error {
 	}
 	slot := pollSlotOf(r)
 	p.superseded = slot.open()
-	unsubscribe, err := a.admit(r, p)
+	unsubscribe, err := a.admit(w, r, p)
 	defer unsubscribe()
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (a *poller) probe(w http.ResponseWriter, r *http.Request) error {
 // admit authenticates the poll and records it with its heartbeat. It subscribes before it
 // reads the node's row, so no task or fence between the two is missed. The caller must call
 // unsubscribe, even after an error.
-func (a *poller) admit(r *http.Request, p *openPoll) (unsubscribe func(), err error) {
+func (a *poller) admit(w http.ResponseWriter, r *http.Request, p *openPoll) (unsubscribe func(), err error) {
 	peer, err := a.verifyPeer(r)
 	if err != nil {
 		return func() {}, err

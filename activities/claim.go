@@ -100,6 +100,9 @@ type Advance struct {
 	// Decision is the operator's decision that caused the advance. It is audited once
 	// for its ID, whatever the step.
 	Decision *lifecycle.ResolveRequest `json:"decision,omitempty"`
+	// Applied is set if the operation has applied Decision before it was recorded: the
+	// database did not respond in time. It is then audited even if the operation has ended.
+	Applied bool `json:"applied,omitempty"`
 }
 
 // Finish ends an operation.

@@ -18,8 +18,8 @@ type decisions struct {
 	*state
 	// interrupt ends the current phase's work.
 	interrupt workflow.CancelFunc
-	// decision is pending until the current phase takes it. applied is the one that the
-	// phase took and whose response waits until it is applied.
+	// decision is pending until the current phase applies it. applied is the one that the
+	// phase records and applies, and whose response waits until that is done.
 	decision, applied *lifecycle.ResolveRequest
 	// updates counts the decisions that this run accepted.
 	updates int
@@ -32,7 +32,7 @@ type decisions struct {
 
 // resolve passes a decision to the current phase and returns when the phase took
 // it. It rejects a decision that the operation dropped because it was canceled or
-// ended first. A cancel before the claim is accepted at once: it takes effect when the
+// ended first, or because the database rejects its record. A cancel before the claim is accepted at once: it takes effect when the
 // claim is decided, however long the database is unavailable.
 func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (lifecycle.Resolution, error) {
 	free, cancel := workflow.NewDisconnectedContext(ctx)
@@ -64,14 +64,19 @@ func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (
 // repeated soon, because its response was lost.
 const maxDecided = 50
 
-// take makes the pending decision the one that the phase applies. A cancel that is sent from
-// now on follows it, and does not replace it.
+// accept makes the pending decision the one that the phase applies. A cancel that is sent from
+// now on follows it, and does not replace it. The decision is taken once its record is stored
+// or is written in the background.
+func (ds *decisions) accept() {
+	ds.applied, ds.decision = ds.decision, nil
+}
+
+// take makes the decision that the phase applies one that a phase took.
 func (ds *decisions) take() {
-	ds.decided = append(ds.decided, *ds.decision)
+	ds.decided = append(ds.decided, *ds.applied)
 	if len(ds.decided) > maxDecided {
 		ds.decided = ds.decided[1:]
 	}
-	ds.applied, ds.decision = ds.decision, nil
 }
 
 // lastTaken returns the newest decision that a phase took, the zero value if none did.

@@ -75,7 +75,8 @@ func (op park) enter(ctx workflow.Context, stuck lifecycle.Stuck) {
 	a := op.unrecorded
 	op.parks++
 	a.Phase, a.Stuck, a.ParkID = stuck.Phase, &stuck, fmt.Sprintf("%s/%d", op.status.Operation.RunID, op.parks)
-	if recordLater(ctx, op.operation, "Record that the operation is parked", op.progress(ctx, a)) {
+	stored, err := recordLater(ctx, op.operation, "Record that the operation is parked", op.progress(ctx, a))
+	if noteRejected(ctx, op.state, err); stored {
 		op.unrecorded = activities.Advance{}
 	}
 }

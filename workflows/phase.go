@@ -165,9 +165,10 @@ func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	return again, err
 }
 
-// apply takes a decision and records it, unless another one replaces it before. Retry, force
+// apply records a decision and takes it, unless another one replaces it before. Retry, force
 // and extend enqueue a new task, which must not run while the old one is open, so they are
-// taken once the open tasks are void.
+// recorded once the open tasks are void. A decision whose record the database rejects is not
+// taken: the run ends. One that is recorded in the background is taken.
 func (op *operation) apply(ctx workflow.Context, d *lifecycle.ResolveRequest) (again bool, err error) {
 	again = d.Decision != lifecycle.DecisionCancel && d.Decision != lifecycle.DecisionSkip
 	if again && op.plan.Holds {
@@ -175,8 +176,12 @@ func (op *operation) apply(ctx workflow.Context, d *lifecycle.ResolveRequest) (a
 			return false, err
 		}
 	}
+	op.accept()
+	a := op.progress(ctx, activities.Advance{Phase: op.spec().Name, Decision: d})
+	if _, err := recordLater(ctx, op, "Record the decision to "+string(d.Decision), a); err != nil {
+		return false, err
+	}
 	op.take()
-	recordLater(ctx, op, "Record the decision to "+string(d.Decision), op.progress(ctx, activities.Advance{Phase: op.spec().Name, Decision: d}))
 	op.returns, op.forced = 0, d.Decision == lifecycle.DecisionForce
 	switch {
 	case again:
@@ -211,6 +216,8 @@ func (op *operation) runUndo(ctx workflow.Context) (lifecycle.OperationStatus, e
 		return op.status, continueAsNew(free, op)
 	case kindOf(err) == schema.KindFenced:
 		return op.fenced(free, err)
+	case err != nil && !errors.Is(err, errNodeRemoved):
+		return op.status, err
 	}
 	return op.rolledBack(free)
 }

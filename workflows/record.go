@@ -66,17 +66,19 @@ func (st *state) noteFence(err error) {
 
 // recordLater writes progress that no later write repeats. If the database does not
 // respond in time, it repeats the write in the background until it is stored, while the
-// operation continues. stored is set if it was stored at once. A write that is fenced
-// interrupts the phase. An operation ends after its last write in the background.
-func recordLater(ctx workflow.Context, op *operation, summary string, a activities.Advance) (stored bool) {
+// operation continues. stored is set if it was stored at once, and rejected if the
+// database rejects it. A write in the background that is fenced interrupts the phase. An operation ends
+// after its last write in the background.
+func recordLater(ctx workflow.Context, op *operation, summary string, a activities.Advance) (stored bool, rejected error) {
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	err := local(free, summary, nil, record.RecordProgress, op.claim.Fence, a)
 	if !retryable(err) {
 		cancel()
 		op.noteFence(err)
-		return err == nil
+		return err == nil, err
 	}
 	op.unwritten++
+	a.Applied = a.Decision != nil
 	workflow.Go(free, func(ctx workflow.Context) {
 		defer cancel()
 		for retryable(err) {
@@ -85,11 +87,18 @@ func recordLater(ctx workflow.Context, op *operation, summary string, a activiti
 			err = local(ctx, summary, nil, record.RecordProgress, op.claim.Fence, a)
 		}
 		op.unwritten--
-		if op.noteFence(err); op.fence != nil && op.interrupt != nil {
+		if noteRejected(ctx, op.state, err); op.fence != nil && op.interrupt != nil {
 			op.interrupt()
 		}
 	})
-	return false
+	return false, nil
+}
+
+// noteRejected notes a fence, and logs another rejection of a write that nothing waits for.
+func noteRejected(ctx workflow.Context, st *state, err error) {
+	if st.noteFence(err); err != nil && st.fence == nil {
+		workflow.GetLogger(ctx).Error("the database rejects the progress", "kind", string(kindOf(err)))
+	}
 }
 
 // awaitWritten waits until every write in the background is stored.

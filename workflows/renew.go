@@ -94,8 +94,9 @@ func (c Carried) restore(op *operation) {
 func (op park) resume(ctx workflow.Context) (healed bool, err error) {
 	stuck := *op.status.Operation.Stuck
 	op.show(ctx)
-	recordLater(ctx, op.operation, "Record the run that continues the operation",
+	_, err = recordLater(ctx, op.operation, "Record the run that continues the operation",
 		op.progress(ctx, activities.Advance{Phase: stuck.Phase, Stuck: &stuck, Continued: true}))
+	noteRejected(ctx, op.state, err)
 	if op.goalReached == nil {
 		return false, nil
 	}

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -39,27 +40,104 @@ func TestCancelReplacesAWaitingDecision(t *testing.T) {
 	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionCancel}, w.decisions, "the retry was not taken")
 }
 
-// TestCancelFollowsARecordedDecision: a decision whose record has begun stays taken. The
-// cancel that is sent meanwhile follows it. Both are reported as taken and are in the audit.
+// TestCancelFollowsARecordedDecision: a decision stays taken while its record is written, at
+// once or in the background. The cancel that is sent meanwhile follows it. Both are reported
+// as taken and are in the audit. If the database rejects the first decision, neither is.
 func TestCancelFollowsARecordedDecision(t *testing.T) {
 	t.Parallel()
-	w := newWorld(lifecycle.NodeActive)
-	w.fail["task workload.cordon"] = final(schema.KindTaskFailed, "no luck")
-	b := setup(t, lifecycle.ActionDrain, w)
-	var once sync.Once
-	w.onDecide = func() {
-		once.Do(func() {
-			b.decide(lifecycle.DecisionForce, "a second decision")
-			b.decide(lifecycle.DecisionCancel, "the node is needed")
+	const skip, cancel = lifecycle.DecisionSkip, lifecycle.DecisionCancel
+	for name, c := range map[string]struct {
+		fails error // of the skip's record, until an hour later
+		taken []lifecycle.Decision
+		end   lifecycle.OperationState
+	}{
+		"at once":           {nil, []lifecycle.Decision{skip, cancel}, lifecycle.OperationCanceled},
+		"in the background": {errDatabase, []lifecycle.Decision{cancel, skip}, lifecycle.OperationCanceled},
+		"rejected":          {errOver, nil, lifecycle.OperationFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(lifecycle.NodeActive)
+			w.fail["task workload.cordon"], w.fail["decide skip"] = final(schema.KindTaskFailed, "no luck"), c.fails
+			b := setup(t, lifecycle.ActionDrain, w)
+			var once sync.Once
+			w.onDecide = func() {
+				once.Do(func() {
+					b.decide(lifecycle.DecisionForce, "a second decision")
+					b.decide(cancel, "the node is needed")
+				})
+			}
+			b.decideAt(time.Hour, skip)
+			b.at(2*time.Hour, func() { w.heal("decide skip") })
+			require.Equal(t, c.end, b.run().Operation.Status)
+			require.Equal(t, c.taken, w.decisions)
+			require.Equal(t, schema.KindOperationInProgress, kindOf(b.resolved[1]))
+			for _, i := range []int{0, 2} {
+				if c.taken != nil {
+					require.NoError(t, b.resolved[i])
+				} else {
+					require.Equal(t, schema.KindDecisionOutdated, kindOf(b.resolved[i]))
+				}
+			}
+			require.NotContains(t, w.enqueued, "workload.drain")
 		})
 	}
-	b.decideAt(time.Hour, lifecycle.DecisionSkip)
-	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
-	require.NoError(t, b.resolved[0])
-	require.Equal(t, schema.KindOperationInProgress, kindOf(b.resolved[1]))
-	require.NoError(t, b.resolved[2])
-	require.Equal(t, []lifecycle.Decision{lifecycle.DecisionSkip, lifecycle.DecisionCancel}, w.decisions)
-	require.NotContains(t, w.enqueued, "workload.drain")
+}
+
+// TestRejectedDecision: a decision that the database rejects is neither applied nor reported
+// as taken, for example because the operation ended through another run.
+func TestRejectedDecision(t *testing.T) {
+	t.Parallel()
+	invalid := schema.NewError(schema.KindInvalidRequest, "the database rejects the decision")
+	inUndo := func(b *bed, w *world) {
+		w.open[task.WorkloadDrain] = true
+		w.fail["task workload.uncordon"] = final(schema.KindTaskFailed, "no luck")
+		b.decideAt(time.Minute, lifecycle.DecisionCancel)
+	}
+	inCordon := func(_ *bed, w *world) { w.fail["task workload.cordon"] = final(schema.KindTaskFailed, "no luck") }
+	for name, c := range map[string]struct {
+		parks  func(b *bed, w *world)
+		decide []lifecycle.Decision
+	}{
+		"in a phase": {inCordon, []lifecycle.Decision{lifecycle.DecisionSkip, lifecycle.DecisionCancel, lifecycle.DecisionRetry}},
+		"in an undo": {inUndo, []lifecycle.Decision{lifecycle.DecisionSkip, lifecycle.DecisionRetry}},
+	} {
+		for _, rejection := range []*schema.Error{errOver, invalid} {
+			for _, d := range c.decide {
+				t.Run(fmt.Sprintf("%s %s %s", d, name, rejection.Kind), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(lifecycle.NodeActive)
+					b := setup(t, lifecycle.ActionDrain, w)
+					c.parks(b, w)
+					b.at(30*time.Minute, func() {
+						w.failWith("decide "+string(d), rejection)
+					})
+					b.decideAt(time.Hour, d)
+					b.env.ExecuteWorkflow(plannedWorkflow(t, lifecycle.ActionDrain), b.in)
+					require.True(t, b.env.IsWorkflowCompleted())
+					if rejection == invalid {
+						require.Equal(t, invalid.Kind, kindOf(b.env.GetWorkflowError()), "a defect fails the run")
+					} else {
+						var st lifecycle.OperationStatus
+						require.NoError(t, b.env.GetWorkflowResult(&st))
+						requireFenced(t, w, st)
+					}
+					answer := b.resolved[len(b.resolved)-1]
+					require.Equal(t, schema.KindDecisionOutdated, kindOf(answer), "%v", answer)
+					require.NotContains(t, w.decisions, d)
+					require.Nil(t, w.finished)
+					require.NotContains(t, w.story(), "task workload.cordon#2")
+				})
+			}
+		}
+	}
+}
+
+func plannedWorkflow(t *testing.T, a lifecycle.Action) string {
+	t.Helper()
+	plan, ok := lifecycle.PlanOf(a, lifecycle.Options{})
+	require.True(t, ok)
+	return plan.Workflow
 }
 
 // TestDecisionOfAnotherRun: a force and a skip apply only to the run they were sent to and to

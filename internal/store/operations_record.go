@@ -26,7 +26,7 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 			return err
 		}
 		switch {
-		case op.EndedAt != nil && a.Decision != nil:
+		case op.EndedAt != nil && a.Applied:
 			return nil // its audit row is all that is left to write
 		case op.EndedAt != nil:
 			return errOperationEnded(f)

@@ -210,7 +210,8 @@ func TestResetRunIsRecorded(t *testing.T) {
 }
 
 // TestLateDecisionIsAudited: a decision whose record was delayed is in the audit, even
-// if the operation has recorded more since, or has ended.
+// if the operation has recorded more since, or has ended. A decision that is not applied yet
+// is rejected once the operation has ended, and is not in the audit.
 func TestLateDecisionIsAudited(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -228,7 +229,13 @@ func TestLateDecisionIsAudited(t *testing.T) {
 	require.Equal(t, []string{"operations.resolve accepted one"}, rows)
 	require.Equal(t, "drain", e.node(n.ID).Operation.Phase)
 	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
-	rows = e.changes(n.ID, func() { require.NoError(t, e.Advance(ctx, f, late("two"))) })
+	rows = e.changes(n.ID, func() {
+		requireKind(t, e.Advance(ctx, f, late("two")), schema.KindFenced, lifecycle.ReasonOperationOver)
+	})
+	require.Empty(t, rows)
+	applied := late("two")
+	applied.Applied = true
+	rows = e.changes(n.ID, func() { require.NoError(t, e.Advance(ctx, f, applied)) })
 	require.Equal(t, []string{"operations.resolve accepted two"}, rows)
 }
 

@@ -19,12 +19,13 @@ func (s *nodeRecords) Advance(_ context.Context, f activities.Fence, runID strin
 	if err != nil {
 		return err
 	}
+	if op.EndedAt != nil && !a.Applied {
+		return errEnded(f)
+	}
 	s.noteDecision(f, op, a)
 	switch {
-	case op.EndedAt != nil && a.Decision != nil:
-		return nil
 	case op.EndedAt != nil:
-		return errEnded(f)
+		return nil
 	case a.Step <= op.Step:
 		return nil
 	}

@@ -94,7 +94,13 @@ func recordRules() []rule {
 			f.OperationID = schema.NewID()
 			return b.advance(f, activities.Advance{})
 		}},
-		{name: "decision of an ended operation", do: func(b *bench) error { return b.advance(b.ended(), decision) }},
+		{name: "decision of an ended operation", kind: schema.KindFenced, reason: over,
+			do: func(b *bench) error { return b.advance(b.ended(), decision) }},
+		{name: "applied decision of an ended operation", do: func(b *bench) error {
+			late := decision
+			late.Applied = true
+			return b.advance(b.ended(), late)
+		}},
 		{name: "decision of a superseded operation", kind: schema.KindFenced,
 			do: func(b *bench) error { return b.advance(b.superseded(), decision) }},
 		{name: "end again", do: func(b *bench) error { return b.end(b.ended(), lifecycle.OperationCompleted) }},

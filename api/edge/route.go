@@ -24,6 +24,10 @@ import (
 // DefaultTimeout bounds a request whose route has no Timeout.
 const DefaultTimeout = 15 * time.Second
 
+// bodyTimeout is the client's time to send the body of a request, if the route's Timeout
+// is longer.
+const bodyTimeout = 10 * time.Second
+
 // writeSlack is the client's time to read the response after the request's
 // deadline.
 const writeSlack = 15 * time.Second
@@ -249,7 +253,7 @@ func bound(route *Route, w http.ResponseWriter, r *http.Request, limit time.Dura
 	// Only a test's recorder does not support deadlines.
 	_ = c.SetWriteDeadline(now.Add(limit + writeSlack))
 	if route.MaxBody > 0 {
-		_ = c.SetReadDeadline(now.Add(limit)) // until the body is read
+		_ = c.SetReadDeadline(now.Add(min(limit, bodyTimeout))) // until the body is read
 		r.Body = http.MaxBytesReader(w, r.Body, int64(route.MaxBody))
 		recordOf(r.Context()).maxBody = route.MaxBody
 	}

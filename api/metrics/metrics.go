@@ -61,7 +61,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		},
 		budget:     counters("gpuaas_issue_budget_total", "Certificate requests to the issuance budget, by priority and outcome: granted or refused.", "priority", "outcome"),
 		budgetLeft: gauge("gpuaas_issue_budget_left", "Certificates that the issuance budget allowed after its last decision, at the highest priority."),
-		limited:    counters("gpuaas_issue_limited_total", "Requests to the node API refused by a rate limit.", "limit"),
+		limited:    counters("gpuaas_node_api_limited_total", "Requests to the node API refused by a rate limit.", "limit"),
 		expiry: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpuaas_certificate_expiry_seconds", Help: "Remaining validity of the node certificate at each poll.",
 			Buckets: []float64{3600, 6 * 3600, 12 * 3600, 24 * 3600, 36 * 3600, 48 * 3600, 72 * 3600, 96 * 3600}}),
@@ -89,7 +89,7 @@ func (m *Metrics) startAtZero() {
 			c.WithLabelValues(result)
 		}
 	}
-	for _, limit := range []string{"node", "remote", "renewal", "node_requests", "node_bytes", "node_in_flight",
+	for _, limit := range []string{"node", "remote", "site", "renewal", "node_requests", "node_bytes", "node_in_flight",
 		"connections", "address_connections", "node_connections", "downloads"} {
 		m.limited.WithLabelValues(limit)
 	}

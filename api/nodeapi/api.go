@@ -60,9 +60,10 @@ type Config struct {
 	// RenewalRate limits the renewals of one node, per second. Defaults to
 	// DefaultRenewalRate.
 	RenewalRate float64
-	// RemoteRate limits the requests without a certificate from one remote
-	// address, or from one IPv6 network of 64 bits, per second. Defaults to twice the IssueRate, so that a site behind
-	// one address can use the whole budget.
+	// RemoteRate limits the requests without a certificate from one remote address, or from
+	// one IPv6 network of 64 bits, per second. An IPv6 network of 48 bits has twice as many.
+	// Defaults to twice the IssueRate, so that a site behind one address can use the whole
+	// budget.
 	RemoteRate float64
 	// Connections is the largest number of open connections. Defaults to
 	// DefaultConnections.
@@ -109,7 +110,8 @@ func New(cfg Config) *API {
 			budget:   newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
 			nodes:    newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate, cfg.Now),
 			renewals: newLimiter(cfg.RenewalRate, renewalBurst*cfg.RenewalRate, cfg.Now),
-			remotes:  newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate, cfg.Now)}}
+			remotes:  newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate, cfg.Now),
+			sites:    newLimiter(siteFactor*cfg.RemoteRate, siteFactor*remoteSeconds*cfg.RemoteRate, cfg.Now)}}
 }
 
 // EndPolls responds to every open and future poll with 204, so that a server can

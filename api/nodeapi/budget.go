@@ -26,6 +26,9 @@ const (
 	renewalBurst       = 5 * 60
 	// remoteSeconds is the burst of a remote address in seconds of its rate.
 	remoteSeconds = 4
+	// siteFactor is the limit of an IPv6 network of 48 bits in multiples of that of an
+	// address, so that one of its networks of 64 bits cannot take what the others need.
+	siteFactor = 2
 	// minBurst keeps a share of a small budget for each priority.
 	minBurst = 4
 	// maxRetryAfter bounds the Retry-After of a rejection.

@@ -57,7 +57,7 @@ func TestConnectionsOfUnknownClients(t *testing.T) {
 	for range 5 {
 		require.Equal(t, http.StatusNoContent, call(t, other.client(other.cert()), http.MethodGet, other.path("/tasks/wait"), nil).status)
 	}
-	assert.Positive(t, s.metric("gpuaas_issue_limited_total", "connections"))
+	assert.Positive(t, s.metric("gpuaas_node_api_limited_total", "connections"))
 	select {
 	case a := <-polled:
 		require.Fail(t, "the poll ended", "%d %s", a.status, a.body)
@@ -76,7 +76,7 @@ func TestConnectionsOfOneClient(t *testing.T) {
 	}
 	_, err := io.ReadAll(first)
 	require.NoError(t, err, "the oldest was closed")
-	assert.InDelta(t, 1, s.metric("gpuaas_issue_limited_total", "address_connections"), 0)
+	assert.InDelta(t, 1, s.metric("gpuaas_node_api_limited_total", "address_connections"), 0)
 
 	cert := s.cert()
 	for range 97 {
@@ -84,7 +84,7 @@ func TestConnectionsOfOneClient(t *testing.T) {
 	}
 	s.node.Incarnation = 2
 	require.Equal(t, http.StatusNoContent, call(t, s.client(s.cert()), http.MethodGet, s.path("/tasks/wait"), nil).status)
-	assert.InDelta(t, 1, s.metric("gpuaas_issue_limited_total", "node_connections"), 0, "a reissued node has a limit of its own")
+	assert.InDelta(t, 1, s.metric("gpuaas_node_api_limited_total", "node_connections"), 0, "a reissued node has a limit of its own")
 }
 
 // A load balancer in the configured networks sends the client's address in a PROXY

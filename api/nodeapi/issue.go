@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -22,8 +21,8 @@ type certificates struct {
 	*refusals
 	budget *budget
 	// The requests of a node with its tokens, the renewals of a node, and the requests
-	// without a certificate of a remote address.
-	nodes, renewals, remotes *limiter
+	// without a certificate of a remote address and of a site.
+	nodes, renewals, remotes, sites *limiter
 }
 
 // issuance is a checked certificate request. Nothing was changed for it yet.
@@ -50,7 +49,7 @@ func (a *certificates) issueHandler(method trust.IssueMethod, admit func(http.Re
 			return none, a.refused(r, err)
 		}
 		if method != trust.IssuedByRenew {
-			if err := a.limit(w, a.nodes, claimed.NodeID, "node"); err != nil {
+			if err := a.cfg.limit(w, a.nodes, claimed.NodeID, "node"); err != nil {
 				return none, err
 			}
 		}
@@ -124,27 +123,19 @@ func (a *certificates) admitAnonymous(w http.ResponseWriter, r *http.Request, bo
 	return edge.Decode(w, r, body)
 }
 
-// limitRemote bounds how often one remote address sends requests without a
-// certificate.
+// limitRemote bounds how often one remote address, and one IPv6 network of 48 bits, sends
+// requests without a certificate. A request over the first limit does not count for the
+// second.
 func (a *certificates) limitRemote(w http.ResponseWriter, r *http.Request) error {
 	edge.SampleRefusal(r.Context())
-	return a.limit(w, a.remotes, limitKey(remoteHost(r)), "remote")
-}
-
-func (a *certificates) limit(w http.ResponseWriter, l *limiter, key, name string) error {
-	if wait, ok := l.take(key); !ok {
-		a.cfg.Metrics.Limited(name)
-		return rateLimited(w, wait, name)
+	host := remoteHost(r)
+	if err := a.cfg.limit(w, a.remotes, limitKey(host), "remote"); err != nil {
+		return err
+	}
+	if site := siteOf(host); site != "" {
+		return a.cfg.limit(w, a.sites, site, "site")
 	}
 	return nil
-}
-
-// rateLimited rejects a request and sets Retry-After.
-func rateLimited(w http.ResponseWriter, wait time.Duration, limit string) error {
-	seconds := int64((wait + time.Second - 1) / time.Second)
-	w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
-	return schema.NewError(schema.KindRateLimited, "too many requests (%s limit); retry in %d s", limit, seconds).
-		WithReason("over_" + limit)
 }
 
 // parseToken checks the fields that all requests with a token share.

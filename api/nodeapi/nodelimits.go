@@ -4,10 +4,12 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -49,9 +51,11 @@ type nodeLimits struct {
 
 // nodeUse is a node's use of this process. It exists while the node has a request.
 type nodeUse struct {
-	users int             // requests, waiting ones included
-	slots chan struct{}   // capacity maxNodeInFlight
-	polls []chan struct{} // open polls, oldest first; each is closed to end the poll
+	users int           // requests, waiting ones included
+	slots chan struct{} // capacity maxNodeInFlight
+	// beginning has a value for each poll that begins, at most maxNodePolls.
+	beginning chan struct{}
+	polls     []chan struct{} // open polls, oldest first; each is closed to end the poll
 }
 
 func newNodeLimits(cfg *Config) *nodeLimits {
@@ -72,7 +76,7 @@ func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
 		if size < 0 {
 			size = r.MaxBody
 		}
-		if err := a.limit(w, a.perNode.requests, node, "node_requests"); err != nil {
+		if err := a.cfg.limit(w, a.perNode.requests, node, "node_requests"); err != nil {
 			edge.SampleRefusal(req.Context())
 			delay(req.Context())
 			return err
@@ -81,19 +85,38 @@ func (a *API) limitNode(r edge.Route, poll bool) edge.Handler {
 			a.cfg.Metrics.Limited("node_bytes")
 			return rateLimited(w, wait, "node_bytes")
 		}
-		if poll {
-			superseded, end := a.perNode.openPoll(node)
-			defer end()
-			return h(w, req.WithContext(context.WithValue(req.Context(), supersededKey{}, superseded)))
-		}
-		end, ok := a.perNode.admit(req.Context(), node)
+		end, ok := a.perNode.admit(req.Context(), node, poll)
 		if !ok {
 			a.cfg.Metrics.Limited("node_in_flight")
 			return rateLimited(w, time.Second, "node_in_flight")
 		}
+		end = sync.OnceFunc(end)
 		defer end()
+		if poll {
+			s := &pollSlot{limits: a.perNode, node: node, begun: end, ended: func() {}}
+			defer func() { s.ended() }()
+			req = req.WithContext(context.WithValue(req.Context(), pollSlotKey{}, s))
+		}
 		return h(w, req)
 	}
+}
+
+// limit counts a request for the key, and rejects it if the key has too many. name is the
+// limit's in the error and the metrics.
+func (c *Config) limit(w http.ResponseWriter, l *limiter, key, name string) error {
+	if wait, ok := l.take(key); !ok {
+		c.Metrics.Limited(name)
+		return rateLimited(w, wait, name)
+	}
+	return nil
+}
+
+// rateLimited rejects a request and sets Retry-After.
+func rateLimited(w http.ResponseWriter, wait time.Duration, limit string) error {
+	seconds := int64((wait + time.Second - 1) / time.Second)
+	w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
+	return schema.NewError(schema.KindRateLimited, "too many requests (%s limit); retry in %d s", limit, seconds).
+		WithReason("over_" + limit)
 }
 
 // delay makes a node that ignores Retry-After slower.
@@ -106,12 +129,29 @@ func delay(ctx context.Context) {
 	}
 }
 
-type supersededKey struct{}
+// pollSlot is a poll's place in the limits of its node. It begins while its body is read and
+// its heartbeat is stored, so that a node cannot have many polls whose bodies do not arrive,
+// or that use the database. It counts as open once its body is read.
+type pollSlot struct {
+	limits *nodeLimits
+	node   string
+	// begun ends the place among the polls that begin, ended the one among the open polls.
+	begun, ended func()
+}
 
-// supersededBy returns a channel that is closed when newer polls of the node end this one.
-func supersededBy(r *http.Request) <-chan struct{} {
-	c, _ := r.Context().Value(supersededKey{}).(chan struct{})
-	return c
+type pollSlotKey struct{}
+
+func pollSlotOf(r *http.Request) *pollSlot {
+	s, _ := r.Context().Value(pollSlotKey{}).(*pollSlot)
+	return s
+}
+
+// open makes the slot one of an open poll. The channel is closed when newer polls of the
+// node end this one.
+func (s *pollSlot) open() <-chan struct{} {
+	var superseded chan struct{}
+	superseded, s.ended = s.limits.openPoll(s.node)
+	return superseded
 }
 
 // openPoll records an open poll until end is called, and ends the node's oldest one if it
@@ -134,11 +174,16 @@ func (l *nodeLimits) openPoll(node string) (superseded chan struct{}, end func()
 	}
 }
 
-// admit waits until the node has fewer than maxNodeInFlight requests in progress. ok is
-// false if too many wait, or one waited too long.
-func (l *nodeLimits) admit(ctx context.Context, node string) (end func(), ok bool) {
+// admit waits until the node has fewer than maxNodeInFlight requests in progress, or fewer
+// than maxNodePolls polls that begin. ok is false if too many wait, or one waited too
+// long.
+func (l *nodeLimits) admit(ctx context.Context, node string, poll bool) (end func(), ok bool) {
 	l.mu.Lock()
 	u := l.use(node)
+	slots := u.slots
+	if poll {
+		slots = u.beginning
+	}
 	full := u.users > maxNodeInFlight+maxNodeWaiting+maxNodePolls
 	l.mu.Unlock()
 	release := func() {
@@ -150,9 +195,9 @@ func (l *nodeLimits) admit(ctx context.Context, node string) (end func(), ok boo
 		ctx, cancel := context.WithTimeout(ctx, inFlightWait)
 		defer cancel()
 		select {
-		case u.slots <- struct{}{}:
+		case slots <- struct{}{}:
 			return func() {
-				<-u.slots
+				<-slots
 				release()
 			}, true
 		case <-ctx.Done():
@@ -166,7 +211,7 @@ func (l *nodeLimits) admit(ctx context.Context, node string) (end func(), ok boo
 func (l *nodeLimits) use(node string) *nodeUse {
 	u := l.nodes[node]
 	if u == nil {
-		u = &nodeUse{slots: make(chan struct{}, maxNodeInFlight)}
+		u = &nodeUse{slots: make(chan struct{}, maxNodeInFlight), beginning: make(chan struct{}, maxNodePolls)}
 		l.nodes[node] = u
 	}
 	u.users++

@@ -1,7 +1,12 @@
 package nodeapi_test
 
 import (
+	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -16,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
@@ -99,10 +105,10 @@ func TestFormerIncarnationTakesNothing(t *testing.T) {
 		return call(t, c, http.MethodPost, s.path("/tasks/"+schema.NewID()+"/result"), large).refusal(t)
 	}
 	var polls []<-chan answer
-	for range 3 {
+	for range 3 { // two of them begin
 		polls = append(polls, thief.poll(t.Context()))
 	}
-	require.Eventually(t, func() bool { return s.wakes.waiting(s.node.NodeID) == 4 }, harness.Timeout, time.Millisecond)
+	require.Eventually(t, func() bool { return s.wakes.waiting(s.node.NodeID) == 3 }, harness.Timeout, time.Millisecond)
 	close(release)
 	for _, poll := range polls {
 		require.Equal(t, schema.ReasonIdentityMismatch, receive(t, poll).refusal(t).Reason)
@@ -119,6 +125,43 @@ func TestFormerIncarnationTakesNothing(t *testing.T) {
 	offering.Store(true)
 	s.wakes.wake(s.node.NodeID)
 	assert.Equal(t, http.StatusOK, receive(t, polled).status)
+}
+
+// A poll whose body is sent slowly is no open poll yet, and has ten seconds. Of a node's
+// polls, two bodies are read at once, and the others wait for them.
+func TestSlowBodiesOfPolls(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, &fakeStore{})
+	roots := x509.NewCertPool()
+	roots.AddCert(s.serverCA.cert)
+	const polls = 60
+	refused := make(chan string, polls)
+	cert := s.cert()
+	for range polls {
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(s.base, "https://"), &tls.Config{RootCAs: roots, ServerName: "localhost", Certificates: []tls.Certificate{*cert}})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", strings.TrimPrefix(s.path("/tasks/wait"), s.base))
+		require.NoError(t, err)
+		go func() {
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				return
+			}
+			defer func() { _ = res.Body.Close() }()
+			var b schema.ErrorBody
+			_ = json.NewDecoder(res.Body).Decode(&b)
+			refused <- b.Error.Reason
+		}()
+	}
+	reasons := map[string]int{}
+	for range polls {
+		reasons[harness.Receive(t, "a rejection", refused)]++
+		require.Zero(t, s.wakes.waiting(s.node.NodeID), "subscriptions of polls without a body")
+	}
+	assert.Equal(t, map[string]int{"over_node_in_flight": polls - 2, "body_unreadable": 2}, reasons)
+	s.poll(t.Context())
+	s.parked(1)
 }
 
 // A node whose requests come faster than its rate, or with more bytes, is rejected with
@@ -142,7 +185,7 @@ func TestNodeRequestRate(t *testing.T) {
 	assert.Equal(t, "over_node_requests", a.refusal(t).Reason)
 	assert.NotEmpty(t, a.header.Get("Retry-After"))
 	assert.Equal(t, int64(200), reads.Load())
-	assert.InDelta(t, 1, s.metric("gpuaas_issue_limited_total", "node_requests"), 0)
+	assert.InDelta(t, 1, s.metric("gpuaas_node_api_limited_total", "node_requests"), 0)
 
 	other := *s
 	other.node.NodeID = schema.NewID()
@@ -154,6 +197,33 @@ func TestNodeRequestRate(t *testing.T) {
 		statuses[call(t, c, http.MethodPost, other.path("/tasks/"+schema.NewID()+"/result"), large).refusal(t).Reason]++
 	}
 	assert.Equal(t, map[string]int{"bad_status": 63, "over_node_bytes": 17}, statuses, "32 MiB")
+}
+
+// Of a node's polls, two at once use the database before they wait. The others wait for them.
+func TestPollsThatBegin(t *testing.T) {
+	var running, most, served atomic.Int64
+	release := make(chan struct{})
+	s := newSite(t, &fakeStore{heartbeat: func(nodeapi.Caller, wire.Heartbeat) error {
+		n := running.Add(1)
+		for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
+		}
+		<-release
+		running.Add(-1)
+		return nil
+	}})
+	var polls []<-chan answer
+	for range 12 {
+		polls = append(polls, s.poll(t.Context(), waitFor(0), func(r *wire.PollRequest) { r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady} }))
+	}
+	require.Eventually(t, func() bool { return running.Load() == 2 }, harness.Timeout, time.Millisecond)
+	close(release)
+	for _, poll := range polls {
+		if a := receive(t, poll); assert.Equal(t, http.StatusNoContent, a.status, string(a.body)) {
+			served.Add(1)
+		}
+	}
+	assert.Equal(t, int64(12), served.Load())
+	assert.LessOrEqual(t, most.Load(), int64(2))
 }
 
 // Of a node's requests, four are in progress at once. The others wait for them.

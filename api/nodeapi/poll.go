@@ -28,18 +28,34 @@ type openPoll struct {
 	wake    <-chan struct{}
 	// woken is true after a notification, and only then are cancellations read.
 	woken bool
+	// superseded is closed when newer polls of the node end this one.
+	superseded <-chan struct{}
 }
 
 // wait is the long poll for a task. A request without a body is a probe.
+//
+// A malformed body, heartbeat included, records nothing. The response names the field,
+// so the fault is visible in the log of the agent. The agent then omits the heartbeat
+// from its next poll: the node receives tasks, such as a drain, and counts as silent.
 func (a *poller) wait(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return a.probe(w, r)
 	}
-	p, unsubscribe, err := a.admit(w, r)
+	p := &openPoll{}
+	if err := edge.Decode(w, r, &p.request); err != nil {
+		return err
+	}
+	if err := p.request.Validate(); err != nil {
+		return err
+	}
+	slot := pollSlotOf(r)
+	p.superseded = slot.open()
+	unsubscribe, err := a.admit(w, r, p)
 	defer unsubscribe()
 	if err != nil {
 		return err
 	}
+	slot.begun()
 	defer a.cfg.Metrics.PollOpened()()
 	return a.awaitTask(w, r, p)
 }
@@ -53,28 +69,17 @@ func (a *poller) probe(w http.ResponseWriter, r *http.Request) error {
 	return a.writeNoContent(w, r)
 }
 
-// admit authenticates the poll, reads its body and records it with its heartbeat. It
-// subscribes before it reads the node's row, so no task or fence between the two is
-// missed. The caller must call unsubscribe, even after an error.
-//
-// A malformed body, heartbeat included, records nothing. The response names the field,
-// so the fault is visible in the log of the agent. The agent then omits the heartbeat
-// from its next poll: the node receives tasks, such as a drain, and counts as silent.
-func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, unsubscribe func(), err error) {
+// admit authenticates the poll and records it with its heartbeat. It subscribes before it
+// reads the node's row, so no task or fence between the two is missed. The caller must call
+// unsubscribe, even after an error.
+func (a *poller) admit(w http.ResponseWriter, r *http.Request, p *openPoll) (unsubscribe func(), err error) {
 	peer, err := a.verifyPeer(r)
 	if err != nil {
-		return nil, func() {}, err
+		return func() {}, err
 	}
-	p = &openPoll{}
 	p.wake, unsubscribe = a.cfg.Notifier.Subscribe(peer.id.NodeID, peer.id.Incarnation)
 	if p.caller, err = a.loadCaller(r, peer); err != nil {
-		return nil, unsubscribe, err
-	}
-	if err := edge.Decode(w, r, &p.request); err != nil {
-		return nil, unsubscribe, err
-	}
-	if err := p.request.Validate(); err != nil {
-		return nil, unsubscribe, err
+		return unsubscribe, err
 	}
 	a.withholdPoll(&p.request)
 	edge.Annotate(r.Context(), slog.String("agent_session", p.request.AgentSession),
@@ -83,19 +88,19 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
 	if err := a.cfg.Identities.RecordSession(ctx, p.caller, p.request); err != nil {
-		return nil, unsubscribe, a.refused(r, err)
+		return unsubscribe, a.refused(r, err)
 	}
 	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request); err != nil {
-		return nil, unsubscribe, err
+		return unsubscribe, err
 	}
 	a.compareCheckpoint(ctx, w, p)
 	if h := p.request.Heartbeat; h != nil {
 		if err := a.cfg.Heartbeats.Heartbeat(ctx, p.caller, *h); err != nil {
-			return nil, unsubscribe, a.refused(r, err)
+			return unsubscribe, a.refused(r, err)
 		}
 		p.request.Heartbeat = nil // an open poll keeps only what it needs
 	}
-	return p, unsubscribe, nil
+	return unsubscribe, nil
 }
 
 // awaitTask tries to dispatch a task now and after every wake, until the poll's
@@ -105,7 +110,6 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 	now := time.Now()
 	end := time.NewTimer(pollEnd(now, p.request.Wait()).Sub(now))
 	defer end.Stop()
-	superseded := supersededBy(r)
 	for {
 		done, changed, err := a.tryDispatch(w, r, p)
 		if done || err != nil {
@@ -121,7 +125,7 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		case <-changed:
 		case <-end.C:
 			return a.writeNoContent(w, r) // the agent's next poll tries again
-		case <-superseded:
+		case <-p.superseded:
 			return a.writeNoContent(w, r) // the node has newer polls
 		case <-a.closing:
 			w.Header().Set("Connection", "close")

@@ -5,7 +5,9 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -240,10 +242,36 @@ func TestRequestLimits(t *testing.T) {
 		reasons[ask(schema.NewID()).refusal(t).Reason]++
 	}
 	assert.Equal(t, map[string]int{"token_malformed": 10, "over_remote": 10}, reasons, "a burst of ten")
-	assert.InDelta(t, 10, s.metric("gpuaas_issue_limited_total", "remote"), 0)
-	assert.InDelta(t, 1, s.metric("gpuaas_issue_limited_total", "renewal"), 0)
+	assert.InDelta(t, 10, s.metric("gpuaas_node_api_limited_total", "remote"), 0)
+	assert.InDelta(t, 1, s.metric("gpuaas_node_api_limited_total", "renewal"), 0)
 	for _, path := range []string{"/internal/v1/bootstrap/x", "/internal/v1/packages/x"} {
 		a = call(t, s.client(nil), http.MethodGet, s.base+path, nil)
 		assert.Equal(t, "over_remote", a.refusal(t).Reason)
 	}
+}
+
+// A client with a /48 network of IPv6 has 65,536 networks of 64 bits. All of them together
+// have twice the limit of one, so that one of them cannot take what the others need.
+func TestSiteLimit(t *testing.T) {
+	now := time.Now() // nothing refills
+	_, api := newAPI(t, &fakeStore{}, func(c *nodeapi.Config) {
+		c.RemoteRate, c.Now = 2.5, func() time.Time { return now }
+	})
+	handler := api.Handler()
+	served := func(requests int, remote func(i int) string) (n int) {
+		for i := range requests {
+			r := httptest.NewRequest(http.MethodGet, "/internal/v1/packages/x", nil)
+			r.RemoteAddr = remote(i)
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			if w.Code != http.StatusTooManyRequests {
+				n++
+			}
+		}
+		return n
+	}
+	assert.Equal(t, 10, served(100, func(int) string { return "[2001:db8:1:ffff::1]:1" }), "one network")
+	assert.Equal(t, 10, served(100, func(i int) string { return fmt.Sprintf("[2001:db8:1:%x::1]:1", i) }), "its /48")
+	assert.Equal(t, 1, served(1, func(int) string { return "[2001:db8:2::1]:1" }), "another /48")
+	assert.Equal(t, 100, served(100, func(i int) string { return fmt.Sprintf("[::ffff:10.0.0.%d]:1", i) }), "addresses of IPv4")
 }

@@ -75,10 +75,7 @@ func (f *refusals) countRefusal(r *http.Request, action string, err error) {
 	host, now := remoteHost(r), f.cfg.Now().UTC()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := refusalKey{action, reason, networkOf(host)}
-	if f.held[key] == nil && len(f.held) >= maxRefusalNetworks {
-		key.network = otherNetworks
-	}
+	key := f.bounded(refusalKey{action, reason, networkOf(host)})
 	if f.held[key] == nil {
 		f.held[key] = &RefusedRequests{Action: action, Reason: reason, Network: key.network, First: now,
 			RemoteAddr: host, PathNode: pathNode(r), CorrelationID: edge.CorrelationID(r.Context())}
@@ -89,6 +86,14 @@ func (f *refusals) countRefusal(r *http.Request, action string, err error) {
 	case f.wake <- struct{}{}:
 	default:
 	}
+}
+
+// bounded returns the key that counts the requests of a key. The caller holds f.mu.
+func (f *refusals) bounded(key refusalKey) refusalKey {
+	if f.held[key] == nil && len(f.held) >= maxRefusalNetworks {
+		key.network = otherNetworks
+	}
+	return key
 }
 
 // Run records the refused requests that no one authenticated until ctx ends, and then the
@@ -138,10 +143,21 @@ func (f *refusals) restore(held map[refusalKey]*RefusedRequests) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for key, r := range held {
-		if since := f.held[key]; since != nil {
-			r.Requests, r.Last = r.Requests+since.Requests, since.Last
+		key = f.bounded(key)
+		r.Network = key.network
+		since := f.held[key]
+		if since == nil {
+			f.held[key] = r
+			continue
 		}
-		f.held[key] = r
+		requests, last := r.Requests+since.Requests, r.Last
+		if since.Last.After(last) {
+			last = since.Last
+		}
+		if r.First.Before(since.First) {
+			*since = *r
+		}
+		since.Requests, since.Last = requests, last
 	}
 	select {
 	case f.wake <- struct{}{}:

@@ -23,6 +23,16 @@ func limitKey(host string) string {
 	return host
 }
 
+// siteOf returns the /48 that has an IPv6 address, of which one client can have all, and ""
+// for an address of IPv4.
+func siteOf(host string) string {
+	ip, ok := parseRemote(host)
+	if !ok || !ip.Is6() {
+		return ""
+	}
+	return netip.PrefixFrom(ip, 48).Masked().String()
+}
+
 // networkOf returns the /24 or, for IPv6, the /64 that has the address.
 func networkOf(host string) string {
 	ip, ok := parseRemote(host)

@@ -26,7 +26,7 @@ func (a *certificates) renew(w http.ResponseWriter, r *http.Request) (i issuance
 	if err != nil {
 		return i, err
 	}
-	if err := a.limit(w, a.renewals, caller.NodeID, "renewal"); err != nil {
+	if err := a.cfg.limit(w, a.renewals, caller.NodeID, "renewal"); err != nil {
 		return i, err
 	}
 	var req wire.RenewRequest

@@ -67,7 +67,7 @@ func (r *replica) flood(nodeID string) {
 	for i := range floodRequests {
 		<-tick.C
 		text, _, _ := trust.NewToken()
-		c := r.from(fmt.Sprintf("127.%d.%d.1", 1+i%10, 1+i%100))
+		c := r.from(fmt.Sprintf("127.%d.%d.1", 1+i/100, 1+i%100))
 		group.Go(func() {
 			_, _ = send(r.tb.Context(), c, http.MethodPost, r.node+"/internal/v1/nodes/"+nodeID+"/enroll", wire.EnrollRequest{Token: text, CSR: csr})
 			c.CloseIdleConnections()
@@ -76,7 +76,7 @@ func (r *replica) flood(nodeID string) {
 	group.Wait()
 }
 
-// A client without an identity that sends 100 requests a second from 1,000 addresses, and a
+// A client without an identity that sends 100 requests a second, each from another address, and a
 // node with 5,000 polls, do not disturb the other nodes: all their polls are answered. The
 // flood writes a number of rows that does not depend on its requests. The test reports the
 // ratio of the slowest polls with and without the load, in which the clients of the load,

@@ -29,6 +29,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/daemon"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
@@ -154,9 +155,10 @@ func (c *cluster) replicaOn(url string) *replica {
 	r := &replica{tb: c.tb, ca: c.ca, registry: prometheus.NewRegistry(), log: &harness.Buffer{}}
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
-	r.store, err = store.Open(c.tb.Context(), store.Config{URL: url, UnauthenticatedConns: unauthenticatedConns, AdminConns: adminConns})
+	r.store, err = store.Open(c.tb.Context(), store.Config{URL: url})
 	require.NoError(c.tb, err)
-	nodeSide, adminSide := c.side(url, store.RoleAPINode), c.side(url, store.RoleAPIAdmin)
+	nodeSide, adminSide := c.side(url, store.RoleAPINode, 0), c.side(url, store.RoleAPIAdmin, adminConns)
+	r.registry.MustRegister(postgres.NewCollector(nodeSide.Pools()))
 	r.listener, err = store.NewListener(pgtest.As(url, store.RoleAPINode), log)
 	require.NoError(c.tb, err)
 	ctx, stop := context.WithCancel(context.Background())
@@ -229,10 +231,10 @@ func (c *cluster) replicaOn(url string) *replica {
 	return r
 }
 
-// side opens the database with the privileges of a side of the API.
-func (c *cluster) side(url, role string) *store.Store {
+// side opens the database with the privileges and the pools of a side of the API.
+func (c *cluster) side(url, role string, conns int32) *store.Store {
 	c.tb.Helper()
-	s, err := store.Open(c.tb.Context(), store.Config{URL: pgtest.As(url, role)})
+	s, err := store.Open(c.tb.Context(), store.Config{URL: pgtest.As(url, role), MaxConns: conns, UnauthenticatedConns: unauthenticatedConns})
 	require.NoError(c.tb, err)
 	return s
 }

@@ -117,27 +117,29 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.listener, err = store.NewListener(node, a.Log); err != nil {
 		return err
 	}
-	if a.store, err = a.openSide(ctx, admin); err != nil {
-		return err
-	}
-	if a.nodeStore = a.store; node != admin {
-		if a.nodeStore, err = a.openSide(ctx, node); err != nil {
+	if a.store == nil { // otherwise this is a retry
+		if a.store, err = a.openSide(ctx, store.Config{URL: admin, Name: "gpuaas-admin", MaxConns: adminConns}); err != nil {
 			return err
 		}
+	}
+	if a.nodeStore, err = a.openSide(ctx, store.Config{URL: node, MaxConns: a.cfg.DatabasePool}); err != nil {
+		return err
 	}
 	a.registerPools()
 	return nil
 }
 
-// openSide opens the database with the role of one side of the process. The pools of the
-// sides are separate.
-func (a *app) openSide(ctx context.Context, url string) (*store.Store, error) {
-	s, err := store.Open(ctx, store.Config{URL: url, MaxConns: a.cfg.DatabasePool,
-		UnauthenticatedConns: unauthenticatedConns, AdminConns: adminConns, CallTimeout: storeTimeout, Relaying: a.listener, Log: a.Log})
-	if err == nil {
-		a.OnClose(s.Close)
+// openSide opens the database for one side of the process. The sides share no connection,
+// even if they have one role: nothing that the admin API does can delay the nodes. On both,
+// requests that nothing authenticates have connections of their own.
+func (a *app) openSide(ctx context.Context, c store.Config) (*store.Store, error) {
+	c.UnauthenticatedConns, c.CallTimeout, c.Relaying, c.Log = unauthenticatedConns, storeTimeout, a.listener, a.Log
+	s, err := store.Open(ctx, c)
+	if err != nil {
+		return nil, err
 	}
-	return s, err
+	a.OnClose(s.Close)
+	return s, nil
 }
 
 // addHealth declares what the process depends on. Without Vault, its own lease key or
@@ -163,11 +165,8 @@ func (a *app) addHealth() {
 // registerPools publishes the connection pools of both sides.
 func (a *app) registerPools() {
 	pools := maps.Clone(a.nodeStore.Pools())
-	if a.store != a.nodeStore {
-		for name, pool := range a.store.Pools() {
-			pools["admin_side_"+name] = pool
-		}
-	}
+	pools["admin"] = a.store.Pools()[store.PoolShared]
+	pools["bundles"] = a.store.Pools()[store.PoolUnauthenticated] // that hosts exchange references for
 	a.Registry.MustRegister(postgres.NewCollector(pools))
 }
 

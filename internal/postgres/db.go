@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"strconv"
 	"time"
@@ -39,8 +40,8 @@ const (
 	defaultMaxConns    = 10
 	defaultCallTimeout = 15 * time.Second
 	connectTimeout     = 5 * time.Second
-	// finishTime is how long a statement may continue after the caller's context has
-	// ended. pgx closes a connection whose statement is aborted, and a new one costs the
+	// finishTime is how long a statement may continue after the caller's context was
+	// canceled. pgx closes a connection whose statement is aborted, and a new one costs the
 	// server a process and a login, so a client that disconnects must not abort it.
 	finishTime = 2 * time.Second
 )
@@ -98,8 +99,8 @@ func (db *DB) Ping(ctx context.Context) error {
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 
 // Call runs fn, which uses Pool, under the call timeout and interprets its error.
-// doing names the call in the error's message: "reading node 7". When ctx ends, fn's
-// context ends 2 s later.
+// doing names the call in the error's message: "reading node 7". When ctx is canceled, fn's
+// context ends 2 s later; when its deadline passes, at once.
 func (db *DB) Call(ctx context.Context, doing string, fn func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return db.Interpret(err, doing)
@@ -107,6 +108,10 @@ func (db *DB) Call(ctx context.Context, doing string, fn func(context.Context) e
 	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.timeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cancel()
+			return
+		}
 		timer := time.AfterFunc(finishTime, cancel)
 		context.AfterFunc(detached, func() { timer.Stop() })
 	})()

@@ -59,8 +59,10 @@ func TestCanceledCallKeepsItsConnection(t *testing.T) {
 	before, err := backend(t.Context())
 	require.NoError(t, err)
 	for range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		timer := time.AfterFunc(50*time.Millisecond, cancel)
 		_, _ = backend(ctx)
+		timer.Stop()
 		cancel()
 	}
 	after, err := backend(t.Context())
@@ -70,4 +72,20 @@ func TestCanceledCallKeepsItsConnection(t *testing.T) {
 	cancel()
 	_, err = backend(ctx)
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err), "a call that was canceled before it began")
+}
+
+// A call whose deadline passes in the middle of a statement does not continue: a replica
+// that is cut off from its database must answer by then.
+func TestDeadlineEndsStatement(t *testing.T) {
+	t.Parallel()
+	db, err := Open(t.Context(), Config{URL: pgtest.New(t, func(context.Context, string) error { return nil }), MaxConns: 1})
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err = db.Call(ctx, "reading", func(ctx context.Context) error {
+		_, err := db.Pool().Exec(ctx, "SELECT pg_sleep(1)")
+		return err
+	})
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
 }

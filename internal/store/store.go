@@ -21,11 +21,13 @@ type Config struct {
 	// MaxConns bounds the pool. Defaults to the URL's pool_max_conns, and to 10 without
 	// it.
 	MaxConns int32
+	// Name is the application name of the connections. Defaults to gpuaas, unless the URL
+	// has one.
+	Name string
 	// UnauthenticatedConns is the size of a pool of its own for the requests that no
-	// certificate authenticates, and AdminConns that of a pool for the admin API, so that
-	// neither can use the connections that nodes need. Default: no such pool, the
-	// requests share MaxConns.
-	UnauthenticatedConns, AdminConns int32
+	// certificate authenticates, so that they cannot use the connections that others need.
+	// Default: no such pool, the requests share MaxConns.
+	UnauthenticatedConns int32
 	// CreatingProviders names the providers that create machines, whose nodes may
 	// be provisioned before they are enrolled. Defaults to none.
 	CreatingProviders []string
@@ -114,22 +116,19 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	shared := pools[poolShared]
+	shared := pools[PoolShared]
 	d := &db{DB: shared, q: sqlc.New(shared.Pool()), notifier: postgres.NewNotifier(shared, notifyPause, c.Log), relaying: c.Relaying}
-	on := func(pool string) *db {
-		own := *d
-		if p := pools[pool]; p != nil {
-			own.DB, own.q = p, sqlc.New(p.Pool())
-		}
-		return &own
+	unauthenticated := *d
+	if p := pools[PoolUnauthenticated]; p != nil {
+		unauthenticated.DB, unauthenticated.q = p, sqlc.New(p.Pool())
 	}
 	s := &Store{
 		Operations:  &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:       &Tasks{db: d},
-		Identities:  &Identities{db: d, unauthenticated: on(poolUnauthenticated)},
-		Rotations:   &Rotations{db: on(poolAdmin)},
+		Identities:  &Identities{db: d, unauthenticated: &unauthenticated},
+		Rotations:   &Rotations{db: d},
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
-		Admin:       &Admin{db: on(poolAdmin), providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
+		Admin:       &Admin{db: d, providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
 		Restore:     &Restore{db: d, operations: &Operations{db: d}},
 		db:          d,
 		pools:       pools,
@@ -139,11 +138,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// The pools by purpose.
+// The pools of a store by purpose.
 const (
-	poolShared          = "shared"
-	poolUnauthenticated = "unauthenticated"
-	poolAdmin           = "admin"
+	PoolShared          = "shared"
+	PoolUnauthenticated = "unauthenticated"
 )
 
 // openPools opens the pools that the configuration sizes.
@@ -152,8 +150,8 @@ func openPools(ctx context.Context, c Config) (map[string]*postgres.DB, error) {
 	for _, p := range []struct {
 		name, application string
 		conns             int32
-	}{{poolShared, "", c.MaxConns}, {poolUnauthenticated, "gpuaas-unauthenticated", c.UnauthenticatedConns}, {poolAdmin, "gpuaas-admin", c.AdminConns}} {
-		if p.conns == 0 && p.name != poolShared {
+	}{{PoolShared, c.Name, c.MaxConns}, {PoolUnauthenticated, "gpuaas-unauthenticated", c.UnauthenticatedConns}} {
+		if p.conns == 0 && p.name != PoolShared {
 			continue
 		}
 		pg, err := postgres.Open(ctx, postgres.Config{URL: c.URL, Name: p.application, MaxConns: p.conns, CallTimeout: c.CallTimeout, Refusals: refusals()})

@@ -105,6 +105,7 @@ func setFacts(ctx context.Context, tx *tx, f activities.Fence, step string) erro
 	if err := found.Result.Decode(&facts); err != nil {
 		return err
 	}
+	facts = facts.Bounded()
 	return tx.SetNodeFacts(ctx, f.NodeID, f.OpSeq, &facts)
 }
 

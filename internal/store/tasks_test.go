@@ -317,7 +317,7 @@ func TestFindBelongsToItsStep(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, found.Result)
 	offer := e.take(caller, time.Minute)
-	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, inventory.Facts{CPUs: 3, Kernel: "6.1"}))
+	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, inventory.Facts{CPUs: 3, Kernel: "6.1", NICs: make([]inventory.NIC, 10_000)}))
 	require.NoError(t, err)
 	found, err = e.Find(ctx, want)
 	require.NoError(t, err)
@@ -338,6 +338,7 @@ func TestFindBelongsToItsStep(t *testing.T) {
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "probe", Step: 1, FactsTask: "facts"}))
 	require.Equal(t, 3, e.node(caller.NodeID).Facts.CPUs)
 	require.Equal(t, "6.1", e.node(caller.NodeID).Facts.Kernel)
+	require.Equal(t, 2500, len(e.node(caller.NodeID).Facts.NICs), "at most 64 KiB") //nolint:testifylint // Len prints all
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "probe", Step: 2, FactsTask: "absent"}))
 	require.Equal(t, 3, e.node(caller.NodeID).Facts.CPUs)
 

@@ -1,6 +1,13 @@
 package inventory
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
+
+// maxFactsBytes bounds the facts of a node, as JSON. A host with 200 disks and 200 network
+// interfaces has less than that.
+const maxFactsBytes = 64 << 10
 
 // Facts is the output of facts.collect: the properties of the host.
 type Facts struct {
@@ -16,6 +23,26 @@ type Facts struct {
 	NICs        []NIC     `json:"nics"`
 	GPUs        []GPU     `json:"gpus"`
 	CollectedAt time.Time `json:"collected_at"`
+}
+
+// Bounded returns facts of at most 64 KiB as JSON. It omits the last disks, NICs and GPUs
+// of larger facts, and their texts if that is not enough.
+func (f Facts) Bounded() Facts {
+	for f.size() > maxFactsBytes {
+		if len(f.Disks)+len(f.NICs)+len(f.GPUs) == 0 {
+			return Facts{CPUs: f.CPUs, MemoryBytes: f.MemoryBytes, CollectedAt: f.CollectedAt}
+		}
+		f.Disks, f.NICs, f.GPUs = f.Disks[:len(f.Disks)/2], f.NICs[:len(f.NICs)/2], f.GPUs[:len(f.GPUs)/2]
+	}
+	return f
+}
+
+func (f Facts) size() int {
+	text, err := json.Marshal(f)
+	if err != nil {
+		return maxFactsBytes + 1
+	}
+	return len(text)
 }
 
 // Disk is a block device, or a mounted file system where block devices cannot

@@ -123,5 +123,4 @@ func TestFairness(t *testing.T) {
 	assert.Positive(t, limited.Load())
 	rows, _ := r.refusedRequests()
 	assert.LessOrEqual(t, len(rows), 2*21)
-	assert.Less(t, p99(loaded), 2*p99(quiet)+3*time.Second)
 }

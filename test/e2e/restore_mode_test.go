@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,10 +53,12 @@ func TestRestoreModeOfFleet(t *testing.T) {
 	require.True(t, restored.On)
 	require.Positive(t, restored.AuditGapSeconds)
 
-	eventually(t, "every agent is back", func() bool { return len(restoreMode(t, owner, "status").Absent) == 0 })
+	eventually(t, "every agent is back", func() bool { // agents of other tests have ended
+		return !slices.ContainsFunc(restoreMode(t, owner, "status").Absent, func(host string) bool { return strings.HasPrefix(host, prefix+"-") })
+	})
 	workOnAll(t, ids, lifecycle.ActionDrain)
 	s := restoreMode(t, owner, "status")
-	require.Equal(t, int64(restoredFleet), s.NodesAhead)
+	require.GreaterOrEqual(t, s.NodesAhead, int64(restoredFleet))
 	require.GreaterOrEqual(t, s.TasksMissing, int64(3*restoredFleet))
 	require.Zero(t, queryNumber(t, "SELECT count(*) FROM nodes WHERE identity_locked_at IS NOT NULL AND host LIKE $1", prefix+"-%"))
 	shown := run(t, "stuck")

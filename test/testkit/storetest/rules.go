@@ -180,6 +180,21 @@ func taskRules() []rule {
 			}
 			return b.store(f, drain, row)
 		}},
+		{name: "result of no task", kind: schema.KindNotFound, do: func(b *bench) error { _, err := b.find(b.drain(), probe); return err }},
+		{name: "result of an open task of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error {
+			f := b.drain()
+			b.enqueue(f, probe)
+			b.drain()
+			_, err := b.find(f, probe)
+			return err
+		}},
+	}
+}
+
+// firstTaskRules are the rules of the read of an operation's first task of a type.
+func firstTaskRules() []rule {
+	const drain, probe = task.WorkloadDrain, task.NodeProbe
+	return []rule{
 		{name: "first task of no operation", kind: schema.KindNotFound, do: func(b *bench) error {
 			b.enqueue(b.drain(), drain)
 			_, err := b.First(b.t.Context(), b.drain(), drain)
@@ -204,14 +219,6 @@ func taskRules() []rule {
 			b.drain() // an operation that was superseded has had its tasks
 			found, err := b.First(b.t.Context(), f, drain)
 			return must(err, found.TaskID == first && found.Status == task.Canceled, "another task is the first")
-		}},
-		{name: "result of no task", kind: schema.KindNotFound, do: func(b *bench) error { _, err := b.find(b.drain(), probe); return err }},
-		{name: "result of an open task of a superseded operation", kind: schema.KindFenced, do: func(b *bench) error {
-			f := b.drain()
-			b.enqueue(f, probe)
-			b.drain()
-			_, err := b.find(f, probe)
-			return err
 		}},
 	}
 }

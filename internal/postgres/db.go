@@ -3,7 +3,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net"
 	"strconv"
 	"time"
@@ -100,18 +99,18 @@ func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 
 // Call runs fn, which uses Pool, under the call timeout and interprets its error.
 // doing names the call in the error's message: "reading node 7". When ctx is canceled, fn's
-// context ends 2 s later; when its deadline passes, at once.
+// context ends 2 s later; when its deadline passes, at once and with the deadline's error.
 func (db *DB) Call(ctx context.Context, doing string, fn func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return db.Interpret(err, doing)
 	}
-	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.timeout)
+	end := time.Now().Add(db.timeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
+		end = deadline
+	}
+	detached, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			cancel()
-			return
-		}
 		timer := time.AfterFunc(finishTime, cancel)
 		context.AfterFunc(detached, func() { timer.Stop() })
 	})()

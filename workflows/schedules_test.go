@@ -137,3 +137,23 @@ func TestRoundContinues(t *testing.T) {
 	})
 	require.Equal(t, []string{"", "op-9", "", "op-9"}, starts[:4])
 }
+
+// TestDeletionContinues: rounds follow each other as long as there is more to delete, and a
+// failed one fails the run, which gpuaas stuck reports.
+func TestDeletionContinues(t *testing.T) {
+	t.Parallel()
+	env, rounds := scheduled(t, lifecycle.WorkflowDelete, "DeleteOldRecords", func(round int, _ string) (activities.RetentionSummary, error) {
+		return activities.RetentionSummary{Deleted: map[string]int64{"tasks": 500}, More: round < 2}, nil
+	})
+	require.NoError(t, env.GetWorkflowError())
+	require.Len(t, rounds, 3)
+	var got Rounds[activities.RetentionSummary]
+	require.NoError(t, env.GetWorkflowResult(&got))
+	require.Equal(t, 3, got.Rounds)
+	require.Len(t, got.Changes, 3)
+
+	env, _ = scheduled(t, lifecycle.WorkflowDelete, "DeleteOldRecords", func(int, string) (activities.RetentionSummary, error) {
+		return activities.RetentionSummary{}, activities.Failure(schema.NewError(schema.KindInternal, "full").WithReason("archive_unwritable"), true)
+	})
+	require.Equal(t, "archive_unwritable", activities.Typed(env.GetWorkflowError()).Reason)
+}

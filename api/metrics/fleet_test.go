@@ -25,7 +25,11 @@ type fakeCounts struct {
 func (f *fakeCounts) NodeCounts(context.Context) ([]NodeCount, error)   { return f.nodes, nil }
 func (f *fakeCounts) StuckCounts(context.Context) ([]StuckCount, error) { return nil, nil }
 func (f *fakeCounts) OutboxAge(context.Context) (float64, error)        { return 0, nil }
-func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error)   { return nil, nil }
+func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
+	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
+}
+func (f *fakeCounts) RetentionAge(context.Context) (float64, error)   { return 60, nil }
+func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error) { return nil, nil }
 func (f *fakeCounts) IdentityAttention(context.Context) ([]IdentityCount, error) {
 	return []IdentityCount{{"operator", 2}}, nil
 }

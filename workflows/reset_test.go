@@ -30,10 +30,7 @@ func TestResetBeforeTheCordon(t *testing.T) {
 	delete(w.on, task.WorkloadUncordon)
 	w.mu.Unlock()
 	r.reset()
-	st, err := r.Operations.Result(t.Context(), r.op.WorkflowID, r.op.RunID)
-	require.NoError(t, err)
-	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
-	require.Equal(t, "rolled back", st.Operation.Outcome)
+	require.Equal(t, "rolled back", r.until(lifecycle.OperationCanceled).Outcome)
 	require.Equal(t, 1, w.count("task workload.cordon"))
 	require.Equal(t, 2, w.count("task workload.uncordon"), "the new run leaves the cordon")
 }
@@ -64,9 +61,7 @@ func TestResetInTheUndo(t *testing.T) {
 	delete(w.on, task.WorkloadUncordon)
 	w.mu.Unlock()
 	r.decide(lifecycle.DecisionRetry)
-	st, err := r.Operations.Result(t.Context(), r.op.WorkflowID, r.op.RunID)
-	require.NoError(t, err)
-	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
+	r.until(lifecycle.OperationCanceled)
 	require.Equal(t, 1, w.count("task workload.uncordon#2"))
 }
 

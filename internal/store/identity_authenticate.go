@@ -166,7 +166,7 @@ func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id
 	err := s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
 		e := nodeEvent(id.NodeID, audit.IdentityRefused, audit.Refused, map[string]string{"serial": cert.Serial, "uri": id.URI()})
 		e.Stream, e.Reason = stream, cause.Reason
-		_, err := tx.noteLimited(ctx, id.NodeID, cause.Reason, e)
+		_, err := noteLimited(ctx, tx, id.NodeID, cause.Reason, e)
 		return err
 	})
 	if err != nil {

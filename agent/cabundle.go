@@ -26,6 +26,20 @@ func (a *Agent) repairBundle(ctx context.Context, v *identity.Version) {
 	a.log.Info("node CA bundle loaded again", "cause", fault.Error(), "fingerprint", t.NodeCertCABundleFingerprint)
 }
 
+// nodeBundleDigest identifies the node's bundle of the node CA, "" if it is missing or
+// malformed.
+func (a *Agent) nodeBundleDigest() string {
+	data, err := a.state.ReadFile(a.conf.NodeCABundlePath)
+	if err != nil {
+		return ""
+	}
+	certs, err := trust.ParseCertificates(string(data))
+	if err != nil {
+		return ""
+	}
+	return trust.BundleDigest(certs...)
+}
+
 // replaceNodeBundle replaces the node's bundle of the node CA by the server's.
 func (a *Agent) replaceNodeBundle(t trust.NodeTrust) error {
 	certs, err := readBundle("of node certificates", t.NodeCertCABundlePEM, t.NodeCertCABundleFingerprint)

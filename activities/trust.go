@@ -28,7 +28,7 @@ type Rotations interface {
 	// TasksSignedBy returns up to limit open tasks that are signed with a key: their
 	// envelopes by task ID.
 	TasksSignedBy(ctx context.Context, keyID string, limit int) (map[string][]byte, error)
-	// NodesToUpdate returns up to limit nodes to which agent.update_trust is to be sent in
+	// NodesToUpdate returns up to limit nodes to which agent.update_trust must be sent in
 	// the rotation's phase: they have not confirmed it, they sent a heartbeat recently, and
 	// have no such task, open or ended within TrustUpdateRepeat.
 	NodesToUpdate(ctx context.Context, r rotation.Rotation, limit int) ([]TrustUpdate, error)

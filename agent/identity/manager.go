@@ -2,11 +2,9 @@ package identity
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
@@ -23,6 +21,8 @@ import (
 type Manager struct {
 	requester
 	schedule
+	issuerWatch
+	renewalRequest
 
 	state  State  // "" before the stored identities are read
 	reason string // why the identity in use must be replaced, "" when it need not
@@ -31,15 +31,8 @@ type Manager struct {
 	// replacedUnused is true when the newest version was superseded before its
 	// first use.
 	replacedUnused bool
-	// renewFrom is the hex key ID of the CA of which a task asks for a certificate, nil if
-	// none does. Any goroutine may set it.
-	renewFrom atomic.Pointer[string]
-	published string // serial whose token is in the env file
-	// unknownSerial is the version whose issuer the server has not recognized since
-	// unknownSince, "" if it accepted the last request.
-	unknownSerial string
-	unknownSince  time.Time
-	unproven      string // the reason why the last removal was not accepted, "" after an accepted request
+	published      string // serial whose token is in the env file
+	unproven       string // the reason why the last removal was not accepted, "" after an accepted request
 }
 
 // New makes the manager of the identities in a state folder. It reads
@@ -119,20 +112,6 @@ func (m *Manager) next(v *Version) State {
 		return StateRenewing
 	}
 	return StateActive
-}
-
-// RenewUnlessFrom has the next pass renew a certificate in use of another CA than the one
-// with the key ID in hex. "" changes nothing. It may be called from any goroutine.
-func (m *Manager) RenewUnlessFrom(issuerKey string) {
-	if issuerKey != "" {
-		m.renewFrom.Store(&issuerKey)
-	}
-}
-
-// renewalAsked reports whether a task asks for a certificate of another CA than the version's.
-func (m *Manager) renewalAsked(v *Version) bool {
-	from := m.renewFrom.Load()
-	return from != nil && *from != hex.EncodeToString(v.Leaf.AuthorityKeyId)
 }
 
 // open reads the stored identities, at the first pass.

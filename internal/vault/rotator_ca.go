@@ -145,9 +145,13 @@ func (r *Rotator) createCA(ctx context.Context, name string) error {
 		return schema.NewError(schema.KindInternal, "%q is not the name of a node CA", name)
 	}
 	data, err := withSettings("ca", map[string]any{"common_name": nodeCAName(r.env, generation), "issuer_name": name, "key_name": name, "ttl": seconds(caTTL)})
-	if err == nil {
-		_, err = r.client.call(ctx, "create_ca", put(nodeMount+"/root/generate/internal", data))
+	if err != nil {
+		return err
 	}
+	for k, v := range data { // the policy compares texts
+		data[k] = fmt.Sprint(v)
+	}
+	_, err = r.client.call(ctx, "create_ca", put(nodeMount+"/root/generate/internal", data))
 	return err
 }
 

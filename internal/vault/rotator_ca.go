@@ -117,23 +117,24 @@ func (r *Rotator) ApplyCA(ctx context.Context, of rotation.Rotation) (rotation.C
 			return rotation.CA{}, err
 		}
 	}
-	issues, retires := of.OldKey, ""
+	issues := of.OldKey
+	retires := func(caIssuer) bool { return false }
 	switch of.Phase {
 	case rotation.Activate, rotation.Grace:
 		issues = of.NewKey
-	case rotation.Retire:
-		issues, retires = of.NewKey, of.OldKey
+	case rotation.Retire: // also a CA that a rotation left which a revocation ended
+		issues, retires = of.NewKey, func(i caIssuer) bool { return !i.is(of.NewKey) }
 	case rotation.Remove:
-		if has {
-			retires = of.NewKey
-		}
+		retires = func(i caIssuer) bool { return i.is(of.NewKey) }
 	case rotation.Stage, rotation.Restore, rotation.Revoke:
 	}
 	if err := r.selectCA(ctx, issues); err != nil {
 		return rotation.CA{}, err
 	}
-	if err := r.retireCA(ctx, retires, all); err != nil {
-		return rotation.CA{}, err
+	for _, i := range all {
+		if err := r.retireCA(ctx, i, retires(i)); err != nil {
+			return rotation.CA{}, err
+		}
 	}
 	return r.readCA(ctx, issues)
 }
@@ -165,14 +166,13 @@ func (r *Rotator) selectCA(ctx context.Context, name string) error {
 	return err
 }
 
-// retireCA ends the issuing of a CA, "" for none. The API then rejects its certificates with
+// retireCA ends the issuing of a CA, if it is due. The API then rejects its certificates with
 // issuer_retired, and their nodes recover.
-func (r *Rotator) retireCA(ctx context.Context, name string, all []caIssuer) error {
-	i := slices.IndexFunc(all, func(i caIssuer) bool { return i.is(name) })
-	if i < 0 || !all[i].live() {
+func (r *Rotator) retireCA(ctx context.Context, i caIssuer, due bool) error {
+	if !due || !i.live() {
 		return nil
 	}
-	_, err := r.client.call(ctx, "retire_ca", patch(nodeMount+"/issuer/"+all[i].ID, map[string]any{"usage": retiredUsage}))
+	_, err := r.client.call(ctx, "retire_ca", patch(nodeMount+"/issuer/"+i.ID, map[string]any{"usage": retiredUsage}))
 	return err
 }
 

@@ -112,6 +112,19 @@ func TestNodeCARollback(t *testing.T) {
 	require.Equal(t, removed, c.apply(rotation.Remove))
 }
 
+// TestNodeCARetiresAllOthers: a rotation that a revocation ended leaves both CAs trusted, and the
+// next one retires both.
+func TestNodeCARetiresAllOthers(t *testing.T) {
+	c := rotatingCA(t)
+	c.apply(rotation.Stage)
+	c.requireCA(c.apply(rotation.Activate), 2, 0)
+	c.plan()
+	require.Equal(t, []string{"g2", "g3"}, []string{c.r.OldKey, c.r.NewKey})
+	c.requireCA(c.apply(rotation.Stage), 3, 0)
+	c.apply(rotation.Activate)
+	c.requireCA(c.apply(rotation.Retire), 1, 2)
+}
+
 // TestRotatorCannot: the rotator's login makes and retires CAs and selects one, and nothing else.
 func TestRotatorCannot(t *testing.T) {
 	c := rotatingCA(t)

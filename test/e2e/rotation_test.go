@@ -43,10 +43,10 @@ func reaches(t *testing.T, phase rotation.Phase, but string) {
 	})
 }
 
-// bundleOf returns the CAs of a node's bundle of the node CA.
-func bundleOf(t *testing.T, nodeHost string) (names []string) {
+// bundleOf returns the CAs of a bundle.
+func bundleOf(t *testing.T, path string) (names []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(agentDir(nodeHost), "node-cert-ca-bundle.crt"))
+	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	certs, err := trust.ParseCertificates(string(text))
 	require.NoError(t, err)
@@ -60,13 +60,19 @@ func bundleOf(t *testing.T, nodeHost string) (names []string) {
 // a worker that is killed in the middle. The node that was off recovers when it returns.
 func TestNodeCARotation(t *testing.T) {
 	here, id := enrolled(t, "ca-here")
-	away, awayID := enrolled(t, "ca-away")
-	kill(t, "agent", away)
+	away, awayID := register(t, "ca-away")
+	file := filepath.Join(t.TempDir(), "bundle.json")
+	ok(t, "node", "enroll", away, "--no-wait", "--bundle", file)
+	off := newMachine(t, away, readPrivate[trust.BootstrapBundle](t, file))
+	off.start()
+	eventually(t, "the second node is active", func() bool { return show(t, away).State == lifecycle.NodeActive })
+	off.stop()
+	bundle, awayBundle := filepath.Join(agentDir(here), "node-cert-ca-bundle.crt"), off.path(trust.DefaultNodeCABundlePath)
 	first := show(t, id).Identity
 	ok(t, "rotate", "node-ca", "--reason", "yearly", "--grace", "0s")
 
 	eventually(t, "the node has both CAs, and the other is named", func() bool {
-		return len(bundleOf(t, here)) == 2 && !waitsFor(rotationNow(t), here) && waitsFor(rotationNow(t), away)
+		return len(bundleOf(t, bundle)) == 2 && !waitsFor(rotationNow(t), here) && waitsFor(rotationNow(t), away)
 	})
 	require.Equal(t, rotation.Stage, rotationNow(t).Phase)
 	require.Equal(t, first.Issuer, show(t, id).Identity.Issuer)
@@ -83,14 +89,14 @@ func TestNodeCARotation(t *testing.T) {
 	eventually(t, "the rotation ends", func() bool {
 		return rotationNow(t).Outcome == rotation.Completed
 	})
-	require.Len(t, bundleOf(t, here), 1)
+	require.Len(t, bundleOf(t, bundle), 1)
 
-	ok(t, "dev", "agent", away, "--detach", "--dir", shared.Dir)
+	off.start()
 	eventually(t, "the node that was off recovers", func() bool {
 		n := show(t, awayID)
 		return n.Identity != nil && n.Identity.Issuer == second.Issuer && n.State == lifecycle.NodeActive
 	})
-	eventually(t, "it has the new CA", func() bool { return slices.Equal(bundleOf(t, away), bundleOf(t, here)) })
+	eventually(t, "it has the new CA", func() bool { return slices.Equal(bundleOf(t, awayBundle), bundleOf(t, bundle)) })
 	require.Contains(t, ok(t, "audit", "--node", awayID, "-o", "json").stdout, audit.IdentityIssued)
 	ok(t, "audit", "--verify")
 }

@@ -21,6 +21,8 @@ import (
 type Manager struct {
 	requester
 	schedule
+	issuerWatch
+	renewalRequest
 
 	state  State  // "" before the stored identities are read
 	reason string // why the identity in use must be replaced, "" when it need not
@@ -106,7 +108,7 @@ func (m *Manager) next(v *Version) State {
 		return StateExpired
 	case m.unconfirmed != nil:
 		return StateUnconfirmed
-	case !m.clock.Now().Before(m.RenewAt(v)):
+	case !m.clock.Now().Before(m.RenewAt(v)) || m.renewalAsked(v):
 		return StateRenewing
 	}
 	return StateActive

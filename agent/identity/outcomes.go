@@ -27,12 +27,15 @@ func (m *Manager) Observe(err error) bool {
 	case resultUnusable:
 		m.reject(v, err)
 	case resultUnknownIssuer:
-		// The open connection was made before the server's current list of
-		// issuers: the next request begins with a handshake.
-		if err := m.api.Reconnect(); err != nil {
-			m.log.Warn("cannot reconnect", "err", err.Error())
+		if !m.unknownTooLong(v.Facts.Serial, m.clock.Local()) {
+			// The open connection was made before the server's current list of
+			// issuers: the next request begins with a handshake.
+			if err := m.api.Reconnect(); err != nil {
+				m.log.Warn("cannot reconnect", "err", err.Error())
+			}
+			return false
 		}
-		return false
+		m.reject(v, err)
 	case resultSuperseded:
 		m.superseded(v, err)
 	case resultLocked:
@@ -48,7 +51,7 @@ func (m *Manager) Observe(err error) bool {
 // reject stops using an unusable version and those of the same issuer.
 func (m *Manager) reject(v *Version, err error) {
 	for _, o := range m.versions {
-		if o == v || o.Facts.Issuer == v.Facts.Issuer {
+		if o == v || o.sameIssuer(v.Pair) {
 			m.rejected[o.Facts.Serial] = err.Error()
 		}
 	}
@@ -144,7 +147,7 @@ func (m *Manager) confirmed(v *Version) {
 		m.note(nil, 0)
 		m.log.Info("the server accepts the node again")
 	}
-	m.replacedUnused = false
+	m.replacedUnused, m.issuerWatch = false, issuerWatch{}
 	clear(m.rejected)
 	if m.published == v.Facts.Serial {
 		if m.clock.Floor().Sub(m.saved.ServerTime) > time.Hour {

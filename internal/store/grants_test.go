@@ -52,6 +52,7 @@ var grants = map[string][3]string{
 	"audit_archives":         {"S", "S", ""},
 	"audit_archived_heads":   {"S", "S", ""},
 	"retention_runs":         {"SU", "S", ""},
+	"node_ca_bundles":        {"S", "S", "SIU"},
 	"rotations":              {"SU", "SIU", ""},
 	"rotation_waivers":       {"S", "SI", ""},
 }

@@ -44,7 +44,7 @@ func raiseFloors(ctx context.Context, db *db, c nodeapi.Caller, f task.Floors) e
 		if err != nil {
 			return err
 		}
-		noted, err := tx.noteLimited(ctx, c.NodeID, e.Reason, e)
+		noted, err := noteLimited(ctx, tx, c.NodeID, e.Reason, e)
 		if err != nil || !noted || !plausible {
 			return err
 		}

@@ -33,7 +33,7 @@ func (tx *tx) note(e audit.Event) { tx.events = append(tx.events, e) }
 
 // noteLimited adds an audit row at most once a minute per node and limit, since a node may
 // repeat a request without end. It reports whether it added the row.
-func (tx *tx) noteLimited(ctx context.Context, nodeID, limit string, e audit.Event) (noted bool, err error) {
+func noteLimited(ctx context.Context, tx *tx, nodeID, limit string, e audit.Event) (noted bool, err error) {
 	rows, err := tx.RecordRefusal(ctx, nodeID, limit)
 	if err != nil || rows == 0 {
 		return false, err
@@ -116,7 +116,7 @@ func (r *refusal) record(ctx context.Context, tx *tx) error {
 		}
 	}
 	if r.limit != "" {
-		_, err := tx.noteLimited(ctx, r.event.Stream, r.limit, r.event)
+		_, err := noteLimited(ctx, tx, r.event.Stream, r.limit, r.event)
 		return err
 	}
 	tx.note(r.event)

@@ -104,6 +104,7 @@ func (a *app) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.compareClocks(ctx)
 	a.addHealth()
 	a.checkpoints = &checkpoints{store: a.nodeStore.Checkpoints, keys: a.vault.CheckpointKeys, env: a.cfg.Env, log: a.Log, unsigned: map[string]bool{}}
 	a.admin = a.adminAPI()
@@ -160,6 +161,17 @@ func (a *app) addHealth() {
 		return err
 	})
 	a.Health.AddDegrading("temporal", a.temporal.Healthy)
+	a.Health.AddDegrading("clock", a.Clocks.Check)
+}
+
+// compareClocks compares this machine's clock with those of the servers before the first task
+// is dispatched. A wrong clock does not stop the start: the nodes stay connected.
+func (a *app) compareClocks(ctx context.Context) {
+	a.Clocks.Compare(clockOfPostgres, "this replica dispatches no task", a.nodeStore.Now)
+	a.Clocks.Compare("vault", "certificates may be rejected as expired or not valid yet", a.vault.Now)
+	if err := a.Clocks.Check(ctx); err != nil {
+		a.Log.Error("clocks differ", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
+	}
 }
 
 // registerPools publishes the connection pools of both sides.
@@ -205,7 +217,7 @@ func (a *app) ready() error { return a.Health.Ready() }
 func (a *app) serveNodes(ctx context.Context, ln net.Listener) {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
-		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
+		Secrets: a.secrets, Grants: timelyGrants{a.grants, a.Clocks}, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(), Checkpoints: a.checkpoints,
 	})

@@ -57,6 +57,9 @@ type app struct {
 
 	checkpoints *checkpoints
 
+	// resumed is true after a start without Vault was tried.
+	resumed bool
+
 	// probed are the faults of Temporal as last read.
 	probed recentFaults
 
@@ -87,10 +90,7 @@ func (a *app) connect(ctx context.Context) error {
 	err := a.Connect(ctx,
 		daemon.Dependency{Name: "Postgres", Open: a.openStore},
 		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error { return a.store.CheckSchema(ctx) }},
-		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
-			a.vault, err = vault.LoginDaemon(ctx, a.Process, a.cfg.Engines)
-			return err
-		}},
+		daemon.Dependency{Name: "Vault", Open: a.openVault},
 		daemon.Dependency{Name: "the server certificate", Open: func(ctx context.Context) (err error) {
 			a.serverCert, err = a.vault.ServerCertificate(ctx)
 			return err
@@ -110,6 +110,27 @@ func (a *app) connect(ctx context.Context) error {
 	a.admin = a.adminAPI()
 	handler := a.admin.Handler()
 	a.adminHandler.Store(&handler)
+	return nil
+}
+
+// openVault logs in. If Vault is unavailable, the process starts with the certificate that an
+// earlier one saved: the nodes stay connected, and Vault is used once it is available.
+func (a *app) openVault(ctx context.Context) error {
+	config := vault.DaemonConfig(a.Process, a.cfg.Engines)
+	config.StateDir = a.cfg.StateDir
+	client, err := vault.Login(ctx, config)
+	if schema.KindOf(err) == schema.KindServiceUnavailable && !a.resumed {
+		a.resumed = true // a file that is not usable does not become so
+		a.Log.Warn("Vault is unavailable at the start", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
+		if client, err = vault.Resume(config, a.cfg.nodeHost()); err == nil {
+			a.Log.Warn("serving with the server certificate of an earlier process until Vault is available", slog.String("dir", config.StateDir))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	a.vault = client
+	a.OnClose(client.Close)
 	return nil
 }
 
@@ -156,6 +177,7 @@ func (a *app) addHealth() {
 		return schema.NewError(schema.KindServiceUnavailable, "there is no connection for notifications of the database")
 	})
 	a.Health.AddDegrading("vault", a.vault.Healthy)
+	a.Health.AddDegrading("server-certificate", func(context.Context) error { return a.serverCert.Healthy() })
 	a.Health.AddDegrading("lease-key", func(context.Context) error {
 		_, err := a.grants.Ready()
 		return err

@@ -16,6 +16,7 @@ import (
 //	run/PART.json   process of each part
 //	secrets/        tokens, role ids, passwords
 //	pg/ vault/ temporal.db    state of the engines
+//	api/            server certificate of the node API
 //	agents/NAME/    files of a node agent
 //	fleet/          files of the simulated nodes of dev fleet
 type layout struct{ dir string }
@@ -55,6 +56,7 @@ func (l layout) postgresDir() string         { return filepath.Join(l.dir, "pg")
 func (l layout) vaultDir() string            { return filepath.Join(l.dir, "vault") }
 func (l layout) vaultKeys() string           { return l.secret("vault-keys.json") }
 func (l layout) temporalFile() string        { return filepath.Join(l.dir, "temporal.db") }
+func (l layout) apiDir() string              { return filepath.Join(l.dir, "api") }
 func (l layout) agentsDir() string           { return filepath.Join(l.dir, "agents") }
 func (l layout) agentDir(name string) string { return filepath.Join(l.agentsDir(), name) }
 func (l layout) fleetDir() string            { return filepath.Join(l.dir, "fleet") }
@@ -63,7 +65,7 @@ func (l layout) fleetDir() string            { return filepath.Join(l.dir, "flee
 // these.
 func (l layout) entries() []string {
 	return []string{
-		"agents", "fleet", "log", "pg", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
+		"api", "agents", "fleet", "log", "pg", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
 		"temporal.db-wal", "temporal.db.incomplete", "vault", "lock",
 	}
 }

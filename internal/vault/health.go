@@ -21,9 +21,12 @@ func (c *Client) Now(ctx context.Context) (time.Time, error) {
 	return time.Unix(h.ServerTimeUTC, 0), nil
 }
 
-// Healthy returns nil if Vault responds and is unsealed, and otherwise an error of
-// KindServiceUnavailable. It needs no token.
+// Healthy returns nil if Vault responds and is unsealed, and the client has logged in, and otherwise
+// an error of KindServiceUnavailable. It needs no token.
 func (c *Client) Healthy(ctx context.Context) error {
+	if absent := c.absent.Load(); absent != nil {
+		return absent
+	}
 	const op = "checking Vault's health"
 	h, err := c.api.Sys().HealthWithContext(ctx)
 	switch {

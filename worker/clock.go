@@ -9,7 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// clockOfPostgres names the clock that nodes judge tasks by: it is in their lease grants.
+// clockOfPostgres names the clock whose time is in lease grants, with which nodes check tasks.
 const clockOfPostgres = "postgres"
 
 // compareClocks compares this machine's clock with those of the servers before the first task is

@@ -38,7 +38,7 @@ func TestNoDispatchWithAWrongClock(t *testing.T) {
 	ahead.Store(int64(time.Minute))
 	require.Error(t, clocks.Check(t.Context()))
 	require.Equal(t, http.StatusNoContent, r.wait(m, time.Millisecond).status)
-	require.InDelta(t, 1, r.metric("gpuaas_tasks_withheld_total"), 0)
+	require.Positive(t, r.metric("gpuaas_tasks_withheld_total"))
 
 	ahead.Store(0)
 	require.NoError(t, clocks.Check(t.Context()))

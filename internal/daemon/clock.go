@@ -103,5 +103,5 @@ func (p *peerClock) skewed(skew time.Duration) error {
 	}
 	return schema.NewError(schema.KindServiceUnavailable, "the clock of %s is %s %s this machine's, more than the limit of %s; %s",
 		p.name, skew.Abs().Round(time.Second), relation, MaxSkew, p.effect).
-		WithReason(lifecycle.ReasonClockSkew).WithNext("run timedatectl on both machines and correct the clock that is wrong; work continues by itself")
+		WithReason(lifecycle.ReasonClockSkew).WithNext("run timedatectl on both machines and correct the clock that is wrong; work then continues automatically")
 }

@@ -91,7 +91,7 @@ func TestClockOfASilentServer(t *testing.T) {
 }
 
 // A fault names the server, so that work that needs another one continues.
-func TestClocksAreJudgedByName(t *testing.T) {
+func TestFaultNamesTheClock(t *testing.T) {
 	c, at := compared(t)
 	c.Compare("vault", "certificates may not be valid yet", func(context.Context) (time.Time, error) { return at.here.Add(time.Hour), nil })
 	require.ErrorContains(t, c.Check(t.Context()), "the clock of vault is 1h0m0s ahead")

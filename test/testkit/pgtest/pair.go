@@ -36,7 +36,7 @@ type Member struct {
 	running *exec.Cmd
 }
 
-// standbyName is the name by which the primary knows the standby.
+// standbyName is the name of the standby in the configuration of the primary.
 const standbyName = "s1"
 
 // NewPair starts a pair whose database has the schema that migrate makes.

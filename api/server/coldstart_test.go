@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/x509"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,23 +27,22 @@ func TestColdStartWhileVaultIsSealed(t *testing.T) {
 	stop := p.start()
 	p.answers(p.admin+"/readyz", http.StatusOK, `{"status":"ok","degraded":["temporal"]}`)
 	base, agent := p.enrolled(databaseURL)
-	poll := func() *http.Response {
+	polled := func() *x509.Certificate { // a probe; it returns the server's certificate
 		t.Helper()
-		a, err := agent.Post(base+"/tasks/wait", "", nil) // a probe
+		a, err := agent.Post(base+"/tasks/wait", "", nil)
 		require.NoError(t, err)
 		require.NoError(t, a.Body.Close())
-		return a
+		require.Equal(t, http.StatusNoContent, a.StatusCode)
+		return a.TLS.PeerCertificates[0]
 	}
-	first := poll().TLS.PeerCertificates[0]
+	first := polled()
 	require.Equal(t, 0, stop())
 
 	p.vault.Seal(t)
 	agent.CloseIdleConnections()
 	stop = p.start()
 	p.answers(p.admin+"/readyz", http.StatusOK, `{"status":"ok","degraded":["vault","server-certificate","lease-key","temporal"]}`)
-	a := poll()
-	require.Equal(t, http.StatusNoContent, a.StatusCode)
-	require.Equal(t, first, a.TLS.PeerCertificates[0])
+	require.Equal(t, first, polled())
 	stuck := string(p.ask(http.MethodGet, "/stuck", nil).body)
 	assert.Contains(t, stuck, `"component":"server-certificate"`)
 	assert.Contains(t, stuck, "the server certificate is that of an earlier process, because Vault was unavailable at the start")
@@ -51,9 +51,7 @@ func TestColdStartWhileVaultIsSealed(t *testing.T) {
 	p.vault.Unseal(t)
 	p.answers(p.admin+"/readyz", http.StatusOK, `{"status":"ok","degraded":["temporal"]}`)
 	agent.CloseIdleConnections()
-	a = poll()
-	require.Equal(t, http.StatusNoContent, a.StatusCode)
-	assert.NotEqual(t, first.SerialNumber, a.TLS.PeerCertificates[0].SerialNumber)
+	assert.NotEqual(t, first.SerialNumber, polled().SerialNumber)
 	require.Equal(t, 0, stop())
 }
 

@@ -121,7 +121,7 @@ func (a *app) openVault(ctx context.Context) error {
 	client, err := vault.Login(ctx, config)
 	if schema.KindOf(err) == schema.KindServiceUnavailable && !a.resumed {
 		a.resumed = true // a file that is not usable does not become so
-		a.Log.Warn("Vault is unavailable at the start", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
+		a.Log.Warn("cannot log in to Vault at the start", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 		if client, err = vault.Resume(config, a.cfg.nodeHost()); err == nil {
 			a.Log.Warn("serving with the server certificate of an earlier process until Vault is available", slog.String("dir", config.StateDir))
 		}

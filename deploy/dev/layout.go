@@ -56,7 +56,6 @@ func (l layout) postgresDir() string         { return filepath.Join(l.dir, "pg")
 func (l layout) vaultDir() string            { return filepath.Join(l.dir, "vault") }
 func (l layout) vaultKeys() string           { return l.secret("vault-keys.json") }
 func (l layout) temporalFile() string        { return filepath.Join(l.dir, "temporal.db") }
-func (l layout) apiDir() string              { return filepath.Join(l.dir, "api") }
 func (l layout) agentsDir() string           { return filepath.Join(l.dir, "agents") }
 func (l layout) agentDir(name string) string { return filepath.Join(l.agentsDir(), name) }
 func (l layout) fleetDir() string            { return filepath.Join(l.dir, "fleet") }

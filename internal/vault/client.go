@@ -55,7 +55,7 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 		return nil, err
 	}
 	client.spawn(client.keepAlive)
-	client.start()
+	client.repeat(0, nil, "reading the end of the Vault secret ID", client.check)
 	return client, nil
 }
 
@@ -80,11 +80,6 @@ func newClient(c Config) (*Client, error) {
 	}
 	client.spawn = func(work func(context.Context)) { client.owned.Go(func() { work(lifetime) }) }
 	return client, nil
-}
-
-// start begins the background work of a client that has logged in or does so.
-func (c *Client) start() {
-	c.repeat(0, nil, "reading the end of the Vault secret ID", c.check)
 }
 
 // DaemonConfig returns the configuration of a daemon's client.

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"errors"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -78,17 +79,16 @@ func TestSavedCertificate(t *testing.T) {
 	other := certify(t, nil, nil)
 	for name, test := range map[string]struct {
 		before func(t *testing.T, s *state) // changes the content
-		after  func(t *testing.T, s *state) // changes the file
+		after  func(s *state) error         // changes the file
 		says   string                       // "" if the file is used
 	}{
 		"as saved":              {},
 		"no directory":          {before: func(_ *testing.T, s *state) { s.conf.StateDir = "" }, says: "GPUAAS_STATE_DIR is not set"},
-		"missing":               {after: func(t *testing.T, s *state) { require.NoError(t, os.Remove(s.file)) }, says: "does not exist"},
-		"readable by the world": {after: func(t *testing.T, s *state) { require.NoError(t, os.Chmod(s.file, 0o604)) }, says: "its key may be known to them"},
-		"writable by its group": {after: func(t *testing.T, s *state) { require.NoError(t, os.Chmod(s.file, 0o620)) }, says: "other users can access it"},
-		"a symbolic link": {after: func(t *testing.T, s *state) {
-			require.NoError(t, os.Rename(s.file, s.file+".real"))
-			require.NoError(t, os.Symlink(s.file+".real", s.file))
+		"missing":               {after: func(s *state) error { return os.Remove(s.file) }, says: "does not exist"},
+		"readable by the world": {after: func(s *state) error { return os.Chmod(s.file, 0o604) }, says: "its key may be known to them"},
+		"writable by its group": {after: func(s *state) error { return os.Chmod(s.file, 0o620) }, says: "other users can access it"},
+		"a symbolic link": {after: func(s *state) error {
+			return errors.Join(os.Rename(s.file, s.file+".real"), os.Symlink(s.file+".real", s.file))
 		}, says: "too many levels of symbolic links"},
 		"truncated":              {before: func(_ *testing.T, s *state) { s.content = s.content[:len(s.content)/2] }, says: "it is damaged"},
 		"empty":                  {before: func(_ *testing.T, s *state) { s.content = nil }, says: "it is damaged"},
@@ -114,7 +114,7 @@ func TestSavedCertificate(t *testing.T) {
 			}
 			require.NoError(t, writeSaved(dir, s.content))
 			if test.after != nil {
-				test.after(t, s)
+				require.NoError(t, test.after(s))
 			}
 			got, err := readSaved(s.conf, s.host, s.now)
 			if test.says == "" {

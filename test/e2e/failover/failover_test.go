@@ -5,6 +5,7 @@ package failover
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -59,7 +60,7 @@ func newWorld(t *testing.T) *world {
 // run runs a command of the CLI, and returns its output.
 func (w *world) run(args ...string) ([]byte, error) {
 	out, err := w.Command(w.t.Context(), args...).Output()
-	if exit, failed := err.(*exec.ExitError); failed {
+	if exit, failed := errors.AsType[*exec.ExitError](err); failed {
 		err = fmt.Errorf("%v: %w: %s", args, err, exit.Stderr)
 	}
 	return out, err
@@ -180,7 +181,7 @@ func (w *world) metrics(part string) string {
 }
 
 func status(url string) int {
-	res, err := http.Get(url) //nolint:noctx // the process responds at once
+	res, err := http.Get(url)
 	if err != nil {
 		return 0
 	}

@@ -44,11 +44,14 @@ func WatchOperations(ctx workflow.Context) (Rounds[activities.WatchSummary], err
 }
 
 // DeleteOldRecords is a run of the schedule that deletes old records. Rounds follow each other
-// until nothing is left to delete, or the time of a run is over; the next run continues.
+// until nothing is left to delete, or the time of a run is over; the next run continues. A
+// round that fails ends the run. A cancel of the run ends it early as completed.
 func DeleteOldRecords(ctx workflow.Context) (done Rounds[activities.RetentionSummary], err error) {
 	for end := now(ctx).Add(lifecycle.Rounds * lifecycle.RoundInterval); now(ctx).Before(end); {
 		var s activities.RetentionSummary
-		if err := workflow.ExecuteActivity(remote(ctx, callRound, 0, "Delete old records"), retainer.DeleteOldRecords).Get(ctx, &s); err != nil {
+		if err := workflow.ExecuteActivity(remote(ctx, callRound, 0, "Delete old records"), retainer.DeleteOldRecords).Get(ctx, &s); ctx.Err() != nil {
+			return done, nil //nolint:nilerr // a cancel
+		} else if err != nil {
 			return done, err
 		}
 		done.Rounds++

@@ -53,7 +53,7 @@ type Archive interface {
 	Check(ctx context.Context, name, sha256 string) error
 }
 
-// Keep is how long each class of records is kept; 0 for ever.
+// Keep is how long each class of records is kept; 0 is forever.
 type Keep struct{ Tasks, Identities, Messages, Audit time.Duration }
 
 // Retention has the activity that deletes old records.

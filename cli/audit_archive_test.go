@@ -78,7 +78,10 @@ func TestAuditShowsAFalseArchive(t *testing.T) {
 			require.NoError(t, err)
 			end := bytes.LastIndexByte(data[:len(data)-1], '\n')
 			require.NoError(t, os.WriteFile(file, data[:end+1], 0o600))
-		}, "the archive"},
+		}, "audit stream system: the rows up to 1 are neither in the database nor in the archive"},
+		"a file has another content": {func(t *testing.T, _ *harness, file string) {
+			edit(t, file, "\n", "\n\n")
+		}, "is missing or has another content than the trail says"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,9 +13,8 @@ import (
 // Retention deletes old records and keeps the record of archived parts of the audit trail. It
 // implements activities.OldRecords and activities.AuditTrail.
 type Retention struct {
-	*Admin
-
-	db *db
+	db     *db
+	events *Admin
 }
 
 // archiveBatch is how many checkpoints one query of NextPart reads.
@@ -133,12 +132,20 @@ func (b *partBuilder) begin(ctx context.Context, heads []audit.Head) error {
 			b.part.Segments = append(b.part.Segments, audit.ArchiveSegment{From: from, Head: from})
 		}
 	}
+	if len(streams) == 0 {
+		return nil
+	}
 	archived, err := b.q.ArchivedHeads(ctx, streams, b.part.After)
 	for _, a := range archived {
 		s := &b.part.Segments[b.open[a.Stream]]
 		s.From.Seq, s.From.Hash, s.Head.Seq = a.Seq, a.Hash, a.Seq
 	}
 	return err
+}
+
+// AuditStream implements activities.AuditTrail.
+func (s *Retention) AuditStream(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error) {
+	return s.events.AuditStream(ctx, stream, after, limit)
 }
 
 // LastArchived implements activities.AuditTrail.

@@ -129,7 +129,16 @@ func TestTableSizes(t *testing.T) {
 		tables = append(tables, s.Table)
 	}
 	require.Subset(t, tables, []string{"audit_events", "node_tasks", "outbox"})
+}
+
+func TestRetentionAge(t *testing.T) {
+	e := setup(t)
+	e.exec("UPDATE retention_runs SET succeeded_at = now() - interval '50 days'")
 	age, err := e.RetentionAge(t.Context())
 	require.NoError(t, err)
-	require.Less(t, age, time.Hour.Seconds())
+	require.GreaterOrEqual(t, age, (50 * day).Seconds())
+	require.NoError(t, e.Retention.Succeeded(t.Context()))
+	age, err = e.RetentionAge(t.Context())
+	require.NoError(t, err)
+	require.Less(t, age, day.Seconds())
 }

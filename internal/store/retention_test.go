@@ -148,7 +148,6 @@ func (k *keeper) left(stream string) (seqs []int64) {
 	_, lines := k.files()
 	var before *audit.Event
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
-
 		for _, line := range lines[name] {
 			if e := line.Event; e != nil && e.Stream == stream && e.Seq < events[0].Seq {
 				require.NoError(k.t, audit.VerifyChain(before, []audit.Event{*e}))

@@ -136,7 +136,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
 	}
-	s.Retention = &Retention{Admin: s.Admin, db: d}
+	s.Retention = &Retention{db: d, events: s.Admin}
 	s.warnOfPrivileges(ctx, c.Log)
 	return s, nil
 }

@@ -193,12 +193,7 @@ REVOKE ALL ON FUNCTION audit_cut(text[], bigint[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION delete_old_tasks(double precision, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION delete_old_identities(double precision, bigint) FROM PUBLIC;
 
--- The deletion of a token looks for its certificates by node. This key would read all
--- certificates for each token.
-ALTER TABLE node_certificates DROP CONSTRAINT node_certificates_token_fkey;
-
 -- +goose Down
-ALTER TABLE node_certificates ADD CONSTRAINT node_certificates_token_fkey FOREIGN KEY (token_id) REFERENCES enrollment_tokens (token_id) NOT VALID;
 DROP FUNCTION delete_old_identities;
 DROP FUNCTION delete_old_tasks;
 DROP FUNCTION audit_cut;

@@ -8,7 +8,8 @@
 --   gpuaas_api_node   gpuaas-api: the node API, the relay and the sweep of polls
 --
 -- No role may write to the audit trail other than through audit_append, or delete from it
--- other than through audit_cut, and none owns a table. A process logs in as one of the roles, or as a member of it.
+-- other than through audit_cut, and none owns a table. A process logs in as one of the roles,
+-- or as a member of it.
 DO $$
 DECLARE
     process text;

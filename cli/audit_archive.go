@@ -15,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
-// auditArchive is what audit --verify knows of archived rows.
+// auditArchive is what audit --verify has of the archived rows.
 type auditArchive struct {
 	files map[string]string       // SHA-256 by name
 	last  map[string]*audit.Event // the last archived row of each stream

@@ -63,23 +63,28 @@ func TestAuditShowsAFalseArchive(t *testing.T) {
 			h.api.audit[nodeID] = h.api.audit[nodeID][1:]
 		}, "the rows up to 3 are neither in the database nor in the archive"},
 		"a row is changed": {func(t *testing.T, _ *harness, file string) {
+			t.Helper()
 			edit(t, file, "RMA-4411", "RMA-4412")
 		}, "row 1 was changed after it was written"},
 		"a checkpoint is changed": {func(t *testing.T, _ *harness, file string) {
+			t.Helper()
 			edit(t, file, `"signed":"1 test 1 `, `"signed":"1 prod 1 `)
 		}, "checkpoint 1 has no valid signature"},
 		"a file is cut": {func(t *testing.T, _ *harness, file string) {
+			t.Helper()
 			data, err := os.ReadFile(file)
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(file, data[:len(data)-3], 0o600))
 		}, "is damaged"},
 		"the last row is gone": {func(t *testing.T, _ *harness, file string) {
+			t.Helper()
 			data, err := os.ReadFile(file)
 			require.NoError(t, err)
 			end := bytes.LastIndexByte(data[:len(data)-1], '\n')
 			require.NoError(t, os.WriteFile(file, data[:end+1], 0o600))
 		}, "audit stream system: the rows up to 1 are neither in the database nor in the archive"},
 		"a file has another content": {func(t *testing.T, _ *harness, file string) {
+			t.Helper()
 			edit(t, file, "\n", "\n\n")
 		}, "is missing or has another content than the trail says"},
 	} {

@@ -28,7 +28,7 @@ func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	if err != nil {
 		return nil, err
 	}
-	old, err := s.retentionFaults(ctx)
+	old, err := retentionFaults(ctx, s.db)
 	if err != nil {
 		return nil, err
 	}
@@ -100,8 +100,8 @@ func (s *Admin) outboxFaults(ctx context.Context) ([]wire.ControlPlaneFault, err
 // fault. There is one each hour.
 const undeletedAfter = 48 * time.Hour
 
-func (s *Admin) retentionFaults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
-	seconds, err := query(ctx, s.db, "reading when old records were deleted", s.db.q.RetentionAge)
+func retentionFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error) {
+	seconds, err := query(ctx, db, "reading when old records were deleted", db.q.RetentionAge)
 	age := time.Duration(seconds * float64(time.Second))
 	if err != nil || age < undeletedAfter {
 		return nil, err

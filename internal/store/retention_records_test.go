@@ -48,7 +48,7 @@ func TestOldTasksAreDeleted(t *testing.T) {
 	require.Equal(t, int64(1), left(), "the new task is the newest")
 }
 
-// Certificates, tokens and keys are deleted long after they ended; the node goes on.
+// Certificates, tokens and keys are deleted long after they ended; the node continues.
 func TestOldIdentitiesAreDeleted(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()

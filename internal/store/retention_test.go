@@ -26,114 +26,114 @@ import (
 
 const day = 24 * time.Hour
 
-// keeper deletes what is older than 100 days, as a worker does.
-type keeper struct {
+// retention deletes what is older than 100 days, as a worker does.
+type retention struct {
 	*env
 	activities.Retention
 	folder  string
 	private ed25519.PrivateKey
 }
 
-func (e *env) keeper() *keeper {
+func (e *env) retention() *retention {
 	e.t.Helper()
 	public, private, err := ed25519.GenerateKey(strings.NewReader(strings.Repeat("k", ed25519.SeedSize)))
 	require.NoError(e.t, err)
-	k := &keeper{env: e, folder: e.t.TempDir(), private: private}
-	k.Retention = activities.Retention{Records: e.Retention, Trail: e.Retention, Archive: archive.New(k.folder),
+	r := &retention{env: e, folder: e.t.TempDir(), private: private}
+	r.Retention = activities.Retention{Records: e.Retention, Trail: e.Retention, Archive: archive.New(r.folder),
 		Keys: func(context.Context) (map[string]ed25519.PublicKey, error) {
 			return map[string]ed25519.PublicKey{"k.v1": public}, nil
 		},
 		Keep: activities.Keep{Tasks: 100 * day, Identities: 100 * day, Messages: 100 * day, Audit: 100 * day}}
-	return k
+	return r
 }
 
 // run runs the activity once.
-func (k *keeper) run() (s activities.RetentionSummary, err error) {
-	k.t.Helper()
+func (r *retention) run() (s activities.RetentionSummary, err error) {
+	r.t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	env.RegisterActivity(&k.Retention)
-	result, err := env.ExecuteActivity(k.DeleteOldRecords)
+	env.RegisterActivity(&r.Retention)
+	result, err := env.ExecuteActivity(r.DeleteOldRecords)
 	if err == nil {
-		require.NoError(k.t, result.Get(&s))
+		require.NoError(r.t, result.Get(&s))
 	}
 	return s, err
 }
 
 // runs is run that must succeed.
-func (k *keeper) runs() activities.RetentionSummary {
-	k.t.Helper()
-	s, err := k.run()
-	require.NoError(k.t, err)
+func (r *retention) runs() activities.RetentionSummary {
+	r.t.Helper()
+	s, err := r.run()
+	require.NoError(r.t, err)
 	return s
 }
 
 // aged makes the events of a stream after seq older and keeps the chain valid.
-func (k *keeper) aged(stream string, after int64, by time.Duration) {
-	k.t.Helper()
-	events, err := k.AuditStream(k.t.Context(), stream, 0, 1000)
-	require.NoError(k.t, err)
+func (r *retention) aged(stream string, after int64, by time.Duration) {
+	r.t.Helper()
+	events, err := r.AuditStream(r.t.Context(), stream, 0, 1000)
+	require.NoError(r.t, err)
 	prev := events[0].PrevHash
-	k.exec("ALTER TABLE audit_events DISABLE TRIGGER USER")
+	r.exec("ALTER TABLE audit_events DISABLE TRIGGER USER")
 	for _, v := range events {
 		if v.Seq > after {
 			v.At, v.PrevHash = v.At.Add(-by), prev
 			v.Hash = v.ComputeHash()
-			k.exec("UPDATE audit_events SET at = $3, prev_hash = $4, hash = $5 WHERE stream = $1 AND seq = $2", v.Stream, v.Seq, v.At, v.PrevHash, v.Hash)
-			k.exec("UPDATE audit_heads SET at = $2, prev_hash = $3, hash = $4 WHERE stream = $1", v.Stream, v.At, v.PrevHash, v.Hash)
+			r.exec("UPDATE audit_events SET at = $3, prev_hash = $4, hash = $5 WHERE stream = $1 AND seq = $2", v.Stream, v.Seq, v.At, v.PrevHash, v.Hash)
+			r.exec("UPDATE audit_heads SET at = $2, prev_hash = $3, hash = $4 WHERE stream = $1", v.Stream, v.At, v.PrevHash, v.Hash)
 		}
 		prev = v.Hash
 	}
-	k.exec("ALTER TABLE audit_events ENABLE TRIGGER USER")
+	r.exec("ALTER TABLE audit_events ENABLE TRIGGER USER")
 }
 
 // sign stores a checkpoint of what is not covered yet, signed that long ago.
-func (k *keeper) sign(ago time.Duration) {
-	k.t.Helper()
-	body, err := k.Checkpoints.Next(k.t.Context())
-	require.NoError(k.t, err)
-	require.NotEmpty(k.t, body.Heads)
+func (r *retention) sign(ago time.Duration) {
+	r.t.Helper()
+	body, err := r.Checkpoints.Next(r.t.Context())
+	require.NoError(r.t, err)
+	require.NotEmpty(r.t, body.Heads)
 	_, hash, err := body.Encode()
-	require.NoError(k.t, err)
+	require.NoError(r.t, err)
 	c := audit.Checkpoint{Env: "test", Number: body.Number, Hash: hash, At: time.Now().Add(-ago).UTC().Truncate(time.Second), KeyID: "k.v1"}
-	c.Signature = ed25519.Sign(k.private, c.Signed())
-	stored, err := k.Checkpoints.Put(k.t.Context(), body, c)
-	require.NoError(k.t, err)
-	require.True(k.t, stored)
+	c.Signature = ed25519.Sign(r.private, c.Signed())
+	stored, err := r.Checkpoints.Put(r.t.Context(), body, c)
+	require.NoError(r.t, err)
+	require.True(r.t, stored)
 }
 
 // note appends n events to a stream.
-func (k *keeper) note(stream string, n int) {
-	k.t.Helper()
+func (r *retention) note(stream string, n int) {
+	r.t.Helper()
 	for range n {
-		k.exec("SELECT audit_append($1, 'a', '', 'b', 'c', 'succeeded', '', '', '', '{\"k\": \"v\"}')", stream)
+		r.exec("SELECT audit_append($1, 'a', '', 'b', 'c', 'succeeded', '', '', '', '{\"k\": \"v\"}')", stream)
 	}
 }
 
 // history gives a stream 3 events of each of three days, the last one recent.
-func (k *keeper) history(stream string) {
-	k.t.Helper()
+func (r *retention) history(stream string) {
+	r.t.Helper()
 	for _, ago := range []time.Duration{130 * day, 120 * day, time.Hour} {
-		before := int64(len(k.chain(stream)))
-		k.note(stream, 3)
-		k.aged(stream, before, ago)
-		k.sign(ago)
+		before := int64(len(r.chain(stream)))
+		r.note(stream, 3)
+		r.aged(stream, before, ago)
+		r.sign(ago)
 	}
 }
 
 // files returns the lines of the archive's files.
-func (k *keeper) files() (names []string, lines map[string][]audit.ArchiveLine) {
-	k.t.Helper()
-	entries, err := os.ReadDir(k.folder)
-	require.NoError(k.t, err)
+func (r *retention) files() (names []string, lines map[string][]audit.ArchiveLine) {
+	r.t.Helper()
+	entries, err := os.ReadDir(r.folder)
+	require.NoError(r.t, err)
 	lines = map[string][]audit.ArchiveLine{}
 	for _, entry := range entries {
 		names = append(names, entry.Name())
-		data, err := os.ReadFile(filepath.Join(k.folder, entry.Name()))
-		require.NoError(k.t, err)
+		data, err := os.ReadFile(filepath.Join(r.folder, entry.Name()))
+		require.NoError(r.t, err)
 		for text := range strings.Lines(string(data)) {
 			var line audit.ArchiveLine
-			require.NoError(k.t, json.Unmarshal([]byte(text), &line))
+			require.NoError(r.t, json.Unmarshal([]byte(text), &line))
 			lines[entry.Name()] = append(lines[entry.Name()], line)
 		}
 	}
@@ -141,21 +141,21 @@ func (k *keeper) files() (names []string, lines map[string][]audit.ArchiveLine) 
 }
 
 // left returns the seqs of a stream in the database, whose chain must continue the archive.
-func (k *keeper) left(stream string) (seqs []int64) {
-	k.t.Helper()
-	events, err := k.AuditStream(k.t.Context(), stream, 0, 1000)
-	require.NoError(k.t, err)
-	_, lines := k.files()
+func (r *retention) left(stream string) (seqs []int64) {
+	r.t.Helper()
+	events, err := r.AuditStream(r.t.Context(), stream, 0, 1000)
+	require.NoError(r.t, err)
+	_, lines := r.files()
 	var before *audit.Event
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		for _, line := range lines[name] {
 			if e := line.Event; e != nil && e.Stream == stream && e.Seq < events[0].Seq {
-				require.NoError(k.t, audit.VerifyChain(before, []audit.Event{*e}))
+				require.NoError(r.t, audit.VerifyChain(before, []audit.Event{*e}))
 				before = e
 			}
 		}
 	}
-	require.NoError(k.t, audit.VerifyChain(before, events))
+	require.NoError(r.t, audit.VerifyChain(before, events))
 	for _, e := range events {
 		seqs = append(seqs, e.Seq)
 	}
@@ -166,44 +166,44 @@ func (k *keeper) left(stream string) (seqs []int64) {
 // run does nothing.
 func TestAuditIsArchivedBeforeItIsDeleted(t *testing.T) {
 	e := setup(t)
-	k := e.keeper()
-	k.history("system")
-	s := k.runs()
+	r := e.retention()
+	r.history("system")
+	s := r.runs()
 	require.Len(t, s.Archived, 2)
 	require.Equal(t, map[string]int64{"audit": 6}, s.Deleted)
 	require.False(t, s.More)
-	names, lines := k.files()
+	names, lines := r.files()
 	require.Equal(t, s.Archived, names)
 	require.Len(t, lines[names[0]], 4, "a checkpoint and three events")
-	require.Equal(t, []int64{7, 8, 9, 10, 11}, k.left("system"), "two files were recorded")
-	require.Equal(t, "audit.archived", k.text("SELECT action FROM audit_events WHERE seq = 11"))
-	require.Equal(t, names[1], k.text("SELECT detail ->> 'file' FROM audit_events WHERE seq = 11"))
-	require.Empty(t, k.auditFaults())
+	require.Equal(t, []int64{7, 8, 9, 10, 11}, r.left("system"), "two files were recorded")
+	require.Equal(t, "audit.archived", r.text("SELECT action FROM audit_events WHERE seq = 11"))
+	require.Equal(t, names[1], r.text("SELECT detail ->> 'file' FROM audit_events WHERE seq = 11"))
+	require.Empty(t, r.auditFaults())
 
-	again := k.runs()
+	again := r.runs()
 	require.Empty(t, again.Archived)
 	require.Empty(t, again.Deleted)
-	k.Archive = nil
-	k.runs()
+	r.Archive = nil
+	r.runs()
 }
 
 // Two workers archive each part once and delete each event once.
 func TestTwoRunsAtOnce(t *testing.T) {
 	e := setup(t)
-	k := e.keeper()
-	k.history("system")
+	r := e.retention()
+	r.history("system")
 	summaries := make([]activities.RetentionSummary, 4)
 	for _, err := range race(len(summaries), func(i int) (err error) {
-		summaries[i], err = k.run()
+		summaries[i], err = r.run()
 		return err
 	}) {
 		require.NoError(t, err)
 	}
-	k.runs()
-	names, _ := k.files()
+	r.runs()
+	names, _ := r.files()
 	require.Len(t, names, 2)
-	require.Equal(t, int64(2), k.number("SELECT count(*) FROM audit_archives"))
-	require.Equal(t, []int64{7, 8, 9, 10, 11}, k.left("system"))
+	require.Equal(t, int64(2), r.number("SELECT count(*) FROM audit_archives"))
+	require.Equal(t, []int64{7, 8, 9, 10, 11}, r.left("system"))
 }
 
 // failing fails one call of the trail.
@@ -230,61 +230,62 @@ func (f *failing) Cut(ctx context.Context, cuts []audit.Cut) (int64, error) {
 // next run continues.
 func TestKilledBetweenArchiveAndDelete(t *testing.T) {
 	e := setup(t)
-	k := e.keeper()
-	k.history("system")
-	trail := &failing{AuditTrail: k.Trail, record: true}
-	k.Trail = trail
-	_, err := k.run()
+	r := e.retention()
+	r.history("system")
+	trail := &failing{AuditTrail: r.Trail, record: true}
+	r.Trail = trail
+	_, err := r.run()
 	require.Error(t, err)
-	names, _ := k.files()
+	names, _ := r.files()
 	require.Len(t, names, 1)
-	require.Zero(t, k.number("SELECT count(*) FROM audit_archives"))
+	require.Zero(t, r.number("SELECT count(*) FROM audit_archives"))
 
 	trail.record, trail.cut = false, true
-	_, err = k.run()
+	_, err = r.run()
 	require.Error(t, err)
-	require.Equal(t, int64(1), k.number("SELECT count(*) FROM audit_archives"))
-	require.Equal(t, int64(10), k.number("SELECT count(*) FROM audit_events"))
+	require.Equal(t, int64(1), r.number("SELECT count(*) FROM audit_archives"))
+	require.Equal(t, int64(10), r.number("SELECT count(*) FROM audit_events"))
 
 	trail.cut = false
-	k.runs()
-	require.Equal(t, []int64{7, 8, 9, 10, 11}, k.left("system"))
+	r.runs()
+	require.Equal(t, []int64{7, 8, 9, 10, 11}, r.left("system"))
 }
 
 // A file that is gone or changed keeps its events in the database, and so does a trail that
 // does not match its checkpoints.
 func TestNothingIsDeletedWithoutItsFile(t *testing.T) {
 	e := setup(t)
-	k := e.keeper()
-	k.history("system")
-	k.Trail = &failing{AuditTrail: k.Trail, cut: true}
-	_, err := k.run()
+	r := e.retention()
+	r.history("system")
+	r.Trail = &failing{AuditTrail: r.Trail, cut: true}
+	_, err := r.run()
 	require.Error(t, err)
-	k.Trail = e.Retention
-	names, _ := k.files()
-	require.NoError(t, os.Remove(filepath.Join(k.folder, names[0])))
-	_, err = k.run()
+	r.Trail = e.Retention
+	names, _ := r.files()
+	require.NoError(t, os.Remove(filepath.Join(r.folder, names[0])))
+	_, err = r.run()
 	require.Equal(t, "archive_missing", activities.Typed(err).Reason)
-	require.Equal(t, int64(10), k.number("SELECT count(*) FROM audit_events"))
+	require.Equal(t, int64(10), r.number("SELECT count(*) FROM audit_events"))
 }
 
 func TestChangedTrailIsNotArchived(t *testing.T) {
+	t.Parallel()
 	for name, sql := range map[string]string{
 		"an event": "UPDATE audit_events SET actor = 'mallory' WHERE seq = 2",
 		"a hole":   "DELETE FROM audit_events WHERE seq = 2",
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := setup(t)
-			k := e.keeper()
-			k.history("system")
-			k.exec("ALTER TABLE audit_events DISABLE TRIGGER USER")
-			k.exec(sql)
-			_, err := k.run()
+			r := e.retention()
+			r.history("system")
+			r.exec("ALTER TABLE audit_events DISABLE TRIGGER USER")
+			r.exec(sql)
+			_, err := r.run()
 			require.Equal(t, "archive_mismatch", activities.Typed(err).Reason)
 			require.NotEmpty(t, activities.Typed(err).Next)
-			names, _ := k.files()
+			names, _ := r.files()
 			require.Empty(t, names)
-			require.Zero(t, k.number("SELECT count(*) FROM audit_archives"))
+			require.Zero(t, r.number("SELECT count(*) FROM audit_archives"))
 		})
 	}
 }
@@ -300,30 +301,30 @@ func (unwritable) Write(context.Context, string, func(io.Writer) error) (string,
 // are, and the lack of a success is a fault after two days.
 func TestUnwritableArchive(t *testing.T) {
 	e := setup(t)
-	k := e.keeper()
-	k.history("system")
-	k.Archive = unwritable{k.Archive}
-	k.exec("INSERT INTO outbox (workflow_id, event, orphaned_at) VALUES ('w', '{}', now() - interval '101 days')")
-	k.exec("UPDATE retention_runs SET succeeded_at = now() - interval '47 hours'")
-	_, err := k.run()
+	r := e.retention()
+	r.history("system")
+	r.Archive = unwritable{r.Archive}
+	r.exec("INSERT INTO outbox (workflow_id, event, orphaned_at) VALUES ('w', '{}', now() - interval '101 days')")
+	r.exec("UPDATE retention_runs SET succeeded_at = now() - interval '47 hours'")
+	_, err := r.run()
 	require.Equal(t, "archive_unwritable", activities.Typed(err).Reason)
-	require.Equal(t, int64(9), k.number("SELECT count(*) FROM audit_events"))
-	require.Zero(t, k.number("SELECT count(*) FROM outbox"))
-	require.Empty(t, k.retentionFaults())
-	k.exec("UPDATE retention_runs SET succeeded_at = now() - interval '49 hours'")
-	require.Equal(t, []string{"stalled"}, k.retentionFaults())
-	k.Archive = archive.New(k.folder)
-	k.runs()
-	require.Empty(t, k.retentionFaults())
+	require.Equal(t, int64(9), r.number("SELECT count(*) FROM audit_events"))
+	require.Zero(t, r.number("SELECT count(*) FROM outbox"))
+	require.Empty(t, r.retentionFaults())
+	r.exec("UPDATE retention_runs SET succeeded_at = now() - interval '49 hours'")
+	require.Equal(t, []string{"stalled"}, r.retentionFaults())
+	r.Archive = archive.New(r.folder)
+	r.runs()
+	require.Empty(t, r.retentionFaults())
 }
 
-func (k *keeper) retentionFaults() (reasons []string) {
-	k.t.Helper()
-	faults, err := k.Admin.Faults(k.t.Context())
-	require.NoError(k.t, err)
+func (r *retention) retentionFaults() (reasons []string) {
+	r.t.Helper()
+	faults, err := r.Admin.Faults(r.t.Context())
+	require.NoError(r.t, err)
 	for _, f := range faults {
 		if f.Component == "retention" {
-			require.NotEmpty(k.t, f.Next)
+			require.NotEmpty(r.t, f.Next)
 			reasons = append(reasons, f.Reason)
 		}
 	}
@@ -334,36 +335,36 @@ func (k *keeper) retentionFaults() (reasons []string) {
 // do the last events of a stream.
 func TestNeededEventsStay(t *testing.T) {
 	e := setup(t)
-	k := e.keeper()
+	r := e.retention()
 	n := e.inState(lifecycle.NodeActive)
 	c := e.claim(n.ID, lifecycle.ActionProvision)
-	k.aged(n.ID, 0, 130*day)
-	k.sign(130 * day)
-	k.runs()
-	require.Equal(t, []int64{1, 2}, k.left(n.ID), "the operation is open")
+	r.aged(n.ID, 0, 130*day)
+	r.sign(130 * day)
+	r.runs()
+	require.Equal(t, []int64{1, 2}, r.left(n.ID), "the operation is open")
 	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Instance: lifecycle.InstanceRunning}))
-	epoch := k.number("INSERT INTO restore_modes (actor, reason, ends_at) VALUES ('a', 'r', now() + interval '1 hour') RETURNING epoch")
-	k.runs()
-	require.Equal(t, int64(1), k.left(n.ID)[0], "the database was just restored")
-	k.exec("UPDATE restore_modes SET ended_at = now() WHERE epoch = $1", epoch)
-	k.runs()
-	require.Equal(t, int64(3), k.left(n.ID)[0])
+	epoch := r.number("INSERT INTO restore_modes (actor, reason, ends_at) VALUES ('a', 'r', now() + interval '1 hour') RETURNING epoch")
+	r.runs()
+	require.Equal(t, int64(1), r.left(n.ID)[0], "the database was just restored")
+	r.exec("UPDATE restore_modes SET ended_at = now() WHERE epoch = $1", epoch)
+	r.runs()
+	require.Equal(t, int64(3), r.left(n.ID)[0])
 
-	end := k.left(n.ID)[len(k.left(n.ID))-1]
-	k.aged("system", 0, 125*day)
-	k.exec("SELECT audit_append($1, 'a', '', 'nodes.remove', $1, 'succeeded', '', '', '', '{}')", n.ID)
-	k.aged(n.ID, 2, 125*day)
-	k.sign(125 * day)
-	k.note(n.ID, 1)
-	k.runs()
-	require.Contains(t, k.left(n.ID), end+1, "a signed removal relies on the event")
+	end := r.left(n.ID)[len(r.left(n.ID))-1]
+	r.aged("system", 0, 125*day)
+	r.exec("SELECT audit_append($1, 'a', '', 'nodes.remove', $1, 'succeeded', '', '', '', '{}')", n.ID)
+	r.aged(n.ID, 2, 125*day)
+	r.sign(125 * day)
+	r.note(n.ID, 1)
+	r.runs()
+	require.Contains(t, r.left(n.ID), end+1, "a signed removal relies on the event")
 }
 
 // The function deletes only what a checkpoint covers and a file has, also for the worker.
 func TestCutNeedsAnArchive(t *testing.T) {
 	e := setup(t)
-	k := e.keeper()
-	k.history("system")
+	r := e.retention()
+	r.history("system")
 	for _, cut := range []audit.Cut{{Stream: "system", Seq: 3}, {Stream: "system", Seq: 9}} {
 		rows, err := e.Retention.Cut(t.Context(), []audit.Cut{cut})
 		require.NoError(t, err)

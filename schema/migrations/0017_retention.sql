@@ -32,7 +32,7 @@ CREATE TABLE retention_runs (
 
 INSERT INTO retention_runs DEFAULT VALUES;
 
--- Only audit_cut deletes events. Its setting alone gives nobody the privilege.
+-- Only audit_cut deletes events. Its setting alone gives no role the privilege.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION audit_events_append_only() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -83,8 +83,8 @@ END
 $$;
 -- +goose StatementEnd
 
--- Whether the events of a stream up to seq may be deleted: they are archived, the stream goes
--- on, no open operation needs them, none is the removal that a signed removal relies on, and
+-- Whether the events of a stream up to seq may be deleted: they are archived, the stream
+-- continues, no open operation needs them, none is the removal that a signed removal relies on, and
 -- the database was not just restored.
 CREATE FUNCTION audit_deletable(stream text, seq bigint) RETURNS boolean LANGUAGE sql STABLE
     RETURN EXISTS (SELECT FROM audit_archived_heads a JOIN audit_heads h ON h.stream = a.stream AND h.seq > a.seq

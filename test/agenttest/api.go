@@ -49,6 +49,7 @@ type API struct {
 	Lose          func(path string, n int) bool // commit, then lose the answer
 	Cancellations chan Cancellations
 	OnTrust       func() (trust.NodeTrust, error)
+	OnPackage     func(w http.ResponseWriter, sum string) // serves the binary of a digest
 	Removal       func() json.RawMessage // goes with node_removed
 	Checkpoint    func() string          // of the audit trail, in the answer to a poll
 	Replaces      func() bool            // whether the answer to a poll replaces its checkpoint
@@ -101,6 +102,10 @@ func (f *API) URL() string {
 }
 
 func (f *API) Serve(w http.ResponseWriter, r *http.Request) {
+	if sum, ok := strings.CutPrefix(r.URL.Path, "/internal/v1/packages/sha256:"); ok && f.OnPackage != nil {
+		f.OnPackage(w, sum)
+		return
+	}
 	prefix := "/internal/v1/nodes/" + f.ID.NodeID
 	path, ok := strings.CutPrefix(r.URL.Path, prefix)
 	if !ok {

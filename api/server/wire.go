@@ -207,7 +207,7 @@ func (a *app) serveNodes(ctx context.Context, ln net.Listener) {
 		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
-		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(), Checkpoints: a.checkpoints,
+		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(), Release: a.cfg.releases.binary, Checkpoints: a.checkpoints,
 	})
 	a.Go(ctx, "refused requests", api.Run)
 	a.Serve(ctx, listenerNode, api.Listener(ln, a.cfg.proxies),
@@ -223,7 +223,7 @@ func (a *app) adminAPI() *adminapi.API {
 		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,
 		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
-		Package: a.cfg.packageSource(), WebURL: a.temporal.WebURL, Faults: a.faults,
+		Package: a.cfg.packageSource(), ReleaseKeys: a.cfg.ReleaseKeys, Release: a.cfg.releases.document, WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 //	secrets/        tokens, role ids, passwords
 //	pg/ vault/ temporal.db    state of the engines
 //	agents/NAME/    files of a node agent
+//	releases/       signed releases of the agent
 //	fleet/          files of the simulated nodes of dev fleet
 type layout struct{ dir string }
 
@@ -51,6 +52,11 @@ func (l layout) rolePassword(role string) string {
 	return l.secret("postgres-password-" + role)
 }
 
+// releaseKey is the key that signs releases of the agent, releasesDir the folder of those
+// that the API offers.
+func (l layout) releaseKey() string  { return l.secret("release-key.pem") }
+func (l layout) releasesDir() string { return filepath.Join(l.dir, "releases") }
+
 func (l layout) postgresDir() string         { return filepath.Join(l.dir, "pg") }
 func (l layout) vaultDir() string            { return filepath.Join(l.dir, "vault") }
 func (l layout) vaultKeys() string           { return l.secret("vault-keys.json") }
@@ -63,7 +69,7 @@ func (l layout) fleetDir() string            { return filepath.Join(l.dir, "flee
 // these.
 func (l layout) entries() []string {
 	return []string{
-		"agents", "fleet", "log", "pg", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
+		"agents", "fleet", "log", "pg", "releases", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
 		"temporal.db-wal", "temporal.db.incomplete", "vault", "lock",
 	}
 }
@@ -92,7 +98,7 @@ func (l layout) make() error {
 			return err
 		}
 	}
-	for _, dir := range []string{l.processes().dir, l.logDir(), l.secretsDir(), l.agentsDir()} {
+	for _, dir := range []string{l.processes().dir, l.logDir(), l.secretsDir(), l.agentsDir(), l.releasesDir()} {
 		if err := os.MkdirAll(dir, privateDir); err != nil {
 			return fmt.Errorf("creating the stack's folder: %w", err)
 		}

@@ -132,7 +132,7 @@ func (n *upgradeNode) publish(version string, data []byte) task.UpgradeParams {
 	n.mu.Unlock()
 	document, err := trust.SignRelease(trust.Release{V: 1, Version: version, Size: int64(len(data)), SHA256: sum}, n.key)
 	require.NoError(n.T, err)
-	return task.UpgradeParams{Release: document}
+	return task.UpgradeParams{Release: string(document)}
 }
 
 // upgrade sends the task and returns its result.

@@ -1,8 +1,6 @@
 package workflows
 
 import (
-	"encoding/json"
-
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -12,9 +10,7 @@ import (
 // first poll, or the previous one runs again.
 func upgradeAgent(ctx workflow.Context, op *operation) error {
 	o := op.in.Options
-	params, err := task.UpgradeParams{Release: json.RawMessage(o.Release), Downgrade: o.Downgrade}.Encode()
-	if err == nil {
-		_, err = onNode[task.UpgradeResult](ctx, op, task.AgentUpgrade, params, "Upgrade the agent to "+o.AgentVersion)
-	}
+	params := task.UpgradeParams{Release: o.Release, Downgrade: o.Downgrade}
+	_, err := onNode[task.UpgradeResult](ctx, op, task.AgentUpgrade, params.Encode(), "Upgrade the agent to "+o.AgentVersion)
 	return err
 }

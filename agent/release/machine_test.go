@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -128,17 +127,17 @@ func (m *machine) install(version string) {
 }
 
 // publish signs a binary of a version.
-func (m *machine) publish(version, behavior string) json.RawMessage {
+func (m *machine) publish(version, behavior string) string {
 	m.t.Helper()
 	data := []byte(version + " " + behavior)
 	m.binaries[schema.SHA256Hex(data)] = data
 	document, err := trust.SignRelease(trust.Release{V: 1, Version: version, Size: int64(len(data)), SHA256: schema.SHA256Hex(data)}, m.key)
 	require.NoError(m.t, err)
-	return document
+	return string(document)
 }
 
 // order opens a task for a release.
-func (m *machine) order(document json.RawMessage) {
+func (m *machine) order(document string) {
 	m.params = task.UpgradeParams{Release: document}
 	m.task = task.Payload{TaskID: schema.NewID(), Type: task.AgentUpgrade}
 	m.result, m.err = nil, nil
@@ -245,8 +244,7 @@ func (m *machine) work(u *Upgrade) {
 		m.running()
 		m.running = nil
 	}
-	params, err := m.params.Encode()
-	require.NoError(m.t, err)
+	params := m.params.Encode()
 	require.NoError(m.t, Check(params))
 	m.task.Params = params
 	out, err := u.Run(m.t.Context(), execution.Task{Payload: m.task})
@@ -271,11 +269,11 @@ func (m *machine) state() store {
 }
 
 // relabeled signs a binary of a version as another one.
-func (m *machine) relabeled(version, as string) json.RawMessage {
+func (m *machine) relabeled(version, as string) string {
 	m.t.Helper()
 	data := []byte(version + " " + good)
 	m.binaries[schema.SHA256Hex(data)] = data
 	document, err := trust.SignRelease(trust.Release{V: 1, Version: as, Size: int64(len(data)), SHA256: schema.SHA256Hex(data)}, m.key)
 	require.NoError(m.t, err)
-	return document
+	return string(document)
 }

@@ -165,7 +165,7 @@ func (u *Upgrade) Run(ctx context.Context, t execution.Task) (any, error) {
 	if err := schema.DecodeStrict(t.Params, wire.MaxBodyBytes, &p); err != nil {
 		return nil, rejected("cannot parse the params: %v", err)
 	}
-	r, err := trust.OpenRelease(p.Release, u.conf.Keys())
+	r, err := trust.OpenRelease([]byte(p.Release), u.conf.Keys())
 	switch {
 	case len(u.conf.Keys()) == 0:
 		return nil, rejected("this node has no release key; set GPUAAS_RELEASE_PUBKEYS in its env file and restart the agent")

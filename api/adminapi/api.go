@@ -58,7 +58,7 @@ type Config struct {
 	// ReleaseKeys are the public keys of the agent's releases, for bundles; empty for none.
 	ReleaseKeys string
 	// Release returns the signed document of a version of the agent. KindNotFound or
-	// KindInvalidRequest if there is none that can be used. Nil if there are no releases.
+	// KindInvalidRequest if there is none that can be used.
 	Release func(version string) (string, error)
 	// Ready returns nil if the process can serve requests.
 	Ready func() error

@@ -157,6 +157,51 @@ func TestRecoverAfterPairRemoved(t *testing.T) {
 	}
 }
 
+// TestEnrollAfterCAChange: the node CA changed, and an operator put a fresh token into the
+// env file and moved certificate, key and node CA bundle aside. The node enrolls again and
+// writes all three.
+func TestEnrollAfterCAChange(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	next := agenttest.NewAuthority(t, "next node ca")
+	r.book.Live = []agenttest.Authority{next}
+	r.f.OnTrust = func() (trust.NodeTrust, error) { return agenttest.TrustOf(r.f.Server.PEM, next.PEM), nil }
+	for _, p := range []string{r.conf.CertPath, r.conf.KeyPath, r.conf.NodeCABundlePath} {
+		require.NoError(t, os.Rename(p, p+".stale-1"))
+	}
+	r.setToken(r.book.Token())
+	require.True(t, r.boot())
+	r.converge()
+	require.Equal(t, trust.IssuedByEnroll, r.lastVia())
+	require.Equal(t, r.agent.identity.Current().Meta.Key, content(t, r.conf.KeyPath))
+	require.FileExists(t, r.conf.CertPath)
+	require.Equal(t, string(next.PEM), content(t, r.conf.NodeCABundlePath))
+}
+
+// TestBundleMovedAside: a node CA bundle that is missing is written again, once the server
+// sends it.
+func TestBundleMovedAside(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	require.NoError(t, os.Remove(r.conf.NodeCABundlePath))
+	down := true
+	r.f.OnTrust = func() (trust.NodeTrust, error) {
+		if down {
+			return trust.NodeTrust{}, schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
+		}
+		return agenttest.TrustOf(r.f.Server.PEM, r.f.Nodes.PEM), nil
+	}
+	require.NoError(t, r.step().poll)
+	require.NoFileExists(t, r.conf.NodeCABundlePath)
+	require.True(t, r.logged("cannot load the node CA bundle again"))
+	down = false
+	require.NoError(t, r.step().poll)
+	require.Equal(t, string(r.f.Nodes.PEM), content(t, r.conf.NodeCABundlePath))
+	n := r.f.Count("trust")
+	require.NoError(t, r.step().poll)
+	require.Equal(t, n, r.f.Count("trust"), "nothing is left to do")
+}
+
 // TestCrashBeforeInstall: the process ended after it stored a recovered identity and
 // before it copied it to the configured paths. The missing copies are not of that
 // identity, so it is used.

@@ -117,6 +117,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
 	a.kept.keep(got.AuditCheckpoint, got.ReplaceCheckpoint)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
+	a.repairBundle(ctx, v)
 	now := a.sets.Clock.Now()
 	if err := a.journal.Prune(now); err != nil {
 		a.log.Error("journal not pruned", "err", err.Error())

@@ -48,13 +48,13 @@ func TestRecoverAfterExpiry(t *testing.T) {
 	}
 }
 
-// TestCodedAnswers: only expired and issuer_retired lead to recovery.
+// TestCodedAnswers: only expired and issuer_retired lead to recovery, and in the end
+// unknown_issuer (TestCAMadeAgain).
 func TestCodedAnswers(t *testing.T) {
 	t.Parallel()
 	for reason, recovers := range map[string]bool{
 		schema.ReasonExpired:          true,
 		schema.ReasonIssuerRetired:    true,
-		schema.ReasonUnknownIssuer:    false,
 		schema.ReasonSerialSuperseded: false,
 		schema.ReasonNodeLocked:       false,
 		schema.ReasonIdentityMismatch: false,
@@ -102,6 +102,35 @@ func TestUnknownIssuerOnOneReplica(t *testing.T) {
 		r.pass(time.Second)
 	}
 	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.Via)
+}
+
+// TestCAMadeAgain: the node CA was made again under the same name, so that the handshake
+// still names the issuer. The node recovers when the server has not recognized its
+// certificate for some minutes, and loads the bundle of the new CA.
+func TestCAMadeAgain(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	first := r.agent.identity.Current()
+	again := agenttest.NewAuthority(t, r.f.Nodes.Cert.Subject.CommonName)
+	r.book.Live = []agenttest.Authority{again}
+	r.f.OnTrust = func() (trust.NodeTrust, error) { return agenttest.TrustOf(r.f.Server.PEM, again.PEM), nil }
+	r.wire.accept = func() [][]byte { return [][]byte{again.Cert.RawSubject} }
+	r.book.Refuse = func(path string) error {
+		if path == "wait" && r.lastVia() != trust.IssuedByRecover {
+			return agenttest.IdentityError(schema.ReasonUnknownIssuer)
+		}
+		return nil
+	}
+	r.step()
+	r.pass(2 * time.Minute)
+	require.Equal(t, schema.ReasonUnknownIssuer, schema.AsError(r.step().poll).Reason)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.Via, "one replica may not know the issuer yet")
+	r.pass(2 * time.Minute)
+	r.step()
+	require.NoError(t, r.step().poll)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRecover}, r.book.Via)
+	require.Equal(t, first.Facts.Issuer, r.agent.identity.Current().Facts.Issuer)
+	require.Equal(t, string(again.PEM), content(t, r.conf.NodeCABundlePath))
 }
 
 // TestReconnectAfterUnknownIssuer: an open connection is older than what

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -75,6 +76,21 @@ func (i *Pair) checkIssuer(bundlePath string) error {
 		}
 	}
 	return fmt.Errorf("issuer %q is not in %s", i.Facts.Issuer, bundlePath)
+}
+
+// BundleFault returns why the bundle of node issuers does not fit the certificate: it is
+// missing or malformed, or has not its issuer. nil if it fits.
+func (i *Pair) BundleFault(path string) error {
+	if _, err := os.Stat(path); err != nil {
+		return err
+	}
+	return i.checkIssuer(path)
+}
+
+// sameIssuer reports whether the same CA issued both certificates: a CA that was made again
+// under the same name has another key.
+func (i *Pair) sameIssuer(o *Pair) bool {
+	return bytes.Equal(i.Leaf.RawIssuer, o.Leaf.RawIssuer) && bytes.Equal(i.Leaf.AuthorityKeyId, o.Leaf.AuthorityKeyId)
 }
 
 // presentTo returns ErrIssuer if the server names the issuers that it accepts and

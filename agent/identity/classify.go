@@ -38,10 +38,11 @@ const (
 
 // classify maps an error to its consequence for the identity.
 //
-// Of the coded answers, only expired and issuer_retired lead to recovery. A
+// Of the coded answers, only expired and issuer_retired lead to recovery at once. A
 // replica that has not loaded a new CA generation yet answers unknown_issuer to a
 // good certificate; where the issuer is retired, the next handshake does not name
-// it, and that leads to recovery. serial_superseded never does for a certificate
+// it, and that leads to recovery, and so does an answer that every replica repeats
+// (unknownIssuerLimit). serial_superseded never does for a certificate
 // that was used once: its holder may be a copy, and a copy must not obtain a new
 // certificate. A certificate whose key is still staged was never used; it may be
 // requested again, with the same key.

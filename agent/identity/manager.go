@@ -30,7 +30,11 @@ type Manager struct {
 	// first use.
 	replacedUnused bool
 	published      string // serial whose token is in the env file
-	unproven       string // the reason why the last removal was not accepted, "" after an accepted request
+	// unknownSerial is the version whose issuer the server has not recognized since
+	// unknownSince, "" if it accepted the last request.
+	unknownSerial string
+	unknownSince  time.Time
+	unproven      string // the reason why the last removal was not accepted, "" after an accepted request
 }
 
 // New makes the manager of the identities in a state folder. It reads

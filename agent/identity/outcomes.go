@@ -27,12 +27,15 @@ func (m *Manager) Observe(err error) bool {
 	case resultUnusable:
 		m.reject(v, err)
 	case resultUnknownIssuer:
-		// The open connection was made before the server's current list of
-		// issuers: the next request begins with a handshake.
-		if err := m.api.Reconnect(); err != nil {
-			m.log.Warn("cannot reconnect", "err", err.Error())
+		if !m.unknownFor(v, unknownIssuerLimit) {
+			// The open connection was made before the server's current list of
+			// issuers: the next request begins with a handshake.
+			if err := m.api.Reconnect(); err != nil {
+				m.log.Warn("cannot reconnect", "err", err.Error())
+			}
+			return false
 		}
-		return false
+		m.reject(v, err)
 	case resultSuperseded:
 		m.superseded(v, err)
 	case resultLocked:
@@ -45,10 +48,26 @@ func (m *Manager) Observe(err error) bool {
 	return true
 }
 
+// unknownIssuerLimit is how long the server may not recognize the issuer of the identity
+// in use before the node recovers. Every replica of the API has read the node CAs again by
+// then.
+const unknownIssuerLimit = 3 * time.Minute
+
+// unknownFor records that the server does not recognize the issuer, and reports whether it
+// has not done so for the limit. A CA that was made again under the same name is not
+// missing from the handshake's list of issuers, which has names only.
+func (m *Manager) unknownFor(v *Version, limit time.Duration) bool {
+	now := m.clock.Local()
+	if m.unknownSerial != v.Facts.Serial {
+		m.unknownSerial, m.unknownSince = v.Facts.Serial, now
+	}
+	return now.Sub(m.unknownSince) >= limit
+}
+
 // reject stops using an unusable version and those of the same issuer.
 func (m *Manager) reject(v *Version, err error) {
 	for _, o := range m.versions {
-		if o == v || o.Facts.Issuer == v.Facts.Issuer {
+		if o == v || o.sameIssuer(v.Pair) {
 			m.rejected[o.Facts.Serial] = err.Error()
 		}
 	}
@@ -144,7 +163,7 @@ func (m *Manager) confirmed(v *Version) {
 		m.note(nil, 0)
 		m.log.Info("the server accepts the node again")
 	}
-	m.replacedUnused = false
+	m.replacedUnused, m.unknownSerial = false, ""
 	clear(m.rejected)
 	if m.published == v.Facts.Serial {
 		if m.clock.Floor().Sub(m.saved.ServerTime) > time.Hour {

@@ -1,6 +1,7 @@
 package nodeapi
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -111,7 +112,19 @@ func verifyChain(leaf *x509.Certificate, others []*x509.Certificate, cas *caPool
 	opts.Roots = cas.retiredRoots
 	if _, retired := leaf.Verify(opts); retired == nil {
 		e = identityError(schema.ReasonIssuerRetired, "the node CA that issued the certificate is retired")
+	} else if cas.madeAfter(leaf) {
+		e = identityError(schema.ReasonIssuerRetired, "the node CA that issued the certificate was made again with another key")
 	}
 	e.Err = err
 	return nil, e
+}
+
+// madeAfter reports whether a CA with the name of the leaf's issuer, but with another key,
+// was made after the leaf. If the leaf is newer, this replica may not have read the CA that
+// issued it yet.
+func (p *caPool) madeAfter(leaf *x509.Certificate) bool {
+	return slices.ContainsFunc(slices.Concat(p.live, p.retired), func(ca *x509.Certificate) bool {
+		return bytes.Equal(ca.RawSubject, leaf.RawIssuer) && !bytes.Equal(ca.SubjectKeyId, leaf.AuthorityKeyId) &&
+			ca.NotBefore.After(leaf.NotBefore)
+	})
 }

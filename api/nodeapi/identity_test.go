@@ -60,6 +60,7 @@ func TestCertificateRejections(t *testing.T) {
 		"none":                {nil, schema.ReasonNoCertificate},
 		"foreign CA":          {foreign.leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
 		"CA twin":             {twin.leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
+		"CA made again":       {twin.leaf(t, s.node, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(-25 * time.Hour) }), schema.ReasonIssuerRetired},
 		"API's own CA":        {s.serverCA.leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
 		"retired CA":          {retired.leaf(t, s.node, nil), schema.ReasonIssuerRetired},
 		"twin of a retired":   {newCA(t, "node CA 0").leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
@@ -93,7 +94,7 @@ func TestCertificateRejections(t *testing.T) {
 		})
 	}
 	for reason, cases := range map[string]float64{schema.ReasonNoCertificate: 1, schema.ReasonUnknownIssuer: 5,
-		schema.ReasonIssuerRetired: 2, schema.ReasonExpired: 2, schema.ReasonIdentityMismatch: 12} {
+		schema.ReasonIssuerRetired: 3, schema.ReasonExpired: 2, schema.ReasonIdentityMismatch: 12} {
 		assert.InDelta(t, float64(len(endpoints()))*cases, s.metric("gpuaas_identity_refusals_total", reason), 0, reason)
 	}
 }

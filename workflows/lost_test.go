@@ -161,7 +161,6 @@ func TestLostEvent(t *testing.T) {
 	}
 	for name, stored := range map[string]storedOutcome{
 		"ended": {result: succeeded(task.DrainResult{Stopped: []string{"job-1"}})}, "runs": {open: true},
-		"failed": {err: final(schema.KindTaskFailed, "no luck")},
 	} {
 		t.Run("the operation continues if the task "+name, func(t *testing.T) {
 			t.Parallel()
@@ -175,6 +174,18 @@ func TestLostEvent(t *testing.T) {
 			require.NotContains(t, w.story(), "void", "the same step")
 		})
 	}
+
+	t.Run("the operation parks with the failure if the task failed", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		b := parked(t, w, storedOutcome{err: final(schema.KindTaskFailed, "no luck")})
+		b.env.RegisterDelayedCallback(func() {
+			require.Equal(t, string(schema.KindTaskFailed), b.status().Operation.Stuck.Reason)
+		}, 150*time.Minute)
+		b.decideAt(3*time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Len(t, w.parks, 2)
+	})
 
 	for name, stored := range map[string]storedOutcome{
 		"is lost": {err: lost()}, "is not in the database": {missing: true},

@@ -126,15 +126,20 @@ func (op *operation) renewTask(ctx workflow.Context) error {
 
 // stepName is unique within the operation: each repeated task is a new step. The number of
 // tries starts again when a run is reset, so the name contains the decision that repeats the
-// task: another decision finds no task of the run before. A workflow task that runs again,
-// and a reset that applies the same decision again, compute the same name.
+// task and, in an undo, when the undo began: the next decision or undo finds no task of the
+// run before. A workflow task that runs again, and a reset to after that point, compute the
+// same name.
 func (op *operation) stepName(t task.Type) string {
-	if op.tries == 0 {
+	began := op.undoBegan != nil
+	if op.tries == 0 && !began {
 		return string(t)
 	}
-	name := fmt.Sprintf("%s#%d", t, op.tries+1)
-	if id := op.lastTaken().ID; id != "" {
-		name += "-" + schema.SHA256Hex([]byte(id))[:8]
+	name, source := fmt.Sprintf("%s#%d", t, op.tries+1), op.lastTaken().ID
+	if began {
+		source += "@" + op.undoBegan.Format(time.RFC3339Nano)
+	}
+	if source != "" {
+		name += "-" + schema.SHA256Hex([]byte(source))[:8]
 	}
 	return name
 }

@@ -30,6 +30,7 @@ type Carried struct {
 	Undoing     bool                      `json:"undoing,omitempty"`
 	LastStep    int64                     `json:"last_step"`
 	Tries       int                       `json:"tries,omitempty"`
+	UndoBegan   *time.Time                `json:"undo_began,omitempty"`
 	Returns     int                       `json:"returns,omitempty"`
 	Forced      bool                      `json:"forced,omitempty"`
 	Adopted     bool                      `json:"adopted,omitempty"`
@@ -64,7 +65,7 @@ func continueAsNew(ctx workflow.Context, op *operation) error {
 func carry(op *operation) *Carried {
 	return &Carried{
 		Claim: op.claim, Status: clone(op.status), Phase: op.phase, Undoing: op.undoing, LastStep: op.lastStep,
-		Tries: op.tries, Returns: op.returns, Forced: op.forced, Adopted: op.adopted,
+		Tries: op.tries, UndoBegan: op.undoBegan, Returns: op.returns, Forced: op.forced, Adopted: op.adopted,
 		CurrentStep: op.currentStep, TaskUntil: op.taskUntil, Facts: op.facts, Unrecorded: op.unrecorded,
 		Enrolled: op.enrolled, Returned: op.returned[op.currentStep], Decided: op.decided,
 		AwaitsGoal: op.goalReached != nil,
@@ -77,7 +78,7 @@ func (c Carried) restore(op *operation) {
 	c.Status.Operation.RunID = op.status.Operation.RunID
 	op.claim, op.plan, op.status, op.answered = c.Claim, c.Claim.Plan, c.Status, true
 	op.phase, op.undoing, op.lastStep, op.resumed = c.Phase, c.Undoing, c.LastStep, true
-	op.tries, op.returns, op.forced, op.adopted = c.Tries, c.Returns, c.Forced, c.Adopted
+	op.tries, op.undoBegan, op.returns, op.forced, op.adopted = c.Tries, c.UndoBegan, c.Returns, c.Forced, c.Adopted
 	op.currentStep, op.taskUntil, op.facts, op.unrecorded, op.enrolled = c.CurrentStep, c.TaskUntil, c.Facts, c.Unrecorded, c.Enrolled
 	op.published, op.decided = true, c.Decided
 	if c.AwaitsGoal {

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // TestResetBeforeTheCordon: a run that was canceled is reset to before its cordon, and the
@@ -28,12 +30,39 @@ func TestResetBeforeTheCordon(t *testing.T) {
 	delete(w.on, task.WorkloadUncordon)
 	w.mu.Unlock()
 	r.reset()
-	st, err := r.Operations.Result(t.Context(), r.op.WorkflowID, r.op.RunID)
-	require.NoError(t, err)
-	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
-	require.Equal(t, "rolled back", st.Operation.Outcome)
+	require.Equal(t, "rolled back", r.until(lifecycle.OperationCanceled).Outcome)
 	require.Equal(t, 1, w.count("task workload.cordon"))
 	require.Equal(t, 2, w.count("task workload.uncordon"), "the new run leaves the cordon")
+}
+
+// TestResetInTheUndo: a run that is reset to after its undo began asks about the task of
+// that undo. Only a decision runs it again.
+func TestResetInTheUndo(t *testing.T) {
+	w := newWorld(lifecycle.NodeActive)
+	w.open[task.WorkloadDrain] = true
+	fails(task.WorkloadUncordon)(w)
+	r, _ := onServer(t, w)
+	defer r.startWorker()()
+	r.submit(lifecycle.ActionDrain)
+	r.untilCall("task workload.drain")
+	r.decide(lifecycle.DecisionCancel)
+	r.until(lifecycle.OperationParked)
+	var to int64 // the workflow task that enqueued the undo's task
+	for _, e := range r.save("", "").GetEvents() {
+		if a := e.GetActivityTaskScheduledEventAttributes(); strings.HasPrefix(a.GetActivityId(), string(task.WorkloadUncordon)) {
+			to = a.GetWorkflowTaskCompletedEventId()
+		}
+	}
+	require.NotZero(t, to)
+	r.op.RunID = temporaltest.Reset(t, r.SDK(), r.Namespace(), r.op.WorkflowID, r.op.RunID, to)
+	r.until(lifecycle.OperationParked)
+	require.Equal(t, 1, w.count("task workload.uncordon"))
+	w.mu.Lock()
+	delete(w.on, task.WorkloadUncordon)
+	w.mu.Unlock()
+	r.decide(lifecycle.DecisionRetry)
+	r.until(lifecycle.OperationCanceled)
+	require.Equal(t, 1, w.count("task workload.uncordon#2"))
 }
 
 // TestRetryAfterAReset: the first retry after a reset enqueues a task of its own. It does not

@@ -21,8 +21,11 @@ type operation struct {
 	// refused is the claim's rejection.
 	refused *schema.Error
 	// tries counts how often node work was repeated with a new task.
-	tries  int
-	forced bool
+	tries int
+	// undoBegan is when the undo began. It is nil before, and in an undo that began under a
+	// version that did not name tasks by it.
+	undoBegan *time.Time
+	forced    bool
 	// adopted is set once the node's ledger has the operation's machine.
 	adopted bool
 	facts   inventory.Facts
@@ -225,6 +228,7 @@ func completed(op *operation) activities.Finish {
 func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
 	op.unpark(ctx)
 	op.mark(ctx, lifecycle.PhaseCanceled, "")
+	op.noteUndo(ctx)
 	if op.plan.Holds {
 		err := voidTasks(ctx, op, "Void the node's open tasks")
 		if kindOf(err) == schema.KindFenced {
@@ -237,6 +241,19 @@ func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, 
 	op.beginUndo()
 	return op.runUndo(ctx)
 }
+
+// noteUndo notes when the undo begins. That is before the void: a run that is reset to after
+// the void keeps the open task of its undo, and one that is reset to before it enqueues a
+// new one.
+func (op *operation) noteUndo(ctx workflow.Context) {
+	if op.plan.Undo != nil && workflow.GetVersion(ctx, changeUndoName, workflow.DefaultVersion, 1) > workflow.DefaultVersion {
+		at := now(ctx)
+		op.undoBegan = &at
+	}
+}
+
+// changeUndoName is the change that named the tasks of an undo by its beginning.
+const changeUndoName = "undo-task-name"
 
 // rolledBack records the cancel.
 func (op *operation) rolledBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {

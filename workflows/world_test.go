@@ -70,16 +70,17 @@ type world struct {
 	gpus      int
 	wasCordon bool
 	specs     []activities.TaskSpec
-	// enqueued are the steps whose tasks were enqueued. stall blocks a step's enqueue. voided
-	// are the steps whose tasks were voided.
+	// enqueued are the short names of the steps whose tasks were enqueued, rows the whole
+	// names. stall blocks a step's enqueue. voided are the steps whose tasks were voided.
 	enqueued []string
+	rows     []string
 	voided   map[string]bool
 	// began is set when the node has the task of a destructive phase.
 	began bool
 	stall func(step string)
 	// forge ends the activity of a task with an error or nil, and stores no result.
 	forge func(spec activities.TaskSpec) (bool, error)
-	// outcomes are the stored results by step.
+	// outcomes are the stored results by the whole name of the step.
 	outcomes map[string]storedOutcome
 	// document is the status that was written last.
 	document *lifecycle.OperationStatus
@@ -236,19 +237,20 @@ func (w *world) Void(context.Context, activities.Fence) error {
 	err := w.note("void")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, step := range w.enqueued {
-		w.voided[step] = w.voided[step] || err == nil
+	for _, step := range w.rows {
+		if err == nil && !w.endedLocked(step) {
+			w.voided[step] = true
+		}
 	}
 	return err
 }
 
 // VoidUndispatched simulates the dispatch: a node that is not silent has the task.
 func (w *world) VoidUndispatched(_ context.Context, _ activities.Fence, step string) (bool, error) {
-	step = shortStep(step)
 	err := w.note("void undispatched")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return err == nil && !w.began && slices.Contains(w.enqueued, step), err
+	return err == nil && !w.began && slices.Contains(w.rows, step), err
 }
 
 func (w *world) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
@@ -313,22 +315,23 @@ func (w *world) Prepare(_ context.Context, spec activities.TaskSpec, _ task.Owne
 	return activities.TaskRow{}, w.fail["prepare "+shortStep(spec.Step)]
 }
 
-// shortStep is the name of a step without the decision that repeats it.
+// shortStep is the name of a step without what makes it unique: the decision that repeats
+// it, and the beginning of the undo.
 func shortStep(step string) string {
 	short, _, _ := strings.Cut(step, "-")
-	return short
+	return strings.TrimSuffix(short, "#1")
 }
 
 // First returns the first task of a type that was enqueued.
 func (w *world) First(_ context.Context, _ activities.Fence, t task.Type) (activities.TaskRow, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	i := slices.IndexFunc(w.enqueued, func(step string) bool { return step == string(t) || strings.HasPrefix(step, string(t)+"#") })
+	i := slices.IndexFunc(w.rows, func(step string) bool { return step == string(t) || strings.HasPrefix(step, string(t)+"#") })
 	if i < 0 {
 		return activities.TaskRow{}, schema.NewError(schema.KindNotFound, "no %s task", t)
 	}
 	row := activities.TaskRow{Type: t, Stored: true, Status: task.Pending}
-	if stored, ok := w.outcomes[w.enqueued[i]]; ok && stored.err == nil && !stored.open && !stored.missing {
+	if stored, ok := w.outcomes[w.rows[i]]; ok && stored.err == nil && !stored.open && !stored.missing {
 		row.Status, row.Result = task.Succeeded, &stored.result
 	}
 	return row, w.fail["first"]
@@ -339,9 +342,9 @@ func (w *world) Find(_ context.Context, spec activities.TaskSpec) (activities.Ta
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	row := activities.TaskRow{Status: task.Pending}
-	if w.voided[shortStep(spec.Step)] {
+	if w.voided[spec.Step] {
 		row.Status = task.Canceled
-	} else if stored, ok := w.outcomes[shortStep(spec.Step)]; ok {
+	} else if stored, ok := w.outcomes[spec.Step]; ok {
 		row.Status = task.Succeeded
 		if e := activities.Typed(stored.err); e != nil && e.Reason == lifecycle.ReasonTaskLost {
 			row.Status = task.Lost
@@ -362,7 +365,7 @@ func (w *world) Enqueue(_ context.Context, spec activities.TaskSpec, _ task.Owne
 		w.calls = append(w.calls, "enqueue "+step+"!")
 		return err
 	}
-	w.enqueued = append(w.enqueued, step)
+	w.enqueued, w.rows = append(w.enqueued, step), append(w.rows, spec.Step)
 	return nil
 }
 
@@ -384,6 +387,9 @@ func (w *world) runTask(ctx context.Context, spec activities.TaskSpec) (task.Ref
 			return task.Reference{}, err
 		}
 	}
+	if w.ended(spec.Step) {
+		return task.Reference{}, nil
+	}
 	r, err := w.task(ctx, spec)
 	if err == nil && r.Status != task.Succeeded {
 		err = activities.Failure(r.Failure(), true)
@@ -393,14 +399,30 @@ func (w *world) runTask(ctx context.Context, spec activities.TaskSpec) (task.Ref
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.outcomes[shortStep(spec.Step)] = storedOutcome{result: r, err: err}
+	w.outcomes[spec.Step] = storedOutcome{result: r, err: err}
 	return task.Reference{TaskID: lifecycle.TaskID(spec.OperationID, spec.Step), Status: r.Status}, nil
+}
+
+// ended reports whether the step has a task that ended: the node does not run it again. A
+// task that was lost may return.
+func (w *world) ended(step string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.endedLocked(step)
+}
+
+func (w *world) endedLocked(step string) bool {
+	stored, ok := w.outcomes[step]
+	if e := activities.Typed(stored.err); e != nil && e.Reason == lifecycle.ReasonTaskLost {
+		return false
+	}
+	return ok && !stored.open && !stored.missing
 }
 
 func (w *world) readResult(_ context.Context, spec activities.TaskSpec) (task.Outcome, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	found, ok := w.outcomes[shortStep(spec.Step)]
+	found, ok := w.outcomes[spec.Step]
 	if !ok || found.err != nil || found.open || found.missing {
 		return task.Outcome{Open: found.open}, found.err
 	}

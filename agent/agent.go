@@ -118,7 +118,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if d.Workloads == nil {
 		a.workloads.Observe(workload.NewGPUs(c.NvidiaSMI, a.now, log))
 	}
-	a.upgrade = a.openUpgrade()
+	a.upgrade = openUpgrade(a)
 	if err := a.openTasks(); err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	notify(systemd.SdNotifyReady)
 	err := a.work(ctx)
 	a.stop(err)
-	if !a.replaced.Load() { // to systemd, the service goes on
+	if !a.replaced.Load() { // systemd need not know: its process stays
 		notify(systemd.SdNotifyStopping)
 	}
 	wg.Wait()

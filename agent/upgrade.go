@@ -17,7 +17,7 @@ var ErrReplaced = errors.New("another release of the agent must start")
 const maxVersionOutput = 1 << 10
 
 // openUpgrade opens the upgrades of this agent.
-func (a *Agent) openUpgrade() *release.Upgrade {
+func openUpgrade(a *Agent) *release.Upgrade {
 	return release.Open(release.Config{
 		State: a.state, Running: a.deps.Running, Version: version.Version(),
 		Keys: func() []trust.VerifierKey { return a.conf.releaseKeys },

@@ -147,8 +147,8 @@ func (n *upgradeNode) upgrade(seq int64, p task.UpgradeParams) task.Result {
 func (n *upgradeNode) runs(version string) {
 	n.T.Helper()
 	n.Until("a heartbeat of "+version, func() bool {
-		beats := len(n.Heartbeats)
-		return beats > 0 && n.Heartbeats[beats-1].AgentVersion == version
+		count := len(n.Heartbeats)
+		return count > 0 && n.Heartbeats[count-1].AgentVersion == version
 	})
 }
 
@@ -308,7 +308,7 @@ func (n *upgradeNode) killOnce(at string) {
 	}
 }
 
-// TestTrialTimeout: an agent on trial whose polls fail gives up, and asks its caller to start
+// TestTrialTimeout: an agent on trial whose polls fail stops, and asks its caller to start
 // the installed one.
 func TestTrialTimeout(t *testing.T) {
 	t.Parallel()

@@ -109,7 +109,7 @@ func (l Launcher) try(s store, st *state) {
 	}
 	st.Starts++
 	if err := s.save(*st); err != nil {
-		// Starts that are not counted could go on forever.
+		// Starts that are not counted could be repeated forever.
 		l.Log.Error("cannot record the start of the release on trial", "err", err.Error())
 		return
 	}

@@ -253,8 +253,8 @@ func (m *machine) work(u *Upgrade) {
 	}
 }
 
-// settle boots, as a supervisor does, until the task is over and a process is idle.
-func (m *machine) settle() {
+// finish boots, as a supervisor does, until the task is over and a process is idle.
+func (m *machine) finish() {
 	m.t.Helper()
 	for range 20 {
 		if m.boot(&killDisk{}) == "idle" && m.over() {

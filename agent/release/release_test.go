@@ -16,13 +16,13 @@ func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.order(m.publish("v2.0.0", good))
-	m.settle()
+	m.finish()
 	require.NoError(t, m.err)
 	require.Equal(t, "v2.0.0", m.result.Version)
 	require.Equal(t, []string{"v1.0.0", "v2.0.0"}, m.ran)
 
 	m.order(m.publish("v3.0.0", good))
-	m.settle()
+	m.finish()
 	require.NoError(t, m.err)
 	require.Equal(t, []string{"v1.0.0", "v2.0.0", "v2.0.0", "v3.0.0"}, m.ran, "v2.0.0 stayed until v3.0.0")
 	left, err := os.ReadDir(filepath.Join(m.dir, "state", folder))
@@ -30,7 +30,7 @@ func TestUpgrade(t *testing.T) {
 	require.Len(t, left, 1, "replaced releases are removed")
 
 	m.order(m.publish("v3.0.0", good))
-	m.settle()
+	m.finish()
 	require.NoError(t, m.err)
 	require.Equal(t, 2, m.fetches, "the release runs already")
 
@@ -58,17 +58,17 @@ func TestRollBack(t *testing.T) {
 				if before == "release" {
 					previous = "v2.0.0"
 					m.order(m.publish(previous, good))
-					m.settle()
+					m.finish()
 				}
 				for range 2 { // a retry tries again, and does not lose the one that works
 					m.order(m.publish("v3.0.0", behavior))
-					m.settle()
+					m.finish()
 					require.EqualError(t, m.err, want)
 					require.Equal(t, lifecycle.ReasonUpgradeRolledBack, schema.AsError(m.err).Reason)
 					require.Equal(t, previous, m.polls)
 				}
 				m.order(m.publish("v4.0.0", good))
-				m.settle()
+				m.finish()
 				require.NoError(t, m.err)
 				require.Equal(t, "v4.0.0", m.polls)
 			})
@@ -82,22 +82,22 @@ func TestInstallBeforeUpgrade(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.order(m.publish("v2.0.0", good))
-	m.settle()
+	m.finish()
 	m.running = func() { m.install("v2.1.0") }
 	m.order(m.publish("v3.0.0", crashes))
-	m.settle()
+	m.finish()
 	require.Error(t, m.err)
 	require.Equal(t, "v2.1.0", m.polls)
 }
 
-// TestKeysChange: the upgrade that is on trial needs no release key any more.
+// TestKeysChange: the upgrade that is on trial no longer needs a release key.
 func TestKeysChange(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.order(m.publish("v2.0.0", good))
 	require.Equal(t, "restarted", m.boot(&killDisk{}))
 	m.keys = nil
-	m.settle()
+	m.finish()
 	require.NoError(t, m.err)
 	require.Equal(t, "v2.0.0", m.polls)
 }
@@ -130,7 +130,7 @@ func TestRejects(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t)
 			m.order(c.order(m))
-			m.settle()
+			m.finish()
 			require.ErrorContains(t, m.err, lifecycle.ReasonReleaseRejected+": ")
 			require.ErrorContains(t, m.err, c.message)
 			require.Equal(t, schema.KindTaskRefused, schema.KindOf(m.err))
@@ -145,7 +145,7 @@ func TestDowngrade(t *testing.T) {
 	m := newMachine(t)
 	m.order(m.publish("v0.9.0", good))
 	m.params.Downgrade = true
-	m.settle()
+	m.finish()
 	require.NoError(t, m.err)
 	require.Equal(t, "v0.9.0", m.polls)
 }
@@ -162,12 +162,12 @@ func TestDownload(t *testing.T) {
 		return data, nil
 	}
 	m.order(m.publish("v2.0.0", good))
-	m.settle()
+	m.finish()
 	require.NoError(t, m.err)
 
 	m.fetches, m.fetch = 0, func([]byte) ([]byte, error) { return nil, cut }
 	m.order(m.publish("v3.0.0", good))
-	m.settle()
+	m.finish()
 	require.ErrorContains(t, m.err, "downloading release v3.0.0: the download ended early")
 	require.Equal(t, maxDownloads, m.fetches)
 	require.Equal(t, "v2.0.0", m.polls)
@@ -205,7 +205,7 @@ func TestTrialOnAFullDisk(t *testing.T) {
 	d.fail = nil
 	u.Polled(nil)
 	require.False(t, u.OnTrial())
-	m.settle()
+	m.finish()
 	require.NoError(t, m.err)
 	require.Equal(t, "v2.0.0", m.polls)
 }
@@ -215,7 +215,7 @@ func TestDamage(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.order(m.publish("v2.0.0", good))
-	m.settle()
+	m.finish()
 	s := m.state()
 	st, _, err := s.load()
 	require.NoError(t, err)
@@ -255,7 +255,7 @@ func killedAt(t *testing.T, behavior, ends string, boot int, d *killDisk) (kille
 		}
 	}
 	killed = m.boot(d) == "killed"
-	m.settle()
+	m.finish()
 	require.Equal(t, ends, m.polls, "boot %d, step %d", boot, d.at)
 	require.Equal(t, ends == "v2.0.0", m.err == nil, "boot %d, step %d: %v", boot, d.at, m.err)
 	require.Equal(t, "idle", m.boot(&killDisk{}))

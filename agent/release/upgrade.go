@@ -50,7 +50,7 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Upgrade runs agent.upgrade, and keeps the release that this process is, or gives it up.
+// Upgrade runs agent.upgrade, and keeps or abandons the release that this process is.
 // It is safe for concurrent use.
 type Upgrade struct {
 	conf Config
@@ -114,7 +114,7 @@ func (u *Upgrade) Polled(err error) {
 	close(u.over)
 }
 
-// Watch gives up the release if its trial takes too long. It returns when the trial is over
+// Watch abandons the release if its trial takes too long. It returns when the trial is over
 // or ctx ends.
 func (u *Upgrade) Watch(ctx context.Context) {
 	limit := u.conf.Trial
@@ -127,11 +127,11 @@ func (u *Upgrade) Watch(ctx context.Context) {
 	case <-ctx.Done():
 	case <-u.over:
 	case <-timer.C:
-		u.giveUp(limit)
+		u.abandon(limit)
 	}
 }
 
-func (u *Upgrade) giveUp(limit time.Duration) {
+func (u *Upgrade) abandon(limit time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !u.onTrial() {

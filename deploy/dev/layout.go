@@ -52,11 +52,6 @@ func (l layout) rolePassword(role string) string {
 	return l.secret("postgres-password-" + role)
 }
 
-// releaseKey is the key that signs releases of the agent, releasesDir the folder of those
-// that the API offers.
-func (l layout) releaseKey() string  { return l.secret("release-key.pem") }
-func (l layout) releasesDir() string { return filepath.Join(l.dir, "releases") }
-
 func (l layout) postgresDir() string         { return filepath.Join(l.dir, "pg") }
 func (l layout) vaultDir() string            { return filepath.Join(l.dir, "vault") }
 func (l layout) vaultKeys() string           { return l.secret("vault-keys.json") }
@@ -98,7 +93,7 @@ func (l layout) make() error {
 			return err
 		}
 	}
-	for _, dir := range []string{l.processes().dir, l.logDir(), l.secretsDir(), l.agentsDir(), l.releasesDir()} {
+	for _, dir := range []string{l.processes().dir, l.logDir(), l.secretsDir(), l.agentsDir(), releasesDir(l)} {
 		if err := os.MkdirAll(dir, privateDir); err != nil {
 			return fmt.Errorf("creating the stack's folder: %w", err)
 		}

@@ -54,9 +54,9 @@ func (s *stack) api() part {
 func (s *stack) apiVariables() variables {
 	archive := filepath.Join(filepath.Dir(s.programs.find(apiBinary)), agentArchive)
 	_, missing := os.Stat(archive)
-	public, noKey := releasePublicKey(s.layout.releaseKey())
+	public, noKey := releasePublicKey(releaseKey(s.layout))
 	return s.record.api(s.layout).with(missing == nil, "GPUAAS_AGENT_ARCHIVE", archive).
-		with(noKey == nil, "GPUAAS_AGENT_RELEASES", s.layout.releasesDir()).with(noKey == nil, "GPUAAS_RELEASE_PUBKEYS", public)
+		with(noKey == nil, "GPUAAS_AGENT_RELEASES", releasesDir(s.layout)).with(noKey == nil, "GPUAAS_RELEASE_PUBKEYS", public)
 }
 
 // all succeeds if every probe does.
@@ -79,7 +79,7 @@ func (s *stack) setup(ctx context.Context) error {
 	if _, err := ensureSecret(s.layout.adminToken()); err != nil {
 		return err
 	}
-	if err := ensureReleaseKey(s.layout.releaseKey()); err != nil {
+	if err := ensureReleaseKey(releaseKey(s.layout)); err != nil {
 		return err
 	}
 	if err := (vaultEngine{s}).ensureToken(); err != nil {

@@ -8,9 +8,15 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 )
+
+// releaseKey is the key that signs releases of the agent, releasesDir the folder of those
+// that the API offers.
+func releaseKey(l layout) string  { return l.secret("release-key.pem") }
+func releasesDir(l layout) string { return filepath.Join(l.dir, "releases") }
 
 // ensureReleaseKey generates the key of the agent's releases on the first call. Outside of a
 // development stack, this key is nowhere near the control plane.

@@ -78,7 +78,7 @@ func ParseReleaseKeys(list string) ([]VerifierKey, error) {
 	return keys, keys.check(maxReleaseKeys, KeyActive)
 }
 
-// releaseKey names a key after its bytes, so that nobody has to choose a name.
+// releaseKey names a key after its bytes, so that it needs no other name.
 func releaseKey(public ed25519.PublicKey) VerifierKey {
 	return VerifierKey{KeyID: "release-" + schema.SHA256Hex(public)[:16], Public: public, State: KeyActive}
 }

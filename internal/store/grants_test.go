@@ -49,6 +49,7 @@ var grants = map[string][3]string{
 	"audit_checkpoints":      {"SI", "S", "S"},
 	"audit_checkpoint_heads": {"SIU", "S", "S"},
 	"audit_missing":          {"S", "Su", "SI"},
+	"node_ca_bundles":        {"S", "S", "SIU"},
 	"rotations":              {"SU", "SIU", ""},
 	"rotation_waivers":       {"S", "SI", ""},
 }

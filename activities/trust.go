@@ -28,6 +28,14 @@ type Rotations interface {
 	// TasksSignedBy returns up to limit open tasks that are signed with a key: their
 	// envelopes by task ID.
 	TasksSignedBy(ctx context.Context, keyID string, limit int) (map[string][]byte, error)
+	// NodesToUpdate returns up to limit nodes to which agent.update_trust must be sent in
+	// the rotation's phase: they have not confirmed it, they sent a heartbeat recently, and
+	// have no such task, open or ended within TrustUpdateRepeat.
+	NodesToUpdate(ctx context.Context, r rotation.Rotation, limit int) ([]TrustUpdate, error)
+	// SendUpdate stores the task with its signed envelope, voids the rotation's earlier tasks
+	// of the node and wakes the node's poll. It stores nothing if the rotation has changed
+	// since it was read, or the task or another one with its sequence is stored.
+	SendUpdate(ctx context.Context, r rotation.Rotation, u TrustUpdate, envelope []byte) error
 	// ReplaceEnvelope replaces the envelope of an open task by one with the same signed
 	// body. Nothing changes if the task has ended or has another body.
 	ReplaceEnvelope(ctx context.Context, taskID string, envelope []byte) error
@@ -53,6 +61,12 @@ type KeyRotator interface {
 	// false, and the set the newest one, if it already has that content. SignSet creates a
 	// key of the target that does not exist if it follows the latest one.
 	SignSet(ctx context.Context, newest trust.StoredSet, t rotation.Target) (set trust.StoredSet, due bool, err error)
+	// PlanCA returns the names of the node CA's issuer that issues now and of the one that
+	// replaces it. It creates no issuer.
+	PlanCA(ctx context.Context) (oldCA, newCA string, err error)
+	// ApplyCA makes the node CA as the rotation's phase requires, and returns what nodes must
+	// have. A second call changes nothing.
+	ApplyCA(ctx context.Context, r rotation.Rotation) (rotation.CA, error)
 	// RenewSet returns the successor of the newest set with the same content. due is false
 	// if more than half of its lifetime is left.
 	RenewSet(ctx context.Context, newest trust.StoredSet) (set trust.StoredSet, due bool, err error)
@@ -77,6 +91,10 @@ type Trust struct {
 	Signer Signer
 	// Follow makes Signer use the newest set.
 	Follow func(ctx context.Context) error
+	// Minimum supplies the oldest verifier set that can verify a task. nil accepts any.
+	Minimum Sets
+	// Env is the environment's name, part of every task.
+	Env string
 }
 
 // RotationStatus is a rotation and why it stays in its phase.
@@ -125,6 +143,10 @@ func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (
 	case r.NewKey == "":
 		s.Again = true
 		return t.plan(ctx, r)
+	case r.Kind == rotation.NodeCA:
+		if s.Again, err = t.applyCA(ctx, r); err != nil || s.Again {
+			return err
+		}
 	case r.SetVersion == 0:
 		s.Again = true
 		return t.publish(ctx, r)
@@ -155,6 +177,13 @@ func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (
 
 // plan records the keys before one is created, so that a second run creates the same one.
 func (t *Trust) plan(ctx context.Context, r *rotation.Rotation) error {
+	if r.Kind == rotation.NodeCA {
+		var err error
+		if r.OldKey, r.NewKey, err = t.Rotator.PlanCA(ctx); err != nil {
+			return err
+		}
+		return t.Rotations.SaveRotation(ctx, *r, nil)
+	}
 	newest, err := t.Sets.NewestSet(ctx)
 	if err != nil {
 		return err

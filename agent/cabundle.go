@@ -10,14 +10,14 @@ import (
 // repairBundle loads the bundle of the node CA again if it does not fit the identity in
 // use: an operator moved it aside, or the node recovered after its CA was replaced. The
 // next poll repeats a failure.
-func (a *Agent) repairBundle(ctx context.Context, v *identity.Version) {
+func repairBundle(ctx context.Context, a *Agent, v *identity.Version) {
 	fault := v.BundleFault(a.conf.NodeCABundlePath)
 	if fault == nil {
 		return
 	}
 	t, _, err := a.api().Trust(ctx)
 	if err == nil {
-		err = a.replaceNodeBundle(t)
+		err = replaceNodeBundle(a, t)
 	}
 	if err != nil {
 		a.log.Warn("cannot load the node CA bundle again", "cause", fault.Error(), "err", err.Error())
@@ -26,8 +26,22 @@ func (a *Agent) repairBundle(ctx context.Context, v *identity.Version) {
 	a.log.Info("node CA bundle loaded again", "cause", fault.Error(), "fingerprint", t.NodeCertCABundleFingerprint)
 }
 
+// nodeBundleDigest identifies the node's bundle of the node CA, "" if it is missing or
+// malformed.
+func nodeBundleDigest(a *Agent) string {
+	data, err := a.state.ReadFile(a.conf.NodeCABundlePath)
+	if err != nil {
+		return ""
+	}
+	certs, err := trust.ParseCertificates(string(data))
+	if err != nil {
+		return ""
+	}
+	return trust.BundleDigest(certs...)
+}
+
 // replaceNodeBundle replaces the node's bundle of the node CA by the server's.
-func (a *Agent) replaceNodeBundle(t trust.NodeTrust) error {
+func replaceNodeBundle(a *Agent, t trust.NodeTrust) error {
 	certs, err := readBundle("of node certificates", t.NodeCertCABundlePEM, t.NodeCertCABundleFingerprint)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 		task.WorkloadCordon:   {Check: runner.NoParams, Run: c.Set(true)},
 		task.WorkloadUncordon: {Check: runner.NoParams, Run: c.Set(false)},
 		task.WorkloadDrain:    {Check: workload.CheckDrain, Run: d.Run, Limit: workload.DrainLimit, Resumable: true, Pauses: true},
-		task.UpdateTrust:      {Check: runner.NoParams, Run: a.updateTrust},
+		task.UpdateTrust:      {Check: checkTrustParams, Run: a.updateTrust},
 		// Its Run does nothing yet, so that it may run again.
 		task.WipeIdentity: {Check: runner.NoParams, Run: nothing, Resumable: true, Reported: a.leave},
 	}

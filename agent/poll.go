@@ -100,7 +100,8 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	set := a.sets.Current().Ref()
 	q := wire.PollRequest{
 		HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: set.Version, VerifierSetHash: set.Hash,
-		Floors: task.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}, AuditCheckpoint: a.kept.text}
+		NodeCABundle: nodeBundleDigest(a),
+		Floors:       task.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}, AuditCheckpoint: a.kept.text}
 	timeout, begun, before := a.identity.PollTimeout(v), time.Now(), a.clock.Now()
 	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {
@@ -111,7 +112,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
 	a.kept.keep(got.AuditCheckpoint, got.ReplaceCheckpoint)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
-	a.repairBundle(ctx, v)
+	repairBundle(ctx, a, v)
 	now := a.sets.Clock.Now()
 	if err := a.journal.Prune(now); err != nil {
 		a.log.Error("journal not pruned", "err", err.Error())

@@ -3,6 +3,7 @@ package agent
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
 	"os"
@@ -118,6 +119,47 @@ func TestUpdateTrustRejectsBundles(t *testing.T) {
 	require.GreaterOrEqual(t, f.Count("verifier-sets"), int(seq), "the verifier sets are still requested")
 	answer.Store(&good)
 	require.Equal(t, task.Succeeded, f.UpdateTrust(seq+1).Status)
+}
+
+// A task of a rotation of the node CA names the CAs that the node must load and the one that
+// issues: another bundle is rejected, and a certificate of another CA is renewed at once. The
+// polls name the bundle that the node has.
+func TestUpdateTrustOfRotation(t *testing.T) {
+	t.Parallel()
+	f, _ := rotating(t)
+	next := agenttest.NewAuthority(t, "next node ca")
+	both := append(append([]byte{}, f.Nodes.PEM...), next.PEM...)
+	old, staged := trust.BundleDigest(f.Nodes.Cert), trust.BundleDigest(next.Cert, f.Nodes.Cert)
+	var answer atomic.Pointer[trust.NodeTrust]
+	serve := func(pem []byte) { answer.Store(new(agenttest.TrustOf(f.Server.PEM, pem))) }
+	f.OnTrust = func() (trust.NodeTrust, error) { return *answer.Load(), nil }
+	c := configFor(f)
+	start(t, c, Deps{})
+	ask := func(seq int64, p trust.TrustParams) task.Result {
+		sent := f.Payload(task.UpdateTrust, seq, p)
+		f.Offers <- f.OfferOf(sent, 1)
+		return f.Result(sent.TaskID)
+	}
+	serve(f.Nodes.PEM)
+	r := ask(1, trust.TrustParams{NodeCABundle: staged})
+	require.Equal(t, task.Failed, r.Status, "a replica of the API may not have the new CA yet")
+	require.True(t, strings.HasPrefix(r.Message, bundleOutdated+": "), r.Message)
+	f.Until("a poll with the old bundle", func() bool { return f.NodeCABundle == old })
+	serve(both)
+	r = ask(2, trust.TrustParams{NodeCABundle: staged})
+	require.Equal(t, task.Succeeded, r.Status, r.Message)
+	require.Equal(t, string(both), content(t, c.NodeCABundlePath))
+	f.Until("a poll with the new bundle", func() bool { return f.NodeCABundle == staged })
+	require.Zero(t, f.Count("renew"))
+	r = ask(3, trust.TrustParams{NodeCABundle: staged, IssuerKey: hex.EncodeToString(f.Nodes.Cert.SubjectKeyId)})
+	require.Equal(t, task.Succeeded, r.Status, r.Message)
+	r = ask(4, trust.TrustParams{NodeCABundle: staged, IssuerKey: hex.EncodeToString(next.Cert.SubjectKeyId)})
+	require.Equal(t, task.Succeeded, r.Status, r.Message)
+	f.Until("a renewal", func() bool { return f.Counts["renew"] == 1 })
+
+	sent := f.Payload(task.UpdateTrust, 5, map[string]string{"unknown": "x"})
+	f.Offers <- f.OfferOf(sent, 1)
+	require.Equal(t, schema.KindTaskRefused, f.Result(sent.TaskID).Code)
 }
 
 // halfFile takes half of what is written.

@@ -17,14 +17,15 @@ import (
 
 func newRotate(e *env) *cobra.Command {
 	c := newGroup("rotate", "Rotate the keys that nodes trust",
-		`Replaces the key that signs tasks (task-key) or the root key of verifier sets (set-root).
-A rotation stages the new key, activates it, waits until nothing needs the old one, and
-retires the old one. It leaves a phase when every node has confirmed the phase's verifier
-set; gpuaas rotate show lists the nodes that have not. It can be rolled back until the old
-key is retired, which needs an approval. There can be one rotation at a time. All of these
-commands except show require the role admin.`)
+		`Replaces the key that signs tasks (task-key), the root key of verifier sets (set-root) or
+the CA of node certificates (node-ca). A rotation stages the new key, activates it, waits
+until nothing needs the old one, and retires the old one. It leaves a phase when every node
+has confirmed it; gpuaas rotate show lists the nodes that have not. It can be rolled back
+until the old key is retired, which needs an approval. There can be one rotation at a time.
+All of these commands except show require the role admin.`)
 	c.AddCommand(newRotateStart(e, rotation.TaskKey, "Rotate the key that signs tasks"),
 		newRotateStart(e, rotation.SetRoot, "Rotate the root key of verifier sets"),
+		newRotateStart(e, rotation.NodeCA, "Rotate the CA of node certificates"),
 		newRotateShow(e),
 		newRotateDecide(e, rotation.Approve, "Allow the phase that cannot be undone", "Approves the retirement of the old key, which cannot be undone."),
 		newRotateDecide(e, rotation.Pause, "Hold the rotation in its phase", "Holds the rotation in its phase until gpuaas rotate resume."),
@@ -119,7 +120,7 @@ func printRotation(e *console, v rotation.View) error {
 			fmt.Fprintf(w, "  %s %s: %s\n", mark(v, p), p.Name, p.Does)
 		}
 		for _, n := range v.Progress.Waiting {
-			fmt.Fprintf(w, "not confirmed: %s (%s, set %d)\n", n.Host, n.State, n.SetVersion)
+			fmt.Fprintf(w, "not confirmed: %s (%s, %s)\n", n.Host, n.State, waitingText(v, n))
 		}
 		if hidden := v.Progress.Nodes - v.Progress.Confirmed - v.Progress.Waived - len(v.Progress.Waiting); len(v.Progress.Waiting) > 0 && hidden > 0 {
 			fmt.Fprintf(w, "and %d more nodes\n", hidden)
@@ -141,7 +142,21 @@ func rotationPhase(v rotation.View) string {
 	return fmt.Sprintf("%s since %s", v.Phase, v.PhaseSince.UTC().Format(time.RFC3339))
 }
 
+// waitingText describes what a node has instead of what the phase requires.
+func waitingText(v rotation.View, n rotation.Waiting) string {
+	switch bundle, issuer := v.Asked(); {
+	case issuer != "":
+		return "certificate of " + dash(n.Issuer)
+	case bundle != "":
+		return "CA bundle " + dash(n.CABundle[:min(len(n.CABundle), 12)])
+	}
+	return fmt.Sprintf("set %d", n.SetVersion)
+}
+
 func confirmedText(v rotation.View) string {
+	if v.Kind == rotation.NodeCA {
+		return fmt.Sprintf("by %d of %d nodes, %d waived", v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
+	}
 	return fmt.Sprintf("set %s by %d of %d nodes, %d waived", cmp.Or(strings.TrimPrefix(strconv.FormatInt(v.SetVersion, 10), "0"), "-"),
 		v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
 }
@@ -155,6 +170,8 @@ func blockersText(v rotation.View) string {
 			all = append(all, "resume (paused)")
 		case rotation.BlockedSet:
 			all = append(all, "a worker with the rotator's login")
+		case rotation.BlockedReload:
+			all = append(all, "the API's replicas, which read the CAs once a minute")
 		case rotation.BlockedNodes:
 			all = append(all, fmt.Sprintf("%d nodes", v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived))
 		case rotation.BlockedTasks:

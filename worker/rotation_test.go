@@ -245,7 +245,7 @@ func (r *rotating) requireTrail(sets int) {
 // A rotation is rolled back from each phase that can be undone. Tasks that the new key
 // signed are verified until they ended. The next rotation uses another key.
 func TestRotationRollsBackFromEachPhase(t *testing.T) {
-	for _, kind := range rotation.Kinds() {
+	for _, kind := range []rotation.Kind{rotation.TaskKey, rotation.SetRoot} {
 		for _, phase := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace} {
 			t.Run(string(kind)+" "+string(phase), func(t *testing.T) {
 				r := rotations(t)

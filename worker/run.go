@@ -97,7 +97,7 @@ func startTrust(ctx context.Context, p *parts, fatal chan<- error) error {
 			}
 		}}
 	w := worker.New(p.temporal.SDK(), lifecycle.TrustQueue, o)
-	registerTrust(w, p)
+	registerTrust(w, p, p.cfg.Env)
 	err := p.Connect(ctx, daemon.Dependency{Name: "a start of the rotator", Open: func(context.Context) error {
 		if err := w.Start(); err != nil {
 			return schema.Wrap(schema.KindServiceUnavailable, err, "starting the rotator at Temporal %s", p.temporal.Address())

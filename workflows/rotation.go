@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
 )
 
 const (
@@ -71,8 +72,12 @@ func rotationText(s activities.RotationStatus, failure error) string {
 	r := s.Rotation
 	var b strings.Builder
 	fmt.Fprintf(&b, "### Rotation of %s: phase %s\n\n%s.\n\n", r.Kind, r.Phase, r.Spec().Does)
-	fmt.Fprintf(&b, "Set %d is confirmed by %d of %d nodes, %d waived. Open tasks of the replaced key: %d.\n",
-		r.SetVersion, s.Progress.Confirmed, s.Progress.Nodes, s.Progress.Waived, s.Progress.OpenTasks)
+	what := fmt.Sprintf("Set %d", r.SetVersion)
+	if r.Kind == rotation.NodeCA {
+		what = "The phase"
+	}
+	fmt.Fprintf(&b, "%s is confirmed by %d of %d nodes, %d waived. Open tasks of the replaced key: %d.\n",
+		what, s.Progress.Confirmed, s.Progress.Nodes, s.Progress.Waived, s.Progress.OpenTasks)
 	for _, why := range s.Blockers {
 		fmt.Fprintf(&b, "\n- waiting on: `%s`", why)
 	}

@@ -21,6 +21,8 @@ import (
 type Manager struct {
 	requester
 	schedule
+	issuerWatch
+	renewalRequest
 
 	state  State  // "" before the stored identities are read
 	reason string // why the identity in use must be replaced, "" when it need not
@@ -30,11 +32,7 @@ type Manager struct {
 	// first use.
 	replacedUnused bool
 	published      string // serial whose token is in the env file
-	// unknownSerial is the version whose issuer the server has not recognized since
-	// unknownSince, "" if it accepted the last request.
-	unknownSerial string
-	unknownSince  time.Time
-	unproven      string // the reason why the last removal was not accepted, "" after an accepted request
+	unproven       string // the reason why the last removal was not accepted, "" after an accepted request
 }
 
 // New makes the manager of the identities in a state folder. It reads
@@ -110,7 +108,7 @@ func (m *Manager) next(v *Version) State {
 		return StateExpired
 	case m.unconfirmed != nil:
 		return StateUnconfirmed
-	case !m.clock.Now().Before(m.RenewAt(v)):
+	case !m.clock.Now().Before(m.RenewAt(v)) || m.renewalAsked(v):
 		return StateRenewing
 	}
 	return StateActive

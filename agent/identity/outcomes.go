@@ -27,7 +27,7 @@ func (m *Manager) Observe(err error) bool {
 	case resultUnusable:
 		m.reject(v, err)
 	case resultUnknownIssuer:
-		if !m.unknownFor(v, unknownIssuerLimit) {
+		if !m.unknownTooLong(v.Facts.Serial, m.clock.Local()) {
 			// The open connection was made before the server's current list of
 			// issuers: the next request begins with a handshake.
 			if err := m.api.Reconnect(); err != nil {
@@ -46,22 +46,6 @@ func (m *Manager) Observe(err error) bool {
 		return false
 	}
 	return true
-}
-
-// unknownIssuerLimit is how long the server may not recognize the issuer of the identity
-// in use before the node recovers. Every replica of the API has read the node CAs again by
-// then.
-const unknownIssuerLimit = 3 * time.Minute
-
-// unknownFor records that the server does not recognize the issuer, and reports whether it
-// has not done so for the limit. A CA that was made again under the same name is not
-// missing from the handshake's list of issuers, which has names only.
-func (m *Manager) unknownFor(v *Version, limit time.Duration) bool {
-	now := m.clock.Local()
-	if m.unknownSerial != v.Facts.Serial {
-		m.unknownSerial, m.unknownSince = v.Facts.Serial, now
-	}
-	return now.Sub(m.unknownSince) >= limit
 }
 
 // reject stops using an unusable version and those of the same issuer.
@@ -163,7 +147,7 @@ func (m *Manager) confirmed(v *Version) {
 		m.note(nil, 0)
 		m.log.Info("the server accepts the node again")
 	}
-	m.replacedUnused, m.unknownSerial = false, ""
+	m.replacedUnused, m.issuerWatch = false, issuerWatch{}
 	clear(m.rejected)
 	if m.published == v.Facts.Serial {
 		if m.clock.Floor().Sub(m.saved.ServerTime) > time.Hour {

@@ -26,6 +26,7 @@ func (m *Manager) renew(ctx context.Context, v *Version) Outcome {
 		return m.renewFailed(ctx, err)
 	}
 	m.log.Info("certificate renewed", next.logFields()...)
+	m.renewFrom.Store(nil) // even if another CA issued it: a later task repeats the request
 	m.unconfirmed = next
 	return m.confirm(ctx, ActRenew)
 }

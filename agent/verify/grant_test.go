@@ -28,6 +28,24 @@ func TestRejectBadGrants(t *testing.T) {
 	}
 }
 
+// TestTaskWithoutOperation: a task that expects no operation is accepted whichever operation
+// holds the node, unless it is destructive.
+func TestTaskWithoutOperation(t *testing.T) {
+	t.Parallel()
+	f := agenttest.NewQuiet(t)
+	f.OnGrant = func(g *task.Grant) { g.OpSeq = 7 }
+	for _, row := range task.Types() {
+		p := f.Payload(row.Type, 1, nil)
+		p.Expect = task.Expectation{}
+		_, err := verifierFor(f).Verify(f.Granted(f.OfferOf(p, 1), testNonce))
+		if row.Effect != task.EffectDestructive {
+			require.NoError(t, err, row.Type)
+			continue
+		}
+		require.Equal(t, "state_expectation", schema.AsError(err).Reason, row.Type)
+	}
+}
+
 // TestExpiredSet: destructive tasks are rejected, the others are accepted.
 func TestExpiredSet(t *testing.T) {
 	t.Parallel()

@@ -117,7 +117,7 @@ func checkRotation(s *rotation.Start) error {
 	}
 	switch {
 	case s.Kind != rotation.RevokeKey && !slices.Contains(rotation.Kinds(), s.Kind):
-		return badField("kind", "must be task-key, set-root or revoke-key")
+		return badField("kind", "must be task-key, set-root, node-ca or revoke-key")
 	case (s.Key != "") != (s.Kind == rotation.RevokeKey):
 		return badField("key", "is the key to revoke, for the kind revoke-key only")
 	case s.Key != "" && !validName(s.Key, 64):

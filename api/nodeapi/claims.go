@@ -25,6 +25,8 @@ type Caller struct {
 	Contested bool
 	// VerifierSet is the node's verifier set on record.
 	VerifierSet trust.VerifierSetRef
+	// CABundle is the digest of the node CA bundle on record.
+	CABundle string
 	// Floors are the counters on record: the highest sequence of a task and of an identity.
 	Floors task.Floors
 	// Idle is true if the node has no task to dispatch: every open task runs

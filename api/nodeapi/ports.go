@@ -30,7 +30,7 @@ type Identities interface {
 	// after trust.InFlight, because two machines hold the identity; a serial that
 	// was replaced before its first use is only rejected.
 	Authenticate(ctx context.Context, id trust.Identity, cert trust.CertFacts) (Caller, error)
-	// RecordPoll stores an authenticated poll and the node's verifier set, and
+	// RecordPoll stores an authenticated poll, the node's verifier set and CA bundle, and
 	// notifies the workflow of the incarnation's first poll. Every poll calls it,
 	// so it writes only what has changed since c was read. It raises the counters on
 	// record to the poll's Floors, by at most wire.MaxFloorRaise and at most once a

@@ -3,10 +3,12 @@ package server
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -45,4 +47,43 @@ func TestFaultsAreReadOnce(t *testing.T) {
 	recent.readAt = recent.readAt.Add(-2 * faultsFresh)
 	recent.get(read)
 	assert.Equal(t, 2, reads)
+}
+
+// TestRotationFaults: gpuaas stuck shows a rotation that needs an operator, with the reason and
+// the next command, and no other one.
+func TestRotationFaults(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	waiting := rotation.Progress{Nodes: 9, Confirmed: 2, Waived: 1, Waiting: []rotation.Waiting{{Host: "gpu-1"}, {Host: "gpu-2"}, {Host: "gpu-3"},
+		{Host: "gpu-4"}, {Host: "gpu-5"}, {Host: "gpu-6"}}}
+	for name, c := range map[string]struct {
+		phase         rotation.Phase
+		change        func(*rotation.Rotation)
+		progress      rotation.Progress
+		reason, holds string
+	}{
+		"working":      {rotation.Activate, func(*rotation.Rotation) {}, waiting, "", ""},
+		"slow":         {rotation.Activate, func(r *rotation.Rotation) { r.PhaseSince = now.Add(-time.Hour) }, waiting, "nodes_unconfirmed", "6 nodes: gpu-1, gpu-2, gpu-3, gpu-4, gpu-5, …"},
+		"stalled":      {rotation.Stage, func(r *rotation.Rotation) { r.CheckedAt = now.Add(-time.Hour) }, waiting, "stalled", "no worker has looked"},
+		"failing":      {rotation.Stage, func(r *rotation.Rotation) { r.Failure = "Vault denies it" }, waiting, "failing", "Vault denies it"},
+		"paused":       {rotation.Stage, func(r *rotation.Rotation) { r.Paused = true }, waiting, "paused", "rotate resume"},
+		"approval":     {rotation.Grace, func(*rotation.Rotation) {}, rotation.Progress{}, "approval_missing", "rotate approve"},
+		"grace period": {rotation.Grace, func(r *rotation.Rotation) { r.GraceSeconds = 3600 }, rotation.Progress{}, "", ""},
+	} {
+		for _, k := range rotation.Kinds() {
+			r := rotation.Begin(k, "g1", 0)
+			r.Phase, r.PhaseSince, r.CheckedAt, r.SetVersion, r.CA = c.phase, now, now, 3, rotation.CA{Bundle: "b", Issuer: "CN=ca"}
+			c.change(&r)
+			faults := rotationFault(rotation.Describe(r, c.progress, now), now)
+			if c.reason == "" {
+				assert.Empty(t, faults, "%s %s", name, k)
+				continue
+			}
+			if assert.Len(t, faults, 1, "%s %s", name, k) {
+				assert.Equal(t, c.reason, faults[0].Reason, name)
+				assert.Contains(t, faults[0].Message+faults[0].Next, c.holds, name)
+				assert.Contains(t, faults[0].Message, "the rotation of "+string(k)+" is in phase "+string(c.phase))
+			}
+		}
+	}
 }

@@ -122,7 +122,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if a.nodeStore, err = a.openSide(ctx, store.Config{URL: node, MaxConns: a.cfg.DatabasePool}); err != nil {
+	if a.nodeStore, err = a.openSide(ctx, store.Config{URL: node, MaxConns: a.cfg.DatabasePool, UnauthenticatedConns: unauthenticatedConns}); err != nil {
 		return err
 	}
 	a.registerPools()
@@ -130,10 +130,9 @@ func (a *app) openStore(ctx context.Context) (err error) {
 }
 
 // openSide opens the database for one side of the process. The sides share no connection,
-// even if they have one role: nothing that the admin API does can delay the nodes. On both,
-// requests that nothing authenticates have connections of their own.
+// even if they have one role: nothing that the admin API does can delay the nodes.
 func (a *app) openSide(ctx context.Context, c store.Config) (*store.Store, error) {
-	c.UnauthenticatedConns, c.CallTimeout, c.Relaying, c.Log = unauthenticatedConns, storeTimeout, a.listener, a.Log
+	c.CallTimeout, c.Relaying, c.Log = storeTimeout, a.listener, a.Log
 	s, err := store.Open(ctx, c)
 	if err != nil {
 		return nil, err
@@ -166,7 +165,6 @@ func (a *app) addHealth() {
 func (a *app) registerPools() {
 	pools := maps.Clone(a.nodeStore.Pools())
 	pools["admin"] = a.store.Pools()[store.PoolShared]
-	pools["bundles"] = a.store.Pools()[store.PoolUnauthenticated] // that hosts exchange references for
 	a.Registry.MustRegister(postgres.NewCollector(pools))
 }
 
@@ -207,12 +205,18 @@ func (a *app) serveNodes(ctx context.Context, ln net.Listener) {
 		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
-		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(), Checkpoints: a.checkpoints,
+		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.bundles(), Packages: a.cfg.packages(), Checkpoints: a.checkpoints,
 	})
 	a.Go(ctx, "refused requests", api.Run)
 	a.Serve(ctx, listenerNode, api.Listener(ln, a.cfg.proxies),
 		api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) }))
 	a.Go(ctx, "record of receiving", a.recordReceiving)
+}
+
+// bundles exchanges references with the privileges of the node API, which serves that.
+func (a *app) bundles() adminapi.Bundles {
+	return adminapi.NewBundles(adminapi.Config{Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Nodes: a.nodeStore.Admin,
+		EnrollmentTokens: a.nodeStore.Identities, Trust: a.vault, Package: a.cfg.packageSource()})
 }
 
 func (a *app) adminAPI() *adminapi.API {

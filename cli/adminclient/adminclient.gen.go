@@ -205,6 +205,9 @@ type ResultProof = trust.ResultProof
 // Retrying Present if a parked operation retries its phase in the background, every 1 to 10 minutes. The values are those when the park was recorded, not the newest ones.
 type Retrying = lifecycle.Retrying
 
+// RotationCA What a rotation of the node CA requires in its phase.
+type RotationCA = rotation.CA
+
 // RotationPhase defines model for RotationPhase.
 type RotationPhase = rotation.PhaseSpec
 

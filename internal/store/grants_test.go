@@ -31,7 +31,7 @@ var grants = map[string][3]string{
 	"enrollment_tokens":      {"sU", "SIU", "SIU"},
 	"goose_db_version":       {"S", "S", "S"},
 	"identity_keys":          {"S", "S", "SIU"},
-	"identity_refusals":      {"SIUD", "SIU", "SIU"},
+	"identity_refusals":      {"SIUD", "S", "SIU"},
 	"instances":              {"SIU", "SU", "S"},
 	"node_api":               {"S", "S", "SIU"},
 	"node_certificates":      {"SU", "SU", "SIU"},
@@ -49,6 +49,7 @@ var grants = map[string][3]string{
 	"audit_checkpoints":      {"SI", "S", "S"},
 	"audit_checkpoint_heads": {"SIU", "S", "S"},
 	"audit_missing":          {"S", "Su", "SI"},
+	"node_ca_bundles":        {"S", "S", "SIU"},
 	"rotations":              {"SU", "SIU", ""},
 	"rotation_waivers":       {"S", "SI", ""},
 }

@@ -60,8 +60,8 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
 		Serial: cert.Serial, Session: row.PollSession, Contested: row.PollContested, HasPolled: row.PolledIncarnation == row.Incarnation, Idle: row.Idle,
-		VerifierSet: trust.VerifierSetRef{Version: row.SetVersion, Hash: row.SetHash},
-		Floors:      task.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
+		VerifierSet: trust.VerifierSetRef{Version: row.SetVersion, Hash: row.SetHash}, CABundle: row.CaBundle,
+		Floors: task.Floors{TaskSeq: row.TaskSeq, IdentitySequence: row.IdentitySequence}}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
@@ -164,12 +164,9 @@ func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id
 		return refused
 	}
 	err := s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
-		rows, err := tx.RecordRefusal(ctx, id.NodeID, cause.Reason)
-		if rows > 0 {
-			e := nodeEvent(id.NodeID, audit.IdentityRefused, audit.Refused, map[string]string{"serial": cert.Serial, "uri": id.URI()})
-			e.Stream, e.Reason = stream, cause.Reason
-			tx.note(e)
-		}
+		e := nodeEvent(id.NodeID, audit.IdentityRefused, audit.Refused, map[string]string{"serial": cert.Serial, "uri": id.URI()})
+		e.Stream, e.Reason = stream, cause.Reason
+		_, err := noteLimited(ctx, tx, id.NodeID, cause.Reason, e)
 		return err
 	})
 	if err != nil {
@@ -188,6 +185,14 @@ func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, poll wire
 	if set := (trust.VerifierSetRef{Version: poll.VerifierSet, Hash: poll.VerifierSetHash}); c.VerifierSet != set {
 		err := s.db.Call(ctx, "recording the verifier set of node "+c.NodeID, func(ctx context.Context) error {
 			return s.db.q.SetNodeSet(ctx, sqlc.SetNodeSetParams{SetVersion: set.Version, SetHash: set.Hash, NodeID: c.NodeID, Incarnation: c.Incarnation})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if c.CABundle != poll.NodeCABundle {
+		err := s.db.Call(ctx, "recording the CA bundle of node "+c.NodeID, func(ctx context.Context) error {
+			return s.db.q.SetNodeCABundle(ctx, poll.NodeCABundle, c.NodeID, c.Incarnation)
 		})
 		if err != nil {
 			return err

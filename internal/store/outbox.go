@@ -95,6 +95,9 @@ func (tx *tx) enqueueSignal(ctx context.Context, workflowID string, e lifecycle.
 
 // enqueueResult puts a task's result, or the lack of one, into the outbox.
 func (tx *tx) enqueueResult(ctx context.Context, taskID, workflowID string) error {
+	if workflowID == "" { // a task of a rotation, for which no activity waits
+		return nil
+	}
 	tx.notify(channelOutbox, "")
 	return tx.InsertResultMessage(ctx, &taskID, workflowID)
 }

@@ -104,6 +104,7 @@ func (s *Rotations) SaveRotation(ctx context.Context, r rotation.Rotation, set *
 func saveRotation(ctx context.Context, tx *tx, r rotation.Rotation) error {
 	rows, err := tx.SaveRotation(ctx, sqlc.SaveRotationParams{RotationID: r.RotationID, Step: r.Step, Phase: string(r.Phase),
 		PhaseSince: r.PhaseSince, OldKey: r.OldKey, NewKey: r.NewKey, SetVersion: r.SetVersion, Approved: r.Approved, Paused: r.Paused,
+		CaBundle: r.CA.Bundle, CaIssuer: r.CA.Issuer, CaIssuerKey: r.CA.IssuerKey,
 		EndedAt: r.EndedAt, Outcome: string(r.Outcome)})
 	if err == nil && rows == 0 {
 		err = schema.NewError(schema.KindFenced, "the rotation has changed since it was read").WithReason("rotation_changed")
@@ -121,19 +122,22 @@ func (s *Rotations) NoteChecked(ctx context.Context, rotationID, failure string)
 // RotationProgress implements activities.Rotations and adminapi.Rotations.
 func (s *Rotations) RotationProgress(ctx context.Context, r rotation.Rotation) (rotation.Progress, error) {
 	return query(ctx, s.db, "reading the progress of the rotation", func(ctx context.Context) (rotation.Progress, error) {
-		counts, err := s.db.q.RotationCounts(ctx, r.RotationID, r.Draining(), r.SetVersion)
+		bundle, issuer := r.Asked()
+		counts, err := s.db.q.RotationCounts(ctx, sqlc.RotationCountsParams{RotationID: r.RotationID, KeyID: r.Draining(), SetVersion: r.SetVersion,
+			CaBundle: bundle, CaIssuer: issuer})
 		if err != nil {
 			return rotation.Progress{}, err
 		}
 		p := rotation.Progress{Nodes: int(counts.Nodes), Confirmed: int(counts.Confirmed), Waived: int(counts.Waived),
 			OpenTasks: int(counts.OpenTasks), Waiting: []rotation.Waiting{}}
-		if !r.Spec().Confirm || r.SetVersion == 0 {
+		if !r.Spec().Confirm || !r.Published() {
 			return p, nil
 		}
-		rows, err := s.db.q.RotationWaiting(ctx, r.SetVersion, r.RotationID, rotation.MaxShown)
+		rows, err := s.db.q.RotationWaiting(ctx, sqlc.RotationWaitingParams{SetVersion: r.SetVersion, RotationID: r.RotationID, Most: rotation.MaxShown,
+			CaBundle: bundle, CaIssuer: issuer})
 		for _, n := range rows {
 			p.Waiting = append(p.Waiting, rotation.Waiting{NodeID: n.NodeID, Host: n.Host, State: string(n.State),
-				SetVersion: n.SetVersion, LastHeartbeatAt: n.LastHeartbeatAt})
+				SetVersion: n.SetVersion, Issuer: n.Issuer, CABundle: n.CaBundle, LastHeartbeatAt: n.LastHeartbeatAt})
 		}
 		return p, err
 	})
@@ -224,5 +228,6 @@ func rotationOf(row sqlc.OpenRotationRow) rotation.Rotation {
 	return rotation.Rotation{RotationID: row.RotationID, Kind: rotation.Kind(row.Kind), Phase: rotation.Phase(row.Phase), Step: row.Step,
 		OldKey: row.OldKey, NewKey: row.NewKey, SetVersion: row.SetVersion, PhaseSince: row.PhaseSince, GraceSeconds: row.GraceSeconds,
 		Approved: row.Approved, Paused: row.Paused, Actor: row.Actor, Reason: row.Reason, StartedAt: row.StartedAt, EndedAt: row.EndedAt,
+		CA:      rotation.CA{Bundle: row.CaBundle, Issuer: row.CaIssuer, IssuerKey: row.CaIssuerKey},
 		Outcome: rotation.Outcome(row.Outcome), CheckedAt: row.CheckedAt, Failure: row.Failure}
 }

@@ -44,7 +44,7 @@ func (s *Tasks) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p
 	result := nodeapi.ProgressResult{Response: wire.ProgressResponse{
 		Lease:  task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: extended.LeaseUntil},
 		Cancel: extended.Cancel, Paused: extended.Paused}}
-	if extended.HeartbeatDue {
+	if extended.HeartbeatDue && extended.OwnerWorkflowID != "" {
 		result.Owner = &task.Owner{WorkflowID: extended.OwnerWorkflowID, RunID: extended.OwnerRunID, ActivityID: extended.OwnerActivityID}
 	}
 	return result, nil

@@ -72,6 +72,13 @@ func (s *Tasks) reclaim(ctx context.Context, taskID string) (*activities.Reclaim
 			return nil, err
 		}
 		over := err != nil || op.EndedAt != nil || op.Status == lifecycle.OperationAbandoned
+		if err != nil { // the task may be a rotation's
+			rotating, err := tx.RotationIsOpen(ctx, t.OperationID)
+			if err != nil {
+				return nil, err
+			}
+			over = !rotating
+		}
 		result, err := decideReclaim(ctx, tx, t, over)
 		if err != nil || result == "" {
 			return nil, err

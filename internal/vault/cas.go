@@ -99,7 +99,7 @@ func (c *Client) readCAs(ctx context.Context, cache *caCache) (generations, erro
 		if err != nil {
 			return generations{}, err
 		}
-		if slices.Contains(strings.Split(i.Usage, ","), "issuing-certificates") {
+		if i.live() {
 			read.live = append(read.live, certs...)
 		} else {
 			read.retired = append(read.retired, certs...)
@@ -121,6 +121,11 @@ func oldestFirst(certs []*x509.Certificate) {
 	})
 }
 
+// live reports whether the CA may issue certificates.
+func (i issuer) live() bool {
+	return slices.Contains(strings.Split(i.Usage, ","), "issuing-certificates")
+}
+
 // issuerList has the IDs of a mount's CAs.
 type issuerList struct {
 	Keys []string `json:"keys"`
@@ -128,6 +133,8 @@ type issuerList struct {
 
 // issuer is Vault's description of a CA.
 type issuer struct {
+	ID          string `json:"issuer_id"`
+	Name        string `json:"issuer_name"`
 	Certificate string `json:"certificate"`
 	Usage       string `json:"usage"`
 }

@@ -33,7 +33,7 @@ var errAbsent = errors.New("does not exist")
 
 // request is one request to Vault's API.
 type request struct {
-	method string // GET, LIST or PUT
+	method string // GET, LIST, PUT or PATCH
 	path   string // without /v1/
 	data   map[string]any
 }
@@ -41,6 +41,9 @@ type request struct {
 func get(path string) request                      { return request{http.MethodGet, path, nil} }
 func list(path string) request                     { return request{"LIST", path, nil} }
 func put(path string, data map[string]any) request { return request{http.MethodPut, path, data} }
+
+// patch changes the given fields of an object.
+func patch(path string, data map[string]any) request { return request{http.MethodPatch, path, data} }
 
 // conn is a connection to one Vault with one token.
 type conn struct {
@@ -112,6 +115,12 @@ func (c *conn) sendRaw(ctx context.Context, r request) (*api.Response, error) {
 	body, err := json.Marshal(r.data)
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "encoding a request to Vault")
+	}
+	if r.method == http.MethodPatch {
+		req := c.api.NewRequest(http.MethodPatch, "/v1/"+r.path)
+		req.Headers.Set("Content-Type", "application/merge-patch+json")
+		req.BodyBytes = body
+		return c.api.RawRequestWithContext(ctx, req) //nolint:staticcheck // the library has no other call for a patch with a raw response
 	}
 	return c.api.Logical().WriteRawWithContext(ctx, r.path, body)
 }

@@ -72,6 +72,11 @@ func versionOf(name, id string) (version int, ok bool) {
 // nodeURIs is the glob of the identities for which the node role signs.
 func nodeURIs(env string) string { return "spiffe://" + env + "/node/*" }
 
+// nodeCAName is the common name of a generation of the node CA.
+func nodeCAName(env string, generation int) string {
+	return fmt.Sprintf("gpuaas %s node CA G%d", env, generation)
+}
+
 // checkEnv rejects a name that is not valid in a path, a key ID and a trust
 // domain.
 func checkEnv(env string) error {

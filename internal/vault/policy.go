@@ -22,7 +22,7 @@ func (s setup) policy(name string) (string, error) {
 	templates, err := template.New("").Funcs(template.FuncMap{"signedPrefixes": signedPrefixes, "names": nameLists}).Parse(policyTemplates)
 	if err == nil {
 		err = templates.ExecuteTemplate(&text, name, map[string]any{
-			"TaskKey": taskKey(s.env), "RootKey": rootKey(s.env), "CheckpointKey": checkpointKeyName(s.env), "NodeURIs": nodeURIs(s.env), "DNS": s.dns, "IPs": s.ips,
+			"TaskKey": taskKey(s.env), "RootKey": rootKey(s.env), "CheckpointKey": checkpointKeyName(s.env), "NodeURIs": nodeURIs(s.env), "Env": s.env, "DNS": s.dns, "IPs": s.ips,
 			"WorkerDocuments": []string{task.PayloadType, trust.RemovalPayloadType},
 			"Checkpoint":      []string{audit.CheckpointPayloadType},
 			"SigningKeys":     []string{taskKey(s.env), rootKey(s.env)},

@@ -104,15 +104,23 @@ var settings []byte
 // write writes an object of Vault: the settings that settings.json has for its
 // kind ("" for none), and the given ones.
 func (s setup) write(ctx context.Context, path, kind string, given map[string]any) error {
+	data, err := withSettings(kind, given)
+	if err == nil {
+		_, err = s.call(ctx, "", put(path, data))
+	}
+	return err
+}
+
+// withSettings returns the settings that settings.json has for a kind, and the given ones.
+func withSettings(kind string, given map[string]any) (map[string]any, error) {
 	var fixed map[string]map[string]any
 	if err := json.Unmarshal(settings, &fixed); err != nil {
-		return schema.Wrap(schema.KindInternal, err, "decoding the settings of Vault's objects")
+		return nil, schema.Wrap(schema.KindInternal, err, "decoding the settings of Vault's objects")
 	}
 	data := map[string]any{}
 	maps.Copy(data, fixed[kind])
 	maps.Copy(data, given)
-	_, err := s.call(ctx, "", put(path, data))
-	return err
+	return data, nil
 }
 
 // scrub joins Vault's messages and hides tokens and IDs.

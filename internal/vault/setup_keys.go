@@ -16,7 +16,7 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int64(d.Seconds
 
 // nodeCA creates the node CA and the only role that signs with it.
 func (s setup) nodeCA(ctx context.Context) error {
-	if err := s.ca(ctx, nodeMount, "gpuaas "+s.env+" node CA G1"); err != nil {
+	if err := s.ca(ctx, nodeMount, nodeCAName(s.env, 1)); err != nil {
 		return err
 	}
 	return s.role(ctx, nodeMount, nodeRole, nodeCertTTL, map[string]any{

@@ -2,6 +2,7 @@
 -- NextTask would return nothing.
 -- name: IdentityFacts :one
 SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, n.set_hash, n.identity_sequence,
+       coalesce((SELECT b.digest FROM node_ca_bundles b WHERE b.node_id = n.node_id AND b.incarnation = n.incarnation), '')::text AS ca_bundle,
        greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id))::bigint AS task_seq,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, n.identity_lock_reason, n.poll_session, n.poll_contested, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => sqlc.arg(in_flight_seconds)::float8), false)::boolean AS in_flight,

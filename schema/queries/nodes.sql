@@ -161,6 +161,12 @@ UPDATE nodes SET set_version = sqlc.arg(set_version), set_hash = sqlc.arg(set_ha
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
   AND (set_version, set_hash) IS DISTINCT FROM (sqlc.arg(set_version), sqlc.arg(set_hash));
 
+-- name: SetNodeCABundle :exec
+INSERT INTO node_ca_bundles (node_id, incarnation, digest)
+SELECT n.node_id, n.incarnation, sqlc.arg(digest)::text FROM nodes n
+WHERE n.node_id = sqlc.arg(node_id) AND n.incarnation = sqlc.arg(incarnation)
+ON CONFLICT ON CONSTRAINT node_ca_bundles_pkey DO UPDATE SET incarnation = excluded.incarnation, digest = excluded.digest;
+
 -- A fetch reference counts as an issued bundle: it is what the operator gets.
 -- name: Enrollment :one
 SELECT n.incarnation,

@@ -144,7 +144,8 @@ RETURNING held.status::text AS was, t.lease_until::timestamptz AS lease_until, (
 UPDATE node_tasks SET cancel_seen = sqlc.arg(cancel), paused = sqlc.arg(paused)
 WHERE task_id = sqlc.arg(task_id) AND (cancel_seen, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
 
--- Ends a task that the caller locked, with its message for the relay.
+-- Ends a task that the caller locked, with its message for the relay if an activity waits
+-- for it.
 -- name: FinishTask :exec
 WITH done AS (
     UPDATE node_tasks t SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
@@ -153,7 +154,7 @@ WITH done AS (
     WHERE t.task_id = sqlc.arg(task_id)
     RETURNING t.task_id, t.owner_workflow_id
 )
-INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
+INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done WHERE done.owner_workflow_id <> ''
 ON CONFLICT ON CONSTRAINT outbox_task_key
 DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL;
 
@@ -190,7 +191,7 @@ WHERE task_id = $1;
 UPDATE node_tasks SET cancel_reason = $2, cancel_requested_at = now() WHERE task_id = $1;
 
 -- Lists the tasks to reclaim: expired leases past the grace, unless the node API could not
--- receive their extension, tasks whose operation ended or is missing, results that were
+-- receive their extension, tasks whose operation or rotation ended or is missing, results that were
 -- not delivered in time. MATERIALIZED keeps the planner
 -- from walking finished tasks for the order.
 -- name: ReclaimableTasks :many
@@ -199,7 +200,8 @@ WITH unended AS MATERIALIZED (
 )
 SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > sqlc.arg(after)::uuid
-  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
+  AND (o.operation_id IS NULL AND NOT EXISTS (SELECT 1 FROM rotations r WHERE r.rotation_id = t.operation_id AND r.ended_at IS NULL)
+       OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8)
        AND node_api_receiving(sqlc.arg(return_seconds)::float8))
 UNION

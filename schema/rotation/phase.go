@@ -13,13 +13,14 @@ type Kind string
 const (
 	TaskKey Kind = "task-key" // the key that signs tasks
 	SetRoot Kind = "set-root" // the root key, which signs verifier sets
+	NodeCA  Kind = "node-ca"  // the CA of node certificates
 	// RevokeKey ends the validity of a task key at once, without the phases that prepare
 	// nodes for it.
 	RevokeKey Kind = "revoke-key"
 )
 
 // Kinds returns the kinds that an operator starts with gpuaas rotate.
-func Kinds() []Kind { return []Kind{TaskKey, SetRoot} }
+func Kinds() []Kind { return []Kind{TaskKey, SetRoot, NodeCA} }
 
 // Phase is the name of a phase of a rotation.
 type Phase string
@@ -50,8 +51,12 @@ type PhaseSpec struct {
 	Name Phase `json:"name"`
 	// Does is what the phase does, in the imperative.
 	Does string `json:"does"`
-	// Confirm is set if every node must report the phase's verifier set.
+	// Confirm is set if every node must confirm the phase: it reports the phase's verifier
+	// set, or its CA bundle, or uses a certificate of the CA that issues in the phase.
 	Confirm bool `json:"confirm"`
+	// Reload is set if the phase lasts at least ReloadTime, after which every replica of
+	// the API has read the node CAs again.
+	Reload bool `json:"reload,omitempty"`
 	// Drain is set if no open task may be signed with the key that the phase replaces.
 	Drain bool `json:"drain"`
 	// Wait is set if the rotation's grace period must be over.
@@ -88,8 +93,12 @@ func Spec(k Kind, name Phase) PhaseSpec {
 		return PhaseSpec{Name: name}
 	}
 	p := specs()[i]
-	if k == SetRoot { // no task is signed with a root key
+	switch k {
+	case SetRoot: // no task is signed with a root key
 		p.Drain, p.Does = false, rootDoes[name]
+	case NodeCA: // a certificate of the replaced CA may be in use until the end of the grace period
+		p.Drain, p.Confirm, p.Reload, p.Does = false, true, name == Stage, caDoes[name]
+	case TaskKey, RevokeKey:
 	}
 	return p
 }
@@ -114,6 +123,16 @@ var rootDoes = map[Phase]string{
 	Retire:   "Publish a set that no longer trusts the old root key",
 	Restore:  "Sign sets with the old root key again; the new one is still trusted",
 	Remove:   "Publish a set that no longer trusts the new root key",
+}
+
+//nolint:gochecknoglobals // read-only table
+var caDoes = map[Phase]string{
+	Stage:    "Create the new CA and publish both CAs to the API and to the nodes",
+	Activate: "Issue certificates with the new CA, and have nodes renew theirs; the old CA is still trusted",
+	Grace:    "Wait until no node needs the old CA",
+	Retire:   "Distrust the old CA, and remove it from the nodes' bundles",
+	Restore:  "Issue certificates with the old CA again, and have nodes renew theirs; the new CA is still trusted",
+	Remove:   "Distrust the new CA, and remove it from the nodes' bundles",
 }
 
 // ParseKind returns the kind that an operator named. KindInvalidRequest for another one.

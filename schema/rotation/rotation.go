@@ -11,6 +11,10 @@ import (
 // lease key is valid.
 const DefaultGrace = 25 * time.Hour
 
+// ReloadTime is how long a phase with PhaseSpec.Reload lasts at least: each replica of the
+// API reads the node CAs once a minute.
+const ReloadTime = 2 * time.Minute
+
 // MaxShown is how many of the nodes that have not confirmed a phase are listed.
 const MaxShown = 100
 
@@ -22,13 +26,15 @@ type Rotation struct {
 	// Step increases with each change of the record. A write names the step that it
 	// read, so that one of two concurrent writes fails.
 	Step int64 `json:"step"`
-	// OldKey and NewKey are the IDs of the keys. OldKey of a revocation is the key that is
-	// revoked. NewKey is empty until it is known.
+	// OldKey and NewKey are the IDs of the keys, or the names of a node CA's issuers in
+	// Vault. OldKey of a revocation is the key that is revoked. NewKey is empty until it is known.
 	OldKey string `json:"old_key"`
 	NewKey string `json:"new_key,omitempty"`
 	// SetVersion is the verifier set that nodes must report in this phase, 0 until it is
 	// published.
-	SetVersion int64     `json:"set_version,omitempty"`
+	SetVersion int64 `json:"set_version,omitempty"`
+	// CA is what a rotation of the node CA requires in this phase, zero until Vault has it.
+	CA         CA        `json:"ca,omitzero"`
 	PhaseSince time.Time `json:"phase_since"`
 	// GraceSeconds is how long the old key stays valid after the new one is active.
 	GraceSeconds int64 `json:"grace_seconds"`
@@ -46,6 +52,16 @@ type Rotation struct {
 	// it from continuing.
 	CheckedAt time.Time `json:"checked_at"`
 	Failure   string    `json:"failure,omitempty"`
+}
+
+// CA is the state of the node CA in a phase.
+type CA struct {
+	// Bundle is the trust.BundleDigest of the CAs that nodes must have in their bundle.
+	Bundle string `json:"bundle,omitempty"`
+	// Issuer is the subject of the CA that issues certificates, and IssuerKey the hex key
+	// ID of its key. Each CA has its own subject.
+	Issuer    string `json:"issuer,omitempty"`
+	IssuerKey string `json:"issuer_key,omitempty"`
 }
 
 // Spec returns the current phase.
@@ -71,13 +87,39 @@ func (r Rotation) Draining() string {
 	return r.OldKey
 }
 
-// Waiting is a node that has not confirmed the phase's verifier set.
+// Published reports whether it is known what nodes must confirm in the phase.
+func (r Rotation) Published() bool {
+	if r.Kind == NodeCA {
+		return r.CA.Bundle != ""
+	}
+	return r.SetVersion > 0
+}
+
+// Asked returns what nodes must confirm in the phase of a rotation of the node CA: that they
+// have the bundle, or in the phases in which certificates change that theirs is of the issuer.
+// Both are empty for other kinds.
+func (r Rotation) Asked() (bundle, issuer string) {
+	switch {
+	case r.Kind != NodeCA:
+	case r.Phase == Activate || r.Phase == Grace || r.Phase == Restore:
+		issuer = r.CA.Issuer
+	default:
+		bundle = r.CA.Bundle
+	}
+	return bundle, issuer
+}
+
+// Waiting is a node that has not confirmed the phase.
 type Waiting struct {
 	NodeID string `json:"node_id"`
 	Host   string `json:"host"`
 	State  string `json:"state"`
 	// SetVersion is the set that the node last reported.
-	SetVersion      int64      `json:"set_version"`
+	SetVersion int64 `json:"set_version"`
+	// Issuer is the issuer of the certificate that the node uses, and CABundle the
+	// trust.BundleDigest that it last reported.
+	Issuer          string     `json:"issuer,omitempty"`
+	CABundle        string     `json:"ca_bundle,omitempty"`
 	LastHeartbeatAt *time.Time `json:"last_heartbeat_at"`
 }
 
@@ -101,6 +143,7 @@ type Blocker string
 const (
 	BlockedPaused   Blocker = "paused"
 	BlockedSet      Blocker = "set_unpublished"
+	BlockedReload Blocker = "replicas_reloading"
 	BlockedNodes    Blocker = "nodes_unconfirmed"
 	BlockedTasks    Blocker = "tasks_open"
 	BlockedGrace    Blocker = "grace_period"
@@ -117,7 +160,8 @@ func (r Rotation) Blockers(p Progress, now time.Time) []Blocker {
 		why   Blocker
 	}{
 		{r.Paused, BlockedPaused},
-		{r.SetVersion == 0, BlockedSet},
+		{!r.Published(), BlockedSet},
+		{spec.Reload && now.Before(r.PhaseSince.Add(ReloadTime)), BlockedReload},
 		{spec.Confirm && p.Confirmed+p.Waived < p.Nodes, BlockedNodes},
 		{spec.Drain && p.OpenTasks > 0, BlockedTasks},
 		{spec.Wait && now.Before(r.PhaseSince.Add(r.Grace())), BlockedGrace},
@@ -146,7 +190,7 @@ func (r Rotation) Advance(now time.Time) Rotation {
 func (r Rotation) enter(p Phase, now time.Time) Rotation {
 	r.Phase, r.PhaseSince = p, now
 	if p != Grace { // Grace keeps the set of Activate
-		r.SetVersion = 0
+		r.SetVersion, r.CA = 0, CA{}
 	}
 	return r
 }

@@ -22,8 +22,12 @@ type Target struct {
 // Target returns the set of the current phase. The second result is false for a phase
 // that publishes none.
 func (r Rotation) Target(active string) (Target, bool) {
-	if r.Kind == SetRoot {
+	switch r.Kind {
+	case SetRoot:
 		return r.rootTarget(active)
+	case NodeCA:
+		return Target{}, false
+	case TaskKey, RevokeKey:
 	}
 	states := map[Phase]map[string]trust.KeyState{
 		Stage:    {r.OldKey: trust.KeyActive, r.NewKey: trust.KeyStaged},

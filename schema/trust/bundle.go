@@ -69,6 +69,16 @@ type TrustResult struct {
 	NodeCertCABundleFingerprint string `json:"node_cert_ca_bundle_fingerprint,omitempty"`
 }
 
+// TrustParams are the params of agent.update_trust. Empty fields ask for nothing.
+type TrustParams struct {
+	// NodeCABundle is the BundleDigest of the CAs of node certificates that the node must
+	// load. The agent rejects another bundle, which a replica of the API may still have.
+	NodeCABundle string `json:"node_ca_bundle,omitempty"`
+	// IssuerKey is the hex key ID of the CA that issues node certificates. The agent renews
+	// a certificate of another CA at once.
+	IssuerKey string `json:"issuer_key,omitempty"`
+}
+
 // NodeTrust is the body of a 200 response to GET trust: the current CA bundles,
 // under the field names of the bootstrap bundle. A fingerprint is the hex SHA-256
 // of the first certificate's DER.

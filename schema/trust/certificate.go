@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,6 +69,20 @@ func EncodeCertificates(certs ...*x509.Certificate) string {
 		b.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 	}
 	return b.String()
+}
+
+// BundleDigest identifies a set of CA certificates, in whatever order: the hex SHA-256 of the
+// sorted SHA-256 hashes of their DER. It is empty for none.
+func BundleDigest(certs ...*x509.Certificate) string {
+	if len(certs) == 0 {
+		return ""
+	}
+	var hashes []string
+	for _, c := range certs {
+		hashes = append(hashes, schema.SHA256Hex(c.Raw))
+	}
+	slices.Sort(hashes)
+	return schema.SHA256Hex([]byte(strings.Join(slices.Compact(hashes), "\n")))
 }
 
 // IssuedCertificate is a newly issued certificate.

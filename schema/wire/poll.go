@@ -36,6 +36,9 @@ type PollRequest struct {
 	// VerifierSetHash is the hex SHA-256 of that set's signed body, which shows the
 	// server that the node has the set that it published. Optional.
 	VerifierSetHash string `json:"verifier_set_hash,omitempty"`
+	// NodeCABundle is the trust.BundleDigest of the node's bundle of node CAs, empty if it
+	// has none. Optional.
+	NodeCABundle string `json:"node_ca_bundle,omitempty"`
 	// Floors are the node's counters. After a restore of the database they are ahead
 	// of the server's, which then raises its own.
 	Floors task.Floors `json:"floors,omitzero"`
@@ -103,6 +106,8 @@ func (r PollRequest) Validate() error {
 		return badField("verifier_set", "verifier_set must be 0 to %d", int64(MaxInteger))
 	case r.VerifierSetHash != "" && !text.IsSHA256Hex(r.VerifierSetHash):
 		return badField("verifier_set_hash", "verifier_set_hash must be 64 lower-case hex digits")
+	case r.NodeCABundle != "" && !text.IsSHA256Hex(r.NodeCABundle):
+		return badField("node_ca_bundle", "node_ca_bundle must be 64 lower-case hex digits")
 	case r.Floors.TaskSeq < 0 || r.Floors.TaskSeq > MaxInteger || r.Floors.IdentitySequence < 0 || r.Floors.IdentitySequence > MaxInteger:
 		return badField("floors", "each of floors must be 0 to %d", int64(MaxInteger))
 	case len(r.AuditCheckpoint) > audit.MaxCheckpointText:

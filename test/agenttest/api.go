@@ -53,6 +53,7 @@ type API struct {
 	Checkpoint    func() string          // of the audit trail, in the answer to a poll
 	Replaces      func() bool            // whether the answer to a poll replaces its checkpoint
 	Kept          string                 // the checkpoint in the last poll
+	NodeCABundle  string                 // the digest in the last poll
 }
 
 // Cancellations is the answer of a poll that names tasks to ask about.
@@ -265,7 +266,7 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	var again *wire.TaskOffer
 	offers := f.Offers
 	f.Note(func() {
-		f.Kept = poll.AuditCheckpoint
+		f.Kept, f.NodeCABundle = poll.AuditCheckpoint, poll.NodeCABundle
 		if poll.Heartbeat != nil {
 			f.Heartbeats = append(f.Heartbeats, *poll.Heartbeat)
 			f.faulty = poll.Heartbeat.Fault != ""

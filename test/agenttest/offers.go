@@ -28,6 +28,7 @@ func (f *API) Payload(typ task.Type, seq int64, params any) task.Payload {
 		V: 1, Env: f.ID.Env, TaskID: schema.NewID(), NodeID: f.ID.NodeID, Incarnation: f.ID.Incarnation,
 		Type: typ, Effect: row.Effect, Seq: seq, IssuedAt: time.Now().UTC(), NotBefore: time.Now().UTC(),
 		ExpiresAt: time.Now().UTC().Add(time.Hour), MaxRuntime: 60, TypeVersion: 1, OperationID: schema.NewID(),
+		Expect:     task.Expectation{OpSeq: 1},
 		WorkflowID: lifecycle.NodeWorkflowID("gpu-17", f.ID.NodeID), CorrelationID: schema.NewID(),
 	}
 	if params != nil {

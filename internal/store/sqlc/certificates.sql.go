@@ -129,6 +129,7 @@ func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (boo
 
 const identityFacts = `-- name: IdentityFacts :one
 SELECT n.node_id, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, n.set_hash, n.identity_sequence,
+       coalesce((SELECT b.digest FROM node_ca_bundles b WHERE b.node_id = n.node_id AND b.incarnation = n.incarnation), '')::text AS ca_bundle,
        greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id))::bigint AS task_seq,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, n.identity_lock_reason, n.poll_session, n.poll_contested, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
@@ -147,6 +148,7 @@ type IdentityFactsRow struct {
 	SetVersion         int64
 	SetHash            string
 	IdentitySequence   int64
+	CaBundle           string
 	TaskSeq            int64
 	Locked             bool
 	IdentityLockReason string
@@ -172,6 +174,7 @@ func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, se
 		&i.SetVersion,
 		&i.SetHash,
 		&i.IdentitySequence,
+		&i.CaBundle,
 		&i.TaskSeq,
 		&i.Locked,
 		&i.IdentityLockReason,

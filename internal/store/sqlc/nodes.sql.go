@@ -620,6 +620,18 @@ func (q *Queries) SetIdentityAlarm(ctx context.Context, arg SetIdentityAlarmPara
 	return result.RowsAffected(), nil
 }
 
+const setNodeCABundle = `-- name: SetNodeCABundle :exec
+INSERT INTO node_ca_bundles (node_id, incarnation, digest)
+SELECT n.node_id, n.incarnation, $1::text FROM nodes n
+WHERE n.node_id = $2 AND n.incarnation = $3
+ON CONFLICT ON CONSTRAINT node_ca_bundles_pkey DO UPDATE SET incarnation = excluded.incarnation, digest = excluded.digest
+`
+
+func (q *Queries) SetNodeCABundle(ctx context.Context, digest string, nodeID string, incarnation int64) error {
+	_, err := q.db.Exec(ctx, setNodeCABundle, digest, nodeID, incarnation)
+	return err
+}
+
 const setNodeFacts = `-- name: SetNodeFacts :exec
 UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2
 `

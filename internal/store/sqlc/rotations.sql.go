@@ -49,8 +49,63 @@ func (q *Queries) InsertRotation(ctx context.Context, arg InsertRotationParams) 
 	return result.RowsAffected(), nil
 }
 
+const insertUpdateTask = `-- name: InsertUpdateTask :execrows
+INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline, correlation_id,
+                        owner_workflow_id, owner_run_id, owner_activity_id, envelope, envelope_expires_at, body_sha256, key_id)
+SELECT $1::uuid, n.node_id, n.incarnation, $2::bigint, $3::text, $4::text,
+       $5::jsonb, r.rotation_id, 0, $6::text, $7::timestamptz, r.rotation_id::text,
+       '', '', '', $8::bytea, $7::timestamptz, $9::text, $10::text
+FROM nodes n, rotations r
+WHERE n.node_id = $11 AND n.incarnation = $12
+  AND r.rotation_id = $13 AND r.step = $14 AND r.ended_at IS NULL
+ON CONFLICT DO NOTHING
+`
+
+type InsertUpdateTaskParams struct {
+	TaskID       string
+	Seq          int64
+	Type         string
+	Effect       string
+	Params       []byte
+	Step         string
+	Deadline     time.Time
+	Envelope     []byte
+	BodySha256   string
+	KeyID        string
+	NodeID       string
+	Incarnation  int64
+	RotationID   string
+	RotationStep int64
+}
+
+// Stores agent.update_trust of a rotation, which no operation and no activity waits for:
+// op_seq 0 and no owner. Stores nothing if the rotation has changed since it was read, the
+// node has another incarnation, or another task has the sequence.
+func (q *Queries) InsertUpdateTask(ctx context.Context, arg InsertUpdateTaskParams) (int64, error) {
+	result, err := q.db.Exec(ctx, insertUpdateTask,
+		arg.TaskID,
+		arg.Seq,
+		arg.Type,
+		arg.Effect,
+		arg.Params,
+		arg.Step,
+		arg.Deadline,
+		arg.Envelope,
+		arg.BodySha256,
+		arg.KeyID,
+		arg.NodeID,
+		arg.Incarnation,
+		arg.RotationID,
+		arg.RotationStep,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const lockOpenRotation = `-- name: LockOpenRotation :one
-SELECT rotation_id, kind, phase, phase_since, step, old_key, new_key, set_version, grace_seconds, approved, paused, actor, via, reason, started_at, ended_at, outcome, checked_at, failure, now()::timestamptz AS now FROM rotations WHERE ended_at IS NULL FOR NO KEY UPDATE
+SELECT rotation_id, kind, phase, phase_since, step, old_key, new_key, set_version, grace_seconds, approved, paused, actor, via, reason, started_at, ended_at, outcome, checked_at, failure, ca_bundle, ca_issuer, ca_issuer_key, now()::timestamptz AS now FROM rotations WHERE ended_at IS NULL FOR NO KEY UPDATE
 `
 
 type LockOpenRotationRow struct {
@@ -73,6 +128,9 @@ type LockOpenRotationRow struct {
 	Outcome      string
 	CheckedAt    time.Time
 	Failure      string
+	CaBundle     string
+	CaIssuer     string
+	CaIssuerKey  string
 	Now          time.Time
 }
 
@@ -99,13 +157,16 @@ func (q *Queries) LockOpenRotation(ctx context.Context) (LockOpenRotationRow, er
 		&i.Outcome,
 		&i.CheckedAt,
 		&i.Failure,
+		&i.CaBundle,
+		&i.CaIssuer,
+		&i.CaIssuerKey,
 		&i.Now,
 	)
 	return i, err
 }
 
 const newestRotation = `-- name: NewestRotation :one
-SELECT rotation_id, kind, phase, phase_since, step, old_key, new_key, set_version, grace_seconds, approved, paused, actor, via, reason, started_at, ended_at, outcome, checked_at, failure, now()::timestamptz AS now FROM rotations ORDER BY ended_at IS NOT NULL, started_at DESC LIMIT 1
+SELECT rotation_id, kind, phase, phase_since, step, old_key, new_key, set_version, grace_seconds, approved, paused, actor, via, reason, started_at, ended_at, outcome, checked_at, failure, ca_bundle, ca_issuer, ca_issuer_key, now()::timestamptz AS now FROM rotations ORDER BY ended_at IS NOT NULL, started_at DESC LIMIT 1
 `
 
 type NewestRotationRow struct {
@@ -128,6 +189,9 @@ type NewestRotationRow struct {
 	Outcome      string
 	CheckedAt    time.Time
 	Failure      string
+	CaBundle     string
+	CaIssuer     string
+	CaIssuerKey  string
 	Now          time.Time
 }
 
@@ -154,9 +218,76 @@ func (q *Queries) NewestRotation(ctx context.Context) (NewestRotationRow, error)
 		&i.Outcome,
 		&i.CheckedAt,
 		&i.Failure,
+		&i.CaBundle,
+		&i.CaIssuer,
+		&i.CaIssuerKey,
 		&i.Now,
 	)
 	return i, err
+}
+
+const nodesToUpdate = `-- name: NodesToUpdate :many
+SELECT n.node_id, n.incarnation,
+    (greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id)) + 1)::bigint AS next_seq
+FROM nodes n
+WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation
+  AND n.last_heartbeat_at > now() - make_interval(secs => $1::float8)
+  AND CASE WHEN $2::text <> '' THEN NOT EXISTS (SELECT 1 FROM node_certificates c
+                WHERE c.node_id = n.node_id AND c.slot = 'current' AND c.incarnation = n.incarnation AND c.issuer = $2::text)
+           ELSE NOT EXISTS (SELECT 1 FROM node_ca_bundles b
+                WHERE b.node_id = n.node_id AND b.incarnation = n.incarnation AND b.digest = $3::text) END
+  AND NOT EXISTS (SELECT 1 FROM node_tasks t
+        WHERE t.node_id = n.node_id AND t.operation_id = $4::uuid AND t.step LIKE $5::text || '.%'
+          AND (t.finished_at IS NULL AND t.envelope_expires_at > now()
+               OR t.finished_at > now() - make_interval(secs => $6::float8)))
+ORDER BY n.node_id LIMIT $7
+`
+
+type NodesToUpdateParams struct {
+	SilentSeconds float64
+	CaIssuer      string
+	CaBundle      string
+	RotationID    string
+	Phase         string
+	RepeatSeconds float64
+	Most          int32
+}
+
+type NodesToUpdateRow struct {
+	NodeID      string
+	Incarnation int64
+	NextSeq     int64
+}
+
+// Lists nodes that have not confirmed a phase of a rotation of the node CA, to be sent
+// agent.update_trust: those with a recent heartbeat that have no such task of the phase, open
+// or ended a short time ago. next_seq is the sequence of the node's next task.
+func (q *Queries) NodesToUpdate(ctx context.Context, arg NodesToUpdateParams) ([]NodesToUpdateRow, error) {
+	rows, err := q.db.Query(ctx, nodesToUpdate,
+		arg.SilentSeconds,
+		arg.CaIssuer,
+		arg.CaBundle,
+		arg.RotationID,
+		arg.Phase,
+		arg.RepeatSeconds,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NodesToUpdateRow
+	for rows.Next() {
+		var i NodesToUpdateRow
+		if err := rows.Scan(&i.NodeID, &i.Incarnation, &i.NextSeq); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const noteRotationChecked = `-- name: NoteRotationChecked :exec
@@ -171,7 +302,7 @@ func (q *Queries) NoteRotationChecked(ctx context.Context, failure string, rotat
 }
 
 const openRotation = `-- name: OpenRotation :one
-SELECT rotation_id, kind, phase, phase_since, step, old_key, new_key, set_version, grace_seconds, approved, paused, actor, via, reason, started_at, ended_at, outcome, checked_at, failure, now()::timestamptz AS now FROM rotations WHERE ended_at IS NULL
+SELECT rotation_id, kind, phase, phase_since, step, old_key, new_key, set_version, grace_seconds, approved, paused, actor, via, reason, started_at, ended_at, outcome, checked_at, failure, ca_bundle, ca_issuer, ca_issuer_key, now()::timestamptz AS now FROM rotations WHERE ended_at IS NULL
 `
 
 type OpenRotationRow struct {
@@ -194,6 +325,9 @@ type OpenRotationRow struct {
 	Outcome      string
 	CheckedAt    time.Time
 	Failure      string
+	CaBundle     string
+	CaIssuer     string
+	CaIssuerKey  string
 	Now          time.Time
 }
 
@@ -220,6 +354,9 @@ func (q *Queries) OpenRotation(ctx context.Context) (OpenRotationRow, error) {
 		&i.Outcome,
 		&i.CheckedAt,
 		&i.Failure,
+		&i.CaBundle,
+		&i.CaIssuer,
+		&i.CaIssuerKey,
 		&i.Now,
 	)
 	return i, err
@@ -266,8 +403,14 @@ func (q *Queries) ReplaceEnvelope(ctx context.Context, arg ReplaceEnvelopeParams
 
 const rotationCounts = `-- name: RotationCounts :one
 WITH asked AS (
-    SELECT n.node_id, EXISTS (SELECT 1 FROM verifier_sets s
-        WHERE s.version = n.set_version AND s.hash = n.set_hash AND s.version >= $3::bigint) AS confirmed
+    SELECT n.node_id, CASE
+        WHEN $3::text <> '' THEN EXISTS (SELECT 1 FROM node_certificates c
+            WHERE c.node_id = n.node_id AND c.slot = 'current' AND c.incarnation = n.incarnation AND c.issuer = $3::text)
+        WHEN $4::text <> '' THEN EXISTS (SELECT 1 FROM node_ca_bundles b
+            WHERE b.node_id = n.node_id AND b.incarnation = n.incarnation AND b.digest = $4::text)
+        ELSE EXISTS (SELECT 1 FROM verifier_sets s
+            WHERE s.version = n.set_version AND s.hash = n.set_hash AND s.version >= $5::bigint)
+        END AS confirmed
     FROM nodes n
     WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation
 )
@@ -279,6 +422,14 @@ SELECT count(*) AS nodes, count(*) FILTER (WHERE confirmed) AS confirmed,
 FROM asked
 `
 
+type RotationCountsParams struct {
+	RotationID string
+	KeyID      string
+	CaIssuer   string
+	CaBundle   string
+	SetVersion int64
+}
+
 type RotationCountsRow struct {
 	Nodes     int64
 	Confirmed int64
@@ -287,10 +438,17 @@ type RotationCountsRow struct {
 }
 
 // A rotation waits for every node whose agent has polled in its incarnation and whose
-// identity is accepted. A node has confirmed if it reports the set or a later one of the
-// same chain.
-func (q *Queries) RotationCounts(ctx context.Context, rotationID string, keyID string, setVersion int64) (RotationCountsRow, error) {
-	row := q.db.QueryRow(ctx, rotationCounts, rotationID, keyID, setVersion)
+// identity is accepted. A node has confirmed if the server last accepted a certificate of
+// ca_issuer, if it reports the bundle ca_bundle, or otherwise if it reports the set or a
+// later one of the same chain.
+func (q *Queries) RotationCounts(ctx context.Context, arg RotationCountsParams) (RotationCountsRow, error) {
+	row := q.db.QueryRow(ctx, rotationCounts,
+		arg.RotationID,
+		arg.KeyID,
+		arg.CaIssuer,
+		arg.CaBundle,
+		arg.SetVersion,
+	)
 	var i RotationCountsRow
 	err := row.Scan(
 		&i.Nodes,
@@ -301,14 +459,37 @@ func (q *Queries) RotationCounts(ctx context.Context, rotationID string, keyID s
 	return i, err
 }
 
-const rotationWaiting = `-- name: RotationWaiting :many
-SELECT n.node_id, n.host, n.state, n.set_version, n.last_heartbeat_at FROM nodes n
-WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation
-  AND NOT EXISTS (SELECT 1 FROM verifier_sets s
-        WHERE s.version = n.set_version AND s.hash = n.set_hash AND s.version >= $1::bigint)
-  AND NOT EXISTS (SELECT 1 FROM rotation_waivers w WHERE w.rotation_id = $2 AND w.node_id = n.node_id)
-ORDER BY n.host, n.node_id LIMIT $3
+const rotationIsOpen = `-- name: RotationIsOpen :one
+SELECT EXISTS (SELECT 1 FROM rotations WHERE rotation_id = $1 AND ended_at IS NULL)
 `
+
+func (q *Queries) RotationIsOpen(ctx context.Context, rotationID string) (bool, error) {
+	row := q.db.QueryRow(ctx, rotationIsOpen, rotationID)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
+const rotationWaiting = `-- name: RotationWaiting :many
+SELECT n.node_id, n.host, n.state, n.set_version, n.last_heartbeat_at, coalesce(c.issuer, '')::text AS issuer, coalesce(b.digest, '')::text AS ca_bundle
+FROM nodes n LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.slot = 'current' AND c.incarnation = n.incarnation
+    LEFT JOIN node_ca_bundles b ON b.node_id = n.node_id AND b.incarnation = n.incarnation
+WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation
+  AND CASE WHEN $1::text <> '' THEN c.issuer IS DISTINCT FROM $1::text
+           WHEN $2::text <> '' THEN b.digest IS DISTINCT FROM $2::text
+           ELSE NOT EXISTS (SELECT 1 FROM verifier_sets s
+                WHERE s.version = n.set_version AND s.hash = n.set_hash AND s.version >= $3::bigint) END
+  AND NOT EXISTS (SELECT 1 FROM rotation_waivers w WHERE w.rotation_id = $4 AND w.node_id = n.node_id)
+ORDER BY n.host, n.node_id LIMIT $5
+`
+
+type RotationWaitingParams struct {
+	CaIssuer   string
+	CaBundle   string
+	SetVersion int64
+	RotationID string
+	Most       int32
+}
 
 type RotationWaitingRow struct {
 	NodeID          string
@@ -316,10 +497,18 @@ type RotationWaitingRow struct {
 	State           lifecycle.NodeState
 	SetVersion      int64
 	LastHeartbeatAt *time.Time
+	Issuer          string
+	CaBundle        string
 }
 
-func (q *Queries) RotationWaiting(ctx context.Context, setVersion int64, rotationID string, most int32) ([]RotationWaitingRow, error) {
-	rows, err := q.db.Query(ctx, rotationWaiting, setVersion, rotationID, most)
+func (q *Queries) RotationWaiting(ctx context.Context, arg RotationWaitingParams) ([]RotationWaitingRow, error) {
+	rows, err := q.db.Query(ctx, rotationWaiting,
+		arg.CaIssuer,
+		arg.CaBundle,
+		arg.SetVersion,
+		arg.RotationID,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -333,6 +522,8 @@ func (q *Queries) RotationWaiting(ctx context.Context, setVersion int64, rotatio
 			&i.State,
 			&i.SetVersion,
 			&i.LastHeartbeatAt,
+			&i.Issuer,
+			&i.CaBundle,
 		); err != nil {
 			return nil, err
 		}
@@ -346,23 +537,27 @@ func (q *Queries) RotationWaiting(ctx context.Context, setVersion int64, rotatio
 
 const saveRotation = `-- name: SaveRotation :execrows
 UPDATE rotations SET step = step + 1, phase = $1, phase_since = $2, old_key = $3,
-    new_key = $4, set_version = $5, approved = $6, paused = $7,
-    ended_at = $8, outcome = $9, failure = '', checked_at = now()
-WHERE rotation_id = $10 AND step = $11
+    new_key = $4, set_version = $5, ca_bundle = $6, ca_issuer = $7,
+    ca_issuer_key = $8, approved = $9, paused = $10,
+    ended_at = $11, outcome = $12, failure = '', checked_at = now()
+WHERE rotation_id = $13 AND step = $14
 `
 
 type SaveRotationParams struct {
-	Phase      string
-	PhaseSince time.Time
-	OldKey     string
-	NewKey     string
-	SetVersion int64
-	Approved   bool
-	Paused     bool
-	EndedAt    *time.Time
-	Outcome    string
-	RotationID string
-	Step       int64
+	Phase       string
+	PhaseSince  time.Time
+	OldKey      string
+	NewKey      string
+	SetVersion  int64
+	CaBundle    string
+	CaIssuer    string
+	CaIssuerKey string
+	Approved    bool
+	Paused      bool
+	EndedAt     *time.Time
+	Outcome     string
+	RotationID  string
+	Step        int64
 }
 
 // Writes a rotation whose step is still the one that the caller read.
@@ -373,6 +568,9 @@ func (q *Queries) SaveRotation(ctx context.Context, arg SaveRotationParams) (int
 		arg.OldKey,
 		arg.NewKey,
 		arg.SetVersion,
+		arg.CaBundle,
+		arg.CaIssuer,
+		arg.CaIssuerKey,
 		arg.Approved,
 		arg.Paused,
 		arg.EndedAt,

@@ -215,7 +215,7 @@ WITH done AS (
     WHERE t.task_id = $8
     RETURNING t.task_id, t.owner_workflow_id
 )
-INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
+INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done WHERE done.owner_workflow_id <> ''
 ON CONFLICT ON CONSTRAINT outbox_task_key
 DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
 `
@@ -231,7 +231,8 @@ type FinishTaskParams struct {
 	TaskID          string
 }
 
-// Ends a task that the caller locked, with its message for the relay.
+// Ends a task that the caller locked, with its message for the relay if an activity waits
+// for it.
 func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) error {
 	_, err := q.db.Exec(ctx, finishTask,
 		arg.Status,
@@ -559,7 +560,8 @@ WITH unended AS MATERIALIZED (
 )
 SELECT t.task_id, t.node_id FROM unended t LEFT JOIN operations o ON o.operation_id = t.operation_id
 WHERE t.task_id > $2::uuid
-  AND (o.operation_id IS NULL OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
+  AND (o.operation_id IS NULL AND NOT EXISTS (SELECT 1 FROM rotations r WHERE r.rotation_id = t.operation_id AND r.ended_at IS NULL)
+       OR o.ended_at IS NOT NULL OR o.status = 'abandoned' OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => $3::float8)
        AND node_api_receiving($4::float8))
 UNION
@@ -583,7 +585,7 @@ type ReclaimableTasksRow struct {
 }
 
 // Lists the tasks to reclaim: expired leases past the grace, unless the node API could not
-// receive their extension, tasks whose operation ended or is missing, results that were
+// receive their extension, tasks whose operation or rotation ended or is missing, results that were
 // not delivered in time. MATERIALIZED keeps the planner
 // from walking finished tasks for the order.
 func (q *Queries) ReclaimableTasks(ctx context.Context, arg ReclaimableTasksParams) ([]ReclaimableTasksRow, error) {

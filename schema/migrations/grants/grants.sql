@@ -39,7 +39,7 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admi
 
 -- Each process reads everything but the hashes of tokens, which the worker has no use for.
 GRANT SELECT ON audit_events, audit_heads, goose_db_version, identity_keys, identity_refusals, instances, node_api,
-    node_certificates, node_removals, node_sessions, node_tasks, nodes, operations, outbox, resources, restore_modes, schema_programs, skus, verifier_sets
+    node_ca_bundles, node_certificates, node_removals, node_sessions, node_tasks, nodes, operations, outbox, resources, restore_modes, schema_programs, skus, verifier_sets
     TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT ON audit_checkpoints, audit_checkpoint_heads, audit_missing TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT ON enrollment_tokens TO gpuaas_api_admin, gpuaas_api_node;
@@ -66,7 +66,6 @@ GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_admin;
 GRANT INSERT, UPDATE ON rotations TO gpuaas_api_admin; -- it starts rotations and stores decisions about them
 GRANT INSERT ON rotation_waivers TO gpuaas_api_admin;
 GRANT DELETE ON node_sessions TO gpuaas_api_admin;
-GRANT INSERT, UPDATE ON identity_refusals TO gpuaas_api_admin; -- it exchanges references to bundles
 GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
 
 -- The node API issues identities, stores heartbeats and dispatches tasks.
@@ -74,7 +73,7 @@ GRANT UPDATE (state, state_since, cordoned, incarnation, polled_incarnation, rec
     identity_lock_reason, identity_locked_by, identity_lock_note, identity_alarm, identity_alarm_at, poll_session, poll_contested,
     previous_recovery_key, set_version, set_hash, last_heartbeat_at, agent_version, boot_id, driver, driver_fault, agent_fault, uptime_seconds, workloads, workloads_at,
     task_seq_floor) ON nodes TO gpuaas_api_node;
-GRANT INSERT, UPDATE ON enrollment_tokens, node_api, node_certificates, identity_keys, identity_refusals TO gpuaas_api_node;
+GRANT INSERT, UPDATE ON enrollment_tokens, node_api, node_ca_bundles, node_certificates, identity_keys, identity_refusals TO gpuaas_api_node;
 GRANT UPDATE (status, lease_epoch, lease_until, holder, poll_number, progress, beat_at, cancel_seen, paused, result, output_tail,
     result_serial, result_key, result_body, result_signature, dispatched_at, lost_at, finished_at) ON node_tasks TO gpuaas_api_node;
 GRANT INSERT, UPDATE, DELETE ON outbox, node_sessions TO gpuaas_api_node;

@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+)
+
+// rotationAPI answers with one rotation and keeps what it was asked.
+type rotationAPI struct {
+	view rotation.View
+	err  *schema.Error
+	path string
+	body map[string]any
+}
+
+func (a *rotationAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.path, a.body = r.Method+" "+r.URL.Path, nil
+	json.NewDecoder(r.Body).Decode(&a.body) //nolint:errcheck // a GET has no body
+	w.Header().Set("Content-Type", "application/json")
+	if a.err != nil {
+		w.WriteHeader(a.err.Kind.Info().HTTP)
+		json.NewEncoder(w).Encode(a.err.Body("c")) //nolint:errcheck // a test's connection
+		return
+	}
+	if r.Method == http.MethodPost && r.URL.Path == "/api/v1/admin/trust/rotation" {
+		w.WriteHeader(http.StatusAccepted)
+	}
+	json.NewEncoder(w).Encode(a.view) //nolint:errcheck // a test's connection
+}
+
+// rotating returns a command line whose API has a rotation of the node CA in a phase.
+func rotating(t *testing.T, phase rotation.Phase) (*harness, *rotationAPI) {
+	t.Helper()
+	r := rotation.Begin(rotation.NodeCA, "g1", rotation.DefaultGrace)
+	r.RotationID, r.Phase, r.NewKey, r.Actor, r.Reason = operationID, phase, "g2", "alice", "yearly"
+	r.StartedAt, r.PhaseSince, r.CheckedAt = start(), start(), start()
+	r.CA = rotation.CA{Bundle: "b0", Issuer: "CN=gpuaas dev node CA G2", IssuerKey: "0a"}
+	p := rotation.Progress{Nodes: 3, Confirmed: 1, Waived: 1, Waiting: []rotation.Waiting{
+		{NodeID: nodeID, Host: "gpu-17", State: "offline", Issuer: "CN=gpuaas dev node CA G1", CABundle: "0123456789abcdef", LastHeartbeatAt: at(0)}}}
+	a := &rotationAPI{view: rotation.Describe(r, p, start())}
+	s := httptest.NewServer(a)
+	t.Cleanup(s.Close)
+	h := setup(t)
+	h.vars["GPUAAS_API_URL"] = s.URL
+	return h, a
+}
+
+// TestRotateNodeCA: the start and the decisions send what the operator asked for, and show what
+// the phase waits for, with the nodes by name.
+func TestRotateNodeCA(t *testing.T) {
+	t.Parallel()
+	h, a := rotating(t, rotation.Stage)
+	h.golden("rotate-node-ca-dry-run", "rotate", "node-ca", "--reason", "yearly", "--dry-run")
+	require.Equal(t, map[string]any{"kind": "node-ca", "reason": "yearly", "grace_seconds": 90000.0, "dry_run": true}, a.body)
+	h.golden("rotate-show-stage", "rotate", "show")
+	require.Equal(t, "GET /api/v1/admin/trust/rotation", a.path)
+	require.Zero(t, h.run("rotate", "waive", "--node", "gpu-17", "--reason", "in repair"))
+	require.Equal(t, "POST /api/v1/admin/trust/rotation/waive", a.path)
+	require.Equal(t, map[string]any{"reason": "in repair", "nodes": []any{"gpu-17"}}, a.body)
+	for _, d := range []string{"approve", "pause", "resume", "rollback"} {
+		require.Zero(t, h.run("rotate", d, "--reason", "CHG-1"), d)
+		require.Equal(t, "POST /api/v1/admin/trust/rotation/"+d, a.path)
+		require.Equal(t, map[string]any{"reason": "CHG-1"}, a.body)
+	}
+}
+
+// TestRotateShow: each phase shows what a waiting node has instead of what is required.
+func TestRotateShow(t *testing.T) {
+	t.Parallel()
+	h, a := rotating(t, rotation.Activate)
+	h.golden("rotate-show-activate", "rotate", "show")
+	h, _ = rotating(t, rotation.Grace)
+	h.golden("rotate-show-grace", "rotate", "show")
+	a.err = schema.NewError(schema.KindInvalidRequest, "phase retire cannot be undone").WithReason("not_reversible").WithNext("gpuaas rotate show")
+	h, a2 := rotating(t, rotation.Retire)
+	a2.err = a.err
+	h.golden("rotate-rollback-refused", "rotate", "rollback", "--reason", "CHG-1")
+}

@@ -19,6 +19,7 @@ func unseen() map[string]string {
 		lifecycle.ReasonWorkloadsUnknown: "needs an agent without a workload driver; the page is that of drain_blocked",
 		string(schema.KindNodeInUse):     "needs a workload that starts after a heartbeat; the page is that of drain_blocked",
 		lifecycle.ReasonVaultSealed:      "a sealed Vault stops the other scenes; the page is that of service_unavailable",
+		lifecycle.ReasonClockSkew:        "the page is that of service_unavailable",
 		lifecycle.ReasonVaultUnreachable: "a stopped Vault stops the other scenes; the page is that of service_unavailable",
 		lifecycle.ReasonStepUnknown:      "needs a worker of a version without the phase",
 		string(lifecycle.RunFailed):      "needs a defect in a workflow; the page is that of run_terminated",

@@ -20,9 +20,9 @@ func newRotate(e *env) *cobra.Command {
 		`Replaces the key that signs tasks (task-key), the root key of verifier sets (set-root) or
 the CA of node certificates (node-ca). A rotation stages the new key, activates it, waits
 until nothing needs the old one, and retires the old one. It leaves a phase when every node
-has confirmed it; gpuaas rotate show lists the nodes that have not. It can be rolled back until the old
-key is retired, which needs an approval. There can be one rotation at a time. All of these
-commands except show require the role admin.`)
+has confirmed it; gpuaas rotate show lists the nodes that have not. It can be rolled back
+until the old key is retired, which needs an approval. There can be one rotation at a time.
+All of these commands except show require the role admin.`)
 	c.AddCommand(newRotateStart(e, rotation.TaskKey, "Rotate the key that signs tasks"),
 		newRotateStart(e, rotation.SetRoot, "Rotate the root key of verifier sets"),
 		newRotateStart(e, rotation.NodeCA, "Rotate the CA of node certificates"),

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
@@ -51,6 +52,13 @@ func TestProcess(t *testing.T) {
 	becomes(t, metrics, "/readyz", http.StatusOK, `{"status":"ok"}`)
 	becomes(t, metrics, "/metrics", http.StatusOK, "gpuaas_task_signer_ok 1")
 	becomes(t, metrics, "/metrics", http.StatusOK, `gpuaas_vault_request_duration_seconds_count{op="login"} 1`)
+
+	becomes(t, metrics, "/metrics", http.StatusOK, `gpuaas_clock_skew_seconds{peer="vault"}`)
+	pgtest.ShiftClock(t, b.url, 45*time.Second)
+	becomes(t, metrics, "/readyz", http.StatusOK, `"degraded":["clock"]`)
+	require.Contains(t, log.String(), "the clock of postgres is 45s ahead of this machine's, more than the limit of 30s; this worker signs no task")
+	pgtest.ShiftClock(t, b.url, 0)
+	becomes(t, metrics, "/readyz", http.StatusOK, `{"status":"ok"}`)
 
 	schemaWorksFrom(t, b.url, 9999)
 	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "not ready: schema unavailable")

@@ -41,6 +41,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	if err := parts.connect(ctx); err != nil {
 		return err
 	}
+	parts.compareClocks(ctx)
 	fatal := make(chan error, 1)
 	if err := startTrust(ctx, parts, fatal); err != nil {
 		return err
@@ -60,6 +61,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	served := newVersions(parts.temporal.Deployments, c.build(), p.Log)
 	p.Health.Add("temporal", parts.temporal.Healthy)
 	p.Health.Add("version", served.Healthy)
+	p.Health.AddDegrading("clock", p.Clocks.Check)
 	p.Health.Add("task-signer", func(context.Context) error { return parts.sets.Healthy() })
 	if err != nil {
 		return err
@@ -75,7 +77,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	})
 	p.Go(ctx, "versions", served.Run)
 	p.Go(ctx, "silent nodes", func(ctx context.Context) error { return watchSilence(ctx, parts.store.Inventory, p.Log) })
-	p.Go(ctx, "removals", removals{parts.store.Identities, parts.vault, c.Env, p.Log}.run)
+	p.Go(ctx, "removals", removals{parts.store.Identities, timelySigner{parts.vault, p.Clocks}, c.Env, p.Log}.run)
 	p.Go(ctx, "audit checkpoints", checkpoints{parts.store.Checkpoints, parts.vault, p.Log, c.CheckpointEvery}.run)
 	p.Go(ctx, "verifier sets", func(ctx context.Context) error { return parts.sets.Run(ctx, nil) })
 	p.Log.Info("polling", slog.String("temporal", parts.temporal.Address()),

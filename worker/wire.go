@@ -134,7 +134,7 @@ func register(w worker.Registry, p *parts, env string) {
 	}
 	for _, a := range []any{
 		&activities.Record{Records: p.store.Operations, OnEnd: p.metrics.ended},
-		&activities.Task{Records: p.store.Operations, Tasks: p.store.Tasks, Signer: p.vault, Sets: p.sets, Env: env},
+		&activities.Task{Records: p.store.Operations, Tasks: p.store.Tasks, Signer: timelySigner{p.vault, p.Clocks}, Sets: p.sets, Env: env},
 		&activities.Reclaim{Reclaimer: p.store.Tasks, OnDecision: p.metrics.reclaimed},
 		&activities.Watch{Abandoner: p.store.Operations, Runs: p.temporal.Operations, OnAbandon: p.metrics.abandoned},
 		&activities.Machine{Ledger: p.store.Operations, Providers: providers()},

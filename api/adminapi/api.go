@@ -70,8 +70,7 @@ type Config struct {
 	Observe edge.Observer
 }
 
-// API is the admin API. It implements nodeapi.Bundles. Run must run while event
-// streams are served.
+// API is the admin API. Run must run while event streams are served.
 type API struct {
 	base    base
 	bundles bundles
@@ -88,11 +87,6 @@ func New(cfg Config) *API {
 // Run reads changes for the event streams until ctx ends, and then ends the
 // streams.
 func (a *API) Run(ctx context.Context) error { return a.events.run(ctx) }
-
-// Fetch implements nodeapi.Bundles.
-func (a *API) Fetch(ctx context.Context, reference string, by audit.Subject) (trust.BootstrapBundle, error) {
-	return a.bundles.fetch(ctx, reference, by)
-}
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {

@@ -18,6 +18,18 @@ import (
 // exists only in the call that creates it and in its response.
 type bundles struct{ base }
 
+// Bundles exchanges references for bundles. It implements nodeapi.Bundles.
+type Bundles struct{ bundles bundles }
+
+// NewBundles returns the exchange. It uses Env, NodeURL, Nodes, EnrollmentTokens, Trust and
+// Package of the configuration.
+func NewBundles(cfg Config) Bundles { return Bundles{bundles{base{&cfg}}} }
+
+// Fetch implements nodeapi.Bundles.
+func (b Bundles) Fetch(ctx context.Context, reference string, by audit.Subject) (trust.BootstrapBundle, error) {
+	return b.bundles.fetch(ctx, reference, by)
+}
+
 // purposeOf returns the purpose of the token that an action issues; "" for an
 // action that issues none.
 func purposeOf(a lifecycle.Action) trust.TokenPurpose {

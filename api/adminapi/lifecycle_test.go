@@ -237,6 +237,12 @@ func (d *backend) api() *adminapi.API {
 		Nodes:   d, SKUs: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 }
 
+// exchange exchanges references.
+func (d *backend) exchange() adminapi.Bundles {
+	return adminapi.NewBundles(adminapi.Config{Env: "test", NodeURL: d.url, Nodes: d, EnrollmentTokens: d, Trust: d,
+		Package: func() (*trust.AgentPackage, error) { return d.pack, nil }})
+}
+
 func (d *backend) post(t *testing.T, verb, body string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	h := d.api().Handler()

@@ -221,7 +221,7 @@ func (o *outlet) serve(t *testing.T, d *backend) *httptest.Server {
 	mux.HandleFunc("GET /v2/gpuaas/node-agent/blobs/{digest}", send)
 	mux.HandleFunc("GET /internal/v1/bootstrap/{reference}", func(w http.ResponseWriter, r *http.Request) {
 		o.fetched++
-		b, err := d.api().Fetch(r.Context(), r.PathValue("reference"), audit.Subject{Actor: "fetch"})
+		b, err := d.exchange().Fetch(r.Context(), r.PathValue("reference"), audit.Subject{Actor: "fetch"})
 		if err != nil {
 			w.WriteHeader(http.StatusConflict)
 			return
@@ -448,14 +448,14 @@ func TestFetchOrder(t *testing.T) {
 	reference, _, _ := trust.NewToken()
 	by := audit.Subject{Actor: "fetch:10.0.0.1", CorrelationID: "c"}
 	d.trustErr = schema.NewError(schema.KindServiceUnavailable, "away")
-	_, err := d.api().Fetch(t.Context(), reference, by)
+	_, err := d.exchange().Fetch(t.Context(), reference, by)
 	require.ErrorIs(t, err, &schema.Error{Kind: schema.KindServiceUnavailable})
-	_, err = d.api().Fetch(t.Context(), "x", by)
+	_, err = d.exchange().Fetch(t.Context(), "x", by)
 	require.ErrorIs(t, err, &schema.Error{Kind: schema.KindUnauthenticated})
 	assert.Equal(t, []string{"trust"}, d.steps)
 
 	d.trustErr, d.steps = nil, nil
-	b, err := d.api().Fetch(t.Context(), reference, by)
+	b, err := d.exchange().Fetch(t.Context(), reference, by)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"trust", "spend", "issue"}, d.steps)
 	assert.Equal(t, trust.PurposeReissue, d.minted.Purpose)

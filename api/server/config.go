@@ -33,6 +33,7 @@ type config struct {
 	NodeProxyNetworks  string        `env:"GPUAAS_NODE_PROXY_NETWORKS" help:"Networks of the TCP load balancers in front of the node API, as CIDRs separated by commas. Each connection from them must begin with a PROXY protocol header of version 2, which has the client's address. From all other addresses such a header is rejected. Default: none."`
 	NodeConnections    int           `env:"GPUAAS_NODE_CONNECTIONS" envDefault:"16384" help:"Largest number of open connections to the node API. Half of them may be of clients that have not sent a node's certificate, an eighth from one address."`
 	IssueRate          float64       `env:"GPUAAS_ISSUE_RATE" envDefault:"50" help:"Node certificates per second that this process has Vault sign. Keep the sum over all replicas below half of Vault's capacity."`
+	StateDir           string        `env:"GPUAAS_STATE_DIR" help:"Directory in which the process keeps the node API's certificate and key, with mode 0600, so that it can start while Vault is unavailable. Give each replica a directory of its own. Default: none, and each start waits for Vault."`
 	AgentOCIRef        string        `env:"GPUAAS_AGENT_OCI_REF" help:"Registry reference of the node agent's package: registry/repository@sha256:digest."`
 	AgentDigest        string        `env:"GPUAAS_AGENT_DIGEST" help:"Digest of the package blob, where the reference is that of a manifest, or of the archive."`
 	AgentPullTokenFile string        `env:"GPUAAS_AGENT_PULL_TOKEN_FILE" help:"File with a bearer token for the registry. It is read again for each bundle."`
@@ -98,6 +99,15 @@ func (c *config) checkProxies(f *daemon.Faults) {
 		f.Check(err == nil && p.Bits() == 0, "GPUAAS_NODE_PROXY_NETWORKS: %s is every address; list only the load balancers", text)
 		c.proxies = append(c.proxies, p.Masked())
 	}
+}
+
+// nodeHost returns the name by which nodes know the node API.
+func (c *config) nodeHost() string {
+	u, err := url.Parse(c.NodeURL)
+	if err != nil {
+		return "" // Check rejected it
+	}
+	return u.Hostname()
 }
 
 // secrets returns what Temporal must never receive from this process.

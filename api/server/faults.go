@@ -64,7 +64,16 @@ func (a *app) storedFaults(ctx context.Context) []wire.ControlPlaneFault {
 	if err != nil {
 		a.Log.Warn("cannot read the faults of the audit trail", slog.Any("err", err))
 	}
-	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), loginFault(a.vault.SecretIDFault()), a.trustFaults(ctx))
+	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), clockFault(a.Clocks.Fault()), loginFault(a.vault.SecretIDFault()), a.trustFaults(ctx))
+}
+
+// clockFault returns the fault of clocks that differ.
+func clockFault(err error) []wire.ControlPlaneFault {
+	if err == nil {
+		return nil
+	}
+	e := schema.AsError(err)
+	return []wire.ControlPlaneFault{{Component: "clock", Reason: e.Reason, Message: e.Message, Next: e.Next}}
 }
 
 // loginFault returns the fault of a Vault login that is about to end.

@@ -211,9 +211,11 @@ func (c *cluster) replicaOn(url string) *replica {
 		Lifecycle:      lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.packageSource(), Release: agent.releases.document})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
+	bundles := adminapi.NewBundles(adminapi.Config{Env: testEnv, NodeURL: r.node, Nodes: nodeSide.Admin, EnrollmentTokens: nodeSide.Identities,
+		Trust: c.ca, Package: agent.packageSource()})
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: nodeSide.Tasks, Heartbeats: nodeSide.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
-		IssueRate: 1e5, NodeRate: 1e5, RenewalRate: 1e5, Bundles: adminAPI, Packages: agent.packages(), Release: agent.releases.binary})
+		IssueRate: 1e5, NodeRate: 1e5, RenewalRate: 1e5, Bundles: bundles, Packages: agent.packages(), Release: agent.releases.binary})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	group.Go(func() { _ = node.Run(ctx) })

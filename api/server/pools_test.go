@@ -39,7 +39,7 @@ func TestAdminCallsUseTheirOwnPool(t *testing.T) {
 			require.NoError(t, a.openStore(t.Context()))
 			t.Cleanup(a.store.Close)
 			t.Cleanup(a.nodeStore.Close)
-			assert.Equal(t, map[string]float64{"shared": 7, "unauthenticated": unauthenticatedConns, "admin": adminConns, "bundles": unauthenticatedConns}, maxima(t, registry))
+			assert.Equal(t, map[string]float64{"shared": 7, "unauthenticated": unauthenticatedConns, "admin": adminConns}, maxima(t, registry))
 
 			node, err := a.store.Admin.Register(t.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, audit.Subject{Actor: "test"})
 			require.NoError(t, err)

@@ -57,6 +57,9 @@ type app struct {
 
 	checkpoints *checkpoints
 
+	// resumed is true after a start without Vault was tried.
+	resumed bool
+
 	// probed are the faults of Temporal as last read.
 	probed recentFaults
 
@@ -87,10 +90,7 @@ func (a *app) connect(ctx context.Context) error {
 	err := a.Connect(ctx,
 		daemon.Dependency{Name: "Postgres", Open: a.openStore},
 		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error { return a.store.CheckSchema(ctx) }},
-		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
-			a.vault, err = vault.LoginDaemon(ctx, a.Process, a.cfg.Engines)
-			return err
-		}},
+		daemon.Dependency{Name: "Vault", Open: a.openVault},
 		daemon.Dependency{Name: "the server certificate", Open: func(ctx context.Context) (err error) {
 			a.serverCert, err = a.vault.ServerCertificate(ctx)
 			return err
@@ -104,11 +104,33 @@ func (a *app) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.compareClocks(ctx)
 	a.addHealth()
 	a.checkpoints = &checkpoints{store: a.nodeStore.Checkpoints, keys: a.vault.CheckpointKeys, env: a.cfg.Env, log: a.Log, unsigned: map[string]bool{}}
 	a.admin = a.adminAPI()
 	handler := a.admin.Handler()
 	a.adminHandler.Store(&handler)
+	return nil
+}
+
+// openVault logs in. If Vault is unavailable, the process starts with the certificate that an
+// earlier one saved: the nodes stay connected, and Vault is used once it is available.
+func (a *app) openVault(ctx context.Context) error {
+	config := vault.DaemonConfig(a.Process, a.cfg.Engines)
+	config.StateDir = a.cfg.StateDir
+	client, err := vault.Login(ctx, config)
+	if schema.KindOf(err) == schema.KindServiceUnavailable && !a.resumed {
+		a.resumed = true // a file that is not usable does not become so
+		a.Log.Warn("cannot log in to Vault at the start", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
+		if client, err = vault.Resume(config, a.cfg.nodeHost()); err == nil {
+			a.Log.Warn("serving with the server certificate of an earlier process until Vault is available", slog.String("dir", config.StateDir))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	a.vault = client
+	a.OnClose(client.Close)
 	return nil
 }
 
@@ -122,7 +144,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if a.nodeStore, err = a.openSide(ctx, store.Config{URL: node, MaxConns: a.cfg.DatabasePool}); err != nil {
+	if a.nodeStore, err = a.openSide(ctx, store.Config{URL: node, MaxConns: a.cfg.DatabasePool, UnauthenticatedConns: unauthenticatedConns}); err != nil {
 		return err
 	}
 	a.registerPools()
@@ -130,10 +152,9 @@ func (a *app) openStore(ctx context.Context) (err error) {
 }
 
 // openSide opens the database for one side of the process. The sides share no connection,
-// even if they have one role: nothing that the admin API does can delay the nodes. On both,
-// requests that nothing authenticates have connections of their own.
+// even if they have one role: nothing that the admin API does can delay the nodes.
 func (a *app) openSide(ctx context.Context, c store.Config) (*store.Store, error) {
-	c.UnauthenticatedConns, c.CallTimeout, c.Relaying, c.Log = unauthenticatedConns, storeTimeout, a.listener, a.Log
+	c.CallTimeout, c.Relaying, c.Log = storeTimeout, a.listener, a.Log
 	s, err := store.Open(ctx, c)
 	if err != nil {
 		return nil, err
@@ -155,18 +176,29 @@ func (a *app) addHealth() {
 		return schema.NewError(schema.KindServiceUnavailable, "there is no connection for notifications of the database")
 	})
 	a.Health.AddDegrading("vault", a.vault.Healthy)
+	a.Health.AddDegrading("server-certificate", func(context.Context) error { return a.serverCert.Healthy() })
 	a.Health.AddDegrading("lease-key", func(context.Context) error {
 		_, err := a.grants.Ready()
 		return err
 	})
 	a.Health.AddDegrading("temporal", a.temporal.Healthy)
+	a.Health.AddDegrading("clock", a.Clocks.Check)
+}
+
+// compareClocks compares this machine's clock with those of the servers before the first task
+// is dispatched. A wrong clock does not stop the start: the nodes stay connected.
+func (a *app) compareClocks(ctx context.Context) {
+	a.Clocks.Compare(clockOfPostgres, "this replica dispatches no task", a.nodeStore.Now)
+	a.Clocks.Compare("vault", "certificates may be rejected as expired or not valid yet", a.vault.Now)
+	if err := a.Clocks.Check(ctx); err != nil {
+		a.Log.Error("clocks differ", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
+	}
 }
 
 // registerPools publishes the connection pools of both sides.
 func (a *app) registerPools() {
 	pools := maps.Clone(a.nodeStore.Pools())
 	pools["admin"] = a.store.Pools()[store.PoolShared]
-	pools["bundles"] = a.store.Pools()[store.PoolUnauthenticated] // that hosts exchange references for
 	a.Registry.MustRegister(postgres.NewCollector(pools))
 }
 
@@ -205,14 +237,20 @@ func (a *app) ready() error { return a.Health.Ready() }
 func (a *app) serveNodes(ctx context.Context, ln net.Listener) {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
-		Secrets: a.secrets, Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
+		Secrets: a.secrets, Grants: timelyGrants{a.grants, a.Clocks}, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
-		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.packages(), Release: a.cfg.releases.binary, Checkpoints: a.checkpoints,
+		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.bundles(), Packages: a.cfg.packages(), Release: a.cfg.releases.binary, Checkpoints: a.checkpoints,
 	})
 	a.Go(ctx, "refused requests", api.Run)
 	a.Serve(ctx, listenerNode, api.Listener(ln, a.cfg.proxies),
 		api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) }))
 	a.Go(ctx, "record of receiving", a.recordReceiving)
+}
+
+// bundles exchanges references with the privileges of the node API, which serves that.
+func (a *app) bundles() adminapi.Bundles {
+	return adminapi.NewBundles(adminapi.Config{Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Nodes: a.nodeStore.Admin,
+		EnrollmentTokens: a.nodeStore.Identities, Trust: a.vault, Package: a.cfg.packageSource(), ReleaseKeys: a.cfg.ReleaseKeys})
 }
 
 func (a *app) adminAPI() *adminapi.API {

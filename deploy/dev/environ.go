@@ -3,6 +3,7 @@ package dev
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -99,6 +100,7 @@ func (r record) api(l layout) variables {
 		variable{"GPUAAS_NODE_ADDR", loopback(r.Ports.Node)},
 		variable{"GPUAAS_NODE_PUBLIC_URL", r.nodeURL()},
 		variable{"GPUAAS_METRICS_ADDR", loopback(r.Ports.APIMetrics)},
+		variable{"GPUAAS_STATE_DIR", filepath.Join(l.dir, "api")},
 		variable{"GPUAAS_LAME_DUCK", "0s"}, // no load balancer here
 		variable{"GPUAAS_ENV", trustDomain},
 	).with(r.WebUI != "", varWebUI, r.WebUI)

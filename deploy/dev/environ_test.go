@@ -80,7 +80,7 @@ func TestProgramConfigNamesSecretFiles(t *testing.T) {
 		"GPUAAS_VAULT_SECRET_ID_FILE":   "/d/secrets/api-secret-id",
 		"GPUAAS_ADMIN_TOKEN_FILE":       "/d/secrets/admin-token",
 		"GPUAAS_ADMIN_ADDR":             "127.0.0.1:17003", "GPUAAS_NODE_ADDR": "127.0.0.1:17004",
-		"GPUAAS_NODE_PUBLIC_URL": "https://localhost:17004", "GPUAAS_METRICS_ADDR": "127.0.0.1:17006", "GPUAAS_LAME_DUCK": "0s", "GPUAAS_ENV": "dev",
+		"GPUAAS_NODE_PUBLIC_URL": "https://localhost:17004", "GPUAAS_METRICS_ADDR": "127.0.0.1:17006", "GPUAAS_STATE_DIR": "/d/api", "GPUAAS_LAME_DUCK": "0s", "GPUAAS_ENV": "dev",
 		"GPUAAS_WEB_UI_URL": "http://127.0.0.1:17001",
 	}, r.api(l).object())
 	require.Equal(t, map[string]string{

@@ -16,6 +16,7 @@ import (
 //	run/PART.json   process of each part
 //	secrets/        tokens, role ids, passwords
 //	pg/ vault/ temporal.db    state of the engines
+//	api/            server certificate of the node API
 //	agents/NAME/    files of a node agent
 //	releases/       signed releases of the agent
 //	fleet/          files of the simulated nodes of dev fleet
@@ -64,7 +65,7 @@ func (l layout) fleetDir() string            { return filepath.Join(l.dir, "flee
 // these.
 func (l layout) entries() []string {
 	return []string{
-		"agents", "fleet", "log", "pg", "releases", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
+		"api", "agents", "fleet", "log", "pg", "releases", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
 		"temporal.db-wal", "temporal.db.incomplete", "vault", "lock",
 	}
 }

@@ -1,10 +1,12 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 
 	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 )
@@ -183,9 +185,7 @@ func databaseHost(raw string) (string, error) {
 	if err != nil || u.Hostname() == "" || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
 		return "", stackError("use postgres://user:password@host:port/database", "%s is not a URL of a Postgres database", varDatabaseURL)
 	}
-	port := u.Port()
-	if port == "" {
-		port = "5432"
-	}
-	return net.JoinHostPort(u.Hostname(), port), nil
+	first, _, _ := strings.Cut(u.Host, ",") // a URL may name standbys, too
+	server := url.URL{Host: first}
+	return net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), "5432")), nil
 }

@@ -104,4 +104,7 @@ func TestDatabaseHostOmitsPassword(t *testing.T) {
 	host, err := databaseHost("postgresql://u:hunter2@[::1]:6000/d?sslmode=disable")
 	require.NoError(t, err)
 	require.Equal(t, "[::1]:6000", host)
+	host, err = databaseHost("postgres://u:hunter2@db1:5433,db2:5434/d?target_session_attrs=read-write")
+	require.NoError(t, err)
+	require.Equal(t, "db1:5433", host)
 }

@@ -48,11 +48,14 @@ func databaseHosts(u *url.URL) (hosts []string, encrypted bool) {
 	if mode == "" {
 		mode = os.Getenv("PGSSLMODE")
 	}
-	host := u.Hostname()
+	servers := u.Host
 	if in := u.Query().Get("host"); in != "" {
-		host = in
+		servers = in
 	}
-	return strings.Split(host, ","), slices.Contains([]string{"require", "verify-ca", "verify-full"}, mode)
+	for server := range strings.SplitSeq(servers, ",") { // each may have a port of its own
+		hosts = append(hosts, (&url.URL{Host: server}).Hostname())
+	}
+	return hosts, slices.Contains([]string{"require", "verify-ca", "verify-full"}, mode)
 }
 
 // CheckTemporal returns an error of KindInvalidRequest if the connection to Temporal would

@@ -24,6 +24,8 @@ func TestPlaintextIsRejected(t *testing.T) {
 		"database, prefer":      {"GPUAAS_DATABASE_URL", "postgres://u:hunter2@db.example/x?sslmode=prefer", "db.example"},
 		"database, disable":     {"GPUAAS_DATABASE_URL", "postgres://u:hunter2@10.0.0.1:5432/x?sslmode=disable", "10.0.0.1"},
 		"database, by query":    {"GPUAAS_DATABASE_URL", "postgres://u:hunter2@/x?host=10.0.0.1&sslmode=disable", "10.0.0.1"},
+		"database, two servers": {"GPUAAS_DATABASE_URL", "postgres://u:hunter2@127.0.0.1:5432,10.0.0.2:5433/x?sslmode=disable", "10.0.0.2"},
+		"database, failover":    {"GPUAAS_DATABASE_URL", "postgres://u:hunter2@127.0.0.1:5432,127.0.0.1:5433/x?target_session_attrs=read-write", ""},
 		"database, TLS":         {"GPUAAS_DATABASE_URL", "postgres://u:hunter2@db.example/x?sslmode=verify-full", ""},
 		"database, loopback":    {"GPUAAS_DATABASE_URL", "postgres://u:hunter2@127.0.0.1/x", ""},
 		"database, by socket":   {"GPUAAS_DATABASE_URL", "postgres://u:hunter2@/x?host=/run/postgresql", ""},

@@ -40,6 +40,8 @@ type Process struct {
 	Registry *prometheus.Registry
 	Metrics  *Metrics
 	Health   *Health
+	// Clocks compares the clocks of the servers with this machine's.
+	Clocks *Clocks
 	// Tracer makes the process's spans; nil if traces are not exported.
 	Tracer trace.Tracer
 
@@ -56,7 +58,7 @@ type Process struct {
 
 func newProcess(c *Common, log *slog.Logger) *Process {
 	reg := newRegistry()
-	return &Process{Log: log, Registry: reg, Metrics: newMetrics(reg), Health: newHealth(log, reg, c.ProbeEvery), config: c}
+	return &Process{Log: log, Registry: reg, Metrics: newMetrics(reg), Health: newHealth(log, reg, c.ProbeEvery), Clocks: NewClocks(reg), config: c}
 }
 
 // Go runs f in a goroutine of the process. f must return when ctx, which is the

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -66,6 +68,7 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 		pc.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
 	}
 	pc.AfterConnect = useUTC
+	pc.BeforeConnect = new(failover).prepare
 	db := &DB{timeout: cmp.Or(c.CallTimeout, defaultCallTimeout), address: address(pc.ConnConfig), refusals: c.Refusals}
 	if db.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, db.Interpret(err, "opening the database")
@@ -89,9 +92,9 @@ func (db *DB) Size() int { return int(db.pool.Config().MaxConns) }
 // Close waits for open calls and closes every connection.
 func (db *DB) Close() { db.pool.Close() }
 
-// Ping returns nil if the database can be reached.
+// Ping returns nil if the database can be reached and accepts writes.
 func (db *DB) Ping(ctx context.Context) error {
-	return db.Call(ctx, "reaching the database", db.pool.Ping)
+	return db.Call(ctx, "reaching the database", db.readOnly)
 }
 
 // Pool runs single statements, each in a transaction of its own.
@@ -148,9 +151,15 @@ func useUTC(_ context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// address names the database in errors, without a credential.
+// address names the database in errors, with all servers of the URL and without a credential.
 func address(c *pgx.ConnConfig) string {
-	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))) + "/" + c.Database
+	servers := []string{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
+	for _, f := range c.Fallbacks { // one for each way of connecting to a server
+		if server := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(servers, server) {
+			servers = append(servers, server)
+		}
+	}
+	return strings.Join(servers, ",") + "/" + c.Database
 }
 
 func errMalformedURL() error {

@@ -30,7 +30,7 @@ var faults = []struct{ state, fault, next string }{
 	{undefinedTable, unsuitable, setup},
 	{"42703", unsuitable, setup},
 	{"42883", unsuitable, setup},
-	{"25006", unsuitable, setup},
+	{"25006", "accepts no writes: it is a standby", nextReadOnly},
 	{insufficientPrivilege, "denies its role a privilege that this version needs", setup},
 }
 
@@ -45,7 +45,7 @@ const undefinedTable = "42P01"
 
 const (
 	transient  = "is temporarily unavailable"
-	unsuitable = "has no schema for this version, or is a replica"
+	unsuitable = "has no schema for this version"
 	setup      = "gpuaas admin setup"
 )
 

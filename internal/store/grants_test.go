@@ -31,7 +31,7 @@ var grants = map[string][3]string{
 	"enrollment_tokens":      {"sU", "SIU", "SIU"},
 	"goose_db_version":       {"S", "S", "S"},
 	"identity_keys":          {"S", "S", "SIU"},
-	"identity_refusals":      {"SIUD", "SIU", "SIU"},
+	"identity_refusals":      {"SIUD", "S", "SIU"},
 	"instances":              {"SIU", "SU", "S"},
 	"node_api":               {"S", "S", "SIU"},
 	"node_certificates":      {"SU", "SU", "SIU"},

@@ -164,12 +164,9 @@ func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id
 		return refused
 	}
 	err := s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
-		rows, err := tx.RecordRefusal(ctx, id.NodeID, cause.Reason)
-		if rows > 0 {
-			e := nodeEvent(id.NodeID, audit.IdentityRefused, audit.Refused, map[string]string{"serial": cert.Serial, "uri": id.URI()})
-			e.Stream, e.Reason = stream, cause.Reason
-			tx.note(e)
-		}
+		e := nodeEvent(id.NodeID, audit.IdentityRefused, audit.Refused, map[string]string{"serial": cert.Serial, "uri": id.URI()})
+		e.Stream, e.Reason = stream, cause.Reason
+		_, err := noteLimited(ctx, tx, id.NodeID, cause.Reason, e)
 		return err
 	})
 	if err != nil {

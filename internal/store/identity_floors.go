@@ -44,13 +44,9 @@ func raiseFloors(ctx context.Context, db *db, c nodeapi.Caller, f task.Floors) e
 		if err != nil {
 			return err
 		}
-		rows, err := tx.RecordRefusal(ctx, c.NodeID, e.Reason)
-		if err != nil || rows == 0 {
+		noted, err := noteLimited(ctx, tx, c.NodeID, e.Reason, e)
+		if err != nil || !noted || !plausible {
 			return err
-		}
-		tx.note(e)
-		if !plausible {
-			return nil
 		}
 		return tx.RaiseFloors(ctx, sqlc.RaiseFloorsParams{TaskSeq: f.TaskSeq, IdentitySequence: f.IdentitySequence,
 			NodeID: c.NodeID, Incarnation: c.Incarnation})

@@ -226,12 +226,18 @@ func errUnknownToken() *schema.Error {
 	return schema.NewError(schema.KindUnauthenticated, "unknown token").WithReason("token_unknown")
 }
 
-// explainToken refuses with the reason why the conditional update claimed nothing.
+// explainToken refuses a token that the conditional update did not claim.
 func explainToken(ctx context.Context, tx *tx, tokenID, spki string, n sqlc.LockNodeRow, e audit.Event) error {
 	t, err := tx.GetToken(ctx, tokenID)
 	if err != nil {
 		return err
 	}
+	return refuseUnclaimed(t, spki, n, e)
+}
+
+// refuseUnclaimed refuses with the reason why the conditional update claimed nothing. t was
+// read after the update.
+func refuseUnclaimed(t sqlc.GetTokenRow, spki string, n sqlc.LockNodeRow, e audit.Event) error {
 	cause := schema.NewError(schema.KindTokenExpired, "this token has expired").WithReason("token_expired")
 	switch {
 	case t.State == tokenConsumed:

@@ -17,16 +17,13 @@ import (
 // has the recovery key with which the node was enrolled before, and the first has not:
 // then the identity is locked.
 func refuseToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim, n sqlc.LockNodeRow, e audit.Event) error {
-	refused := explainToken(ctx, tx, c.TokenID, c.SPKI, n, e)
-	r, ok := errors.AsType[*refusal](refused)
-	if !ok {
-		return refused
-	}
 	t, err := tx.GetToken(ctx, c.TokenID)
 	if err != nil {
 		return err
 	}
-	if t.State == tokenVoided || t.ClaimedSPKI == nil || *t.ClaimedSPKI == c.SPKI || t.Incarnation != n.Incarnation {
+	refused := refuseUnclaimed(t, c.SPKI, n, e)
+	r, ok := errors.AsType[*refusal](refused)
+	if !ok || t.State == tokenVoided || t.ClaimedSPKI == nil || *t.ClaimedSPKI == c.SPKI || t.Incarnation != n.Incarnation {
 		return refused
 	}
 	before := n.PreviousRecoveryKey

@@ -199,6 +199,14 @@ func (s *Store) Connections() int { return s.db.Size() }
 // Ping returns nil if the database can be reached.
 func (s *Store) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
 
+// Now returns the time of the database's clock.
+func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+	err = s.db.Call(ctx, "reading the database's clock", func(ctx context.Context) error {
+		return s.db.Pool().QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+	})
+	return now, err
+}
+
 // The roles of the processes in the database. Their privileges are in
 // schema/migrations/grants.
 const (

@@ -31,6 +31,17 @@ type tx struct {
 // note adds an audit row, which is appended right before the commit.
 func (tx *tx) note(e audit.Event) { tx.events = append(tx.events, e) }
 
+// noteLimited adds an audit row at most once a minute per node and limit, since a node may
+// repeat a request without end. It reports whether it added the row.
+func noteLimited(ctx context.Context, tx *tx, nodeID, limit string, e audit.Event) (noted bool, err error) {
+	rows, err := tx.RecordRefusal(ctx, nodeID, limit)
+	if err != nil || rows == 0 {
+		return false, err
+	}
+	tx.note(e)
+	return true, nil
+}
+
 // notify adds a notification, which is sent after the commit.
 func (tx *tx) notify(channel, payload string) {
 	tx.wakes = append(tx.wakes, postgres.Notification{Channel: channel, Payload: payload})
@@ -105,10 +116,8 @@ func (r *refusal) record(ctx context.Context, tx *tx) error {
 		}
 	}
 	if r.limit != "" {
-		rows, err := tx.RecordRefusal(ctx, r.event.Stream, r.limit)
-		if err != nil || rows == 0 {
-			return err
-		}
+		_, err := noteLimited(ctx, tx, r.event.Stream, r.limit, r.event)
+		return err
 	}
 	tx.note(r.event)
 	return nil

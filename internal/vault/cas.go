@@ -68,15 +68,20 @@ func (c *Client) caCerts(ctx context.Context, cache *caCache) (generations, erro
 	}
 	read, err := c.readCAs(ctx, cache)
 	if err == nil {
-		cache.refresh.Do(func() {
-			c.repeat(cache.every, nil, "cannot refresh the CA certificates of "+cache.mount+"; serving cached ones",
-				func(ctx context.Context) (time.Duration, error) {
-					_, err := c.readCAs(ctx, cache)
-					return cache.every, err
-				})
-		})
+		c.refreshCAs(cache, cache.every)
 	}
 	return read, err
+}
+
+// refreshCAs starts the refreshes of a cache that was filled, once.
+func (c *Client) refreshCAs(cache *caCache, first time.Duration) {
+	cache.refresh.Do(func() {
+		c.repeat(first, nil, "cannot refresh the CA certificates of "+cache.mount+"; serving cached ones",
+			func(ctx context.Context) (time.Duration, error) {
+				_, err := c.readCAs(ctx, cache)
+				return cache.every, err
+			})
+	})
 }
 
 // readCAs reads a mount's CAs and fills the cache. An operator retires a generation by
@@ -112,6 +117,7 @@ func (c *Client) readCAs(ctx context.Context, cache *caCache) (generations, erro
 	oldestFirst(read.live)
 	oldestFirst(read.retired)
 	cache.held.Store(&read)
+	c.keep()
 	return read, nil
 }
 

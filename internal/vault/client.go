@@ -3,6 +3,7 @@ package vault
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,9 @@ type Client struct {
 	keyChanged chan struct{}
 	*expiry
 	*checkpointKey
+	saving saving
+	// resumed is the server certificate of an earlier process; nil after it was replaced.
+	resumed atomic.Pointer[tls.Certificate]
 
 	// spawn runs work in a goroutine of the client. Its context ends at Close.
 	spawn func(work func(context.Context))
@@ -43,14 +47,25 @@ type Client struct {
 // it was revoked, or Vault was restored. The client signs nothing before Follow.
 // The caller must call Close.
 func Login(ctx context.Context, c Config) (*Client, error) {
+	client, err := newClient(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := client.replaceToken(ctx, ""); err != nil {
+		return nil, err
+	}
+	client.spawn(client.keepAlive)
+	client.repeat(0, nil, "reading the end of the Vault secret ID", client.check)
+	return client, nil
+}
+
+// newClient returns a client that has not logged in and that does nothing yet.
+func newClient(c Config) (*Client, error) {
 	if err := checkEnv(c.Env); err != nil {
 		return nil, err
 	}
 	s, err := newSession(c)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.replaceToken(ctx, ""); err != nil {
 		return nil, err
 	}
 	lifetime, end := context.WithCancel(context.Background())
@@ -64,16 +79,19 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 		end:           end,
 	}
 	client.spawn = func(work func(context.Context)) { client.owned.Go(func() { work(lifetime) }) }
-	client.spawn(s.keepAlive)
-	client.repeat(0, nil, "reading the end of the Vault secret ID", client.check)
 	return client, nil
+}
+
+// DaemonConfig returns the configuration of a daemon's client.
+func DaemonConfig(p *daemon.Process, e daemon.Engines) Config {
+	return Config{Address: e.VaultAddr, RoleIDFile: e.RoleIDFile, SecretIDFile: e.SecretIDFile,
+		Env: e.Env, Log: p.Log, Observe: p.Metrics.VaultRequest, SecretIDEnds: p.Metrics.SecretIDEnds}
 }
 
 // LoginDaemon logs in with the credentials of a daemon's configuration, and closes the
 // client with the process.
 func LoginDaemon(ctx context.Context, p *daemon.Process, e daemon.Engines) (*Client, error) {
-	c, err := Login(ctx, Config{Address: e.VaultAddr, RoleIDFile: e.RoleIDFile, SecretIDFile: e.SecretIDFile,
-		Env: e.Env, Log: p.Log, Observe: p.Metrics.VaultRequest, SecretIDEnds: p.Metrics.SecretIDEnds})
+	c, err := Login(ctx, DaemonConfig(p, e))
 	if err == nil {
 		p.OnClose(c.Close)
 	}

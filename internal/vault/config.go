@@ -17,6 +17,9 @@ type Config struct {
 	// take effect without a restart.
 	RoleIDFile   string
 	SecretIDFile string
+	// StateDir is a directory in which ServerCertificate saves the certificate, its key and the
+	// CAs, for Resume. The default saves nothing.
+	StateDir string
 	// Env is the environment's name: the trust domain of node identities and
 	// the last part of the task key's name.
 	Env string

@@ -22,6 +22,10 @@ const (
 	ReasonSecretIDExpires = "secret_id_expires" // the secret ID of the login is about to expire
 	ReasonLogin           = "vault_login"       // Vault rejected the AppRole credentials
 
+	ReasonNotSaved  = "no_saved_certificate"  // there is no usable server certificate of an earlier process
+	ReasonResumed   = "saved_certificate"     // the server certificate is that of an earlier process
+	ReasonSaveFails = "certificate_not_saved" // the server certificate cannot be saved for later processes
+
 	ReasonNoSet       = "no_verifier_set" // no verifier set has been checked yet
 	ReasonNoKey       = "no_signing_key"  // Vault reports that a key or version does not exist
 	ReasonKeyMismatch = "signer_mismatch" // Vault's key differs from the verifier set's

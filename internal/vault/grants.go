@@ -35,6 +35,8 @@ type delegation struct {
 	doc      trust.LeaseKey
 	envelope json.RawMessage
 	by       string // ID of the task key
+	// replaced is true after an early renewal was requested.
+	replaced bool
 }
 
 // Grants creates this process's lease key and renews its delegation until Close:
@@ -98,11 +100,26 @@ func (g *Grants) usable() (*delegation, error) {
 		return nil, err
 	}
 	d := g.held
-	if d == nil || !g.now().Before(d.doc.NotAfter) ||
+	g.replaceMisdated(d)
+	if d == nil || g.now().Before(d.doc.NotBefore) || !g.now().Before(d.doc.NotAfter) ||
 		!slices.ContainsFunc(f.set.Accepted(), func(k trust.VerifierKey) bool { return k.KeyID == d.by }) {
 		return nil, unavailable(ReasonNoLeaseKey, "check Vault: vault status", "this replica's lease key has no valid delegation")
 	}
 	return d, nil
+}
+
+// replaceMisdated requests a new delegation if this machine's clock was corrected since, so that
+// the time of the held one is over or has not begun. The caller holds the lock.
+func (g *Grants) replaceMisdated(d *delegation) {
+	now := g.now()
+	if d == nil || d.replaced || !now.Before(d.doc.NotBefore) && now.Before(d.doc.NotAfter) {
+		return
+	}
+	d.replaced = true // after a failure, the renewal itself is repeated
+	select {
+	case g.client.keyChanged <- struct{}{}:
+	default:
+	}
 }
 
 // Sign implements nodeapi.Grants.

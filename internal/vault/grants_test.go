@@ -73,6 +73,7 @@ func TestGrants(t *testing.T) {
 		require.NotEqual(t, doc.KeyID, otherDoc.KeyID)
 	})
 	t.Run("an expired delegation", func(t *testing.T) {
+		b.Seal(t) // otherwise it is replaced at once
 		g.mu.Lock()
 		g.now = func() time.Time { return doc.NotAfter }
 		g.mu.Unlock()
@@ -81,6 +82,31 @@ func TestGrants(t *testing.T) {
 		_, err = g.Ready()
 		requireKind(t, err, schema.KindServiceUnavailable, "no_lease_key")
 	})
+}
+
+// A delegation that was made while this machine's clock was wrong is replaced at once when the
+// clock is right again, whether its time is over then or has not begun.
+func TestGrantsAfterAClockCorrection(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"the clock was ahead": 48 * time.Hour, "the clock was behind": -48 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			b := prepared(t)
+			c := b.login(t, "api")
+			g := grants(t, c)
+			runs := func(now func() time.Time) {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				g.now = now
+			}
+			runs(func() time.Time { return time.Now().Add(wrong) })
+			require.NoError(t, g.delegate(t.Context()))
+			runs(time.Now)
+			changed, err := g.Ready()
+			requireKind(t, err, schema.KindServiceUnavailable, ReasonNoLeaseKey)
+			harness.Receive(t, "a delegation", changed)
+			_, err = g.Ready()
+			require.NoError(t, err)
+		})
+	}
 }
 
 // Grants recover from a failed first delegation without a restart.

@@ -23,6 +23,7 @@ const serverCheckEvery = time.Hour
 
 // ServerCertificate is the newest server certificate of the API.
 type ServerCertificate struct {
+	client  *Client
 	current atomic.Pointer[tls.Certificate]
 }
 
@@ -37,27 +38,57 @@ func (s *ServerCertificate) Leaf() *x509.Certificate { return s.current.Load().L
 // ServerCertificate issues the API's server certificate for the names that were
 // given to Setup, with a key of this process. Until Close it replaces the
 // certificate and the key after two thirds of the certificate's lifetime. While
-// Vault is unavailable, it keeps the old certificate.
-func (c *Client) ServerCertificate(ctx context.Context) (*ServerCertificate, error) {
-	first, err := c.issueServer(ctx)
-	if err != nil {
-		return nil, err
+// Vault is unavailable, it keeps the old certificate. A resumed client begins with the saved
+// certificate and replaces it as soon as it has logged in.
+func (c *Client) ServerCertificate(ctx context.Context) (_ *ServerCertificate, err error) {
+	first := c.resumed.Load()
+	if first == nil {
+		if first, err = c.issueServer(ctx); err != nil {
+			return nil, err
+		}
 	}
-	s := &ServerCertificate{}
-	s.current.Store(first)
+	s := &ServerCertificate{client: c}
+	s.use(first)
 	c.repeat(0, nil, "cannot renew the server certificate", func(ctx context.Context) (time.Duration, error) {
-		if wait := untilRenewal(s.Leaf(), time.Now()); wait > 0 {
+		if wait := untilRenewal(s.Leaf(), time.Now()); wait > 0 && c.resumed.Load() == nil {
 			return wait, nil
 		}
 		next, err := c.issueServer(ctx)
 		if err != nil {
 			return 0, err
 		}
-		s.current.Store(next)
+		c.resumed.Store(nil)
+		s.use(next)
 		c.conf.Log.Info("server certificate renewed", "serial", trust.CertFactsOf(next.Leaf).Serial, "expires", next.Leaf.NotAfter)
 		return max(untilRenewal(next.Leaf, time.Now()), minRepeat), nil
 	})
 	return s, nil
+}
+
+// use makes a certificate the current one and saves it.
+func (s *ServerCertificate) use(next *tls.Certificate) {
+	s.current.Store(next)
+	s.client.saving.mu.Lock()
+	s.client.saving.server = *next
+	s.client.saving.mu.Unlock()
+	s.client.keep()
+}
+
+// Healthy returns an error if the certificate is that of an earlier process, or if later processes
+// could not use this one.
+func (s *ServerCertificate) Healthy() error {
+	if held := s.client.resumed.Load(); held != nil {
+		return unavailable(ReasonResumed, "make Vault available: vault status; the certificate is then replaced",
+			"the server certificate is that of an earlier process, because Vault was unavailable at the start; it expires at %s",
+			held.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	s.client.saving.mu.Lock()
+	defer s.client.saving.mu.Unlock()
+	if s.client.saving.err != nil {
+		return unavailable(ReasonSaveFails, "give the process write access to GPUAAS_STATE_DIR",
+			"the server certificate cannot be saved, so the next start needs Vault: %v", s.client.saving.err)
+	}
+	return nil
 }
 
 // untilRenewal returns the time until the next check of the certificate. It is

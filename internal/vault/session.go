@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/vault/api"
@@ -26,6 +27,8 @@ type session struct {
 
 	login    sync.Mutex                // held during a login, so that concurrent callers log in once
 	watchers chan *api.LifetimeWatcher // of the newest token, for keepAlive
+	// absent is why the session has no token yet; nil after the first login.
+	absent atomic.Pointer[schema.Error]
 }
 
 // opText describes the operations in errors.
@@ -50,8 +53,11 @@ var opText = map[string]string{
 }
 
 // call sends a request with a deadline and observes it under the operation's
-// name. If Vault no longer accepts the token, call logs in and retries once.
+// name. Before the first login of a resumed client it returns why there is none. If Vault no longer accepts the token, call logs in and retries once.
 func (s *session) call(ctx context.Context, op string, r request) (json.RawMessage, error) {
+	if absent := s.absent.Load(); absent != nil {
+		return nil, absent
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	start := time.Now()
@@ -111,6 +117,7 @@ func (s *session) loginLocked(ctx context.Context) error {
 		return schema.Wrap(schema.KindInternal, err, "preparing the renewal of the Vault token")
 	}
 	s.api.SetToken(secret.Auth.ClientToken)
+	s.absent.Store(nil)
 	select { // keepAlive needs only the newest
 	case <-s.watchers:
 	default:

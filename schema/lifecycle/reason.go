@@ -28,6 +28,8 @@ const (
 	ReasonRecordUnavailable = "record_unavailable"
 	ReasonVaultSealed       = "vault_sealed"
 	ReasonVaultUnreachable  = "vault_unreachable"
+	// ReasonClockSkew: the clocks of machines of the control plane differ too much to sign.
+	ReasonClockSkew = "clock_skew"
 	// ReasonSeqReplayed: the node refused a task whose sequence is not above that of its
 	// last one, so it has not run it.
 	ReasonSeqReplayed = "replayed_seq"
@@ -93,6 +95,8 @@ func ParkReasons() []ParkReason {
 		{ReasonVaultSealed, "Vault is sealed, so no task can be signed. The phase is retried.", "Unseal Vault. The operation then continues without a decision."},
 		{ReasonVaultUnreachable, "Vault did not respond, so no task can be signed. The phase is retried.",
 			"Check Vault and its network. The operation then continues without a decision."},
+		{ReasonClockSkew, "The worker's clock differs from the database's by more than 30 s, so no task is signed. The phase is retried.",
+			"Correct the clock that is wrong (timedatectl on both machines). The operation then continues without a decision."},
 		{ReasonRecordUnavailable, "The database does not accept the operation's record. The write is repeated until it succeeds.",
 			"Check Postgres and gpuaas-worker's /readyz. The operation then continues without a decision."},
 		{string(schema.KindInvalidRequest), "The provider rejected the request.", "Correct what the message names, then retry."},

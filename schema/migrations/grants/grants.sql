@@ -66,7 +66,6 @@ GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_admin;
 GRANT INSERT, UPDATE ON rotations TO gpuaas_api_admin; -- it starts rotations and stores decisions about them
 GRANT INSERT ON rotation_waivers TO gpuaas_api_admin;
 GRANT DELETE ON node_sessions TO gpuaas_api_admin;
-GRANT INSERT, UPDATE ON identity_refusals TO gpuaas_api_admin; -- it exchanges references to bundles
 GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
 
 -- The node API issues identities, stores heartbeats and dispatches tasks.

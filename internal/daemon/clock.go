@@ -1,0 +1,107 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// MaxSkew is the largest difference between the clocks of two machines of the control
+// plane with which tasks are signed and dispatched.
+const MaxSkew = 30 * time.Second
+
+// Clocks compares this machine's clock with those of the servers. It is safe for
+// concurrent use.
+type Clocks struct {
+	now   func() time.Time
+	skew  *prometheus.GaugeVec
+	peers []*peerClock
+}
+
+// peerClock is the clock of a server as last read.
+type peerClock struct {
+	name, effect string
+	read         func(ctx context.Context) (time.Time, error)
+
+	mu    sync.Mutex
+	fault error
+}
+
+// NewClocks returns Clocks without a peer, which publish their differences to the registry.
+func NewClocks(reg prometheus.Registerer) *Clocks {
+	return &Clocks{now: time.Now, skew: promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{Name: "gpuaas_clock_skew_seconds",
+		Help: "How far the peer's clock is ahead of this machine's at the last comparison; negative if it is behind."}, []string{"peer"})}
+}
+
+// Compare declares the clock of a server. read returns its time, within the context's
+// deadline. effect completes the message about a wrong clock: what does not work then.
+// Call it before Check.
+func (c *Clocks) Compare(name, effect string, read func(ctx context.Context) (time.Time, error)) {
+	c.peers = append(c.peers, &peerClock{name: name, effect: effect, read: read, fault: schema.NewError(schema.KindServiceUnavailable,
+		"the clock of %s was not compared with this machine's yet; %s", name, effect).WithReason(lifecycle.ReasonClockSkew)})
+}
+
+// Check reads all clocks and returns the fault of the first that differs by more than
+// MaxSkew. A server that does not respond keeps the fault, or none, that it had.
+func (c *Clocks) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeBudget)
+	defer cancel()
+	var group sync.WaitGroup
+	for _, p := range c.peers {
+		group.Go(func() { c.read(ctx, p) })
+	}
+	group.Wait()
+	return c.Fault()
+}
+
+// Fault returns why a clock prevents work, as last checked: of the named servers, or of any. Its
+// reason is lifecycle.ReasonClockSkew. Before the first comparison there is a fault, too.
+func (c *Clocks) Fault(names ...string) error {
+	for _, p := range c.peers {
+		p.mu.Lock()
+		fault := p.fault
+		p.mu.Unlock()
+		if fault != nil && (len(names) == 0 || slices.Contains(names, p.name)) {
+			return fault
+		}
+	}
+	return nil
+}
+
+// read compares one clock. The server read its clock at an unknown time during the call, so
+// half of the call's duration is not counted as a difference.
+func (c *Clocks) read(ctx context.Context, p *peerClock) {
+	before := c.now()
+	theirs, err := p.read(ctx)
+	after := c.now()
+	if err != nil {
+		return // the server's own health check reports it
+	}
+	half := after.Sub(before) / 2
+	skew := theirs.Sub(after.Add(-half))
+	c.skew.WithLabelValues(p.name).Set(skew.Seconds())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = nil
+	if skew.Abs()-half > MaxSkew {
+		p.fault = p.skewed(skew)
+	}
+}
+
+// skewed is the fault of a clock that differs.
+func (p *peerClock) skewed(skew time.Duration) error {
+	relation := "ahead of"
+	if skew < 0 {
+		relation = "behind"
+	}
+	return schema.NewError(schema.KindServiceUnavailable, "the clock of %s is %s %s this machine's, more than the limit of %s; %s",
+		p.name, skew.Abs().Round(time.Second), relation, MaxSkew, p.effect).
+		WithReason(lifecycle.ReasonClockSkew).WithNext("run timedatectl on both machines and correct the clock that is wrong; work then continues automatically")
+}

@@ -4,13 +4,12 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -90,7 +89,7 @@ func (n *upgradeNode) supervise(t *testing.T) {
 	go func() {
 		defer close(done)
 		for !stopped.Load() {
-			cmd := exec.Command(n.installed, "run") //nolint:noctx // it is killed below
+			cmd := exec.Command(n.installed, "run")
 			cmd.Env, cmd.Stdout, cmd.Stderr = env, &n.log, &n.log
 			if cmd.Start() != nil {
 				return
@@ -175,10 +174,10 @@ func TestUpgradeProcesses(t *testing.T) {
 	require.NoError(t, err)
 	node := func(t *testing.T) *upgradeNode {
 		t.Helper()
-		t.Parallel()
 		return newUpgradeNode(t, before)
 	}
 	t.Run("works", func(t *testing.T) {
+		t.Parallel()
 		n := node(t)
 		n.supervise(t)
 		n.runs(oldVersion)
@@ -193,6 +192,7 @@ func TestUpgradeProcesses(t *testing.T) {
 		require.Equal(t, task.Succeeded, r.Status, "after a restart: %s", r.Message)
 	})
 	t.Run("rejected", func(t *testing.T) {
+		t.Parallel()
 		n := node(t)
 		n.supervise(t)
 		good := n.publish(newVersion, next)
@@ -217,6 +217,7 @@ func TestUpgradeProcesses(t *testing.T) {
 		n.runs(oldVersion)
 	})
 	t.Run("truncated", func(t *testing.T) {
+		t.Parallel()
 		n := node(t)
 		n.serve = func(w http.ResponseWriter, data []byte) {
 			_, _ = w.Write(data[:len(data)/2])
@@ -229,6 +230,7 @@ func TestUpgradeProcesses(t *testing.T) {
 		n.runs(oldVersion)
 	})
 	t.Run("crashes at start", func(t *testing.T) {
+		t.Parallel()
 		n := node(t)
 		n.supervise(t)
 		r := n.upgrade(1, n.publish("v3.0.0", otherProgram("v3.0.0", "exit 1")))
@@ -239,6 +241,7 @@ func TestUpgradeProcesses(t *testing.T) {
 		n.runs(newVersion)
 	})
 	t.Run("hangs", func(t *testing.T) { // systemd's watchdog kills it
+		t.Parallel()
 		if runtime.GOOS != "linux" {
 			t.Skip("it reads /proc")
 		}
@@ -256,6 +259,7 @@ func TestUpgradeProcesses(t *testing.T) {
 	})
 	for _, at := range []string{"progress", "download", "trial", "poll", "result"} {
 		t.Run("killed at "+at, func(t *testing.T) {
+			t.Parallel()
 			n := node(t)
 			n.killOnce(at)
 			n.supervise(t)
@@ -268,7 +272,7 @@ func TestUpgradeProcesses(t *testing.T) {
 
 // program is the name of the agent's program.
 func (n *upgradeNode) program() string {
-	name, err := os.ReadFile(filepath.Join("/proc", strconv.FormatInt(n.pid.Load(), 10), "comm"))
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", n.pid.Load()))
 	if err != nil {
 		return ""
 	}
@@ -323,7 +327,7 @@ func TestTrialTimeout(t *testing.T) {
 	quick.trial = quick.poll.Max
 	a := start(t, c, Deps{Running: release.Running{Installed: "/nowhere", Release: sum}, timing: &quick})
 	a.ends(t)
-	require.True(t, errors.Is(a.err, ErrReplaced), "%v", a.err)
+	require.ErrorIs(t, a.err, ErrReplaced)
 	text, err := os.ReadFile(state)
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"failed":{"version":"v9.0.0"`)

@@ -219,7 +219,7 @@ func TestDamage(t *testing.T) {
 	s := m.state()
 	st, _, err := s.load()
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(s.binary(st.Current.SHA256), []byte("v2.0.0 x"), 0o700)) //nolint:gosec // a program
+	require.NoError(t, os.WriteFile(s.binary(st.Current.SHA256), []byte("v2.0.0 x"), 0o700))
 	require.Equal(t, "idle", m.boot(&killDisk{}))
 	require.Equal(t, "v1.0.0", m.polls)
 	require.NoError(t, os.WriteFile(s.File(stateFile), []byte("{"), 0o600))

@@ -50,11 +50,11 @@ type API struct {
 	Cancellations chan Cancellations
 	OnTrust       func() (trust.NodeTrust, error)
 	OnPackage     func(w http.ResponseWriter, sum string) // serves the binary of a digest
-	Removal       func() json.RawMessage // goes with node_removed
-	Checkpoint    func() string          // of the audit trail, in the answer to a poll
-	Replaces      func() bool            // whether the answer to a poll replaces its checkpoint
-	Kept          string                 // the checkpoint in the last poll
-	NodeCABundle  string                 // the digest in the last poll
+	Removal       func() json.RawMessage                  // goes with node_removed
+	Checkpoint    func() string                           // of the audit trail, in the answer to a poll
+	Replaces      func() bool                             // whether the answer to a poll replaces its checkpoint
+	Kept          string                                  // the checkpoint in the last poll
+	NodeCABundle  string                                  // the digest in the last poll
 }
 
 // Cancellations is the answer of a poll that names tasks to ask about.

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
+	"github.com/gpuaas/gpuaas/agent/release"
 	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/agent/workload"
@@ -44,6 +45,7 @@ type Agent struct {
 	journal   *runner.Journal
 	tasks     *runner.Runner
 	sets      *verify.SetStore
+	upgrade   *release.Upgrade
 	client    atomic.Pointer[nodeapi.Client]
 
 	bootID   string
@@ -52,6 +54,7 @@ type Agent struct {
 	resumed  sync.Once
 	reread   atomic.Bool   // the CA bundle must be read again
 	leaving  atomic.Bool   // the agent stops and wipes its identity
+	replaced atomic.Bool   // the agent stops, and another release starts in its process
 	lastLoop atomic.Int64  // unix ns of the poll loop's latest iteration
 	polls    atomic.Int64  // made so far
 	changed  chan struct{} // holds a value when the node changed since the last heartbeat
@@ -115,6 +118,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if d.Workloads == nil {
 		a.workloads.Observe(workload.NewGPUs(c.NvidiaSMI, a.now, log))
 	}
+	a.upgrade = openUpgrade(a)
 	if err := a.openTasks(); err != nil {
 		return nil, err
 	}
@@ -212,7 +216,8 @@ func (p identityPort) Confirm(ctx context.Context, present identity.Presenter) e
 func (p identityPort) Reconnect() error { return p.a.connect() }
 
 // Run works until ctx ends or a signed document removes the node; both are a nil error, so that
-// a supervisor that restarts on failure does not restart a removed node.
+// a supervisor that restarts on failure does not restart a removed node. ErrReplaced asks the
+// caller to start the installed agent again, which launches another release.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, a.stop = context.WithCancelCause(ctx)
 	defer a.stop(nil)
@@ -227,10 +232,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { a.workloads.Run(ctx) })
 	wg.Go(func() { a.watchdog(ctx) })
+	wg.Go(func() { a.upgrade.Watch(ctx) })
 	notify(systemd.SdNotifyReady)
 	err := a.work(ctx)
 	a.stop(err)
-	notify(systemd.SdNotifyStopping)
+	if !a.replaced.Load() { // systemd need not know: its process stays
+		notify(systemd.SdNotifyStopping)
+	}
 	wg.Wait()
 	a.tasks.Wait()
 	if a.leaving.Load() {
@@ -239,6 +247,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.identity.Removed() {
 		a.log.Error("node removed: the agent stops")
 		return nil
+	}
+	if a.replaced.Load() {
+		return ErrReplaced
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err

@@ -59,13 +59,18 @@ type Config struct {
 	// DefaultWorkloadLabel.
 	WorkloadLabel string
 
+	// ReleasePubkeys verify releases of the agent: see trust.ParseReleaseKeys. Without any,
+	// the node accepts no upgrade.
+	ReleasePubkeys string
+
 	// NvidiaSMI is the absolute path of nvidia-smi. Without one, it is looked up in PATH.
 	NvidiaSMI string
 
 	// EnvFile is the file that was read, "" if there was none.
 	EnvFile string
 
-	trust trust.TaskTrust
+	trust       trust.TaskTrust
+	releaseKeys []trust.VerifierKey
 }
 
 // drivers are the workload drivers that the configuration may name.
@@ -147,6 +152,7 @@ func configOf(vars map[string]string, file string) Config {
 		WorkloadSlice:    get("GPUAAS_WORKLOAD_SLICE", workload.DefaultSlice),
 		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", workload.DefaultLabel),
 		NvidiaSMI:        get("GPUAAS_NVIDIA_SMI", ""),
+		ReleasePubkeys:   get("GPUAAS_RELEASE_PUBKEYS", ""),
 		EnvFile:          file,
 	}
 }
@@ -166,11 +172,13 @@ func (c *Config) Validate() error {
 	if _, _, err := trust.ParseToken(c.EnrollmentToken.Reveal()); !c.EnrollmentToken.Empty() && err != nil {
 		fault("GPUAAS_ENROLLMENT_TOKEN: %v", err)
 	}
-	trust, err := trust.ParseTaskTrust(c.SigningPubkeys)
-	if err != nil {
+	var err error
+	if c.trust, err = trust.ParseTaskTrust(c.SigningPubkeys); err != nil {
 		fault("GPUAAS_TASK_SIGNING_PUBKEYS: %v", err)
 	}
-	c.trust = trust
+	if c.releaseKeys, err = trust.ParseReleaseKeys(c.ReleasePubkeys); err != nil {
+		fault("GPUAAS_RELEASE_PUBKEYS: %v", err)
+	}
 	if c.Env == "" || strings.ContainsAny(c.Env, "/:@?# ") {
 		fault("GPUAAS_ENV: %q is not an environment name", c.Env)
 	}

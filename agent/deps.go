@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/agent/release"
 	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -46,6 +47,9 @@ type Deps struct {
 	// Reload reads the configuration again; see LoadConfig. Nil keeps the one
 	// given.
 	Reload func() (Config, error)
+
+	// Running is the binary of the process, for upgrades.
+	Running release.Running
 
 	timing *timing // nil: defaultTiming
 }

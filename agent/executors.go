@@ -6,6 +6,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/command"
+	"github.com/gpuaas/gpuaas/agent/release"
 	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -28,6 +29,7 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 		task.WorkloadUncordon: {Check: runner.NoParams, Run: c.Set(false)},
 		task.WorkloadDrain:    {Check: workload.CheckDrain, Run: d.Run, Limit: workload.DrainLimit, Resumable: true, Pauses: true},
 		task.UpdateTrust:      {Check: checkTrustParams, Run: a.updateTrust},
+		task.AgentUpgrade:     {Check: release.Check, Run: a.upgrade.Run, Resumable: true},
 		// Its Run does nothing yet, so that it may run again.
 		task.WipeIdentity: {Check: runner.NoParams, Run: nothing, Resumable: true, Reported: a.leave},
 	}

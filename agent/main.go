@@ -12,7 +12,9 @@ import (
 	"slices"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/release"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -36,7 +38,8 @@ the environment wins:
   GPUAAS_ENROLLMENT_TOKEN, GPUAAS_TASK_SIGNING_PUBKEYS, GPUAAS_CA_BUNDLE_PATH,
   GPUAAS_NODE_CERT_CA_BUNDLE_PATH, GPUAAS_CERT_PATH, GPUAAS_KEY_PATH,
   GPUAAS_STATE_DIR, GPUAAS_WORKLOAD_DRIVER (systemd|docker|none),
-  GPUAAS_WORKLOAD_SLICE, GPUAAS_WORKLOAD_LABEL, GPUAAS_NVIDIA_SMI
+  GPUAAS_WORKLOAD_SLICE, GPUAAS_WORKLOAD_LABEL, GPUAAS_NVIDIA_SMI,
+  GPUAAS_RELEASE_PUBKEYS
 
 Examples:
   gpuaas-node-agent run
@@ -131,18 +134,48 @@ func (p program) agent(d Deps) (*Agent, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	d.Log = slog.New(slog.NewJSONHandler(p.stderr, nil))
+	d.Log = p.log()
 	return New(c, d)
 }
 
+// run runs the agent, in another release than this one if that is the one that must run. An
+// agent that cannot be configured fails before a release is tried.
 func (p program) run(ctx context.Context) error {
-	a, err := p.agent(Deps{Reload: p.load, Ballast: true})
+	running, err := release.RunningOf(p.env)
+	if err != nil {
+		return err
+	}
+	if err := p.launch(running); err != nil {
+		return err
+	}
+	a, err := p.agent(Deps{Reload: p.load, Ballast: true, Running: running})
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	return a.Run(ctx)
+	err = a.Run(ctx)
+	if errors.Is(err, ErrReplaced) {
+		return release.Restart(running, p.commandLine(), p.env)
+	}
+	return err
 }
+
+// launch starts the release that must run, unless this process is it.
+func (p program) launch(running release.Running) error {
+	c, err := p.load()
+	if err == nil {
+		err = c.Validate()
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	return release.Launcher{State: disk.At(c.StateDir), Running: running, Args: p.commandLine(), Env: p.env, Log: p.log()}.Launch()
+}
+
+// commandLine is that of the command run, which has no arguments.
+func (p program) commandLine() []string { return []string{"gpuaas-node-agent", "run"} }
+
+func (p program) log() *slog.Logger { return slog.New(slog.NewJSONHandler(p.stderr, nil)) }
 
 // enroll makes one pass of the identity manager; it reports a node that is already
 // enrolled.

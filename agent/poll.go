@@ -103,7 +103,13 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		NodeCABundle: nodeBundleDigest(a),
 		Floors:       task.Floors{TaskSeq: a.journal.SeqFloor(), IdentitySequence: a.identity.Sequence()}, AuditCheckpoint: a.kept.text}
 	timeout, begun, before := a.identity.PollTimeout(v), time.Now(), a.clock.Now()
+	if q.PollSeq == 1 && a.upgrade.OnTrial() {
+		timeout = 0 // the answer ends the trial
+	}
 	got, err := a.send(ctx, api, timeout, q)
+	if !errors.Is(err, errChanged) && ctx.Err() == nil {
+		a.upgrade.Polled(err)
+	}
 	if err != nil {
 		return err
 	}

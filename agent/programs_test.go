@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -226,8 +227,9 @@ func TestClosedList(t *testing.T) {
 		one, ok := x[row.Type]
 		require.True(t, ok, row.Type)
 		// What may run again after a crash although it destroys: a drain, which
-		// remembers whom it asked, and a wipe, which begins after its report.
-		resumable := row.Type == task.WorkloadDrain || row.Type == task.WipeIdentity
+		// remembers whom it asked, a wipe, which begins after its report, and an upgrade,
+		// which restarts the agent itself.
+		resumable := slices.Contains([]task.Type{task.WorkloadDrain, task.WipeIdentity, task.AgentUpgrade}, row.Type)
 		require.Equal(t, resumable, one.Resumable, row.Type)
 	}
 }

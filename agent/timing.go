@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/agent/release"
 	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -14,13 +15,15 @@ type timing struct {
 	poll     wait.Range    // backoff of failed polls
 	rest     time.Duration // longest sleep of the loop
 	pause    time.Duration // from a change of the node to the end of the open poll
+	trial    time.Duration // until the first poll of a release on trial
 	identity identity.Timing
 	task     runner.Timing
 }
 
 func defaultTiming() timing {
 	return timing{
-		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, pause: time.Second,
+		trial: release.TrialTime,
+		poll:  wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, pause: time.Second,
 		identity: identity.Timing{
 			PollTimeout: 55 * time.Second,
 			Retry:       wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax},

@@ -31,7 +31,8 @@ func trustParams(params json.RawMessage) (p trust.TrustParams, err error) {
 	if runner.NoParams(params) == nil {
 		return p, nil
 	}
-	return p, schema.DecodeStrict(params, wire.MaxBodyBytes, &p)
+	err = schema.DecodeStrict(params, wire.MaxBodyBytes, &p)
+	return p, err
 }
 
 // updateTrust runs agent.update_trust: it loads the CA bundles and all newer verifier

@@ -14,7 +14,7 @@ import (
 
 func newAdmin(e *env) *cobra.Command {
 	return newGroup("admin", "Prepare and administer an installation", "Prepares and administers an installation.", newAdminSetup(e),
-		newAdminRotateSecretIDs(e), newAdminReplay(e), newAdminPromote(e), newAdminRestoreMode(e),
+		newAdminRotateSecretIDs(e), newAdminReplay(e), newAdminPromote(e), newAdminRestoreMode(e), newAdminSignAgent(e),
 		newGroup("token", "Create tokens of the admin API", "Creates tokens of the admin API.", newAdminTokenNew(e)))
 }
 

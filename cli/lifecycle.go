@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -53,6 +54,9 @@ func (o *lifecycleOptions) check(c *cobra.Command) error {
 			return usagef(c.CommandPath(), "--deadline %s: must be 1s to %s", o.deadline, lifecycle.Span(wire.MaxDrainDeadline))
 		}
 		o.options.DrainTimeoutSeconds = int64(o.deadline / time.Second)
+	}
+	if c.Flags().Lookup("downgrade") != nil && !trust.ValidVersion(o.options.AgentVersion) {
+		return usagef(c.CommandPath(), "--version is required: the version of a release")
 	}
 	if c.Flags().Changed("start-within") && (o.startWithin < time.Second || o.startWithin > wire.MaxStartWithin) {
 		return usagef(c.CommandPath(), "--start-within %s: must be 1s to %s", o.startWithin, lifecycle.Span(wire.MaxStartWithin))

@@ -31,7 +31,9 @@ func TestLifecycleStarts(t *testing.T) {
 		"quarantine":   {[]string{"quarantine", "gpu-17"}, lifecycle.ActionQuarantine, lifecycle.Options{}},
 		"release":      {[]string{"release", "gpu-17"}, lifecycle.ActionRelease, lifecycle.Options{}},
 		"uncordon":     {[]string{"uncordon", "gpu-17"}, lifecycle.ActionUncordon, lifecycle.Options{}},
-		"remove":       {[]string{"remove", "gpu-17", "--yes"}, lifecycle.ActionRemove, lifecycle.Options{}},
+		"upgrade-agent": {[]string{"upgrade-agent", "gpu-17", "--version", "v2.0.0", "--downgrade"}, lifecycle.ActionUpgradeAgent,
+			lifecycle.Options{AgentVersion: "v2.0.0", Downgrade: true}},
+		"remove": {[]string{"remove", "gpu-17", "--yes"}, lifecycle.ActionRemove, lifecycle.Options{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

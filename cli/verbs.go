@@ -51,7 +51,9 @@ func newLifecycle(e *env, p lifecycle.Plan, v verb) *cobra.Command {
 	v.long = cmp.Or(v.long, p.Does)
 	v.example = cmp.Or(v.example, fmt.Sprintf("  gpuaas node %s gpu-17\n  gpuaas node %[1]s gpu-17 --reason %q", p.Action, cmp.Or(v.reason, "ECC errors, RMA-4411")))
 	c := lifecycleCommand(e, p.Action, v, &o, func(ctx context.Context, arg string) error { return runLifecycle(ctx, e, arg, p.Action, o) })
-	directly(c)
+	if p.Action != lifecycle.ActionUpgradeAgent { // the admin API has the releases
+		directly(c)
+	}
 	return c
 }
 
@@ -149,8 +151,9 @@ continues in spite of them.`,
 				c.Flags().BoolVar(&o.options.CordonOnly, "cordon-only", false, "stop after the cordon")
 			},
 		},
-		lifecycle.ActionRetire: retireVerb(),
-		lifecycle.ActionRemove: removeVerb(),
+		lifecycle.ActionUpgradeAgent: upgradeVerb(),
+		lifecycle.ActionRetire:       retireVerb(),
+		lifecycle.ActionRemove:       removeVerb(),
 	}
 }
 
@@ -179,6 +182,25 @@ because the machine is gone.`,
 			c.Flags().BoolVar(&o.options.Drain, "drain", false, "drain the node first")
 			addForce(c, o, "retire")
 			addDeadline(c, o, "with --drain: ")
+		},
+	}
+}
+
+func upgradeVerb() verb {
+	return verb{
+		short: "Upgrade the agent of a node to a signed release",
+		long: `Sends a release of the agent to the node. The agent downloads and verifies it, starts it,
+and keeps it after its first successful poll. If the release crashes or makes no
+successful poll, the previous agent runs again, and the operation parks
+(upgrade_rolled_back). Workloads continue.
+
+The release must be in the folder GPUAAS_AGENT_RELEASES of gpuaas-api, and one of the
+release keys in the node's env file must have signed it (gpuaas admin sign-agent). A
+release that is older than the agent is refused without --downgrade.`,
+		example: "  gpuaas node upgrade-agent gpu-17 --version v1.4.0\n  gpuaas node upgrade-agent gpu-17 --version v1.3.2 --downgrade --reason \"v1.4.0 leaks memory\"",
+		flags: func(c *cobra.Command, o *lifecycleOptions) {
+			c.Flags().StringVar(&o.options.AgentVersion, "version", "", "`VERSION` of the release (required)")
+			c.Flags().BoolVar(&o.options.Downgrade, "downgrade", false, "accept a release that is older than the agent")
 		},
 	}
 }

@@ -81,7 +81,7 @@ func corpusCases() (all []corpusCase) {
 // provider does not release the machine where the removal or the undo must wait.
 func (c corpusCase) world(parks bool) *world {
 	w := newWorld(c.plan.From[0])
-	for _, tt := range []task.Type{task.WorkloadCordon, task.WorkloadUncordon, task.WorkloadDrain, task.NodeProbe, task.FactsCollect} {
+	for _, tt := range []task.Type{task.WorkloadCordon, task.WorkloadUncordon, task.WorkloadDrain, task.NodeProbe, task.FactsCollect, task.AgentUpgrade} {
 		w.open[tt] = !parks
 		if parks {
 			w.on[tt] = func(activities.TaskSpec) (task.Result, error) {

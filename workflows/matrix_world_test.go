@@ -14,6 +14,7 @@ func taskOf(phase string) task.Type {
 	return map[string]task.Type{
 		lifecycle.PhaseFacts: task.FactsCollect, lifecycle.PhaseProbe: task.NodeProbe, lifecycle.PhaseSKU: task.FactsCollect,
 		lifecycle.PhaseCordon: task.WorkloadCordon, lifecycle.PhaseDrain: task.WorkloadDrain, lifecycle.PhaseIdle: task.WorkloadCordon,
+		lifecycle.PhaseUpgrade:  task.AgentUpgrade,
 		lifecycle.PhaseUncordon: task.WorkloadUncordon, lifecycle.PhaseUndoCordon: task.WorkloadUncordon,
 	}[phase]
 }
@@ -83,7 +84,7 @@ func (w *world) block() {
 
 // breakAll makes every node task and every call of the provider fail permanently.
 func (w *world) breakAll() {
-	for _, phase := range []string{lifecycle.PhaseFacts, lifecycle.PhaseProbe, lifecycle.PhaseSKU, lifecycle.PhaseCordon,
+	for _, phase := range []string{lifecycle.PhaseFacts, lifecycle.PhaseProbe, lifecycle.PhaseSKU, lifecycle.PhaseCordon, lifecycle.PhaseUpgrade,
 		lifecycle.PhaseDrain, lifecycle.PhaseUndoCordon, lifecycle.PhaseAdopt, lifecycle.PhaseUndoAdopt, lifecycle.PhaseAgent} {
 		w.fails(phase)
 	}

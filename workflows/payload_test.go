@@ -35,7 +35,7 @@ func payloadTypes(t *testing.T) []reflect.Type {
 	t.Helper()
 	types := heartbeatTypes(t)
 	for _, v := range []any{lifecycle.ResolveRequest{}, lifecycle.Resolution{}, lifecycle.AgentEvent{},
-		task.CordonResult{}, task.DrainResult{}, inventory.Facts{}, inventory.ProbeReport{}} {
+		task.CordonResult{}, task.DrainResult{}, task.UpgradeResult{}, inventory.Facts{}, inventory.ProbeReport{}} {
 		types = append(types, reflect.TypeOf(v))
 	}
 	for _, e := range Registry() {

@@ -228,7 +228,7 @@ func completed(op *operation) activities.Finish {
 func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
 	op.unpark(ctx)
 	op.mark(ctx, lifecycle.PhaseCanceled, "")
-	op.noteUndo(ctx)
+	noteUndo(ctx, op)
 	if op.plan.Holds {
 		err := voidTasks(ctx, op, "Void the node's open tasks")
 		if kindOf(err) == schema.KindFenced {
@@ -245,7 +245,7 @@ func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, 
 // noteUndo notes when the undo begins. That is before the void: a run that is reset to after
 // the void keeps the open task of its undo, and one that is reset to before it enqueues a
 // new one.
-func (op *operation) noteUndo(ctx workflow.Context) {
+func noteUndo(ctx workflow.Context, op *operation) {
 	if op.plan.Undo != nil && workflow.GetVersion(ctx, changeUndoName, workflow.DefaultVersion, 1) > workflow.DefaultVersion {
 		at := now(ctx)
 		op.undoBegan = &at

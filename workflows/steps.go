@@ -27,6 +27,8 @@ var steps = map[string]step{
 	lifecycle.PhaseTeardown:  tearDownMachine,
 	lifecycle.PhaseUndoAdopt: returnMachine,
 
+	lifecycle.PhaseUpgrade: upgradeAgent,
+
 	lifecycle.PhaseFacts:      collectFacts,
 	lifecycle.PhaseProbe:      probeNode,
 	lifecycle.PhaseCordon:     cordonNode,

@@ -480,6 +480,8 @@ func (w *world) defaultOutput(t task.Type) any {
 		return inventory.Facts{CPUs: 2, MemoryBytes: 1 << 30}
 	case task.NodeProbe:
 		return inventory.ProbeReport{Healthy: true}
+	case task.AgentUpgrade:
+		return task.UpgradeResult{Version: "v2.0.0"}
 	case task.WorkloadDrain:
 		return task.DrainResult{Stopped: []string{"job-1"}}
 	}

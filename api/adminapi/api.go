@@ -55,6 +55,11 @@ type Config struct {
 	// Package describes the agent package of a new bundle, with a fresh pull
 	// credential where it needs one. Nil if no package is configured.
 	Package func() (*trust.AgentPackage, error)
+	// ReleaseKeys are the public keys of the agent's releases, for bundles; empty for none.
+	ReleaseKeys string
+	// Release returns the signed document of a version of the agent. KindNotFound or
+	// KindInvalidRequest if there is none that can be used.
+	Release func(version string) (string, error)
 	// Ready returns nil if the process can serve requests.
 	Ready func() error
 	// WebURL returns the page of a run in Temporal's Web UI.

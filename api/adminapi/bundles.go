@@ -46,7 +46,7 @@ func purposeOf(a lifecycle.Action) trust.TokenPurpose {
 func (b bundles) trust(ctx context.Context) (bundle trust.BootstrapBundle, err error) {
 	bundle = trust.BootstrapBundle{APIURL: b.NodeURL, Env: b.Env,
 		CABundlePath: trust.DefaultCABundlePath, NodeCertCABundlePath: trust.DefaultNodeCABundlePath,
-		CertPath: trust.DefaultCertPath, KeyPath: trust.DefaultKeyPath}
+		CertPath: trust.DefaultCertPath, KeyPath: trust.DefaultKeyPath, ReleasePubkeys: b.ReleaseKeys}
 	if bundle.CABundlePEM, err = b.Trust.ServerCA(ctx); err != nil {
 		return bundle, err
 	}

@@ -96,6 +96,11 @@ func (o operations) start(action lifecycle.Action) handler {
 		if err != nil {
 			return nil, err
 		}
+		if req.Options.AgentVersion != "" {
+			if req.Options.Release, err = o.Release(req.Options.AgentVersion); err != nil {
+				return nil, err
+			}
+		}
 		node, err := o.find(c)
 		if err != nil {
 			return nil, err
@@ -224,6 +229,12 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 		return badField("options", "drain_timeout_seconds belongs to drain, and to retire with drain")
 	case o.DrainTimeoutSeconds < 0 || o.DrainTimeoutSeconds > int64(wire.MaxDrainDeadline/time.Second):
 		return badField("options", "drain_timeout_seconds must be 0 to 604800")
+	case action == lifecycle.ActionUpgradeAgent && o.AgentVersion == "":
+		return badField("options", "agent_version is required for upgrade-agent")
+	case action != lifecycle.ActionUpgradeAgent && (o.AgentVersion != "" || o.Downgrade):
+		return badField("options", "agent_version and downgrade belong to upgrade-agent")
+	case o.Release != "":
+		return badField("options", "release is set by the server")
 	case r.StartWithinSeconds < 0 || r.StartWithinSeconds > int64(wire.MaxStartWithin/time.Second):
 		return badField("start_within_seconds", "must be 0 to 86400")
 	}

@@ -45,6 +45,7 @@ func checkScript(s script) error {
 		{"GPUAAS_ENV", s.Env, trust.ValidEnv},
 		{"GPUAAS_WORKLOAD_DRIVER", s.WorkloadDriver, validDriver},
 		{"GPUAAS_TASK_SIGNING_PUBKEYS", s.TaskSigningPubkeys, token(maxScriptToken, ":+/=,._-")},
+		{"GPUAAS_RELEASE_PUBKEYS", s.ReleasePubkeys, token(maxScriptToken, "+/=,")},
 		{"GPUAAS_CA_BUNDLE_PATH", s.CABundlePath, isScriptPath},
 		{"GPUAAS_NODE_CERT_CA_BUNDLE_PATH", s.NodeCertCABundlePath, isScriptPath},
 		{"GPUAAS_CERT_PATH", s.CertPath, isScriptPath},

@@ -74,6 +74,8 @@ type Config struct {
 	Checkpoints Checkpoints
 	// Packages are the agent packages served by digest.
 	Packages map[string]Package
+	// Release returns the binary of an agent's release by digest; nil for none.
+	Release func(digest string) (Package, bool)
 }
 
 // API is the node API.

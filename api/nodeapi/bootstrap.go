@@ -23,9 +23,9 @@ const (
 	downloadRetry = 5 * time.Second
 )
 
-// Package is an agent package for hosts that are being installed.
+// Package is an agent package for hosts that are being installed, or the binary of a release.
 type Package struct {
-	// Path is the archive file.
+	// Path is the archive file, or the binary.
 	Path string
 	Size int64
 }
@@ -50,13 +50,16 @@ func (a *API) fetchBundle(w http.ResponseWriter, r *http.Request) error {
 	return edge.JSON(w, http.StatusOK, bundle)
 }
 
-// servePackage sends an archive. The archive contains no secret, and the caller
+// servePackage sends an archive or a binary. It contains no secret, and the caller
 // verifies its digest.
 func (a *API) servePackage(w http.ResponseWriter, r *http.Request) error {
 	if err := a.limitRemote(w, r); err != nil {
 		return err
 	}
 	p, ok := a.cfg.Packages[r.PathValue("digest")]
+	if !ok && a.cfg.Release != nil {
+		p, ok = a.cfg.Release(r.PathValue("digest"))
+	}
 	if !ok {
 		return schema.NewError(schema.KindNotFound, "no package with this digest")
 	}
@@ -73,7 +76,7 @@ func (a *API) servePackage(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer func() { _ = f.Close() }() // read-only
 	h := w.Header()
-	h.Set("Content-Type", "application/gzip")
+	h.Set("Content-Type", "application/octet-stream")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Length", strconv.FormatInt(p.Size, 10))
 	w.WriteHeader(http.StatusOK)

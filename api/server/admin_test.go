@@ -131,6 +131,10 @@ func TestLifecycleRefusals(t *testing.T) {
 		{"/nodes/" + m.id + "/retire", `{"options":{"cordon_only":true}}`, 400, schema.KindInvalidRequest},
 		{"/nodes/" + m.id + "/retire", `{"options":{"drain_timeout_seconds":5}}`, 400, schema.KindInvalidRequest},
 		{"/nodes/" + m.id + "/drain", `{"options":{"drain_timeout_seconds":-5}}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/drain", `{"options":{"agent_version":"v2.0.0"}}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/upgrade-agent", "", 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/upgrade-agent", `{"options":{"agent_version":"v2.0.0"}}`, 400, schema.KindInvalidRequest}, // no releases
+		{"/nodes/" + m.id + "/upgrade-agent", `{"options":{"agent_version":"v2.0.0","release":"{}"}}`, 400, schema.KindInvalidRequest},
 		{"/nodes/" + m.id + "/drain", `{"reason":"a\nb"}`, 400, schema.KindInvalidRequest},
 		{"/nodes/" + m.id + "/drain", `{"why":"x"}`, 400, schema.KindInvalidRequest},
 	} {

@@ -38,10 +38,13 @@ type config struct {
 	AgentDigest        string        `env:"GPUAAS_AGENT_DIGEST" help:"Digest of the package blob, where the reference is that of a manifest, or of the archive."`
 	AgentPullTokenFile string        `env:"GPUAAS_AGENT_PULL_TOKEN_FILE" help:"File with a bearer token for the registry. It is read again for each bundle."`
 	AgentArchive       string        `env:"GPUAAS_AGENT_ARCHIVE" help:"Node agent's package as a local file, which the node API serves. It is ignored when a registry reference is set."`
+	Releases           string        `env:"GPUAAS_AGENT_RELEASES" help:"Folder with signed releases of the agent (gpuaas admin sign-agent), for gpuaas node upgrade-agent. All replicas need the same content. It is read at each use."`
+	ReleaseKeys        string        `env:"GPUAAS_RELEASE_PUBKEYS" help:"Public keys of the agent's releases, separated by commas: gpuaas admin sign-agent prints that of a signature. New bundles contain them."`
 
 	serve       listenerSet
 	proxies     []netip.Prefix
 	archiveSize int64
+	releases    releases
 	tokens      *adminapi.Tokens
 }
 
@@ -82,6 +85,7 @@ func (c *config) Check(f *daemon.Faults) {
 	c.checkProxies(f)
 	f.Check(!(c.IssueRate > 0 && c.IssueRate <= 1e6), "GPUAAS_ISSUE_RATE must be above 0 and at most 1000000")
 	c.checkPackage(f)
+	c.checkReleases(f)
 }
 
 // checkProxies parses the networks of load balancers.

@@ -95,7 +95,8 @@ type cluster struct {
 	ca  *authority
 	// between, when set, wraps the node API's identities.
 	between    func(nodeapi.Identities) nodeapi.Identities
-	archive    string                                       // the agent package, when set
+	archive    string // the agent package, when set
+	releases   releases
 	issuer     nodeapi.Issuer                               // replaces ca, when set
 	heartbeats nodeapi.Heartbeater                          // instead of Temporal
 	runs       runs                                         // instead of Temporal
@@ -190,7 +191,7 @@ func (c *cluster) replicaOn(url string) *replica {
 	if c.between != nil {
 		identities = c.between(identities)
 	}
-	agent := &config{AgentArchive: c.archive}
+	agent := &config{AgentArchive: c.archive, releases: c.releases}
 	agent.checkPackage(&daemon.Faults{})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(c.tb, err)
@@ -208,13 +209,13 @@ func (c *cluster) replicaOn(url string) *replica {
 		Nodes: adminSide.Admin, SKUs: adminSide.Admin, EnrollmentTokens: adminSide.Identities, Locks: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin, Checkpoints: adminSide.Checkpoints,
 		CheckpointKeys: func(context.Context) (map[string]ed25519.PublicKey, error) { return nil, nil },
 		Lifecycle:      lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
-		Package: agent.packageSource()})
+		Package: agent.packageSource(), Release: agent.releases.document})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
 	bundles := adminapi.NewBundles(adminapi.Config{Env: testEnv, NodeURL: r.node, Nodes: nodeSide.Admin, EnrollmentTokens: nodeSide.Identities,
 		Trust: c.ca, Package: agent.packageSource()})
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: nodeSide.Tasks, Heartbeats: nodeSide.Inventory, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
-		IssueRate: 1e5, NodeRate: 1e5, RenewalRate: 1e5, Bundles: bundles, Packages: agent.packages()})
+		IssueRate: 1e5, NodeRate: 1e5, RenewalRate: 1e5, Bundles: bundles, Packages: agent.packages(), Release: agent.releases.binary})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	group.Go(func() { _ = node.Run(ctx) })

@@ -239,7 +239,7 @@ func (a *app) serveNodes(ctx context.Context, ln net.Listener) {
 		Env: a.cfg.Env, Identities: a.nodeStore.Identities, Tasks: a.nodeStore.Tasks, Heartbeats: a.nodeStore.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Secrets: a.secrets, Grants: timelyGrants{a.grants, a.Clocks}, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
-		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.bundles(), Packages: a.cfg.packages(), Checkpoints: a.checkpoints,
+		Connections: a.cfg.NodeConnections, IssueRate: a.cfg.IssueRate, Bundles: a.bundles(), Packages: a.cfg.packages(), Release: a.cfg.releases.binary, Checkpoints: a.checkpoints,
 	})
 	a.Go(ctx, "refused requests", api.Run)
 	a.Serve(ctx, listenerNode, api.Listener(ln, a.cfg.proxies),
@@ -250,7 +250,7 @@ func (a *app) serveNodes(ctx context.Context, ln net.Listener) {
 // bundles exchanges references with the privileges of the node API, which serves that.
 func (a *app) bundles() adminapi.Bundles {
 	return adminapi.NewBundles(adminapi.Config{Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Nodes: a.nodeStore.Admin,
-		EnrollmentTokens: a.nodeStore.Identities, Trust: a.vault, Package: a.cfg.packageSource()})
+		EnrollmentTokens: a.nodeStore.Identities, Trust: a.vault, Package: a.cfg.packageSource(), ReleaseKeys: a.cfg.ReleaseKeys})
 }
 
 func (a *app) adminAPI() *adminapi.API {
@@ -261,7 +261,7 @@ func (a *app) adminAPI() *adminapi.API {
 		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,
 		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
-		Package: a.cfg.packageSource(), WebURL: a.temporal.WebURL, Faults: a.faults,
+		Package: a.cfg.packageSource(), ReleaseKeys: a.cfg.ReleaseKeys, Release: a.cfg.releases.document, WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 //	pg/ vault/ temporal.db    state of the engines
 //	api/            server certificate of the node API
 //	agents/NAME/    files of a node agent
+//	releases/       signed releases of the agent
 //	fleet/          files of the simulated nodes of dev fleet
 type layout struct{ dir string }
 
@@ -64,7 +65,7 @@ func (l layout) fleetDir() string            { return filepath.Join(l.dir, "flee
 // these.
 func (l layout) entries() []string {
 	return []string{
-		"api", "agents", "fleet", "log", "pg", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
+		"api", "agents", "fleet", "log", "pg", "releases", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
 		"temporal.db-wal", "temporal.db.incomplete", "vault", "lock",
 	}
 }
@@ -93,7 +94,7 @@ func (l layout) make() error {
 			return err
 		}
 	}
-	for _, dir := range []string{l.processes().dir, l.logDir(), l.secretsDir(), l.agentsDir()} {
+	for _, dir := range []string{l.processes().dir, l.logDir(), l.secretsDir(), l.agentsDir(), releasesDir(l)} {
 		if err := os.MkdirAll(dir, privateDir); err != nil {
 			return fmt.Errorf("creating the stack's folder: %w", err)
 		}

@@ -54,7 +54,9 @@ func (s *stack) api() part {
 func (s *stack) apiVariables() variables {
 	archive := filepath.Join(filepath.Dir(s.programs.find(apiBinary)), agentArchive)
 	_, missing := os.Stat(archive)
-	return s.record.api(s.layout).with(missing == nil, "GPUAAS_AGENT_ARCHIVE", archive)
+	public, noKey := releasePublicKey(releaseKey(s.layout))
+	return s.record.api(s.layout).with(missing == nil, "GPUAAS_AGENT_ARCHIVE", archive).
+		with(noKey == nil, "GPUAAS_AGENT_RELEASES", releasesDir(s.layout)).with(noKey == nil, "GPUAAS_RELEASE_PUBKEYS", public)
 }
 
 // all succeeds if every probe does.
@@ -75,6 +77,9 @@ const setupBudget = 2 * time.Minute
 // not respond. The output is in log/setup.log.
 func (s *stack) setup(ctx context.Context) error {
 	if _, err := ensureSecret(s.layout.adminToken()); err != nil {
+		return err
+	}
+	if err := ensureReleaseKey(releaseKey(s.layout)); err != nil {
 		return err
 	}
 	if err := (vaultEngine{s}).ensureToken(); err != nil {

@@ -81,6 +81,8 @@ keys="GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_
 GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV"
 # A bundle without a workload driver leaves a configured one as it is.
 if [ -n "${GPUAAS_WORKLOAD_DRIVER-}" ]; then keys="$keys GPUAAS_WORKLOAD_DRIVER"; fi
+# Nor does one without release keys remove those of the node.
+if [ -n "${GPUAAS_RELEASE_PUBKEYS-}" ]; then keys="$keys GPUAAS_RELEASE_PUBKEYS"; fi
 
 # check_env rejects values that would be more than a value in the env file.
 check_env() {

@@ -85,7 +85,7 @@ type PhaseSpec struct {
 //nolint:gochecknoglobals // read-only table
 var plans = []func(Options) Plan{
 	register, enroll, provision, heartbeatLost, heartbeatBack, quarantine, release,
-	drain, uncordon, retire, reactivate, remove, reissueEnrollment,
+	drain, uncordon, retire, reactivate, remove, upgradeAgent, reissueEnrollment,
 }
 
 // All returns the plan of every action with default options, transitions

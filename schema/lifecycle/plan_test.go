@@ -29,6 +29,7 @@ func legal() map[lifecycle.Action]map[lifecycle.NodeState]lifecycle.NodeState {
 		lifecycle.ActionReactivate: {lifecycle.NodeRetired: lifecycle.NodeActive, lifecycle.NodeDrained: lifecycle.NodeActive},
 		lifecycle.ActionRemove: {lifecycle.NodeRegistered: lifecycle.NodeRemoved, lifecycle.NodeBootstrapIssued: lifecycle.NodeRemoved,
 			lifecycle.NodeEnrolling: lifecycle.NodeRemoved, lifecycle.NodeRetired: lifecycle.NodeRemoved},
+		lifecycle.ActionUpgradeAgent: {lifecycle.NodeActive: "", lifecycle.NodeOffline: "", lifecycle.NodeQuarantined: "", lifecycle.NodeDrained: "", lifecycle.NodeRetired: ""},
 		lifecycle.ActionReissueEnrollment: {lifecycle.NodeRegistered: "", lifecycle.NodeBootstrapIssued: "", lifecycle.NodeEnrolling: "", lifecycle.NodeActive: "",
 			lifecycle.NodeOffline: "", lifecycle.NodeQuarantined: "", lifecycle.NodeDrained: "", lifecycle.NodeRetired: ""},
 	}

@@ -32,8 +32,13 @@ const (
 	ReasonClockSkew = "clock_skew"
 	// ReasonSeqReplayed: the node refused a task whose sequence is not above that of its
 	// last one, so it has not run it.
-	ReasonSeqReplayed   = "replayed_seq"
-	ReasonResultMissing = "result_missing" // the activity ended and the database has no result
+	ReasonSeqReplayed = "replayed_seq"
+	// ReasonUpgradeRolledBack: the release made no successful poll, and the agent returned to
+	// the one before. ReasonReleaseRejected: the agent did not try the release. The message of
+	// the node's result starts with either.
+	ReasonUpgradeRolledBack = "upgrade_rolled_back"
+	ReasonReleaseRejected   = "release_rejected"
+	ReasonResultMissing     = "result_missing" // the activity ended and the database has no result
 )
 
 // The reasons of errors that other packages compare. They are no reasons of a park.
@@ -81,6 +86,10 @@ func ParkReasons() []ParkReason {
 			"Read the agent's log on the node, correct the cause (often the clock or the verifier set), then retry."},
 		{ReasonSeqReplayed, "The agent rejected the task several times because its sequence is not above that of an earlier task, as after a restore of the database.",
 			"If the agent's polls report the counters (nodes.floors_raised in gpuaas audit --node NODE), retry. Otherwise upgrade the agent."},
+		{ReasonUpgradeRolledBack, "The new release of the agent did not work on the node: it crashed, or made no successful poll. The agent before it runs again.",
+			"Read the message and the agent's log on the node. Cancel, or retry if the cause was outside the release."},
+		{ReasonReleaseRejected, "The agent did not accept the release: no release key of the node signed it, it is older than the agent, or it does not run on the node. Nothing was changed.",
+			"Correct what the message names, then start the upgrade again."},
 		{string(schema.KindServiceUnavailable), "A service of the control plane did not respond: the database, Vault or Temporal.",
 			"Check gpuaas-worker's /readyz and the service, then retry."},
 		{ReasonVaultSealed, "Vault is sealed, so no task can be signed. The phase is retried.", "Unseal Vault. The operation then continues without a decision."},

@@ -143,7 +143,7 @@ type Blocker string
 const (
 	BlockedPaused   Blocker = "paused"
 	BlockedSet      Blocker = "set_unpublished"
-	BlockedReload Blocker = "replicas_reloading"
+	BlockedReload   Blocker = "replicas_reloading"
 	BlockedNodes    Blocker = "nodes_unconfirmed"
 	BlockedTasks    Blocker = "tasks_open"
 	BlockedGrace    Blocker = "grace_period"

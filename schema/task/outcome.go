@@ -60,6 +60,11 @@ func (r Result) Failure() *schema.Error {
 	if r.Code == schema.KindTaskRefused && strings.HasPrefix(r.Message, lifecycle.ReasonSeqReplayed+":") {
 		return schema.NewError(r.Code, "the node reports: %s", text.Quote(r.Message, maxReported)).WithReason(lifecycle.ReasonSeqReplayed)
 	}
+	for _, reason := range []string{lifecycle.ReasonUpgradeRolledBack, lifecycle.ReasonReleaseRejected} {
+		if strings.HasPrefix(r.Message, reason+":") {
+			return schema.NewError(ReportedCode(r.Code), "the node reports: %s", text.Quote(r.Message, maxReported)).WithReason(reason)
+		}
+	}
 	if r.Message == "" {
 		return schema.NewError(ReportedCode(r.Code), "the node reports a failure and no reason")
 	}
@@ -128,6 +133,8 @@ func (r Result) Brief(t Type) (json.RawMessage, error) {
 				d.Blocked[i] = Blocker{Workload: name(b.Workload), Kind: kind(b.Kind), Reason: text.Quote(b.Reason, maxDetail)}
 			}
 		})
+	case AgentUpgrade:
+		return brief(r, func(u *UpgradeResult) { u.Version = name(u.Version) })
 	}
 	return nil, nil
 }

@@ -53,7 +53,11 @@ const (
 	WorkloadDrain    Type = "workload.drain"      // stop the workloads before a deadline
 	UpdateTrust      Type = "agent.update_trust"  // fetch the newest verifier sets and CA bundles
 	WipeIdentity     Type = "agent.wipe_identity" // delete the node's identity and stop
+	AgentUpgrade     Type = "agent.upgrade"       // run another release of the agent
 )
+
+// UpgradeTime is how long an agent may take to download a release, and again to try it.
+const UpgradeTime = 10 * time.Minute
 
 // TypeInfo is one row of the table of task types.
 type TypeInfo struct {
@@ -74,6 +78,7 @@ func Types() []TypeInfo {
 		{WorkloadDrain, EffectDestructive, 10 * time.Minute},
 		{UpdateTrust, EffectIdempotent, 60 * time.Second},
 		{WipeIdentity, EffectDestructive, 30 * time.Second},
+		{AgentUpgrade, EffectDestructive, UpgradeTime},
 	}
 }
 
@@ -152,7 +157,7 @@ type Result struct {
 	// Status is `succeeded`, `failed` or `cancelled`.
 	Status Status `json:"status"`
 	// Output is the type's result (Facts, ProbeReport, CordonResult,
-	// DrainResult) when Status is succeeded.
+	// DrainResult, UpgradeResult) when Status is succeeded.
 	Output json.RawMessage `json:"output,omitempty"`
 	// Code and Message explain a failure: a kind and a sentence.
 	Code    schema.Kind `json:"code,omitempty"`
@@ -218,6 +223,27 @@ type Blocker struct {
 	// Kind is that of the workload.
 	Kind   string `json:"kind,omitempty"`
 	Reason string `json:"reason"`
+}
+
+// UpgradeParams are the params of agent.upgrade.
+type UpgradeParams struct {
+	// Release is the signed document of the release: a DSSE envelope of a trust.Release.
+	Release string `json:"release"`
+	// Downgrade accepts a release that is older than the version that runs.
+	Downgrade bool `json:"downgrade,omitempty"`
+}
+
+// Encode returns the params in the form a TaskSpec carries.
+func (p UpgradeParams) Encode() Params {
+	raw, _ := json.Marshal(p) //nolint:errchkjson // a text and a bool always encode //workflowcheck:ignore
+	return raw
+}
+
+// UpgradeResult is the output of agent.upgrade. The new agent reports it after its first
+// successful poll.
+type UpgradeResult struct {
+	// Version is what runs now.
+	Version string `json:"version"`
 }
 
 // CordonResult is the output of workload.cordon and workload.uncordon.

@@ -27,6 +27,8 @@ type BootstrapBundle struct {
 	// WorkloadDriver is empty if the node was registered without one: a driver that is
 	// configured on the node then stays.
 	WorkloadDriver string `json:"GPUAAS_WORKLOAD_DRIVER,omitempty"`
+	// ReleasePubkeys verify releases of the agent (ParseReleaseKeys); empty if there are none.
+	ReleasePubkeys string `json:"GPUAAS_RELEASE_PUBKEYS,omitempty"`
 	// CABundlePEM verifies the node API's server certificate; its fingerprint
 	// is the hex SHA-256 of the first certificate's DER.
 	CABundlePEM         string `json:"ca_bundle_pem"`

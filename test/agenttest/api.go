@@ -49,11 +49,12 @@ type API struct {
 	Lose          func(path string, n int) bool // commit, then lose the answer
 	Cancellations chan Cancellations
 	OnTrust       func() (trust.NodeTrust, error)
-	Removal       func() json.RawMessage // goes with node_removed
-	Checkpoint    func() string          // of the audit trail, in the answer to a poll
-	Replaces      func() bool            // whether the answer to a poll replaces its checkpoint
-	Kept          string                 // the checkpoint in the last poll
-	NodeCABundle  string                 // the digest in the last poll
+	OnPackage     func(w http.ResponseWriter, sum string) // serves the binary of a digest
+	Removal       func() json.RawMessage                  // goes with node_removed
+	Checkpoint    func() string                           // of the audit trail, in the answer to a poll
+	Replaces      func() bool                             // whether the answer to a poll replaces its checkpoint
+	Kept          string                                  // the checkpoint in the last poll
+	NodeCABundle  string                                  // the digest in the last poll
 }
 
 // Cancellations is the answer of a poll that names tasks to ask about.
@@ -102,6 +103,10 @@ func (f *API) URL() string {
 }
 
 func (f *API) Serve(w http.ResponseWriter, r *http.Request) {
+	if sum, ok := strings.CutPrefix(r.URL.Path, "/internal/v1/packages/sha256:"); ok && f.OnPackage != nil {
+		f.OnPackage(w, sum)
+		return
+	}
 	prefix := "/internal/v1/nodes/" + f.ID.NodeID
 	path, ok := strings.CutPrefix(r.URL.Path, prefix)
 	if !ok {

@@ -80,6 +80,9 @@ const (
 func endedRuns() (all []*endedRun) {
 	endings := []string{endTerminate, endCancel, endDelete, endBug, endGarbage, endResetFirst, endResetMid, endResetLast, endReopen}
 	for _, p := range lifecycle.Operations() {
+		if p.Action == lifecycle.ActionUpgradeAgent {
+			continue // it needs a release; to the control plane, it has one task as an uncordon
+		}
 		for _, o := range []lifecycle.Options{{}, {CordonOnly: true}, {Drain: true}} {
 			if o.CordonOnly && p.Action != lifecycle.ActionDrain || o.Drain && p.Action != lifecycle.ActionRetire {
 				continue

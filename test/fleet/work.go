@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 // slowest is the maximum time that a slow node takes for a task.
@@ -25,6 +26,10 @@ func (m *member) wrapExecutor(kind task.Type, x runner.Executor) runner.Executor
 		work = m.facts
 	case task.NodeProbe:
 		work = m.probe
+	case task.AgentUpgrade: // a simulated node has no binary
+		work = func(context.Context, runner.Task) (any, error) {
+			return task.UpgradeResult{Version: version.Version()}, nil
+		}
 	case task.WorkloadUncordon:
 		work = func(ctx context.Context, t runner.Task) (any, error) {
 			out, err := own(ctx, t)

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// signOptions are the flags of admin sign-agent.
+type signOptions struct{ version, key, dir string }
+
+// signedAgent is its output.
+type signedAgent struct {
+	trust.Release
+	// PublicKey is the entry of GPUAAS_RELEASE_PUBKEYS that verifies the release.
+	PublicKey string `json:"public_key"`
+}
+
+func newAdminSignAgent(e *env) *cobra.Command {
+	var o signOptions
+	c := e.command("sign-agent BINARY", "Sign a release of the agent",
+		`Signs the binary gpuaas-node-agent as a release, and writes two files: VERSION.json, the
+signed document, and the binary under its SHA-256. Copy both into the folder
+GPUAAS_AGENT_RELEASES of each gpuaas-api, the binary first. gpuaas node upgrade-agent then
+offers the release.
+
+The key is an Ed25519 key in PKCS #8 PEM form. Keep it away from the control plane: nodes
+run only what it signed. The command prints its public key, for GPUAAS_RELEASE_PUBKEYS.
+BINARY must report the version that it is signed as.`,
+		"  openssl genpkey -algorithm ed25519 -out release.key\n  gpuaas admin sign-agent bin/gpuaas-node-agent --version v1.4.0 --key release.key --to releases",
+		func(_ context.Context, binary string) error { return runSignAgent(e, binary, o) })
+	c.Flags().StringVar(&o.version, "version", "", "`VERSION` that the binary reports (required)")
+	c.Flags().StringVar(&o.key, "key", "", "`FILE` with the private key (required)")
+	c.Flags().StringVar(&o.dir, "to", ".", "`FOLDER` that receives the files")
+	return c
+}
+
+func runSignAgent(e *env, binary string, o signOptions) error {
+	if !trust.ValidVersion(o.version) || o.key == "" {
+		return usagef("gpuaas admin sign-agent", "--version and --key are required")
+	}
+	key, err := readReleaseKey(o.key)
+	if err != nil {
+		return err
+	}
+	data, err := os.ReadFile(binary)
+	if err != nil {
+		return fmt.Errorf("reading the binary: %w", err)
+	}
+	r := trust.Release{V: 1, Version: o.version, Size: int64(len(data)), SHA256: schema.SHA256Hex(data)}
+	document, err := trust.SignRelease(r, key)
+	if err != nil {
+		return err
+	}
+	// The document last: a release is complete as soon as it can be found.
+	if err := writeWhole(filepath.Join(o.dir, r.SHA256), data); err != nil {
+		return err
+	}
+	if err := writeWhole(filepath.Join(o.dir, r.Version+".json"), append(document, '\n')); err != nil {
+		return err
+	}
+	public, _ := key.Public().(ed25519.PublicKey) // the type of every such key
+	out := signedAgent{r, base64.StdEncoding.EncodeToString(public)}
+	return e.print(out, func(w io.Writer) {
+		fields(w, "Version:", r.Version, "SHA-256:", r.SHA256, "Public key:", out.PublicKey)
+	}, r.SHA256)
+}
+
+// readReleaseKey reads an Ed25519 key in PKCS #8 PEM form. Its errors contain nothing of the
+// file.
+func readReleaseKey(path string) (ed25519.PrivateKey, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the key: %w", err)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("the key is not in PEM form")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, ok := parsed.(ed25519.PrivateKey)
+	if err != nil || !ok {
+		return nil, errors.New("the key is not an Ed25519 key in PKCS #8 form")
+	}
+	return key, nil
+}
+
+// writeWhole replaces a file that others read, in one step.
+func writeWhole(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // fails after the rename
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

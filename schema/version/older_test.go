@@ -1,0 +1,30 @@
+package version
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOlder(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"v1.2.3", "v1.2.4", true},
+		{"v1.9.0", "v1.10.0", true},
+		{"v1.10.0", "v1.9.0", false},
+		{"v1.2.3", "v1.2.3", false},
+		{"v1.2.3-rc.1", "v1.2.3", true},
+		{"v1.2.3", "v1.2.3-rc.1", false},
+		{"v1.2.3-rc.1", "v1.2.3-rc.2", false},
+		{"v1.2.3+5", "v1.2.4+4", true},
+		{"1.2.3", "v2.0.0", true},
+		{"dev", "v1.2.3", false},
+		{"v1.2", "v1.2.3", false},
+		{"v1.2.3", "dev", false},
+	} {
+		require.Equal(t, c.want, Older(c.a, c.b), "%s %s", c.a, c.b)
+	}
+}

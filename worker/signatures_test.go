@@ -44,7 +44,7 @@ func (r *recorder) RegisterActivityWithOptions(a any, _ sdkactivity.RegisterOpti
 func TestNoSecretInAnySignature(t *testing.T) {
 	t.Parallel()
 	r := &recorder{functions: map[string]reflect.Type{}}
-	register(r, &parts{store: &store.Store{}, temporal: &temporal.Client{}, metrics: &metrics{}}, "dev")
+	register(r, &parts{Process: &daemon.Process{}, cfg: &config{}, store: &store.Store{}, temporal: &temporal.Client{}, metrics: &metrics{}}, "dev")
 	require.Greater(t, len(r.functions), 12)
 	// Messages to running workflows and their responses.
 	for name, message := range map[string]any{

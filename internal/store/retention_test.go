@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/testsuite"
 
 	"github.com/gpuaas/gpuaas/activities"
@@ -51,6 +53,7 @@ func (e *env) retention() *retention {
 func (r *retention) run() (s activities.RetentionSummary, err error) {
 	r.t.Helper()
 	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestActivityEnvironment()
 	env.RegisterActivity(&r.Retention)
 	result, err := env.ExecuteActivity(r.DeleteOldRecords)

@@ -97,10 +97,11 @@ CREATE FUNCTION audit_deletable(stream text, seq bigint) RETURNS boolean LANGUAG
 -- Deletes the events of each stream up to its seq if audit_deletable allows it, and returns how many.
 -- +goose StatementBegin
 CREATE FUNCTION audit_cut(streams text[], seqs bigint[]) RETURNS bigint LANGUAGE plpgsql
-    SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp SET gpuaas.audit_cut = 'on' AS $$
+    SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
     deleted bigint;
 BEGIN
+    PERFORM set_config('gpuaas.audit_cut', 'on', true);
     WITH cut AS MATERIALIZED (
         SELECT c.stream, c.seq FROM unnest(streams, seqs) AS c (stream, seq) WHERE audit_deletable(c.stream, c.seq)
     ), gone AS (
@@ -109,6 +110,7 @@ BEGIN
         DELETE FROM audit_archived_heads a USING cut WHERE a.stream = cut.stream AND a.seq < cut.seq
     )
     SELECT count(*) INTO deleted FROM gone;
+    PERFORM set_config('gpuaas.audit_cut', '', true);
     RETURN deleted;
 END
 $$;

@@ -109,7 +109,8 @@ type Task struct {
 type EnqueueInput struct {
 	Fence Fence `json:"fence"`
 	// Progress is recorded first, if it is set. If the database cannot record it now
-	// and nothing but the operation's status changes, the next write repeats it.
+	// and nothing but the operation's status changes, the next write repeats it. The beginning
+	// of an undo is always recorded before the undo's task.
 	Progress *Advance `json:"progress,omitempty"`
 	Task     TaskSpec `json:"task"`
 }
@@ -121,7 +122,7 @@ type EnqueueInput struct {
 func (t *Task) EnqueueNodeTask(ctx context.Context, in EnqueueInput) error {
 	if p := in.Progress; p != nil {
 		err := t.Records.Advance(ctx, in.Fence, activity.GetInfo(ctx).WorkflowExecution.RunID, *p)
-		if err != nil && (!schema.KindOf(err).Info().Retry || p.Instance != "" || p.FactsTask != "") {
+		if err != nil && (!schema.KindOf(err).Info().Retry || p.Instance != "" || p.FactsTask != "" || lifecycle.IsUndo(p.Phase)) {
 			return Fail(err)
 		}
 	}

@@ -47,6 +47,10 @@ type Records interface {
 	// then names. With
 	// op_seq 0 the fence covers the operation's own row and nothing of the node,
 	// here and in Finish.
+	//
+	// Once the undo is recorded, only the undo continues: an advance of another phase, and
+	// here the end as completed, is KindFenced, reason undo_began. The undo has removed what
+	// those phases rely on. A decision to cancel is recorded, and the phase stays the undo.
 	Advance(ctx context.Context, f Fence, runID string, a Advance) error
 	// Finish ends the operation under the fence: node state, operation row, audit
 	// row, and the operation's unfinished tasks become void. Repeating a call

@@ -35,6 +35,30 @@ func TestResetBeforeTheCordon(t *testing.T) {
 	require.Equal(t, 2, w.count("task workload.uncordon"), "the new run leaves the cordon")
 }
 
+// TestResetToBeforeTheUndo: a run whose undo has begun is reset to before it, and the server
+// does not apply the cancel again, because it names the park. The new run undoes, too: its
+// phases rely on what the undo removes.
+func TestResetToBeforeTheUndo(t *testing.T) {
+	w := newWorld(lifecycle.NodeActive)
+	fails(task.WorkloadDrain)(w)
+	w.open[task.WorkloadUncordon] = true
+	r, _ := onServer(t, w)
+	defer r.startWorker()()
+	r.submit(lifecycle.ActionDrain)
+	r.until(lifecycle.OperationParked)
+	r.decide(lifecycle.DecisionCancel)
+	r.untilCall("task workload.uncordon")
+	w.mu.Lock()
+	w.open[task.WorkloadUncordon] = false
+	delete(w.on, task.WorkloadDrain)
+	w.mu.Unlock()
+	r.reset()
+	require.Equal(t, "rolled back", r.until(lifecycle.OperationCanceled).Outcome)
+	require.Equal(t, 1, w.count("task workload.cordon"))
+	require.Equal(t, 1, w.count("task workload.drain"))
+	require.Equal(t, 2, w.count("task workload.uncordon"))
+}
+
 // TestResetInTheUndo: a run that is reset to after its undo began asks about the task of
 // that undo. Only a decision runs it again.
 func TestResetInTheUndo(t *testing.T) {

@@ -189,8 +189,12 @@ const (
 )
 
 // fenced ends a run that may no longer write, with the reason that the database gave. It
-// undoes nothing.
+// undoes nothing, unless only the undo may continue: the run was reset to before it.
 func (op *operation) fenced(ctx workflow.Context, cause error) (lifecycle.OperationStatus, error) {
+	if failureOf(cause).Reason == lifecycle.ReasonUndoBegan {
+		op.fence = nil
+		return op.rollBack(ctx)
+	}
 	outcome := outcomeSuperseded
 	switch e := failureOf(cause); e.Reason {
 	case "":

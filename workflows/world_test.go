@@ -82,7 +82,8 @@ type world struct {
 	forge func(spec activities.TaskSpec) (bool, error)
 	// outcomes are the stored results by the whole name of the step.
 	outcomes map[string]storedOutcome
-	// document is the status that was written last.
+	// phase is that of the newest advance, document the status that was written last.
+	phase    string
 	document *lifecycle.OperationStatus
 }
 
@@ -182,6 +183,9 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activ
 	if repeated {
 		return nil
 	}
+	if w.afterUndo(a) {
+		return errUndoBegan()
+	}
 	if err := w.note(call); err != nil {
 		return err
 	}
@@ -203,12 +207,34 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activ
 	return nil
 }
 
+// afterUndo stores the phase of an advance, and reports whether the store refuses it. A late
+// advance changes nothing.
+func (w *world) afterUndo(a activities.Advance) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case len(w.steps) > 0 && a.Step <= slices.Max(w.steps):
+	case !a.AfterUndo(w.phase):
+		w.phase = a.Phase
+	case !a.Cancels():
+		return true
+	}
+	return false
+}
+
+func errUndoBegan() error {
+	return schema.NewError(schema.KindFenced, "the undo has begun").WithReason(lifecycle.ReasonUndoBegan)
+}
+
 func (w *world) Finish(_ context.Context, by activities.Fence, _ string, f activities.Finish) error {
 	if err := w.note("finish " + string(f.Status)); err != nil {
 		return err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if lifecycle.IsUndo(w.phase) && f.Status == lifecycle.OperationCompleted {
+		return errUndoBegan()
+	}
 	w.document = f.Document
 	f.Document = nil // checked apart
 	w.finished, w.finisher = &f, by.Actor

@@ -32,6 +32,10 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 			return errOperationEnded(f)
 		case a.Step <= op.Step:
 			return nil
+		case a.AfterUndo(op.Phase) && !a.Cancels():
+			return errUndoBegan(f)
+		case a.AfterUndo(op.Phase):
+			a.Phase = op.Phase
 		}
 		if err := tx.takeUp(ctx, op, runID); err != nil {
 			return err
@@ -171,6 +175,9 @@ func (s *Operations) Finish(ctx context.Context, f activities.Fence, runID strin
 		}
 		if !e.Status.Ended() || e.Status == lifecycle.OperationRejected {
 			return schema.NewError(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
+		}
+		if lifecycle.IsUndo(op.Phase) && e.Status == lifecycle.OperationCompleted {
+			return errUndoBegan(f)
 		}
 		if err := tx.takeUp(ctx, op, runID); err != nil {
 			return err

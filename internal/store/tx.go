@@ -289,6 +289,11 @@ func errOperationEnded(f activities.Fence) error {
 	return schema.NewError(schema.KindFenced, "operation %s has ended", f.OperationID).WithReason(lifecycle.ReasonOperationOver)
 }
 
+// errUndoBegan refuses the progress of a run that was reset to before the operation's undo.
+func errUndoBegan(f activities.Fence) error {
+	return schema.NewError(schema.KindFenced, "the undo of operation %s has begun", f.OperationID).WithReason(lifecycle.ReasonUndoBegan)
+}
+
 // takeUp records the run that continues the operation, "" if it is not known, and that
 // the operation is not abandoned.
 func (tx *tx) takeUp(ctx context.Context, op sqlc.GetOperationRow, runID string) error {

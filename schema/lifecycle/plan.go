@@ -224,6 +224,9 @@ func (s PhaseSpec) Allows(d Decision) bool {
 	return slices.ContainsFunc(s.Choices, func(c Option) bool { return c.Decision == d })
 }
 
+// IsUndo reports whether the phase is the undo of a plan.
+func IsUndo(phase string) bool { return phase == PhaseUndoCordon || phase == PhaseUndoAdopt }
+
 // ChoicesIn returns the possible decisions in a phase of the plan, the least harmful
 // first. The undo phase cannot be canceled.
 func (p Plan) ChoicesIn(s PhaseSpec) []Option {

@@ -48,6 +48,9 @@ const (
 	ReasonRunOpen = "run_open"
 	// ReasonOperationOver: the operation has ended, so it takes no write and no decision.
 	ReasonOperationOver = "operation_over"
+	// ReasonUndoBegan: another run of the operation has begun its undo, so only the undo
+	// continues.
+	ReasonUndoBegan = "undo_began"
 	// ReasonNotAbandoned: the node has an open operation, and it is not abandoned.
 	ReasonNotAbandoned = "not_abandoned"
 	// ReasonRunsMissing: Temporal does not have the runs of most open operations.

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"errors"
 	"testing"
 	"time"
@@ -137,8 +138,16 @@ func (b *bench) removal() activities.Fence {
 
 func (b *bench) advance(f activities.Fence, a activities.Advance) error {
 	b.step++
-	a.Phase, a.Step = lifecycle.PhaseCordon, b.step
+	a.Phase, a.Step = cmp.Or(a.Phase, lifecycle.PhaseCordon), b.step
 	return b.Advance(b.t.Context(), f, b.request.RunID, a)
+}
+
+// undoing drains the node and begins the undo.
+func (b *bench) undoing() activities.Fence {
+	b.t.Helper()
+	f := b.drain()
+	require.NoError(b.t, b.advance(f, activities.Advance{Phase: lifecycle.PhaseUndoCordon}))
+	return f
 }
 
 func (b *bench) end(f activities.Fence, s lifecycle.OperationState) error {

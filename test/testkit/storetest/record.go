@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -28,7 +29,12 @@ func (s *nodeRecords) Advance(_ context.Context, f activities.Fence, runID strin
 		return nil
 	case a.Step <= op.Step:
 		return nil
+	case a.AfterUndo(op.Phase) && !a.Cancels():
+		return errUndoBegan(f)
+	case a.AfterUndo(op.Phase):
+		a.Phase = op.Phase
 	}
+	op.Phase = cmp.Or(a.Phase, op.Phase)
 	if runID != "" {
 		op.RunID = runID
 	}
@@ -83,6 +89,8 @@ func (s *nodeRecords) Finish(_ context.Context, f activities.Fence, _ string, e 
 		return nil
 	case op.EndedAt != nil:
 		return errEnded(f)
+	case lifecycle.IsUndo(op.Phase) && e.Status == lifecycle.OperationCompleted:
+		return errUndoBegan(f)
 	case !e.Status.Ended() || e.Status == lifecycle.OperationRejected:
 		return schema.NewError(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
 	case op.Action == lifecycle.ActionEnroll && e.Status == lifecycle.OperationCompleted && n.polledIncarnation != n.Incarnation:

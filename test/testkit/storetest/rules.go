@@ -103,6 +103,26 @@ func recordRules() []rule {
 		}},
 		{name: "decision of a superseded operation", kind: schema.KindFenced,
 			do: func(b *bench) error { return b.advance(b.superseded(), decision) }},
+		{name: "progress after the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
+			do: func(b *bench) error { return b.advance(b.undoing(), activities.Advance{Phase: lifecycle.PhaseDrain}) }},
+		{name: "decision to retry after the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
+			do: func(b *bench) error { return b.advance(b.undoing(), decision) }},
+		{name: "decision to cancel after the undo began keeps the undo", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
+			do: func(b *bench) error {
+				f := b.undoing()
+				cancel := activities.Advance{Decision: &lifecycle.ResolveRequest{ID: "d-2", Decision: lifecycle.DecisionCancel, Reason: "because", By: "bob"}}
+				if err := b.advance(f, cancel); err != nil {
+					return err
+				}
+				return b.advance(f, activities.Advance{Phase: lifecycle.PhaseDrain})
+			}},
+		{name: "progress of the undo", do: func(b *bench) error {
+			return b.advance(b.undoing(), activities.Advance{Phase: lifecycle.PhaseUndoCordon})
+		}},
+		{name: "end as completed after the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
+			do: func(b *bench) error { return b.end(b.undoing(), lifecycle.OperationCompleted) }},
+		{name: "end as canceled after the undo began",
+			do: func(b *bench) error { return b.end(b.undoing(), lifecycle.OperationCanceled) }},
 		{name: "end again", do: func(b *bench) error { return b.end(b.ended(), lifecycle.OperationCompleted) }},
 		{name: "end as something else", kind: schema.KindFenced, reason: over,
 			do: func(b *bench) error { return b.end(b.ended(), lifecycle.OperationCanceled) }},

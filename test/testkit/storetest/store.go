@@ -86,6 +86,7 @@ type Operation struct {
 	ID, NodeID, WorkflowID, RunID string
 	Action                        lifecycle.Action
 	OpSeq, Step                   int64
+	Phase                         string // of the newest advance
 	Prior                         lifecycle.NodeState
 	Status                        lifecycle.OperationState
 	Stuck                         *lifecycle.Stuck
@@ -212,6 +213,10 @@ func errFenced(f activities.Fence) error {
 
 func errEnded(f activities.Fence) error {
 	return schema.NewError(schema.KindFenced, "operation %s has ended", f.OperationID).WithReason(over)
+}
+
+func errUndoBegan(f activities.Fence) error {
+	return schema.NewError(schema.KindFenced, "the undo of operation %s has begun", f.OperationID).WithReason(lifecycle.ReasonUndoBegan)
 }
 
 func (s *state) void(f activities.Fence, matches func(*queued) bool) {

@@ -11,8 +11,10 @@ import (
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -44,7 +46,7 @@ func (r *recorder) RegisterActivityWithOptions(a any, _ sdkactivity.RegisterOpti
 func TestNoSecretInAnySignature(t *testing.T) {
 	t.Parallel()
 	r := &recorder{functions: map[string]reflect.Type{}}
-	register(r, &parts{Process: &daemon.Process{}, cfg: &config{}, store: &store.Store{}, temporal: &temporal.Client{}, metrics: &metrics{}}, "dev")
+	register(r, &parts{Process: &daemon.Process{}, cfg: &config{}, store: &store.Store{}, vault: &vault.Client{}, temporal: &temporal.Client{}, metrics: &metrics{}}, "dev")
 	require.Greater(t, len(r.functions), 12)
 	// Messages to running workflows and their responses.
 	for name, message := range map[string]any{

@@ -82,11 +82,8 @@ type RetentionSummary struct {
 	More bool `json:"more,omitempty"`
 }
 
-const (
-	// retentionBatch is how many rows one statement deletes.
-	retentionBatch = 500
-	classAudit     = "audit"
-)
+// retentionBatch is how many rows one statement deletes, or of how many audit streams.
+const retentionBatch = 500
 
 // retention is one run of the activity.
 type retention struct {
@@ -144,7 +141,7 @@ func (r *retention) classes() []class {
 		{"identities", r.Keep.Identities, rows(r.Records.DeleteIdentities)},
 	}
 	if r.Archive != nil {
-		all = append(all, class{classAudit, r.Keep.Audit, r.audit})
+		all = append(all, class{"audit", r.Keep.Audit, r.audit})
 	}
 	return all
 }

@@ -105,13 +105,6 @@ type Advance struct {
 	Applied bool `json:"applied,omitempty"`
 }
 
-// AfterUndo reports whether the advance is one of another phase than the undo, and the
-// recorded phase is the undo: a run that was reset to before the undo makes it. Only the
-// decision to cancel is recorded then; see Records.Advance.
-func (a Advance) AfterUndo(recorded string) bool {
-	return lifecycle.IsUndo(recorded) && a.Phase != "" && !lifecycle.IsUndo(a.Phase)
-}
-
 // Cancels reports whether the advance records the decision to cancel.
 func (a Advance) Cancels() bool {
 	return a.Decision != nil && a.Decision.Decision == lifecycle.DecisionCancel

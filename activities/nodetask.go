@@ -59,13 +59,16 @@ type Sets interface {
 
 // TaskSpec describes a task that a workflow runs on a node.
 type TaskSpec struct {
-	OperationID string          `json:"operation_id"`
-	OpSeq       int64           `json:"op_seq"`
-	NodeID      string          `json:"node_id"`
-	Step        string          `json:"step"` // unique within the operation
-	Type        task.Type       `json:"type"`
-	Params      json.RawMessage `json:"params,omitempty"`
-	Deadline    time.Time       `json:"deadline"` // after it the envelope is void
+	OperationID string `json:"operation_id"`
+	OpSeq       int64  `json:"op_seq"`
+	NodeID      string `json:"node_id"`
+	Step        string `json:"step"` // unique within the operation
+	// Phase is the phase of the step. Once the undo is recorded, a task of another phase is
+	// KindFenced, reason undo_began. Empty in specs of earlier versions.
+	Phase    string          `json:"phase,omitempty"`
+	Type     task.Type       `json:"type"`
+	Params   json.RawMessage `json:"params,omitempty"`
+	Deadline time.Time       `json:"deadline"` // after it the envelope is void
 	// Attempt counts the tries of the step within the operation, from 1; 0
 	// means 1. Expect.OpSeq is filled in from OpSeq.
 	Attempt       int64            `json:"attempt,omitempty"`

@@ -33,8 +33,8 @@ type Rotations interface {
 	// have no such task, open or ended within TrustUpdateRepeat.
 	NodesToUpdate(ctx context.Context, r rotation.Rotation, limit int) ([]TrustUpdate, error)
 	// SendUpdate stores the task with its signed envelope, voids the rotation's earlier tasks
-	// of the node and wakes the node's poll. It stores nothing if the rotation has changed
-	// since it was read, or the task or another one with its sequence is stored.
+	// of the node and wakes the node's poll. KindFenced, and nothing changes, if the rotation
+	// has changed since it was read, or the task or another one with its sequence is stored.
 	SendUpdate(ctx context.Context, r rotation.Rotation, u TrustUpdate, envelope []byte) error
 	// ReplaceEnvelope replaces the envelope of an open task by one with the same signed
 	// body. Nothing changes if the task has ended or has another body.
@@ -89,6 +89,8 @@ type Trust struct {
 	Driver    Driver
 	// Signer signs tasks under the newest set that Follow has read.
 	Signer Signer
+	// NewTasks signs new tasks, with the times of this machine. nil uses Signer.
+	NewTasks Signer
 	// Follow makes Signer use the newest set.
 	Follow func(ctx context.Context) error
 	// Minimum supplies the oldest verifier set that can verify a task. nil accepts any.

@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -54,23 +55,30 @@ func (t *Trust) applyCA(ctx context.Context, r *rotation.Rotation) (changed bool
 		return false, err
 	}
 	if ca != r.CA {
-		r.CA = ca
+		if r.CA = ca; r.Spec().Reload { // the replicas read the CA from now on
+			r.PhaseSince = time.Now().UTC()
+		}
 		return true, t.Rotations.SaveRotation(ctx, *r, nil)
 	}
 	updates, err := t.Rotations.NodesToUpdate(ctx, *r, updateBatch)
 	if err != nil {
 		return false, err
 	}
+	var failed error
 	for _, u := range updates {
 		envelope, err := t.signUpdate(ctx, *r, u)
 		if err == nil {
 			err = t.Rotations.SendUpdate(ctx, *r, u, envelope)
 		}
-		if err != nil {
+		switch schema.KindOf(err) {
+		case "", schema.KindFenced: // the next look sends what this one did not
+		case schema.KindServiceUnavailable:
 			return false, err
+		default: // the failure of one node holds up no other
+			failed = cmp.Or(failed, err)
 		}
 	}
-	return false, nil
+	return false, failed
 }
 
 // signUpdate signs the task. It expects no operation, so that it does not end with one.
@@ -95,5 +103,9 @@ func (t *Trust) signUpdate(ctx context.Context, r rotation.Rotation, u TrustUpda
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "encoding task %s", u.TaskID)
 	}
-	return t.Signer.Sign(ctx, payload)
+	signer := t.NewTasks
+	if signer == nil {
+		signer = t.Signer
+	}
+	return signer.Sign(ctx, payload)
 }

@@ -6,11 +6,13 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	sdkactivity "go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
@@ -30,6 +32,7 @@ import (
 type recorder struct {
 	worker.Registry
 	functions map[string]reflect.Type
+	trust     *activities.Trust
 }
 
 func (r *recorder) RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions) {
@@ -38,9 +41,23 @@ func (r *recorder) RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions
 
 func (r *recorder) RegisterActivityWithOptions(a any, _ sdkactivity.RegisterOptions) {
 	v := reflect.ValueOf(a)
+	if t, ok := a.(*activities.Trust); ok {
+		r.trust = t
+	}
 	for m, f := range v.Methods() {
 		r.functions["activity "+v.Elem().Type().Name()+"."+m.Name] = f.Type()
 	}
+}
+
+// TestTrustUpdatesAreNotSignedWithAWrongClock: a clock that was never compared counts as wrong.
+func TestTrustUpdatesAreNotSignedWithAWrongClock(t *testing.T) {
+	t.Parallel()
+	r := &recorder{functions: map[string]reflect.Type{}}
+	clocks := daemon.NewClocks(prometheus.NewRegistry())
+	clocks.Compare(clockOfPostgres, "nothing is signed", nil)
+	registerTrust(r, &parts{Process: &daemon.Process{Clocks: clocks}, store: &store.Store{}, temporal: &temporal.Client{}}, "dev")
+	_, err := r.trust.NewTasks.Sign(t.Context(), []byte("{}"))
+	require.Equal(t, lifecycle.ReasonClockSkew, schema.AsError(err).Reason)
 }
 
 func TestNoSecretInAnySignature(t *testing.T) {

@@ -125,7 +125,7 @@ func creating() []string {
 // registerTrust registers the activities that use the root key.
 func registerTrust(w worker.Registry, p *parts, env string) {
 	w.RegisterActivityWithOptions(&activities.Trust{Rotations: p.store.Rotations, Sets: p.store.Identities, Rotator: p.rotator,
-		Driver: p.temporal.Rotations, Signer: p.vault, Follow: p.sets.Refresh, Minimum: p.sets, Env: env}, sdkactivity.RegisterOptions{})
+		Driver: p.temporal.Rotations, Signer: p.vault, NewTasks: timelySigner{p.vault, p.Clocks}, Follow: p.sets.Refresh, Minimum: p.sets, Env: env}, sdkactivity.RegisterOptions{})
 }
 
 // retention returns the activity that deletes old records.

@@ -46,7 +46,7 @@ func onNodeOnce[T any](ctx workflow.Context, op *operation, t task.Type, params 
 	}
 	spec := activities.TaskSpec{
 		OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
-		Step: op.currentStep, Type: t, Params: params, Attempt: int64(op.tries + 1),
+		Step: op.currentStep, Phase: op.spec().Name, Type: t, Params: params, Attempt: int64(op.tries + 1),
 		// Only the state that the claim entered is certain: missing heartbeats may
 		// change the others meanwhile.
 		Expect:   task.Expectation{NodeState: op.plan.Enter},

@@ -214,7 +214,7 @@ func (w *world) afterUndo(a activities.Advance) bool {
 	defer w.mu.Unlock()
 	switch {
 	case len(w.steps) > 0 && a.Step <= slices.Max(w.steps):
-	case !a.AfterUndo(w.phase):
+	case !lifecycle.AfterUndo(a.Phase, w.phase):
 		w.phase = a.Phase
 	case !a.Cancels():
 		return true
@@ -338,6 +338,9 @@ func (w *world) Prepare(_ context.Context, spec activities.TaskSpec, _ task.Owne
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.clocks = append(w.clocks, spec.Clock)
+	if lifecycle.AfterUndo(spec.Phase, w.phase) {
+		return activities.TaskRow{}, errUndoBegan()
+	}
 	return activities.TaskRow{}, w.fail["prepare "+shortStep(spec.Step)]
 }
 

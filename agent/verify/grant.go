@@ -94,8 +94,8 @@ func (v Verifier) mine(g task.Grant) error {
 }
 
 // covers checks that the grant is for this task and lease, and that the node is in the
-// state that the task expects. A task that expects operation 0 belongs to none, and must not
-// be destructive.
+// state that the task expects. Only agent.update_trust may belong to no operation, and then
+// expects operation 0.
 func covers(g task.Grant, t task.Verified, lease task.Lease) error {
 	p := t.Payload
 	switch {
@@ -106,7 +106,7 @@ func covers(g task.Grant, t task.Verified, lease task.Lease) error {
 	case !g.LeaseUntil.Equal(lease.ExpiresAt):
 		return refusal.New(refusal.GrantOtherExpiry, "the lease of the grant expires at %s, that of the offer at %s",
 			text.FormatTime(g.LeaseUntil), text.FormatTime(lease.ExpiresAt))
-	case g.OpSeq != p.Expect.OpSeq && (p.Expect.OpSeq != 0 || p.Effect == task.EffectDestructive):
+	case g.OpSeq != p.Expect.OpSeq && (p.Expect.OpSeq != 0 || p.Type != task.UpdateTrust):
 		return refusal.New(refusal.StateExpectation, "the task is for operation %d, the node's is %d", p.Expect.OpSeq, g.OpSeq)
 	case p.Expect.NodeState != "" && g.NodeState != p.Expect.NodeState:
 		return refusal.New(refusal.StateExpectation, "the task expects the node in state %s, it is in %s", p.Expect.NodeState, text.Truncate(string(g.NodeState)))

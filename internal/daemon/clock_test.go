@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,15 +18,22 @@ import (
 // twoClocks are the clocks of this machine and of a server. A read of the server's takes a
 // time by this machine's clock.
 type twoClocks struct {
+	mu    sync.Mutex // of here, which concurrent comparisons use
 	here  time.Time
 	ahead time.Duration
 	takes time.Duration
 	down  error
 }
 
-func (c *twoClocks) now() time.Time { return c.here }
+func (c *twoClocks) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.here
+}
 
 func (c *twoClocks) read(context.Context) (time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.here = c.here.Add(c.takes / 2)
 	theirs := c.here.Add(c.ahead)
 	c.here = c.here.Add(c.takes - c.takes/2)
@@ -93,7 +101,7 @@ func TestClockOfASilentServer(t *testing.T) {
 // A fault names the server, so that work that needs another one continues.
 func TestFaultNamesTheClock(t *testing.T) {
 	c, at := compared(t)
-	c.Compare("vault", "certificates may not be valid yet", func(context.Context) (time.Time, error) { return at.here.Add(time.Hour), nil })
+	c.Compare("vault", "certificates may not be valid yet", func(context.Context) (time.Time, error) { return at.now().Add(time.Hour), nil })
 	require.ErrorContains(t, c.Check(t.Context()), "the clock of vault is 1h0m0s ahead")
 	require.NoError(t, c.Fault("postgres"))
 	require.Error(t, c.Fault("vault"))

@@ -32,9 +32,9 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 			return errOperationEnded(f)
 		case a.Step <= op.Step:
 			return nil
-		case a.AfterUndo(op.Phase) && !a.Cancels():
+		case lifecycle.AfterUndo(a.Phase, op.Phase) && !a.Cancels():
 			return errUndoBegan(f)
-		case a.AfterUndo(op.Phase):
+		case lifecycle.AfterUndo(a.Phase, op.Phase):
 			a.Phase = op.Phase
 		}
 		if err := tx.takeUp(ctx, op, runID); err != nil {

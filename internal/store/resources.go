@@ -15,11 +15,17 @@ const kindInstance = "instance"
 
 // Plan records the intent to create a resource, before the outside call. A second
 // call changes nothing; both return the stored resource. KindFenced if the operation
-// ended or does not hold the node.
+// ended, undoes its work or does not hold the node.
 func (s *Operations) Plan(ctx context.Context, f activities.Fence, r activities.Resource) (activities.Resource, error) {
 	return write(ctx, s.db, "planning resource "+r.ResourceID, func(ctx context.Context, tx *tx) (activities.Resource, error) {
-		if err := tx.lockOpenHolder(ctx, f); err != nil {
+		op, err := tx.lockHeld(ctx, f)
+		switch {
+		case err != nil:
 			return r, err
+		case op.EndedAt != nil:
+			return r, errOperationEnded(f)
+		case lifecycle.IsUndo(op.Phase):
+			return r, errUndoBegan(f)
 		}
 		rows, err := tx.PlanResource(ctx, sqlc.PlanResourceParams{ResourceID: r.ResourceID, NodeID: f.NodeID,
 			OperationID: f.OperationID, Kind: r.Kind, Provider: r.Provider})

@@ -50,8 +50,11 @@ func (s *Rotations) SendUpdate(ctx context.Context, r rotation.Rotation, u activ
 		rows, err := tx.InsertUpdateTask(ctx, sqlc.InsertUpdateTaskParams{TaskID: u.TaskID, Seq: u.Seq, Type: string(task.UpdateTrust),
 			Effect: string(task.EffectIdempotent), Params: params, Step: u.Step, Deadline: u.Deadline, Envelope: envelope, BodySha256: digest,
 			KeyID: trust.SigningKey(envelope), NodeID: u.NodeID, Incarnation: u.Incarnation, RotationID: r.RotationID, RotationStep: r.Step})
-		if err != nil || rows == 0 {
+		switch {
+		case err != nil:
 			return err
+		case rows == 0: // with the error, the tasks stay open
+			return schema.NewError(schema.KindFenced, "rotation %s has changed, or task %s is stored", r.RotationID, u.TaskID)
 		}
 		tx.note(taskEvent(f, audit.TaskCreated, u.TaskID, audit.Succeeded, "", map[string]string{"type": string(task.UpdateTrust), "step": u.Step}))
 		tx.wakeNode(u.NodeID)

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/postgres"
@@ -66,6 +67,8 @@ func (s *Tasks) plan(ctx context.Context, t activities.TaskSpec, o task.Owner, k
 		return activities.TaskRow{}, errFenced(f, 0)
 	case err != nil:
 		return activities.TaskRow{}, err
+	case lifecycle.AfterUndo(t.Phase, p.Phase):
+		return activities.TaskRow{}, errUndoBegan(f)
 	case p.Stored:
 		return s.owned(ctx, t, o)
 	case p.NodeOpSeq != t.OpSeq || p.OpSeq != t.OpSeq || t.OpSeq == 0:
@@ -137,8 +140,13 @@ func enqueueParams(t activities.TaskSpec, o task.Owner, row activities.TaskRow, 
 		Type: string(row.Type), Effect: string(row.Effect), Params: row.Params, OperationID: t.OperationID, OpSeq: t.OpSeq,
 		Step: t.Step, Deadline: t.Deadline, CorrelationID: t.CorrelationID,
 		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID,
-		Envelope: envelope, BodySha256: body, KeyID: trust.SigningKey(envelope), Action: audit.TaskCreated, Detail: detail,
+		NotInPhases: excludedPhases(t.Phase), Envelope: envelope, BodySha256: body, KeyID: trust.SigningKey(envelope), Action: audit.TaskCreated, Detail: detail,
 	}, nil
+}
+
+// excludedPhases returns the recorded phases in which no task of the phase may be stored.
+func excludedPhases(phase string) []string {
+	return slices.DeleteFunc(lifecycle.Undos(), func(undo string) bool { return !lifecycle.AfterUndo(phase, undo) })
 }
 
 // explainNotStored returns why EnqueueTask stored nothing, or nil if the task is
@@ -152,6 +160,8 @@ func explainNotStored(ctx context.Context, tx *tx, t activities.TaskSpec) error 
 	switch {
 	case postgres.NotFound(err) && op.EndedAt != nil:
 		return errOperationEnded(fenceOf(t))
+	case postgres.NotFound(err) && lifecycle.AfterUndo(t.Phase, op.Phase):
+		return errUndoBegan(fenceOf(t))
 	case postgres.NotFound(err) && op.Status == lifecycle.OperationAbandoned:
 		return schema.NewError(schema.KindServiceUnavailable, "operation %s is abandoned: no run of it was open", t.OperationID).
 			WithReason("operation_abandoned")

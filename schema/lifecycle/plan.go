@@ -225,7 +225,16 @@ func (s PhaseSpec) Allows(d Decision) bool {
 }
 
 // IsUndo reports whether the phase is the undo of a plan.
-func IsUndo(phase string) bool { return phase == PhaseUndoCordon || phase == PhaseUndoAdopt }
+func IsUndo(phase string) bool { return slices.Contains(Undos(), phase) }
+
+// Undos returns the phases that undo an operation.
+func Undos() []string { return []string{PhaseUndoCordon, PhaseUndoAdopt} }
+
+// AfterUndo reports whether a phase may no longer run, because the recorded one is the undo: a
+// run that was reset to before the undo would run it. An empty phase is not known.
+func AfterUndo(phase, recorded string) bool {
+	return phase != "" && !IsUndo(phase) && IsUndo(recorded)
+}
 
 // ChoicesIn returns the possible decisions in a phase of the plan, the least harmful
 // first. The undo phase cannot be canceled.

@@ -14,6 +14,7 @@ FROM node_tasks WHERE operation_id = $1 AND type = $2 ORDER BY seq LIMIT 1;
 -- already stored.
 -- name: PlanTask :one
 SELECT n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+       coalesce(o.phase, '') AS phase,
        EXISTS (SELECT 1 FROM node_tasks t
                WHERE t.operation_id = sqlc.arg(operation_id) AND t.step = sqlc.arg(step)) AS stored,
        (greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id)) + 1)::bigint AS next_seq
@@ -21,7 +22,7 @@ FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id 
 WHERE n.node_id = sqlc.arg(node_id);
 
 -- Stores a signed task with the seq in its envelope and its audit row. Stores
--- nothing if the operation does not hold the node or is abandoned, the step has a task
+-- nothing if the operation does not hold the node, is abandoned or in an excluded phase, the step has a task
 -- or another task has the seq. The statement locks the node first, as every write of an
 -- operation does, and then the operation. After a wait it checks both rows again.
 -- name: EnqueueTask :execrows
@@ -29,6 +30,7 @@ WITH node AS (
     SELECT n.node_id, o.actor, o.via FROM nodes n JOIN operations o ON o.operation_id = n.operation_id AND o.op_seq = n.op_seq
     WHERE n.node_id = sqlc.arg(node_id) AND n.incarnation = sqlc.arg(incarnation)
       AND n.op_seq = sqlc.arg(op_seq) AND n.op_seq > 0 AND n.operation_id = sqlc.arg(operation_id) AND o.status <> 'abandoned'
+      AND NOT (o.phase = ANY(sqlc.arg(not_in_phases)::text[]))
     FOR NO KEY UPDATE OF n FOR SHARE OF o
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,

@@ -56,16 +56,17 @@ WITH node AS (
     SELECT n.node_id, o.actor, o.via FROM nodes n JOIN operations o ON o.operation_id = n.operation_id AND o.op_seq = n.op_seq
     WHERE n.node_id = $5 AND n.incarnation = $6
       AND n.op_seq = $7 AND n.op_seq > 0 AND n.operation_id = $3 AND o.status <> 'abandoned'
+      AND NOT (o.phase = ANY($8::text[]))
     FOR NO KEY UPDATE OF n FOR SHARE OF o
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
                             envelope, envelope_expires_at, body_sha256, key_id)
-    SELECT $8::uuid, node.node_id, $6::bigint, $9::bigint, $10::text,
-           $11::text, $12::jsonb, $3::uuid, $7::bigint,
-           $13::text, $14::timestamptz, $2::text,
-           $15::text, $16::text, $17::text,
-           $18::bytea, $14::timestamptz, $19::text, $20::text
+    SELECT $9::uuid, node.node_id, $6::bigint, $10::bigint, $11::text,
+           $12::text, $13::jsonb, $3::uuid, $7::bigint,
+           $14::text, $15::timestamptz, $2::text,
+           $16::text, $17::text, $18::text,
+           $19::bytea, $15::timestamptz, $20::text, $21::text
     FROM node
     ON CONFLICT DO NOTHING RETURNING node_tasks.task_id, node_tasks.node_id
 )
@@ -82,6 +83,7 @@ type EnqueueTaskParams struct {
 	NodeID          string
 	Incarnation     int64
 	OpSeq           int64
+	NotInPhases     []string
 	TaskID          string
 	Seq             int64
 	Type            string
@@ -98,7 +100,7 @@ type EnqueueTaskParams struct {
 }
 
 // Stores a signed task with the seq in its envelope and its audit row. Stores
-// nothing if the operation does not hold the node or is abandoned, the step has a task
+// nothing if the operation does not hold the node, is abandoned or in an excluded phase, the step has a task
 // or another task has the seq. The statement locks the node first, as every write of an
 // operation does, and then the operation. After a wait it checks both rows again.
 func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64, error) {
@@ -110,6 +112,7 @@ func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64
 		arg.NodeID,
 		arg.Incarnation,
 		arg.OpSeq,
+		arg.NotInPhases,
 		arg.TaskID,
 		arg.Seq,
 		arg.Type,
@@ -522,6 +525,7 @@ func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow
 
 const planTask = `-- name: PlanTask :one
 SELECT n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+       coalesce(o.phase, '') AS phase,
        EXISTS (SELECT 1 FROM node_tasks t
                WHERE t.operation_id = $1 AND t.step = $2) AS stored,
        (greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id)) + 1)::bigint AS next_seq
@@ -534,6 +538,7 @@ type PlanTaskRow struct {
 	Incarnation int64
 	OpSeq       int64
 	EndedAt     *time.Time
+	Phase       string
 	Stored      bool
 	NextSeq     int64
 }
@@ -548,6 +553,7 @@ func (q *Queries) PlanTask(ctx context.Context, operationID string, step string,
 		&i.Incarnation,
 		&i.OpSeq,
 		&i.EndedAt,
+		&i.Phase,
 		&i.Stored,
 		&i.NextSeq,
 	)

@@ -159,6 +159,13 @@ func (b *bench) spec(f activities.Fence, t task.Type) (activities.TaskSpec, task
 	return spec, task.Owner{WorkflowID: b.request.WorkflowID, RunID: b.request.RunID, ActivityID: string(t)}
 }
 
+// prepareIn prepares a task of a phase.
+func (b *bench) prepareIn(phase string, f activities.Fence, t task.Type) (activities.TaskRow, error) {
+	spec, o := b.spec(f, t)
+	spec.Phase = phase
+	return b.Prepare(b.t.Context(), spec, o)
+}
+
 func (b *bench) prepare(f activities.Fence, t task.Type) (activities.TaskRow, error) {
 	spec, owner := b.spec(f, t)
 	return b.Prepare(b.t.Context(), spec, owner)

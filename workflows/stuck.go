@@ -54,7 +54,7 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	case e.Kind == schema.KindNodeInUse && spec.Name == lifecycle.PhaseIdle:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "workloads started after the last heartbeat; cancel, then run: gpuaas node retire "+op.name()+" --drain"
 	case e.Reason == lifecycle.ReasonTaskCanceled:
-		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "an operator canceled the node's task"
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the node's task was canceled, by gpuaas task cancel or by a reset of this run"
 	case e.Kind == schema.KindServiceUnavailable:
 		// The control plane's own service failed, not the node or the provider.
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is unavailable"

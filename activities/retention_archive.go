@@ -58,6 +58,12 @@ func (r *retention) archive(ctx context.Context, keep time.Duration) (more bool,
 
 // archivePart writes a part to a file and records it.
 func (r *retention) archivePart(ctx context.Context, part audit.ArchivePart) error {
+	if last := part.Previous; last.Name != "" {
+		// Without the last file, the folder is not the archive: it is not mounted, or another one.
+		if err := r.Archive.Check(ctx, last.Name, last.SHA256); err != nil {
+			return err
+		}
+	}
 	keys, err := r.Keys(ctx)
 	if err != nil {
 		return err

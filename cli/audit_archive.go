@@ -78,7 +78,7 @@ func (v *auditVerification) archiveLines(name string, lines *json.Decoder, last 
 		}
 		switch e := line.Event; {
 		case v.fault(err != nil, "the file %s of the archive is damaged", name):
-		case line.Checkpoint != nil:
+		case line.Checkpoint != nil && !v.lost(name, *line.Checkpoint):
 			last = v.checkpoint(*line.Checkpoint, last)
 		case e != nil && !v.event(e.Stream, v.archive.last[e.Stream], *e):
 			v.archive.last[e.Stream] = e
@@ -86,6 +86,17 @@ func (v *auditVerification) archiveLines(name string, lines *json.Decoder, last 
 		}
 	}
 	return last
+}
+
+// lost reports a signed checkpoint of a file that the database does not have. The database
+// keeps all of its own.
+func (v *auditVerification) lost(name string, c audit.StoredCheckpoint) bool {
+	signed, err := audit.ParseCheckpoint(c.Signed)
+	if err != nil || !signed.Verify(signed.Env, v.keys) {
+		return false
+	}
+	return v.fault(v.stored[signed.Number] != signed.Hash, "the file %s of the archive has checkpoint %d, which the database does not have: "+
+		"the database was restored to an earlier time, or its trail was replaced", name, signed.Number)
 }
 
 // base returns the last row of a stream that is no longer in the database, as a checkpoint

@@ -50,6 +50,43 @@ func TestAuditVerifiesTheArchive(t *testing.T) {
 	require.Equal(t, schema.ExitUsage, h.run("audit", "--verify", "--archive", t.TempDir()))
 }
 
+// A database that was restored to a time before rows were deleted, or before that was
+// recorded, still has them: both copies match.
+func TestAuditVerifiesARestoredDatabase(t *testing.T) {
+	t.Parallel()
+	h, folder, _ := archived(t)
+	before, _ := checkpointed(t)
+	h.api.audit = before.api.audit
+	require.Equal(t, schema.ExitDone, h.run("audit", "--verify", "--archive", folder), h.out.String())
+	require.Contains(t, h.out.String(), "verified 3 archived rows")
+}
+
+// A file has rows that a restored database lost. The result names the file, also if the
+// database has a checkpoint with the same number since.
+func TestAuditNamesAFileOfALostTrail(t *testing.T) {
+	t.Parallel()
+	for name, restore := range map[string]func(h *harness, sign func(audit.CheckpointBody) audit.StoredCheckpoint){
+		"the checkpoint is lost": func(h *harness, _ func(audit.CheckpointBody) audit.StoredCheckpoint) {
+			h.api.checkpoint = h.api.checkpoint[:1]
+		},
+		"another one has its number": func(h *harness, sign func(audit.CheckpointBody) audit.StoredCheckpoint) {
+			last, err := audit.ParseCheckpoint(h.api.checkpoint[0].Signed)
+			require.NoError(t, err)
+			h.api.checkpoint = append(h.api.checkpoint[:1:1], sign(audit.CheckpointBody{Number: 2, Prev: last.Hash}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, folder, file := archived(t)
+			before, sign := checkpointed(t)
+			h.api.audit = before.api.audit
+			restore(h, sign)
+			require.Equal(t, schema.ExitFailed, h.run("audit", "--verify", "--archive", folder))
+			require.Contains(t, h.out.String(), "the file "+filepath.Base(file)+" of the archive has checkpoint 2, which the database does not have")
+		})
+	}
+}
+
 func TestAuditShowsAFalseArchive(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

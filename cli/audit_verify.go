@@ -38,6 +38,7 @@ type auditVerification struct {
 
 	result auditResult
 	keys   map[string]ed25519.PublicKey
+	stored map[int64]string // the hashes of the checkpoints in the database, by number
 	// covered are the rows of each stream that checkpoints name, by seq.
 	covered map[string]map[int64]coveredRow
 	archive auditArchive
@@ -50,7 +51,7 @@ type coveredRow struct {
 }
 
 func runAuditVerify(ctx context.Context, e *env, v *auditVerification) error {
-	v.covered = map[string]map[int64]coveredRow{}
+	v.covered, v.stored = map[string]map[int64]coveredRow{}, map[int64]string{}
 	// Before the streams, so that they have every row that a checkpoint covers.
 	if err := v.checkpoints(ctx); err != nil {
 		return err
@@ -120,6 +121,7 @@ func (v *auditVerification) checkpoints(ctx context.Context) error {
 			if last = v.checkpoint(c, last); v.result.Fault != "" {
 				return nil
 			}
+			v.stored[last.Number] = last.Hash
 			v.result.Checkpoints++
 			found = found || last.Number == known.Number && last.Hash == known.Hash
 		}

@@ -21,11 +21,13 @@ type Folder struct {
 	path string
 	// create makes a temporary file in the folder.
 	create func() (*os.File, error)
+	// sync makes the names of files durable.
+	sync func() error
 }
 
 // New returns the folder at the path, which must exist.
 func New(path string) *Folder {
-	return &Folder{path, func() (*os.File, error) { return os.CreateTemp(path, ".part-*") }}
+	return &Folder{path, func() (*os.File, error) { return os.CreateTemp(path, ".part-*") }, func() error { return sync(path) }}
 }
 
 // Write implements activities.Archive. The file appears under its name only when it is on
@@ -48,47 +50,69 @@ func (f *Folder) Write(_ context.Context, name string, fill func(io.Writer) erro
 		return "", errWrite(name, err)
 	}
 	sum = hex.EncodeToString(hash.Sum(nil))
-	// A link does not replace a file that exists.
-	if err := os.Link(part.Name(), f.file(name)); errors.Is(err, fs.ErrExist) {
-		return sum, f.check(name, sum)
-	} else if err != nil {
-		return "", errWrite(name, err)
+	if err := f.publish(part.Name(), name, sum); err != nil {
+		return "", err
 	}
-	return sum, f.sync(name)
+	return sum, nil
+}
+
+// publish gives a part its name, durably. A link does not replace a file that exists. That one
+// is complete, because it was on the disk before it had its name, but an earlier write may have
+// been stopped before the name was.
+func (f *Folder) publish(part, name, sum string) error {
+	err := os.Link(part, f.file(name))
+	if errors.Is(err, fs.ErrExist) {
+		found, err := f.digest(name)
+		if err != nil {
+			return errMissing(name, err)
+		}
+		if found != sum {
+			return errOccupied(name)
+		}
+	} else if err != nil {
+		return errWrite(name, err)
+	}
+	if err := f.sync(); err != nil {
+		return errWrite(name, err)
+	}
+	return nil
 }
 
 // Check implements activities.Archive.
-func (f *Folder) Check(_ context.Context, name, sum string) error { return f.check(name, sum) }
-
-func (f *Folder) check(name, sum string) error {
-	file, err := os.Open(f.file(name))
+func (f *Folder) Check(_ context.Context, name, sum string) error {
+	found, err := f.digest(name)
 	if err != nil {
 		return errMissing(name, err)
 	}
-	defer func() { _ = file.Close() }() // read-only
-	hash := sha256.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return errMissing(name, err)
-	}
-	if hex.EncodeToString(hash.Sum(nil)) != sum {
+	if found != sum {
 		return schema.NewError(schema.KindInternal, "the file %s of the audit archive has another content than was recorded, so nothing is deleted", name).
 			WithReason("archive_changed").WithNext("restore the file from a backup of GPUAAS_AUDIT_ARCHIVE_DIR, and find out who changed it")
 	}
 	return nil
 }
 
+// digest returns the SHA-256 of a file.
+func (f *Folder) digest(name string) (string, error) {
+	file, err := os.Open(f.file(name))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }() // read-only
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
 func (f *Folder) file(name string) string { return filepath.Join(f.path, filepath.Base(name)) }
 
-// sync makes the name of a file durable.
-func (f *Folder) sync(name string) error {
-	folder, err := os.Open(f.path)
-	if err == nil {
-		err = errors.Join(folder.Sync(), folder.Close())
-	}
+func sync(path string) error {
+	folder, err := os.Open(path)
 	if err != nil {
-		return errWrite(name, err)
+		return err
 	}
-	return nil
+	return errors.Join(folder.Sync(), folder.Close())
 }
 
 func remove(part *os.File) error {
@@ -102,6 +126,11 @@ func remove(part *os.File) error {
 func errWrite(name string, cause error) error {
 	return schema.NewError(schema.KindInternal, "cannot write the file %s of the audit archive, so nothing is deleted: %v", name, cause).
 		WithReason("archive_unwritable").WithNext("check the free space and the permissions of GPUAAS_AUDIT_ARCHIVE_DIR on the workers")
+}
+
+func errOccupied(name string) error {
+	return schema.NewError(schema.KindInternal, "the audit archive has another file with the name %s already, so nothing is deleted", name).
+		WithReason("archive_occupied").WithNext("give each environment a folder of its own; after a restore of the database, move the file to another folder and keep it")
 }
 
 func errMissing(name string, cause error) error {

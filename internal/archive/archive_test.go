@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -42,9 +43,26 @@ func TestWriteTwice(t *testing.T) {
 	require.NoError(t, f.Check(t.Context(), "a", first))
 
 	_, err = f.Write(t.Context(), "a", content("y"))
-	require.Equal(t, "archive_changed", schema.AsError(err).Reason)
+	require.Equal(t, "archive_occupied", schema.AsError(err).Reason)
+	require.NotEmpty(t, schema.AsError(err).Next)
 	require.NoError(t, f.Check(t.Context(), "a", first))
 	require.Equal(t, []string{"a"}, names(t, folder))
+}
+
+// A file that exists counts as written only once its name is durable, also if an earlier write
+// was stopped before that.
+func TestWriteAgainMakesTheNameDurable(t *testing.T) {
+	t.Parallel()
+	f := New(t.TempDir())
+	sync := f.sync
+	f.sync = func() error { return errors.New("input/output error") }
+	for range 2 {
+		_, err := f.Write(t.Context(), "a", content("x"))
+		require.Equal(t, "archive_unwritable", schema.AsError(err).Reason)
+	}
+	f.sync = sync
+	_, err := f.Write(t.Context(), "a", content("x"))
+	require.NoError(t, err)
 }
 
 func TestCheckReports(t *testing.T) {

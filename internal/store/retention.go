@@ -54,14 +54,12 @@ func (s *Retention) NextPart(ctx context.Context, keep time.Duration) (audit.Arc
 		if err != nil {
 			return p, err
 		}
-		if p.After, err = s.db.q.LastArchived(ctx); err != nil {
+		last, err := s.lastArchive(ctx)
+		if err != nil {
 			return p, err
 		}
-		if p.After > 0 {
-			if p.AfterHash, err = s.db.q.CheckpointHash(ctx, p.After); err != nil {
-				return p, err
-			}
-		}
+		p.After, p.AfterHash = last.LastCheckpoint, last.Hash
+		p.Previous = audit.ArchiveFile{Last: last.LastCheckpoint, Name: last.File, SHA256: last.Sha256}
 		b := partBuilder{q: s.db.q, part: p, before: before.UTC().Truncate(24 * time.Hour), open: map[string]int{}}
 		err = b.collect(ctx)
 		return b.part, err
@@ -150,7 +148,14 @@ func (s *Retention) AuditStream(ctx context.Context, stream string, after int64,
 
 // LastArchived implements activities.AuditTrail.
 func (s *Retention) LastArchived(ctx context.Context) (int64, error) {
-	return query(ctx, s.db, "reading the last archived audit checkpoint", s.db.q.LastArchived)
+	last, err := query(ctx, s.db, "reading the last archived audit checkpoint", s.lastArchive)
+	return last.LastCheckpoint, err
+}
+
+// lastArchive returns the last file, zero if there is none.
+func (s *Retention) lastArchive(ctx context.Context) (sqlc.LastArchiveRow, error) {
+	row, err := s.db.q.LastArchive(ctx)
+	return row, orMissing(err, nil)
 }
 
 // RecordArchive implements activities.AuditTrail.

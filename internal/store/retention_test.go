@@ -271,6 +271,35 @@ func TestNothingIsDeletedWithoutItsFile(t *testing.T) {
 	require.Equal(t, int64(10), r.number("SELECT count(*) FROM audit_events"))
 }
 
+// A worker whose folder lacks the last file writes no further one: the folder is not the
+// archive, for example because it is not mounted.
+func TestAnotherFolderIsNotTheArchive(t *testing.T) {
+	e := setup(t)
+	r := e.retention()
+	r.note("system", 3)
+	r.aged("system", 0, 130*day)
+	r.sign(130 * day)
+	r.note("system", 1)
+	require.Len(t, r.runs().Archived, 1)
+	r.aged("system", 3, 120*day)
+	r.sign(120 * day)
+	r.note("system", 1)
+	events := r.number("SELECT count(*) FROM audit_events")
+
+	other := t.TempDir()
+	r.Archive = archive.New(other)
+	_, err := r.run()
+	require.Equal(t, "archive_missing", activities.Typed(err).Reason)
+	require.Equal(t, int64(1), r.number("SELECT count(*) FROM audit_archives"))
+	require.Equal(t, events, r.number("SELECT count(*) FROM audit_events"))
+	entries, err := os.ReadDir(other)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+
+	r.Archive = archive.New(r.folder)
+	require.Len(t, r.runs().Archived, 1)
+}
+
 func TestChangedTrailIsNotArchived(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{

@@ -19,8 +19,10 @@ const MaxArchiveEvents = 50_000
 type ArchivePart struct {
 	// After is the checkpoint before the first one and AfterHash its hash; 0 and "" if the
 	// first one is the first of all.
-	After       int64
-	AfterHash   string
+	After     int64
+	AfterHash string
+	// Previous is the file with the checkpoint After, without a name if there is none.
+	Previous    ArchiveFile
 	Checkpoints []StoredCheckpoint
 	// Segments are the parts of streams, by stream.
 	Segments []ArchiveSegment

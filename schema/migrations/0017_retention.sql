@@ -204,3 +204,10 @@ DROP FUNCTION audit_archive;
 DROP TABLE retention_runs;
 DROP TABLE audit_archived_heads;
 DROP TABLE audit_archives;
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION audit_events_append_only() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'audit_events is append-only: % refused', TG_OP USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+-- +goose StatementEnd

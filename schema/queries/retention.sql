@@ -17,9 +17,10 @@ UPDATE retention_runs SET succeeded_at = now();
 -- name: RetentionAge :one
 SELECT coalesce(extract(epoch FROM now() - max(succeeded_at)), 0)::float8 AS seconds FROM retention_runs;
 
--- The last checkpoint that is archived, 0 without one.
--- name: LastArchived :one
-SELECT coalesce(max(last_checkpoint), 0)::bigint FROM audit_archives;
+-- The file with the last checkpoint that is archived.
+-- name: LastArchive :one
+SELECT a.last_checkpoint, a.file, a.sha256, c.hash FROM audit_archives a JOIN audit_checkpoints c ON c.number = a.last_checkpoint
+ORDER BY a.last_checkpoint DESC LIMIT 1;
 
 -- The last event of each of the streams that is archived up to the checkpoint.
 -- name: ArchivedHeads :many

@@ -130,16 +130,29 @@ func (q *Queries) DeleteOldTasks(ctx context.Context, keepSeconds float64, maxRo
 	return delete_old_tasks, err
 }
 
-const lastArchived = `-- name: LastArchived :one
-SELECT coalesce(max(last_checkpoint), 0)::bigint FROM audit_archives
+const lastArchive = `-- name: LastArchive :one
+SELECT a.last_checkpoint, a.file, a.sha256, c.hash FROM audit_archives a JOIN audit_checkpoints c ON c.number = a.last_checkpoint
+ORDER BY a.last_checkpoint DESC LIMIT 1
 `
 
-// The last checkpoint that is archived, 0 without one.
-func (q *Queries) LastArchived(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, lastArchived)
-	var column_1 int64
-	err := row.Scan(&column_1)
-	return column_1, err
+type LastArchiveRow struct {
+	LastCheckpoint int64
+	File           string
+	Sha256         string
+	Hash           string
+}
+
+// The file with the last checkpoint that is archived.
+func (q *Queries) LastArchive(ctx context.Context) (LastArchiveRow, error) {
+	row := q.db.QueryRow(ctx, lastArchive)
+	var i LastArchiveRow
+	err := row.Scan(
+		&i.LastCheckpoint,
+		&i.File,
+		&i.Sha256,
+		&i.Hash,
+	)
+	return i, err
 }
 
 const recordArchive = `-- name: RecordArchive :one

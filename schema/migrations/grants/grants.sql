@@ -59,7 +59,8 @@ GRANT SELECT ON rotations, rotation_waivers TO gpuaas_worker, gpuaas_api_admin;
 GRANT UPDATE ON rotations TO gpuaas_worker;
 GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
 
-GRANT SELECT ON audit_archives, audit_archived_heads, retention_runs TO gpuaas_worker, gpuaas_api_admin;
+GRANT SELECT ON audit_archives, audit_archived_heads TO gpuaas_worker;
+GRANT SELECT ON retention_runs TO gpuaas_worker, gpuaas_api_admin;
 GRANT UPDATE ON retention_runs TO gpuaas_worker;
 GRANT EXECUTE ON FUNCTION audit_archive(bigint, bigint, text, text, bigint), audit_cut(text[], bigint[]),
     delete_old_tasks(double precision, bigint), delete_old_identities(double precision, bigint) TO gpuaas_worker;

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
-// sees returns the last way the server issued an identity.
+// lastVia returns the last way the server issued an identity.
 func (r *rig) lastVia() trust.IssueMethod { return r.book.Via[len(r.book.Via)-1] }
 
 // TestRecoverAfterExpiry: the agent notices the expiry before it polls, and
@@ -303,6 +303,44 @@ func TestRenewUnderUnknownIssuer(t *testing.T) {
 	r.pass(time.Hour)
 	r.converge()
 	require.True(t, r.book.Accepts(r.serial()))
+}
+
+// TestStaleReplica: after the node used a certificate of the new CA, a replica of the API that
+// has not read this CA rejects the certificate, and cannot issue another one. The node does not
+// use its previous certificate, which the server would take for a second machine. It continues
+// at the next replica.
+func TestStaleReplica(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	old, first := r.f.Nodes, r.serial()
+	next := agenttest.NewAuthority(t, "next node ca")
+	r.book.Live = []agenttest.Authority{old, next}
+	both := [][]byte{old.Cert.RawSubject, next.Cert.RawSubject}
+	accepted := both
+	r.wire.accept = func() [][]byte { return accepted }
+	r.due()
+	r.converge()
+	second := r.serial()
+	require.NotEqual(t, first, second)
+
+	accepted = both[:1]
+	r.book.Refuse = func(path string) error {
+		if path == "recover" {
+			return schema.NewError(schema.KindServiceUnavailable, "this replica cannot reach Vault")
+		}
+		return nil
+	}
+	require.ErrorIs(t, r.step().poll, identity.ErrIssuer)
+	for range 5 {
+		r.step()
+		require.Equal(t, second, r.serial())
+		require.False(t, r.book.IsLocked)
+		r.pass(time.Minute)
+	}
+	accepted = both
+	r.pass(time.Hour)
+	require.NoError(t, r.step().poll)
+	require.Equal(t, second, r.serial())
 }
 
 // TestAlerts holds the texts of TLS alerts against real handshakes.

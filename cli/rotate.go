@@ -120,7 +120,7 @@ func printRotation(e *console, v rotation.View) error {
 			fmt.Fprintf(w, "  %s %s: %s\n", mark(v, p), p.Name, p.Does)
 		}
 		for _, n := range v.Progress.Waiting {
-			fmt.Fprintf(w, "not confirmed: %s (%s, %s)\n", n.Host, n.State, waitingText(v, n))
+			fmt.Fprintf(w, "not confirmed: %s (%s, %s)\n", n.Host, n.State, v.Reported(n))
 		}
 		if hidden := v.Progress.Nodes - v.Progress.Confirmed - v.Progress.Waived - len(v.Progress.Waiting); len(v.Progress.Waiting) > 0 && hidden > 0 {
 			fmt.Fprintf(w, "and %d more nodes\n", hidden)
@@ -142,23 +142,21 @@ func rotationPhase(v rotation.View) string {
 	return fmt.Sprintf("%s since %s", v.Phase, v.PhaseSince.UTC().Format(time.RFC3339))
 }
 
-// waitingText describes what a node has instead of what the phase requires.
-func waitingText(v rotation.View, n rotation.Waiting) string {
-	switch bundle, issuer := v.Asked(); {
-	case issuer != "":
-		return "certificate of " + dash(n.Issuer)
-	case bundle != "":
-		return "CA bundle " + dash(n.CABundle[:min(len(n.CABundle), 12)])
-	}
-	return fmt.Sprintf("set %d", n.SetVersion)
-}
-
 func confirmedText(v rotation.View) string {
 	if v.Kind == rotation.NodeCA {
 		return fmt.Sprintf("by %d of %d nodes, %d waived", v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
 	}
 	return fmt.Sprintf("set %s by %d of %d nodes, %d waived", cmp.Or(strings.TrimPrefix(strconv.FormatInt(v.SetVersion, 10), "0"), "-"),
 		v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
+}
+
+// replicasText describes the replicas of the API that have not read the CAs, which each does
+// once a minute.
+func replicasText(p rotation.Progress) string {
+	if p.Replicas == 0 {
+		return "a replica of the API that reports its CAs"
+	}
+	return fmt.Sprintf("%d of %d replicas of the API, which read the CAs once a minute", p.Replicas-p.Reloaded, p.Replicas)
 }
 
 // blockersText describes why the rotation stays in its phase.
@@ -171,7 +169,7 @@ func blockersText(v rotation.View) string {
 		case rotation.BlockedSet:
 			all = append(all, "a worker with the rotator's login")
 		case rotation.BlockedReload:
-			all = append(all, "the API's replicas, which read the CAs once a minute")
+			all = append(all, replicasText(v.Progress))
 		case rotation.BlockedNodes:
 			all = append(all, fmt.Sprintf("%d nodes", v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived))
 		case rotation.BlockedTasks:

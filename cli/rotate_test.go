@@ -42,7 +42,7 @@ func rotating(t *testing.T, phase rotation.Phase) (*harness, *rotationAPI) {
 	r.RotationID, r.Phase, r.NewKey, r.Actor, r.Reason = operationID, phase, "g2", "alice", "yearly"
 	r.StartedAt, r.PhaseSince, r.CheckedAt = start(), start(), start()
 	r.CA = rotation.CA{Bundle: "b0", Issuer: "CN=gpuaas dev node CA G2", IssuerKey: "0a"}
-	p := rotation.Progress{Nodes: 3, Confirmed: 1, Waived: 1, Waiting: []rotation.Waiting{
+	p := rotation.Progress{Nodes: 3, Confirmed: 1, Waived: 1, Replicas: 2, Reloaded: 1, Waiting: []rotation.Waiting{
 		{NodeID: nodeID, Host: "gpu-17", State: "offline", Issuer: "CN=gpuaas dev node CA G1", CABundle: "0123456789abcdef", LastHeartbeatAt: at(0)}}}
 	a := &rotationAPI{view: rotation.Describe(r, p, start())}
 	s := httptest.NewServer(a)

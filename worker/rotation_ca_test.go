@@ -5,9 +5,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -164,10 +166,11 @@ func (b *caBench) begin() {
 	b.rotating.begin(rotation.NodeCA, "")
 }
 
-// reloaded makes the replicas' time pass.
-func (b *caBench) reloaded() {
+// reloaded makes a replica of the API read the CAs again, the only one if it has no name.
+func (b *caBench) reloaded(name ...string) {
 	b.t.Helper()
-	b.exec("UPDATE rotations SET phase_since = phase_since - interval '5 minutes' WHERE ended_at IS NULL")
+	replica := uuid.NewSHA1(uuid.Nil, []byte(strings.Join(name, ""))).String()
+	require.NoError(b.t, b.node.Inventory.RecordReceiving(b.t.Context(), replica, b.ca.bundle()))
 }
 
 // to advances a rotation to a phase with nodes that do their tasks.
@@ -194,6 +197,9 @@ func TestNodeCARotation(t *testing.T) {
 	b := caRotations(t)
 	here, away := b.add("gpu-1"), b.add("gpu-2")
 	b.exec("UPDATE nodes SET last_heartbeat_at = now() - interval '1 hour' WHERE node_id = $1", away.id)
+	b.reloaded("stopped")
+	b.reloaded("b")
+	b.exec("UPDATE node_api_replicas SET seen_at = now() - interval '3 minutes' WHERE seen_at < (SELECT max(seen_at) FROM node_api_replicas)")
 	b.begin()
 
 	require.Equal(t, []rotation.Blocker{rotation.BlockedReload, rotation.BlockedNodes}, b.advance())
@@ -204,8 +210,10 @@ func TestNodeCARotation(t *testing.T) {
 	require.True(t, here.work())
 	require.False(t, here.work(), "a second look sends no second task")
 	require.Equal(t, trust.TrustParams{NodeCABundle: b.ca.bundle()}, here.asked[0])
-	require.Equal(t, []rotation.Blocker{rotation.BlockedReload, rotation.BlockedNodes}, b.advance())
-	b.reloaded()
+	b.reloaded("a")
+	require.Equal(t, []rotation.Blocker{rotation.BlockedReload, rotation.BlockedNodes}, b.advance(), "replica b has the old CA only")
+	require.Equal(t, []int{2, 1}, []int{b.last.Progress.Replicas, b.last.Progress.Reloaded})
+	b.reloaded("b")
 	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, b.advance())
 	require.Equal(t, "gpu-2", b.last.Progress.Waiting[0].Host)
 	require.False(t, away.work(), "an offline node gets no task that would be outdated on its return")
@@ -297,6 +305,39 @@ func TestNodeCATasksAreReclaimed(t *testing.T) {
 	b.exec("UPDATE rotations SET ended_at = now(), outcome = 'superseded'")
 	require.Len(t, reclaim().Decisions, 1)
 	require.False(t, n.work())
+}
+
+// A node whose updates fail waits twice as long after each, and does not take the turn of a node
+// that has waited longer.
+func TestNodeCAUpdatesThatFail(t *testing.T) {
+	b := caRotations(t)
+	nodes := []string{b.add("gpu-1").id, b.add("gpu-2").id}
+	slices.Sort(nodes)
+	b.begin()
+	b.advance() // sends both tasks
+	next := func() (ids []string) {
+		t.Helper()
+		all, err := b.store.Rotations.NodesToUpdate(t.Context(), b.last.Rotation, 1)
+		require.NoError(t, err)
+		for _, u := range all {
+			ids = append(ids, u.NodeID)
+		}
+		return ids
+	}
+	failed := func(id, ago string) {
+		t.Helper()
+		b.exec("UPDATE node_tasks SET status = 'failed', finished_at = now() - $2::interval WHERE node_id = $1", id, ago)
+	}
+	require.Empty(t, next(), "both have an open task")
+	failed(nodes[0], "3 minutes")
+	failed(nodes[1], "4 minutes")
+	require.Equal(t, nodes[1:], next())
+	b.advance()
+	failed(nodes[0], "3 minutes")
+	failed(nodes[1], "3 minutes")
+	require.Empty(t, next(), "the second failure doubles the wait")
+	failed(nodes[0], "5 minutes")
+	require.Equal(t, nodes[:1], next())
 }
 
 // What a delayed run of an earlier phase changed at the CA is repaired by the next look.

@@ -72,17 +72,22 @@ func rotationText(s activities.RotationStatus, failure error) string {
 	r := s.Rotation
 	var b strings.Builder
 	fmt.Fprintf(&b, "### Rotation of %s: phase %s\n\n%s.\n\n", r.Kind, r.Phase, r.Spec().Does)
-	what := fmt.Sprintf("Set %d", r.SetVersion)
+	p := s.Progress
 	if r.Kind == rotation.NodeCA {
-		what = "The phase"
+		fmt.Fprintf(&b, "The phase is confirmed by %d of %d nodes, %d waived.", p.Confirmed, p.Nodes, p.Waived)
+		if r.Spec().Reload {
+			fmt.Fprintf(&b, " %d of %d replicas of the API accept its CAs.", p.Reloaded, p.Replicas)
+		}
+		b.WriteString("\n")
+	} else {
+		fmt.Fprintf(&b, "Set %d is confirmed by %d of %d nodes, %d waived. Open tasks of the replaced key: %d.\n",
+			r.SetVersion, p.Confirmed, p.Nodes, p.Waived, p.OpenTasks)
 	}
-	fmt.Fprintf(&b, "%s is confirmed by %d of %d nodes, %d waived. Open tasks of the replaced key: %d.\n",
-		what, s.Progress.Confirmed, s.Progress.Nodes, s.Progress.Waived, s.Progress.OpenTasks)
 	for _, why := range s.Blockers {
 		fmt.Fprintf(&b, "\n- waiting on: `%s`", why)
 	}
-	for _, n := range s.Progress.Waiting {
-		fmt.Fprintf(&b, "\n- %s (%s, set %d)", shownName(n.Host), n.State, n.SetVersion)
+	for _, n := range p.Waiting {
+		fmt.Fprintf(&b, "\n- %s (%s, %s)", shownName(n.Host), n.State, shown(r.Reported(n)))
 	}
 	if failure != nil {
 		fmt.Fprintf(&b, "\nLast failure: %s\n", shown(failureOf(failure).Message))

@@ -48,10 +48,12 @@ func (m *Manager) Observe(err error) bool {
 	return true
 }
 
-// reject stops using an unusable version and those of the same issuer.
+// reject stops using an unusable version and those of the same issuer. If the server has
+// accepted the version, it stops using the older ones, too: the server would take their use for
+// that of a copy.
 func (m *Manager) reject(v *Version, err error) {
 	for _, o := range m.versions {
-		if o == v || o.sameIssuer(v.Pair) {
+		if o == v || o.sameIssuer(v.Pair) || o.Number < v.Number && v.Number <= m.saved.Proven {
 			m.rejected[o.Facts.Serial] = err.Error()
 		}
 	}

@@ -88,6 +88,10 @@ func rotationFault(v rotation.View, now time.Time) []wire.ControlPlaneFault {
 	case slices.Equal(v.Blockers, []rotation.Blocker{rotation.BlockedApproval}):
 		f.Reason, f.Message = string(rotation.BlockedApproval), what+" and waits for an approval; the next phase cannot be undone"
 		f.Next = "gpuaas rotate approve --reason TEXT"
+	case slow && slices.Contains(v.Blockers, rotation.BlockedReload):
+		f.Reason = string(rotation.BlockedReload)
+		f.Message = fmt.Sprintf("%s, and %d of %d replicas of the API have not read the node CAs", what, v.Progress.Replicas-v.Progress.Reloaded, v.Progress.Replicas)
+		f.Next = "check in the log of each gpuaas-api why it cannot read from Vault; then restart it or stop it"
 	case slow && slices.Contains(v.Blockers, rotation.BlockedNodes):
 		f.Reason = string(rotation.BlockedNodes)
 		f.Message = fmt.Sprintf("%s and waits for %d nodes: %s", what, v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, waitingHosts(v.Progress.Waiting))

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/secrets"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // storeTimeout bounds every call to the database, so that a database that hangs
@@ -267,10 +268,10 @@ func (a *app) adminAPI() *adminapi.API {
 
 // recordReceiving records that this process receives the requests of nodes, until ctx ends.
 func (a *app) recordReceiving(ctx context.Context) error {
-	tick := time.NewTicker(store.ReceivingEvery)
+	replica, tick := schema.NewID(), time.NewTicker(store.ReceivingEvery)
 	defer tick.Stop()
 	for {
-		if err := a.nodeStore.Inventory.RecordReceiving(ctx); err != nil && ctx.Err() == nil {
+		if err := a.nodeStore.Inventory.RecordReceiving(ctx, replica, a.acceptedCAs(ctx)); err != nil && ctx.Err() == nil {
 			a.Log.Warn("cannot record that this process receives requests; no node becomes silent and no task lost meanwhile",
 				slog.Any("err", err), slog.Duration("retry_in", store.ReceivingEvery))
 		}
@@ -280,6 +281,18 @@ func (a *app) recordReceiving(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// acceptedCAs returns the trust.BundleDigest of the node CAs that this process accepts, "" if it
+// has not read them.
+func (a *app) acceptedCAs(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, store.ReceivingEvery/2) // the first call reads them
+	defer cancel()
+	cas, err := a.vault.Roots(ctx)
+	if err != nil {
+		return ""
+	}
+	return trust.BundleDigest(cas...)
 }
 
 // tokensChanged reports that the newest version of the tokens file is not in use, or

@@ -53,6 +53,7 @@ var grants = map[string][3]string{
 	"audit_archived_heads":   {"S", "", ""},
 	"retention_runs":         {"SU", "S", ""},
 	"node_ca_bundles":        {"S", "S", "SIU"},
+	"node_api_replicas":      {"S", "S", "SIUD"},
 	"rotations":              {"SU", "SIU", ""},
 	"rotation_waivers":       {"S", "SI", ""},
 }

@@ -87,7 +87,10 @@ func (s *Inventory) moveAll(ctx context.Context, a lifecycle.Action, actor func(
 // ReceivingEvery is how often a process that serves the node API calls RecordReceiving.
 const ReceivingEvery = 10 * time.Second
 
-// RecordReceiving records that the node API receives requests at this process.
-func (s *Inventory) RecordReceiving(ctx context.Context) error {
-	return s.db.Call(ctx, "recording that the node API receives requests", s.db.q.RecordReceiving)
+// RecordReceiving records that the replica of the node API receives requests. nodeCAs is the
+// trust.BundleDigest of the node CAs that it accepts, "" if it has not read them.
+func (s *Inventory) RecordReceiving(ctx context.Context, replicaID, nodeCAs string) error {
+	return s.db.Call(ctx, "recording that the node API receives requests", func(ctx context.Context) error {
+		return s.db.q.RecordReceiving(ctx, replicaID, nodeCAs)
+	})
 }

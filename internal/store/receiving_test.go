@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -25,7 +26,7 @@ func TestOutageOfTheNodeAPI(t *testing.T) {
 	idle, _, _ := e.enroll()
 	e.exec("UPDATE nodes SET state = 'active' WHERE node_id = $1", idle.NodeID)
 	require.NoError(t, e.heartbeat(idle, wire.Heartbeat{}))
-	require.NoError(t, e.RecordReceiving(ctx))
+	require.NoError(t, e.RecordReceiving(ctx, schema.NewID(), ""))
 	e.exec("UPDATE node_api SET receiving_since = now() - interval '1 day'")
 	e.exec("UPDATE nodes SET last_heartbeat_at = now() - interval '10 minutes', state_since = now() - interval '1 day'")
 	e.stale(drain.TaskID)
@@ -41,13 +42,13 @@ func TestOutageOfTheNodeAPI(t *testing.T) {
 	require.Empty(t, silent, "during the outage")
 	require.Empty(t, lost)
 
-	require.NoError(t, e.RecordReceiving(ctx))
+	require.NoError(t, e.RecordReceiving(ctx, schema.NewID(), ""))
 	silent, lost = results()
 	require.Empty(t, silent, "right after it")
 	require.Empty(t, lost)
-	require.NoError(t, e.RecordReceiving(ctx), "a second replica, or the next record, does not start the time again")
+	require.NoError(t, e.RecordReceiving(ctx, schema.NewID(), ""), "a second replica, or the next record, does not start the time again")
 	e.exec("UPDATE node_api SET receiving_since = now() - make_interval(secs => $1)", task.ReturnTime.Seconds()+1)
-	require.NoError(t, e.RecordReceiving(ctx))
+	require.NoError(t, e.RecordReceiving(ctx, schema.NewID(), ""))
 	silent, lost = results()
 	require.Empty(t, silent)
 	require.Equal(t, map[string]activities.ReclaimResult{drain.TaskID: activities.ReclaimLost}, lost)

@@ -130,6 +130,13 @@ func (s *Rotations) RotationProgress(ctx context.Context, r rotation.Rotation) (
 		}
 		p := rotation.Progress{Nodes: int(counts.Nodes), Confirmed: int(counts.Confirmed), Waived: int(counts.Waived),
 			OpenTasks: int(counts.OpenTasks), Waiting: []rotation.Waiting{}}
+		if r.Spec().Reload {
+			replicas, err := s.db.q.ReplicasReloaded(ctx, r.CA.Bundle, rotation.ReplicaGone.Seconds())
+			if err != nil {
+				return p, err
+			}
+			p.Replicas, p.Reloaded = int(replicas.Replicas), int(replicas.Reloaded)
+		}
 		if !r.Spec().Confirm || !r.Published() {
 			return p, nil
 		}

@@ -140,8 +140,15 @@ ORDER BY node_id FOR NO KEY UPDATE;
 UPDATE nodes SET state = sqlc.arg(state), state_since = now() WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[]);
 
 -- Records that a replica of the node API receives requests. After a pause of more than
--- 30 s, in which no replica recorded that, the time from which it does starts again.
+-- 30 s, in which no replica recorded that, the time from which it does starts again. Removes
+-- the records of replicas that have stopped.
 -- name: RecordReceiving :exec
+WITH stopped AS (
+    DELETE FROM node_api_replicas WHERE seen_at < now() - interval '1 hour' AND replica_id <> sqlc.arg(replica_id)::uuid
+), replica AS (
+    INSERT INTO node_api_replicas (replica_id, node_cas, seen_at) VALUES (sqlc.arg(replica_id)::uuid, sqlc.arg(node_cas)::text, now())
+    ON CONFLICT ON CONSTRAINT node_api_replicas_pkey DO UPDATE SET node_cas = excluded.node_cas, seen_at = excluded.seen_at
+)
 INSERT INTO node_api AS a (receiving_since, seen_at) VALUES (now(), now())
 ON CONFLICT ON CONSTRAINT node_api_pkey DO UPDATE SET seen_at = now(),
     receiving_since = CASE WHEN a.seen_at > now() - interval '30 seconds' THEN a.receiving_since ELSE now() END;

@@ -50,6 +50,12 @@ SELECT count(*) AS nodes, count(*) FILTER (WHERE confirmed) AS confirmed,
         AND t.key_id = sqlc.arg(key_id)::text AND sqlc.arg(key_id)::text <> '') AS open_tasks
 FROM asked;
 
+-- Counts the replicas of the node API that reported a short time ago, and those of them that
+-- accept the CAs.
+-- name: ReplicasReloaded :one
+SELECT count(*) AS replicas, count(*) FILTER (WHERE node_cas = sqlc.arg(ca_bundle)::text) AS reloaded
+FROM node_api_replicas WHERE seen_at > now() - make_interval(secs => sqlc.arg(gone_seconds)::float8);
+
 -- name: RotationWaiting :many
 SELECT n.node_id, n.host, n.state, n.set_version, n.last_heartbeat_at, coalesce(c.issuer, '')::text AS issuer, coalesce(b.digest, '')::text AS ca_bundle
 FROM nodes n LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.slot = 'current' AND c.incarnation = n.incarnation
@@ -63,23 +69,25 @@ WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarna
 ORDER BY n.host, n.node_id LIMIT sqlc.arg(most);
 
 -- Lists nodes that have not confirmed a phase of a rotation of the node CA, to be sent
--- agent.update_trust: those with a recent heartbeat that have no such task of the phase, open
--- or ended a short time ago. next_seq is the sequence of the node's next task.
+-- agent.update_trust: those with a recent heartbeat that have no open task of the phase. A node
+-- whose task failed waits for repeat_seconds, and twice as long after each further one, at most
+-- an hour. Nodes without a task come first, then those that have waited longest. next_seq is the
+-- sequence of the node's next task.
 -- name: NodesToUpdate :many
 SELECT n.node_id, n.incarnation,
     (greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id)) + 1)::bigint AS next_seq
-FROM nodes n
+FROM nodes n CROSS JOIN LATERAL (
+    SELECT count(*) AS tasks, max(coalesce(t.finished_at, t.envelope_expires_at)) AS ended_at FROM node_tasks t
+    WHERE t.node_id = n.node_id AND t.operation_id = sqlc.arg(rotation_id)::uuid AND t.step LIKE sqlc.arg(phase)::text || '.%'
+) sent
 WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation
   AND n.last_heartbeat_at > now() - make_interval(secs => sqlc.arg(silent_seconds)::float8)
   AND CASE WHEN sqlc.arg(ca_issuer)::text <> '' THEN NOT EXISTS (SELECT 1 FROM node_certificates c
                 WHERE c.node_id = n.node_id AND c.slot = 'current' AND c.incarnation = n.incarnation AND c.issuer = sqlc.arg(ca_issuer)::text)
            ELSE NOT EXISTS (SELECT 1 FROM node_ca_bundles b
                 WHERE b.node_id = n.node_id AND b.incarnation = n.incarnation AND b.digest = sqlc.arg(ca_bundle)::text) END
-  AND NOT EXISTS (SELECT 1 FROM node_tasks t
-        WHERE t.node_id = n.node_id AND t.operation_id = sqlc.arg(rotation_id)::uuid AND t.step LIKE sqlc.arg(phase)::text || '.%'
-          AND (t.finished_at IS NULL AND t.envelope_expires_at > now()
-               OR t.finished_at > now() - make_interval(secs => sqlc.arg(repeat_seconds)::float8)))
-ORDER BY n.node_id LIMIT sqlc.arg(most);
+  AND (sent.tasks = 0 OR sent.ended_at < now() - make_interval(secs => least(sqlc.arg(repeat_seconds)::float8 * 2 ^ least(sent.tasks - 1, 10), 3600)))
+ORDER BY sent.ended_at NULLS FIRST, n.node_id LIMIT sqlc.arg(most);
 
 -- Stores agent.update_trust of a rotation, which no operation and no activity waits for:
 -- op_seq 0 and no owner. Stores nothing if the rotation has changed since it was read, the

@@ -54,8 +54,8 @@ type PhaseSpec struct {
 	// Confirm is set if every node must confirm the phase: it reports the phase's verifier
 	// set, or its CA bundle, or uses a certificate of the CA that issues in the phase.
 	Confirm bool `json:"confirm"`
-	// Reload is set if the phase lasts at least ReloadTime, after which every replica of
-	// the API has read the node CAs again.
+	// Reload is set if every replica of the node API must report that it accepts the CAs of
+	// the phase.
 	Reload bool `json:"reload,omitempty"`
 	// Drain is set if no open task may be signed with the key that the phase replaces.
 	Drain bool `json:"drain"`

@@ -1,6 +1,8 @@
 package rotation
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,9 +13,9 @@ import (
 // lease key is valid.
 const DefaultGrace = 25 * time.Hour
 
-// ReloadTime is how long a phase with PhaseSpec.Reload lasts at least: each replica of the
-// API reads the node CAs once a minute.
-const ReloadTime = 2 * time.Minute
+// ReplicaGone is how long a replica of the API that no longer reports is waited for. Each
+// reports every 10 seconds, and reads the node CAs once a minute.
+const ReplicaGone = 2 * time.Minute
 
 // MaxShown is how many of the nodes that have not confirmed a phase are listed.
 const MaxShown = 100
@@ -123,6 +125,18 @@ type Waiting struct {
 	LastHeartbeatAt *time.Time `json:"last_heartbeat_at"`
 }
 
+// Reported describes what a node that has not confirmed the phase has instead. Nodes report
+// parts of it.
+func (r Rotation) Reported(n Waiting) string {
+	switch bundle, issuer := r.Asked(); {
+	case issuer != "":
+		return "certificate of " + cmp.Or(n.Issuer, "-")
+	case bundle != "":
+		return "CA bundle " + cmp.Or(n.CABundle[:min(len(n.CABundle), 12)], "-")
+	}
+	return fmt.Sprintf("set %d", n.SetVersion)
+}
+
 // Progress is what the phase waits for.
 type Progress struct {
 	// Nodes is the number of nodes that must confirm the phase's set, Confirmed how many
@@ -134,6 +148,11 @@ type Progress struct {
 	Waiting []Waiting `json:"waiting"`
 	// OpenTasks is the number of open tasks that are signed with the key being replaced.
 	OpenTasks int `json:"open_tasks"`
+	// Replicas is the number of replicas of the node API that reported within ReplicaGone,
+	// and Reloaded how many of them accept exactly the CAs of the phase. Both are 0 in
+	// phases without PhaseSpec.Reload.
+	Replicas int `json:"replicas"`
+	Reloaded int `json:"reloaded"`
 }
 
 // Blocker is why a rotation stays in its phase.
@@ -161,7 +180,7 @@ func (r Rotation) Blockers(p Progress, now time.Time) []Blocker {
 	}{
 		{r.Paused, BlockedPaused},
 		{!r.Published(), BlockedSet},
-		{spec.Reload && now.Before(r.PhaseSince.Add(ReloadTime)), BlockedReload},
+		{spec.Reload && (p.Replicas == 0 || p.Reloaded < p.Replicas), BlockedReload},
 		{spec.Confirm && p.Confirmed+p.Waived < p.Nodes, BlockedNodes},
 		{spec.Drain && p.OpenTasks > 0, BlockedTasks},
 		{spec.Wait && now.Before(r.PhaseSince.Add(r.Grace())), BlockedGrace},

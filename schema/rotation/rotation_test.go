@@ -23,7 +23,8 @@ func inPhase(k rotation.Kind, p rotation.Phase, now time.Time) rotation.Rotation
 func TestNodeCAGates(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	some, all := rotation.Progress{Nodes: 3, Confirmed: 1, Waived: 1}, rotation.Progress{Nodes: 3, Confirmed: 2, Waived: 1, OpenTasks: 5}
+	some := rotation.Progress{Nodes: 3, Confirmed: 1, Waived: 1, Replicas: 2, Reloaded: 1}
+	all := rotation.Progress{Nodes: 3, Confirmed: 2, Waived: 1, OpenTasks: 5, Replicas: 2, Reloaded: 2}
 	for phase, gate := range map[rotation.Phase][]rotation.Blocker{
 		rotation.Stage:    {rotation.BlockedReload, rotation.BlockedNodes},
 		rotation.Activate: {rotation.BlockedNodes},
@@ -39,8 +40,11 @@ func TestNodeCAGates(t *testing.T) {
 		r.CA = rotation.CA{}
 		require.Equal(t, rotation.BlockedSet, r.Blockers(all, now.Add(time.Hour))[0], phase)
 	}
-	r := inPhase(rotation.NodeCA, rotation.Stage, now)
-	require.Equal(t, []rotation.Blocker{rotation.BlockedReload}, r.Blockers(all, now.Add(rotation.ReloadTime-time.Second)))
+	for _, replicas := range [][2]int{{0, 0}, {3, 0}, {3, 2}} {
+		p := all
+		p.Replicas, p.Reloaded = replicas[0], replicas[1]
+		require.Equal(t, []rotation.Blocker{rotation.BlockedReload}, inPhase(rotation.NodeCA, rotation.Stage, now).Blockers(p, now), replicas)
+	}
 	require.Empty(t, inPhase(rotation.TaskKey, rotation.Stage, now).Blockers(all, now), "other kinds do not wait for replicas")
 }
 

@@ -542,15 +542,22 @@ func (q *Queries) RecordPoll(ctx context.Context, nodeID string, incarnation int
 }
 
 const recordReceiving = `-- name: RecordReceiving :exec
+WITH stopped AS (
+    DELETE FROM node_api_replicas WHERE seen_at < now() - interval '1 hour' AND replica_id <> $1::uuid
+), replica AS (
+    INSERT INTO node_api_replicas (replica_id, node_cas, seen_at) VALUES ($1::uuid, $2::text, now())
+    ON CONFLICT ON CONSTRAINT node_api_replicas_pkey DO UPDATE SET node_cas = excluded.node_cas, seen_at = excluded.seen_at
+)
 INSERT INTO node_api AS a (receiving_since, seen_at) VALUES (now(), now())
 ON CONFLICT ON CONSTRAINT node_api_pkey DO UPDATE SET seen_at = now(),
     receiving_since = CASE WHEN a.seen_at > now() - interval '30 seconds' THEN a.receiving_since ELSE now() END
 `
 
 // Records that a replica of the node API receives requests. After a pause of more than
-// 30 s, in which no replica recorded that, the time from which it does starts again.
-func (q *Queries) RecordReceiving(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, recordReceiving)
+// 30 s, in which no replica recorded that, the time from which it does starts again. Removes
+// the records of replicas that have stopped.
+func (q *Queries) RecordReceiving(ctx context.Context, replicaID string, nodeCas string) error {
+	_, err := q.db.Exec(ctx, recordReceiving, replicaID, nodeCas)
 	return err
 }
 

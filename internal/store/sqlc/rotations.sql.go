@@ -229,26 +229,26 @@ func (q *Queries) NewestRotation(ctx context.Context) (NewestRotationRow, error)
 const nodesToUpdate = `-- name: NodesToUpdate :many
 SELECT n.node_id, n.incarnation,
     (greatest(n.task_seq_floor, (SELECT max(t.seq) FROM node_tasks t WHERE t.node_id = n.node_id)) + 1)::bigint AS next_seq
-FROM nodes n
+FROM nodes n CROSS JOIN LATERAL (
+    SELECT count(*) AS tasks, max(coalesce(t.finished_at, t.envelope_expires_at)) AS ended_at FROM node_tasks t
+    WHERE t.node_id = n.node_id AND t.operation_id = $1::uuid AND t.step LIKE $2::text || '.%'
+) sent
 WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation
-  AND n.last_heartbeat_at > now() - make_interval(secs => $1::float8)
-  AND CASE WHEN $2::text <> '' THEN NOT EXISTS (SELECT 1 FROM node_certificates c
-                WHERE c.node_id = n.node_id AND c.slot = 'current' AND c.incarnation = n.incarnation AND c.issuer = $2::text)
+  AND n.last_heartbeat_at > now() - make_interval(secs => $3::float8)
+  AND CASE WHEN $4::text <> '' THEN NOT EXISTS (SELECT 1 FROM node_certificates c
+                WHERE c.node_id = n.node_id AND c.slot = 'current' AND c.incarnation = n.incarnation AND c.issuer = $4::text)
            ELSE NOT EXISTS (SELECT 1 FROM node_ca_bundles b
-                WHERE b.node_id = n.node_id AND b.incarnation = n.incarnation AND b.digest = $3::text) END
-  AND NOT EXISTS (SELECT 1 FROM node_tasks t
-        WHERE t.node_id = n.node_id AND t.operation_id = $4::uuid AND t.step LIKE $5::text || '.%'
-          AND (t.finished_at IS NULL AND t.envelope_expires_at > now()
-               OR t.finished_at > now() - make_interval(secs => $6::float8)))
-ORDER BY n.node_id LIMIT $7
+                WHERE b.node_id = n.node_id AND b.incarnation = n.incarnation AND b.digest = $5::text) END
+  AND (sent.tasks = 0 OR sent.ended_at < now() - make_interval(secs => least($6::float8 * 2 ^ least(sent.tasks - 1, 10), 3600)))
+ORDER BY sent.ended_at NULLS FIRST, n.node_id LIMIT $7
 `
 
 type NodesToUpdateParams struct {
+	RotationID    string
+	Phase         string
 	SilentSeconds float64
 	CaIssuer      string
 	CaBundle      string
-	RotationID    string
-	Phase         string
 	RepeatSeconds float64
 	Most          int32
 }
@@ -260,15 +260,17 @@ type NodesToUpdateRow struct {
 }
 
 // Lists nodes that have not confirmed a phase of a rotation of the node CA, to be sent
-// agent.update_trust: those with a recent heartbeat that have no such task of the phase, open
-// or ended a short time ago. next_seq is the sequence of the node's next task.
+// agent.update_trust: those with a recent heartbeat that have no open task of the phase. A node
+// whose task failed waits for repeat_seconds, and twice as long after each further one, at most
+// an hour. Nodes without a task come first, then those that have waited longest. next_seq is the
+// sequence of the node's next task.
 func (q *Queries) NodesToUpdate(ctx context.Context, arg NodesToUpdateParams) ([]NodesToUpdateRow, error) {
 	rows, err := q.db.Query(ctx, nodesToUpdate,
+		arg.RotationID,
+		arg.Phase,
 		arg.SilentSeconds,
 		arg.CaIssuer,
 		arg.CaBundle,
-		arg.RotationID,
-		arg.Phase,
 		arg.RepeatSeconds,
 		arg.Most,
 	)
@@ -399,6 +401,25 @@ func (q *Queries) ReplaceEnvelope(ctx context.Context, arg ReplaceEnvelopeParams
 		return nil, err
 	}
 	return items, nil
+}
+
+const replicasReloaded = `-- name: ReplicasReloaded :one
+SELECT count(*) AS replicas, count(*) FILTER (WHERE node_cas = $1::text) AS reloaded
+FROM node_api_replicas WHERE seen_at > now() - make_interval(secs => $2::float8)
+`
+
+type ReplicasReloadedRow struct {
+	Replicas int64
+	Reloaded int64
+}
+
+// Counts the replicas of the node API that reported a short time ago, and those of them that
+// accept the CAs.
+func (q *Queries) ReplicasReloaded(ctx context.Context, caBundle string, goneSeconds float64) (ReplicasReloadedRow, error) {
+	row := q.db.QueryRow(ctx, replicasReloaded, caBundle, goneSeconds)
+	var i ReplicasReloadedRow
+	err := row.Scan(&i.Replicas, &i.Reloaded)
+	return i, err
 }
 
 const rotationCounts = `-- name: RotationCounts :one

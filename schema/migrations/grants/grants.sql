@@ -55,7 +55,7 @@ GRANT INSERT, UPDATE ON instances, operations, resources, node_tasks, node_remov
 GRANT INSERT, UPDATE, DELETE ON outbox, identity_refusals TO gpuaas_worker;
 GRANT INSERT ON audit_checkpoints TO gpuaas_worker;
 GRANT INSERT, UPDATE ON audit_checkpoint_heads TO gpuaas_worker;
-GRANT SELECT ON rotations, rotation_waivers TO gpuaas_worker, gpuaas_api_admin;
+GRANT SELECT ON rotations, rotation_waivers, node_api_replicas TO gpuaas_worker, gpuaas_api_admin;
 GRANT UPDATE ON rotations TO gpuaas_worker;
 GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
 
@@ -84,4 +84,5 @@ GRANT INSERT, UPDATE ON enrollment_tokens, node_api, node_ca_bundles, node_certi
 GRANT UPDATE (status, lease_epoch, lease_until, holder, poll_number, progress, beat_at, cancel_seen, paused, result, output_tail,
     result_serial, result_key, result_body, result_signature, dispatched_at, lost_at, finished_at) ON node_tasks TO gpuaas_api_node;
 GRANT INSERT, UPDATE, DELETE ON outbox, node_sessions TO gpuaas_api_node;
+GRANT SELECT, INSERT, UPDATE, DELETE ON node_api_replicas TO gpuaas_api_node;
 GRANT INSERT ON audit_missing TO gpuaas_api_node;

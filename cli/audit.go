@@ -32,7 +32,8 @@ streams. If a row is missing, changed or out of order, the command names the fir
 and exits with code 1. It prints the newest checkpoint: keep it outside of this
 installation, and pass it as --known-checkpoint later. The admin API sends the keys of
 the checkpoints; --checkpoint-keys uses those of a file instead, as
-"vault read -format=json transit/keys/audit-ENV" prints them.
+"vault read -format=json transit/keys/audit-ENV" prints them. Old rows are archived in
+files and then deleted; --archive verifies these files as well.
 
 --accept-gap ends the fault checkpoint_missing, for example after a restore of the
 database lost a part of the trail, and the fault checkpoint_unverified.`,
@@ -71,6 +72,7 @@ database lost a part of the trail, and the fault checkpoint_unverified.`,
 	c.Flags().BoolVar(&verify, "verify", false, "verify the hash chains instead of printing events")
 	c.Flags().StringVar(&v.known, "known-checkpoint", "", "with --verify, also expect the checkpoint with this `TEXT`")
 	c.Flags().StringVar(&v.keyFile, "checkpoint-keys", "", "with --verify, `FILE` with the keys of the checkpoints")
+	c.Flags().StringVar(&v.archiveDir, "archive", "", "with --verify, folder `DIR` with the archived events")
 	c.Flags().BoolVar(&acceptGap, "accept-gap", false, "accept that checkpoints that nodes keep are missing")
 	c.Flags().StringVar(&reason, "reason", "", "with --accept-gap, `TEXT` for the audit trail")
 	c.Flags().UintVar(&limit, "limit", 200, "print the newest N events; 0 for all")

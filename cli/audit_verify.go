@@ -22,7 +22,11 @@ type auditResult struct {
 	Streams     int    `json:"streams"`
 	Checkpoints int    `json:"checkpoints"`
 	Newest      string `json:"newest_checkpoint,omitempty"`
-	Fault       string `json:"fault,omitempty"`
+	// ArchivedRows are the valid rows in the files of --archive, and CutStreams the streams
+	// whose first rows are archived and no longer in the database.
+	ArchivedRows int    `json:"archived_rows,omitempty"`
+	CutStreams   int    `json:"cut_streams,omitempty"`
+	Fault        string `json:"fault,omitempty"`
 }
 
 // auditVerification is one run of audit --verify.
@@ -30,17 +34,29 @@ type auditVerification struct {
 	api            *adminclient.Client
 	node           *string
 	known, keyFile string
+	archiveDir     string
 
 	result auditResult
-	// covered are the hashes that checkpoints have of the rows of each stream, by seq,
-	// without those that were compared.
-	covered map[string]map[int64]string
+	keys   map[string]ed25519.PublicKey
+	stored map[int64]string // the hashes of the checkpoints in the database, by number
+	// covered are the rows of each stream that checkpoints name, by seq.
+	covered map[string]map[int64]coveredRow
+	archive auditArchive
+}
+
+// coveredRow is a row that a checkpoint names.
+type coveredRow struct {
+	hash       string
+	checkpoint int64
 }
 
 func runAuditVerify(ctx context.Context, e *env, v *auditVerification) error {
-	v.covered = map[string]map[int64]string{}
+	v.covered, v.stored = map[string]map[int64]coveredRow{}, map[int64]string{}
 	// Before the streams, so that they have every row that a checkpoint covers.
 	if err := v.checkpoints(ctx); err != nil {
+		return err
+	}
+	if err := v.readArchive(); err != nil {
 		return err
 	}
 	if err := v.streams(ctx); err != nil {
@@ -54,6 +70,12 @@ func runAuditVerify(ctx context.Context, e *env, v *auditVerification) error {
 			return
 		}
 		fmt.Fprintf(w, "verified %s: no faults found\n", what)
+		if v.result.ArchivedRows > 0 {
+			row(w, "verified "+count(v.result.ArchivedRows, "archived row"))
+		}
+		if v.result.CutStreams > 0 && v.archiveDir == "" {
+			row(w, "the first rows of "+count(v.result.CutStreams, "stream")+" are archived: verify them with --archive DIR")
+		}
 		if v.result.Newest != "" {
 			row(w, "newest checkpoint: "+v.result.Newest)
 		}
@@ -75,8 +97,8 @@ func (v *auditVerification) fault(bad bool, format string, args ...any) bool {
 // checkpoints verifies the chain of checkpoints up to the first fault, and collects what
 // they cover.
 func (v *auditVerification) checkpoints(ctx context.Context) error {
-	keys, err := readCheckpointKeys(v.keyFile)
-	if err != nil {
+	var err error
+	if v.keys, err = readCheckpointKeys(v.keyFile); err != nil {
 		return err
 	}
 	known, found := audit.Checkpoint{}, v.known == ""
@@ -93,12 +115,14 @@ func (v *auditVerification) checkpoints(ctx context.Context) error {
 			return err
 		}
 		if v.keyFile == "" {
-			keys = page.Keys
+			v.keys = page.Keys
 		}
 		for _, c := range page.Checkpoints {
-			if last = v.checkpoint(c, last, keys); v.result.Fault != "" {
+			if last = v.checkpoint(c, last); v.result.Fault != "" {
 				return nil
 			}
+			v.stored[last.Number] = last.Hash
+			v.result.Checkpoints++
 			found = found || last.Number == known.Number && last.Hash == known.Hash
 		}
 		if !page.More || len(page.Checkpoints) == 0 {
@@ -113,26 +137,19 @@ func (v *auditVerification) checkpoints(ctx context.Context) error {
 }
 
 // checkpoint verifies a checkpoint that follows last, and returns it.
-func (v *auditVerification) checkpoint(c audit.StoredCheckpoint, last audit.Checkpoint, keys map[string]ed25519.PublicKey) audit.Checkpoint {
-	signed, err := audit.ParseCheckpoint(c.Signed)
-	var body audit.CheckpointBody
-	if err == nil {
-		err = json.Unmarshal(c.Body, &body)
-	}
-	if v.fault(err != nil, "the checkpoint after %d cannot be parsed", last.Number) ||
-		v.fault(signed.Number <= last.Number || body.Number != signed.Number, "checkpoint %d is out of order", signed.Number) ||
-		v.fault(!signed.Verify(signed.Env, keys), "checkpoint %d has no valid signature", signed.Number) ||
-		v.fault(schema.SHA256Hex(c.Body) != signed.Hash, "checkpoint %d was changed after it was signed", signed.Number) ||
-		v.fault(body.Prev != last.Hash, "checkpoint %d does not follow checkpoint %d: one between them is missing", signed.Number, last.Number) {
+func (v *auditVerification) checkpoint(c audit.StoredCheckpoint, last audit.Checkpoint) audit.Checkpoint {
+	body, signed, err := c.Next(last.Number, last.Hash, v.keys)
+	if v.fault(err != nil, "%v", err) {
 		return last
 	}
 	for _, h := range body.Heads {
 		if v.covered[h.Stream] == nil {
-			v.covered[h.Stream] = map[int64]string{}
+			v.covered[h.Stream] = map[int64]coveredRow{}
 		}
-		v.covered[h.Stream][h.Seq] = h.Hash
+		other, ok := v.covered[h.Stream][h.Seq]
+		v.fault(ok && other.hash != h.Hash, "audit stream %s: two checkpoints have different hashes of row %d", h.Stream, h.Seq)
+		v.covered[h.Stream][h.Seq] = coveredRow{h.Hash, signed.Number}
 	}
-	v.result.Checkpoints++
 	return signed
 }
 
@@ -155,6 +172,7 @@ func (v *auditVerification) streams(ctx context.Context) error {
 	for s := range v.covered {
 		v.fault(v.node == nil, "audit stream %s is missing: a checkpoint covers it", s)
 	}
+	v.checkCuts()
 	return nil
 }
 
@@ -184,6 +202,9 @@ func (v *auditVerification) stream(ctx context.Context, stream string) error {
 			return err
 		}
 		for _, event := range page.Events {
+			if last == nil && event.Seq > 1 {
+				last = v.base(stream, event.Seq-1)
+			}
 			if v.event(stream, last, event) {
 				return nil
 			}
@@ -210,9 +231,9 @@ func (v *auditVerification) event(stream string, last *audit.Event, event audit.
 	if err := audit.VerifyChain(last, []audit.Event{event}); err != nil {
 		return v.fault(true, "%v", err)
 	}
-	hash, covered := v.covered[stream][event.Seq]
-	delete(v.covered[stream], event.Seq)
-	return v.fault(covered && hash != event.Hash, "audit stream %s: row %d was replaced: a checkpoint has another hash", stream, event.Seq)
+	v.noteArchived(event)
+	c, covered := v.covered[stream][event.Seq]
+	return v.fault(covered && c.hash != event.Hash, "audit stream %s: row %d was replaced: a checkpoint has another hash", stream, event.Seq)
 }
 
 // end checks that the stream ends at its head, and after all rows that checkpoints cover.

@@ -14,15 +14,26 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
+// The shortest retentions: the functions of the database delete nothing newer.
+const (
+	minRetain      = 24 * time.Hour
+	minRetainAudit = 7 * 24 * time.Hour
+)
+
 // config is the program's configuration.
 type config struct {
 	daemon.Common
 	daemon.Engines
-	Versioning      bool          `env:"GPUAAS_WORKER_VERSIONING" envDefault:"true" help:"Register this worker's version with Temporal. Only the current version receives work; see 'gpuaas admin promote'. Disable it for a Temporal server without worker deployments."`
-	RotatorRoleID   string        `env:"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE" help:"File with the role ID of the rotator's Vault login. With it, this worker also rotates keys and renews the verifier set; set it for one or two workers."`
-	RotatorSecretID string        `env:"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE" help:"File with the secret ID of the rotator's Vault login."`
-	CheckpointEvery time.Duration `env:"GPUAAS_AUDIT_CHECKPOINT_INTERVAL" envDefault:"1m" help:"Least time between two signed checkpoints of the audit trail."`
-	ActivitySlots   int           `env:"GPUAAS_ACTIVITY_SLOTS" help:"Largest number of activities, and of local activities, that run at the same time. Default: twice the number of database connections."`
+	Versioning       bool          `env:"GPUAAS_WORKER_VERSIONING" envDefault:"true" help:"Register this worker's version with Temporal. Only the current version receives work; see 'gpuaas admin promote'. Disable it for a Temporal server without worker deployments."`
+	RotatorRoleID    string        `env:"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE" help:"File with the role ID of the rotator's Vault login. With it, this worker also rotates keys and renews the verifier set; set it for one or two workers."`
+	RotatorSecretID  string        `env:"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE" help:"File with the secret ID of the rotator's Vault login."`
+	CheckpointEvery  time.Duration `env:"GPUAAS_AUDIT_CHECKPOINT_INTERVAL" envDefault:"1m" help:"Least time between two signed checkpoints of the audit trail."`
+	RetainTasks      time.Duration `env:"GPUAAS_RETAIN_TASKS" envDefault:"2160h" help:"How long finished node tasks with their results are kept. Keep them for longer than Temporal keeps closed workflows. 0 keeps them forever."`
+	RetainIdentities time.Duration `env:"GPUAAS_RETAIN_IDENTITIES" envDefault:"9600h" help:"How long ended certificates, tokens and keys of nodes are kept after they expired. 0 keeps them forever."`
+	RetainMessages   time.Duration `env:"GPUAAS_RETAIN_MESSAGES" envDefault:"720h" help:"How long messages to workflows that are gone are kept. 0 keeps them forever."`
+	RetainAudit      time.Duration `env:"GPUAAS_RETAIN_AUDIT" envDefault:"9600h" help:"How long audit events are kept in the database before they are archived and deleted. 0 keeps them forever, and so does a worker without GPUAAS_AUDIT_ARCHIVE_DIR."`
+	ArchiveDir       string        `env:"GPUAAS_AUDIT_ARCHIVE_DIR" help:"Folder for archived audit events, which all workers share and which is backed up."`
+	ActivitySlots    int           `env:"GPUAAS_ACTIVITY_SLOTS" help:"Largest number of activities, and of local activities, that run at the same time. Default: twice the number of database connections."`
 }
 
 // build returns the build ID that this worker polls with.
@@ -38,7 +49,15 @@ func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
 	f.Check(c.CheckpointEvery <= 0, "GPUAAS_AUDIT_CHECKPOINT_INTERVAL must be positive, for example 1m")
 	f.Check((c.RotatorRoleID == "") != (c.RotatorSecretID == ""), "GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE and GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE must be set together")
+	checkRetain(f, "GPUAAS_RETAIN_TASKS", c.RetainTasks, minRetain)
+	checkRetain(f, "GPUAAS_RETAIN_IDENTITIES", c.RetainIdentities, minRetain)
+	checkRetain(f, "GPUAAS_RETAIN_MESSAGES", c.RetainMessages, minRetain)
+	checkRetain(f, "GPUAAS_RETAIN_AUDIT", c.RetainAudit, minRetainAudit)
 	f.Check(c.ActivitySlots < 0, "GPUAAS_ACTIVITY_SLOTS must not be negative, for example 20")
+}
+
+func checkRetain(f *daemon.Faults, name string, keep, least time.Duration) {
+	f.Check(keep != 0 && keep < least, "%s must be 0 or at least %.0fh", name, least.Hours())
 }
 
 // Secrets implements daemon's list of secrets that must never reach Temporal.

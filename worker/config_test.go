@@ -50,6 +50,16 @@ func TestConfigDefaults(t *testing.T) {
 	require.Equal(t, 10*time.Second, c.DrainTimeout)
 }
 
+func TestRetentionIsLongEnough(t *testing.T) {
+	t.Parallel()
+	for keep, fault := range map[string]bool{"0": false, "23h": true, "-1h": true, "168h": false} {
+		var errOut strings.Builder
+		require.Equal(t, schema.ExitUsage, Main(t.Context(), nil, env(map[string]string{"GPUAAS_RETAIN_TASKS": keep, "GPUAAS_RETAIN_AUDIT": keep}), io.Discard, &errOut))
+		require.Equal(t, fault, strings.Contains(errOut.String(), "GPUAAS_RETAIN_TASKS must be 0 or at least 24h"), keep)
+		require.Equal(t, fault, strings.Contains(errOut.String(), "GPUAAS_RETAIN_AUDIT must be 0 or at least 168h"), keep)
+	}
+}
+
 func TestArguments(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{"--help": "GPUAAS_DATABASE_URL_FILE", "version": "gpuaas-worker " + version.Read().String()} {

@@ -17,6 +17,7 @@ type metrics struct {
 	durations  *prometheus.HistogramVec
 	reclaims   *prometheus.CounterVec
 	abandons   *prometheus.CounterVec
+	deletions  *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -39,6 +40,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "gpuaas_abandoned_operations_total",
 			Help: "Operations that the run watcher marked as abandoned, by action and reason.",
 		}, []string{"action", "reason"}),
+		deletions: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpuaas_deleted_records_total",
+			Help: "Old records that were deleted, by class: audit, identities, messages or tasks.",
+		}, []string{"class"}),
 	}
 }
 
@@ -60,4 +65,9 @@ func (m *metrics) reclaimed(t task.Type, r activities.ReclaimResult) {
 // activities.Watch.
 func (m *metrics) abandoned(a lifecycle.Action, end lifecycle.RunEnd) {
 	m.abandons.WithLabelValues(string(a), string(end)).Inc()
+}
+
+// deleted records deleted rows. It is the observer of activities.Retention.
+func (m *metrics) deleted(class string, rows int64) {
+	m.deletions.WithLabelValues(class).Add(float64(rows))
 }

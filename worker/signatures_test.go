@@ -16,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -62,7 +63,7 @@ func TestTrustUpdatesAreNotSignedWithAWrongClock(t *testing.T) {
 func TestNoSecretInAnySignature(t *testing.T) {
 	t.Parallel()
 	r := &recorder{functions: map[string]reflect.Type{}}
-	register(r, &parts{Process: &daemon.Process{}, store: &store.Store{}, temporal: &temporal.Client{}, metrics: &metrics{}}, "dev")
+	register(r, &parts{Process: &daemon.Process{}, cfg: &config{}, store: &store.Store{}, vault: &vault.Client{}, temporal: &temporal.Client{}, metrics: &metrics{}}, "dev")
 	require.Greater(t, len(r.functions), 12)
 	// Messages to running workflows and their responses.
 	for name, message := range map[string]any{

@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/archive"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/providers/manual"
 	"github.com/gpuaas/gpuaas/internal/store"
@@ -127,6 +128,16 @@ func registerTrust(w worker.Registry, p *parts, env string) {
 		Driver: p.temporal.Rotations, Signer: p.vault, NewTasks: timelySigner{p.vault, p.Clocks}, Follow: p.sets.Refresh, Minimum: p.sets, Env: env}, sdkactivity.RegisterOptions{})
 }
 
+// retention returns the activity that deletes old records.
+func (p *parts) retention() *activities.Retention {
+	r := &activities.Retention{Records: p.store.Retention, Trail: p.store.Retention, Keys: p.vault.CheckpointKeys, OnDelete: p.metrics.deleted,
+		Keep: activities.Keep{Tasks: p.cfg.RetainTasks, Identities: p.cfg.RetainIdentities, Messages: p.cfg.RetainMessages, Audit: p.cfg.RetainAudit}}
+	if p.cfg.ArchiveDir != "" {
+		r.Archive = archive.New(p.cfg.ArchiveDir)
+	}
+	return r
+}
+
 // register registers workflows and activities with the adapters as their ports.
 func register(w worker.Registry, p *parts, env string) {
 	for _, entry := range workflows.Registry() {
@@ -137,6 +148,7 @@ func register(w worker.Registry, p *parts, env string) {
 		&activities.Task{Records: p.store.Operations, Tasks: p.store.Tasks, Signer: timelySigner{p.vault, p.Clocks}, Sets: p.sets, Env: env},
 		&activities.Reclaim{Reclaimer: p.store.Tasks, OnDecision: p.metrics.reclaimed},
 		&activities.Watch{Abandoner: p.store.Operations, Runs: p.temporal.Operations, OnAbandon: p.metrics.abandoned},
+		p.retention(),
 		&activities.Machine{Ledger: p.store.Operations, Providers: providers()},
 	} {
 		w.RegisterActivityWithOptions(a, sdkactivity.RegisterOptions{})

@@ -16,6 +16,7 @@ var (
 	reclaimer *activities.Reclaim
 	watcher   *activities.Watch
 	keys      *activities.Trust
+	retainer  *activities.Retention
 )
 
 // Entry is one registered workflow.
@@ -30,7 +31,7 @@ type Entry struct {
 // schedule, and that of rotations.
 func Registry() []Entry {
 	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}, {lifecycle.WorkflowWatch, WatchOperations},
-		{lifecycle.WorkflowTrust, MaintainTrust}, {lifecycle.WorkflowRotation, RotateKeys}}
+		{lifecycle.WorkflowTrust, MaintainTrust}, {lifecycle.WorkflowDelete, DeleteOldRecords}, {lifecycle.WorkflowRotation, RotateKeys}}
 	for _, p := range lifecycle.Operations() {
 		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput, c *Carried) (lifecycle.OperationStatus, error) {
 			return run(ctx, p.Action, in, c)

@@ -43,6 +43,28 @@ func WatchOperations(ctx workflow.Context) (Rounds[activities.WatchSummary], err
 	}, func(s activities.WatchSummary) bool { return len(s.Abandoned) > 0 })
 }
 
+// DeleteOldRecords is a run of the schedule that deletes old records. Rounds follow each other
+// until nothing is left to delete, or the time of a run is over; the next run continues. A
+// round that fails ends the run. A cancel of the run ends it early as completed.
+func DeleteOldRecords(ctx workflow.Context) (done Rounds[activities.RetentionSummary], err error) {
+	for end := now(ctx).Add(lifecycle.Rounds * lifecycle.RoundInterval); now(ctx).Before(end); {
+		var s activities.RetentionSummary
+		if err := workflow.ExecuteActivity(remote(ctx, callRound, 0, "Delete old records"), retainer.DeleteOldRecords).Get(ctx, &s); ctx.Err() != nil {
+			return done, nil //nolint:nilerr // a cancel
+		} else if err != nil {
+			return done, err
+		}
+		done.Rounds++
+		if len(s.Deleted)+len(s.Archived) > 0 {
+			done.Changes = append(done.Changes, s)
+		}
+		if !s.More {
+			break
+		}
+	}
+	return done, nil
+}
+
 // runRounds runs a round every lifecycle.RoundInterval until the time of a run is over. The
 // round after a failed one does the same work. If the last round fails, the run fails, so that its schedule counts as failing.
 // A cancel of the run ends it early as completed.

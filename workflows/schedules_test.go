@@ -3,11 +3,13 @@ package workflows
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
@@ -16,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // scheduled runs a scheduled workflow with its activity, and returns the starts of the
@@ -136,4 +139,70 @@ func TestRoundContinues(t *testing.T) {
 		return activities.WatchSummary{After: "op-9", More: round == 0 || round == 2}, nil
 	})
 	require.Equal(t, []string{"", "op-9", "", "op-9"}, starts[:4])
+}
+
+// TestDeletionContinues: rounds follow each other as long as there is more to delete, and a
+// failed one fails the run, which gpuaas stuck reports.
+func TestDeletionContinues(t *testing.T) {
+	t.Parallel()
+	env, rounds := scheduled(t, lifecycle.WorkflowDelete, "DeleteOldRecords", func(round int, _ string) (activities.RetentionSummary, error) {
+		return activities.RetentionSummary{Deleted: map[string]int64{"tasks": 500}, More: round < 2}, nil
+	})
+	require.NoError(t, env.GetWorkflowError())
+	require.Len(t, rounds, 3)
+	var got Rounds[activities.RetentionSummary]
+	require.NoError(t, env.GetWorkflowResult(&got))
+	require.Equal(t, 3, got.Rounds)
+	require.Len(t, got.Changes, 3)
+
+	env, _ = scheduled(t, lifecycle.WorkflowDelete, "DeleteOldRecords", func(int, string) (activities.RetentionSummary, error) {
+		return activities.RetentionSummary{}, activities.Failure(schema.NewError(schema.KindInternal, "full").WithReason("archive_unwritable"), true)
+	})
+	require.Equal(t, "archive_unwritable", activities.Typed(env.GetWorkflowError()).Reason)
+}
+
+// TestHistoriesOfDeletion runs DeleteOldRecords on a real server: a run of two rounds, the
+// first of which is tried twice, and a run that an operator cancels. With -record it writes
+// the replay fixtures.
+func TestHistoriesOfDeletion(t *testing.T) {
+	r, _ := onServer(t, newWorld(lifecycle.NodeActive))
+	var tries atomic.Int64
+	canceled := make(chan struct{})
+	w := r.world.worker(r.Client)
+	w.RegisterActivityWithOptions(func(context.Context) (activities.RetentionSummary, error) {
+		switch tries.Add(1) {
+		case 1:
+			return activities.RetentionSummary{}, errRound
+		case 2:
+			return activities.RetentionSummary{Deleted: map[string]int64{"tasks": 500}, Archived: []string{"audit-1.jsonl"}, More: true}, nil
+		case 4:
+			<-canceled
+		}
+		return activities.RetentionSummary{Deleted: map[string]int64{"tasks": 7}}, nil
+	}, activity.RegisterOptions{Name: "DeleteOldRecords"})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	start := func() client.WorkflowRun {
+		t.Helper()
+		run, err := r.SDK().ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "fleet:delete", TaskQueue: lifecycle.TaskQueue,
+			StaticSummary: "Delete old records"}, lifecycle.WorkflowDelete)
+		require.NoError(t, err)
+		return run
+	}
+	ends := func(run client.WorkflowRun, name string, rounds int) {
+		t.Helper()
+		var got Rounds[activities.RetentionSummary]
+		require.NoError(t, run.Get(t.Context(), &got))
+		require.Equal(t, rounds, got.Rounds)
+		require.Len(t, got.Changes, rounds)
+		r.op = lifecycle.Operation{WorkflowID: run.GetID(), RunID: run.GetRunID()}
+		require.NoError(t, replayer(t, Registry()).ReplayWorkflowHistory(nil, r.keep(name)))
+	}
+	ends(start(), "delete", 2)
+
+	run := start()
+	harness.Eventually(t, "the round of the second run", func() bool { return tries.Load() == 4 })
+	require.NoError(t, r.SDK().CancelWorkflow(t.Context(), run.GetID(), run.GetRunID()))
+	ends(run, "delete-canceled", 0)
+	close(canceled)
 }

@@ -50,3 +50,10 @@ type CertificateCounts struct {
 	// never used.
 	Unpromoted int64
 }
+
+// TableSize is the size of a table.
+type TableSize struct {
+	Table string
+	Rows  int64 // estimated
+	Bytes int64 // with indexes
+}

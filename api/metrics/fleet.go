@@ -29,6 +29,10 @@ type Counts interface {
 	// OutboxAge returns the age of the oldest message to Temporal that failed and
 	// is still to be delivered, in seconds, 0 without one.
 	OutboxAge(ctx context.Context) (float64, error)
+	// TableSizes returns the sizes of the tables.
+	TableSizes(ctx context.Context) ([]TableSize, error)
+	// RetentionAge returns the seconds since old records were last deleted completely.
+	RetentionAge(ctx context.Context) (float64, error)
 }
 
 // UnpromotedAfter is how long after its issue an unused certificate counts as
@@ -124,6 +128,9 @@ func (c *FleetCollector) read() error {
 	if err != nil {
 		return err
 	}
+	if err := c.readTables(ctx); err != nil {
+		return err
+	}
 	c.setNodes(nodes)
 	operations := c.gauge("gpuaas_stuck_operations", "Parked and abandoned operations by phase and reason.", "phase", "reason")
 	for _, s := range stuck {
@@ -142,6 +149,26 @@ func (c *FleetCollector) read() error {
 	c.gauge("gpuaas_certificates_overdue", "Current certificates that should have been renewed already.")(float64(certificates.Overdue))
 	c.gauge("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used.")(float64(certificates.Unpromoted))
 	c.gauge("gpuaas_outbox_age_seconds", "Age of the oldest message to Temporal that failed and is still to be delivered; 0 without one.")(age)
+	return nil
+}
+
+// readTables sets the gauges of the tables and of the deletion of old records.
+func (c *FleetCollector) readTables(ctx context.Context) error {
+	tables, err := c.counts.TableSizes(ctx)
+	if err != nil {
+		return err
+	}
+	age, err := c.counts.RetentionAge(ctx)
+	if err != nil {
+		return err
+	}
+	rows := c.gauge("gpuaas_table_rows", "Rows of each table of the database, as Postgres estimates them.", "table")
+	bytes := c.gauge("gpuaas_table_bytes", "Size of each table of the database, with its indexes.", "table")
+	for _, t := range tables {
+		rows(float64(t.Rows), t.Table)
+		bytes(float64(t.Bytes), t.Table)
+	}
+	c.gauge("gpuaas_retention_age_seconds", "Time since old records were last deleted completely.")(age)
 	return nil
 }
 

@@ -25,7 +25,11 @@ type fakeCounts struct {
 func (f *fakeCounts) NodeCounts(context.Context) ([]NodeCount, error)   { return f.nodes, nil }
 func (f *fakeCounts) StuckCounts(context.Context) ([]StuckCount, error) { return nil, nil }
 func (f *fakeCounts) OutboxAge(context.Context) (float64, error)        { return 0, nil }
-func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error)   { return nil, nil }
+func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
+	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
+}
+func (f *fakeCounts) RetentionAge(context.Context) (float64, error)   { return 60, nil }
+func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error) { return nil, nil }
 func (f *fakeCounts) IdentityAttention(context.Context) ([]IdentityCount, error) {
 	return []IdentityCount{{"operator", 2}}, nil
 }
@@ -63,6 +67,23 @@ func TestNodeSeriesAreBounded(t *testing.T) {
 	require.InDelta(t, 11, nodes["other other active"], 0)
 	require.Contains(t, nodes, "  removed")
 	require.Zero(t, nodes["  removed"])
+}
+
+// The database's gauges are those of its tables and of the deletion of old records.
+func TestTableGauges(t *testing.T) {
+	t.Parallel()
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP gpuaas_retention_age_seconds Time since old records were last deleted completely.
+# TYPE gpuaas_retention_age_seconds gauge
+gpuaas_retention_age_seconds 60
+# HELP gpuaas_table_bytes Size of each table of the database, with its indexes.
+# TYPE gpuaas_table_bytes gauge
+gpuaas_table_bytes{table="audit_events"} 8192
+# HELP gpuaas_table_rows Rows of each table of the database, as Postgres estimates them.
+# TYPE gpuaas_table_rows gauge
+gpuaas_table_rows{table="audit_events"} 7
+`), "gpuaas_retention_age_seconds", "gpuaas_table_bytes", "gpuaas_table_rows"))
 }
 
 // When a number cannot be read, no gauge keeps its old value.

@@ -17,7 +17,8 @@ import (
 const undeliveredAfter = time.Minute
 
 // Faults returns what the database shows and an operator must know: nodes with a locked
-// identity or an alarm about it, messages that do not reach Temporal, and the restore mode.
+// identity or an alarm about it, messages that do not reach Temporal, old records that are not
+// deleted, and the restore mode.
 func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	faults, err := s.identityFaults(ctx)
 	if err != nil {
@@ -27,8 +28,12 @@ func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	if err != nil {
 		return nil, err
 	}
+	old, err := retentionFaults(ctx, s.db)
+	if err != nil {
+		return nil, err
+	}
 	mode, err := restoreFaults(ctx, s.db)
-	return slices.Concat(mode, faults, outbox), err
+	return slices.Concat(mode, faults, outbox, old), err
 }
 
 // restoreFaults returns a fault while the restore mode is on: identities are then accepted that
@@ -89,4 +94,19 @@ func (s *Admin) outboxFaults(ctx context.Context) ([]wire.ControlPlaneFault, err
 		f.Message += ": " + late.LastError
 	}
 	return []wire.ControlPlaneFault{f}, nil
+}
+
+// undeletedAfter is the age of the last complete deletion of old records at which it is a
+// fault. There is one each hour.
+const undeletedAfter = 48 * time.Hour
+
+func retentionFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error) {
+	seconds, err := query(ctx, db, "reading when old records were deleted", db.q.RetentionAge)
+	age := time.Duration(seconds * float64(time.Second))
+	if err != nil || age < undeletedAfter {
+		return nil, err
+	}
+	return []wire.ControlPlaneFault{{Component: "retention", Reason: "stalled", Message: fmt.Sprintf(
+		"old records were last deleted completely %s ago: the database grows", lifecycle.Span(age)),
+		Next: "inspect the runs of " + lifecycle.WorkflowDelete + " in the Web UI, and check the free space of GPUAAS_AUDIT_ARCHIVE_DIR"}}, nil
 }

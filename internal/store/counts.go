@@ -47,3 +47,16 @@ func (s *Inventory) IdentityAttention(ctx context.Context) ([]metrics.IdentityCo
 func (s *Inventory) OutboxAge(ctx context.Context) (float64, error) {
 	return query(ctx, s.db, "reading the age of the outbox", s.db.q.OutboxAge)
 }
+
+// TableSizes returns the sizes of the tables, for the gauges.
+func (s *Inventory) TableSizes(ctx context.Context) ([]metrics.TableSize, error) {
+	return query(ctx, s.db, "reading the sizes of tables", func(ctx context.Context) ([]metrics.TableSize, error) {
+		return list[metrics.TableSize](ctx, s.db, `SELECT c.relname::text AS "table", greatest(c.reltuples, 0)::bigint AS rows, pg_total_relation_size(c.oid) AS bytes
+			FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' ORDER BY 1`)
+	})
+}
+
+// RetentionAge returns the seconds since old records were last deleted completely, for the gauge.
+func (s *Inventory) RetentionAge(ctx context.Context) (float64, error) {
+	return query(ctx, s.db, "reading when old records were deleted", s.db.q.RetentionAge)
+}

@@ -57,8 +57,10 @@ type Store struct {
 	Restore    *Restore
 	// Checkpoints stores the checkpoints of the audit trail.
 	Checkpoints *Checkpoints
-	db          *db
-	pools       map[string]*postgres.DB // by purpose
+	// Retention deletes old records.
+	Retention *Retention
+	db        *db
+	pools     map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -134,6 +136,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
 	}
+	s.Retention = &Retention{db: d, events: s.Admin}
 	s.warnOfPrivileges(ctx, c.Log)
 	return s, nil
 }

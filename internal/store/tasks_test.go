@@ -254,11 +254,11 @@ func TestResultsUpdateNodeWork(t *testing.T) {
 		return out
 	}
 
+	overtaken := wire.Heartbeat{At: time.Now().Add(-time.Second), AgentVersion: "v2"}
 	require.NoError(t, run("cordon", task.WorkloadCordon, succeeded(1, task.CordonResult{Cordoned: true, Workloads: work})))
 	require.True(t, e.node(caller.NodeID).Cordoned)
 	require.Equal(t, []string{"a", "b"}, names())
 
-	overtaken := wire.Heartbeat{At: time.Now().Add(-time.Second), AgentVersion: "v2"}
 	require.NoError(t, e.heartbeat(caller, overtaken))
 	require.Equal(t, []string{"a", "b"}, names(), "a heartbeat of before the result does not undo it")
 	require.Equal(t, "v2", e.node(caller.NodeID).AgentVersion)

@@ -57,6 +57,8 @@ const (
 
 	CheckpointMissing = "audit.checkpoint_missing" // a node keeps one that the database lost
 	GapAccepted       = "audit.gap_accepted"
+	// Archived is a part of the trail that was written to a file of the archive.
+	Archived = "audit.archived"
 	// CheckpointUnverified is a checkpoint on a node that the checkpoint key did not sign.
 	CheckpointUnverified = "audit.checkpoint_unverified"
 
@@ -90,7 +92,7 @@ func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
 		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, RotationStarted, RotationChanged, RotationDecided, RotationEnded, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
-		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted, CheckpointUnverified}
+		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted, Archived, CheckpointUnverified}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))
 	}

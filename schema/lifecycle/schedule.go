@@ -24,6 +24,7 @@ const (
 	WorkflowReclaim = "ReclaimStaleDispatch"
 	WorkflowWatch   = "WatchOperations"
 	WorkflowTrust   = "MaintainTrust"
+	WorkflowDelete  = "DeleteOldRecords"
 )
 
 // The IDs of the schedules.
@@ -31,10 +32,14 @@ const (
 	ScheduleReclaim = "reclaim-stale-dispatch"
 	ScheduleWatch   = "watch-operations"
 	ScheduleTrust   = "maintain-trust"
+	ScheduleDelete  = "delete-old-records"
 )
 
 // TrustInterval is the time between two runs of MaintainTrust.
 const TrustInterval = time.Hour
+
+// DeleteInterval is the time between two runs of DeleteOldRecords.
+const DeleteInterval = time.Hour
 
 // TrustQueue is the task queue of the activities that use the root key. Only workers with
 // the rotator's login poll it.
@@ -74,6 +79,8 @@ func Schedules() []Schedule {
 		rounds(ScheduleWatch, WorkflowWatch, "Find operations whose run ended"),
 		{ID: ScheduleTrust, Workflow: WorkflowTrust, WorkflowID: "fleet:" + ScheduleTrust + ":schedule", Every: TrustInterval,
 			RunTimeout: roundsTimeout, Does: "Renew the verifier set"},
+		{ID: ScheduleDelete, Workflow: WorkflowDelete, WorkflowID: "fleet:" + ScheduleDelete + ":schedule", Every: DeleteInterval,
+			RunTimeout: roundsTimeout, Does: "Delete old records"},
 	}
 }
 

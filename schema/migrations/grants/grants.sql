@@ -7,8 +7,9 @@
 --   gpuaas_api_admin  gpuaas-api: the admin API
 --   gpuaas_api_node   gpuaas-api: the node API, the relay and the sweep of polls
 --
--- No role may write to the audit trail other than through audit_append, and none owns a
--- table. A process logs in as one of the roles, or as a member of it.
+-- No role may write to the audit trail other than through audit_append, or delete from it
+-- other than through audit_cut, and none owns a table. A process logs in as one of the roles,
+-- or as a member of it.
 DO $$
 DECLARE
     process text;
@@ -57,6 +58,12 @@ GRANT INSERT, UPDATE ON audit_checkpoint_heads TO gpuaas_worker;
 GRANT SELECT ON rotations, rotation_waivers, node_api_replicas TO gpuaas_worker, gpuaas_api_admin;
 GRANT UPDATE ON rotations TO gpuaas_worker;
 GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
+
+GRANT SELECT ON audit_archives, audit_archived_heads TO gpuaas_worker;
+GRANT SELECT ON retention_runs TO gpuaas_worker, gpuaas_api_admin;
+GRANT UPDATE ON retention_runs TO gpuaas_worker;
+GRANT EXECUTE ON FUNCTION audit_archive(bigint, bigint, text, text, bigint), audit_cut(text[], bigint[]),
+    delete_old_tasks(double precision, bigint), delete_old_identities(double precision, bigint) TO gpuaas_worker;
 
 -- The admin API registers nodes, issues tokens, decides about tasks and records abandoned
 -- operations as failed.

@@ -83,7 +83,7 @@ func caRotations(t *testing.T) *caBench {
 	b.raw, err = pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = b.raw.Close(context.WithoutCancel(t.Context())) })
-	b.trust = &activities.Trust{Rotations: b.store.Rotations, Rotator: b.ca, Driver: undriven{}, Signer: b.ca, Env: "test"}
+	b.trust = &activities.Trust{Rotations: b.store.Rotations, Rotator: b.ca, Driver: undriven{}, NewTasks: activities.TaskSigner{Signer: b.ca, Env: "test"}}
 	return b
 }
 

@@ -63,6 +63,13 @@ type Options struct {
 	Release      string `json:"release,omitempty"`
 }
 
+// Requested returns the options that the request set: without the release's document, which a
+// later signature changes.
+func (o Options) Requested() Options {
+	o.Release = ""
+	return o
+}
+
 // DrainTimeout returns the drain's time limit.
 func (o Options) DrainTimeout() time.Duration {
 	if o.DrainTimeoutSeconds <= 0 {

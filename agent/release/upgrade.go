@@ -26,10 +26,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TrialTime is how long one start of a release on trial may take until its first successful
-// poll.
-const TrialTime = 5 * time.Minute
-
 // Config is what an Upgrade depends on.
 type Config struct {
 	State   disk.StateDir
@@ -48,7 +44,7 @@ type Config struct {
 	Retry wait.Range
 	// Jitter spreads the downloads that the API asked to repeat later. nil is a random one.
 	Jitter wait.Jitter
-	// Trial is how long this process may take to be kept. Defaults to TrialTime.
+	// Trial is how long this process may take to be kept. Defaults to task.TrialTime.
 	Trial time.Duration
 	Log   *slog.Logger
 }
@@ -122,7 +118,7 @@ func (u *Upgrade) Polled(err error) {
 func (u *Upgrade) Watch(ctx context.Context) {
 	limit := u.conf.Trial
 	if limit == 0 {
-		limit = TrialTime
+		limit = task.TrialTime
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

@@ -170,10 +170,16 @@ func (b *caBench) reloaded() {
 	b.exec("UPDATE rotations SET phase_since = phase_since - interval '5 minutes' WHERE ended_at IS NULL")
 }
 
-// to advances a rotation to a phase with nodes that do their tasks.
+// to begins a rotation and reaches a phase.
 func (b *caBench) to(phase rotation.Phase, nodes ...*caNode) {
 	b.t.Helper()
 	b.begin()
+	b.reach(phase, nodes...)
+}
+
+// reach advances the rotation to a phase with nodes that do their tasks.
+func (b *caBench) reach(phase rotation.Phase, nodes ...*caNode) {
+	b.t.Helper()
 	for range 10 {
 		b.advance()
 		if b.last.Rotation.Phase == phase {
@@ -299,12 +305,44 @@ func TestNodeCATasksAreReclaimed(t *testing.T) {
 	require.False(t, n.work())
 }
 
-// What a delayed run of an earlier phase changed at the CA is repaired by the next look.
+// What a delayed run of an earlier phase changed at the CA is repaired by the next look, in each
+// later phase, also long after that phase began. The rotation goes on as before.
 func TestNodeCADriftIsRepaired(t *testing.T) {
 	b := caRotations(t)
 	n := b.add("gpu-1")
-	b.to(rotation.Activate, n)
-	b.ca.issues = "g1"
-	b.advance()
+	b.to(rotation.Stage, n)
+	delayed := b.last.Rotation
+	drift := func() {
+		_, err := b.ca.ApplyCA(t.Context(), delayed)
+		require.NoError(t, err)
+		require.Equal(t, "g1", b.ca.issues)
+	}
+	b.reach(rotation.Activate, n)
+	waits := b.advance()
+	for range 2 {
+		drift()
+		require.Equal(t, waits, b.advance())
+		require.Equal(t, "g2", b.ca.issues)
+		require.Equal(t, rotation.Activate, b.last.Rotation.Phase)
+	}
+	require.True(t, n.work())
+	require.Equal(t, []rotation.Blocker{rotation.BlockedApproval}, b.advance())
+	require.Equal(t, rotation.Grace, b.last.Rotation.Phase)
+
+	drift()
+	n.renew("g1") // before the repair
+	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes, rotation.BlockedApproval}, b.advance())
 	require.Equal(t, "g2", b.ca.issues)
+	n.renew("g2")
+	require.Equal(t, []rotation.Blocker{rotation.BlockedApproval}, b.advance())
+
+	require.NoError(t, b.decide(rotation.Decided{Decision: rotation.Rollback}))
+	b.advance()
+	require.Equal(t, rotation.Restore, b.last.Rotation.Phase)
+	delayed.Phase = rotation.Activate
+	_, err := b.ca.ApplyCA(t.Context(), delayed)
+	require.NoError(t, err)
+	require.Equal(t, "g2", b.ca.issues)
+	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, b.advance())
+	require.Equal(t, "g1", b.ca.issues)
 }

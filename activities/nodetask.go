@@ -41,22 +41,6 @@ type Tasks interface {
 	VoidUndispatched(ctx context.Context, f Fence, step string) (voided bool, err error)
 }
 
-// Signer signs task payloads with a key that stays in Vault.
-type Signer interface {
-	// Sign returns a DSSE envelope of the payload bytes with payload type
-	// task.PayloadType. KindServiceUnavailable when Vault is sealed or
-	// cannot be reached.
-	Sign(ctx context.Context, payload []byte) (envelope []byte, err error)
-}
-
-// Sets reads the verifier sets.
-type Sets interface {
-	// MinVerifierSet returns the version of the verifier set in which the key that
-	// Signer uses became active, 0 for the first set. A node with an older set
-	// cannot verify the key's signatures.
-	MinVerifierSet(ctx context.Context) (int64, error)
-}
-
 // TaskSpec describes a task that a workflow runs on a node.
 type TaskSpec struct {
 	OperationID string `json:"operation_id"`
@@ -101,11 +85,8 @@ type TaskRow struct {
 type Task struct {
 	Records Records
 	Tasks   Tasks
-	Signer  Signer
-	// Sets supplies the oldest verifier set that can verify a task. nil accepts any.
-	Sets Sets
-	// Env is the environment's name, part of every identity and envelope.
-	Env string
+	// NewTasks signs each new task.
+	NewTasks TaskSigner
 }
 
 // EnqueueInput is the input of EnqueueNodeTask.
@@ -213,46 +194,17 @@ func (t *Task) find(ctx context.Context, spec TaskSpec) (TaskRow, error) {
 // enqueue signs the task and stores it with its envelope. It signs first, so that
 // every stored row can be dispatched immediately.
 func (t *Task) enqueue(ctx context.Context, spec TaskSpec, o task.Owner, row TaskRow) error {
-	p := t.payload(ctx, spec, row)
-	if t.Sets != nil {
-		// Read before signing: if the key changes in between, nodes that have the new
-		// key have a later set than this one.
-		least, err := t.Sets.MinVerifierSet(ctx)
-		if err != nil {
-			return err
-		}
-		p.MinSetVersion = least
-	}
-	payload, err := json.Marshal(p)
-	if err != nil {
-		return schema.Wrap(schema.KindInternal, err, "encoding task %s", row.TaskID)
-	}
-	envelope, err := t.Signer.Sign(ctx, payload)
+	expect := spec.Expect
+	expect.OpSeq = spec.OpSeq
+	envelope, err := t.NewTasks.envelope(ctx, task.Payload{
+		TaskID: row.TaskID, NodeID: row.NodeID, Incarnation: row.Incarnation, Type: row.Type, Params: row.Params,
+		Seq: row.Seq, Attempt: max(spec.Attempt, 1), Expect: expect, ExpiresAt: spec.Deadline,
+		OperationID: spec.OperationID, WorkflowID: activity.GetInfo(ctx).WorkflowExecution.ID, CorrelationID: spec.CorrelationID,
+	})
 	if err != nil {
 		return err
 	}
 	return t.Tasks.Enqueue(ctx, spec, o, row, envelope)
-}
-
-func (t *Task) payload(ctx context.Context, spec TaskSpec, row TaskRow) task.Payload {
-	issued := time.Now().UTC().Truncate(time.Second)
-	info, _ := row.Type.Info()
-	params := json.RawMessage("{}")
-	// The node hashes the params in the encoding of the signed body, without spaces.
-	// Postgres returns them with spaces.
-	if compact, err := json.Marshal(row.Params); err == nil && len(row.Params) > 0 {
-		params = compact
-	}
-	expect := spec.Expect
-	expect.OpSeq = spec.OpSeq
-	return task.Payload{
-		V: 1, Env: t.Env, TaskID: row.TaskID, NodeID: row.NodeID, Incarnation: row.Incarnation,
-		Type: row.Type, TypeVersion: 1, Effect: row.Effect, Params: params, ParamsSHA256: schema.SHA256Hex(params),
-		Seq: row.Seq, Attempt: max(spec.Attempt, 1), Expect: expect,
-		IssuedAt: issued, NotBefore: issued, ExpiresAt: spec.Deadline.UTC(), MaxRuntime: int64(info.MaxRuntime / time.Second),
-		OperationID: spec.OperationID, WorkflowID: activity.GetInfo(ctx).WorkflowExecution.ID,
-		CorrelationID: spec.CorrelationID,
-	}
 }
 
 // VoidTasks ends the operation's unfinished tasks; see Tasks.Void. A second run

@@ -68,7 +68,7 @@ func execute[T any](t *testing.T, q *queue, which func(*activities.Task) any, sp
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	a := &activities.Task{Tasks: q, Signer: q, Sets: q, Env: "test"}
+	a := &activities.Task{Tasks: q, NewTasks: activities.TaskSigner{Signer: q, Sets: q, Env: "test"}}
 	env.RegisterActivity(a)
 	v, err := env.ExecuteActivity(which(a), spec)
 	if err != nil {
@@ -336,7 +336,7 @@ func TestEnqueueRecordsProgress(t *testing.T) {
 			var suite testsuite.WorkflowTestSuite
 			env := suite.NewTestActivityEnvironment()
 			q, p := fresh(), &progress{fail: tc.fail}
-			a := &activities.Task{Records: p, Tasks: q, Signer: q, Sets: q, Env: "test"}
+			a := &activities.Task{Records: p, Tasks: q, NewTasks: activities.TaskSigner{Signer: q, Sets: q, Env: "test"}}
 			env.RegisterActivity(a)
 			for range 2 { // the second run finds the task
 				_, err := env.ExecuteActivity(a.EnqueueNodeTask, activities.EnqueueInput{Progress: tc.advance, Task: activities.TaskSpec{Step: "s"}})

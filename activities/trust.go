@@ -87,16 +87,13 @@ type Trust struct {
 	Sets      VerifierSets
 	Rotator   KeyRotator
 	Driver    Driver
-	// Signer signs tasks under the newest set that Follow has read.
+	// Signer signs the open tasks of a revoked key again, under the newest set that Follow has
+	// read. Their times stay the same.
 	Signer Signer
-	// NewTasks signs new tasks, with the times of this machine. nil uses Signer.
-	NewTasks Signer
 	// Follow makes Signer use the newest set.
 	Follow func(ctx context.Context) error
-	// Minimum supplies the oldest verifier set that can verify a task. nil accepts any.
-	Minimum Sets
-	// Env is the environment's name, part of every task.
-	Env string
+	// NewTasks signs each new task.
+	NewTasks TaskSigner
 }
 
 // RotationStatus is a rotation and why it stays in its phase.

@@ -87,25 +87,9 @@ func (t *Trust) signUpdate(ctx context.Context, r rotation.Rotation, u TrustUpda
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "encoding the params of task %s", u.TaskID)
 	}
-	info, _ := task.UpdateTrust.Info()
-	issued := time.Now().UTC().Truncate(time.Second)
-	p := task.Payload{V: 1, Env: t.Env, TaskID: u.TaskID, NodeID: u.NodeID, Incarnation: u.Incarnation, Type: task.UpdateTrust, TypeVersion: 1,
-		Effect: info.Effect, Params: params, ParamsSHA256: schema.SHA256Hex(params), Seq: u.Seq, Attempt: 1,
-		IssuedAt: issued, NotBefore: issued, ExpiresAt: u.Deadline, MaxRuntime: int64(info.MaxRuntime / time.Second),
-		OperationID: r.RotationID, WorkflowID: lifecycle.RotationWorkflowID, CorrelationID: r.RotationID}
-	if t.Minimum != nil {
-		// Read before signing, as for every task.
-		if p.MinSetVersion, err = t.Minimum.MinVerifierSet(ctx); err != nil {
-			return nil, err
-		}
-	}
-	payload, err := json.Marshal(p)
-	if err != nil {
-		return nil, schema.Wrap(schema.KindInternal, err, "encoding task %s", u.TaskID)
-	}
-	signer := t.NewTasks
-	if signer == nil {
-		signer = t.Signer
-	}
-	return signer.Sign(ctx, payload)
+	return t.NewTasks.envelope(ctx, task.Payload{
+		TaskID: u.TaskID, NodeID: u.NodeID, Incarnation: u.Incarnation, Type: task.UpdateTrust, Params: params,
+		Seq: u.Seq, Attempt: 1, ExpiresAt: u.Deadline,
+		OperationID: r.RotationID, WorkflowID: lifecycle.RotationWorkflowID, CorrelationID: r.RotationID,
+	})
 }

@@ -5,8 +5,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
-	"github.com/gpuaas/gpuaas/agent/release"
 	"github.com/gpuaas/gpuaas/agent/runner"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -22,7 +22,7 @@ type timing struct {
 
 func defaultTiming() timing {
 	return timing{
-		trial: release.TrialTime,
+		trial: task.TrialTime,
 		poll:  wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, pause: time.Second,
 		identity: identity.Timing{
 			PollTimeout: 55 * time.Second,

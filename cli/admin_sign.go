@@ -5,10 +5,12 @@ import (
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -19,7 +21,10 @@ import (
 )
 
 // signOptions are the flags of admin sign-agent.
-type signOptions struct{ version, key, dir string }
+type signOptions struct {
+	version, key, dir string
+	force             bool
+}
 
 // signedAgent is its output.
 type signedAgent struct {
@@ -38,12 +43,14 @@ offers the release.
 
 The key is an Ed25519 key in PKCS #8 PEM form. Keep it away from the control plane: nodes
 run only what it signed. The command prints its public key, for GPUAAS_RELEASE_PUBKEYS.
-BINARY must report the version that it is signed as.`,
+BINARY must report the version that it is signed as. A version names one binary: another one
+in FOLDER is replaced only with --force.`,
 		"  openssl genpkey -algorithm ed25519 -out release.key\n  gpuaas admin sign-agent bin/gpuaas-node-agent --version v1.4.0 --key release.key --to releases",
 		func(_ context.Context, binary string) error { return runSignAgent(e, binary, o) })
 	c.Flags().StringVar(&o.version, "version", "", "`VERSION` that the binary reports (required)")
 	c.Flags().StringVar(&o.key, "key", "", "`FILE` with the private key (required)")
 	c.Flags().StringVar(&o.dir, "to", ".", "`FOLDER` that receives the files")
+	c.Flags().BoolVar(&o.force, "force", false, "replace a release of the same version that is another binary")
 	return c
 }
 
@@ -64,11 +71,15 @@ func runSignAgent(e *env, binary string, o signOptions) error {
 	if err != nil {
 		return err
 	}
+	path := filepath.Join(o.dir, r.Version+".json")
+	if err := checkReplaced(path, r, o.force); err != nil {
+		return err
+	}
 	// The document last: a release is complete as soon as it can be found.
 	if err := writeWhole(filepath.Join(o.dir, r.SHA256), data); err != nil {
 		return err
 	}
-	if err := writeWhole(filepath.Join(o.dir, r.Version+".json"), append(document, '\n')); err != nil {
+	if err := writeWhole(path, append(document, '\n')); err != nil {
 		return err
 	}
 	public, _ := key.Public().(ed25519.PublicKey) // the type of every such key
@@ -76,6 +87,25 @@ func runSignAgent(e *env, binary string, o signOptions) error {
 	return e.print(out, func(w io.Writer) {
 		fields(w, "Version:", r.Version, "SHA-256:", r.SHA256, "Public key:", out.PublicKey)
 	}, r.SHA256)
+}
+
+// checkReplaced refuses to replace the document of another binary. Nodes that run the version
+// would not load the new one, and nothing would show the difference.
+func checkReplaced(path string, r trust.Release, force bool) error {
+	document, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || force {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var before trust.Release
+	body, err := trust.EnvelopeBody(document)
+	if err == nil && json.Unmarshal(body, &before) == nil && before == r {
+		return nil
+	}
+	return schema.NewError(schema.KindAlreadyExists, "%s is that of another binary of version %s", path, r.Version).
+		WithNext("sign the binary as a new version, or replace the release: --force")
 }
 
 // readReleaseKey reads an Ed25519 key in PKCS #8 PEM form. Its errors contain nothing of the

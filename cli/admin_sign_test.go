@@ -46,6 +46,25 @@ func TestSignAgent(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, left, 5, "no temporary file is left")
 
+	sign := []string{"admin", "sign-agent", file("agent"), "--version", "v2.0.0", "--key", file("key"), "--to", dir}
+	require.Zero(t, setup(t).run(sign...), "the same binary may be signed again")
+	require.NoError(t, os.WriteFile(file("agent"), []byte("another"), 0o600))
+	h = setup(t)
+	require.Equal(t, schema.ExitRefused, h.run(sign...))
+	require.Contains(t, h.err.String(), "v2.0.0.json is that of another binary of version v2.0.0")
+	require.Contains(t, h.err.String(), "--force")
+	kept, err := os.ReadFile(file("v2.0.0.json"))
+	require.NoError(t, err)
+	kept, err = trust.EnvelopeBody(kept)
+	require.NoError(t, err)
+	require.Contains(t, string(kept), r.SHA256)
+	require.Zero(t, setup(t).run(append(sign, "--force")...))
+	document, err = os.ReadFile(file("v2.0.0.json"))
+	require.NoError(t, err)
+	forced, err := trust.OpenRelease(document, keys)
+	require.NoError(t, err)
+	require.Equal(t, schema.SHA256Hex([]byte("another")), forced.SHA256)
+
 	for _, args := range [][]string{
 		{file("agent"), "--key", file("key")}, {file("agent"), "--version", "v2"}, {file("agent"), "--version", "../v2", "--key", file("key")},
 	} {

@@ -85,7 +85,7 @@ func caRotations(t *testing.T) *caBench {
 	b.raw, err = pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = b.raw.Close(context.WithoutCancel(t.Context())) })
-	b.trust = &activities.Trust{Rotations: b.store.Rotations, Rotator: b.ca, Driver: undriven{}, Signer: b.ca, Env: "test"}
+	b.trust = &activities.Trust{Rotations: b.store.Rotations, Rotator: b.ca, Driver: undriven{}, NewTasks: activities.TaskSigner{Signer: b.ca, Env: "test"}}
 	return b
 }
 
@@ -173,10 +173,16 @@ func (b *caBench) reloaded(name ...string) {
 	require.NoError(b.t, b.node.Inventory.RecordReceiving(b.t.Context(), replica, b.ca.bundle()))
 }
 
-// to advances a rotation to a phase with nodes that do their tasks.
+// to begins a rotation and reaches a phase.
 func (b *caBench) to(phase rotation.Phase, nodes ...*caNode) {
 	b.t.Helper()
 	b.begin()
+	b.reach(phase, nodes...)
+}
+
+// reach advances the rotation to a phase with nodes that do their tasks.
+func (b *caBench) reach(phase rotation.Phase, nodes ...*caNode) {
+	b.t.Helper()
 	for range 10 {
 		b.advance()
 		if b.last.Rotation.Phase == phase {
@@ -340,12 +346,44 @@ func TestNodeCAUpdatesThatFail(t *testing.T) {
 	require.Equal(t, nodes[:1], next())
 }
 
-// What a delayed run of an earlier phase changed at the CA is repaired by the next look.
+// What a delayed run of an earlier phase changed at the CA is repaired by the next look, in each
+// later phase, also long after that phase began. The rotation goes on as before.
 func TestNodeCADriftIsRepaired(t *testing.T) {
 	b := caRotations(t)
 	n := b.add("gpu-1")
-	b.to(rotation.Activate, n)
-	b.ca.issues = "g1"
-	b.advance()
+	b.to(rotation.Stage, n)
+	delayed := b.last.Rotation
+	drift := func() {
+		_, err := b.ca.ApplyCA(t.Context(), delayed)
+		require.NoError(t, err)
+		require.Equal(t, "g1", b.ca.issues)
+	}
+	b.reach(rotation.Activate, n)
+	waits := b.advance()
+	for range 2 {
+		drift()
+		require.Equal(t, waits, b.advance())
+		require.Equal(t, "g2", b.ca.issues)
+		require.Equal(t, rotation.Activate, b.last.Rotation.Phase)
+	}
+	require.True(t, n.work())
+	require.Equal(t, []rotation.Blocker{rotation.BlockedApproval}, b.advance())
+	require.Equal(t, rotation.Grace, b.last.Rotation.Phase)
+
+	drift()
+	n.renew("g1") // before the repair
+	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes, rotation.BlockedApproval}, b.advance())
 	require.Equal(t, "g2", b.ca.issues)
+	n.renew("g2")
+	require.Equal(t, []rotation.Blocker{rotation.BlockedApproval}, b.advance())
+
+	require.NoError(t, b.decide(rotation.Decided{Decision: rotation.Rollback}))
+	b.advance()
+	require.Equal(t, rotation.Restore, b.last.Rotation.Phase)
+	delayed.Phase = rotation.Activate
+	_, err := b.ca.ApplyCA(t.Context(), delayed)
+	require.NoError(t, err)
+	require.Equal(t, "g2", b.ca.issues)
+	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, b.advance())
+	require.Equal(t, "g1", b.ca.issues)
 }

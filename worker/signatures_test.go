@@ -33,6 +33,7 @@ type recorder struct {
 	worker.Registry
 	functions map[string]reflect.Type
 	trust     *activities.Trust
+	task      *activities.Task
 }
 
 func (r *recorder) RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions) {
@@ -41,23 +42,30 @@ func (r *recorder) RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions
 
 func (r *recorder) RegisterActivityWithOptions(a any, _ sdkactivity.RegisterOptions) {
 	v := reflect.ValueOf(a)
-	if t, ok := a.(*activities.Trust); ok {
-		r.trust = t
+	switch a := a.(type) {
+	case *activities.Trust:
+		r.trust = a
+	case *activities.Task:
+		r.task = a
 	}
 	for m, f := range v.Methods() {
 		r.functions["activity "+v.Elem().Type().Name()+"."+m.Name] = f.Type()
 	}
 }
 
-// TestTrustUpdatesAreNotSignedWithAWrongClock: a clock that was never compared counts as wrong.
-func TestTrustUpdatesAreNotSignedWithAWrongClock(t *testing.T) {
+// TestNoTaskIsSignedWithAWrongClock: tasks of operations and of rotations have one signer, and a
+// clock that was never compared may be wrong.
+func TestNoTaskIsSignedWithAWrongClock(t *testing.T) {
 	t.Parallel()
 	r := &recorder{functions: map[string]reflect.Type{}}
 	clocks := daemon.NewClocks(prometheus.NewRegistry())
 	clocks.Compare(clockOfPostgres, "nothing is signed", nil)
-	registerTrust(r, &parts{Process: &daemon.Process{Clocks: clocks}, store: &store.Store{}, temporal: &temporal.Client{}}, "dev")
-	_, err := r.trust.NewTasks.Sign(t.Context(), []byte("{}"))
-	require.Equal(t, lifecycle.ReasonClockSkew, schema.AsError(err).Reason)
+	p := &parts{Process: &daemon.Process{Clocks: clocks}, store: &store.Store{}, temporal: &temporal.Client{}, metrics: &metrics{}}
+	register(r, p, "dev")
+	registerTrust(r, p, "dev")
+	require.Equal(t, r.task.NewTasks, r.trust.NewTasks)
+	_, err := r.trust.NewTasks.Signer.Sign(t.Context(), []byte("{}"))
+	require.ErrorContains(t, err, "the clock of postgres was not compared with this machine's yet; nothing is signed")
 }
 
 func TestNoSecretInAnySignature(t *testing.T) {

@@ -125,7 +125,12 @@ func creating() []string {
 // registerTrust registers the activities that use the root key.
 func registerTrust(w worker.Registry, p *parts, env string) {
 	w.RegisterActivityWithOptions(&activities.Trust{Rotations: p.store.Rotations, Sets: p.store.Identities, Rotator: p.rotator,
-		Driver: p.temporal.Rotations, Signer: p.vault, NewTasks: timelySigner{p.vault, p.Clocks}, Follow: p.sets.Refresh, Minimum: p.sets, Env: env}, sdkactivity.RegisterOptions{})
+		Driver: p.temporal.Rotations, Signer: p.vault, Follow: p.sets.Refresh, NewTasks: p.newTasks(env)}, sdkactivity.RegisterOptions{})
+}
+
+// newTasks signs every new task of this worker.
+func (p *parts) newTasks(env string) activities.TaskSigner {
+	return activities.TaskSigner{Signer: timelySigner{p.vault, p.Clocks}, Sets: p.sets, Env: env}
 }
 
 // retention returns the activity that deletes old records.
@@ -145,7 +150,7 @@ func register(w worker.Registry, p *parts, env string) {
 	}
 	for _, a := range []any{
 		&activities.Record{Records: p.store.Operations, OnEnd: p.metrics.ended},
-		&activities.Task{Records: p.store.Operations, Tasks: p.store.Tasks, Signer: timelySigner{p.vault, p.Clocks}, Sets: p.sets, Env: env},
+		&activities.Task{Records: p.store.Operations, Tasks: p.store.Tasks, NewTasks: p.newTasks(env)},
 		&activities.Reclaim{Reclaimer: p.store.Tasks, OnDecision: p.metrics.reclaimed},
 		&activities.Watch{Abandoner: p.store.Operations, Runs: p.temporal.Operations, OnAbandon: p.metrics.abandoned},
 		p.retention(),

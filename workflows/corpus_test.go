@@ -131,7 +131,7 @@ func (w *world) corpusWorker(c *temporal.Client, short bool) worker.Worker {
 		out.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
 	out.RegisterActivityWithOptions(&shortBudgets{&activities.Record{Records: w}}, activity.RegisterOptions{})
-	tasks := &activities.Task{Records: w, Tasks: w, Signer: w}
+	tasks := &activities.Task{Records: w, Tasks: w, NewTasks: activities.TaskSigner{Signer: w}}
 	out.RegisterActivityWithOptions(tasks.VoidTasks, activity.RegisterOptions{Name: "VoidTasks"})
 	return out
 }

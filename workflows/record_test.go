@@ -293,7 +293,7 @@ func (w *world) worker(c *temporal.Client) worker.Worker {
 		out.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
 	out.RegisterActivity(&activities.Record{Records: w})
-	tasks := &activities.Task{Records: w, Tasks: w, Signer: w}
+	tasks := &activities.Task{Records: w, Tasks: w, NewTasks: activities.TaskSigner{Signer: w}}
 	for name, fn := range map[string]any{"VoidTasks": tasks.VoidTasks, "VoidStep": tasks.VoidStep, "VoidUndispatched": tasks.VoidUndispatched,
 		"EnqueueNodeTask": tasks.EnqueueNodeTask, "ReadFirstTask": tasks.ReadFirstTask, "RunNodeTask": w.runTask, "ReadTaskResult": w.readResult} {
 		out.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})

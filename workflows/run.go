@@ -108,7 +108,7 @@ func newOperation(ctx workflow.Context, in lifecycle.OperationInput) *operation 
 	s := &state{in: in, status: lifecycle.OperationStatus{
 		Operation: lifecycle.Operation{
 			OperationID: in.OperationID, WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID,
-			Action: in.Action, Status: lifecycle.OperationAccepted, Actor: in.Actor, Reason: in.Reason, Options: in.Options,
+			Action: in.Action, Status: lifecycle.OperationAccepted, Actor: in.Actor, Reason: in.Reason, Options: in.Options.Requested(),
 			CorrelationID: in.CorrelationID, StartedAt: &started, Phases: []lifecycle.Phase{},
 		},
 		Node: lifecycle.NodeRef{NodeID: in.NodeID, Host: in.Host},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
@@ -38,6 +39,12 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	case e.Reason == lifecycle.ReasonTaskLost && op.returns >= maxReturns:
 		s.WaitingOn = lifecycle.AttentionOperator
 		s.Cause = fmt.Sprintf("the node lost the task %d times; repair the node before you run the task again", op.returns+1)
+	case e.Reason == lifecycle.ReasonTaskLost && spec.Name == lifecycle.PhaseUpgrade:
+		s.Message = "the agent received release " + op.in.Options.AgentVersion + " and has not reported since; the release may be on trial"
+		s.WaitingOn = lifecycle.AttentionAgent
+		s.Cause = "the release makes no successful poll, or the node lost power or network; the agent before the release runs again within " +
+			lifecycle.Span(task.TrialStarts*task.TrialTime) + ", and the operation then continues with its report"
+		s.Options = append([]lifecycle.Option{lifecycle.ResumeTask(lifecycle.TaskID(op.in.OperationID, op.currentStep))}, s.Options...)
 	case e.Reason == lifecycle.ReasonTaskLost:
 		s.WaitingOn = lifecycle.AttentionOperator
 		s.Cause = "the node lost power or network, or its agent ended, while it ran the task; " +

@@ -559,7 +559,7 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 		b.env.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
 	b.env.RegisterActivity(&activities.Record{Records: w})
-	b.env.RegisterActivity(&activities.Task{Records: w, Tasks: w, Signer: w})
+	b.env.RegisterActivity(&activities.Task{Records: w, Tasks: w, NewTasks: activities.TaskSigner{Signer: w}})
 	b.env.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})
 	b.env.OnActivity(node.RunNodeTask, anything, anything).Return(w.runTask)
 	b.env.OnActivity(node.ReadTaskResult, anything, anything).Return(w.readResult)

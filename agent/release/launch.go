@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Variables with which the installed binary launches a release.
@@ -20,10 +21,6 @@ const (
 	installedVar = "GPUAAS_NODE_AGENT_INSTALLED" // path of the installed binary
 	releaseVar   = "GPUAAS_NODE_AGENT_RELEASE"   // hex SHA-256 of the release
 )
-
-// maxStarts is how often a release on trial is started. A node that reboots or loses power
-// during the trial uses up one.
-const maxStarts = 3
 
 // executable is the mode of the binaries: the agent's user alone runs them.
 const executable = 0o700
@@ -103,7 +100,7 @@ func (l Launcher) try(s store, st *state) {
 	if st.Trial == nil {
 		return
 	}
-	if st.Starts >= maxStarts {
+	if st.Starts >= task.TrialStarts {
 		l.fail(s, st, fmt.Sprintf("it was started %d times and made no successful poll", st.Starts))
 		return
 	}

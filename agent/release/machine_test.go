@@ -217,7 +217,7 @@ func (m *machine) launch(s disk.StateDir, env []string) (out []string, end strin
 func (m *machine) config(s disk.StateDir, r Running, version string) Config {
 	return Config{
 		State: s, Running: r, Version: version, Keys: func() []trust.VerifierKey { return m.keys }, Trial: time.Millisecond,
-		Retry: wait.Range{Min: time.Millisecond, Max: time.Millisecond}, Log: slog.New(slog.DiscardHandler),
+		Retry: wait.Range{Min: time.Millisecond, Max: time.Millisecond}, Jitter: func(time.Duration) time.Duration { return 0 }, Log: slog.New(slog.DiscardHandler),
 		Restart: func() { panic(step{"restarted"}) },
 		Fetch: func(_ context.Context, sum string, _ int64) ([]byte, error) {
 			m.fetches++

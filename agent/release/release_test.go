@@ -5,9 +5,12 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
@@ -171,6 +174,45 @@ func TestDownload(t *testing.T) {
 	require.ErrorContains(t, m.err, "downloading release v3.0.0: the download ended early")
 	require.Equal(t, maxDownloads, m.fetches)
 	require.Equal(t, "v2.0.0", m.polls)
+}
+
+// TestDownloadLater: a download that the API asks to repeat later is repeated then, however often,
+// but not after the time of the task.
+func TestDownloadLater(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	document := m.publish("v2.0.0", good)
+	synctest.Test(t, func(t *testing.T) {
+		m.t = t
+		busy := apierror.RetryError{Err: schema.NewError(schema.KindRateLimited, "too many downloads"), After: 20 * time.Second}
+		m.fetch = func(data []byte) ([]byte, error) {
+			if m.fetches <= 3*maxDownloads {
+				return nil, busy
+			}
+			return data, nil
+		}
+		m.order(document)
+		begin := time.Now()
+		m.finish()
+		require.NoError(t, m.err)
+		require.Equal(t, 3*maxDownloads*busy.After, time.Since(begin).Truncate(time.Second), "it waits as told")
+
+		m.fetches, m.fetch = 0, func([]byte) ([]byte, error) { return nil, busy }
+		m.order(m.publish("v3.0.0", good))
+		begin = time.Now()
+		m.finish()
+		require.ErrorContains(t, m.err, "downloading release v3.0.0: too many downloads")
+		require.LessOrEqual(t, time.Since(begin), downloadTime)
+		require.Greater(t, time.Since(begin), downloadTime-2*busy.After)
+
+		busy.After = time.Hour
+		m.fetches = 0
+		m.order(m.publish("v4.0.0", good))
+		m.finish()
+		require.ErrorContains(t, m.err, "downloading release v4.0.0: too many downloads")
+		require.Equal(t, 1, m.fetches)
+		require.Equal(t, "v2.0.0", m.polls)
+	})
 }
 
 // TestFullDisk: the upgrade fails with the reason, and the agent stays.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/execution"
 	"github.com/gpuaas/gpuaas/agent/internal/refusal"
@@ -24,10 +25,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
-
-// TrialTime is how long one start of a release on trial may take until its first successful
-// poll.
-const TrialTime = 5 * time.Minute
 
 // Config is what an Upgrade depends on.
 type Config struct {
@@ -45,7 +42,9 @@ type Config struct {
 	Restart func()
 	// Retry is the backoff of failed downloads.
 	Retry wait.Range
-	// Trial is how long this process may take to be kept. Defaults to TrialTime.
+	// Jitter spreads the downloads that the API asked to repeat later. nil is a random one.
+	Jitter wait.Jitter
+	// Trial is how long this process may take to be kept. Defaults to task.TrialTime.
 	Trial time.Duration
 	Log   *slog.Logger
 }
@@ -119,7 +118,7 @@ func (u *Upgrade) Polled(err error) {
 func (u *Upgrade) Watch(ctx context.Context) {
 	limit := u.conf.Trial
 	if limit == 0 {
-		limit = TrialTime
+		limit = task.TrialTime
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -228,23 +227,32 @@ func (u *Upgrade) earlier(ctx context.Context, taskID string) (over bool, err er
 	return false, nil
 }
 
-// Bounds of the download of a release.
+// Bounds of the download of a release. The first leaves a fifth of the task's time for the rest.
 const (
-	downloadTime = 8 * time.Minute
-	maxDownloads = 5
+	downloadTime = task.UpgradeTime * 4 / 5
+	maxDownloads = 5 // that failed, without those that the API asked to repeat later
 )
 
-// download fetches the binary of a release. Nothing of a download that failed is used.
+// download fetches the binary of a release. Nothing of a download that failed is used. It waits
+// as long as the API asks for, unless its time is over before.
 func (u *Upgrade) download(ctx context.Context, r trust.Release) (data []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, downloadTime)
 	defer cancel()
+	end, _ := ctx.Deadline()
 	retry := wait.Backoff{Range: u.conf.Retry}
-	for range maxDownloads {
+	for failures := 0; failures < maxDownloads; {
 		if data, err = u.conf.Fetch(ctx, r.SHA256, r.Size); err == nil || !schema.KindOf(err).Info().Retry {
 			break
 		}
-		u.conf.Log.Warn("release not downloaded", "version", r.Version, "err", err.Error())
-		if wait.Sleep(ctx, retry.Next()) != nil {
+		var pause time.Duration
+		if later, ok := errors.AsType[apierror.RetryError](err); ok {
+			pause = later.After + u.conf.Jitter.UpTo(later.After/2)
+		} else {
+			failures++
+			pause = retry.Next()
+		}
+		u.conf.Log.Warn("release not downloaded", "version", r.Version, "err", err.Error(), "retry_in", pause.String())
+		if pause > time.Until(end) || wait.Sleep(ctx, pause) != nil {
 			break
 		}
 	}

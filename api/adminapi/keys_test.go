@@ -61,6 +61,28 @@ func TestStartWithOtherContent(t *testing.T) {
 	assert.Equal(t, []string{"submit"}, d.steps)
 }
 
+// A repeated upgrade returns its operation, whatever became of the release: its document may have
+// been signed again or removed. Another version is another request.
+func TestUpgradeRepeated(t *testing.T) {
+	const body = `{"options":{"agent_version":"v2.0.0"}}`
+	d := newBackend()
+	d.signed = " signed once"
+	first := d.start(t, "upgrade-agent", body)
+	assert.Equal(t, "v2.0.0 signed once", d.submitted.Options.Release)
+	d.signed = " signed twice"
+	assert.Equal(t, first.OperationID, d.start(t, "upgrade-agent", body).OperationID)
+	d.releaseErr = schema.NewError(schema.KindServiceUnavailable, "the folder cannot be read").WithReason("no_release")
+	assert.Equal(t, first.OperationID, d.start(t, "upgrade-agent", body).OperationID)
+	assert.Equal(t, []string{"submit"}, d.steps)
+
+	w := d.post(t, "upgrade-agent", `{"options":{"agent_version":"v3.0.0"}}`, wire.HeaderIdempotencyKey, "k")
+	assert.Equal(t, schema.KindKeyInUse, refusal(t, w).Code)
+	e := refusal(t, d.post(t, "upgrade-agent", body, wire.HeaderIdempotencyKey, "another"))
+	assert.Equal(t, "no_release", e.Reason)
+	assert.Equal(t, "the folder cannot be read", e.Message, "nothing was accepted")
+	assert.Equal(t, []string{"submit"}, d.steps)
+}
+
 // The key of another action, and that of a bootstrap script, is another key.
 func TestKeyBelongsToItsEndpoint(t *testing.T) {
 	d := newBackend()

@@ -61,6 +61,8 @@ type backend struct {
 	over                                    bool // the operation ended before its bundle
 	started                                 map[string]lifecycle.Operation
 	meantime                                bool // another request starts the operation before Submit
+	signed                                  string
+	releaseErr                              error
 
 	task     wire.TaskView
 	listed   []any // what TaskList was asked for
@@ -234,7 +236,8 @@ func (d *backend) api() *adminapi.API {
 	}
 	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: d.auth,
 		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
-		Nodes:   d, SKUs: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
+		Nodes:   d, SKUs: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
+		Release: func(version string) (string, error) { return version + d.signed, d.releaseErr }})
 }
 
 // exchange exchanges references.

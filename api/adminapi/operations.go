@@ -96,11 +96,6 @@ func (o operations) start(action lifecycle.Action) handler {
 		if err != nil {
 			return nil, err
 		}
-		if req.Options.AgentVersion != "" {
-			if req.Options.Release, err = o.Release(req.Options.AgentVersion); err != nil {
-				return nil, err
-			}
-		}
 		node, err := o.find(c)
 		if err != nil {
 			return nil, err
@@ -138,11 +133,21 @@ func (o operations) start(action lifecycle.Action) handler {
 // submit starts an operation. If an earlier request with the same idempotency key
 // started one, it returns that operation.
 func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (lifecycle.Operation, error) {
+	var unsent error
 	op, err := once(c.key, func() (lifecycle.Operation, error) {
 		st, err := b.Operations.Operation(c.Context(), in.OperationID)
 		return st.Operation, err
-	}, func() (lifecycle.Operation, error) { return b.Lifecycle.Submit(c.Context(), in) })
+	}, func() (lifecycle.Operation, error) {
+		if in.Options.AgentVersion != "" {
+			if in.Options.Release, unsent = b.Release(in.Options.AgentVersion); unsent != nil {
+				return lifecycle.Operation{}, unsent
+			}
+		}
+		return b.Lifecycle.Submit(c.Context(), in)
+	})
 	switch {
+	case unsent != nil && errors.Is(err, unsent):
+		return op, err
 	case errors.Is(err, &schema.Error{Kind: schema.KindInvalidRequest, Reason: "invalid_state"}):
 		return op, nextIn(node, err)
 	case schema.KindOf(err) == schema.KindOperationInProgress && waitsForToken(in.Action, node):
@@ -151,7 +156,7 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 		return op, &e
 	case err != nil:
 		return op, unanswered(err, "the operation may have been accepted", in, c.key)
-	case c.key != "" && (op.Reason != in.Reason || op.Options != in.Options):
+	case c.key != "" && (op.Reason != in.Reason || op.Options.Requested() != in.Options.Requested()):
 		return op, keyInUse("it started operation " + op.OperationID + " with another reason or other options")
 	}
 	return op, nil

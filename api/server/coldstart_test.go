@@ -55,6 +55,27 @@ func TestColdStartWhileVaultIsSealed(t *testing.T) {
 	require.Equal(t, 0, stop())
 }
 
+// A process that starts while Vault cannot be reached says that, and not that its clock is wrong.
+func TestColdStartWithoutVault(t *testing.T) {
+	databaseURL := pgtest.New(t, store.Migrate)
+	p := newProcess(t, databaseURL)
+	p.vars["GPUAAS_STATE_DIR"] = filepath.Join(t.TempDir(), "state")
+	publish(t, databaseURL, p.vault)
+	stop := p.start()
+	p.becomes(http.StatusOK, "ok")
+	require.Equal(t, 0, stop())
+
+	p.vars["VAULT_ADDR"] = "http://" + harness.FreeAddress(t)
+	stop = p.start()
+	p.answers(p.admin+"/readyz", http.StatusOK, `{"status":"ok","degraded":["vault","server-certificate","lease-key","temporal"]}`)
+	stuck := string(p.ask(http.MethodGet, "/stuck", nil).body)
+	assert.Contains(t, stuck, `"component":"vault"`)
+	assert.NotContains(t, stuck, `"component":"clock"`)
+	assert.NotContains(t, p.log.String(), "clocks differ")
+	assert.NotContains(t, p.scrape(), `gpuaas_clock_skew_seconds{peer="vault"}`)
+	require.Equal(t, 0, stop())
+}
+
 // A saved file that is not usable is ignored: the process waits for Vault, and its log says why.
 func TestColdStartWithAnUnusableFile(t *testing.T) {
 	databaseURL := pgtest.New(t, store.Migrate)

@@ -64,7 +64,7 @@ func (a *app) storedFaults(ctx context.Context) []wire.ControlPlaneFault {
 	if err != nil {
 		a.Log.Warn("cannot read the faults of the audit trail", slog.Any("err", err))
 	}
-	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), clockFault(a.Clocks.Fault()), loginFault(a.vault.SecretIDFault()), a.trustFaults(ctx))
+	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), clockFault(a.Clocks.Skew()), loginFault(a.vault.SecretIDFault()), a.trustFaults(ctx))
 }
 
 // clockFault returns the fault of clocks that differ.

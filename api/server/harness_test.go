@@ -61,7 +61,7 @@ func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 			return lifecycle.Operation{}, schema.NewError(schema.KindOperationInProgress, "%s is in progress", o.Action)
 		}
 	}
-	op := lifecycle.Operation{OperationID: in.OperationID, Reason: in.Reason, Options: in.Options, WorkflowID: workflow, RunID: "run-" + in.OperationID,
+	op := lifecycle.Operation{OperationID: in.OperationID, Reason: in.Reason, Options: in.Options.Requested(), WorkflowID: workflow, RunID: "run-" + in.OperationID,
 		Action: in.Action, Status: lifecycle.OperationAccepted}
 	claim, err := c.store.Operations.Claim(ctx, activities.ClaimRequest{OperationInput: in, WorkflowID: workflow, RunID: op.RunID,
 		Document: &lifecycle.OperationStatus{Operation: op}})

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/daemon"
@@ -18,10 +20,12 @@ import (
 
 // releases is the folder of the agent's releases, which gpuaas admin sign-agent fills: for
 // each one the signed document VERSION.json, and the binary under the hex SHA-256 of its
-// content. It is read at each use, so that a release can be added at any time.
+// content. It is read at each use, so that a release can be added at any time. A binary that is
+// not complete is not there.
 type releases struct {
-	dir  string
-	keys []trust.VerifierKey
+	dir   string
+	keys  []trust.VerifierKey
+	files *checkedFiles
 }
 
 // documentSuffix ends the names of signed documents.
@@ -33,7 +37,7 @@ func (c *config) checkReleases(f *daemon.Faults) {
 	keys, err := trust.ParseReleaseKeys(c.ReleaseKeys)
 	f.Check(err != nil, "GPUAAS_RELEASE_PUBKEYS: %v", err)
 	f.Check(c.Releases != "" && c.ReleaseKeys == "", "GPUAAS_AGENT_RELEASES needs GPUAAS_RELEASE_PUBKEYS")
-	c.releases = releases{c.Releases, keys}
+	c.releases = releases{c.Releases, keys, &checkedFiles{sums: map[string]checkedFile{}}}
 }
 
 // document returns the signed document of a version. KindNotFound if there is none,
@@ -58,11 +62,14 @@ func (r releases) document(version string) (string, error) {
 		err = schema.NewError(schema.KindInvalidRequest, "it is that of version %s", signed.Version)
 	}
 	if err == nil {
-		_, err = r.stat(signed.SHA256)
+		var p nodeapi.Package
+		if p, err = r.files.find(r.dir, signed.SHA256); err == nil && p.Size != signed.Size {
+			err = schema.NewError(schema.KindInvalidRequest, "its binary has %d bytes, and the document says %d", p.Size, signed.Size)
+		}
 	}
 	if err != nil {
-		return "", schema.Wrap(schema.KindInvalidRequest, err, "release %s cannot be used", version).
-			WithReason("bad_release").WithNext("sign it again: gpuaas admin sign-agent --help")
+		return "", schema.Wrap(schema.KindInvalidRequest, err, "release %s cannot be used: %s", version, schema.AsError(err).Message).
+			WithReason("bad_release").WithNext("copy its files again, the binary first, or sign it again: gpuaas admin sign-agent --help")
 	}
 	var compact bytes.Buffer
 	err = json.Compact(&compact, text)
@@ -91,15 +98,46 @@ func (r releases) binary(digest string) (p nodeapi.Package, ok bool) {
 	if r.dir == "" || !digestForm.MatchString(digest) {
 		return p, false
 	}
-	p, err := r.stat(strings.TrimPrefix(digest, "sha256:"))
+	p, err := r.files.find(r.dir, strings.TrimPrefix(digest, "sha256:"))
 	return p, err == nil
 }
 
-func (r releases) stat(sum string) (nodeapi.Package, error) {
-	path := filepath.Join(r.dir, sum)
+// checkedFiles knows the digests of files that do not change. It is safe for concurrent use.
+type checkedFiles struct {
+	mu   sync.Mutex
+	sums map[string]checkedFile // by path
+}
+
+// checkedFile is a file as it was when its digest was computed.
+type checkedFile struct {
+	digest  string // sha256:hex
+	size    int64
+	changed time.Time
+}
+
+// find returns the file whose name and SHA-256 are sum. It reads a file again only when its size
+// or its time has changed.
+func (c *checkedFiles) find(dir, sum string) (p nodeapi.Package, err error) {
+	path := filepath.Join(dir, sum)
 	info, err := os.Stat(path)
-	if err != nil {
-		return nodeapi.Package{}, err
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return p, schema.NewError(schema.KindInvalidRequest, "its binary %s is missing", sum)
+	case err != nil:
+		return p, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.sums[path]
+	if known.size != info.Size() || !known.changed.Equal(info.ModTime()) {
+		known = checkedFile{size: info.Size(), changed: info.ModTime()}
+		if known.digest, _, err = digestOf(path); err != nil {
+			return p, err
+		}
+		c.sums[path] = known
+	}
+	if known.digest != "sha256:"+sum {
+		return p, schema.NewError(schema.KindInvalidRequest, "its binary %s is not complete: its %d bytes have another SHA-256", sum, info.Size())
 	}
 	return nodeapi.Package{Path: path, Size: info.Size()}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -76,14 +77,49 @@ func TestReleases(t *testing.T) {
 		_, err := r.document(version)
 		require.Equal(t, reason, schema.AsError(err).Reason, "%s: %v", version, err)
 	}
+	_, err = r.document("v5.0.0")
+	require.ErrorContains(t, err, "release v5.0.0 cannot be used: its binary "+gone[len("sha256:"):]+" is missing")
 	_, err = r.document("v9.0.0")
 	require.ErrorContains(t, err, "there is v2.0.0, v3.0.0, v4.1.0, v5.0.0")
 	_, err = releases{}.document("v2.0.0")
 	require.Equal(t, "no_releases", schema.AsError(err).Reason)
 }
 
-// TestUpgradeAgent: the operation carries the signed document, and the node API serves the
-// binary.
+// TestHalfCopiedRelease: a release is offered once its binary is complete. A binary that did not
+// change is read once.
+func TestHalfCopiedRelease(t *testing.T) {
+	t.Parallel()
+	r := newReleases(t)
+	digest := r.add(t, "v2.0.0", "v2.0.0", []byte("two"))
+	path := filepath.Join(r.dir, digest[len("sha256:"):])
+	offered := func() bool {
+		_, err := r.document("v2.0.0")
+		_, ok := r.binary(digest)
+		require.Equal(t, ok, err == nil, "%v", err)
+		require.True(t, ok || schema.AsError(err).Reason == "bad_release", "%v", err)
+		return ok
+	}
+	require.True(t, offered())
+	for _, part := range []string{"t", "tw", "twi"} { // the last one has the right size
+		require.NoError(t, os.WriteFile(path, []byte(part), 0o600))
+		require.False(t, offered(), part)
+	}
+	require.NoError(t, os.WriteFile(path, []byte("two"), 0o600))
+	require.NoError(t, os.Chtimes(path, time.Time{}, time.Unix(1, 0)))
+	require.True(t, offered())
+
+	require.NoError(t, os.WriteFile(path, []byte("twi"), 0o600))
+	require.NoError(t, os.Chtimes(path, time.Time{}, time.Unix(1, 0)))
+	require.True(t, offered(), "it was not read again")
+
+	document, err := trust.SignRelease(trust.Release{V: 1, Version: "v3.0.0", Size: 4, SHA256: digest[len("sha256:"):]}, r.key)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "v3.0.0"+documentSuffix), document, 0o600))
+	_, err = r.document("v3.0.0")
+	require.ErrorContains(t, err, "its binary has 3 bytes, and the document says 4")
+}
+
+// TestUpgradeAgent: the operation names the release, and the node API serves its binary.
 func TestUpgradeAgent(t *testing.T) {
 	c := newCluster(t)
 	r := newReleases(t)
@@ -96,9 +132,7 @@ func TestUpgradeAgent(t *testing.T) {
 	a := api.ask(http.MethodPost, "/nodes/"+m.id+"/upgrade-agent", `{"options":{"agent_version":"v2.0.0","downgrade":true}}`)
 	require.Equal(t, http.StatusAccepted, a.status, string(a.body))
 	a.into(t, &started)
-	document, err := r.document("v2.0.0")
-	require.NoError(t, err)
-	require.Equal(t, lifecycle.Options{AgentVersion: "v2.0.0", Downgrade: true, Release: document}, started.Operation.Options)
+	require.Equal(t, lifecycle.Options{AgentVersion: "v2.0.0", Downgrade: true}, started.Operation.Options)
 	got := api.call(api.client(nil), http.MethodGet, api.node+"/internal/v1/packages/"+digest, nil)
 	require.Equal(t, http.StatusOK, got.status)
 	require.Equal(t, "two", string(got.body))

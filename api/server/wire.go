@@ -137,10 +137,10 @@ func (a *app) openVault(ctx context.Context) error {
 
 func (a *app) openStore(ctx context.Context) (err error) {
 	admin, node := a.cfg.DatabaseURL.Reveal(), cmp.Or(a.cfg.NodeDatabaseURL.Reveal(), a.cfg.DatabaseURL.Reveal())
-	if a.listener, err = store.NewListener(node, a.Log); err != nil {
-		return err
-	}
 	if a.store == nil { // otherwise this is a retry
+		if a.listener, err = store.NewListener(node, a.Log); err != nil {
+			return err
+		}
 		if a.store, err = a.openSide(ctx, store.Config{URL: admin, Name: "gpuaas-admin", MaxConns: adminConns}); err != nil {
 			return err
 		}

@@ -1,8 +1,8 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -30,8 +30,9 @@ type peerClock struct {
 	name, effect string
 	read         func(ctx context.Context) (time.Time, error)
 
-	mu    sync.Mutex
-	fault error
+	mu      sync.Mutex
+	skew    error // the fault of a clock that differs, as last compared
+	unknown error // why it was never compared; nil once it was
 }
 
 // NewClocks returns Clocks without a peer, which publish their differences to the registry.
@@ -44,12 +45,11 @@ func NewClocks(reg prometheus.Registerer) *Clocks {
 // deadline. effect completes the message about a wrong clock: what does not work then.
 // Call it before Check.
 func (c *Clocks) Compare(name, effect string, read func(ctx context.Context) (time.Time, error)) {
-	c.peers = append(c.peers, &peerClock{name: name, effect: effect, read: read, fault: schema.NewError(schema.KindServiceUnavailable,
-		"the clock of %s was not compared with this machine's yet; %s", name, effect).WithReason(lifecycle.ReasonClockSkew)})
+	c.peers = append(c.peers, &peerClock{name: name, effect: effect, read: read,
+		unknown: schema.NewError(schema.KindServiceUnavailable, "the clock of %s was not compared with this machine's yet; %s", name, effect)})
 }
 
-// Check reads all clocks and returns the fault of the first that differs by more than
-// MaxSkew. A server that does not respond keeps the fault, or none, that it had.
+// Check reads all clocks and returns Skew.
 func (c *Clocks) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeBudget)
 	defer cancel()
@@ -58,21 +58,37 @@ func (c *Clocks) Check(ctx context.Context) error {
 		group.Go(func() { c.read(ctx, p) })
 	}
 	group.Wait()
-	return c.Fault()
+	return c.Skew()
 }
 
-// Fault returns why a clock prevents work, as last checked: of the named servers, or of any. Its
-// reason is lifecycle.ReasonClockSkew. Before the first comparison there is a fault, too.
-func (c *Clocks) Fault(names ...string) error {
+// Skew returns the fault of the first clock that differs by more than MaxSkew, as last
+// compared, with reason lifecycle.ReasonClockSkew. A server that never responded has none: its
+// own health check reports it.
+func (c *Clocks) Skew() error {
 	for _, p := range c.peers {
-		p.mu.Lock()
-		fault := p.fault
-		p.mu.Unlock()
-		if fault != nil && (len(names) == 0 || slices.Contains(names, p.name)) {
-			return fault
+		if skew, _ := p.faults(); skew != nil {
+			return skew
 		}
 	}
 	return nil
+}
+
+// Fault returns why the clock of a server prevents work that needs it: it differs, as Skew, or
+// it was never compared. The fault of a clock that was never compared has the reason for which
+// the server did not respond.
+func (c *Clocks) Fault(name string) error {
+	for _, p := range c.peers {
+		if p.name == name {
+			return cmp.Or(p.faults())
+		}
+	}
+	return nil
+}
+
+func (p *peerClock) faults() (skew, unknown error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.skew, p.unknown
 }
 
 // read compares one clock. The server read its clock at an unknown time during the call, so
@@ -82,21 +98,35 @@ func (c *Clocks) read(ctx context.Context, p *peerClock) {
 	theirs, err := p.read(ctx)
 	after := c.now()
 	if err != nil {
-		return // the server's own health check reports it
+		p.unread(err)
+		return
 	}
 	half := after.Sub(before) / 2
 	skew := theirs.Sub(after.Add(-half))
 	c.skew.WithLabelValues(p.name).Set(skew.Seconds())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fault = nil
+	p.skew, p.unknown = nil, nil
 	if skew.Abs()-half > MaxSkew {
-		p.fault = p.skewed(skew)
+		p.skew = p.differs(skew)
 	}
 }
 
-// skewed is the fault of a clock that differs.
-func (p *peerClock) skewed(skew time.Duration) error {
+// unread records why the clock was not read. A clock that was compared before keeps the fault,
+// or none, that it had.
+func (p *peerClock) unread(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unknown == nil {
+		return
+	}
+	e := schema.AsError(err)
+	p.unknown = schema.Wrap(schema.KindServiceUnavailable, err, "the clock of %s is not known: %s; %s", p.name, e.Message, p.effect).
+		WithReason(e.Reason).WithNext(e.Next)
+}
+
+// differs is the fault of a clock that differs.
+func (p *peerClock) differs(skew time.Duration) error {
 	relation := "ahead of"
 	if skew < 0 {
 		relation = "behind"

@@ -79,12 +79,25 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 }
 
-// A clock that was never compared is a fault: nothing shows that it is right. Later, a server
+// A clock that was never compared prevents the work that needs it: nothing shows that it is
+// right. But it is no clock that differs, and its fault is that of the server. Later, a server
 // that does not respond keeps what was known about its clock.
 func TestClockOfASilentServer(t *testing.T) {
 	c, at := compared(t)
-	at.down = errors.New("no route")
-	require.ErrorContains(t, c.Check(t.Context()), "the clock of postgres was not compared with this machine's yet; no task is dispatched")
+	unknown := func(says, reason string) {
+		t.Helper()
+		err := c.Fault("postgres")
+		require.ErrorContains(t, err, says)
+		require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
+		require.Equal(t, reason, schema.AsError(err).Reason)
+		require.NoError(t, c.Skew())
+	}
+	unknown("the clock of postgres was not compared with this machine's yet; no task is dispatched", "")
+	at.down = schema.NewError(schema.KindServiceUnavailable, "no route").WithReason("unreachable").WithNext("check the network")
+	require.NoError(t, c.Check(t.Context()))
+	unknown("the clock of postgres is not known: no route; no task is dispatched", "unreachable")
+	require.Equal(t, "check the network", schema.AsError(c.Fault("postgres")).Next)
+	require.Zero(t, testutil.CollectAndCount(c.skew), "a difference that is not known is not published")
 	at.down = nil
 	require.NoError(t, c.Check(t.Context()))
 	at.down = errors.New("no route")
@@ -115,6 +128,7 @@ func TestClockCheckIsBounded(t *testing.T) {
 		_, bounded = ctx.Deadline()
 		return time.Time{}, context.DeadlineExceeded
 	})
-	require.Error(t, c.Check(t.Context()))
+	require.NoError(t, c.Check(t.Context()))
+	require.Error(t, c.Fault("vault"))
 	require.True(t, bounded)
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
-// hangingServer accepts connections and never ends one. It answers queries only
-// if answers is set. Each connection sends a value to connected.
+// hangingServer accepts connections and never ends one. It answers the first question for its
+// timeline, as a service without timelines, and LISTEN only if answers is set. Each connection
+// sends a value to connected.
 func hangingServer(t *testing.T, answers bool) (url string, connected <-chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,14 +43,24 @@ func hang(conn net.Conn, answers bool) {
 	}
 	backend.Send(&pgproto3.AuthenticationOk{})
 	backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	asked := false
 	for backend.Flush() == nil {
 		m, err := backend.Receive()
 		if err != nil {
 			return
 		}
-		if _, query := m.(*pgproto3.Query); query && answers {
-			backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("LISTEN")})
-			backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+		switch m.(type) {
+		case *pgproto3.Sync:
+			if !asked {
+				backend.Send(&pgproto3.ErrorResponse{Severity: "ERROR", Code: "42883", Message: "no timelines"})
+				backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+			}
+			asked = true
+		case *pgproto3.Query:
+			if answers {
+				backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("LISTEN")})
+				backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+			}
 		}
 	}
 }

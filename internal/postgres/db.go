@@ -29,6 +29,9 @@ type Config struct {
 	CallTimeout time.Duration
 	// Name is the pool's application name. Defaults to gpuaas, unless the URL has one.
 	Name string
+	// Failover is shared with the other pools and the listener of the process. Defaults to
+	// one of its own.
+	Failover *Failover
 	// Refusals maps the name of a constraint to the error that its violation
 	// returns.
 	Refusals map[string]Refusal
@@ -68,7 +71,7 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 		pc.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
 	}
 	pc.AfterConnect = useUTC
-	pc.BeforeConnect = new(failover).prepare
+	pc.BeforeConnect = cmp.Or(c.Failover, new(Failover)).prepare
 	db := &DB{timeout: cmp.Or(c.CallTimeout, defaultCallTimeout), address: address(pc.ConnConfig), refusals: c.Refusals}
 	if db.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, db.Interpret(err, "opening the database")

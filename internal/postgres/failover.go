@@ -18,8 +18,10 @@ const ReasonReadOnly = "database_read_only"
 // nextReadOnly is the next step after ReasonReadOnly.
 const nextReadOnly = "use a database URL with all servers and target_session_attrs=read-write, and promote a standby if none is the primary"
 
-// failover adapts the connections of a pool to a primary with standbys.
-type failover struct {
+// Failover is what a process knows of the failovers of its database. No connection of a pool
+// or a listener uses a server that is older than one that another of them used. Its zero value
+// knows of none. It is safe for concurrent use.
+type Failover struct {
 	// timeline is the highest timeline of a server that accepted writes. Each promotion begins
 	// a new one.
 	timeline atomic.Int64
@@ -29,7 +31,7 @@ type failover struct {
 var errOldPrimary = errors.New("the server is an old primary: a standby was promoted since")
 
 // prepare changes the configuration of one connection. It is for pgxpool.Config.BeforeConnect.
-func (f *failover) prepare(_ context.Context, c *pgx.ConnConfig) error {
+func (f *Failover) prepare(_ context.Context, c *pgx.ConnConfig) error {
 	withoutCancelRequests(c)
 	validate := c.ValidateConnect // of target_session_attrs
 	c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
@@ -65,9 +67,10 @@ func withoutCancelRequests(c *pgx.ConnConfig) {
 	}
 }
 
-// check rejects a server that is behind one that this pool has used: the primary from before a
-// failover, which its machine started again. pgx then tries the URL's next server.
-func (f *failover) check(ctx context.Context, conn *pgconn.PgConn) error {
+// check rejects a server that is behind one that was used: the primary from before a failover,
+// which still runs or which its machine started again. As part of a connection attempt, it makes
+// pgx try the URL's next server.
+func (f *Failover) check(ctx context.Context, conn *pgconn.PgConn) error {
 	const timeline = `SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint`
 	result := conn.ExecParams(ctx, timeline, nil, nil, nil, []int16{pgx.BinaryFormatCode}).Read()
 	if _, refused := errors.AsType[*pgconn.PgError](result.Err); refused {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -122,6 +123,35 @@ func TestFailover(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, conn.Close(context.WithoutCancel(t.Context())))
 	require.Subset(t, stored, slices.Collect(maps.Keys(reported)))
+}
+
+// A listener leaves an old primary that still runs once a pool of its process has used the
+// promoted server, and then listens there, although the URL names the old one first.
+func TestListenerLeavesAnOldPrimary(t *testing.T) {
+	t.Parallel()
+	p := pgtest.NewPair(t, createNoted)
+	connected, notified := make(chan struct{}, 100), make(chan Notification, 1)
+	shared := new(Failover)
+	l, err := NewListener(ListenConfig{URL: p.URL(), Channels: []string{"c"}, CheckEvery: 10 * time.Millisecond, Failover: shared,
+		Log:       slog.New(slog.DiscardHandler),
+		OnConnect: func() { connected <- struct{}{} }, OnNotify: func(n Notification) { notified <- n }})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	harness.Receive(t, "a connection to the primary", connected)
+
+	p.Standby.Promote()
+	db, err := Open(t.Context(), Config{URL: p.Standby.URL(), Failover: shared})
+	require.NoError(t, err)
+	defer db.Close()
+	harness.Eventually(t, "the use of the promoted server", func() bool { return db.Ping(t.Context()) == nil && shared.timeline.Load() > 1 })
+	harness.Receive(t, "a connection to the promoted server", connected)
+	_, err = db.Pool().Exec(t.Context(), "NOTIFY c, 'p'")
+	require.NoError(t, err)
+	require.Equal(t, Notification{"c", "p"}, harness.Receive(t, "the notification", notified))
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
 // A server that accepts no writes is not healthy, and the error says why and what to do.

@@ -35,6 +35,8 @@ type ListenConfig struct {
 	OnNotify func(Notification)
 	// CheckEvery is the interval between two checks. Defaults to 10 s.
 	CheckEvery time.Duration
+	// Failover is shared with the pools of the process. Defaults to one of its own.
+	Failover *Failover
 	// Log gets a warning for each lost connection.
 	Log *slog.Logger
 }
@@ -57,7 +59,7 @@ func NewListener(c ListenConfig) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.CheckEvery = cmp.Or(c.CheckEvery, listenCheck)
+	c.CheckEvery, c.Failover = cmp.Or(c.CheckEvery, listenCheck), cmp.Or(c.Failover, new(Failover))
 	return &Listener{ListenConfig: c, conn: conn}, nil
 }
 
@@ -86,7 +88,12 @@ func (l *Listener) Run(ctx context.Context) error {
 
 // listen uses one connection until it fails.
 func (l *Listener) listen(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, l.conn)
+	config := l.conn.Copy()
+	err := l.Failover.prepare(ctx, config)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -114,13 +121,13 @@ func (l *Listener) listen(ctx context.Context) error {
 	}
 }
 
-// lead takes the leader's lock if it is free. If the listener leads already, lead only
-// checks the connection.
+// lead checks the connection, and takes the leader's lock if it is free. A connection to a
+// primary that a failover replaced may work as before, but nobody notifies there.
 func (l *Listener) lead(ctx context.Context, conn *pgx.Conn) error {
-	if l.Leading() {
-		return within(ctx, conn, conn.Ping)
-	}
 	return within(ctx, conn, func(ctx context.Context) error {
+		if err := l.Failover.check(ctx, conn.PgConn()); err != nil || l.Leading() {
+			return err
+		}
 		var got bool
 		err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))", leaderLock).Scan(&got)
 		l.leading.Store(got)

@@ -35,7 +35,8 @@ type Config struct {
 	// Defaults to 15 s.
 	CallTimeout time.Duration
 	// Relaying is the listener of a process that relays the outbox: its relay is
-	// woken without a notification. Defaults to none.
+	// woken without a notification, and the store and it use the same primary. Defaults to
+	// none.
 	Relaying *Listener
 	// Log gets a warning for each lost notification. Defaults to none.
 	Log *slog.Logger
@@ -149,6 +150,10 @@ const (
 
 // openPools opens the pools that the configuration sizes.
 func openPools(ctx context.Context, c Config) (map[string]*postgres.DB, error) {
+	failover := new(postgres.Failover)
+	if c.Relaying != nil {
+		failover = c.Relaying.Failover
+	}
 	pools := map[string]*postgres.DB{}
 	for _, p := range []struct {
 		name, application string
@@ -157,7 +162,8 @@ func openPools(ctx context.Context, c Config) (map[string]*postgres.DB, error) {
 		if p.conns == 0 && p.name != PoolShared {
 			continue
 		}
-		pg, err := postgres.Open(ctx, postgres.Config{URL: c.URL, Name: p.application, MaxConns: p.conns, CallTimeout: c.CallTimeout, Refusals: refusals()})
+		pg, err := postgres.Open(ctx, postgres.Config{URL: c.URL, Name: p.application, MaxConns: p.conns, CallTimeout: c.CallTimeout,
+			Failover: failover, Refusals: refusals()})
 		if err != nil {
 			closePools(pools)
 			return nil, err

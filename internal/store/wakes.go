@@ -35,7 +35,7 @@ type Listener struct {
 func NewListener(url string, log *slog.Logger) (_ *Listener, err error) {
 	l := &Listener{log: log, subscribers: map[string]map[chan struct{}]int64{}}
 	l.Listener, err = postgres.NewListener(postgres.ListenConfig{
-		URL: url, Channels: []string{channelNode, channelOutbox, channelSets}, Log: log,
+		URL: url, Channels: []string{channelNode, channelOutbox, channelSets}, Log: log, Failover: new(postgres.Failover),
 		OnConnect: l.wakeAll,
 		OnNotify: func(n postgres.Notification) {
 			if n.Channel == channelNode {

@@ -112,6 +112,34 @@ func TestNodeCARollback(t *testing.T) {
 	require.Equal(t, removed, c.apply(rotation.Remove))
 }
 
+// TestNodeCADriftIsRepaired: after a delayed run of an earlier phase, the next run of the current
+// one makes what it made before.
+func TestNodeCADriftIsRepaired(t *testing.T) {
+	for _, current := range []struct {
+		phases        []rotation.Phase // in order, the current one last
+		live, retired int
+	}{
+		{[]rotation.Phase{rotation.Stage, rotation.Activate}, 2, 0},
+		{[]rotation.Phase{rotation.Stage, rotation.Activate, rotation.Retire}, 1, 1},
+		{[]rotation.Phase{rotation.Stage, rotation.Activate, rotation.Restore}, 2, 0},
+		{[]rotation.Phase{rotation.Stage, rotation.Activate, rotation.Restore, rotation.Remove}, 1, 1},
+	} {
+		last := len(current.phases) - 1
+		t.Run(string(current.phases[last]), func(t *testing.T) {
+			c := rotatingCA(t)
+			var want rotation.CA
+			for _, p := range current.phases {
+				want = c.apply(p)
+			}
+			for _, delayed := range current.phases[:last] {
+				c.apply(delayed)
+				require.Equal(t, want, c.apply(current.phases[last]), "after %s", delayed)
+				c.requireCA(want, current.live, current.retired)
+			}
+		})
+	}
+}
+
 // TestNodeCARetiresAllOthers: a rotation that a revocation ended leaves both CAs trusted, and the
 // next one retires both.
 func TestNodeCARetiresAllOthers(t *testing.T) {

@@ -56,11 +56,19 @@ type Options struct {
 	Force bool `json:"force,omitempty"`
 	// Probe makes an enrollment end with a probe of the node's health.
 	Probe bool `json:"probe,omitempty"`
-	// AgentVersion is the release of an upgrade-agent, and Release its signed document, which
-	// the admin API adds. Downgrade accepts one that is older than the agent.
+	// AgentVersion is the release of an upgrade-agent. Downgrade accepts one that is older than
+	// the agent. Release is its signed document: the admin API adds it to the input of the
+	// workflow, and no view contains it.
 	AgentVersion string `json:"agent_version,omitempty"`
 	Downgrade    bool   `json:"downgrade,omitempty"`
 	Release      string `json:"release,omitempty"`
+}
+
+// Requested returns the options that the request set: without the release's document, which a
+// later signature changes.
+func (o Options) Requested() Options {
+	o.Release = ""
+	return o
 }
 
 // DrainTimeout returns the drain's time limit.

@@ -59,6 +59,15 @@ const (
 // UpgradeTime is how long an agent may take to download a release, and again to try it.
 const UpgradeTime = 10 * time.Minute
 
+const (
+	// TrialTime is how long one start of a release on trial may take until its first
+	// successful poll.
+	TrialTime = 5 * time.Minute
+	// TrialStarts is how often a release on trial is started. A node that reboots or loses
+	// power during the trial uses up one.
+	TrialStarts = 3
+)
+
 // TypeInfo is one row of the table of task types.
 type TypeInfo struct {
 	Type   Type

@@ -87,7 +87,7 @@ func (e *env) newLoad(ctx context.Context) (*load, error) {
 	l.worker = worker.New(c.SDK(), loadQueue, worker.Options{})
 	l.worker.RegisterWorkflowWithOptions(l.run, workflow.RegisterOptions{Name: "BenchJob"})
 	l.worker.RegisterActivityWithOptions(l.pending, activity.RegisterOptions{Name: "BenchPending"})
-	l.worker.RegisterActivity(&activities.Task{Tasks: s.Tasks, Signer: signer, Env: devEnv})
+	l.worker.RegisterActivity(&activities.Task{Tasks: s.Tasks, NewTasks: activities.TaskSigner{Signer: signer, Env: devEnv}})
 	l.close = func() {
 		l.worker.Stop()
 		l.done.Wait()

@@ -231,7 +231,7 @@ func (s *shift) newEnv(first bool) {
 		env.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
 	env.RegisterActivity(&activities.Record{Records: s})
-	env.RegisterActivity(&activities.Task{Records: s, Tasks: s, Signer: s})
+	env.RegisterActivity(&activities.Task{Records: s, Tasks: s, NewTasks: activities.TaskSigner{Signer: s}})
 	env.RegisterActivity(&activities.Machine{Ledger: s, Providers: map[string]activities.Provider{provider: s}})
 	env.SetOnActivityCanceledListener(func(info *activity.Info) {
 		s.mu.Lock()

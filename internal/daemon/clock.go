@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -66,8 +65,8 @@ func (c *Clocks) Check(ctx context.Context) error {
 // own health check reports it.
 func (c *Clocks) Skew() error {
 	for _, p := range c.peers {
-		if skew, _ := p.faults(); skew != nil {
-			return skew
+		if err := p.fault(false); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -79,16 +78,20 @@ func (c *Clocks) Skew() error {
 func (c *Clocks) Fault(name string) error {
 	for _, p := range c.peers {
 		if p.name == name {
-			return cmp.Or(p.faults())
+			return p.fault(true)
 		}
 	}
 	return nil
 }
 
-func (p *peerClock) faults() (skew, unknown error) {
+// fault returns the fault of a clock that differs or, if needed is set, of one that is not known.
+func (p *peerClock) fault(needed bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.skew, p.unknown
+	if p.skew == nil && needed {
+		return p.unknown
+	}
+	return p.skew
 }
 
 // read compares one clock. The server read its clock at an unknown time during the call, so

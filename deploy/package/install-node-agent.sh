@@ -132,6 +132,8 @@ if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then
 	systemctl stop "$unit" >/dev/null 2>&1 || :
 	write_env
 fi
+# A folder that the unit makes writable must exist: the agent cannot create it in a read-only file system.
+for writable in /var/lib/gpuaas $(writable); do folder "$root${writable#-}"; done
 put "$root$install_root/bin/gpuaas-node-agent" 0755 <"$here/gpuaas-node-agent"
 sed -e "s|@INSTALL_ROOT@|$install_root|g" -e "s|@ENV_FILE@|$env_file|g" -e "s|@WRITABLE@|$(writable)|g" "$here/gpuaas-node-agent.service" |
 	put "$root/etc/systemd/system/$unit" 0644

@@ -112,6 +112,9 @@ func TestInstallWithOtherFolders(t *testing.T) {
 	said, err := h.install()
 	require.NoError(t, err, said)
 	assert.Contains(t, h.read("/etc/systemd/system/gpuaas-node-agent.service"), "\nReadWritePaths=-/var/lib/gpuaas -/etc/gpuaas -/srv/agent -/srv/tls\n")
+	for _, folder := range []string{"/var/lib/gpuaas", "/srv/agent", "/srv/tls"} {
+		assert.DirExists(t, h.root+folder, "the agent cannot make it in a read-only file system")
+	}
 }
 
 func TestInstallRefusals(t *testing.T) {

@@ -60,7 +60,7 @@ func TestNoTaskIsSignedWithAWrongClock(t *testing.T) {
 	r := &recorder{functions: map[string]reflect.Type{}}
 	clocks := daemon.NewClocks(prometheus.NewRegistry())
 	clocks.Compare(clockOfPostgres, "nothing is signed", nil)
-	p := &parts{Process: &daemon.Process{Clocks: clocks}, store: &store.Store{}, temporal: &temporal.Client{}, metrics: &metrics{}}
+	p := &parts{Process: &daemon.Process{Clocks: clocks}, cfg: &config{}, store: &store.Store{}, vault: &vault.Client{}, temporal: &temporal.Client{}, metrics: &metrics{}}
 	register(r, p, "dev")
 	registerTrust(r, p, "dev")
 	require.Equal(t, r.task.NewTasks, r.trust.NewTasks)

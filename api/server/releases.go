@@ -37,7 +37,9 @@ func (c *config) checkReleases(f *daemon.Faults) {
 	keys, err := trust.ParseReleaseKeys(c.ReleaseKeys)
 	f.Check(err != nil, "GPUAAS_RELEASE_PUBKEYS: %v", err)
 	f.Check(c.Releases != "" && c.ReleaseKeys == "", "GPUAAS_AGENT_RELEASES needs GPUAAS_RELEASE_PUBKEYS")
-	c.releases = releases{c.Releases, keys, &checkedFiles{sums: map[string]checkedFile{}}}
+	if c.Releases != "" {
+		c.releases = releases{c.Releases, keys, &checkedFiles{sums: map[string]checkedFile{}}}
+	}
 }
 
 // document returns the signed document of a version. KindNotFound if there is none,

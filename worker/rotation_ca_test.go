@@ -347,7 +347,7 @@ func TestNodeCAUpdatesThatFail(t *testing.T) {
 }
 
 // What a delayed run of an earlier phase changed at the CA is repaired by the next look, in each
-// later phase, also long after that phase began. The rotation goes on as before.
+// later phase, also long after that phase began. The rotation continues as before.
 func TestNodeCADriftIsRepaired(t *testing.T) {
 	b := caRotations(t)
 	n := b.add("gpu-1")

@@ -195,7 +195,7 @@ func TestDownloadLater(t *testing.T) {
 		begin := time.Now()
 		m.finish()
 		require.NoError(t, m.err)
-		require.Equal(t, 3*maxDownloads*busy.After, time.Since(begin).Truncate(time.Second), "it waits as told")
+		require.Equal(t, 3*maxDownloads*busy.After, time.Since(begin).Truncate(time.Second), "it waits as long as the API asked")
 
 		m.fetches, m.fetch = 0, func([]byte) ([]byte, error) { return nil, busy }
 		m.order(m.publish("v3.0.0", good))

@@ -104,7 +104,7 @@ func (r releases) binary(digest string) (p nodeapi.Package, ok bool) {
 	return p, err == nil
 }
 
-// checkedFiles knows the digests of files that do not change. It is safe for concurrent use.
+// checkedFiles holds the digests of files that do not change. It is safe for concurrent use.
 type checkedFiles struct {
 	mu   sync.Mutex
 	sums map[string]checkedFile // by path

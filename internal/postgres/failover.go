@@ -18,9 +18,9 @@ const ReasonReadOnly = "database_read_only"
 // nextReadOnly is the next step after ReasonReadOnly.
 const nextReadOnly = "use a database URL with all servers and target_session_attrs=read-write, and promote a standby if none is the primary"
 
-// Failover is what a process knows of the failovers of its database. No connection of a pool
+// Failover is the newest timeline that a process has seen of its database. No connection of a pool
 // or a listener uses a server that is older than one that another of them used. Its zero value
-// knows of none. It is safe for concurrent use.
+// has seen none. It is safe for concurrent use.
 type Failover struct {
 	// timeline is the highest timeline of a server that accepted writes. Each promotion begins
 	// a new one.

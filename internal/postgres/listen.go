@@ -122,7 +122,7 @@ func (l *Listener) listen(ctx context.Context) error {
 }
 
 // lead checks the connection, and takes the leader's lock if it is free. A connection to a
-// primary that a failover replaced may work as before, but nobody notifies there.
+// primary that a failover replaced may work as before, but no process notifies there.
 func (l *Listener) lead(ctx context.Context, conn *pgx.Conn) error {
 	return within(ctx, conn, func(ctx context.Context) error {
 		if err := l.Failover.check(ctx, conn.PgConn()); err != nil || l.Leading() {

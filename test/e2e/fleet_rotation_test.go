@@ -28,7 +28,7 @@ const phaseTimeout = 20 * time.Minute
 // in twenty is off: each rotation is rolled back from every gate, and then completed while each
 // process of the stack is killed once. In the end all nodes that were on have the identity of
 // their last poll accepted, all operations have completed, and the nodes that were off return
-// by themselves.
+// automatically.
 func TestRotationsOfAFleet(t *testing.T) {
 	if *rotationNodes == 0 {
 		t.Skip("takes up to an hour: run it with -args -rotation-nodes N")

@@ -28,6 +28,8 @@ type env struct {
 	actor string
 	// dir is the directory of files without a path.
 	dir string
+	// completionLimit bounds how long a shell waits for completions.
+	completionLimit time.Duration
 
 	// transport sends the requests to the admin API, unless the context has a CA.
 	transport http.RoundTripper
@@ -102,7 +104,7 @@ func newEnv(p Platform, s Stdio) *env {
 	if h, err := os.Hostname(); err == nil {
 		host = h
 	}
-	return &env{console: c, settings: settings{getenv: os.Getenv}, platform: p, actor: name + "@" + host, dir: ".",
+	return &env{console: c, settings: settings{getenv: os.Getenv}, platform: p, actor: name + "@" + host, dir: ".", completionLimit: time.Second,
 		transport: http.DefaultTransport}
 }
 

@@ -150,12 +150,8 @@ func oneOf(text string, allowed []string) error {
 	return nil
 }
 
-const (
-	// completionLimit bounds how long a shell waits for completions.
-	completionLimit = time.Second
-	// maxCompletions bounds the number of completions.
-	maxCompletions = 200
-)
+// maxCompletions bounds the number of completions.
+const maxCompletions = 200
 
 // completes sets the completion of a flag of the command.
 func completes(c *cobra.Command, flag string, values cobra.CompletionFunc) {
@@ -168,7 +164,7 @@ func (e *env) complete(names func(ctx context.Context, api *adminclient.Client, 
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ctx, cancel := context.WithTimeout(c.Context(), completionLimit)
+		ctx, cancel := context.WithTimeout(c.Context(), e.completionLimit)
 		defer cancel()
 		found, err := names(ctx, e.api(), text)
 		if err != nil {

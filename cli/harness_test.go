@@ -80,7 +80,7 @@ func setup(t *testing.T) *harness {
 			h.temporal.dialled = o
 			return h.temporal, nil
 		}},
-		actor: "alice@laptop", dir: t.TempDir(), transport: http.DefaultTransport,
+		actor: "alice@laptop", dir: t.TempDir(), completionLimit: time.Minute, transport: http.DefaultTransport,
 	}
 	return h
 }

@@ -148,8 +148,6 @@ func (r *rotatedFleet) kill(t *testing.T, part string) {
 		ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 		return
 	}
-	require.NoError(t, r.on.cmd.Process.Kill())
-	r.on.read.Wait()
-	_ = r.on.cmd.Wait() // it was killed
+	r.on.kill(t)
 	r.on = startFleet(t, r.size-r.offSize, r.prefix)
 }

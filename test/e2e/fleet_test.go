@@ -46,6 +46,7 @@ func startFleet(t *testing.T, size int, prefix string, args ...string) *simulate
 	out, err := f.cmd.StdoutPipe()
 	require.NoError(t, err)
 	f.cmd.Stderr = t.Output()
+	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // kill ends the process of the agents, too
 	require.NoError(t, f.cmd.Start())
 	f.read.Go(func() { f.follow(out) })
 	t.Cleanup(func() { f.stop(t) })
@@ -73,6 +74,14 @@ func (f *simulatedFleet) stop(t *testing.T) {
 		require.Zero(t, exit.ExitCode())
 	}
 	require.NoError(t, err)
+}
+
+// kill ends the fleet with SIGKILL.
+func (f *simulatedFleet) kill(t *testing.T) {
+	t.Helper()
+	require.NoError(t, syscall.Kill(-f.cmd.Process.Pid, syscall.SIGKILL))
+	f.read.Wait()
+	require.Error(t, f.cmd.Wait())
 }
 
 // count returns a number of the latest report; -1 before the first.

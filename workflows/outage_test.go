@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -209,4 +211,34 @@ func TestClaimExpired(t *testing.T) {
 	b := setup(t, lifecycle.ActionDrain, w)
 	require.Equal(t, lifecycle.OperationRejected, b.run().Operation.Status)
 	require.Equal(t, schema.KindClaimExpired, b.kindOfRefusal())
+}
+
+// TestSilentWorkerIsNotTheAgent: if no worker ends the call that enqueues a task, or that reads
+// the heartbeat, the operation waits for the operator of the control plane, not for the agent.
+func TestSilentWorkerIsNotTheAgent(t *testing.T) {
+	t.Parallel()
+	late := temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE, nil)
+	for name, c := range map[string]struct {
+		action lifecycle.Action
+		call   string
+		slow   any
+	}{
+		"enqueue":   {lifecycle.ActionDrain, "enqueue workload.cordon", node.EnqueueNodeTask},
+		"heartbeat": {lifecycle.ActionProvision, "heartbeat?", record.CheckAgent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(lifecycle.NodeActive)
+			w.fail[c.call] = errDatabase
+			b := setup(t, c.action, w)
+			b.env.OnActivity(c.slow, anything, anything).Return(late)
+			var stuck *lifecycle.Stuck
+			b.at(time.Hour, func() { stuck = b.status().Operation.Stuck; b.env.CancelWorkflow() })
+			b.run()
+			require.NotNil(t, stuck)
+			require.Equal(t, string(schema.KindServiceUnavailable), stuck.Reason)
+			require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
+			require.NotNil(t, stuck.Retrying)
+		})
+	}
 }

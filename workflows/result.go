@@ -60,10 +60,15 @@ func fromRecord(ctx workflow.Context, summary string, out, fn any, in ...any) er
 		func() error { return slowRecord(ctx, summary+slowly, fn, in...).Get(ctx, nil) })
 }
 
-// withinBudget makes a short call of a service within the phase's budget.
+// withinBudget makes a short call of a service within the phase's budget. If no worker responds
+// in time, the failure is that of the control plane, not of the party for which the phase waits.
 func withinBudget(ctx workflow.Context, op *operation, summary string, fn, in any) error {
-	return confirmed(func() error { return local(ctx, summary, nil, fn, in) },
+	err := confirmed(func() error { return local(ctx, summary, nil, fn, in) },
 		func() error { return op.call(ctx, callShort, summary, fn, in) })
+	if temporal.IsTimeoutError(err) && activities.Typed(err) == nil {
+		return schema.NewError(schema.KindServiceUnavailable, "no worker ended a short call in time")
+	}
+	return err
 }
 
 // confirmed makes a call as a local activity, whose result comes from a worker. While a

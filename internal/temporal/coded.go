@@ -2,8 +2,10 @@ package temporal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/interceptor"
@@ -33,7 +35,12 @@ type codedActivity struct {
 
 // ExecuteActivity implements interceptor.ActivityInboundInterceptor. A panic
 // becomes KindInternal, without its text.
+//
+// The activity's context ends shortly before the time limit of the try. The SDK discards what
+// arrives after the limit, so a service that does not respond would never be named.
 func (c *codedActivity) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (result any, err error) {
+	ctx, cancel := early(ctx)
+	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
 			activity.GetLogger(ctx).Error("activity panicked", "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
@@ -41,9 +48,22 @@ func (c *codedActivity) ExecuteActivity(ctx context.Context, in *interceptor.Exe
 		}
 	}()
 	result, err = c.Next.ExecuteActivity(ctx, in)
+	if activities.Typed(err) == nil && errors.Is(err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = schema.Wrap(schema.KindServiceUnavailable, err, "a service did not respond in time")
+	}
 	coded := activities.Fail(err)
 	if coded != err { //nolint:errorlint // identity: Fail returned the same error
 		activity.GetLogger(ctx).Warn("untyped activity error; its text is withheld from the history", "type", fmt.Sprintf("%T", err))
 	}
 	return result, coded
+}
+
+// early returns a context that ends before that of the activity by a tenth of the time that is
+// left, at most a second.
+func early(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, time.Second)))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/interceptor"
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -100,4 +102,39 @@ func TestOnlyCodedErrorsLeaveLocalActivities(t *testing.T) {
 	err := env.GetWorkflowError()
 	require.ErrorContains(t, err, "internal error")
 	require.NotContains(t, fmt.Sprintf("%+v", err), secret)
+}
+
+// TestServiceThatDoesNotRespondIsNamed: an activity that waits for a service until its time is
+// up fails with the error of the service, which says what does not respond.
+func TestServiceThatDoesNotRespondIsNamed(t *testing.T) {
+	c := connect(t)
+	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{Interceptors: []interceptor.WorkerInterceptor{CodedErrors()}})
+	w.RegisterActivityWithOptions(func(ctx context.Context, typed bool) error {
+		<-ctx.Done()
+		if typed {
+			return schema.Wrap(schema.KindServiceUnavailable, ctx.Err(), "Vault did not respond").WithReason(lifecycle.ReasonVaultUnreachable)
+		}
+		return ctx.Err()
+	}, activity.RegisterOptions{Name: "waits"})
+	const limit = 2 * time.Second
+	once := &temporal.RetryPolicy{MaximumAttempts: 1}
+	w.RegisterWorkflowWithOptions(func(ctx workflow.Context, typed bool) (failures []string, _ error) {
+		short := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: limit, RetryPolicy: once})
+		local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: limit, RetryPolicy: once})
+		for _, call := range []workflow.Future{workflow.ExecuteActivity(short, "waits", typed), workflow.ExecuteLocalActivity(local, "waits", typed)} {
+			if e := activities.Typed(call.Get(ctx, nil)); e != nil {
+				failures = append(failures, string(e.Kind)+" "+e.Reason+": "+e.Message)
+			}
+		}
+		return failures, nil
+	}, workflow.RegisterOptions{Name: "calls"})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	for typed, want := range map[bool]string{true: "service_unavailable vault_unreachable: Vault did not respond", false: "service_unavailable : a service did not respond in time"} {
+		run, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue}, "calls", typed)
+		require.NoError(t, err)
+		var failures []string
+		require.NoError(t, run.Get(t.Context(), &failures))
+		require.Equal(t, []string{want, want}, failures)
+	}
 }

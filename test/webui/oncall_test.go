@@ -8,26 +8,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // unseen lists the reasons without a page that this suite can show, and why.
 func unseen() map[string]string {
 	return map[string]string{
-		lifecycle.ReasonGPUsInUse:         "needs a GPU process; the page is that of drain_blocked",
-		lifecycle.ReasonWorkloadsUnknown:  "needs an agent without a workload driver; the page is that of drain_blocked",
-		string(schema.KindNodeInUse):      "needs a workload that starts after a heartbeat; the page is that of drain_blocked",
-		lifecycle.ReasonVaultSealed:       "a sealed Vault stops the other scenes; the page is that of service_unavailable",
-		lifecycle.ReasonClockSkew:         "the page is that of service_unavailable",
-		lifecycle.ReasonVaultUnreachable:  "a stopped Vault stops the other scenes; the page is that of service_unavailable",
-		lifecycle.ReasonStepUnknown:       "needs a worker of a version without the phase",
-		string(lifecycle.RunFailed):       "needs a defect in a workflow; the page is that of run_terminated",
-		string(lifecycle.RunTimedOut):     "gpuaas sets no run timeout; the page is that of run_terminated",
-		string(lifecycle.RunClosed):       "needs a database that was restored; the page is that of run_terminated",
-		string(lifecycle.RunLost):         "Temporal has no page of a deleted workflow",
-		lifecycle.ReasonUpgradeRolledBack: "needs a release that fails; the page is that of task_failed",
-		lifecycle.ReasonReleaseRejected:   "needs a release of another key; the page is that of task_failed",
+		lifecycle.ReasonSeqReplayed: "needs an agent that does not report its counters; the page is that of task_refused",
+		lifecycle.ReasonStepUnknown: "needs a worker of a version without the phase",
+		string(lifecycle.RunFailed): "needs a defect in a workflow; the page is that of run_terminated",
+		string(lifecycle.RunLost):   "Temporal has no page of a deleted workflow",
 	}
 }
 

@@ -1,6 +1,7 @@
 package webui
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,8 @@ type scene struct {
 	park func(t *testing.T, host string)
 	// slow parks the operation before all others, because that takes a minute.
 	slow bool
+	// outage says that the scene stops the other scenes, so it runs after them.
+	outage bool
 	// flags are the flags with which gpuaas stuck lists the operation.
 	flags []string
 	// timer is the summary of a timer in the timeline, "" for the one of a park.
@@ -36,8 +39,18 @@ type scene struct {
 	resolve func(t *testing.T, p *page, op wire.StuckOperation)
 }
 
-// scenes lists the reasons whose pages are tested and shown in docs/on-call.md.
+// scenes lists the reasons whose pages are tested and shown in docs/on-call.md. Scenes of one
+// map run at the same time.
 func scenes() map[string]scene {
+	all := map[string]scene{}
+	for _, some := range []map[string]scene{operationScenes(), agentScenes(), abandonedScenes(), outageScenes()} {
+		maps.Copy(all, some)
+	}
+	return all
+}
+
+// operationScenes are those of operations whose task or provider fails.
+func operationScenes() map[string]scene {
 	return map[string]scene{
 		string(schema.KindAgentSilent):        {host: "gpu-01", park: parkSilent},
 		lifecycle.ReasonProviderSilent:        {host: "gpu-02", park: parkProviderSilent},
@@ -56,8 +69,6 @@ func scenes() map[string]scene {
 		string(schema.KindInvalidRequest): {host: "gpu-14", park: parkRejected},
 		lifecycle.ReasonProviderUnknown:   {host: "gpu-15", park: parkProviderUnknown},
 		string(schema.KindInternal):       {host: "gpu-16", park: parkInternal},
-		string(lifecycle.RunTerminated): {host: "gpu-17", park: parkTerminated, timer: "Drain", details: (*page).requireEnd,
-			resolve: resolveByRehydrate},
 	}
 }
 
@@ -121,7 +132,7 @@ const gpuLost = "echo 'Unable to determine the device handle for GPU0000:3B:00.0
 // The GPU fails between the facts and the probe.
 func parkUnhealthy(t *testing.T, host string) {
 	t.Helper()
-	smi := nvidiaSMI(t, host, `mkdir "$0.called" 2>/dev/null && exit 0; `+gpuLost)
+	smi := nvidiaSMI(t, host, `case $1 in --query-gpu=*) mkdir "$0.called" 2>/dev/null && exit 0; `+gpuLost+`;; esac`)
 	node(t, host, "cpu-dev", "PATH="+filepath.Dir(smi)+":"+os.Getenv("PATH"))
 	gpuaas(t, "node", "provision", host, "--no-wait")
 }
@@ -235,22 +246,6 @@ func parkUnrecorded(t *testing.T, host string) {
 	gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
 }
 
-// Someone presses Terminate on the page of the run.
-func parkTerminated(t *testing.T, host string) {
-	t.Helper()
-	drainBusy(t, host)
-	var op wire.OperationView
-	require.True(t, read(t, &op, "op", "show", host))
-	p := open(t, webURL(op.Operation.WorkflowID, op.Operation.RunID))
-	defer p.close()
-	p.click(`button[aria-controls=workflow-actions]`, "")
-	p.click(`[data-testid=terminate-button]`, "")
-	p.click(`#terminate-confirmation-modal [data-testid=confirm-modal-button]`, "")
-	p.sees("TERMINATED")
-	// The run watcher skips operations of the last minute.
-	exec(t, "UPDATE operations SET started_at = started_at - interval '5 minutes' WHERE operation_id = $1", op.Operation.OperationID)
-}
-
 // ended waits until the node's newest operation is completed.
 func ended(t *testing.T, host string) {
 	t.Helper()
@@ -289,12 +284,4 @@ func resolveItself(t *testing.T, _ *page, op wire.StuckOperation) {
 	change(t, op.Host, "", "retry_policy.maximum_interval", &activity.ActivityOptions{
 		RetryPolicy: &common.RetryPolicy{MaximumInterval: durationpb.New(time.Second)}})
 	ended(t, op.Host)
-}
-
-// resolveByRehydrate types the displayed command.
-func resolveByRehydrate(t *testing.T, p *page, op wire.StuckOperation) {
-	t.Helper()
-	command := strings.Fields(p.find(`gpuaas node rehydrate [a-z0-9-]+`))
-	gpuaas(t, command[1:]...)
-	require.Equal(t, lifecycle.NodeActive, show(t, op.Host).State)
 }

@@ -152,10 +152,16 @@ func node(t *testing.T, host, sku string, env ...string) {
 	eventually(t, host+" becomes active", func() bool { return show(t, host).State == lifecycle.NodeActive })
 }
 
-// workload starts a workload that ends when the gate file exists, not at a signal.
-func workload(t *testing.T, host string) {
+// startWorkload gives the node a workload that ends when the gate file exists, not at a signal.
+func startWorkload(t *testing.T, host string) {
 	t.Helper()
 	harness.StartWorkload(t, stack, host, "job-1", "sh", "-c", `trap : TERM; while [ ! -e `+gateOf(host)+` ]; do sleep 0.1; done`)
+}
+
+// workload starts a workload and waits until the agent reports it.
+func workload(t *testing.T, host string) {
+	t.Helper()
+	startWorkload(t, host)
 	eventually(t, "the agent reports the workload", func() bool { return len(show(t, host).Workloads) == 1 })
 }
 

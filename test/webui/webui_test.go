@@ -22,6 +22,9 @@ func TestWebUI(t *testing.T) {
 	needStack(t)
 	t.Run("pages", func(t *testing.T) {
 		for reason, s := range scenes() {
+			if s.outage {
+				continue
+			}
 			t.Run(reason, func(t *testing.T) {
 				if s.slow {
 					s.park(t, s.host) // before the other scenes, which are parallel
@@ -35,6 +38,12 @@ func TestWebUI(t *testing.T) {
 		}
 	})
 	t.Run("lists", requireLists)
+	for reason, s := range outageScenes() {
+		t.Run(reason, func(t *testing.T) {
+			s.park(t, s.host)
+			s.follow(t, reason)
+		})
+	}
 }
 
 // follow opens the page of the operation that is about to park, and does what it says.
@@ -104,11 +113,11 @@ func (p *page) requireDetails(stuck lifecycle.Stuck) {
 	}
 }
 
-// requireEnd requires that the details of an abandoned run show the command that restores
-// the node.
-func (p *page) requireEnd(stuck lifecycle.Stuck) {
+// requireEnd requires that the details of an abandoned run show its status, and the command
+// that restores the node.
+func (p *page) requireEnd(stuck lifecycle.Stuck, status string) {
 	p.t.Helper()
-	p.sees("TERMINATED")
+	p.sees(status)
 	p.sees(stuck.Options[0].Command)
 }
 

@@ -1,0 +1,76 @@
+package webui
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// agentScenes are those of what a node runs: workloads, GPU processes, and a release of its
+// agent.
+func agentScenes() map[string]scene {
+	return map[string]scene{
+		lifecycle.ReasonGPUsInUse:         {host: "gpu-20", park: parkGPUsInUse},
+		lifecycle.ReasonWorkloadsUnknown:  {host: "gpu-21", park: parkWorkloadsUnknown},
+		string(schema.KindNodeInUse):      {host: "gpu-22", park: parkInUse},
+		lifecycle.ReasonUpgradeRolledBack: {host: "gpu-23", park: parkRolledBack},
+		lifecycle.ReasonReleaseRejected:   {host: "gpu-24", park: parkReleaseRejected},
+	}
+}
+
+// gpuNode starts a node whose nvidia-smi answers the query of GPU processes with a script.
+func gpuNode(t *testing.T, host, processes string) {
+	t.Helper()
+	smi := nvidiaSMI(t, host, "case $1 in --query-compute-apps=*) "+processes+";; esac")
+	node(t, host, "cpu-dev", "PATH="+filepath.Dir(smi)+":"+os.Getenv("PATH"))
+}
+
+// A process that no workload driver manages uses a GPU.
+func parkGPUsInUse(t *testing.T, host string) {
+	t.Helper()
+	gpuNode(t, host, "echo '4711, /usr/bin/python3, 75310'")
+	gpuaas(t, "node", "drain", host, "--deadline", "2s", "--reason", "RMA-4411", "--yes", "--no-wait")
+}
+
+func parkWorkloadsUnknown(t *testing.T, host string) {
+	t.Helper()
+	gpuNode(t, host, gpuLost)
+	gpuaas(t, "node", "drain", host, "--deadline", "2s", "--reason", "RMA-4411", "--yes", "--no-wait")
+}
+
+// The workload starts after the last heartbeat.
+func parkInUse(t *testing.T, host string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	fault(t, host, "nodes", "UPDATE", "NEW.workloads := '[]';")
+	startWorkload(t, host)
+	gpuaas(t, "node", "retire", host, "--reason", "RMA-4411", "--yes", "--no-wait")
+}
+
+// upgrade starts the upgrade of the node's agent to a release that is a shell script.
+func upgrade(t *testing.T, host, version, script string) {
+	t.Helper()
+	node(t, host, "cpu-dev")
+	binary := filepath.Join(t.TempDir(), "gpuaas-node-agent")
+	require.NoError(t, os.WriteFile(binary, []byte("#!/bin/sh\n"+script+"\n"), 0o600))
+	gpuaas(t, "admin", "sign-agent", binary, "--version", version, "--key", filepath.Join(stack.Dir, "secrets", "release-key.pem"),
+		"--to", filepath.Join(stack.Dir, "releases"))
+	gpuaas(t, "node", "upgrade-agent", host, "--version", version, "--no-wait")
+}
+
+// The release crashes when it starts.
+func parkRolledBack(t *testing.T, host string) {
+	t.Helper()
+	upgrade(t, host, "v99.0.0", `[ "$1" != version ] || { echo gpuaas-node-agent v99.0.0; exit; }; exit 1`)
+}
+
+// The release is not the one that its signature names.
+func parkReleaseRejected(t *testing.T, host string) {
+	t.Helper()
+	upgrade(t, host, "v99.1.0", "echo gpuaas-node-agent v98.0.0")
+}

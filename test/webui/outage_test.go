@@ -1,0 +1,96 @@
+package webui
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
+)
+
+// outageScenes are those of a service that all operations need. They run one after the other,
+// after the others.
+func outageScenes() map[string]scene {
+	outage := func(host string, begin func(t *testing.T) (end func())) scene {
+		var end func()
+		return scene{host: host, outage: true,
+			park: func(t *testing.T, host string) {
+				t.Helper()
+				node(t, host, "cpu-dev")
+				end = sync.OnceFunc(begin(t))
+				t.Cleanup(end)
+				gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
+				endRetries(t, host, "EnqueueNodeTask")
+			},
+			resolve: func(t *testing.T, _ *page, op wire.StuckOperation) {
+				t.Helper()
+				end()
+				ended(t, op.Host)
+			}}
+	}
+	return map[string]scene{
+		lifecycle.ReasonVaultSealed:      outage("gpu-25", sealVault),
+		lifecycle.ReasonVaultUnreachable: outage("gpu-26", stopVault),
+		lifecycle.ReasonClockSkew:        outage("gpu-27", skewClock),
+	}
+}
+
+// sealVault seals the stack's Vault until end is called.
+func sealVault(t *testing.T) (end func()) {
+	t.Helper()
+	var keys struct {
+		UnsealKey []byte `json:"unseal_key"`
+		RootToken string `json:"root_token"`
+	}
+	raw, err := os.ReadFile(filepath.Join(stack.Dir, "secrets", "vault-keys.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &keys))
+	put := func(path string, body any) {
+		t.Helper()
+		ctx := context.WithoutCancel(t.Context()) // the cleanup uses it
+		_, err := harness.Do(ctx, http.DefaultClient, http.MethodPut, stack.Getenv("VAULT_ADDR")+"/v1/sys/"+path, body,
+			"X-Vault-Token", keys.RootToken)
+		require.NoError(t, err)
+	}
+	put("seal", nil)
+	return func() { put("unseal", map[string]string{"key": base64.StdEncoding.EncodeToString(keys.UnsealKey)}) }
+}
+
+// stopVault suspends the stack's Vault until end is called.
+func stopVault(t *testing.T) (end func()) {
+	t.Helper()
+	parts, err := stack.Parts(t.Context())
+	require.NoError(t, err)
+	pid := parts["vault"].PID
+	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+	return func() { require.NoError(t, syscall.Kill(pid, syscall.SIGCONT)) }
+}
+
+// skewClock makes the database's clock wrong for new connections until end is called.
+func skewClock(t *testing.T) (end func()) {
+	t.Helper()
+	setting := func(clause string) {
+		t.Helper()
+		exec(t, "DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I "+clause+"', current_database()); END $do$")
+		exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+	}
+	exec(t, `CREATE SCHEMA skewed; GRANT USAGE ON SCHEMA skewed TO PUBLIC;
+CREATE FUNCTION skewed.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() - interval '10 minutes' $$`)
+	setting("SET search_path = skewed, pg_catalog, public")
+	eventually(t, "the worker compares its clock", func() bool {
+		var list wire.StuckList
+		return read(t, &list, "stuck") && slices.ContainsFunc(list.Faults, func(f wire.ControlPlaneFault) bool { return f.Component == "clock" })
+	})
+	return func() { setting("RESET search_path") }
+}

@@ -54,13 +54,14 @@ func (b *bench) kubernetes(t *testing.T) *cluster {
 // recognizes it.
 func (c *cluster) token(a account) (text string) {
 	c.t.Helper()
+	now := time.Now()
 	part := func(v any) string {
 		raw, err := json.Marshal(v)
 		require.NoError(c.t, err)
 		return base64.RawURLEncoding.EncodeToString(raw)
 	}
 	text = part(map[string]any{"alg": "RS256", "kid": schema.NewID()}) + "." + part(map[string]any{
-		"iss": "https://kubernetes.default.svc", "aud": []string{a.audience}, "exp": time.Now().Add(time.Hour).Unix(),
+		"iss": "https://kubernetes.default.svc", "aud": []string{a.audience}, "iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(),
 		"sub": "system:serviceaccount:" + a.namespace + ":" + a.name,
 		"kubernetes.io": map[string]any{"namespace": a.namespace, "serviceaccount": map[string]any{"name": a.name, "uid": "uid-" + a.name}},
 	}) + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 256))
@@ -152,7 +153,7 @@ func TestServiceAccountsAreBound(t *testing.T) {
 	b := empty(t)
 	c := b.kubernetes(t)
 	require.NoError(t, b.install.setup(t))
-	b.login(t, "api") // AppRoles exist beside them
+	b.loginWith(t, b.config("api")) // AppRoles exist beside them
 	for name, login := range map[string]struct {
 		role    string
 		account account

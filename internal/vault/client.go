@@ -55,7 +55,7 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 		return nil, err
 	}
 	client.spawn(client.keepAlive)
-	client.watchSecretID()
+	watchSecretID(client)
 	return client, nil
 }
 

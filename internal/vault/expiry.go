@@ -26,7 +26,7 @@ type expiry struct {
 
 // watchSecretID checks the end of the secret ID in the background. A login with a service
 // account has none.
-func (c *Client) watchSecretID() {
+func watchSecretID(c *Client) {
 	if c.conf.Kubernetes.Role == "" {
 		c.repeat(0, nil, "reading the end of the Vault secret ID", c.check)
 	}

@@ -1,7 +1,6 @@
 package vault
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,21 +13,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Defaults of KubernetesLogin, those of Vault and of Kubernetes.
-const (
-	DefaultKubernetesMount = "kubernetes"
-	DefaultServiceToken    = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // a file
-)
-
 // KubernetesLogin is a login with the service account of the process's pod.
 type KubernetesLogin struct {
 	// Role is the role in Vault. Without it, the process logs in with an AppRole.
 	Role string
-	// Mount is the path of Vault's Kubernetes auth method. The default is
-	// DefaultKubernetesMount.
+	// Mount is the path of Vault's Kubernetes auth method.
 	Mount string
 	// TokenFile contains the service account's token. Each login reads it again, because
-	// the kubelet replaces it. The default is DefaultServiceToken.
+	// the kubelet replaces it.
 	TokenFile string
 }
 
@@ -58,14 +50,13 @@ func (c Config) login() (login, error) {
 }
 
 func (k KubernetesLogin) login() (login, error) {
-	mount, file := cmp.Or(k.Mount, DefaultKubernetesMount), cmp.Or(k.TokenFile, DefaultServiceToken)
-	token, err := readCredential(file, "mount a token of the pod's service account there, or set GPUAAS_VAULT_KUBERNETES_TOKEN_FILE")
+	token, err := readCredential(k.TokenFile, "mount a token of the pod's service account there, or set GPUAAS_VAULT_KUBERNETES_TOKEN_FILE")
 	if err != nil {
 		return login{}, err
 	}
-	method, err := kubernetes.NewKubernetesAuth(k.Role, kubernetes.WithMountPath(mount), kubernetes.WithServiceAccountToken(token))
-	return login{method, fmt.Sprintf("the service account's token in %s for the role %s", file, k.Role),
-		fmt.Sprintf("compare the namespace, service account and audience of the pod with: vault read auth/%s/role/%s", mount, k.Role)}, err
+	method, err := kubernetes.NewKubernetesAuth(k.Role, kubernetes.WithMountPath(k.Mount), kubernetes.WithServiceAccountToken(token))
+	return login{method, fmt.Sprintf("the service account's token in %s for the role %s", k.TokenFile, k.Role),
+		fmt.Sprintf("compare the namespace, service account and audience of the pod with: vault read auth/%s/role/%s", k.Mount, k.Role)}, err
 }
 
 // exchange exchanges the credentials for a token.

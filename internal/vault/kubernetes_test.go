@@ -62,7 +62,7 @@ func (c *cluster) token(a account) (text string) {
 	}
 	text = part(map[string]any{"alg": "RS256", "kid": schema.NewID()}) + "." + part(map[string]any{
 		"iss": "https://kubernetes.default.svc", "aud": []string{a.audience}, "iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(),
-		"sub": "system:serviceaccount:" + a.namespace + ":" + a.name,
+		"sub":           "system:serviceaccount:" + a.namespace + ":" + a.name,
 		"kubernetes.io": map[string]any{"namespace": a.namespace, "serviceaccount": map[string]any{"name": a.name, "uid": "uid-" + a.name}},
 	}) + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 256))
 	c.mu.Lock()

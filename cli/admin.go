@@ -36,6 +36,9 @@ Environment:
   GPUAAS_VAULT_TOKEN_FILE  a file with a token that may create mounts and policies and,
                            unless it is root, has the policy gpuaas-sets
   GPUAAS_SETUP_OUT_DIR     directory for the role ids of worker and API
+  GPUAAS_VAULT_KUBERNETES_MOUNT, _NAMESPACE, _AUDIENCE
+                           Vault's Kubernetes auth method, for logins with service accounts;
+                           GPUAAS_SETUP_OUT_DIR is then optional
   GPUAAS_VAULT_SECRET_ID_TTL  lifetime of the secret ids (default 720h; 0s for no end)
   GPUAAS_VAULT_WORKER_CIDRS, GPUAAS_VAULT_API_CIDRS
                            networks from which worker and API may use Vault (default all)

@@ -5,8 +5,6 @@
 package worker
 
 import (
-	"os"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
@@ -27,6 +25,7 @@ type config struct {
 	Versioning       bool          `env:"GPUAAS_WORKER_VERSIONING" envDefault:"true" help:"Register this worker's version with Temporal. Only the current version receives work; see 'gpuaas admin promote'. Disable it for a Temporal server without worker deployments."`
 	RotatorRoleID    string        `env:"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE" help:"File with the role ID of the rotator's Vault login. With it, this worker also rotates keys and renews the verifier set; set it for one or two workers."`
 	RotatorSecretID  string        `env:"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE" help:"File with the secret ID of the rotator's Vault login."`
+	RotatorKubeRole  string        `env:"GPUAAS_VAULT_ROTATOR_KUBERNETES_ROLE" help:"Role of the rotator's Vault login with the pod's service account, in place of its AppRole."`
 	CheckpointEvery  time.Duration `env:"GPUAAS_AUDIT_CHECKPOINT_INTERVAL" envDefault:"1m" help:"Least time between two signed checkpoints of the audit trail."`
 	RetainTasks      time.Duration `env:"GPUAAS_RETAIN_TASKS" envDefault:"2160h" help:"How long finished node tasks with their results are kept. Keep them for longer than Temporal keeps closed workflows. 0 keeps them forever."`
 	RetainIdentities time.Duration `env:"GPUAAS_RETAIN_IDENTITIES" envDefault:"9600h" help:"How long ended certificates, tokens and keys of nodes are kept after they expired. 0 keeps them forever."`
@@ -48,7 +47,9 @@ func (c *config) build() string {
 func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
 	f.Check(c.CheckpointEvery <= 0, "GPUAAS_AUDIT_CHECKPOINT_INTERVAL must be positive, for example 1m")
-	f.Check((c.RotatorRoleID == "") != (c.RotatorSecretID == ""), "GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE and GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE must be set together")
+	if c.rotates() {
+		f.VaultLogin("GPUAAS_VAULT_ROTATOR_", c.RotatorKubeRole, c.RotatorRoleID, c.RotatorSecretID)
+	}
 	checkRetain(f, "GPUAAS_RETAIN_TASKS", c.RetainTasks, minRetain)
 	checkRetain(f, "GPUAAS_RETAIN_IDENTITIES", c.RetainIdentities, minRetain)
 	checkRetain(f, "GPUAAS_RETAIN_MESSAGES", c.RetainMessages, minRetain)
@@ -56,17 +57,16 @@ func (c *config) Check(f *daemon.Faults) {
 	f.Check(c.ActivitySlots < 0, "GPUAAS_ACTIVITY_SLOTS must not be negative, for example 20")
 }
 
+// rotates reports whether a login of the rotator is configured.
+func (c *config) rotates() bool { return c.RotatorRoleID+c.RotatorSecretID+c.RotatorKubeRole != "" }
+
 func checkRetain(f *daemon.Faults, name string, keep, least time.Duration) {
 	f.Check(keep != 0 && keep < least, "%s must be 0 or at least %.0fh", name, least.Hours())
 }
 
 // Secrets implements daemon's list of secrets that must never reach Temporal.
 func (c *config) Secrets() []schema.Secret {
-	out := c.Engines.Secrets()
-	if raw, err := os.ReadFile(c.RotatorSecretID); err == nil {
-		out = append(out, schema.NewSecret(strings.TrimSpace(string(raw))))
-	}
-	return out
+	return append(c.Engines.Secrets(), daemon.FileSecret(c.RotatorSecretID)...)
 }
 
 // defaults returns a configuration with the defaults that depend on the program.

@@ -50,6 +50,33 @@ func TestConfigDefaults(t *testing.T) {
 	require.Equal(t, 10*time.Second, c.DrainTimeout)
 }
 
+// The rotator logs in as the worker does, or not at all.
+func TestLoginOfTheRotator(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		roleID, secretID, role string
+		rotates                bool
+		fault                  string
+	}{
+		{},
+		{roleID: "r", secretID: "s", rotates: true},
+		{role: "gpuaas-trust", rotates: true},
+		{roleID: "r", fault: "GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE and GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE must be set"},
+		{roleID: "r", secretID: "s", role: "gpuaas-trust", fault: "GPUAAS_VAULT_ROTATOR_KUBERNETES_ROLE excludes"},
+	} {
+		config := defaults()
+		err := daemon.Load(config, env(map[string]string{"GPUAAS_DATABASE_URL": "postgres://u:p@h/db?sslmode=require", "VAULT_ADDR": "https://v",
+			"GPUAAS_VAULT_KUBERNETES_ROLE": "gpuaas-worker", "GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE": c.roleID,
+			"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE": c.secretID, "GPUAAS_VAULT_ROTATOR_KUBERNETES_ROLE": c.role}))
+		if c.fault != "" {
+			require.ErrorContains(t, err, c.fault)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.rotates, config.rotates())
+	}
+}
+
 func TestRetentionIsLongEnough(t *testing.T) {
 	t.Parallel()
 	for keep, fault := range map[string]bool{"0": false, "23h": true, "-1h": true, "168h": false} {

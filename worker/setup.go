@@ -35,12 +35,20 @@ type setupConfig struct {
 	DatabaseURL    schema.Secret `env:"GPUAAS_DATABASE_URL,required" help:"Postgres connection URL."`
 	VaultAddr      string        `env:"VAULT_ADDR,required" help:"URL of Vault."`
 	VaultTokenFile string        `env:"GPUAAS_VAULT_TOKEN_FILE,required" help:"File with a privileged Vault token."`
-	OutDir         string        `env:"GPUAAS_SETUP_OUT_DIR,required" help:"Directory to which the role IDs and secret IDs are written."`
+	OutDir         string        `env:"GPUAAS_SETUP_OUT_DIR" help:"Directory to which the role IDs and secret IDs are written. Required without GPUAAS_VAULT_KUBERNETES_MOUNT."`
+	KubeMount      string        `env:"GPUAAS_VAULT_KUBERNETES_MOUNT" help:"Path of Vault's Kubernetes auth method. With it, setup writes the roles for service accounts there."`
+	KubeNamespace  string        `env:"GPUAAS_VAULT_KUBERNETES_NAMESPACE" envDefault:"gpuaas" help:"Kubernetes namespace of the service accounts."`
+	KubeAudience   string        `env:"GPUAAS_VAULT_KUBERNETES_AUDIENCE" envDefault:"vault" help:"Audience of the service accounts' tokens."`
 	SecretIDTTL    time.Duration `env:"GPUAAS_VAULT_SECRET_ID_TTL" envDefault:"720h" help:"Lifetime of the secret IDs of worker and API; 0s for no end."`
 	WorkerCIDRs    []string      `env:"GPUAAS_VAULT_WORKER_CIDRS" help:"Networks from which the worker may use Vault, for example 10.1.0.0/24. Default: all."`
 	APICIDRs       []string      `env:"GPUAAS_VAULT_API_CIDRS" help:"Networks from which the API may use Vault. Default: all."`
 	Env            string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment."`
 	NodeAPINames   []string      `env:"GPUAAS_NODE_API_NAMES" envDefault:"localhost,127.0.0.1" help:"Host names and addresses of the node API, for its certificate."`
+}
+
+// Check reports faults in the values.
+func (c *setupConfig) Check(f *daemon.Faults) {
+	f.Check(c.OutDir == "" && c.KubeMount == "", "GPUAAS_SETUP_OUT_DIR must be set, or GPUAAS_VAULT_KUBERNETES_MOUNT")
 }
 
 // Setup prepares the database, Vault and Temporal for this version, and publishes
@@ -100,7 +108,8 @@ func prepareTemporal(ctx context.Context, o SetupOptions) error {
 
 func (c setupConfig) vaultAdmin(progress io.Writer) vault.AdminConfig {
 	return vault.AdminConfig{Address: c.VaultAddr, TokenFile: c.VaultTokenFile, Env: c.Env,
-		Logins: vault.Logins{SecretIDTTL: c.SecretIDTTL, WorkerCIDRs: c.WorkerCIDRs, APICIDRs: c.APICIDRs}, Log: slog.New(slog.NewTextHandler(progress, nil))}
+		Logins: vault.Logins{SecretIDTTL: c.SecretIDTTL, WorkerCIDRs: c.WorkerCIDRs, APICIDRs: c.APICIDRs,
+			Kubernetes: vault.ServiceAccounts{Mount: c.KubeMount, Namespace: c.KubeNamespace, Audience: c.KubeAudience}}, Log: slog.New(slog.NewTextHandler(progress, nil))}
 }
 
 // publishVerifierSet publishes the first verifier set, or the successor of the

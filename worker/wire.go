@@ -69,11 +69,11 @@ func (p *parts) openStore(ctx context.Context) (err error) {
 }
 
 func (p *parts) openRotator(ctx context.Context) (err error) {
-	if p.cfg.RotatorRoleID == "" {
+	if !p.cfg.rotates() {
 		return nil
 	}
-	p.rotator, err = vault.LoginRotator(ctx, vault.Config{Address: p.cfg.VaultAddr, RoleIDFile: p.cfg.RotatorRoleID,
-		SecretIDFile: p.cfg.RotatorSecretID, Env: p.cfg.Env, Log: p.Log, Observe: p.Metrics.VaultRequest})
+	p.rotator, err = vault.LoginRotator(ctx, vault.Config{Address: p.cfg.VaultAddr, RoleIDFile: p.cfg.RotatorRoleID, SecretIDFile: p.cfg.RotatorSecretID,
+		Kubernetes: vault.KubernetesLogin{Role: p.cfg.RotatorKubeRole, Mount: p.cfg.KubeMount, TokenFile: p.cfg.KubeToken}, Env: p.cfg.Env, Log: p.Log, Observe: p.Metrics.VaultRequest})
 	if err == nil {
 		p.OnClose(p.rotator.Close)
 		p.Health.Add("vault-rotator", p.rotator.Healthy)

@@ -56,7 +56,7 @@ func TestConfigDefaults(t *testing.T) {
 	assert.Equal(t, &config{
 		Common: daemon.Common{MetricsAddr: "127.0.0.1:9091", LogLevel: slog.LevelInfo, LameDuck: 5 * time.Second, DrainTimeout: 6 * time.Second, ProbeEvery: 5 * time.Second},
 		Engines: daemon.Engines{DatabaseURL: schema.NewSecret("postgres://u:p@h/db?sslmode=require"), VaultAddr: "http://127.0.0.1:8200",
-			RoleIDFile: "r", SecretIDFile: "s", Env: "dev"},
+			RoleIDFile: "r", SecretIDFile: "s", KubeMount: "kubernetes", KubeToken: "/var/run/secrets/kubernetes.io/serviceaccount/token", Env: "dev"},
 		AdminToken: schema.NewSecret(adminToken), AdminActor: "admin-token", AdminAddr: "127.0.0.1:8081",
 		NodeAddr: "127.0.0.1:8443", NodeURL: "https://localhost:8443", WebUI: "http://localhost:8233", NodeConnections: nodeapi.DefaultConnections, IssueRate: nodeapi.DefaultIssueRate,
 		serve: listenerSet{"node", "admin"},

@@ -42,8 +42,11 @@ type Engines struct {
 	DatabaseURL    schema.Secret `env:"GPUAAS_DATABASE_URL,required" example:"postgres://USER:PASSWORD@HOST:5432/DATABASE" help:"Postgres connection URL."`
 	DatabasePool   int32         `env:"GPUAAS_DATABASE_POOL" help:"Largest number of connections of this process to the database. Default: pool_max_conns of GPUAAS_DATABASE_URL, or 10 without it."`
 	VaultAddr      string        `env:"VAULT_ADDR,required" example:"https://vault.example.com:8200" help:"URL of Vault."`
-	RoleIDFile     string        `env:"GPUAAS_VAULT_ROLE_ID_FILE,required" example:"/etc/gpuaas/vault-role-id" help:"File with the role ID of the Vault login (AppRole)."`
-	SecretIDFile   string        `env:"GPUAAS_VAULT_SECRET_ID_FILE,required" example:"/etc/gpuaas/vault-secret-id" help:"File with the secret ID of the Vault login (AppRole)."`
+	RoleIDFile     string        `env:"GPUAAS_VAULT_ROLE_ID_FILE" example:"/etc/gpuaas/vault-role-id" help:"File with the role ID of the Vault login (AppRole). Required without GPUAAS_VAULT_KUBERNETES_ROLE."`
+	SecretIDFile   string        `env:"GPUAAS_VAULT_SECRET_ID_FILE" example:"/etc/gpuaas/vault-secret-id" help:"File with the secret ID of the Vault login (AppRole). Required without GPUAAS_VAULT_KUBERNETES_ROLE."`
+	KubeRole       string        `env:"GPUAAS_VAULT_KUBERNETES_ROLE" help:"Role of the Vault login with the pod's service account, in place of the AppRole."`
+	KubeMount      string        `env:"GPUAAS_VAULT_KUBERNETES_MOUNT" envDefault:"kubernetes" help:"Path of Vault's Kubernetes auth method."`
+	KubeToken      string        `env:"GPUAAS_VAULT_KUBERNETES_TOKEN_FILE" envDefault:"/var/run/secrets/kubernetes.io/serviceaccount/token" help:"File with the token of the pod's service account."`
 	Env            string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
 	AllowPlaintext bool          `env:"GPUAAS_ALLOW_PLAINTEXT" envDefault:"false" help:"true allows connections without TLS to Postgres, Vault and Temporal on other machines. Without it, such a configuration is rejected."`
 }
@@ -58,18 +61,28 @@ func (e Engines) Check(f *Faults) {
 	if err == nil {
 		e.Plaintext(f, "VAULT_ADDR", u.Hostname(), u.Scheme != "http")
 	}
+	f.VaultLogin("GPUAAS_VAULT_", e.KubeRole, e.RoleIDFile, e.SecretIDFile)
 	f.Check(!trust.ValidEnv(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens, and begin and end with a letter or digit")
 }
 
-// Secrets returns the database password and the secret ID of the Vault login,
+// Secrets returns the database password and the credential of the Vault login,
 // which must never reach Temporal. A file that cannot be read is left out: the
 // login reports it.
 func (e Engines) Secrets() []schema.Secret {
-	out := DatabasePassword(e.DatabaseURL)
-	if raw, err := os.ReadFile(e.SecretIDFile); err == nil {
-		out = append(out, schema.NewSecret(strings.TrimSpace(string(raw))))
+	file := e.SecretIDFile
+	if e.KubeRole != "" {
+		file = e.KubeToken
 	}
-	return out
+	return append(DatabasePassword(e.DatabaseURL), FileSecret(file)...)
+}
+
+// FileSecret returns the content of a file, nothing if it cannot be read.
+func FileSecret(file string) []schema.Secret {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	return []schema.Secret{schema.NewSecret(strings.TrimSpace(string(raw)))}
 }
 
 // DatabasePassword returns the password in a database URL, if there is one.
@@ -201,4 +214,15 @@ func formOf(t reflect.Type) string {
 		return "debug, info, warn or error"
 	}
 	return "a " + t.String() + ", for example 1"
+}
+
+// VaultLogin adds a fault unless either the role of a service account or both files of an
+// AppRole are set. prefix is that of the variables.
+func (f *Faults) VaultLogin(prefix, role, roleIDFile, secretIDFile string) {
+	switch {
+	case role == "":
+		f.Check(roleIDFile == "" || secretIDFile == "", "%sROLE_ID_FILE and %[1]sSECRET_ID_FILE must be set, or %[1]sKUBERNETES_ROLE", prefix)
+	default:
+		f.Check(roleIDFile != "" || secretIDFile != "", "%sKUBERNETES_ROLE excludes %[1]sROLE_ID_FILE and %[1]sSECRET_ID_FILE", prefix)
+	}
 }

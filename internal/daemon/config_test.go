@@ -85,8 +85,8 @@ func TestLoadReportsEveryFaultAndNoSecret(t *testing.T) {
 		"GPUAAS_METRICS_ADDR": "9090", "TEST_NOTE": "hunter2", "GPUAAS_DRAIN_TIMEOUT": "-1s"}))
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 	for _, fault := range []string{"GPUAAS_DATABASE_URL_FILE: open /nowhere", "TEST_TOKEN_FILE: the file is empty", "GPUAAS_LOG_LEVEL must be debug, info, warn or error",
-		"GPUAAS_VAULT_ROLE_ID_FILE=/etc/gpuaas/vault-role-id",
-		"VAULT_ADDR is not set, for example VAULT_ADDR=https://", "GPUAAS_VAULT_ROLE_ID_FILE is not set", "GPUAAS_VAULT_SECRET_ID_FILE is not set", "TEST_RATE must not",
+		"GPUAAS_VAULT_ROLE_ID_FILE and GPUAAS_VAULT_SECRET_ID_FILE must be set, or GPUAAS_VAULT_KUBERNETES_ROLE",
+		"VAULT_ADDR is not set, for example VAULT_ADDR=https://", "TEST_RATE must not",
 		"GPUAAS_ENV must be", "GPUAAS_LAME_DUCK must be a duration, for example 30s", "GPUAAS_METRICS_ADDR must be host:port", "GPUAAS_DRAIN_TIMEOUT must be positive"} {
 		require.ErrorContains(t, err, fault)
 	}
@@ -99,6 +99,20 @@ func TestLoadReportsEveryFaultAndNoSecret(t *testing.T) {
 	require.ErrorContains(t, err, "VAULT_ADDR must be a URL, for example https://")
 	require.NotContains(t, err.Error(), "hunter2")
 	require.ErrorContains(t, Load(newConfig(), environ(nil)), "TEST_TOKEN or TEST_TOKEN_FILE is not set")
+}
+
+// A login with a service account replaces the AppRole, and its token is a secret, too.
+func TestLoginWithAServiceAccount(t *testing.T) {
+	t.Parallel()
+	vars := complete(t)
+	vars["GPUAAS_VAULT_KUBERNETES_ROLE"], vars["GPUAAS_VAULT_KUBERNETES_TOKEN_FILE"] = "gpuaas-api", file(t, "token\n")
+	require.ErrorContains(t, Load(newConfig(), environ(vars)), "GPUAAS_VAULT_KUBERNETES_ROLE excludes GPUAAS_VAULT_ROLE_ID_FILE and GPUAAS_VAULT_SECRET_ID_FILE")
+	delete(vars, "GPUAAS_VAULT_ROLE_ID_FILE")
+	delete(vars, "GPUAAS_VAULT_SECRET_ID_FILE")
+	c := newConfig()
+	require.NoError(t, Load(c, environ(vars)))
+	require.Equal(t, "kubernetes", c.KubeMount)
+	require.Equal(t, []schema.Secret{schema.NewSecret("p"), schema.NewSecret("token")}, c.Secrets())
 }
 
 func TestSecretsOfAnURLWithoutPassword(t *testing.T) {

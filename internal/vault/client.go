@@ -55,7 +55,7 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 		return nil, err
 	}
 	client.spawn(client.keepAlive)
-	client.repeat(0, nil, "reading the end of the Vault secret ID", client.check)
+	watchSecretID(client)
 	return client, nil
 }
 
@@ -85,7 +85,8 @@ func newClient(c Config) (*Client, error) {
 // DaemonConfig returns the configuration of a daemon's client.
 func DaemonConfig(p *daemon.Process, e daemon.Engines) Config {
 	return Config{Address: e.VaultAddr, RoleIDFile: e.RoleIDFile, SecretIDFile: e.SecretIDFile,
-		Env: e.Env, Log: p.Log, Observe: p.Metrics.VaultRequest, SecretIDEnds: p.Metrics.SecretIDEnds}
+		Kubernetes: KubernetesLogin{Role: e.KubeRole, Mount: e.KubeMount, TokenFile: e.KubeToken},
+		Env:        e.Env, Log: p.Log, Observe: p.Metrics.VaultRequest, SecretIDEnds: p.Metrics.SecretIDEnds}
 }
 
 // LoginDaemon logs in with the credentials of a daemon's configuration, and closes the
@@ -99,8 +100,8 @@ func LoginDaemon(ctx context.Context, p *daemon.Process, e daemon.Engines) (*Cli
 }
 
 func newSession(c Config) (*session, error) {
-	if c.RoleIDFile == "" || c.SecretIDFile == "" {
-		return nil, schema.NewError(schema.KindInvalidRequest, "the files with Vault's role ID and secret ID are not configured")
+	if c.Kubernetes.Role == "" && (c.RoleIDFile == "" || c.SecretIDFile == "") {
+		return nil, schema.NewError(schema.KindInvalidRequest, "neither a Kubernetes role nor the files with Vault's role ID and secret ID are configured")
 	}
 	conn, err := dial(c.Address)
 	if err != nil {

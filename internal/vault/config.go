@@ -17,6 +17,8 @@ type Config struct {
 	// take effect without a restart.
 	RoleIDFile   string
 	SecretIDFile string
+	// Kubernetes replaces the AppRole if it has a role.
+	Kubernetes KubernetesLogin
 	// StateDir is a directory in which ServerCertificate saves the certificate, its key and the
 	// CAs, for Resume. The default saves nothing.
 	StateDir string
@@ -42,6 +44,20 @@ type Logins struct {
 	// WorkerCIDRs and APICIDRs are the networks from which the processes may log in and
 	// use their tokens; empty for all.
 	WorkerCIDRs, APICIDRs []string
+	// Kubernetes allows logins with service accounts if it has a mount.
+	Kubernetes ServiceAccounts
+}
+
+// ServiceAccounts are the service accounts gpuaas-worker, gpuaas-rotator and gpuaas-api of a
+// Kubernetes namespace. The one of a worker that also rotates keys is gpuaas-rotator.
+type ServiceAccounts struct {
+	// Mount is the path of Vault's Kubernetes auth method, which must be configured for the
+	// cluster; "" for none.
+	Mount string
+	// Namespace is that of the service accounts.
+	Namespace string
+	// Audience is the audience that their tokens must have.
+	Audience string
 }
 
 // AdminConfig configures an Admin.

@@ -20,7 +20,7 @@ const (
 	ReasonUnhealthy       = "vault_unhealthy"   // a 5xx response, or too many requests
 	ReasonDenied          = "vault_denied"      // the policy does not allow the call
 	ReasonSecretIDExpires = "secret_id_expires" // the secret ID of the login is about to expire
-	ReasonLogin           = "vault_login"       // Vault rejected the AppRole credentials
+	ReasonLogin           = "vault_login"       // Vault rejected the credentials of the login
 
 	ReasonNotSaved  = "no_saved_certificate"  // there is no usable server certificate of an earlier process
 	ReasonResumed   = "saved_certificate"     // the server certificate is that of an earlier process

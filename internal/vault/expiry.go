@@ -24,6 +24,14 @@ type expiry struct {
 	fault     atomic.Pointer[schema.Error]
 }
 
+// watchSecretID checks the end of the secret ID in the background. A login with a service
+// account has none.
+func watchSecretID(c *Client) {
+	if c.conf.Kubernetes.Role == "" {
+		c.repeat(0, nil, "reading the end of the Vault secret ID", c.check)
+	}
+}
+
 // SecretIDFault returns an error if the process's secret ID is about to expire: once it has,
 // and the token has reached its greatest age, the process cannot log in.
 func (x *expiry) SecretIDFault() error {
@@ -72,7 +80,7 @@ func (x *expiry) life(ctx context.Context) (life secretIDLife, err error) {
 		}
 		x.loginRole.Store(new(token.Meta["role_name"]))
 	}
-	secretID, err := readCredential(x.session.conf.SecretIDFile)
+	secretID, err := readCredential(x.session.conf.SecretIDFile, "gpuaas admin setup")
 	if err != nil {
 		return life, err
 	}

@@ -30,6 +30,10 @@ const (
 	setsName    = "gpuaas-sets"    // policy for signing verifier sets; no AppRole has it
 	rotatorName = "gpuaas-rotator" // policy for RotateSecretIDs; no AppRole has it
 
+	workerAccount  = "gpuaas-worker"  // service account of workers
+	rotatorAccount = "gpuaas-rotator" // service account of workers that rotate keys
+	apiAccount     = "gpuaas-api"     // service account of the API
+
 	// firstIssuer names the first generation of a CA. Vault rejects a second
 	// issuer of the same name, so two concurrent setups create one CA.
 	firstIssuer = "g1"

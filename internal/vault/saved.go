@@ -133,7 +133,7 @@ func Resume(c Config, host string) (*Client, error) {
 			client.keepAlive(ctx)
 		}
 	})
-	client.repeat(0, nil, "reading the end of the Vault secret ID", client.check)
+	watchSecretID(client)
 	client.refreshCAs(client.nodeCAs, 0)
 	client.refreshCAs(client.apiCAs, 0)
 	return client, nil

@@ -4,21 +4,17 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/vault/api"
-	"github.com/hashicorp/vault/api/auth/approle"
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// session is a connection with an AppRole login. keepAlive renews its token and
+// session is a connection with a login. keepAlive renews its token and
 // replaces the token before it expires; a call whose token Vault no longer
 // accepts logs in again at once.
 type session struct {
@@ -107,7 +103,7 @@ func (s *session) replaceToken(ctx context.Context, token string) error {
 
 func (s *session) loginLocked(ctx context.Context) error {
 	start := time.Now()
-	secret, err := s.appRoleLogin(ctx)
+	secret, err := s.exchange(ctx)
 	s.conf.Observe("login", time.Since(start), err)
 	if err != nil {
 		return err
@@ -124,35 +120,6 @@ func (s *session) loginLocked(ctx context.Context) error {
 	}
 	s.watchers <- watcher
 	return nil
-}
-
-// appRoleLogin exchanges the credentials in the two files for a token.
-func (s *session) appRoleLogin(ctx context.Context) (*api.Secret, error) {
-	const op = "logging in"
-	roleID, err := readCredential(s.conf.RoleIDFile)
-	if err != nil {
-		return nil, err
-	}
-	secretID, err := readCredential(s.conf.SecretIDFile)
-	if err != nil {
-		return nil, err
-	}
-	method, err := approle.NewAppRoleAuth(roleID, &approle.SecretID{FromString: secretID}, approle.WithMountPath(loginMount))
-	if err != nil {
-		return nil, schema.Wrap(schema.KindInternal, err, op)
-	}
-	secret, err := method.Login(ctx, s.api)
-	if e, ok := errors.AsType[*api.ResponseError](err); ok && (e.StatusCode == http.StatusBadRequest || e.StatusCode == http.StatusForbidden) {
-		return nil, unavailable(ReasonLogin, "gpuaas admin setup",
-			"%s: Vault at %s rejected the credentials in %s and %s", op, s.address, s.conf.RoleIDFile, s.conf.SecretIDFile)
-	}
-	if err != nil {
-		return nil, s.interpretError(op, err)
-	}
-	if secret == nil || secret.Auth == nil || secret.Auth.ClientToken == "" {
-		return nil, schema.NewError(schema.KindInternal, "%s: the response of Vault at %s contains no token", op, s.address)
-	}
-	return secret, nil
 }
 
 // watcher prepares the renewal of a token. The watcher repeats a failed renewal and
@@ -201,17 +168,4 @@ func (s *session) keepAlive(ctx context.Context) {
 		}
 		watcher = next
 	}
-}
-
-// readCredential reads a credential file. Errors contain the file's name, never
-// its content.
-func readCredential(file string) (string, error) {
-	text, err := readIfExists(file)
-	if err == nil && text == "" {
-		err = fmt.Errorf("%s is missing or empty", file)
-	}
-	if err != nil {
-		return "", unavailable(ReasonLogin, "gpuaas admin setup", "cannot read the Vault credentials: %v", err)
-	}
-	return text, nil
 }

@@ -57,7 +57,8 @@ func NewAdmin(c AdminConfig) (*Admin, error) {
 //
 // names are the DNS names and IP addresses of the API's server certificate. outDir
 // receives the files worker-role-id, worker-secret-id, api-role-id, api-secret-id,
-// rotator-role-id and rotator-secret-id, mode 0600.
+// rotator-role-id and rotator-secret-id, mode 0600. With Logins.Kubernetes, outDir may be "":
+// then Setup creates no AppRole.
 func (a *Admin) Setup(ctx context.Context, names []string, outDir string) error {
 	dns, ips, err := splitNames(names)
 	if err != nil {

@@ -25,8 +25,21 @@ func (s setup) writePolicies(ctx context.Context) error {
 	return nil
 }
 
-// logins creates the AppRoles and their credential files.
+// logins creates the AppRoles with their credential files, and the roles for service
+// accounts, whichever are configured.
 func (s setup) logins(ctx context.Context) error {
+	if s.limits.Kubernetes.Mount != "" {
+		if err := s.serviceAccounts(ctx); err != nil {
+			return err
+		}
+		if s.outDir == "" {
+			return nil
+		}
+	}
+	return s.appRoles(ctx)
+}
+
+func (s setup) appRoles(ctx context.Context) error {
 	if err := s.mount(ctx, "sys/auth", loginMount, "approle", nil); err != nil {
 		return err
 	}
@@ -73,6 +86,12 @@ type loginRole struct {
 
 func (r loginRole) path() string { return "auth/" + loginMount + "/role/" + r.name }
 
+// tokens are the settings of the role's tokens.
+func (r loginRole) tokens() map[string]any {
+	return map[string]any{"token_policies": r.name, "token_ttl": seconds(tokenTTL), "token_max_ttl": seconds(tokenMaxTTL),
+		"token_bound_cidrs": append([]string{}, r.cidrs...)} // an empty list removes the ones before
+}
+
 func (s setup) roles() []loginRole {
 	return []loginRole{{workerName, "worker", s.limits.WorkerCIDRs}, {apiName, "api", s.limits.APICIDRs},
 		{trustName, "rotator", s.limits.WorkerCIDRs}}
@@ -82,11 +101,9 @@ func (s setup) roles() []loginRole {
 // <prefix>-secret-id. Its tokens have only their own policy, without Vault's
 // default one.
 func (s setup) appRole(ctx context.Context, r loginRole, dir *os.File) error {
-	cidrs := append([]string{}, r.cidrs...) // an empty list removes the ones before
-	err := s.write(ctx, r.path(), "app_role", map[string]any{
-		"token_policies": r.name, "token_ttl": seconds(tokenTTL), "token_max_ttl": seconds(tokenMaxTTL),
-		"secret_id_ttl": seconds(s.limits.SecretIDTTL), "secret_id_bound_cidrs": cidrs, "token_bound_cidrs": cidrs,
-	})
+	given := r.tokens()
+	given["secret_id_ttl"], given["secret_id_bound_cidrs"] = seconds(s.limits.SecretIDTTL), given["token_bound_cidrs"]
+	err := s.write(ctx, r.path(), "app_role", given)
 	if err != nil {
 		return err
 	}
@@ -100,6 +117,26 @@ func (s setup) appRole(ctx context.Context, r loginRole, dir *os.File) error {
 		return err
 	}
 	return s.secretID(ctx, r, dir)
+}
+
+// serviceAccounts writes the roles for service accounts. The tokens are those of the AppRoles.
+func (s setup) serviceAccounts(ctx context.Context) error {
+	k := s.limits.Kubernetes
+	accounts := map[string][]string{
+		workerName: {workerAccount, rotatorAccount}, // a worker that rotates keys is a worker, too
+		trustName:  {rotatorAccount},
+		apiName:    {apiAccount},
+	}
+	for _, r := range s.roles() {
+		given := r.tokens()
+		given["bound_service_account_names"], given["bound_service_account_namespaces"] = accounts[r.name], []string{k.Namespace}
+		given["audience"] = k.Audience
+		if err := s.write(ctx, "auth/"+k.Mount+"/role/"+r.name, "service_account_role", given); err != nil {
+			return err
+		}
+	}
+	s.log.Info("wrote the roles for service accounts", "mount", "auth/"+k.Mount, "namespace", k.Namespace, "audience", k.Audience)
+	return nil
 }
 
 // secretIDLife is Vault's description of a secret ID. Its end is zero if it has none.

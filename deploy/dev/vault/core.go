@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/hashicorp/go-hclog"
+	kubernetes "github.com/hashicorp/vault-plugin-auth-kubernetes"
 	kv "github.com/hashicorp/vault-plugin-secrets-kv"
 	"github.com/hashicorp/vault/builtin/credential/approle"
 	"github.com/hashicorp/vault/builtin/logical/pki"
@@ -136,10 +137,11 @@ func readKeys(file string) (keys, error) {
 
 func newCore(storage *boltStorage, logger hclog.Logger) (*vault.Core, error) {
 	engines := builtins{
-		"pki":     {kind: consts.PluginTypeSecrets, factory: pki.Factory},
-		"transit": {kind: consts.PluginTypeSecrets, factory: transit.Factory},
-		"kv":      {kind: consts.PluginTypeSecrets, factory: kv.Factory},
-		"approle": {kind: consts.PluginTypeCredential, factory: approle.Factory},
+		"pki":        {kind: consts.PluginTypeSecrets, factory: pki.Factory},
+		"transit":    {kind: consts.PluginTypeSecrets, factory: transit.Factory},
+		"kv":         {kind: consts.PluginTypeSecrets, factory: kv.Factory},
+		"approle":    {kind: consts.PluginTypeCredential, factory: approle.Factory},
+		"kubernetes": {kind: consts.PluginTypeCredential, factory: kubernetes.Factory},
 	}
 	core, err := vault.NewCore(&vault.CoreConfig{
 		Physical:           storage,

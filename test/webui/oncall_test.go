@@ -14,10 +14,11 @@ import (
 // unseen lists the reasons without a page that this suite can show, and why.
 func unseen() map[string]string {
 	return map[string]string{
-		lifecycle.ReasonSeqReplayed: "needs an agent that does not report its counters; the page is that of task_refused",
-		lifecycle.ReasonStepUnknown: "needs a worker of a version without the phase",
-		string(lifecycle.RunFailed): "needs a defect in a workflow; the page is that of run_terminated",
-		string(lifecycle.RunLost):   "Temporal has no page of a deleted workflow",
+		lifecycle.ReasonSeqReplayed:       "needs an agent that does not report its counters; the page is that of task_refused",
+		lifecycle.ReasonUpgradeRolledBack: "needs a supervisor that starts the agent again; the page is that of release_rejected",
+		lifecycle.ReasonStepUnknown:       "needs a worker of a version without the phase",
+		string(lifecycle.RunFailed):       "needs a defect in a workflow; the page is that of run_terminated",
+		string(lifecycle.RunLost):         "Temporal has no page of a deleted workflow",
 	}
 }
 

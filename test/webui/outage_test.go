@@ -40,9 +40,9 @@ func outageScenes() map[string]scene {
 			}}
 	}
 	return map[string]scene{
-		lifecycle.ReasonVaultSealed:      outage("gpu-25", sealVault),
-		lifecycle.ReasonVaultUnreachable: outage("gpu-26", stopVault),
-		lifecycle.ReasonClockSkew:        outage("gpu-27", skewClock),
+		lifecycle.ReasonVaultSealed:      outage("gpu-24", sealVault),
+		lifecycle.ReasonVaultUnreachable: outage("gpu-25", stopVault),
+		lifecycle.ReasonClockSkew:        outage("gpu-26", skewClock),
 	}
 }
 

@@ -139,6 +139,7 @@ func (p *page) update(input string) {
 // requireLists requires that the links of gpuaas stuck open the lists of the operations that
 // it lists, which show host, action, status and reason.
 func requireLists(t *testing.T, began time.Time) {
+	t.Helper()
 	var list wire.StuckList
 	require.True(t, read(t, &list, "stuck"))
 	require.NotEmpty(t, list.Stuck)

@@ -18,6 +18,7 @@ import (
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/activities"
@@ -554,6 +555,7 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 		CorrelationID: "c-1", Host: "gpu-17",
 	}
 	b.env.SetTestTimeout(harness.Timeout)
+	b.env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: harness.Timeout}) // a busy machine is no deadlock
 	b.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: lifecycle.WorkflowID(a, "gpu-17", testNode)})
 	for _, e := range Registry() {
 		b.env.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})

@@ -66,6 +66,9 @@ func Fail(err error) error {
 		return temporal.NewCanceledError()
 	}
 	e := Typed(err)
+	if e == nil && errors.Is(err, context.DeadlineExceeded) {
+		e = schema.NewError(schema.KindServiceUnavailable, "a service did not respond in time")
+	}
 	if e == nil {
 		e = schema.AsError(err)
 	}

@@ -18,10 +18,6 @@ import (
 // reasonTasksFail: the run takes no decision, because its workflow tasks fail.
 const reasonTasksFail = "workflow_tasks_fail"
 
-// lostTasks is the number of a workflow task's attempts that workers which ended explain: each
-// took one, and the last one waits for a worker. A workflow task with more attempts fails.
-const lostTasks = 3
-
 // resolveLater handles a decision without a response. An update that the operation
 // accepted is in its history and applies later. Temporal keeps an update only in memory
 // until a worker accepts it. A cancel therefore becomes a cancellation of the run, which
@@ -43,7 +39,7 @@ func (c Operations) resolveLater(ctx context.Context, workflowID string, r lifec
 			WithReason(lifecycle.ReasonDecisionAccepted).
 			WithNext(lifecycle.OpCommand("watch", plan.Action, host))
 	}
-	if is[*serviceerror.WorkflowNotReady](cause) || d.GetPendingWorkflowTask().GetAttempt() > lostTasks {
+	if is[*serviceerror.WorkflowNotReady](cause) || d.GetPendingWorkflowTask().GetAttempt() >= failedTasks {
 		return schema.Wrap(schema.KindServiceUnavailable, cause, "the workflow tasks of operation %s fail, so no decision reaches it", r.OperationID).
 			WithReason(reasonTasksFail).WithNext("correct what the log of gpuaas-worker names; or terminate the run in Temporal, then run " +
 			lifecycle.RehydrateCommand(host))

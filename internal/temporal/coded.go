@@ -2,7 +2,6 @@ package temporal
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -18,6 +17,8 @@ import (
 // activities; see activities.Fail. Activities type their errors themselves. The
 // interceptor is a second barrier, because a history keeps the text of a foreign error,
 // which may contain anything.
+//
+// It also ends the context of an activity before the time limit of the try; see ExecuteActivity.
 func CodedErrors() interceptor.WorkerInterceptor { return &codedErrors{} }
 
 type codedErrors struct {
@@ -48,9 +49,6 @@ func (c *codedActivity) ExecuteActivity(ctx context.Context, in *interceptor.Exe
 		}
 	}()
 	result, err = c.Next.ExecuteActivity(ctx, in)
-	if activities.Typed(err) == nil && errors.Is(err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err = schema.Wrap(schema.KindServiceUnavailable, err, "a service did not respond in time")
-	}
 	coded := activities.Fail(err)
 	if coded != err { //nolint:errorlint // identity: Fail returned the same error
 		activity.GetLogger(ctx).Warn("untyped activity error; its text is withheld from the history", "type", fmt.Sprintf("%T", err))

@@ -57,6 +57,7 @@ func TestOnlyCodedErrorsLeaveActivities(t *testing.T) {
 		"an application error with a cause": {func() error {
 			return temporal.NewApplicationErrorWithCause("busy", string(schema.KindNodeInUse), raw)
 		}, schema.KindNodeInUse, "busy"},
+		"a time limit":  {func() error { return fmt.Errorf("%s: %w", secret, context.DeadlineExceeded) }, schema.KindServiceUnavailable, "a service did not respond in time"},
 		"a coded error": {func() error { return coded }, schema.KindNodeInUse, "no"},
 		"a panic":       {func() error { panic(secret) }, schema.KindInternal, "internal error"},
 	} {

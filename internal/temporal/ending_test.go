@@ -194,7 +194,7 @@ func TestDecisionOfAFailingRun(t *testing.T) {
 	require.NoError(t, err)
 	harness.Eventually(t, "a workflow task fails", func() bool {
 		d, err := c.sdk.DescribeWorkflowExecution(t.Context(), run.GetID(), "")
-		return err == nil && d.GetPendingWorkflowTask().GetAttempt() > lostTasks
+		return err == nil && d.GetPendingWorkflowTask().GetAttempt() >= failedTasks
 	})
 	for _, d := range []lifecycle.Decision{lifecycle.DecisionCancel, lifecycle.DecisionRetry} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -22,24 +22,17 @@ func agentScenes() map[string]scene {
 	}
 }
 
-// gpuNode starts a node whose nvidia-smi answers the query of GPU processes with a script.
-func gpuNode(t *testing.T, host, processes string) {
-	t.Helper()
-	smi := nvidiaSMI(t, host, "case $1 in --query-compute-apps=*) "+processes+";; esac")
-	node(t, host, "cpu-dev", "PATH="+filepath.Dir(smi)+":"+os.Getenv("PATH"))
-}
-
 // A process that no workload driver manages uses a GPU.
 func parkGPUsInUse(t *testing.T, host string) {
 	t.Helper()
-	gpuNode(t, host, "echo '4711, /usr/bin/python3, 75310'")
-	gpuaas(t, "node", "drain", host, "--deadline", "2s", "--reason", "RMA-4411", "--yes", "--no-wait")
+	gpuNode(t, host, "case $1 in --query-compute-apps=*) echo '4711, /usr/bin/python3, 75310';; esac")
+	drainSoon(t, host)
 }
 
 func parkWorkloadsUnknown(t *testing.T, host string) {
 	t.Helper()
 	gpuNode(t, host, gpuLost)
-	gpuaas(t, "node", "drain", host, "--deadline", "2s", "--reason", "RMA-4411", "--yes", "--no-wait")
+	drainSoon(t, host)
 }
 
 // The workload starts after the last heartbeat.

@@ -1,12 +1,6 @@
 package webui
 
 import (
-	"context"
-	"encoding/base64"
-	"encoding/json"
-	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -16,7 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
-	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/vaulttest"
 )
 
 // outageScenes are those of a service that all operations need. They run one after the other,
@@ -24,12 +18,11 @@ import (
 func outageScenes() map[string]scene {
 	outage := func(host string, begin func(t *testing.T) (end func())) scene {
 		var end func()
-		return scene{host: host, outage: true,
+		return scene{host: host,
 			park: func(t *testing.T, host string) {
 				t.Helper()
 				node(t, host, "cpu-dev")
-				end = sync.OnceFunc(begin(t))
-				t.Cleanup(end)
+				end = begin(t)
 				gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
 				endRetries(t, host, "EnqueueNodeTask")
 			},
@@ -46,25 +39,20 @@ func outageScenes() map[string]scene {
 	}
 }
 
+// once returns a function that runs f at its first call, and at the latest when the test ends.
+func once(t *testing.T, f func()) (end func()) {
+	t.Helper()
+	end = sync.OnceFunc(f)
+	t.Cleanup(end)
+	return end
+}
+
 // sealVault seals the stack's Vault until end is called.
 func sealVault(t *testing.T) (end func()) {
 	t.Helper()
-	var keys struct {
-		UnsealKey []byte `json:"unseal_key"`
-		RootToken string `json:"root_token"`
-	}
-	raw, err := os.ReadFile(filepath.Join(stack.Dir, "secrets", "vault-keys.json"))
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(raw, &keys))
-	put := func(path string, body any) {
-		t.Helper()
-		ctx := context.WithoutCancel(t.Context()) // the cleanup uses it
-		_, err := harness.Do(ctx, http.DefaultClient, http.MethodPut, stack.Getenv("VAULT_ADDR")+"/v1/sys/"+path, body,
-			"X-Vault-Token", keys.RootToken)
-		require.NoError(t, err)
-	}
-	put("seal", nil)
-	return func() { put("unseal", map[string]string{"key": base64.StdEncoding.EncodeToString(keys.UnsealKey)}) }
+	vault := vaulttest.InStack(t, stack)
+	vault.Seal(t)
+	return func() { vault.Unseal(t) }
 }
 
 // stopVault suspends the stack's Vault until end is called.
@@ -73,8 +61,9 @@ func stopVault(t *testing.T) (end func()) {
 	parts, err := stack.Parts(t.Context())
 	require.NoError(t, err)
 	pid := parts["vault"].PID
+	require.Positive(t, pid)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
-	return func() { require.NoError(t, syscall.Kill(pid, syscall.SIGCONT)) }
+	return once(t, func() { require.NoError(t, syscall.Kill(pid, syscall.SIGCONT)) })
 }
 
 // skewClock makes the database's clock wrong for new connections until end is called.
@@ -88,9 +77,10 @@ func skewClock(t *testing.T) (end func()) {
 	exec(t, `CREATE SCHEMA skewed; GRANT USAGE ON SCHEMA skewed TO PUBLIC;
 CREATE FUNCTION skewed.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() - interval '10 minutes' $$`)
 	setting("SET search_path = skewed, pg_catalog, public")
+	end = once(t, func() { setting("RESET search_path") })
 	eventually(t, "the worker compares its clock", func() bool {
 		var list wire.StuckList
 		return read(t, &list, "stuck") && slices.ContainsFunc(list.Faults, func(f wire.ControlPlaneFault) bool { return f.Component == "clock" })
 	})
-	return func() { setting("RESET search_path") }
+	return end
 }

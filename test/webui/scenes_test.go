@@ -26,8 +26,6 @@ type scene struct {
 	park func(t *testing.T, host string)
 	// slow parks the operation before all others, because that takes a minute.
 	slow bool
-	// outage says that the scene stops the other scenes, so it runs after them.
-	outage bool
 	// flags are the flags with which gpuaas stuck lists the operation.
 	flags []string
 	// timer is the summary of a timer in the timeline, "" for the one of a park.
@@ -39,12 +37,16 @@ type scene struct {
 	resolve func(t *testing.T, p *page, op wire.StuckOperation)
 }
 
-// scenes lists the reasons whose pages are tested and shown in docs/on-call.md. Scenes of one
-// map run at the same time.
-func scenes() map[string]scene {
+// scenes lists the reasons whose pages are tested and shown in docs/on-call.md.
+func scenes() map[string]scene { return merge(nodeScenes(), outageScenes()) }
+
+// nodeScenes are those that concern one node. They run at the same time.
+func nodeScenes() map[string]scene { return merge(operationScenes(), agentScenes(), abandonedScenes()) }
+
+func merge(parts ...map[string]scene) map[string]scene {
 	all := map[string]scene{}
-	for _, some := range []map[string]scene{operationScenes(), agentScenes(), abandonedScenes(), outageScenes()} {
-		maps.Copy(all, some)
+	for _, part := range parts {
+		maps.Copy(all, part)
 	}
 	return all
 }
@@ -114,17 +116,28 @@ func parkBlocked(t *testing.T, host string) {
 	t.Helper()
 	node(t, host, "cpu-dev")
 	workload(t, host)
+	drainSoon(t, host)
+}
+
+// drainSoon starts a drain that does not wait long.
+func drainSoon(t *testing.T, host string) {
+	t.Helper()
 	gpuaas(t, "node", "drain", host, "--deadline", "2s", "--reason", "RMA-4411", "--yes", "--no-wait")
 }
 
-// nvidiaSMI is a folder with an nvidia-smi for the node's agent.
-func nvidiaSMI(t *testing.T, host, script string) (path string) {
+// nvidiaSMI writes the nvidia-smi of the node's agent, and returns its folder.
+func nvidiaSMI(t *testing.T, host, script string) (dir string) {
 	t.Helper()
-	dir := filepath.Join(filepath.Dir(stack.Dir), host+".bin")
+	dir = filepath.Join(filepath.Dir(stack.Dir), host+".bin")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
-	path = filepath.Join(dir, "nvidia-smi")
-	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755))
-	return path
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	return dir
+}
+
+// gpuNode starts a node whose nvidia-smi is a shell script.
+func gpuNode(t *testing.T, host, script string) {
+	t.Helper()
+	node(t, host, "cpu-dev", "PATH="+nvidiaSMI(t, host, script)+":"+os.Getenv("PATH"))
 }
 
 const gpuLost = "echo 'Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost' >&2; exit 15"
@@ -132,15 +145,13 @@ const gpuLost = "echo 'Unable to determine the device handle for GPU0000:3B:00.0
 // The GPU fails between the facts and the probe.
 func parkUnhealthy(t *testing.T, host string) {
 	t.Helper()
-	smi := nvidiaSMI(t, host, `case $1 in --query-gpu=*) mkdir "$0.called" 2>/dev/null && exit 0; `+gpuLost+`;; esac`)
-	node(t, host, "cpu-dev", "PATH="+filepath.Dir(smi)+":"+os.Getenv("PATH"))
+	gpuNode(t, host, `case $1 in --query-gpu=*) mkdir "$0.called" 2>/dev/null && exit 0; `+gpuLost+`;; esac`)
 	gpuaas(t, "node", "provision", host, "--no-wait")
 }
 
 func parkFailed(t *testing.T, host string) {
 	t.Helper()
-	smi := nvidiaSMI(t, host, gpuLost)
-	node(t, host, "cpu-dev", "PATH="+filepath.Dir(smi)+":"+os.Getenv("PATH"))
+	gpuNode(t, host, gpuLost)
 	gpuaas(t, "node", "provision", host, "--no-wait")
 }
 

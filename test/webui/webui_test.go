@@ -23,10 +23,7 @@ func TestWebUI(t *testing.T) {
 	needStack(t)
 	began := time.Now()
 	t.Run("pages", func(t *testing.T) {
-		for reason, s := range scenes() {
-			if s.outage {
-				continue
-			}
+		for reason, s := range nodeScenes() {
 			t.Run(reason, func(t *testing.T) {
 				if s.slow {
 					s.park(t, s.host) // before the other scenes, which are parallel

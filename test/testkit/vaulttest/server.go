@@ -66,7 +66,11 @@ func launch() (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err := s.readKeys(); err != nil {
+	err = s.readKeys(s.keysFile())
+	if err == nil {
+		err = os.WriteFile(s.TokenFile, []byte(s.RootToken+"\n"), 0o600)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.process.Stop(), os.RemoveAll(dir))
 	}
 	return s, nil
@@ -96,9 +100,9 @@ func (s *Server) Close() {
 
 func (s *Server) keysFile() string { return filepath.Join(s.dir, "keys.json") }
 
-// readKeys reads the keys that the server wrote at its first start.
-func (s *Server) readKeys() error {
-	raw, err := os.ReadFile(s.keysFile())
+// readKeys reads the file of keys that the server wrote at its first start.
+func (s *Server) readKeys(file string) error {
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
@@ -110,7 +114,17 @@ func (s *Server) readKeys() error {
 		return err
 	}
 	s.RootToken, s.UnsealKey = keys.RootToken, fmt.Sprintf("%x", keys.UnsealKey)
-	return os.WriteFile(s.TokenFile, []byte(keys.RootToken+"\n"), 0o600)
+	return nil
+}
+
+// InStack returns the Vault of a stack, to seal and unseal it.
+func InStack(tb testing.TB, s *stack.Stack) *Server {
+	tb.Helper()
+	v := &Server{Address: s.Getenv("VAULT_ADDR")}
+	if err := v.readKeys(filepath.Join(s.Dir, "secrets", "vault-keys.json")); err != nil {
+		tb.Fatal(err)
+	}
+	return v
 }
 
 // start starts the server and waits until it is ready.

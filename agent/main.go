@@ -29,6 +29,8 @@ Commands:
   run                enroll if needed, then run tasks until stopped
   enroll             enroll once and print the result
   status [-o json]   show the state folder; opens no connection
+  doctor [-o json]   find what keeps the node from working, who can correct it, and the
+                     next step; changes nothing. --bundle FILE collects the evidence
   version            print the version
 
 Configuration comes from the environment and from the file that
@@ -45,6 +47,7 @@ Examples:
   gpuaas-node-agent run
   GPUAAS_NODE_AGENT_ENV_FILE=./node.env gpuaas-node-agent enroll
   gpuaas-node-agent status -o json
+  gpuaas-node-agent doctor --bundle gpu-17.tar.gz
   gpuaas-node-agent version
 
 Exit codes: 0 done (also when the node was removed), 1 failed, 2 usage or
@@ -66,9 +69,15 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, dri
 	commands := map[string]func(context.Context) error{
 		"run": p.run, "enroll": p.enroll, "version": p.version, "--version": p.version,
 		"status": func(ctx context.Context) error { return p.status(ctx, f.Lookup("o").Value.String()) },
+		"doctor": func(ctx context.Context) error {
+			return p.doctor(ctx, f.Lookup("o").Value.String(), f.Lookup("bundle").Value.String())
+		},
 	}
-	if name == "status" {
+	if name == "status" || name == "doctor" {
 		f.String("o", "table", "table or json")
+	}
+	if name == "doctor" {
+		f.String("bundle", "", "file to write")
 	}
 	command, ok := commands[name]
 	switch {
@@ -203,9 +212,17 @@ func (p program) enroll(ctx context.Context) error {
 	return err
 }
 
-func (p program) status(ctx context.Context, output string) error {
+// checkOutput rejects an output format that does not exist.
+func checkOutput(output string) error {
 	if output != "table" && output != "json" {
 		return usageError{fmt.Errorf("-o %s: want table or json", output)}
+	}
+	return nil
+}
+
+func (p program) status(ctx context.Context, output string) error {
+	if err := checkOutput(output); err != nil {
+		return err
 	}
 	s, err := p.readStatus(ctx)
 	enc := json.NewEncoder(p.stdout)

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -117,9 +116,7 @@ func (e *console) writeIdentity(w io.Writer, n wire.NodeView) {
 		}
 		fields(w, "Trusted CA:", ca.Subject, "  Issuer:", dash(ca.Issuer), "  Valid:", valid, "  SHA-256:", fingerprint(ca.Fingerprint))
 	}
-	// Without a list of the trusted CAs there is nothing to compare.
-	if n.Identity != nil && len(n.TrustedCAs) > 0 &&
-		!slices.ContainsFunc(n.TrustedCAs, func(ca trust.CertFacts) bool { return ca.Subject == n.Identity.Issuer }) {
+	if n.Identity != nil && !issuerTrusted(n) {
 		fields(w, "Mismatch:", fmt.Sprintf("the issuer %q of the node's certificate is not a trusted CA: its requests are rejected", n.Identity.Issuer),
 			"  Next:", reissue)
 	}

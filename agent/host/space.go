@@ -19,6 +19,12 @@ func spaceOf(path string) (space, error) {
 	return space{total: int64(s.Blocks) * block, free: int64(s.Bavail) * block}, nil
 }
 
+// Free returns the bytes that are free in the file system of path.
+func Free(path string) (int64, error) {
+	s, err := spaceOf(path)
+	return s.free, err
+}
+
 // parseUptime reads the first number of /proc/uptime.
 func parseUptime(line string) int64 {
 	first, _, _ := strings.Cut(line, " ")

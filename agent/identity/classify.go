@@ -2,9 +2,9 @@ package identity
 
 import (
 	"errors"
-	"net"
 	"slices"
 
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -47,7 +47,7 @@ const (
 // certificate. A certificate whose key is still staged was never used; it may be
 // requested again, with the same key.
 func classify(err error) result {
-	switch alert(err) {
+	switch apierror.Alert(err) {
 	case "tls: expired certificate", "tls: unknown certificate authority", "tls: certificate required":
 		return resultUnusable
 	}
@@ -69,17 +69,6 @@ func classify(err error) result {
 		return resultRefused
 	}
 	return known
-}
-
-// alert returns the text of the TLS alert that ended a handshake, "" if none did.
-// crypto/tls does not export the type of an alert. A test compares its texts, which
-// follow the names of RFC 8446, with a real handshake.
-func alert(err error) string {
-	op, ok := errors.AsType[*net.OpError](err)
-	if !ok || op.Op != "remote error" || op.Err == nil {
-		return ""
-	}
-	return op.Err.Error()
 }
 
 // isTokenError reports whether the API rejected the token of a request.

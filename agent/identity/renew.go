@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
@@ -64,7 +65,7 @@ func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 		return m.removed(did, err)
 	case r == resultLocked:
 		return Outcome{Action: did, Err: err, Wait: m.lockedOut(err)}
-	case r == resultOK && alert(err) == "":
+	case r == resultOK && apierror.Alert(err) == "":
 		m.unconfirmed = nil
 		if useErr := m.use(v); useErr != nil {
 			return m.failed(did, useErr, m.renewals.Next())

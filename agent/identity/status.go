@@ -59,14 +59,10 @@ type Status struct {
 // The server's refusals are unknown to it.
 func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 	s := Status{Versions: []VersionStatus{}}
-	m := New(c, dir, nil, clock, slog.New(slog.DiscardHandler))
-	list, err := m.store.list()
+	m, list, err := read(c, dir, clock)
 	if err != nil {
 		return s, err
 	}
-	dir.ReadJSON(dir.File(memoryFile), &m.saved) //nolint:errcheck // the agent starts without it too
-	clock.Restore(m.saved.ServerTime)
-	m.versions = m.own(list)
 	s.Removed, s.RecoveryPossible = wasRemoved(dir, c), m.Recoverable()
 	best := m.usable()
 	for _, v := range m.versions {
@@ -96,6 +92,29 @@ func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 		s.IdentityFault = ErrNone.Error()
 	}
 	return s, nil
+}
+
+// Stored returns the identity that a starting agent would use, nil if there is none.
+func Stored(c Config, dir disk.StateDir, clock Clock) (*Version, error) {
+	m, _, err := read(c, dir, clock)
+	if err != nil {
+		return nil, err
+	}
+	return m.usable(), nil
+}
+
+// read returns a manager that knows the stored identities, and all of them, those of other
+// nodes included.
+func read(c Config, dir disk.StateDir, clock Clock) (*Manager, []*Version, error) {
+	m := New(c, dir, nil, clock, slog.New(slog.DiscardHandler))
+	list, err := m.store.list()
+	if err != nil {
+		return nil, nil, err
+	}
+	dir.ReadJSON(dir.File(memoryFile), &m.saved) //nolint:errcheck // the agent starts without it too
+	clock.Restore(m.saved.ServerTime)
+	m.versions = m.own(list)
+	return m, list, nil
 }
 
 func (s *Status) describe(c Config, v *Version) {

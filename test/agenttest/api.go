@@ -43,6 +43,7 @@ type API struct {
 	Offers        chan wire.TaskOffer
 	OnEnroll      func(n int, r wire.EnrollRequest) error // error: the answer
 	OnWait        func(n int) error
+	OnProbe       func() error // of an authenticated probe
 	OnResult      func(n int, taskID string, r task.Result) error
 	OnEarly       func() bool // answer the poll at once
 	Progress      func(taskID string, p task.Progress) (wire.ProgressResponse, error)
@@ -217,6 +218,9 @@ func (f *API) handle(r *http.Request, what string, parts []string, n int) (any, 
 		}
 		return f.Progress(parts[len(parts)-2], p)
 	case "probe":
+		if f.OnProbe != nil {
+			return nil, f.OnProbe()
+		}
 		return nil, nil
 	}
 	return nil, schema.NewError(schema.KindNotFound, "no such path")

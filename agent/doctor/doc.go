@@ -1,0 +1,4 @@
+// Package doctor checks the way from a node to the node API, one layer after the other: the
+// name, the connection, the server's certificate, the route, and whether the API accepts the
+// node's certificate. It changes nothing on the node or at the API.
+package doctor

@@ -1,0 +1,338 @@
+package agent
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/test/agenttest"
+)
+
+// checksOf indexes the checks of a report by name.
+func checksOf(t *testing.T, r diagnosis.Report) map[string]diagnosis.Check {
+	t.Helper()
+	all := map[string]diagnosis.Check{}
+	for _, c := range r.Checks {
+		require.NotContains(t, all, c.Name)
+		all[c.Name] = c
+		if c.Result == diagnosis.Failed {
+			require.NotEmpty(t, c.Asked, c.Name)
+			require.NotEmpty(t, c.Owner, c.Name)
+			require.NotEmpty(t, c.Next, c.Name)
+		}
+	}
+	return all
+}
+
+// enrolledNode is a node that has an identity and has polled.
+func enrolledNode(t *testing.T) (*agenttest.API, Config) {
+	t.Helper()
+	f := agenttest.New(t)
+	c := configFor(f)
+	install(f, c, f.ID, time.Now().Add(time.Hour))
+	state := disk.At(c.StateDir)
+	require.NoError(t, state.WriteJSON(state.File("poll.json"), PollStatus{At: time.Now(), OK: true}))
+	return f, c
+}
+
+func TestDoctorOfAGoodNode(t *testing.T) {
+	t.Parallel()
+	_, c := enrolledNode(t)
+	r := Diagnose(t.Context(), c, nil)
+	require.Empty(t, r.Faults())
+	names := []string{}
+	for _, check := range r.Checks {
+		require.Equal(t, diagnosis.OK, check.Result, check.Name)
+		names = append(names, check.Name)
+	}
+	require.Equal(t, []string{"configuration", "name", "connection", "server certificate", "route", "clock", "certificate",
+		"identity accepted", "state directory", "last poll", "verifier set", "workload driver"}, names)
+	all := checksOf(t, r)
+	require.Contains(t, all["route"].Answer, schema.ReasonNoCertificate)
+	require.Contains(t, all["server certificate"].Answer, "SHA-256")
+}
+
+// listen serves connections with a function until the test ends, and returns the URL.
+func listen(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serve(conn)
+		}
+	}()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return "https://localhost:" + port
+}
+
+// foreign is a server with a certificate of the right CA that is not the node API.
+func foreign(t *testing.T, f *agenttest.API, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.TLS = f.TLS(f.Server.Server(t))
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return strings.Replace(s.URL, "127.0.0.1", "localhost", 1)
+}
+
+// answering is a foreign server that answers with a status.
+func answering(status int) func(t *testing.T, f *agenttest.API, c *Config) {
+	return func(t *testing.T, f *agenttest.API, c *Config) {
+		t.Helper()
+		c.APIURL = foreign(t, f, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+	}
+}
+
+// rejecting makes the API reject the node for a reason.
+func rejecting(reason string) func(t *testing.T, f *agenttest.API, c *Config) {
+	return func(_ *testing.T, f *agenttest.API, _ *Config) {
+		f.OnProbe = func() error { return agenttest.IdentityError(reason) }
+	}
+}
+
+// serverWith makes the API's certificate another one.
+func serverWith(t *testing.T, f *agenttest.API, by agenttest.Authority, tmpl *x509.Certificate) {
+	t.Helper()
+	certificate := by.ServerWith(t, tmpl)
+	f.Srv.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return &tls.Config{Certificates: []tls.Certificate{certificate}}, nil
+	}
+}
+
+// TestDoctorNamesTheFault: each fault is found by the check of its layer, with its owner and a
+// next step, and what depends on it is not asked.
+func TestDoctorNamesTheFault(t *testing.T) {
+	t.Parallel()
+	serverAuth := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	for name, test := range map[string]struct {
+		set    func(t *testing.T, f *agenttest.API, c *Config)
+		check  string
+		owner  diagnosis.Owner
+		answer string // a part of it
+		next   string // a part of it
+	}{
+		"a raw address": {func(_ *testing.T, _ *agenttest.API, c *Config) { c.APIURL = "https://192.0.2.1" },
+			"configuration", diagnosis.Operator, "GPUAAS_API_URL", "bootstrap-script"},
+		"a name without an address": {func(_ *testing.T, _ *agenttest.API, c *Config) { c.APIURL = "https://node-api.invalid" },
+			"name", diagnosis.Network, "node-api.invalid", "/etc/hosts"},
+		"a closed port": {func(_ *testing.T, _ *agenttest.API, c *Config) { c.APIURL = "https://localhost:1" },
+			"connection", diagnosis.Ingress, "refused", "gpuaas-api"},
+		"an end before the certificate": {func(t *testing.T, _ *agenttest.API, c *Config) {
+			t.Helper()
+			c.APIURL = listen(t, func(conn net.Conn) { conn.Close() })
+		}, "server certificate", diagnosis.Ingress, "before it sent a certificate", "openssl s_client -connect localhost:"},
+		"no TLS": {func(t *testing.T, _ *agenttest.API, c *Config) {
+			t.Helper()
+			c.APIURL = listen(t, func(conn net.Conn) { io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n"); conn.Close() })
+		}, "server certificate", diagnosis.Ingress, "does not speak TLS", "load balancer"},
+		"another CA": {func(t *testing.T, f *agenttest.API, _ *Config) {
+			t.Helper()
+			serverWith(t, f, agenttest.NewAuthority(t, "other ca"), &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: serverAuth})
+		}, "server certificate", diagnosis.Operator, "CN=other ca", "bootstrap-script"},
+		"another name": {func(t *testing.T, f *agenttest.API, _ *Config) {
+			t.Helper()
+			serverWith(t, f, f.Server, &x509.Certificate{DNSNames: []string{"other.internal"}, ExtKeyUsage: serverAuth})
+		}, "server certificate", diagnosis.ControlPlane, "other.internal", "GPUAAS_NODE_API_NAMES"},
+		"an expired server certificate": {func(t *testing.T, f *agenttest.API, _ *Config) {
+			t.Helper()
+			serverWith(t, f, f.Server, &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: serverAuth,
+				NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Minute)})
+		}, "server certificate", diagnosis.Node, "expired", "timedatectl"},
+		"no CA bundle": {func(t *testing.T, _ *agenttest.API, c *Config) {
+			t.Helper()
+			require.NoError(t, os.Remove(c.CABundlePath))
+		},
+			"server certificate", diagnosis.Node, "no such file", "bootstrap-script"},
+		"another server":      {answering(http.StatusNotFound), "route", diagnosis.Ingress, "status 404", "GPUAAS_API_URL"},
+		"a redirect":          {answering(http.StatusFound), "route", diagnosis.Ingress, "status 302", "GPUAAS_API_URL"},
+		"a page":              {answering(http.StatusOK), "route", diagnosis.Ingress, "status 200", "GPUAAS_API_URL"},
+		"a proxy without API": {answering(http.StatusBadGateway), "route", diagnosis.Ingress, "status 502", "readyz"},
+		"a proxy that ends it": {func(t *testing.T, f *agenttest.API, c *Config) {
+			t.Helper()
+			c.APIURL = foreign(t, f, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+		}, "route", diagnosis.Ingress, "without an answer", "log of the proxy"},
+		"a wrong clock": {func(t *testing.T, f *agenttest.API, c *Config) {
+			t.Helper()
+			c.APIURL = foreign(t, f, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Date", time.Now().Add(-5*time.Minute).UTC().Format(http.TimeFormat))
+				f.Serve(w, r)
+			})
+		}, "clock", diagnosis.Node, "difference 5m", "timedatectl"},
+		"another node CA": {func(t *testing.T, f *agenttest.API, _ *Config) {
+			t.Helper()
+			conf := f.Srv.TLS.Clone()
+			conf.ClientCAs = x509.NewCertPool()
+			conf.ClientCAs.AddCert(agenttest.NewAuthority(t, f.Nodes.Cert.Subject.CommonName).Cert)
+			f.Srv.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return conf, nil }
+		}, "identity accepted", diagnosis.ControlPlane, "unknown certificate authority", "trusted_cas"},
+		"a proxy without certificates": {rejecting(schema.ReasonNoCertificate), "identity accepted", diagnosis.Ingress, "no_certificate", "TCP"},
+		"a locked node":                {rejecting(schema.ReasonNodeLocked), "identity accepted", diagnosis.Operator, "node_locked", "gpuaas node show"},
+		"a removed node":               {rejecting(schema.ReasonNodeRemoved), "identity accepted", diagnosis.Operator, "node_removed", "register"},
+		"a copy":                       {rejecting(schema.ReasonSerialSuperseded), "identity accepted", diagnosis.Operator, "serial_superseded", "gpuaas node show"},
+		"a retired issuer":             {rejecting(schema.ReasonIssuerRetired), "identity accepted", diagnosis.Node, "issuer_retired", "restart"},
+		"an issuer that is not known":  {rejecting(schema.ReasonUnknownIssuer), "identity accepted", diagnosis.ControlPlane, "unknown_issuer", "trusted_cas"},
+		"an API without its database": {func(_ *testing.T, f *agenttest.API, _ *Config) {
+			f.OnProbe = func() error { return schema.NewError(schema.KindServiceUnavailable, "postgres does not respond") }
+		}, "identity accepted", diagnosis.ControlPlane, "postgres", "gpuaas stuck"},
+		"no identity": {func(t *testing.T, _ *agenttest.API, c *Config) {
+			t.Helper()
+			require.NoError(t, os.RemoveAll(filepath.Join(c.StateDir, "identity")))
+		}, "certificate", diagnosis.Node, "no certificate", "enrolls with its token"},
+		"no identity and no token": {func(t *testing.T, _ *agenttest.API, c *Config) {
+			t.Helper()
+			c.EnrollmentToken = schema.Secret{}
+			require.NoError(t, os.RemoveAll(filepath.Join(c.StateDir, "identity")))
+		}, "certificate", diagnosis.Operator, "no certificate", "bootstrap-script"},
+		"an issuer that is not in the file": {func(t *testing.T, _ *agenttest.API, c *Config) {
+			t.Helper()
+			require.NoError(t, os.WriteFile(c.NodeCABundlePath, agenttest.NewAuthority(t, "new ca").PEM, 0o600))
+		}, "certificate", diagnosis.Node, "is not in", "corrects the file"},
+		"an agent that does not run": {func(t *testing.T, _ *agenttest.API, c *Config) {
+			t.Helper()
+			state := disk.At(c.StateDir)
+			require.NoError(t, state.WriteJSON(state.File("poll.json"), PollStatus{At: time.Now().Add(-time.Hour), OK: true}))
+		}, "last poll", diagnosis.Node, ", ok", "systemctl restart"},
+		"an agent whose polls fail": {func(t *testing.T, _ *agenttest.API, c *Config) {
+			t.Helper()
+			state := disk.At(c.StateDir)
+			require.NoError(t, state.WriteJSON(state.File("poll.json"), PollStatus{At: time.Now(), Error: "connection refused"}))
+		}, "last poll", diagnosis.Node, "connection refused", "first fault"},
+		"no workload driver": {func(_ *testing.T, _ *agenttest.API, c *Config) { c.WorkloadDriver = "" },
+			"workload driver", diagnosis.Operator, "no workload driver", "gpuaas node set"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, c := enrolledNode(t)
+			test.set(t, f, &c)
+			r := Diagnose(t.Context(), c, nil)
+			all := checksOf(t, r)
+			faults := r.Faults()
+			require.Len(t, faults, 1, "%+v", r.Checks)
+			got := all[test.check]
+			require.Equal(t, faults[0], got)
+			require.Equal(t, test.owner, got.Owner)
+			require.Contains(t, got.Answer, test.answer)
+			require.Contains(t, got.Next, test.next)
+			order := []string{"name", "connection", "server certificate", "route", "identity accepted"}
+			if at := slices.Index(order, test.check); at >= 0 {
+				for _, later := range order[at+1:] {
+					require.Equal(t, diagnosis.Skipped, all[later].Result, later)
+				}
+			}
+		})
+	}
+}
+
+func TestDoctorCommand(t *testing.T) {
+	t.Parallel()
+	f, c := enrolledNode(t)
+	code, out, errOut := runCommand(t, environ(c), "doctor")
+	require.Equal(t, schema.ExitDone, code, errOut+out)
+	require.Contains(t, out, "identity accepted")
+
+	f.OnProbe = func() error {
+		return schema.NewError(schema.KindInvalidNodeIdentity, "locked\n\x1b[2Jok  identity accepted").WithReason(schema.ReasonNodeLocked)
+	}
+	code, out, errOut = runCommand(t, environ(c), "doctor")
+	require.Equal(t, schema.ExitFailed, code)
+	require.Contains(t, errOut, "1 of 12 checks found a fault, the first one in: identity accepted")
+	require.Contains(t, out, "gpuaas node show "+c.NodeID)
+	require.NotContains(t, out, "\x1b")
+	require.Contains(t, out, "locked??[2Jok", "a server's text stays in its line")
+
+	code, out, _ = runCommand(t, environ(c), "doctor", "-o", "json")
+	require.Equal(t, schema.ExitFailed, code)
+	require.Len(t, decode[diagnosis.Report](t, []byte(out)).Checks, 12)
+}
+
+// TestDoctorOfAnUnconfiguredNode: a damaged env file is a fault that the report names.
+func TestDoctorOfAnUnconfiguredNode(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "node.env")
+	require.NoError(t, os.WriteFile(file, []byte("GPUAAS_NODE_ID\n"), 0o600))
+	code, out, errOut := runCommand(t, []string{EnvFileVar + "=" + file}, "doctor")
+	require.Equal(t, schema.ExitFailed, code, errOut)
+	require.Contains(t, out, "line 1: want KEY=value")
+	require.Contains(t, out, "gpuaas node bootstrap-script NODE")
+}
+
+// TestDoctorBundle: the archive has the evidence and no secret.
+func TestDoctorBundle(t *testing.T) {
+	t.Parallel()
+	_, c := enrolledNode(t)
+	dir := t.TempDir()
+	envFile, file := filepath.Join(dir, "node.env"), filepath.Join(dir, "bundle.tar.gz")
+	text := "# comment with hunter2\n" + strings.Join(environ(c), "\n") + "\nHTTPS_PROXY=http://user:hunter2@proxy\n"
+	require.NoError(t, os.WriteFile(envFile, []byte(text), 0o600))
+	env := []string{EnvFileVar + "=" + envFile, "PATH=" + os.Getenv("PATH")}
+	code, _, errOut := runCommand(t, env, "doctor", "--bundle", file)
+	require.Equal(t, schema.ExitDone, code, errOut)
+
+	files := unpack(t, file)
+	for _, name := range []string{"doctor.json", "status.json", "node-agent.env", "hosts.txt", "journal.txt", "unit.txt", "connections.txt"} {
+		require.Contains(t, files, name)
+	}
+	require.True(t, json.Valid([]byte(files["doctor.json"])))
+	require.Contains(t, files["node-agent.env"], "GPUAAS_API_URL="+c.APIURL)
+	require.Contains(t, files["node-agent.env"], "GPUAAS_ENROLLMENT_TOKEN=REDACTED")
+	require.Contains(t, files["hosts.txt"], "localhost")
+	for name, content := range files {
+		require.NotContains(t, content, c.EnrollmentToken.Reveal(), name)
+		require.NotContains(t, content, "hunter2", name)
+		require.NotContains(t, content, "PRIVATE KEY", name)
+	}
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+
+	code, _, errOut = runCommand(t, env, "doctor", "--bundle", file)
+	require.Equal(t, schema.ExitRefused, code, "a file that exists stays")
+	require.Contains(t, errOut, "file exists")
+}
+
+// unpack returns the files of a gzip-compressed tar archive.
+func unpack(t *testing.T, file string) map[string]string {
+	t.Helper()
+	in, err := os.Open(file)
+	require.NoError(t, err)
+	defer in.Close()
+	packed, err := gzip.NewReader(in)
+	require.NoError(t, err)
+	files := map[string]string{}
+	for archive := tar.NewReader(packed); ; {
+		h, err := archive.Next()
+		if err == io.EOF {
+			return files
+		}
+		require.NoError(t, err)
+		content, err := io.ReadAll(archive)
+		require.NoError(t, err)
+		files[h.Name] = string(content)
+	}
+}

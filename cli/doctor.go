@@ -1,0 +1,288 @@
+package cli
+
+import (
+	"archive/zip"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// nodeEvidence is what the admin API has about a node. Nothing of it is secret.
+type nodeEvidence struct {
+	Node     wire.NodeView    `json:"node"`
+	Stuck    wire.StuckList   `json:"stuck"`
+	Refusals []audit.Row      `json:"refusals"`
+	Report   diagnosis.Report `json:"report"`
+}
+
+func newDoctor(e *env) *cobra.Command {
+	var bundle string
+	c := e.command("doctor NODE", "Find what keeps a node from working",
+		`Checks a node from the control plane's side: its registration, its identity, its last poll,
+what its agent reports, recent rejections of its requests, the operation that holds it, and
+the control plane itself. For each fault, it names who can most likely correct it and the
+next step. It changes nothing.
+
+"gpuaas-node-agent doctor" on the node checks the same from the other side: its
+configuration, the way to the node API, and whether the API accepts its certificate.
+
+--bundle also writes a zip archive for a support case: the checks, the node, its history,
+its tasks, its audit events, and the faults of the control plane. It contains no secret.
+
+The exit code is 1 if there is a fault.`,
+		"  gpuaas doctor gpu-17\n  gpuaas doctor gpu-17 -o json\n  gpuaas doctor gpu-17 --bundle gpu-17.zip",
+		func(ctx context.Context, arg string) error {
+			ev, err := e.examine(ctx, arg)
+			if err != nil {
+				return err
+			}
+			if bundle != "" {
+				if err := e.writeEvidence(ctx, bundle, ev); err != nil {
+					return err
+				}
+			}
+			if err := e.print(ev.Report, func(w io.Writer) { writeReport(w, ev.Report) }); err != nil {
+				return err
+			}
+			if len(ev.Report.Faults()) > 0 {
+				return &exitError{schema.ExitFailed, nil}
+			}
+			return nil
+		})
+	c.Flags().StringVar(&bundle, "bundle", "", "also write the evidence to this `FILE`, a zip archive")
+	return c
+}
+
+// recentRefusals is how far back rejections of a node's requests are a fault.
+const recentRefusals = "1h"
+
+// examine reads what the control plane has about a node, and checks it.
+func (e *env) examine(ctx context.Context, arg string) (ev nodeEvidence, err error) {
+	api := e.api()
+	if ev.Node, err = decode[wire.NodeView](api.GetNode(ctx, arg, nil)); err != nil {
+		return ev, err
+	}
+	since := recentRefusals
+	if ev.Refusals, err = listAudit(ctx, api, adminclient.ListAuditParams{Node: &ev.Node.ID, Since: &since,
+		Action: &[]string{audit.IdentityRefused, audit.TokenRefused, audit.RecoveryRefused}}, 1); err != nil {
+		return ev, err
+	}
+	if ev.Stuck, err = e.apiControl().stuck(ctx, stuckQuery{limit: 1}); err != nil {
+		return ev, err
+	}
+	n, now := ev.Node, e.clock.now()
+	for _, c := range []diagnosis.Check{checkRegistration(n), checkIdentity(n, now), checkHeartbeat(n, now), checkAgent(n),
+		checkDriver(n), checkRefusals(n, ev.Refusals), checkOperation(n)} {
+		ev.Report.Add(c)
+	}
+	for _, c := range checkControlPlane(ev.Stuck.Faults) {
+		ev.Report.Add(c)
+	}
+	return ev, nil
+}
+
+func checkRegistration(n wire.NodeView) diagnosis.Check {
+	c := diagnosis.Check{Name: "registration", Asked: "the node's state"}
+	answer := fmt.Sprintf("%s, SKU %s, %d GPUs, region %s", nodeState(n), n.SKU, n.GPUsTotal, n.RegionCode)
+	switch n.State {
+	case lifecycle.NodeRemoved:
+		return c.Failed(answer, diagnosis.Operator, "the node is removed; to use the machine again: gpuaas node register")
+	case lifecycle.NodeQuarantined:
+		return c.Failed(answer, diagnosis.Operator, "gpuaas node history "+n.Host+" shows why; then "+cmp.Or(n.Next(), "gpuaas node release "+n.Host+" --reason TEXT"))
+	}
+	return c.OK(answer)
+}
+
+func checkIdentity(n wire.NodeView, now time.Time) diagnosis.Check {
+	c := diagnosis.Check{Name: "identity", Asked: "the certificate that the node API accepts"}
+	reissue := "gpuaas node reissue-enrollment " + n.Host + " --reason TEXT"
+	switch {
+	case n.IdentityLock != nil:
+		return c.Failed(fmt.Sprintf("locked since %s: %s", n.IdentityLock.Since.UTC().Format(time.RFC3339), n.IdentityLock.Reason),
+			diagnosis.Operator, n.IdentityLock.Next(n.Host))
+	case n.IdentityAlarm != nil:
+		return c.Failed(n.IdentityAlarm.Message(), diagnosis.Operator, n.IdentityAlarm.Next(n.Host))
+	case n.Identity == nil:
+		return c.Failed("none", diagnosis.Operator, cmp.Or(n.Next(), "install the bundle on the node; its agent's log names why an enrollment fails"))
+	}
+	id := n.Identity
+	answer := fmt.Sprintf("subject %s, issuer %s, expires %s, SHA-256 %s", id.URI, id.Issuer, id.NotAfter.UTC().Format(time.RFC3339), fingerprint(id.Fingerprint))
+	switch {
+	case !now.Before(id.NotAfter):
+		return c.Failed(answer, diagnosis.Node, "the agent recovers automatically when it runs: systemctl restart gpuaas-node-agent on the node; if it cannot, "+reissue)
+	case !issuerTrusted(n):
+		return c.Failed(answer+"; the issuer is not a trusted CA", diagnosis.ControlPlane,
+			"gpuaas trust show; the agent recovers automatically if the CA was replaced; if it cannot, "+reissue)
+	}
+	return c.OK(answer)
+}
+
+// issuerTrusted reports whether the issuer of the node's certificate is a trusted CA. Without a
+// list of the trusted CAs there is nothing to compare.
+func issuerTrusted(n wire.NodeView) bool {
+	return len(n.TrustedCAs) == 0 ||
+		slices.ContainsFunc(n.TrustedCAs, func(ca trust.CertFacts) bool { return ca.Subject == n.Identity.Issuer })
+}
+
+func checkHeartbeat(n wire.NodeView, now time.Time) diagnosis.Check {
+	c := diagnosis.Check{Name: "last heartbeat", Asked: "when the agent polled last"}
+	if n.Identity == nil {
+		return c.Skipped()
+	}
+	const next = "on the node: gpuaas-node-agent doctor"
+	if n.LastHeartbeatAt == nil {
+		return c.Failed("never", diagnosis.Node, next)
+	}
+	answer := n.LastHeartbeatAt.UTC().Format(time.RFC3339)
+	if silent := now.Sub(*n.LastHeartbeatAt); silent > lifecycle.SilentAfter {
+		return c.Failed(answer+", "+lifecycle.Span(silent)+" ago", diagnosis.Node, next)
+	}
+	return c.OK(answer)
+}
+
+func checkAgent(n wire.NodeView) diagnosis.Check {
+	c := diagnosis.Check{Name: "agent", Asked: "what the agent reports about itself"}
+	switch {
+	case n.LastHeartbeatAt == nil:
+		return c.Skipped()
+	case n.AgentFault != "":
+		return c.Failed(clean(n.AgentFault), diagnosis.Node, "on the node: gpuaas-node-agent doctor")
+	}
+	return c.OK(fmt.Sprintf("version %s, verifier set %d of %d", clean(n.AgentVersion), n.SetVersion, n.NewestSetVersion))
+}
+
+func checkDriver(n wire.NodeView) diagnosis.Check {
+	c := diagnosis.Check{Name: "workload driver", Asked: "whether the agent finds the node's workloads"}
+	switch {
+	case n.LastHeartbeatAt == nil:
+		return c.Skipped()
+	case n.DriverFault != "":
+		return c.Failed(clean(n.DriverFault), diagnosis.Node, "correct the driver on the node; a drain parks until then")
+	case n.Driver == "":
+		return c.Failed(workloadDriver(n), diagnosis.Operator, "set GPUAAS_WORKLOAD_DRIVER in the node's env file; a drain parks until then")
+	}
+	return c.OK(clean(workloadDriver(n)) + fmt.Sprintf(", %d workloads", len(n.Workloads)))
+}
+
+func checkRefusals(n wire.NodeView, refusals []audit.Row) diagnosis.Check {
+	c := diagnosis.Check{Name: "rejections", Asked: "requests of the node that the node API rejected within " + recentRefusals}
+	if len(refusals) == 0 {
+		return c.OK("none")
+	}
+	last := refusals[0]
+	owner := diagnosis.Operator
+	if last.Action == audit.IdentityRefused && slices.Contains([]string{schema.ReasonExpired, schema.ReasonIssuerRetired}, last.Reason) {
+		owner = diagnosis.Node
+	}
+	return c.Failed(fmt.Sprintf("%s %s: %s", last.At.UTC().Format(time.RFC3339), last.Action, clean(last.Reason)), owner,
+		fmt.Sprintf("gpuaas audit --node %s --since %s --result refused; on the node: gpuaas-node-agent doctor", n.Host, recentRefusals))
+}
+
+func checkOperation(n wire.NodeView) diagnosis.Check {
+	c := diagnosis.Check{Name: "operation", Asked: "the operation that holds the node"}
+	o := n.Operation
+	switch {
+	case o == nil:
+		return c.OK("none")
+	case o.Stuck == nil:
+		return c.OK(fmt.Sprintf("%s, in phase %s since %s", o.Action, o.Phase, o.StartedAt.UTC().Format(time.RFC3339)))
+	}
+	return c.Failed(fmt.Sprintf("%s is parked in phase %s since %s: %s: %s", o.Action, o.Stuck.Phase, o.Stuck.Since.UTC().Format(time.RFC3339),
+		o.Stuck.Reason, clean(o.Stuck.Message)), ownerOf(o.Stuck.WaitingOn), nextCommand(target{id: n.ID, host: n.Host}, o.Action, o.Stuck))
+}
+
+// ownerOf returns who can correct the fault of a parked operation.
+func ownerOf(a lifecycle.Attention) diagnosis.Owner {
+	if a == lifecycle.AttentionAgent {
+		return diagnosis.Node
+	}
+	return diagnosis.Operator
+}
+
+func checkControlPlane(faults []wire.ControlPlaneFault) []diagnosis.Check {
+	c := diagnosis.Check{Name: "control plane", Asked: "faults of the services, the workers and the schedules"}
+	if len(faults) == 0 {
+		return []diagnosis.Check{c.OK("none")}
+	}
+	var all []diagnosis.Check
+	for _, f := range faults {
+		c.Name = "control plane: " + f.Component
+		all = append(all, c.Failed(f.Message, diagnosis.ControlPlane, cmp.Or(f.Next, "gpuaas stuck")))
+	}
+	return all
+}
+
+func writeReport(w io.Writer, r diagnosis.Report) {
+	for _, c := range r.Checks {
+		row(w, string(c.Result), c.Name, dash(c.Answer))
+		if c.Result == diagnosis.Failed {
+			row(w, "", "owner:", string(c.Owner))
+			row(w, "", "next:", c.Next)
+		}
+	}
+}
+
+// evidenceRows is how many operations, tasks and audit events a bundle has at most.
+const evidenceRows = 200
+
+// writeEvidence writes the bundle. What cannot be read is named in it.
+func (e *env) writeEvidence(ctx context.Context, file string, ev nodeEvidence) (err error) {
+	out, err := newSecretFile(file)
+	if err != nil {
+		return err
+	}
+	defer out.discard()
+	var packed strings.Builder
+	archive := zip.NewWriter(&packed)
+	add := func(name string, v any, readErr error) {
+		if readErr != nil {
+			v = map[string]string{"error": readErr.Error()}
+		}
+		part, createErr := archive.Create(name)
+		if createErr == nil {
+			enc := json.NewEncoder(part)
+			enc.SetIndent("", "  ")
+			createErr = enc.Encode(v)
+		}
+		err = errors.Join(err, createErr)
+	}
+	api, node := e.api(), ev.Node.ID
+	add("doctor.json", ev.Report, nil)
+	add("node.json", ev.Node, nil)
+	add("control-plane.json", ev.Stuck.Faults, nil)
+	entries, readErr := history(ctx, api, node, nil, evidenceRows)
+	add("history.json", entries, readErr)
+	tasks, readErr := listTasks(ctx, api, adminclient.ListTasksParams{Node: &node, All: new(true)}, evidenceRows)
+	add("tasks.json", tasks, readErr)
+	events, readErr := listAudit(ctx, api, adminclient.ListAuditParams{Node: &node}, evidenceRows)
+	add("audit.json", events, readErr)
+	keys, readErr := decode[json.RawMessage](api.GetTrust(ctx, nil))
+	add("trust.json", keys, readErr)
+	turn, readErr := decode[rotation.View](api.GetRotation(ctx, nil))
+	add("rotation.json", turn, readErr)
+	if err = errors.Join(err, archive.Close()); err != nil {
+		return fmt.Errorf("packing %s: %w", file, err)
+	}
+	if err := out.write(packed.String()); err != nil {
+		return err
+	}
+	e.message("evidence written to %s", file)
+	return nil
+}

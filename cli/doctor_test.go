@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"archive/zip"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// enrolled is gpu-17 with an identity and an agent that polls.
+func enrolled() wire.NodeView {
+	n := node()
+	n.Identity = &trust.CertFacts{URI: "spiffe://dev/node/" + nodeID + "/1", Issuer: "CN=node-ca-1", NotAfter: start().Add(48 * time.Hour), Fingerprint: "0a0b"}
+	n.TrustedCAs = []trust.CertFacts{{Subject: "CN=node-ca-1"}}
+	n.LastHeartbeatAt, n.AgentVersion, n.Driver, n.SetVersion, n.NewestSetVersion = at(-10*time.Second), "1.2.0", "systemd", 3, 3
+	return n
+}
+
+// TestDoctor: each fault is named by one check, with who can correct it and the next step.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	t.Run("a good node", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.nodes = []wire.NodeView{enrolled()}
+		h.golden("doctor", "doctor", "gpu-17")
+	})
+	t.Run("a parked node", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		n := enrolled()
+		n.State, n.LastHeartbeatAt = lifecycle.NodeDraining, at(-time.Hour)
+		n.Operation = &wire.OperationSummary{Action: lifecycle.ActionDrain, Phase: "drain", Stuck: &lifecycle.Stuck{
+			Phase: "drain", WaitingOn: lifecycle.AttentionAgent, Reason: "agent_silent", Message: "the agent \x1b[2J does\nnot respond",
+			Since: start().Add(-50 * time.Minute), Next: "gpuaas op retry NODE --reason TEXT"}}
+		h.api.nodes = []wire.NodeView{n}
+		h.temporal.faults = []wire.ControlPlaneFault{{Component: "worker", Reason: "no_worker", Message: "no worker polls", Next: "start gpuaas-worker"}}
+		h.golden("doctor-parked", "doctor", "gpu-17")
+	})
+	for name, c := range map[string]struct {
+		set   func(h *harness, n *wire.NodeView)
+		check string
+		owner diagnosis.Owner
+		next  string // a part of it
+	}{
+		"removed":     {func(_ *harness, n *wire.NodeView) { n.State = lifecycle.NodeRemoved }, "registration", diagnosis.Operator, "gpuaas node register"},
+		"quarantined": {func(_ *harness, n *wire.NodeView) { n.State, n.Cordoned = lifecycle.NodeQuarantined, true }, "registration", diagnosis.Operator, "gpuaas node release gpu-17"},
+		"locked": {func(_ *harness, n *wire.NodeView) { n.IdentityLock = &trust.IdentityLock{Reason: "sessions_alternate"} },
+			"identity", diagnosis.Operator, "gpu-17"},
+		"alarm": {func(_ *harness, n *wire.NodeView) { n.IdentityAlarm = &trust.IdentityAlarm{Reason: trust.AlarmToken} },
+			"identity", diagnosis.Operator, "gpu-17"},
+		"expired": {func(_ *harness, n *wire.NodeView) { n.Identity.NotAfter = start() }, "identity", diagnosis.Node, "systemctl restart gpuaas-node-agent"},
+		"another issuer": {func(_ *harness, n *wire.NodeView) { n.TrustedCAs = []trust.CertFacts{{Subject: "CN=node-ca-2"}} },
+			"identity", diagnosis.ControlPlane, "gpuaas trust show"},
+		"not enrolled": {func(_ *harness, n *wire.NodeView) {
+			n.State, n.Identity, n.LastHeartbeatAt = lifecycle.NodeRegistered, nil, nil
+		}, "identity", diagnosis.Operator, "gpuaas node enroll gpu-17"},
+		"never polled": {func(_ *harness, n *wire.NodeView) { n.LastHeartbeatAt = nil }, "last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
+		"silent": {func(_ *harness, n *wire.NodeView) { n.LastHeartbeatAt = at(-lifecycle.SilentAfter - time.Second) },
+			"last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
+		"full disk": {func(_ *harness, n *wire.NodeView) { n.AgentFault = "disk_full: no space" }, "agent", diagnosis.Node, "gpuaas-node-agent doctor"},
+		"no driver": {func(_ *harness, n *wire.NodeView) { n.Driver = "" }, "workload driver", diagnosis.Operator, "GPUAAS_WORKLOAD_DRIVER"},
+		"driver fault": {func(_ *harness, n *wire.NodeView) { n.DriverFault = "dockerd does not respond" },
+			"workload driver", diagnosis.Node, "correct the driver"},
+		"rejections": {func(h *harness, _ *wire.NodeView) {
+			h.api.audit[nodeID] = []audit.Event{{Seq: 1, At: start(), Action: audit.IdentityRefused, Result: audit.Refused, Reason: schema.ReasonExpired}}
+		}, "rejections", diagnosis.Node, "gpuaas audit --node gpu-17"},
+		"control plane": {func(h *harness, _ *wire.NodeView) {
+			h.temporal.faults = []wire.ControlPlaneFault{{Component: "clock", Message: "the clock differs"}}
+		}, "control plane: clock", diagnosis.ControlPlane, "gpuaas stuck"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			n := enrolled()
+			h.api.audit = map[string][]audit.Event{}
+			c.set(h, &n)
+			h.api.nodes = []wire.NodeView{n}
+			require.Equal(t, schema.ExitFailed, h.run("doctor", "gpu-17", "-o", "json"), h.err.String())
+			var r diagnosis.Report
+			require.NoError(t, json.Unmarshal(h.out.Bytes(), &r))
+			faults := r.Faults()
+			require.Len(t, faults, 1, h.out.String())
+			require.Equal(t, c.check, faults[0].Name)
+			require.Equal(t, c.owner, faults[0].Owner)
+			require.Contains(t, faults[0].Next, c.next)
+		})
+	}
+	t.Run("an unknown node", func(t *testing.T) {
+		t.Parallel()
+		require.Equal(t, schema.ExitNotFound, setup(t).run("doctor", "gpu-99"))
+	})
+}
+
+// TestDoctorEvidence: the bundle has what the API has about the node, also if a part of it
+// cannot be read.
+func TestDoctorEvidence(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.api.nodes = []wire.NodeView{enrolled()}
+	file := filepath.Join(t.TempDir(), "gpu-17.zip")
+	require.Equal(t, schema.ExitDone, h.run("doctor", "gpu-17", "--bundle", file), h.err.String())
+	require.Contains(t, h.err.String(), file)
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+
+	archive, err := zip.OpenReader(file)
+	require.NoError(t, err)
+	defer archive.Close()
+	files := map[string]string{}
+	for _, f := range archive.File {
+		in, err := f.Open()
+		require.NoError(t, err)
+		content, err := io.ReadAll(in)
+		require.NoError(t, err)
+		require.True(t, json.Valid(content), f.Name)
+		files[f.Name] = string(content)
+	}
+	for _, name := range []string{"doctor.json", "node.json", "control-plane.json", "history.json", "tasks.json", "audit.json", "trust.json", "rotation.json"} {
+		require.Contains(t, files, name)
+	}
+	require.Contains(t, files["node.json"], nodeID)
+	require.Contains(t, files["trust.json"], "error", "the API of this test has no trust endpoint")
+
+	require.NotEqual(t, schema.ExitDone, h.run("doctor", "gpu-17", "--bundle", filepath.Join(t.TempDir(), "no", "dir.zip")))
+}

@@ -6,6 +6,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -149,7 +151,10 @@ func TestDoctorNamesTheFault(t *testing.T) {
 		}, "server certificate", diagnosis.Ingress, "before it sent a certificate", "openssl s_client -connect localhost:"},
 		"no TLS": {func(t *testing.T, _ *agenttest.API, c *Config) {
 			t.Helper()
-			c.APIURL = listen(t, func(conn net.Conn) { io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n"); conn.Close() })
+			c.APIURL = listen(t, func(conn net.Conn) {
+				defer conn.Close()
+				fmt.Fprint(conn, "HTTP/1.1 400 Bad Request\r\n\r\n")
+			})
 		}, "server certificate", diagnosis.Ingress, "does not speak TLS", "load balancer"},
 		"another CA": {func(t *testing.T, f *agenttest.API, _ *Config) {
 			t.Helper()
@@ -327,7 +332,7 @@ func unpack(t *testing.T, file string) map[string]string {
 	files := map[string]string{}
 	for archive := tar.NewReader(packed); ; {
 		h, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return files
 		}
 		require.NoError(t, err)

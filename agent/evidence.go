@@ -127,12 +127,14 @@ func withoutSecret(raw []byte, s schema.Secret) []byte {
 	return bytes.ReplaceAll(raw, []byte(s.Reveal()), []byte("REDACTED"))
 }
 
-// publicVariables are the variables of the env file whose values are no secret.
-var publicVariables = []string{
-	"GPUAAS_NODE_ID", "GPUAAS_ENV", "GPUAAS_API_URL", "GPUAAS_TASK_SIGNING_PUBKEYS", "GPUAAS_CA_BUNDLE_PATH",
-	"GPUAAS_NODE_CERT_CA_BUNDLE_PATH", "GPUAAS_CERT_PATH", "GPUAAS_KEY_PATH", "GPUAAS_STATE_DIR", "GPUAAS_WORKLOAD_DRIVER",
-	"GPUAAS_WORKLOAD_SLICE", "GPUAAS_WORKLOAD_LABEL", "GPUAAS_NVIDIA_SMI", "GPUAAS_RELEASE_PUBKEYS",
-	"GPUAAS_NODE_AGENT_INSTALL_ROOT", "GPUAAS_NODE_AGENT_ENV_FILE", "GPUAAS_NODE_AGENT_SYSTEMD_UNIT",
+// isPublic reports whether the value of a variable of the env file is no secret.
+func isPublic(name string) bool {
+	return slices.Contains([]string{
+		"GPUAAS_NODE_ID", "GPUAAS_ENV", "GPUAAS_API_URL", "GPUAAS_TASK_SIGNING_PUBKEYS", "GPUAAS_CA_BUNDLE_PATH",
+		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH", "GPUAAS_CERT_PATH", "GPUAAS_KEY_PATH", "GPUAAS_STATE_DIR", "GPUAAS_WORKLOAD_DRIVER",
+		"GPUAAS_WORKLOAD_SLICE", "GPUAAS_WORKLOAD_LABEL", "GPUAAS_NVIDIA_SMI", "GPUAAS_RELEASE_PUBKEYS",
+		"GPUAAS_NODE_AGENT_INSTALL_ROOT", "GPUAAS_NODE_AGENT_ENV_FILE", "GPUAAS_NODE_AGENT_SYSTEMD_UNIT",
+	}, name)
 }
 
 // publicEnv returns the env file. The values of all variables that are not known to be public
@@ -147,7 +149,7 @@ func publicEnv(file string) string {
 		name, _, ok := strings.Cut(line, "=")
 		name = strings.TrimSpace(name)
 		switch {
-		case ok && slices.Contains(publicVariables, name):
+		case ok && isPublic(name):
 			b.WriteString(strings.TrimRight(line, "\r\n") + "\n")
 		case ok && !strings.HasPrefix(name, "#"):
 			b.WriteString(name + "=REDACTED\n")

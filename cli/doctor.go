@@ -49,12 +49,12 @@ its tasks, its audit events, and the faults of the control plane. It contains no
 The exit code is 1 if there is a fault.`,
 		"  gpuaas doctor gpu-17\n  gpuaas doctor gpu-17 -o json\n  gpuaas doctor gpu-17 --bundle gpu-17.zip",
 		func(ctx context.Context, arg string) error {
-			ev, err := e.examine(ctx, arg)
+			ev, err := examine(ctx, e, arg)
 			if err != nil {
 				return err
 			}
 			if bundle != "" {
-				if err := e.writeEvidence(ctx, bundle, ev); err != nil {
+				if err := writeEvidence(ctx, e, bundle, ev); err != nil {
 					return err
 				}
 			}
@@ -74,7 +74,7 @@ The exit code is 1 if there is a fault.`,
 const recentRefusals = "1h"
 
 // examine reads what the control plane has about a node, and checks it.
-func (e *env) examine(ctx context.Context, arg string) (ev nodeEvidence, err error) {
+func examine(ctx context.Context, e *env, arg string) (ev nodeEvidence, err error) {
 	api := e.api()
 	if ev.Node, err = decode[wire.NodeView](api.GetNode(ctx, arg, nil)); err != nil {
 		return ev, err
@@ -243,7 +243,7 @@ func writeReport(w io.Writer, r diagnosis.Report) {
 const evidenceRows = 200
 
 // writeEvidence writes the bundle. What cannot be read is named in it.
-func (e *env) writeEvidence(ctx context.Context, file string, ev nodeEvidence) (err error) {
+func writeEvidence(ctx context.Context, e *env, file string, ev nodeEvidence) (err error) {
 	out, err := newSecretFile(file)
 	if err != nil {
 		return err

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
-	"github.com/gpuaas/gpuaas/agent/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -144,9 +143,7 @@ func (r Route) get(ctx context.Context, certificate *tls.Certificate) (a answer,
 		}
 		return certificate, nil
 	}
-	transport := nodeapi.NewTransport(conf)
-	defer transport.CloseIdleConnections()
-	client := http.Client{Transport: transport, Timeout: timeout,
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}, Timeout: timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.probe(), nil)
 	if err != nil {

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 
 	"github.com/gpuaas/gpuaas/agent/internal/text"

@@ -103,8 +103,8 @@ func Stored(c Config, dir disk.StateDir, clock Clock) (*Version, error) {
 	return m.usable(), nil
 }
 
-// read returns a manager that knows the stored identities, and all of them, those of other
-// nodes included.
+// read returns a manager with the node's stored identities, and all stored ones, those of
+// other nodes included.
 func read(c Config, dir disk.StateDir, clock Clock) (*Manager, []*Version, error) {
 	m := New(c, dir, nil, clock, slog.New(slog.DiscardHandler))
 	list, err := m.store.list()

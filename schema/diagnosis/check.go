@@ -20,13 +20,13 @@ type Owner string
 
 // The owners.
 const (
-	// Node: whoever has root on the node.
+	// Node: an administrator of the node.
 	Node Owner = "node"
 	// Network: DNS, routes and firewalls between the node and the node API.
 	Network Owner = "network"
 	// Ingress: the load balancer or proxy in front of the node API.
 	Ingress Owner = "ingress"
-	// ControlPlane: whoever runs gpuaas-api, gpuaas-worker and their services.
+	// ControlPlane: the team that runs gpuaas-api, gpuaas-worker and their services.
 	ControlPlane Owner = "control plane"
 	// Operator: an operator with the gpuaas command.
 	Operator Owner = "operator"

@@ -44,7 +44,7 @@ func Diagnose(ctx context.Context, c Config, fault error) diagnosis.Report {
 		return r
 	}
 	if s, err := ReadStatus(ctx, c); err == nil {
-		r.Add(checkPoll(s.LastPoll))
+		r.Add(checkPoll(s))
 		r.Add(checkVerifierSet(s))
 		r.Add(checkWorkloads(c, s))
 	}
@@ -154,10 +154,17 @@ func checkDisk(c Config) diagnosis.Check {
 	return check.OK(answer)
 }
 
+// longestPoll is the time after which a running agent has recorded a poll.
+const longestPoll = 2 * wire.MaxPollTimeout
+
 // checkPoll compares the last poll with the longest time between two.
-func checkPoll(last *PollStatus) diagnosis.Check {
+func checkPoll(s Status) diagnosis.Check {
 	check := diagnosis.Check{Name: "last poll", Asked: "the running agent's last poll"}
 	const start = "systemctl restart gpuaas-node-agent; then journalctl -u gpuaas-node-agent -n 50"
+	last := s.LastPoll
+	if last == nil && len(s.Versions) > 0 && time.Since(s.Versions[0].StoredAt) < longestPoll {
+		return check.OK("none yet; the node has just enrolled")
+	}
 	if last == nil {
 		return check.Failed("never", diagnosis.Node, start)
 	}
@@ -165,7 +172,7 @@ func checkPoll(last *PollStatus) diagnosis.Check {
 	switch {
 	case !last.OK:
 		return check.Failed(answer, diagnosis.Node, "correct the first fault above; the agent retries automatically")
-	case time.Since(last.At) > 2*wire.MaxPollTimeout:
+	case time.Since(last.At) > longestPoll:
 		return check.Failed(answer, diagnosis.Node, start)
 	}
 	return check.OK(answer)

@@ -72,6 +72,18 @@ func TestDoctorOfAGoodNode(t *testing.T) {
 	require.Contains(t, all["server certificate"].Answer, "SHA-256")
 }
 
+// TestDoctorBeforeTheFirstPollEnds: a poll is recorded when it ends, which takes a minute.
+func TestDoctorBeforeTheFirstPollEnds(t *testing.T) {
+	t.Parallel()
+	f := agenttest.New(t)
+	c := configFor(f)
+	start(t, c, Deps{})
+	f.Until("a poll", func() bool { return f.Open > 0 })
+	r := Diagnose(t.Context(), c, nil)
+	require.Empty(t, r.Faults())
+	require.Contains(t, checksOf(t, r)["last poll"].Answer, "just enrolled")
+}
+
 // listen serves connections with a function until the test ends, and returns the URL.
 func listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
@@ -223,6 +235,10 @@ func TestDoctorNamesTheFault(t *testing.T) {
 			state := disk.At(c.StateDir)
 			require.NoError(t, state.WriteJSON(state.File("poll.json"), PollStatus{At: time.Now().Add(-time.Hour), OK: true}))
 		}, "last poll", diagnosis.Node, ", ok", "systemctl restart"},
+		"an agent that never ran": {func(t *testing.T, _ *agenttest.API, c *Config) {
+			t.Helper()
+			require.NoError(t, os.Remove(filepath.Join(c.StateDir, "poll.json")))
+		}, "last poll", diagnosis.Node, "never", "systemctl restart"},
 		"an agent whose polls fail": {func(t *testing.T, _ *agenttest.API, c *Config) {
 			t.Helper()
 			state := disk.At(c.StateDir)

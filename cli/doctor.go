@@ -70,7 +70,7 @@ The exit code is 1 if there is a fault.`,
 	return c
 }
 
-// recentRefusals is how far back rejections of a node's requests are a fault.
+// recentRefusals is how far back rejections of a node's requests are read.
 const recentRefusals = "1h"
 
 // examine reads what the control plane has about a node, and checks it.
@@ -182,11 +182,14 @@ func checkDriver(n wire.NodeView) diagnosis.Check {
 }
 
 func checkRefusals(n wire.NodeView, refusals []audit.Row) diagnosis.Check {
-	c := diagnosis.Check{Name: "rejections", Asked: "requests of the node that the node API rejected within " + recentRefusals}
+	c := diagnosis.Check{Name: "rejections", Asked: "requests that the node API rejected since the last heartbeat, at most " + recentRefusals + " ago"}
 	if len(refusals) == 0 {
 		return c.OK("none")
 	}
 	last := refusals[0]
+	if n.LastHeartbeatAt != nil && last.At.Before(*n.LastHeartbeatAt) {
+		return c.OK("none since the last heartbeat")
+	}
 	owner := diagnosis.Operator
 	if last.Action == audit.IdentityRefused && slices.Contains([]string{schema.ReasonExpired, schema.ReasonIssuerRetired}, last.Reason) {
 		owner = diagnosis.Node

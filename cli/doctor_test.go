@@ -35,6 +35,8 @@ func TestDoctor(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.api.nodes = []wire.NodeView{enrolled()}
+		h.api.audit = map[string][]audit.Event{nodeID: {{Seq: 1, At: start().Add(-time.Minute), Action: audit.IdentityRefused,
+			Result: audit.Refused, Reason: schema.ReasonNodeLocked}}} // ended before the last heartbeat
 		h.golden("doctor", "doctor", "gpu-17")
 	})
 	t.Run("a parked node", func(t *testing.T) {

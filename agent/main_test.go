@@ -15,9 +15,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/text"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/agenttest"
@@ -145,8 +147,10 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, task.Succeeded, s.Tasks[0].Status)
 	code, out, _ := runCommand(t, environ(c), "status")
 	require.Equal(t, schema.ExitDone, code)
-	require.Contains(t, out, f.ID.URI())
-	require.Contains(t, out, p.TaskID)
+	for _, fact := range []string{f.ID.URI(), p.TaskID, s.Identity.Fingerprint, text.FormatTime(s.Identity.NotBefore),
+		trust.CertFactsOf(f.Server.Cert).Fingerprint, trust.CertFactsOf(f.Nodes.Cert).Fingerprint} {
+		require.Contains(t, out, fact)
+	}
 }
 
 // TestStatusOfUnconfiguredNode: the command names the problem and the next step.

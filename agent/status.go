@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/version"
 )
 
@@ -28,6 +30,11 @@ type Status struct {
 	Env     string `json:"env"`
 	Version string `json:"version"`
 	identity.Status
+
+	// ServerCAs are the certificates of GPUAAS_CA_BUNDLE_PATH, NodeCAs those of
+	// GPUAAS_NODE_CERT_CA_BUNDLE_PATH. A file that cannot be read has none.
+	ServerCAs []trust.CertFacts `json:"server_cas"`
+	NodeCAs   []trust.CertFacts `json:"node_cas"`
 
 	// VerifierSet is the set that verifies tasks; null before the first start.
 	VerifierSet *verify.Status `json:"verifier_set"`
@@ -66,7 +73,8 @@ const statusTimeout = 10 * time.Second
 // ReadStatus reads the state folder of an agent that may be running.
 func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	state := disk.At(c.StateDir)
-	s := Status{NodeID: c.NodeID, Env: c.Env, Version: version.Version(), Workloads: []task.Workload{}, Tasks: []TaskStatus{}}
+	s := Status{NodeID: c.NodeID, Env: c.Env, Version: version.Version(), Workloads: []task.Workload{}, Tasks: []TaskStatus{},
+		ServerCAs: certFacts(c.CABundlePath), NodeCAs: certFacts(c.NodeCABundlePath)}
 	var err error
 	clock := nodeapi.NewClock(time.Now, slog.New(slog.DiscardHandler))
 	if s.Status, err = identity.ReadStatus(c.identity(), state, clock); err != nil {
@@ -103,6 +111,23 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	return s, err
 }
 
+// certFacts returns the facts of the certificates in a file.
+func certFacts(file string) []trust.CertFacts {
+	all := []trust.CertFacts{}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return all
+	}
+	certificates, err := trust.ParseCertificates(string(raw))
+	if err != nil {
+		return all
+	}
+	for _, c := range certificates {
+		all = append(all, trust.CertFactsOf(c))
+	}
+	return all
+}
+
 // readTasks lists the journal, oldest first.
 func readTasks(state disk.StateDir) ([]TaskStatus, error) {
 	entries, _, err := runner.Entries(state)
@@ -133,8 +158,11 @@ func (s Status) print(w io.Writer) error {
 	if id := s.Identity; id != nil {
 		row("identity", "%s", id.URI)
 		row("serial", "%s", id.Serial)
+		set("subject", id.Subject)
 		row("issuer", "%s", id.Issuer)
+		row("valid from", "%s", text.FormatTime(id.NotBefore))
 		row("expires", "%s", text.FormatTime(id.NotAfter))
+		row("SHA-256", "%s", id.Fingerprint)
 		row("sequence", "%d", s.Sequence)
 		row("recovery possible", "%t", s.RecoveryPossible)
 	}
@@ -147,6 +175,14 @@ func (s Status) print(w io.Writer) error {
 	if s.Manager != nil {
 		row("identity state", "%s", s.Manager.State)
 		set("identity trouble", s.Manager.Trouble)
+	}
+	for _, b := range []struct {
+		name  string
+		certs []trust.CertFacts
+	}{{"server CA", s.ServerCAs}, {"node CA", s.NodeCAs}} {
+		for _, ca := range b.certs {
+			row(b.name, "%s issuer=%q expires=%s SHA-256=%s", ca.Subject, ca.Issuer, text.FormatTime(ca.NotAfter), ca.Fingerprint)
+		}
 	}
 	if s.Removed {
 		row("removed", "true")

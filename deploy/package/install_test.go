@@ -117,6 +117,22 @@ func TestInstallWithOtherFolders(t *testing.T) {
 	}
 }
 
+// The bundle may name another root, env file and unit.
+func TestInstallElsewhere(t *testing.T) {
+	h := newHost(t)
+	said, err := h.install("GPUAAS_NODE_ID=n1", "GPUAAS_ENROLLMENT_TOKEN=new", "GPUAAS_NODE_AGENT_INSTALL_ROOT=/srv/agent",
+		"GPUAAS_NODE_AGENT_ENV_FILE=/srv/etc/node.env", "GPUAAS_NODE_AGENT_SYSTEMD_UNIT=other-agent.service")
+	require.NoError(t, err, said)
+	assert.FileExists(t, h.root+"/srv/agent/bin/gpuaas-node-agent")
+	assert.Contains(t, h.read("/srv/etc/node.env"), `GPUAAS_ENROLLMENT_TOKEN="new"`)
+	unit := h.read("/etc/systemd/system/other-agent.service")
+	assert.Contains(t, unit, "/srv/agent/bin/gpuaas-node-agent")
+	assert.Contains(t, unit, "/srv/etc/node.env")
+	assert.Contains(t, h.read("/systemctl.log"), "restart other-agent.service")
+	assert.NoDirExists(t, h.root+"/opt")
+	assert.NoFileExists(t, h.root+"/etc/gpuaas/node-agent.env")
+}
+
 func TestInstallRefusals(t *testing.T) {
 	h := newHost(t)
 	h.write("/etc/gpuaas/cert.pem", "old")

@@ -192,6 +192,9 @@ func TestLeafFaults(t *testing.T) {
 		"server":       func(c *x509.Certificate) { c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth) },
 		"any use":      func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageAny} },
 		"unknown use":  func(c *x509.Certificate) { c.UnknownExtKeyUsage = append(c.UnknownExtKeyUsage, []int{1, 2, 3}) },
+		"issuer URL":   func(c *x509.Certificate) { c.IssuingCertificateURL = []string{"https://vault.internal/ca"} },
+		"OCSP URL":     func(c *x509.Certificate) { c.OCSPServer = []string{"https://vault.internal/ocsp"} },
+		"CRL URL":      func(c *x509.Certificate) { c.CRLDistributionPoints = []string{"https://vault.internal/crl"} },
 		"lives longer": func(c *x509.Certificate) { c.NotAfter = c.NotAfter.Add(time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -76,6 +76,8 @@ func (w leafSpec) fault(c *x509.Certificate) string {
 	case c.KeyUsage != x509.KeyUsageDigitalSignature, !slices.Equal(c.ExtKeyUsage, []x509.ExtKeyUsage{w.usage}),
 		len(c.UnknownExtKeyUsage) > 0:
 		return "other key usages"
+	case len(c.IssuingCertificateURL)+len(c.OCSPServer)+len(c.CRLDistributionPoints) > 0:
+		return "addresses of the CA, which nodes do not reach"
 	case c.NotAfter.Sub(c.NotBefore) > w.lifetime+backdate+time.Minute:
 		return "too long a lifetime"
 	}

@@ -8,8 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// TestPathsOnANode holds the paths that runbooks and the source documents name (S-CRT-02 to
-// S-CRT-04).
+// TestPathsOnANode holds the paths that runbooks name.
 func TestPathsOnANode(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "/etc/gpuaas/cert.pem", trust.DefaultCertPath)

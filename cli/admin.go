@@ -42,7 +42,7 @@ Environment:
   GPUAAS_VAULT_SECRET_ID_TTL  lifetime of the secret ids (default 720h; 0s for no end)
   GPUAAS_VAULT_WORKER_CIDRS, GPUAAS_VAULT_API_CIDRS
                            networks from which worker and API may use Vault (default all)
-  GPUAAS_ENV               name of this environment (default dev)
+  GPUAAS_ENV               name of this environment, for example prod
   GPUAAS_NODE_API_NAMES    names in the node API's certificate`,
 		"  gpuaas admin setup",
 		func(ctx context.Context, _ string) error {
@@ -72,7 +72,7 @@ Environment:
   VAULT_ADDR               Vault
   GPUAAS_VAULT_TOKEN_FILE  a file with a token that has the policy gpuaas-rotator
   GPUAAS_SETUP_OUT_DIR     directory of the files
-  GPUAAS_ENV               name of this environment (default dev)`,
+  GPUAAS_ENV               name of this environment, for example prod`,
 		"  gpuaas admin rotate-secret-ids",
 		func(ctx context.Context, _ string) error {
 			if e.platform.RotateSecretIDs == nil {

@@ -41,11 +41,11 @@ func TestConfigDefaults(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("postgres://u:secret@h/db?sslmode=require\n"), 0o600))
 	c := defaults()
 	require.NoError(t, daemon.Load(c, env(map[string]string{
-		"GPUAAS_DATABASE_URL_FILE": file, "VAULT_ADDR": "https://v", "GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
+		"GPUAAS_DATABASE_URL_FILE": file, "GPUAAS_ENV": "test", "VAULT_ADDR": "https://v", "GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
 	})))
 	require.Equal(t, "postgres://u:secret@h/db?sslmode=require", c.DatabaseURL.Reveal())
 	require.Equal(t, "127.0.0.1:9090", c.MetricsAddr)
-	require.Equal(t, "dev", c.Env)
+	require.Equal(t, "test", c.Env)
 	require.Zero(t, c.LameDuck)
 	require.Equal(t, 10*time.Second, c.DrainTimeout)
 }
@@ -65,7 +65,7 @@ func TestLoginOfTheRotator(t *testing.T) {
 		{roleID: "r", secretID: "s", role: "gpuaas-trust", fault: "GPUAAS_VAULT_ROTATOR_KUBERNETES_ROLE excludes"},
 	} {
 		config := defaults()
-		err := daemon.Load(config, env(map[string]string{"GPUAAS_DATABASE_URL": "postgres://u:p@h/db?sslmode=require", "VAULT_ADDR": "https://v",
+		err := daemon.Load(config, env(map[string]string{"GPUAAS_DATABASE_URL": "postgres://u:p@h/db?sslmode=require", "GPUAAS_ENV": "test", "VAULT_ADDR": "https://v",
 			"GPUAAS_VAULT_KUBERNETES_ROLE": "gpuaas-worker", "GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE": c.roleID,
 			"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE": c.secretID, "GPUAAS_VAULT_ROTATOR_KUBERNETES_ROLE": c.role}))
 		if c.fault != "" {

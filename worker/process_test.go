@@ -111,7 +111,7 @@ func TestStopDuringStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	metrics := harness.FreeAddress(t)
 	vars := map[string]string{
-		"GPUAAS_DATABASE_URL": "postgres://user@127.0.0.1:1/none", "VAULT_ADDR": "http://127.0.0.1:1",
+		"GPUAAS_DATABASE_URL": "postgres://user@127.0.0.1:1/none", "GPUAAS_ENV": "test", "VAULT_ADDR": "http://127.0.0.1:1",
 		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s", "GPUAAS_METRICS_ADDR": metrics,
 	}
 	code := make(chan int, 1)

@@ -15,7 +15,7 @@ type rotateConfig struct {
 	VaultAddr      string `env:"VAULT_ADDR,required" help:"URL of Vault."`
 	VaultTokenFile string `env:"GPUAAS_VAULT_TOKEN_FILE,required" help:"File with a Vault token that has the policy gpuaas-rotator."`
 	OutDir         string `env:"GPUAAS_SETUP_OUT_DIR,required" help:"Directory to which the secret IDs are written."`
-	Env            string `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment."`
+	Env            string `env:"GPUAAS_ENV,required" help:"Name of the environment."`
 }
 
 // RotateSecretIDs replaces the files with the secret IDs of worker and API, and writes a

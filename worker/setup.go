@@ -42,7 +42,7 @@ type setupConfig struct {
 	SecretIDTTL    time.Duration `env:"GPUAAS_VAULT_SECRET_ID_TTL" envDefault:"720h" help:"Lifetime of the secret IDs of worker and API; 0s for no end."`
 	WorkerCIDRs    []string      `env:"GPUAAS_VAULT_WORKER_CIDRS" help:"Networks from which the worker may use Vault, for example 10.1.0.0/24. Default: all."`
 	APICIDRs       []string      `env:"GPUAAS_VAULT_API_CIDRS" help:"Networks from which the API may use Vault. Default: all."`
-	Env            string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment."`
+	Env            string        `env:"GPUAAS_ENV,required" help:"Name of the environment."`
 	NodeAPINames   []string      `env:"GPUAAS_NODE_API_NAMES" envDefault:"localhost,127.0.0.1" help:"Host names and addresses of the node API, for its certificate."`
 }
 

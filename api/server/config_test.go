@@ -46,6 +46,7 @@ func loaded(t *testing.T, vars map[string]string) *config {
 func TestConfigDefaults(t *testing.T) {
 	c := loaded(t, map[string]string{
 		"GPUAAS_DATABASE_URL_FILE":    write(t, "postgres://u:p@h/db?sslmode=require\n"),
+		"GPUAAS_ENV":                  "test",
 		"VAULT_ADDR":                  "http://127.0.0.1:8200",
 		"GPUAAS_VAULT_ROLE_ID_FILE":   "r",
 		"GPUAAS_VAULT_SECRET_ID_FILE": "s",
@@ -56,7 +57,7 @@ func TestConfigDefaults(t *testing.T) {
 	assert.Equal(t, &config{
 		Common: daemon.Common{MetricsAddr: "127.0.0.1:9091", LogLevel: slog.LevelInfo, LameDuck: 5 * time.Second, DrainTimeout: 6 * time.Second, ProbeEvery: 5 * time.Second},
 		Engines: daemon.Engines{DatabaseURL: schema.NewSecret("postgres://u:p@h/db?sslmode=require"), VaultAddr: "http://127.0.0.1:8200",
-			RoleIDFile: "r", SecretIDFile: "s", KubeMount: "kubernetes", KubeToken: "/var/run/secrets/kubernetes.io/serviceaccount/token", Env: "dev"},
+			RoleIDFile: "r", SecretIDFile: "s", KubeMount: "kubernetes", KubeToken: "/var/run/secrets/kubernetes.io/serviceaccount/token", Env: "test"},
 		AdminToken: schema.NewSecret(adminToken), AdminActor: "admin-token", AdminAddr: "127.0.0.1:8081",
 		NodeAddr: "127.0.0.1:8443", NodeURL: "https://localhost:8443", WebUI: "http://localhost:8233", NodeConnections: nodeapi.DefaultConnections, IssueRate: nodeapi.DefaultIssueRate,
 		serve: listenerSet{"node", "admin"},
@@ -92,7 +93,7 @@ func TestConfigFaults(t *testing.T) {
 // names the setting and the reason.
 func TestNodeURLFaults(t *testing.T) {
 	vars := map[string]string{
-		"GPUAAS_DATABASE_URL": "postgres://h/db?sslmode=require", "VAULT_ADDR": "http://127.0.0.1:8200", "GPUAAS_ADMIN_TOKEN": adminToken,
+		"GPUAAS_DATABASE_URL": "postgres://h/db?sslmode=require", "GPUAAS_ENV": "test", "VAULT_ADDR": "http://127.0.0.1:8200", "GPUAAS_ADMIN_TOKEN": adminToken,
 		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
 	}
 	const raw = "GPUAAS_NODE_PUBLIC_URL: must contain a host name: a raw IP address does not route to the node API"
@@ -117,7 +118,7 @@ func TestAdminTokens(t *testing.T) {
 	sum := sha256.Sum256([]byte("adas-token"))
 	file := write(t, "ada viewer "+hex.EncodeToString(sum[:])+"\n")
 	vars := map[string]string{
-		"GPUAAS_DATABASE_URL": "postgres://h/db?sslmode=require", "VAULT_ADDR": "http://127.0.0.1:8200",
+		"GPUAAS_DATABASE_URL": "postgres://h/db?sslmode=require", "GPUAAS_ENV": "test", "VAULT_ADDR": "http://127.0.0.1:8200",
 		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
 	}
 	require.ErrorContains(t, daemon.Load(defaults(), environ(vars)),

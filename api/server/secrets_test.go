@@ -29,7 +29,7 @@ func TestSecretsNeverReachTemporal(t *testing.T) {
 	t.Setenv("TEMPORAL_ADDRESS", ln.Addr().String())
 
 	a, err := newApp(&daemon.Process{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}, loaded(t, map[string]string{
-		"GPUAAS_DATABASE_URL": "postgres://gpuaas:database%2Fpassword-0123@localhost/gpuaas", "VAULT_ADDR": "http://127.0.0.1:1",
+		"GPUAAS_DATABASE_URL": "postgres://gpuaas:database%2Fpassword-0123@localhost/gpuaas", "GPUAAS_ENV": "test", "VAULT_ADDR": "http://127.0.0.1:1",
 		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": write(t, secretID+"\n"),
 		"GPUAAS_ADMIN_TOKEN_FILE": write(t, adminToken+"\n"),
 	}))

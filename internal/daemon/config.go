@@ -47,7 +47,7 @@ type Engines struct {
 	KubeRole       string        `env:"GPUAAS_VAULT_KUBERNETES_ROLE" help:"Role of the Vault login with the pod's service account, in place of the AppRole."`
 	KubeMount      string        `env:"GPUAAS_VAULT_KUBERNETES_MOUNT" envDefault:"kubernetes" help:"Path of Vault's Kubernetes auth method."`
 	KubeToken      string        `env:"GPUAAS_VAULT_KUBERNETES_TOKEN_FILE" envDefault:"/var/run/secrets/kubernetes.io/serviceaccount/token" help:"File with the token of the pod's service account."`
-	Env            string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
+	Env            string        `env:"GPUAAS_ENV,required" example:"prod" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
 	AllowPlaintext bool          `env:"GPUAAS_ALLOW_PLAINTEXT" envDefault:"false" help:"true allows connections without TLS to Postgres, Vault and Temporal on other machines. Without it, such a configuration is rejected."`
 }
 
@@ -62,7 +62,7 @@ func (e Engines) Check(f *Faults) {
 		e.Plaintext(f, "VAULT_ADDR", u.Hostname(), u.Scheme != "http")
 	}
 	f.VaultLogin("GPUAAS_VAULT_", e.KubeRole, e.RoleIDFile, e.SecretIDFile)
-	f.Check(!trust.ValidEnv(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens, and begin and end with a letter or digit")
+	f.Check(e.Env != "" && !trust.ValidEnv(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens, and begin and end with a letter or digit")
 }
 
 // Secrets returns the database password and the credential of the Vault login,

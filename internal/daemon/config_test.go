@@ -49,7 +49,7 @@ func file(t *testing.T, text string) string {
 // complete is an environment with every required variable.
 func complete(t *testing.T) map[string]string {
 	t.Helper()
-	return map[string]string{"GPUAAS_DATABASE_URL": "postgres://u:p@h/db?sslmode=require", "VAULT_ADDR": "https://v",
+	return map[string]string{"GPUAAS_DATABASE_URL": "postgres://u:p@h/db?sslmode=require", "VAULT_ADDR": "https://v", "GPUAAS_ENV": "test",
 		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": file(t, "login\n"), "TEST_TOKEN_FILE": file(t, "of the file\n")}
 }
 
@@ -60,7 +60,7 @@ func TestLoadDefaultsAndSecrets(t *testing.T) {
 	require.Equal(t, Common{MetricsAddr: "127.0.0.1:0", LogLevel: slog.LevelInfo, DrainTimeout: time.Second, ProbeEvery: 5 * time.Second}, c.Common)
 	require.InDelta(t, 1.5, c.Rate, 0)
 	require.Equal(t, []string{"a", "b"}, c.Names)
-	require.Equal(t, "dev", c.Env)
+	require.Equal(t, "test", c.Env)
 	require.Equal(t, "of the file", c.Token.Reveal())
 	require.Equal(t, []schema.Secret{schema.NewSecret("p"), schema.NewSecret("login")}, c.Secrets())
 }
@@ -98,7 +98,9 @@ func TestLoadReportsEveryFaultAndNoSecret(t *testing.T) {
 	require.ErrorContains(t, err, "GPUAAS_DATABASE_URL must be a URL, for example postgres://")
 	require.ErrorContains(t, err, "VAULT_ADDR must be a URL, for example https://")
 	require.NotContains(t, err.Error(), "hunter2")
-	require.ErrorContains(t, Load(newConfig(), environ(nil)), "TEST_TOKEN or TEST_TOKEN_FILE is not set")
+	for _, fault := range []string{"TEST_TOKEN or TEST_TOKEN_FILE is not set", "GPUAAS_ENV is not set"} {
+		require.ErrorContains(t, Load(newConfig(), environ(nil)), fault)
+	}
 }
 
 // A login with a service account replaces the AppRole, and its token is a secret, too.

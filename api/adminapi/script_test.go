@@ -219,9 +219,12 @@ func (o *outlet) serve(t *testing.T, d *backend) *httptest.Server {
 	}
 	mux.HandleFunc("GET /internal/v1/packages/{digest}", send)
 	mux.HandleFunc("GET /v2/gpuaas/node-agent/blobs/{digest}", send)
-	mux.HandleFunc("GET /internal/v1/bootstrap/{reference}", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST /internal/v1/bootstrap", func(w http.ResponseWriter, r *http.Request) {
 		o.fetched++
-		b, err := d.exchange().Fetch(r.Context(), r.PathValue("reference"), audit.Subject{Actor: "fetch"})
+		var req wire.BootstrapRequest
+		assert.NoError(t, json.NewDecoder(r.Body).Decode(&req))
+		assert.Equal(t, "application/json", r.Header.Get("Content-Type"))
+		b, err := d.exchange().Fetch(r.Context(), req.Reference, audit.Subject{Actor: "fetch"})
 		if err != nil {
 			w.WriteHeader(http.StatusConflict)
 			return

@@ -163,7 +163,8 @@ func (a *API) Routes() []edge.Route {
 		authenticated[i].Handle = a.limitNode(r, r.Path == wait.Path && r.Method == wait.Method)
 	}
 	routes := slices.Concat(authenticated, []edge.Route{enroll, recovery,
-		get("/internal/v1/bootstrap/{reference}", a.fetchBundle, http.StatusOK, append(tokens, unknown)...),
+		{Method: http.MethodPost, Path: "/internal/v1/bootstrap", Handle: a.fetchBundle, Success: []int{http.StatusOK},
+			Kinds: append(tokens, unknown), MaxBody: wire.MaxBodyBytes, Timeout: storeTimeout},
 		pkg,
 		edge.HealthRoute(a.cfg.Ready),
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // packageTimeout bounds the download of a package over a slow link.
@@ -40,7 +41,11 @@ func (a *API) fetchBundle(w http.ResponseWriter, r *http.Request) error {
 	if a.cfg.Bundles == nil {
 		return schema.NewError(schema.KindNotFound, "this server issues no bundles")
 	}
-	bundle, err := a.cfg.Bundles.Fetch(r.Context(), r.PathValue("reference"),
+	var req wire.BootstrapRequest
+	if err := edge.Decode(w, r, &req); err != nil {
+		return err
+	}
+	bundle, err := a.cfg.Bundles.Fetch(r.Context(), req.Reference,
 		audit.Subject{Actor: "fetch:" + remoteHost(r), CorrelationID: edge.CorrelationID(r.Context())})
 	if err != nil {
 		a.countRefusal(r, audit.FetchUsed, err)

@@ -244,8 +244,8 @@ func TestRequestLimits(t *testing.T) {
 	assert.Equal(t, map[string]int{"token_malformed": 10, "over_remote": 10}, reasons, "a burst of ten")
 	assert.InDelta(t, 10, s.metric("gpuaas_node_api_limited_total", "remote"), 0)
 	assert.InDelta(t, 1, s.metric("gpuaas_node_api_limited_total", "renewal"), 0)
-	for _, path := range []string{"/internal/v1/bootstrap/x", "/internal/v1/packages/x"} {
-		a = call(t, s.client(nil), http.MethodGet, s.base+path, nil)
+	for path, method := range map[string]string{"/internal/v1/bootstrap": http.MethodPost, "/internal/v1/packages/x": http.MethodGet} {
+		a = call(t, s.client(nil), method, s.base+path, nil)
 		assert.Equal(t, "over_remote", a.refusal(t).Reason)
 	}
 }

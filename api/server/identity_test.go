@@ -355,7 +355,7 @@ func TestConcurrentClaims(t *testing.T) {
 	t.Logf("%d rounds of %d claims in %s", rounds, racers, time.Since(start).Round(time.Millisecond))
 }
 
-var referenceForm = regexp.MustCompile(`/internal/v1/bootstrap/(gpuet_[^']+)'`)
+var referenceForm = regexp.MustCompile(`"reference\\":\\"(gpuet_[^\\]+)\\"`)
 
 // A reference returns its bundle once, and the bundle enrolls the node.
 func TestFetchReference(t *testing.T) {
@@ -371,18 +371,18 @@ func TestFetchReference(t *testing.T) {
 	require.NotNil(t, reference)
 	assert.Equal(t, lifecycle.NodeRegistered, r.show(node.ID).State, "no token yet")
 
-	get := func() reply {
-		return r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/bootstrap/"+reference[1], nil)
+	exchange := func(reference string) reply {
+		return r.call(r.client(nil), http.MethodPost, r.node+"/internal/v1/bootstrap", wire.BootstrapRequest{Reference: reference})
 	}
-	a = get()
+	a = exchange(reference[1])
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
 	assert.Equal(t, "no-store", a.header.Get("Cache-Control"))
 	h := &holder{machine: machine{id: node.ID}, recovery: newRecoveryKey(t)}
 	a.into(t, &h.bundle)
-	r.refusal(get(), schema.KindTokenConsumed, "token_used")
+	r.refusal(exchange(reference[1]), schema.KindTokenConsumed, "token_used")
 	other, _, _ := trust.NewToken()
-	r.refusal(r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/bootstrap/"+other, nil), schema.KindUnauthenticated, "token_unknown")
-	r.refusal(r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/bootstrap/x", nil), schema.KindUnauthenticated, "reference_malformed")
+	r.refusal(exchange(other), schema.KindUnauthenticated, "token_unknown")
+	r.refusal(exchange("x"), schema.KindUnauthenticated, "reference_malformed")
 
 	got := r.call(r.client(nil), http.MethodGet, h.bundle.Package.OCIRef, nil)
 	assert.Equal(t, "the agent's package", string(got.body))

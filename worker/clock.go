@@ -4,8 +4,10 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -50,4 +52,28 @@ func (s timelySigner) SignRemoval(ctx context.Context, r trust.Removal) ([]byte,
 		return nil, err
 	}
 	return s.documentSigner.SignRemoval(ctx, r)
+}
+
+// timelyRotator signs no verifier set while the clocks of this worker and the database differ: the
+// times in a set are the worker's, and nodes compare them with the database's.
+type timelyRotator struct {
+	activities.KeyRotator
+
+	clocks *daemon.Clocks
+}
+
+// SignSet implements activities.KeyRotator.
+func (r timelyRotator) SignSet(ctx context.Context, newest trust.StoredSet, t rotation.Target) (set trust.StoredSet, due bool, err error) {
+	if err := r.clocks.Fault(clockOfPostgres); err != nil {
+		return set, false, err
+	}
+	return r.KeyRotator.SignSet(ctx, newest, t)
+}
+
+// RenewSet implements activities.KeyRotator.
+func (r timelyRotator) RenewSet(ctx context.Context, newest trust.StoredSet) (set trust.StoredSet, due bool, err error) {
+	if err := r.clocks.Fault(clockOfPostgres); err != nil {
+		return set, false, err
+	}
+	return r.KeyRotator.RenewSet(ctx, newest)
 }

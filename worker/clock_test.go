@@ -8,9 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -25,6 +27,47 @@ func (f *signerFake) Sign(context.Context, []byte) ([]byte, error) {
 func (f *signerFake) SignRemoval(context.Context, trust.Removal) ([]byte, error) {
 	f.signed++
 	return []byte("signed"), nil
+}
+
+// rotatorFake counts the sets that it signs.
+type rotatorFake struct {
+	activities.KeyRotator
+
+	signed *int
+}
+
+func (f rotatorFake) SignSet(_ context.Context, s trust.StoredSet, _ rotation.Target) (trust.StoredSet, bool, error) {
+	*f.signed++
+	return s, true, nil
+}
+
+func (f rotatorFake) RenewSet(_ context.Context, s trust.StoredSet) (trust.StoredSet, bool, error) {
+	*f.signed++
+	return s, true, nil
+}
+
+// No verifier set is signed with a wrong clock either.
+func TestNoSetIsSignedWithAWrongClock(t *testing.T) {
+	t.Parallel()
+	ahead := -time.Minute
+	clocks := daemon.NewClocks(prometheus.NewRegistry())
+	clocks.Compare(clockOfPostgres, "this worker signs no task", func(context.Context) (time.Time, error) { return time.Now().Add(ahead), nil })
+	require.Error(t, clocks.Check(t.Context()))
+	var signed int
+	r := timelyRotator{rotatorFake{signed: &signed}, clocks}
+	_, _, err := r.SignSet(t.Context(), trust.StoredSet{}, rotation.Target{})
+	require.Equal(t, lifecycle.ReasonClockSkew, schema.AsError(err).Reason)
+	_, _, err = r.RenewSet(t.Context(), trust.StoredSet{})
+	require.Equal(t, lifecycle.ReasonClockSkew, schema.AsError(err).Reason)
+	require.Zero(t, signed)
+
+	ahead = 0
+	require.NoError(t, clocks.Check(t.Context()))
+	_, _, err = r.SignSet(t.Context(), trust.StoredSet{}, rotation.Target{})
+	require.NoError(t, err)
+	_, _, err = r.RenewSet(t.Context(), trust.StoredSet{})
+	require.NoError(t, err)
+	require.Equal(t, 2, signed)
 }
 
 // A worker whose clock differs from the database's signs nothing, and signs again once the

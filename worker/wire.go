@@ -124,7 +124,7 @@ func creating() []string {
 
 // registerTrust registers the activities that use the root key.
 func registerTrust(w worker.Registry, p *parts, env string) {
-	w.RegisterActivityWithOptions(&activities.Trust{Rotations: p.store.Rotations, Sets: p.store.Identities, Rotator: p.rotator,
+	w.RegisterActivityWithOptions(&activities.Trust{Rotations: p.store.Rotations, Sets: p.store.Identities, Rotator: timelyRotator{p.rotator, p.Clocks},
 		Driver: p.temporal.Rotations, Signer: p.vault, Follow: p.sets.Refresh, NewTasks: p.newTasks(env)}, sdkactivity.RegisterOptions{})
 }
 

@@ -221,7 +221,7 @@ func (o *outlet) serve(t *testing.T, d *backend) *httptest.Server {
 	mux.HandleFunc("GET /v2/gpuaas/node-agent/blobs/{digest}", send)
 	mux.HandleFunc("POST /internal/v1/bootstrap", func(w http.ResponseWriter, r *http.Request) {
 		o.fetched++
-		var req wire.BootstrapRequest
+		var req trust.BootstrapRequest
 		assert.NoError(t, json.NewDecoder(r.Body).Decode(&req))
 		assert.Equal(t, "application/json", r.Header.Get("Content-Type"))
 		b, err := d.exchange().Fetch(r.Context(), req.Reference, audit.Subject{Actor: "fetch"})

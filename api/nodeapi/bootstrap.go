@@ -11,7 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
-	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // packageTimeout bounds the download of a package over a slow link.
@@ -41,7 +41,7 @@ func (a *API) fetchBundle(w http.ResponseWriter, r *http.Request) error {
 	if a.cfg.Bundles == nil {
 		return schema.NewError(schema.KindNotFound, "this server issues no bundles")
 	}
-	var req wire.BootstrapRequest
+	var req trust.BootstrapRequest
 	if err := edge.Decode(w, r, &req); err != nil {
 		return err
 	}

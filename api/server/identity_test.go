@@ -372,7 +372,7 @@ func TestFetchReference(t *testing.T) {
 	assert.Equal(t, lifecycle.NodeRegistered, r.show(node.ID).State, "no token yet")
 
 	exchange := func(reference string) reply {
-		return r.call(r.client(nil), http.MethodPost, r.node+"/internal/v1/bootstrap", wire.BootstrapRequest{Reference: reference})
+		return r.call(r.client(nil), http.MethodPost, r.node+"/internal/v1/bootstrap", trust.BootstrapRequest{Reference: reference})
 	}
 	a = exchange(reference[1])
 	require.Equal(t, http.StatusOK, a.status, string(a.body))

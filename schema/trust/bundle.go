@@ -93,6 +93,12 @@ type NodeTrust struct {
 	NodeCertCABundleFingerprint string `json:"node_cert_ca_bundle_fingerprint"`
 }
 
+// BootstrapRequest is the body of POST /internal/v1/bootstrap. The reference is in the body
+// because proxies log URLs.
+type BootstrapRequest struct {
+	Reference string `json:"reference"`
+}
+
 // Default paths on a node. A bundle's values take precedence.
 const (
 	DefaultEnvFile          = "/etc/gpuaas/node-agent.env"

@@ -2,12 +2,6 @@ package wire
 
 import "time"
 
-// BootstrapRequest is the body of POST /internal/v1/bootstrap. The reference is in the body
-// because proxies log URLs.
-type BootstrapRequest struct {
-	Reference string `json:"reference"`
-}
-
 // EnrollRequest is the body of POST /internal/v1/nodes/{node_id}/enroll. The
 // agent sends it only to a server whose certificate the bundle's CA verifies.
 type EnrollRequest struct {

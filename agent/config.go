@@ -68,6 +68,9 @@ type Config struct {
 
 	// EnvFile is the file that was read, "" if there was none.
 	EnvFile string
+	// Replaced are the variables whose value in the env file the environment replaced by
+	// another one.
+	Replaced []string
 
 	trust       trust.TaskTrust
 	releaseKeys []trust.VerifierKey
@@ -126,8 +129,16 @@ func LoadConfig(env []string) (Config, error) {
 	if err != nil {
 		return Config{}, schema.Wrap(schema.KindInvalidRequest, err, "env file %s", path)
 	}
+	var replaced []string
+	for name, value := range file {
+		if other, ok := vars[name]; ok && other != value {
+			replaced = append(replaced, name)
+		}
+	}
 	maps.Copy(file, vars)
-	return configOf(file, path), nil
+	c := configOf(file, path)
+	c.Replaced = slices.Sorted(slices.Values(replaced))
+	return c, nil
 }
 
 func configOf(vars map[string]string, file string) Config {

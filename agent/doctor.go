@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -81,8 +84,16 @@ func diagnoseRoute(ctx context.Context, r *diagnosis.Report, way doctor.Route) b
 
 func checkConfiguration(c *Config, fault error) diagnosis.Check {
 	check := diagnosis.Check{Name: "configuration", Asked: "the environment and " + cmp.Or(c.EnvFile, trust.DefaultEnvFile)}
+	if len(c.Replaced) > 0 {
+		names := strings.Join(c.Replaced, " ")
+		return check.Failed("the environment of this shell replaces "+names+" of "+c.EnvFile, diagnosis.Node,
+			"the agent's service does not have these values: unset "+names+", and repeat the command")
+	}
 	if fault == nil {
 		fault = c.Validate()
+	}
+	if errors.Is(fault, fs.ErrPermission) {
+		return check.Failed(fault.Error(), diagnosis.Node, "run the command as root")
 	}
 	if fault != nil {
 		return check.Failed(fault.Error(), diagnosis.Operator, "create a new bundle: "+newScript(c.NodeID))

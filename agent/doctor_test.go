@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -301,6 +302,31 @@ func TestDoctorOfAnUnconfiguredNode(t *testing.T) {
 	require.Equal(t, schema.ExitFailed, code, errOut)
 	require.Contains(t, out, "line 1: want KEY=value")
 	require.Contains(t, out, "gpuaas node bootstrap-script NODE")
+}
+
+// TestDoctorWithoutPermission: a user who cannot read the env file needs no new bundle.
+func TestDoctorWithoutPermission(t *testing.T) {
+	t.Parallel()
+	c := Config{EnvFile: "/etc/gpuaas/node-agent.env"}
+	fault := schema.Wrap(schema.KindInvalidRequest, &os.PathError{Op: "open", Path: c.EnvFile, Err: fs.ErrPermission}, "reading %s", EnvFileVar)
+	r := Diagnose(t.Context(), c, fault)
+	faults := r.Faults()
+	require.Len(t, faults, 1)
+	require.Equal(t, "run the command as root", faults[0].Next)
+}
+
+// TestDoctorInAShellWithOtherValues: the gpuaas command uses a variable of the same name.
+func TestDoctorInAShellWithOtherValues(t *testing.T) {
+	t.Parallel()
+	_, c := enrolledNode(t)
+	file := filepath.Join(t.TempDir(), "node.env")
+	require.NoError(t, os.WriteFile(file, []byte(strings.Join(environ(c), "\n")+"\n"), 0o600))
+	env := []string{EnvFileVar + "=" + file, "GPUAAS_ENV=" + c.Env}
+	code, out, errOut := runCommand(t, env, "doctor")
+	require.Equal(t, schema.ExitDone, code, out+errOut)
+	code, out, _ = runCommand(t, append(env, "GPUAAS_API_URL=http://127.0.0.1:8081"), "doctor")
+	require.Equal(t, schema.ExitFailed, code)
+	require.Contains(t, out, "unset GPUAAS_API_URL, and repeat the command")
 }
 
 // TestDoctorBundle: the archive has the evidence and no secret.

@@ -258,7 +258,7 @@ func writeEvidence(ctx context.Context, e *env, file string, ev nodeEvidence) (e
 		if readErr != nil {
 			v = map[string]string{"error": readErr.Error()}
 		}
-		part, createErr := archive.Create(name)
+		part, createErr := archive.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate, Modified: e.clock.now()})
 		if createErr == nil {
 			enc := json.NewEncoder(part)
 			enc.SetIndent("", "  ")

@@ -30,7 +30,7 @@ func (a answer) String() string {
 	if a.refuse == nil {
 		return fmt.Sprintf("status %d", a.status)
 	}
-	return fmt.Sprintf("status %d, %s (%s): %s", a.status, a.refuse.Kind, a.refuse.Reason, text.Truncate(a.refuse.Message))
+	return fmt.Sprintf("status %d, %s (%s): %s", a.status, text.Truncate(string(a.refuse.Kind)), text.Truncate(a.refuse.Reason), text.Truncate(a.refuse.Message))
 }
 
 // Unauthenticated checks, with a request that presents no certificate, that the address leads

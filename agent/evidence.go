@@ -71,9 +71,9 @@ type evidenceFile struct {
 
 // The bounds of the evidence.
 const (
-	journalLines   = "50"
-	evidenceBytes  = 1 << 20
-	evidenceLimits = 10 * time.Second // for each program
+	journalLines    = "50"
+	evidenceBytes   = 1 << 20
+	evidenceTimeout = 10 * time.Second // of each program
 )
 
 // evidence is the content of a bundle. None of it has a token or a key.
@@ -93,7 +93,7 @@ func (p program) evidence(ctx context.Context, c Config, r diagnosis.Report) []e
 		files = append(files, evidenceFile{"status.json", encode(status)})
 	}
 	run := func(name string, args ...string) []byte {
-		limited, cancel := context.WithTimeout(ctx, evidenceLimits)
+		limited, cancel := context.WithTimeout(ctx, evidenceTimeout)
 		defer cancel()
 		stdout, stderr, err := command.Runner{}.Run(limited, evidenceBytes, name, args...)
 		if err != nil {

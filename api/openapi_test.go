@@ -176,7 +176,7 @@ func hasParameter(op operation, name string) bool {
 // bodies are the types of requests and responses, the roots of the components.
 func bodies() (requests, responses []any) {
 	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, adminapi.RehydrateRequest{}, adminapi.LockRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
-		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{},
+		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{}, trust.BootstrapRequest{},
 		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}}
 	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, inventory.SKUList{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{}, audit.CheckpointPage{}, audit.Gap{},

@@ -120,10 +120,12 @@ func TestEndings(t *testing.T) {
 
 	release := s.start(all)
 	s.park(all)
+	brief := s.startBrief(all)
 	began := time.Now()
 	failRuns(t, s.temporal, workflowsOf(having(all, endBug))...)
 	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
-	s.each(all, s.end)
+	s.each(brief, s.end)
+	s.each(slices.DeleteFunc(slices.Clone(all), (*endedRun).brief), s.end)
 	release()
 	s.reopen(having(all, endReopen))
 	ended := slices.Concat(having(all, endTerminate), having(all, endDelete), having(all, endBug))
@@ -239,12 +241,27 @@ func (s *sweep) request(e *endedRun, a lifecycle.Action, o lifecycle.Options) li
 	return response.Operation
 }
 
-// start starts the operations. No agent runs, so each one waits in its first phase for the
-// node. A remove waits for the database instead: the ledger is locked until release.
+// brief reports whether the operation runs only for a short time without its agent, because its
+// first phase is best effort.
+func (e *endedRun) brief() bool {
+	plan, _ := lifecycle.PlanOf(e.action, e.options)
+	return plan.Phases[0].BestEffort
+}
+
+// startBrief starts the brief operations, which are ended before the others.
+func (s *sweep) startBrief(all []*endedRun) []*endedRun {
+	s.Helper()
+	brief := slices.DeleteFunc(slices.Clone(all), func(e *endedRun) bool { return !e.brief() })
+	s.each(brief, func(e *endedRun) { e.operation = s.request(e, e.action, e.options) })
+	return brief
+}
+
+// start starts the operations that are not brief. No agent runs, so each one waits in its first
+// phase for the node. A remove waits for the database instead: the ledger is locked until release.
 func (s *sweep) start(all []*endedRun) (release func()) {
 	s.Helper()
 	s.each(all, func(e *endedRun) {
-		if e.action != lifecycle.ActionRemove || e.parked {
+		if !e.brief() && (e.action != lifecycle.ActionRemove || e.parked) {
 			s.leaveOpenResource(e)
 			e.operation = s.request(e, e.action, e.options)
 		}

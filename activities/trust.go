@@ -25,9 +25,8 @@ type Rotations interface {
 	NoteChecked(ctx context.Context, rotationID, failure string) error
 	// RotationProgress returns what the rotation's phase waits for.
 	RotationProgress(ctx context.Context, r rotation.Rotation) (rotation.Progress, error)
-	// TasksSignedBy returns up to limit open tasks that are signed with a key: their
-	// envelopes by task ID.
-	TasksSignedBy(ctx context.Context, keyID string, limit int) (map[string][]byte, error)
+	// TasksSignedBy returns up to limit open tasks whose record names a key as their signer.
+	TasksSignedBy(ctx context.Context, keyID string, limit int) ([]SignedTask, error)
 	// NodesToUpdate returns up to limit nodes to which agent.update_trust must be sent in
 	// the rotation's phase: they have not confirmed it, they sent a heartbeat recently, and
 	// have no such task, open or ended within TrustUpdateRepeat.
@@ -39,6 +38,9 @@ type Rotations interface {
 	// ReplaceEnvelope replaces the envelope of an open task by one with the same signed
 	// body. Nothing changes if the task has ended or has another body.
 	ReplaceEnvelope(ctx context.Context, taskID string, envelope []byte) error
+	// VoidTask ends an open task that no node holds, with a reason for its activity, and asks
+	// the node that holds it to stop. Nothing changes if the task has ended.
+	VoidTask(ctx context.Context, taskID, reason string) error
 }
 
 // VerifierSets stores verifier sets. Errors are *schema.Error.
@@ -57,9 +59,13 @@ type KeyRotator interface {
 	// PlanKeys returns the IDs of the key that a rotation replaces and of the one that
 	// replaces it. It creates no key.
 	PlanKeys(ctx context.Context, r rotation.Rotation, newest trust.StoredSet) (oldKey, newKey string, err error)
+	// TaskKey returns the public part of a version of the task key. It reads Vault, because the
+	// database is no proof of a key.
+	TaskKey(ctx context.Context, keyID string) (trust.VerifierKey, error)
 	// SignSet returns the successor of the newest set with the target's content. due is
 	// false, and the set the newest one, if it already has that content. SignSet creates a
-	// key of the target that does not exist if it follows the latest one.
+	// key of the target that does not exist if it follows the latest one. KindInternal if the
+	// target makes a revoked key valid again.
 	SignSet(ctx context.Context, newest trust.StoredSet, t rotation.Target) (set trust.StoredSet, due bool, err error)
 	// PlanCA returns the names of the node CA's issuer that issues now and of the one that
 	// replaces it. It creates no issuer.
@@ -137,14 +143,18 @@ func (t *Trust) AdvanceRotation(ctx context.Context) (RotationStatus, error) {
 // advance makes one change, or finds why none is possible.
 func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (err error) {
 	r := &s.Rotation
+	var failed error // of a node: it holds up no other, and no phase if the node is waived
 	switch {
 	case r.Paused:
 	case r.NewKey == "":
 		s.Again = true
 		return t.plan(ctx, r)
 	case r.Kind == rotation.NodeCA:
-		if s.Again, err = t.applyCA(ctx, r); err != nil || s.Again {
+		if s.Again, err = t.applyCA(ctx, r, now); err != nil || s.Again {
 			return err
+		}
+		if failed = t.sendUpdates(ctx, *r); schema.KindOf(failed) == schema.KindServiceUnavailable {
+			return failed
 		}
 	case r.SetVersion == 0:
 		s.Again = true
@@ -158,7 +168,7 @@ func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (
 		return err
 	}
 	if s.Blockers = r.Blockers(s.Progress, now); len(s.Blockers) > 0 {
-		return nil
+		return failed
 	}
 	s.Again = true
 	next := r.Advance(now)
@@ -213,39 +223,6 @@ func (t *Trust) publish(ctx context.Context, r *rotation.Rotation) error {
 		return t.Rotations.SaveRotation(ctx, *r, &set)
 	}
 	return t.Rotations.SaveRotation(ctx, *r, nil)
-}
-
-// signAgainBatch is how many tasks a look at a revocation signs again.
-const signAgainBatch = 500
-
-// signAgain signs the open tasks of a revoked key with the key that replaced it. Their
-// signed body stays the same, so that a node that has one in its journal does not begin it
-// again.
-func (t *Trust) signAgain(ctx context.Context, r rotation.Rotation) error {
-	open, err := t.Rotations.TasksSignedBy(ctx, r.OldKey, signAgainBatch)
-	if err != nil || len(open) == 0 {
-		return err
-	}
-	if err := t.Follow(ctx); err != nil {
-		return err
-	}
-	for id, envelope := range open {
-		body, err := trust.EnvelopeBody(envelope)
-		if err != nil {
-			return err
-		}
-		signed, err := t.Signer.Sign(ctx, body)
-		if err != nil {
-			return err
-		}
-		if trust.SigningKey(signed) == r.OldKey {
-			return schema.NewError(schema.KindServiceUnavailable, "this worker still signs with the revoked key").WithReason("signer_outdated")
-		}
-		if err := t.Rotations.ReplaceEnvelope(ctx, id, signed); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Maintenance is the result of MaintainTrust.

@@ -48,37 +48,42 @@ func NewTrustUpdate(r rotation.Rotation, nodeID string, incarnation, seq int64) 
 
 // applyCA makes the node CA as the phase requires, at each look, because Vault and the record
 // do not change in one transaction: what a delayed run of an earlier phase changes, the next
-// look repairs. It then sends nodes their tasks. changed is set if the record changed.
-func (t *Trust) applyCA(ctx context.Context, r *rotation.Rotation) (changed bool, err error) {
+// look repairs. changed is set if the record changed.
+func (t *Trust) applyCA(ctx context.Context, r *rotation.Rotation, now time.Time) (changed bool, err error) {
 	ca, err := t.Rotator.ApplyCA(ctx, *r)
 	if err != nil {
 		return false, err
 	}
-	if ca != r.CA {
-		if r.CA = ca; r.Spec().Reload { // the replicas read the CA from now on
-			r.PhaseSince = time.Now().UTC()
-		}
-		return true, t.Rotations.SaveRotation(ctx, *r, nil)
+	if ca == r.CA {
+		return false, nil
 	}
-	updates, err := t.Rotations.NodesToUpdate(ctx, *r, updateBatch)
+	if r.CA = ca; r.Spec().Reload { // the replicas read the CA from now on
+		r.PhaseSince = now
+	}
+	return true, t.Rotations.SaveRotation(ctx, *r, nil)
+}
+
+// sendUpdates sends nodes the task of the phase. The failure of one node holds up no other: the
+// error is the first one.
+func (t *Trust) sendUpdates(ctx context.Context, r rotation.Rotation) (failed error) {
+	updates, err := t.Rotations.NodesToUpdate(ctx, r, updateBatch)
 	if err != nil {
-		return false, err
+		return err
 	}
-	var failed error
 	for _, u := range updates {
-		envelope, err := t.signUpdate(ctx, *r, u)
+		envelope, err := t.signUpdate(ctx, r, u)
 		if err == nil {
-			err = t.Rotations.SendUpdate(ctx, *r, u, envelope)
+			err = t.Rotations.SendUpdate(ctx, r, u, envelope)
 		}
 		switch schema.KindOf(err) {
 		case "", schema.KindFenced: // the next look sends what this one did not
 		case schema.KindServiceUnavailable:
-			return false, err
-		default: // the failure of one node holds up no other
+			return err
+		default:
 			failed = cmp.Or(failed, err)
 		}
 	}
-	return false, failed
+	return failed
 }
 
 // signUpdate signs the task. It expects no operation, so that it does not end with one.

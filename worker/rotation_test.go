@@ -154,15 +154,20 @@ func (r *rotating) sign() []byte {
 // task stores an open task with an envelope, and returns its ID.
 func (r *rotating) task(n *node, envelope []byte) (id string) {
 	r.t.Helper()
+	id = schema.NewID()
+	r.storeTask(n, id, 1, envelope)
+	return id
+}
+
+func (r *rotating) storeTask(n *node, id string, seq int64, envelope []byte) {
+	r.t.Helper()
 	digest, err := trust.EnvelopeDigest(envelope)
 	require.NoError(r.t, err)
-	id = schema.NewID()
 	_, err = r.raw.Exec(r.t.Context(), `INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, operation_id, op_seq, step,
 		envelope, envelope_expires_at, body_sha256, key_id, owner_workflow_id, owner_run_id, owner_activity_id)
-		VALUES ($1, $2, 1, 1, 'node.probe', 'read', $1, 1, 's', $3, now() + interval '1 hour', $4, $5, '', '', '')`,
-		id, n.id, envelope, digest, trust.SigningKey(envelope))
+		VALUES ($1, $2, 1, $6, 'node.probe', 'read', $2, 1, $7, $3, now() + interval '1 hour', $4, $5, '', '', '')`,
+		id, n.id, envelope, digest, trust.SigningKey(envelope), seq, id)
 	require.NoError(r.t, err)
-	return id
 }
 
 func (r *rotating) newest() trust.VerifierSet {
@@ -281,37 +286,6 @@ func TestRotationRollsBackFromEachPhase(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A revocation makes nodes reject the key as soon as they have the set, whichever set they
-// had before. Open tasks are signed again with the same body.
-func TestRevocation(t *testing.T) {
-	r := rotations(t)
-	n, away := r.node("gpu-1"), r.node("gpu-2")
-	n.follow() // the document of its set has the epoch
-	stolen := r.sign()
-	id := r.task(n, stolen)
-	r.begin(rotation.TaskKey, "")
-	r.advance()
-	r.begin(rotation.RevokeKey, "task-test.v1")
-	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, r.advance())
-	require.Equal(t, int64(1), r.newest().Doc.Epoch)
-	require.Equal(t, "task-test.v2", r.newest().Active().KeyID, "the staged key replaces it")
-
-	var envelope []byte
-	require.NoError(t, r.raw.QueryRow(t.Context(), "SELECT envelope FROM node_tasks WHERE task_id = $1", id).Scan(&envelope))
-	n.follow()
-	require.False(t, n.accepts(stolen))
-	require.True(t, n.accepts(envelope))
-	again, err := trust.EnvelopeBody(envelope)
-	require.NoError(t, err)
-	require.Equal(t, []byte("{}"), again)
-	away.follow()
-	require.False(t, away.accepts(stolen))
-	require.Empty(t, r.advance())
-	require.Equal(t, rotation.Completed, r.last.Rotation.Outcome)
-	n = r.node("gpu-3")
-	require.False(t, n.accepts(stolen), "a new bundle does not list the revoked key")
 }
 
 // After a rotation of the root key, nodes accept sets of the new root key only, and a node

@@ -37,7 +37,7 @@ var grants = map[string][3]string{
 	"node_certificates":      {"SU", "SU", "SIU"},
 	"node_removals":          {"SIU", "S", "S"},
 	"node_sessions":          {"S", "SD", "SIUD"},
-	"node_tasks":             {"SIU", "SU", "Su"},
+	"node_tasks":             {"SIU", "Su", "Su"},
 	"nodes":                  {"SU", "SIU", "Su"},
 	"operations":             {"SIU", "SU", "S"},
 	"outbox":                 {"SIUD", "SIUD", "SIUD"},
@@ -54,7 +54,7 @@ var grants = map[string][3]string{
 	"retention_runs":         {"SU", "S", ""},
 	"node_ca_bundles":        {"S", "S", "SIU"},
 	"node_api_replicas":      {"S", "S", "SIUD"},
-	"rotations":              {"SU", "SIU", ""},
+	"rotations":              {"SU", "Siu", ""},
 	"rotation_waivers":       {"S", "SI", ""},
 }
 
@@ -154,6 +154,9 @@ func TestForbiddenWrites(t *testing.T) {
 		store.RoleAPIAdmin: {"INSERT INTO node_certificates (node_id) VALUES (gen_random_uuid())", "UPDATE identity_keys SET node_id = gen_random_uuid()",
 			"INSERT INTO node_removals (node_id) VALUES (gen_random_uuid())", "INSERT INTO operations (operation_id) VALUES (gen_random_uuid())",
 			"INSERT INTO node_tasks (task_id) VALUES (gen_random_uuid())", "UPDATE nodes SET state = 'removed'",
+			"UPDATE node_tasks SET envelope = ''", "UPDATE node_tasks SET body_sha256 = ''", "UPDATE node_tasks SET params = '{}'",
+			"UPDATE rotations SET new_key = 'task-test.v1'", "UPDATE rotations SET old_key = ''",
+			"INSERT INTO rotations (rotation_id, new_key) VALUES (gen_random_uuid(), 'task-test.v1')",
 			"SELECT audit_cut('{system}', '{1}')", "SELECT delete_old_tasks(0, 1)", "UPDATE retention_runs SET succeeded_at = now()"},
 		store.RoleAPINode: {"UPDATE nodes SET state = 'removed'", "UPDATE nodes SET host = '$(id)'", "UPDATE nodes SET op_seq = 99", "UPDATE nodes SET labels = '{}'",
 			"UPDATE operations SET status = 'completed'", "INSERT INTO operations (operation_id) VALUES (gen_random_uuid())",

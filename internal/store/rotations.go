@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -32,7 +33,7 @@ func (s *Rotations) BeginRotation(ctx context.Context, r rotation.Rotation, by a
 			return open, nil
 		default:
 			open.EndedAt, open.Outcome = &now, rotation.Superseded
-			if err := saveRotation(ctx, tx, open); err != nil {
+			if err := decideRotation(ctx, tx, open); err != nil {
 				return r, err
 			}
 			tx.note(rotationEvent(by, audit.RotationEnded, open, ""))
@@ -106,6 +107,19 @@ func saveRotation(ctx context.Context, tx *tx, r rotation.Rotation) error {
 		PhaseSince: r.PhaseSince, OldKey: r.OldKey, NewKey: r.NewKey, SetVersion: r.SetVersion, Approved: r.Approved, Paused: r.Paused,
 		CaBundle: r.CA.Bundle, CaIssuer: r.CA.Issuer, CaIssuerKey: r.CA.IssuerKey,
 		EndedAt: r.EndedAt, Outcome: string(r.Outcome)})
+	return savedOne(rows, err)
+}
+
+// decideRotation writes what a decision changes. KindFenced as saveRotation.
+func decideRotation(ctx context.Context, tx *tx, r rotation.Rotation) error {
+	rows, err := tx.DecideRotation(ctx, sqlc.DecideRotationParams{RotationID: r.RotationID, Step: r.Step, Phase: string(r.Phase),
+		PhaseSince: r.PhaseSince, SetVersion: r.SetVersion, Approved: r.Approved, Paused: r.Paused,
+		CaBundle: r.CA.Bundle, CaIssuer: r.CA.Issuer, CaIssuerKey: r.CA.IssuerKey,
+		EndedAt: r.EndedAt, Outcome: string(r.Outcome)})
+	return savedOne(rows, err)
+}
+
+func savedOne(rows int64, err error) error {
 	if err == nil && rows == 0 {
 		err = schema.NewError(schema.KindFenced, "the rotation has changed since it was read").WithReason("rotation_changed")
 	}
@@ -176,7 +190,7 @@ func (s *Rotations) DecideRotation(ctx context.Context, d rotation.Decided, by a
 				tx.note(n)
 			}
 		}
-		if err := saveRotation(ctx, tx, after); err != nil {
+		if err := decideRotation(ctx, tx, after); err != nil {
 			return r, err
 		}
 		tx.note(e)
@@ -191,15 +205,28 @@ func lockRotation(ctx context.Context, tx *tx) (rotation.Rotation, time.Time, er
 }
 
 // TasksSignedBy implements activities.Rotations.
-func (s *Rotations) TasksSignedBy(ctx context.Context, keyID string, limit int) (map[string][]byte, error) {
+func (s *Rotations) TasksSignedBy(ctx context.Context, keyID string, limit int) ([]activities.SignedTask, error) {
 	rows, err := query(ctx, s.db, "reading tasks to sign again", func(ctx context.Context) ([]sqlc.TasksSignedByRow, error) {
 		return s.db.q.TasksSignedBy(ctx, keyID, int32(limit))
 	})
-	out := map[string][]byte{}
+	var all []activities.SignedTask
 	for _, r := range rows {
-		out[r.TaskID] = r.Envelope
+		all = append(all, activities.SignedTask{TaskID: r.TaskID, NodeID: r.NodeID, OperationID: r.OperationID, Incarnation: r.Incarnation,
+			Seq: r.Seq, Type: r.Type, BodySHA256: r.BodySha256, Envelope: r.Envelope})
 	}
-	return out, err
+	return all, err
+}
+
+// VoidTask implements activities.Rotations.
+func (s *Rotations) VoidTask(ctx context.Context, taskID, reason string) error {
+	return s.db.write(ctx, "voiding task "+taskID, func(ctx context.Context, tx *tx) error {
+		t, err := tx.lockTask(ctx, taskID, nil)
+		if err != nil || t.Status.Terminal() {
+			return err
+		}
+		f := activities.Fence{NodeID: t.NodeID, OperationID: t.OperationID, Actor: systemActor, CorrelationID: t.CorrelationID}
+		return cancelTask(ctx, tx, f, t, audit.Succeeded, cleanText(reason))
+	})
 }
 
 // ReplaceEnvelope implements activities.Rotations and wakes the task's node.

@@ -51,22 +51,26 @@ func (s *Tasks) CancelTask(ctx context.Context, taskID, reason string, by audit.
 		if t.Status.Terminal() {
 			return schema.NewError(schema.KindTaskStatus, "task %s is already %s", t.TaskID, t.Status).WithReason("task_over")
 		}
-		leased := t.Status == task.Dispatched || t.Status == task.Running
-		if t.Canceled && leased {
-			return nil
-		}
-		tx.note(taskEvent(f, audit.TaskCancel, t.TaskID, audit.Accepted, reason,
-			map[string]string{"type": string(t.Type), "was": string(t.Status)}))
-		if leased {
-			tx.wakeNode(t.NodeID)
-			return tx.RequestTaskCancel(ctx, t.TaskID, reason)
-		}
-		if err := endCanceled(ctx, tx, f, t, reason); err != nil || t.Status != task.Lost {
-			return err
-		}
-		// The operation is parked and learns of the end when it retries the step.
-		return tx.enqueueSignal(ctx, t.OwnerWorkflowID, returnedEvent(t.NodeID, t.Incarnation, t.Step, t.OperationID))
+		return cancelTask(ctx, tx, f, t, audit.Accepted, reason)
 	})
+}
+
+// cancelTask ends an open task that has no lease, or asks the lease's holder to stop.
+func cancelTask(ctx context.Context, tx *tx, f activities.Fence, t sqlc.LockTaskRow, result, reason string) error {
+	leased := t.Status == task.Dispatched || t.Status == task.Running
+	if t.Canceled && leased {
+		return nil
+	}
+	tx.note(taskEvent(f, audit.TaskCancel, t.TaskID, result, reason, map[string]string{"type": string(t.Type), "was": string(t.Status)}))
+	if leased {
+		tx.wakeNode(t.NodeID)
+		return tx.RequestTaskCancel(ctx, t.TaskID, reason)
+	}
+	if err := endCanceled(ctx, tx, f, t, reason); err != nil || t.Status != task.Lost {
+		return err
+	}
+	// The operation is parked and learns of the end when it retries the step.
+	return tx.enqueueSignal(ctx, t.OwnerWorkflowID, returnedEvent(t.NodeID, t.Incarnation, t.Step, t.OperationID))
 }
 
 // decide applies an operator's decision to a task under its lock.

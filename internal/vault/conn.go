@@ -18,7 +18,7 @@ const (
 	// callTimeout limits each call, including its retry.
 	callTimeout = 10 * time.Second
 	// One quick retry covers a connection that a restarted Vault or its load
-	// balancer has dropped. Every call of this package may be repeated.
+	// balancer has dropped. Only a request with once is sent one time.
 	maxRetries   = 1
 	retryWaitMin = 50 * time.Millisecond
 	retryWaitMax = 250 * time.Millisecond
@@ -36,14 +36,25 @@ type request struct {
 	method string // GET, LIST, PUT or PATCH
 	path   string // without /v1/
 	data   map[string]any
+	once   bool // a second request would create another object
 }
 
-func get(path string) request                      { return request{http.MethodGet, path, nil} }
-func list(path string) request                     { return request{"LIST", path, nil} }
-func put(path string, data map[string]any) request { return request{http.MethodPut, path, data} }
+func get(path string) request  { return request{method: http.MethodGet, path: path} }
+func list(path string) request { return request{method: "LIST", path: path} }
+
+func put(path string, data map[string]any) request {
+	return request{method: http.MethodPut, path: path, data: data}
+}
+
+// create is a put that creates another object each time, and so is not repeated.
+func create(path string, data map[string]any) request {
+	return request{method: http.MethodPut, path: path, data: data, once: true}
+}
 
 // patch changes the given fields of an object.
-func patch(path string, data map[string]any) request { return request{http.MethodPatch, path, data} }
+func patch(path string, data map[string]any) request {
+	return request{method: http.MethodPatch, path: path, data: data}
+}
 
 // conn is a connection to one Vault with one token.
 type conn struct {
@@ -68,6 +79,7 @@ func dial(address string) (*conn, error) {
 	c.Address, c.AgentAddress = address, ""
 	c.Timeout, c.MaxRetries = callTimeout, maxRetries
 	c.MinRetryWait, c.MaxRetryWait = retryWaitMin, retryWaitMax
+	c.CheckRetry = retry
 	if t, ok := c.HttpClient.Transport.(*http.Transport); ok {
 		t.MaxIdleConnsPerHost = maxIdle
 	}
@@ -105,7 +117,21 @@ func (c *conn) send(ctx context.Context, r request) (json.RawMessage, error) {
 	return body.Data, nil
 }
 
+// onceKey marks the context of a request that is not repeated.
+type onceKey struct{}
+
+// retry is the library's policy for what may be sent again.
+func retry(ctx context.Context, resp *http.Response, err error) (bool, error) {
+	if ctx.Value(onceKey{}) != nil {
+		return false, err
+	}
+	return api.DefaultRetryPolicy(ctx, resp, err)
+}
+
 func (c *conn) sendRaw(ctx context.Context, r request) (*api.Response, error) {
+	if r.once {
+		ctx = context.WithValue(ctx, onceKey{}, true)
+	}
 	switch r.method {
 	case http.MethodGet:
 		return c.api.Logical().ReadRawWithDataWithContext(ctx, r.path, nil)

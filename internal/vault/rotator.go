@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -69,6 +70,16 @@ func successor(set trust.VerifierSet, revoked string) string {
 	return ""
 }
 
+// TaskKey implements activities.KeyRotator.
+func (r *Rotator) TaskKey(ctx context.Context, id string) (trust.VerifierKey, error) {
+	key, err := readKey(ctx, r.vault, "rotation_key", taskKey(r.env))
+	if err != nil {
+		return trust.VerifierKey{}, err
+	}
+	k, err := key.byID(taskKey(r.env), id)
+	return k.verifier(trust.KeyActive), err
+}
+
 // SignSet implements activities.KeyRotator.
 func (r *Rotator) SignSet(ctx context.Context, newest trust.StoredSet, t rotation.Target) (set trust.StoredSet, due bool, err error) {
 	f, err := checkSet(ctx, r.vault, r.env, newest)
@@ -102,6 +113,12 @@ func (n nextSet) differs(f followed) bool {
 // keys that Vault does not have yet.
 func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target) (nextSet, error) {
 	now := time.Now().UTC()
+	for _, k := range f.set.Doc.Keys {
+		if state, named := t.States[k.KeyID]; named && k.State == trust.KeyRevoked && state != trust.KeyRevoked {
+			return nextSet{}, schema.NewError(schema.KindInternal, "key %s is revoked and does not become valid again", k.KeyID).
+				WithReason("key_revoked").WithNext("gpuaas rotate show")
+		}
+	}
 	n := nextSet{doc: f.set.Doc, root: f.root, active: f.key}
 	n.doc.Version, n.doc.PrevHash = n.doc.Version+1, f.set.Hash
 	n.doc.IssuedAt, n.doc.ExpiresAt = now, now.Add(VerifierSetLifetime)
@@ -170,7 +187,7 @@ func (r *Rotator) versions(ctx context.Context, name string, ids []string) ([]ke
 	var out []keyVersion
 	for _, id := range ids {
 		if id == keyID(name, key.LatestVersion+1) {
-			if _, err := r.vault.call(ctx, "rotate_key", put(transitMount+"/keys/"+name+"/rotate", nil)); err != nil {
+			if _, err := r.vault.call(ctx, "rotate_key", create(transitMount+"/keys/"+name+"/rotate", nil)); err != nil {
 				return nil, err
 			}
 			if key, err = readKey(ctx, r.vault, "rotation_key", name); err != nil {
@@ -192,7 +209,8 @@ func (r *Rotator) RenewSet(ctx context.Context, newest trust.StoredSet) (set tru
 }
 
 // FinishKey implements activities.KeyRotator: Vault no longer signs with versions below the
-// key that replaced another one.
+// key that replaced another one. If an older version replaced a revoked one, Vault can still sign
+// with the revoked version; nodes reject its signatures.
 func (r *Rotator) FinishKey(ctx context.Context, of rotation.Rotation) error {
 	for _, name := range []string{taskKey(r.env), rootKey(r.env)} {
 		before, old := versionOf(name, of.OldKey)

@@ -152,7 +152,7 @@ func (r *Rotator) createCA(ctx context.Context, name string) error {
 	for k, v := range data { // the policy compares texts
 		data[k] = fmt.Sprint(v)
 	}
-	_, err = r.client.call(ctx, "create_ca", put(nodeMount+"/root/generate/internal", data))
+	_, err = r.client.call(ctx, "create_ca", create(nodeMount+"/root/generate/internal", data))
 	return err
 }
 

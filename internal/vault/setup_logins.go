@@ -198,7 +198,7 @@ func (s setup) lives(l secretIDLife) bool {
 func (s setup) newSecretID(ctx context.Context, r loginRole, dir *os.File) error {
 	made, err := fetch[struct {
 		SecretID string `json:"secret_id"`
-	}](ctx, s, "", put(r.path()+"/secret-id", nil))
+	}](ctx, s, "", create(r.path()+"/secret-id", nil))
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,15 @@ UPDATE rotations SET step = step + 1, phase = sqlc.arg(phase), phase_since = sql
     ended_at = sqlc.narg(ended_at), outcome = sqlc.arg(outcome), failure = '', checked_at = now()
 WHERE rotation_id = sqlc.arg(rotation_id) AND step = sqlc.arg(step);
 
+-- Writes what a decision about a rotation changes, which is never a key: the admin API has no
+-- privilege for those columns.
+-- name: DecideRotation :execrows
+UPDATE rotations SET step = step + 1, phase = sqlc.arg(phase), phase_since = sqlc.arg(phase_since),
+    set_version = sqlc.arg(set_version), ca_bundle = sqlc.arg(ca_bundle), ca_issuer = sqlc.arg(ca_issuer),
+    ca_issuer_key = sqlc.arg(ca_issuer_key), approved = sqlc.arg(approved), paused = sqlc.arg(paused),
+    ended_at = sqlc.narg(ended_at), outcome = sqlc.arg(outcome), failure = '', checked_at = now()
+WHERE rotation_id = sqlc.arg(rotation_id) AND step = sqlc.arg(step);
+
 -- Records that the workflow looked at the open rotation, and what prevented it from
 -- continuing.
 -- name: NoteRotationChecked :exec
@@ -116,7 +125,7 @@ WHERE n.state <> 'removed' AND (n.node_id = ANY (sqlc.arg(node_ids)::uuid[]) OR 
 ON CONFLICT DO NOTHING RETURNING node_id;
 
 -- name: TasksSignedBy :many
-SELECT task_id, envelope FROM node_tasks
+SELECT task_id, node_id, operation_id, incarnation, seq, type, body_sha256, envelope FROM node_tasks
 WHERE finished_at IS NULL AND envelope_expires_at > now() AND key_id = sqlc.arg(key_id) ORDER BY task_id LIMIT sqlc.arg(most);
 
 -- Replaces the envelope of an open task by one with the same signed body.

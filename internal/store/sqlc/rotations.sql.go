@@ -10,7 +10,54 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
+
+const decideRotation = `-- name: DecideRotation :execrows
+UPDATE rotations SET step = step + 1, phase = $1, phase_since = $2,
+    set_version = $3, ca_bundle = $4, ca_issuer = $5,
+    ca_issuer_key = $6, approved = $7, paused = $8,
+    ended_at = $9, outcome = $10, failure = '', checked_at = now()
+WHERE rotation_id = $11 AND step = $12
+`
+
+type DecideRotationParams struct {
+	Phase       string
+	PhaseSince  time.Time
+	SetVersion  int64
+	CaBundle    string
+	CaIssuer    string
+	CaIssuerKey string
+	Approved    bool
+	Paused      bool
+	EndedAt     *time.Time
+	Outcome     string
+	RotationID  string
+	Step        int64
+}
+
+// Writes what a decision about a rotation changes, which is never a key: the admin API has no
+// privilege for those columns.
+func (q *Queries) DecideRotation(ctx context.Context, arg DecideRotationParams) (int64, error) {
+	result, err := q.db.Exec(ctx, decideRotation,
+		arg.Phase,
+		arg.PhaseSince,
+		arg.SetVersion,
+		arg.CaBundle,
+		arg.CaIssuer,
+		arg.CaIssuerKey,
+		arg.Approved,
+		arg.Paused,
+		arg.EndedAt,
+		arg.Outcome,
+		arg.RotationID,
+		arg.Step,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
 
 const insertRotation = `-- name: InsertRotation :execrows
 INSERT INTO rotations (rotation_id, kind, phase, old_key, grace_seconds, approved, actor, via, reason)
@@ -606,13 +653,19 @@ func (q *Queries) SaveRotation(ctx context.Context, arg SaveRotationParams) (int
 }
 
 const tasksSignedBy = `-- name: TasksSignedBy :many
-SELECT task_id, envelope FROM node_tasks
+SELECT task_id, node_id, operation_id, incarnation, seq, type, body_sha256, envelope FROM node_tasks
 WHERE finished_at IS NULL AND envelope_expires_at > now() AND key_id = $1 ORDER BY task_id LIMIT $2
 `
 
 type TasksSignedByRow struct {
-	TaskID   string
-	Envelope []byte
+	TaskID      string
+	NodeID      string
+	OperationID string
+	Incarnation int64
+	Seq         int64
+	Type        task.Type
+	BodySha256  string
+	Envelope    []byte
 }
 
 func (q *Queries) TasksSignedBy(ctx context.Context, keyID string, most int32) ([]TasksSignedByRow, error) {
@@ -624,7 +677,16 @@ func (q *Queries) TasksSignedBy(ctx context.Context, keyID string, most int32) (
 	var items []TasksSignedByRow
 	for rows.Next() {
 		var i TasksSignedByRow
-		if err := rows.Scan(&i.TaskID, &i.Envelope); err != nil {
+		if err := rows.Scan(
+			&i.TaskID,
+			&i.NodeID,
+			&i.OperationID,
+			&i.Incarnation,
+			&i.Seq,
+			&i.Type,
+			&i.BodySha256,
+			&i.Envelope,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

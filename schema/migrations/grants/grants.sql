@@ -68,9 +68,14 @@ GRANT EXECUTE ON FUNCTION audit_archive(bigint, bigint, text, text, bigint), aud
 -- The admin API registers nodes, issues tokens, decides about tasks and records abandoned
 -- operations as failed.
 GRANT INSERT, UPDATE ON nodes, skus, enrollment_tokens TO gpuaas_api_admin;
-GRANT UPDATE ON instances, operations, node_tasks, node_certificates TO gpuaas_api_admin;
+GRANT UPDATE ON instances, operations, node_certificates TO gpuaas_api_admin;
+-- Not the envelope of a task and its digest: only the worker decides what is signed.
+GRANT UPDATE (status, result, finished_at, lost_at, cancel_reason, cancel_requested_at) ON node_tasks TO gpuaas_api_admin;
 GRANT INSERT, UPDATE, DELETE ON outbox TO gpuaas_api_admin;
-GRANT INSERT, UPDATE ON rotations TO gpuaas_api_admin; -- it starts rotations and stores decisions about them
+-- It starts rotations and stores decisions about them. It does not choose the new key.
+GRANT INSERT (rotation_id, kind, phase, old_key, grace_seconds, approved, actor, via, reason),
+    UPDATE (step, phase, phase_since, set_version, ca_bundle, ca_issuer, ca_issuer_key, approved, paused, ended_at, outcome, failure, checked_at)
+    ON rotations TO gpuaas_api_admin;
 GRANT INSERT ON rotation_waivers TO gpuaas_api_admin;
 GRANT DELETE ON node_sessions TO gpuaas_api_admin;
 GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;

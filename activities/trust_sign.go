@@ -1,0 +1,94 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// signAgainBatch is how many tasks a look at a revocation signs again.
+const signAgainBatch = 500
+
+// SignedTask is an open task as the database has it.
+type SignedTask struct {
+	TaskID, NodeID, OperationID string
+	Incarnation, Seq            int64
+	Type                        task.Type
+	// BodySHA256 is the digest of the signed body in hex.
+	BodySHA256 string
+	Envelope   []byte
+}
+
+// body returns the signed body of the task's envelope. KindInvalidRequest if the key did not
+// sign it, or signed it for another task.
+func (t SignedTask) body(key trust.VerifierKey) ([]byte, error) {
+	body, _, err := trust.OpenEnvelope(task.PayloadType, t.Envelope, []trust.VerifierKey{key})
+	if err != nil {
+		return nil, err
+	}
+	var p task.Payload
+	if err := json.Unmarshal(body, &p); err != nil {
+		return nil, schema.Wrap(schema.KindInvalidRequest, err, "parsing the signed body").WithReason(trust.ReasonBody)
+	}
+	signed := SignedTask{TaskID: p.TaskID, NodeID: p.NodeID, OperationID: p.OperationID, Incarnation: p.Incarnation, Seq: p.Seq, Type: p.Type}
+	if signed.of() != t.of() || schema.SHA256Hex(body) != t.BodySHA256 {
+		return nil, schema.NewError(schema.KindInvalidRequest, "the envelope was signed for another task").WithReason(trust.ReasonBody)
+	}
+	return body, nil
+}
+
+// signedFor is what the record of a task and its signed body must agree on.
+type signedFor struct {
+	taskID, nodeID, operationID string
+	incarnation, seq            int64
+	kind                        task.Type
+}
+
+func (t SignedTask) of() signedFor {
+	return signedFor{t.TaskID, t.NodeID, t.OperationID, t.Incarnation, t.Seq, t.Type}
+}
+
+// signAgain signs the open tasks of a revoked key with the key that replaced it. Their
+// signed body stays the same, so that a node that has one in its journal does not begin it
+// again. It signs only what the revoked key signed for the task, and voids any other task:
+// who can write to the database must not get a signature by it.
+func (t *Trust) signAgain(ctx context.Context, r rotation.Rotation) error {
+	open, err := t.Rotations.TasksSignedBy(ctx, r.OldKey, signAgainBatch)
+	if err != nil || len(open) == 0 {
+		return err
+	}
+	revoked, err := t.Rotator.TaskKey(ctx, r.OldKey)
+	if err != nil {
+		return err
+	}
+	if err := t.Follow(ctx); err != nil {
+		return err
+	}
+	for _, o := range open {
+		body, err := o.body(revoked)
+		if err != nil {
+			err = t.Rotations.VoidTask(ctx, o.TaskID, "its stored envelope is not the signed one: "+schema.AsError(err).Message)
+		} else {
+			err = t.replace(ctx, r, o.TaskID, body)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Trust) replace(ctx context.Context, r rotation.Rotation, taskID string, body []byte) error {
+	signed, err := t.Signer.Sign(ctx, body)
+	if err != nil {
+		return err
+	}
+	if trust.SigningKey(signed) == r.OldKey {
+		return schema.NewError(schema.KindServiceUnavailable, "this worker still signs with the revoked key").WithReason("signer_outdated")
+	}
+	return t.Rotations.ReplaceEnvelope(ctx, taskID, signed)
+}

@@ -152,4 +152,3 @@ func (f failing) SendUpdate(ctx context.Context, r rotation.Rotation, u activiti
 	}
 	return f.Rotations.SendUpdate(ctx, r, u, envelope)
 }
-

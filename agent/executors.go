@@ -30,6 +30,7 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 		task.WorkloadDrain:    {Check: workload.CheckDrain, Run: d.Run, Limit: workload.DrainLimit, Resumable: true, Pauses: true},
 		task.UpdateTrust:      {Check: checkTrustParams, Run: a.updateTrust},
 		task.AgentUpgrade:     {Check: release.Check, Run: a.upgrade.Run, Resumable: true},
+		task.NewIdentity:      {Check: runner.NoParams, Run: a.newIdentity, Reported: a.useToken},
 		// Its Run does nothing yet, so that it may run again.
 		task.WipeIdentity: {Check: runner.NoParams, Run: nothing, Resumable: true, Reported: a.leave},
 	}

@@ -145,6 +145,15 @@ func scenes() []scene {
 			r.agent = nil
 			return r
 		}},
+		{"token of a task", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			require.NoError(t, r.agent.identity.StoreToken("task", schema.NewSecret(r.book.Token())))
+			require.NoError(t, r.agent.identity.UseToken("task"))
+			r.agent.Close()
+			r.agent = nil
+			return r
+		}},
 		{"changed ca", func(t *testing.T) *rig {
 			t.Helper()
 			r := enrolled(t)

@@ -27,7 +27,8 @@ var steps = map[string]step{
 	lifecycle.PhaseTeardown:  tearDownMachine,
 	lifecycle.PhaseUndoAdopt: returnMachine,
 
-	lifecycle.PhaseUpgrade: upgradeAgent,
+	lifecycle.PhaseUpgrade:  upgradeAgent,
+	lifecycle.PhaseIdentity: newIdentity,
 
 	lifecycle.PhaseFacts:      collectFacts,
 	lifecycle.PhaseProbe:      probeNode,

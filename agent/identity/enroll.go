@@ -19,19 +19,29 @@ import (
 // handshake with any other server ends before a byte of the request is sent.
 func (m *Manager) enroll(ctx context.Context, cause string) Outcome {
 	m.log.Info("enrollment started", "cause", cause, "server", m.conf.Server)
-	v, err := m.requestEnrollment(ctx, m.conf.Token.Reveal())
+	token := m.enrollToken()
+	v, err := m.requestEnrollment(ctx, token)
 	if err == nil {
 		// The previous identities are void: the claim began an incarnation.
 		m.versions = []*Version{v}
+		m.forgetToken()
 		return m.start(ActEnroll, v)
 	}
-	if isTokenError(err) && len(m.versions) > 0 && m.operatorToken() {
-		m.saved.Seen = tokenDigest(m.conf.Token.Reveal())
+	if isTokenError(err) && len(m.versions) > 0 && m.newToken() {
+		m.forgetToken()
+		m.saved.Seen = tokenDigest(token)
 		m.save()
 		m.log.Error("new token is refused, the current identity stays in use", "err", err.Error(), "next", m.reissueCommand())
 		return Outcome{Action: ActEnroll, Err: err, Ready: m.ready()}
 	}
 	return m.enrollFailed(ActEnroll, err)
+}
+
+// forgetToken forgets the token of a task, which was used or is refused.
+func (m *Manager) forgetToken() {
+	if err := m.dropToken(); err != nil {
+		m.log.Warn("cannot remove the used token", "err", err.Error())
+	}
 }
 
 // requester obtains certificates from the node API and stores them.
@@ -44,7 +54,7 @@ func (r *requester) requestEnrollment(ctx context.Context, token string) (*Versi
 	if token == "" {
 		return nil, schema.NewError(schema.KindUnauthenticated, envfile.TokenVar+" is not set").WithNext(r.reissueCommand())
 	}
-	recovery, err := r.keys.ensureRecovery()
+	recovery, err := r.keys.nextRecovery(tokenDigest(token))
 	if err != nil {
 		return nil, err
 	}
@@ -52,18 +62,38 @@ func (r *requester) requestEnrollment(ctx context.Context, token string) (*Versi
 	if err != nil {
 		return nil, err
 	}
-	public, _ := recovery.Public().(ed25519.PublicKey)
-	answer, err := r.api.Request(ctx, "/enroll", wire.EnrollRequest{
-		Token: token, CSR: key.CSR, AgentVersion: r.conf.AgentVersion,
-		RecoveryKey: base64.StdEncoding.EncodeToString(public),
-		Signature:   signed(recovery, trust.EnrollStatement(r.conf.NodeID, token, key.CSR, public)),
-	})
+	answer, err := r.api.Request(ctx, "/enroll", r.enrollRequest(token, key, recovery))
 	if err != nil {
+		return nil, err
+	}
+	if err := r.keys.takeRecovery(recovery); err != nil {
 		return nil, err
 	}
 	// Until the answer is stored, the token counts as unused: its claim voided the
 	// previous identities, and only this key can repeat the request.
-	return r.adopt(answer, key, trust.IssuedByEnroll, tokenDigest(token))
+	v, err := r.adopt(answer, key, trust.IssuedByEnroll, tokenDigest(token))
+	if err != nil {
+		return nil, err
+	}
+	if err := r.keys.dropNextRecovery(); err != nil {
+		r.log.Warn("cannot remove the copy of the recovery key", "err", err.Error())
+	}
+	return v, nil
+}
+
+// enrollRequest signs the request with the new recovery key, and with the previous one if
+// there is one, which proves that the node was enrolled before.
+func (r *requester) enrollRequest(token string, key stagedKey, recovery ed25519.PrivateKey) wire.EnrollRequest {
+	public, _ := recovery.Public().(ed25519.PublicKey)
+	statement := trust.EnrollStatement(r.conf.NodeID, token, key.CSR, public)
+	req := wire.EnrollRequest{Token: token, CSR: key.CSR, AgentVersion: r.conf.AgentVersion,
+		RecoveryKey: base64.StdEncoding.EncodeToString(public), Signature: signed(recovery, statement)}
+	// One that cannot be read proves nothing, and is replaced.
+	if previous, err := r.keys.recovery(); err == nil && previous != nil && !previous.Equal(recovery) {
+		public, _ := previous.Public().(ed25519.PublicKey)
+		req.PreviousKey, req.PreviousSignature = base64.StdEncoding.EncodeToString(public), signed(previous, statement)
+	}
+	return req
 }
 
 // start puts a new identity in use immediately, because no other one works. The first

@@ -22,6 +22,7 @@ type holdings struct {
 	dir   disk.StateDir
 	store versionStore
 	keys  keyRing
+	nextToken
 
 	inUse    atomic.Pointer[Version]
 	versions []*Version // newest first
@@ -117,17 +118,25 @@ func (h *holdings) hasToken(token string) bool {
 	})
 }
 
-// unspent reports whether the configuration holds a token that may still be used for an
-// enrollment.
+// enrollToken is the token of an enrollment: that of a task for the next identity, else that of
+// the configuration.
+func (h *holdings) enrollToken() string {
+	if t := h.token.Reveal(); t != "" && !h.hasToken(t) {
+		return t
+	}
+	return h.conf.Token.Reveal()
+}
+
+// unspent reports whether the node holds a token that may still be used for an enrollment.
 func (h *holdings) unspent() bool {
-	t := h.conf.Token.Reveal()
+	t := h.enrollToken()
 	return t != "" && !h.hasToken(t)
 }
 
-// operatorToken reports whether an operator put a new token into the
-// configuration: it takes precedence over the current identity.
-func (h *holdings) operatorToken() bool {
-	return h.unspent() && h.saved.Seen != tokenDigest(h.conf.Token.Reveal())
+// newToken reports whether an operator put a new token into the configuration, or a task got
+// one: it takes precedence over the current identity.
+func (h *holdings) newToken() bool {
+	return h.unspent() && h.saved.Seen != tokenDigest(h.enrollToken())
 }
 
 // save stores the state that outlives the process. It can be derived again, so a

@@ -18,6 +18,8 @@ import (
 const (
 	stagedFile      = "next-key.json"
 	recoveryKeyFile = "recovery-key.pem"
+	// nextRecoveryFile holds the recovery key of an enrollment under way.
+	nextRecoveryFile = "next-recovery-key.json"
 )
 
 // tokenDigest identifies a token without revealing it.
@@ -46,12 +48,15 @@ func (r keyRing) recovery() (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// ensureRecovery returns the recovery key, making it before the first
-// enrollment. An unreadable key is replaced: the enrollment under way sends the new
-// one to the server.
-func (r keyRing) ensureRecovery() (ed25519.PrivateKey, error) {
-	if key, err := r.recovery(); err == nil && key != nil {
-		return key, nil
+// nextRecovery returns the recovery key of an enrollment with a token. Each enrollment makes a
+// new one, so that a copy of the node's files from before proves nothing, and each attempt with
+// the same token uses the same one.
+func (r keyRing) nextRecovery(token string) (ed25519.PrivateKey, error) {
+	var s stagedRecovery
+	if ok, err := r.state.ReadJSON(r.state.File(nextRecoveryFile), &s); err == nil && ok && s.Token == token {
+		if key, err := parseKey[ed25519.PrivateKey]([]byte(s.Key)); err == nil {
+			return key, nil
+		}
 	}
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -59,17 +64,38 @@ func (r keyRing) ensureRecovery() (ed25519.PrivateKey, error) {
 	}
 	text, err := formatKey(key)
 	if err == nil {
-		err = r.state.Write(r.state.File(recoveryKeyFile), text)
+		err = r.state.WriteJSON(r.state.File(nextRecoveryFile), stagedRecovery{Token: token, Key: string(text)})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("storing the recovery key: %w", err)
+		return nil, fmt.Errorf("storing the next recovery key: %w", err)
 	}
 	return key, nil
 }
 
+// stagedRecovery is the recovery key of an enrollment under way. Token is the token's digest.
+type stagedRecovery struct {
+	Token string `json:"token"`
+	Key   string `json:"key"`
+}
+
+// takeRecovery replaces the node's recovery key once the server has the next one.
+func (r keyRing) takeRecovery(key ed25519.PrivateKey) error {
+	text, err := formatKey(key)
+	if err == nil {
+		err = r.state.Write(r.state.File(recoveryKeyFile), text)
+	}
+	if err != nil {
+		return fmt.Errorf("storing the recovery key: %w", err)
+	}
+	return nil
+}
+
+// dropNextRecovery removes the key of an enrollment that succeeded.
+func (r keyRing) dropNextRecovery() error { return r.state.Wipe(r.state.File(nextRecoveryFile)) }
+
 // wipe removes every key.
 func (r keyRing) wipe() error {
-	return errors.Join(r.state.Wipe(r.state.File(stagedFile)), r.state.Wipe(r.state.File(recoveryKeyFile)))
+	return errors.Join(r.state.Wipe(r.state.File(stagedFile)), r.state.Wipe(r.state.File(recoveryKeyFile)), r.dropNextRecovery())
 }
 
 // signed is the base64 signature of a statement.

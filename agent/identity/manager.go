@@ -38,13 +38,15 @@ type Manager struct {
 // New makes the manager of the identities in a state folder. It reads
 // nothing before the first pass, and needs SetTiming before it.
 func New(conf Config, dir disk.StateDir, api API, clock Clock, log *slog.Logger) *Manager {
-	return &Manager{
+	m := &Manager{
 		requester: requester{api: api, holdings: holdings{
 			conf: conf, log: log, clock: clock, dir: dir,
-			store: newVersionStore(conf, dir, log), keys: keyRing{dir}, rejected: map[string]string{},
+			store: newVersionStore(conf, dir, log), keys: keyRing{dir}, nextToken: nextToken{state: dir}, rejected: map[string]string{},
 		}},
 		schedule: schedule{local: clock.Local},
 	}
+	m.changed.Store(true) // by an earlier process
+	return m
 }
 
 // Removed reports whether the node is removed and its keys are wiped.
@@ -55,7 +57,7 @@ func (m *Manager) Removed() bool { return m.state == StateRemoved }
 func (m *Manager) Reconfigure(server string, token schema.Secret) {
 	same := token.Reveal() == m.conf.Token.Reveal()
 	m.conf.Server, m.conf.Token = server, token
-	if !same && m.operatorToken() {
+	if !same && m.newToken() {
 		m.retryAt = wait.Timer{} // an operator expects it now
 	}
 }
@@ -70,10 +72,13 @@ func (m *Manager) Reconcile(ctx context.Context) Outcome {
 		return m.failed(ActNothing, err, m.retries.Next())
 	}
 	m.warnBeforeExpiry()
+	if m.loadToken() {
+		m.retryAt = wait.Timer{} // an operation waits for it
+	}
 	if left := m.RetryIn(); left > 0 {
 		return Outcome{Action: ActNothing, Ready: m.ready(), Wait: left}
 	}
-	if m.operatorToken() {
+	if m.newToken() {
 		return m.enroll(ctx, "a new token is in the configuration")
 	}
 	v := m.inUse.Load()

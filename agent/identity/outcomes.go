@@ -182,7 +182,7 @@ func (m *Manager) Wipe() Outcome {
 		}
 		out.Err = m.dir.WriteJSON(path, r)
 	}
-	out.Err = errors.Join(out.Err, m.keys.wipe(), m.store.wipe(), m.dir.Wipe(m.dir.File(memoryFile)), wipeStale(m.dir, m.conf))
+	out.Err = errors.Join(out.Err, m.keys.wipe(), m.dropToken(), m.store.wipe(), m.dir.Wipe(m.dir.File(memoryFile)), wipeStale(m.dir, m.conf))
 	if m.conf.EnvFile != "" {
 		_, err := replaceEnvToken(m.dir, m.conf.EnvFile, "", func(old string) bool { return old == token || m.hasToken(old) })
 		out.Err = errors.Join(out.Err, err)

@@ -97,6 +97,15 @@ func (c *Client) Progress(ctx context.Context, taskID string, p task.Progress, c
 	return a, err
 }
 
+// IdentityToken asks for the token with which the node enrolls in its next incarnation. The
+// task must be one of type task.NewIdentity that the node holds.
+func (c *Client) IdentityToken(ctx context.Context, taskID, correlationID string) (t trust.IdentityToken, err error) {
+	_, err = c.do(ctx, call{
+		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/identity-token", correlationID: correlationID,
+	}, &t)
+	return t, err
+}
+
 // Result reports a task's result, signed by the certificate's key.
 func (c *Client) Result(ctx context.Context, taskID string, r task.Result, correlationID string) error {
 	_, err := c.do(ctx, call{

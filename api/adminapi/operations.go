@@ -228,6 +228,8 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 		return badField("reason", "is required with force: it is kept in the audit trail")
 	case o.Probe && action != lifecycle.ActionEnroll:
 		return badField("options", "probe belongs to enroll")
+	case o.NewIdentity && action != lifecycle.ActionReactivate:
+		return badField("options", "new_identity belongs to reactivate")
 	case o.CordonOnly && action != lifecycle.ActionDrain:
 		return badField("options", "cordon_only belongs to drain")
 	case o.DrainTimeoutSeconds != 0 && !drains:

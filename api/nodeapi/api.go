@@ -156,6 +156,7 @@ func (a *API) Routes() []edge.Route {
 	authenticated := []edge.Route{
 		renew, probe, wait, result,
 		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited),
+		post("/tasks/{task_id}/identity-token", a.identityToken, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited),
 		get(nodePath+"/verifier-sets", a.verifierSets, http.StatusOK, identity, limited),
 		get(nodePath+"/trust", a.nodeTrust, http.StatusOK, identity, limited),
 	}

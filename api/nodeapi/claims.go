@@ -46,6 +46,9 @@ type TokenClaim struct {
 	RemoteAddr    string
 	// RecoveryKey is stored with the claim of an enrollment; nil if the node sent none.
 	RecoveryKey []byte
+	// PreviousKey is the recovery key of an earlier enrollment that signed the request too,
+	// nil without one.
+	PreviousKey []byte
 }
 
 // RenewClaim claims a renewal for an authenticated caller.

@@ -2,6 +2,7 @@ package nodeapi
 
 import (
 	"context"
+	"crypto/ed25519"
 	"net/http"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -25,6 +26,9 @@ func (a *certificates) enroll(w http.ResponseWriter, r *http.Request) (i issuanc
 	if c.RecoveryKey, err = parseRecoveryKey(c.NodeID, req); err != nil {
 		return i, err
 	}
+	if c.PreviousKey, err = parsePreviousKey(c.NodeID, c.RecoveryKey, req); err != nil {
+		return i, err
+	}
 	return issuance{csr, priorityOther, func(ctx context.Context) (ClaimResult, error) {
 		return a.cfg.Identities.ClaimToken(ctx, c)
 	}}, nil
@@ -41,6 +45,22 @@ func parseRecoveryKey(nodeID string, req wire.EnrollRequest) ([]byte, error) {
 		return nil, err
 	}
 	if !trust.CheckStatement(key, trust.EnrollStatement(nodeID, req.Token, req.CSR, key), req.Signature) {
+		return nil, badStatement(schema.KindInvalidRequest)
+	}
+	return key, nil
+}
+
+// parsePreviousKey returns the recovery key of an earlier enrollment that signed the request,
+// nil if the node sent none.
+func parsePreviousKey(nodeID string, recovery ed25519.PublicKey, req wire.EnrollRequest) ([]byte, error) {
+	if req.PreviousKey == "" && req.PreviousSignature == "" {
+		return nil, nil
+	}
+	key, err := trust.ParseRecoveryKey(req.PreviousKey)
+	if err != nil {
+		return nil, err
+	}
+	if !trust.CheckStatement(key, trust.EnrollStatement(nodeID, req.Token, req.CSR, recovery), req.PreviousSignature) {
 		return nil, badStatement(schema.KindInvalidRequest)
 	}
 	return key, nil

@@ -129,6 +129,7 @@ type fakeStore struct {
 	progressed   func(task.Progress) (nodeapi.ProgressResult, error)
 	setState     func(taskID string, s nodeapi.ActivityState) error
 	removal      func(nodeID string) ([]byte, error)
+	issueForTask func(c nodeapi.Caller, taskID string, m trust.MintedToken) error
 	refused      func([]nodeapi.RefusedRequests)
 }
 
@@ -177,6 +178,13 @@ func (f *fakeStore) ClaimRecovery(_ context.Context, c nodeapi.RecoveryClaim) (n
 func (f *fakeStore) RecordRefusals(_ context.Context, r []nodeapi.RefusedRequests) error {
 	if f.refused != nil {
 		f.refused(r)
+	}
+	return nil
+}
+
+func (f *fakeStore) IssueForTask(_ context.Context, c nodeapi.Caller, taskID string, m trust.MintedToken) error {
+	if f.issueForTask != nil {
+		return f.issueForTask(c, taskID, m)
 	}
 	return nil
 }

@@ -7,10 +7,12 @@ import (
 	"strings"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -73,6 +75,32 @@ func issueReissue(ctx context.Context, tx *tx, t trust.MintedToken, n sqlc.LockN
 		return err
 	}
 	return tx.signalEnrollment(ctx, t.NodeID, next, true, lifecycle.EventBundleIssued)
+}
+
+// IssueForTask issues a reissue token for the node that runs a task, as
+// nodeapi.Identities specifies.
+func (s *Identities) IssueForTask(ctx context.Context, c nodeapi.Caller, taskID string, m trust.MintedToken) error {
+	return s.db.write(ctx, "issuing a token for task "+taskID, func(ctx context.Context, tx *tx) error {
+		t, err := tx.lockTask(ctx, taskID, &c.NodeID)
+		if err != nil {
+			return err
+		}
+		leased := t.Status == task.Dispatched || t.Status == task.Running
+		if t.Type != task.NewIdentity || t.Incarnation != c.Incarnation || !leased {
+			return errLeaseLost(taskID)
+		}
+		node, err := tx.lockNode(ctx, c.NodeID)
+		if err != nil {
+			return err
+		}
+		e := nodeEvent(c.NodeID, audit.TokenIssued, audit.Succeeded, map[string]string{"token_id": m.TokenID, "purpose": string(m.Purpose),
+			"from": string(node.State), "task_id": taskID})
+		e.CorrelationID, e.OperationID = t.CorrelationID, t.OperationID
+		if err := admitToken(ctx, tx, m.Purpose, node); err != nil {
+			return refuse(err, e)
+		}
+		return issueReissue(ctx, tx, m, node, e)
+	})
 }
 
 // beginIncarnation voids the node's identity and starts the next incarnation in the

@@ -163,7 +163,7 @@ func claimToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim) (nodeapi.Clai
 		}
 	}
 	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation,
-		Recoverable: len(c.RecoveryKey) > 0}, tx.SetRecoveryKey(ctx, c.RecoveryKey, c.NodeID)
+		Recoverable: len(c.RecoveryKey) > 0}, tx.SetRecoveryKey(ctx, c.RecoveryKey, c.PreviousKey, c.NodeID)
 }
 
 // admitClaim checks that a token may be claimed in the node's current state. Retries

@@ -26,11 +26,17 @@ func refuseToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim, n sqlc.LockN
 	if !ok || t.State == tokenVoided || t.ClaimedSPKI == nil || *t.ClaimedSPKI == c.SPKI || t.Incarnation != n.Incarnation {
 		return refused
 	}
-	before := n.PreviousRecoveryKey
-	if len(before) > 0 && bytes.Equal(before, c.RecoveryKey) && !bytes.Equal(before, n.RecoveryKey) {
+	if provesPrevious(c, n) {
 		e.Detail["claimed_spki"] = *t.ClaimedSPKI
 		return refuseClone(clone{t.NodeID, t.Incarnation, trust.LockedByToken}, e)
 	}
 	r.alarm = &clone{t.NodeID, t.Incarnation, trust.AlarmToken}
 	return r
+}
+
+// provesPrevious reports whether the request was signed with the recovery key of the node's
+// previous incarnation. An older agent enrolls with the same recovery key again.
+func provesPrevious(c nodeapi.TokenClaim, n sqlc.LockNodeRow) bool {
+	before := n.PreviousRecoveryKey
+	return len(before) > 0 && (bytes.Equal(before, c.PreviousKey) || bytes.Equal(before, c.RecoveryKey))
 }

@@ -56,6 +56,8 @@ type Options struct {
 	Force bool `json:"force,omitempty"`
 	// Probe makes an enrollment end with a probe of the node's health.
 	Probe bool `json:"probe,omitempty"`
+	// NewIdentity makes a reactivate begin with a new identity of the node.
+	NewIdentity bool `json:"new_identity,omitempty"`
 	// AgentVersion is the release of an upgrade-agent. Downgrade accepts one that is older than
 	// the agent. Release is its signed document: the admin API adds it to the input of the
 	// workflow, and no view contains it.

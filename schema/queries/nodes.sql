@@ -40,9 +40,14 @@ UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_se
                  identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = ''
 WHERE node_id = $1 RETURNING incarnation;
 
+-- Stores the recovery key of an enrollment. If the enrollment proves the previous key too,
+-- that key proves nothing more: a copy of it cannot lock the node.
 -- name: SetRecoveryKey :exec
-UPDATE nodes SET recovery_key = nullif(sqlc.arg(recovery_key)::bytea, '')
-WHERE node_id = sqlc.arg(node_id) AND recovery_key IS DISTINCT FROM nullif(sqlc.arg(recovery_key)::bytea, '');
+UPDATE nodes SET recovery_key = nullif(sqlc.arg(recovery_key)::bytea, ''),
+    previous_recovery_key = CASE WHEN previous_recovery_key IN (sqlc.arg(recovery_key)::bytea, sqlc.arg(previous_key)::bytea) THEN NULL
+                                 ELSE previous_recovery_key END
+WHERE node_id = sqlc.arg(node_id) AND (recovery_key IS DISTINCT FROM nullif(sqlc.arg(recovery_key)::bytea, '')
+    OR previous_recovery_key IN (sqlc.arg(recovery_key)::bytea, sqlc.arg(previous_key)::bytea));
 
 -- The caller holds the node's lock and read the previous value under it.
 -- name: SetSequence :exec

@@ -52,6 +52,7 @@ const (
 	WorkloadUncordon Type = "workload.uncordon"   // accept workloads again
 	WorkloadDrain    Type = "workload.drain"      // stop the workloads before a deadline
 	UpdateTrust      Type = "agent.update_trust"  // fetch the newest verifier sets and CA bundles
+	NewIdentity      Type = "agent.new_identity"  // enroll again, with new keys
 	WipeIdentity     Type = "agent.wipe_identity" // delete the node's identity and stop
 	AgentUpgrade     Type = "agent.upgrade"       // run another release of the agent
 )
@@ -86,6 +87,7 @@ func Types() []TypeInfo {
 		{WorkloadUncordon, EffectIdempotent, 30 * time.Second},
 		{WorkloadDrain, EffectDestructive, 10 * time.Minute},
 		{UpdateTrust, EffectIdempotent, 60 * time.Second},
+		{NewIdentity, EffectIdempotent, 60 * time.Second},
 		{WipeIdentity, EffectDestructive, 30 * time.Second},
 		{AgentUpgrade, EffectDestructive, UpgradeTime},
 	}

@@ -44,6 +44,14 @@ type MintedToken struct {
 	ExpiresAt time.Time
 }
 
+// IdentityToken is the response to POST
+// /internal/v1/nodes/{node_id}/tasks/{task_id}/identity-token: the token with which the node
+// enrolls in its next incarnation.
+type IdentityToken struct {
+	Token     string    `json:"token"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
 // NewToken mints a token. text is TokenPrefix + id + "." + secret and is sent
 // only to the node; a database may store id and hash (SHA-256 of the secret).
 func NewToken() (text, id string, hash []byte) {

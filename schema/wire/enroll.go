@@ -14,6 +14,11 @@ type EnrollRequest struct {
 	// identity without an operator.
 	RecoveryKey string `json:"recovery_key,omitempty"`
 	Signature   string `json:"signature,omitempty"`
+	// PreviousKey is the recovery key of the node's previous enrollment, and PreviousSignature
+	// its signature over the same statement. They prove that the node that enrolls again is
+	// the one that was enrolled before.
+	PreviousKey       string `json:"previous_recovery_key,omitempty"`
+	PreviousSignature string `json:"previous_signature,omitempty"`
 }
 
 // RenewRequest is the body of POST

@@ -3,6 +3,7 @@ package agenttest
 import (
 	"crypto/ed25519"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"net/http"
 	"slices"
@@ -31,6 +32,7 @@ type Book struct {
 	Retired     map[string]time.Time // serial → when it was replaced
 	Void        map[string]bool      // serials replaced before their use
 	key         ed25519.PublicKey
+	Proven      []bool // whether an enrollment with another recovery key proved the previous one
 	Tokens      map[string]*EnrollToken
 	claims      map[string]string // recovery token → key, until a promotion
 	IsLocked    bool
@@ -70,6 +72,10 @@ func NewBook(f *API, now func() time.Time) *Book {
 func (b *Book) Token() string {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
+	return b.token()
+}
+
+func (b *Book) token() string {
 	text, _, _ := trust.NewToken()
 	for _, t := range b.Tokens {
 		t.consumed = true
@@ -120,9 +126,12 @@ func (b *Book) serve(r *http.Request, what string, body []byte) (answer any, ok 
 	if err := b.authenticate(caller); err != nil {
 		return nil, true, err
 	}
-	if what == "renew" {
+	switch what {
+	case "renew":
 		answer, err = b.renew(body)
 		return answer, true, err
+	case "identity-token":
+		return trust.IdentityToken{Token: b.token(), ExpiresAt: b.now().Add(time.Hour)}, true, nil
 	}
 	return nil, false, nil
 }
@@ -203,6 +212,10 @@ func (b *Book) enroll(body []byte) (any, error) {
 			b.Current, b.Pending, b.IsLocked, b.sequence = nil, nil, false, 0
 		}
 		t.inc = b.incarnation
+	}
+	if b.key != nil && !b.key.Equal(key) {
+		statement := trust.EnrollStatement(b.f.ID.NodeID, r.Token, r.CSR, key)
+		b.Proven = append(b.Proven, r.PreviousKey == base64.StdEncoding.EncodeToString(b.key) && trust.CheckStatement(b.key, statement, r.PreviousSignature))
 	}
 	b.key = key
 	return b.issue(csr, trust.IssuedByEnroll, t)

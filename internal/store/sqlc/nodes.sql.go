@@ -702,12 +702,17 @@ func (q *Queries) SetNodeWork(ctx context.Context, arg SetNodeWorkParams) error 
 }
 
 const setRecoveryKey = `-- name: SetRecoveryKey :exec
-UPDATE nodes SET recovery_key = nullif($1::bytea, '')
-WHERE node_id = $2 AND recovery_key IS DISTINCT FROM nullif($1::bytea, '')
+UPDATE nodes SET recovery_key = nullif($1::bytea, ''),
+    previous_recovery_key = CASE WHEN previous_recovery_key IN ($1::bytea, $2::bytea) THEN NULL
+                                 ELSE previous_recovery_key END
+WHERE node_id = $3 AND (recovery_key IS DISTINCT FROM nullif($1::bytea, '')
+    OR previous_recovery_key IN ($1::bytea, $2::bytea))
 `
 
-func (q *Queries) SetRecoveryKey(ctx context.Context, recoveryKey []byte, nodeID string) error {
-	_, err := q.db.Exec(ctx, setRecoveryKey, recoveryKey, nodeID)
+// Stores the recovery key of an enrollment. If the enrollment proves the previous key too,
+// that key proves nothing more: a copy of it cannot lock the node.
+func (q *Queries) SetRecoveryKey(ctx context.Context, recoveryKey []byte, previousKey []byte, nodeID string) error {
+	_, err := q.db.Exec(ctx, setRecoveryKey, recoveryKey, previousKey, nodeID)
 	return err
 }
 

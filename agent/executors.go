@@ -17,6 +17,7 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 	machine := host.New("/", a.conf.NvidiaSMI)
 	c := workload.Cordon{Flag: a.cordon, Workloads: a.workloads}
 	d := workload.Drain{Workloads: a.workloads, GPUs: a.workloads.GPUProcesses, Now: a.clock.Now}
+	renewed := newIdentity{api: a.api, identity: a.identity, log: a.log}
 	probeIn := func(ctx context.Context, t runner.Task) (any, error) {
 		return host.Probe{Host: machine.For(programsOf(t)), StateDir: a.conf.StateDir}.Run(ctx, t.ClockOffset)
 	}
@@ -30,7 +31,7 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 		task.WorkloadDrain:    {Check: workload.CheckDrain, Run: d.Run, Limit: workload.DrainLimit, Resumable: true, Pauses: true},
 		task.UpdateTrust:      {Check: checkTrustParams, Run: a.updateTrust},
 		task.AgentUpgrade:     {Check: release.Check, Run: a.upgrade.Run, Resumable: true},
-		task.NewIdentity:      {Check: runner.NoParams, Run: a.newIdentity, Reported: a.useToken},
+		task.NewIdentity:      {Check: runner.NoParams, Run: renewed.run, Reported: renewed.reported},
 		// Its Run does nothing yet, so that it may run again.
 		task.WipeIdentity: {Check: runner.NoParams, Run: nothing, Resumable: true, Reported: a.leave},
 	}

@@ -122,9 +122,20 @@ registration, the operation parks.`,
 The agent cordons the node if it can be reached. Use gpuaas node release to put the
 node back into service.`,
 		},
-		lifecycle.ActionRelease:    {short: "End the quarantine of a node", reason: repaired},
-		lifecycle.ActionUncordon:   {short: "Lift the cordon of an active node", reason: repaired},
-		lifecycle.ActionReactivate: {short: "Put a retired or drained node back into service", reason: repaired},
+		lifecycle.ActionRelease:  {short: "End the quarantine of a node", reason: repaired},
+		lifecycle.ActionUncordon: {short: "Lift the cordon of an active node", reason: repaired},
+		lifecycle.ActionReactivate: {
+			short: "Put a retired or drained node back into service",
+			long: `Probes the node's health, uncordons it and returns it to service.
+
+With --new-identity the agent first enrolls again with new keys. The node's certificate,
+recovery key and tokens from before are void, and so is each copy of them. Use it before
+you give the machine to another user.`,
+			example: "  gpuaas node reactivate gpu-17 --reason \"" + repaired + "\"\n  gpuaas node reactivate gpu-17 --new-identity",
+			flags: func(c *cobra.Command, o *lifecycleOptions) {
+				c.Flags().BoolVar(&o.options.NewIdentity, "new-identity", false, "give the node new keys first; copies of the previous ones are void")
+			},
+		},
 		lifecycle.ActionDrain: {
 			short: "Drain a node of its workloads",
 			long: `Cordons the node, then stops its workloads before --deadline. If workloads are still

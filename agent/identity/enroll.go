@@ -37,13 +37,6 @@ func (m *Manager) enroll(ctx context.Context, cause string) Outcome {
 	return m.enrollFailed(ActEnroll, err)
 }
 
-// forgetToken forgets the token of a task, which was used or is refused.
-func (m *Manager) forgetToken() {
-	if err := m.dropToken(); err != nil {
-		m.log.Warn("cannot remove the used token", "err", err.Error())
-	}
-}
-
 // requester obtains certificates from the node API and stores them.
 type requester struct {
 	holdings

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"log/slog"
 	"sync/atomic"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
@@ -14,6 +15,7 @@ const nextTokenFile = "next-token.json"
 // the current identity: a process that starts after a crash must find it.
 type nextToken struct {
 	state disk.StateDir
+	warn  *slog.Logger
 	// changed is set if the file has changed since it was read.
 	changed atomic.Bool
 	token   schema.Secret
@@ -59,7 +61,13 @@ func (n *nextToken) loadToken() bool {
 	return true
 }
 
-// dropToken forgets the token: it was used, or is refused.
+// forgetToken forgets the token, which was used or is refused.
+func (n *nextToken) forgetToken() {
+	if err := n.dropToken(); err != nil {
+		n.warn.Warn("cannot remove the used token", "err", err.Error())
+	}
+}
+
 func (n *nextToken) dropToken() error {
 	n.token = schema.Secret{}
 	return n.state.Wipe(n.state.File(nextTokenFile))

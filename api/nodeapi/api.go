@@ -153,10 +153,11 @@ func (a *API) Routes() []edge.Route {
 	result.MaxBody = wire.MaxResultBytes
 	pkg := get("/internal/v1/packages/{digest}", a.servePackage, http.StatusOK, unknown, limited)
 	pkg.Timeout = packageTimeout
+	token := post("/tasks/{task_id}/identity-token", a.identityToken, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited)
+	token.MaxBody = 0
 	authenticated := []edge.Route{
-		renew, probe, wait, result,
+		renew, probe, wait, result, token,
 		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited),
-		post("/tasks/{task_id}/identity-token", a.identityToken, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited),
 		get(nodePath+"/verifier-sets", a.verifierSets, http.StatusOK, identity, limited),
 		get(nodePath+"/trust", a.nodeTrust, http.StatusOK, identity, limited),
 	}

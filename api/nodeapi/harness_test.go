@@ -485,6 +485,7 @@ func endpoints() []endpoint {
 		{http.MethodGet, "/tasks/wait", nil},
 		{http.MethodPost, "/tasks/" + nodeTask + "/result", task.Result{LeaseEpoch: 1, Status: task.Succeeded}},
 		{http.MethodPost, "/tasks/" + nodeTask + "/progress", task.Progress{LeaseEpoch: 1}},
+		{http.MethodPost, "/tasks/" + nodeTask + "/identity-token", nil},
 		{http.MethodGet, "/verifier-sets", nil},
 		{http.MethodGet, "/trust", nil},
 		{http.MethodPost, "/certificates/renew", renewal()},

@@ -421,6 +421,30 @@ func TestTokenPresentedTwice(t *testing.T) {
 		require.Equal(t, trust.AlarmToken, e.node(m.caller.NodeID).IdentityAlarm.Reason)
 		require.Equal(t, int64(1), e.number("SELECT count(*) FROM audit_events WHERE stream = $1 AND action = $2", m.caller.NodeID, audit.IdentityAlarm))
 	})
+	t.Run("the node claimed first, with another recovery key", func(t *testing.T) {
+		e, m, id, hash := reissued(t)
+		proves := func(spki string, recovery, previous []byte) error {
+			c := tokenClaim(m.caller.NodeID, id, hash, spki)
+			c.RecoveryKey, c.PreviousKey = recovery, previous
+			_, err := e.ClaimToken(t.Context(), c)
+			return err
+		}
+		fresh := bytes.Repeat([]byte{2}, 32)
+		for range 2 {
+			require.NoError(t, proves(m.k(8), fresh, recoveryKey))
+			requireKind(t, proves(m.k(9), thiefs, recoveryKey), schema.KindTokenConsumed, "token_claimed")
+			requireKind(t, proves(m.k(9), recoveryKey, nil), schema.KindTokenConsumed, "token_claimed")
+		}
+		require.False(t, e.locked(m.caller.NodeID), "a copy of the previous key no longer proves anything")
+
+		m.caller.Incarnation = 2
+		m.adopt(m.issue(trust.IssuedByEnroll, id, m.k(8)))
+		m.use()
+		id, hash = e.reissued(m.caller.NodeID)
+		require.NoError(t, proves(m.k(5), thiefs, nil))
+		requireKind(t, proves(m.k(6), bytes.Repeat([]byte{3}, 32), fresh), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+		require.True(t, e.locked(m.caller.NodeID), "the key of the incarnation before proves the node")
+	})
 	t.Run("a first enrollment", func(t *testing.T) {
 		e := setup(t)
 		m := &machine{e: e}

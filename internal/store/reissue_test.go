@@ -428,3 +428,54 @@ func TestReissueRacesOnTwoReplicas(t *testing.T) {
 		require.Equal(t, int64(round+2), e.node(m.caller.NodeID).Incarnation, "one claim, one incarnation")
 	}
 }
+
+// Only the node that holds the lease of agent.new_identity gets a token for its next
+// incarnation, and each token voids the one before.
+func TestTokenForATask(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	m, other := e.machine(), e.machine()
+	id := m.caller.NodeID
+	e.exec("UPDATE nodes SET state = 'drained' WHERE node_id = $1", id)
+	claim := e.claim(id, lifecycle.ActionReactivate)
+	e.signals(id)
+	probe := e.dispatch(claim.Fence, "probe", task.NodeProbe)
+	issue := func(c nodeapi.Caller, taskID string) (trust.MintedToken, error) {
+		minted := mint(id, trust.PurposeReissue)
+		minted.NodeID = c.NodeID
+		return minted, e.IssueForTask(ctx, c, taskID, minted)
+	}
+	_, err := issue(m.caller, probe.TaskID)
+	requireKind(t, err, schema.KindLeaseLost, "")
+	e.take(m.caller, task.LeaseDuration)
+	_, err = issue(m.caller, probe.TaskID)
+	requireKind(t, err, schema.KindLeaseLost, "")
+	_, err = e.Result(ctx, m.caller, probe.TaskID, succeeded(1, inventory.ProbeReport{}))
+	require.NoError(t, err)
+
+	row := e.dispatch(claim.Fence, "identity", task.NewIdentity)
+	_, err = issue(m.caller, row.TaskID)
+	requireKind(t, err, schema.KindLeaseLost, "")
+	e.take(m.caller, task.LeaseDuration)
+	_, err = issue(other.caller, row.TaskID)
+	requireKind(t, err, schema.KindNotFound, "")
+	first, err := issue(m.caller, row.TaskID)
+	require.NoError(t, err)
+	second, err := issue(m.caller, row.TaskID)
+	require.NoError(t, err)
+	require.Equal(t, "voided", e.tokenStateOf(first.TokenID))
+	m.use() // the identity is good until the claim
+	_, err = e.Result(ctx, m.caller, row.TaskID, succeeded(1, struct{}{}))
+	require.NoError(t, err)
+	_, err = issue(m.caller, row.TaskID)
+	requireKind(t, err, schema.KindLeaseLost, "")
+
+	e.signals(id)
+	old := *m
+	m.enroll(second.TokenID, second.Hash, m.k(2))
+	require.Equal(t, int64(2), m.caller.Incarnation)
+	require.Equal(t, []string{"node token_claimed 2", "node first_poll 2"}, e.signals(id))
+	old.refused(old.held(), schema.ReasonIdentityMismatch)
+	require.Equal(t, "voided", e.tokenStateOf(old.recovery.TokenID))
+	require.Equal(t, 3, count(e.audit(id), "nodes.token_issued succeeded"), "that of the enrollment, and two of the task")
+}

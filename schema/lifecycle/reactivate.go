@@ -8,8 +8,8 @@ const ActionReactivate Action = "reactivate"
 // PhaseIdentity gives the node a new identity: a reissue that the agent applies itself.
 const PhaseIdentity = "identity"
 
-// newIdentity is the phase at the boundary between two users of a node: whoever copied the
-// node's keys before has nothing afterward.
+// newIdentity is the phase at the boundary between two users of a node: a copy of the node's keys
+// from before is void afterward.
 func newIdentity() PhaseSpec {
 	return PhaseSpec{
 		Name: PhaseIdentity, Title: "Give the node a new identity", Budget: 10 * time.Minute, WaitingOn: AttentionAgent, Cause: causeAgent,

@@ -133,6 +133,8 @@ func (r Result) Brief(t Type) (json.RawMessage, error) {
 				d.Blocked[i] = Blocker{Workload: name(b.Workload), Kind: kind(b.Kind), Reason: text.Quote(b.Reason, maxDetail)}
 			}
 		})
+	case NewIdentity:
+		return brief(r, func(*struct{}) {})
 	case AgentUpgrade:
 		return brief(r, func(u *UpgradeResult) { u.Version = name(u.Version) })
 	}

@@ -63,6 +63,42 @@ func TestReissueLostIdentity(t *testing.T) {
 	record(t, id, "reissue")
 }
 
+// TestNewIdentityAtReactivation: a reactivation gives the node new keys without an operator on the
+// node. A copy of its disk from before gets nothing, and cannot have the node locked.
+func TestNewIdentityAtReactivation(t *testing.T) {
+	nodeHost, id := register(t, "renewed")
+	file := filepath.Join(t.TempDir(), "bundle.json")
+	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
+	m := newMachine(t, nodeHost, readPrivate[trust.BootstrapBundle](t, file))
+	m.write(trust.DefaultEnvFile, content(t, m.path(trust.DefaultEnvFile))+"GPUAAS_WORKLOAD_DRIVER=none\n", 0o600)
+	m.start()
+	eventually(t, "active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
+	ok(t, "node", "retire", nodeHost, "--yes", "--wait")
+	before := show(t, id)
+	copied := &machine{t: t, root: t.TempDir()}
+	require.NoError(t, os.CopyFS(copied.root, os.DirFS(m.root)))
+
+	planned := ok(t, "node", "reactivate", nodeHost, "--new-identity", "--dry-run")
+	require.Contains(t, planned.stdout+planned.stderr, "Give the node a new identity")
+	ok(t, "node", "reactivate", nodeHost, "--new-identity", "--wait", "--reason", "next user")
+	after := show(t, id)
+	require.Equal(t, lifecycle.NodeActive, after.State)
+	require.Equal(t, before.Incarnation+1, after.Incarnation)
+	require.NotEqual(t, before.Identity.SPKI, after.Identity.SPKI)
+	for _, name := range []string{trust.DefaultStateDir + "/recovery-key.pem", trust.DefaultEnvFile, trust.DefaultKeyPath} {
+		require.NotEqual(t, content(t, copied.path(name)), content(t, m.path(name)), name)
+	}
+
+	copied.start()
+	t.Cleanup(copied.stop)
+	log := filepath.Join(shared.Dir, "log", "host-"+filepath.Base(copied.root)+".log")
+	eventually(t, "the copy is refused", func() bool { return strings.Contains(content(t, log), schema.ReasonIdentityMismatch) })
+	require.Nil(t, show(t, id).IdentityLock)
+	ok(t, "node", "drain", nodeHost, "--yes", "--wait")
+	ok(t, "audit", "--verify")
+	record(t, id, "renewed")
+}
+
 // auditedReissue returns the audit events of the node's reissues.
 func auditedReissue(t *testing.T, id string) (out []string) {
 	t.Helper()

@@ -10,7 +10,8 @@ import (
 
 // removalCheck returns the agent's identity.Config.CheckRemoval. It uses the node's
 // verifier set, which must not have expired, as for destructive tasks. The time is the
-// latest that a server proved or sent, so that an expired removal stays expired.
+// latest that a server proved or sent, so that an expired removal stays expired. A wrong time
+// that is ahead delays a removal until the server's answers have contradicted it.
 func removalCheck(a *Agent) func(id trust.Identity, document []byte) error {
 	return func(id trust.Identity, document []byte) error {
 		now, set := a.clock.Now(), a.sets.Current()

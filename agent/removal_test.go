@@ -188,3 +188,27 @@ func TestRemovedBeforeEnrollment(t *testing.T) {
 	r.pass(15 * time.Minute)
 	r.converge()
 }
+
+// One answer with a time far ahead does not keep the node from ever being removed, also after a
+// restart.
+func TestRemovalAfterOneWrongTime(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	year := 365 * 24 * time.Hour
+	r.clock.add(year)
+	r.agent.clock.Observe(r.clock.Now())
+	r.clock.add(-year)
+	r.converge()
+	signed := r.removal(func(*trust.Removal) {})
+	r.book.IsRemoved, r.f.Removal = true, func() json.RawMessage { return signed }
+	removed, begin := false, r.clock.Now()
+	for !removed && r.clock.Now().Sub(begin) < 2*time.Hour {
+		out := r.step()
+		removed = out.Removed
+		r.pass(max(out.Wait, time.Second))
+		if !removed {
+			signed = r.removal(func(*trust.Removal) {})
+		}
+	}
+	require.True(t, removed, "the wrong time counts for ever")
+}

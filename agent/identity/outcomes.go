@@ -152,7 +152,7 @@ func (m *Manager) confirmed(v *Version) {
 	m.replacedUnused, m.issuerWatch = false, issuerWatch{}
 	clear(m.rejected)
 	if m.published == v.Facts.Serial {
-		if m.clock.Floor().Sub(m.saved.ServerTime) > time.Hour {
+		if m.clock.Floor().Sub(m.saved.ServerTime).Abs() > time.Hour {
 			m.save()
 		}
 		return

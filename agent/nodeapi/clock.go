@@ -12,6 +12,9 @@ import (
 const (
 	clockTolerance = 5 * time.Minute
 	clockReminder  = time.Hour
+	// floorHealsAfter is how long all answers must contradict a floor that is ahead before
+	// they replace it. One wrong answer would otherwise make each removal expire.
+	floorHealsAfter = 15 * time.Minute
 )
 
 // Clock is the time against which the agent checks certificates. It uses, in this
@@ -36,6 +39,7 @@ type Clock struct {
 	at     time.Time // local, of the last answer
 	sent   time.Time // by the last answer
 	floor  time.Time // the latest sent, by any process
+	ahead  time.Time // local, since when all answers contradict floor; zero if they do not
 	warned time.Time // local, when a fault was last logged
 }
 
@@ -66,9 +70,7 @@ func (c *Clock) Observe(sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at, c.sent = c.local(), sent
-	if sent.After(c.floor) {
-		c.floor = sent
-	}
+	c.raise(sent)
 	off := c.at.Sub(sent)
 	if off.Abs() <= clockTolerance || !c.warned.IsZero() && c.at.Sub(c.warned).Abs() < clockReminder {
 		return
@@ -76,6 +78,22 @@ func (c *Clock) Observe(sent time.Time) {
 	c.warned = c.at
 	c.log.Error("clock of this node is wrong, the server's time is used for certificates", "off_by", off.Round(time.Second).String(),
 		"local", text.FormatTime(c.at), "server", text.FormatTime(sent), "next", "check time synchronization on the node")
+}
+
+// raise takes the server's time as the floor, or lowers a floor that is too far ahead. It is
+// called under the lock.
+func (c *Clock) raise(sent time.Time) {
+	switch {
+	case c.floor.Sub(sent) <= clockTolerance:
+		c.ahead = time.Time{}
+		if sent.After(c.floor) {
+			c.floor = sent
+		}
+	case c.ahead.IsZero():
+		c.ahead = c.at
+	case c.at.Sub(c.ahead) >= floorHealsAfter:
+		c.floor, c.ahead = sent, time.Time{}
+	}
 }
 
 // Local is the clock of the node.
@@ -90,7 +108,8 @@ func (c *Clock) Restore(floor time.Time) {
 	}
 }
 
-// Floor is the latest time that a server sent, for the next process.
+// Floor is the latest time that a server sent, for the next process. It goes back once the
+// server's answers contradict it for a while.
 func (c *Clock) Floor() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

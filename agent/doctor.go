@@ -29,10 +29,12 @@ const hostsFile = "/etc/hosts"
 
 // Diagnose checks what the agent needs, in the order in which it needs it. fault is that of a
 // configuration that cannot be loaded; with a faulty configuration, nothing else is checked. It
-// changes nothing on the node or at the API.
+// changes nothing on the node, and at the API nothing but the use of a certificate that the agent
+// has not used yet, if the node has no other.
 func Diagnose(ctx context.Context, c Config, fault error) diagnosis.Report {
 	var r diagnosis.Report
-	if !r.Add(checkConfiguration(&c, fault)) {
+	r.Add(checkConfiguration(&c, fault))
+	if fault != nil || c.Validate() != nil {
 		return r
 	}
 	reached := diagnoseRoute(ctx, &r, c.route())
@@ -43,15 +45,25 @@ func Diagnose(ctx context.Context, c Config, fault error) diagnosis.Report {
 		accepted = c.route().Authenticated(ctx, certificate)
 	}
 	r.Add(accepted)
-	if !r.Add(checkDisk(c)) {
-		return r
-	}
-	if s, err := ReadStatus(ctx, c); err == nil {
+	r.Add(checkDisk(c))
+	diagnoseState(ctx, &r, c)
+	return r
+}
+
+// diagnoseState adds the checks of what the agent has stored.
+func diagnoseState(ctx context.Context, r *diagnosis.Report, c Config) {
+	s, err := ReadStatus(ctx, c)
+	if err == nil {
 		r.Add(checkPoll(s))
 		r.Add(checkVerifierSet(s))
 		r.Add(checkWorkloads(c, s))
+		return
 	}
-	return r
+	state := diagnosis.Check{Name: "state", Asked: "the files of the agent in " + c.StateDir}
+	r.Add(state.Failed(text.Truncate(err.Error()), diagnosis.Node, "run the command as root; if a file is damaged, see journalctl -u gpuaas-node-agent -n 50"))
+	for _, name := range []string{"last poll", "verifier set", "workload driver"} {
+		r.Add(diagnosis.Check{Name: name}.Skipped())
+	}
 }
 
 // route is the way to the node API.
@@ -78,7 +90,7 @@ func diagnoseRoute(ctx context.Context, r *diagnosis.Report, way doctor.Route) b
 		}
 		reached = r.Add(c) && reached
 	}
-	r.Add(doctor.Clock(time.Now(), date))
+	r.Add(doctor.Clock(time.Now(), date, nodeapi.ClockTolerance))
 	return reached
 }
 
@@ -114,7 +126,7 @@ func checkCertificate(c Config) (*tls.Certificate, diagnosis.Check) {
 	if err != nil {
 		return nil, check.Failed(err.Error(), diagnosis.Node, "run the command as root")
 	}
-	v, err := identity.Stored(c.identity(), state, clock)
+	v, err := identity.Confirmed(c.identity(), state, clock)
 	switch {
 	case s.Removed:
 		return nil, check.Failed("the node is removed", diagnosis.Operator, "to use the machine again, register it")

@@ -18,14 +18,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
@@ -198,10 +201,10 @@ func TestDoctorNamesTheFault(t *testing.T) {
 		"a wrong clock": {func(t *testing.T, f *agenttest.API, c *Config) {
 			t.Helper()
 			c.APIURL = foreign(t, f, func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Date", time.Now().Add(-5*time.Minute).UTC().Format(http.TimeFormat))
+				w.Header().Set("Date", time.Now().Add(-6*time.Minute).UTC().Format(http.TimeFormat))
 				f.Serve(w, r)
 			})
-		}, "clock", diagnosis.Node, "difference 5m", "timedatectl"},
+		}, "clock", diagnosis.Node, "difference 6m", "timedatectl"},
 		"another node CA": {func(t *testing.T, f *agenttest.API, _ *Config) {
 			t.Helper()
 			conf := f.Srv.TLS.Clone()
@@ -327,6 +330,74 @@ func TestDoctorInAShellWithOtherValues(t *testing.T) {
 	code, out, _ = runCommand(t, append(env, "GPUAAS_API_URL=http://127.0.0.1:8081"), "doctor")
 	require.Equal(t, schema.ExitFailed, code)
 	require.Contains(t, out, "unset GPUAAS_API_URL, and repeat the command")
+	_, out, errOut = runCommand(t, append(env, "GPUAAS_API_URL="+strings.Replace(c.APIURL, "localhost", "LOCALHOST", 1)), "doctor")
+	require.Contains(t, out, "identity accepted", "the other checks are made")
+	require.Contains(t, errOut, "1 of 12 checks")
+}
+
+// TestDoctorUsesTheConfirmedCertificate: the use of a renewed certificate would promote it, and the
+// running agent's own use of the one before would then lock the node.
+func TestDoctorUsesTheConfirmedCertificate(t *testing.T) {
+	t.Parallel()
+	f, c := enrolledNode(t)
+	state := disk.At(c.StateDir)
+	var first identity.Meta
+	_, err := state.ReadJSON(versionPath(c, 1), &first)
+	require.NoError(t, err)
+	install(f, c, f.ID, time.Now().Add(2*time.Hour))
+	var renewed identity.Meta
+	_, err = state.ReadJSON(versionPath(c, 1), &renewed)
+	require.NoError(t, err)
+	require.NoError(t, state.WriteJSON(versionPath(c, 1), first))
+	require.NoError(t, state.WriteJSON(versionPath(c, 2), renewed))
+	for _, proven := range []int{1, 2} {
+		require.NoError(t, state.WriteJSON(state.File("identity.json"), map[string]int{"proven": proven}))
+		r := Diagnose(t.Context(), c, nil)
+		require.Empty(t, r.Faults())
+	}
+	serials := []string{}
+	for _, m := range []identity.Meta{first, renewed} {
+		leaf, err := trust.ParseCertificates(m.Certificate)
+		require.NoError(t, err)
+		serials = append(serials, trust.CertFactsOf(leaf[0]).Serial)
+	}
+	require.Equal(t, serials, f.Probed)
+}
+
+// TestDoctorOfADamagedState: a state that cannot be read is a fault, and the checks that need it
+// are shown as skipped.
+func TestDoctorOfADamagedState(t *testing.T) {
+	t.Parallel()
+	_, c := enrolledNode(t)
+	require.NoError(t, os.WriteFile(filepath.Join(c.StateDir, "poll.json"), []byte("{torn"), 0o600))
+	r := Diagnose(t.Context(), c, nil)
+	all := checksOf(t, r)
+	require.Len(t, r.Faults(), 1)
+	require.Equal(t, diagnosis.Failed, all["state"].Result)
+	require.Contains(t, all["state"].Answer, "poll.json")
+	for _, name := range []string{"last poll", "verifier set", "workload driver"} {
+		require.Equal(t, diagnosis.Skipped, all[name].Result, name)
+	}
+}
+
+// TestDoctorOfASilentServer: a check ends after its time limit, however often it would repeat.
+func TestDoctorOfASilentServer(t *testing.T) {
+	t.Parallel()
+	f, c := enrolledNode(t)
+	var probes atomic.Int32
+	silent := make(chan struct{})
+	c.APIURL = foreign(t, f, func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TLS.PeerCertificates) > 0 {
+			probes.Add(1)
+			<-silent
+			return
+		}
+		f.Serve(w, r)
+	})
+	t.Cleanup(func() { close(silent) }) // before the server waits for its requests
+	r := Diagnose(t.Context(), c, nil)
+	require.Len(t, r.Faults(), 1)
+	require.Equal(t, int32(1), probes.Load(), "a request without an answer is not repeated")
 }
 
 // TestDoctorBundle: the archive has the evidence and no secret.
@@ -335,7 +406,8 @@ func TestDoctorBundle(t *testing.T) {
 	_, c := enrolledNode(t)
 	dir := t.TempDir()
 	envFile, file := filepath.Join(dir, "node.env"), filepath.Join(dir, "bundle.tar.gz")
-	text := "# comment with hunter2\n" + strings.Join(environ(c), "\n") + "\nHTTPS_PROXY=http://user:hunter2@proxy\n"
+	earlier, _, _ := trust.NewToken()
+	text := "# comment with hunter2\n" + strings.Join(environ(c), "\n") + "\nHTTPS_PROXY=http://user:hunter2@proxy\nGPUAAS_NVIDIA_SMI=/opt/" + earlier + "\n"
 	require.NoError(t, os.WriteFile(envFile, []byte(text), 0o600))
 	env := []string{EnvFileVar + "=" + envFile, "PATH=" + os.Getenv("PATH")}
 	code, _, errOut := runCommand(t, env, "doctor", "--bundle", file)
@@ -351,6 +423,7 @@ func TestDoctorBundle(t *testing.T) {
 	require.Contains(t, files["hosts.txt"], "localhost")
 	for name, content := range files {
 		require.NotContains(t, content, c.EnrollmentToken.Reveal(), name)
+		require.NotContains(t, content, earlier, name)
 		require.NotContains(t, content, "hunter2", name)
 		require.NotContains(t, content, "PRIVATE KEY", name)
 	}
@@ -361,6 +434,14 @@ func TestDoctorBundle(t *testing.T) {
 	code, _, errOut = runCommand(t, env, "doctor", "--bundle", file)
 	require.Equal(t, schema.ExitRefused, code, "a file that exists stays")
 	require.Contains(t, errOut, "file exists")
+}
+
+// TestPublicEnvHidesUsers: a URL with a password is no public value.
+func TestPublicEnvHidesUsers(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "node.env")
+	require.NoError(t, os.WriteFile(file, []byte("GPUAAS_API_URL=https://user:hunter2@api\nGPUAAS_ENV=test\n"), 0o600))
+	require.Equal(t, "GPUAAS_API_URL=REDACTED\nGPUAAS_ENV=test\n", publicEnv(file))
 }
 
 // unpack returns the files of a gzip-compressed tar archive.

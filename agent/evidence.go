@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,21 +21,18 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// doctor prints the checks, and with a file also writes the bundle. Faults are an error.
+// doctor prints the checks, and then writes the bundle if there is a file for it. Faults are an
+// error.
 func (p program) doctor(ctx context.Context, output, file string) error {
 	if err := checkOutput(output); err != nil {
 		return err
 	}
 	c, fault := p.load()
 	r := Diagnose(ctx, c, fault)
-	if file != "" {
-		if err := writeBundle(file, p.evidence(ctx, c, r)); err != nil {
-			return schema.Wrap(schema.KindInvalidRequest, err, "writing --bundle").WithNext("name a file that does not exist in a directory that you may write")
-		}
-	}
 	var err error
 	if output == "json" {
 		enc := json.NewEncoder(p.stdout)
@@ -42,6 +40,11 @@ func (p program) doctor(ctx context.Context, output, file string) error {
 		err = enc.Encode(r)
 	} else {
 		err = printReport(p.stdout, r)
+	}
+	if err == nil && file != "" {
+		if err := writeBundle(file, p.evidence(ctx, c, r)); err != nil {
+			return schema.Wrap(schema.KindInvalidRequest, err, "writing --bundle").WithNext("name a file that does not exist in a directory that you may write")
+		}
 	}
 	if faults := r.Faults(); err == nil && len(faults) > 0 {
 		return schema.NewError(schema.KindInternal, "%d of %d checks found a fault, the first one in: %s", len(faults), len(r.Checks), faults[0].Name)
@@ -102,13 +105,13 @@ func (p program) evidence(ctx context.Context, c Config, r diagnosis.Report) []e
 		return []byte(stdout)
 	}
 	unit := cmp.Or(variable(p.env, "GPUAAS_NODE_AGENT_SYSTEMD_UNIT"), trust.DefaultSystemdUnit)
-	return append(files,
+	return withoutSecrets(secrets.New(c.EnrollmentToken), append(files,
 		evidenceFile{"node-agent.env", []byte(publicEnv(cmp.Or(c.EnvFile, trust.DefaultEnvFile)))},
 		evidenceFile{"hosts.txt", []byte(strings.Join(doctor.HostsLines(hostsFile, c.route().Host()), "\n") + "\n")},
-		evidenceFile{"journal.txt", withoutSecret(run("journalctl", "--unit", unit, "--lines", journalLines, "--no-pager", "--output", "short-iso"), c.EnrollmentToken)},
+		evidenceFile{"journal.txt", run("journalctl", "--unit", unit, "--lines", journalLines, "--no-pager", "--output", "short-iso")},
 		evidenceFile{"unit.txt", run("systemctl", "show", unit, "--property", "ActiveState,SubState,Result,ExecMainStatus,NRestarts,ActiveEnterTimestamp")},
 		evidenceFile{"connections.txt", run("ss", "--tcp", "--numeric", "--processes", "state", "all", "( dport = :"+c.route().Port()+" )")},
-	)
+	))
 }
 
 func variable(env []string, name string) string {
@@ -120,11 +123,20 @@ func variable(env []string, name string) string {
 	return ""
 }
 
-func withoutSecret(raw []byte, s schema.Secret) []byte {
-	if s.Empty() {
-		return raw
+// withoutSecrets replaces each line that contains a secret: also a token of before, or another
+// program's.
+func withoutSecrets(scan *secrets.Scanner, files []evidenceFile) []evidenceFile {
+	for i, f := range files {
+		var kept bytes.Buffer
+		for line := range bytes.Lines(f.content) {
+			if scan.Find(line) != "" {
+				line = []byte("REDACTED\n")
+			}
+			kept.Write(line)
+		}
+		files[i].content = kept.Bytes()
 	}
-	return bytes.ReplaceAll(raw, []byte(s.Reveal()), []byte("REDACTED"))
+	return files
 }
 
 // isPublic reports whether the value of a variable of the env file is no secret.
@@ -149,7 +161,7 @@ func publicEnv(file string) string {
 		name, _, ok := strings.Cut(line, "=")
 		name = strings.TrimSpace(name)
 		switch {
-		case ok && isPublic(name):
+		case ok && isPublic(name) && !hasUser(line):
 			b.WriteString(strings.TrimRight(line, "\r\n") + "\n")
 		case ok && !strings.HasPrefix(name, "#"):
 			b.WriteString(name + "=REDACTED\n")
@@ -160,13 +172,24 @@ func publicEnv(file string) string {
 	return b.String()
 }
 
-// writeBundle writes the files as a gzip-compressed tar archive that only its owner can read.
+// hasUser reports whether a line may contain a URL with a user, and so a password.
+func hasUser(line string) bool {
+	_, rest, ok := strings.Cut(line, "://")
+	return ok && strings.Contains(rest, "@")
+}
+
+// writeBundle writes the files as a gzip-compressed tar archive that only its owner can read. If
+// it fails, there is no file.
 func writeBundle(file string, files []evidenceFile) (err error) {
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() { err = cmp.Or(err, out.Close()) }()
+	defer func() {
+		if err = cmp.Or(err, out.Close()); err != nil {
+			err = errors.Join(err, os.Remove(file))
+		}
+	}()
 	packed := gzip.NewWriter(out)
 	archive := tar.NewWriter(packed)
 	for _, f := range files {

@@ -194,13 +194,15 @@ func (s Status) print(w io.Writer) error {
 	} else {
 		row("last poll", "%s %s", text.FormatTime(p.At), cmp.Or(p.Error, "ok"))
 	}
-	if v := s.VerifierSet; v != nil {
+	if v := s.VerifierSet; v != nil && v.ExpiresAt.IsZero() {
+		row("verifier set", "the keys of the bundle")
+	} else if v != nil {
 		row("verifier set", "%d of epoch %d, expires %s", v.Version, v.Epoch, text.FormatTime(v.ExpiresAt))
 	}
 	row("cordoned", "%t", s.Cordoned)
 	set("workloads unknown", s.WorkloadsFault)
 	for _, wl := range s.Workloads {
-		row("workload", "%s %s since %s stopping=%t", wl.Kind, wl.Name, text.FormatTime(wl.Since), wl.Stopping)
+		row("workload", "%s %s since %s stopping=%t", wl.Kind, wl.Name, cmp.Or(timeOrNone(wl.Since), "unknown"), wl.Stopping)
 	}
 	for _, task := range s.Tasks {
 		row("task", "%s %s %s %s reported=%t", task.TaskID, task.Type, task.Step, task.Status, task.Reported)

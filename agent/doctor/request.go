@@ -51,15 +51,22 @@ func (r Route) Unauthenticated(ctx context.Context) (diagnosis.Check, time.Time)
 	return c.Failed(a.String(), diagnosis.ControlPlane, "see the log of gpuaas-api for this address and time"), a.date
 }
 
-// maxRepeats is how often a request is repeated: the alert of a server that rejects a
-// certificate may be lost behind the error of the request that is being written.
+// maxRepeats is how often a request is repeated whose connection broke: the alert of a server
+// that rejects a certificate may be lost behind the error of the request that is being written.
 const maxRepeats = 5
+
+// broke reports whether the server ended the connection without an answer.
+func broke(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
 
 // Authenticated checks that the node API accepts the certificate.
 func (r Route) Authenticated(ctx context.Context, certificate *tls.Certificate) diagnosis.Check {
 	c := diagnosis.Check{Name: "identity accepted", Asked: "GET " + r.probe() + " with the node's certificate"}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	a, err := r.get(ctx, certificate)
-	for n := 0; err != nil && apierror.Alert(err) == "" && n < maxRepeats; n++ {
+	for n := 0; broke(err) && apierror.Alert(err) == "" && n < maxRepeats; n++ {
 		a, err = r.get(ctx, certificate)
 	}
 	switch {
@@ -121,7 +128,7 @@ func (r Route) foreign(c diagnosis.Check, a answer) diagnosis.Check {
 
 // unanswered describes a request that had no answer.
 func (r Route) unanswered(c diagnosis.Check, err error) diagnosis.Check {
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+	if broke(err) {
 		return c.Failed("the connection ended without an answer: "+text.Truncate(err.Error()), diagnosis.Ingress,
 			"see the log of the proxy and of gpuaas-api for this address and time")
 	}
@@ -167,18 +174,16 @@ func (r Route) get(ctx context.Context, certificate *tls.Certificate) (a answer,
 	return a, nil
 }
 
-// maxSkew is the difference of clocks that is a fault: that of the control plane's own clocks.
-const maxSkew = 30 * time.Second
-
-// Clock compares the node's clock with the server's time.
-func Clock(local, server time.Time) diagnosis.Check {
+// Clock compares the node's clock with the server's time. A difference of more than tolerance is
+// a fault.
+func Clock(local, server time.Time, tolerance time.Duration) diagnosis.Check {
 	c := diagnosis.Check{Name: "clock", Asked: "the server's time, compared with this node's clock"}
 	if server.IsZero() {
 		return c.Skipped()
 	}
 	skew := local.Sub(server).Round(time.Second)
 	answer := fmt.Sprintf("server %s, this node %s, difference %s", text.FormatTime(server), text.FormatTime(local), skew)
-	if skew.Abs() > maxSkew {
+	if skew.Abs() > tolerance {
 		return c.Failed(answer, diagnosis.Node, "correct the clock: timedatectl set-ntp true")
 	}
 	return c.OK(answer)

@@ -94,11 +94,18 @@ func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 	return s, nil
 }
 
-// Stored returns the identity that a starting agent would use, nil if there is none.
-func Stored(c Config, dir disk.StateDir, clock Clock) (*Version, error) {
+// Confirmed returns the identity that the server accepted last, or else the one that a starting
+// agent would use, nil if there is none. The use of another one would promote it in place of the
+// identity that a running agent uses.
+func Confirmed(c Config, dir disk.StateDir, clock Clock) (*Version, error) {
 	m, _, err := read(c, dir, clock)
 	if err != nil {
 		return nil, err
+	}
+	for _, v := range m.versions {
+		if v.Number == m.saved.Proven {
+			return v, nil
+		}
 	}
 	return m.usable(), nil
 }

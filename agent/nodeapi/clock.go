@@ -10,7 +10,9 @@ import (
 
 // Clock faults that are logged.
 const (
-	clockTolerance = 5 * time.Minute
+	// ClockTolerance is the difference between the node's clock and the server's time that is
+	// no fault.
+	ClockTolerance = 5 * time.Minute
 	clockReminder  = time.Hour
 	// floorHealsAfter is how long all answers must contradict a floor that is ahead before
 	// they replace it. One wrong answer would otherwise make each removal expire.
@@ -72,7 +74,7 @@ func (c *Clock) Observe(sent time.Time) {
 	c.at, c.sent = c.local(), sent
 	c.raise(sent)
 	off := c.at.Sub(sent)
-	if off.Abs() <= clockTolerance || !c.warned.IsZero() && c.at.Sub(c.warned).Abs() < clockReminder {
+	if off.Abs() <= ClockTolerance || !c.warned.IsZero() && c.at.Sub(c.warned).Abs() < clockReminder {
 		return
 	}
 	c.warned = c.at
@@ -84,7 +86,7 @@ func (c *Clock) Observe(sent time.Time) {
 // called under the lock.
 func (c *Clock) raise(sent time.Time) {
 	switch {
-	case c.floor.Sub(sent) <= clockTolerance:
+	case c.floor.Sub(sent) <= ClockTolerance:
 		c.ahead = time.Time{}
 		if sent.After(c.floor) {
 			c.floor = sent

@@ -79,8 +79,13 @@ func (l Launcher) Launch() error {
 		return err
 	}
 	defer lock.Release()
-	if sum, err := sumOf(l.Running.Installed); err != nil || sum != st.Installed {
-		l.Log.Warn("another agent was installed: it runs instead of the releases before", "release", st.Current, "trial", st.Trial, "err", err)
+	sum, err := sumOf(l.Running.Installed)
+	if err != nil {
+		l.Log.Error("cannot read the installed agent: it runs, and the releases are kept", "err", err.Error())
+		return nil
+	}
+	if sum != st.Installed {
+		l.Log.Warn("another agent was installed: it runs instead of the releases before", "release", st.Current, "trial", st.Trial)
 		if err := s.Remove(s.File(stateFile)); err != nil {
 			l.Log.Error("cannot forget the releases", "err", err.Error())
 		}

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -303,4 +304,22 @@ func killedAt(t *testing.T, behavior, ends string, boot int, d *killDisk) (kille
 	require.Equal(t, "idle", m.boot(&killDisk{}))
 	require.Equal(t, ends, m.polls, "boot %d, step %d", boot, d.at)
 	return killed
+}
+
+// TestInstalledAgentCannotBeRead: a read error is no other agent. The release runs again as soon
+// as the installed agent can be read.
+func TestInstalledAgentCannotBeRead(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.order(m.publish("v2.0.0", good))
+	m.finish()
+	s := m.state()
+	_, before, err := s.load()
+	require.NoError(t, err)
+	require.True(t, before)
+	l := Launcher{State: s.StateDir, Running: Running{Installed: filepath.Join(t.TempDir(), "missing")}, Log: slog.New(slog.DiscardHandler)}
+	require.NoError(t, l.Launch())
+	_, kept, err := s.load()
+	require.NoError(t, err)
+	require.True(t, kept)
 }

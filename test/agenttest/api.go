@@ -44,6 +44,7 @@ type API struct {
 	OnEnroll      func(n int, r wire.EnrollRequest) error // error: the answer
 	OnWait        func(n int) error
 	OnProbe       func() error // of an authenticated probe
+	Probed        []string     // serials that a probe presented
 	OnResult      func(n int, taskID string, r task.Result) error
 	OnEarly       func() bool // answer the poll at once
 	Progress      func(taskID string, p task.Progress) (wire.ProgressResponse, error)
@@ -218,6 +219,7 @@ func (f *API) handle(r *http.Request, what string, parts []string, n int) (any, 
 		}
 		return f.Progress(parts[len(parts)-2], p)
 	case "probe":
+		f.Note(func() { f.Probed = append(f.Probed, trust.CertFactsOf(r.TLS.PeerCertificates[0]).Serial) })
 		if f.OnProbe != nil {
 			return nil, f.OnProbe()
 		}

@@ -210,5 +210,5 @@ func TestRemovalAfterOneWrongTime(t *testing.T) {
 			signed = r.removal(func(*trust.Removal) {})
 		}
 	}
-	require.True(t, removed, "the wrong time counts for ever")
+	require.True(t, removed, "the wrong time still counts")
 }

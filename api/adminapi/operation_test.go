@@ -1,6 +1,7 @@
 package adminapi_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -266,5 +268,46 @@ func TestRoles(t *testing.T) {
 		{"boot", http.MethodPost, "/nodes/gpu-1/enroll", forbidden}, {"mallory", http.MethodGet, "/nodes", schema.KindUnauthenticated},
 	} {
 		assert.Equal(t, c.want, try(c.name, c.method, c.path), "%s %s %s", c.name, c.method, c.path)
+	}
+}
+
+// Each role may use exactly these endpoints, whatever the table of endpoints says. A new endpoint
+// that changes something is the admin's until this list has it.
+func TestRolesOfEveryEndpoint(t *testing.T) {
+	d := parked()
+	d.tokens = tokensFile(t, tokenLine("vic", "viewer"), tokenLine("olga", "operator"), tokenLine("ada", "admin"), tokenLine("boot", "bootstrapper"))
+	api := d.api()
+	handler := api.Handler()
+	script := "POST /nodes/{node}/bootstrap-script"
+	operators := []string{script, "POST /nodes", "PATCH /nodes/{node}", "POST /nodes/{node}/rehydrate", "POST /nodes/{node}/lock",
+		"POST /tasks/{task_id}/resume", "POST /tasks/{task_id}/cancel"}
+	for _, p := range lifecycle.Operations() {
+		if p.Action != lifecycle.ActionRemove {
+			operators = append(operators, "POST /nodes/{node}/"+string(p.Action))
+		}
+	}
+	for _, decision := range lifecycle.Decisions() {
+		if decision != lifecycle.DecisionForce {
+			operators = append(operators, "POST /operations/{operation_id}/"+string(decision))
+		}
+	}
+	may := map[string]func(endpoint string) bool{
+		"vic":  func(e string) bool { return strings.HasPrefix(e, "GET ") },
+		"boot": func(e string) bool { return e == script },
+		"olga": func(e string) bool { return strings.HasPrefix(e, "GET ") || slices.Contains(operators, e) },
+		"ada":  func(string) bool { return true },
+	}
+	ended, cancel := context.WithCancel(t.Context()) // a stream of events ends at once
+	cancel()
+	fill := strings.NewReplacer("{node}", "gpu-1", "{operation_id}", d.status.Operation.OperationID, "{task_id}", schema.NewID(), "{sku}", "h100", "{stream}", "system")
+	for _, e := range api.Endpoints() {
+		name := e.Method + " " + strings.TrimPrefix(e.Path, "/api/v1/admin")
+		for subject, allowed := range may {
+			r := httptest.NewRequestWithContext(ended, e.Method, fill.Replace(e.Path), nil)
+			r.Header.Set("Authorization", "Bearer token-of-"+subject)
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			assert.Equal(t, !allowed(name), w.Code == http.StatusForbidden, "%s as %s: %d", name, subject, w.Code)
+		}
 	}
 }

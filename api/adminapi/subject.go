@@ -112,7 +112,7 @@ func (t *Tokens) Run(ctx context.Context, changed func(fault error)) error {
 
 // read replaces the tokens in use by those of the file. An invalid file replaces
 // nothing. Neither does a file that a writer may not have finished: one that changed
-// since the last reading, or that has become empty.
+// since the last reading. A file without tokens revokes all of them.
 func (t *Tokens) read() {
 	text, err := readTokensFile(t.path)
 	entries := t.current.Load().entries
@@ -122,10 +122,7 @@ func (t *Tokens) read() {
 	}
 	if err == nil {
 		var parsed []tokenEntry
-		switch parsed, err = t.parse(text); {
-		case err == nil && len(parsed) == 0 && len(entries) > 0:
-			err = badTokens("the file is empty; the tokens before it remain valid until gpuaas-api restarts")
-		case err == nil:
+		if parsed, err = t.parse(text); err == nil {
 			entries = parsed
 		}
 	}

@@ -122,7 +122,7 @@ func TestTokensAreReadAgain(t *testing.T) {
 	require.True(t, tokens.accepts("second"))
 
 	for text, says := range map[string]string{
-		"broken": "line 1", line("ada", "third")[:40]: "line 1", "": "the file is empty", "# none\n": "the file is empty",
+		"broken": "line 1", line("ada", "third")[:40]: "line 1",
 	} {
 		write(t, path, text)
 		tokens.readTwice()
@@ -161,4 +161,27 @@ func TestTokensRun(t *testing.T) {
 	require.True(t, tokens.accepts("second"))
 	stop()
 	require.NoError(t, <-ended)
+}
+
+// A file without tokens revokes all of them. A file that is empty for one reading is one that a
+// writer has not finished.
+func TestEmptyTokensFileRevokes(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "# none\n"} {
+		tokens, path := tokensOf(t, line("ada", "first"))
+		write(t, path, text)
+		tokens.read()
+		require.True(t, tokens.accepts("first"))
+		write(t, path, line("ada", "first"))
+		tokens.readTwice()
+		require.True(t, tokens.accepts("first"))
+		write(t, path, text)
+		tokens.readTwice()
+		require.NoError(t, tokens.Fault())
+		require.False(t, tokens.accepts("first"), "%q", text)
+		require.True(t, tokens.accepts(shared), "the admin token is another one")
+		write(t, path, line("ada", "first"))
+		tokens.readTwice()
+		require.True(t, tokens.accepts("first"))
+	}
 }

@@ -86,7 +86,7 @@ type API struct {
 	*certificates
 	perNode     *nodeLimits
 	connections *connections
-	downloads   chan struct{}
+	downloads   *downloads
 	endPolls    func()
 }
 
@@ -106,7 +106,7 @@ func New(cfg Config) *API {
 	return &API{cfg: &cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
 		perNode:     newNodeLimits(&cfg),
 		connections: newConnections(cfg.Connections, cfg.Metrics),
-		downloads:   make(chan struct{}, maxDownloads),
+		downloads:   newDownloads(),
 		poller:      &poller{cfg: &cfg, authenticator: auth, closing: closing},
 		certificates: &certificates{cfg: &cfg, authenticator: auth, refusals: newRefusals(&cfg),
 			budget:   newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),

@@ -1,27 +1,15 @@
 package nodeapi
 
 import (
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/trust"
-)
-
-// packageTimeout bounds the download of a package over a slow link.
-const packageTimeout = 15 * time.Minute
-
-const (
-	// maxDownloads bounds the downloads of packages in progress.
-	maxDownloads = 32
-	// downloadRetry is when a client over that limit retries.
-	downloadRetry = 5 * time.Second
 )
 
 // Package is an agent package for hosts that are being installed, or the binary of a release.
@@ -68,13 +56,12 @@ func (a *API) servePackage(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		return schema.NewError(schema.KindNotFound, "no package with this digest")
 	}
-	select {
-	case a.downloads <- struct{}{}:
-		defer func() { <-a.downloads }()
-	default:
+	end := a.downloads.begin(limitKey(remoteHost(r)), a.ofNode(r))
+	if end == nil {
 		a.cfg.Metrics.Limited("downloads")
 		return rateLimited(w, downloadRetry, "downloads")
 	}
+	defer end()
 	f, err := os.Open(p.Path)
 	if err != nil {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "reading the package")
@@ -85,7 +72,7 @@ func (a *API) servePackage(w http.ResponseWriter, r *http.Request) error {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Length", strconv.FormatInt(p.Size, 10))
 	w.WriteHeader(http.StatusOK)
-	if _, err := io.Copy(w, io.LimitReader(f, p.Size)); err != nil {
+	if err := send(w, f, p.Size, blockTimeout); err != nil {
 		panic(http.ErrAbortHandler) // cuts the connection; the caller checks the digest
 	}
 	return nil

@@ -74,7 +74,7 @@ func TestSecretIDIsDueByItsShare(t *testing.T) {
 func TestRotateSecretIDs(t *testing.T) {
 	b := prepared(t)
 	worker, apiID := b.secretIDs(t)
-	token, err := b.Root(t).Auth().Token().Create(&api.TokenCreateRequest{Policies: []string{"gpuaas-rotator"}, NoDefaultPolicy: true})
+	token, err := b.Root(t).Auth().Token().Create(&api.TokenCreateRequest{Policies: []string{"gpuaas-secret-ids"}, NoDefaultPolicy: true})
 	require.NoError(t, err)
 	conf := b.install.AdminConfig
 	conf.TokenFile = filepath.Join(t.TempDir(), "token")

@@ -22,13 +22,13 @@ const (
 	transitMount = "transit"  // the task-signing key and the root of verifier sets
 	loginMount   = "approle"
 
-	nodeRole    = "node"
-	apiRole     = "api"
-	workerName  = "gpuaas-worker"  // AppRole and policy of the worker
-	apiName     = "gpuaas-api"     // AppRole and policy of the API
-	trustName   = "gpuaas-trust"   // AppRole and policy for rotations and the renewal of verifier sets
-	setsName    = "gpuaas-sets"    // policy for signing verifier sets; no AppRole has it
-	rotatorName = "gpuaas-rotator" // policy for RotateSecretIDs; no AppRole has it
+	nodeRole      = "node"
+	apiRole       = "api"
+	workerName    = "gpuaas-worker"     // AppRole and policy of the worker
+	apiName       = "gpuaas-api"        // AppRole and policy of the API
+	trustName     = "gpuaas-trust"      // AppRole and policy for rotations and the renewal of verifier sets
+	setsName      = "gpuaas-sets"       // policy for signing verifier sets; no AppRole has it
+	secretIDsName = "gpuaas-secret-ids" // policy for RotateSecretIDs; no AppRole has it
 
 	workerAccount  = "gpuaas-worker"  // service account of workers
 	rotatorAccount = "gpuaas-rotator" // service account of workers that rotate keys

@@ -23,7 +23,8 @@ func newAdminSetup(e *env) *cobra.Command {
 	c := e.command("setup", "Prepare database, Vault and Temporal",
 		`Runs the database migrations, creates Vault's mounts, keys, roles and policies,
 publishes the first verifier set, and creates Temporal's namespace, search attributes
-and the schedules of the reclaimer and the run watcher. It is idempotent: existing parts
+and the schedules: the reclaimer, the run watcher, the maintenance of trust and the
+deletion of old records. It is idempotent: existing parts
 are left unchanged, and a verifier set with less than half of its lifetime left is
 replaced by a new one. For an upgrade, run it before you start the new API and worker. It
 changes nothing on nodes.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -26,10 +27,10 @@ import (
 
 // nodeEvidence is what the admin API has about a node. Nothing of it is secret.
 type nodeEvidence struct {
-	Node     wire.NodeView    `json:"node"`
-	Stuck    wire.StuckList   `json:"stuck"`
-	Refusals []audit.Row      `json:"refusals"`
-	Report   diagnosis.Report `json:"report"`
+	Node     wire.NodeView
+	Stuck    wire.StuckList
+	Refusals []audit.Row
+	Report   diagnosis.Report
 }
 
 func newDoctor(e *env) *cobra.Command {
@@ -49,17 +50,22 @@ its tasks, its audit events, and the faults of the control plane. It contains no
 The exit code is 1 if there is a fault.`,
 		"  gpuaas doctor gpu-17\n  gpuaas doctor gpu-17 -o json\n  gpuaas doctor gpu-17 --bundle gpu-17.zip",
 		func(ctx context.Context, arg string) error {
+			file, err := newEvidenceFile(bundle)
+			if err != nil {
+				return err
+			}
+			defer file.discard()
 			ev, err := examine(ctx, e, arg)
 			if err != nil {
 				return err
 			}
-			if bundle != "" {
-				if err := writeEvidence(ctx, e, bundle, ev); err != nil {
-					return err
-				}
-			}
 			if err := e.print(ev.Report, func(w io.Writer) { writeReport(w, ev.Report) }); err != nil {
 				return err
+			}
+			if file != nil {
+				if err := writeEvidence(ctx, e, file, ev); err != nil {
+					return err
+				}
 			}
 			if len(ev.Report.Faults()) > 0 {
 				return &exitError{schema.ExitFailed, nil}
@@ -143,7 +149,7 @@ func issuerTrusted(n wire.NodeView) bool {
 
 func checkHeartbeat(n wire.NodeView, now time.Time) diagnosis.Check {
 	c := diagnosis.Check{Name: "last heartbeat", Asked: "when the agent polled last"}
-	if n.Identity == nil {
+	if n.Identity == nil || n.IdentityLock != nil { // the node API rejects its polls
 		return c.Skipped()
 	}
 	const next = "on the node: gpuaas-node-agent doctor"
@@ -189,6 +195,13 @@ func checkRefusals(n wire.NodeView, refusals []audit.Row) diagnosis.Check {
 	last := refusals[0]
 	if n.LastHeartbeatAt != nil && last.At.Before(*n.LastHeartbeatAt) {
 		return c.OK("none since the last heartbeat")
+	}
+	switch {
+	case last.Reason != schema.ReasonNodeLocked:
+	case n.IdentityLock != nil:
+		return c.Skipped() // the lock is the fault
+	default:
+		return c.OK(fmt.Sprintf("none since the identity was unlocked; the last one at %s", last.At.UTC().Format(time.RFC3339)))
 	}
 	owner := diagnosis.Operator
 	if last.Action == audit.IdentityRefused && slices.Contains([]string{schema.ReasonExpired, schema.ReasonIssuerRetired}, last.Reason) {
@@ -242,16 +255,20 @@ func writeReport(w io.Writer, r diagnosis.Report) {
 	}
 }
 
+// newEvidenceFile opens the file of a bundle, nil for none. It replaces no file: the evidence of
+// an earlier time may not exist a second time.
+func newEvidenceFile(path string) (*secretFile, error) {
+	if _, err := os.Lstat(path); path != "" && err == nil {
+		return nil, schema.NewError(schema.KindInvalidRequest, "--bundle: %s exists", path).WithNext("name a file that does not exist")
+	}
+	return newSecretFile(path)
+}
+
 // evidenceRows is how many operations, tasks and audit events a bundle has at most.
 const evidenceRows = 200
 
 // writeEvidence writes the bundle. What cannot be read is named in it.
-func writeEvidence(ctx context.Context, e *env, file string, ev nodeEvidence) (err error) {
-	out, err := newSecretFile(file)
-	if err != nil {
-		return err
-	}
-	defer out.discard()
+func writeEvidence(ctx context.Context, e *env, out *secretFile, ev nodeEvidence) (err error) {
 	var packed strings.Builder
 	archive := zip.NewWriter(&packed)
 	add := func(name string, v any, readErr error) {
@@ -270,6 +287,7 @@ func writeEvidence(ctx context.Context, e *env, file string, ev nodeEvidence) (e
 	add("doctor.json", ev.Report, nil)
 	add("node.json", ev.Node, nil)
 	add("control-plane.json", ev.Stuck.Faults, nil)
+	add("refusals.json", ev.Refusals, nil)
 	entries, readErr := history(ctx, api, node, nil, evidenceRows)
 	add("history.json", entries, readErr)
 	tasks, readErr := listTasks(ctx, api, adminclient.ListTasksParams{Node: &node, All: new(true)}, evidenceRows)
@@ -281,11 +299,11 @@ func writeEvidence(ctx context.Context, e *env, file string, ev nodeEvidence) (e
 	turn, readErr := decode[rotation.View](api.GetRotation(ctx, nil))
 	add("rotation.json", turn, readErr)
 	if err = errors.Join(err, archive.Close()); err != nil {
-		return fmt.Errorf("packing %s: %w", file, err)
+		return fmt.Errorf("packing %s: %w", out.path, err)
 	}
 	if err := out.write(packed.String()); err != nil {
 		return err
 	}
-	e.message("evidence written to %s", file)
+	e.message("evidence written to %s", out.path)
 	return nil
 }

@@ -19,6 +19,9 @@ import (
 // flagError is the usage error of an invalid flag. It says what the value must be,
 // without the words of Go's parsers.
 func flagError(c *cobra.Command, err error) error {
+	if _, group := c.Annotations[groupMark]; group && c.Flags().NArg() > 0 {
+		return unknownCommand(c, c.Flags().Arg(0)) // the flag is one of a command that was misspelled
+	}
 	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
 		return usagef(c.CommandPath(), "%s", err)
@@ -45,7 +48,7 @@ func inFlags() *strings.Replacer {
 	return strings.NewReplacer("region_code", "--region", "gpus_total", "--gpus", "onboarding_mode", "--mode", "lifecycle_class", "--class",
 		"remove_labels", "--label", "labels must", "--label must", "sku must", "--sku must", "reason must", "--reason must",
 		"workload_driver", "--workload-driver", "gpu_model", "--gpu-model", "max_gpus", "--max-gpus", "min_cpus", "--min-cpus", "min_memory_bytes", "--min-memory",
-		wire.HeaderIdempotencyKey, "--idempotency-key")
+		"grace_seconds must be 0 to 2592000, thirty days", "--grace must be 0s to 720h, thirty days", wire.HeaderIdempotencyKey, "--idempotency-key")
 }
 
 // addNode adds --node, which restricts a list to one node.

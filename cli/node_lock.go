@@ -97,11 +97,15 @@ func lockCommand(e *env, v lockVerb) *cobra.Command {
 		if bulk.selected(c) {
 			return runLockMany(ctx, e, v, o)
 		}
+		before, err := decode[wire.NodeView](e.api().GetNode(ctx, arg, nil))
+		if err != nil {
+			return err
+		}
 		node, err := v.send(ctx, e.api(), arg, o.reason)
 		if err != nil {
 			return err
 		}
-		return e.print(node, func(w io.Writer) { writeLock(w, node) }, node.Host)
+		return e.print(node, func(w io.Writer) { writeLock(w, before, node) }, node.Host)
 	})
 	c.Args = bulk.check
 	f := c.Flags()
@@ -112,10 +116,20 @@ func lockCommand(e *env, v lockVerb) *cobra.Command {
 	return c
 }
 
-func writeLock(w io.Writer, n wire.NodeView) {
-	if n.IdentityLock == nil {
-		fmt.Fprintf(w, "%s: the node's identity is not locked\n", n.Host)
+// writeLock describes what the command changed.
+func writeLock(w io.Writer, before, n wire.NodeView) {
+	switch {
+	case n.IdentityLock == nil && before.IdentityLock != nil:
+		fmt.Fprintf(w, "%s: unlocked; its agent polls again within 15 minutes\n", n.Host)
 		return
+	case n.IdentityLock == nil && before.IdentityAlarm != nil:
+		fmt.Fprintf(w, "%s: the alarm is dismissed; the node's identity was not locked\n", n.Host)
+		return
+	case n.IdentityLock == nil:
+		fmt.Fprintf(w, "%s: the node's identity was not locked; nothing was changed\n", n.Host)
+		return
+	case before.IdentityLock != nil:
+		fmt.Fprintf(w, "%s: the node's identity was already locked; nothing was changed\n", n.Host)
 	}
 	fmt.Fprintln(w, clean(n.Host+": "+n.IdentityLock.Message()))
 	fmt.Fprintf(w, "next:  %s\n", n.IdentityLock.Next(n.Host))

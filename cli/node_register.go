@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,13 @@ import (
 
 // driverNames are the workload drivers of every agent, for help texts.
 const driverNames = "systemd, docker or none"
+
+// warnOfDriver warns of a driver that only agents of your own build have, or of a misspelled one.
+func warnOfDriver(e *env, driver string) {
+	if driver != "" && !slices.Contains([]string{"systemd", "docker", "none"}, driver) {
+		e.message("warning: the workload driver %q is not one of %s: the agent refuses to start unless its build has it", driver, driverNames)
+	}
+}
 
 func newNodeRegister(e *env) *cobra.Command {
 	var r wire.RegisterNodeRequest
@@ -28,6 +36,7 @@ workloads.`,
 		`  gpuaas node register gpu-17 --sku h100 --region fra1 --gpus 8
   id=$(gpuaas node register "$(hostname)" --sku cpu-dev --region local)`,
 		func(ctx context.Context, host string) error {
+			warnOfDriver(e, r.WorkloadDriver)
 			const help = "gpuaas node register"
 			var missing []string
 			if r.SKU == "" {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"strings"
@@ -21,7 +22,8 @@ also its SKU and region. Without --gpus, a new SKU sets the number of GPUs to it
 Nothing changes on the node itself. The change is recorded in the audit trail.
 
 A new --workload-driver is part of the node's next bundle. For an enrolled node, run
-gpuaas node reissue-enrollment and its line, or edit the node's env file.
+gpuaas node reissue-enrollment and its line, or edit the node's env file. To state that a
+node runs no workloads, set the driver none; a driver cannot be unset.
 
 A host name cannot be changed: remove the node and register the host.`,
 		"  gpuaas node set gpu-17 --label rack=r7 --label old-\n  gpuaas node set gpu-17 --sku a100 --region fra1 --reason \"wrong rack\"",
@@ -35,12 +37,17 @@ A host name cannot be changed: remove the node and register the host.`,
 			if change.GPUsTotal == nil && change.SKU+change.RegionCode+change.WorkloadDriver == "" && len(labels) == 0 {
 				return usagef(c.CommandPath(), "nothing to change: use --label, --gpus, --sku, --region or --workload-driver")
 			}
+			warnOfDriver(e, change.WorkloadDriver)
 			node, err := decode[wire.NodeView](e.api().SetNode(ctx, arg, nil, change))
 			if err != nil {
 				return err
 			}
+			if change.WorkloadDriver != "" && node.State.Enrolled() && node.Driver != change.WorkloadDriver {
+				e.message("the node's agent still uses %s; for the new one: gpuaas node reissue-enrollment %s, or edit the env file on the node",
+					cmp.Or(node.Driver, "no workload driver"), node.Host)
+			}
 			return e.print(node, func(w io.Writer) {
-				row(w, node.Host, node.SKU, count(node.GPUsTotal, "GPU"), node.RegionCode, dash(labelText(node.Labels)))
+				row(w, node.Host, node.SKU, count(node.GPUsTotal, "GPU"), node.RegionCode, dash(labelText(node.Labels)), "driver="+cmp.Or(node.WorkloadDriver, "-"))
 			}, node.Host)
 		})
 	c.Flags().StringArrayVar(&labels, "label", nil, "set a label (KEY=VALUE) or remove one (KEY-); repeatable")

@@ -214,7 +214,7 @@ func TestNodeEnroll(t *testing.T) {
 
 		h.api.enrolled = nil
 		require.Equal(t, schema.ExitUsage, h.run("node", "enroll", "gpu-17", "--env-file", path, "-o", "json"))
-		require.Equal(t, schema.ExitFailed, h.run("node", "enroll", "gpu-17", "--env-file", filepath.Join(h.env.dir, "none", "x.env")))
+		require.Equal(t, schema.ExitRefused, h.run("node", "enroll", "gpu-17", "--env-file", filepath.Join(h.env.dir, "none", "x.env")))
 		require.Empty(t, h.api.enrolled, "no token was minted for nothing")
 	})
 	t.Run("a host name that is no file name", func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestNodeEnroll(t *testing.T) {
 	t.Run("no place to write", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		require.Equal(t, schema.ExitFailed, h.run("node", "enroll", "gpu-17", "--bundle", filepath.Join(h.env.dir, "none", "b.json")))
+		require.Equal(t, schema.ExitRefused, h.run("node", "enroll", "gpu-17", "--bundle", filepath.Join(h.env.dir, "none", "b.json")))
 		require.Empty(t, h.api.enrolled, "no token was minted for nothing")
 	})
 	t.Run("without the api", func(t *testing.T) {

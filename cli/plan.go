@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -22,7 +23,9 @@ type plan struct {
 	// Workloads are the names of the workloads that a drain would end.
 	Workloads []string      `json:"workloads"`
 	Blockers  []planBlocker `json:"blockers"`
-	Refused   bool          `json:"refused"`
+	// Warnings are what would park the operation as the node is now.
+	Warnings []string `json:"warnings,omitempty"`
+	Refused  bool     `json:"refused"`
 }
 
 type planPhase struct {
@@ -73,6 +76,9 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 		p.EndsAs = n.StartState()
 	}
 	p.Refused = len(p.Blockers) > 0
+	if n.IdentityLock != nil && sendsTasks(m) {
+		p.Warnings = append(p.Warnings, "the node's identity is locked, so it gets no tasks: the operation would park; "+n.IdentityLock.Next(n.Host))
+	}
 	return p
 }
 
@@ -96,6 +102,13 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []plan
 	return out
 }
 
+// sendsTasks reports whether a phase of the plan waits for the node's agent.
+func sendsTasks(m lifecycle.Plan) bool {
+	return slices.ContainsFunc(m.Phases, func(p lifecycle.PhaseSpec) bool {
+		return p.WaitingOn == lifecycle.AttentionAgent && !p.BestEffort && m.Action != lifecycle.ActionReissueEnrollment
+	})
+}
+
 func writePlan(w io.Writer, p plan) {
 	fmt.Fprintf(w, "Plan: %s %s, which is %s\n", p.Action, p.Node.Host, p.Node.State)
 	for i, s := range p.Phases {
@@ -103,6 +116,9 @@ func writePlan(w io.Writer, p plan) {
 	}
 	if p.EndsAs != "" {
 		fmt.Fprintf(w, "Then the node is %s.\n", p.EndsAs)
+	}
+	for _, warning := range p.Warnings {
+		fmt.Fprintf(w, "Warning: %s\n", warning)
 	}
 	if len(p.Workloads) > 0 {
 		fmt.Fprintln(w, "Workloads to stop:")

@@ -126,7 +126,7 @@ func TestReissue(t *testing.T) {
 	t.Run("nothing is issued when the file cannot be made", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		require.Equal(t, schema.ExitFailed, h.run("node", "reissue-enrollment", "gpu-17", "--bundle", filepath.Join(h.env.dir, "none", "r.json")))
+		require.Equal(t, schema.ExitRefused, h.run("node", "reissue-enrollment", "gpu-17", "--bundle", filepath.Join(h.env.dir, "none", "r.json")))
 		require.Empty(t, h.api.reissued)
 	})
 }
@@ -376,7 +376,7 @@ func TestBootstrapScript(t *testing.T) {
 	t.Run("nothing is minted when the file cannot be made", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		require.Equal(t, schema.ExitFailed, h.run("node", "bootstrap-script", "gpu-17", "--out", filepath.Join(h.env.dir, "none", "b.sh")))
+		require.Equal(t, schema.ExitRefused, h.run("node", "bootstrap-script", "gpu-17", "--out", filepath.Join(h.env.dir, "none", "b.sh")))
 		require.Empty(t, h.api.scripts)
 	})
 }

@@ -24,9 +24,9 @@ type globalFlags struct {
 }
 
 const rootLong = `gpuaas manages the lifecycle of GPU nodes: register, enroll, reissue-enrollment,
-provision, quarantine, release, drain, uncordon, retire, reactivate, remove. Every action
-except register runs as a durable operation. gpuaas starts operations, follows them, and
-resolves them when they are parked.
+provision, quarantine, release, drain, uncordon, retire, reactivate, remove and
+upgrade-agent. Every action except register runs as a durable operation. gpuaas starts
+operations, follows them, and resolves them when they are parked.
 
 NODE is a node id or a host name. Results go to stdout, messages to stderr.
 
@@ -159,13 +159,22 @@ func asGroup(c *cobra.Command) {
 		if len(args) == 0 {
 			return c.Help()
 		}
-		message := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
-		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-			message += "; did you mean " + strings.Join(near, " or ") + "?"
-		}
-		return usagef(c.CommandPath(), "%s", message)
+		return unknownCommand(c, args[0])
 	}
 	c.SuggestionsMinimumDistance = 2
+	c.Annotations = map[string]string{groupMark: ""}
+}
+
+// groupMark is the annotation of commands that only contain others.
+const groupMark = "group"
+
+// unknownCommand is the usage error of a name that a group does not have.
+func unknownCommand(c *cobra.Command, name string) error {
+	message := fmt.Sprintf("unknown command %q for %q", name, c.CommandPath())
+	if near := c.SuggestionsFor(name); len(near) > 0 {
+		message += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usagef(c.CommandPath(), "%s", message)
 }
 
 // exactArgs accepts exactly the named arguments.

@@ -39,17 +39,22 @@ All of these commands except show require the role admin.`)
 func newRotateStart(e *env, k rotation.Kind, short string) *cobra.Command {
 	s := rotation.Start{Kind: k}
 	grace := rotation.DefaultGrace
-	c := e.command(string(k), short,
+	var c *cobra.Command
+	c = e.command(string(k), short,
 		short+".\nThe command returns when the rotation has started; follow it with gpuaas rotate show.",
 		fmt.Sprintf("  gpuaas rotate %s --reason 'quarterly rotation' --dry-run\n  gpuaas rotate %s --reason 'quarterly rotation'", k, k),
 		func(ctx context.Context, _ string) error {
+			if err := checkReason(c.CommandPath(), s.Reason, true); err != nil {
+				return err
+			}
 			s.GraceSeconds = new(int64(grace / time.Second))
 			v, err := decode[rotation.View](e.api().StartRotation(ctx, nil, s))
 			if err != nil {
 				return err
 			}
 			if s.DryRun {
-				e.message("dry run: nothing was started")
+				e.message("nothing was started; a rotation of %s would have these phases, with a grace period of %s", k, lifecycle.Span(grace))
+				return printPlanned(e.console, v)
 			}
 			return printRotation(e.console, v)
 		})
@@ -76,20 +81,22 @@ func newRotateShow(e *env) *cobra.Command {
 
 func newRotateDecide(e *env, d rotation.Decision, short, long string) *cobra.Command {
 	var r rotation.Decide
-	c := e.command(string(d), short, long, "  gpuaas rotate "+string(d)+" --reason CHG-204",
-		func(ctx context.Context, _ string) error { return decideRotation(ctx, e, d, r) })
+	var c *cobra.Command
+	c = e.command(string(d), short, long, "  gpuaas rotate "+string(d)+" --reason CHG-204",
+		func(ctx context.Context, _ string) error { return decideRotation(ctx, e, c, d, r) })
 	c.Flags().StringVar(&r.Reason, "reason", "", "reason, kept in the audit trail (required)")
 	return c
 }
 
 func newRotateWaive(e *env) *cobra.Command {
 	var r rotation.Decide
-	c := e.command("waive", "Do not wait for nodes",
+	var c *cobra.Command
+	c = e.command("waive", "Do not wait for nodes",
 		`Makes the rotation not wait for the named nodes, or for all nodes that have sent no
-heartbeat for five minutes. A waived node that returns loads the verifier sets that it missed, as long as its certificate
-or recovery token is valid.`,
+heartbeat for five minutes. A waived node that returns loads the verifier sets that it
+missed, as long as its certificate or recovery token is valid.`,
 		"  gpuaas rotate waive --node gpu-17 --reason 'in repair until May'\n  gpuaas rotate waive --offline --reason 'in repair until May'",
-		func(ctx context.Context, _ string) error { return decideRotation(ctx, e, rotation.Waive, r) })
+		func(ctx context.Context, _ string) error { return decideRotation(ctx, e, c, rotation.Waive, r) })
 	f := c.Flags()
 	f.StringArrayVar(&r.Nodes, "node", nil, "a `NODE`, by host name or id; may be repeated")
 	f.BoolVar(&r.Offline, "offline", false, "all nodes that have sent no heartbeat for five minutes")
@@ -100,12 +107,27 @@ or recovery token is valid.`,
 	return c
 }
 
-func decideRotation(ctx context.Context, e *env, d rotation.Decision, r rotation.Decide) error {
+func decideRotation(ctx context.Context, e *env, c *cobra.Command, d rotation.Decision, r rotation.Decide) error {
+	if err := checkReason(c.CommandPath(), r.Reason, true); err != nil {
+		return err
+	}
 	v, err := decode[rotation.View](e.api().DecideRotation(ctx, d, nil, r))
 	if err != nil {
 		return err
 	}
 	return printRotation(e.console, v)
+}
+
+// printPlanned prints the phases of a rotation that was not started, and the nodes that it would
+// wait for.
+func printPlanned(e *console, v rotation.View) error {
+	return e.print(v, func(w io.Writer) {
+		for i, p := range v.Plan {
+			fmt.Fprintf(w, "  %d. %s: %s\n", i+1, p.Name, p.Does)
+		}
+		fmt.Fprintf(w, "It would wait for %s now.\n", count(v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, "node"))
+		writeWaiting(w, v)
+	}, string(v.Kind))
 }
 
 // printRotation prints a rotation and the nodes that it waits for.
@@ -119,13 +141,18 @@ func printRotation(e *console, v rotation.View) error {
 		for _, p := range v.Plan {
 			fmt.Fprintf(w, "  %s %s: %s\n", mark(v, p), p.Name, p.Does)
 		}
-		for _, n := range v.Progress.Waiting {
-			fmt.Fprintf(w, "not confirmed: %s (%s, %s)\n", n.Host, n.State, v.Reported(n))
-		}
-		if hidden := v.Progress.Nodes - v.Progress.Confirmed - v.Progress.Waived - len(v.Progress.Waiting); len(v.Progress.Waiting) > 0 && hidden > 0 {
-			fmt.Fprintf(w, "and %d more nodes\n", hidden)
-		}
+		writeWaiting(w, v)
 	}, v.RotationID)
+}
+
+// writeWaiting lists the nodes that have not confirmed.
+func writeWaiting(w io.Writer, v rotation.View) {
+	for _, n := range v.Progress.Waiting {
+		fmt.Fprintf(w, "not confirmed: %s (%s, %s)\n", n.Host, n.State, v.Reported(n))
+	}
+	if hidden := v.Progress.Nodes - v.Progress.Confirmed - v.Progress.Waived - len(v.Progress.Waiting); len(v.Progress.Waiting) > 0 && hidden > 0 {
+		fmt.Fprintf(w, "and %d more nodes\n", hidden)
+	}
 }
 
 func mark(v rotation.View, p rotation.PhaseSpec) string {

@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // secretFile is a file that will contain a secret: only its owner can read it, and it
@@ -24,7 +27,10 @@ func newSecretFile(path string) (*secretFile, error) {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {
-		return nil, fmt.Errorf("creating %s: %w", path, err)
+		if named, ok := errors.AsType[*fs.PathError](err); ok {
+			err = named.Err // it names the temporary file
+		}
+		return nil, schema.Wrap(schema.KindInvalidRequest, err, "creating %s", path).WithNext("name a file in a directory that exists and that you may write")
 	}
 	return &secretFile{path: path, temp: f}, nil
 }

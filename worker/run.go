@@ -92,12 +92,7 @@ func startTrust(ctx context.Context, p *parts, fatal chan<- error) error {
 		return nil
 	}
 	o := worker.Options{DisableRegistrationAliasing: true, WorkerStopTimeout: p.cfg.DrainTimeout, Identity: identity(),
-		Interceptors: []interceptor.WorkerInterceptor{temporal.CodedErrors()}, OnFatalError: func(err error) {
-			select {
-			case fatal <- err:
-			default:
-			}
-		}}
+		Interceptors: []interceptor.WorkerInterceptor{temporal.CodedErrors()}, OnFatalError: firstOf(fatal)}
 	w := worker.New(p.temporal.SDK(), lifecycle.TrustQueue, o)
 	registerTrust(w, p, p.cfg.Env)
 	err := p.Connect(ctx, daemon.Dependency{Name: "a start of the rotator", Open: func(context.Context) error {
@@ -115,6 +110,16 @@ func startTrust(ctx context.Context, p *parts, fatal chan<- error) error {
 		return nil
 	})
 	return nil
+}
+
+// firstOf reports the error of a Temporal worker that cannot continue. The first error is enough.
+func firstOf(fatal chan<- error) func(error) {
+	return func(err error) {
+		select {
+		case fatal <- err:
+		default:
+		}
+	}
 }
 
 // options are the Temporal worker's options. Nearly every activity is a short database
@@ -135,12 +140,7 @@ func options(c *config, connections int, fatal chan<- error) worker.Options {
 		WorkflowTaskPollerBehavior:              pollers,
 		Identity:                                identity(),
 		Interceptors:                            []interceptor.WorkerInterceptor{temporal.CodedErrors()},
-		OnFatalError: func(err error) {
-			select {
-			case fatal <- err:
-			default: // the first error is enough
-			}
-		},
+		OnFatalError:                            firstOf(fatal),
 	}
 	if c.Versioning {
 		o.DeploymentOptions = temporal.Versioned(c.build())

@@ -58,14 +58,14 @@ func checkReason(reason string, required bool) error {
 // checkLabels rejects labels that no selector could name.
 func checkLabels(labels map[string]string) error {
 	if len(labels) > maxLabels {
-		return badField("labels", "must be at most 64")
+		return badField("labels", "must be at most 64 per node")
 	}
 	for k, v := range labels {
 		if err := checkLabelKey(k); err != nil {
 			return err
 		}
 		if !labelValueForm.MatchString(v) {
-			return badField("labels", "must have values of at most 63 of a-z A-Z 0-9 . _ -")
+			return badField("labels", "must have values of 0 to 63 characters of a-z A-Z 0-9 . _ -")
 		}
 	}
 	return nil
@@ -74,7 +74,7 @@ func checkLabels(labels map[string]string) error {
 func checkLabelKey(key string) error {
 	switch {
 	case !labelKeyForm.MatchString(key):
-		return badField("labels", "must have keys of 1 to 63 of a-z A-Z 0-9 . _ / - that begin with a letter or digit")
+		return badField("labels", "must have keys of 1 to 63 characters of a-z A-Z 0-9 . _ / - that begin with a letter or digit")
 	case slices.Contains(PropertyKeys(), key):
 		return badField("labels", "must not have the key "+key+", which names a property of the node")
 	}

@@ -66,8 +66,12 @@ func (c *checkpoints) refresh(ctx context.Context) error {
 		return err
 	}
 	trusted, doubted := c.trusted, c.doubted() // only this goroutine writes trusted
+	var unread error
 	if trusted[newest.KeyID] == nil || len(doubted) > 0 {
-		if trusted, err = c.keys(ctx); err != nil {
+		keys, err := c.keys(ctx)
+		if err == nil {
+			trusted = keys
+		} else if unread, doubted = err, nil; trusted[newest.KeyID] == nil {
 			return err
 		}
 	}
@@ -80,7 +84,7 @@ func (c *checkpoints) refresh(ctx context.Context) error {
 	if newest.Number > 0 {
 		c.newest = newest.String()
 	}
-	return nil
+	return unread
 }
 
 // doubted are the texts that are unsigned by the keys as last read.

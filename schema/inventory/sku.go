@@ -47,6 +47,10 @@ func (s SKU) CheckRegistration(gpus int) error {
 		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not active", s.Name).
 			WithReason("sku_inactive").WithNext("gpuaas sku list --active")
 	}
+	if s.MaxGPUs == 0 && gpus != 0 {
+		return schema.NewError(schema.KindInvalidRequest, "SKU %q has no GPUs, so a node has 0 and not %d", s.Name, gpus).
+			WithReason("sku_mismatch").WithNext("gpuaas sku show " + s.Name)
+	}
 	if gpus < 0 || gpus > s.MaxGPUs {
 		return schema.NewError(schema.KindInvalidRequest, "SKU %q allows 0 to %d GPUs, not %d", s.Name, s.MaxGPUs, gpus).
 			WithReason("sku_mismatch").WithNext("gpuaas sku show " + s.Name)

@@ -61,6 +61,14 @@ func TestDoctor(t *testing.T) {
 		"quarantined": {func(_ *harness, n *wire.NodeView) { n.State, n.Cordoned = lifecycle.NodeQuarantined, true }, "registration", diagnosis.Operator, "gpuaas node release gpu-17"},
 		"locked": {func(_ *harness, n *wire.NodeView) { n.IdentityLock = &trust.IdentityLock{Reason: "sessions_alternate"} },
 			"identity", diagnosis.Operator, "gpu-17"},
+		"locked, with its rejections": {func(h *harness, n *wire.NodeView) {
+			n.IdentityLock, n.LastHeartbeatAt = &trust.IdentityLock{Reason: trust.LockedByOperator}, at(-time.Hour)
+			h.api.audit[nodeID] = []audit.Event{{Seq: 1, At: start(), Action: audit.IdentityRefused, Result: audit.Refused, Reason: schema.ReasonNodeLocked}}
+		}, "identity", diagnosis.Operator, "gpuaas node unlock gpu-17"},
+		"silent since it was unlocked": {func(h *harness, n *wire.NodeView) {
+			n.LastHeartbeatAt = at(-time.Hour)
+			h.api.audit[nodeID] = []audit.Event{{Seq: 1, At: start(), Action: audit.IdentityRefused, Result: audit.Refused, Reason: schema.ReasonNodeLocked}}
+		}, "last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
 		"alarm": {func(_ *harness, n *wire.NodeView) { n.IdentityAlarm = &trust.IdentityAlarm{Reason: trust.AlarmToken} },
 			"identity", diagnosis.Operator, "gpu-17"},
 		"expired": {func(_ *harness, n *wire.NodeView) { n.Identity.NotAfter = start() }, "identity", diagnosis.Node, "systemctl restart gpuaas-node-agent"},
@@ -131,11 +139,19 @@ func TestDoctorEvidence(t *testing.T) {
 		require.True(t, json.Valid(content), f.Name)
 		files[f.Name] = string(content)
 	}
-	for _, name := range []string{"doctor.json", "node.json", "control-plane.json", "history.json", "tasks.json", "audit.json", "trust.json", "rotation.json"} {
+	for _, name := range []string{"doctor.json", "node.json", "control-plane.json", "refusals.json", "history.json", "tasks.json", "audit.json", "trust.json", "rotation.json"} {
 		require.Contains(t, files, name)
 	}
 	require.Contains(t, files["node.json"], nodeID)
 	require.Contains(t, files["trust.json"], "error", "the API of this test has no trust endpoint")
 
-	require.NotEqual(t, schema.ExitDone, h.run("doctor", "gpu-17", "--bundle", filepath.Join(t.TempDir(), "no", "dir.zip")))
+	before, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, schema.ExitRefused, h.run("doctor", "gpu-17", "--bundle", file), "a file that exists stays")
+	after, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	missing := filepath.Join(t.TempDir(), "no", "dir.zip")
+	require.Equal(t, schema.ExitRefused, h.run("doctor", "gpu-17", "--bundle", missing))
+	require.Contains(t, h.err.String(), "creating "+missing+": no such file or directory")
 }

@@ -83,3 +83,25 @@ func TestRotateShow(t *testing.T) {
 	a2.err = a.err
 	h.golden("rotate-rollback-refused", "rotate", "rollback", "--reason", "CHG-1")
 }
+
+// A misspelled command is named, also with flags that the group does not have.
+func TestMisspelledCommandWithFlags(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	require.Equal(t, schema.ExitUsage, h.run("rotate", "nodeca", "--reason", "yearly"))
+	require.Contains(t, h.err.String(), `unknown command "nodeca" for "gpuaas rotate"; did you mean node-ca?`)
+	require.Equal(t, schema.ExitUsage, h.run("rotate", "--reason", "yearly"))
+	require.Contains(t, h.err.String(), "unknown flag: --reason")
+	require.Equal(t, schema.ExitUsage, h.run("rotate", "task-key"))
+	require.Contains(t, h.err.String(), "gpuaas rotate task-key --help")
+}
+
+// A workload driver that no agent of this build has is allowed, with a warning.
+func TestUnknownDriverIsNamed(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.run("node", "set", "gpu-17", "--workload-driver", "podman")
+	require.Contains(t, h.err.String(), `warning: the workload driver "podman" is not one of systemd, docker or none`)
+	h.run("node", "set", "gpu-17", "--workload-driver", "docker")
+	require.NotContains(t, h.err.String(), "warning")
+}

@@ -86,7 +86,7 @@ type API struct {
 	*certificates
 	perNode     *nodeLimits
 	connections *connections
-	downloads   chan struct{}
+	downloads   *downloads
 	endPolls    func()
 }
 
@@ -106,7 +106,7 @@ func New(cfg Config) *API {
 	return &API{cfg: &cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
 		perNode:     newNodeLimits(&cfg),
 		connections: newConnections(cfg.Connections, cfg.Metrics),
-		downloads:   make(chan struct{}, maxDownloads),
+		downloads:   newDownloads(),
 		poller:      &poller{cfg: &cfg, authenticator: auth, closing: closing},
 		certificates: &certificates{cfg: &cfg, authenticator: auth, refusals: newRefusals(&cfg),
 			budget:   newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
@@ -152,7 +152,6 @@ func (a *API) Routes() []edge.Route {
 	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown, limited)
 	result.MaxBody = wire.MaxResultBytes
 	pkg := get("/internal/v1/packages/{digest}", a.servePackage, http.StatusOK, unknown, limited)
-	pkg.Timeout = packageTimeout
 	authenticated := []edge.Route{
 		renew, probe, wait, result,
 		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited),

@@ -70,7 +70,7 @@ it once a day, or at least three times in the lifetime of a secret id.
 
 Environment:
   VAULT_ADDR               Vault
-  GPUAAS_VAULT_TOKEN_FILE  a file with a token that has the policy gpuaas-rotator
+  GPUAAS_VAULT_TOKEN_FILE  a file with a token that has the policy gpuaas-secret-ids
   GPUAAS_SETUP_OUT_DIR     directory of the files
   GPUAAS_ENV               name of this environment, for example prod`,
 		"  gpuaas admin rotate-secret-ids",

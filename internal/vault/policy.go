@@ -16,7 +16,7 @@ import (
 //go:embed policies.hcl.tmpl
 var policyTemplates string
 
-// policy returns the text of a policy: workerName, apiName, rotatorName, trustName or setsName.
+// policy returns the text of a policy: workerName, apiName, secretIDsName, trustName or setsName.
 func (s setup) policy(name string) (string, error) {
 	var text strings.Builder
 	templates, err := template.New("").Funcs(template.FuncMap{"signedPrefixes": signedPrefixes, "names": nameLists}).Parse(policyTemplates)

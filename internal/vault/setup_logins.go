@@ -13,7 +13,7 @@ import (
 
 // writePolicies writes all policies.
 func (s setup) writePolicies(ctx context.Context) error {
-	for _, name := range []string{workerName, apiName, setsName, rotatorName, trustName} {
+	for _, name := range []string{workerName, apiName, setsName, secretIDsName, trustName} {
 		text, err := s.policy(name)
 		if err == nil {
 			err = s.write(ctx, "sys/policies/acl/"+name, "", map[string]any{"policy": text})
@@ -55,7 +55,7 @@ func (s setup) appRoles(ctx context.Context) error {
 
 // RotateSecretIDs creates a secret ID for each AppRole and writes it to its file in outDir.
 // The ones before remain valid until their end, so that processes with a copy of the file
-// continue. Setup must have created the AppRoles. The policy gpuaas-rotator is enough.
+// continue. Setup must have created the AppRoles. The policy gpuaas-secret-ids is enough.
 func (a *Admin) RotateSecretIDs(ctx context.Context, outDir string) error {
 	s := setup{Admin: a, outDir: outDir}
 	return s.credentials(func(dir *os.File) error {
@@ -123,8 +123,8 @@ func (s setup) appRole(ctx context.Context, r loginRole, dir *os.File) error {
 func (s setup) serviceAccounts(ctx context.Context) error {
 	k := s.limits.Kubernetes
 	accounts := map[string][]string{
-		workerName: {workerAccount, rotatorAccount}, // a worker that rotates keys is a worker, too
-		trustName:  {rotatorAccount},
+		workerName: {workerAccount, trustAccount}, // a worker that rotates keys is a worker, too
+		trustName:  {trustAccount},
 		apiName:    {apiAccount},
 	}
 	for _, r := range s.roles() {

@@ -13,13 +13,13 @@ import (
 // rotateConfig is the configuration of RotateSecretIDs.
 type rotateConfig struct {
 	VaultAddr      string `env:"VAULT_ADDR,required" help:"URL of Vault."`
-	VaultTokenFile string `env:"GPUAAS_VAULT_TOKEN_FILE,required" help:"File with a Vault token that has the policy gpuaas-rotator."`
+	VaultTokenFile string `env:"GPUAAS_VAULT_TOKEN_FILE,required" help:"File with a Vault token that has the policy gpuaas-secret-ids."`
 	OutDir         string `env:"GPUAAS_SETUP_OUT_DIR,required" help:"Directory to which the secret IDs are written."`
 	Env            string `env:"GPUAAS_ENV,required" help:"Name of the environment."`
 }
 
-// RotateSecretIDs replaces the files with the secret IDs of worker and API, and writes a
-// line to progress.
+// RotateSecretIDs replaces the files with the secret IDs of the worker, the API and the rotator,
+// and writes a line to progress.
 func RotateSecretIDs(ctx context.Context, getenv func(string) string, progress io.Writer) error {
 	var c rotateConfig
 	if err := daemon.Load(&c, getenv); err != nil {

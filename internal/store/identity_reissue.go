@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -57,16 +56,11 @@ func errInProgress(n sqlc.LockNodeRow, op sqlc.OpenOperationsRow) error {
 // node's identity and its recovery token stay valid until the new token is claimed,
 // so an unused reissue disconnects no node.
 func issueReissue(ctx context.Context, tx *tx, t trust.MintedToken, n sqlc.LockNodeRow, e audit.Event) error {
-	voided, err := tx.VoidTokens(ctx, t.NodeID, purposes(trust.PurposeEnroll, trust.PurposeReissue, purposeFetch))
+	voided, err := voidBundles(ctx, tx, t.NodeID)
 	if err != nil {
 		return err
 	}
-	names := make([]string, len(voided))
-	for i, v := range voided {
-		names[i] = fmt.Sprintf("%s:%s", v.Purpose, v.TokenID)
-	}
-	slices.Sort(names)
-	e.Detail["voided"] = strings.Join(names, " ")
+	e.Detail["voided"] = voided
 	tx.note(e)
 	next := n.Incarnation + 1
 	if err := tx.insertToken(ctx, t, next); err != nil {

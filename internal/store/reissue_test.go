@@ -82,7 +82,7 @@ func TestReissue(t *testing.T) {
 	c := tokenClaim(id, tokenID, hash, m.k(2))
 	won, err := e.ClaimToken(ctx, c)
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.ClaimResult{TokenID: tokenID, NodeID: id, Incarnation: 2}, won)
+	require.Equal(t, nodeapi.ClaimResult{TokenID: tokenID, NodeID: id, Incarnation: 2, Now: won.Now}, won)
 	require.Equal(t, []string{"reissue token_claimed 2"}, e.signals(id))
 	require.Equal(t, activities.Enrollment{Incarnation: 2, BundleIssued: true, TokenClaimed: true}, progress())
 	require.Equal(t, lifecycle.NodeActive, e.node(id).State, "the state is left alone")

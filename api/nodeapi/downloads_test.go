@@ -151,17 +151,20 @@ func (p pipes) Close() error {
 func servePipes(t *testing.T, h http.Handler, path string) (open func() io.Reader) {
 	t.Helper()
 	ln := pipes{conns: make(chan net.Conn)}
-	server := &http.Server{Handler: h} //nolint:gosec // no client of this test is slow to send a header
+	server := &http.Server{Handler: h}
 	go func() { _ = server.Serve(ln) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return func() io.Reader {
 		near, far := net.Pipe()
-		t.Cleanup(func() { _ = near.Close() })
 		ln.conns <- far
 		_, err := io.WriteString(near, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		require.NoError(t, err)
 		res, err := http.ReadResponse(bufio.NewReader(near), nil)
 		require.NoError(t, err)
+		t.Cleanup(func() {
+			_ = near.Close() // ends the body
+			_ = res.Body.Close()
+		})
 		require.Equal(t, http.StatusOK, res.StatusCode)
 		return res.Body
 	}

@@ -1,7 +1,7 @@
 package nodeapi_test
 
 import (
-	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -101,31 +101,40 @@ func TestDownloadShares(t *testing.T) {
 // A client that stops reading is cut, and its share is free again. One that reads slowly
 // receives the whole package, however long that takes.
 func TestSlowDownloads(t *testing.T) {
-	const chunk, chunks = 128 << 10, 64
+	const chunk, chunks = 128 << 10, 96 // more than a client's window in HTTP/2
 	path, serve := newPackage(t, chunk*chunks)
-	synctest.Test(t, func(t *testing.T) {
-		_, api := newAPI(t, &fakeStore{}, serve)
-		open := servePipes(t, api.Handler(), path)
-		var stalled []io.Reader
-		for range 8 {
-			body := open()
-			_, err := io.CopyN(io.Discard, body, chunk)
-			require.NoError(t, err)
-			stalled = append(stalled, body)
-		}
-		<-time.After(21 * time.Second)
-		for _, body := range stalled {
-			_, err := io.Copy(io.Discard, body)
-			require.ErrorIs(t, err, io.ErrUnexpectedEOF, "the connection was cut")
-		}
-		slow, begun := open(), time.Now()
-		for range chunks {
-			<-time.After(19 * time.Second)
-			_, err := io.CopyN(io.Discard, slow, chunk)
-			require.NoError(t, err)
-		}
-		assert.Greater(t, time.Since(begun), 15*time.Minute)
-	})
+	for name, h2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, api := newAPI(t, &fakeStore{}, serve)
+				client := s.pipeClient(api, h2)
+				open := func() io.Reader {
+					res, err := client.Get("https://localhost" + path)
+					require.NoError(t, err)
+					t.Cleanup(func() { _ = res.Body.Close() })
+					require.Equal(t, http.StatusOK, res.StatusCode)
+					require.Equal(t, name, res.Proto)
+					return res.Body
+				}
+				var stalled []io.Reader
+				for range 8 {
+					stalled = append(stalled, open())
+				}
+				<-time.After(21 * time.Second)
+				for _, body := range stalled {
+					_, err := io.Copy(io.Discard, body)
+					require.Error(t, err, "the download was cut")
+				}
+				slow, begun := open(), time.Now()
+				for range chunks {
+					<-time.After(19 * time.Second)
+					_, err := io.CopyN(io.Discard, slow, chunk)
+					require.NoError(t, err)
+				}
+				assert.Greater(t, time.Since(begun), 15*time.Minute)
+			})
+		})
+	}
 }
 
 // pipes is a listener for connections in memory, whose deadlines have the time of a bubble.
@@ -146,26 +155,23 @@ func (p pipes) Close() error {
 	return nil
 }
 
-// servePipes serves until the test ends. open requests the path on a connection of its own and
-// returns the body of the response.
-func servePipes(t *testing.T, h http.Handler, path string) (open func() io.Reader) {
-	t.Helper()
-	ln := pipes{conns: make(chan net.Conn)}
-	server := &http.Server{Handler: h}
-	go func() { _ = server.Serve(ln) }()
-	t.Cleanup(func() { _ = server.Close() })
-	return func() io.Reader {
-		near, far := net.Pipe()
-		ln.conns <- far
-		_, err := io.WriteString(near, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		require.NoError(t, err)
-		res, err := http.ReadResponse(bufio.NewReader(near), nil)
-		require.NoError(t, err)
-		t.Cleanup(func() {
-			_ = near.Close() // ends the body
-			_ = res.Body.Close()
-		})
-		require.Equal(t, http.StatusOK, res.StatusCode)
-		return res.Body
-	}
+// pipeClient serves the API until the test ends, and returns a client of it whose connections
+// are in memory.
+func (s *site) pipeClient(api *nodeapi.API, h2 bool) *http.Client {
+	ln, cert := pipes{conns: make(chan net.Conn)}, s.serverCA.server(s.tb)
+	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
+	go func() { _ = server.ServeTLS(ln, "", "") }()
+	pool := x509.NewCertPool()
+	pool.AddCert(s.serverCA.cert)
+	transport := &http.Transport{ForceAttemptHTTP2: h2, TLSClientConfig: &tls.Config{RootCAs: pool},
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			ln.conns <- far
+			return near, nil
+		}}
+	s.tb.Cleanup(func() {
+		_ = server.Close()
+		transport.CloseIdleConnections()
+	})
+	return &http.Client{Transport: transport}
 }

@@ -11,13 +11,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// clockOfPostgres names the clock whose time is in lease grants, with which nodes check tasks.
-const clockOfPostgres = "postgres"
-
 // compareClocks compares this machine's clock with those of the servers before the first task is
 // signed. A wrong clock does not stop the start: operations continue up to their next task.
 func (p *parts) compareClocks(ctx context.Context) {
-	p.Clocks.Compare(clockOfPostgres, "this worker signs no task", p.store.Now)
+	p.Clocks.Compare(daemon.ClockOfPostgres, "this worker signs no task", p.store.Now)
 	p.Clocks.Compare("vault", "certificates may be rejected as expired or not valid yet", p.vault.Now)
 	if err := p.Clocks.Check(ctx); err != nil {
 		p.Log.Error("clocks differ", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
@@ -40,7 +37,7 @@ type timelySigner struct {
 
 // Sign implements activities.Signer.
 func (s timelySigner) Sign(ctx context.Context, payload []byte) ([]byte, error) {
-	if err := s.clocks.Fault(clockOfPostgres); err != nil {
+	if err := s.clocks.Fault(daemon.ClockOfPostgres); err != nil {
 		return nil, err
 	}
 	return s.documentSigner.Sign(ctx, payload)
@@ -48,7 +45,7 @@ func (s timelySigner) Sign(ctx context.Context, payload []byte) ([]byte, error) 
 
 // SignRemoval implements removalSigner.
 func (s timelySigner) SignRemoval(ctx context.Context, r trust.Removal) ([]byte, error) {
-	if err := s.clocks.Fault(clockOfPostgres); err != nil {
+	if err := s.clocks.Fault(daemon.ClockOfPostgres); err != nil {
 		return nil, err
 	}
 	return s.documentSigner.SignRemoval(ctx, r)
@@ -64,7 +61,7 @@ type timelyRotator struct {
 
 // SignSet implements activities.KeyRotator.
 func (r timelyRotator) SignSet(ctx context.Context, newest trust.StoredSet, t rotation.Target) (set trust.StoredSet, due bool, err error) {
-	if err := r.clocks.Fault(clockOfPostgres); err != nil {
+	if err := r.clocks.Fault(daemon.ClockOfPostgres); err != nil {
 		return set, false, err
 	}
 	return r.KeyRotator.SignSet(ctx, newest, t)
@@ -72,7 +69,7 @@ func (r timelyRotator) SignSet(ctx context.Context, newest trust.StoredSet, t ro
 
 // RenewSet implements activities.KeyRotator.
 func (r timelyRotator) RenewSet(ctx context.Context, newest trust.StoredSet) (set trust.StoredSet, due bool, err error) {
-	if err := r.clocks.Fault(clockOfPostgres); err != nil {
+	if err := r.clocks.Fault(daemon.ClockOfPostgres); err != nil {
 		return set, false, err
 	}
 	return r.KeyRotator.RenewSet(ctx, newest)

@@ -51,7 +51,7 @@ func TestNoSetIsSignedWithAWrongClock(t *testing.T) {
 	t.Parallel()
 	ahead := -time.Minute
 	clocks := daemon.NewClocks(prometheus.NewRegistry())
-	clocks.Compare(clockOfPostgres, "this worker signs no task", func(context.Context) (time.Time, error) { return time.Now().Add(ahead), nil })
+	clocks.Compare(daemon.ClockOfPostgres, "this worker signs no task", func(context.Context) (time.Time, error) { return time.Now().Add(ahead), nil })
 	require.Error(t, clocks.Check(t.Context()))
 	var signed int
 	r := timelyRotator{rotatorFake{signed: &signed}, clocks}
@@ -76,7 +76,7 @@ func TestNothingIsSignedWithAWrongClock(t *testing.T) {
 	t.Parallel()
 	var ahead time.Duration
 	clocks := daemon.NewClocks(prometheus.NewRegistry())
-	clocks.Compare(clockOfPostgres, "this worker signs no task", func(context.Context) (time.Time, error) { return time.Now().Add(ahead), nil })
+	clocks.Compare(daemon.ClockOfPostgres, "this worker signs no task", func(context.Context) (time.Time, error) { return time.Now().Add(ahead), nil })
 	clocks.Compare("vault", "", func(context.Context) (time.Time, error) { return time.Now().Add(time.Hour), nil })
 	f := &signerFake{}
 	s := timelySigner{f, clocks}

@@ -92,7 +92,7 @@ func startTrust(ctx context.Context, p *parts, fatal chan<- error) error {
 		return nil
 	}
 	o := worker.Options{DisableRegistrationAliasing: true, WorkerStopTimeout: p.cfg.DrainTimeout, Identity: identity(),
-		Interceptors: []interceptor.WorkerInterceptor{temporal.CodedErrors()}, OnFatalError: firstOf(fatal)}
+		Interceptors: []interceptor.WorkerInterceptor{temporal.CodedErrors()}, OnFatalError: report(fatal)}
 	w := worker.New(p.temporal.SDK(), lifecycle.TrustQueue, o)
 	registerTrust(w, p, p.cfg.Env)
 	err := p.Connect(ctx, daemon.Dependency{Name: "a start of the rotator", Open: func(context.Context) error {
@@ -110,16 +110,6 @@ func startTrust(ctx context.Context, p *parts, fatal chan<- error) error {
 		return nil
 	})
 	return nil
-}
-
-// firstOf reports the error of a Temporal worker that cannot continue. The first error is enough.
-func firstOf(fatal chan<- error) func(error) {
-	return func(err error) {
-		select {
-		case fatal <- err:
-		default:
-		}
-	}
 }
 
 // options are the Temporal worker's options. Nearly every activity is a short database
@@ -140,12 +130,23 @@ func options(c *config, connections int, fatal chan<- error) worker.Options {
 		WorkflowTaskPollerBehavior:              pollers,
 		Identity:                                identity(),
 		Interceptors:                            []interceptor.WorkerInterceptor{temporal.CodedErrors()},
-		OnFatalError:                            firstOf(fatal),
+		OnFatalError:                            report(fatal),
 	}
 	if c.Versioning {
 		o.DeploymentOptions = temporal.Versioned(c.build())
 	}
 	return o
+}
+
+// report returns a function that sends an error to fatal, unless one is there: the first is
+// enough.
+func report(fatal chan<- error) func(error) {
+	return func(err error) {
+		select {
+		case fatal <- err:
+		default:
+		}
+	}
 }
 
 // watchSilence marks nodes without heartbeats as offline until ctx ends, and returns

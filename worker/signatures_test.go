@@ -59,7 +59,7 @@ func TestNoTaskIsSignedWithAWrongClock(t *testing.T) {
 	t.Parallel()
 	r := &recorder{functions: map[string]reflect.Type{}}
 	clocks := daemon.NewClocks(prometheus.NewRegistry())
-	clocks.Compare(clockOfPostgres, "nothing is signed", nil)
+	clocks.Compare(daemon.ClockOfPostgres, "nothing is signed", nil)
 	p := &parts{Process: &daemon.Process{Clocks: clocks}, cfg: &config{}, store: &store.Store{}, vault: &vault.Client{}, temporal: &temporal.Client{}, metrics: &metrics{}}
 	register(r, p, "dev")
 	registerTrust(r, p, "dev")

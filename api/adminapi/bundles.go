@@ -69,15 +69,32 @@ func (b bundles) trust(ctx context.Context) (bundle trust.BootstrapBundle, err e
 
 // issue mints a token and puts it into the bundle.
 func (b bundles) issue(ctx context.Context, nodeID string, purpose trust.TokenPurpose, by audit.Subject, bundle *trust.BootstrapBundle) error {
-	text, m := minted(nodeID, purpose)
+	text, m, err := b.minted(ctx, nodeID, purpose)
+	if err != nil {
+		return err
+	}
 	bundle.NodeID, bundle.EnrollmentToken, bundle.ExpiresAt = nodeID, text, m.ExpiresAt.Format(time.RFC3339)
 	return b.EnrollmentTokens.IssueToken(ctx, m, by)
 }
 
-func minted(nodeID string, purpose trust.TokenPurpose) (text string, m trust.MintedToken) {
+// refer issues a reference to a bundle, and puts the node and the expiry into the bundle.
+func (b bundles) refer(ctx context.Context, nodeID string, purpose trust.TokenPurpose, by audit.Subject, bundle *trust.BootstrapBundle) (reference string, err error) {
+	reference, m, err := b.minted(ctx, nodeID, purpose)
+	if err != nil {
+		return "", err
+	}
+	bundle.NodeID, bundle.ExpiresAt = nodeID, m.ExpiresAt.Format(time.RFC3339)
+	return reference, b.EnrollmentTokens.IssueFetch(ctx, m, by)
+}
+
+// minted makes a token. Its life counts from the database's time: this machine's clock may be wrong.
+func (b bundles) minted(ctx context.Context, nodeID string, purpose trust.TokenPurpose) (text string, m trust.MintedToken, err error) {
+	expires, err := b.EnrollmentTokens.TokenExpiry(ctx)
+	if err != nil {
+		return "", m, err
+	}
 	text, id, hash := trust.NewToken()
-	return text, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
-		ExpiresAt: time.Now().Add(trust.TokenTTL).UTC().Truncate(time.Second)}
+	return text, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose, ExpiresAt: expires}, nil
 }
 
 // open returns the node's open operations of the action, without the abandoned ones, which
@@ -166,10 +183,7 @@ func (b bundles) script(c *call) (any, error) {
 	edge.Annotate(ctx, slog.String("operation_id", in.OperationID))
 	reference := ""
 	if req.FetchRef {
-		var m trust.MintedToken
-		reference, m = minted(node.ID, purposeOf(in.Action))
-		bundle.NodeID, bundle.ExpiresAt = node.ID, m.ExpiresAt.Format(time.RFC3339)
-		err = b.EnrollmentTokens.IssueFetch(ctx, m, c.by)
+		reference, err = b.refer(ctx, node.ID, purposeOf(in.Action), c.by, &bundle)
 	} else {
 		err = b.mint(ctx, in, c.by, &bundle)
 	}

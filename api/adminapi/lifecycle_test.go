@@ -51,6 +51,7 @@ type backend struct {
 	steps     []string // in the order they were made
 	submitted lifecycle.OperationInput
 	minted    trust.MintedToken
+	expiry    time.Time // of tokens, by the database's clock
 	by        audit.Subject
 
 	trustErr, submitErr, issueErr, fetchErr error
@@ -96,6 +97,8 @@ func (d *backend) Node(_ context.Context, name string) (wire.NodeView, error) {
 	}
 	return d.node, nil
 }
+
+func (d *backend) TokenExpiry(context.Context) (time.Time, error) { return d.expiry, nil }
 
 func (d *backend) IssueToken(_ context.Context, m trust.MintedToken, by audit.Subject) error {
 	d.steps = append(d.steps, "issue")
@@ -261,7 +264,7 @@ func (d *backend) post(t *testing.T, verb, body string, headers ...string) *http
 }
 
 func newBackend() *backend {
-	return &backend{url: "https://api.internal", ca: "PEM", started: map[string]lifecycle.Operation{}, node: wire.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
+	return &backend{expiry: time.Now().Add(trust.TokenTTL).UTC().Truncate(time.Second), url: "https://api.internal", ca: "PEM", started: map[string]lifecycle.Operation{}, node: wire.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
 }
 
 func TestOperationInput(t *testing.T) {

@@ -50,6 +50,9 @@ type SKUs interface {
 
 // EnrollmentTokens stores enrollment tokens and references to bundles.
 type EnrollmentTokens interface {
+	// TokenExpiry returns when a token or a reference that is issued now expires. It counts
+	// from the database's time, against which they are checked.
+	TokenExpiry(ctx context.Context) (time.Time, error)
 	// IssueToken voids the node's live enrollment tokens and stores a new one,
 	// moves the node to bootstrap_issued and writes the workflow's event and the
 	// audit row, in one transaction. It returns KindInvalidRequest in a state that

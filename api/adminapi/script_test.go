@@ -465,3 +465,19 @@ func TestFetchOrder(t *testing.T) {
 	assert.Equal(t, by, d.by)
 	assert.Equal(t, d.minted.ExpiresAt.Format(time.RFC3339), b.ExpiresAt)
 }
+
+// The life of a token counts from the database's time, whatever this machine's clock says.
+func TestTokenExpiresByTheDatabasesClock(t *testing.T) {
+	for name, body := range map[string]string{"with the token": "", "with a reference": `{"fetch_ref":true}`} {
+		t.Run(name, func(t *testing.T) {
+			d := newBackend()
+			d.node.State = lifecycle.NodeRegistered
+			newOutlet(t).serve(t, d)
+			d.expiry = time.Date(2040, 1, 2, 3, 4, 5, 0, time.UTC)
+			var answer wire.BootstrapScriptResponse
+			d.ask(t, "bootstrap-script", body, &answer)
+			assert.Equal(t, d.expiry, d.minted.ExpiresAt)
+			assert.Equal(t, d.expiry, answer.ExpiresAt)
+		})
+	}
+}

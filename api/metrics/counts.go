@@ -1,20 +1,18 @@
 package metrics
 
 import (
-	"time"
-
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// NodeCount is the number of nodes of a SKU and a region in a state, and when the
-// oldest of them entered it, for the gauges nodes and state_age_seconds.
+// NodeCount is the number of nodes of a SKU and a region in a state, and how long ago, by the
+// database's clock, the oldest of them entered it, for the gauges nodes and state_age_seconds.
 type NodeCount struct {
-	State       lifecycle.NodeState
-	SKU         string
-	Region      string
-	Nodes       int64
-	OldestSince time.Time
+	State         lifecycle.NodeState
+	SKU           string
+	Region        string
+	Nodes         int64
+	OldestSeconds float64
 }
 
 // StuckCount is the number of parked and abandoned operations of one phase and reason,

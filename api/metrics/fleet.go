@@ -188,11 +188,9 @@ func (c *FleetCollector) setIdentities(counts []IdentityCount) {
 // setNodes gives every state a series, so that a state without nodes reads 0.
 func (c *FleetCollector) setNodes(counts []NodeCount) {
 	type series struct{ state, sku, region string }
-	oldest, nodes := map[lifecycle.NodeState]time.Time{}, map[series]int64{}
+	oldest, nodes := map[lifecycle.NodeState]float64{}, map[series]int64{}
 	for i, n := range counts {
-		if at, ok := oldest[n.State]; !ok || n.OldestSince.Before(at) {
-			oldest[n.State] = n.OldestSince
-		}
+		oldest[n.State] = max(oldest[n.State], n.OldestSeconds)
 		if i >= maxNodeSeries {
 			n.SKU, n.Region = "other", "other"
 		}
@@ -200,12 +198,10 @@ func (c *FleetCollector) setNodes(counts []NodeCount) {
 	}
 	age := c.gauge("gpuaas_state_age_seconds", "Time since the oldest node in a state entered it.", "state")
 	for _, s := range lifecycle.NodeStates() {
-		at, ok := oldest[s]
-		if !ok {
+		if _, ok := oldest[s]; !ok {
 			nodes[series{state: string(s)}] = 0
-			at = time.Now()
 		}
-		age(max(0, time.Since(at).Seconds()), string(s))
+		age(oldest[s], string(s))
 	}
 	number := c.gauge("gpuaas_nodes", "Nodes by state, SKU and region.", "state", "sku", "region")
 	for s, n := range nodes {

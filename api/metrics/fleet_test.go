@@ -41,9 +41,9 @@ func (f *fakeCounts) CertificateCounts(context.Context) (CertificateCounts, erro
 // the nodes of all series add up.
 func TestNodeSeriesAreBounded(t *testing.T) {
 	t.Parallel()
-	f := &fakeCounts{nodes: []NodeCount{{State: lifecycle.NodeActive, SKU: "h100", Region: "fra1", Nodes: 7, OldestSince: time.Now()}}}
+	f := &fakeCounts{nodes: []NodeCount{{State: lifecycle.NodeActive, SKU: "h100", Region: "fra1", Nodes: 7, OldestSeconds: 60}}}
 	for i := range maxNodeSeries + 10 {
-		f.nodes = append(f.nodes, NodeCount{State: lifecycle.NodeActive, SKU: fmt.Sprint(i), Region: "r", Nodes: 1, OldestSince: time.Now()})
+		f.nodes = append(f.nodes, NodeCount{State: lifecycle.NodeActive, SKU: fmt.Sprint(i), Region: "r", Nodes: 1, OldestSeconds: 60})
 	}
 	c := NewFleetCollector(f, func() bool { return true }, slog.New(slog.DiscardHandler))
 	require.LessOrEqual(t, testutil.CollectAndCount(c, "gpuaas_nodes"), maxNodeSeries+2*len(lifecycle.NodeStates()))

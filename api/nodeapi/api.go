@@ -152,7 +152,6 @@ func (a *API) Routes() []edge.Route {
 	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown, limited)
 	result.MaxBody = wire.MaxResultBytes
 	pkg := get("/internal/v1/packages/{digest}", a.servePackage, http.StatusOK, unknown, limited)
-	pkg.Timeout = packageTimeout
 	token := post("/tasks/{task_id}/identity-token", a.identityToken, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited)
 	token.MaxBody = 0
 	authenticated := []edge.Route{

@@ -2,6 +2,7 @@ package nodeapi
 
 import (
 	"crypto/ed25519"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema/task"
 
@@ -80,6 +81,9 @@ type ClaimResult struct {
 	// Recoverable is true if the node has a recovery key, so a recovery token is
 	// minted with the certificate.
 	Recoverable bool
+	// Now is the time of the claim by the database's clock, from which the life of the recovery
+	// token counts.
+	Now time.Time
 }
 
 // NewIdentity is an issued certificate with its recovery token, as stored in the

@@ -129,7 +129,7 @@ type fakeStore struct {
 	progressed   func(task.Progress) (nodeapi.ProgressResult, error)
 	setState     func(taskID string, s nodeapi.ActivityState) error
 	removal      func(nodeID string) ([]byte, error)
-	issueForTask func(c nodeapi.Caller, taskID string, m trust.MintedToken) error
+	issueForTask func(c nodeapi.Caller, taskID string, m trust.MintedToken, life time.Duration) (time.Time, error)
 	refused      func([]nodeapi.RefusedRequests)
 }
 
@@ -182,11 +182,11 @@ func (f *fakeStore) RecordRefusals(_ context.Context, r []nodeapi.RefusedRequest
 	return nil
 }
 
-func (f *fakeStore) IssueForTask(_ context.Context, c nodeapi.Caller, taskID string, m trust.MintedToken) error {
+func (f *fakeStore) IssueForTask(_ context.Context, c nodeapi.Caller, taskID string, m trust.MintedToken, life time.Duration) (time.Time, error) {
 	if f.issueForTask != nil {
-		return f.issueForTask(c, taskID, m)
+		return f.issueForTask(c, taskID, m, life)
 	}
-	return nil
+	return time.Now().Add(life), nil
 }
 
 func (f *fakeStore) StorePending(_ context.Context, n nodeapi.NewIdentity) (int64, error) {

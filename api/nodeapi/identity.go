@@ -53,20 +53,6 @@ func (a *authenticator) verifyPeer(r *http.Request) (peer, error) {
 	return p, nil
 }
 
-// ofNode reports whether the request has a valid certificate of a node. It does not read the
-// node's row: the answer decides about a limit only.
-func (a *authenticator) ofNode(r *http.Request) bool {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return false
-	}
-	cas, err := a.nodeCAs(r.Context())
-	if err != nil {
-		return false
-	}
-	_, err = certificateCacheOf(r).verify(r.TLS, cas, a.cfg.Now())
-	return err == nil
-}
-
 // loadCaller checks the certificate against the node's row.
 func (a *authenticator) loadCaller(r *http.Request, p peer) (Caller, error) {
 	if a.cfg.Now().After(p.facts.NotAfter) {

@@ -90,7 +90,7 @@ func (a *certificates) issue(r *http.Request, method trust.IssueMethod, claimed 
 	identity := NewIdentity{NodeID: id.NodeID, Incarnation: id.Incarnation, Via: method,
 		TokenID: claimed.TokenID, Cert: issued.Facts, CorrelationID: edge.CorrelationID(r.Context())}
 	if claimed.Recoverable {
-		response.RecoveryToken, identity.Recovery = mintRecoveryToken(id.NodeID, a.cfg.Now())
+		response.RecoveryToken, identity.Recovery = mintRecoveryToken(id.NodeID, claimed.Now)
 		response.RecoveryExpiresAt = identity.Recovery.ExpiresAt
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)

@@ -21,10 +21,10 @@ func (a *API) identityToken(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	text, id, hash := trust.NewToken()
-	m := trust.MintedToken{NodeID: c.NodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeReissue,
-		ExpiresAt: a.cfg.Now().Add(identityTokenTTL).UTC().Truncate(time.Second)}
-	if err := a.cfg.Identities.IssueForTask(r.Context(), c, taskID, m); err != nil {
+	m := trust.MintedToken{NodeID: c.NodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeReissue}
+	expires, err := a.cfg.Identities.IssueForTask(r.Context(), c, taskID, m, identityTokenTTL)
+	if err != nil {
 		return err
 	}
-	return edge.JSON(w, http.StatusOK, trust.IdentityToken{Token: text, ExpiresAt: m.ExpiresAt})
+	return edge.JSON(w, http.StatusOK, trust.IdentityToken{Token: text, ExpiresAt: expires})
 }

@@ -21,11 +21,13 @@ func TestIdentityToken(t *testing.T) {
 	s := newSite(t, store)
 	taskID := schema.NewID()
 	var stored trust.MintedToken
-	store.issueForTask = func(c nodeapi.Caller, id string, m trust.MintedToken) error {
+	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	store.issueForTask = func(c nodeapi.Caller, id string, m trust.MintedToken, life time.Duration) (time.Time, error) {
 		require.Equal(t, s.node.NodeID, c.NodeID)
 		require.Equal(t, taskID, id)
+		require.Equal(t, 15*time.Minute, life)
 		stored = m
-		return nil
+		return expires, nil
 	}
 	path := s.path("/tasks/" + taskID + "/identity-token")
 	var answer trust.IdentityToken
@@ -34,7 +36,7 @@ func TestIdentityToken(t *testing.T) {
 	require.NoError(t, json.Unmarshal(a.body, &answer))
 	id, hash, err := trust.ParseToken(answer.Token)
 	require.NoError(t, err)
-	require.Equal(t, trust.MintedToken{NodeID: s.node.NodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeReissue, ExpiresAt: answer.ExpiresAt}, stored)
-	require.WithinRange(t, answer.ExpiresAt, time.Now().Add(time.Minute), time.Now().Add(time.Hour))
+	require.Equal(t, trust.MintedToken{NodeID: s.node.NodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeReissue}, stored)
+	require.Equal(t, expires, answer.ExpiresAt)
 	require.NotContains(t, s.log.String(), answer.Token)
 }

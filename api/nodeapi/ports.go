@@ -58,9 +58,9 @@ type Identities interface {
 	// the claim did not (node_locked): another machine has claimed the node's token.
 	ClaimToken(ctx context.Context, c TokenClaim) (ClaimResult, error)
 	// IssueForTask issues a token of purpose reissue to the node that holds the lease of a
-	// task of type task.NewIdentity, and voids its unclaimed tokens. KindLeaseLost for any
-	// other task.
-	IssueForTask(ctx context.Context, c Caller, taskID string, m trust.MintedToken) error
+	// task of type task.NewIdentity, and voids its unclaimed tokens. It returns when the
+	// token expires, life after the database's time. KindLeaseLost for any other task.
+	IssueForTask(ctx context.Context, c Caller, taskID string, m trust.MintedToken, life time.Duration) (expires time.Time, err error)
 	// ClaimRenewal claims the next certificate of an authenticated caller. A fresh
 	// key with the current sequence replaces an earlier claim. An older sequence
 	// with another key is a clone: the node is locked (KindInvalidNodeIdentity

@@ -99,11 +99,12 @@ func TestRecover(t *testing.T) {
 	var claims []nodeapi.RecoveryClaim
 	var stored nodeapi.NewIdentity
 	facts := nodeapi.RecoveryFacts{Incarnation: 3, Key: public}
+	claimed := time.Now().Add(5 * time.Hour).UTC().Truncate(time.Second) // by the database's clock
 	s := newSite(t, &fakeStore{
 		facts: func(string) (nodeapi.RecoveryFacts, error) { return facts, nil },
 		recover: func(c nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {
 			claims = append(claims, c)
-			return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: c.Incarnation, Recoverable: true}, nil
+			return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: c.Incarnation, Recoverable: true, Now: claimed}, nil
 		},
 		pending: func(n nodeapi.NewIdentity) (int64, error) { stored = n; return 6, nil },
 	})
@@ -117,7 +118,8 @@ func TestRecover(t *testing.T) {
 		id, hash, err := trust.ParseToken(answer.RecoveryToken)
 		require.NoError(t, err)
 		assert.Equal(t, trust.MintedToken{NodeID: s.node.NodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeRecover,
-			ExpiresAt: answer.RecoveryExpiresAt}, stored.Recovery)
+			ExpiresAt: claimed.Add(trust.RecoveryTokenTTL)}, stored.Recovery)
+		assert.Equal(t, stored.Recovery.ExpiresAt, answer.RecoveryExpiresAt)
 		assert.Equal(t, int64(6), answer.Sequence)
 		assert.Equal(t, trust.IssuedByRecover, stored.Via)
 		tokenID, tokenHash, err := trust.ParseToken(req.Token)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -49,7 +50,7 @@ func (c *checkpoints) run(ctx context.Context) error {
 	for {
 		err := c.refresh(ctx)
 		if err != nil && ctx.Err() == nil && !failing {
-			c.log.Warn("cannot read the newest audit checkpoint", slog.Any("err", err))
+			c.log.Warn("cannot refresh the newest audit checkpoint and the keys", slog.Any("err", err))
 		}
 		failing = err != nil
 		select {
@@ -60,31 +61,43 @@ func (c *checkpoints) run(ctx context.Context) error {
 	}
 }
 
+// refresh reads the newest checkpoint and, if they are needed, the keys. A failure of one does
+// not keep the other from being refreshed: Vault may be sealed for longer than nodes should
+// keep an old checkpoint.
 func (c *checkpoints) refresh(ctx context.Context) error {
 	newest, err := c.store.Newest(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		c.setNewest(newest)
 	}
-	trusted, doubted := c.trusted, c.doubted() // only this goroutine writes trusted
-	var unread error
-	if trusted[newest.KeyID] == nil || len(doubted) > 0 {
-		keys, err := c.keys(ctx)
-		if err == nil {
-			trusted = keys
-		} else if unread, doubted = err, nil; trusted[newest.KeyID] == nil {
-			return err
-		}
+	doubted := c.doubted()
+	if needed := err == nil && c.trusted[newest.KeyID] == nil; needed || len(doubted) > 0 { // only this goroutine writes trusted
+		err = errors.Join(err, c.readKeys(ctx, doubted))
 	}
+	return err
+}
+
+func (c *checkpoints) setNewest(newest audit.Checkpoint) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.trusted, c.newest, c.compared = trusted, "", map[string]bool{} // what was stored may be gone
-	for _, text := range doubted {
-		c.unsigned[text] = true
-	}
+	c.newest, c.compared = "", map[string]bool{} // what was stored may be gone
 	if newest.Number > 0 {
 		c.newest = newest.String()
 	}
-	return unread
+}
+
+// readKeys reads the keys. Those of the doubted texts that are still unsigned are so finally.
+func (c *checkpoints) readKeys(ctx context.Context, doubted []string) error {
+	trusted, err := c.keys(ctx)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trusted = trusted
+	for _, text := range doubted {
+		c.unsigned[text] = true
+	}
+	return nil
 }
 
 // doubted are the texts that are unsigned by the keys as last read.

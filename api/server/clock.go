@@ -5,9 +5,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/daemon"
 )
 
-// clockOfPostgres names the clock that leases end by.
-const clockOfPostgres = "postgres"
-
 // timelyGrants withholds dispatch while the clocks of this replica and the database differ: the
 // time in a lease grant is the database's and that in its key's delegation is the replica's, and
 // nodes keep the later of them for as long as they run.
@@ -20,7 +17,7 @@ type timelyGrants struct {
 // Ready implements nodeapi.Grants.
 func (g timelyGrants) Ready() (changed <-chan struct{}, err error) {
 	changed, err = g.Grants.Ready()
-	if fault := g.clocks.Fault(clockOfPostgres); fault != nil {
+	if fault := g.clocks.Fault(daemon.ClockOfPostgres); fault != nil {
 		err = fault
 	}
 	return changed, err

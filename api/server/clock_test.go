@@ -25,7 +25,7 @@ func TestNoDispatchWithAWrongClock(t *testing.T) {
 	c := newCluster(t)
 	var ahead atomic.Int64
 	clocks := daemon.NewClocks(prometheus.NewRegistry())
-	clocks.Compare(clockOfPostgres, "this replica dispatches no task", func(context.Context) (time.Time, error) {
+	clocks.Compare(daemon.ClockOfPostgres, "this replica dispatches no task", func(context.Context) (time.Time, error) {
 		return time.Now().Add(time.Duration(ahead.Load())), nil
 	})
 	c.grants = timelyGrants{delegate{c.ca}, clocks}

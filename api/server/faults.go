@@ -57,32 +57,24 @@ func (a *app) storedFaults(ctx context.Context) []wire.ControlPlaneFault {
 	defer cancel()
 	faults, err := a.store.Admin.Faults(ctx)
 	if err != nil {
-		e := schema.AsError(err)
-		faults = append(faults, wire.ControlPlaneFault{Component: "postgres", Reason: string(e.Kind), Message: e.Message, Next: e.Next})
+		faults = append(faults, unavailable("postgres", err))
 	}
 	lost, err := a.store.Checkpoints.Faults(ctx)
 	if err != nil {
 		a.Log.Warn("cannot read the faults of the audit trail", slog.Any("err", err))
 	}
-	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), clockFault(a.Clocks.Skew()), loginFault(a.vault.SecretIDFault()), a.trustFaults(ctx))
+	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), faultOf("clock", a.Clocks.Skew()),
+		faultOf("vault-login", a.vault.SecretIDFault()), a.trustFaults(ctx))
 }
 
-// clockFault returns the fault of clocks that differ.
-func clockFault(err error) []wire.ControlPlaneFault {
+// faultOf returns the fault of a component with the error's reason, none without an error.
+func faultOf(component string, err error) []wire.ControlPlaneFault {
 	if err == nil {
 		return nil
 	}
-	e := schema.AsError(err)
-	return []wire.ControlPlaneFault{{Component: "clock", Reason: e.Reason, Message: e.Message, Next: e.Next}}
-}
-
-// loginFault returns the fault of a Vault login that is about to end.
-func loginFault(err error) []wire.ControlPlaneFault {
-	if err == nil {
-		return nil
-	}
-	e := schema.AsError(err)
-	return []wire.ControlPlaneFault{{Component: "vault-login", Reason: e.Reason, Message: e.Message, Next: e.Next}}
+	fault := unavailable(component, err)
+	fault.Reason = schema.AsError(err).Reason
+	return []wire.ControlPlaneFault{fault}
 }
 
 // signerFault returns the fault of the verifier sets: without a valid one no task is
@@ -91,8 +83,13 @@ func signerFault(err error) []wire.ControlPlaneFault {
 	if err == nil {
 		return nil
 	}
+	return []wire.ControlPlaneFault{unavailable("task-signer", err)}
+}
+
+// unavailable is the fault of a component that does not respond: its reason is the error's kind.
+func unavailable(component string, err error) wire.ControlPlaneFault {
 	e := schema.AsError(err)
-	return []wire.ControlPlaneFault{{Component: "task-signer", Reason: string(e.Kind), Message: e.Message, Next: e.Next}}
+	return wire.ControlPlaneFault{Component: component, Reason: string(e.Kind), Message: e.Message, Next: e.Next}
 }
 
 // withUnavailable adds a fault for each dependency that the readiness check reports and
@@ -102,8 +99,7 @@ func withUnavailable(faults []wire.ControlPlaneFault, down map[string]error) []w
 		if slices.ContainsFunc(faults, func(f wire.ControlPlaneFault) bool { return f.Component == name }) {
 			continue
 		}
-		e := schema.AsError(down[name])
-		faults = append(faults, wire.ControlPlaneFault{Component: name, Reason: string(e.Kind), Message: e.Message, Next: e.Next})
+		faults = append(faults, unavailable(name, down[name]))
 	}
 	return faults
 }

@@ -23,12 +23,15 @@ func TestUnavailableDependenciesAreFaults(t *testing.T) {
 	assert.Empty(t, withUnavailable(nil, nil))
 }
 
-func TestSignerFault(t *testing.T) {
+func TestFaultsOfComponents(t *testing.T) {
 	t.Parallel()
 	assert.Empty(t, signerFault(nil))
+	assert.Empty(t, faultOf("clock", nil))
 	missing := schema.NewError(schema.KindServiceUnavailable, "there is no verifier set yet").WithNext("gpuaas admin setup")
 	assert.Equal(t, []wire.ControlPlaneFault{{Component: "task-signer", Reason: "service_unavailable",
 		Message: "there is no verifier set yet", Next: "gpuaas admin setup"}}, signerFault(missing))
+	assert.Equal(t, []wire.ControlPlaneFault{{Component: "clock", Reason: "clock_skew", Message: "it differs"}},
+		faultOf("clock", schema.NewError(schema.KindServiceUnavailable, "it differs").WithReason("clock_skew")))
 }
 
 // Requests that follow each other closely read Temporal once.

@@ -189,7 +189,7 @@ func (a *app) addHealth() {
 // compareClocks compares this machine's clock with those of the servers before the first task
 // is dispatched. A wrong clock does not stop the start: the nodes stay connected.
 func (a *app) compareClocks(ctx context.Context) {
-	a.Clocks.Compare(clockOfPostgres, "this replica dispatches no task", a.nodeStore.Now)
+	a.Clocks.Compare(daemon.ClockOfPostgres, "this replica dispatches no task", a.nodeStore.Now)
 	a.Clocks.Compare("vault", "certificates may be rejected as expired or not valid yet", a.vault.Now)
 	if err := a.Clocks.Check(ctx); err != nil {
 		a.Log.Error("clocks differ", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))

@@ -16,6 +16,10 @@ import (
 // plane with which tasks are signed and dispatched.
 const MaxSkew = 30 * time.Second
 
+// ClockOfPostgres names the clock by which leases end, and whose time is in lease grants, with
+// which nodes check tasks.
+const ClockOfPostgres = "postgres"
+
 // Clocks compares this machine's clock with those of the servers. It is safe for
 // concurrent use.
 type Clocks struct {

@@ -25,7 +25,8 @@ const (
 	nameColumns    = "n.node_id AS id, n.host, n.state"
 	summaryColumns = nameColumns + `, n.port, n.sku, n.gpus_total, n.region_code, n.onboarding_mode, n.lifecycle_class,
 		nullif(n.labels, '{}') AS labels, n.state_since, n.cordoned, n.incarnation, n.last_heartbeat_at, n.agent_version, n.created_at,
-		n.identity_locked_at, n.identity_lock_reason, n.identity_locked_by, n.identity_lock_note, n.identity_alarm, n.identity_alarm_at`
+		n.identity_locked_at, n.identity_lock_reason, n.identity_locked_by, n.identity_lock_note, n.identity_alarm, n.identity_alarm_at,
+		coalesce(extract(epoch FROM now() - n.identity_alarm_at), 0)::float8 AS identity_alarm_seconds`
 	fullColumns = summaryColumns + `, n.ssh_username, n.ssh_public_key, n.identity_sequence, n.set_version,
 		n.boot_id, n.workload_driver, n.probe, n.driver, n.driver_fault, n.agent_fault, n.uptime_seconds, n.workloads, n.facts`
 	fromNodes = " FROM nodes n"
@@ -75,12 +76,13 @@ func (s *Admin) ListNodes(ctx context.Context, q adminapi.NodeQuery) (nodes []wi
 func (s *Admin) nodes(ctx context.Context, f *filter, view adminapi.View, limit int) ([]wire.NodeView, []string, error) {
 	type row struct {
 		wire.NodeView
-		IdentityLockedAt   *time.Time
-		IdentityLockReason string
-		IdentityLockedBy   string
-		IdentityLockNote   string
-		IdentityAlarm      string
-		IdentityAlarmAt    *time.Time
+		IdentityLockedAt     *time.Time
+		IdentityLockReason   string
+		IdentityLockedBy     string
+		IdentityLockNote     string
+		IdentityAlarm        string
+		IdentityAlarmAt      *time.Time
+		IdentityAlarmSeconds float64
 	}
 	columns, known := map[adminapi.View]string{adminapi.ViewName: nameColumns, adminapi.ViewSummary: summaryColumns}[view]
 	if !known {
@@ -95,7 +97,7 @@ func (s *Admin) nodes(ctx context.Context, f *filter, view adminapi.View, limit 
 			nodes[i].IdentityLock = &trust.IdentityLock{Reason: r.IdentityLockReason, Since: *r.IdentityLockedAt,
 				By: r.IdentityLockedBy, Note: r.IdentityLockNote}
 		}
-		if r.IdentityAlarmAt != nil && time.Since(*r.IdentityAlarmAt) < trust.AlarmAge {
+		if r.IdentityAlarmAt != nil && r.IdentityAlarmSeconds < trust.AlarmAge.Seconds() {
 			nodes[i].IdentityAlarm = &trust.IdentityAlarm{Reason: r.IdentityAlarm, Since: *r.IdentityAlarmAt}
 		}
 	}

@@ -33,13 +33,14 @@ func TestEnrollment(t *testing.T) {
 
 	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.ClaimResult{TokenID: tokenID, NodeID: n.ID, Incarnation: 1}, won)
+	require.Equal(t, nodeapi.ClaimResult{TokenID: tokenID, NodeID: n.ID, Incarnation: 1, Now: won.Now}, won)
 	require.Equal(t, lifecycle.NodeEnrolling, e.node(n.ID).State)
 	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true, TokenClaimed: true}, progress())
 
 	rows := e.changes(n.ID, func() {
 		again, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
 		require.NoError(t, err)
+		again.Now = won.Now
 		require.Equal(t, won, again, "the same key may retry: its answer may have been lost")
 	})
 	require.Empty(t, rows)

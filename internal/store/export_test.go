@@ -1,8 +1,15 @@
 package store
 
 import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
 // DropNotifications makes the store lose its notifications from now on, as a
@@ -35,3 +42,21 @@ func StuckSQL() map[string]string {
 
 // Notify sends a notification after those that are pending.
 func (s *Store) Notify(n postgres.Notification) { s.db.notifier.Notify(n) }
+
+// countedQueries counts the statements that return rows.
+type countedQueries struct {
+	sqlc.DBTX
+	queries int
+}
+
+func (c *countedQueries) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	c.queries++
+	return c.DBTX.Query(ctx, sql, args...)
+}
+
+// CountedPart is Retention.NextPart with the number of its queries for several rows.
+func (s *Store) CountedPart(ctx context.Context, keep time.Duration) (part audit.ArchivePart, queries int, err error) {
+	counted := &countedQueries{DBTX: s.db.Pool()}
+	part, err = (&Retention{db: &db{DB: s.db.DB, q: sqlc.New(counted)}}).NextPart(ctx, keep)
+	return part, counted.queries, err
+}

@@ -66,7 +66,7 @@ func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.S
 				WithReason("invalid_state"), e)
 		}
 		e.Reason = reason
-		voided, err := voidForLock(ctx, tx, nodeID)
+		voided, err := voidBundles(ctx, tx, nodeID)
 		if err != nil {
 			return err
 		}
@@ -91,9 +91,9 @@ func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.S
 	})
 }
 
-// voidForLock voids the tokens and bundle references that could replace a locked identity.
-// It returns them for the audit.
-func voidForLock(ctx context.Context, tx *tx, nodeID string) (string, error) {
+// voidBundles voids the tokens and bundle references of a node that begin an identity, and
+// returns them for the audit.
+func voidBundles(ctx context.Context, tx *tx, nodeID string) (string, error) {
 	voided, err := tx.VoidTokens(ctx, nodeID, purposes(trust.PurposeEnroll, trust.PurposeReissue, purposeFetch))
 	if err != nil {
 		return "", err

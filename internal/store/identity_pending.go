@@ -47,7 +47,7 @@ func storePending(ctx context.Context, tx *tx, n nodeapi.NewIdentity) (int64, er
 	if err := tx.ReplacePending(ctx, n.NodeID); err != nil {
 		return 0, err
 	}
-	if err := insertRecovery(ctx, tx, n); err != nil {
+	if err := insertRecovery(ctx, tx, n, node.Now); err != nil {
 		return 0, err
 	}
 	sequence := node.IdentitySequence + 1
@@ -92,14 +92,14 @@ func checkHolder(n nodeapi.NewIdentity, facts sqlc.PendingFactsRow) error {
 
 // insertRecovery stores the recovery token of a new identity. It expires after
 // trust.RecoveryTokenTTL unless the caller sets a time.
-func insertRecovery(ctx context.Context, tx *tx, n nodeapi.NewIdentity) error {
+func insertRecovery(ctx context.Context, tx *tx, n nodeapi.NewIdentity, now time.Time) error {
 	if n.Recovery.TokenID == "" {
 		return nil
 	}
 	t := n.Recovery
 	t.NodeID, t.Purpose = n.NodeID, trust.PurposeRecover
 	if t.ExpiresAt.IsZero() {
-		t.ExpiresAt = time.Now().Add(trust.RecoveryTokenTTL)
+		t.ExpiresAt = now.Add(trust.RecoveryTokenTTL)
 	}
 	return tx.insertToken(ctx, t, n.Incarnation)
 }

@@ -74,7 +74,7 @@ func claimRecovery(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim) (nodeap
 		e.Actor, e.Action, e.Result = nodeActor(c.NodeID), audit.RecoveryClaimed, audit.Succeeded
 		tx.note(e)
 	}
-	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation, Recoverable: true}, nil
+	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation, Recoverable: true, Now: node.Now}, nil
 }
 
 // admitRecovery refuses another node, a locked one, another incarnation and a node

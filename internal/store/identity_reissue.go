@@ -2,9 +2,9 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
@@ -59,16 +59,11 @@ func errInProgress(n sqlc.LockNodeRow, op sqlc.OpenOperationsRow) error {
 // node's identity and its recovery token stay valid until the new token is claimed,
 // so an unused reissue disconnects no node.
 func issueReissue(ctx context.Context, tx *tx, t trust.MintedToken, n sqlc.LockNodeRow, e audit.Event) error {
-	voided, err := tx.VoidTokens(ctx, t.NodeID, purposes(trust.PurposeEnroll, trust.PurposeReissue, purposeFetch))
+	voided, err := voidBundles(ctx, tx, t.NodeID)
 	if err != nil {
 		return err
 	}
-	names := make([]string, len(voided))
-	for i, v := range voided {
-		names[i] = fmt.Sprintf("%s:%s", v.Purpose, v.TokenID)
-	}
-	slices.Sort(names)
-	e.Detail["voided"] = strings.Join(names, " ")
+	e.Detail["voided"] = voided
 	tx.note(e)
 	next := n.Incarnation + 1
 	if err := tx.insertToken(ctx, t, next); err != nil {
@@ -79,27 +74,28 @@ func issueReissue(ctx context.Context, tx *tx, t trust.MintedToken, n sqlc.LockN
 
 // IssueForTask issues a reissue token for the node that runs a task, as
 // nodeapi.Identities specifies.
-func (s *Identities) IssueForTask(ctx context.Context, c nodeapi.Caller, taskID string, m trust.MintedToken) error {
-	return s.db.write(ctx, "issuing a token for task "+taskID, func(ctx context.Context, tx *tx) error {
+func (s *Identities) IssueForTask(ctx context.Context, c nodeapi.Caller, taskID string, m trust.MintedToken, life time.Duration) (time.Time, error) {
+	return write(ctx, s.db, "issuing a token for task "+taskID, func(ctx context.Context, tx *tx) (expires time.Time, err error) {
 		t, err := tx.lockTask(ctx, taskID, &c.NodeID)
 		if err != nil {
-			return err
+			return expires, err
 		}
 		leased := t.Status == task.Dispatched || t.Status == task.Running
 		if t.Type != task.NewIdentity || t.Incarnation != c.Incarnation || !leased {
-			return errLeaseLost(taskID)
+			return expires, errLeaseLost(taskID)
 		}
 		node, err := tx.lockNode(ctx, c.NodeID)
 		if err != nil {
-			return err
+			return expires, err
 		}
+		m.ExpiresAt = node.Now.Add(life).UTC().Truncate(time.Second)
 		e := nodeEvent(c.NodeID, audit.TokenIssued, audit.Succeeded, map[string]string{"token_id": m.TokenID, "purpose": string(m.Purpose),
 			"from": string(node.State), "task_id": taskID})
 		e.CorrelationID, e.OperationID = t.CorrelationID, t.OperationID
 		if err := admitToken(ctx, tx, m.Purpose, node); err != nil {
-			return refuse(err, e)
+			return expires, refuse(err, e)
 		}
-		return issueReissue(ctx, tx, m, node, e)
+		return m.ExpiresAt, issueReissue(ctx, tx, m, node, e)
 	})
 }
 

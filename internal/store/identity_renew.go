@@ -49,7 +49,8 @@ func claimRenewal(ctx context.Context, tx *tx, c nodeapi.RenewClaim) (nodeapi.Cl
 	if first {
 		tx.note(e)
 	}
-	return nodeapi.ClaimResult{NodeID: nodeID, Incarnation: node.Incarnation, Recoverable: len(node.RecoveryKey) > 0}, nil
+	return nodeapi.ClaimResult{NodeID: nodeID, Incarnation: node.Incarnation, Recoverable: len(node.RecoveryKey) > 0,
+		Now: node.Now}, nil
 }
 
 // admitRenewal checks that the node may renew in its current state.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/subtle"
 	"slices"
+	"time"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/postgres"
@@ -27,6 +28,12 @@ const (
 
 // purposeFetch is the purpose of a one-time reference to a bundle.
 const purposeFetch trust.TokenPurpose = "fetch"
+
+// TokenExpiry implements adminapi.EnrollmentTokens.
+func (s *Identities) TokenExpiry(ctx context.Context) (time.Time, error) {
+	now, err := query(ctx, s.db, "reading the database's clock", s.db.q.DatabaseTime)
+	return now.Add(trust.TokenTTL).UTC().Truncate(time.Second), err
+}
 
 // IssueToken stores a new token and voids the tokens it replaces, as adminapi.EnrollmentTokens
 // specifies. If the incarnation's identity was used, an enrollment token starts the
@@ -163,7 +170,7 @@ func claimToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim) (nodeapi.Clai
 		}
 	}
 	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation,
-		Recoverable: len(c.RecoveryKey) > 0}, tx.SetRecoveryKey(ctx, c.RecoveryKey, c.PreviousKey, c.NodeID)
+		Recoverable: len(c.RecoveryKey) > 0, Now: node.Now}, tx.SetRecoveryKey(ctx, c.RecoveryKey, c.PreviousKey, c.NodeID)
 }
 
 // admitClaim checks that a token may be claimed in the node's current state. Retries

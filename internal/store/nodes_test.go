@@ -160,11 +160,12 @@ func TestNodeCounts(t *testing.T) {
 	old := e.inState(lifecycle.NodeDraining)
 	e.inState(lifecycle.NodeDraining)
 	e.inState(lifecycle.NodeRetired)
-	e.exec("UPDATE nodes SET state_since = '2026-01-01Z' WHERE node_id = $1", old.ID)
+	e.exec("UPDATE nodes SET state_since = now() - interval '1 hour' WHERE node_id = $1", old.ID)
 	counts, err := e.NodeCounts(t.Context())
 	require.NoError(t, err)
 	require.Len(t, counts, 2)
 	require.Equal(t, metrics.NodeCount{State: lifecycle.NodeDraining, SKU: "cpu-dev", Region: "region-1", Nodes: 2,
-		OldestSince: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}, counts[0])
+		OldestSeconds: counts[0].OldestSeconds}, counts[0])
+	require.InDelta(t, time.Hour.Seconds(), counts[0].OldestSeconds, 60)
 	require.Equal(t, int64(1), counts[1].Nodes)
 }

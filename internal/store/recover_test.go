@@ -25,7 +25,7 @@ func TestRecovery(t *testing.T) {
 	rows := e.changes(m.caller.NodeID, func() {
 		won, err := e.ClaimRecovery(t.Context(), m.recoveryClaim(m.k(2)))
 		require.NoError(t, err)
-		require.Equal(t, nodeapi.ClaimResult{TokenID: m.recovery.TokenID, NodeID: m.caller.NodeID, Incarnation: 1, Recoverable: true}, won)
+		require.Equal(t, nodeapi.ClaimResult{TokenID: m.recovery.TokenID, NodeID: m.caller.NodeID, Incarnation: 1, Recoverable: true, Now: won.Now}, won)
 		require.NoError(t, m.recover(m.k(2)), "the same key may retry")
 		m.adopt(m.issue(trust.IssuedByRecover, m.recovery.TokenID, m.k(2)))
 		m.use()

@@ -3,6 +3,7 @@ package store_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -82,7 +83,7 @@ func TestReissue(t *testing.T) {
 	c := tokenClaim(id, tokenID, hash, m.k(2))
 	won, err := e.ClaimToken(ctx, c)
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.ClaimResult{TokenID: tokenID, NodeID: id, Incarnation: 2}, won)
+	require.Equal(t, nodeapi.ClaimResult{TokenID: tokenID, NodeID: id, Incarnation: 2, Now: won.Now}, won)
 	require.Equal(t, []string{"reissue token_claimed 2"}, e.signals(id))
 	require.Equal(t, activities.Enrollment{Incarnation: 2, BundleIssued: true, TokenClaimed: true}, progress())
 	require.Equal(t, lifecycle.NodeActive, e.node(id).State, "the state is left alone")
@@ -443,7 +444,11 @@ func TestTokenForATask(t *testing.T) {
 	issue := func(c nodeapi.Caller, taskID string) (trust.MintedToken, error) {
 		minted := mint(id, trust.PurposeReissue)
 		minted.NodeID = c.NodeID
-		return minted, e.IssueForTask(ctx, c, taskID, minted)
+		expires, err := e.IssueForTask(ctx, c, taskID, minted, time.Minute)
+		if err == nil {
+			require.WithinDuration(t, time.Now().Add(time.Minute), expires, 30*time.Second)
+		}
+		return minted, err
 	}
 	_, err := issue(m.caller, probe.TaskID)
 	requireKind(t, err, schema.KindLeaseLost, "")

@@ -60,7 +60,7 @@ func (s *Retention) NextPart(ctx context.Context, keep time.Duration) (audit.Arc
 		}
 		p.After, p.AfterHash = last.LastCheckpoint, last.Hash
 		p.Previous = audit.ArchiveFile{Last: last.LastCheckpoint, Name: last.File, SHA256: last.Sha256}
-		b := partBuilder{q: s.db.q, part: p, before: before.UTC().Truncate(24 * time.Hour), open: map[string]int{}}
+		b := partBuilder{q: s.db.q, part: p, before: before.UTC().Truncate(24 * time.Hour), open: map[string]int{}, archived: map[string]audit.Head{}}
 		err = b.collect(ctx)
 		return b.part, err
 	})
@@ -74,6 +74,8 @@ type partBuilder struct {
 	day    string
 	events int64
 	open   map[string]int // the segment of each stream
+	// archived is the last archived head of each stream of the checkpoints read so far.
+	archived map[string]audit.Head
 }
 
 func (b *partBuilder) collect(ctx context.Context) error {
@@ -82,52 +84,79 @@ func (b *partBuilder) collect(ctx context.Context) error {
 		if err != nil || len(batch) == 0 {
 			return err
 		}
-		for _, row := range batch {
-			ends, err := b.add(ctx, row)
-			if err != nil || ends {
-				return err
+		same, err := b.ofDay(batch)
+		if err != nil {
+			return err
+		}
+		if err := b.begin(ctx, same); err != nil {
+			return err
+		}
+		for _, c := range same {
+			if b.add(c) >= audit.MaxArchiveEvents {
+				return nil
 			}
+		}
+		if len(same) < len(batch) {
+			return nil
 		}
 		after = batch[len(batch)-1].Number
 	}
 }
 
-// add adds a checkpoint, and reports whether the part ends before or after it.
-func (b *partBuilder) add(ctx context.Context, row sqlc.CheckpointsAfterRow) (ends bool, err error) {
-	signed, err := audit.ParseCheckpoint(row.Signed)
-	if err != nil {
-		return false, err
+// partCheckpoint is a checkpoint of a part, with its heads.
+type partCheckpoint struct {
+	audit.StoredCheckpoint
+	heads []audit.Head
+}
+
+// ofDay returns the first checkpoints of a batch that belong to the day of the part.
+func (b *partBuilder) ofDay(batch []sqlc.CheckpointsAfterRow) (same []partCheckpoint, err error) {
+	for _, row := range batch {
+		signed, err := audit.ParseCheckpoint(row.Signed)
+		if err != nil {
+			return nil, err
+		}
+		day := signed.At.UTC().Format(time.DateOnly)
+		if !signed.At.Before(b.before) || b.day != "" && day != b.day {
+			break
+		}
+		var body audit.CheckpointBody
+		if err := json.Unmarshal(row.Body, &body); err != nil {
+			return nil, schema.Wrap(schema.KindInternal, err, "reading audit checkpoint %d", row.Number)
+		}
+		b.day = day
+		same = append(same, partCheckpoint{audit.StoredCheckpoint{Body: row.Body, Signed: row.Signed}, body.Heads})
 	}
-	day := signed.At.UTC().Format(time.DateOnly)
-	if !signed.At.Before(b.before) || b.day != "" && day != b.day {
-		return true, nil
-	}
-	var body audit.CheckpointBody
-	if err := json.Unmarshal(row.Body, &body); err != nil {
-		return false, schema.Wrap(schema.KindInternal, err, "reading audit checkpoint %d", row.Number)
-	}
-	b.day = day
-	b.part.Checkpoints = append(b.part.Checkpoints, audit.StoredCheckpoint{Body: row.Body, Signed: row.Signed})
-	if err := b.begin(ctx, body.Heads); err != nil {
-		return false, err
-	}
-	for _, h := range body.Heads {
-		s := &b.part.Segments[b.open[h.Stream]]
+	return same, nil
+}
+
+// add adds a checkpoint, whose streams have segments, and returns the events of the part.
+func (b *partBuilder) add(c partCheckpoint) (events int64) {
+	b.part.Checkpoints = append(b.part.Checkpoints, c.StoredCheckpoint)
+	for _, h := range c.heads {
+		i, ok := b.open[h.Stream]
+		if !ok {
+			i = len(b.part.Segments)
+			b.open[h.Stream] = i
+			from := b.archived[h.Stream]
+			b.part.Segments = append(b.part.Segments, audit.ArchiveSegment{From: from, Head: audit.Head{Stream: h.Stream, Seq: from.Seq}})
+		}
+		s := &b.part.Segments[i]
 		b.events += h.Seq - s.Head.Seq
 		s.Head = h
 	}
-	return b.events >= audit.MaxArchiveEvents, nil
+	return b.events
 }
 
-// begin begins the segments of the streams that have none yet.
-func (b *partBuilder) begin(ctx context.Context, heads []audit.Head) error {
+// begin reads where the segments of the checkpoints' streams begin, in one query for all.
+func (b *partBuilder) begin(ctx context.Context, checkpoints []partCheckpoint) error {
 	var streams []string
-	for _, h := range heads {
-		if _, ok := b.open[h.Stream]; !ok {
-			streams = append(streams, h.Stream)
-			b.open[h.Stream] = len(b.part.Segments)
-			from := audit.Head{Stream: h.Stream}
-			b.part.Segments = append(b.part.Segments, audit.ArchiveSegment{From: from, Head: from})
+	for _, c := range checkpoints {
+		for _, h := range c.heads {
+			if _, known := b.archived[h.Stream]; !known {
+				streams = append(streams, h.Stream)
+				b.archived[h.Stream] = audit.Head{Stream: h.Stream}
+			}
 		}
 	}
 	if len(streams) == 0 {
@@ -135,8 +164,7 @@ func (b *partBuilder) begin(ctx context.Context, heads []audit.Head) error {
 	}
 	archived, err := b.q.ArchivedHeads(ctx, streams, b.part.After)
 	for _, a := range archived {
-		s := &b.part.Segments[b.open[a.Stream]]
-		s.From.Seq, s.From.Hash, s.Head.Seq = a.Seq, a.Hash, a.Seq
+		b.archived[a.Stream] = audit.Head{Stream: a.Stream, Seq: a.Seq, Hash: a.Hash}
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -188,6 +189,39 @@ func TestAuditIsArchivedBeforeItIsDeleted(t *testing.T) {
 	require.Empty(t, again.Deleted)
 	r.Archive = nil
 	r.runs()
+}
+
+// A part is read with a few queries, however many checkpoints and streams it has. Each stream
+// continues where it was archived before.
+func TestPartIsReadWithFewQueries(t *testing.T) {
+	e := setup(t)
+	r := e.retention()
+	const archived = "first"
+	r.note(archived, 2)
+	r.aged(archived, 0, 130*day)
+	r.sign(130 * day)
+	require.Len(t, r.runs().Archived, 1)
+	streams := []string{archived}
+	for i := range 20 {
+		streams = append(streams, fmt.Sprint("stream-", i))
+	}
+	for _, stream := range streams {
+		before := int64(len(r.chain(stream)))
+		r.note(stream, 1)
+		r.aged(stream, before, 120*day)
+		r.sign(120 * day)
+	}
+	part, queries, err := r.CountedPart(t.Context(), 100*day)
+	require.NoError(t, err)
+	require.Len(t, part.Checkpoints, len(streams))
+	require.LessOrEqual(t, queries, 4, "checkpoints and archived heads")
+	froms := map[string]int64{}
+	for _, s := range part.Segments {
+		froms[s.From.Stream] = s.From.Seq
+		require.Equal(t, s.From.Seq+1, s.Head.Seq, s.From.Stream)
+	}
+	require.Equal(t, int64(2), froms[archived])
+	require.Zero(t, froms["stream-0"])
 }
 
 // Two workers archive each part once and delete each event once.

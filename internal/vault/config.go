@@ -48,8 +48,8 @@ type Logins struct {
 	Kubernetes ServiceAccounts
 }
 
-// ServiceAccounts are the service accounts gpuaas-worker, gpuaas-rotator and gpuaas-api of a
-// Kubernetes namespace. The one of a worker that also rotates keys is gpuaas-rotator.
+// ServiceAccounts are the service accounts gpuaas-worker, gpuaas-trust and gpuaas-api of a
+// Kubernetes namespace. The one of a worker that also rotates keys is gpuaas-trust.
 type ServiceAccounts struct {
 	// Mount is the path of Vault's Kubernetes auth method, which must be configured for the
 	// cluster; "" for none.

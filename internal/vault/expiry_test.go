@@ -69,8 +69,8 @@ func TestSecretIDIsDueByItsShare(t *testing.T) {
 	require.True(t, due)
 }
 
-// The rotator's token replaces both files and may do nothing else. The secret IDs before
-// remain valid.
+// A token with the policy gpuaas-secret-ids replaces all files, with which its holder can log
+// in as each of the processes, and may do nothing else. The secret IDs before remain valid.
 func TestRotateSecretIDs(t *testing.T) {
 	b := prepared(t)
 	worker, apiID := b.secretIDs(t)
@@ -79,22 +79,25 @@ func TestRotateSecretIDs(t *testing.T) {
 	conf := b.install.AdminConfig
 	conf.TokenFile = filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(conf.TokenFile, []byte(token.Auth.ClientToken), 0o600))
-	rotator, err := NewAdmin(conf)
+	admin, err := NewAdmin(conf)
 	require.NoError(t, err)
 	running := b.login(t, "worker")
-	require.NoError(t, rotator.RotateSecretIDs(t.Context(), b.dir))
+	require.NoError(t, admin.RotateSecretIDs(t.Context(), b.dir))
 	newWorker, newAPI := b.secretIDs(t)
 	require.NotEqual(t, worker, newWorker)
 	require.NotEqual(t, apiID, newAPI)
 	require.NoError(t, running.replaceToken(t.Context(), running.api.Token()))
 	b.login(t, "api")
+	rotator, err := LoginRotator(t.Context(), b.config("rotator"))
+	require.NoError(t, err)
+	rotator.Close()
 	for _, id := range []string{worker, newWorker} {
 		_, err := lookUpSecretID(t.Context(), running, "auth/approle/role/gpuaas-worker", id)
 		require.NoError(t, err)
 	}
 	for _, r := range []request{get("auth/approle/role/gpuaas-worker/role-id"), put("auth/approle/role/gpuaas-worker", map[string]any{"token_policies": "root"}),
 		get("transit/keys/task-test"), put("auth/token/create", nil)} {
-		_, err := rotator.send(t.Context(), r)
+		_, err := admin.send(t.Context(), r)
 		require.True(t, isDenied(err), "%s: %v", r.path, err)
 	}
 }

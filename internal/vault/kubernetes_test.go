@@ -139,7 +139,7 @@ func TestServiceAccounts(t *testing.T) {
 	_, err = worker.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
 
-	rotating := b.pod(t, c, trustName, account{"gpuaas", "gpuaas-rotator", "vault"})
+	rotating := b.pod(t, c, trustName, account{"gpuaas", "gpuaas-trust", "vault"})
 	r, err := LoginRotator(t.Context(), rotating)
 	require.NoError(t, err)
 	defer r.Close()

@@ -26,13 +26,13 @@ const (
 	apiRole       = "api"
 	workerName    = "gpuaas-worker"     // AppRole and policy of the worker
 	apiName       = "gpuaas-api"        // AppRole and policy of the API
-	trustName     = "gpuaas-trust"      // AppRole and policy for rotations and the renewal of verifier sets
+	trustName     = "gpuaas-trust"      // AppRole and policy of the rotator
 	setsName      = "gpuaas-sets"       // policy for signing verifier sets; no AppRole has it
 	secretIDsName = "gpuaas-secret-ids" // policy for RotateSecretIDs; no AppRole has it
 
-	workerAccount  = "gpuaas-worker"  // service account of workers
-	rotatorAccount = "gpuaas-rotator" // service account of workers that rotate keys
-	apiAccount     = "gpuaas-api"     // service account of the API
+	workerAccount = "gpuaas-worker" // service account of workers
+	trustAccount  = "gpuaas-trust"  // service account of workers that are the rotator, too
+	apiAccount    = "gpuaas-api"    // service account of the API
 
 	// firstIssuer names the first generation of a CA. Vault rejects a second
 	// issuer of the same name, so two concurrent setups create one CA.

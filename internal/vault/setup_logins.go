@@ -123,8 +123,8 @@ func (s setup) appRole(ctx context.Context, r loginRole, dir *os.File) error {
 func (s setup) serviceAccounts(ctx context.Context) error {
 	k := s.limits.Kubernetes
 	accounts := map[string][]string{
-		workerName: {workerAccount, rotatorAccount}, // a worker that rotates keys is a worker, too
-		trustName:  {rotatorAccount},
+		workerName: {workerAccount, trustAccount}, // a worker that rotates keys is a worker, too
+		trustName:  {trustAccount},
 		apiName:    {apiAccount},
 	}
 	for _, r := range s.roles() {

@@ -193,7 +193,8 @@ SELECT n.incarnation,
 FROM nodes n WHERE n.node_id = $1;
 
 -- name: NodeCounts :many
-SELECT state, sku, region_code AS region, count(*) AS nodes, min(state_since)::timestamptz AS oldest_since
+SELECT state, sku, region_code AS region, count(*) AS nodes,
+       greatest(0, extract(epoch FROM now() - min(state_since)))::float8 AS oldest_seconds
 FROM nodes GROUP BY state, sku, region_code ORDER BY nodes DESC, state, sku, region;
 
 -- Of the open polls, given by node and incarnation, returns the nodes whose

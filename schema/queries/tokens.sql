@@ -2,6 +2,9 @@
 SELECT token_id, node_id, incarnation, purpose, state, secret_hash, claimed_spki, (expires_at <= now())::boolean AS expired
 FROM enrollment_tokens WHERE token_id = $1;
 
+-- name: DatabaseTime :one
+SELECT now()::timestamptz AS now;
+
 -- name: InsertToken :exec
 INSERT INTO enrollment_tokens (token_id, node_id, incarnation, purpose, bundle_purpose, secret_hash, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7);

@@ -430,16 +430,17 @@ func (q *Queries) NextIncarnation(ctx context.Context, nodeID string) (int64, er
 }
 
 const nodeCounts = `-- name: NodeCounts :many
-SELECT state, sku, region_code AS region, count(*) AS nodes, min(state_since)::timestamptz AS oldest_since
+SELECT state, sku, region_code AS region, count(*) AS nodes,
+       greatest(0, extract(epoch FROM now() - min(state_since)))::float8 AS oldest_seconds
 FROM nodes GROUP BY state, sku, region_code ORDER BY nodes DESC, state, sku, region
 `
 
 type NodeCountsRow struct {
-	State       lifecycle.NodeState
-	SKU         string
-	Region      string
-	Nodes       int64
-	OldestSince time.Time
+	State         lifecycle.NodeState
+	SKU           string
+	Region        string
+	Nodes         int64
+	OldestSeconds float64
 }
 
 func (q *Queries) NodeCounts(ctx context.Context) ([]NodeCountsRow, error) {
@@ -456,7 +457,7 @@ func (q *Queries) NodeCounts(ctx context.Context) ([]NodeCountsRow, error) {
 			&i.SKU,
 			&i.Region,
 			&i.Nodes,
-			&i.OldestSince,
+			&i.OldestSeconds,
 		); err != nil {
 			return nil, err
 		}

@@ -85,6 +85,17 @@ func (q *Queries) ConsumeTokens(ctx context.Context, nodeID string, tokenID *str
 	return err
 }
 
+const databaseTime = `-- name: DatabaseTime :one
+SELECT now()::timestamptz AS now
+`
+
+func (q *Queries) DatabaseTime(ctx context.Context) (time.Time, error) {
+	row := q.db.QueryRow(ctx, databaseTime)
+	var now time.Time
+	err := row.Scan(&now)
+	return now, err
+}
+
 const getToken = `-- name: GetToken :one
 SELECT token_id, node_id, incarnation, purpose, state, secret_hash, claimed_spki, (expires_at <= now())::boolean AS expired
 FROM enrollment_tokens WHERE token_id = $1

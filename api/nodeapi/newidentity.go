@@ -22,7 +22,7 @@ func (a *API) identityToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	text, id, hash := trust.NewToken()
 	m := trust.MintedToken{NodeID: c.NodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeReissue}
-	expires, err := a.cfg.Identities.IssueForTask(r.Context(), c, taskID, m, identityTokenTTL)
+	expires, err := a.cfg.Tasks.IssueForTask(r.Context(), c, taskID, m, identityTokenTTL)
 	if err != nil {
 		return err
 	}

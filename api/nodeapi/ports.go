@@ -57,10 +57,6 @@ type Identities interface {
 	// the node if that request proves the recovery key of the previous incarnation and
 	// the claim did not (node_locked): another machine has claimed the node's token.
 	ClaimToken(ctx context.Context, c TokenClaim) (ClaimResult, error)
-	// IssueForTask issues a token of purpose reissue to the node that holds the lease of a
-	// task of type task.NewIdentity, and voids its unclaimed tokens. It returns when the
-	// token expires, life after the database's time. KindLeaseLost for any other task.
-	IssueForTask(ctx context.Context, c Caller, taskID string, m trust.MintedToken, life time.Duration) (expires time.Time, err error)
 	// ClaimRenewal claims the next certificate of an authenticated caller. A fresh
 	// key with the current sequence replaces an earlier claim. An older sequence
 	// with another key is a clone: the node is locked (KindInvalidNodeIdentity
@@ -118,6 +114,10 @@ type Tasks interface {
 	// envelope_mismatch, with an audit row, for a result of another body than the
 	// signed one.
 	Result(ctx context.Context, c Caller, taskID string, r ReceivedResult) (task.Type, error)
+	// IssueForTask issues a token of purpose reissue to the node that holds the lease of a
+	// task of type task.NewIdentity, and voids its unclaimed tokens. It returns when the
+	// token expires, life after the database's time. KindLeaseLost for any other task.
+	IssueForTask(ctx context.Context, c Caller, taskID string, m trust.MintedToken, life time.Duration) (expires time.Time, err error)
 }
 
 // Heartbeats stores what nodes report about themselves. Errors are *schema.Error.

@@ -73,8 +73,8 @@ func issueReissue(ctx context.Context, tx *tx, t trust.MintedToken, n sqlc.LockN
 }
 
 // IssueForTask issues a reissue token for the node that runs a task, as
-// nodeapi.Identities specifies.
-func (s *Identities) IssueForTask(ctx context.Context, c nodeapi.Caller, taskID string, m trust.MintedToken, life time.Duration) (time.Time, error) {
+// nodeapi.Tasks specifies.
+func (s *Tasks) IssueForTask(ctx context.Context, c nodeapi.Caller, taskID string, m trust.MintedToken, life time.Duration) (time.Time, error) {
 	return write(ctx, s.db, "issuing a token for task "+taskID, func(ctx context.Context, tx *tx) (expires time.Time, err error) {
 		t, err := tx.lockTask(ctx, taskID, &c.NodeID)
 		if err != nil {

@@ -13,9 +13,11 @@ import (
 )
 
 func newAdmin(e *env) *cobra.Command {
-	return newGroup("admin", "Prepare and administer an installation", "Prepares and administers an installation.", newAdminSetup(e),
+	c := newGroup("admin", "Prepare and administer an installation", "Prepares and administers an installation.", newAdminSetup(e),
 		newAdminRotateSecretIDs(e), newAdminReplay(e), newAdminPromote(e), newAdminRestoreMode(e), newAdminSignAgent(e),
 		newGroup("token", "Create tokens of the admin API", "Creates tokens of the admin API.", newAdminTokenNew(e)))
+	c.Example = "  gpuaas admin setup\n  gpuaas admin token new alice --role operator\n  gpuaas admin rotate-secret-ids"
+	return c
 }
 
 func newAdminSetup(e *env) *cobra.Command {
@@ -24,10 +26,9 @@ func newAdminSetup(e *env) *cobra.Command {
 		`Runs the database migrations, creates Vault's mounts, keys, roles and policies,
 publishes the first verifier set, and creates Temporal's namespace, search attributes
 and the schedules: the reclaimer, the run watcher, the maintenance of trust and the
-deletion of old records. It is idempotent: existing parts
-are left unchanged, and a verifier set with less than half of its lifetime left is
-replaced by a new one. For an upgrade, run it before you start the new API and worker. It
-changes nothing on nodes.
+deletion of old records. It is idempotent: existing parts are left unchanged, and a
+verifier set with less than half of its lifetime left is replaced by a new one. For an
+upgrade, run it before you start the new API and worker. It changes nothing on nodes.
 If Temporal's credential may not create the namespace and the search attributes, as on
 Temporal Cloud, it prints the commands that do. Then run it with --skip-namespace.
 

@@ -1,16 +1,11 @@
 package cli
 
 import (
-	"archive/zip"
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +15,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -31,6 +25,8 @@ type nodeEvidence struct {
 	Stuck    wire.StuckList
 	Refusals []audit.Row
 	Report   diagnosis.Report
+	// Unlocked is when the identity was unlocked in the last lockedPoll, nil if it was not.
+	Unlocked *time.Time
 }
 
 func newDoctor(e *env) *cobra.Command {
@@ -76,8 +72,14 @@ The exit code is 1 if there is a fault.`,
 	return c
 }
 
-// recentRefusals is how far back rejections of a node's requests are read.
-const recentRefusals = "1h"
+const (
+	// recentRefusals is how far back rejections of a node's requests are read.
+	recentRefusals = "1h"
+	// lockedPoll is the longest time between two polls of an agent whose identity is locked.
+	lockedPoll = 15 * time.Minute
+	// identityComponent is the component of the faults about the identities of nodes.
+	identityComponent = "node-identity"
+)
 
 // examine reads what the control plane has about a node, and checks it.
 func examine(ctx context.Context, e *env, arg string) (ev nodeEvidence, err error) {
@@ -87,14 +89,17 @@ func examine(ctx context.Context, e *env, arg string) (ev nodeEvidence, err erro
 	}
 	since := recentRefusals
 	if ev.Refusals, err = listAudit(ctx, api, adminclient.ListAuditParams{Node: &ev.Node.ID, Since: &since,
-		Action: &[]string{audit.IdentityRefused, audit.TokenRefused, audit.RecoveryRefused}}, 1); err != nil {
+		Action: &[]string{audit.IdentityRefused, audit.TokenRefused, audit.RecoveryRefused}}, evidenceRows); err != nil {
+		return ev, err
+	}
+	if ev.Unlocked, err = lastUnlock(ctx, e, ev.Node); err != nil {
 		return ev, err
 	}
 	if ev.Stuck, err = e.apiControl().stuck(ctx, stuckQuery{limit: 1}); err != nil {
 		return ev, err
 	}
 	n, now := ev.Node, e.clock.now()
-	for _, c := range []diagnosis.Check{checkRegistration(n), checkIdentity(n, now), checkHeartbeat(n, now), checkAgent(n),
+	for _, c := range []diagnosis.Check{checkRegistration(n), checkIdentity(n, now), checkHeartbeat(ev, now), checkAgent(n),
 		checkDriver(n), checkRefusals(n, ev.Refusals), checkOperation(n)} {
 		ev.Report.Add(c)
 	}
@@ -102,6 +107,21 @@ func examine(ctx context.Context, e *env, arg string) (ev nodeEvidence, err erro
 		ev.Report.Add(c)
 	}
 	return ev, nil
+}
+
+// lastUnlock returns when the node's identity was unlocked, nil if that was not recent or the
+// identity is locked again.
+func lastUnlock(ctx context.Context, e *env, n wire.NodeView) (*time.Time, error) {
+	if n.IdentityLock != nil {
+		return nil, nil
+	}
+	since := e.clock.now().Add(-lockedPoll)
+	events, err := listAudit(ctx, e.api(), adminclient.ListAuditParams{Node: &n.ID, Action: &[]string{audit.NodeUnlock},
+		Result: &[]string{string(audit.Succeeded)}, Since: new(since.UTC().Format(time.RFC3339))}, 1)
+	if err != nil || len(events) == 0 || events[0].At.Before(since) {
+		return nil, err
+	}
+	return &events[0].At, nil
 }
 
 func checkRegistration(n wire.NodeView) diagnosis.Check {
@@ -147,7 +167,8 @@ func issuerTrusted(n wire.NodeView) bool {
 		slices.ContainsFunc(n.TrustedCAs, func(ca trust.CertFacts) bool { return ca.Subject == n.Identity.Issuer })
 }
 
-func checkHeartbeat(n wire.NodeView, now time.Time) diagnosis.Check {
+func checkHeartbeat(ev nodeEvidence, now time.Time) diagnosis.Check {
+	n := ev.Node
 	c := diagnosis.Check{Name: "last heartbeat", Asked: "when the agent polled last"}
 	if n.Identity == nil || n.IdentityLock != nil { // the node API rejects its polls
 		return c.Skipped()
@@ -158,6 +179,9 @@ func checkHeartbeat(n wire.NodeView, now time.Time) diagnosis.Check {
 	}
 	answer := n.LastHeartbeatAt.UTC().Format(time.RFC3339)
 	if silent := now.Sub(*n.LastHeartbeatAt); silent > lifecycle.SilentAfter {
+		if ev.Unlocked != nil && n.LastHeartbeatAt.Before(*ev.Unlocked) {
+			return c.OK(answer + "; the identity was unlocked, and its agent polls again by " + ev.Unlocked.Add(lockedPoll).UTC().Format(time.RFC3339))
+		}
 		return c.Failed(answer+", "+lifecycle.Span(silent)+" ago", diagnosis.Node, next)
 	}
 	return c.OK(answer)
@@ -232,7 +256,10 @@ func ownerOf(a lifecycle.Attention) diagnosis.Owner {
 	return diagnosis.Operator
 }
 
+// checkControlPlane checks the control plane. The identity of the node has a check of its own,
+// and those of other nodes do not keep this one from working.
 func checkControlPlane(faults []wire.ControlPlaneFault) []diagnosis.Check {
+	faults = slices.DeleteFunc(slices.Clone(faults), func(f wire.ControlPlaneFault) bool { return f.Component == identityComponent })
 	c := diagnosis.Check{Name: "control plane", Asked: "faults of the services, the workers and the schedules"}
 	if len(faults) == 0 {
 		return []diagnosis.Check{c.OK("none")}
@@ -253,57 +280,4 @@ func writeReport(w io.Writer, r diagnosis.Report) {
 			row(w, "", "next:", c.Next)
 		}
 	}
-}
-
-// newEvidenceFile opens the file of a bundle, nil for none. It replaces no file: the evidence of
-// an earlier time may not exist a second time.
-func newEvidenceFile(path string) (*secretFile, error) {
-	if _, err := os.Lstat(path); path != "" && err == nil {
-		return nil, schema.NewError(schema.KindInvalidRequest, "--bundle: %s exists", path).WithNext("name a file that does not exist")
-	}
-	return newSecretFile(path)
-}
-
-// evidenceRows is how many operations, tasks and audit events a bundle has at most.
-const evidenceRows = 200
-
-// writeEvidence writes the bundle. What cannot be read is named in it.
-func writeEvidence(ctx context.Context, e *env, out *secretFile, ev nodeEvidence) (err error) {
-	var packed strings.Builder
-	archive := zip.NewWriter(&packed)
-	add := func(name string, v any, readErr error) {
-		if readErr != nil {
-			v = map[string]string{"error": readErr.Error()}
-		}
-		part, createErr := archive.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate, Modified: e.clock.now()})
-		if createErr == nil {
-			enc := json.NewEncoder(part)
-			enc.SetIndent("", "  ")
-			createErr = enc.Encode(v)
-		}
-		err = errors.Join(err, createErr)
-	}
-	api, node := e.api(), ev.Node.ID
-	add("doctor.json", ev.Report, nil)
-	add("node.json", ev.Node, nil)
-	add("control-plane.json", ev.Stuck.Faults, nil)
-	add("refusals.json", ev.Refusals, nil)
-	entries, readErr := history(ctx, api, node, nil, evidenceRows)
-	add("history.json", entries, readErr)
-	tasks, readErr := listTasks(ctx, api, adminclient.ListTasksParams{Node: &node, All: new(true)}, evidenceRows)
-	add("tasks.json", tasks, readErr)
-	events, readErr := listAudit(ctx, api, adminclient.ListAuditParams{Node: &node}, evidenceRows)
-	add("audit.json", events, readErr)
-	keys, readErr := decode[json.RawMessage](api.GetTrust(ctx, nil))
-	add("trust.json", keys, readErr)
-	turn, readErr := decode[rotation.View](api.GetRotation(ctx, nil))
-	add("rotation.json", turn, readErr)
-	if err = errors.Join(err, archive.Close()); err != nil {
-		return fmt.Errorf("packing %s: %w", out.path, err)
-	}
-	if err := out.write(packed.String()); err != nil {
-		return err
-	}
-	e.message("evidence written to %s", out.path)
-	return nil
 }

@@ -69,6 +69,15 @@ func TestDoctor(t *testing.T) {
 			n.LastHeartbeatAt = at(-time.Hour)
 			h.api.audit[nodeID] = []audit.Event{{Seq: 1, At: start(), Action: audit.IdentityRefused, Result: audit.Refused, Reason: schema.ReasonNodeLocked}}
 		}, "last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
+		"locked, also as a fault of the control plane": {func(h *harness, n *wire.NodeView) {
+			n.IdentityLock = &trust.IdentityLock{Reason: trust.LockedByOperator}
+			h.temporal.faults = []wire.ControlPlaneFault{{Component: "node-identity", Message: "node gpu-17, for 1h: its identity is locked"},
+				{Component: "node-identity", Message: "node gpu-18, for 2h: its identity is locked"}}
+		}, "identity", diagnosis.Operator, "gpuaas node unlock gpu-17"},
+		"unlocked, and silent for longer than the agent waits": {func(h *harness, n *wire.NodeView) {
+			n.LastHeartbeatAt = at(-time.Hour)
+			h.api.audit[nodeID] = []audit.Event{{Seq: 1, At: start().Add(-20 * time.Minute), Action: audit.NodeUnlock, Result: audit.Succeeded}}
+		}, "last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
 		"alarm": {func(_ *harness, n *wire.NodeView) { n.IdentityAlarm = &trust.IdentityAlarm{Reason: trust.AlarmToken} },
 			"identity", diagnosis.Operator, "gpu-17"},
 		"expired": {func(_ *harness, n *wire.NodeView) { n.Identity.NotAfter = start() }, "identity", diagnosis.Node, "systemctl restart gpuaas-node-agent"},
@@ -108,6 +117,18 @@ func TestDoctor(t *testing.T) {
 			require.Contains(t, faults[0].Next, c.next)
 		})
 	}
+	t.Run("a node that was just unlocked", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		n := enrolled()
+		n.LastHeartbeatAt = at(-time.Hour)
+		h.api.nodes = []wire.NodeView{n}
+		h.api.audit = map[string][]audit.Event{nodeID: {
+			{Seq: 1, At: start().Add(-10 * time.Minute), Action: audit.IdentityRefused, Result: audit.Refused, Reason: schema.ReasonNodeLocked},
+			{Seq: 2, At: start().Add(-5 * time.Minute), Action: audit.NodeUnlock, Result: audit.Succeeded}}}
+		require.Equal(t, schema.ExitDone, h.run("doctor", "gpu-17"), h.out.String())
+		require.Contains(t, h.out.String(), "its agent polls again by 2026-03-01T12:10:00Z")
+	})
 	t.Run("an unknown node", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, schema.ExitNotFound, setup(t).run("doctor", "gpu-99"))
@@ -120,6 +141,10 @@ func TestDoctorEvidence(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.api.nodes = []wire.NodeView{enrolled()}
+	for i := range int64(3) {
+		h.api.audit[nodeID] = append(h.api.audit[nodeID], audit.Event{Seq: i + 1, At: start().Add(-time.Minute),
+			Action: audit.IdentityRefused, Result: audit.Refused, Reason: schema.ReasonExpired})
+	}
 	file := filepath.Join(t.TempDir(), "gpu-17.zip")
 	require.Equal(t, schema.ExitDone, h.run("doctor", "gpu-17", "--bundle", file), h.err.String())
 	require.Contains(t, h.err.String(), file)
@@ -143,6 +168,9 @@ func TestDoctorEvidence(t *testing.T) {
 		require.Contains(t, files, name)
 	}
 	require.Contains(t, files["node.json"], nodeID)
+	var refusals []audit.Row
+	require.NoError(t, json.Unmarshal([]byte(files["refusals.json"]), &refusals))
+	require.Len(t, refusals, 3)
 	require.Contains(t, files["trust.json"], "error", "the API of this test has no trust endpoint")
 
 	before, err := os.ReadFile(file)

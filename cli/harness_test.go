@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
@@ -461,9 +462,20 @@ func (a *fakeAPI) patchNode(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.changed = append(a.changed, c)
-	changed := *n
-	changed.Labels = c.Labels
-	a.answer(w, http.StatusOK, changed)
+	n.SKU, n.RegionCode, n.WorkloadDriver = cmp.Or(c.SKU, n.SKU), cmp.Or(c.RegionCode, n.RegionCode), cmp.Or(c.WorkloadDriver, n.WorkloadDriver)
+	if c.GPUsTotal != nil {
+		n.GPUsTotal = *c.GPUsTotal
+	}
+	labels := maps.Clone(n.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, c.Labels)
+	for _, key := range c.RemoveLabels {
+		delete(labels, key)
+	}
+	n.Labels = labels
+	a.answer(w, http.StatusOK, *n)
 }
 
 // postVerb starts an action as the real API would: through Temporal.

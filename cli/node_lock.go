@@ -18,12 +18,13 @@ type lockVerb struct {
 	// consequence is what the confirmation of many nodes says.
 	consequence string
 	done        bulkOutcome
+	locks       bool // it locks, and does not unlock
 	send        func(ctx context.Context, api *adminclient.Client, node, reason string) (wire.NodeView, error)
 }
 
 func newNodeLock(e *env) *cobra.Command {
 	return lockCommand(e, lockVerb{
-		name: "lock", short: "Reject a node's identity at once", done: "locked",
+		name: "lock", short: "Reject a node's identity at once", done: "locked", locks: true,
 		consequence: "their agents are rejected until the nodes are unlocked",
 		long: `Locks a node's identity: within five seconds every replica of the node API rejects the
 node's requests, and open polls end. Use it when the node's key may be stolen.
@@ -129,10 +130,30 @@ func writeLock(w io.Writer, before, n wire.NodeView) {
 		fmt.Fprintf(w, "%s: the node's identity was not locked; nothing was changed\n", n.Host)
 		return
 	case before.IdentityLock != nil:
-		fmt.Fprintf(w, "%s: the node's identity was already locked; nothing was changed\n", n.Host)
+		fmt.Fprintf(w, "%s: the node's identity was already locked; that lock stays, and tokens that were issued since are void\n", n.Host)
 	}
 	fmt.Fprintln(w, clean(n.Host+": "+n.IdentityLock.Message()))
 	fmt.Fprintf(w, "next:  %s\n", n.IdentityLock.Next(n.Host))
+}
+
+// The outcomes of a node that had no lock to lift, or had one already.
+const (
+	lockAlready   bulkOutcome = "already_locked"
+	lockNone      bulkOutcome = "not_locked"
+	lockDismissed bulkOutcome = "alarm_dismissed" // it had an alarm and no lock
+)
+
+// outcomeFor returns the outcome of the command for a node, from its state before.
+func (v lockVerb) outcomeFor(before wire.NodeView) bulkOutcome {
+	switch locked := before.IdentityLock != nil; {
+	case v.locks && locked:
+		return lockAlready
+	case v.locks || locked:
+		return v.done
+	case before.IdentityAlarm != nil:
+		return lockDismissed
+	}
+	return lockNone
 }
 
 // lockRow is one node of the result.
@@ -141,6 +162,8 @@ type lockRow struct {
 	Host    string      `json:"host"`
 	Outcome bulkOutcome `json:"outcome"`
 	Error   string      `json:"error,omitempty"`
+
+	success bulkOutcome
 }
 
 func (r *lockRow) name() string         { return r.Host }
@@ -165,14 +188,14 @@ func runLockMany(ctx context.Context, e *env, v lockVerb, o lockOptions) error {
 	}
 	b := &bulkRun[*lockRow]{env: e, noun: "node"}
 	for _, n := range nodes {
-		b.rows = append(b.rows, &lockRow{NodeID: n.ID, Host: n.Host, Outcome: decideNotSent})
+		b.rows = append(b.rows, &lockRow{NodeID: n.ID, Host: n.Host, Outcome: decideNotSent, success: v.outcomeFor(n)})
 	}
 	b.chosen = b.rows
 	if err := e.confirm(ctx, "gpuaas node "+v.name, fmt.Sprintf("%s %s: %s", v.name, count(len(nodes), "node"), v.consequence), o.yes); err != nil {
 		return err
 	}
 	b.work(ctx, o.parallel, func(ctx context.Context, r *lockRow) {
-		r.Outcome = v.done
+		r.Outcome = r.success
 		if _, err := v.send(ctx, api, r.NodeID, o.reason); err != nil {
 			r.Outcome, r.Error = bulkFailed, target{id: r.NodeID, host: r.Host}.inError(err).Error()
 		}

@@ -69,4 +69,8 @@ func TestNodeLockMany(t *testing.T) {
 	many("unlock-many", "unlock", "--yes")
 	many("lock-many-json", "lock", "--yes", "-o", "json")
 	require.Len(t, h.api.decided, 6)
+	h.api.nodes[0].IdentityLock = nil
+	h.api.nodes[2].IdentityLock, h.api.nodes[2].IdentityAlarm = nil, &trust.IdentityAlarm{Reason: trust.AlarmToken}
+	h.api.nodes[1].IdentityLock.Reason = trust.LockedByOperator
+	many("unlock-many-unchanged", "unlock", "--yes")
 }

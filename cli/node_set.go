@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"maps"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,8 @@ A new --workload-driver is part of the node's next bundle. For an enrolled node,
 gpuaas node reissue-enrollment and its line, or edit the node's env file. To state that a
 node runs no workloads, set the driver none; a driver cannot be unset.
 
-A host name cannot be changed: remove the node and register the host.`,
+A host name cannot be changed: remove the node, an enrolled one after gpuaas node retire,
+and register the host.`,
 		"  gpuaas node set gpu-17 --label rack=r7 --label old-\n  gpuaas node set gpu-17 --sku a100 --region fra1 --reason \"wrong rack\"",
 		func(ctx context.Context, arg string) (err error) {
 			if change.Labels, change.RemoveLabels, err = parseLabels(c.CommandPath(), labels); err != nil {
@@ -38,9 +40,16 @@ A host name cannot be changed: remove the node and register the host.`,
 				return usagef(c.CommandPath(), "nothing to change: use --label, --gpus, --sku, --region or --workload-driver")
 			}
 			warnOfDriver(e, change.WorkloadDriver)
+			before, err := decode[wire.NodeView](e.api().GetNode(ctx, arg, nil))
+			if err != nil {
+				return err
+			}
 			node, err := decode[wire.NodeView](e.api().SetNode(ctx, arg, nil, change))
 			if err != nil {
 				return err
+			}
+			if sameRegistration(before, node) {
+				e.message("unchanged: %s already has these values", node.Host)
 			}
 			if change.WorkloadDriver != "" && node.State.Enrolled() && node.Driver != change.WorkloadDriver {
 				e.message("the node's agent still uses %s; for the new one: gpuaas node reissue-enrollment %s, or edit the env file on the node",
@@ -57,6 +66,11 @@ A host name cannot be changed: remove the node and register the host.`,
 	c.Flags().StringVar(&change.WorkloadDriver, "workload-driver", "", "workload driver: "+driverNames)
 	c.Flags().StringVar(&change.Reason, "reason", "", "reason, kept in the audit trail")
 	return c
+}
+
+// sameRegistration reports whether the properties that the command changes are the same.
+func sameRegistration(a, b wire.NodeView) bool {
+	return a.SKU == b.SKU && a.GPUsTotal == b.GPUsTotal && a.RegionCode == b.RegionCode && a.WorkloadDriver == b.WorkloadDriver && maps.Equal(a.Labels, b.Labels)
 }
 
 // parseLabels reads KEY=VALUE and KEY- words.

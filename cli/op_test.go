@@ -445,6 +445,8 @@ func TestNodeSet(t *testing.T) {
 	require.Equal(t, []wire.NodeChange{{GPUsTotal: new(4), Labels: map[string]string{"rack": "r7"}, RemoveLabels: []string{"old"}, Reason: "moved"}}, h.api.changed)
 	h.golden("node-set-sku", "node", "set", "gpu-17", "--sku", "a100", "--region", "fra2", "--reason", "wrong rack")
 	require.Equal(t, wire.NodeChange{SKU: "a100", RegionCode: "fra2", Reason: "wrong rack"}, h.api.changed[1])
+	h.golden("node-set-unchanged", "node", "set", "gpu-17", "--region", "fra2", "--label", "rack=r7")
+	h.golden("node-set-driver", "node", "set", "gpu-17", "--workload-driver", "docker")
 	for _, args := range [][]string{{}, {"--label", "x"}, {"--label", "=y"}} {
 		require.Equal(t, schema.ExitUsage, h.run(append([]string{"node", "set", "gpu-17"}, args...)...))
 	}

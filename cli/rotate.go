@@ -23,6 +23,8 @@ until nothing needs the old one, and retires the old one. It leaves a phase when
 has confirmed it; gpuaas rotate show lists the nodes that have not. It can be rolled back
 until the old key is retired, which needs an approval. There can be one rotation at a time.
 All of these commands except show require the role admin.`)
+	c.Example = "  gpuaas rotate task-key --reason 'quarterly rotation' --dry-run\n  gpuaas rotate task-key --reason 'quarterly rotation'\n" +
+		"  gpuaas rotate show\n  gpuaas rotate approve --reason CHG-204"
 	c.AddCommand(newRotateStart(e, rotation.TaskKey, "Rotate the key that signs tasks"),
 		newRotateStart(e, rotation.SetRoot, "Rotate the root key of verifier sets"),
 		newRotateStart(e, rotation.NodeCA, "Rotate the CA of node certificates"),

@@ -94,6 +94,8 @@ func TestMisspelledCommandWithFlags(t *testing.T) {
 	require.Contains(t, h.err.String(), "unknown flag: --reason")
 	require.Equal(t, schema.ExitUsage, h.run("rotate", "task-key"))
 	require.Contains(t, h.err.String(), "gpuaas rotate task-key --help")
+	require.Equal(t, schema.ExitUsage, h.run("trust", "revoke", "task-prod.v3"))
+	require.Contains(t, h.err.String(), "missing --reason")
 }
 
 // A workload driver that no agent of this build has is allowed, with a warning.

@@ -13,8 +13,10 @@ import (
 )
 
 func newTrust(e *env) *cobra.Command {
-	return newGroup("trust", "Show and revoke the keys that nodes trust", "Shows and revokes the keys with which nodes verify tasks.",
+	c := newGroup("trust", "Show and revoke the keys that nodes trust", "Shows and revokes the keys with which nodes verify tasks.",
 		newTrustShow(e), newTrustRevoke(e))
+	c.Example = "  gpuaas trust show\n  gpuaas trust revoke task-prod.v3 --reason INC-77"
+	return c
 }
 
 func newTrustShow(e *env) *cobra.Command {
@@ -41,7 +43,8 @@ func newTrustShow(e *env) *cobra.Command {
 
 func newTrustRevoke(e *env) *cobra.Command {
 	s := rotation.Start{Kind: rotation.RevokeKey}
-	c := e.command("revoke KEY", "Revoke a key that signs tasks, at once",
+	var c *cobra.Command
+	c = e.command("revoke KEY", "Revoke a key that signs tasks, at once",
 		`Publishes a verifier set of a new epoch in which KEY is revoked. From then on, no node that
 has the set accepts a task that KEY signed; open tasks are signed again. If KEY is the
 active key, the staged one or a new one replaces it. An open rotation ends. This cannot be
@@ -49,6 +52,9 @@ undone, and requires the role admin. gpuaas rotate show lists the nodes that do 
 the set yet.`,
 		"  gpuaas trust revoke task-prod.v3 --reason INC-77",
 		func(ctx context.Context, key string) error {
+			if err := checkReason(c.CommandPath(), s.Reason, true); err != nil {
+				return err
+			}
 			s.Key = key
 			v, err := decode[rotation.View](e.api().StartRotation(ctx, nil, s))
 			if err != nil {

@@ -14,6 +14,9 @@ func TestSKU(t *testing.T) {
 	require.NoError(t, h100.CheckRegistration(8))
 	require.Error(t, h100.CheckRegistration(9))
 	require.Error(t, h100.CheckRegistration(-1))
+	cpu := inventory.SKU{Name: "cpu-dev", Active: true}
+	require.NoError(t, cpu.CheckRegistration(0))
+	require.ErrorContains(t, cpu.CheckRegistration(1), `SKU "cpu-dev" has no GPUs`)
 	h100.Active = false
 	require.ErrorContains(t, h100.CheckRegistration(8), "not active")
 

@@ -1,14 +1,9 @@
 package agent
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -400,67 +395,33 @@ func TestDoctorOfASilentServer(t *testing.T) {
 	require.Equal(t, int32(1), probes.Load(), "a request without an answer is not repeated")
 }
 
-// TestDoctorBundle: the archive has the evidence and no secret.
-func TestDoctorBundle(t *testing.T) {
+// TestDoctorOfAnExpiredCertificate: a certificate that the server accepted once is a fault after
+// its end.
+func TestDoctorOfAnExpiredCertificate(t *testing.T) {
 	t.Parallel()
-	_, c := enrolledNode(t)
-	dir := t.TempDir()
-	envFile, file := filepath.Join(dir, "node.env"), filepath.Join(dir, "bundle.tar.gz")
-	earlier, _, _ := trust.NewToken()
-	text := "# comment with hunter2\n" + strings.Join(environ(c), "\n") + "\nHTTPS_PROXY=http://user:hunter2@proxy\nGPUAAS_NVIDIA_SMI=/opt/" + earlier + "\n"
-	require.NoError(t, os.WriteFile(envFile, []byte(text), 0o600))
-	env := []string{EnvFileVar + "=" + envFile, "PATH=" + os.Getenv("PATH")}
-	code, _, errOut := runCommand(t, env, "doctor", "--bundle", file)
-	require.Equal(t, schema.ExitDone, code, errOut)
-
-	files := unpack(t, file)
-	for _, name := range []string{"doctor.json", "status.json", "node-agent.env", "hosts.txt", "journal.txt", "unit.txt", "connections.txt"} {
-		require.Contains(t, files, name)
-	}
-	require.True(t, json.Valid([]byte(files["doctor.json"])))
-	require.Contains(t, files["node-agent.env"], "GPUAAS_API_URL="+c.APIURL)
-	require.Contains(t, files["node-agent.env"], "GPUAAS_ENROLLMENT_TOKEN=REDACTED")
-	require.Contains(t, files["hosts.txt"], "localhost")
-	for name, content := range files {
-		require.NotContains(t, content, c.EnrollmentToken.Reveal(), name)
-		require.NotContains(t, content, earlier, name)
-		require.NotContains(t, content, "hunter2", name)
-		require.NotContains(t, content, "PRIVATE KEY", name)
-	}
-	info, err := os.Stat(file)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode())
-
-	code, _, errOut = runCommand(t, env, "doctor", "--bundle", file)
-	require.Equal(t, schema.ExitRefused, code, "a file that exists stays")
-	require.Contains(t, errOut, "file exists")
+	f, c := enrolledNode(t)
+	install(f, c, f.ID, time.Now().Add(-time.Minute))
+	state := disk.At(c.StateDir)
+	require.NoError(t, state.WriteJSON(state.File("identity.json"), map[string]int{"proven": 1}))
+	all := checksOf(t, Diagnose(t.Context(), c, nil))
+	require.Equal(t, diagnosis.Failed, all["certificate"].Result)
+	require.Contains(t, all["certificate"].Answer, "expired")
+	require.Equal(t, diagnosis.Skipped, all["identity accepted"].Result)
+	require.Empty(t, f.Probed)
 }
 
-// TestPublicEnvHidesUsers: a URL with a password is no public value.
-func TestPublicEnvHidesUsers(t *testing.T) {
+// TestDoctorOfAClockThatDrifts: a difference that the agent tolerates is no fault, but the answer
+// advises to check it.
+func TestDoctorOfAClockThatDrifts(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "node.env")
-	require.NoError(t, os.WriteFile(file, []byte("GPUAAS_API_URL=https://user:hunter2@api\nGPUAAS_ENV=test\n"), 0o600))
-	require.Equal(t, "GPUAAS_API_URL=REDACTED\nGPUAAS_ENV=test\n", publicEnv(file))
-}
-
-// unpack returns the files of a gzip-compressed tar archive.
-func unpack(t *testing.T, file string) map[string]string {
-	t.Helper()
-	in, err := os.Open(file)
-	require.NoError(t, err)
-	defer in.Close()
-	packed, err := gzip.NewReader(in)
-	require.NoError(t, err)
-	files := map[string]string{}
-	for archive := tar.NewReader(packed); ; {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		require.NoError(t, err)
-		content, err := io.ReadAll(archive)
-		require.NoError(t, err)
-		files[h.Name] = string(content)
+	for behind, warns := range map[time.Duration]bool{0: false, 2 * time.Minute: true} {
+		f, c := enrolledNode(t)
+		c.APIURL = foreign(t, f, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Date", time.Now().Add(-behind).UTC().Format(http.TimeFormat))
+			f.Serve(w, r)
+		})
+		clock := checksOf(t, Diagnose(t.Context(), c, nil))["clock"]
+		require.Equal(t, diagnosis.OK, clock.Result, clock.Answer)
+		require.Equal(t, warns, strings.Contains(clock.Answer, "check time synchronization"), clock.Answer)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -124,19 +125,34 @@ func variable(env []string, name string) string {
 }
 
 // withoutSecrets replaces each line that contains a secret: also a token of before, or another
-// program's.
+// program's. Of a line of indented JSON it replaces only the string, so that the file can be parsed.
 func withoutSecrets(scan *secrets.Scanner, files []evidenceFile) []evidenceFile {
 	for i, f := range files {
 		var kept bytes.Buffer
+		inKey := false
 		for line := range bytes.Lines(f.content) {
-			if scan.Find(line) != "" {
-				line = []byte("REDACTED\n")
+			found := scan.Find(line) != ""
+			starts, ends := bytes.Contains(line, []byte("-----BEGIN ")), bytes.Contains(line, []byte("-----END "))
+			if found || inKey {
+				inKey = (inKey || starts) && !ends
+				line = redacted(scan, line)
 			}
 			kept.Write(line)
 		}
 		files[i].content = kept.Bytes()
 	}
 	return files
+}
+
+// jsonString matches a line of indented JSON that has a string: its key, the string, and a comma.
+var jsonString = regexp.MustCompile(`^(\s*(?:"[^"]*": )?)".*"(,?)\n?$`)
+
+func redacted(scan *secrets.Scanner, line []byte) []byte {
+	kept := jsonString.ReplaceAll(line, []byte("${1}\"REDACTED\"${2}\n"))
+	if bytes.Equal(kept, line) || scan.Find(kept) != "" {
+		return []byte("REDACTED\n")
+	}
+	return kept
 }
 
 // isPublic reports whether the value of a variable of the env file is no secret.
@@ -161,7 +177,7 @@ func publicEnv(file string) string {
 		name, _, ok := strings.Cut(line, "=")
 		name = strings.TrimSpace(name)
 		switch {
-		case ok && isPublic(name) && !hasUser(line):
+		case ok && isPublic(name) && !hasUser(name, line):
 			b.WriteString(strings.TrimRight(line, "\r\n") + "\n")
 		case ok && !strings.HasPrefix(name, "#"):
 			b.WriteString(name + "=REDACTED\n")
@@ -172,10 +188,11 @@ func publicEnv(file string) string {
 	return b.String()
 }
 
-// hasUser reports whether a line may contain a URL with a user, and so a password.
-func hasUser(line string) bool {
+// hasUser reports whether a line may contain a URL with a user, and so a password. The scheme of
+// the API's URL may be missing by mistake.
+func hasUser(name, line string) bool {
 	_, rest, ok := strings.Cut(line, "://")
-	return ok && strings.Contains(rest, "@")
+	return ok && strings.Contains(rest, "@") || name == "GPUAAS_API_URL" && strings.Contains(line, "@")
 }
 
 // writeBundle writes the files as a gzip-compressed tar archive that only its owner can read. If

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -190,25 +191,34 @@ func TestRemovedBeforeEnrollment(t *testing.T) {
 }
 
 // One answer with a time far ahead does not keep the node from ever being removed, also after a
-// restart.
+// restart that stored that time.
 func TestRemovalAfterOneWrongTime(t *testing.T) {
 	t.Parallel()
-	r := enrolled(t)
-	year := 365 * 24 * time.Hour
-	r.clock.add(year)
-	r.agent.clock.Observe(r.clock.Now())
-	r.clock.add(-year)
-	r.converge()
-	signed := r.removal(func(*trust.Removal) {})
-	r.book.IsRemoved, r.f.Removal = true, func() json.RawMessage { return signed }
-	removed, begin := false, r.clock.Now()
-	for !removed && r.clock.Now().Sub(begin) < 2*time.Hour {
-		out := r.step()
-		removed = out.Removed
-		r.pass(max(out.Wait, time.Second))
-		if !removed {
-			signed = r.removal(func(*trust.Removal) {})
-		}
+	for name, restarts := range map[string]bool{"in one process": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := enrolled(t)
+			ahead := r.clock.Now().AddDate(1, 0, 0)
+			r.agent.clock.Observe(ahead)
+			if restarts {
+				memory, saved := r.state().File("identity.json"), map[string]any{}
+				_, err := disk.At("").ReadJSON(memory, &saved)
+				require.NoError(t, err)
+				saved["server_time"] = ahead
+				require.NoError(t, r.state().WriteJSON(memory, saved))
+				require.True(t, r.boot())
+			}
+			r.converge()
+			require.Equal(t, ahead.UTC(), r.agent.clock.Floor().UTC())
+			r.book.IsRemoved = true
+			r.f.Removal = func() json.RawMessage { return r.removal(func(*trust.Removal) {}) }
+			removed, begin := false, r.clock.Now()
+			for !removed && r.clock.Now().Sub(begin) < 2*time.Hour {
+				out := r.step()
+				removed = out.Removed
+				r.pass(max(out.Wait, time.Second))
+			}
+			require.True(t, removed, "the wrong time counts for ever")
+		})
 	}
-	require.True(t, removed, "the wrong time still counts")
 }

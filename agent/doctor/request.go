@@ -174,8 +174,12 @@ func (r Route) get(ctx context.Context, certificate *tls.Certificate) (a answer,
 	return a, nil
 }
 
+// driftPart is the part of the tolerance above which a difference of the clocks is worth a check.
+// Clocks that are synchronized, and the time of a request, stay far below it.
+const driftPart = 10
+
 // Clock compares the node's clock with the server's time. A difference of more than tolerance is
-// a fault.
+// a fault. A smaller one is none, but the answer advises to check it.
 func Clock(local, server time.Time, tolerance time.Duration) diagnosis.Check {
 	c := diagnosis.Check{Name: "clock", Asked: "the server's time, compared with this node's clock"}
 	if server.IsZero() {
@@ -185,6 +189,9 @@ func Clock(local, server time.Time, tolerance time.Duration) diagnosis.Check {
 	answer := fmt.Sprintf("server %s, this node %s, difference %s", text.FormatTime(server), text.FormatTime(local), skew)
 	if skew.Abs() > tolerance {
 		return c.Failed(answer, diagnosis.Node, "correct the clock: timedatectl set-ntp true")
+	}
+	if skew.Abs() > tolerance/driftPart {
+		answer += fmt.Sprintf("; the agent tolerates %s, but check time synchronization: timedatectl", tolerance)
 	}
 	return c.OK(answer)
 }

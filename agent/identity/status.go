@@ -94,16 +94,16 @@ func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 	return s, nil
 }
 
-// Confirmed returns the identity that the server accepted last, or else the one that a starting
-// agent would use, nil if there is none. The use of another one would promote it in place of the
-// identity that a running agent uses.
+// Confirmed returns the identity that the server accepted last, or the one that a starting agent
+// would use if that one has expired or there is none. It returns nil without a usable identity.
+// The use of another one would promote it in place of the identity that a running agent uses.
 func Confirmed(c Config, dir disk.StateDir, clock Clock) (*Version, error) {
 	m, _, err := read(c, dir, clock)
 	if err != nil {
 		return nil, err
 	}
 	for _, v := range m.versions {
-		if v.Number == m.saved.Proven {
+		if v.Number == m.saved.Proven && !m.expired(v) {
 			return v, nil
 		}
 	}

@@ -65,7 +65,8 @@ func (c *Client) Poll(ctx context.Context, timeout time.Duration, poll wire.Poll
 	return p, nil
 }
 
-// Probe makes the server check the identity, and has no other effect.
+// Probe makes the server check the identity. As with every request, the use of a certificate
+// that was not used before promotes it.
 func (c *Client) Probe(ctx context.Context) error {
 	_, err := c.do(ctx, call{method: http.MethodGet, path: "/tasks/wait"}, nil)
 	return err

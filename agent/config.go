@@ -86,14 +86,25 @@ func (c Config) drivers() map[string]workload.Maker {
 	return all
 }
 
-// newDriver makes the configured driver; d has its other dependencies. An unknown name,
-// in a configuration that was not validated, is as no name.
+// checkDriver rejects a workload driver that this agent does not have.
+func (c Config) checkDriver() error {
+	all := c.drivers()
+	if c.WorkloadDriver == "" || all[c.WorkloadDriver] != nil {
+		return nil
+	}
+	return fmt.Errorf("this agent has no driver %q; it has %s", c.WorkloadDriver, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+}
+
+// newDriver makes the configured driver; d has its other dependencies.
 func (c Config) newDriver(d workload.Config) (workload.Driver, error) {
 	d.Slice, d.Label = c.WorkloadSlice, c.WorkloadLabel
-	if newDriver := c.drivers()[c.WorkloadDriver]; newDriver != nil {
-		return newDriver(d)
+	if c.WorkloadDriver == "" {
+		return workload.NewUnset(d)
 	}
-	return workload.NewUnset(d)
+	if err := c.checkDriver(); err != nil {
+		return nil, err
+	}
+	return c.drivers()[c.WorkloadDriver](d)
 }
 
 // identity is the part that the identity depends on.
@@ -199,9 +210,8 @@ func (c *Config) Validate() error {
 	if c.NvidiaSMI != "" && !filepath.IsAbs(c.NvidiaSMI) {
 		fault("GPUAAS_NVIDIA_SMI: %q is not an absolute path", c.NvidiaSMI)
 	}
-	if all := c.drivers(); c.WorkloadDriver != "" && all[c.WorkloadDriver] == nil {
-		fault("GPUAAS_WORKLOAD_DRIVER: this agent has no driver %q; it has %s", c.WorkloadDriver,
-			strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+	if err := c.checkDriver(); err != nil {
+		fault("GPUAAS_WORKLOAD_DRIVER: %v", err)
 	}
 	if len(faults) > 0 {
 		return schema.NewError(schema.KindInvalidRequest, "configuration: %s", strings.Join(faults, "; "))

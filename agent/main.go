@@ -30,7 +30,8 @@ Commands:
   enroll             enroll once and print the result
   status [-o json]   show the state folder; opens no connection
   doctor [-o json]   find what keeps the node from working, who can correct it, and the
-                     next step; changes nothing. --bundle FILE collects the evidence
+                     next step; changes nothing on the node. --bundle FILE also writes
+                     the evidence to a new tar.gz archive
   version            print the version
 
 Configuration comes from the environment and from the file that
@@ -50,8 +51,8 @@ Examples:
   gpuaas-node-agent doctor --bundle gpu-17.tar.gz
   gpuaas-node-agent version
 
-Exit codes: 0 done (also when the node was removed), 1 failed, 2 usage or
-configuration, 3 refused, 6 the node API is unreachable.
+Exit codes: 0 done (also when the node was removed), 1 failed, or doctor found
+a fault, 2 usage or configuration, 3 refused, 6 the node API is unreachable.
 `
 
 // Main runs the program and returns its exit code (schema.Exit*). Results go to stdout,

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -39,9 +40,11 @@ type Status struct {
 	// VerifierSet is the set that verifies tasks; null before the first start.
 	VerifierSet *verify.Status `json:"verifier_set"`
 
-	LastPoll  *PollStatus     `json:"last_poll"`
-	Cordoned  bool            `json:"cordoned"`
-	Workloads []task.Workload `json:"workloads"`
+	LastPoll *PollStatus `json:"last_poll"`
+	Cordoned bool        `json:"cordoned"`
+	// WorkloadDriver is the configured driver, "" if there is none.
+	WorkloadDriver string          `json:"workload_driver"`
+	Workloads      []task.Workload `json:"workloads"`
 	// WorkloadsFault is why the workloads are unknown.
 	WorkloadsFault string       `json:"workloads_fault,omitempty"`
 	Tasks          []TaskStatus `json:"tasks"`
@@ -92,23 +95,33 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 		return s, err
 	}
 	s.Cordoned = flags.Cordoned()
-	w, err := c.newDriver(workload.Config{
-		State: state, Cordoned: flags.Cordoned, Changed: func() {}, ReadOnly: true, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		return s, err
-	}
-	log := slog.New(slog.DiscardHandler)
-	w = workload.NewMonitor(w, time.Now, func() {}, log)
-	limited, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	if list, err := w.List(limited); err == nil {
-		s.Workloads = slices.Concat(list, workload.NewGPUs(c.NvidiaSMI, time.Now, log).Processes(limited))
-	} else {
+	s.WorkloadDriver = c.WorkloadDriver
+	if s.Workloads, err = listWorkloads(ctx, c, state, flags.Cordoned); err != nil {
 		s.WorkloadsFault = text.Truncate(err.Error())
 	}
 	s.Tasks, err = readTasks(state)
 	return s, err
+}
+
+// listWorkloads returns the workloads of the configured driver, and the processes that use GPUs
+// by nvidia-smi. Without a driver, it returns an error and those processes.
+func listWorkloads(ctx context.Context, c Config, state disk.StateDir, cordoned func() bool) ([]task.Workload, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	log, none := slog.New(slog.DiscardHandler), []task.Workload{}
+	gpus := workload.NewGPUs(c.NvidiaSMI, time.Now, log)
+	if c.WorkloadDriver == "" {
+		return append(none, gpus.Processes(ctx)...), errors.New("no workload driver is configured: set GPUAAS_WORKLOAD_DRIVER")
+	}
+	w, err := c.newDriver(workload.Config{State: state, Cordoned: cordoned, Changed: func() {}, ReadOnly: true, Log: log})
+	if err != nil {
+		return none, err
+	}
+	list, err := workload.NewMonitor(w, time.Now, func() {}, log).List(ctx)
+	if err != nil {
+		return none, err
+	}
+	return slices.Concat(none, list, gpus.Processes(ctx)), nil
 }
 
 // certFacts returns the facts of the certificates in a file.
@@ -192,7 +205,7 @@ func (s Status) print(w io.Writer) error {
 	if p := s.LastPoll; p == nil {
 		row("last poll", "never")
 	} else {
-		row("last poll", "%s %s", text.FormatTime(p.At), cmp.Or(p.Error, "ok"))
+		row("last poll", "%s %s", cmp.Or(timeOrNone(p.At), "unknown"), cmp.Or(p.Error, "ok"))
 	}
 	if v := s.VerifierSet; v != nil && v.ExpiresAt.IsZero() {
 		row("verifier set", "the keys of the bundle")
@@ -200,6 +213,7 @@ func (s Status) print(w io.Writer) error {
 		row("verifier set", "%d of epoch %d, expires %s", v.Version, v.Epoch, text.FormatTime(v.ExpiresAt))
 	}
 	row("cordoned", "%t", s.Cordoned)
+	set("workload driver", s.WorkloadDriver)
 	set("workloads unknown", s.WorkloadsFault)
 	for _, wl := range s.Workloads {
 		row("workload", "%s %s since %s stopping=%t", wl.Kind, wl.Name, cmp.Or(timeOrNone(wl.Since), "unknown"), wl.Stopping)

@@ -34,10 +34,12 @@ func TestReferencePage(t *testing.T) {
 }
 
 // markdown renders help text. A block of lines is a paragraph. Below a line that ends
-// with a colon, indented lines are a table if they have two columns, else code.
+// with a colon, indented lines are a table if they have two columns, else code. A line of
+// a table that is indented more continues the row above.
 func markdown(help string) string {
 	var b strings.Builder
 	columns := regexp.MustCompile(`^  (\S.*?)   *(\S.*)$`)
+	continued := regexp.MustCompile(`\n {4,}`)
 	for block := range strings.SplitSeq(strings.TrimSpace(help), "\n\n") {
 		lines := strings.Split(block, "\n")
 		title, rest, _ := strings.Cut(lines[0], ": ")
@@ -49,7 +51,7 @@ func markdown(help string) string {
 			fmt.Fprintf(&b, "\n## Exit codes\n\n%s\n", strings.Join(append([]string{rest}, lines[1:]...), "\n"))
 		case indented && columns.MatchString(lines[last]):
 			fmt.Fprintf(&b, "\n## %s\n\n| | |\n| --- | --- |\n", strings.TrimSuffix(lines[0], ":"))
-			for _, line := range lines[1:] {
+			for _, line := range strings.Split(continued.ReplaceAllString(block, " "), "\n")[1:] {
 				m := append(columns.FindStringSubmatch(line), "", line, "") // a line of another form is shown as it is
 				fmt.Fprintf(&b, "| `%s` | %s |\n", m[1], strings.ReplaceAll(m[2], "|", `\|`))
 			}

@@ -218,7 +218,7 @@ func TestRemovalAfterOneWrongTime(t *testing.T) {
 				removed = out.Removed
 				r.pass(max(out.Wait, time.Second))
 			}
-			require.True(t, removed, "the wrong time counts for ever")
+			require.True(t, removed, "the wrong time counts permanently")
 		})
 	}
 }

@@ -34,22 +34,12 @@ func (t SignedTask) body(key trust.VerifierKey) ([]byte, error) {
 	if err := json.Unmarshal(body, &p); err != nil {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "parsing the signed body").WithReason(trust.ReasonBody)
 	}
-	signed := SignedTask{TaskID: p.TaskID, NodeID: p.NodeID, OperationID: p.OperationID, Incarnation: p.Incarnation, Seq: p.Seq, Type: p.Type}
-	if signed.of() != t.of() || schema.SHA256Hex(body) != t.BodySHA256 {
+	same := p.TaskID == t.TaskID && p.NodeID == t.NodeID && p.OperationID == t.OperationID &&
+		p.Incarnation == t.Incarnation && p.Seq == t.Seq && p.Type == t.Type
+	if !same || schema.SHA256Hex(body) != t.BodySHA256 {
 		return nil, schema.NewError(schema.KindInvalidRequest, "the envelope was signed for another task").WithReason(trust.ReasonBody)
 	}
 	return body, nil
-}
-
-// signedFor is what the record of a task and its signed body must agree on.
-type signedFor struct {
-	taskID, nodeID, operationID string
-	incarnation, seq            int64
-	kind                        task.Type
-}
-
-func (t SignedTask) of() signedFor {
-	return signedFor{t.TaskID, t.NodeID, t.OperationID, t.Incarnation, t.Seq, t.Type}
 }
 
 // signAgain signs the open tasks of a revoked key with the key that replaced it. Their

@@ -77,8 +77,6 @@ const (
 	recentRefusals = "1h"
 	// lockedPoll is the longest time between two polls of an agent whose identity is locked.
 	lockedPoll = 15 * time.Minute
-	// identityComponent is the component of the faults about the identities of nodes.
-	identityComponent = "node-identity"
 )
 
 // examine reads what the control plane has about a node, and checks it.
@@ -259,7 +257,7 @@ func ownerOf(a lifecycle.Attention) diagnosis.Owner {
 // checkControlPlane checks the control plane. The identity of the node has a check of its own,
 // and those of other nodes do not keep this one from working.
 func checkControlPlane(faults []wire.ControlPlaneFault) []diagnosis.Check {
-	faults = slices.DeleteFunc(slices.Clone(faults), func(f wire.ControlPlaneFault) bool { return f.Component == identityComponent })
+	faults = slices.DeleteFunc(slices.Clone(faults), func(f wire.ControlPlaneFault) bool { return f.Component == wire.ComponentNodeIdentity })
 	c := diagnosis.Check{Name: "control plane", Asked: "faults of the services, the workers and the schedules"}
 	if len(faults) == 0 {
 		return []diagnosis.Check{c.OK("none")}

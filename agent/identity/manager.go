@@ -41,7 +41,7 @@ func New(conf Config, dir disk.StateDir, api API, clock Clock, log *slog.Logger)
 	m := &Manager{
 		requester: requester{api: api, holdings: holdings{
 			conf: conf, log: log, clock: clock, dir: dir,
-			store: newVersionStore(conf, dir, log), keys: keyRing{dir}, nextToken: nextToken{state: dir, warn: log}, rejected: map[string]string{},
+			store: newVersionStore(conf, dir, log), keys: keyRing{dir}, nextToken: nextToken{state: dir, log: log}, rejected: map[string]string{},
 		}},
 		schedule: schedule{local: clock.Local},
 	}

@@ -15,7 +15,7 @@ const nextTokenFile = "next-token.json"
 // the current identity: a process that starts after a crash must find it.
 type nextToken struct {
 	state disk.StateDir
-	warn  *slog.Logger
+	log   *slog.Logger
 	// changed is set if the file has changed since it was read.
 	changed atomic.Bool
 	token   schema.Secret
@@ -64,7 +64,7 @@ func (n *nextToken) loadToken() bool {
 // forgetToken forgets the token, which was used or is refused.
 func (n *nextToken) forgetToken() {
 	if err := n.dropToken(); err != nil {
-		n.warn.Warn("cannot remove the used token", "err", err.Error())
+		n.log.Warn("cannot remove the used token", "err", err.Error())
 	}
 }
 

@@ -60,7 +60,7 @@ func (s *Admin) identityFaults(ctx context.Context) (faults []wire.ControlPlaneF
 	})
 	for _, r := range rows {
 		alarm := trust.IdentityAlarm{Reason: r.IdentityAlarm}
-		f := wire.ControlPlaneFault{Component: identityComponent, Reason: alarm.Reason, Message: alarm.Message(), Next: alarm.Next(r.Host)}
+		f := wire.ControlPlaneFault{Component: wire.ComponentNodeIdentity, Reason: alarm.Reason, Message: alarm.Message(), Next: alarm.Next(r.Host)}
 		if r.IdentityLockReason != "" {
 			lock := trust.IdentityLock{Reason: r.IdentityLockReason, By: r.IdentityLockedBy, Note: r.IdentityLockNote}
 			f.Reason, f.Message, f.Next = lock.Reason, lock.Message(), lock.Next(r.Host)
@@ -69,15 +69,12 @@ func (s *Admin) identityFaults(ctx context.Context) (faults []wire.ControlPlaneF
 		faults = append(faults, f)
 	}
 	if len(rows) > 0 && rows[0].Nodes > int64(len(rows)) {
-		faults = append(faults, wire.ControlPlaneFault{Component: identityComponent, Reason: "more",
+		faults = append(faults, wire.ControlPlaneFault{Component: wire.ComponentNodeIdentity, Reason: "more",
 			Message: fmt.Sprintf("%d more nodes have a locked identity or an alarm about it", rows[0].Nodes-int64(len(rows))),
 			Next:    "gpuaas node list -o json | jq '.nodes[] | select(.identity_lock or .identity_alarm)'"})
 	}
 	return faults, err
 }
-
-// identityComponent is the component of faults about the identities of nodes.
-const identityComponent = "node-identity"
 
 func (s *Admin) outboxFaults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	late, err := query(ctx, s.db, "reading undelivered messages", func(ctx context.Context) (sqlc.UndeliveredMessagesRow, error) {

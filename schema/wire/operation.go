@@ -62,6 +62,9 @@ type StuckOperation struct {
 	WebURL string              `json:"web_url,omitempty"`
 }
 
+// ComponentNodeIdentity is the component of the faults about identities of nodes: locks and alarms.
+const ComponentNodeIdentity = "node-identity"
+
 // ControlPlaneFault is something of the control plane that needs attention.
 type ControlPlaneFault struct {
 	Component string `json:"component"` // for example worker, or the ID of a schedule

@@ -160,7 +160,7 @@ func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (
 		s.Again = true
 		return t.publish(ctx, r)
 	case r.Phase == rotation.Revoke:
-		if err := t.signAgain(ctx, *r); err != nil {
+		if s.Again, err = t.signAgain(ctx); err != nil || s.Again {
 			return err
 		}
 	}

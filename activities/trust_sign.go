@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -42,16 +41,39 @@ func (t SignedTask) body(key trust.VerifierKey) ([]byte, error) {
 	return body, nil
 }
 
-// signAgain signs the open tasks of a revoked key with the key that replaced it. Their
-// signed body stays the same, so that a node that has one in its journal does not begin it
-// again. It signs only what the revoked key signed for the task, and voids any other task:
-// who can write to the database must not get a signature by it.
-func (t *Trust) signAgain(ctx context.Context, r rotation.Rotation) error {
-	open, err := t.Rotations.TasksSignedBy(ctx, r.OldKey, signAgainBatch)
-	if err != nil || len(open) == 0 {
-		return err
+// signAgain signs the open tasks of all revoked keys with the active one, because a revocation
+// may have ended another one before its tasks were signed. Their signed body stays the same, so
+// that a node that has one in its journal does not begin it again. It signs only what the revoked
+// key signed for the task, and voids any other task: who can write to the database must not get a
+// signature by it. more is set if there may be more tasks.
+func (t *Trust) signAgain(ctx context.Context) (more bool, err error) {
+	newest, err := t.Sets.NewestSet(ctx)
+	if err != nil {
+		return false, err
 	}
-	revoked, err := t.Rotator.TaskKey(ctx, r.OldKey)
+	set, err := trust.ParseVerifierSet(newest.Document)
+	if err != nil {
+		return false, err
+	}
+	for _, k := range set.Doc.Keys {
+		if k.State != trust.KeyRevoked {
+			continue
+		}
+		open, err := t.Rotations.TasksSignedBy(ctx, k.KeyID, signAgainBatch)
+		if err == nil && len(open) > 0 {
+			err = t.replaceAll(ctx, k.KeyID, open)
+		}
+		if err != nil {
+			return false, err
+		}
+		more = more || len(open) == signAgainBatch
+	}
+	return more, nil
+}
+
+// replaceAll signs the open tasks of one revoked key again.
+func (t *Trust) replaceAll(ctx context.Context, keyID string, open []SignedTask) error {
+	revoked, err := t.Rotator.TaskKey(ctx, keyID)
 	if err != nil {
 		return err
 	}
@@ -63,7 +85,7 @@ func (t *Trust) signAgain(ctx context.Context, r rotation.Rotation) error {
 		if err != nil {
 			err = t.Rotations.VoidTask(ctx, o.TaskID, "its stored envelope is not the signed one: "+schema.AsError(err).Message)
 		} else {
-			err = t.replace(ctx, r, o.TaskID, body)
+			err = t.replace(ctx, keyID, o.TaskID, body)
 		}
 		if err != nil {
 			return err
@@ -72,12 +94,12 @@ func (t *Trust) signAgain(ctx context.Context, r rotation.Rotation) error {
 	return nil
 }
 
-func (t *Trust) replace(ctx context.Context, r rotation.Rotation, taskID string, body []byte) error {
+func (t *Trust) replace(ctx context.Context, revoked, taskID string, body []byte) error {
 	signed, err := t.Signer.Sign(ctx, body)
 	if err != nil {
 		return err
 	}
-	if trust.SigningKey(signed) == r.OldKey {
+	if trust.SigningKey(signed) == revoked {
 		return schema.NewError(schema.KindServiceUnavailable, "this worker still signs with the revoked key").WithReason("signer_outdated")
 	}
 	return t.Rotations.ReplaceEnvelope(ctx, taskID, signed)

@@ -28,7 +28,7 @@ func TestRevocation(t *testing.T) {
 	r.advance()
 	r.begin(rotation.RevokeKey, "task-test.v1")
 	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, r.advance())
-	require.Equal(t, int64(1), r.newest().Doc.Epoch)
+	require.Positive(t, r.newest().Doc.Epoch)
 	require.Equal(t, "task-test.v2", r.newest().Active().KeyID, "the staged key replaces it")
 
 	n.follow()

@@ -86,22 +86,37 @@ func (r *rotating) node(host string) *node {
 	return n
 }
 
-// follow verifies all newer sets as the agent does, and reports the newest one.
+// follow loads the sets up to the newest one as the agent does, and reports the one in use.
 func (n *node) follow() {
+	n.r.t.Helper()
+	require.NoError(n.r.t, n.tryFollow())
+}
+
+// tryFollow is follow, and returns why the node rejects the newest set. It keeps the last one
+// then.
+func (n *node) tryFollow() (rejected error) {
 	t := n.r.t
 	t.Helper()
 	after := n.set.Doc.Version
 	if n.set.Document == nil {
 		after--
 	}
-	sets, err := n.r.store.Identities.SetsAfter(t.Context(), after, 64)
+	sets, err := n.r.store.Identities.SetsAfter(t.Context(), min(after, newest(t, n.r.store).Version-1), 64)
 	require.NoError(t, err)
 	for _, s := range sets {
-		n.set, err = n.set.Next("test", n.set.TrustedRoots(n.roots), s.Document)
-		require.NoError(t, err, "set %d", s.Version)
+		next, err := n.set.Next("test", n.set.TrustedRoots(n.roots), s.Document)
+		switch e := schema.AsError(err); {
+		case e == nil:
+			n.set, rejected = next, nil
+		case e.Reason == trust.ReasonKeyRevoked: // a later one may have a higher epoch
+			rejected = err
+		case e.Reason != trust.ReasonSetOld:
+			require.NoError(t, err, "set %d", s.Version)
+		}
 	}
 	_, err = n.r.raw.Exec(t.Context(), "UPDATE nodes SET set_version = $2, set_hash = $3 WHERE node_id = $1", n.id, n.set.Doc.Version, n.set.Hash)
 	require.NoError(t, err)
+	return rejected
 }
 
 // accepts reports whether the node accepts a signed task.

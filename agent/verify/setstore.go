@@ -165,9 +165,9 @@ func (r *SetStore) above() int64 {
 	return cur.Doc.Version
 }
 
-// walk adopts one set after the other. It skips sets older than the one in use, because
-// a later one may have a higher epoch.
-func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
+// walk adopts one set after the other. It skips sets older than the one in use, and those in
+// which a revoked key is valid, because a later one may have a higher epoch.
+func (r *SetStore) walk(ctx context.Context, after int64, sets Source) (skipped error) {
 	for {
 		answer, err := sets(ctx, after)
 		if err != nil {
@@ -178,7 +178,13 @@ func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
 			cur := r.Current()
 			n, err := cur.Next(r.env, r.rootKeys(), document)
 			err = refuseSet(err)
-			if err != nil && schema.AsError(err).Reason == trust.ReasonSetOld {
+			switch {
+			case err == nil:
+				skipped = nil
+			case schema.AsError(err).Reason == trust.ReasonSetOld:
+				continue
+			case schema.AsError(err).Reason == refusal.OfSet+trust.ReasonKeyRevoked:
+				skipped = err
 				continue
 			}
 			if err == nil && (n.Hash != cur.Hash || cur.Document == nil) {
@@ -189,7 +195,7 @@ func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
 			}
 		}
 		if after = r.Current().Doc.Version; after <= begin.Doc.Version {
-			return nil
+			return skipped
 		}
 	}
 }

@@ -27,9 +27,9 @@ func (s *Rotations) BeginRotation(ctx context.Context, r rotation.Rotation, by a
 		case schema.KindOf(err) == schema.KindNotFound:
 		case err != nil:
 			return r, err
-		case r.Kind != rotation.RevokeKey || open.Kind == rotation.RevokeKey && open.OldKey != r.OldKey:
+		case r.Kind != rotation.RevokeKey:
 			return r, errRotating(open)
-		case open.Kind == rotation.RevokeKey:
+		case open.Kind == rotation.RevokeKey && open.OldKey == r.OldKey:
 			return open, nil
 		default:
 			open.EndedAt, open.Outcome = &now, rotation.Superseded

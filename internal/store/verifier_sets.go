@@ -48,7 +48,9 @@ func (s *Identities) NewestSet(ctx context.Context) (trust.StoredSet, error) {
 		row, err := s.db.q.NewestVerifierSet(ctx)
 		return row, orMissing(err, schema.NewError(schema.KindNotFound, "there is no verifier set").WithNext("gpuaas admin setup"))
 	})
-	return storedSet(sqlc.VerifierSetsAfterRow(row)), err
+	set := storedSet(sqlc.VerifierSetsAfterRow{Version: row.Version, Epoch: row.Epoch, Hash: row.Hash, PrevHash: row.PrevHash, Document: row.Document})
+	set.Restored = row.Restored
+	return set, err
 }
 
 // SetsAfter returns up to limit verifier sets above a version, in order.

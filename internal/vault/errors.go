@@ -29,6 +29,7 @@ const (
 	ReasonNoSet       = "no_verifier_set" // no verifier set has been checked yet
 	ReasonNoKey       = "no_signing_key"  // Vault reports that a key or version does not exist
 	ReasonKeyMismatch = "signer_mismatch" // Vault's key differs from the verifier set's
+	ReasonKeyRetired  = "signer_retired"  // Vault no longer signs with the verifier set's key
 	ReasonBadSet      = "bad_verifier_set"
 	ReasonNoLeaseKey  = "no_lease_key" // the lease key has no valid delegation
 )

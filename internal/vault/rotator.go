@@ -36,7 +36,11 @@ func (r *Rotator) Healthy(ctx context.Context) error { return r.client.Healthy(c
 
 // PlanKeys implements activities.KeyRotator. It changes nothing in Vault.
 func (r *Rotator) PlanKeys(ctx context.Context, of rotation.Rotation, newest trust.StoredSet) (oldKey, newKey string, err error) {
-	f, err := checkSet(ctx, r.vault, r.env, newest)
+	revoked := ""
+	if of.Kind == rotation.RevokeKey {
+		revoked = of.OldKey
+	}
+	f, err := r.check(ctx, newest, revoked)
 	if err != nil {
 		return "", "", err
 	}
@@ -52,6 +56,19 @@ func (r *Rotator) PlanKeys(ctx context.Context, of rotation.Rotation, newest tru
 	}
 	key, err := readKey(ctx, r.vault, "rotation_key", name)
 	return oldKey, keyID(name, key.LatestVersion+1), err
+}
+
+// check is checkSet for a successor that revokes a key, or none. If Vault does not sign with a
+// key of the newest set any longer, its successor must begin an epoch, which a revocation does.
+func (r *Rotator) check(ctx context.Context, newest trust.StoredSet, revoked string) (followed, error) {
+	f, err := checkSet(ctx, r.vault, r.env, newest)
+	switch {
+	case err == nil && revoked == "":
+		err = f.rootRetired
+	case err != nil && schema.AsError(err).Reason == ReasonKeyRetired && f.set.Active().KeyID == revoked:
+		err = nil
+	}
+	return f, err
 }
 
 // successor returns the key of the set that signs after another one is revoked, "" if a new
@@ -82,11 +99,11 @@ func (r *Rotator) TaskKey(ctx context.Context, id string) (trust.VerifierKey, er
 
 // SignSet implements activities.KeyRotator.
 func (r *Rotator) SignSet(ctx context.Context, newest trust.StoredSet, t rotation.Target) (set trust.StoredSet, due bool, err error) {
-	f, err := checkSet(ctx, r.vault, r.env, newest)
+	f, err := r.check(ctx, newest, t.Revoked())
 	if err != nil {
 		return set, false, err
 	}
-	n, err := r.successorOf(ctx, f, t)
+	n, err := r.successorOf(ctx, f, t, newest.Restored)
 	if err != nil {
 		return set, false, err
 	}
@@ -111,17 +128,14 @@ func (n nextSet) differs(f followed) bool {
 
 // successorOf returns the successor of the newest set with the target's keys. It creates the
 // keys that Vault does not have yet.
-func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target) (nextSet, error) {
-	now := time.Now().UTC()
+func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target, restored bool) (nextSet, error) {
 	for _, k := range f.set.Doc.Keys {
 		if state, named := t.States[k.KeyID]; named && k.State == trust.KeyRevoked && state != trust.KeyRevoked {
 			return nextSet{}, schema.NewError(schema.KindInternal, "key %s is revoked and does not become valid again", k.KeyID).
 				WithReason("key_revoked").WithNext("gpuaas rotate show")
 		}
 	}
-	n := nextSet{doc: f.set.Doc, root: f.root, active: f.key}
-	n.doc.Version, n.doc.PrevHash = n.doc.Version+1, f.set.Hash
-	n.doc.IssuedAt, n.doc.ExpiresAt = now, now.Add(VerifierSetLifetime)
+	n := nextSet{doc: f.next(t.Revokes || restored, time.Now()), root: f.root, active: f.key}
 	keys, err := r.versions(ctx, taskKey(r.env), sortedIDs(t.States))
 	if err != nil {
 		return n, err
@@ -137,8 +151,8 @@ func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target
 			n.active = k
 		}
 	}
-	if t.Revokes {
-		n.doc.Epoch++
+	if f.rootRetired != nil {
+		n.root, n.doc.Roots = f.oldestRoot, trust.VerifierKeys{f.oldestRoot.verifier(trust.KeyRoot)}
 	}
 	err = r.setRoots(ctx, &n, t)
 	return n, err

@@ -17,12 +17,12 @@ import (
 // trusts. Therefore every request names the pinned version, and only a published
 // set changes it.
 //
-// KindInternal with reason ReasonKeyMismatch, ReasonNoKey or ReasonBadSet stops
+// KindInternal with reason ReasonKeyMismatch, ReasonKeyRetired, ReasonNoKey or ReasonBadSet stops
 // all signing until a later Follow succeeds. If Vault is unavailable, Follow
 // returns its error and the last set stays in use.
 func (c *Client) Follow(ctx context.Context, set trust.StoredSet) error {
 	f, err := checkSet(ctx, c, c.conf.Env, set)
-	if err != nil && !slices.Contains([]string{ReasonKeyMismatch, ReasonNoKey, ReasonBadSet}, schema.AsError(err).Reason) {
+	if err != nil && !slices.Contains([]string{ReasonKeyMismatch, ReasonKeyRetired, ReasonNoKey, ReasonBadSet}, schema.AsError(err).Reason) {
 		return err
 	}
 	f.err = err

@@ -21,6 +21,8 @@ type transitKey struct {
 	LatestVersion        int    `json:"latest_version"`
 	Exportable           bool   `json:"exportable"`
 	AllowPlaintextBackup bool   `json:"allow_plaintext_backup"`
+	// MinSigning is the oldest version with which Vault signs; 0 if it signs with all.
+	MinSigning int `json:"min_encryption_version"`
 	Keys                 map[string]struct {
 		PublicKey string `json:"public_key"`
 	} `json:"keys"`

@@ -23,6 +23,23 @@ type followed struct {
 	key  keyVersion // the set's active key
 	root keyVersion // the root key that signed the set
 	err  error      // the reason why nothing may be signed under the set
+	// rootRetired is the reason why Vault does not sign with root. oldestRoot is the oldest
+	// version with which it does.
+	rootRetired error
+	oldestRoot  keyVersion
+}
+
+// next returns the set's successor with the same keys. It begins an epoch if begins is set.
+// The number of an epoch is its time in milliseconds: an epoch that began after the database
+// was restored is then above each one that the database lost.
+func (f followed) next(begins bool, now time.Time) trust.VerifierSetDoc {
+	d := f.set.Doc
+	d.Version, d.PrevHash = d.Version+1, f.set.Hash
+	d.IssuedAt, d.ExpiresAt = now.UTC(), now.Add(VerifierSetLifetime).UTC()
+	if begins {
+		d.Epoch = max(d.Epoch+1, now.UnixMilli())
+	}
+	return d
 }
 
 // checkSet verifies a stored set with Vault's root key and compares its active key
@@ -44,6 +61,11 @@ func checkSet(ctx context.Context, c caller, env string, stored trust.StoredSet)
 	if f.root, err = roots.byID(rootKey(env), signers[0]); err != nil {
 		return f, err
 	}
+	if f.rootRetired = roots.retired(f.root, set); f.rootRetired != nil {
+		if f.oldestRoot, err = roots.version(rootKey(env), roots.MinSigning); err != nil {
+			return f, err
+		}
+	}
 	tasks, err := readKey(ctx, c, "task_key", taskKey(env))
 	if err != nil {
 		return f, err
@@ -62,7 +84,18 @@ func activeKey(key transitKey, name string, set trust.VerifierSet) (keyVersion, 
 	if !held.public.Equal(want.Public) {
 		return keyVersion{}, mismatch(set, held.id()+" "+keyHash(held.public))
 	}
-	return held, nil
+	return held, key.retired(held, set)
+}
+
+// retired returns an error if Vault no longer signs with a key of the newest set: a rotation
+// replaced the key, and the database was restored to a time before the rotation ended.
+func (k transitKey) retired(held keyVersion, set trust.VerifierSet) error {
+	if held.version >= k.MinSigning {
+		return nil
+	}
+	return schema.NewError(schema.KindInternal,
+		"verifier set %d requires signatures of %s, but a rotation replaced that key, and Vault signs with versions from %d only: the database was restored to a time before the rotation ended",
+		set.Doc.Version, held.id(), k.MinSigning).WithReason(ReasonKeyRetired).WithNext("gpuaas trust revoke " + set.Active().KeyID + " --reason TEXT")
 }
 
 // keyHash distinguishes two keys of the same ID.
@@ -119,13 +152,14 @@ func (p publisher) Renewal(ctx context.Context, set trust.StoredSet, now time.Ti
 	if err != nil {
 		return next, false, err
 	}
+	if f.rootRetired != nil {
+		return next, false, f.rootRetired
+	}
 	doc := f.set.Doc
 	if doc.ExpiresAt.Sub(now) > doc.ExpiresAt.Sub(doc.IssuedAt)/2 {
 		return next, false, nil
 	}
-	doc.Version, doc.PrevHash = doc.Version+1, f.set.Hash
-	doc.IssuedAt, doc.ExpiresAt = now.UTC(), now.Add(VerifierSetLifetime).UTC()
-	next, err = p.sign(ctx, doc, f.root, f.key)
+	next, err = p.sign(ctx, f.next(set.Restored, now), f.root, f.key)
 	return next, true, err
 }
 

@@ -10,8 +10,11 @@ ON CONFLICT DO NOTHING;
 -- name: GetVerifierSet :one
 SELECT version, epoch, hash, prev_hash, document FROM verifier_sets WHERE version = $1;
 
+-- restored is true if a restore mode began after the set was stored.
 -- name: NewestVerifierSet :one
-SELECT version, epoch, hash, prev_hash, document FROM verifier_sets ORDER BY version DESC LIMIT 1;
+SELECT version, epoch, hash, prev_hash, document,
+    EXISTS (SELECT 1 FROM restore_modes m WHERE m.started_at >= s.stored_at) AS restored
+FROM verifier_sets s ORDER BY version DESC LIMIT 1;
 
 -- name: NewestSetVersion :one
 SELECT coalesce(max(version), 0)::bigint AS version FROM verifier_sets;

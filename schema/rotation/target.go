@@ -19,6 +19,16 @@ type Target struct {
 	Revokes bool
 }
 
+// Revoked returns the task key that the set revokes, "" if it begins no epoch.
+func (t Target) Revoked() string {
+	for id, state := range t.States {
+		if t.Revokes && state == trust.KeyRevoked {
+			return id
+		}
+	}
+	return ""
+}
+
 // Target returns the set of the current phase. The second result is false for a phase
 // that publishes none.
 func (r Rotation) Target(active string) (Target, bool) {

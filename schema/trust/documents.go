@@ -106,6 +106,9 @@ type StoredSet struct {
 	PrevHash string
 	// Document is the DSSE envelope.
 	Document json.RawMessage
+	// Restored is set on the newest set if a restore mode began after it was stored. Nodes may
+	// hold later sets, which the database lost, so the next set must begin an epoch.
+	Restored bool
 }
 
 // VerifierSets is the body of a 200 response to GET verifier-sets: the DSSE

@@ -14,6 +14,8 @@ const (
 	ReasonSetOld  = "set_old"  // an older version or a lower epoch
 	ReasonSetGap  = "set_gap"  // versions are missing in between
 	ReasonSetFork = "set_fork" // two sets of one version
+	// ReasonKeyRevoked is a set in which a key that is revoked in its predecessor is valid.
+	ReasonKeyRevoked = "key_revoked"
 )
 
 const (
@@ -142,6 +144,8 @@ func (s VerifierSet) Expired(at time.Time) bool {
 //   - s itself, if only a bundle's keys are known of s: Next then adds the dates
 //     and the epoch. Until they are known, only a successor is accepted.
 //
+// A key that is revoked in s must not be valid in the document.
+//
 // Next ignores expiry, so that a node that was disconnected can follow the chain
 // over expired sets. Errors are KindInvalidRequest with a reason of this package.
 func (s VerifierSet) Next(env string, roots []VerifierKey, document json.RawMessage) (VerifierSet, error) {
@@ -150,12 +154,19 @@ func (s VerifierSet) Next(env string, roots []VerifierKey, document json.RawMess
 		return VerifierSet{}, err
 	}
 	known := s.Document != nil // otherwise the epoch of s is unknown
+	begins := known && n.Doc.Epoch > s.Doc.Epoch
 	switch {
-	case n.Ref() == s.Ref(), known && n.Doc.Epoch > s.Doc.Epoch:
+	case n.Ref() == s.Ref():
 		return n, nil
-	case n.Doc.Version < s.Doc.Version, known && n.Doc.Epoch < s.Doc.Epoch:
+	case !begins && n.Doc.Version < s.Doc.Version, known && n.Doc.Epoch < s.Doc.Epoch:
 		return VerifierSet{}, reject(ReasonSetOld, "verifier set %d of epoch %d is older than set %d of epoch %d",
 			n.Doc.Version, n.Doc.Epoch, s.Doc.Version, s.Doc.Epoch)
+	}
+	if id := s.revives(n); id != "" {
+		return VerifierSet{}, reject(ReasonKeyRevoked, "key %s is revoked in verifier set %d, and valid in set %d", id, s.Doc.Version, n.Doc.Version)
+	}
+	if begins {
+		return n, nil
 	}
 	if err := s.CheckSuccessor(n); err != nil {
 		return VerifierSet{}, err
@@ -164,6 +175,20 @@ func (s VerifierSet) Next(env string, roots []VerifierKey, document json.RawMess
 		return VerifierSet{}, err
 	}
 	return n, nil
+}
+
+// revives returns a key that s revoked and that is valid, or about to be, in n; "" if there is
+// none.
+func (s VerifierSet) revives(n VerifierSet) string {
+	for _, old := range s.Doc.Keys {
+		again := func(k VerifierKey) bool {
+			return k.State != KeyRevoked && (k.KeyID == old.KeyID || k.Public.Equal(old.Public))
+		}
+		if old.State == KeyRevoked && slices.ContainsFunc(n.Doc.Keys, again) {
+			return old.KeyID
+		}
+	}
+	return ""
 }
 
 // CheckSuccessor verifies that n has the next version and names the hash of s.

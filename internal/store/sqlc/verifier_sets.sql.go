@@ -78,7 +78,9 @@ func (q *Queries) NewestSetVersion(ctx context.Context) (int64, error) {
 }
 
 const newestVerifierSet = `-- name: NewestVerifierSet :one
-SELECT version, epoch, hash, prev_hash, document FROM verifier_sets ORDER BY version DESC LIMIT 1
+SELECT version, epoch, hash, prev_hash, document,
+    EXISTS (SELECT 1 FROM restore_modes m WHERE m.started_at >= s.stored_at) AS restored
+FROM verifier_sets s ORDER BY version DESC LIMIT 1
 `
 
 type NewestVerifierSetRow struct {
@@ -87,8 +89,10 @@ type NewestVerifierSetRow struct {
 	Hash     string
 	PrevHash string
 	Document []byte
+	Restored bool
 }
 
+// restored is true if a restore mode began after the set was stored.
 func (q *Queries) NewestVerifierSet(ctx context.Context) (NewestVerifierSetRow, error) {
 	row := q.db.QueryRow(ctx, newestVerifierSet)
 	var i NewestVerifierSetRow
@@ -98,6 +102,7 @@ func (q *Queries) NewestVerifierSet(ctx context.Context) (NewestVerifierSetRow, 
 		&i.Hash,
 		&i.PrevHash,
 		&i.Document,
+		&i.Restored,
 	)
 	return i, err
 }

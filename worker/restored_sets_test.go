@@ -1,0 +1,186 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// dump copies the sets and the rotations. restore makes the database have that copy again and
+// starts the restore mode. It returns why the worker does not sign then.
+func (r *rotating) dump() (restore func() error) {
+	r.t.Helper()
+	exec := func(sql string) {
+		_, err := r.raw.Exec(r.t.Context(), sql)
+		require.NoError(r.t, err, sql)
+	}
+	exec("CREATE TABLE dumped_sets AS TABLE verifier_sets; CREATE TABLE dumped_rotations AS TABLE rotations")
+	return func() error {
+		r.t.Helper()
+		exec("TRUNCATE verifier_sets, rotations CASCADE; INSERT INTO verifier_sets TABLE dumped_sets; INSERT INTO rotations TABLE dumped_rotations")
+		owner, err := store.Open(r.t.Context(), store.Config{URL: r.url})
+		require.NoError(r.t, err)
+		defer owner.Close()
+		_, err = owner.Restore.Start(r.t.Context(), "restored the dump of 04:00", time.Hour, operator)
+		require.NoError(r.t, err)
+		return r.trust.Follow(r.t.Context())
+	}
+}
+
+// finish runs a rotation to its end with nodes that follow.
+func (r *rotating) finish(nodes ...*node) {
+	r.t.Helper()
+	for range 6 {
+		r.advance()
+		require.NoError(r.t, r.trust.Follow(r.t.Context()))
+		for _, n := range nodes {
+			n.follow()
+		}
+	}
+	require.Equal(r.t, rotation.Completed, r.last.Rotation.Outcome)
+}
+
+// A revocation that is in the lost part is repeated: nodes that have the lost set accept the
+// one of the repetition.
+func TestLostRevocationIsRepeated(t *testing.T) {
+	r := rotations(t)
+	n, away := r.node("gpu-1"), r.node("gpu-2")
+	n.follow()
+	away.follow()
+	stolen := r.sign()
+	restore := r.dump()
+	r.begin(rotation.RevokeKey, "task-test.v1")
+	r.advance()
+	n.follow()
+	lost := n.set
+	require.NoError(t, restore())
+	require.False(t, n.accepts(r.sign()), "the record signs with the revoked key")
+
+	r.begin(rotation.RevokeKey, "task-test.v1")
+	r.finish(n, away)
+	require.NotEqual(t, lost.Hash, n.set.Hash)
+	for _, n := range []*node{n, away} {
+		require.False(t, n.accepts(stolen))
+		require.True(t, n.accepts(r.sign()))
+	}
+}
+
+// A rotation that went on in the lost part continues by itself from the phase on record.
+func TestRestoredRotationContinues(t *testing.T) {
+	for _, kind := range []rotation.Kind{rotation.TaskKey, rotation.SetRoot} {
+		t.Run(string(kind), func(t *testing.T) {
+			r := rotations(t)
+			n := r.node("gpu-1")
+			n.follow()
+			r.begin(kind, "")
+			for r.last.Rotation.Phase != rotation.Grace {
+				r.advance()
+				n.follow()
+			}
+			require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+			restore := r.dump()
+			r.advance()
+			require.Equal(t, rotation.Retire, r.last.Rotation.Phase)
+			n.follow()
+			require.NoError(t, restore())
+			r.finish(n)
+			require.NoError(t, r.trust.Follow(t.Context()))
+			require.True(t, n.accepts(r.sign()))
+		})
+	}
+}
+
+// If a rotation ended in the lost part, Vault does not sign with the key on record. The reason
+// says so, and a revocation of the task key on record repairs it.
+func TestRotationThatEndedIsLost(t *testing.T) {
+	for _, kind := range []rotation.Kind{rotation.TaskKey, rotation.SetRoot} {
+		t.Run(string(kind), func(t *testing.T) {
+			r := rotations(t)
+			n := r.node("gpu-1")
+			n.follow()
+			restore := r.dump()
+			r.begin(kind, "")
+			require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+			r.finish(n)
+			err := restore()
+			if kind == rotation.SetRoot { // tasks are signed as before, only sets are not
+				require.NoError(t, err)
+				require.True(t, n.accepts(r.sign()))
+				_, _, err = r.trust.Rotator.SignSet(t.Context(), newest(t, r.store), rotation.Target{
+					States: map[string]trust.KeyState{"task-test.v1": trust.KeyActive, "task-test.v2": trust.KeyStaged}})
+			}
+			e := schema.AsError(err)
+			require.NotNil(t, e)
+			require.Equal(t, vault.ReasonKeyRetired, e.Reason, e.Message)
+			require.Equal(t, "gpuaas trust revoke task-test.v1 --reason TEXT", e.Next)
+
+			r.begin(rotation.RevokeKey, "task-test.v1")
+			r.finish(n)
+			require.True(t, n.accepts(r.sign()))
+			r.begin(rotation.TaskKey, "")
+			require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+			r.finish(n)
+			require.True(t, n.accepts(r.sign()), "the next rotation works")
+		})
+	}
+}
+
+// A set that makes a revoked key valid again is rejected by the nodes that have its revocation,
+// even if the record lost it. The repeated revocation ends the rotation that published the set.
+func TestRevokedKeyStaysRevoked(t *testing.T) {
+	r := rotations(t)
+	n, away := r.node("gpu-1"), r.node("gpu-2")
+	n.follow()
+	away.follow()
+	stolen := r.sign()
+	restore := r.dump()
+	r.begin(rotation.RevokeKey, "task-test.v1")
+	r.advance()
+	n.follow()
+	require.NoError(t, restore())
+	r.begin(rotation.TaskKey, "")
+	r.advance()
+	require.Equal(t, trust.ReasonKeyRevoked, schema.AsError(n.tryFollow()).Reason)
+	require.False(t, n.accepts(stolen))
+	away.follow()
+
+	r.begin(rotation.RevokeKey, "task-test.v1")
+	r.finish(n, away)
+	require.False(t, n.accepts(stolen) || away.accepts(stolen))
+	require.NoError(t, r.trust.Follow(t.Context()))
+	require.True(t, n.accepts(r.sign()) && away.accepts(r.sign()))
+}
+
+// A revocation ends an open one of another key. The tasks of both keys are signed again.
+func TestRevocationEndsAnother(t *testing.T) {
+	r := rotations(t)
+	n := r.node("gpu-1")
+	n.follow()
+	first, _ := r.probe(n, 1)
+	r.begin(rotation.RevokeKey, "task-test.v1")
+	_, err := r.trust.AdvanceRotation(t.Context()) // plans
+	require.NoError(t, err)
+	_, err = r.trust.AdvanceRotation(t.Context()) // publishes
+	require.NoError(t, err)
+	require.NoError(t, r.trust.Follow(t.Context()))
+	second, _ := r.probe(n, 2)
+	require.Equal(t, "task-test.v1", trust.SigningKey(r.envelope(first)))
+	require.Equal(t, "task-test.v2", trust.SigningKey(r.envelope(second)))
+
+	r.begin(rotation.RevokeKey, "task-test.v2")
+	r.finish(n)
+	for _, id := range []string{first, second} {
+		require.Equal(t, "task-test.v3", trust.SigningKey(r.envelope(id)))
+		require.True(t, n.accepts(r.envelope(id)))
+	}
+	var outcomes []string
+	require.NoError(t, r.raw.QueryRow(t.Context(), "SELECT array_agg(outcome ORDER BY started_at) FROM rotations").Scan(&outcomes))
+	require.Equal(t, []string{"superseded", "completed"}, outcomes)
+}

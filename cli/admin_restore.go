@@ -110,8 +110,8 @@ func printRestoreMode(w io.Writer, m restore.Mode) {
 	if m.UnknownNodes > 0 {
 		fields(w, "Unknown nodes:", fmt.Sprintf("%d rejections of nodes that the database does not have; register them again", m.UnknownNodes))
 	}
-	if m.NewerSets > 0 {
-		fields(w, "Verifier sets:", fmt.Sprintf("%d nodes have a newer set than the database; see docs/operating.md", m.NewerSets))
+	if m.LostSets > 0 {
+		fields(w, "Verifier sets:", fmt.Sprintf("%d nodes have a set that the database does not have; see gpuaas stuck", m.LostSets))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -92,7 +93,7 @@ func (e *console) writeIdentity(w io.Writer, n wire.NodeView) {
 		row(w, "  Sequence:", fmt.Sprintf("%d of incarnation %d", n.IdentitySequence, n.Incarnation))
 	}
 	if n.NewestSetVersion > 0 && n.Identity != nil {
-		row(w, "Trust:", fmt.Sprintf("verifier set %d of %d", n.SetVersion, n.NewestSetVersion))
+		row(w, "Trust:", fmt.Sprintf("verifier set %d of %d", n.SetVersion, n.NewestSetVersion)+rotation.Lost(n.SetLost))
 	}
 	if p := n.PendingIdentity; p != nil {
 		row(w, "Pending:", "a certificate that has not been used yet")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -17,7 +18,7 @@ import (
 const undeliveredAfter = time.Minute
 
 // Faults returns what the database shows and an operator must know: nodes with a locked
-// identity or an alarm about it, messages that do not reach Temporal, old records that are not
+// identity or an alarm about it, nodes with a lost verifier set, messages that do not reach Temporal, old records that are not
 // deleted, and the restore mode.
 func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	faults, err := s.identityFaults(ctx)
@@ -32,8 +33,30 @@ func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	if err != nil {
 		return nil, err
 	}
+	sets, err := setFaults(ctx, s.db)
+	if err != nil {
+		return nil, err
+	}
 	mode, err := restoreFaults(ctx, s.db)
-	return slices.Concat(mode, faults, outbox, old), err
+	return slices.Concat(mode, faults, sets, outbox, old), err
+}
+
+// setFaults reports nodes with a verifier set that the database does not have.
+func setFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error) {
+	const shown = 5
+	rows, err := query(ctx, db, "listing the nodes of lost verifier sets", func(ctx context.Context) ([]sqlc.NodesOfLostSetsRow, error) {
+		return db.q.NodesOfLostSets(ctx, shown)
+	})
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	hosts := strings.Join(convert(rows, func(r sqlc.NodesOfLostSetsRow) string { return r.Host }), ", ")
+	if rows[0].Nodes > shown {
+		hosts += ", …"
+	}
+	return []wire.ControlPlaneFault{{Component: "verifier-set", Reason: "lost", Message: fmt.Sprintf(
+		"%d nodes have a verifier set that the database does not have, and may reject its tasks: %s", rows[0].Nodes, hosts),
+		Next: "after a restore of the database: repeat each lost revocation (gpuaas trust revoke KEY --reason TEXT); if there is none, start a rotation, whose sets all nodes accept (gpuaas rotate task-key --reason TEXT). Otherwise a node reports a set that never existed: gpuaas node lock NODE --reason TEXT"}}, nil
 }
 
 // restoreFaults returns a fault while the restore mode is on: identities are then accepted that

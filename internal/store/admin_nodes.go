@@ -28,6 +28,7 @@ const (
 		n.identity_locked_at, n.identity_lock_reason, n.identity_locked_by, n.identity_lock_note, n.identity_alarm, n.identity_alarm_at,
 		coalesce(extract(epoch FROM now() - n.identity_alarm_at), 0)::float8 AS identity_alarm_seconds`
 	fullColumns = summaryColumns + `, n.ssh_username, n.ssh_public_key, n.identity_sequence, n.set_version,
+		(n.set_hash <> '' AND NOT EXISTS (SELECT 1 FROM verifier_sets v WHERE v.version = n.set_version AND v.hash = n.set_hash)) AS set_lost,
 		n.boot_id, n.workload_driver, n.probe, n.driver, n.driver_fault, n.agent_fault, n.uptime_seconds, n.workloads, n.facts`
 	fromNodes = " FROM nodes n"
 	nodeOrder = "n.host, n.node_id"

@@ -5,6 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -41,4 +44,51 @@ func TestVerifierSetOfNode(t *testing.T) {
 	require.Zero(t, e.node(id).SetVersion, "a poll of the incarnation before")
 	poll(3)
 	require.Equal(t, int64(3), e.node(id).SetVersion)
+}
+
+// A node with a set that the database does not have is reported wherever an operator looks.
+func TestLostVerifierSet(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	m := e.machine()
+	known, lost := verifierSet(1, ""), verifierSet(1, "x")
+	require.NotEqual(t, known.Hash, lost.Hash)
+	require.NoError(t, e.PutSet(ctx, known, operator))
+	poll := func(set trust.StoredSet) {
+		m.use()
+		require.NoError(t, e.RecordPoll(ctx, m.caller, wire.PollRequest{VerifierSet: set.Version, VerifierSetHash: set.Hash}))
+	}
+	poll(known)
+	require.False(t, e.node(m.caller.NodeID).SetLost)
+	faults, err := e.Admin.Faults(ctx)
+	require.NoError(t, err)
+	require.Empty(t, faults)
+
+	poll(lost)
+	require.True(t, e.node(m.caller.NodeID).SetLost)
+	faults, err = e.Admin.Faults(ctx)
+	require.NoError(t, err)
+	require.Len(t, faults, 1)
+	require.Equal(t, "verifier-set lost", faults[0].Component+" "+faults[0].Reason)
+	require.Contains(t, faults[0].Message, e.node(m.caller.NodeID).Host)
+	require.Equal(t, int64(1), e.startRestoreMode().LostSets)
+	p, err := e.Rotations.RotationProgress(ctx, rotation.Rotation{RotationID: schema.NewID(), Kind: rotation.TaskKey, Phase: rotation.Stage, SetVersion: 1})
+	require.NoError(t, err)
+	require.True(t, p.Waiting[0].SetLost)
+}
+
+// The newest set says whether nodes may have later ones: a restore mode began since it was stored.
+func TestNewestSetIsRestored(t *testing.T) {
+	e := setup(t)
+	restored := func() bool {
+		set, err := e.NewestSet(t.Context())
+		require.NoError(t, err)
+		return set.Restored
+	}
+	require.NoError(t, e.PutSet(t.Context(), verifierSet(1, ""), operator))
+	require.False(t, restored())
+	e.startRestoreMode()
+	require.True(t, restored())
+	require.NoError(t, e.PutSet(t.Context(), verifierSet(2, ""), operator))
+	require.False(t, restored())
 }

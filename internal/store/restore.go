@@ -104,7 +104,7 @@ func restoreStatus(ctx context.Context, db *db) (restore.Mode, error) {
 	m := restore.Mode{
 		On: r.OnNow, Epoch: r.Epoch, StartedAt: r.StartedAt.UTC(), EndsAt: r.EndsAt.UTC(), Actor: r.Actor, Reason: r.Reason,
 		NodesAhead: r.NodesAhead, TasksMissing: r.TasksMissing, IdentitiesAdopted: r.IdentitiesAdopted, OperationsEnded: r.OperationsEnded,
-		TokensVoided: r.TokensVoided, UnknownNodes: r.UnknownNodes, NewerSets: r.NewerSets, Absent: append([]string{}, r.Absent...),
+		TokensVoided: r.TokensVoided, UnknownNodes: r.UnknownNodes, LostSets: r.LostSets, Absent: append([]string{}, r.Absent...),
 	}
 	if at := r.LastAuditAt; at != nil {
 		m.LastAuditAt = at.UTC()

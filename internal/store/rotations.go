@@ -158,7 +158,7 @@ func (s *Rotations) RotationProgress(ctx context.Context, r rotation.Rotation) (
 			CaBundle: bundle, CaIssuer: issuer})
 		for _, n := range rows {
 			p.Waiting = append(p.Waiting, rotation.Waiting{NodeID: n.NodeID, Host: n.Host, State: string(n.State),
-				SetVersion: n.SetVersion, Issuer: n.Issuer, CABundle: n.CaBundle, LastHeartbeatAt: n.LastHeartbeatAt})
+				SetVersion: n.SetVersion, SetLost: n.SetLost, Issuer: n.Issuer, CABundle: n.CaBundle, LastHeartbeatAt: n.LastHeartbeatAt})
 		}
 		return p, err
 	})

@@ -23,7 +23,7 @@ type transitKey struct {
 	AllowPlaintextBackup bool   `json:"allow_plaintext_backup"`
 	// MinSigning is the oldest version with which Vault signs; 0 if it signs with all.
 	MinSigning int `json:"min_encryption_version"`
-	Keys                 map[string]struct {
+	Keys       map[string]struct {
 		PublicKey string `json:"public_key"`
 	} `json:"keys"`
 }

@@ -66,7 +66,9 @@ SELECT count(*) AS replicas, count(*) FILTER (WHERE node_cas = sqlc.arg(ca_bundl
 FROM node_api_replicas WHERE seen_at > now() - make_interval(secs => sqlc.arg(gone_seconds)::float8);
 
 -- name: RotationWaiting :many
-SELECT n.node_id, n.host, n.state, n.set_version, n.last_heartbeat_at, coalesce(c.issuer, '')::text AS issuer, coalesce(b.digest, '')::text AS ca_bundle
+SELECT n.node_id, n.host, n.state, n.set_version,
+    (n.set_hash <> '' AND NOT EXISTS (SELECT 1 FROM verifier_sets v WHERE v.version = n.set_version AND v.hash = n.set_hash))::boolean AS set_lost,
+    n.last_heartbeat_at, coalesce(c.issuer, '')::text AS issuer, coalesce(b.digest, '')::text AS ca_bundle
 FROM nodes n LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.slot = 'current' AND c.incarnation = n.incarnation
     LEFT JOIN node_ca_bundles b ON b.node_id = n.node_id AND b.incarnation = n.incarnation
 WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation

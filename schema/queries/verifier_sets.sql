@@ -16,6 +16,13 @@ SELECT version, epoch, hash, prev_hash, document,
     EXISTS (SELECT 1 FROM restore_modes m WHERE m.started_at >= s.stored_at) AS restored
 FROM verifier_sets s ORDER BY version DESC LIMIT 1;
 
+-- Lists nodes that named a set in their last poll that the database does not have.
+-- name: NodesOfLostSets :many
+SELECT n.host, count(*) OVER () AS nodes FROM nodes n
+WHERE n.set_hash <> '' AND n.state <> 'removed'
+  AND NOT EXISTS (SELECT 1 FROM verifier_sets v WHERE v.version = n.set_version AND v.hash = n.set_hash)
+ORDER BY n.host LIMIT sqlc.arg(most);
+
 -- name: NewestSetVersion :one
 SELECT coalesce(max(version), 0)::bigint AS version FROM verifier_sets;
 

@@ -38,9 +38,9 @@ type Mode struct {
 	OperationsEnded   int64 `json:"operations_ended"`
 	TokensVoided      int64 `json:"tokens_voided"`
 	// UnknownNodes counts the rejections of certificates of nodes that the database does not
-	// have, and NewerSets the nodes with a newer verifier set than the database has.
+	// have, and LostSets the nodes with a verifier set that the database does not have.
 	UnknownNodes int64 `json:"unknown_nodes"`
-	NewerSets    int64 `json:"newer_sets"`
+	LostSets     int64 `json:"lost_sets"`
 	// Absent are hosts of enrolled nodes that sent no heartbeat since the start, at most 1000.
 	Absent []string `json:"absent"`
 }

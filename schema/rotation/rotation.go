@@ -118,6 +118,8 @@ type Waiting struct {
 	State  string `json:"state"`
 	// SetVersion is the set that the node last reported.
 	SetVersion int64 `json:"set_version"`
+	// SetLost is set if the database does not have that set.
+	SetLost bool `json:"set_lost,omitempty"`
 	// Issuer is the issuer of the certificate that the node uses, and CABundle the
 	// trust.BundleDigest that it last reported.
 	Issuer          string     `json:"issuer,omitempty"`
@@ -134,7 +136,16 @@ func (r Rotation) Reported(n Waiting) string {
 	case bundle != "":
 		return "CA bundle " + cmp.Or(n.CABundle[:min(len(n.CABundle), 12)], "-")
 	}
-	return fmt.Sprintf("set %d", n.SetVersion)
+	return fmt.Sprintf("set %d", n.SetVersion) + Lost(n.SetLost)
+}
+
+// Lost describes a set that a node has and the database does not have: the database was restored
+// to an earlier time, or the node reports what it does not have.
+func Lost(lost bool) string {
+	if lost {
+		return ", which the database does not have"
+	}
+	return ""
 }
 
 // Progress is what the phase waits for.

@@ -76,6 +76,8 @@ type NodeView struct {
 	// named, 0 before the first; NewestSetVersion is the newest there is.
 	SetVersion       int64 `json:"set_version,omitempty"`
 	NewestSetVersion int64 `json:"newest_set_version,omitempty"`
+	// SetLost is set if the database does not have the set that the node named.
+	SetLost bool `json:"set_lost,omitempty"`
 	// IdentityLock is set while every request of the node is refused.
 	IdentityLock *trust.IdentityLock `json:"identity_lock,omitempty"`
 	// IdentityAlarm is set for trust.AlarmAge after a second machine may have used the

@@ -71,7 +71,7 @@ func (q *Queries) AdoptCertificate(ctx context.Context, arg AdoptCertificatePara
 }
 
 const adoptIncarnation = `-- name: AdoptIncarnation :exec
-UPDATE nodes SET incarnation = $1, recovery_key = NULL, identity_sequence = 0, set_version = 0
+UPDATE nodes SET incarnation = $1, recovery_key = NULL, identity_sequence = 0, set_version = 0, set_hash = ''
 WHERE node_id = $2 AND incarnation < $1
 `
 
@@ -156,7 +156,8 @@ SELECT r.epoch, r.actor, r.reason, r.started_at, r.ends_at, (r.ended_at IS NULL 
     (SELECT count(*) FROM since WHERE action = 'nodes.identity_adopted' AND result = 'succeeded') AS identities_adopted,
     (SELECT count(*) FROM since WHERE action = 'nodes.rehydrate' AND result = 'succeeded') AS operations_ended,
     (SELECT count(*) FROM since WHERE action = 'nodes.identity_refused' AND stream = 'system') AS unknown_nodes,
-    (SELECT count(*) FROM nodes n WHERE n.set_version > (SELECT coalesce(max(v.version), 0) FROM verifier_sets v)) AS newer_sets,
+    (SELECT count(*) FROM nodes n WHERE n.set_hash <> '' AND n.state <> 'removed'
+        AND NOT EXISTS (SELECT 1 FROM verifier_sets v WHERE v.version = n.set_version AND v.hash = n.set_hash)) AS lost_sets,
     ARRAY (SELECT n.host FROM nodes n WHERE n.state <> 'removed' AND n.polled_incarnation > 0
            AND (n.last_heartbeat_at IS NULL OR n.last_heartbeat_at < r.started_at) ORDER BY n.host LIMIT 1000)::text[] AS absent
 FROM restore_modes r ORDER BY r.epoch DESC LIMIT 1
@@ -176,7 +177,7 @@ type RestoreStatusRow struct {
 	IdentitiesAdopted int64
 	OperationsEnded   int64
 	UnknownNodes      int64
-	NewerSets         int64
+	LostSets          int64
 	Absent            []string
 }
 
@@ -198,7 +199,7 @@ func (q *Queries) RestoreStatus(ctx context.Context) (RestoreStatusRow, error) {
 		&i.IdentitiesAdopted,
 		&i.OperationsEnded,
 		&i.UnknownNodes,
-		&i.NewerSets,
+		&i.LostSets,
 		&i.Absent,
 	)
 	return i, err

@@ -539,7 +539,9 @@ func (q *Queries) RotationIsOpen(ctx context.Context, rotationID string) (bool, 
 }
 
 const rotationWaiting = `-- name: RotationWaiting :many
-SELECT n.node_id, n.host, n.state, n.set_version, n.last_heartbeat_at, coalesce(c.issuer, '')::text AS issuer, coalesce(b.digest, '')::text AS ca_bundle
+SELECT n.node_id, n.host, n.state, n.set_version,
+    (n.set_hash <> '' AND NOT EXISTS (SELECT 1 FROM verifier_sets v WHERE v.version = n.set_version AND v.hash = n.set_hash))::boolean AS set_lost,
+    n.last_heartbeat_at, coalesce(c.issuer, '')::text AS issuer, coalesce(b.digest, '')::text AS ca_bundle
 FROM nodes n LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.slot = 'current' AND c.incarnation = n.incarnation
     LEFT JOIN node_ca_bundles b ON b.node_id = n.node_id AND b.incarnation = n.incarnation
 WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation = n.incarnation
@@ -564,6 +566,7 @@ type RotationWaitingRow struct {
 	Host            string
 	State           lifecycle.NodeState
 	SetVersion      int64
+	SetLost         bool
 	LastHeartbeatAt *time.Time
 	Issuer          string
 	CaBundle        string
@@ -589,6 +592,7 @@ func (q *Queries) RotationWaiting(ctx context.Context, arg RotationWaitingParams
 			&i.Host,
 			&i.State,
 			&i.SetVersion,
+			&i.SetLost,
 			&i.LastHeartbeatAt,
 			&i.Issuer,
 			&i.CaBundle,

@@ -107,6 +107,39 @@ func (q *Queries) NewestVerifierSet(ctx context.Context) (NewestVerifierSetRow, 
 	return i, err
 }
 
+const nodesOfLostSets = `-- name: NodesOfLostSets :many
+SELECT n.host, count(*) OVER () AS nodes FROM nodes n
+WHERE n.set_hash <> '' AND n.state <> 'removed'
+  AND NOT EXISTS (SELECT 1 FROM verifier_sets v WHERE v.version = n.set_version AND v.hash = n.set_hash)
+ORDER BY n.host LIMIT $1
+`
+
+type NodesOfLostSetsRow struct {
+	Host  string
+	Nodes int64
+}
+
+// Lists nodes that named a set in their last poll that the database does not have.
+func (q *Queries) NodesOfLostSets(ctx context.Context, most int32) ([]NodesOfLostSetsRow, error) {
+	rows, err := q.db.Query(ctx, nodesOfLostSets, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NodesOfLostSetsRow
+	for rows.Next() {
+		var i NodesOfLostSetsRow
+		if err := rows.Scan(&i.Host, &i.Nodes); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const verifierSetsAfter = `-- name: VerifierSetsAfter :many
 SELECT version, epoch, hash, prev_hash, document FROM verifier_sets WHERE version > $1 ORDER BY version LIMIT $2
 `

@@ -132,7 +132,10 @@ func (t *Trust) AdvanceRotation(ctx context.Context) (RotationStatus, error) {
 	}
 	failure := ""
 	if err != nil {
-		failure = schema.AsError(err).Message
+		e := schema.AsError(err)
+		if failure = e.Message; e.Next != "" {
+			failure += "; next: " + e.Next
+		}
 	}
 	if noted := t.Rotations.NoteChecked(ctx, r.RotationID, failure); err == nil {
 		err = noted

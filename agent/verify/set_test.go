@@ -174,6 +174,33 @@ func TestAcceptHigherEpoch(t *testing.T) {
 	}
 }
 
+// A set in which a revoked key is valid again is skipped, and a later one without it is accepted.
+func TestRevokedKeyIsNotValidAgain(t *testing.T) {
+	t.Parallel()
+	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
+	revoked := c.Set[0].Keys[0]
+	revoked.State = trust.KeyRevoked
+	valid := revoked
+	valid.State = trust.KeyGrace
+	c.Add(agenttest.NewKey(t), func(d *trust.VerifierSetDoc) { d.Epoch, d.Keys = 1, append(d.Keys, revoked) })
+	r, log := opened(c, t.TempDir(), c.Bundle(1))
+	r.Follow(t.Context(), c.Floor(2), c.Source)
+	held := r.Current().Hash
+	require.Equal(t, c.Hash[1], held)
+
+	later := agenttest.NewChain(t, c.F) // of a database that lost the second set
+	later.Add(agenttest.NewKey(t), func(d *trust.VerifierSetDoc) { d.Epoch, d.Keys = 2, append(d.Keys, valid) })
+	r.Follow(t.Context(), later.Floor(2), later.Source)
+	require.Equal(t, held, r.Current().Hash)
+	require.Contains(t, log.String(), refusal.OfSet+trust.ReasonKeyRevoked)
+	later.Add(agenttest.NewKey(t), func(d *trust.VerifierSetDoc) { d.Epoch, d.Keys = 3, append(d.Keys, revoked) })
+	all := func(context.Context, int64) (trust.VerifierSets, error) {
+		return trust.VerifierSets{Sets: later.Docs}, nil
+	}
+	r.Follow(t.Context(), later.Floor(3), all)
+	require.Equal(t, later.Hash[2], r.Current().Hash)
+}
+
 // fullDisk creates no file.
 type fullDisk struct{ disk.OS }
 

@@ -194,6 +194,12 @@ func TestNext(t *testing.T) {
 	d.Epoch = 1
 	first, _, err := OpenVerifierSet(testEnv, signDoc(t, d, root, a), root.trusted())
 	require.NoError(t, err)
+	revoked, _, err := OpenVerifierSet(testEnv, signDoc(t, following(first, b, func(d *VerifierSetDoc) {
+		gone := a.trusted()[0]
+		gone.State = KeyRevoked
+		d.Epoch, d.Keys = 2, append(d.Keys, gone)
+	}), root), root.trusted())
+	require.NoError(t, err)
 	fork := d
 	fork.ExpiresAt = fork.ExpiresAt.Add(time.Hour)
 
@@ -218,9 +224,17 @@ func TestNext(t *testing.T) {
 		"a higher epoch": {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Epoch, d.Version, d.PrevHash = 2, 9, "" }),
 			root), ""},
 		"a higher epoch without the root": {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Epoch = 2 }), a), ReasonSignature},
-		"itself":                          {first, first.Document, ""},
-		"a bundle's own set":              {Bundled(a.trusted(), first.Ref()), first.Document, ""},
-		"a bundle's successor":            {Bundled(a.trusted(), first.Ref()), signDoc(t, following(first, b, nil), root, a), ""},
+		"a revoked key active":            {revoked, signDoc(t, following(first, a, func(d *VerifierSetDoc) { d.Epoch = 3 }), root, a), ReasonKeyRevoked},
+		"a revoked key staged under another ID": {revoked, signDoc(t, following(revoked, b, func(d *VerifierSetDoc) {
+			again := a.trusted()[0]
+			again.KeyID, again.State = "again", KeyStaged
+			d.Version, d.Keys = 3, append(d.Keys, again)
+		}), root, b), ReasonKeyRevoked},
+		"a revoked key left out":            {revoked, signDoc(t, following(revoked, b, func(d *VerifierSetDoc) { d.Version = 3 }), root, b), ""},
+		"an older set with the revoked key": {revoked, first.Document, ReasonSetOld},
+		"itself":                            {first, first.Document, ""},
+		"a bundle's own set":                {Bundled(a.trusted(), first.Ref()), first.Document, ""},
+		"a bundle's successor":              {Bundled(a.trusted(), first.Ref()), signDoc(t, following(first, b, nil), root, a), ""},
 		"a higher epoch than a bundle's unknown one": {Bundled(a.trusted(), first.Ref()),
 			signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Epoch, d.Version = 2, 9 }), root, a), ReasonSetGap},
 		"an older version than a bundle's": {Bundled(a.trusted(), VerifierSetRef{Version: 2, Hash: "x"}), first.Document, ReasonSetOld},

@@ -72,7 +72,7 @@ func TestLostRevocationIsRepeated(t *testing.T) {
 	}
 }
 
-// A rotation that went on in the lost part continues by itself from the phase on record.
+// A rotation whose later phases are in the lost part continues from the phase on record.
 func TestRestoredRotationContinues(t *testing.T) {
 	for _, kind := range []rotation.Kind{rotation.TaskKey, rotation.SetRoot} {
 		t.Run(string(kind), func(t *testing.T) {

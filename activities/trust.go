@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -146,7 +147,6 @@ func (t *Trust) AdvanceRotation(ctx context.Context) (RotationStatus, error) {
 // advance makes one change, or finds why none is possible.
 func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (err error) {
 	r := &s.Rotation
-	var failed error // of a node: it holds up no other, and no phase if the node is waived
 	switch {
 	case r.Paused:
 	case r.NewKey == "":
@@ -155,9 +155,6 @@ func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (
 	case r.Kind == rotation.NodeCA:
 		if s.Again, err = t.applyCA(ctx, r, now); err != nil || s.Again {
 			return err
-		}
-		if failed = t.sendUpdates(ctx, *r); schema.KindOf(failed) == schema.KindServiceUnavailable {
-			return failed
 		}
 	case r.SetVersion == 0:
 		s.Again = true
@@ -170,7 +167,14 @@ func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (
 	if s.Progress, err = t.Rotations.RotationProgress(ctx, *r); err != nil {
 		return err
 	}
-	if s.Blockers = r.Blockers(s.Progress, now); len(s.Blockers) > 0 {
+	s.Blockers = r.Blockers(s.Progress, now)
+	var failed error // of a node: it holds up no other, and no phase if the node is waived
+	if r.Kind == rotation.NodeCA && !r.Paused && !slices.Contains(s.Blockers, rotation.BlockedReload) {
+		if failed = t.sendUpdates(ctx, *r); schema.KindOf(failed) == schema.KindServiceUnavailable {
+			return failed
+		}
+	}
+	if len(s.Blockers) > 0 {
 		return failed
 	}
 	s.Again = true

@@ -212,14 +212,16 @@ func TestNodeCARotation(t *testing.T) {
 	require.Equal(t, []string{"g1", "g2"}, b.ca.live)
 	require.Equal(t, "g1", b.ca.issues, "the new CA issues nothing yet")
 	require.Len(t, b.last.Progress.Waiting, 2)
+	b.reloaded("a")
+	require.Equal(t, []rotation.Blocker{rotation.BlockedReload, rotation.BlockedNodes}, b.advance(), "replica b has the old CA only")
+	require.Equal(t, []int{2, 1}, []int{b.last.Progress.Replicas, b.last.Progress.Reloaded})
+	require.False(t, here.work(), "a replica would send it the old bundle")
+	b.reloaded("b")
+	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, b.advance())
 	b.advance()
 	require.True(t, here.work())
 	require.False(t, here.work(), "a second look sends no second task")
 	require.Equal(t, trust.TrustParams{NodeCABundle: b.ca.bundle()}, here.asked[0])
-	b.reloaded("a")
-	require.Equal(t, []rotation.Blocker{rotation.BlockedReload, rotation.BlockedNodes}, b.advance(), "replica b has the old CA only")
-	require.Equal(t, []int{2, 1}, []int{b.last.Progress.Replicas, b.last.Progress.Reloaded})
-	b.reloaded("b")
 	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, b.advance())
 	require.Equal(t, "gpu-2", b.last.Progress.Waiting[0].Host)
 	require.False(t, away.work(), "an offline node gets no task that would be outdated on its return")
@@ -237,15 +239,26 @@ func TestNodeCARotation(t *testing.T) {
 	here.renew("g2")
 	require.NoError(t, b.decide(rotation.Decided{Decision: rotation.Approve}))
 
-	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, b.advance())
+	require.Equal(t, []rotation.Blocker{rotation.BlockedReload, rotation.BlockedNodes}, b.advance())
 	require.Equal(t, rotation.Retire, b.last.Rotation.Phase)
 	require.Equal(t, []string{"g2"}, b.ca.live)
+	require.Zero(t, b.tasksOf(rotation.Retire), "a replica would send both CAs")
+	b.reloaded("a")
+	b.reloaded("b")
+	b.advance()
 	require.Equal(t, "not_reversible", schema.AsError(b.decide(rotation.Decided{Decision: rotation.Rollback})).Reason)
 	require.True(t, here.work())
 	require.Empty(t, b.advance())
 	require.Equal(t, rotation.Completed, b.last.Rotation.Outcome)
 	require.Len(t, here.asked, 3)
 	b.requireTrail()
+}
+
+// tasksOf counts the tasks that were sent in a phase.
+func (b *caBench) tasksOf(phase rotation.Phase) (n int) {
+	b.t.Helper()
+	require.NoError(b.t, b.raw.QueryRow(b.t.Context(), "SELECT count(*) FROM node_tasks WHERE step LIKE $1 || '.%'", string(phase)).Scan(&n))
+	return n
 }
 
 // requireTrail checks that each task has its audit events and that no message for an activity
@@ -268,14 +281,15 @@ func TestNodeCARollsBackFromEachPhase(t *testing.T) {
 			n := b.add("gpu-1")
 			b.to(phase, n)
 			require.NoError(t, b.decide(rotation.Decided{Decision: rotation.Rollback}))
-			require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, b.advance())
+			require.Contains(t, b.advance(), rotation.BlockedNodes)
 			require.Equal(t, "g1", b.ca.issues)
-			for range 3 {
+			for range 5 {
 				if phase != rotation.Stage && b.last.Rotation.Phase == rotation.Restore {
 					require.Equal(t, []string{"g1", "g2"}, b.ca.live, "both are trusted until no node uses the new CA")
 				}
-				n.work()
+				b.reloaded()
 				b.advance()
+				n.work()
 			}
 			require.Equal(t, rotation.RolledBack, b.last.Rotation.Outcome)
 			require.Equal(t, []string{"g1"}, b.ca.live)
@@ -293,6 +307,7 @@ func TestNodeCATasksAreReclaimed(t *testing.T) {
 	b := caRotations(t)
 	n := b.add("gpu-1")
 	b.to(rotation.Stage, n)
+	b.reloaded()
 	b.advance()
 	reclaim := func() activities.ReclaimReport {
 		report, err := b.store.Tasks.Reclaim(t.Context(), activities.ReclaimRequest{Limit: 10})
@@ -320,6 +335,8 @@ func TestNodeCAUpdatesThatFail(t *testing.T) {
 	nodes := []string{b.add("gpu-1").id, b.add("gpu-2").id}
 	slices.Sort(nodes)
 	b.begin()
+	b.advance()
+	b.reloaded()
 	b.advance() // sends both tasks
 	next := func() (ids []string) {
 		t.Helper()

@@ -29,6 +29,7 @@ type fakeTrust struct {
 	mu         sync.Mutex
 	why        error // Ready and Sign return it
 	repaired   chan struct{}
+	replaced   chan struct{}
 	grants     []task.Grant
 	sets       []trust.StoredSet
 	answer     func(task.Owner, nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error)
@@ -36,7 +37,7 @@ type fakeTrust struct {
 }
 
 func newFakeTrust() *fakeTrust {
-	return &fakeTrust{repaired: make(chan struct{}), sets: []trust.StoredSet{aSet(1)}}
+	return &fakeTrust{repaired: make(chan struct{}), replaced: make(chan struct{}), sets: []trust.StoredSet{aSet(1)}}
 }
 
 func aSet(version int64) trust.StoredSet {
@@ -77,6 +78,8 @@ func (f *fakeTrust) NewestSet(context.Context) (trust.StoredSet, error) {
 }
 
 func (f *fakeTrust) AcceptedKeys() []string { return nil }
+
+func (f *fakeTrust) Replaced() <-chan struct{} { return f.replaced }
 
 func (f *fakeTrust) SetsAfter(_ context.Context, version int64, limit int) ([]trust.StoredSet, error) {
 	f.mu.Lock()

@@ -3,6 +3,7 @@ package nodeapi
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"time"
@@ -30,6 +31,9 @@ type openPoll struct {
 	woken bool
 	// superseded is closed when newer polls of the node end this one.
 	superseded <-chan struct{}
+	// until is when the poll ends, replaced is closed when a newer verifier set ends it sooner.
+	until    time.Time
+	replaced <-chan struct{}
 }
 
 // wait is the long poll for a task. A request without a body is a probe.
@@ -108,36 +112,51 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request, p *openPoll) (uns
 // request's own goroutine and one timer.
 func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) error {
 	now := time.Now()
-	end := time.NewTimer(pollEnd(now, p.request.Wait()).Sub(now))
+	p.until, p.replaced = pollEnd(now, p.request.Wait()), a.cfg.VerifierSets.Replaced()
+	end := time.NewTimer(p.until.Sub(now))
 	defer end.Stop()
 	for {
 		done, changed, err := a.tryDispatch(w, r, p)
 		if done || err != nil {
 			return err
 		}
-		p.woken = false
-		select {
-		case _, confirmed := <-p.wake:
-			if !confirmed {
-				return schema.NewError(schema.KindServiceUnavailable, "this replica of the API cannot reach its database")
-			}
-			p.woken = true
-		case <-changed:
-		case <-end.C:
-			return a.writeNoContent(w, r) // the agent's next poll tries again
-		case <-p.superseded:
-			return a.writeNoContent(w, r) // the node has newer polls
-		case <-a.closing:
-			w.Header().Set("Connection", "close")
-			return a.writeNoContent(w, r)
-		case <-r.Context().Done():
-			return r.Context().Err()
+		if done, err := a.park(w, r, p, end, changed); done || err != nil {
+			return err
 		}
 		if p.caller, err = a.authenticate(r); err != nil {
 			return err
 		}
 		if p.caller.Contested && p.caller.Session != p.request.AgentSession {
 			return a.writeNoContent(w, r) // a process that still runs polls again
+		}
+	}
+}
+
+// park waits until another try is due. done is true if it responded instead.
+func (a *poller) park(w http.ResponseWriter, r *http.Request, p *openPoll, end *time.Timer, changed <-chan struct{}) (done bool, err error) {
+	p.woken = false
+	for {
+		select {
+		case _, confirmed := <-p.wake:
+			if !confirmed {
+				return false, schema.NewError(schema.KindServiceUnavailable, "this replica of the API cannot reach its database")
+			}
+			p.woken = true
+			return false, nil
+		case <-changed:
+			return false, nil
+		case <-p.replaced: // the response names the set, which may revoke a key
+			p.replaced = nil
+			end.Reset(min(time.Until(p.until), rand.N(setSpread))) //nolint:gosec // load spreading needs no secret
+		case <-end.C:
+			return true, a.writeNoContent(w, r) // the agent's next poll tries again
+		case <-p.superseded:
+			return true, a.writeNoContent(w, r) // the node has newer polls
+		case <-a.closing:
+			w.Header().Set("Connection", "close")
+			return true, a.writeNoContent(w, r)
+		case <-r.Context().Done():
+			return false, r.Context().Err()
 		}
 	}
 }

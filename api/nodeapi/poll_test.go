@@ -198,6 +198,20 @@ func TestFenceEndsPoll(t *testing.T) {
 	s.parked(0)
 }
 
+// A new verifier set ends the open polls, so that idle nodes have a revocation within seconds.
+func TestNewSetEndsPolls(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	first, second := s.poll(t.Context()), s.poll(t.Context())
+	s.parked(2)
+	s.trust.setSets(aSet(1), aSet(2))
+	close(s.trust.replaced)
+	for _, polled := range []<-chan answer{first, second} {
+		a := receive(t, polled)
+		assert.Equal(t, http.StatusNoContent, a.status)
+		assert.Equal(t, trust.VerifierSetRef{Version: 2, Hash: aSet(2).Hash}.String(), a.header.Get(wire.HeaderVerifierSet))
+	}
+}
+
 func TestShutdownEndsPolls(t *testing.T) {
 	s := newSite(t, &fakeStore{})
 	first, second := s.poll(t.Context()), s.poll(t.Context())

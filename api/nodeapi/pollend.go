@@ -10,6 +10,10 @@ import (
 // heartbeats: waking the process once per burst costs less CPU than once per node.
 const pollGrid = 250 * time.Millisecond
 
+// setSpread is the time in which the open polls end after a new verifier set: each agent then
+// loads it.
+const setSpread = 5 * time.Second
+
 // pollEnd returns when a poll that starts now ends. It ends up to a twentieth early,
 // so the polls of a fleet that reconnected at once spread out, and on pollGrid if
 // the wait is long.

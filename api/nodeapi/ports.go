@@ -160,6 +160,8 @@ type VerifierSets interface {
 	// AcceptedKeys returns the IDs of the keys whose tasks the newest set accepts, nil if
 	// there is no set.
 	AcceptedKeys() []string
+	// Replaced returns a channel that is closed when another set becomes the newest.
+	Replaced() <-chan struct{}
 }
 
 // Heartbeater heartbeats the Temporal activity that waits for a task.

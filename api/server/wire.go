@@ -225,6 +225,7 @@ func (a *app) work(ctx context.Context) {
 	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.nodeStore.Inventory.Sweep(ctx, a.listener) })
 	a.Go(ctx, "audit checkpoints", a.checkpoints.run)
 	a.Go(ctx, "verifier sets", func(ctx context.Context) error { return a.sets.Run(ctx, a.listener.Sets()) })
+	a.Go(ctx, "node CAs", func(ctx context.Context) error { return a.followCAs(ctx, a.listener.Sets()) })
 	r := &relay.Relay{Outbox: a.nodeStore.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
 		r.Run(ctx)
@@ -279,6 +280,18 @@ func (a *app) recordReceiving(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		}
+	}
+}
+
+// followCAs reads the node CAs again after each notification, until ctx ends.
+func (a *app) followCAs(ctx context.Context, changed <-chan struct{}) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			a.vault.RereadNodeCAs()
 		}
 	}
 }

@@ -92,6 +92,9 @@ func (s *Rotations) SaveRotation(ctx context.Context, r rotation.Rotation, set *
 		if err := saveRotation(ctx, tx, r); err != nil {
 			return err
 		}
+		if r.Kind == rotation.NodeCA {
+			tx.notify(channelSets, "") // replicas of the API read the node CAs
+		}
 		action := audit.RotationChanged
 		if r.EndedAt != nil {
 			action = audit.RotationEnded

@@ -70,8 +70,8 @@ func (l *Listener) Subscribe(nodeID string, incarnation int64) (wake <-chan stru
 	}
 }
 
-// Sets returns a channel that receives after a verifier set was stored and after
-// each new connection.
+// Sets returns a channel that receives after a verifier set was stored, after a change of a
+// rotation of the node CA, and after each new connection.
 func (l *Listener) Sets() <-chan struct{} {
 	wake, _ := l.Subscribe(channelSets, 0)
 	return wake

@@ -23,6 +23,7 @@ type caCache struct {
 
 	held    atomic.Pointer[generations]
 	refresh sync.Once // starts the refreshes after the first successful read
+	changed chan struct{}
 }
 
 // generations are the CA certificates of a mount, the oldest first.
@@ -73,10 +74,18 @@ func (c *Client) caCerts(ctx context.Context, cache *caCache) (generations, erro
 	return read, err
 }
 
+// RereadNodeCAs makes the client read the node CAs again soon.
+func (c *Client) RereadNodeCAs() {
+	select { // one notification is enough
+	case c.nodeCAs.changed <- struct{}{}:
+	default:
+	}
+}
+
 // refreshCAs starts the refreshes of a cache that was filled, once.
 func (c *Client) refreshCAs(cache *caCache, first time.Duration) {
 	cache.refresh.Do(func() {
-		c.repeat(first, nil, "cannot refresh the CA certificates of "+cache.mount+"; serving cached ones",
+		c.repeat(first, cache.changed, "cannot refresh the CA certificates of "+cache.mount+"; serving cached ones",
 			func(ctx context.Context) (time.Duration, error) {
 				_, err := c.readCAs(ctx, cache)
 				return cache.every, err

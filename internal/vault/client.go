@@ -73,7 +73,7 @@ func newClient(c Config) (*Client, error) {
 		session:       s,
 		expiry:        &expiry{session: s},
 		checkpointKey: &checkpointKey{s},
-		nodeCAs:       &caCache{mount: nodeMount, every: casRefresh},
+		nodeCAs:       &caCache{mount: nodeMount, every: casRefresh, changed: make(chan struct{}, 1)},
 		apiCAs:        &caCache{mount: apiMount, every: casRefresh},
 		keyChanged:    make(chan struct{}, 1),
 		end:           end,

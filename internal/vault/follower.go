@@ -47,9 +47,10 @@ type SetFollower struct {
 	refreshing sync.Mutex // one refresh at a time
 	mu         sync.Mutex
 	newest     trust.StoredSet
-	accepted   []string  // IDs of the newest set's keys that verify
-	checked    time.Time // of the last completed check; zero to check again soon
-	err        error     // the reason why the signer may not sign
+	replaced   chan struct{} // closed when newest changes
+	accepted   []string      // IDs of the newest set's keys that verify
+	checked    time.Time     // of the last completed check; zero to check again soon
+	err        error         // the reason why the signer may not sign
 
 	reading   sync.Mutex // held while the history is read
 	minimumOf string     // hash of the newest set at the last read
@@ -61,7 +62,7 @@ type SetFollower struct {
 // reports whether the signer may sign.
 func NewSetFollower(store SetStore, follow func(ctx context.Context, set trust.StoredSet) error,
 	log *slog.Logger, observe func(ok bool)) *SetFollower {
-	return &SetFollower{store: store, follow: follow, log: log, observe: observe, now: time.Now,
+	return &SetFollower{store: store, follow: follow, log: log, observe: observe, now: time.Now, replaced: make(chan struct{}),
 		err: schema.NewError(schema.KindServiceUnavailable, "the newest verifier set has not been read yet").WithReason(ReasonNoSet)}
 }
 
@@ -107,6 +108,8 @@ func (f *SetFollower) Refresh(ctx context.Context) error {
 	// it with the root key.
 	if f.newest.Hash != set.Hash {
 		f.newest, f.accepted = set, acceptedKeys(set)
+		close(f.replaced)
+		f.replaced = make(chan struct{})
 	}
 	if err != nil && schema.KindOf(err) == schema.KindServiceUnavailable {
 		// The check has no result. An earlier one stays in force; check again soon.
@@ -142,6 +145,13 @@ func (f *SetFollower) AcceptedKeys() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.accepted
+}
+
+// Replaced implements the node API's port.
+func (f *SetFollower) Replaced() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.replaced
 }
 
 func acceptedKeys(stored trust.StoredSet) []string {

@@ -55,7 +55,7 @@ type PhaseSpec struct {
 	// set, or its CA bundle, or uses a certificate of the CA that issues in the phase.
 	Confirm bool `json:"confirm"`
 	// Reload is set if every replica of the node API must report that it accepts the CAs of
-	// the phase.
+	// the phase. Nodes are asked to load the bundle after that.
 	Reload bool `json:"reload,omitempty"`
 	// Drain is set if no open task may be signed with the key that the phase replaces.
 	Drain bool `json:"drain"`
@@ -97,7 +97,8 @@ func Spec(k Kind, name Phase) PhaseSpec {
 	case SetRoot: // no task is signed with a root key
 		p.Drain, p.Does = false, rootDoes[name]
 	case NodeCA: // a certificate of the replaced CA may be in use until the end of the grace period
-		p.Drain, p.Confirm, p.Reload, p.Does = false, true, name == Stage, caDoes[name]
+		p.Drain, p.Confirm, p.Does = false, true, caDoes[name]
+		p.Reload = name == Stage || name == Retire || name == Remove // the phases that change the bundle
 	case TaskKey, RevokeKey:
 	}
 	return p

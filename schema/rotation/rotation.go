@@ -14,7 +14,7 @@ import (
 const DefaultGrace = 25 * time.Hour
 
 // ReplicaGone is how long a replica of the API that no longer reports is waited for. Each
-// reports every 10 seconds, and reads the node CAs once a minute.
+// reports every 10 seconds, and reads the node CAs when they change and once a minute.
 const ReplicaGone = 2 * time.Minute
 
 // MaxShown is how many of the nodes that have not confirmed a phase are listed.

@@ -29,9 +29,9 @@ func TestNodeCAGates(t *testing.T) {
 		rotation.Stage:    {rotation.BlockedReload, rotation.BlockedNodes},
 		rotation.Activate: {rotation.BlockedNodes},
 		rotation.Grace:    {rotation.BlockedNodes, rotation.BlockedGrace, rotation.BlockedApproval},
-		rotation.Retire:   {rotation.BlockedNodes},
+		rotation.Retire:   {rotation.BlockedReload, rotation.BlockedNodes},
 		rotation.Restore:  {rotation.BlockedNodes},
-		rotation.Remove:   {rotation.BlockedNodes},
+		rotation.Remove:   {rotation.BlockedReload, rotation.BlockedNodes},
 	} {
 		r := inPhase(rotation.NodeCA, phase, now)
 		require.Equal(t, gate, r.Blockers(some, now), phase)

@@ -74,4 +74,6 @@ func (noWork) NewestSet(context.Context) (trust.StoredSet, error) {
 
 func (noWork) AcceptedKeys() []string { return nil }
 
+func (noWork) Replaced() <-chan struct{} { return nil }
+
 func (noWork) SetsAfter(context.Context, int64, int) ([]trust.StoredSet, error) { return nil, nil }

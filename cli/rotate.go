@@ -180,12 +180,12 @@ func confirmedText(v rotation.View) string {
 }
 
 // replicasText describes the replicas of the API that have not read the CAs, which each does
-// once a minute.
+// when they change, and once a minute.
 func replicasText(p rotation.Progress) string {
 	if p.Replicas == 0 {
 		return "a replica of the API that reports its CAs"
 	}
-	return fmt.Sprintf("%d of %d replicas of the API, which read the CAs once a minute", p.Replicas-p.Reloaded, p.Replicas)
+	return fmt.Sprintf("%d of %d replicas of the API, which read the CAs when they change, and once a minute", p.Replicas-p.Reloaded, p.Replicas)
 }
 
 // blockersText describes why the rotation stays in its phase.

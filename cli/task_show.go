@@ -43,6 +43,10 @@ output, so control characters are replaced.`,
 				return err
 			}
 			r := taskReport{TaskView: view}
+			if view.Type == task.UpdateTrust { // it belongs to a rotation
+				r.Next = "gpuaas rotate show"
+				return e.print(r, func(w io.Writer) { e.writeTask(w, r) }, r.TaskID)
+			}
 			if op, err := decode[wire.OperationView](api.GetOperation(ctx, view.OperationID, nil)); err != nil {
 				e.message("warning: its operation is not shown: %s", err)
 			} else {
@@ -97,6 +101,9 @@ func (e *console) writeTask(w io.Writer, r taskReport) {
 	}
 	if r.ResultProof != nil {
 		row(w, "  Signed:", "by the key of certificate "+r.ResultProof.Serial)
+	}
+	if r.Type == task.UpdateTrust {
+		row(w, "Rotation:", "of the node CA")
 	}
 	if o := r.Operation; o != nil {
 		e.writeHolder(w, wire.OperationSummary{Action: o.Action, Status: o.Status, Phase: currentPhase(*o), Actor: o.Actor, Stuck: o.Stuck}, o.StartedAt)

@@ -142,6 +142,8 @@ func TestTaskShow(t *testing.T) {
 	t.Parallel()
 	expired := lostTask()
 	expired.Deadline = at(-time.Minute)
+	ofRotation := runningTask()
+	ofRotation.Type, ofRotation.OperationID = task.UpdateTrust, "0198f000-0000-7000-8000-0000000000aa"
 	running := lostDrain()
 	running.Status, running.Stuck = lifecycle.OperationRunning, nil
 	for name, tc := range map[string]struct {
@@ -156,6 +158,7 @@ func TestTaskShow(t *testing.T) {
 		"running":       {runningTask(), running, nil},
 		"failed":        {failedTask(), lostDrain(), nil},
 		"failed-json":   {failedTask(), lostDrain(), []string{"-o", "json"}},
+		"rotation":      {ofRotation, wire.OperationSummary{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -126,7 +128,30 @@ func (db *DB) Call(ctx context.Context, doing string, fn func(context.Context) e
 // Tx runs fn in a transaction, which commits when fn returns nil and rolls back
 // otherwise. The error is the driver's: the caller interprets it.
 func (db *DB) Tx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
+	return pgx.BeginFunc(ctx, beginner{db}, func(tx pgx.Tx) error { return fn(ctx, tx) })
+}
+
+// beginner begins transactions. fn has not run yet, so a connection that had ended is replaced.
+type beginner struct{ db *DB }
+
+// Begin begins a transaction.
+func (b beginner) Begin(ctx context.Context) (tx pgx.Tx, err error) {
+	err = b.db.Retry(func() error {
+		tx, err = b.db.pool.Begin(ctx)
+		return err
+	})
+	return tx, err
+}
+
+// Retry runs a statement again if the server had ended its connection before it read the
+// statement. A restart ends all connections, and the pool finds out only when it uses one.
+func (db *DB) Retry(statement func() error) error {
+	err := statement()
+	if e, _ := errors.AsType[*pgconn.PgError](err); e == nil || e.Code != adminShutdown {
+		return err
+	}
+	db.pool.Reset() // the other ones have ended too
+	return statement()
 }
 
 // setDefaults sets what every connection needs unless the URL sets it: a process

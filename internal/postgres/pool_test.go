@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -90,4 +91,42 @@ func TestDeadlineEndsStatement(t *testing.T) {
 	})
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
 	require.NotErrorIs(t, err, context.Canceled)
+}
+
+// The first statement after a restart of the server succeeds, although its connection had ended.
+func TestStatementAfterRestart(t *testing.T) {
+	t.Parallel()
+	url := pgtest.New(t, func(context.Context, string) error { return nil })
+	db, err := Open(t.Context(), Config{URL: url})
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	admin, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
+	read := func(ctx context.Context, q interface {
+		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	}) (pid int, err error) {
+		return pid, q.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid)
+	}
+	for name, statement := range map[string]func() error{
+		"a statement": func() error {
+			return db.Retry(func() error {
+				_, err := read(t.Context(), db.Pool())
+				return err
+			})
+		},
+		"a transaction": func() error {
+			return db.Tx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+				_, err := read(ctx, tx)
+				return err
+			})
+		},
+	} {
+		require.NoError(t, statement(), name)
+		var ended int
+		require.NoError(t, admin.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid()`).Scan(&ended))
+		require.Positive(t, ended)
+		require.NoError(t, statement(), name)
+	}
 }

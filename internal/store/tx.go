@@ -182,8 +182,10 @@ func write[T any](ctx context.Context, db *db, doing string, fn func(context.Con
 // query runs a statement under the call timeout and returns its result.
 func query[T any](ctx context.Context, db *db, doing string, run func(context.Context) (T, error)) (result T, err error) {
 	err = db.Call(ctx, doing, func(ctx context.Context) (err error) {
-		result, err = run(ctx)
-		return err
+		return db.Retry(func() error {
+			result, err = run(ctx)
+			return err
+		})
 	})
 	return result, err
 }

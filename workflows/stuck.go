@@ -118,6 +118,7 @@ func (op park) underLock(s *lifecycle.Stuck, e *schema.Error) {
 }
 
 // reported describes a failure that the agent reported. The agent responds, so a person must act.
+// An undo still waits on the compensation.
 func (op park) reported(s *lifecycle.Stuck, e *schema.Error) {
 	show := "; its report: gpuaas task show " + lifecycle.TaskID(op.in.OperationID, op.currentStep)
 	switch {
@@ -136,7 +137,9 @@ func (op park) reported(s *lifecycle.Stuck, e *schema.Error) {
 	default:
 		return
 	}
-	s.WaitingOn = lifecycle.AttentionOperator
+	if s.WaitingOn == lifecycle.AttentionAgent {
+		s.WaitingOn = lifecycle.AttentionOperator
+	}
 }
 
 // bundleFirst recommends a new bundle.

@@ -74,6 +74,9 @@ func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.S
 		}
 		if voided != "" {
 			e.Detail["voided"] = voided
+			if err := endReissue(ctx, tx, node, "a lock of the identity voided its token; for a new one, run: "); err != nil {
+				return err
+			}
 		}
 		if node.Locked {
 			if voided == "" && node.IdentityLockReason == trust.LockedByOperator && node.IdentityLockNote == cleanText(reason) {

@@ -242,7 +242,7 @@ func TestRestoreModeEndsReissues(t *testing.T) {
 	early := e.claim(e.machine().caller.NodeID, lifecycle.ActionReissueEnrollment)
 
 	rows := e.changes(voided.caller.NodeID, func() { e.startRestoreMode() })
-	require.Equal(t, []string{"nodes.reissue-enrollment failed token_voided"}, rows)
+	require.Equal(t, []string{"nodes.reissue_enrollment failed token_voided"}, rows)
 	require.Empty(t, e.operations(voided.caller.NodeID, true))
 	require.Empty(t, e.operations(claimed.caller.NodeID, true))
 	require.Equal(t, []string{waits.Fence.OperationID}, ids(e.operations(polls.caller.NodeID, true)))

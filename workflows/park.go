@@ -142,7 +142,7 @@ func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 		return true, nil
 	case kindOf(failure) == schema.KindFenced || errors.Is(failure, errNodeRemoved):
 		return false, failure
-	case op.undoLocked(failure):
+	case undoLocked(op.operation, failure):
 		return true, nil
 	}
 	stuck := op.stuck(op.silence(ctx, failure), before.Since)

@@ -55,7 +55,7 @@ func (op *operation) canceledRun(ctx workflow.Context) error {
 // effort. It reports whether runPhase must attempt the phase again.
 func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool, err error) {
 	if failure != nil && op.decision == nil {
-		if op.spec().BestEffort || op.undoLocked(failure) {
+		if op.spec().BestEffort || undoLocked(op, failure) {
 			op.mark(ctx, lifecycle.PhaseSkipped, failureOf(failure).Message)
 			return false, nil
 		}
@@ -81,7 +81,7 @@ func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool
 
 // undoLocked reports whether the undo failed because the identity of its node is locked. It notes
 // why the undo is left: a reissue ends the lock, and may have to wait for the end of the operation.
-func (op *operation) undoLocked(failure error) bool {
+func undoLocked(op *operation, failure error) bool {
 	e := failureOf(failure)
 	if op.undoing && e.Reason == schema.ReasonNodeLocked {
 		op.leftUndone = e.Message

@@ -74,7 +74,7 @@ func voidOpenTokens(ctx context.Context, tx *tx) (int64, error) {
 	voided, err := tx.VoidOpenTokens(ctx)
 	for _, t := range voided {
 		if n, open := nodes[t.NodeID]; open && t.Reissue {
-			if err := endReissue(ctx, tx, n, "the restore mode voided its token; unless the node returns by itself, run: "); err != nil {
+			if err := endReissue(ctx, tx, n, "the restore mode voided its token; unless the node returns automatically, run: "); err != nil {
 				return 0, err
 			}
 		}

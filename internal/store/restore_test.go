@@ -251,7 +251,7 @@ func TestRestoreModeEndsReissues(t *testing.T) {
 	op, err := e.Operation(ctx, r.OperationID)
 	require.NoError(t, err)
 	require.Equal(t, lifecycle.OperationFailed, op.Operation.Status)
-	require.Equal(t, "the restore mode voided its token; unless the node returns by itself, run: gpuaas node reissue-enrollment "+
+	require.Equal(t, "the restore mode voided its token; unless the node returns automatically, run: gpuaas node reissue-enrollment "+
 		voided.caller.Host, op.Operation.Outcome)
 	require.Equal(t, lifecycle.PhaseFailed, op.Operation.Phases[0].State)
 	e.claim(voided.caller.NodeID, lifecycle.ActionReissueEnrollment)

@@ -17,7 +17,8 @@ type Tasks interface {
 	// Prepare finds the task of the spec's operation and step (id
 	// lifecycle.TaskID) and sets its owner, the activity that the result completes.
 	// If there is no task, it returns the row that Enqueue would store, with the
-	// next seq, and stores nothing.
+	// next seq, and stores nothing. KindInvalidRequest, reason node_locked, while the node's
+	// identity is locked and the task is not done: the node cannot receive it.
 	Prepare(ctx context.Context, s TaskSpec, o task.Owner) (TaskRow, error)
 	// Enqueue stores the prepared row with its signed envelope and wakes the
 	// node's poll. A repeated call keeps the first envelope. KindServiceUnavailable,
@@ -79,6 +80,9 @@ type TaskRow struct {
 	// control plane voided it.
 	CancelRequested bool
 	Result          *task.Result // set when Status is terminal or lost
+	// Locked is set by Find for a task without a report if the node's identity is locked: why
+	// the node receives no tasks.
+	Locked *schema.Error
 }
 
 // Task has the activities that run tasks on a node.
@@ -136,7 +140,8 @@ func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Reference, 
 
 // ReadTaskResult reads the outcome of the task of the spec's step from the database. A
 // task that did not succeed is its error (task.Result.Failure), which is final, because
-// only an operator's decision repeats the step. A task that has not ended is open. One that
+// only an operator's decision repeats the step. A task that has not ended is open, and
+// KindInvalidRequest, reason node_locked, while the node's identity is locked. One that
 // the database does not have is neither done nor open.
 func (t *Task) ReadTaskResult(ctx context.Context, spec TaskSpec) (task.Outcome, error) {
 	row, err := t.Tasks.Find(ctx, spec)
@@ -145,12 +150,17 @@ func (t *Task) ReadTaskResult(ctx context.Context, spec TaskSpec) (task.Outcome,
 		return task.Outcome{}, nil
 	case err != nil:
 		return task.Outcome{}, Fail(err)
+	case row.Result == nil && row.Locked != nil:
+		return task.Outcome{}, Failure(row.Locked, true)
 	case row.Result == nil:
 		return task.Outcome{Open: true}, nil
 	}
 	if e := row.Result.Failure(); e != nil {
 		if e.Reason == lifecycle.ReasonTaskCanceled && !row.CancelRequested { // by the node alone
 			e.Reason = ""
+		}
+		if row.Locked != nil && e.Reason == lifecycle.ReasonTaskLost {
+			e.Message, e.Next = e.Message+"; "+row.Locked.Message, row.Locked.Next
 		}
 		return task.Outcome{}, Failure(e, true)
 	}

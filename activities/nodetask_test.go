@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // queue is a task queue with one row.
@@ -163,6 +164,25 @@ func TestReadTaskResultWithoutATask(t *testing.T) {
 	q.row.Stored, q.fail = true, schema.NewError(schema.KindServiceUnavailable, "no database")
 	_, err = read(t, q, activities.TaskSpec{})
 	require.Equal(t, schema.KindServiceUnavailable, activities.Typed(err).Kind)
+}
+
+// TestReadTaskResultOfALockedNode: an open task of a node whose identity is locked does not end
+// until the lock does, and a lost one has the next step of the lock.
+func TestReadTaskResultOfALockedNode(t *testing.T) {
+	t.Parallel()
+	q := fresh()
+	q.row.Stored = true
+	q.row.Locked = lifecycle.IdentityLocked("gpu-17", trust.IdentityLock{Reason: trust.LockedByOperator, By: "alice", Note: "key leaked"})
+	_, err := read(t, q, activities.TaskSpec{})
+	require.Equal(t, schema.ReasonNodeLocked, activities.Typed(err).Reason)
+	require.Contains(t, activities.Typed(err).Message, "key leaked")
+
+	lost := task.NoReport(task.Lost, 1)
+	q.row.Status, q.row.Result = task.Lost, &lost
+	_, err = read(t, q, activities.TaskSpec{})
+	require.Equal(t, lifecycle.ReasonTaskLost, activities.Typed(err).Reason)
+	require.Equal(t, q.row.Locked.Next, activities.Typed(err).Next)
+	require.Contains(t, activities.Typed(err).Message, "key leaked")
 }
 
 // TestReadFirstTask: the output is that of a success, and any other task exists only.

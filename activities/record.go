@@ -65,7 +65,8 @@ type Records interface {
 	// Registration returns what the node's registration requires of its machine.
 	Registration(ctx context.Context, nodeID string) (Registration, error)
 	// HeartbeatAge returns the time since the node's last heartbeat by the clock that
-	// stored it, negative when there was none.
+	// stored it, negative when there was none. KindInvalidRequest, reason node_locked, while
+	// the node's identity is locked: no heartbeat is accepted.
 	HeartbeatAge(ctx context.Context, nodeID string) (time.Duration, error)
 }
 

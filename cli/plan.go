@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -23,9 +22,7 @@ type plan struct {
 	// Workloads are the names of the workloads that a drain would end.
 	Workloads []string      `json:"workloads"`
 	Blockers  []planBlocker `json:"blockers"`
-	// Warnings are what would park the operation as the node is now.
-	Warnings []string `json:"warnings,omitempty"`
-	Refused  bool     `json:"refused"`
+	Refused   bool          `json:"refused"`
 }
 
 type planPhase struct {
@@ -76,9 +73,6 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 		p.EndsAs = n.StartState()
 	}
 	p.Refused = len(p.Blockers) > 0
-	if n.IdentityLock != nil && sendsTasks(m) {
-		p.Warnings = append(p.Warnings, "the node's identity is locked, so it gets no tasks: the operation would park; "+n.IdentityLock.Next(n.Host))
-	}
 	return p
 }
 
@@ -91,7 +85,7 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []plan
 			lifecycle.OpCommand("show", n.Operation.Action, n.Host)})
 	}
 	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual,
-		Workloads: n.Blockers()}
+		Workloads: n.Blockers(), Lock: n.IdentityLock}
 	if n.Instance != nil {
 		c.Instance = n.Instance.State
 	}
@@ -102,13 +96,6 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []plan
 	return out
 }
 
-// sendsTasks reports whether a phase of the plan waits for the node's agent.
-func sendsTasks(m lifecycle.Plan) bool {
-	return slices.ContainsFunc(m.Phases, func(p lifecycle.PhaseSpec) bool {
-		return p.WaitingOn == lifecycle.AttentionAgent && !p.BestEffort && m.Action != lifecycle.ActionReissueEnrollment
-	})
-}
-
 func writePlan(w io.Writer, p plan) {
 	fmt.Fprintf(w, "Plan: %s %s, which is %s\n", p.Action, p.Node.Host, p.Node.State)
 	for i, s := range p.Phases {
@@ -116,9 +103,6 @@ func writePlan(w io.Writer, p plan) {
 	}
 	if p.EndsAs != "" {
 		fmt.Fprintf(w, "Then the node is %s.\n", p.EndsAs)
-	}
-	for _, warning := range p.Warnings {
-		fmt.Fprintf(w, "Warning: %s\n", warning)
 	}
 	if len(p.Workloads) > 0 {
 		fmt.Fprintln(w, "Workloads to stop:")

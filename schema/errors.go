@@ -53,7 +53,8 @@ const (
 	KindAlreadyExists Kind = "already_exists"
 )
 
-// Reasons of KindInvalidNodeIdentity.
+// Reasons of KindInvalidNodeIdentity. ReasonNodeLocked is also that of what an operator requests
+// and only the node's agent could do.
 const (
 	ReasonNoCertificate    = "no_certificate"
 	ReasonUnknownIssuer    = "unknown_issuer"

@@ -42,6 +42,7 @@ func freshFields() map[string]string {
 		"announced":  "the new run reads the record when it enters the phase again",
 		"reads":      "counts those of one run",
 		"latestRead": "the reads of the run before have ended",
+		"leftUndone": "an undo that is left ends the operation",
 		"following":  "the new run starts its own reader",
 	}
 }

@@ -142,6 +142,8 @@ func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 		return true, nil
 	case kindOf(failure) == schema.KindFenced || errors.Is(failure, errNodeRemoved):
 		return false, failure
+	case undoLocked(op.operation, failure):
+		return true, nil
 	}
 	stuck := op.stuck(op.silence(ctx, failure), before.Since)
 	op.noteFailure(ctx, stuck.Message)
@@ -152,24 +154,24 @@ func (op park) retry(ctx workflow.Context) (healed bool, err error) {
 }
 
 // silence returns why the task of a destructive phase, which waits for workloads, is not done
-// in time: its agent sends no heartbeats, or the cause as it is.
+// in time: its agent sends no heartbeats, its identity is locked, or the cause as it is.
 func (op park) silence(ctx workflow.Context, cause error) error {
 	if !op.spec().Destructive || failureOf(cause).Reason != lifecycle.ReasonTimeout {
 		return cause
 	}
-	if err := local(ctx, "Read the agent's last heartbeat", nil, record.CheckAgent, op.in.NodeID); err != nil && kindOf(err) == schema.KindAgentSilent {
+	if err := local(ctx, "Read the agent's last heartbeat", nil, record.CheckAgent, op.in.NodeID); err != nil && (kindOf(err) == schema.KindAgentSilent || failureOf(err).Reason == schema.ReasonNodeLocked) {
 		return err
 	}
 	return cause
 }
 
 // retried reports whether a phase that parked for this reason is retried in the
-// background: a party did not respond, or no worker has the provider, and a repeated
+// background: a party did not respond, the node's identity is locked, or no worker has the provider, and a repeated
 // request is harmless. A destructive phase asks about the same task (see renewTask). kind is
 // the failure's: a service may be unavailable for a reason of its own, such as vault_sealed.
 func retried(kind schema.Kind, reason string) bool {
 	return kind == schema.KindServiceUnavailable || slices.Contains([]string{lifecycle.ReasonTimeout,
-		lifecycle.ReasonProviderSilent, lifecycle.ReasonProviderUnknown, string(schema.KindAgentSilent)}, reason)
+		lifecycle.ReasonProviderSilent, lifecycle.ReasonProviderUnknown, string(schema.KindAgentSilent), schema.ReasonNodeLocked}, reason)
 }
 
 // setRetrying shows when the next retry starts; nil means that one runs.

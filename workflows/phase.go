@@ -55,7 +55,7 @@ func (op *operation) canceledRun(ctx workflow.Context) error {
 // effort. It reports whether runPhase must attempt the phase again.
 func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool, err error) {
 	if failure != nil && op.decision == nil {
-		if op.spec().BestEffort {
+		if op.spec().BestEffort || undoLocked(op, failure) {
 			op.mark(ctx, lifecycle.PhaseSkipped, failureOf(failure).Message)
 			return false, nil
 		}
@@ -67,6 +67,9 @@ func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool
 	switch {
 	case op.decision != nil:
 		return op.decide(ctx)
+	case op.leftUndone != "":
+		op.mark(ctx, lifecycle.PhaseSkipped, op.leftUndone)
+		return false, nil
 	case again:
 		return true, nil
 	case failure != nil && op.enrolled.Removed:
@@ -74,6 +77,16 @@ func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool
 	}
 	op.mark(ctx, op.doneState(), "")
 	return false, nil
+}
+
+// undoLocked reports whether the undo failed because the identity of its node is locked. It notes
+// why the undo is left: a reissue ends the lock, and may have to wait for the end of the operation.
+func undoLocked(op *operation, failure error) bool {
+	e := failureOf(failure)
+	if op.undoing && e.Reason == schema.ReasonNodeLocked {
+		op.leftUndone = e.Message
+	}
+	return op.leftUndone != ""
 }
 
 // attempt runs the phase's work on a context that a decision cancels. It does

@@ -46,6 +46,8 @@ type operation struct {
 	// goalReached reports whether the current phase reached its goal while parked.
 	// It is nil for a phase that only a decision can end.
 	goalReached func(ctx workflow.Context) bool
+	// leftUndone says why the undo was not done: the identity of its node is locked.
+	leftUndone string
 }
 
 // state is the status of an operation and its position in the plan.
@@ -281,6 +283,9 @@ func canceled(op *operation) activities.Finish {
 			"gpuaas node reissue-enrollment " + op.name()
 	default:
 		f.Outcome = "the reissued token is void"
+	}
+	if op.leftUndone != "" {
+		f.Outcome += "; the node was not uncordoned, because its identity is locked; after the lock: gpuaas node uncordon " + op.name()
 	}
 	if op.claim.Fence.Actor == lifecycle.ActorTemporal {
 		f.Outcome = "canceled in Temporal: " + f.Outcome

@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // stuck returns why the current phase is parked, who must act, and the possible
@@ -30,6 +31,8 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 		s.Cause = "the failure names the fix: " + e.Next
 	}
 	switch {
+	case locked(e):
+		op.underLock(&s, e)
 	case e.Reason == lifecycle.ReasonTimeout:
 		s.Reason, s.Message = timedOut(spec)
 		if spec.Name == lifecycle.PhasePoll && !op.enrolled.TokenClaimed {
@@ -72,6 +75,8 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 		if e.Next == "" {
 			s.Cause = "an unexpected failure in the control plane; the worker's log has its cause"
 		}
+	case e.Next == "":
+		op.reported(&s, e)
 	}
 	if s.Reason != lifecycle.ReasonDrainBlocked && s.Reason != lifecycle.ReasonGPUsInUse { // no workloads that need more time are known
 		s.Options = slices.DeleteFunc(s.Options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionExtend })
@@ -83,6 +88,58 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 		s.Next = s.Options[0].Command
 	}
 	return s
+}
+
+// locked reports whether a phase failed because the identity of its node is locked. A lost task
+// of such a node has the next step of the lock.
+func locked(e *schema.Error) bool {
+	return e.Reason == schema.ReasonNodeLocked || e.Reason == lifecycle.ReasonTaskLost && e.Next != ""
+}
+
+// underLock describes the park of an operation whose node's identity is locked. An operation
+// that conflicts with a reissue must be canceled before it.
+func (op park) underLock(s *lifecycle.Stuck, e *schema.Error) {
+	s.WaitingOn, s.Next = lifecycle.AttentionOperator, e.Next
+	s.Cause = "the node receives no tasks, because its identity is locked; after an unlock, the operation continues"
+	reissue, _ := lifecycle.PlanOf(lifecycle.ActionReissueEnrollment, lifecycle.Options{})
+	renew := trust.IdentityLock{}.Next(op.name())
+	switch conflicts := reissue.ConflictsWith(op.in.Action); {
+	case conflicts && e.Next == renew:
+		s.Next = s.Command(lifecycle.DecisionCancel, op.in.Action, op.name(), op.in.OperationID)
+		s.Cause = "the node receives no tasks, because its identity is locked; cancel the operation, which does not wait for the node, then run: " + renew
+	case conflicts:
+		s.Cause += "; for a new identity, cancel the operation, which does not wait for the node, then run: " + renew
+	case e.Next == renew:
+		s.Cause = "the node receives no tasks, because its identity is locked; after the reissue, retry if the operation does not continue"
+	}
+	if e.Reason == lifecycle.ReasonTaskLost {
+		s.Options = append([]lifecycle.Option{lifecycle.ResumeTask(lifecycle.TaskID(op.in.OperationID, op.currentStep))}, s.Options...)
+	}
+}
+
+// reported describes a failure that the agent reported. The agent responds, so a person must act.
+// An undo still waits on the compensation.
+func (op park) reported(s *lifecycle.Stuck, e *schema.Error) {
+	show := "; its report: gpuaas task show " + lifecycle.TaskID(op.in.OperationID, op.currentStep)
+	switch {
+	case e.Reason == lifecycle.ReasonSeqReplayed:
+		s.Cause = "the agent has run a task with a higher sequence, as after a restore of the database; its polls report the sequence that it requires"
+	case e.Reason == lifecycle.ReasonUpgradeRolledBack:
+		s.Cause = "the release does not work on the node, and the agent before the release runs again"
+	case e.Reason == lifecycle.ReasonReleaseRejected:
+		s.Cause = "the agent did not accept the release, and nothing was changed"
+	case e.Reason == lifecycle.ReasonProbeFailed:
+		s.Cause = "the agent probed the node, and a check failed"
+	case e.Kind == schema.KindTaskRefused:
+		s.Cause = "the agent rejected the task and did not run it" + show + ", and the agent's log on the node (journalctl -u gpuaas-node-agent)"
+	case (e.Kind == schema.KindTaskFailed || e.Kind == schema.KindUnfit) && e.Reason == "":
+		s.Cause = "the agent ran the task, and it failed" + show
+	default:
+		return
+	}
+	if s.WaitingOn == lifecycle.AttentionAgent {
+		s.WaitingOn = lifecycle.AttentionOperator
+	}
 }
 
 // bundleFirst recommends a new bundle.

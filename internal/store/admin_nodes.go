@@ -94,10 +94,7 @@ func (s *Admin) nodes(ctx context.Context, f *filter, view adminapi.View, limit 
 	nodes := make([]wire.NodeView, len(rows))
 	for i, r := range rows {
 		nodes[i] = r.NodeView
-		if r.IdentityLockedAt != nil {
-			nodes[i].IdentityLock = &trust.IdentityLock{Reason: r.IdentityLockReason, Since: *r.IdentityLockedAt,
-				By: r.IdentityLockedBy, Note: r.IdentityLockNote}
-		}
+		nodes[i].IdentityLock = lockOf(r.IdentityLockedAt, r.IdentityLockReason, r.IdentityLockedBy, r.IdentityLockNote)
 		if r.IdentityAlarmAt != nil && r.IdentityAlarmSeconds < trust.AlarmAge.Seconds() {
 			nodes[i].IdentityAlarm = &trust.IdentityAlarm{Reason: r.IdentityAlarm, Since: *r.IdentityAlarmAt}
 		}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -72,6 +74,9 @@ func (s *Identities) Lock(ctx context.Context, nodeID, reason string, by audit.S
 		}
 		if voided != "" {
 			e.Detail["voided"] = voided
+			if err := endReissue(ctx, tx, node, "a lock of the identity voided its token; for a new one, run: "); err != nil {
+				return err
+			}
 		}
 		if node.Locked {
 			if voided == "" && node.IdentityLockReason == trust.LockedByOperator && node.IdentityLockNote == cleanText(reason) {
@@ -126,6 +131,22 @@ func (s *Identities) Unlock(ctx context.Context, nodeID, reason string, by audit
 		tx.note(e)
 		return tx.DeleteSessions(ctx, nodeID)
 	})
+}
+
+// lockOf returns the lock that a node's columns contain, nil if there is none.
+func lockOf(at *time.Time, reason, by, note string) *trust.IdentityLock {
+	if at == nil {
+		return nil
+	}
+	return &trust.IdentityLock{Reason: reason, Since: at.UTC(), By: by, Note: note}
+}
+
+// refusedLocked returns why a node with the lock receives no tasks, nil if it is not locked.
+func refusedLocked(host string, l *trust.IdentityLock) *schema.Error {
+	if l == nil {
+		return nil
+	}
+	return lifecycle.IdentityLocked(host, *l)
 }
 
 // errLocked takes the node's host or id and the reason of its lock.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -89,6 +90,69 @@ func TestLockVoidsTokens(t *testing.T) {
 	requireKind(t, e.IssueToken(t.Context(), mint(n.ID, trust.PurposeEnroll), operator), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 	require.NoError(t, e.Unlock(t.Context(), n.ID, "checked", operator))
 	e.token(n.ID)
+}
+
+// A locked identity can do nothing for an operation: no action that needs the agent starts, no
+// task is enqueued, and the reads of an open operation say why it does not continue.
+func TestLockedNodeReceivesNoTasks(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	m := e.machine()
+	id := m.caller.NodeID
+	f := e.claim(id, lifecycle.ActionProvision).Fence
+	open := spec(f, "facts", task.FactsCollect)
+	e.enqueue(open)
+	require.NoError(t, e.Lock(ctx, id, "key leaked", operator))
+
+	for _, s := range []activities.TaskSpec{open, spec(f, "probe", task.NodeProbe)} {
+		_, err := e.Prepare(ctx, s, taskOwner(s.Step))
+		requireKind(t, err, schema.KindInvalidRequest, schema.ReasonNodeLocked)
+	}
+	row, err := e.Find(ctx, open)
+	require.NoError(t, err)
+	require.Contains(t, row.Locked.Message, "its identity is locked by "+operator.Actor+": key leaked (since ")
+	require.Equal(t, "gpuaas node unlock "+m.caller.Host+" --reason TEXT", row.Locked.Next)
+	_, err = e.HeartbeatAge(ctx, id)
+	requireKind(t, err, schema.KindInvalidRequest, schema.ReasonNodeLocked)
+	rows := e.changes(id, func() {
+		_, err = e.Claim(ctx, request(id, lifecycle.ActionRetire))
+		requireKind(t, err, schema.KindInvalidRequest, schema.ReasonNodeLocked)
+	})
+	require.Equal(t, []string{"nodes.retire refused node_locked"}, rows)
+
+	require.NoError(t, e.Unlock(ctx, id, "checked", operator))
+	_, err = e.Prepare(ctx, open, taskOwner(open.Step))
+	require.NoError(t, err)
+	row, err = e.Find(ctx, open)
+	require.NoError(t, err)
+	require.Nil(t, row.Locked)
+	_, err = e.HeartbeatAge(ctx, id)
+	require.NoError(t, err)
+	e.claim(id, lifecycle.ActionRetire)
+
+	require.NoError(t, e.Lock(ctx, id, "key leaked", operator))
+	e.claim(id, lifecycle.ActionQuarantine)
+}
+
+// A lock ends the reissue whose token it voids. One without a token continues.
+func TestLockEndsTheReissue(t *testing.T) {
+	e := setup(t)
+	id := e.machine().caller.NodeID
+	c := e.claim(id, lifecycle.ActionReissueEnrollment)
+	require.NoError(t, e.Lock(t.Context(), id, "key leaked", operator))
+	require.Equal(t, []string{c.Fence.OperationID}, ids(e.operations(id, true)), "it has no token yet")
+	e.reissued(id)
+	require.NoError(t, e.Lock(t.Context(), id, "bundle leaked", operator))
+	require.Empty(t, e.operations(id, true))
+	e.claim(id, lifecycle.ActionReissueEnrollment)
+	e.reissued(id)
+}
+
+func ids(operations []wire.OperationSummary) (ids []string) {
+	for _, o := range operations {
+		ids = append(ids, o.OperationID)
+	}
+	return ids
 }
 
 // A lock that the server set stays: both machines would be accepted again. An operator's

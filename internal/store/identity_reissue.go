@@ -55,6 +55,30 @@ func errInProgress(n sqlc.LockNodeRow, op sqlc.OpenOperationsRow) error {
 	return err.WithNext(lifecycle.OpCommand("show", op.Action, n.Host))
 }
 
+// endReissue ends the node's open reissue as failed, because its token is void. The outcome is why,
+// followed by the command that issues a new one. The run of the operation ends with its next write.
+func endReissue(ctx context.Context, tx *tx, n sqlc.LockNodeRow, why string) error {
+	open, err := tx.OpenOperations(ctx, n.NodeID)
+	for _, op := range open {
+		if op.Action != lifecycle.ActionReissueEnrollment {
+			continue
+		}
+		outcome := why + "gpuaas node reissue-enrollment " + n.Host
+		if op.Document != nil {
+			endPhase(&op.Document.Operation, outcome, n.Now.UTC())
+			op.Document.Operation.End(lifecycle.OperationFailed, outcome, n.Now.UTC())
+			op.Document.Node = nodeRef(n)
+		}
+		if err := tx.FinishOperation(ctx, sqlc.FinishOperationParams{OperationID: op.OperationID, OpSeq: op.OpSeq,
+			Status: lifecycle.OperationFailed, Outcome: outcome, Document: op.Document}); err != nil {
+			return err
+		}
+		f := activities.Fence{NodeID: n.NodeID, OperationID: op.OperationID, Actor: systemActor, CorrelationID: op.CorrelationID}
+		tx.note(operationEvent(f, audit.ActionName(op.Action), audit.Failed, "token_voided", map[string]string{"outcome": outcome}))
+	}
+	return err
+}
+
 // issueReissue voids the tokens that the new one replaces and audits them. The
 // node's identity and its recovery token stay valid until the new token is claimed,
 // so an unused reissue disconnects no node.

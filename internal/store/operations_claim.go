@@ -118,7 +118,8 @@ func checkNewest(r activities.ClaimRequest, operationID string, started *time.Ti
 // admitHolder checks that an action that holds the node may start on it.
 func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
 	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: slices.Contains(s.creating, n.OnboardingMode),
-		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers()}
+		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers(),
+		Lock:      lockOf(n.IdentityLockedAt, n.IdentityLockReason, n.IdentityLockedBy, n.IdentityLockNote)}
 	if r.Action == lifecycle.ActionProvision {
 		var err error
 		if c.Instance, err = tx.liveInstance(ctx, n.NodeID); err != nil {

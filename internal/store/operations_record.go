@@ -306,10 +306,16 @@ func (s *Operations) Registration(ctx context.Context, nodeID string) (activitie
 		MinCPUs: n.MinCPUs, MinMemoryBytes: n.MinMemoryBytes, Active: n.Active}}, err
 }
 
-// HeartbeatAge returns the time since the agent's last heartbeat, negative if none.
+// HeartbeatAge implements activities.Records.
 func (s *Operations) HeartbeatAge(ctx context.Context, nodeID string) (time.Duration, error) {
-	seconds, err := ofNode(ctx, s.db, "reading the last heartbeat", nodeID, s.db.q.HeartbeatAge)
-	return time.Duration(seconds * float64(time.Second)), err
+	n, err := ofNode(ctx, s.db, "reading the last heartbeat", nodeID, s.db.q.HeartbeatAge)
+	if err != nil {
+		return 0, err
+	}
+	if locked := refusedLocked(n.Host, lockOf(n.IdentityLockedAt, n.IdentityLockReason, n.IdentityLockedBy, n.IdentityLockNote)); locked != nil {
+		return 0, locked
+	}
+	return time.Duration(n.Seconds * float64(time.Second)), nil
 }
 
 // ofNode reads a fact of one node. KindNotFound if there is no such node.

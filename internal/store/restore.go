@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -18,9 +19,9 @@ type Restore struct {
 	operations *Operations
 }
 
-// Start starts a restore mode that ends automatically after d, voids the open enrollment tokens
-// and records the operations that are abandoned already as failed. KindOperationInProgress if
-// one is on.
+// Start starts a restore mode that ends automatically after d, voids the open enrollment tokens,
+// ends the reissues that wait for one of them, and records the operations that are abandoned
+// already as failed. KindOperationInProgress if one is on.
 func (s *Restore) Start(ctx context.Context, reason string, d time.Duration, by audit.Subject) (restore.Mode, error) {
 	if d < time.Minute || d > restore.MaxLength {
 		return restore.Mode{}, schema.NewError(schema.KindInvalidRequest, "a restore mode lasts from %s to %s", lifecycle.Span(time.Minute), lifecycle.Span(restore.MaxLength))
@@ -38,7 +39,7 @@ func (s *Restore) Start(ctx context.Context, reason string, d time.Duration, by 
 		if err != nil {
 			return err
 		}
-		voided, err := tx.VoidOpenTokens(ctx)
+		voided, err := voidOpenTokens(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -55,6 +56,30 @@ func (s *Restore) Start(ctx context.Context, reason string, d time.Duration, by 
 		return restore.Mode{}, err
 	}
 	return s.Status(ctx)
+}
+
+// voidOpenTokens voids the open enrollment tokens and returns how many there were. It ends the
+// reissues that wait for one of them.
+func voidOpenTokens(ctx context.Context, tx *tx) (int64, error) {
+	nodes := map[string]sqlc.LockNodeRow{}
+	ids, err := tx.ReissuedNodes(ctx)
+	for _, id := range ids {
+		if nodes[id], err = tx.lockNode(ctx, id); err != nil {
+			return 0, err
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	voided, err := tx.VoidOpenTokens(ctx)
+	for _, t := range voided {
+		if n, open := nodes[t.NodeID]; open && t.Reissue {
+			if err := endReissue(ctx, tx, n, "the restore mode voided its token; unless the node returns automatically, run: "); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return int64(len(voided)), err
 }
 
 // endAbandoned records the operations as failed that were abandoned before the start. Later

@@ -221,3 +221,39 @@ func TestRestoreModeEndsOperationsAndTokens(t *testing.T) {
 	_, err = e.ClaimToken(t.Context(), tokenClaim(fresh.ID, tokenID, hash, key(fresh.ID, 9)))
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
 }
+
+// A reissue ends with the token that the restore mode voids: its install line is of no use, and a
+// new reissue can start. One that waits for the first poll, or has no token yet, continues.
+func TestRestoreModeEndsReissues(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	voided, claimed, polls := e.machine(), e.machine(), e.machine()
+	r := request(voided.caller.NodeID, lifecycle.ActionReissueEnrollment)
+	r.Document = &lifecycle.OperationStatus{Operation: lifecycle.Operation{OperationID: r.OperationID, Action: r.Action}}
+	_, err := e.Claim(ctx, r)
+	require.NoError(t, err)
+	e.reissued(voided.caller.NodeID)
+	e.claim(claimed.caller.NodeID, lifecycle.ActionReissueEnrollment)
+	token, hash := e.reissued(claimed.caller.NodeID)
+	_, err = e.ClaimToken(ctx, tokenClaim(claimed.caller.NodeID, token, hash, claimed.k(2)))
+	require.NoError(t, err)
+	waits := e.claim(polls.caller.NodeID, lifecycle.ActionReissueEnrollment)
+	e.reissue(polls, polls.k(2))
+	early := e.claim(e.machine().caller.NodeID, lifecycle.ActionReissueEnrollment)
+
+	rows := e.changes(voided.caller.NodeID, func() { e.startRestoreMode() })
+	require.Equal(t, []string{"nodes.reissue_enrollment failed token_voided"}, rows)
+	require.Empty(t, e.operations(voided.caller.NodeID, true))
+	require.Empty(t, e.operations(claimed.caller.NodeID, true))
+	require.Equal(t, []string{waits.Fence.OperationID}, ids(e.operations(polls.caller.NodeID, true)))
+	require.Equal(t, []string{early.Fence.OperationID}, ids(e.operations(early.Fence.NodeID, true)))
+
+	op, err := e.Operation(ctx, r.OperationID)
+	require.NoError(t, err)
+	require.Equal(t, lifecycle.OperationFailed, op.Operation.Status)
+	require.Equal(t, "the restore mode voided its token; unless the node returns automatically, run: gpuaas node reissue-enrollment "+
+		voided.caller.Host, op.Operation.Outcome)
+	require.Equal(t, lifecycle.PhaseFailed, op.Operation.Phases[0].State)
+	e.claim(voided.caller.NodeID, lifecycle.ActionReissueEnrollment)
+	e.reissued(voided.caller.NodeID)
+}

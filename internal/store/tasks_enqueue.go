@@ -70,14 +70,26 @@ func (s *Tasks) plan(ctx context.Context, t activities.TaskSpec, o task.Owner, k
 	case lifecycle.AfterUndo(t.Phase, p.Phase):
 		return activities.TaskRow{}, errUndoBegan(f)
 	case p.Stored:
-		return s.owned(ctx, t, o)
+		row, err := s.owned(ctx, t, o)
+		if locked := lockOfPlan(p); locked != nil && err == nil && row.TaskID != "" {
+			return activities.TaskRow{}, locked
+		}
+		return row, err
 	case p.NodeOpSeq != t.OpSeq || p.OpSeq != t.OpSeq || t.OpSeq == 0:
 		return activities.TaskRow{}, errFenced(f, p.NodeOpSeq)
 	case p.EndedAt != nil:
 		return activities.TaskRow{}, errOperationEnded(f)
 	}
+	if locked := lockOfPlan(p); locked != nil {
+		return activities.TaskRow{}, locked
+	}
 	return activities.TaskRow{TaskID: lifecycle.TaskID(t.OperationID, t.Step), NodeID: t.NodeID, Incarnation: p.Incarnation,
 		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.NextSeq, Status: task.Pending}, nil
+}
+
+// lockOfPlan returns why the node receives no tasks, nil if its identity is not locked.
+func lockOfPlan(p sqlc.PlanTaskRow) *schema.Error {
+	return refusedLocked(p.Host, lockOf(p.IdentityLockedAt, p.IdentityLockReason, p.IdentityLockedBy, p.IdentityLockNote))
 }
 
 // owned returns the stored task if it is unfinished and has the owner, of which no

@@ -58,7 +58,9 @@ func (s *Tasks) Find(ctx context.Context, t activities.TaskSpec) (activities.Tas
 			return activities.TaskRow{}, missing
 		}
 		if err == nil && found.Result == nil { // pending, lost, or voided because the node is another operation's
-			err = s.holds(ctx, t)
+			row := taskRow(found)
+			row.Locked, err = s.holds(ctx, t)
+			return row, orMissing(err, missing)
 		}
 		return taskRow(found), orMissing(err, missing)
 	})
@@ -77,18 +79,19 @@ func (s *Tasks) First(ctx context.Context, f activities.Fence, t task.Type) (act
 	})
 }
 
-// holds returns KindFenced if the operation no longer holds the node or has ended.
-func (s *Tasks) holds(ctx context.Context, t activities.TaskSpec) error {
+// holds returns KindFenced if the operation no longer holds the node or has ended. Otherwise it
+// returns why the node receives no tasks, nil if its identity is not locked.
+func (s *Tasks) holds(ctx context.Context, t activities.TaskSpec) (locked *schema.Error, err error) {
 	p, err := s.db.q.PlanTask(ctx, t.OperationID, t.Step, t.NodeID)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case p.NodeOpSeq != t.OpSeq || p.OpSeq != t.OpSeq:
-		return errFenced(fenceOf(t), p.NodeOpSeq)
+		return nil, errFenced(fenceOf(t), p.NodeOpSeq)
 	case p.EndedAt != nil:
-		return errOperationEnded(fenceOf(t))
+		return nil, errOperationEnded(fenceOf(t))
 	}
-	return nil
+	return lockOfPlan(p), nil
 }
 
 // setFacts stores the facts that a task of the operation reported; "" changes nothing,

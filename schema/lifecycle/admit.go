@@ -1,9 +1,12 @@
 package lifecycle
 
 import (
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Candidate is what decides whether an action may start on a node, apart from the
@@ -18,6 +21,8 @@ type Candidate struct {
 	Creates  bool
 	// Workloads are the names of the workloads in the node's last heartbeat.
 	Workloads []string
+	// Lock is the lock of the node's identity, nil without one.
+	Lock *trust.IdentityLock
 }
 
 // Admit returns the plan of the action when it may start on the node, and otherwise the
@@ -32,6 +37,8 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 	case a == ActionProvision && c.State == NodeRegistered && !c.Creates:
 		err = schema.NewError(schema.KindInvalidRequest, "node %s is not enrolled, and its provider %q creates no machines", c.Host, c.Provider).
 			WithReason("not_enrolled").WithNext("gpuaas node enroll " + c.Host)
+	case c.Lock != nil && needsAgent(a, o):
+		err = c.locked(a)
 	case len(c.Workloads) == 0 || o.Force:
 	case a == ActionRetire && !o.Drain:
 		err = c.inUse("gpuaas node retire " + c.Host + " --drain")
@@ -43,4 +50,27 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 
 func (c Candidate) inUse(next string) error {
 	return schema.NewError(schema.KindNodeInUse, "node %s runs workloads: %s", c.Host, strings.Join(c.Workloads, ", ")).WithNext(next)
+}
+
+// locked refuses an action that needs the agent. A retire of a machine that is gone can do
+// without it.
+func (c Candidate) locked(a Action) error {
+	e := IdentityLocked(c.Host, *c.Lock)
+	if a == ActionRetire {
+		e.Next += "; if the machine is gone: gpuaas node retire " + c.Host + " --force --reason " + ReasonPlaceholder
+	}
+	return e
+}
+
+// needsAgent reports whether the action needs requests of the node with its present identity.
+func needsAgent(a Action, o Options) bool {
+	p, _ := PlanOf(a, o)
+	return p.Holds && slices.ContainsFunc(p.Phases, func(s PhaseSpec) bool { return s.WaitingOn == AttentionAgent && !s.BestEffort })
+}
+
+// IdentityLocked is the error of what needs a node whose identity is locked: it receives no
+// tasks. Its reason is schema.ReasonNodeLocked, and its next step ends the lock.
+func IdentityLocked(host string, l trust.IdentityLock) *schema.Error {
+	return schema.NewError(schema.KindInvalidRequest, "node %s receives no tasks: %s (since %s)", host, l.Message(), l.Since.UTC().Format(time.RFC3339)).
+		WithReason(schema.ReasonNodeLocked).WithNext(l.Next(host))
 }

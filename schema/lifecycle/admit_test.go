@@ -2,16 +2,19 @@ package lifecycle_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func TestAdmit(t *testing.T) {
 	t.Parallel()
 	work := []string{"process train-1"}
+	lock := &trust.IdentityLock{Reason: trust.LockedBySerial, Since: time.Date(2026, 11, 24, 19, 20, 14, 0, time.UTC)}
 	for name, tc := range map[string]struct {
 		node    lifecycle.Candidate
 		action  lifecycle.Action
@@ -31,6 +34,14 @@ func TestAdmit(t *testing.T) {
 		"idle remove":          {lifecycle.Candidate{State: lifecycle.NodeRetired}, lifecycle.ActionRemove, lifecycle.Options{}, "", ""},
 		"never enrolled":       {lifecycle.Candidate{State: lifecycle.NodeRegistered}, lifecycle.ActionRemove, lifecycle.Options{}, "", ""},
 		"busy but only drains": {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionDrain, lifecycle.Options{}, "", ""},
+		"locked retire":        {lifecycle.Candidate{State: lifecycle.NodeActive, Lock: lock}, lifecycle.ActionRetire, lifecycle.Options{}, schema.KindInvalidRequest, schema.ReasonNodeLocked},
+		"locked drain":         {lifecycle.Candidate{State: lifecycle.NodeActive, Lock: lock}, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}, schema.KindInvalidRequest, schema.ReasonNodeLocked},
+		"locked release":       {lifecycle.Candidate{State: lifecycle.NodeQuarantined, Lock: lock}, lifecycle.ActionRelease, lifecycle.Options{}, schema.KindInvalidRequest, schema.ReasonNodeLocked},
+		"locked and forced":    {lifecycle.Candidate{State: lifecycle.NodeActive, Lock: lock}, lifecycle.ActionRetire, lifecycle.Options{Force: true}, "", ""},
+		"locked quarantine":    {lifecycle.Candidate{State: lifecycle.NodeActive, Lock: lock}, lifecycle.ActionQuarantine, lifecycle.Options{}, "", ""},
+		"locked remove":        {lifecycle.Candidate{State: lifecycle.NodeRetired, Lock: lock}, lifecycle.ActionRemove, lifecycle.Options{}, "", ""},
+		"locked reissue":       {lifecycle.Candidate{State: lifecycle.NodeActive, Lock: lock}, lifecycle.ActionReissueEnrollment, lifecycle.Options{}, "", ""},
+		"locked, other state":  {lifecycle.Candidate{State: lifecycle.NodeRetired, Lock: lock}, lifecycle.ActionRetire, lifecycle.Options{}, schema.KindInvalidRequest, "invalid_state"},
 	} {
 		p, err := tc.node.Admit(tc.action, tc.options)
 		if tc.kind == "" {
@@ -41,4 +52,18 @@ func TestAdmit(t *testing.T) {
 		require.Equal(t, tc.kind, schema.KindOf(err), name)
 		require.Equal(t, tc.reason, schema.AsError(err).Reason, name)
 	}
+}
+
+// The next step of a refusal ends the lock. A machine that is gone can be retired without it.
+func TestNextStepOfALockedNode(t *testing.T) {
+	t.Parallel()
+	c := lifecycle.Candidate{Host: "gpu-17", State: lifecycle.NodeActive, Lock: &trust.IdentityLock{Reason: trust.LockedBySessions}}
+	_, err := c.Admit(lifecycle.ActionDrain, lifecycle.Options{})
+	require.Equal(t, "gpuaas node reissue-enrollment gpu-17", schema.AsError(err).Next)
+	_, err = c.Admit(lifecycle.ActionRetire, lifecycle.Options{})
+	require.Equal(t, "gpuaas node reissue-enrollment gpu-17; if the machine is gone: gpuaas node retire gpu-17 --force --reason TEXT", schema.AsError(err).Next)
+	c.Lock = &trust.IdentityLock{Reason: trust.LockedByOperator, By: "alice", Note: "key leaked"}
+	_, err = c.Admit(lifecycle.ActionDrain, lifecycle.Options{})
+	require.Equal(t, "gpuaas node unlock gpu-17 --reason TEXT", schema.AsError(err).Next)
+	require.Contains(t, err.Error(), "its identity is locked by alice: key leaked")
 }

@@ -17,7 +17,8 @@ type Stuck struct {
 	// Message describes the failure in a sentence.
 	Message string    `json:"message"`
 	Since   time.Time `json:"since"`
-	// Cause is the likely cause. Next is the command of the first option.
+	// Cause is the likely cause. Next is the command of the first option, or the one that must
+	// come before it.
 	Cause string `json:"cause"`
 	Next  string `json:"next"`
 	// Options are the decisions that are possible now, the least harmful first.

@@ -65,6 +65,8 @@ func ParkReasons() []ParkReason {
 	return append([]ParkReason{
 		{string(schema.KindAgentSilent), "The node's agent did not respond before the phase's budget ended, or it sends no heartbeats.",
 			"Check gpuaas node show for a fault that the agent reports, and the agent and its network on the node (journalctl -u gpuaas-node-agent), then retry."},
+		{schema.ReasonNodeLocked, "The node's identity is locked, so the node receives no tasks. The message says since when and why.",
+			"Unlock the identity, or reissue the enrollment. Cancel an open drain or retire before a reissue: the cancel does not wait for the node, which stays cordoned."},
 		{ReasonProviderSilent, "The provider did not respond before the phase's budget ended.", "Check the provider's API and quota, then retry."},
 		{ReasonTimeout, "A phase that waits for an operator was not done before its budget ended.", "Do what the phase waits for, then retry."},
 		{ReasonDrainBlocked, "Workloads did not end before the drain's deadline. The message names them.",
@@ -77,7 +79,7 @@ func ParkReasons() []ParkReason {
 			"Cancel the operation and drain the node (gpuaas node retire NODE --drain), or end the workloads, then retry."},
 		{ReasonProbeFailed, "A health check failed. The message names it.", "Repair the node, then retry. Force accepts the node as it is."},
 		{ReasonSKUMismatch, "The machine does not match its registered SKU. The message lists the differences.",
-			"Correct the machine or the number of GPUs (gpuaas node set --gpus), then retry. Force accepts the machine as it is. The SKU of an enrolled node cannot be changed: remove the node and register the host again."},
+			"Correct the machine or the number of GPUs (gpuaas node set --gpus), then retry. Force accepts the machine as it is. The SKU of an enrolled node cannot be changed: cancel the operation, retire and remove the node, and register the host again."},
 		{ReasonTaskLost, "The node lost power or network, or its agent ended, while it ran a task that must not run twice unnoticed.",
 			"Inspect the node. Resume dispatches the same task again; retry enqueues a new one."},
 		{ReasonTaskCanceled, "An operator canceled the phase's task.", "Retry to run the phase again, or cancel the operation."},

@@ -8,7 +8,7 @@ VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 -- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, previous_recovery_key, identity_sequence, poll_session, poll_contested,
-       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_lock_note, identity_alarm,
+       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_locked_at, identity_lock_reason, identity_locked_by, identity_lock_note, identity_alarm,
        sku, gpus_total, region_code, onboarding_mode, workload_driver, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 
@@ -117,9 +117,10 @@ RETURNING state;
 -- name: LastHeartbeat :one
 SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
 
--- The seconds since the last heartbeat by the database's clock, -1 without one.
+-- The seconds since the last heartbeat by the database's clock, -1 without one, and the lock of
+-- the node's identity.
 -- name: HeartbeatAge :one
-SELECT (CASE WHEN last_heartbeat_at IS NULL THEN -1
+SELECT host, identity_locked_at, identity_lock_reason, identity_locked_by, identity_lock_note, (CASE WHEN last_heartbeat_at IS NULL THEN -1
     ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
 FROM nodes WHERE node_id = $1;
 

@@ -18,8 +18,13 @@ UPDATE restore_modes SET tokens_voided = sqlc.arg(tokens) WHERE epoch = sqlc.arg
 UPDATE restore_modes SET ended_at = now() WHERE ended_at IS NULL;
 
 -- Voids what may have been used since the time to which the database was restored.
--- name: VoidOpenTokens :execrows
-UPDATE enrollment_tokens SET state = 'voided', ended_at = now() WHERE purpose <> 'recover' AND state IN ('issued', 'claimed');
+-- name: VoidOpenTokens :many
+UPDATE enrollment_tokens SET state = 'voided', ended_at = now() WHERE purpose <> 'recover' AND state IN ('issued', 'claimed')
+RETURNING node_id, (purpose = 'reissue' OR coalesce(bundle_purpose, '') = 'reissue')::boolean AS reissue;
+
+-- The nodes with an open reissue. The order avoids deadlocks.
+-- name: ReissuedNodes :many
+SELECT DISTINCT node_id FROM operations WHERE ended_at IS NULL AND action = 'reissue-enrollment' ORDER BY node_id;
 
 -- name: AbandonedNodes :many
 SELECT DISTINCT node_id FROM operations WHERE status = 'abandoned' ORDER BY node_id;

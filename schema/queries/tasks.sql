@@ -10,10 +10,11 @@ SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_e
        (cancel_requested_at IS NOT NULL)::boolean AS cancel_requested
 FROM node_tasks WHERE operation_id = $1 AND type = $2 ORDER BY seq LIMIT 1;
 
--- Reads the facts that a new task's envelope contains, and whether the task is
--- already stored.
+-- Reads the facts that a new task's envelope contains, whether the task is already stored, and
+-- the lock of the node's identity.
 -- name: PlanTask :one
-SELECT n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+SELECT n.host, n.identity_locked_at, n.identity_lock_reason, n.identity_locked_by, n.identity_lock_note,
+       n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
        coalesce(o.phase, '') AS phase,
        EXISTS (SELECT 1 FROM node_tasks t
                WHERE t.operation_id = sqlc.arg(operation_id) AND t.step = sqlc.arg(step)) AS stored,

@@ -8,12 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // unseen lists the reasons without a page that this suite can show, and why.
 func unseen() map[string]string {
 	return map[string]string{
+		schema.ReasonNodeLocked:           "the page is that of agent_silent, with another reason",
 		lifecycle.ReasonSeqReplayed:       "needs an agent that does not report its counters; the page is that of task_refused",
 		lifecycle.ReasonUpgradeRolledBack: "needs a supervisor that starts the agent again; the page is that of release_rejected",
 		lifecycle.ReasonStepUnknown:       "needs a worker of a version without the phase",

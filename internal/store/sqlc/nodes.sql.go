@@ -137,17 +137,34 @@ func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle
 }
 
 const heartbeatAge = `-- name: HeartbeatAge :one
-SELECT (CASE WHEN last_heartbeat_at IS NULL THEN -1
+SELECT host, identity_locked_at, identity_lock_reason, identity_locked_by, identity_lock_note, (CASE WHEN last_heartbeat_at IS NULL THEN -1
     ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
 FROM nodes WHERE node_id = $1
 `
 
-// The seconds since the last heartbeat by the database's clock, -1 without one.
-func (q *Queries) HeartbeatAge(ctx context.Context, nodeID string) (float64, error) {
+type HeartbeatAgeRow struct {
+	Host               string
+	IdentityLockedAt   *time.Time
+	IdentityLockReason string
+	IdentityLockedBy   string
+	IdentityLockNote   string
+	Seconds            float64
+}
+
+// The seconds since the last heartbeat by the database's clock, -1 without one, and the lock of
+// the node's identity.
+func (q *Queries) HeartbeatAge(ctx context.Context, nodeID string) (HeartbeatAgeRow, error) {
 	row := q.db.QueryRow(ctx, heartbeatAge, nodeID)
-	var seconds float64
-	err := row.Scan(&seconds)
-	return seconds, err
+	var i HeartbeatAgeRow
+	err := row.Scan(
+		&i.Host,
+		&i.IdentityLockedAt,
+		&i.IdentityLockReason,
+		&i.IdentityLockedBy,
+		&i.IdentityLockNote,
+		&i.Seconds,
+	)
+	return i, err
 }
 
 const identityAttention = `-- name: IdentityAttention :many
@@ -315,7 +332,7 @@ func (q *Queries) LockIdentity(ctx context.Context, arg LockIdentityParams) (int
 const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, previous_recovery_key, identity_sequence, poll_session, poll_contested,
-       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_lock_reason, identity_lock_note, identity_alarm,
+       (identity_locked_at IS NOT NULL)::boolean AS locked, identity_locked_at, identity_lock_reason, identity_locked_by, identity_lock_note, identity_alarm,
        sku, gpus_total, region_code, onboarding_mode, workload_driver, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 `
@@ -335,7 +352,9 @@ type LockNodeRow struct {
 	PollSession         string
 	PollContested       bool
 	Locked              bool
+	IdentityLockedAt    *time.Time
 	IdentityLockReason  string
+	IdentityLockedBy    string
 	IdentityLockNote    string
 	IdentityAlarm       string
 	SKU                 string
@@ -367,7 +386,9 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.PollSession,
 		&i.PollContested,
 		&i.Locked,
+		&i.IdentityLockedAt,
 		&i.IdentityLockReason,
+		&i.IdentityLockedBy,
 		&i.IdentityLockNote,
 		&i.IdentityAlarm,
 		&i.SKU,

@@ -120,6 +120,31 @@ func (q *Queries) EndRestoreMode(ctx context.Context) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
+const reissuedNodes = `-- name: ReissuedNodes :many
+SELECT DISTINCT node_id FROM operations WHERE ended_at IS NULL AND action = 'reissue-enrollment' ORDER BY node_id
+`
+
+// The nodes with an open reissue. The order avoids deadlocks.
+func (q *Queries) ReissuedNodes(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, reissuedNodes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var node_id string
+		if err := rows.Scan(&node_id); err != nil {
+			return nil, err
+		}
+		items = append(items, node_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const replaceCertificates = `-- name: ReplaceCertificates :exec
 UPDATE node_certificates SET slot = 'replaced', retired_at = now() WHERE node_id = $1 AND slot IN ('pending', 'current')
 `
@@ -227,15 +252,33 @@ func (q *Queries) StartRestoreMode(ctx context.Context, actor string, reason str
 	return epoch, err
 }
 
-const voidOpenTokens = `-- name: VoidOpenTokens :execrows
+const voidOpenTokens = `-- name: VoidOpenTokens :many
 UPDATE enrollment_tokens SET state = 'voided', ended_at = now() WHERE purpose <> 'recover' AND state IN ('issued', 'claimed')
+RETURNING node_id, (purpose = 'reissue' OR coalesce(bundle_purpose, '') = 'reissue')::boolean AS reissue
 `
 
+type VoidOpenTokensRow struct {
+	NodeID  string
+	Reissue bool
+}
+
 // Voids what may have been used since the time to which the database was restored.
-func (q *Queries) VoidOpenTokens(ctx context.Context) (int64, error) {
-	result, err := q.db.Exec(ctx, voidOpenTokens)
+func (q *Queries) VoidOpenTokens(ctx context.Context) ([]VoidOpenTokensRow, error) {
+	rows, err := q.db.Query(ctx, voidOpenTokens)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	var items []VoidOpenTokensRow
+	for rows.Next() {
+		var i VoidOpenTokensRow
+		if err := rows.Scan(&i.NodeID, &i.Reissue); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -524,7 +524,8 @@ func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow
 }
 
 const planTask = `-- name: PlanTask :one
-SELECT n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+SELECT n.host, n.identity_locked_at, n.identity_lock_reason, n.identity_locked_by, n.identity_lock_note,
+       n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
        coalesce(o.phase, '') AS phase,
        EXISTS (SELECT 1 FROM node_tasks t
                WHERE t.operation_id = $1 AND t.step = $2) AS stored,
@@ -534,21 +535,31 @@ WHERE n.node_id = $3
 `
 
 type PlanTaskRow struct {
-	NodeOpSeq   int64
-	Incarnation int64
-	OpSeq       int64
-	EndedAt     *time.Time
-	Phase       string
-	Stored      bool
-	NextSeq     int64
+	Host               string
+	IdentityLockedAt   *time.Time
+	IdentityLockReason string
+	IdentityLockedBy   string
+	IdentityLockNote   string
+	NodeOpSeq          int64
+	Incarnation        int64
+	OpSeq              int64
+	EndedAt            *time.Time
+	Phase              string
+	Stored             bool
+	NextSeq            int64
 }
 
-// Reads the facts that a new task's envelope contains, and whether the task is
-// already stored.
+// Reads the facts that a new task's envelope contains, whether the task is already stored, and
+// the lock of the node's identity.
 func (q *Queries) PlanTask(ctx context.Context, operationID string, step string, nodeID string) (PlanTaskRow, error) {
 	row := q.db.QueryRow(ctx, planTask, operationID, step, nodeID)
 	var i PlanTaskRow
 	err := row.Scan(
+		&i.Host,
+		&i.IdentityLockedAt,
+		&i.IdentityLockReason,
+		&i.IdentityLockedBy,
+		&i.IdentityLockNote,
 		&i.NodeOpSeq,
 		&i.Incarnation,
 		&i.OpSeq,

@@ -106,7 +106,8 @@ func TestStatementAfterRestart(t *testing.T) {
 	read := func(ctx context.Context, q interface {
 		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	}) (pid int, err error) {
-		return pid, q.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid)
+		err = q.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid)
+		return pid, err
 	}
 	for name, statement := range map[string]func() error{
 		"a statement": func() error {

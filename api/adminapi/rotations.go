@@ -87,7 +87,9 @@ func (h rotations) start(c *call) (any, error) {
 	if req.DryRun {
 		now := time.Now().UTC()
 		r.StartedAt, r.PhaseSince, r.CheckedAt, r.SetVersion = now, now, now, newest.Version
-		return h.view(c.Context(), r, now)
+		v, err := h.view(c.Context(), r, now)
+		v.DryRun = true
+		return v, err
 	}
 	if r, err = h.Rotations.BeginRotation(c.Context(), r, c.by); err != nil {
 		return nil, err

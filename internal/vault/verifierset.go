@@ -87,14 +87,14 @@ func activeKey(key transitKey, name string, set trust.VerifierSet) (keyVersion, 
 	return held, key.retired(held, set)
 }
 
-// retired returns an error if Vault no longer signs with a key of the newest set: a rotation
-// replaced the key, and the database was restored to a time before the rotation ended.
+// retired returns an error if Vault no longer signs with a key of the newest set: the key was
+// rotated or revoked, and then the database was restored to an earlier time.
 func (k transitKey) retired(held keyVersion, set trust.VerifierSet) error {
 	if held.version >= k.MinSigning {
 		return nil
 	}
 	return schema.NewError(schema.KindInternal,
-		"verifier set %d requires signatures of %s, but a rotation replaced that key, and Vault signs with versions from %d only: the database was restored to a time before the rotation ended",
+		"verifier set %d requires signatures of %s, but Vault signs with versions from %d only: the key was rotated or revoked, and then the database was restored to an earlier time",
 		set.Doc.Version, held.id(), k.MinSigning).WithReason(ReasonKeyRetired).WithNext("gpuaas trust revoke " + set.Active().KeyID + " --reason TEXT")
 }
 

@@ -18,6 +18,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/restore"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
@@ -26,8 +28,9 @@ const restoredFleet = 50
 
 // TestRestoreModeOfFleet dumps the database, works on every node of a fleet, and restores the
 // dump with the procedure of docs/operating.md while agents poll and operations are open.
-// New work then completes on every node without a command about a single node. No identity is
-// locked, no operation stays open, and the gap of the audit trail is reported.
+// A revocation of the task key is lost and repeated. New work then completes on every node without
+// a command about a single node. No identity is locked, no operation stays open, and the gap of the
+// audit trail is reported.
 func TestRestoreModeOfFleet(t *testing.T) {
 	prefix := host(t, "back")
 	f := startFleet(t, restoredFleet, prefix, "--task-time", "1ms")
@@ -43,6 +46,7 @@ func TestRestoreModeOfFleet(t *testing.T) {
 	for _, a := range []lifecycle.Action{lifecycle.ActionDrain, lifecycle.ActionReactivate, lifecycle.ActionDrain} {
 		workOnAll(t, ids, a)
 	}
+	revoked := revokeTaskKey(t, f)
 	open := 0
 	for _, id := range ids {
 		if open++; open <= 5 {
@@ -56,15 +60,44 @@ func TestRestoreModeOfFleet(t *testing.T) {
 	eventually(t, "every agent is back", func() bool { // agents of other tests have ended
 		return !slices.ContainsFunc(restoreMode(t, owner, "status").Absent, func(host string) bool { return strings.HasPrefix(host, prefix+"-") })
 	})
+	lost := restoreMode(t, owner, "status").LostSets
+	require.GreaterOrEqual(t, lost, int64(restoredFleet))
+	shown := run(t, "stuck")
+	require.Contains(t, shown.stdout+shown.stderr, "verifier set that the database does not have")
+	require.Contains(t, shown.stdout+shown.stderr, "gpuaas trust revoke "+revoked)
+	require.Equal(t, revoked, revokeTaskKey(t, f), "the record has the revoked key as the active one again")
+	require.Zero(t, restoreMode(t, owner, "status").LostSets)
 	workOnAll(t, ids, lifecycle.ActionDrain)
 	s := restoreMode(t, owner, "status")
 	require.GreaterOrEqual(t, s.NodesAhead, int64(restoredFleet))
 	require.GreaterOrEqual(t, s.TasksMissing, int64(3*restoredFleet))
 	require.Zero(t, queryNumber(t, "SELECT count(*) FROM nodes WHERE identity_locked_at IS NOT NULL AND host LIKE $1", prefix+"-%"))
-	shown := run(t, "stuck")
+	shown = run(t, "stuck")
 	require.Contains(t, shown.stdout+shown.stderr, "restore mode")
 	require.False(t, restoreMode(t, owner, "stop").On)
 	ok(t, "audit", "--verify")
+}
+
+// revokeTaskKey revokes the active task key, and waits until the nodes of the fleet have the set. It
+// waives the nodes of other tests. It returns the key.
+func revokeTaskKey(t *testing.T, f *simulatedFleet) string {
+	t.Helper()
+	trusted := decode[rotation.Trust](t, ok(t, "trust", "show", "-o", "json"))
+	i := slices.IndexFunc(trusted.Keys, func(k rotation.Key) bool { return k.State == trust.KeyActive })
+	require.GreaterOrEqual(t, i, 0)
+	key := trusted.Keys[i].KeyID
+	ok(t, "trust", "revoke", key, "--reason", "test")
+	hosts := f.nodes(t)
+	eventually(t, "the nodes have the revocation", func() bool {
+		v := rotationNow(t)
+		for _, n := range v.Progress.Waiting {
+			if _, ours := hosts[n.Host]; !ours {
+				ok(t, "rotate", "waive", "--node", n.NodeID, "--reason", "of another test")
+			}
+		}
+		return v.Outcome == rotation.Completed
+	})
+	return key
 }
 
 // restoreDump restores a dump into a new database, starts the restore mode there and then

@@ -87,9 +87,7 @@ func (h rotations) start(c *call) (any, error) {
 	if req.DryRun {
 		now := time.Now().UTC()
 		r.StartedAt, r.PhaseSince, r.CheckedAt, r.SetVersion = now, now, now, newest.Version
-		v, err := h.view(c.Context(), r, now)
-		v.DryRun = true
-		return v, err
+		return h.view(c.Context(), r, now)
 	}
 	if r, err = h.Rotations.BeginRotation(c.Context(), r, c.by); err != nil {
 		return nil, err

@@ -2,16 +2,12 @@ package adminapi
 
 import (
 	"encoding/json"
-	"encoding/pem"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"text/template"
 
@@ -225,33 +221,4 @@ func FuzzShellQuote(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, s+"."+s+".1\n", string(out))
 	})
-}
-
-// A host that does not get a share of the downloads waits for one.
-func TestDownloadWaitsForItsTurn(t *testing.T) {
-	t.Parallel()
-	var refused atomic.Int32
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if refused.Add(1) <= 7 {
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusTooManyRequests)
-			return
-		}
-		_, _ = w.Write([]byte("package")) // the test reads what arrived
-	}))
-	t.Cleanup(server.Close)
-	dir := t.TempDir()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	require.NoError(t, os.WriteFile(dir+"/ca.crt", ca, 0o600))
-	text, err := (&script{BootstrapBundle: sample()}).render("bootstrap.sh.tmpl")
-	require.NoError(t, err)
-	_, text, found := strings.Cut(text, "\ndownload() {")
-	require.True(t, found)
-	body, _, _ := strings.Cut(text, "\n}\n")
-	cmd := exec.CommandContext(t.Context(), "sh", "-euc", "download() {"+body+"\n}\ndownload \"$1\" \"$2/package\" --cacert \"$2/ca.crt\"", "sh", server.URL, dir)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-	got, err := os.ReadFile(dir + "/package")
-	require.NoError(t, err)
-	require.Equal(t, "package", string(got))
 }

@@ -18,8 +18,6 @@ type View struct {
 	Blockers []Blocker `json:"blockers"`
 	// Reversible is set while the rotation can be rolled back.
 	Reversible bool `json:"reversible"`
-	// DryRun is set if the rotation was not started.
-	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // Describe returns the view of a rotation at a time.

@@ -25,7 +25,8 @@ Nothing changes on the node itself. The change is recorded in the audit trail.
 A new --workload-driver is part of the node's next bundle. For an enrolled node, run
 gpuaas node reissue-enrollment and its line, or edit the node's env file. To state that a
 node runs no workloads, set the driver none. --unset-workload-driver leaves the node without
-a driver, as if it had been registered without one: a drain then parks.
+a driver, as if it had been registered without one; on an enrolled node, also remove it
+from the env file. A drain then parks.
 
 A host name cannot be changed: remove the node, an enrolled one after gpuaas node retire,
 and register the host.`,
@@ -55,10 +56,7 @@ and register the host.`,
 			if sameRegistration(before, node) {
 				e.message("unchanged: %s already has these values", node.Host)
 			}
-			if (change.WorkloadDriver != "" || change.UnsetWorkloadDriver) && node.State.Enrolled() && node.Driver != node.WorkloadDriver {
-				e.message("the node's agent still uses %s; to change that: gpuaas node reissue-enrollment %s, or edit the env file on the node",
-					cmp.Or(node.Driver, "no workload driver"), node.Host)
-			}
+			sayDriverOfAgent(e, change, node)
 			return e.print(node, func(w io.Writer) {
 				row(w, node.Host, node.SKU, count(node.GPUsTotal, "GPU"), node.RegionCode, dash(labelText(node.Labels)), "driver="+cmp.Or(node.WorkloadDriver, "-"))
 			}, node.Host)
@@ -83,6 +81,19 @@ func checkDriverFlags(c *cobra.Command, change wire.NodeChange) error {
 		return usagef(c.CommandPath(), "--workload-driver is empty: give %s, or use --unset-workload-driver", driverNames())
 	}
 	return nil
+}
+
+// sayDriverOfAgent says how the agent of an enrolled node gets the driver that was set or
+// unset. A bundle without a driver keeps the one in the env file.
+func sayDriverOfAgent(e *env, change wire.NodeChange, node wire.NodeView) {
+	switch {
+	case !node.State.Enrolled() || node.Driver == node.WorkloadDriver:
+	case change.UnsetWorkloadDriver:
+		e.message("the node's agent still uses %s; remove GPUAAS_WORKLOAD_DRIVER from the env file on the node, then restart the agent", node.Driver)
+	case change.WorkloadDriver != "":
+		e.message("the node's agent still uses %s; for the new one: gpuaas node reissue-enrollment %s, or edit the env file on the node",
+			cmp.Or(node.Driver, "no workload driver"), node.Host)
+	}
 }
 
 // sameRegistration reports whether the properties that the command changes are the same.

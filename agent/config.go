@@ -14,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/envfile"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/version"
 )
@@ -82,7 +83,7 @@ func (c Config) drivers() map[string]workload.Maker {
 	if all == nil {
 		all = map[string]workload.Maker{}
 	}
-	all[workload.NameSystemd], all[workload.NameDocker], all[workload.NameNone] = workload.NewSystemd, workload.NewDocker, workload.NewNone
+	all[inventory.DriverSystemd], all[inventory.DriverDocker], all[inventory.DriverNone] = workload.NewSystemd, workload.NewDocker, workload.NewNone
 	return all
 }
 

@@ -10,13 +10,14 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
 func TestDriverChoice(t *testing.T) {
 	t.Parallel()
 	c := Config{Drivers: devworkload.Drivers()}
 	for driver, want := range map[string]string{
-		"": "workload.unset", workload.NameNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", workload.NameSystemd: "*workload.systemdDriver", workload.NameDocker: "*workload.dockerDriver",
+		"": "workload.unset", inventory.DriverNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", inventory.DriverSystemd: "*workload.systemdDriver", inventory.DriverDocker: "*workload.dockerDriver",
 	} {
 		c.WorkloadDriver = driver
 		got, err := c.newDriver(workload.Config{State: disk.At(t.TempDir() + "/state"), Changed: func() {}, Log: slog.New(slog.DiscardHandler)})

@@ -16,9 +16,9 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/runner"
-	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
@@ -191,7 +191,7 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 	draws := rand.New(rand.NewPCG(seed, 7))
 	dir := memoryFolder(t)
 	c := configIn(f, dir)
-	c.WorkloadDriver = workload.NameNone
+	c.WorkloadDriver = inventory.DriverNone
 	install(f, c, f.ID, time.Now().Add(time.Hour))
 	params := kind.params
 	if kind.typ == task.WorkloadDrain && params == nil {

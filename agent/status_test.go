@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
 // TestStatusNamesTheDriver: the command names the configured driver, also one that this program
@@ -17,9 +17,9 @@ import (
 func TestStatusNamesTheDriver(t *testing.T) {
 	t.Parallel()
 	for driver, want := range map[string]string{
-		workload.NameNone: workload.NameNone,
-		devworkload.Name:  devworkload.Name,
-		"other":           "other",
+		inventory.DriverNone: inventory.DriverNone,
+		devworkload.Name:     devworkload.Name,
+		"other":              "other",
 	} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()

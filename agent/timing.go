@@ -29,7 +29,7 @@ func defaultTiming() timing {
 			Retry:       wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax},
 			Refused:     wait.Range{Min: time.Minute, Max: 10 * time.Minute},
 			Renewal:     wait.Range{Min: 30 * time.Second, Max: 15 * time.Minute},
-			Locked:      wait.Range{Min: time.Minute, Max: 15 * time.Minute},
+			Locked:      wait.Range{Min: time.Minute, Max: wire.LockedPollMax},
 			Removed:     wait.Range{Min: 5 * time.Second, Max: 10 * time.Minute},
 		},
 		task: runner.Timing{Report: wait.Range{Min: wire.ResultBackoffMin, Max: wire.ResultBackoffMax}, Progress: 20 * time.Second, Quick: 250 * time.Millisecond},

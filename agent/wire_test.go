@@ -24,6 +24,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/envfile"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
@@ -252,7 +253,7 @@ func newRig(t *testing.T) *rig {
 	r.book = agenttest.NewBook(r.f, r.clock.Now)
 	r.wire = &wireLog{f: r.f}
 	r.conf = configIn(r.f, memoryFolder(t))
-	r.conf.WorkloadDriver = workload.NameNone
+	r.conf.WorkloadDriver = inventory.DriverNone
 	r.conf.EnvFile = r.conf.StateDir + ".env"
 	r.setToken(r.book.Token())
 	t.Cleanup(func() {

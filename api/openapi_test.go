@@ -181,7 +181,7 @@ func bodies() (requests, responses []any) {
 	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, inventory.SKUList{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{}, audit.CheckpointPage{}, audit.Gap{},
 		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
-		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Trust{}}
+		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Plan{}, rotation.Trust{}}
 	return requests, responses
 }
 

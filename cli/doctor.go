@@ -25,7 +25,7 @@ type nodeEvidence struct {
 	Stuck    wire.StuckList
 	Refusals []audit.Row
 	Report   diagnosis.Report
-	// Unlocked is when the identity was unlocked in the last lockedPoll, nil if it was not.
+	// Unlocked is when the identity was unlocked in the last wire.LockedPollMax, nil if it was not.
 	Unlocked *time.Time
 }
 
@@ -72,12 +72,8 @@ The exit code is 1 if there is a fault.`,
 	return c
 }
 
-const (
-	// recentRefusals is how far back rejections of a node's requests are read.
-	recentRefusals = "1h"
-	// lockedPoll is the longest time between two polls of an agent whose identity is locked.
-	lockedPoll = 15 * time.Minute
-)
+// recentRefusals is how far back rejections of a node's requests are read.
+const recentRefusals = "1h"
 
 // examine reads what the control plane has about a node, and checks it.
 func examine(ctx context.Context, e *env, arg string) (ev nodeEvidence, err error) {
@@ -113,7 +109,7 @@ func lastUnlock(ctx context.Context, e *env, n wire.NodeView) (*time.Time, error
 	if n.IdentityLock != nil {
 		return nil, nil
 	}
-	since := e.clock.now().Add(-lockedPoll)
+	since := e.clock.now().Add(-wire.LockedPollMax)
 	events, err := listAudit(ctx, e.api(), adminclient.ListAuditParams{Node: &n.ID, Action: &[]string{audit.NodeUnlock},
 		Result: &[]string{string(audit.Succeeded)}, Since: new(since.UTC().Format(time.RFC3339))}, 1)
 	if err != nil || len(events) == 0 || events[0].At.Before(since) {
@@ -178,7 +174,7 @@ func checkHeartbeat(ev nodeEvidence, now time.Time) diagnosis.Check {
 	answer := n.LastHeartbeatAt.UTC().Format(time.RFC3339)
 	if silent := now.Sub(*n.LastHeartbeatAt); silent > lifecycle.SilentAfter {
 		if ev.Unlocked != nil && n.LastHeartbeatAt.Before(*ev.Unlocked) {
-			return c.OK(answer + "; the identity was unlocked, and its agent polls again by " + ev.Unlocked.Add(lockedPoll).UTC().Format(time.RFC3339))
+			return c.OK(answer + "; the identity was unlocked, and its agent polls again by " + ev.Unlocked.Add(wire.LockedPollMax).UTC().Format(time.RFC3339))
 		}
 		return c.Failed(answer+", "+lifecycle.Span(silent)+" ago", diagnosis.Node, next)
 	}

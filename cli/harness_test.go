@@ -463,6 +463,9 @@ func (a *fakeAPI) patchNode(w http.ResponseWriter, r *http.Request) {
 	}
 	a.changed = append(a.changed, c)
 	n.SKU, n.RegionCode, n.WorkloadDriver = cmp.Or(c.SKU, n.SKU), cmp.Or(c.RegionCode, n.RegionCode), cmp.Or(c.WorkloadDriver, n.WorkloadDriver)
+	if c.UnsetWorkloadDriver {
+		n.WorkloadDriver = ""
+	}
 	if c.GPUsTotal != nil {
 		n.GPUsTotal = *c.GPUsTotal
 	}

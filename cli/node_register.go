@@ -9,16 +9,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // driverNames are the workload drivers of every agent, for help texts.
-const driverNames = "systemd, docker or none"
+func driverNames() string { return text.Or(inventory.Drivers()) }
 
 // warnOfDriver warns of a driver that only agents of your own build have, or of a misspelled one.
 func warnOfDriver(e *env, driver string) {
-	if driver != "" && !slices.Contains([]string{"systemd", "docker", "none"}, driver) {
-		e.message("warning: the workload driver %q is not one of %s: the agent refuses to start unless its build has it", driver, driverNames)
+	if driver != "" && !slices.Contains(inventory.Drivers(), driver) {
+		e.message("warning: the workload driver %q is not one of %s: the agent refuses to start unless its build has it", driver, driverNames())
 	}
 }
 
@@ -73,7 +74,7 @@ workloads.`,
 	f.StringArrayVar(&words, "label", nil, "label KEY=VALUE to select the node by; repeatable")
 	f.StringVar(&r.OnboardingMode, "mode", "", "provider: "+strings.Join(inventory.Providers(), ", ")+" (default manual)")
 	f.BoolVar(&r.Probe, "probe", false, "end the enrollment with a probe of the node's health")
-	f.StringVar(&r.WorkloadDriver, "workload-driver", "", "how the agent finds and stops workloads: "+driverNames+" (default: the SKU's)")
+	f.StringVar(&r.WorkloadDriver, "workload-driver", "", "how the agent finds and stops workloads: "+driverNames()+" (default: the SKU's)")
 	addChoices(c, &r.LifecycleClass, "class", "lifecycle `CLASS` (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
 	return c
 }

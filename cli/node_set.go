@@ -24,7 +24,9 @@ Nothing changes on the node itself. The change is recorded in the audit trail.
 
 A new --workload-driver is part of the node's next bundle. For an enrolled node, run
 gpuaas node reissue-enrollment and its line, or edit the node's env file. To state that a
-node runs no workloads, set the driver none; a driver cannot be unset.
+node runs no workloads, set the driver none. --unset-workload-driver leaves the node without
+a driver, as if it had been registered without one; on an enrolled node, also remove it
+from the env file. A drain then parks.
 
 A host name cannot be changed: remove the node, an enrolled one after gpuaas node retire,
 and register the host.`,
@@ -36,8 +38,11 @@ and register the host.`,
 			if c.Flags().Changed("gpus") {
 				change.GPUsTotal = new(int(gpus))
 			}
-			if change.GPUsTotal == nil && change.SKU+change.RegionCode+change.WorkloadDriver == "" && len(labels) == 0 {
-				return usagef(c.CommandPath(), "nothing to change: use --label, --gpus, --sku, --region or --workload-driver")
+			if err = checkDriverFlags(c, change); err != nil {
+				return err
+			}
+			if change.GPUsTotal == nil && change.SKU+change.RegionCode+change.WorkloadDriver == "" && !change.UnsetWorkloadDriver && len(labels) == 0 {
+				return usagef(c.CommandPath(), "nothing to change: use --label, --gpus, --sku, --region, --workload-driver or --unset-workload-driver")
 			}
 			warnOfDriver(e, change.WorkloadDriver)
 			before, err := decode[wire.NodeView](e.api().GetNode(ctx, arg, nil))
@@ -51,10 +56,7 @@ and register the host.`,
 			if sameRegistration(before, node) {
 				e.message("unchanged: %s already has these values", node.Host)
 			}
-			if change.WorkloadDriver != "" && node.State.Enrolled() && node.Driver != change.WorkloadDriver {
-				e.message("the node's agent still uses %s; for the new one: gpuaas node reissue-enrollment %s, or edit the env file on the node",
-					cmp.Or(node.Driver, "no workload driver"), node.Host)
-			}
+			sayDriverOfAgent(e, change, node)
 			return e.print(node, func(w io.Writer) {
 				row(w, node.Host, node.SKU, count(node.GPUsTotal, "GPU"), node.RegionCode, dash(labelText(node.Labels)), "driver="+cmp.Or(node.WorkloadDriver, "-"))
 			}, node.Host)
@@ -63,9 +65,35 @@ and register the host.`,
 	c.Flags().StringVar(&change.SKU, "sku", "", "SKU of the catalog")
 	c.Flags().StringVar(&change.RegionCode, "region", "", "region code")
 	c.Flags().UintVar(&gpus, "gpus", 0, "number of GPUs")
-	c.Flags().StringVar(&change.WorkloadDriver, "workload-driver", "", "workload driver: "+driverNames)
+	c.Flags().StringVar(&change.WorkloadDriver, "workload-driver", "", "workload driver: "+driverNames())
+	c.Flags().BoolVar(&change.UnsetWorkloadDriver, "unset-workload-driver", false, "leave the node without a workload driver; its drains park")
 	c.Flags().StringVar(&change.Reason, "reason", "", "reason, kept in the audit trail")
 	return c
+}
+
+// checkDriverFlags rejects a driver without a name, which an unset shell variable gives, and
+// one together with its removal.
+func checkDriverFlags(c *cobra.Command, change wire.NodeChange) error {
+	switch given := c.Flags().Changed("workload-driver"); {
+	case given && change.UnsetWorkloadDriver:
+		return usagef(c.CommandPath(), "--workload-driver and --unset-workload-driver exclude each other")
+	case given && change.WorkloadDriver == "":
+		return usagef(c.CommandPath(), "--workload-driver is empty: give %s, or use --unset-workload-driver", driverNames())
+	}
+	return nil
+}
+
+// sayDriverOfAgent says how the agent of an enrolled node gets the driver that was set or
+// unset. A bundle without a driver keeps the one in the env file.
+func sayDriverOfAgent(e *env, change wire.NodeChange, node wire.NodeView) {
+	switch {
+	case !node.State.Enrolled() || node.Driver == node.WorkloadDriver:
+	case change.UnsetWorkloadDriver:
+		e.message("the node's agent still uses %s; remove GPUAAS_WORKLOAD_DRIVER from the env file on the node, then restart the agent", node.Driver)
+	case change.WorkloadDriver != "":
+		e.message("the node's agent still uses %s; for the new one: gpuaas node reissue-enrollment %s, or edit the env file on the node",
+			cmp.Or(node.Driver, "no workload driver"), node.Host)
+	}
 }
 
 // sameRegistration reports whether the properties that the command changes are the same.

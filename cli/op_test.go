@@ -447,9 +447,14 @@ func TestNodeSet(t *testing.T) {
 	require.Equal(t, wire.NodeChange{SKU: "a100", RegionCode: "fra2", Reason: "wrong rack"}, h.api.changed[1])
 	h.golden("node-set-unchanged", "node", "set", "gpu-17", "--region", "fra2", "--label", "rack=r7")
 	h.golden("node-set-driver", "node", "set", "gpu-17", "--workload-driver", "docker")
-	for _, args := range [][]string{{}, {"--label", "x"}, {"--label", "=y"}} {
+	h.api.nodes[0].Driver = "docker"
+	h.golden("node-set-unset-driver", "node", "set", "gpu-17", "--unset-workload-driver", "--reason", "set by mistake")
+	require.Equal(t, wire.NodeChange{UnsetWorkloadDriver: true, Reason: "set by mistake"}, h.api.changed[len(h.api.changed)-1])
+	for _, args := range [][]string{{}, {"--label", "x"}, {"--label", "=y"}, {"--unset-workload-driver=false"}} {
 		require.Equal(t, schema.ExitUsage, h.run(append([]string{"node", "set", "gpu-17"}, args...)...))
 	}
+	h.golden("node-set-driver-empty", "node", "set", "gpu-17", "--workload-driver", "")
+	h.golden("node-set-driver-both", "node", "set", "gpu-17", "--workload-driver", "docker", "--unset-workload-driver")
 }
 
 func TestAdminTokenNew(t *testing.T) {

@@ -50,15 +50,7 @@ func newRotateStart(e *env, k rotation.Kind, short string) *cobra.Command {
 				return err
 			}
 			s.GraceSeconds = new(int64(grace / time.Second))
-			v, err := decode[rotation.View](e.api().StartRotation(ctx, nil, s))
-			if err != nil {
-				return err
-			}
-			if s.DryRun {
-				e.message("nothing was started; a rotation of %s would have these phases, with a grace period of %s", k, lifecycle.Span(grace))
-				return printPlanned(e.console, v)
-			}
-			return printRotation(e.console, v)
+			return startRotation(ctx, e, s)
 		})
 	f := c.Flags()
 	f.StringVar(&s.Reason, "reason", "", "reason, kept in the audit trail (required)")
@@ -120,16 +112,39 @@ func decideRotation(ctx context.Context, e *env, c *cobra.Command, d rotation.De
 	return printRotation(e.console, v)
 }
 
+// startRotation starts a rotation, or prints its plan in a dry run.
+func startRotation(ctx context.Context, e *env, s rotation.Start) error {
+	res, err := e.api().StartRotation(ctx, nil, s)
+	if s.DryRun {
+		p, err := decode[rotation.Plan](res, err)
+		if err != nil {
+			return err
+		}
+		return printPlanned(e.console, p)
+	}
+	v, err := decode[rotation.View](res, err)
+	if err != nil {
+		return err
+	}
+	return printRotation(e.console, v)
+}
+
 // printPlanned prints the phases of a rotation that was not started, and the nodes that it would
 // wait for.
-func printPlanned(e *console, v rotation.View) error {
-	return e.print(v, func(w io.Writer) {
-		for i, p := range v.Plan {
-			fmt.Fprintf(w, "  %d. %s: %s\n", i+1, p.Name, p.Does)
+func printPlanned(e *console, p rotation.Plan) error {
+	if p.Kind == rotation.RevokeKey {
+		e.message("nothing was started; the revocation of %s would have this phase", p.Key)
+	} else {
+		e.message("nothing was started; a rotation of %s would have these phases, with a grace period of %s", p.Kind,
+			lifecycle.Span(time.Duration(p.GraceSeconds)*time.Second))
+	}
+	return e.print(p, func(w io.Writer) {
+		for i, phase := range p.Plan {
+			fmt.Fprintf(w, "  %d. %s: %s\n", i+1, phase.Name, phase.Does)
 		}
-		fmt.Fprintf(w, "It would wait for %s now.\n", count(v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, "node"))
-		writeWaiting(w, v)
-	}, string(v.Kind))
+		fmt.Fprintf(w, "It would wait for %s now.\n", count(p.Progress.Nodes-p.Progress.Confirmed-p.Progress.Waived, "node"))
+		writeWaiting(w, rotation.Rotation{Kind: p.Kind}, p.Progress)
+	}, string(p.Kind))
 }
 
 // printRotation prints a rotation and the nodes that it waits for.
@@ -143,16 +158,16 @@ func printRotation(e *console, v rotation.View) error {
 		for _, p := range v.Plan {
 			fmt.Fprintf(w, "  %s %s: %s\n", mark(v, p), p.Name, p.Does)
 		}
-		writeWaiting(w, v)
+		writeWaiting(w, v.Rotation, v.Progress)
 	}, v.RotationID)
 }
 
 // writeWaiting lists the nodes that have not confirmed.
-func writeWaiting(w io.Writer, v rotation.View) {
-	for _, n := range v.Progress.Waiting {
-		fmt.Fprintf(w, "not confirmed: %s (%s, %s)\n", n.Host, n.State, v.Reported(n))
+func writeWaiting(w io.Writer, r rotation.Rotation, p rotation.Progress) {
+	for _, n := range p.Waiting {
+		fmt.Fprintf(w, "not confirmed: %s (%s, %s)\n", n.Host, n.State, r.Reported(n))
 	}
-	if hidden := v.Progress.Nodes - v.Progress.Confirmed - v.Progress.Waived - len(v.Progress.Waiting); len(v.Progress.Waiting) > 0 && hidden > 0 {
+	if hidden := p.Nodes - p.Confirmed - p.Waived - len(p.Waiting); len(p.Waiting) > 0 && hidden > 0 {
 		fmt.Fprintf(w, "and %d more nodes\n", hidden)
 	}
 }

@@ -29,6 +29,14 @@ func (a *rotationAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		json.NewEncoder(w).Encode(a.err.Body("c")) //nolint:errcheck // a test's connection
 		return
 	}
+	if a.body["dry_run"] == true {
+		r, p := a.view.Rotation, a.view.Progress
+		if r.Kind == rotation.NodeCA {
+			r.OldKey, p.Waiting = "", []rotation.Waiting{} // there is no new CA yet that a node could lack
+		}
+		json.NewEncoder(w).Encode(rotation.Preview(r, p)) //nolint:errcheck // a test's connection
+		return
+	}
 	if r.Method == http.MethodPost && r.URL.Path == "/api/v1/admin/trust/rotation" {
 		w.WriteHeader(http.StatusAccepted)
 	}
@@ -59,6 +67,7 @@ func TestRotateNodeCA(t *testing.T) {
 	h, a := rotating(t, rotation.Stage)
 	h.golden("rotate-node-ca-dry-run", "rotate", "node-ca", "--reason", "yearly", "--dry-run")
 	require.Equal(t, map[string]any{"kind": "node-ca", "reason": "yearly", "grace_seconds": 90000.0, "dry_run": true}, a.body)
+	h.golden("rotate-node-ca-dry-run-json", "rotate", "node-ca", "--reason", "yearly", "--dry-run", "-o", "json")
 	h.golden("rotate-show-stage", "rotate", "show")
 	require.Equal(t, "GET /api/v1/admin/trust/rotation", a.path)
 	require.Zero(t, h.run("rotate", "waive", "--node", "gpu-17", "--reason", "in repair"))
@@ -69,6 +78,15 @@ func TestRotateNodeCA(t *testing.T) {
 		require.Equal(t, "POST /api/v1/admin/trust/rotation/"+d, a.path)
 		require.Equal(t, map[string]any{"reason": "CHG-1"}, a.body)
 	}
+}
+
+// TestRevokeDryRun: a dry run of a revocation is a plan, not a rotation.
+func TestRevokeDryRun(t *testing.T) {
+	t.Parallel()
+	h, a := rotating(t, rotation.Stage)
+	a.view.Kind, a.view.OldKey, a.view.CA = rotation.RevokeKey, "task-prod.v3", rotation.CA{}
+	h.golden("trust-revoke-dry-run", "trust", "revoke", "task-prod.v3", "--reason", "INC-77", "--dry-run")
+	h.golden("trust-revoke-dry-run-json", "trust", "revoke", "task-prod.v3", "--reason", "INC-77", "--dry-run", "-o", "json")
 }
 
 // TestRotateShow: each phase shows what a waiting node has instead of what is required.

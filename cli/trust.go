@@ -56,11 +56,7 @@ gpuaas rotate show lists the nodes that do not have the set yet.`,
 				return err
 			}
 			s.Key = key
-			v, err := decode[rotation.View](e.api().StartRotation(ctx, nil, s))
-			if err != nil {
-				return err
-			}
-			return printRotation(e.console, v)
+			return startRotation(ctx, e, s)
 		})
 	c.Flags().StringVar(&s.Reason, "reason", "", "reason, kept in the audit trail (required)")
 	c.Flags().BoolVar(&s.DryRun, "dry-run", false, "show the nodes that do not have the newest set; revoke nothing")

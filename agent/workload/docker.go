@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -79,7 +80,7 @@ func (d *dockerDriver) List(ctx context.Context) ([]task.Workload, error) {
 	for _, c := range running {
 		since, _ := time.Parse("2006-01-02 15:04:05 -0700 MST", c.CreatedAt) // zero means unknown
 		_, stopping := d.asked[c.ID]
-		list = append(list, task.Workload{Name: c.Names, Kind: NameDocker, Since: since.UTC(), Stopping: stopping})
+		list = append(list, task.Workload{Name: c.Names, Kind: inventory.DriverDocker, Since: since.UTC(), Stopping: stopping})
 	}
 	sortWorkloads(list)
 	return list, nil

@@ -15,13 +15,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Workload drivers.
-const (
-	NameNone    = "none"
-	NameSystemd = "systemd"
-	NameDocker  = "docker"
-)
-
 // Defaults of the workload drivers.
 const (
 	DefaultSlice = "gpuaas-workloads.slice"

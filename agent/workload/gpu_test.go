@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/agenttest"
@@ -134,7 +135,7 @@ func TestForcedDrain(t *testing.T) {
 		require.Empty(t, r.Blocked)
 		require.Len(t, r.Ignored, 2)
 
-		w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "a", Kind: NameDocker}}, OnStop: func(string) error { return nil }}
+		w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "a", Kind: inventory.DriverDocker}}, OnStop: func(string) error { return nil }}
 		r = drained(t, Drain{Workloads: w, GPUs: gpus}, task.DrainParams{Deadline: time.Now().Add(10 * time.Second), Force: true})
 		require.Equal(t, []string{"a"}, w.Killed)
 		require.Len(t, r.Blocked, 1, "a workload that survives the kill")
@@ -148,12 +149,12 @@ func TestForcedDrain(t *testing.T) {
 func TestGPUProcessesOfWorkloads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "a", Kind: NameDocker}}, OnStop: func(string) error { return nil }}
+		w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "a", Kind: inventory.DriverDocker}}, OnStop: func(string) error { return nil }}
 		r := drained(t, Drain{Workloads: w, GPUs: func(context.Context) []task.Workload {
 			t.Error("asked for GPU processes")
 			return nil
 		}}, task.DrainParams{Deadline: time.Now().Add(time.Second)})
 		require.Len(t, r.Blocked, 1)
-		require.Equal(t, NameDocker, r.Blocked[0].Kind)
+		require.Equal(t, inventory.DriverDocker, r.Blocked[0].Kind)
 	})
 }

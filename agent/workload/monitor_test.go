@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/execution"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/agenttest"
@@ -69,9 +70,9 @@ func TestLateCalls(t *testing.T) {
 // TestReportable: the server accepts the workloads of a node whatever their names are.
 func TestReportable(t *testing.T) {
 	t.Parallel()
-	reported := []task.Workload{{Name: "a\x1b[2J" + strings.Repeat("x", wire.MaxWorkloadName), Kind: NameDocker}}
+	reported := []task.Workload{{Name: "a\x1b[2J" + strings.Repeat("x", wire.MaxWorkloadName), Kind: inventory.DriverDocker}}
 	for range wire.MaxWorkloads {
-		reported = append(reported, task.Workload{Name: "b\n", Kind: NameDocker})
+		reported = append(reported, task.Workload{Name: "b\n", Kind: inventory.DriverDocker})
 	}
 	got := Reportable(reported)
 	require.Len(t, got, wire.MaxWorkloads)
@@ -103,7 +104,7 @@ func TestCordonWithoutDriver(t *testing.T) {
 	flag, err := LoadCordon(s, func() {})
 	require.NoError(t, err)
 	fails := false
-	w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "train", Kind: NameDocker}}, OnList: func(int) error {
+	w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "train", Kind: inventory.DriverDocker}}, OnList: func(int) error {
 		if fails {
 			return errors.New("daemon busy")
 		}

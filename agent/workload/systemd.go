@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -39,7 +40,7 @@ func (d *systemdDriver) List(ctx context.Context) ([]task.Workload, error) {
 			continue
 		}
 		list = append(list, task.Workload{
-			Name: unit["Id"], Kind: NameSystemd, Since: unixTime(unit["ActiveEnterTimestamp"]), Stopping: state == "deactivating",
+			Name: unit["Id"], Kind: inventory.DriverSystemd, Since: unixTime(unit["ActiveEnterTimestamp"]), Stopping: state == "deactivating",
 		})
 	}
 	sortWorkloads(list)

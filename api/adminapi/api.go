@@ -176,6 +176,7 @@ func (a *API) rotations() []Endpoint {
 		a.on(http.MethodGet, "/trust/rotation", http.StatusOK, trust.RoleViewer, h.show, schema.KindNotFound),
 		a.on(http.MethodPost, "/trust/rotation", http.StatusAccepted, trust.RoleAdmin, h.start, schema.KindNotFound, schema.KindOperationInProgress),
 	}
+	all[len(all)-1].Success = []int{http.StatusOK, http.StatusAccepted} // 200 for a dry run
 	for _, d := range rotation.Decisions() {
 		all = append(all, a.on(http.MethodPost, "/trust/rotation/"+string(d), http.StatusOK, trust.RoleAdmin, h.decide(d),
 			schema.KindNotFound, schema.KindDecisionOutdated, schema.KindFenced))

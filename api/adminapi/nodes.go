@@ -160,7 +160,7 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 	case !slices.Contains(classes, r.LifecycleClass):
 		return badField("lifecycle_class", "must be one of "+joined(classes))
 	case !validDriver(r.WorkloadDriver):
-		return badField("workload_driver", badDriver)
+		return badDriver()
 	case r.SSHUsername != "" && !validName(r.SSHUsername, 64):
 		return badField("ssh_username", "must be at most 64 of a-z A-Z 0-9 . _ -")
 	case len(r.SSHPublicKey) > 8<<10 || strings.ContainsAny(r.SSHPublicKey, "\r\n\x00"):
@@ -209,11 +209,13 @@ func checkChange(c *wire.NodeChange) error {
 	case c.GPUsTotal != nil && *c.GPUsTotal < 0:
 		return badField("gpus_total", "must not be negative")
 	case !validDriver(c.WorkloadDriver):
-		return badField("workload_driver", badDriver)
+		return badDriver()
+	case c.UnsetWorkloadDriver && c.WorkloadDriver != "":
+		return badField("unset_workload_driver", "must not be true with workload_driver")
 	case len(c.RemoveLabels) > maxLabels:
 		return badField("remove_labels", "must be at most 64")
-	case c.GPUsTotal == nil && c.SKU+c.RegionCode+c.WorkloadDriver == "" && len(c.Labels)+len(c.RemoveLabels) == 0:
-		return schema.NewError(schema.KindInvalidRequest, "nothing to change: give sku, region_code, gpus_total, workload_driver, labels or remove_labels").WithReason("empty_change")
+	case c.GPUsTotal == nil && c.SKU+c.RegionCode+c.WorkloadDriver == "" && !c.UnsetWorkloadDriver && len(c.Labels)+len(c.RemoveLabels) == 0:
+		return schema.NewError(schema.KindInvalidRequest, "nothing to change: give sku, region_code, gpus_total, workload_driver, unset_workload_driver, labels or remove_labels").WithReason("empty_change")
 	}
 	return nil
 }

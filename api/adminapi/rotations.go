@@ -2,6 +2,7 @@ package adminapi
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"time"
 
@@ -85,9 +86,12 @@ func (h rotations) start(c *call) (any, error) {
 		return nil, err
 	}
 	if req.DryRun {
-		now := time.Now().UTC()
-		r.StartedAt, r.PhaseSince, r.CheckedAt, r.SetVersion = now, now, now, newest.Version
-		return h.view(c.Context(), r, now)
+		r.SetVersion = newest.Version
+		p, err := h.Rotations.RotationProgress(c.Context(), r)
+		if err != nil {
+			return nil, err
+		}
+		return nil, edge.JSON(c.w, http.StatusOK, rotation.Preview(r, p))
 	}
 	if r, err = h.Rotations.BeginRotation(c.Context(), r, c.by); err != nil {
 		return nil, err

@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +72,7 @@ func (f *rotationRows) Drive(context.Context, rotation.Rotation) error {
 type answered struct {
 	code int
 	view rotation.View
+	raw  []byte
 	err  schema.ErrorBody
 }
 
@@ -84,7 +87,7 @@ func askRotation(t *testing.T, f *rotationRows, method, path, body string) (a an
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	a.code = w.Code
+	a.code, a.raw = w.Code, w.Body.Bytes()
 	if w.Code < http.StatusBadRequest {
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a.view), w.Body.String())
 	} else {
@@ -103,10 +106,14 @@ func TestStartRotation(t *testing.T) {
 			return askRotation(t, f, http.MethodPost, "", `{"kind":"`+string(k)+`","reason":"yearly"`+more+`}`)
 		}
 		a := start(`,"dry_run":true`)
-		require.Equal(t, http.StatusAccepted, a.code)
+		require.Equal(t, http.StatusOK, a.code)
 		require.Nil(t, f.open)
 		require.Zero(t, f.driven)
-		require.Len(t, a.view.Plan, 4)
+		var plan map[string]any
+		require.NoError(t, json.Unmarshal(a.raw, &plan))
+		require.Len(t, plan["plan"], 4)
+		require.ElementsMatch(t, []string{"dry_run", "kind", "grace_seconds", "plan", "progress"}, slices.Collect(maps.Keys(plan)))
+		require.Equal(t, true, plan["dry_run"])
 		a = start(`,"grace_seconds":60,"approved":true`)
 		require.Equal(t, http.StatusAccepted, a.code)
 		require.Equal(t, "ops", f.by.Actor)

@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -50,7 +52,8 @@ func newMachine(t *testing.T) *machine {
 	curl, err := exec.LookPath("curl")
 	require.NoError(t, err)
 	noted := "#!/bin/sh\necho \"$*\" >>\"${0%/*}/arguments\"\nexec " + curl + " \"$@\"\n"
-	for name, text := range map[string]string{"systemctl": stub, "curl": noted} {
+	slept := "#!/bin/sh\necho \"$*\" >>\"${0%/*}/sleeps\"\n"
+	for name, text := range map[string]string{"systemctl": stub, "curl": noted, "sleep": slept} {
 		require.NoError(t, os.WriteFile(filepath.Join(m.bin, name), []byte(text), 0o700))
 	}
 	return m
@@ -110,6 +113,16 @@ func (m *machine) run(text string, args ...string) (said string, code int) {
 	assert.NotContains(m.t, string(arguments), trust.TokenPrefix)
 	assert.NotContains(m.t, string(arguments), "Bearer")
 	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// slept lists the seconds of the pauses that scripts made; none takes any time.
+func (m *machine) slept() []string {
+	m.t.Helper()
+	text, err := os.ReadFile(filepath.Join(m.bin, "sleeps"))
+	if !errors.Is(err, fs.ErrNotExist) {
+		require.NoError(m.t, err)
+	}
+	return strings.Fields(string(text))
 }
 
 func (d *backend) ask(t *testing.T, verb, body string, into any) {
@@ -203,6 +216,8 @@ type outlet struct {
 	archive []byte
 	fetched int
 	auth    string
+	// busy answers a request instead of the outlet if it returns true.
+	busy func(w http.ResponseWriter, r *http.Request) bool
 }
 
 func (o *outlet) digest() string {
@@ -231,7 +246,11 @@ func (o *outlet) serve(t *testing.T, d *backend) *httptest.Server {
 		}
 		_ = json.NewEncoder(w).Encode(b)
 	})
-	s := httptest.NewTLSServer(mux)
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if o.busy == nil || !o.busy(w, r) {
+			mux.ServeHTTP(w, r)
+		}
+	}))
 	t.Cleanup(s.Close)
 	d.url = s.URL
 	d.ca = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
@@ -344,6 +363,53 @@ func tokenOf(t *testing.T, env string) string {
 	require.True(t, ok, env)
 	token, _, _ := strings.Cut(rest, `"`)
 	return token
+}
+
+// A script waits while the node API limits its address, and while a request fails that a later
+// one may not: at least as long as Retry-After, and longer each time.
+func TestBootstrapWaits(t *testing.T) {
+	reject := func(status int, after string, on string, times int) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			if !strings.HasPrefix(r.URL.Path, on) || times == 0 {
+				return false
+			}
+			times--
+			if status == 0 {
+				panic(http.ErrAbortHandler)
+			}
+			w.Header().Set("Retry-After", after)
+			w.WriteHeader(status)
+			return true
+		}
+	}
+	const packages, bundle = "/internal/v1/packages/", "/internal/v1/bootstrap"
+	for name, c := range map[string]struct {
+		busy  func(http.ResponseWriter, *http.Request) bool
+		slept []string
+		code  int
+		says  string
+	}{
+		"limited":             {reject(429, "5", packages, 9), strings.Fields("5 5 8 16 16 16 16 16 16"), 0, "(status 429)"},
+		"a long Retry-After":  {reject(503, "0120", packages, 1), []string{"120"}, 0, "retrying in 120 s"},
+		"a date":              {reject(503, "Fri, 01 Jan 2027 00:00:00 GMT", packages, 2), []string{"2", "4"}, 0, "(status 503)"},
+		"a lost connection":   {reject(0, "", packages, 1), []string{"2"}, 0, "retrying in 2 s"},
+		"the bundle":          {reject(429, "1", bundle, 2), []string{"2", "4"}, 0, "(status 429)"},
+		"too long":            {reject(429, "300", packages, -1), []string{"300", "300", "300"}, 1, "could not be downloaded"},
+		"not of a lost fetch": {reject(0, "", bundle, -1), []string{}, 1, "returned no bundle"},
+		"not of a gateway's":  {reject(502, "1", bundle, -1), []string{}, 1, "returned no bundle"},
+		"not without access":  {reject(403, "1", packages, -1), []string{}, 1, "could not be downloaded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, d, o := newMachine(t), newBackend(), newOutlet(t)
+			o.busy = c.busy
+			o.serve(t, d)
+			said, code := m.run(d.bootstrap(t, `{"fetch_ref":true}`))
+			assert.Equal(t, c.code, code, said)
+			assert.Equal(t, c.slept, m.slept(), said)
+			assert.Contains(t, said, c.says)
+		})
+	}
 }
 
 // Whatever is wrong before the installation leaves the host as it was and the

@@ -75,7 +75,7 @@ func checkSKU(n *inventory.NewSKU) error {
 	case n.MinCPUs < 1 || n.MinCPUs > maxCPUs:
 		return badField("min_cpus", "must be 1 to 65536")
 	case !validDriver(n.WorkloadDriver):
-		return badField("workload_driver", badDriver)
+		return badDriver()
 	case n.MinMemoryBytes < 0 || n.MinMemoryBytes > maxMemoryBytes:
 		return badField("min_memory_bytes", "must be 0 to 2^50")
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -37,10 +38,13 @@ func validHost(s string) bool { return text.IsHost(s) && !schema.IsID(s) }
 // validName accepts 1 to most characters of a-z A-Z 0-9 . _ -
 func validName(s string, most int) bool { return len(s) <= most && nameForm.MatchString(s) }
 
-const badDriver = "must be systemd, docker or none, or the name of a driver that your agents have: 1 to 32 of a-z A-Z 0-9 _ -"
-
 // validDriver accepts the name of a workload driver, and an empty one.
 func validDriver(s string) bool { return s == "" || text.IsToken(s, wire.MaxWorkloadKind, "_-") }
+
+// badDriver rejects the name of a workload driver.
+func badDriver() error {
+	return badField("workload_driver", "must be "+text.Or(inventory.Drivers())+", or the name of a driver that your agents have: 1 to 32 of a-z A-Z 0-9 _ -")
+}
 
 // checkReason rejects a reason that has no content.
 func checkReason(reason string, required bool) error {

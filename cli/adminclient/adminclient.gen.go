@@ -211,6 +211,9 @@ type RotationCA = rotation.CA
 // RotationPhase defines model for RotationPhase.
 type RotationPhase = rotation.PhaseSpec
 
+// RotationPlan What a rotation would do, the response to a dry run. Nothing was started.
+type RotationPlan = rotation.Plan
+
 // RotationProgress defines model for RotationProgress.
 type RotationProgress = rotation.Progress
 
@@ -7615,6 +7618,11 @@ func (r GetRotationResponse) ContentType() string {
 	return ""
 }
 
+// StartRotationResponse200Headers the declared response headers of an HTTP 200 response for StartRotation
+type StartRotationResponse200Headers struct {
+	XCorrelationId *string
+}
+
 // StartRotationResponse202Headers the declared response headers of an HTTP 202 response for StartRotation
 type StartRotationResponse202Headers struct {
 	XCorrelationId *string
@@ -7623,6 +7631,8 @@ type StartRotationResponse202Headers struct {
 type StartRotationResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RotationPlan
 	// JSON202 the response for an HTTP 202 `application/json` response
 	JSON202 *RotationView
 	// JSON400 the response for an HTTP 400 `application/json` response
@@ -7639,8 +7649,15 @@ type StartRotationResponse struct {
 	JSON500 *Internal
 	// JSON503 the response for an HTTP 503 `application/json` response
 	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *StartRotationResponse200Headers
 	// Headers202 the parsed response headers for an HTTP 202 response
 	Headers202 *StartRotationResponse202Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r StartRotationResponse) GetJSON200() *RotationPlan {
+	return r.JSON200
 }
 
 // GetJSON202 returns the response for an HTTP 202 `application/json` response
@@ -10867,6 +10884,13 @@ func ParseStartRotationResponse(rsp *http.Response) (*StartRotationResponse, err
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RotationPlan
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
 		var dest RotationView
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -10926,6 +10950,16 @@ func ParseStartRotationResponse(rsp *http.Response) (*StartRotationResponse, err
 	}
 
 	switch {
+	case rsp.StatusCode == 200:
+		var headers StartRotationResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
 	case rsp.StatusCode == 202:
 		var headers StartRotationResponse202Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {

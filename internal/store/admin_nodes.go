@@ -224,8 +224,8 @@ func (s *Admin) SetNode(ctx context.Context, nodeID string, c wire.NodeChange, b
 	return s.Node(ctx, nodeID)
 }
 
-// correct changes the SKU, the region and the number of GPUs of a node, and describes
-// the changes in detail.
+// correct changes the SKU, the region, the number of GPUs and the workload driver of a node,
+// and describes the changes in detail.
 func correct(ctx context.Context, tx *tx, n sqlc.LockNodeRow, c wire.NodeChange, detail map[string]string) error {
 	if c.SKU+c.RegionCode != "" && n.State.Enrolled() {
 		return schema.NewError(schema.KindInvalidRequest, "node %s is %s: its SKU and region are fixed once it has enrolled", n.Host, n.State).
@@ -245,10 +245,13 @@ func correct(ctx context.Context, tx *tx, n sqlc.LockNodeRow, c wire.NodeChange,
 			to.WorkloadDriver = cmp.Or(c.WorkloadDriver, sku.WorkloadDriver, n.WorkloadDriver)
 		}
 	}
+	if c.UnsetWorkloadDriver {
+		to.WorkloadDriver = ""
+	}
 	for _, change := range [][3]string{{"sku", n.SKU, to.SKU}, {"region", n.RegionCode, to.RegionCode},
 		{"workload_driver", n.WorkloadDriver, to.WorkloadDriver}, {"gpus_total", strconv.Itoa(n.GPUsTotal), strconv.Itoa(to.GPUsTotal)}} {
 		if change[1] != change[2] {
-			detail[change[0]] = cmp.Or(change[1], "unset") + " to " + change[2]
+			detail[change[0]] = cmp.Or(change[1], "unset") + " to " + cmp.Or(change[2], "unset")
 		}
 	}
 	return tx.SetNodeRegistration(ctx, to)

@@ -7,6 +7,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
+// The workload drivers of every agent.
+const (
+	DriverNone    = "none"
+	DriverSystemd = "systemd"
+	DriverDocker  = "docker"
+)
+
+// Drivers returns the workload drivers of every agent. A build of your own may have more.
+func Drivers() []string { return []string{DriverSystemd, DriverDocker, DriverNone} }
+
 // SKU is an entry of the catalog a registration must refer to.
 type SKU struct {
 	Name           string `json:"name"`

@@ -29,6 +29,26 @@ func Describe(r Rotation, p Progress, now time.Time) View {
 	return v
 }
 
+// Plan is the response to a dry run: what a rotation would do. It has no ID and no phase,
+// because nothing was started.
+type Plan struct {
+	// DryRun is true, and a View does not have it.
+	DryRun bool `json:"dry_run"`
+	Kind   Kind `json:"kind"`
+	// Key is the ID of the key to revoke; only for RevokeKey.
+	Key          string      `json:"key,omitempty"`
+	GraceSeconds int64       `json:"grace_seconds"`
+	Approved     bool        `json:"approved,omitempty"`
+	Plan         []PhaseSpec `json:"plan"`
+	// Progress is what the first phase would wait for now.
+	Progress Progress `json:"progress"`
+}
+
+// Preview returns the plan of a rotation that was not started.
+func Preview(r Rotation, p Progress) Plan {
+	return Plan{DryRun: true, Kind: r.Kind, Key: r.OldKey, GraceSeconds: r.GraceSeconds, Approved: r.Approved, Plan: Phases(r.Kind), Progress: p}
+}
+
 // Start is a request for a rotation.
 type Start struct {
 	Kind Kind `json:"kind"`
@@ -39,7 +59,7 @@ type Start struct {
 	GraceSeconds *int64 `json:"grace_seconds,omitempty"`
 	// Approved approves the phase that cannot be undone in advance.
 	Approved bool `json:"approved,omitempty"`
-	// DryRun returns what would be started, and starts nothing.
+	// DryRun starts nothing: the response is a Plan.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 

@@ -27,4 +27,6 @@ const (
 	ResultBackoffMin  = 500 * time.Millisecond
 	ResultBackoffMax  = 30 * time.Second
 	PollBackoffMax    = 60 * time.Second
+	// LockedPollMax is the maximum time between two polls of an agent whose identity is locked.
+	LockedPollMax = 15 * time.Minute
 )

@@ -37,6 +37,8 @@ type NodeChange struct {
 	GPUsTotal  *int   `json:"gpus_total,omitempty"`
 	// WorkloadDriver takes effect with the node's next bundle.
 	WorkloadDriver string `json:"workload_driver,omitempty"`
+	// UnsetWorkloadDriver leaves the node without a driver; not with WorkloadDriver.
+	UnsetWorkloadDriver bool `json:"unset_workload_driver,omitempty"`
 	// Labels are set, RemoveLabels removed; a key must not be in both.
 	Labels       map[string]string `json:"labels,omitempty"`
 	RemoveLabels []string          `json:"remove_labels,omitempty"`

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent"
-	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
 // machine is a node: a disk, a clock that may be wrong, and the agent process.
@@ -39,7 +39,7 @@ func layout(nodeID, root, caPath string) agent.Config {
 	return agent.Config{NodeID: nodeID, APIURL: "https://" + serverName, SigningPubkeys: startTrust().String(), Env: testEnv,
 		CABundlePath: caPath, NodeCABundlePath: filepath.Join(root, "node-ca.pem"),
 		CertPath: filepath.Join(root, "etc", "cert.pem"), KeyPath: filepath.Join(root, "etc", "key.pem"),
-		StateDir: filepath.Join(root, "state"), WorkloadDriver: workload.NameNone}
+		StateDir: filepath.Join(root, "state"), WorkloadDriver: inventory.DriverNone}
 }
 
 func newMachine(conf agent.Config, s *site, log *slog.Logger, d *disk) *machine {

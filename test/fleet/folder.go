@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/gpuaas/gpuaas/agent"
-	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -95,7 +95,7 @@ func (f folder) config(c nodeRecord) agent.Config {
 		NodeID: c.NodeID, APIURL: c.APIURL, SigningPubkeys: c.Verifiers, Env: c.Env,
 		CABundlePath: f.file("ca.crt"), NodeCABundlePath: f.file("node-ca.crt"),
 		CertPath: f.file("cert.pem"), KeyPath: f.file("key.pem"),
-		StateDir: f.file("state"), WorkloadDriver: workload.NameNone,
+		StateDir: f.file("state"), WorkloadDriver: inventory.DriverNone,
 	}
 }
 

@@ -368,6 +368,7 @@ func tokenOf(t *testing.T, env string) string {
 // A script waits while the node API limits its address, and while a request fails that a later
 // one may not: at least as long as Retry-After, and longer each time.
 func TestBootstrapWaits(t *testing.T) {
+	t.Parallel()
 	reject := func(status int, after string, on string, times int) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
 			if !strings.HasPrefix(r.URL.Path, on) || times == 0 {

@@ -69,7 +69,7 @@ func (c *Client) caCerts(ctx context.Context, cache *caCache) (generations, erro
 	}
 	read, err := c.readCAs(ctx, cache)
 	if err == nil {
-		c.refreshCAs(cache, cache.every)
+		cache.keepFresh(c, cache.every)
 	}
 	return read, err
 }
@@ -82,8 +82,8 @@ func (c *Client) RereadNodeCAs() {
 	}
 }
 
-// refreshCAs starts the refreshes of a cache that was filled, once.
-func (c *Client) refreshCAs(cache *caCache, first time.Duration) {
+// keepFresh starts the refreshes of a cache that was filled, once.
+func (cache *caCache) keepFresh(c *Client, first time.Duration) {
 	cache.refresh.Do(func() {
 		c.repeat(first, cache.changed, "cannot refresh the CA certificates of "+cache.mount+"; serving cached ones",
 			func(ctx context.Context) (time.Duration, error) {

@@ -134,8 +134,8 @@ func Resume(c Config, host string) (*Client, error) {
 		}
 	})
 	watchSecretID(client)
-	client.refreshCAs(client.nodeCAs, 0)
-	client.refreshCAs(client.apiCAs, 0)
+	client.nodeCAs.keepFresh(client, 0)
+	client.apiCAs.keepFresh(client, 0)
 	return client, nil
 }
 

@@ -163,7 +163,7 @@ func (d doer) refusal(res *http.Response) error {
 		failure = body.AsError()
 		failure.Message, failure.Next = inFlags().Replace(failure.Message), inFlags().Replace(failure.Next)
 	}
-	if failure.Kind == schema.KindUnauthenticated && failure.Next == "" {
+	if failure.Kind == schema.KindUnauthenticated {
 		failure.Next = "run gpuaas login, or set GPUAAS_API_TOKEN or GPUAAS_API_TOKEN_FILE; on the development stack: eval \"$(gpuaas dev env)\""
 	}
 	return failure

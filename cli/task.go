@@ -39,7 +39,7 @@ func findTask(ctx context.Context, api *adminclient.Client, id string) (wire.Tas
 		return wire.TaskView{}, schema.NewError(schema.KindNotFound, "no task %q", id).WithNext("gpuaas task list --all")
 	}
 	view, err := decode[wire.TaskView](api.GetTask(ctx, uuid.MustParse(id), nil))
-	if e := schema.AsError(err); schema.KindOf(err) == schema.KindNotFound && e.Next == "" {
+	if e := schema.AsError(err); schema.KindOf(err) == schema.KindNotFound {
 		return view, e.WithNext("gpuaas task list --all")
 	}
 	return view, err

@@ -90,7 +90,7 @@ func (a *API) Run(ctx context.Context) error { return a.events.run(ctx) }
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
-	return edge.New(edge.Config{Listener: "admin", Log: a.base.Log, Secrets: a.base.Secrets, Observe: a.base.Observe, Routes: a.Routes()})
+	return edge.New(edge.Config{Listener: "admin", Log: a.base.Log, Secrets: a.base.Secrets, Observe: a.base.Observe, Routes: a.Routes(), Next: NextStep})
 }
 
 // submitTime bounds a request that waits for a workflow's early response.

@@ -69,6 +69,34 @@ func TestSecretsInRequests(t *testing.T) {
 	assert.True(t, schema.IsID(d.submitted.CorrelationID), d.submitted.CorrelationID)
 }
 
+// An error of any kind has a next step, also where the code that makes it gives none, and one
+// that it gives stays.
+func TestEveryKindHasANextStep(t *testing.T) {
+	for _, k := range schema.Kinds() {
+		d := newBackend()
+		d.submitErr = schema.NewError(k.Kind, "no")
+		d.node.State = lifecycle.NodeRegistered
+		w := d.request(t, http.MethodPost, "/nodes/gpu-1/provision", "")
+		assert.Equal(t, k.HTTP, w.Code, k.Kind)
+		assert.NotEmpty(t, refusal(t, w).Next, k.Kind)
+		if k.Retry {
+			continue // the outcome is unknown, so the step is another
+		}
+		d.submitErr = schema.NewError(k.Kind, "no").WithNext("do this")
+		assert.Equal(t, "do this", refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/provision", "")).Next, k.Kind)
+	}
+	d := newBackend()
+	for _, c := range []struct{ method, path, body, next string }{
+		{http.MethodPatch, "/nodes/gpu-1", `{"gpus_total":4,"reason":"TEXT"}`, "give a reason"},
+		{http.MethodPatch, "/nodes/gpu-1", `{"sku":"a b"}`, "correct sku"},
+		{http.MethodPatch, "/nodes/gpu-1", `{`, "correct the request"},
+		{http.MethodGet, "/nodes/a/b/c", "", "API reference"},
+		{http.MethodGet, "/skus", "x", "correct the request"},
+	} {
+		assert.Contains(t, refusal(t, d.request(t, c.method, c.path, c.body)).Next, c.next, c.path+c.body)
+	}
+}
+
 // Each rejection names the step that resolves it.
 func TestNextSteps(t *testing.T) {
 	d := parked()

@@ -33,6 +33,7 @@ func refusal(t *testing.T, w *httptest.ResponseRecorder) schema.ErrorDetail {
 	t.Helper()
 	var b schema.ErrorBody
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &b), w.Body.String())
+	require.NotEmpty(t, b.Error.Next, "every error has a next step: %s", w.Body.String())
 	return b.Error
 }
 

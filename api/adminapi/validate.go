@@ -28,7 +28,8 @@ var (
 )
 
 func badField(field, why string) error {
-	return schema.NewError(schema.KindInvalidRequest, "%s %s", field, why).WithReason("bad_" + field)
+	return schema.NewError(schema.KindInvalidRequest, "%s %s", field, why).WithReason("bad_" + field).
+		WithNext("correct " + field + " and repeat the request")
 }
 
 // validHost accepts an IP address without a zone or a DNS name. A node id is neither:
@@ -48,13 +49,17 @@ func badDriver() error {
 
 // checkReason rejects a reason that has no content.
 func checkReason(reason string, required bool) error {
+	bad := func(why string) error {
+		return schema.NewError(schema.KindInvalidRequest, "reason %s", why).WithReason("bad_reason").
+			WithNext("give a reason in one line, for example a ticket, and repeat the request")
+	}
 	switch trimmed := strings.TrimSpace(reason); {
 	case !text.IsLine(reason, wire.MaxReason):
-		return badField("reason", "must be one line of at most 500 characters")
+		return bad("must be one line of at most 500 characters")
 	case required && trimmed == "":
-		return badField("reason", "is required: it is kept in the audit trail")
+		return bad("is required: it is kept in the audit trail")
 	case trimmed == lifecycle.ReasonPlaceholder:
-		return badField("reason", "is the placeholder TEXT: give the reason itself")
+		return bad("is the placeholder TEXT: give the reason itself")
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ type record struct {
 	sampled       bool
 	attrs         []slog.Attr
 	refusal       *schema.Error
+	next          func(schema.Kind) string
 }
 
 type recordKey struct{}

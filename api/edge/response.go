@@ -76,6 +76,10 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 
 func refuseWith(w http.ResponseWriter, r *http.Request, status int, e *schema.Error) {
 	rec := recordOf(r.Context())
+	if e.Next == "" && rec.next != nil {
+		e = new(*e)
+		e.Next = rec.next(e.Kind)
+	}
 	rec.refusal = e
 	if e.Kind == schema.KindUnauthenticated && w.Header().Get("WWW-Authenticate") == "" {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="gpuaas"`)

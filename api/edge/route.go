@@ -68,6 +68,8 @@ type Config struct {
 	// Guard rejects requests before they are routed. Defaults to none.
 	Guard  func(r *http.Request) error
 	Routes []Route
+	// Next returns the next step of a rejection that names none. Defaults to none.
+	Next func(schema.Kind) string
 	// Secrets finds secrets in correlation ids, which the log contains. Defaults to a
 	// scanner for their forms.
 	Secrets *secrets.Scanner
@@ -111,7 +113,7 @@ const (
 // ServeHTTP implements http.Handler: correlation id, panic recovery, log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	rec := &record{correlationID: s.correlationID(r.Header), path: "unmatched"}
+	rec := &record{correlationID: s.correlationID(r.Header), path: "unmatched", next: s.cfg.Next}
 	r = r.WithContext(context.WithValue(r.Context(), recordKey{}, rec))
 	a := &response{ResponseWriter: w}
 	a.Header().Set(wire.HeaderCorrelationID, rec.correlationID)

@@ -321,7 +321,7 @@ func (a *app) tokensChanged(fault error) {
 
 // adminServer serves the admin API, and responds with 503 until it is connected.
 func (a *app) adminServer() *http.Server {
-	starting := edge.New(edge.Config{Listener: listenerAdmin, Log: a.Log, Secrets: a.secrets, Guard: func(*http.Request) error { return a.ready() }})
+	starting := edge.New(edge.Config{Listener: listenerAdmin, Log: a.Log, Secrets: a.secrets, Next: adminapi.NextStep, Guard: func(*http.Request) error { return a.ready() }})
 	return edge.Server(a.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h := a.adminHandler.Load(); h != nil {
 			(*h).ServeHTTP(w, r)

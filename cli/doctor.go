@@ -51,7 +51,11 @@ The exit code is 1 if there is a fault.`,
 				return err
 			}
 			defer file.discard()
-			ev, err := examine(ctx, e, arg)
+			refusals := uint(1) // the check needs the last one
+			if file != nil {
+				refusals = evidenceRows
+			}
+			ev, err := examine(ctx, e, arg, refusals)
 			if err != nil {
 				return err
 			}
@@ -75,15 +79,16 @@ The exit code is 1 if there is a fault.`,
 // recentRefusals is how far back rejections of a node's requests are read.
 const recentRefusals = "1h"
 
-// examine reads what the control plane has about a node, and checks it.
-func examine(ctx context.Context, e *env, arg string) (ev nodeEvidence, err error) {
+// examine reads what the control plane has about a node, with so many of the newest rejections
+// of its requests, and checks it.
+func examine(ctx context.Context, e *env, arg string, refusals uint) (ev nodeEvidence, err error) {
 	api := e.api()
 	if ev.Node, err = decode[wire.NodeView](api.GetNode(ctx, arg, nil)); err != nil {
 		return ev, err
 	}
 	since := recentRefusals
 	if ev.Refusals, err = listAudit(ctx, api, adminclient.ListAuditParams{Node: &ev.Node.ID, Since: &since,
-		Action: &[]string{audit.IdentityRefused, audit.TokenRefused, audit.RecoveryRefused}}, evidenceRows); err != nil {
+		Action: &[]string{audit.IdentityRefused, audit.TokenRefused, audit.RecoveryRefused}}, refusals); err != nil {
 		return ev, err
 	}
 	if ev.Unlocked, err = lastUnlock(ctx, e, ev.Node); err != nil {

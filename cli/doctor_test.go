@@ -4,8 +4,11 @@ import (
 	"archive/zip"
 	"encoding/json"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +31,19 @@ func enrolled() wire.NodeView {
 	return n
 }
 
+// refusalsRead returns the limit of the last request for a node's rejections.
+func refusalsRead(t *testing.T, h *harness) (limit string) {
+	t.Helper()
+	for _, r := range h.api.requests {
+		u, err := url.Parse(strings.Fields(r)[1])
+		require.NoError(t, err)
+		if q := u.Query(); slices.Contains(q["action"], audit.TokenRefused) {
+			limit = q.Get("limit")
+		}
+	}
+	return limit
+}
+
 // TestDoctor: each fault is named by one check, with who can correct it and the next step.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
@@ -38,6 +54,7 @@ func TestDoctor(t *testing.T) {
 		h.api.audit = map[string][]audit.Event{nodeID: {{Seq: 1, At: start().Add(-time.Minute), Action: audit.IdentityRefused,
 			Result: audit.Refused, Reason: schema.ReasonNodeLocked}}} // ended before the last heartbeat
 		h.golden("doctor", "doctor", "gpu-17")
+		require.Equal(t, "1", refusalsRead(t, h), "the check needs the last rejection")
 	})
 	t.Run("a parked node", func(t *testing.T) {
 		t.Parallel()
@@ -147,6 +164,7 @@ func TestDoctorEvidence(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "gpu-17.zip")
 	require.Equal(t, schema.ExitDone, h.run("doctor", "gpu-17", "--bundle", file), h.err.String())
+	require.Equal(t, "200", refusalsRead(t, h))
 	require.Contains(t, h.err.String(), file)
 	info, err := os.Stat(file)
 	require.NoError(t, err)

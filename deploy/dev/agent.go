@@ -31,7 +31,9 @@ func newAgent(shared *options) *cobra.Command {
 		Long: `Run the agent of a registered node, whose host name is NAME, as a process on this
 machine. The agent's files are in DIR/agents/NAME. An agent without an identity
 enrolls first, with the bundle in --bundle, or with a bundle that this command
-requests like "gpuaas node enroll NAME".
+requests like "gpuaas node enroll NAME". If that is refused, for example because
+the node was reissued, the agent uses the token in its env file. --bundle also
+takes the recovery bundle of "gpuaas node reissue-enrollment NAME --bundle FILE".
 
 The agent runs local processes as workloads. To start a workload, create
 DIR/agents/NAME/workloads/WORKLOAD.json:
@@ -90,7 +92,8 @@ func (s agents) start(ctx context.Context, a agentFolder, bundle string) error {
 	}
 	if bundle != "" || !a.enrolled() || a.removed() {
 		b, err := s.bundle(ctx, a, bundle)
-		if err != nil {
+		hasToken := bundle == "" && refused(err) && !a.removed() && a.setting("GPUAAS_ENROLLMENT_TOKEN") != ""
+		if err != nil && !hasToken {
 			return err
 		}
 		if runs {
@@ -98,7 +101,9 @@ func (s agents) start(ctx context.Context, a agentFolder, bundle string) error {
 				return err
 			}
 		}
-		if err := a.write(b); err != nil {
+		if hasToken {
+			fmt.Fprintf(s.messages, "%s starts with the token in %s\n", a.part(), a.envFile())
+		} else if err := a.write(b); err != nil {
 			return err
 		}
 	}
@@ -107,6 +112,12 @@ func (s agents) start(ctx context.Context, a agentFolder, bundle string) error {
 	}
 	_, err = s.ensurePart(ctx, p)
 	return err
+}
+
+// refused reports whether the node needs no enrollment, for example because it was reissued.
+func refused(err error) bool {
+	ended, ok := errors.AsType[*EndedError](err)
+	return ok && ended.Code == schema.ExitRefused
 }
 
 // bundle reads the bundle from a file, or requests one for the node.

@@ -3,6 +3,7 @@ package dev
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -139,6 +140,46 @@ func TestFailedStartStopsProcess(t *testing.T) {
 	runs, err := s.layout.processes().all()
 	require.NoError(t, err)
 	require.Empty(t, runs)
+}
+
+// TestAgentOfReissuedNode: an agent that lost its certificate starts with the token in its env
+// file if its node needs no enrollment.
+func TestAgentOfReissuedNode(t *testing.T) {
+	t.Parallel()
+	start := func(t *testing.T, token string, code int) (agentFolder, error) {
+		t.Helper()
+		s, bin := testStack(t), t.TempDir()
+		said := &strings.Builder{}
+		s.messages, s.programs.executable = said, filepath.Join(bin, "gpuaas")
+		for name, script := range map[string]string{
+			"gpuaas":    fmt.Sprintf("#!/bin/sh\necho 'cannot enroll' >&2\nexit %d\n", code),
+			agentBinary: "#!/bin/sh\ngrep TOKEN \"$GPUAAS_NODE_AGENT_ENV_FILE\" >new\nmv new cert.pem\nexec sleep 3600\n",
+		} {
+			require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700))
+		}
+		a := agents{s}.folder("gpu-17")
+		b := testBundle("n1")
+		b.EnrollmentToken = token
+		require.NoError(t, a.write(b))
+		err := agents{s}.start(t.Context(), a, "")
+		t.Cleanup(func() { require.NoError(t, s.stopAll(context.WithoutCancel(t.Context()))) })
+		require.Contains(t, said.String(), "cannot enroll")
+		if err == nil {
+			require.Contains(t, said.String(), "agent/gpu-17 starts with the token in "+a.envFile())
+		}
+		return a, err
+	}
+	a, err := start(t, "of-the-reissue", schema.ExitRefused)
+	require.NoError(t, err)
+	cert, err := os.ReadFile(a.cert())
+	require.NoError(t, err)
+	require.Equal(t, "GPUAAS_ENROLLMENT_TOKEN=\"of-the-reissue\"\n", string(cert))
+	for token, code := range map[string]int{"": schema.ExitRefused, "of-the-reissue": schema.ExitUnreachable} {
+		var ended *EndedError
+		_, err := start(t, token, code)
+		require.ErrorAs(t, err, &ended)
+		require.Equal(t, code, ended.Code)
+	}
 }
 
 func TestUsageErrors(t *testing.T) {

@@ -74,14 +74,17 @@ func (a agentFolder) write(b trust.BootstrapBundle) error {
 }
 
 // nodeID returns the node ID in the env file, "" if there is none.
-func (a agentFolder) nodeID() string {
+func (a agentFolder) nodeID() string { return a.setting("GPUAAS_NODE_ID") }
+
+// setting returns a value in the env file, "" if there is none.
+func (a agentFolder) setting(name string) string {
 	raw, err := os.ReadFile(a.envFile())
 	if err != nil {
 		return ""
 	}
 	for line := range strings.Lines(string(raw)) {
-		if id, ok := strings.CutPrefix(strings.TrimSpace(line), "GPUAAS_NODE_ID="); ok {
-			return strings.Trim(id, `"`)
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+"="); ok {
+			return strings.Trim(value, `"`)
 		}
 	}
 	return ""

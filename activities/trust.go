@@ -64,7 +64,8 @@ type KeyRotator interface {
 	// database is no proof of a key.
 	TaskKey(ctx context.Context, keyID string) (trust.VerifierKey, error)
 	// SignSet returns the successor of the newest set with the target's content. due is
-	// false, and the set the newest one, if it already has that content. SignSet creates a
+	// false, and the set the newest one, if it already has that content and is not Restored. The
+	// successor of a Restored set begins an epoch. SignSet creates a
 	// key of the target that does not exist if it follows the latest one. KindInternal if the
 	// target makes a revoked key valid again.
 	SignSet(ctx context.Context, newest trust.StoredSet, t rotation.Target) (set trust.StoredSet, due bool, err error)
@@ -156,10 +157,12 @@ func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (
 		if s.Again, err = t.applyCA(ctx, r, now); err != nil || s.Again {
 			return err
 		}
-	case r.SetVersion == 0:
-		s.Again = true
-		return t.publish(ctx, r)
-	case r.Phase == rotation.Revoke:
+	default:
+		if s.Again, err = t.publish(ctx, r); err != nil || s.Again {
+			return err
+		}
+	}
+	if r.Phase == rotation.Revoke && !r.Paused {
 		if s.Again, err = t.signAgain(ctx); err != nil || s.Again {
 			return err
 		}
@@ -210,26 +213,30 @@ func (t *Trust) plan(ctx context.Context, r *rotation.Rotation) error {
 	return t.Rotations.SaveRotation(ctx, *r, nil)
 }
 
-// publish stores the set of the phase.
-func (t *Trust) publish(ctx context.Context, r *rotation.Rotation) error {
+// publish stores the set of the phase, unless it is stored. After a restore of the database it
+// stores it again, because nodes may have later sets.
+func (t *Trust) publish(ctx context.Context, r *rotation.Rotation) (changed bool, err error) {
 	newest, err := t.Sets.NewestSet(ctx)
-	if err != nil {
-		return err
+	if err != nil || r.SetVersion > 0 && !newest.Restored {
+		return false, err
 	}
 	current, err := trust.ParseVerifierSet(newest.Document)
 	if err != nil {
-		return err
+		return false, err
 	}
-	target, _ := r.Target(current.Active().KeyID)
+	target, publishes := r.Target(current.Active().KeyID)
+	if !publishes {
+		return false, nil
+	}
 	set, due, err := t.Rotator.SignSet(ctx, newest, target)
 	if err != nil {
-		return err
+		return false, err
 	}
 	r.SetVersion = set.Version
 	if due {
-		return t.Rotations.SaveRotation(ctx, *r, &set)
+		return true, t.Rotations.SaveRotation(ctx, *r, &set)
 	}
-	return t.Rotations.SaveRotation(ctx, *r, nil)
+	return true, t.Rotations.SaveRotation(ctx, *r, nil)
 }
 
 // Maintenance is the result of MaintainTrust.

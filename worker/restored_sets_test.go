@@ -72,29 +72,64 @@ func TestLostRevocationIsRepeated(t *testing.T) {
 	}
 }
 
-// A rotation whose later phases are in the lost part continues from the phase on record.
+// A rotation whose next phase is in the lost part continues from the phase on record, although
+// nodes have the set of the lost phase.
 func TestRestoredRotationContinues(t *testing.T) {
 	for _, kind := range []rotation.Kind{rotation.TaskKey, rotation.SetRoot} {
-		t.Run(string(kind), func(t *testing.T) {
-			r := rotations(t)
-			n := r.node("gpu-1")
-			n.follow()
-			r.begin(kind, "")
-			for r.last.Rotation.Phase != rotation.Grace {
-				r.advance()
-				n.follow()
-			}
-			require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
-			restore := r.dump()
-			r.advance()
-			require.Equal(t, rotation.Retire, r.last.Rotation.Phase)
-			n.follow()
-			require.NoError(t, restore())
-			r.finish(n)
-			require.NoError(t, r.trust.Follow(t.Context()))
-			require.True(t, n.accepts(r.sign()))
-		})
+		for _, phase := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace} {
+			t.Run(string(kind)+" "+string(phase), func(t *testing.T) { continueFrom(t, kind, phase) })
+		}
 	}
+}
+
+func continueFrom(t *testing.T, kind rotation.Kind, phase rotation.Phase) {
+	t.Helper()
+	r := rotations(t)
+	n := r.node("gpu-1")
+	n.follow()
+	r.begin(kind, "")
+	r.advance()
+	for r.last.Rotation.Phase != phase {
+		n.follow()
+		r.advance()
+	}
+	n.follow()
+	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+	restore := r.dump()
+	r.advance()
+	require.NotEqual(t, phase, r.last.Rotation.Phase)
+	n.follow()
+	require.NoError(t, restore())
+	r.finish(n)
+	require.NoError(t, r.trust.Follow(t.Context()))
+	require.True(t, n.accepts(r.sign()))
+}
+
+// The second of two revocations is in the lost part while the first one is open on record. Nodes
+// reject the sets of the first one, and accept the repetition of the second one, which ends it.
+func TestSecondRevocationIsLost(t *testing.T) {
+	r := rotations(t)
+	n := r.node("gpu-1")
+	n.follow()
+	r.begin(rotation.RevokeKey, "task-test.v1")
+	r.advance()
+	n.follow()
+	restore := r.dump()
+	r.advance()
+	require.NoError(t, r.trust.Follow(t.Context()))
+	stolen := r.sign()
+	r.begin(rotation.RevokeKey, "task-test.v2")
+	r.advance()
+	n.follow()
+	require.NoError(t, restore())
+	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, r.advance())
+	require.Equal(t, trust.ReasonKeyRevoked, schema.AsError(n.tryFollow()).Reason)
+	require.Equal(t, []rotation.Blocker{rotation.BlockedNodes}, r.advance())
+
+	r.begin(rotation.RevokeKey, "task-test.v2")
+	r.finish(n)
+	require.False(t, n.accepts(stolen))
+	require.True(t, n.accepts(r.sign()))
 }
 
 // If a rotation ended in the lost part, Vault does not sign with the key on record. The reason

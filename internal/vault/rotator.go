@@ -107,7 +107,7 @@ func (r *Rotator) SignSet(ctx context.Context, newest trust.StoredSet, t rotatio
 	if err != nil {
 		return set, false, err
 	}
-	if !n.differs(f) {
+	if !n.differs(f) && !newest.Restored {
 		return newest, false, nil
 	}
 	set, err = r.sign(ctx, n.doc, n.root, n.active)

@@ -120,6 +120,9 @@ func TestFailureOfOneNodeHoldsUpNoOther(t *testing.T) {
 	r.trust.NewTasks = activities.TaskSigner{Signer: r.signer, Env: "test"}
 	r.trust.Rotations = failing{r.store.Rotations, broken.id}
 	r.begin(rotation.NodeCA, "")
+	require.Equal(t, []rotation.Blocker{rotation.BlockedReload, rotation.BlockedNodes}, r.advance())
+	_, err = r.raw.Exec(t.Context(), `INSERT INTO node_api_replicas (replica_id, node_cas, seen_at) SELECT gen_random_uuid(), ca_bundle, now() FROM rotations`)
+	require.NoError(t, err)
 	var s activities.RotationStatus
 	for range 10 {
 		if s, err = r.trust.AdvanceRotation(t.Context()); err != nil {
@@ -132,8 +135,6 @@ func TestFailureOfOneNodeHoldsUpNoOther(t *testing.T) {
 	require.NoError(t, r.raw.QueryRow(t.Context(), "SELECT count(*) FROM node_tasks WHERE node_id = $1", n.id).Scan(&sent))
 	require.Equal(t, 1, sent)
 	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Waive, NodeIDs: []string{n.id, broken.id}}))
-	_, err = r.raw.Exec(t.Context(), `INSERT INTO node_api_replicas (replica_id, node_cas, seen_at) SELECT gen_random_uuid(), ca_bundle, now() FROM rotations`)
-	require.NoError(t, err)
 	s, err = r.trust.AdvanceRotation(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, rotation.Activate, s.Rotation.Phase)

@@ -163,7 +163,7 @@ func (t *Trust) advance(ctx context.Context, s *RotationStatus, now time.Time) (
 		}
 	}
 	if r.Phase == rotation.Revoke && !r.Paused {
-		if s.Again, err = t.signAgain(ctx); err != nil || s.Again {
+		if err := t.signAgain(ctx); err != nil {
 			return err
 		}
 	}

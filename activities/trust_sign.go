@@ -45,15 +45,15 @@ func (t SignedTask) body(key trust.VerifierKey) ([]byte, error) {
 // may have ended another one before its tasks were signed. Their signed body stays the same, so
 // that a node that has one in its journal does not begin it again. It signs only what the revoked
 // key signed for the task, and voids any other task: who can write to the database must not get a
-// signature by it. more is set if there may be more tasks.
-func (t *Trust) signAgain(ctx context.Context) (more bool, err error) {
+// signature by it. Of each key it takes signAgainBatch tasks at most.
+func (t *Trust) signAgain(ctx context.Context) error {
 	newest, err := t.Sets.NewestSet(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	set, err := trust.ParseVerifierSet(newest.Document)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for _, k := range set.Doc.Keys {
 		if k.State != trust.KeyRevoked {
@@ -64,11 +64,10 @@ func (t *Trust) signAgain(ctx context.Context) (more bool, err error) {
 			err = t.replaceAll(ctx, k.KeyID, open)
 		}
 		if err != nil {
-			return false, err
+			return err
 		}
-		more = more || len(open) == signAgainBatch
 	}
-	return more, nil
+	return nil
 }
 
 // replaceAll signs the open tasks of one revoked key again.

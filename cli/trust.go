@@ -47,9 +47,9 @@ func newTrustRevoke(e *env) *cobra.Command {
 	c = e.command("revoke KEY", "Revoke a key that signs tasks, at once",
 		`Publishes a verifier set of a new epoch in which KEY is revoked. From then on, no node that
 has the set accepts a task that KEY signed; open tasks are signed again. If KEY is the
-active key, the staged one or a new one replaces it. An open rotation ends, and so does an
-open revocation of another key. This cannot be undone, and requires the role admin.
-gpuaas rotate show lists the nodes that do not have the set yet.`,
+active key, the staged one or a new one replaces it. An open rotation ends, and so does a
+revocation of another key when its set is published. This cannot be undone, and requires
+the role admin. gpuaas rotate show lists the nodes that do not have the set yet.`,
 		"  gpuaas trust revoke task-prod.v3 --reason INC-77",
 		func(ctx context.Context, key string) error {
 			if err := checkReason(c.CommandPath(), s.Reason, true); err != nil {

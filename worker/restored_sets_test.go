@@ -219,3 +219,86 @@ func TestRevocationEndsAnother(t *testing.T) {
 	require.NoError(t, r.raw.QueryRow(t.Context(), "SELECT array_agg(outcome ORDER BY started_at) FROM rotations").Scan(&outcomes))
 	require.Equal(t, []string{"superseded", "completed"}, outcomes)
 }
+
+// A revocation does not end another one before that one's set is published: its key would stay
+// valid, and could even replace the second key.
+func TestUnpublishedRevocationIsNotEnded(t *testing.T) {
+	r := rotations(t)
+	n := r.node("gpu-1")
+	n.follow()
+	stolen := r.sign()
+	r.begin(rotation.TaskKey, "")
+	r.advance()
+	n.follow()
+	r.begin(rotation.RevokeKey, "task-test.v1")
+	second := withReason(rotation.Begin(rotation.RevokeKey, "task-test.v2", 0))
+	_, err := r.api.Rotations.BeginRotation(t.Context(), second, operator)
+	require.Equal(t, "rotation_open", schema.AsError(err).Reason)
+	r.advance()
+	_, err = r.api.Rotations.BeginRotation(t.Context(), second, operator)
+	require.NoError(t, err)
+	r.finish(n)
+	require.Equal(t, "task-test.v3", r.newest().Active().KeyID)
+	require.False(t, n.accepts(stolen))
+}
+
+// A revocation replaces a key by one with which Vault signs, although the record has an older one.
+func TestSuccessorSigns(t *testing.T) {
+	r := rotations(t)
+	n := r.node("gpu-1")
+	n.follow()
+	r.begin(rotation.TaskKey, "")
+	r.advance()
+	for r.last.Rotation.Phase != rotation.Grace {
+		n.follow()
+		r.advance()
+	}
+	restore := r.dump()
+	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+	r.finish(n)
+	require.NoError(t, restore())
+	r.begin(rotation.RevokeKey, "task-test.v2")
+	r.finish(n)
+	require.Equal(t, "task-test.v3", r.newest().Active().KeyID)
+	require.True(t, n.accepts(r.sign()))
+}
+
+// A renewal after a restore begins an epoch, so that nodes with lost sets accept it.
+func TestRenewalAfterRestore(t *testing.T) {
+	r := rotations(t)
+	_, err := r.raw.Exec(t.Context(), "DELETE FROM verifier_sets")
+	require.NoError(t, err)
+	aged, err := r.admin(t).First(t.Context(), time.Now().Add(-vault.VerifierSetLifetime*2/3))
+	require.NoError(t, err)
+	require.NoError(t, r.store.Identities.PutSet(t.Context(), aged, operator))
+	n := r.node("gpu-1")
+	n.follow()
+	restore := r.dump()
+	renew := func() {
+		m, err := r.trust.MaintainTrust(t.Context())
+		require.NoError(t, err)
+		require.True(t, m.Renewed)
+	}
+	renew()
+	n.follow()
+	require.Zero(t, n.set.Doc.Epoch)
+	require.NoError(t, restore())
+	renew()
+	n.follow()
+	require.Positive(t, n.set.Doc.Epoch)
+}
+
+// A set with as many revoked keys as fit drops the oldest one for the next one.
+func TestRevocationsBeyondTheLimit(t *testing.T) {
+	r := rotations(t)
+	n := r.node("gpu-1")
+	n.follow()
+	for range trust.MaxSetKeys + 1 {
+		r.begin(rotation.RevokeKey, r.newest().Active().KeyID)
+		r.advance()
+		n.follow()
+		require.Empty(t, r.advance())
+	}
+	require.NoError(t, r.trust.Follow(t.Context()))
+	require.True(t, n.accepts(r.sign()))
+}

@@ -92,6 +92,7 @@ func undoLocked(op *operation, failure error) bool {
 // attempt runs the phase's work on a context that a decision cancels. It does
 // nothing when a decision is already pending or the run is canceled.
 func (op *operation) attempt(ctx workflow.Context) error {
+	op.leftUndone = ""
 	if op.decision != nil || ctx.Err() != nil {
 		return nil
 	}

@@ -23,7 +23,7 @@ type Rotations interface {
 	// RotationProgress returns what the rotation's phase waits for.
 	RotationProgress(ctx context.Context, r rotation.Rotation) (rotation.Progress, error)
 	// BeginRotation stores a rotation with its audit row. KindOperationInProgress while
-	// another one is open; a revocation ends it instead, unless it is one of the same key.
+	// another one is open; a revocation ends it instead, unless it is another one without a set.
 	BeginRotation(ctx context.Context, r rotation.Rotation, by audit.Subject) (rotation.Rotation, error)
 	// DecideRotation applies a decision to the open rotation with its audit row, as
 	// rotation.Rotation.Decide specifies. KindNotFound if none is open.

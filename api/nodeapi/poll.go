@@ -113,6 +113,9 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request, p *openPoll) (uns
 func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) error {
 	now := time.Now()
 	p.until, p.replaced = pollEnd(now, p.request.Wait()), a.cfg.VerifierSets.Replaced()
+	if set, err := a.cfg.VerifierSets.NewestSet(r.Context()); err == nil && p.request.VerifierSet > 0 && p.request.VerifierSet < set.Version {
+		p.until = earlier(p.until, now.Add(rand.N(behindSpread))) //nolint:gosec // load spreading needs no secret
+	}
 	end := time.NewTimer(p.until.Sub(now))
 	defer end.Stop()
 	for {

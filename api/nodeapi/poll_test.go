@@ -212,6 +212,19 @@ func TestNewSetEndsPolls(t *testing.T) {
 	}
 }
 
+// A poll that names an older set than the newest one ends soon, so that a node that was between two
+// polls at the publication gets the set.
+func TestPollBehindEndsSoon(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	s.trust.setSets(aSet(1), aSet(2))
+	current := s.poll(t.Context(), func(r *wire.PollRequest) { r.VerifierSet = 2 })
+	behind := s.poll(t.Context(), func(r *wire.PollRequest) { r.VerifierSet = 1 })
+	assert.Equal(t, http.StatusNoContent, receive(t, behind).status)
+	s.parked(1)
+	require.NoError(t, s.server.Shutdown(t.Context()))
+	receive(t, current)
+}
+
 func TestShutdownEndsPolls(t *testing.T) {
 	s := newSite(t, &fakeStore{})
 	first, second := s.poll(t.Context()), s.poll(t.Context())

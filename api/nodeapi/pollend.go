@@ -14,6 +14,18 @@ const pollGrid = 250 * time.Millisecond
 // loads it.
 const setSpread = 5 * time.Second
 
+// behindSpread is the time in which a poll ends that names an older set than the newest one: the
+// set was published between two polls of the node, or the node was offline. It is longer than
+// setSpread, because a node that cannot load the set polls that often.
+const behindSpread = 15 * time.Second
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // pollEnd returns when a poll that starts now ends. It ends up to a twentieth early,
 // so the polls of a fleet that reconnected at once spread out, and on pollGrid if
 // the wait is long.

@@ -143,8 +143,8 @@ func (b beginner) Begin(ctx context.Context) (tx pgx.Tx, err error) {
 	return tx, err
 }
 
-// Retry runs a statement again if the server had ended its connection before it read the
-// statement. A restart ends all connections, and the pool finds out only when it uses one.
+// Retry runs a statement once more if the server ended its connection, which rolls the statement
+// back. A restart ends all connections, and the pool finds out only when it uses one.
 func (db *DB) Retry(statement func() error) error {
 	err := statement()
 	if e, _ := errors.AsType[*pgconn.PgError](err); e == nil || e.Code != adminShutdown {

@@ -37,8 +37,8 @@ var faults = []struct{ state, fault, next string }{
 // insufficientPrivilege is the SQLSTATE of a statement that the role may not run.
 const insufficientPrivilege = "42501"
 
-// adminShutdown is the SQLSTATE with which a server that shuts down ends a connection. It does
-// not execute the statement that receives it.
+// adminShutdown is the SQLSTATE with which a server that shuts down ends a connection. It rolls
+// the statement back that receives it.
 const adminShutdown = "57P01"
 
 // lockNotAvailable is the SQLSTATE of a statement that did not get a lock in time.

@@ -55,8 +55,8 @@ func setFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error) {
 		hosts += ", …"
 	}
 	return []wire.ControlPlaneFault{{Component: "verifier-set", Reason: "lost", Message: fmt.Sprintf(
-		"%d nodes have a verifier set that the database does not have, and may reject its tasks: %s", rows[0].Nodes, hosts),
-		Next: "after a restore of the database: repeat each lost revocation (gpuaas trust revoke KEY --reason TEXT); if there is none, start a rotation, whose sets all nodes accept (gpuaas rotate task-key --reason TEXT). Otherwise a node reports a set that never existed: gpuaas node lock NODE --reason TEXT"}}, nil
+		"a verifier set that the database does not have is on %d nodes, which may reject its tasks: %s", rows[0].Nodes, hosts),
+		Next: "after a restore of the database: repeat each lost revocation (gpuaas trust revoke KEY --reason TEXT; of the active key if the record does not have the revoked one); if there is none, start a rotation, whose sets all nodes accept (gpuaas rotate task-key --reason TEXT). Otherwise a node reports a set that never existed: gpuaas node lock NODE --reason TEXT"}}, nil
 }
 
 // restoreFaults returns a fault while the restore mode is on: identities are then accepted that

@@ -19,7 +19,7 @@ import (
 type Rotations struct{ db *db }
 
 // BeginRotation implements adminapi.Rotations. A revocation ends an open rotation, because
-// it must not wait.
+// it must not wait, and an open revocation whose set is published.
 func (s *Rotations) BeginRotation(ctx context.Context, r rotation.Rotation, by audit.Subject) (rotation.Rotation, error) {
 	return write(ctx, s.db, "starting a rotation", func(ctx context.Context, tx *tx) (rotation.Rotation, error) {
 		open, now, err := lockRotation(ctx, tx)
@@ -31,6 +31,8 @@ func (s *Rotations) BeginRotation(ctx context.Context, r rotation.Rotation, by a
 			return r, errRotating(open)
 		case open.Kind == rotation.RevokeKey && open.OldKey == r.OldKey:
 			return open, nil
+		case open.Kind == rotation.RevokeKey && open.SetVersion == 0: // its key would stay valid
+			return r, errRotating(open)
 		default:
 			open.EndedAt, open.Outcome = &now, rotation.Superseded
 			if err := decideRotation(ctx, tx, open); err != nil {

@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -45,17 +46,18 @@ func (r *Rotator) PlanKeys(ctx context.Context, of rotation.Rotation, newest tru
 		return "", "", err
 	}
 	name, oldKey := taskKey(r.env), f.set.Active().KeyID
-	switch of.Kind {
-	case rotation.SetRoot:
+	if of.Kind == rotation.SetRoot {
 		name, oldKey = rootKey(r.env), f.root.id()
-	case rotation.RevokeKey:
-		if oldKey = of.OldKey; successor(f.set, oldKey) != "" {
-			return oldKey, successor(f.set, oldKey), nil
-		}
-	case rotation.TaskKey:
 	}
 	key, err := readKey(ctx, r.vault, "rotation_key", name)
-	return oldKey, keyID(name, key.LatestVersion+1), err
+	if err != nil {
+		return "", "", err
+	}
+	newKey = keyID(name, key.LatestVersion+1)
+	if of.Kind == rotation.RevokeKey {
+		oldKey, newKey = of.OldKey, cmp.Or(successor(f.set, name, key.MinSigning, of.OldKey), newKey)
+	}
+	return oldKey, newKey, nil
 }
 
 // check is checkSet for a successor that revokes a key, or none. If Vault does not sign with a
@@ -72,14 +74,12 @@ func (r *Rotator) check(ctx context.Context, newest trust.StoredSet, revoked str
 }
 
 // successor returns the key of the set that signs after another one is revoked, "" if a new
-// one is needed.
-func successor(set trust.VerifierSet, revoked string) string {
-	if active := set.Active().KeyID; active != revoked {
-		return active
-	}
-	for _, s := range []trust.KeyState{trust.KeyStaged, trust.KeyGrace} {
+// one is needed. Vault must sign with it: the record may be older than the end of a rotation.
+func successor(set trust.VerifierSet, name string, minSigning int, revoked string) string {
+	for _, s := range []trust.KeyState{trust.KeyActive, trust.KeyStaged, trust.KeyGrace} {
 		for _, k := range set.Doc.Keys {
-			if k.State == s {
+			version, ok := versionOf(name, k.KeyID)
+			if k.State == s && k.KeyID != revoked && ok && version >= minSigning {
 				return k.KeyID
 			}
 		}
@@ -151,11 +151,25 @@ func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target
 			n.active = k
 		}
 	}
+	n.doc.Keys = withoutOldest(n.doc.Keys)
 	if f.rootRetired != nil {
 		n.root, n.doc.Roots = f.oldestRoot, trust.VerifierKeys{f.oldestRoot.verifier(trust.KeyRoot)}
 	}
 	err = r.setRoots(ctx, &n, t)
 	return n, err
+}
+
+// withoutOldest drops the oldest revoked keys if the set has too many. A key that is not listed
+// does not verify either.
+func withoutOldest(keys trust.VerifierKeys) trust.VerifierKeys {
+	for len(keys) > trust.MaxSetKeys {
+		i := slices.IndexFunc(keys, func(k trust.VerifierKey) bool { return k.State == trust.KeyRevoked })
+		if i < 0 {
+			break
+		}
+		keys = slices.Delete(keys, i, i+1)
+	}
+	return keys
 }
 
 func (r *Rotator) setRoots(ctx context.Context, n *nextSet, t rotation.Target) error {

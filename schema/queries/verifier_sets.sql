@@ -19,7 +19,7 @@ FROM verifier_sets s ORDER BY version DESC LIMIT 1;
 -- Lists nodes that named a set in their last poll that the database does not have.
 -- name: NodesOfLostSets :many
 SELECT n.host, count(*) OVER () AS nodes FROM nodes n
-WHERE n.set_hash <> '' AND n.state <> 'removed'
+WHERE n.set_hash <> '' AND n.state <> 'removed' AND n.identity_locked_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM verifier_sets v WHERE v.version = n.set_version AND v.hash = n.set_hash)
 ORDER BY n.host LIMIT sqlc.arg(most);
 

@@ -18,10 +18,11 @@ const (
 	ReasonKeyRevoked = "key_revoked"
 )
 
-const (
-	setFormat  = 1
-	maxSetKeys = 16 // revoked keys stay in the list
-)
+const setFormat = 1
+
+// MaxSetKeys is the largest number of keys in a set. Revoked keys stay in the list; the oldest
+// ones are dropped if there are more.
+const MaxSetKeys = 16
 
 // VerifierSet is a parsed verifier set. Its zero value is the predecessor of
 // version 1.
@@ -82,7 +83,7 @@ func parseBody(body []byte, document json.RawMessage) (VerifierSet, error) {
 	case d.Version < 1 || d.Epoch < 0 || d.ExpiresAt.IsZero():
 		return VerifierSet{}, reject(ReasonBody, "the verifier set has no version or no expiry, or a negative epoch")
 	}
-	if err := cmp.Or(s.Doc.Keys.checkSet(maxSetKeys), s.Doc.Roots.check(maxRootKeys, KeyRoot)); err != nil {
+	if err := cmp.Or(s.Doc.Keys.checkSet(MaxSetKeys), s.Doc.Roots.check(maxRootKeys, KeyRoot)); err != nil {
 		return VerifierSet{}, schema.AsError(err).WithReason(ReasonBody)
 	}
 	return s, nil

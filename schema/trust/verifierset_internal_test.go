@@ -151,7 +151,7 @@ func TestOpenVerifierSet(t *testing.T) {
 		"a short key":    {func(d *VerifierSetDoc) { d.Keys[0].Public = make([]byte, 3) }, ReasonBody},
 		"a key of no ID": {func(d *VerifierSetDoc) { d.Keys[0].KeyID = "" }, ReasonBody},
 		"too many keys": {func(d *VerifierSetDoc) {
-			for id := byte('b'); len(d.Keys) <= maxSetKeys; id++ {
+			for id := byte('b'); len(d.Keys) <= MaxSetKeys; id++ {
 				d.Keys = append(d.Keys, signerKey(string(id)).entry(KeyRevoked))
 			}
 		}, ReasonBody},

@@ -63,7 +63,7 @@ func TestRestoreModeOfFleet(t *testing.T) {
 	lost := restoreMode(t, owner, "status").LostSets
 	require.GreaterOrEqual(t, lost, int64(restoredFleet))
 	shown := run(t, "stuck")
-	require.Contains(t, shown.stdout+shown.stderr, "verifier set that the database does not have")
+	require.Contains(t, shown.stdout+shown.stderr, "a verifier set that the database does not have")
 	require.Contains(t, shown.stdout+shown.stderr, "gpuaas trust revoke "+revoked)
 	require.Equal(t, revoked, revokeTaskKey(t, f), "the record has the revoked key as the active one again")
 	require.Zero(t, restoreMode(t, owner, "status").LostSets)

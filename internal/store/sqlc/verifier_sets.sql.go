@@ -109,7 +109,7 @@ func (q *Queries) NewestVerifierSet(ctx context.Context) (NewestVerifierSetRow, 
 
 const nodesOfLostSets = `-- name: NodesOfLostSets :many
 SELECT n.host, count(*) OVER () AS nodes FROM nodes n
-WHERE n.set_hash <> '' AND n.state <> 'removed'
+WHERE n.set_hash <> '' AND n.state <> 'removed' AND n.identity_locked_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM verifier_sets v WHERE v.version = n.set_version AND v.hash = n.set_hash)
 ORDER BY n.host LIMIT $1
 `

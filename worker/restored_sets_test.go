@@ -263,29 +263,66 @@ func TestSuccessorSigns(t *testing.T) {
 	require.True(t, n.accepts(r.sign()))
 }
 
-// A renewal after a restore begins an epoch, so that nodes with lost sets accept it.
+// The set on record is renewed after a restore, and begins an epoch: nodes with lost sets accept
+// it. One renewal is enough.
 func TestRenewalAfterRestore(t *testing.T) {
 	r := rotations(t)
-	_, err := r.raw.Exec(t.Context(), "DELETE FROM verifier_sets")
-	require.NoError(t, err)
-	aged, err := r.admin(t).First(t.Context(), time.Now().Add(-vault.VerifierSetLifetime*2/3))
-	require.NoError(t, err)
-	require.NoError(t, r.store.Identities.PutSet(t.Context(), aged, operator))
 	n := r.node("gpu-1")
 	n.follow()
 	restore := r.dump()
-	renew := func() {
+	r.begin(rotation.TaskKey, "")
+	r.advance()
+	n.follow()
+	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Rollback}))
+	r.finish(n)
+	lost := n.set
+	require.Zero(t, lost.Doc.Epoch)
+	require.NoError(t, restore())
+	for _, due := range []bool{true, false} {
 		m, err := r.trust.MaintainTrust(t.Context())
 		require.NoError(t, err)
-		require.True(t, m.Renewed)
+		require.Equal(t, due, m.Renewed)
+		n.follow()
+		require.Positive(t, n.set.Doc.Epoch)
+		require.Less(t, n.set.Doc.Version, lost.Doc.Version)
 	}
-	renew()
+}
+
+// A rotation of the root key that is in the lost part left nodes that trust only its new key. They
+// accept the sets that begin an epoch, and so do the nodes that were off meanwhile.
+func TestUnfinishedRootRotationIsLost(t *testing.T) {
+	r := rotations(t)
+	n, away := r.node("gpu-1"), r.node("gpu-2")
 	n.follow()
-	require.Zero(t, n.set.Doc.Epoch)
+	away.follow()
+	restore := r.dump()
+	r.begin(rotation.SetRoot, "")
+	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+	for len(n.set.Doc.Roots) != 1 {
+		r.advance()
+		n.follow()
+		away.report(n.set)
+	}
+	require.NotEqual(t, rotation.Completed, r.last.Rotation.Outcome)
+	lost := n.set
 	require.NoError(t, restore())
-	renew()
+	m, err := r.trust.MaintainTrust(t.Context())
+	require.NoError(t, err)
+	require.True(t, m.Renewed)
+	away.follow()
 	n.follow()
-	require.Positive(t, n.set.Doc.Epoch)
+	require.Equal(t, r.newest().Hash, n.set.Hash)
+	n.set = lost // the node was off
+
+	// The next rotation works, and a node that missed the whole of it catches up.
+	r.begin(rotation.SetRoot, "")
+	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+	n.report(lost)
+	r.finish(away)
+	require.Equal(t, lost.Hash, n.set.Hash)
+	n.follow()
+	require.Equal(t, r.newest().Hash, n.set.Hash)
+	require.True(t, n.accepts(r.sign()))
 }
 
 // A set with as many revoked keys as fit drops the oldest one for the next one.

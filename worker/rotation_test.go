@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"path/filepath"
@@ -95,28 +96,27 @@ func (n *node) follow() {
 // tryFollow is follow, and returns why the node rejects the newest set. It keeps the last one
 // then.
 func (n *node) tryFollow() (rejected error) {
-	t := n.r.t
-	t.Helper()
-	after := n.set.Doc.Version
-	if n.set.Document == nil {
-		after--
-	}
-	sets, err := n.r.store.Identities.SetsAfter(t.Context(), min(after, newest(t, n.r.store).Version-1), 64)
-	require.NoError(t, err)
+	n.r.t.Helper()
+	sets, err := n.r.store.Identities.SetsAfter(n.r.t.Context(), 0, 64)
+	require.NoError(n.r.t, err)
 	for _, s := range sets {
 		next, err := n.set.Next("test", n.set.TrustedRoots(n.roots), s.Document)
 		switch e := schema.AsError(err); {
 		case e == nil:
 			n.set, rejected = next, nil
-		case e.Reason == trust.ReasonKeyRevoked: // a later one may have a higher epoch
-			rejected = err
-		case e.Reason != trust.ReasonSetOld:
-			require.NoError(t, err, "set %d", s.Version)
+		case e.Reason != trust.ReasonSetOld: // a later one may have a higher epoch
+			rejected = cmp.Or(rejected, err)
 		}
 	}
-	_, err = n.r.raw.Exec(t.Context(), "UPDATE nodes SET set_version = $2, set_hash = $3 WHERE node_id = $1", n.id, n.set.Doc.Version, n.set.Hash)
-	require.NoError(t, err)
+	n.report(n.set)
 	return rejected
+}
+
+// report stores a set as the one that the node named in its last poll.
+func (n *node) report(set trust.VerifierSet) {
+	n.r.t.Helper()
+	_, err := n.r.raw.Exec(n.r.t.Context(), "UPDATE nodes SET set_version = $2, set_hash = $3 WHERE node_id = $1", n.id, set.Doc.Version, set.Hash)
+	require.NoError(n.r.t, err)
 }
 
 // accepts reports whether the node accepts a signed task.

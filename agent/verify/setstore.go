@@ -1,11 +1,13 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -95,10 +97,13 @@ func (r *SetStore) rootKeys() []trust.VerifierKey {
 	return r.set.TrustedRoots(r.roots)
 }
 
-// adopt stores a set, then uses it.
+// adopt stores a set, then uses it, unless it is in use.
 func (r *SetStore) adopt(s Set) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if s.Hash == r.set.Hash && r.set.Document != nil {
+		return nil
+	}
 	if err := r.state.WriteJSON(r.state.File(setFile), s); err != nil {
 		return fmt.Errorf("storing verifier set %d: %w", s.Doc.Version, err)
 	}
@@ -129,10 +134,7 @@ func (r *SetStore) Follow(ctx context.Context, named trust.VerifierSetRef, sets 
 			"shown", named.Version, "next", "issue a new bundle for this node")
 		return
 	}
-	err := r.walk(ctx, min(named.Version-1, r.above()), sets)
-	if err == nil {
-		err = r.reached(named)
-	}
+	err := r.catchUp(ctx, named, sets)
 	if err == nil || ctx.Err() != nil {
 		r.missed = trust.VerifierSetRef{}
 		r.retry.Reset()
@@ -151,8 +153,24 @@ func (r *SetStore) Newest(ctx context.Context, sets Source) (Set, error) {
 	if len(r.rootKeys()) == 0 {
 		return r.Current(), nil
 	}
-	err := r.walk(ctx, r.above(), sets)
-	return r.Current(), err
+	rejected, err := r.walk(ctx, r.above(), math.MaxInt64, sets)
+	return r.Current(), cmp.Or(err, rejected)
+}
+
+// catchUp loads the sets up to the one that the server named. If one of them is rejected, it
+// starts over with the first set on record: after the database was restored, the set that
+// replaces the one in use may have a lower version, and may be the only one that names the root
+// key of the later ones.
+func (r *SetStore) catchUp(ctx context.Context, named trust.VerifierSetRef, sets Source) error {
+	after := min(named.Version-1, r.above())
+	rejected, err := r.walk(ctx, after, named.Version, sets)
+	if rejected != nil && err == nil && after > 0 {
+		var again error
+		if again, err = r.walk(ctx, 0, named.Version, sets); again == nil {
+			rejected = nil
+		}
+	}
+	return cmp.Or(err, rejected, r.reached(named))
 }
 
 // above returns the version above which sets are requested: that of the set in use, or
@@ -165,39 +183,43 @@ func (r *SetStore) above() int64 {
 	return cur.Doc.Version
 }
 
-// walk adopts one set after the other. It skips sets older than the one in use, and those in
-// which a revoked key is valid, because a later one may have a higher epoch.
-func (r *SetStore) walk(ctx context.Context, after int64, sets Source) (skipped error) {
-	for {
+// maxPages limits the responses that a walk reads: 64 of 64 sets are 500 years of renewals.
+const maxPages = 64
+
+// walk requests the sets above a version up to another one, and adopts one after the other. It
+// skips sets that may not replace the one in use, because a later one may have a higher epoch.
+// rejected is the reason for the first one since the last that was adopted.
+func (r *SetStore) walk(ctx context.Context, after, to int64, sets Source) (rejected, err error) {
+	for range maxPages {
 		answer, err := sets(ctx, after)
 		if err != nil {
-			return err
+			return rejected, err
 		}
-		begin := r.Current()
+		begin := after
 		for _, document := range answer.Sets {
-			cur := r.Current()
-			n, err := cur.Next(r.env, r.rootKeys(), document)
-			err = refuseSet(err)
+			n, reason := r.Current().Next(r.env, r.rootKeys(), document)
+			after = max(after, versionOf(document))
 			switch {
-			case err == nil:
-				skipped = nil
-			case schema.AsError(err).Reason == trust.ReasonSetOld:
-				continue
-			case schema.AsError(err).Reason == refusal.OfSet+trust.ReasonKeyRevoked:
-				skipped = err
-				continue
-			}
-			if err == nil && (n.Hash != cur.Hash || cur.Document == nil) {
-				err = r.adopt(n)
-			}
-			if err != nil {
-				return err
+			case reason == nil:
+				if err := r.adopt(n); err != nil {
+					return nil, err
+				}
+				rejected = nil
+			case schema.AsError(reason).Reason != trust.ReasonSetOld:
+				rejected = cmp.Or(rejected, refuseSet(reason))
 			}
 		}
-		if after = r.Current().Doc.Version; after <= begin.Doc.Version {
-			return skipped
+		if after <= begin || after >= to {
+			break
 		}
 	}
+	return rejected, nil
+}
+
+// versionOf returns the version that a document names, which nothing verified.
+func versionOf(document []byte) int64 {
+	s, _ := trust.ParseVerifierSet(document)
+	return s.Doc.Version
 }
 
 // reached returns an error if the set in use is not the one that the server named.

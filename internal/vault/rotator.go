@@ -110,7 +110,7 @@ func (r *Rotator) SignSet(ctx context.Context, newest trust.StoredSet, t rotatio
 	if !n.differs(f) && !newest.Restored {
 		return newest, false, nil
 	}
-	set, err = r.sign(ctx, n.doc, n.root, n.active)
+	set, err = r.sign(ctx, n.doc, n.root, n.active, f.others(n.doc.Epoch > f.set.Doc.Epoch, n.root)...)
 	return set, true, err
 }
 
@@ -153,7 +153,8 @@ func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target
 	}
 	n.doc.Keys = withoutOldest(n.doc.Keys)
 	if f.rootRetired != nil {
-		n.root, n.doc.Roots = f.oldestRoot, trust.VerifierKeys{f.oldestRoot.verifier(trust.KeyRoot)}
+		oldest := f.roots[len(f.roots)-1]
+		n.root, n.doc.Roots = oldest, trust.VerifierKeys{oldest.verifier(trust.KeyRoot)}
 	}
 	err = r.setRoots(ctx, &n, t)
 	return n, err

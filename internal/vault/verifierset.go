@@ -3,7 +3,10 @@ package vault
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -23,10 +26,10 @@ type followed struct {
 	key  keyVersion // the set's active key
 	root keyVersion // the root key that signed the set
 	err  error      // the reason why nothing may be signed under the set
-	// rootRetired is the reason why Vault does not sign with root. oldestRoot is the oldest
-	// version with which it does.
+	// rootRetired is the reason why Vault does not sign with root.
 	rootRetired error
-	oldestRoot  keyVersion
+	// roots are the versions of the root key with which Vault signs, the newest one first.
+	roots []keyVersion
 }
 
 // next returns the set's successor with the same keys. It begins an epoch if begins is set.
@@ -40,6 +43,17 @@ func (f followed) next(begins bool, now time.Time) trust.VerifierSetDoc {
 		d.Epoch = max(d.Epoch+1, now.UnixMilli())
 	}
 	return d
+}
+
+// others returns the versions of the root key that sign a set besides root. A set that begins an
+// epoch has the signatures of all versions, up to the limit of an envelope: the database may have
+// lost a rotation of the root key, after which nodes trust only a version that is not on record.
+func (f followed) others(begins bool, root keyVersion) []keyVersion {
+	if !begins {
+		return nil
+	}
+	others := slices.DeleteFunc(slices.Clone(f.roots), func(k keyVersion) bool { return k.version == root.version })
+	return others[:min(len(others), trust.MaxSignatures-2)]
 }
 
 // checkSet verifies a stored set with Vault's root key and compares its active key
@@ -61,10 +75,9 @@ func checkSet(ctx context.Context, c caller, env string, stored trust.StoredSet)
 	if f.root, err = roots.byID(rootKey(env), signers[0]); err != nil {
 		return f, err
 	}
-	if f.rootRetired = roots.retired(f.root, set); f.rootRetired != nil {
-		if f.oldestRoot, err = roots.version(rootKey(env), roots.MinSigning); err != nil {
-			return f, err
-		}
+	f.rootRetired = roots.retired(f.root, set)
+	if f.roots, err = roots.signing(rootKey(env)); err != nil {
+		return f, err
 	}
 	tasks, err := readKey(ctx, c, "task_key", taskKey(env))
 	if err != nil {
@@ -72,6 +85,18 @@ func checkSet(ctx context.Context, c caller, env string, stored trust.StoredSet)
 	}
 	f.key, err = activeKey(tasks, taskKey(env), set)
 	return f, err
+}
+
+// signing returns the versions with which Vault signs, the newest one first.
+func (k transitKey) signing(name string) (versions []keyVersion, err error) {
+	for v := k.LatestVersion; v >= max(k.MinSigning, 1); v-- {
+		version, err := k.version(name, v)
+		if err != nil {
+			return nil, err
+		}
+		versions = append(versions, version)
+	}
+	return versions, nil
 }
 
 // activeKey returns Vault's version of the set's active key. Both must be equal.
@@ -144,7 +169,8 @@ func (p publisher) newest(ctx context.Context, name string) (keyVersion, error) 
 }
 
 // Renewal returns the successor of a set, with the same keys and a new expiry. It
-// returns false if more than half of the set's lifetime is left. Renewal checks
+// returns false if more than half of the set's lifetime is left, unless the database was
+// restored: nodes may have a set that it lost. Renewal checks
 // the set against Vault first: the root key signs nothing that only the database
 // vouches for.
 func (p publisher) Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error) {
@@ -156,10 +182,10 @@ func (p publisher) Renewal(ctx context.Context, set trust.StoredSet, now time.Ti
 		return next, false, f.rootRetired
 	}
 	doc := f.set.Doc
-	if doc.ExpiresAt.Sub(now) > doc.ExpiresAt.Sub(doc.IssuedAt)/2 {
+	if !set.Restored && doc.ExpiresAt.Sub(now) > doc.ExpiresAt.Sub(doc.IssuedAt)/2 {
 		return next, false, nil
 	}
-	next, err = p.sign(ctx, f.next(set.Restored, now), f.root, f.key)
+	next, err = p.sign(ctx, f.next(set.Restored, now), f.root, f.key, f.others(set.Restored, f.root)...)
 	return next, true, err
 }
 
@@ -196,14 +222,19 @@ func (p publisher) Publish(ctx context.Context, sets SetStore, by audit.Subject,
 	return 0, schema.NewError(schema.KindServiceUnavailable, "the verifier set changed concurrently; try again").WithNext("gpuaas admin setup")
 }
 
-// sign signs a set with a root key and the active key of its predecessor, both
-// over the same bytes. Version 1 is signed by its own active key.
-func (p publisher) sign(ctx context.Context, doc trust.VerifierSetDoc, root, active keyVersion) (trust.StoredSet, error) {
+// sign signs a set with a root key, the active key of its predecessor and other versions of the root key, all
+// over the same bytes. Version 1 is signed by its own active key. The first signature is by root:
+// checkSet takes it for the key that signs the next set.
+func (p publisher) sign(ctx context.Context, doc trust.VerifierSetDoc, root, active keyVersion, others ...keyVersion) (trust.StoredSet, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {
 		return trust.StoredSet{}, schema.Wrap(schema.KindInternal, err, "encoding a verifier set")
 	}
-	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signer{p.vault, "", root}, signer{p.vault, "", active})
+	signers := []dsse.Signer{signer{p.vault, "", root}, signer{p.vault, "", active}}
+	for _, k := range others {
+		signers = append(signers, signer{p.vault, "", k})
+	}
+	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signers...)
 	if err != nil {
 		return trust.StoredSet{}, err
 	}

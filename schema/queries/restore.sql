@@ -7,8 +7,9 @@ SELECT coalesce(max(epoch), 0)::bigint FROM restore_modes WHERE ended_at IS NULL
 UPDATE restore_modes SET ended_at = ends_at WHERE ended_at IS NULL AND ends_at <= now();
 
 -- name: StartRestoreMode :one
-INSERT INTO restore_modes (actor, reason, ends_at, last_audit_at)
-VALUES (sqlc.arg(actor), sqlc.arg(reason), now() + make_interval(secs => sqlc.arg(seconds)::float8), (SELECT max(at) FROM audit_events))
+INSERT INTO restore_modes (actor, reason, ends_at, last_audit_at, newest_set)
+VALUES (sqlc.arg(actor), sqlc.arg(reason), now() + make_interval(secs => sqlc.arg(seconds)::float8), (SELECT max(at) FROM audit_events),
+    (SELECT coalesce(max(version), 0) FROM verifier_sets))
 RETURNING epoch;
 
 -- name: SetTokensVoided :exec

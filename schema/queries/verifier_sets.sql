@@ -13,7 +13,7 @@ SELECT version, epoch, hash, prev_hash, document FROM verifier_sets WHERE versio
 -- restored is true if a restore mode began after the set was stored.
 -- name: NewestVerifierSet :one
 SELECT version, epoch, hash, prev_hash, document,
-    EXISTS (SELECT 1 FROM restore_modes m WHERE m.started_at >= s.stored_at) AS restored
+    EXISTS (SELECT 1 FROM restore_modes m WHERE coalesce(m.newest_set >= s.version, m.started_at >= s.stored_at)) AS restored
 FROM verifier_sets s ORDER BY version DESC LIMIT 1;
 
 -- Lists nodes that named a set in their last poll that the database does not have.

@@ -25,7 +25,8 @@ const (
 const (
 	// MaxDocumentBytes limits an envelope and, separately, its signed body.
 	MaxDocumentBytes = 64 << 10
-	maxSignatures    = 4
+	// MaxSignatures limits the signatures of an envelope.
+	MaxSignatures = 4
 )
 
 // OpenEnvelope verifies a DSSE envelope of the payload type and returns its body and the
@@ -66,8 +67,8 @@ func parseEnvelope(payloadType string, envelope []byte) (dsse.Envelope, error) {
 	if e.PayloadType != payloadType {
 		return e, reject(ReasonPayloadType, "the payload type is not %s", payloadType)
 	}
-	if len(e.Signatures) == 0 || len(e.Signatures) > maxSignatures {
-		return e, reject(ReasonEnvelope, "the envelope has %d signatures, want 1 to %d", len(e.Signatures), maxSignatures)
+	if len(e.Signatures) == 0 || len(e.Signatures) > MaxSignatures {
+		return e, reject(ReasonEnvelope, "the envelope has %d signatures, want 1 to %d", len(e.Signatures), MaxSignatures)
 	}
 	return e, nil
 }

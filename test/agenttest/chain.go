@@ -67,8 +67,16 @@ func (c *Chain) Sign(d trust.VerifierSetDoc) json.RawMessage {
 
 // Add puts a set on the chain.
 func (c *Chain) Add(active ed25519.PrivateKey, change func(*trust.VerifierSetDoc)) {
+	c.T.Helper()
 	d := c.Doc(active, change)
 	c.push(active, d, c.Sign(d))
+}
+
+// AddWith is Add with another root key.
+func (c *Chain) AddWith(root, active ed25519.PrivateKey, change func(*trust.VerifierSetDoc)) {
+	c.T.Helper()
+	d := c.Doc(active, change)
+	c.push(active, d, SignWith(c.T, trust.VerifierSetPayloadType, d, EdSigner{Key: root, ID: ""}, EdSigner{Key: c.Keys[len(c.Keys)-1], ID: ""}))
 }
 
 func (c *Chain) push(active ed25519.PrivateKey, d trust.VerifierSetDoc, document json.RawMessage) {

@@ -240,8 +240,9 @@ func (q *Queries) SetTokensVoided(ctx context.Context, tokens int64, epoch int64
 }
 
 const startRestoreMode = `-- name: StartRestoreMode :one
-INSERT INTO restore_modes (actor, reason, ends_at, last_audit_at)
-VALUES ($1, $2, now() + make_interval(secs => $3::float8), (SELECT max(at) FROM audit_events))
+INSERT INTO restore_modes (actor, reason, ends_at, last_audit_at, newest_set)
+VALUES ($1, $2, now() + make_interval(secs => $3::float8), (SELECT max(at) FROM audit_events),
+    (SELECT coalesce(max(version), 0) FROM verifier_sets))
 RETURNING epoch
 `
 

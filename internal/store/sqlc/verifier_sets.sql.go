@@ -79,7 +79,7 @@ func (q *Queries) NewestSetVersion(ctx context.Context) (int64, error) {
 
 const newestVerifierSet = `-- name: NewestVerifierSet :one
 SELECT version, epoch, hash, prev_hash, document,
-    EXISTS (SELECT 1 FROM restore_modes m WHERE m.started_at >= s.stored_at) AS restored
+    EXISTS (SELECT 1 FROM restore_modes m WHERE coalesce(m.newest_set >= s.version, m.started_at >= s.stored_at)) AS restored
 FROM verifier_sets s ORDER BY version DESC LIMIT 1
 `
 

@@ -274,8 +274,12 @@ func TestRenewalAfterRestore(t *testing.T) {
 	r.advance()
 	n.follow()
 	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Rollback}))
-	r.finish(n)
+	for range 2 {
+		r.advance()
+		n.follow()
+	}
 	lost := n.set
+	require.Equal(t, rotation.RolledBack, r.last.Rotation.Outcome)
 	require.Zero(t, lost.Doc.Epoch)
 	require.NoError(t, restore())
 	for _, due := range []bool{true, false} {
@@ -317,6 +321,7 @@ func TestUnfinishedRootRotationIsLost(t *testing.T) {
 	// The next rotation works, and a node that missed the whole of it catches up.
 	r.begin(rotation.SetRoot, "")
 	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Waive, NodeIDs: []string{n.id}}))
 	n.report(lost)
 	r.finish(away)
 	require.Equal(t, lost.Hash, n.set.Hash)

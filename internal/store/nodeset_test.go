@@ -87,6 +87,7 @@ func TestNewestSetIsRestored(t *testing.T) {
 	}
 	require.NoError(t, e.PutSet(t.Context(), verifierSet(1, ""), operator))
 	require.False(t, restored())
+	e.exec("UPDATE verifier_sets SET stored_at = now() + interval '1 hour'") // by the clock of another server
 	e.startRestoreMode()
 	require.True(t, restored())
 	require.NoError(t, e.PutSet(t.Context(), verifierSet(2, ""), operator))

@@ -18,8 +18,8 @@ import (
 const undeliveredAfter = time.Minute
 
 // Faults returns what the database shows and an operator must know: nodes with a locked
-// identity or an alarm about it, nodes with a lost verifier set, messages that do not reach Temporal, old records that are not
-// deleted, and the restore mode.
+// identity or an alarm about it, nodes with a lost verifier set, messages that do not reach
+// Temporal, old records that are not deleted, and the restore mode.
 func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	faults, err := s.identityFaults(ctx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +19,10 @@ import (
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
-var rotationNodes = flag.Int("rotation-nodes", 0, "size of the fleet of TestRotationsOfAFleet, 0 skips it")
+var (
+	rotationNodes = flag.Int("rotation-nodes", 0, "size of the fleet of TestRotationsOfAFleet, 0 skips it")
+	rotationKinds = flag.String("rotation-kinds", "node-ca,task-key,set-root", "the rotations of TestRotationsOfAFleet")
+)
 
 // phaseTimeout bounds a phase of a rotation, in which 1,000 nodes get a task each, on a
 // machine whose processes are killed meanwhile.
@@ -46,6 +50,9 @@ func TestRotationsOfAFleet(t *testing.T) {
 
 	victims := []string{"worker", "api", "vault", "postgres", "temporal", ""}
 	for i, kind := range rotation.Kinds() {
+		if !slices.Contains(strings.Split(*rotationKinds, ","), string(kind)) {
+			continue
+		}
 		for _, gate := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace} {
 			r.begin(t, kind)
 			r.reaches(t, gate)

@@ -21,7 +21,7 @@ import (
 
 var (
 	rotationNodes = flag.Int("rotation-nodes", 0, "size of the fleet of TestRotationsOfAFleet, 0 skips it")
-	rotationKinds = flag.String("rotation-kinds", "node-ca,task-key,set-root", "the rotations of TestRotationsOfAFleet")
+	rotationKinds = flag.String("rotation-kinds", "task-key,set-root,node-ca", "the rotations of TestRotationsOfAFleet")
 )
 
 // phaseTimeout bounds a phase of a rotation, in which 1,000 nodes get a task each, on a

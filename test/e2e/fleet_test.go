@@ -43,6 +43,12 @@ func startFleet(t *testing.T, size int, prefix string, args ...string) *simulate
 	all := append([]string{"dev", "fleet", strconv.Itoa(size), "--dir", shared.Dir, "--prefix", prefix, "--region", "region-1",
 		"--report-every", "1s"}, args...)
 	f := &simulatedFleet{prefix: prefix, size: size, cmd: shared.command(all...)}
+	f.start(t)
+	return f
+}
+
+func (f *simulatedFleet) start(t *testing.T) {
+	t.Helper()
 	out, err := f.cmd.StdoutPipe()
 	require.NoError(t, err)
 	f.cmd.Stderr = t.Output()
@@ -50,7 +56,6 @@ func startFleet(t *testing.T, size int, prefix string, args ...string) *simulate
 	require.NoError(t, f.cmd.Start())
 	f.read.Go(func() { f.follow(out) })
 	t.Cleanup(func() { f.stop(t) })
-	return f
 }
 
 func (f *simulatedFleet) follow(out io.Reader) {

@@ -47,6 +47,11 @@ type Part struct {
 // Up starts a stack in a new folder dir, on free ports, with additional flags for
 // gpuaas dev up. The caller must call Down, also after an error.
 func Up(ctx context.Context, bin, dir string, flags ...string) (*Stack, error) {
+	return UpWith(ctx, bin, dir, nil, flags...)
+}
+
+// UpWith is Up with additional variables for gpuaas dev up, as NAME=value.
+func UpWith(ctx context.Context, bin, dir string, env []string, flags ...string) (*Stack, error) {
 	s := &Stack{Bin: bin, Dir: dir}
 	port, err := FreePorts(span)
 	if err != nil {
@@ -55,7 +60,9 @@ func Up(ctx context.Context, bin, dir string, flags ...string) (*Stack, error) {
 	ctx, cancel := context.WithTimeout(ctx, upBudget)
 	defer cancel()
 	args := append([]string{"dev", "up", "--detach", "--dir", dir, "--ports-from", fmt.Sprint(port)}, flags...)
-	if out, err := exec.CommandContext(ctx, bin, args...).CombinedOutput(); err != nil {
+	up := exec.CommandContext(ctx, bin, args...)
+	up.Env = append(os.Environ(), env...)
+	if out, err := up.CombinedOutput(); err != nil {
 		return s, fmt.Errorf("dev up: %w\n%s", err, out)
 	}
 	out, err := exec.CommandContext(ctx, bin, "dev", "env", "--dir", dir).Output()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -135,9 +136,13 @@ func TestStatementAfterRestart(t *testing.T) {
 // fill makes the pool have n idle connections.
 func fill(t *testing.T, db *DB, n int) {
 	t.Helper()
-	for range n {
-		conn, err := db.Pool().Acquire(t.Context())
+	conns := make([]*pgxpool.Conn, n)
+	for i := range conns {
+		var err error
+		conns[i], err = db.Pool().Acquire(t.Context())
 		require.NoError(t, err)
-		defer conn.Release()
+	}
+	for _, conn := range conns {
+		conn.Release()
 	}
 }

@@ -328,6 +328,21 @@ func TestNodeCATasksAreReclaimed(t *testing.T) {
 	require.False(t, n.work())
 }
 
+// A paused rotation of the node CA sends no node a task, although the replicas are ready for it.
+func TestPausedNodeCARotationSendsNoTasks(t *testing.T) {
+	b := caRotations(t)
+	b.add("gpu-1")
+	b.begin()
+	b.advance()
+	require.NoError(t, b.decide(rotation.Decided{Decision: rotation.Pause}))
+	b.reloaded()
+	require.Equal(t, []rotation.Blocker{rotation.BlockedPaused, rotation.BlockedNodes}, b.advance())
+	require.Zero(t, b.tasksOf(rotation.Stage))
+	require.NoError(t, b.decide(rotation.Decided{Decision: rotation.Resume}))
+	b.advance()
+	require.Equal(t, 1, b.tasksOf(rotation.Stage))
+}
+
 // A node whose updates fail waits twice as long after each, and does not take the turn of a node
 // that has waited longer.
 func TestNodeCAUpdatesThatFail(t *testing.T) {

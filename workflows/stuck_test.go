@@ -110,6 +110,25 @@ func TestParkOfALockedNode(t *testing.T) {
 	})
 }
 
+// A drain whose node is locked while its workloads end waits for the end of the lock, not for the
+// workloads.
+func TestDrainOfANodeThatIsLockedMeanwhile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.silent[task.WorkloadDrain], w.fail["heartbeat?"] = true, lockedBy(trust.LockedByOperator)
+	b := setup(t, lifecycle.ActionDrain, w)
+	b.at(6*time.Hour, func() {
+		stuck := b.status().Operation.Stuck
+		require.Equal(t, schema.ReasonNodeLocked, stuck.Reason)
+		require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
+		require.Equal(t, lockedBy(trust.LockedByOperator).Next, stuck.Next)
+		require.NotNil(t, stuck.Retrying)
+	})
+	b.decideAt(7*time.Hour, lifecycle.DecisionCancel)
+	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+	require.Len(t, w.parks, 1, "the reason stays while the phase is retried")
+}
+
 // An undo does not wait for a node whose identity is locked, whenever it is locked, and the
 // record says what the undo did not do.
 func TestUndoOfALockedNode(t *testing.T) {

@@ -75,6 +75,19 @@ func TestLostVerifierSet(t *testing.T) {
 	p, err := e.Rotations.RotationProgress(ctx, rotation.Rotation{RotationID: schema.NewID(), Kind: rotation.TaskKey, Phase: rotation.Stage, SetVersion: 1})
 	require.NoError(t, err)
 	require.True(t, p.Waiting[0].SetLost)
+
+	e.exec("UPDATE nodes SET state = 'removed' WHERE node_id = $1", m.caller.NodeID)
+	faults, err = e.Admin.Faults(ctx)
+	require.NoError(t, err)
+	require.NotContains(t, components(faults), "verifier-set", "a removed node runs no tasks")
+}
+
+// components returns the component of each fault.
+func components(faults []wire.ControlPlaneFault) (names []string) {
+	for _, f := range faults {
+		names = append(names, f.Component)
+	}
+	return names
 }
 
 // The newest set says whether nodes may have later ones: a restore mode began since it was stored.

@@ -7,11 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/restore"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -131,6 +133,9 @@ func TestRestoreModeAdoptsIncarnation(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
 	old := m.held()
+	set := verifierSet(1, "")
+	require.NoError(t, e.PutSet(t.Context(), set, operator))
+	require.NoError(t, e.RecordPoll(t.Context(), m.caller, wire.PollRequest{VerifierSet: set.Version, VerifierSetHash: set.Hash}))
 	restore := e.backup()
 	e.reissue(m, m.k(2))
 	require.Equal(t, int64(2), m.id.Incarnation)
@@ -139,6 +144,7 @@ func TestRestoreModeAdoptsIncarnation(t *testing.T) {
 	e.startRestoreMode()
 	m.use()
 	require.Equal(t, int64(2), m.caller.Incarnation)
+	require.False(t, e.node(m.caller.NodeID).SetLost, "the new incarnation has reported no set yet")
 	m.refused(old, schema.ReasonIdentityMismatch)
 }
 
@@ -222,6 +228,20 @@ func TestRestoreModeEndsOperationsAndTokens(t *testing.T) {
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
 }
 
+// spare begins the reissue of a node that enrolled while a reference to another bundle of its
+// enrollment was not used.
+func (e *env) spare() activities.Claim {
+	e.t.Helper()
+	n := e.register()
+	enrolling := e.claim(n.ID, lifecycle.ActionEnroll)
+	tokenID, hash := e.token(n.ID)
+	require.NoError(e.t, e.IssueFetch(e.t.Context(), mint(n.ID, trust.PurposeEnroll), operator))
+	m := &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID, Incarnation: 1, Host: n.Host}}
+	m.enroll(tokenID, hash, key(n.ID, 1))
+	require.NoError(e.t, e.Finish(e.t.Context(), enrolling.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
+	return e.claim(n.ID, lifecycle.ActionReissueEnrollment)
+}
+
 // A reissue ends with the token that the restore mode voids: its install line is of no use, and a
 // new reissue can start. One that waits for the first poll, or has no token yet, continues.
 func TestRestoreModeEndsReissues(t *testing.T) {
@@ -240,6 +260,7 @@ func TestRestoreModeEndsReissues(t *testing.T) {
 	waits := e.claim(polls.caller.NodeID, lifecycle.ActionReissueEnrollment)
 	e.reissue(polls, polls.k(2))
 	early := e.claim(e.machine().caller.NodeID, lifecycle.ActionReissueEnrollment)
+	spare := e.spare()
 
 	rows := e.changes(voided.caller.NodeID, func() { e.startRestoreMode() })
 	require.Equal(t, []string{"nodes.reissue_enrollment failed token_voided"}, rows)
@@ -247,6 +268,7 @@ func TestRestoreModeEndsReissues(t *testing.T) {
 	require.Empty(t, e.operations(claimed.caller.NodeID, true))
 	require.Equal(t, []string{waits.Fence.OperationID}, ids(e.operations(polls.caller.NodeID, true)))
 	require.Equal(t, []string{early.Fence.OperationID}, ids(e.operations(early.Fence.NodeID, true)))
+	require.Equal(t, []string{spare.Fence.OperationID}, ids(e.operations(spare.Fence.NodeID, true)), "the voided reference is not the reissue's")
 
 	op, err := e.Operation(ctx, r.OperationID)
 	require.NoError(t, err)

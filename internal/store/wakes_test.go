@@ -14,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
@@ -83,6 +84,24 @@ func TestWakes(t *testing.T) {
 	awaken(t, twin) // it may be an older wake
 	asleep(t, wake)
 	asleep(t, foreign)
+}
+
+// The replicas of the API read the node CAs again when a rotation of them changes.
+func TestNodeCARotationWakesReplicas(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	l, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	wake := l.Sets()
+	defer listen(ctx, l)()
+	awaken(t, wake) // the connection is new
+	begun := rotation.Begin(rotation.NodeCA, "", 0)
+	begun.Reason = "quarterly"
+	r, err := e.Rotations.BeginRotation(ctx, begun, operator)
+	require.NoError(t, err)
+	r.OldKey, r.NewKey = "g1", "g2"
+	require.NoError(t, e.Rotations.SaveRotation(ctx, r, nil))
+	awaken(t, wake)
 }
 
 // The process that stores a result wakes its own relay without a notification, and

@@ -298,6 +298,22 @@ func TestRootsAreCachedAndRefreshed(t *testing.T) {
 	require.Equal(t, before, b.calls.of("issuers"))
 }
 
+func TestRootsAreRereadOnRequest(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "api")
+	c.nodeCAs.every = time.Hour
+	_, err := c.Roots(t.Context())
+	require.NoError(t, err)
+	b.write(t, "pki-node/root/generate/internal", map[string]any{
+		"common_name": "gpuaas test node CA G2", "issuer_name": "g2", "key_type": "ec", "key_bits": 256, "ttl": "87600h",
+	})
+	c.RereadNodeCAs()
+	harness.Eventually(t, "two roots", func() bool {
+		roots, err := c.Roots(t.Context())
+		return err == nil && len(roots) == 2
+	})
+}
+
 func mustURIs(t *testing.T, texts ...string) []*url.URL {
 	t.Helper()
 	var out []*url.URL

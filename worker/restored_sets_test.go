@@ -34,6 +34,12 @@ func (r *rotating) dump() (restore func() error) {
 	}
 }
 
+func (r *rotating) endRestoreMode() {
+	r.t.Helper()
+	_, err := r.raw.Exec(r.t.Context(), "UPDATE restore_modes SET ended_at = now()")
+	require.NoError(r.t, err)
+}
+
 // finish runs a rotation to its end with nodes that follow.
 func (r *rotating) finish(nodes ...*node) {
 	r.t.Helper()
@@ -282,8 +288,12 @@ func TestRenewalAfterRestore(t *testing.T) {
 	require.Equal(t, rotation.RolledBack, r.last.Rotation.Outcome)
 	require.Zero(t, lost.Doc.Epoch)
 	require.NoError(t, restore())
+	m, err := r.trust.MaintainTrust(t.Context())
+	require.NoError(t, err)
+	require.False(t, m.Renewed, "the restore mode is on")
+	r.endRestoreMode()
 	for _, due := range []bool{true, false} {
-		m, err := r.trust.MaintainTrust(t.Context())
+		m, err = r.trust.MaintainTrust(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, due, m.Renewed)
 		n.follow()
@@ -309,13 +319,20 @@ func TestUnfinishedRootRotationIsLost(t *testing.T) {
 	}
 	require.NotEqual(t, rotation.Completed, r.last.Rotation.Outcome)
 	lost := n.set
+	late := r.node("gpu-3") // its bundle names only the new root key
+	late.follow()
+	require.Equal(t, []string{"set-root-test.v2"}, keyIDs(late.roots))
+	late.set.Doc.Roots = nil
 	require.NoError(t, restore())
+	r.endRestoreMode()
 	m, err := r.trust.MaintainTrust(t.Context())
 	require.NoError(t, err)
 	require.True(t, m.Renewed)
 	away.follow()
-	n.follow()
-	require.Equal(t, r.newest().Hash, n.set.Hash)
+	for _, n := range []*node{n, late} {
+		n.follow()
+		require.Equal(t, r.newest().Hash, n.set.Hash)
+	}
 	n.set = lost // the node was off
 
 	// The next rotation works, and a node that missed the whole of it catches up.
@@ -323,7 +340,7 @@ func TestUnfinishedRootRotationIsLost(t *testing.T) {
 	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
 	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Waive, NodeIDs: []string{n.id}}))
 	n.report(lost)
-	r.finish(away)
+	r.finish(away, late)
 	require.Equal(t, lost.Hash, n.set.Hash)
 	n.follow()
 	require.Equal(t, r.newest().Hash, n.set.Hash)

@@ -22,24 +22,34 @@ func refuseSet(err error) error {
 	return refusal.New(refusal.OfSet+strings.TrimPrefix(e.Reason, refusal.OfSet), "%s", e.Message)
 }
 
+// setOnDisk is the content of setFile.
+type setOnDisk struct {
+	Set
+	// Bundle is the set that the bundle named when it was last read. A set of a higher epoch may
+	// have a lower version, and the same bundle must not replace it.
+	Bundle trust.VerifierSetRef `json:"bundle,omitzero"`
+}
+
 // load reads the stored set; ok is false when there is none. The signatures of its
 // document were verified before it was stored; the hash shows that it is unchanged.
-func load(s disk.StateDir, env string) (set Set, ok bool, err error) {
-	ok, err = s.ReadJSON(s.File(setFile), &set)
+func load(s disk.StateDir, env string) (f setOnDisk, ok bool, err error) {
+	ok, err = s.ReadJSON(s.File(setFile), &f)
+	set := f.Set
 	if err == nil && ok && set.Document == nil { // the set of a bundle has no signed document
 		_, err = trust.ParseTaskTrust(set.Doc.Keys.String())
 	}
 	if err != nil || set.Document == nil {
-		return set, ok, err
+		return f, ok, err
 	}
 	parsed, err := trust.ParseVerifierSet(set.Document)
 	switch {
 	case err != nil:
-		return Set{}, true, refuseSet(err)
+		return setOnDisk{}, true, refuseSet(err)
 	case parsed.Doc.Env != env:
-		return Set{}, true, refusal.New(refusal.OfSet+trust.ReasonEnvironment, "the stored verifier set is for another environment")
+		return setOnDisk{}, true, refusal.New(refusal.OfSet+trust.ReasonEnvironment, "the stored verifier set is for another environment")
 	case parsed.Ref() != set.Ref():
-		return Set{}, true, refusal.New(trust.ReasonSetFork, "the stored verifier set has changed")
+		return setOnDisk{}, true, refusal.New(trust.ReasonSetFork, "the stored verifier set has changed")
 	}
-	return parsed, true, nil
+	f.Set = parsed
+	return f, true, nil
 }

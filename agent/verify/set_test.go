@@ -175,6 +175,28 @@ func TestAcceptHigherEpoch(t *testing.T) {
 	}
 }
 
+// A set of a higher epoch and a lower version than the set that the bundle names stays in use when
+// the agent restarts with the bundle.
+func TestBundleDoesNotReplaceAHigherEpoch(t *testing.T) {
+	t.Parallel()
+	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
+	c.Add(agenttest.NewKey(t), nil)
+	c.Add(agenttest.NewKey(t), nil)
+	dir := t.TempDir()
+	r, _ := opened(c, dir, c.Bundle(3))
+	r.Follow(t.Context(), c.Floor(3), c.Source)
+	kept := agenttest.NewChain(t, c.F)
+	kept.Add(agenttest.NewKey(t), func(d *trust.VerifierSetDoc) { d.Epoch = 1 })
+	r.Follow(t.Context(), kept.Floor(2), kept.Source)
+	require.Equal(t, kept.Hash[1], r.Current().Hash)
+	r.Configure(c.Bundle(3))
+	require.Equal(t, kept.Hash[1], r.Current().Hash)
+	again, _ := opened(c, dir, c.Bundle(3))
+	require.Equal(t, kept.Hash[1], again.Current().Hash)
+	again.Follow(t.Context(), kept.Floor(2), kept.Source)
+	require.Equal(t, kept.Hash[1], again.Current().Hash)
+}
+
 // A set in which a revoked key is valid again is skipped, and a later one without it is accepted.
 func TestRevokedKeyIsNotValidAgain(t *testing.T) {
 	t.Parallel()

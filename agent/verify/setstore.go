@@ -38,7 +38,8 @@ type SetStore struct {
 	mu         sync.Mutex
 	roots      []trust.VerifierKey
 	set        Set
-	lastWarned time.Time // about an expired set
+	bundle     trust.VerifierSetRef // the set that the bundle names
+	lastWarned time.Time            // about an expired set
 }
 
 // OpenSets reads the set that a previous process stored. An unreadable one is
@@ -46,8 +47,7 @@ type SetStore struct {
 // again.
 func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock, retry wait.Range, log *slog.Logger) (*SetStore, error) {
 	r := &SetStore{env: env, state: s, log: log, Clock: clock, retry: wait.Backoff{Range: retry}}
-	var err error
-	r.set, _, err = load(s, env)
+	stored, _, err := load(s, env)
 	if unreadable, known := errors.AsType[*fs.PathError](err); known {
 		return nil, unreadable
 	}
@@ -56,22 +56,25 @@ func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock,
 		if err := s.Rename(s.File(setFile), s.File(setFile+".bad")); err != nil {
 			return nil, err
 		}
-		r.set = Set{}
+		stored = setOnDisk{}
 	}
+	r.set, r.bundle = stored.Set, stored.Bundle
 	r.Configure(bundle)
 	return r, nil
 }
 
 // Configure applies a bundle: always its roots, and its keys if they are of a newer set
-// than the one in use or no set is stored.
+// than the one in use, unless it was applied before, or no set is stored.
 func (r *SetStore) Configure(bundle trust.TaskTrust) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.roots = bundle.Roots
+	applied := r.bundle
+	r.roots, r.bundle = bundle.Roots, bundle.Floor
 	switch {
+	case bundle.Floor == applied && r.set.Document != nil:
 	case bundle.Floor.Version > r.set.Doc.Version:
 		s := trust.Bundled(bundle.Keys, bundle.Floor)
-		if err := r.state.WriteJSON(r.state.File(setFile), s); err != nil {
+		if err := r.state.WriteJSON(r.state.File(setFile), setOnDisk{s, r.bundle}); err != nil {
 			// The env file still holds it.
 			r.log.Warn("the bundle's verifier set is not stored", "version", s.Doc.Version, "err", err.Error())
 		}
@@ -104,7 +107,7 @@ func (r *SetStore) adopt(s Set) error {
 	if s.Hash == r.set.Hash && r.set.Document != nil {
 		return nil
 	}
-	if err := r.state.WriteJSON(r.state.File(setFile), s); err != nil {
+	if err := r.state.WriteJSON(r.state.File(setFile), setOnDisk{s, r.bundle}); err != nil {
 		return fmt.Errorf("storing verifier set %d: %w", s.Doc.Version, err)
 	}
 	r.set, r.lastWarned = s, time.Time{}

@@ -49,7 +49,7 @@ func (s *Identities) NewestSet(ctx context.Context) (trust.StoredSet, error) {
 		return row, orMissing(err, schema.NewError(schema.KindNotFound, "there is no verifier set").WithNext("gpuaas admin setup"))
 	})
 	set := storedSet(sqlc.VerifierSetsAfterRow{Version: row.Version, Epoch: row.Epoch, Hash: row.Hash, PrevHash: row.PrevHash, Document: row.Document})
-	set.Restored = row.Restored
+	set.Restored, set.Restoring = row.Restored, row.Restoring
 	return set, err
 }
 

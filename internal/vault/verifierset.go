@@ -41,13 +41,29 @@ func (f followed) next(begins bool, now time.Time) trust.VerifierSetDoc {
 	d.IssuedAt, d.ExpiresAt = now.UTC(), now.Add(VerifierSetLifetime).UTC()
 	if begins {
 		d.Epoch = max(d.Epoch+1, now.UnixMilli())
+		if len(d.Roots) == 0 { // the bundle of a node may name only a root key that is not on record
+			d.Roots = trust.VerifierKeys{f.root.verifier(trust.KeyRoot)}
+		}
 	}
 	return d
 }
 
+// signedBy returns the root key that signs the next set: of the signers, which are not part of
+// what is signed, the first one that the set itself trusts.
+func signedBy(set trust.VerifierSet, signers []string) string {
+	for _, id := range signers {
+		if slices.ContainsFunc(set.Doc.Roots, func(k trust.VerifierKey) bool { return k.KeyID == id }) {
+			return id
+		}
+	}
+	return signers[0]
+}
+
 // others returns the versions of the root key that sign a set besides root. A set that begins an
-// epoch has the signatures of all versions, up to the limit of an envelope: the database may have
-// lost a rotation of the root key, after which nodes trust only a version that is not on record.
+// epoch also has the signatures of the newest other versions, as many as an envelope has space for:
+// the database may have lost a rotation of the root key, after which nodes trust only a version
+// that is not on record. The sets of revocations have them too, because nodes may reject the first
+// set after a restore until a lost revocation is repeated.
 func (f followed) others(begins bool, root keyVersion) []keyVersion {
 	if !begins {
 		return nil
@@ -72,13 +88,11 @@ func checkSet(ctx context.Context, c caller, env string, stored trust.StoredSet)
 		return f, badSet(stored.Version, "its document has another version, hash or predecessor than its row")
 	}
 	f.set = set
-	if f.root, err = roots.byID(rootKey(env), signers[0]); err != nil {
+	if f.root, err = roots.byID(rootKey(env), signedBy(set, signers)); err != nil {
 		return f, err
 	}
 	f.rootRetired = roots.retired(f.root, set)
-	if f.roots, err = roots.signing(rootKey(env)); err != nil {
-		return f, err
-	}
+	f.roots = roots.signing(rootKey(env))
 	tasks, err := readKey(ctx, c, "task_key", taskKey(env))
 	if err != nil {
 		return f, err
@@ -87,16 +101,15 @@ func checkSet(ctx context.Context, c caller, env string, stored trust.StoredSet)
 	return f, err
 }
 
-// signing returns the versions with which Vault signs, the newest one first.
-func (k transitKey) signing(name string) (versions []keyVersion, err error) {
+// signing returns the versions with which Vault signs, the newest one first. It leaves out those
+// that Vault does not return, such as versions that were trimmed.
+func (k transitKey) signing(name string) (versions []keyVersion) {
 	for v := k.LatestVersion; v >= max(k.MinSigning, 1); v-- {
-		version, err := k.version(name, v)
-		if err != nil {
-			return nil, err
+		if version, err := k.version(name, v); err == nil {
+			versions = append(versions, version)
 		}
-		versions = append(versions, version)
 	}
-	return versions, nil
+	return versions
 }
 
 // activeKey returns Vault's version of the set's active key. Both must be equal.
@@ -170,7 +183,8 @@ func (p publisher) newest(ctx context.Context, name string) (keyVersion, error) 
 
 // Renewal returns the successor of a set, with the same keys and a new expiry. It
 // returns false if more than half of the set's lifetime is left, unless the database was
-// restored: nodes may have a set that it lost. Renewal checks
+// restored, because nodes may have a set that it lost. While the restore mode is on it waits for
+// the operator, who repeats lost revocations first. Renewal checks
 // the set against Vault first: the root key signs nothing that only the database
 // vouches for.
 func (p publisher) Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error) {
@@ -182,7 +196,8 @@ func (p publisher) Renewal(ctx context.Context, set trust.StoredSet, now time.Ti
 		return next, false, f.rootRetired
 	}
 	doc := f.set.Doc
-	if !set.Restored && doc.ExpiresAt.Sub(now) > doc.ExpiresAt.Sub(doc.IssuedAt)/2 {
+	restored := set.Restored && !set.Restoring
+	if !restored && doc.ExpiresAt.Sub(now) > doc.ExpiresAt.Sub(doc.IssuedAt)/2 {
 		return next, false, nil
 	}
 	next, err = p.sign(ctx, f.next(set.Restored, now), f.root, f.key, f.others(set.Restored, f.root)...)
@@ -223,8 +238,7 @@ func (p publisher) Publish(ctx context.Context, sets SetStore, by audit.Subject,
 }
 
 // sign signs a set with a root key, the active key of its predecessor and other versions of the root key, all
-// over the same bytes. Version 1 is signed by its own active key. The first signature is by root:
-// checkSet takes it for the key that signs the next set.
+// over the same bytes. Version 1 is signed by its own active key.
 func (p publisher) sign(ctx context.Context, doc trust.VerifierSetDoc, root, active keyVersion, others ...keyVersion) (trust.StoredSet, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {

@@ -10,10 +10,11 @@ ON CONFLICT DO NOTHING;
 -- name: GetVerifierSet :one
 SELECT version, epoch, hash, prev_hash, document FROM verifier_sets WHERE version = $1;
 
--- restored is true if a restore mode began after the set was stored.
+-- restored is true if a restore mode began after the set was stored, restoring if one is on.
 -- name: NewestVerifierSet :one
 SELECT version, epoch, hash, prev_hash, document,
-    EXISTS (SELECT 1 FROM restore_modes m WHERE coalesce(m.newest_set >= s.version, m.started_at >= s.stored_at)) AS restored
+    EXISTS (SELECT 1 FROM restore_modes m WHERE coalesce(m.newest_set >= s.version, m.started_at >= s.stored_at)) AS restored,
+    EXISTS (SELECT 1 FROM restore_modes WHERE ended_at IS NULL AND ends_at > now()) AS restoring
 FROM verifier_sets s ORDER BY version DESC LIMIT 1;
 
 -- Lists nodes that named a set in their last poll that the database does not have.

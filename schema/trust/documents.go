@@ -109,6 +109,9 @@ type StoredSet struct {
 	// Restored is set on the newest set if a restore mode began after it was stored. Nodes may
 	// hold later sets, which the database lost, so the next set must begin an epoch.
 	Restored bool
+	// Restoring is set on the newest set while a restore mode is on: an operator may still have to
+	// repeat a revocation that the database lost.
+	Restoring bool
 }
 
 // VerifierSets is the body of a 200 response to GET verifier-sets: the DSSE

@@ -22,8 +22,8 @@ import (
 
 // TestFailoverOfTheDatabase kills the primary while nodes drain, promotes the synchronous
 // standby, and starts the old primary again, which the URL names first. No process is restarted
-// and nothing is decided: each drain completes, no node runs a destructive task twice, no audit
-// event is missing, and nothing is written to the old primary.
+// and nothing is decided: each drain completes, no node runs a destructive task twice, the audit
+// trail verifies, and nothing is written to the old primary.
 func TestFailoverOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	const size = 12
@@ -34,6 +34,7 @@ func TestFailoverOfTheDatabase(t *testing.T) {
 	f.start(t)
 	s.await(t, lifecycle.NodeActive, size)
 	nodes := s.nodes(t)
+	require.Len(t, nodes, size)
 	for _, n := range nodes[:size/2] {
 		s.ok(t, "node", "drain", n.Host, "--yes", "--no-wait", "--reason", "test")
 	}

@@ -48,9 +48,13 @@ func TestRotationsOfAFleet(t *testing.T) {
 	}
 	stop := r.work(t)
 
+	kinds := strings.Split(*rotationKinds, ",")
+	for _, k := range kinds {
+		require.Contains(t, rotation.Kinds(), rotation.Kind(k))
+	}
 	victims := []string{"worker", "api", "vault", "postgres", "temporal", ""}
 	for i, kind := range rotation.Kinds() {
-		if !slices.Contains(strings.Split(*rotationKinds, ","), string(kind)) {
+		if !slices.Contains(kinds, string(kind)) {
 			continue
 		}
 		for _, gate := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace} {

@@ -79,20 +79,22 @@ func (q *Queries) NewestSetVersion(ctx context.Context) (int64, error) {
 
 const newestVerifierSet = `-- name: NewestVerifierSet :one
 SELECT version, epoch, hash, prev_hash, document,
-    EXISTS (SELECT 1 FROM restore_modes m WHERE coalesce(m.newest_set >= s.version, m.started_at >= s.stored_at)) AS restored
+    EXISTS (SELECT 1 FROM restore_modes m WHERE coalesce(m.newest_set >= s.version, m.started_at >= s.stored_at)) AS restored,
+    EXISTS (SELECT 1 FROM restore_modes WHERE ended_at IS NULL AND ends_at > now()) AS restoring
 FROM verifier_sets s ORDER BY version DESC LIMIT 1
 `
 
 type NewestVerifierSetRow struct {
-	Version  int64
-	Epoch    int64
-	Hash     string
-	PrevHash string
-	Document []byte
-	Restored bool
+	Version   int64
+	Epoch     int64
+	Hash      string
+	PrevHash  string
+	Document  []byte
+	Restored  bool
+	Restoring bool
 }
 
-// restored is true if a restore mode began after the set was stored.
+// restored is true if a restore mode began after the set was stored, restoring if one is on.
 func (q *Queries) NewestVerifierSet(ctx context.Context) (NewestVerifierSetRow, error) {
 	row := q.db.QueryRow(ctx, newestVerifierSet)
 	var i NewestVerifierSetRow
@@ -103,6 +105,7 @@ func (q *Queries) NewestVerifierSet(ctx context.Context) (NewestVerifierSetRow, 
 		&i.PrevHash,
 		&i.Document,
 		&i.Restored,
+		&i.Restoring,
 	)
 	return i, err
 }

@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -190,8 +188,10 @@ func confirmedText(v rotation.View) string {
 	if v.Kind == rotation.NodeCA {
 		return fmt.Sprintf("by %d of %d nodes, %d waived", v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
 	}
-	return fmt.Sprintf("set %s by %d of %d nodes, %d waived", cmp.Or(strings.TrimPrefix(strconv.FormatInt(v.SetVersion, 10), "0"), "-"),
-		v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
+	if v.SetVersion == 0 {
+		return "- (the set is not published yet)"
+	}
+	return fmt.Sprintf("set %d by %d of %d nodes, %d waived", v.SetVersion, v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
 }
 
 // replicasText describes the replicas of the API that have not read the CAs, which each does
@@ -211,7 +211,7 @@ func blockersText(v rotation.View) string {
 		case rotation.BlockedPaused:
 			all = append(all, "resume (paused)")
 		case rotation.BlockedSet:
-			all = append(all, "a worker with the rotator's login")
+			all = append(all, "the set of this phase, from a worker with the rotator's login")
 		case rotation.BlockedReload:
 			all = append(all, replicasText(v.Progress))
 		case rotation.BlockedNodes:

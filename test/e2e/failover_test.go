@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -29,7 +28,7 @@ func TestFailoverOfTheDatabase(t *testing.T) {
 	const size = 12
 	pair := pgtest.NewPair(t, func(context.Context, string) error { return nil }) // dev up migrates
 	s := stackOn(t, pair)
-	f := &simulatedFleet{prefix: "fo", size: size, cmd: s.Command(context.Background(), "dev", "fleet", strconv.Itoa(size), "--dir", s.Dir,
+	f := &simulatedFleet{prefix: "fo", size: size, cmd: s.Command(context.WithoutCancel(t.Context()), "dev", "fleet", strconv.Itoa(size), "--dir", s.Dir,
 		"--prefix", "fo", "--region", "region-1", "--report-every", "1s", "--task-time", "5s..10s")}
 	f.start(t)
 	s.await(t, lifecycle.NodeActive, size)
@@ -66,13 +65,8 @@ func stackOn(t *testing.T, pair *pgtest.Pair) pairStack {
 	t.Helper()
 	bin, err := filepath.Abs("../../bin/gpuaas")
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp("", "gpuaas-e2e-")
-	require.NoError(t, err)
-	up, err := devstack.UpWith(t.Context(), bin, filepath.Join(dir, "dev"), []string{"GPUAAS_DATABASE_URL=" + pair.URL()})
-	t.Cleanup(func() {
-		require.NoError(t, up.Down())
-		require.NoError(t, os.RemoveAll(dir))
-	})
+	up, err := devstack.UpWith(t.Context(), bin, filepath.Join(t.TempDir(), "dev"), []string{"GPUAAS_DATABASE_URL=" + pair.URL()})
+	t.Cleanup(func() { require.NoError(t, up.Down()) })
 	require.NoError(t, err)
 	return pairStack{up}
 }

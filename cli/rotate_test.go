@@ -125,3 +125,12 @@ func TestUnknownDriverIsNamed(t *testing.T) {
 	h.run("node", "set", "gpu-17", "--workload-driver", "docker")
 	require.NotContains(t, h.err.String(), "warning")
 }
+
+// A phase whose set is not published has no confirmations, although all nodes have the set before.
+func TestConfirmationsOfASet(t *testing.T) {
+	t.Parallel()
+	v := rotation.View{Rotation: rotation.Rotation{Kind: rotation.RevokeKey}, Progress: rotation.Progress{Nodes: 2, Confirmed: 2}}
+	require.Equal(t, "- (the set is not published yet)", confirmedText(v))
+	v.SetVersion = 10
+	require.Equal(t, "set 10 by 2 of 2 nodes, 0 waived", confirmedText(v))
+}

@@ -62,12 +62,13 @@ func (r *Rotator) PlanKeys(ctx context.Context, of rotation.Rotation, newest tru
 
 // check is checkSet for a successor that revokes a key, or none. If Vault does not sign with a
 // key of the newest set any longer, its successor must begin an epoch, which a revocation does.
+// Another key than the retired one may be revoked: Vault signs with its successor.
 func (r *Rotator) check(ctx context.Context, newest trust.StoredSet, revoked string) (followed, error) {
 	f, err := checkSet(ctx, r.vault, r.env, newest)
 	switch {
 	case err == nil && revoked == "":
 		err = f.rootRetired
-	case err != nil && schema.AsError(err).Reason == ReasonKeyRetired && f.set.Active().KeyID == revoked:
+	case err != nil && schema.AsError(err).Reason == ReasonKeyRetired && revoked != "":
 		err = nil
 	}
 	return f, err

@@ -76,7 +76,8 @@ type KeyRotator interface {
 	// have. A second call changes nothing.
 	ApplyCA(ctx context.Context, r rotation.Rotation) (rotation.CA, error)
 	// RenewSet returns the successor of the newest set with the same content. due is false
-	// if more than half of its lifetime is left.
+	// if more than half of its lifetime is left, unless the set is Restored and no restore mode
+	// is on.
 	RenewSet(ctx context.Context, newest trust.StoredSet) (set trust.StoredSet, due bool, err error)
 	// FinishKey ends the use of the key that the rotation replaced. A second call changes
 	// nothing.

@@ -248,25 +248,35 @@ func TestUnpublishedRevocationIsNotEnded(t *testing.T) {
 	require.False(t, n.accepts(stolen))
 }
 
-// A revocation replaces a key by one with which Vault signs, although the record has an older one.
+// A revocation replaces a key by one with which Vault signs, although the record has an older one,
+// be that the active key or one in grace.
 func TestSuccessorSigns(t *testing.T) {
-	r := rotations(t)
-	n := r.node("gpu-1")
-	n.follow()
-	r.begin(rotation.TaskKey, "")
-	r.advance()
-	for r.last.Rotation.Phase != rotation.Grace {
-		n.follow()
-		r.advance()
+	for phase, reason := range map[rotation.Phase]string{rotation.Stage: vault.ReasonKeyRetired, rotation.Grace: ""} {
+		t.Run(string(phase), func(t *testing.T) {
+			r := rotations(t)
+			n := r.node("gpu-1")
+			n.follow()
+			r.begin(rotation.TaskKey, "")
+			r.advance()
+			for n.follow(); r.last.Rotation.Phase != phase; n.follow() {
+				r.advance()
+			}
+			restore := r.dump()
+			require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+			r.finish(n)
+			stolen := r.sign()
+			err := restore()
+			require.Equal(t, reason != "", err != nil)
+			if err != nil {
+				require.Equal(t, reason, schema.AsError(err).Reason)
+			}
+			r.begin(rotation.RevokeKey, "task-test.v2")
+			r.finish(n)
+			require.Equal(t, "task-test.v3", r.newest().Active().KeyID)
+			require.False(t, n.accepts(stolen))
+			require.True(t, n.accepts(r.sign()))
+		})
 	}
-	restore := r.dump()
-	require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
-	r.finish(n)
-	require.NoError(t, restore())
-	r.begin(rotation.RevokeKey, "task-test.v2")
-	r.finish(n)
-	require.Equal(t, "task-test.v3", r.newest().Active().KeyID)
-	require.True(t, n.accepts(r.sign()))
 }
 
 // The set on record is renewed after a restore, and begins an epoch: nodes with lost sets accept

@@ -189,8 +189,8 @@ func (r *SetStore) above() int64 {
 // maxPages limits the responses that a walk reads: 64 of 64 sets are 500 years of renewals.
 const maxPages = 64
 
-// walk requests the sets above a version up to another one, and adopts one after the other. It
-// skips sets that may not replace the one in use, because a later one may have a higher epoch.
+// walk requests the sets above a version up to another one, and adopts one after the other. The
+// versions only say where to continue: nothing verified those of rejected sets. It skips sets that may not replace the one in use, because a later one may have a higher epoch.
 // rejected is the reason for the first one since the last that was adopted.
 func (r *SetStore) walk(ctx context.Context, after, to int64, sets Source) (rejected, err error) {
 	for range maxPages {

@@ -154,6 +154,9 @@ func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target
 	}
 	n.doc.Keys = withoutOldest(n.doc.Keys)
 	if f.rootRetired != nil {
+		if len(f.roots) == 0 { // Vault returned no version with which it signs
+			return n, f.rootRetired
+		}
 		oldest := f.roots[len(f.roots)-1]
 		n.root, n.doc.Roots = oldest, trust.VerifierKeys{oldest.verifier(trust.KeyRoot)}
 	}

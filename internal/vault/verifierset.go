@@ -48,15 +48,20 @@ func (f followed) next(begins bool, now time.Time) trust.VerifierSetDoc {
 	return d
 }
 
-// signedBy returns the root key that signs the next set: of the signers, which are not part of
-// what is signed, the first one that the set itself trusts.
-func signedBy(set trust.VerifierSet, signers []string) string {
-	for _, id := range signers {
-		if slices.ContainsFunc(set.Doc.Roots, func(k trust.VerifierKey) bool { return k.KeyID == id }) {
-			return id
-		}
+// signedBy returns the root key that signs the next set: the first signer that the set itself
+// trusts. Signatures are not part of what is signed, so a writer to the database can change
+// their order and remove some. A set that names no root key has one such signer.
+func signedBy(set trust.VerifierSet, signers []string) (id string, ok bool) {
+	if len(set.Doc.Roots) == 0 {
+		return signers[0], true
 	}
-	return signers[0]
+	i := slices.IndexFunc(signers, func(id string) bool {
+		return slices.ContainsFunc(set.Doc.Roots, func(k trust.VerifierKey) bool { return k.KeyID == id })
+	})
+	if i < 0 {
+		return "", false
+	}
+	return signers[i], true
 }
 
 // others returns the versions of the root key that sign a set besides root. A set that begins an
@@ -88,7 +93,11 @@ func checkSet(ctx context.Context, c caller, env string, stored trust.StoredSet)
 		return f, badSet(stored.Version, "its document has another version, hash or predecessor than its row")
 	}
 	f.set = set
-	if f.root, err = roots.byID(rootKey(env), signedBy(set, signers)); err != nil {
+	signer, ok := signedBy(set, signers)
+	if !ok {
+		return f, badSet(stored.Version, "no root key that it trusts has signed it")
+	}
+	if f.root, err = roots.byID(rootKey(env), signer); err != nil {
 		return f, err
 	}
 	f.rootRetired = roots.retired(f.root, set)
@@ -237,8 +246,8 @@ func (p publisher) Publish(ctx context.Context, sets SetStore, by audit.Subject,
 	return 0, schema.NewError(schema.KindServiceUnavailable, "the verifier set changed concurrently; try again").WithNext("gpuaas admin setup")
 }
 
-// sign signs a set with a root key, the active key of its predecessor and other versions of the root key, all
-// over the same bytes. Version 1 is signed by its own active key.
+// sign signs a set with a root key, the active key of its predecessor and other versions of the
+// root key, all over the same bytes. Version 1 is signed by its own active key.
 func (p publisher) sign(ctx context.Context, doc trust.VerifierSetDoc, root, active keyVersion, others ...keyVersion) (trust.StoredSet, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {

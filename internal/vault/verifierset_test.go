@@ -187,3 +187,30 @@ func TestVersionOf(t *testing.T) {
 		}
 	}
 }
+
+// The root key that signs next is one that the set itself trusts, whatever the order of the
+// signatures and whichever were removed.
+func TestSignedBy(t *testing.T) {
+	t.Parallel()
+	trusts := func(ids ...string) (set trust.VerifierSet) {
+		for _, id := range ids {
+			set.Doc.Roots = append(set.Doc.Roots, trust.VerifierKey{KeyID: id})
+		}
+		return set
+	}
+	for name, c := range map[string]struct {
+		set     trust.VerifierSet
+		signers []string
+		id      string
+		ok      bool
+	}{
+		"no root named": {trusts(), []string{"v1"}, "v1", true},
+		"in order":      {trusts("v1"), []string{"v1", "v2"}, "v1", true},
+		"reordered":     {trusts("v1"), []string{"v2", "v1"}, "v1", true},
+		"removed":       {trusts("v1"), []string{"v2"}, "", false},
+	} {
+		id, ok := signedBy(c.set, c.signers)
+		require.Equal(t, c.id, id, name)
+		require.Equal(t, c.ok, ok, name)
+	}
+}

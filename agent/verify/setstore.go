@@ -190,8 +190,9 @@ func (r *SetStore) above() int64 {
 const maxPages = 64
 
 // walk requests the sets above a version up to another one, and adopts one after the other. The
-// versions only say where to continue: nothing verified those of rejected sets. It skips sets that may not replace the one in use, because a later one may have a higher epoch.
-// rejected is the reason for the first one since the last that was adopted.
+// versions only say where to continue: nothing verified those of rejected sets. It skips sets that
+// may not replace the one in use, because a later one may have a higher epoch. rejected is the
+// reason for the first one since the last that was adopted.
 func (r *SetStore) walk(ctx context.Context, after, to int64, sets Source) (rejected, err error) {
 	for range maxPages {
 		answer, err := sets(ctx, after)

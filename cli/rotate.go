@@ -211,11 +211,11 @@ func blockersText(v rotation.View) string {
 		case rotation.BlockedPaused:
 			all = append(all, "resume (paused)")
 		case rotation.BlockedSet:
-			all = append(all, "the set of this phase, from a worker with the rotator's login")
+			all = append(all, "the set of this phase, which a worker with the rotator's login publishes in seconds")
 		case rotation.BlockedReload:
 			all = append(all, replicasText(v.Progress))
 		case rotation.BlockedNodes:
-			all = append(all, fmt.Sprintf("%d nodes", v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived))
+			all = append(all, count(v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, "node"))
 		case rotation.BlockedTasks:
 			all = append(all, fmt.Sprintf("%d open tasks of the replaced key", v.Progress.OpenTasks))
 		case rotation.BlockedGrace:

@@ -45,7 +45,7 @@ func RestoreMode(ctx context.Context, o RestoreOptions) (restore.Mode, error) {
 	if err := daemon.Load(&c, o.Getenv); err != nil {
 		return restore.Mode{}, schema.AsError(err).WithNext("gpuaas admin restore-mode start --help")
 	}
-	db, err := store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal()})
+	db, err := store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal(), Name: "gpuaas-restore-mode"})
 	if err != nil {
 		return restore.Mode{}, err
 	}

@@ -113,11 +113,19 @@ func (s *Restore) Stop(ctx context.Context, by audit.Subject) (restore.Mode, err
 	return s.Status(ctx)
 }
 
-// Status returns the newest restore mode, a zero one before the first start.
+// Status returns the newest restore mode, a zero one before the first start, and the database
+// with the sessions of others in it.
 func (s *Restore) Status(ctx context.Context) (restore.Mode, error) {
-	return restoreStatus(ctx, s.db)
+	m, err := restoreStatus(ctx, s.db)
+	if err != nil {
+		return restore.Mode{}, err
+	}
+	in, err := s.db.Sessions(ctx)
+	m.Database, m.OtherSessions = in.Database, in.Others
+	return m, err
 }
 
+// restoreStatus reads the newest restore mode, without Database and OtherSessions.
 func restoreStatus(ctx context.Context, db *db) (restore.Mode, error) {
 	r, err := query(ctx, db, "reading the restore mode", db.q.RestoreStatus)
 	if postgres.NotFound(err) || schema.KindOf(err) == schema.KindNotFound {

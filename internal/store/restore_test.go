@@ -93,6 +93,16 @@ func TestCountersRiseToThoseOfThePoll(t *testing.T) {
 	require.Equal(t, int64(1001), next(""), "no node uses up its counters")
 }
 
+func TestRestoreModeNamesTheDatabase(t *testing.T) {
+	e := setup(t)
+	var name string
+	require.NoError(t, e.raw.QueryRow(t.Context(), "SELECT current_database()").Scan(&name))
+	m, err := e.owner().Status(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, name, m.Database)
+	require.Positive(t, m.OtherSessions, "the session that read the name")
+}
+
 func TestRestoreModeAdoptsCertificates(t *testing.T) {
 	e := setup(t)
 	m, thief := e.machine(), e.machine()

@@ -15,6 +15,10 @@ const (
 // Mode is the period after a restore of the database in which nodes that are
 // ahead of the database are accepted, and what was found since its start.
 type Mode struct {
+	// Database is the name of the database, and OtherSessions counts the sessions of other
+	// clients in it.
+	Database      string `json:"database"`
+	OtherSessions int64  `json:"other_sessions"`
 	// On is false before the first start, after a stop and after EndsAt.
 	On bool `json:"on"`
 	// Epoch counts the starts; 0 means that there was none.

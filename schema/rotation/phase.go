@@ -70,13 +70,24 @@ type PhaseSpec struct {
 }
 
 // Phases returns the phases of a kind in order, without those of a rollback.
-func Phases(k Kind) []PhaseSpec {
+func Phases(k Kind) []PhaseSpec { return phasesFrom(k, first(k)) }
+
+func phasesFrom(k Kind, name Phase) []PhaseSpec {
 	var all []PhaseSpec
-	for name := first(k); name != ""; {
+	for name != "" {
 		p := Spec(k, name)
 		all, name = append(all, p), p.Next
 	}
 	return all
+}
+
+// plan returns the phases of the rotation: those of its kind or, in a rollback, those that are
+// left of the rollback.
+func (r Rotation) plan() []PhaseSpec {
+	if r.Phase == Restore || r.Phase == Remove {
+		return phasesFrom(r.Kind, r.Phase)
+	}
+	return Phases(r.Kind)
 }
 
 func first(k Kind) Phase {

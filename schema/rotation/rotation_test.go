@@ -105,3 +105,20 @@ func TestAdvance(t *testing.T) {
 	require.Equal(t, []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace, rotation.Retire}, phases)
 	require.Equal(t, rotation.Completed, r.Outcome)
 }
+
+// TestPlanOfARollback: a view of a rollback lists its phases, which a rotation does not have.
+func TestPlanOfARollback(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for phase, plan := range map[rotation.Phase][]rotation.Phase{
+		rotation.Grace:   {rotation.Stage, rotation.Activate, rotation.Grace, rotation.Retire},
+		rotation.Restore: {rotation.Restore, rotation.Remove},
+		rotation.Remove:  {rotation.Remove},
+	} {
+		var names []rotation.Phase
+		for _, p := range rotation.Describe(inPhase(rotation.TaskKey, phase, now), rotation.Progress{}, now).Plan {
+			names = append(names, p.Name)
+		}
+		require.Equal(t, plan, names, phase)
+	}
+}

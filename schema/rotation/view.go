@@ -22,7 +22,7 @@ type View struct {
 
 // Describe returns the view of a rotation at a time.
 func Describe(r Rotation, p Progress, now time.Time) View {
-	v := View{Rotation: r, Plan: Phases(r.Kind), Progress: p, Blockers: []Blocker{}}
+	v := View{Rotation: r, Plan: r.plan(), Progress: p, Blockers: []Blocker{}}
 	if r.EndedAt == nil {
 		v.Blockers, v.Reversible = append(v.Blockers, r.Blockers(p, now)...), r.Spec().Back != ""
 	}

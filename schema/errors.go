@@ -51,6 +51,9 @@ const (
 	KindKeyInUse Kind = "idempotency_key_in_use"
 	// KindAlreadyExists: the name belongs to an object with other content.
 	KindAlreadyExists Kind = "already_exists"
+	// KindProviderRefused: the provider of a machine refuses a request, for a reason that a
+	// person must remove; see machine.Problems.
+	KindProviderRefused Kind = "provider_refused"
 )
 
 // Reasons of KindInvalidNodeIdentity. ReasonNodeLocked is also that of what an operator requests
@@ -122,6 +125,7 @@ func Kinds() []KindInfo {
 		{KindClaimExpired, http.StatusGone, ExitRefused, false},
 		{KindKeyInUse, http.StatusConflict, ExitRefused, false},
 		{KindAlreadyExists, http.StatusConflict, ExitRefused, false},
+		{KindProviderRefused, http.StatusConflict, ExitFailed, false},
 	}
 }
 

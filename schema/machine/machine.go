@@ -1,0 +1,114 @@
+// Package machine describes machines at their provider: what is asked for, what the provider
+// reports, what it offers, and how its calls fail.
+package machine
+
+import "time"
+
+// Spec is the machine that a provider creates for an instance.
+type Spec struct {
+	// InstanceID is the key of the creation and the machine's owner tag: two calls with one ID
+	// create one machine.
+	InstanceID string `json:"instance_id"`
+	NodeID     string `json:"node_id"`
+	// Host is the name of the node, and of the machine where the provider names machines.
+	Host string `json:"host"`
+	// Region, Type and Image are IDs of the provider's Catalogue.
+	Region string `json:"region,omitempty"`
+	Type   string `json:"type,omitempty"`
+	Image  string `json:"image,omitempty"`
+	// Spot asks for a machine that the provider may take back.
+	Spot bool `json:"spot,omitempty"`
+	// SSHKeys are public keys in the format of authorized_keys, for access in an emergency.
+	SSHKeys []string `json:"ssh_keys,omitempty"`
+}
+
+// Ref identifies the machine of an instance.
+type Ref struct {
+	InstanceID string `json:"instance_id"`
+	// ExternalID is the provider's ID of the machine, empty if it is not known: then the
+	// provider finds the machine by its owner tag.
+	ExternalID string `json:"external_id,omitempty"`
+	Host       string `json:"host"`
+	Region     string `json:"region,omitempty"`
+}
+
+// Phase is what a machine does, as its provider reports it.
+type Phase string
+
+// The phases. A machine that no longer exists has none: see ReasonMissing.
+const (
+	Creating Phase = "creating"
+	Running  Phase = "running"
+	Stopped  Phase = "stopped"
+	Deleting Phase = "deleting"
+	Failed   Phase = "failed" // it does not become Running without help
+)
+
+// Phases lists the phases.
+func Phases() []Phase { return []Phase{Creating, Running, Stopped, Deleting, Failed} }
+
+// Machine is what a provider reports about a machine.
+type Machine struct {
+	Ref
+	Phase Phase `json:"phase"`
+	// Detail is the provider's own state or error in one line. It is untrusted.
+	Detail string `json:"detail,omitempty"`
+	// Type is the provider's type of the machine, if the provider has types.
+	Type string `json:"type,omitempty"`
+	// CreatedAt is zero if the provider does not report it.
+	CreatedAt time.Time `json:"created_at,omitzero"`
+}
+
+// Power is a change of a machine's power.
+type Power string
+
+// The changes. Reset is a hard reset: the machine gets no time to stop.
+const (
+	PowerOn    Power = "on"
+	PowerOff   Power = "off"
+	PowerReset Power = "reset"
+)
+
+// MaxConsole is the largest tail of a console in bytes.
+const MaxConsole = 16 << 10
+
+// Info describes a provider to operators and to the rules of provisioning.
+type Info struct {
+	// Name is the provider's name in the inventory, for example libvirt.
+	Name string `json:"name"`
+	// Creates is set if the provider creates machines, so that a node can be provisioned
+	// before it is enrolled.
+	Creates bool `json:"creates"`
+	// Disabled says why the provider cannot be used now, empty if it can.
+	Disabled string `json:"disabled,omitempty"`
+	Catalogue
+	Limits
+}
+
+// Catalogue is what a provider offers. A provider without regions, types or images accepts no
+// value for them.
+type Catalogue struct {
+	Regions []string `json:"regions,omitempty"`
+	Types   []Type   `json:"types,omitempty"`
+	Images  []string `json:"images,omitempty"`
+}
+
+// Type is a size of machine.
+type Type struct {
+	ID        string `json:"id"`
+	CPUs      int    `json:"cpus"`
+	MemoryMiB int    `json:"memory_mib"`
+	GPUs      int    `json:"gpus,omitempty"`
+	GPUModel  string `json:"gpu_model,omitempty"`
+	// Regions are those that have the type, empty if all have.
+	Regions []string `json:"regions,omitempty"`
+}
+
+// Limits bound the phases of a provisioning and a teardown. Zero is the default of the phase.
+type Limits struct {
+	// Create bounds the time from the creation until the machine is Running, Boot that from
+	// then until the first request of its agent, and Delete a deletion.
+	Create time.Duration `json:"create,omitempty"`
+	Boot   time.Duration `json:"boot,omitempty"`
+	Delete time.Duration `json:"delete,omitempty"`
+}

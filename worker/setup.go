@@ -74,10 +74,14 @@ func Setup(ctx context.Context, o SetupOptions) error {
 	}
 	fmt.Fprintln(o.Progress, "vault: CAs, signing keys, roles and policies are in place")
 	version, err := publishVerifierSet(ctx, c, admin)
-	if err != nil {
+	switch e := schema.AsError(err); {
+	case err == nil:
+		fmt.Fprintf(o.Progress, "trust: verifier set %d is published\n", version)
+	case e.Reason == vault.ReasonKeyRetired: // the database was restored, and a revocation needs the API
+		fmt.Fprintf(o.Progress, "trust: warning: %s; when the API and a worker run: %s\n", e.Message, e.Next)
+	default:
 		return err
 	}
-	fmt.Fprintf(o.Progress, "trust: verifier set %d is published\n", version)
 	return prepareTemporal(ctx, o)
 }
 

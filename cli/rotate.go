@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 func newRotate(e *env) *cobra.Command {
@@ -140,7 +141,7 @@ func printPlanned(e *console, p rotation.Plan) error {
 		for i, phase := range p.Plan {
 			fmt.Fprintf(w, "  %d. %s: %s\n", i+1, phase.Name, phase.Does)
 		}
-		fmt.Fprintf(w, "It would wait for %s now.\n", count(p.Progress.Nodes-p.Progress.Confirmed-p.Progress.Waived, "node"))
+		fmt.Fprintf(w, "It would wait for %s now.\n", text.Count(p.Progress.Nodes-p.Progress.Confirmed-p.Progress.Waived, "node"))
 		writeWaiting(w, rotation.Rotation{Kind: p.Kind}, p.Progress)
 	}, string(p.Kind))
 }
@@ -215,7 +216,7 @@ func blockersText(v rotation.View) string {
 		case rotation.BlockedReload:
 			all = append(all, replicasText(v.Progress))
 		case rotation.BlockedNodes:
-			all = append(all, count(v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, "node"))
+			all = append(all, text.Count(v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, "node"))
 		case rotation.BlockedTasks:
 			all = append(all, fmt.Sprintf("%d open tasks of the replaced key", v.Progress.OpenTasks))
 		case rotation.BlockedGrace:

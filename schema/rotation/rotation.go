@@ -262,6 +262,10 @@ func (r Rotation) Decide(d Decision, now time.Time) (Rotation, error) {
 	}
 	switch d {
 	case Approve:
+		if r.Phase == Restore || r.Phase == Remove {
+			return r, schema.NewError(schema.KindInvalidRequest, "the rotation is being rolled back, which needs no approval").
+				WithReason("rolling_back").WithNext("gpuaas rotate show")
+		}
 		r.Approved = true
 	case Pause:
 		r.Paused = true

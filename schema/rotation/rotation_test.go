@@ -132,6 +132,8 @@ func TestResumeOfARollback(t *testing.T) {
 	} {
 		r := inPhase(rotation.TaskKey, phase, now)
 		r.Paused = true
+		_, err := r.Decide(rotation.Approve, now)
+		require.Equal(t, phase == rotation.Restore || phase == rotation.Remove, err != nil, "a rollback needs no approval")
 		unpaused, err := r.Decide(rotation.Resume, now)
 		require.NoError(t, err)
 		require.Equal(t, phase, unpaused.Phase)

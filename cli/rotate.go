@@ -195,6 +195,14 @@ func confirmedText(v rotation.View) string {
 	return fmt.Sprintf("set %d by %d of %d nodes, %d waived", v.SetVersion, v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
 }
 
+// publishedText is what the phases of a rotation publish.
+func publishedText(k rotation.Kind) string {
+	if k == rotation.NodeCA {
+		return "the CAs"
+	}
+	return "the set"
+}
+
 // replicasText describes the replicas of the API that have not read the CAs, which each does
 // when they change, and once a minute.
 func replicasText(p rotation.Progress) string {
@@ -212,7 +220,7 @@ func blockersText(v rotation.View) string {
 		case rotation.BlockedPaused:
 			all = append(all, "resume (paused)")
 		case rotation.BlockedSet:
-			all = append(all, "the set of this phase, which a worker with the rotator's login publishes in seconds")
+			all = append(all, publishedText(v.Kind)+" of this phase, which a worker with the rotator's login publishes in seconds")
 		case rotation.BlockedReload:
 			all = append(all, replicasText(v.Progress))
 		case rotation.BlockedNodes:

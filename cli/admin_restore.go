@@ -86,7 +86,7 @@ func runRestoreMode(ctx context.Context, e *env, o RestoreOptions) error {
 		return err
 	}
 	if o.Action == "start" && m.OtherSessions > 0 {
-		e.message("Warning: %s in the database %s. Start the mode in the restored database, before other processes use it.", count(int(m.OtherSessions), "other session"), m.Database)
+		e.message("Warning: %s in the database %s. Start the mode in the restored database, before other processes use it.", text.Count(int(m.OtherSessions), "other session"), m.Database)
 	}
 	return e.print(m, func(w io.Writer) { printRestoreMode(w, m) }, strconv.FormatBool(m.On))
 }
@@ -95,7 +95,7 @@ func runRestoreMode(ctx context.Context, e *env, o RestoreOptions) error {
 const maxAbsent = 10
 
 func printRestoreMode(w io.Writer, m restore.Mode) {
-	fields(w, "Database:", fmt.Sprintf("%s (%s)", m.Database, count(int(m.OtherSessions), "other session")))
+	fields(w, "Database:", fmt.Sprintf("%s (%s)", m.Database, text.Count(int(m.OtherSessions), "other session")))
 	if m.Epoch == 0 {
 		fields(w, "Restore mode:", "never started")
 		return

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // closedDefault is the number of closed runs of each type that admin replay checks.
@@ -71,7 +72,7 @@ func replayLines(report temporal.ReplayReport) (lines []string) {
 		}
 	}
 	if open > 0 {
-		lines = append(lines, count(open, "operation")+" cannot continue with version "+report.Build+
+		lines = append(lines, text.Count(open, "operation")+" cannot continue with version "+report.Build+
 			"; deploy it after they have ended, or deploy a version that can continue them")
 	}
 	if n := len(report.Differing) - open; n > 0 {
@@ -79,10 +80,10 @@ func replayLines(report temporal.ReplayReport) (lines []string) {
 		if n > 1 {
 			verb = " differ: only a reset of them"
 		}
-		lines = append(lines, count(n, "ended operation")+verb+" cannot continue with version "+report.Build)
+		lines = append(lines, text.Count(n, "ended operation")+verb+" cannot continue with version "+report.Build)
 	}
 	if n := len(report.Unchecked); n > 0 {
-		lines = append(lines, count(n, "operation")+" could not be checked; run the command again")
+		lines = append(lines, text.Count(n, "operation")+" could not be checked; run the command again")
 	}
 	return lines
 }
@@ -94,7 +95,7 @@ type replayRow struct {
 }
 
 func printReplay(e *console, r temporal.ReplayReport) error {
-	e.message("version %s replays %s and %s", r.Build, count(r.Open, "open operation"), count(r.Closed, "ended operation"))
+	e.message("version %s replays %s and %s", r.Build, text.Count(r.Open, "open operation"), text.Count(r.Closed, "ended operation"))
 	var rows []replayRow
 	for _, run := range r.Differing {
 		rows = append(rows, replayRow{run, "differs"})

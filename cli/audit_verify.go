@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -64,17 +65,17 @@ func runAuditVerify(ctx context.Context, e *env, v *auditVerification) error {
 	}
 	v.result.Verified = v.result.Fault == ""
 	err := e.print(v.result, func(w io.Writer) {
-		what := fmt.Sprintf("%s of %s and %s", count(v.result.Rows, "row"), count(v.result.Streams, "stream"), count(v.result.Checkpoints, "checkpoint"))
+		what := fmt.Sprintf("%s of %s and %s", text.Count(v.result.Rows, "row"), text.Count(v.result.Streams, "stream"), text.Count(v.result.Checkpoints, "checkpoint"))
 		if !v.result.Verified {
 			row(w, "FAULT after "+what+": "+v.result.Fault)
 			return
 		}
 		fmt.Fprintf(w, "verified %s: no faults found\n", what)
 		if v.result.ArchivedRows > 0 {
-			row(w, "verified "+count(v.result.ArchivedRows, "archived row"))
+			row(w, "verified "+text.Count(v.result.ArchivedRows, "archived row"))
 		}
 		if v.result.CutStreams > 0 && v.archiveDir == "" {
-			row(w, "the first rows of "+count(v.result.CutStreams, "stream")+" are archived: verify them with --archive DIR")
+			row(w, "the first rows of "+text.Count(v.result.CutStreams, "stream")+" are archived: verify them with --archive DIR")
 		}
 		if v.result.Newest != "" {
 			row(w, "newest checkpoint: "+v.result.Newest)
@@ -287,6 +288,6 @@ func runAcceptAuditGap(ctx context.Context, e *env, api *adminclient.Client, rea
 		return err
 	}
 	return e.print(gap, func(w io.Writer) {
-		fmt.Fprintf(w, "accepted that %s are missing\n", count(int(gap.Checkpoints), "checkpoint"))
+		fmt.Fprintf(w, "accepted that %s are missing\n", text.Count(int(gap.Checkpoints), "checkpoint"))
 	})
 }

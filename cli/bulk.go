@@ -118,7 +118,7 @@ func (b *bulkRun[R]) print(object map[string]any, l listing[R]) (map[bulkOutcome
 	for _, o := range slices.Sorted(maps.Keys(summary)) {
 		words = append(words, fmt.Sprintf("%d %s", summary[o], o.words()))
 	}
-	b.env.message("%s: %s", count(len(b.rows), b.noun), strings.Join(words, ", "))
+	b.env.message("%s: %s", text.Count(len(b.rows), b.noun), strings.Join(words, ", "))
 	object["summary"] = summary
 	l.object, l.rows = object, b.rows
 	return summary, printList(b.env.console, l)

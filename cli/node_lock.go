@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -191,7 +192,7 @@ func runLockMany(ctx context.Context, e *env, v lockVerb, o lockOptions) error {
 		b.rows = append(b.rows, &lockRow{NodeID: n.ID, Host: n.Host, Outcome: decideNotSent, success: v.outcomeFor(n)})
 	}
 	b.chosen = b.rows
-	if err := e.confirm(ctx, "gpuaas node "+v.name, fmt.Sprintf("%s %s: %s", v.name, count(len(nodes), "node"), v.consequence), o.yes); err != nil {
+	if err := e.confirm(ctx, "gpuaas node "+v.name, fmt.Sprintf("%s %s: %s", v.name, text.Count(len(nodes), "node"), v.consequence), o.yes); err != nil {
 		return err
 	}
 	b.work(ctx, o.parallel, func(ctx context.Context, r *lockRow) {
@@ -209,9 +210,9 @@ func runLockMany(ctx context.Context, e *env, v lockVerb, o lockOptions) error {
 	case err != nil:
 		return err
 	case summary[bulkFailed] > 0:
-		return &exitError{schema.ExitFailed, []string{count(summary[bulkFailed], "node") + " failed"}}
+		return &exitError{schema.ExitFailed, []string{text.Count(summary[bulkFailed], "node") + " failed"}}
 	case summary[decideNotSent] > 0:
-		return &exitError{schema.ExitPending, []string{count(summary[decideNotSent], "node") + " not tried; run the command again"}}
+		return &exitError{schema.ExitPending, []string{text.Count(summary[decideNotSent], "node") + " not tried; run the command again"}}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -58,7 +59,7 @@ and register the host.`,
 			}
 			sayDriverOfAgent(e, change, node)
 			return e.print(node, func(w io.Writer) {
-				row(w, node.Host, node.SKU, count(node.GPUsTotal, "GPU"), node.RegionCode, dash(labelText(node.Labels)), "driver="+cmp.Or(node.WorkloadDriver, "-"))
+				row(w, node.Host, node.SKU, text.Count(node.GPUsTotal, "GPU"), node.RegionCode, dash(labelText(node.Labels)), "driver="+cmp.Or(node.WorkloadDriver, "-"))
 			}, node.Host)
 		})
 	c.Flags().StringArrayVar(&labels, "label", nil, "set a label (KEY=VALUE) or remove one (KEY-); repeatable")

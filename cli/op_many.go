@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -126,7 +127,7 @@ func (e *env) runMany(ctx context.Context, w decideWork, o manyOptions, yes bool
 	}
 	m.plan()
 	if !o.dryRun && len(m.chosen) > 0 {
-		what := fmt.Sprintf("%s %s", m.decision, count(len(m.chosen), m.noun))
+		what := fmt.Sprintf("%s %s", m.decision, text.Count(len(m.chosen), m.noun))
 		if err := e.confirm(ctx, m.command, what, yes); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // planNames is the number of nodes that a plan names in each line.
@@ -14,7 +15,7 @@ const planNames = 3
 
 // plan prints what the decision does, in one line for each effect.
 func (m *decideMany) plan() {
-	m.env.message("%s %d of %s:", m.decision, len(m.chosen), count(len(m.rows), m.matched))
+	m.env.message("%s %d of %s:", m.decision, len(m.chosen), text.Count(len(m.rows), m.matched))
 	left := func(o bulkOutcome, why string) {
 		if rows := m.having(o); len(rows) > 0 {
 			m.env.message("  left out %s: %s", names(rows), why)
@@ -92,15 +93,15 @@ func (m *decideMany) print() (map[bulkOutcome]int, error) {
 func (m *decideMany) exit(n map[bulkOutcome]int) error {
 	switch {
 	case n[bulkFailed] > 0:
-		return &exitError{schema.ExitFailed, []string{count(n[bulkFailed], m.request) + " failed; run the command again to retry"}}
+		return &exitError{schema.ExitFailed, []string{text.Count(n[bulkFailed], m.request) + " failed; run the command again to retry"}}
 	case n[decideNotSent] > 0:
-		return &exitError{schema.ExitPending, []string{count(n[decideNotSent], m.request) + " not sent; run the command again to continue"}}
+		return &exitError{schema.ExitPending, []string{text.Count(n[decideNotSent], m.request) + " not sent; run the command again to continue"}}
 	case n[decideStored] > 0:
-		return &exitError{schema.ExitPending, []string{count(n[decideStored], "cancel") + " stored: applied as soon as a gpuaas-worker is up"}}
+		return &exitError{schema.ExitPending, []string{text.Count(n[decideStored], "cancel") + " stored: applied as soon as a gpuaas-worker is up"}}
 	case n[decideAccepted] > 0:
-		return &exitError{schema.ExitPending, []string{count(n[decideAccepted], m.request) + " accepted: applied as soon as the database and a gpuaas-worker are available"}}
+		return &exitError{schema.ExitPending, []string{text.Count(n[decideAccepted], m.request) + " accepted: applied as soon as the database and a gpuaas-worker are available"}}
 	case n[decideHarmful] > 0:
-		return &exitError{schema.ExitRefused, []string{count(n[decideHarmful], m.request) + " left out; --allow-harm includes them"}}
+		return &exitError{schema.ExitRefused, []string{text.Count(n[decideHarmful], m.request) + " left out; --allow-harm includes them"}}
 	}
 	return nil
 }

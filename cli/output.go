@@ -224,14 +224,6 @@ func harmless(r rune) rune {
 	return r
 }
 
-// count is a number of things: 1 row, 2 rows.
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
 // dash is s, or "-" for an empty cell.
 func dash(s string) string {
 	if s == "" {

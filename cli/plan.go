@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -53,7 +54,7 @@ func (e *console) printPlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Opt
 // nothingChanged ends a dry run. refused is the number of things that would be refused.
 func (e *console) nothingChanged(refused int, thing string) error {
 	if refused > 0 {
-		return &exitError{schema.ExitRefused, []string{count(refused, thing) + " would be refused; nothing was changed"}}
+		return &exitError{schema.ExitRefused, []string{text.Count(refused, thing) + " would be refused; nothing was changed"}}
 	}
 	e.message("nothing was changed")
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -56,7 +57,7 @@ func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error
 		return err
 	}
 	if !o.dryRun {
-		what := fmt.Sprintf("reissue %s: their earlier tokens become void, and each needs its restart command", count(len(m.rows), m.noun))
+		what := fmt.Sprintf("reissue %s: their earlier tokens become void, and each needs its restart command", text.Count(len(m.rows), m.noun))
 		if err := e.confirm(ctx, "gpuaas node reissue-enrollment", what, o.yes); err != nil {
 			return err
 		}
@@ -72,9 +73,9 @@ func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error
 	case o.dryRun:
 		return e.nothingChanged(summary[reissueRefused], m.noun)
 	case summary[bulkFailed] > 0:
-		return &exitError{schema.ExitFailed, []string{count(summary[bulkFailed], "reissue") + " failed"}}
+		return &exitError{schema.ExitFailed, []string{text.Count(summary[bulkFailed], "reissue") + " failed"}}
 	case unfinished > 0:
-		return &exitError{schema.ExitPending, []string{count(unfinished, "reissue") +
+		return &exitError{schema.ExitPending, []string{text.Count(unfinished, "reissue") +
 			" not done yet; gpuaas node list shows the waiting nodes; run the command again for those not started"}}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 func newRotate(e *env) *cobra.Command {
@@ -140,7 +141,7 @@ func printPlanned(e *console, p rotation.Plan) error {
 		for i, phase := range p.Plan {
 			fmt.Fprintf(w, "  %d. %s: %s\n", i+1, phase.Name, phase.Does)
 		}
-		fmt.Fprintf(w, "It would wait for %s now.\n", count(p.Progress.Nodes-p.Progress.Confirmed-p.Progress.Waived, "node"))
+		fmt.Fprintf(w, "It would wait for %s now.\n", text.Count(p.Progress.Nodes-p.Progress.Confirmed-p.Progress.Waived, "node"))
 		writeWaiting(w, rotation.Rotation{Kind: p.Kind}, p.Progress)
 	}, string(p.Kind))
 }
@@ -194,6 +195,14 @@ func confirmedText(v rotation.View) string {
 	return fmt.Sprintf("set %d by %d of %d nodes, %d waived", v.SetVersion, v.Progress.Confirmed, v.Progress.Nodes, v.Progress.Waived)
 }
 
+// publishedText is what the phases of a rotation publish.
+func publishedText(k rotation.Kind) string {
+	if k == rotation.NodeCA {
+		return "the CAs"
+	}
+	return "the set"
+}
+
 // replicasText describes the replicas of the API that have not read the CAs, which each does
 // when they change, and once a minute.
 func replicasText(p rotation.Progress) string {
@@ -211,11 +220,11 @@ func blockersText(v rotation.View) string {
 		case rotation.BlockedPaused:
 			all = append(all, "resume (paused)")
 		case rotation.BlockedSet:
-			all = append(all, "the set of this phase, which a worker with the rotator's login publishes in seconds")
+			all = append(all, publishedText(v.Kind)+" of this phase, which a worker with the rotator's login publishes in seconds")
 		case rotation.BlockedReload:
 			all = append(all, replicasText(v.Progress))
 		case rotation.BlockedNodes:
-			all = append(all, count(v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, "node"))
+			all = append(all, text.Count(v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, "node"))
 		case rotation.BlockedTasks:
 			all = append(all, fmt.Sprintf("%d open tasks of the replaced key", v.Progress.OpenTasks))
 		case rotation.BlockedGrace:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -113,7 +114,7 @@ func (e *console) writeTask(w io.Writer, r taskReport) {
 		return
 	}
 	lines := strings.Split(strings.TrimRight(r.Result.OutputTail, "\r\n"), "\n")
-	fmt.Fprintf(w, "\nEnd of the output on the node (%s):\n", count(len(lines), "line"))
+	fmt.Fprintf(w, "\nEnd of the output on the node (%s):\n", text.Count(len(lines), "line"))
 	for _, line := range lines { // the bar marks the lines as the node's
 		row(w, "  | "+strings.ReplaceAll(strings.TrimRight(line, "\r"), "\t", "    "))
 	}

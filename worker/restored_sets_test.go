@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
@@ -170,6 +171,46 @@ func TestRotationThatEndedIsLost(t *testing.T) {
 			r.finish(n)
 			require.True(t, n.accepts(r.sign()), "the next rotation works")
 		})
+	}
+}
+
+// A rotation whose end is lost cannot be rolled back: Vault no longer signs with the old key. The
+// rollback publishes nothing, names the way out, and that works.
+func TestRollbackAfterALostEnd(t *testing.T) {
+	for _, kind := range []rotation.Kind{rotation.TaskKey, rotation.SetRoot} {
+		for _, phase := range []rotation.Phase{rotation.Activate, rotation.Grace} {
+			t.Run(string(kind)+" "+string(phase), func(t *testing.T) {
+				r := rotations(t)
+				n := r.node("gpu-1")
+				n.follow()
+				r.begin(kind, "")
+				r.advance()
+				for r.last.Rotation.Phase != phase {
+					n.follow()
+					r.advance()
+				}
+				n.follow()
+				restore := r.dump()
+				require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+				r.finish(n)
+				require.NoError(t, restore())
+
+				require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Rollback}))
+				before := newest(t, r.store)
+				_, err := r.trust.AdvanceRotation(t.Context())
+				e := activities.Typed(err)
+				require.NotNil(t, e)
+				require.Equal(t, "old_key_retired", e.Reason, e.Message)
+				require.Contains(t, e.Next, "gpuaas rotate resume --reason TEXT")
+				require.Equal(t, before, newest(t, r.store))
+				require.True(t, n.accepts(r.sign()))
+
+				require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Resume}))
+				require.NoError(t, r.decide(rotation.Decided{Decision: rotation.Approve}))
+				r.finish(n)
+				require.True(t, n.accepts(r.sign()))
+			})
+		}
 	}
 }
 

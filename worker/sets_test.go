@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"path/filepath"
@@ -123,6 +124,25 @@ func TestSetupRefusesOtherKeys(t *testing.T) {
 	all, err := b.store.Identities.SetsAfter(t.Context(), 0, 64)
 	require.NoError(t, err)
 	require.Len(t, all, 1)
+}
+
+// A setup on a restored database whose task key Vault has retired warns, and goes on to Temporal:
+// the revocation that ends this needs the API and a worker.
+func TestSetupWithARetiredKey(t *testing.T) {
+	b := prepared(t)
+	_, err := b.publish(t)
+	require.NoError(t, err)
+	client := b.vault.Root(t)
+	_, err = client.Logical().Write("transit/keys/task-test/rotate", nil)
+	require.NoError(t, err)
+	_, err = client.Logical().Write("transit/keys/task-test/config", map[string]any{"min_encryption_version": 2})
+	require.NoError(t, err)
+	var out strings.Builder
+	version, err := b.publish(t)
+	require.NoError(t, noteSet(&out, version, err))
+	require.Contains(t, out.String(), "trust: warning: verifier set 1 requires signatures of task-test.v1")
+	require.Contains(t, out.String(), "gpuaas trust revoke task-test.v1 --reason TEXT")
+	require.Error(t, noteSet(&out, 0, errors.New("another")))
 }
 
 // A task key that differs from the verifier set's stops the signing, and is

@@ -74,10 +74,9 @@ func Setup(ctx context.Context, o SetupOptions) error {
 	}
 	fmt.Fprintln(o.Progress, "vault: CAs, signing keys, roles and policies are in place")
 	version, err := publishVerifierSet(ctx, c, admin)
-	if err != nil {
+	if err := noteSet(o.Progress, version, err); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Progress, "trust: verifier set %d is published\n", version)
 	return prepareTemporal(ctx, o)
 }
 
@@ -110,6 +109,20 @@ func (c setupConfig) vaultAdmin(progress io.Writer) vault.AdminConfig {
 	return vault.AdminConfig{Address: c.VaultAddr, TokenFile: c.VaultTokenFile, Env: c.Env,
 		Logins: vault.Logins{SecretIDTTL: c.SecretIDTTL, WorkerCIDRs: c.WorkerCIDRs, APICIDRs: c.APICIDRs,
 			Kubernetes: vault.ServiceAccounts{Mount: c.KubeMount, Namespace: c.KubeNamespace, Audience: c.KubeAudience}}, Log: slog.New(slog.NewTextHandler(progress, nil))}
+}
+
+// noteSet reports the result of publishVerifierSet. If Vault has retired the key on record, setup
+// goes on: the database was restored, and the revocation that ends this needs the API and a worker.
+func noteSet(progress io.Writer, version int64, err error) error {
+	switch e := schema.AsError(err); {
+	case err == nil:
+		fmt.Fprintf(progress, "trust: verifier set %d is published\n", version)
+	case e.Reason == vault.ReasonKeyRetired:
+		fmt.Fprintf(progress, "trust: warning: %s; when the API and a worker run: %s\n", e.Message, e.Next)
+	default:
+		return err
+	}
+	return nil
 }
 
 // publishVerifierSet publishes the first verifier set, or the successor of the

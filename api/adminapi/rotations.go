@@ -79,7 +79,7 @@ func (h rotations) start(c *call) (any, error) {
 	r := rotation.Begin(req.Kind, req.Key, time.Duration(*req.GraceSeconds)*time.Second)
 	r.Reason, r.Approved, r.Actor = req.Reason, req.Approved, c.by.Actor
 	newest, err := h.Rotations.NewestSet(c.Context())
-	if err == nil && req.Kind == rotation.RevokeKey {
+	if err == nil && req.Kind == rotation.RevokeKey && !h.revokes(c.Context(), req.Key) {
 		err = checkRevocable(newest, req.Key)
 	}
 	if err != nil {
@@ -130,6 +130,12 @@ func checkRotation(s *rotation.Start) error {
 		return badField("grace_seconds", "must be 0 to 2592000, thirty days")
 	}
 	return checkReason(s.Reason, true)
+}
+
+// revokes reports whether the open rotation revokes the key: the request is then a repeat.
+func (h rotations) revokes(ctx context.Context, key string) bool {
+	r, _, err := h.Rotations.NewestRotation(ctx)
+	return err == nil && r.EndedAt == nil && r.Kind == rotation.RevokeKey && r.OldKey == key
 }
 
 // checkRevocable rejects a key that the newest set does not have, or has revoked.

@@ -54,10 +54,10 @@ type Config struct {
 	// IssueRate is this process's issuance budget in certificates a second.
 	// Defaults to DefaultIssueRate.
 	IssueRate float64
-	// NodeRate limits the certificate requests of one node with its tokens, per
-	// second. Defaults to DefaultNodeRate.
+	// NodeRate limits the enrollments of one node, per second. Defaults to
+	// DefaultNodeRate.
 	NodeRate float64
-	// RenewalRate limits the renewals of one node, per second. Defaults to
+	// RenewalRate limits the renewals and recoveries of one node, per second. Defaults to
 	// DefaultRenewalRate.
 	RenewalRate float64
 	// RemoteRate limits the requests without a certificate from one remote address, or from

@@ -20,7 +20,7 @@ type certificates struct {
 	*authenticator
 	*refusals
 	budget *budget
-	// The requests of a node with its tokens, the renewals of a node, and the requests
+	// The enrollments of a node, its renewals and recoveries, and the requests
 	// without a certificate of a remote address and of a site.
 	nodes, renewals, remotes, sites *limiter
 }
@@ -48,10 +48,8 @@ func (a *certificates) issueHandler(method trust.IssueMethod, admit func(http.Re
 		if err != nil {
 			return none, a.refused(r, err)
 		}
-		if method != trust.IssuedByRenew {
-			if err := a.cfg.limit(w, a.nodes, claimed.NodeID, "node"); err != nil {
-				return none, err
-			}
+		if err := a.limitIssue(w, method, claimed.NodeID); err != nil {
+			return none, err
 		}
 		if wait, ok := a.budget.take(i.priority); !ok {
 			return none, rateLimited(w, wait, "budget")
@@ -69,6 +67,20 @@ func (a *certificates) issueHandler(method trust.IssueMethod, admit func(http.Re
 		}
 		return edge.JSON(w, http.StatusOK, response)
 	}
+}
+
+// limitIssue limits how often a node requests certificates without one. A recovery counts as a
+// renewal: a node whose recovered identity is rejected, as in a restore mode, must not recover
+// all the time. Renewals are limited before their claim.
+func (a *certificates) limitIssue(w http.ResponseWriter, method trust.IssueMethod, nodeID string) error {
+	switch method {
+	case trust.IssuedByEnroll:
+		return a.cfg.limit(w, a.nodes, nodeID, "node")
+	case trust.IssuedByRecover:
+		return a.cfg.limit(w, a.renewals, nodeID, "renewal")
+	case trust.IssuedByRenew:
+	}
+	return nil
 }
 
 // issue signs a claimed certificate and stores it in the pending slot. The claim

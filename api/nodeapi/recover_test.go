@@ -252,6 +252,28 @@ func TestRequestLimits(t *testing.T) {
 	}
 }
 
+// A node whose recoveries succeed and do not help recovers once a minute, not all the time.
+func TestRecoveryLimit(t *testing.T) {
+	public, private := newRecoveryKey(t)
+	s := newSiteWith(t, &fakeStore{
+		facts: func(string) (nodeapi.RecoveryFacts, error) {
+			return nodeapi.RecoveryFacts{Incarnation: 3, Key: public}, nil
+		},
+		claim: func(c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
+			return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
+		},
+	}, func(c *nodeapi.Config) {
+		c.RenewalRate = nodeapi.DefaultRenewalRate
+		now := time.Now()
+		c.Now = func() time.Time { return now } // nothing refills
+	})
+	statuses := map[int]int{}
+	for range 20 {
+		statuses[call(t, s.client(nil), http.MethodPost, s.path("/recover"), s.rescue(private, nil)).status]++
+	}
+	assert.Equal(t, map[int]int{http.StatusOK: 5, http.StatusTooManyRequests: 15}, statuses)
+}
+
 // A client with a /48 network of IPv6 has 65,536 networks of 64 bits. All of them together
 // have twice the limit of one, so that one of them cannot take what the others need.
 func TestSiteLimit(t *testing.T) {

@@ -52,6 +52,12 @@ func TestFaultsAreReadOnce(t *testing.T) {
 	assert.Equal(t, 2, reads)
 }
 
+// silent is the progress of a rotation that waits for a node without a heartbeat, and for one
+// whose last heartbeat was at a time.
+func silent(at time.Time) rotation.Progress {
+	return rotation.Progress{Nodes: 2, Waiting: []rotation.Waiting{{Host: "gpu-1"}, {Host: "gpu-2", LastHeartbeatAt: &at}}}
+}
+
 // TestRotationFaults: gpuaas stuck shows a rotation that needs an operator, with the reason and
 // the next command, and no other one.
 func TestRotationFaults(t *testing.T) {
@@ -67,6 +73,8 @@ func TestRotationFaults(t *testing.T) {
 	}{
 		"working":      {rotation.Activate, func(*rotation.Rotation) {}, waiting, "", ""},
 		"slow":         {rotation.Activate, func(r *rotation.Rotation) { r.PhaseSince = now.Add(-time.Hour) }, waiting, "nodes_unconfirmed", "6 nodes: gpu-1, gpu-2, gpu-3, gpu-4, gpu-5, …"},
+		"offline":      {rotation.Activate, func(r *rotation.Rotation) { r.PhaseSince = now.Add(-time.Hour) }, silent(now.Add(-time.Hour)), "nodes_unconfirmed", "rotate waive --offline"},
+		"online":       {rotation.Activate, func(r *rotation.Rotation) { r.PhaseSince = now.Add(-time.Hour) }, silent(now.Add(-time.Minute)), "nodes_unconfirmed", "gpuaas doctor gpu-2; to continue without the node: gpuaas rotate waive --node gpu-2"},
 		"stalled":      {rotation.Stage, func(r *rotation.Rotation) { r.CheckedAt = now.Add(-time.Hour) }, waiting, "stalled", "no worker has looked"},
 		"failing":      {rotation.Stage, func(r *rotation.Rotation) { r.Failure = "Vault denies it" }, waiting, "failing", "Vault denies it"},
 		"paused":       {rotation.Stage, func(r *rotation.Rotation) { r.Paused = true }, waiting, "paused", "rotate resume"},

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -94,12 +95,24 @@ func rotationFault(v rotation.View, now time.Time) []wire.ControlPlaneFault {
 		f.Next = "check in the log of each gpuaas-api why it cannot read from Vault; then restart it or stop it"
 	case slow && slices.Contains(v.Blockers, rotation.BlockedNodes):
 		f.Reason = string(rotation.BlockedNodes)
-		f.Message = fmt.Sprintf("%s and waits for %d nodes: %s", what, v.Progress.Nodes-v.Progress.Confirmed-v.Progress.Waived, waitingHosts(v.Progress.Waiting))
-		f.Next = "gpuaas rotate waive --offline --reason TEXT; a node that returns loads the sets that it missed"
+		left := v.Progress.Nodes - v.Progress.Confirmed - v.Progress.Waived
+		f.Message = fmt.Sprintf("%s and waits for %s: %s", what, text.Count(left, "node"), waitingHosts(v.Progress.Waiting))
+		f.Next = waiveNext(v.Progress.Waiting, now)
 	default:
 		return nil
 	}
 	return []wire.ControlPlaneFault{f}
+}
+
+// waiveNext is the next step for nodes that do not confirm: those that are offline may be
+// waived, and those that send heartbeats have a fault.
+func waiveNext(nodes []rotation.Waiting, now time.Time) string {
+	for _, n := range nodes {
+		if n.LastHeartbeatAt != nil && now.Sub(*n.LastHeartbeatAt) < lifecycle.SilentAfter {
+			return "gpuaas doctor " + n.Host + "; to continue without the node: gpuaas rotate waive --node " + n.Host + " --reason TEXT"
+		}
+	}
+	return "gpuaas rotate waive --offline --reason TEXT; a node that returns loads the sets that it missed"
 }
 
 // waitingHosts lists the first nodes that a rotation waits for.

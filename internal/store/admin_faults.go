@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -54,9 +55,14 @@ func setFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error) {
 	if rows[0].Nodes > shown {
 		hosts += ", …"
 	}
+	heal := "the worker publishes a set that these nodes accept within an hour after the end of the restore mode; to have it now, start a rotation (gpuaas rotate task-key --reason TEXT)"
+	if _, err := query(ctx, db, "reading the open rotation", db.q.OpenRotation); err == nil {
+		heal = "these nodes accept the sets of the open rotation (gpuaas rotate show)"
+	}
 	return []wire.ControlPlaneFault{{Component: "verifier-set", Reason: "lost", Message: fmt.Sprintf(
-		"a verifier set that the database does not have is on %d nodes, which may reject its tasks: %s", rows[0].Nodes, hosts),
-		Next: "after a restore of the database: repeat each lost revocation (gpuaas trust revoke KEY --reason TEXT; of the active key if the record does not have the revoked one); if there is none, start a rotation, whose sets all nodes accept (gpuaas rotate task-key --reason TEXT). Otherwise a node reports a set that never existed: gpuaas node lock NODE --reason TEXT"}}, nil
+		"a verifier set that the database does not have is on %s, which may reject its tasks: %s", text.Count(int(rows[0].Nodes), "node"), hosts),
+		Next: "after a restore of the database: repeat each lost revocation (gpuaas trust revoke KEY --reason TEXT; of the active key if the record does not have the revoked one); " + heal +
+			". Otherwise a node reports a set that never existed: gpuaas node lock NODE --reason TEXT"}}, nil
 }
 
 // restoreFaults returns a fault while the restore mode is on: identities are then accepted that
@@ -68,8 +74,8 @@ func restoreFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error
 	}
 	m, err := restoreStatus(ctx, db)
 	return []wire.ControlPlaneFault{{Component: "postgres", Reason: "restore_mode", Message: fmt.Sprintf(
-		"the restore mode is on until %s: certificates that the database does not have are accepted, and no identity is locked as cloned; %s of the audit trail are missing, %d nodes were ahead, %d nodes have sent no heartbeat since",
-		m.EndsAt.Format(time.RFC3339), lifecycle.Span(time.Duration(m.AuditGapSeconds)*time.Second), m.NodesAhead, len(m.Absent)),
+		"the restore mode is on until %s: certificates that the database does not have are accepted, and no identity is locked as cloned; %s of the audit trail are missing, %s ahead of the database, %s without a heartbeat since",
+		m.EndsAt.Format(time.RFC3339), lifecycle.Span(time.Duration(m.AuditGapSeconds)*time.Second), text.Count(int(m.NodesAhead), "node"), text.Count(len(m.Absent), "node")),
 		Next: "gpuaas admin restore-mode status; when all nodes are back: gpuaas admin restore-mode stop"}}, err
 }
 

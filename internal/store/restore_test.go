@@ -187,6 +187,16 @@ func TestRestoreModeSuspendsLocksUntilItEnds(t *testing.T) {
 	require.Len(t, faults, 1)
 	require.Equal(t, "restore_mode", faults[0].Reason)
 
+	absent := func() []string {
+		s, err := e.Restore.Status(t.Context())
+		require.NoError(t, err)
+		return s.Absent
+	}
+	require.Len(t, absent(), 1)
+	require.NoError(t, e.Identities.Lock(t.Context(), m.caller.NodeID, "stolen", operator))
+	require.Empty(t, absent(), "a locked node does not return")
+	require.NoError(t, e.Identities.Unlock(t.Context(), m.caller.NodeID, "found", operator))
+
 	e.exec("UPDATE restore_modes SET started_at = started_at - interval '2 hours', ends_at = ends_at - interval '2 hours'") // its time is over
 	s, err := e.Restore.Status(t.Context())
 	require.NoError(t, err)

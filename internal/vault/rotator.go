@@ -138,6 +138,9 @@ func (r *Rotator) successorOf(ctx context.Context, f followed, t rotation.Target
 	}
 	n := nextSet{doc: f.next(t.Revokes || restored, time.Now()), root: f.root, active: f.key}
 	keys, err := r.versions(ctx, taskKey(r.env), sortedIDs(t.States))
+	if err == nil {
+		err = r.mustSign(ctx, taskKey(r.env), t.Active())
+	}
 	if err != nil {
 		return n, err
 	}
@@ -182,6 +185,9 @@ func (r *Rotator) setRoots(ctx context.Context, n *nextSet, t rotation.Target) e
 		return nil
 	}
 	roots, err := r.versions(ctx, rootKey(r.env), t.Roots)
+	if err == nil {
+		err = r.mustSign(ctx, rootKey(r.env), t.SignedBy)
+	}
 	if err != nil {
 		return err
 	}
@@ -193,6 +199,19 @@ func (r *Rotator) setRoots(ctx context.Context, n *nextSet, t rotation.Target) e
 		}
 	}
 	return nil
+}
+
+// mustSign returns errNoWayBack if Vault no longer signs with a version of a key; "" is none.
+func (r *Rotator) mustSign(ctx context.Context, name, id string) error {
+	version, ok := versionOf(name, id)
+	if !ok {
+		return nil
+	}
+	key, err := readKey(ctx, r.vault, "rotation_key", name)
+	if err == nil && version < key.MinSigning {
+		err = errNoWayBack(id)
+	}
+	return err
 }
 
 // sortedIDs returns the IDs of a target's keys in order of version.

@@ -119,14 +119,21 @@ func (r *Rotator) ApplyCA(ctx context.Context, of rotation.Rotation) (rotation.C
 	}
 	issues := of.OldKey
 	retires := func(caIssuer) bool { return false }
+	replaced := slices.ContainsFunc(all, func(i caIssuer) bool { return i.is(of.OldKey) && i.live() })
 	switch of.Phase {
 	case rotation.Activate, rotation.Grace:
 		issues = of.NewKey
 	case rotation.Retire: // also a CA that a rotation left which a revocation ended
 		issues, retires = of.NewKey, func(i caIssuer) bool { return !i.is(of.NewKey) }
-	case rotation.Remove:
-		retires = func(i caIssuer) bool { return i.is(of.NewKey) }
-	case rotation.Stage, rotation.Restore, rotation.Revoke:
+	case rotation.Restore, rotation.Remove:
+		if !replaced {
+			return rotation.CA{}, errNoWayBack(of.OldKey)
+		}
+		retires = func(i caIssuer) bool { return of.Phase == rotation.Remove && i.is(of.NewKey) }
+	case rotation.Stage, rotation.Revoke:
+		if !replaced && has { // the record is older than the end of the rotation
+			issues = of.NewKey
+		}
 	}
 	if err := r.selectCA(ctx, issues); err != nil {
 		return rotation.CA{}, err
@@ -137,6 +144,13 @@ func (r *Rotator) ApplyCA(ctx context.Context, of rotation.Rotation) (rotation.C
 		}
 	}
 	return r.readCA(ctx, issues)
+}
+
+// errNoWayBack is the error of a rollback after the rotation has ended in a time that the database
+// lost: Vault has retired the key.
+func errNoWayBack(key string) error {
+	return schema.NewError(schema.KindInvalidRequest, "Vault has retired %s, so the rotation cannot be rolled back", key).
+		WithReason("old_key_retired").WithNext("gpuaas rotate resume --reason TEXT, which continues the rotation")
 }
 
 // createCA creates a CA whose key never leaves Vault. Vault rejects a second one of the name.

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/vault/api"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/test/testkit/csrtest"
@@ -110,6 +111,30 @@ func TestNodeCARollback(t *testing.T) {
 
 	c.r.NewKey = "g4" // a rollback before the CA was created
 	require.Equal(t, removed, c.apply(rotation.Remove))
+}
+
+// TestNodeCALostEnd: if the database lost the end of a rotation, Vault has retired the old CA. It
+// does not issue again, whatever phase is on record, so that certificates can be issued.
+func TestNodeCALostEnd(t *testing.T) {
+	c := rotatingCA(t)
+	for _, p := range []rotation.Phase{rotation.Stage, rotation.Activate} {
+		c.apply(p)
+	}
+	ended := c.apply(rotation.Retire)
+	for _, p := range []rotation.Phase{rotation.Restore, rotation.Remove} {
+		c.r.Phase = p
+		_, err := c.rotator.ApplyCA(t.Context(), c.r)
+		e := schema.AsError(err)
+		require.NotNil(t, e, p)
+		require.Equal(t, "old_key_retired", e.Reason)
+		require.Equal(t, "Vault has retired g1, so the rotation cannot be rolled back", e.Message)
+		require.Contains(t, e.Next, "gpuaas rotate resume --reason TEXT")
+		c.requireCA(ended, 1, 1)
+	}
+	for _, p := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace, rotation.Retire} {
+		require.Equal(t, ended, c.apply(p), p)
+		c.requireCA(ended, 1, 1)
+	}
 }
 
 // TestNodeCADriftIsRepaired: after a delayed run of an earlier phase, the next run of the current

@@ -47,7 +47,7 @@ SELECT r.epoch, r.actor, r.reason, r.started_at, r.ends_at, (r.ended_at IS NULL 
     (SELECT count(*) FROM since WHERE action = 'nodes.identity_refused' AND stream = 'system') AS unknown_nodes,
     (SELECT count(*) FROM nodes n WHERE n.set_hash <> '' AND n.state <> 'removed' AND n.identity_locked_at IS NULL
         AND NOT EXISTS (SELECT 1 FROM verifier_sets v WHERE v.version = n.set_version AND v.hash = n.set_hash)) AS lost_sets,
-    ARRAY (SELECT n.host FROM nodes n WHERE n.state <> 'removed' AND n.polled_incarnation > 0
+    ARRAY (SELECT n.host FROM nodes n WHERE n.state <> 'removed' AND n.identity_locked_at IS NULL AND n.polled_incarnation > 0
            AND (n.last_heartbeat_at IS NULL OR n.last_heartbeat_at < r.started_at) ORDER BY n.host LIMIT 1000)::text[] AS absent
 FROM restore_modes r ORDER BY r.epoch DESC LIMIT 1;
 

@@ -262,15 +262,33 @@ func (r Rotation) Decide(d Decision, now time.Time) (Rotation, error) {
 	}
 	switch d {
 	case Approve:
+		if r.Phase == Restore || r.Phase == Remove {
+			return r, schema.NewError(schema.KindInvalidRequest, "the rotation is being rolled back, which needs no approval").
+				WithReason("rolling_back").WithNext("gpuaas rotate show")
+		}
 		r.Approved = true
 	case Pause:
 		r.Paused = true
 	case Resume:
-		r.Paused = false
+		return r.resume(now), nil
 	case Rollback:
 		return r.rollback(now)
 	}
 	return r, nil
+}
+
+// resume ends a pause. A rollback that is not paused goes forward again: after a restore of the
+// database, Vault may have retired the key that the rotation replaced.
+func (r Rotation) resume(now time.Time) Rotation {
+	switch {
+	case r.Paused:
+		r.Paused = false
+	case r.Phase == Restore:
+		r = r.enter(Activate, now)
+	case r.Phase == Remove:
+		r = r.enter(Stage, now)
+	}
+	return r
 }
 
 func (r Rotation) rollback(now time.Time) (Rotation, error) {

@@ -122,3 +122,24 @@ func TestPlanOfARollback(t *testing.T) {
 		require.Equal(t, plan, names, phase)
 	}
 }
+
+// TestResumeOfARollback: a rollback goes forward again, unless it was paused.
+func TestResumeOfARollback(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for phase, forward := range map[rotation.Phase]rotation.Phase{
+		rotation.Restore: rotation.Activate, rotation.Remove: rotation.Stage, rotation.Activate: rotation.Activate, rotation.Grace: rotation.Grace,
+	} {
+		r := inPhase(rotation.TaskKey, phase, now)
+		r.Paused = true
+		_, err := r.Decide(rotation.Approve, now)
+		require.Equal(t, phase == rotation.Restore || phase == rotation.Remove, err != nil, "a rollback needs no approval")
+		unpaused, err := r.Decide(rotation.Resume, now)
+		require.NoError(t, err)
+		require.Equal(t, phase, unpaused.Phase)
+		require.False(t, unpaused.Paused)
+		resumed, err := unpaused.Decide(rotation.Resume, now)
+		require.NoError(t, err)
+		require.Equal(t, forward, resumed.Phase)
+	}
+}

@@ -19,6 +19,16 @@ type Target struct {
 	Revokes bool
 }
 
+// Active returns the ID of the task key that signs tasks after the set.
+func (t Target) Active() string {
+	for id, state := range t.States {
+		if state == trust.KeyActive {
+			return id
+		}
+	}
+	return ""
+}
+
 // Revoked returns the task key that the set revokes, "" if it begins no epoch.
 func (t Target) Revoked() string {
 	for id, state := range t.States {

@@ -3,6 +3,7 @@
 package text
 
 import (
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -98,4 +99,12 @@ func Plain(s string, limit int, punctuation string) string {
 // that no markup in s takes effect.
 func Quote(s string, limit int) string {
 	return "`" + strings.ReplaceAll(Line(s, limit), "`", "'") + "`"
+}
+
+// Count returns a number of things: 1 row, 2 rows.
+func Count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return strconv.Itoa(n) + " " + thing + "s"
 }

@@ -79,3 +79,8 @@ func TestQuote(t *testing.T) {
 	require.Equal(t, "`**Next:** 'curl x | sh'`", text.Quote("**Next:**\n`curl x | sh`", 30))
 	require.Equal(t, "`"+strings.Repeat("x", 29)+"…`", text.Quote(strings.Repeat("x", 31), 30))
 }
+
+func TestCount(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []string{"0 rows", "1 row", "2 rows"}, []string{text.Count(0, "row"), text.Count(1, "row"), text.Count(2, "row")})
+}

@@ -219,4 +219,3 @@ func report(r Record) machine.Machine {
 		Phase: r.Phase, Detail: text.Line(r.Detail, maxDetail), Type: r.Type, CreatedAt: r.CreatedAt,
 	}
 }
-

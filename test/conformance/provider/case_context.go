@@ -14,8 +14,14 @@ import (
 // calls are the calls of the port for a machine that exists.
 func calls(b *bench) map[Call]func(ctx context.Context, s machine.Spec) error {
 	return map[Call]func(ctx context.Context, s machine.Spec) error{
-		Create:   func(ctx context.Context, s machine.Spec) error { _, err := b.Provider.Create(ctx, s, b.boot); return err },
-		Describe: func(ctx context.Context, s machine.Spec) error { _, err := b.Provider.Describe(ctx, ref(s)); return err },
+		Create: func(ctx context.Context, s machine.Spec) error {
+			_, err := b.Provider.Create(ctx, s, b.boot)
+			return err
+		},
+		Describe: func(ctx context.Context, s machine.Spec) error {
+			_, err := b.Provider.Describe(ctx, ref(s))
+			return err
+		},
 		Power: func(ctx context.Context, s machine.Spec) error {
 			return b.Provider.Power(ctx, ref(s), machine.PowerReset)
 		},

@@ -203,7 +203,8 @@ type fault struct {
 func lost() []fault {
 	ambiguous := []string{machine.ReasonAmbiguous}
 	return []fault{
-		{LostReply, true, ambiguous}, {Late, true, ambiguous}, {Garbage, true, ambiguous}, {Slow, true, ambiguous},
+		{LostReply, true, ambiguous}, {Late, true, ambiguous}, {Garbage, true, ambiguous},
+		{Slow, true, []string{machine.ReasonAmbiguous, machine.ReasonUnavailable}},
 	}
 }
 
@@ -215,6 +216,14 @@ func refused() []fault {
 		{Capacity, false, []string{machine.ReasonCapacity}},
 		{Auth, false, []string{machine.ReasonAuth}},
 	}
+}
+
+// limit bounds the context of a call that fails. A slow provider responds after it.
+func (f fault) limit() time.Duration {
+	if f.mode == Slow {
+		return time.Second
+	}
+	return answer
 }
 
 // createFaults has the faults of a creation, each with the calls that a worker makes afterwards.
@@ -241,16 +250,11 @@ func createFaults() []testCase {
 	return append(all, testCase{"create/flapping is one machine", creates | faults, createFlapping})
 }
 
-// faulted creates a machine of the spec while the provider fails. A slow provider does not respond
-// before the context ends.
+// faulted creates a machine of the spec while the provider fails.
 func (b *bench) faulted(s machine.Spec, f fault) (m machine.Machine, err error) {
 	b.t.Helper()
 	b.inject(Create, f.mode, 1)
-	limit := answer
-	if f.mode == Slow {
-		limit = 2 * time.Second
-	}
-	return m, b.within(limit, func(ctx context.Context) error {
+	return m, b.within(f.limit(), func(ctx context.Context) error {
 		m, err = b.Provider.Create(ctx, s, b.boot)
 		return err
 	})
@@ -262,6 +266,11 @@ func (b *bench) open(err error, f fault) {
 	b.t.Helper()
 	if err != nil {
 		b.reason(err, f.reasons...)
+	}
+	if machine.Is(err, machine.ReasonUnavailable) {
+		b.Faults.Clear()
+		b.count(0)
+		b.t.Skip("the context ended before the adapter had sent its request")
 	}
 }
 

@@ -3,7 +3,6 @@ package provider
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -166,15 +165,11 @@ func deleteConcurrent(b *bench) {
 func deleteFault(b *bench, f fault) {
 	m := b.running(b.Spec())
 	b.inject(Delete, f.mode, 1)
-	limit := answer
-	if f.mode == Slow {
-		limit = 2 * time.Second
-	}
-	err := b.within(limit, func(ctx context.Context) error { return b.Provider.Delete(ctx, m.Ref) })
+	err := b.within(f.limit(), func(ctx context.Context) error { return b.Provider.Delete(ctx, m.Ref) })
 	if err != nil || !f.effect {
 		b.reason(err, f.reasons...)
 	}
-	if !f.effect {
+	if !f.effect || machine.Is(err, machine.ReasonUnavailable) {
 		require.NoError(b.t, b.describe(m.Ref))
 	}
 	b.Faults.Clear()

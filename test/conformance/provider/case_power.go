@@ -3,7 +3,6 @@ package provider
 import (
 	"bytes"
 	"context"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -132,15 +131,11 @@ func powerCases() []testCase {
 func powerFault(b *bench, f fault) {
 	m := b.running(b.Spec())
 	b.inject(Power, f.mode, 1)
-	limit := answer
-	if f.mode == Slow {
-		limit = 2 * time.Second
-	}
-	err := b.within(limit, func(ctx context.Context) error { return b.Provider.Power(ctx, m.Ref, machine.PowerOff) })
+	err := b.within(f.limit(), func(ctx context.Context) error { return b.Provider.Power(ctx, m.Ref, machine.PowerOff) })
 	if err != nil || !f.effect {
 		b.reason(err, f.reasons...)
 	}
-	if !f.effect {
+	if !f.effect || machine.Is(err, machine.ReasonUnavailable) {
 		b.shows(m, machine.Running)
 	}
 	b.Faults.Clear()
@@ -217,7 +212,10 @@ func consoleCases() []testCase {
 // consoleFaults skips Garbage: a console may have any bytes.
 func consoleFaults() []testCase {
 	var all []testCase
-	for _, c := range queryFaults(Console, func(b *bench, ctx context.Context, r machine.Ref) error { _, err := b.Provider.Console(ctx, r); return err }) {
+	for _, c := range queryFaults(Console, func(b *bench, ctx context.Context, r machine.Ref) error {
+		_, err := b.Provider.Console(ctx, r)
+		return err
+	}) {
 		if c.name != "console/garbage is an error and not an empty answer" {
 			all = append(all, c)
 		}

@@ -1,0 +1,170 @@
+package libvirt
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/machine"
+)
+
+// Mode says what the provider does with its commands.
+type Mode string
+
+// The modes.
+const (
+	// Real runs virsh.
+	Real Mode = "real"
+	// Recorder runs the commands against domains in memory and records them. There are no
+	// machines, and the domains end with the process.
+	Recorder Mode = "recorder"
+	// Disabled makes every call fail with machine.ReasonDisabled.
+	Disabled Mode = "disabled"
+)
+
+// Settings configure the provider.
+type Settings struct {
+	// Mode defaults to Disabled.
+	Mode Mode
+	// URI is the libvirt connection, on this host. Defaults to qemu:///system.
+	URI string
+	// Virsh is the program. Defaults to virsh in PATH.
+	Virsh string
+	// Env is the environment of this process, of which virsh receives the variables that it
+	// needs.
+	Env []string
+	// ImageBase is the folder with KernelFile and InitramfsFile.
+	ImageBase string
+	// StateDir is the folder of consoles and boot files. Only the worker and QEMU's user may read it.
+	StateDir string
+	// Owner is the name of this installation. Domains of another owner are not touched.
+	Owner string
+	// DomainType is qemu, which emulates the CPU, or kvm. Defaults to qemu.
+	DomainType string
+	// CABundlePEM verifies the certificate of the node API. Machines receive it with the
+	// reference.
+	CABundlePEM string
+	// Hosts are names that machines resolve without DNS, for a node API whose name is not in
+	// DNS. A machine reaches this host at 10.0.2.2.
+	Hosts map[string]string
+	// CallTimeout bounds one command. Defaults to 30 s.
+	CallTimeout time.Duration
+}
+
+// The files of ImageBase, which ./task vm-image builds.
+const (
+	KernelFile    = "vmlinuz"
+	InitramfsFile = "initramfs.cpio"
+)
+
+const (
+	defaultURI     = "qemu:///system"
+	defaultTimeout = 30 * time.Second
+)
+
+func (s Settings) withDefaults() Settings {
+	if s.Mode == "" {
+		s.Mode = Disabled
+	}
+	if s.URI == "" {
+		s.URI = defaultURI
+	}
+	if s.Virsh == "" {
+		s.Virsh = "virsh"
+	}
+	if s.DomainType == "" {
+		s.DomainType = "qemu"
+	}
+	if s.CallTimeout <= 0 {
+		s.CallTimeout = defaultTimeout
+	}
+	return s
+}
+
+// Validate returns all faults of the settings, by name of the field. Disabled needs no others.
+func (s Settings) Validate() error {
+	s = s.withDefaults()
+	if s.Mode == Disabled {
+		return nil
+	}
+	var faults []string
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	if s.Mode != Real && s.Mode != Recorder {
+		fault("the mode is %q, not real, recorder or disabled", s.Mode)
+	}
+	if s.Owner == "" {
+		fault("the owner is empty")
+	}
+	if s.DomainType != "qemu" && s.DomainType != "kvm" {
+		fault("the domain type is %q, not qemu or kvm", s.DomainType)
+	}
+	if !filepath.IsAbs(s.StateDir) {
+		fault("the state folder %q is not an absolute path", s.StateDir)
+	}
+	if s.Mode == Real && !filepath.IsAbs(s.ImageBase) {
+		fault("the image folder %q is not an absolute path", s.ImageBase)
+	}
+	for name, address := range s.Hosts {
+		if _, err := netip.ParseAddr(address); err != nil {
+			fault("the address %q of host %q is not an IP address", address, name)
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	slices.Sort(faults)
+	return schema.NewError(schema.KindInvalidRequest, "libvirt provider: %s", strings.Join(faults, "; "))
+}
+
+// The catalogue of the provider.
+const (
+	Region       = "region-local-qemu"
+	SmallType    = "type-qemu-1cpu-512mb"
+	LargeType    = "type-qemu-2cpu-4gb"
+	DefaultImage = "default"
+)
+
+func catalogue() machine.Catalogue {
+	return machine.Catalogue{
+		Regions: []string{Region},
+		Types:   []machine.Type{{ID: SmallType, CPUs: 1, MemoryMiB: 512}, {ID: LargeType, CPUs: 2, MemoryMiB: 4096}},
+		Images:  []string{DefaultImage},
+	}
+}
+
+// Info describes the provider with these settings.
+func (s Settings) Info() machine.Info {
+	info := machine.Info{
+		Name: "libvirt", Creates: true, Catalogue: catalogue(),
+		Limits: machine.Limits{Create: 2 * time.Minute, Boot: 5 * time.Minute, Delete: 2 * time.Minute},
+	}
+	if s.withDefaults().Mode == Disabled {
+		info.Disabled = "POWERNODE_LIBVIRT_MODE is disabled"
+	}
+	return info
+}
+
+// size checks the spec against the catalogue and returns its type. Empty values select the only
+// region and image, and the smallest type.
+func size(s machine.Spec) (machine.Type, error) {
+	c := catalogue()
+	if s.Region != "" && !slices.Contains(c.Regions, s.Region) {
+		return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no region %q; it has %s", s.Region, Region)
+	}
+	if s.Image != "" && !slices.Contains(c.Images, s.Image) {
+		return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no image %q; it has %s", s.Image, DefaultImage)
+	}
+	if s.Spot {
+		return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no spot machines")
+	}
+	for _, t := range c.Types {
+		if t.ID == s.Type || s.Type == "" {
+			return t, nil
+		}
+	}
+	return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no type %q; it has %s and %s", s.Type, SmallType, LargeType)
+}

@@ -15,7 +15,10 @@ import (
 )
 
 // files are the files of machines: consoles, boot data until QEMU has read it, and locks.
-type files struct{ state, image string }
+type files struct {
+	state, image string
+	user         int // of QEMU, if not 0
+}
 
 // The folders below the state folder.
 const (
@@ -32,11 +35,23 @@ func (f files) boot(id string) string    { return filepath.Join(f.state, bootDir
 // prepare creates the folders.
 func (f files) prepare() error {
 	for _, dir := range []string{f.state, filepath.Join(f.state, consoleDir), filepath.Join(f.state, bootDir), filepath.Join(f.state, lockDir)} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil && dir != filepath.Join(f.state, lockDir) {
+			err = f.give(dir)
+		}
+		if err != nil {
 			return unusable(err)
 		}
 	}
 	return nil
+}
+
+// give makes QEMU's user the owner of a file.
+func (f files) give(path string) error {
+	if f.user == 0 {
+		return nil
+	}
+	return os.Chown(path, f.user, -1)
 }
 
 func unusable(err error) error {
@@ -80,7 +95,7 @@ func (f files) writeBoot(s machine.Spec, b activities.Boot, settings Settings) (
 		return "", unusable(err)
 	}
 	_, err = file.Write(text)
-	if err = errors.Join(err, file.Close()); err != nil {
+	if err = errors.Join(err, file.Close(), f.give(file.Name())); err != nil {
 		return "", unusable(err)
 	}
 	return file.Name(), nil

@@ -39,7 +39,7 @@ func NewWithRunner(s Settings, r Runner) (*Provider, error) {
 		return nil, err
 	}
 	s = s.withDefaults()
-	p := &Provider{settings: s, runner: r, files: files{state: s.StateDir, image: s.ImageBase}}
+	p := &Provider{settings: s, runner: r, files: files{state: s.StateDir, image: s.ImageBase, user: s.QEMUUser}}
 	if s.Mode == Disabled {
 		return p, nil
 	}

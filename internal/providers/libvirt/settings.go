@@ -39,8 +39,14 @@ type Settings struct {
 	Env []string
 	// ImageBase is the folder with KernelFile and InitramfsFile.
 	ImageBase string
-	// StateDir is the folder of consoles and boot files. Only the worker and QEMU's user may read it.
+	// StateDir is the folder of consoles and boot files. The provider creates it with mode 0700,
+	// and keeps the mode of an existing one: a QEMU that runs as another user must be able to
+	// search it (mode 0711).
 	StateDir string
+	// QEMUUser is the ID of the user that QEMU runs as, if that is not the worker's user and
+	// libvirt does not change the owner of files. It requires a worker that runs as root.
+	// Defaults to 0: no file changes its owner.
+	QEMUUser int
 	// Owner is the name of this installation. Domains of another owner are not touched.
 	Owner string
 	// DomainType is qemu, which emulates the CPU, or kvm. Defaults to qemu.

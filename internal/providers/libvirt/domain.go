@@ -56,9 +56,13 @@ type memoryXML struct {
 }
 
 type sysInfo struct {
-	Type    string  `xml:"type,attr"`
-	System  []entry `xml:"system>entry,omitempty"`
-	Entries []entry `xml:"entry,omitempty"`
+	Type    string   `xml:"type,attr"`
+	System  *entries `xml:"system"`
+	Entries []entry  `xml:"entry"`
+}
+
+type entries struct {
+	Entries []entry `xml:"entry"`
 }
 
 type entry struct {
@@ -126,9 +130,9 @@ func (p *Provider) newDomain(s machine.Spec, t machine.Type, at time.Time) domai
 			CreatedAt: at.UTC().Format(time.RFC3339),
 		}},
 		Memory: memoryXML{"MiB", t.MemoryMiB}, CPUs: t.CPUs,
-		SysInfo: []sysInfo{{Type: "smbios", System: []entry{
+		SysInfo: []sysInfo{{Type: "smbios", System: &entries{[]entry{
 			{Name: "manufacturer", Value: "gpuaas"}, {Name: "product", Value: t.ID}, {Name: "serial", Value: s.InstanceID}, {Name: "uuid", Value: s.InstanceID},
-		}}},
+		}}}},
 		OS: osXML{Type: osType{"x86_64", "q35", "hvm"}, Kernel: p.files.kernel(), Initrd: p.files.initramfs(), CmdLine: cmdLine},
 		// Without ACPI the guest finds no firmware configuration.
 		ACPI: &struct{}{}, APIC: &struct{}{},

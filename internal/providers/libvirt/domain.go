@@ -9,9 +9,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
-// bootName is the name of the boot data in the machine's firmware configuration.
-const bootName = "opt/gpuaas/bootstrap"
-
 // namePrefix and the instance ID are a domain's name.
 const namePrefix = "gpuaas-"
 
@@ -150,7 +147,7 @@ func (p *Provider) newDomain(s machine.Spec, t machine.Type, at time.Time) domai
 // withBoot adds the boot data. The definition names only the file: QEMU's arguments contain what
 // a definition contains.
 func (d domainXML) withBoot(file string) domainXML {
-	d.SysInfo = append(d.SysInfo[:len(d.SysInfo):len(d.SysInfo)], sysInfo{Type: "fwcfg", Entries: []entry{{Name: bootName, File: file}}})
+	d.SysInfo = append(d.SysInfo[:len(d.SysInfo):len(d.SysInfo)], sysInfo{Type: "fwcfg", Entries: []entry{{Name: machine.BootDocumentName, File: file}}})
 	return d
 }
 

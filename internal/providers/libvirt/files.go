@@ -68,22 +68,11 @@ func (f files) checkImage() error {
 	return nil
 }
 
-// Boot is the document that a machine reads from its firmware configuration.
-type Boot struct {
-	// BaseURL, Reference and CABundlePEM are the address of the node API, the one-time reference
-	// of the bundle, and the CAs of the API's certificate.
-	BaseURL     string `json:"base_url"`
-	Reference   string `json:"reference"`
-	CABundlePEM string `json:"ca_bundle_pem,omitempty"`
-	// Host is the machine's host name.
-	Host string `json:"host"`
-	// Hosts are addresses by host name, for names without DNS.
-	Hosts map[string]string `json:"hosts,omitempty"`
-}
-
 // writeBoot writes the boot data and returns the file. The caller has the lock.
 func (f files) writeBoot(s machine.Spec, b activities.Boot, settings Settings) (path string, err error) {
-	text, err := json.Marshal(Boot{BaseURL: b.BaseURL, Reference: b.Reference, CABundlePEM: settings.CABundlePEM, Host: s.Host, Hosts: settings.Hosts})
+	text, err := json.Marshal(machine.BootDocument{
+		BaseURL: b.BaseURL, CABundlePEM: settings.CABundlePEM, Reference: b.Reference, Host: s.Host, Hosts: settings.Hosts,
+	})
 	if err != nil {
 		return "", machine.Wrap(machine.ReasonRejected, err, "encoding the boot data of instance %s", s.InstanceID)
 	}

@@ -78,7 +78,9 @@ func TestFetch(t *testing.T) {
 	// The node API may have used the reference up, so none of these is repeated.
 	for _, final := range []func(http.ResponseWriter, *http.Request){
 		code(http.StatusConflict), code(http.StatusBadGateway), code(http.StatusFound),
-		func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"GPUAAS_ENROLLMENT_TOKEN":"token`)) },
+		func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"GPUAAS_ENROLLMENT_TOKEN":"token`))
+		},
 		func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) },
 		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 	} {

@@ -40,7 +40,7 @@ type rule struct {
 // rules are in order: the first match applies.
 func rules() []rule {
 	return []rule{
-		{unauthorized, []string{"authentication failed", "authentication unavailable", "authentication cancelled", "access denied"}},
+		{unauthorized, []string{"authentication failed", "authentication unavailable", "access denied"}},
 		{noConnection, []string{"failed to connect to the hypervisor", "failed to reconnect to the hypervisor"}},
 		{lost, []string{"end of file while reading", "connection reset", "client socket is closed", "keepalive timeout", "disconnected from", "broken pipe",
 			"cannot recv data", "cannot write data", "received hangup event"}},

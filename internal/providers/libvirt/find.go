@@ -24,8 +24,8 @@ func (p *Provider) names(ctx context.Context) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// find returns the domain of an instance, whoever owns it; found is false only if libvirt
-// listed its domains without it.
+// find returns the domain of an instance, of any owner. found is false only if libvirt listed its
+// domains without it.
 func (p *Provider) find(ctx context.Context, instanceID string) (d domain, found bool, err error) {
 	name := domainName(instanceID)
 	out, err := p.run(ctx, false, nil, show(name))

@@ -66,7 +66,7 @@ func (p *Provider) Create(ctx context.Context, s machine.Spec, boot activities.B
 	if err := p.check(s.InstanceID); err != nil {
 		return machine.Machine{}, err
 	}
-	size, err := size(s)
+	size, err := p.settings.size(s)
 	if err != nil {
 		return machine.Machine{}, err
 	}

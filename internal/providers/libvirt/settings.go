@@ -126,7 +126,7 @@ func (s Settings) Validate() error {
 	return schema.NewError(schema.KindInvalidRequest, "libvirt provider: %s", strings.Join(faults, "; "))
 }
 
-// The catalogue of the provider.
+// What the provider offers.
 const (
 	Region       = "region-local-qemu"
 	SmallType    = "type-qemu-1cpu-512mb"
@@ -134,43 +134,35 @@ const (
 	DefaultImage = "default"
 )
 
-func catalogue() machine.Catalogue {
-	return machine.Catalogue{
-		Regions: []string{Region},
-		Types:   []machine.Type{{ID: SmallType, CPUs: 1, MemoryMiB: 512}, {ID: LargeType, CPUs: 2, MemoryMiB: 4096}},
-		Images:  []string{DefaultImage},
-	}
-}
-
 // Info describes the provider with these settings.
 func (s Settings) Info() machine.Info {
-	info := machine.Info{
-		Name: "libvirt", Creates: true, Catalogue: catalogue(),
-		Limits: machine.Limits{Create: 2 * time.Minute, Boot: 5 * time.Minute, Delete: 2 * time.Minute},
-	}
+	info := machine.Info{Name: "libvirt", Creates: true}
+	info.Regions, info.Images = []string{Region}, []string{DefaultImage}
+	info.Types = []machine.Type{{ID: SmallType, CPUs: 1, MemoryMiB: 512}, {ID: LargeType, CPUs: 2, MemoryMiB: 4096}}
+	info.Limits = machine.Limits{Create: 2 * time.Minute, Boot: 5 * time.Minute, Delete: 2 * time.Minute}
 	if s.withDefaults().Mode == Disabled {
 		info.Disabled = "POWERNODE_LIBVIRT_MODE is disabled"
 	}
 	return info
 }
 
-// size checks the spec against the catalogue and returns its type. Empty values select the only
-// region and image, and the smallest type.
-func size(s machine.Spec) (machine.Type, error) {
-	c := catalogue()
-	if s.Region != "" && !slices.Contains(c.Regions, s.Region) {
-		return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no region %q; it has %s", s.Region, Region)
+// size checks the spec against what the provider offers and returns its type. Empty values select
+// the only region and image, and the smallest type.
+func (s Settings) size(m machine.Spec) (machine.Type, error) {
+	info := s.Info()
+	if m.Region != "" && !slices.Contains(info.Regions, m.Region) {
+		return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no region %q; it has %s", m.Region, Region)
 	}
-	if s.Image != "" && !slices.Contains(c.Images, s.Image) {
-		return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no image %q; it has %s", s.Image, DefaultImage)
+	if m.Image != "" && !slices.Contains(info.Images, m.Image) {
+		return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no image %q; it has %s", m.Image, DefaultImage)
 	}
-	if s.Spot {
+	if m.Spot {
 		return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no spot machines")
 	}
-	for _, t := range c.Types {
-		if t.ID == s.Type || s.Type == "" {
+	for _, t := range info.Types {
+		if t.ID == m.Type || m.Type == "" {
 			return t, nil
 		}
 	}
-	return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no type %q; it has %s and %s", s.Type, SmallType, LargeType)
+	return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no type %q; it has %s and %s", m.Type, SmallType, LargeType)
 }

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,8 +26,8 @@ type Host struct {
 	// URI is the connection, and Env the environment of virsh.
 	URI string
 	Env []string
-	// UID is the user of the daemon and of QEMU: this process's, or nobody if that is root,
-	// because root's daemon would be the system's.
+	// UID is the user of the daemon and of QEMU: this process's, or an unprivileged one if that
+	// is root, because root's daemon would be the system's.
 	UID    int
 	folder string
 	daemon *exec.Cmd
@@ -78,6 +76,9 @@ func Image(kernel, initramfs string) error {
 	return errors.Join(os.WriteFile(kernel, append(b, code...), 0o644), os.WriteFile(initramfs, []byte("empty"), 0o644)) //nolint:gosec // not secret
 }
 
+// unprivileged is the ID of a user and a group without rights, on every Linux.
+const unprivileged = 65534
+
 // start starts a daemon and waits until it answers.
 func start() (*Host, error) {
 	folder, err := os.MkdirTemp("", "lv") // short: the path of a socket is limited
@@ -87,10 +88,8 @@ func start() (*Host, error) {
 	h := &Host{UID: os.Getuid(), folder: folder, exited: make(chan struct{})}
 	var as *syscall.Credential
 	if h.UID == 0 {
-		if as, err = nobody(); err != nil {
-			return nil, err
-		}
-		h.UID = int(as.Uid)
+		as = &syscall.Credential{Uid: unprivileged, Gid: unprivileged}
+		h.UID = unprivileged
 	}
 	if err := h.configure(); err != nil {
 		return nil, err
@@ -114,19 +113,6 @@ func start() (*Host, error) {
 		return nil, err
 	}
 	return h, h.ready()
-}
-
-func nobody() (*syscall.Credential, error) {
-	u, err := user.Lookup("nobody")
-	if err != nil {
-		return nil, err
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, err
 }
 
 func (h *Host) path(names ...string) string {

@@ -35,7 +35,7 @@ const (
 
 // readBoot reads the boot document.
 func readBoot(path string) (d machine.BootDocument, err error) {
-	text, err := os.ReadFile(path) //nolint:gosec // a constant
+	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return d, errors.New("the provider passed no boot document; a machine that was switched off and on again must be provisioned again")
 	}

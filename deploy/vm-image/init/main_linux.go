@@ -109,7 +109,7 @@ func loadModules() error {
 	if err != nil {
 		return err
 	}
-	for _, module := range strings.Fields(string(order)) {
+	for _, module := range strings.FieldsSeq(string(order)) {
 		if err := loadModule(filepath.Join(filepath.Dir(modulesFile), module)); err != nil {
 			return fmt.Errorf("loading %s: %w", module, err)
 		}
@@ -118,12 +118,12 @@ func loadModules() error {
 }
 
 func loadModule(path string) error {
-	file, err := os.Open(path) //nolint:gosec // from the image
+	file, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	return unix.FinitModule(int(file.Fd()), "", 0) //nolint:gosec // descriptors are small
+	defer file.Close() //nolint:errcheck // only read
+	return unix.FinitModule(int(file.Fd()), "", 0)
 }
 
 // name sets the host name and writes the files of the resolver.

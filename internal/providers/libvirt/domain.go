@@ -2,6 +2,7 @@ package libvirt
 
 import (
 	"encoding/xml"
+	"slices"
 	"strings"
 	"time"
 
@@ -147,7 +148,7 @@ func (p *Provider) newDomain(s machine.Spec, t machine.Type, at time.Time) domai
 // withBoot adds the boot data. The definition names only the file: QEMU's arguments contain what
 // a definition contains.
 func (d domainXML) withBoot(file string) domainXML {
-	d.SysInfo = append(d.SysInfo[:len(d.SysInfo):len(d.SysInfo)], sysInfo{Type: "fwcfg", Entries: []entry{{Name: machine.BootDocumentName, File: file}}})
+	d.SysInfo = append(slices.Clip(d.SysInfo), sysInfo{Type: "fwcfg", Entries: []entry{{Name: machine.BootDocumentName, File: file}}})
 	return d
 }
 

@@ -120,7 +120,7 @@ func (f files) consoleTail(id string) ([]byte, error) {
 	if err != nil {
 		return nil, unusable(err)
 	}
-	defer file.Close()
+	defer file.Close() //nolint:errcheck // only read
 	info, err := file.Stat()
 	if err == nil {
 		_, err = file.Seek(max(0, info.Size()-machine.MaxConsole), io.SeekStart)
@@ -148,7 +148,7 @@ func (f files) lock(ctx context.Context, id string) (unlock func(), err error) {
 		select {
 		case locked <- err:
 		case <-ctx.Done():
-			file.Close()
+			_ = file.Close()
 		}
 	}()
 	select {
@@ -157,15 +157,15 @@ func (f files) lock(ctx context.Context, id string) (unlock func(), err error) {
 		return nil, machine.Wrap(machine.ReasonUnavailable, ctx.Err(), "another change of machines did not end in time")
 	}
 	if err != nil {
-		file.Close()
+		_ = file.Close()
 		return nil, unusable(err)
 	}
-	return func() { file.Close() }, nil
+	return func() { _ = file.Close() }, nil
 }
 
 func flock(file *os.File) error {
 	for {
-		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) { //nolint:gosec // descriptors are small
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
 			return err
 		}
 	}

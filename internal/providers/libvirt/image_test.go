@@ -107,7 +107,7 @@ func (a *nodeAPI) next(t *testing.T, prefix string) {
 // machineWithImage creates a machine with the image that ./task vm-image built.
 func machineWithImage(t *testing.T, a *nodeAPI) (r *rig, created machine.Machine) {
 	t.Helper()
-	r = real(t)
+	r = session(t)
 	for _, file := range []string{libvirt.KernelFile, libvirt.InitramfsFile} {
 		data, err := os.ReadFile(filepath.Join(image, file))
 		if os.IsNotExist(err) {

@@ -32,143 +32,167 @@ func running(t *testing.T, r *rig, s machine.Spec) machine.Machine {
 
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
-	hosts(t, func(t *testing.T, r *rig) {
-		s := spec()
-		ref := machine.Ref{InstanceID: s.InstanceID, ExternalID: s.InstanceID, Host: s.Host, Region: s.Region}
-		m := running(t, r, s)
-		require.Equal(t, ref, m.Ref)
-		require.Equal(t, libvirt.SmallType, m.Type)
-		require.WithinDuration(t, time.Now(), m.CreatedAt, time.Minute)
-		require.Equal(t, []string{"consoles/" + s.InstanceID + ".log"}, r.Leftovers(t), "the boot file is removed")
+	for _, h := range hosts() {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			r := h.open(t)
+			s := spec()
+			ref := machine.Ref{InstanceID: s.InstanceID, ExternalID: s.InstanceID, Host: s.Host, Region: s.Region}
+			m := running(t, r, s)
+			require.Equal(t, ref, m.Ref)
+			require.Equal(t, libvirt.SmallType, m.Type)
+			require.WithinDuration(t, time.Now(), m.CreatedAt, time.Minute)
+			require.Equal(t, []string{"consoles/" + s.InstanceID + ".log"}, r.Leftovers(t), "the boot file is removed")
 
-		all, err := r.provider.List(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, []machine.Machine{m}, all)
-		require.Eventually(t, func() bool {
-			text, err := r.provider.Console(t.Context(), ref)
-			return err == nil && len(text) > 0
-		}, 20*time.Second, 50*time.Millisecond)
+			all, err := r.provider.List(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []machine.Machine{m}, all)
+			require.Eventually(t, func() bool {
+				text, err := r.provider.Console(t.Context(), ref)
+				return err == nil && len(text) > 0
+			}, 20*time.Second, 50*time.Millisecond)
 
-		for _, p := range []machine.Power{machine.PowerOn, machine.PowerReset, machine.PowerOff, machine.PowerOff} {
-			require.NoError(t, r.provider.Power(t.Context(), ref, p), p)
-		}
-		m, err = r.provider.Describe(t.Context(), ref)
-		require.NoError(t, err)
-		require.Equal(t, machine.Stopped, m.Phase)
-		require.NoError(t, r.provider.Power(t.Context(), ref, machine.PowerReset))
-		require.True(t, r.PoweredOn(t, s.InstanceID))
+			for _, p := range []machine.Power{machine.PowerOn, machine.PowerReset, machine.PowerOff, machine.PowerOff} {
+				require.NoError(t, r.provider.Power(t.Context(), ref, p), p)
+			}
+			m, err = r.provider.Describe(t.Context(), ref)
+			require.NoError(t, err)
+			require.Equal(t, machine.Stopped, m.Phase)
+			require.NoError(t, r.provider.Power(t.Context(), ref, machine.PowerReset))
+			require.True(t, r.PoweredOn(t, s.InstanceID))
 
-		require.NoError(t, r.provider.Delete(t.Context(), ref))
-		require.NoError(t, r.provider.Delete(t.Context(), ref))
-		require.Empty(t, r.Machines(t))
-		require.Empty(t, r.Leftovers(t))
-		_, err = r.provider.Describe(t.Context(), ref)
-		require.True(t, machine.Is(err, machine.ReasonMissing), err)
-		_, err = r.provider.Console(t.Context(), ref)
-		require.True(t, machine.Is(err, machine.ReasonMissing), err)
-	})
+			require.NoError(t, r.provider.Delete(t.Context(), ref))
+			require.NoError(t, r.provider.Delete(t.Context(), ref))
+			require.Empty(t, r.Machines(t))
+			require.Empty(t, r.Leftovers(t))
+			_, err = r.provider.Describe(t.Context(), ref)
+			require.True(t, machine.Is(err, machine.ReasonMissing), err)
+			_, err = r.provider.Console(t.Context(), ref)
+			require.True(t, machine.Is(err, machine.ReasonMissing), err)
+		})
+	}
 }
 
 // The reference is in no definition, neither stored nor of the running domain, and in no file
 // once the domain runs.
 func TestReferenceIsNotStored(t *testing.T) {
 	t.Parallel()
-	hosts(t, func(t *testing.T, r *rig) {
-		s := spec()
-		running(t, r, s)
-		name := r.name(t, s.InstanceID)
-		require.NotContains(t, r.virsh(t, "", "dumpxml", name), reference)
-		if r.recording == nil {
-			require.Contains(t, r.virsh(t, "", "dumpxml", name), "fwcfg")
-			require.NotContains(t, r.virsh(t, "", "dumpxml", "--inactive", name), "fwcfg")
-		}
-		require.NoError(t, filepath.WalkDir(r.state, func(path string, d os.DirEntry, err error) error {
-			require.NoError(t, err)
-			if !d.IsDir() {
-				text, err := os.ReadFile(path)
-				require.NoError(t, err)
-				require.NotContains(t, string(text), reference, path)
+	for _, h := range hosts() {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			r := h.open(t)
+			s := spec()
+			running(t, r, s)
+			name := r.name(t, s.InstanceID)
+			require.NotContains(t, r.virsh(t, "", "dumpxml", name), reference)
+			if r.recording == nil {
+				require.Contains(t, r.virsh(t, "", "dumpxml", name), "fwcfg")
+				require.NotContains(t, r.virsh(t, "", "dumpxml", "--inactive", name), "fwcfg")
 			}
-			return nil
-		}))
-	})
+			require.NoError(t, filepath.WalkDir(r.state, func(path string, d os.DirEntry, err error) error {
+				require.NoError(t, err)
+				if !d.IsDir() {
+					text, err := os.ReadFile(path)
+					require.NoError(t, err)
+					require.NotContains(t, string(text), reference, path)
+				}
+				return nil
+			}))
+		})
+	}
 }
 
 func TestConcurrentCreate(t *testing.T) {
 	t.Parallel()
-	hosts(t, func(t *testing.T, r *rig) {
-		s := spec()
-		var boots atomic.Int32
-		counted := func(ctx context.Context) (activities.Boot, error) { boots.Add(1); return boot(ctx) }
-		var group sync.WaitGroup
-		for i := range 6 {
-			p := []*libvirt.Provider{r.provider, r.second}[i%2]
-			group.Go(func() {
-				m, err := p.Create(t.Context(), s, counted)
-				if err != nil || m.ExternalID != s.InstanceID {
-					t.Errorf("%v, %v", m, err)
-				}
-			})
-		}
-		group.Wait()
-		require.EqualValues(t, 1, boots.Load())
-		require.Equal(t, []string{s.InstanceID}, r.Machines(t))
-	})
+	for _, h := range hosts() {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			r := h.open(t)
+			s := spec()
+			var boots atomic.Int32
+			counted := func(ctx context.Context) (activities.Boot, error) { boots.Add(1); return boot(ctx) }
+			var group sync.WaitGroup
+			for i := range 6 {
+				p := []*libvirt.Provider{r.provider, r.second}[i%2]
+				group.Go(func() {
+					m, err := p.Create(t.Context(), s, counted)
+					if err != nil || m.ExternalID != s.InstanceID {
+						t.Errorf("%v, %v", m, err)
+					}
+				})
+			}
+			group.Wait()
+			require.EqualValues(t, 1, boots.Load())
+			require.Equal(t, []string{s.InstanceID}, r.Machines(t))
+		})
+	}
 }
 
 // A worker that ends between virsh create and virsh define leaves a transient domain.
 func TestCreateContinues(t *testing.T) {
 	t.Parallel()
-	hosts(t, func(t *testing.T, r *rig) {
-		s := spec()
-		require.True(t, r.Inject(provider.Create, provider.LostReply, 1))
-		_, err := r.provider.Create(t.Context(), s, boot)
-		require.True(t, machine.Is(err, machine.ReasonAmbiguous), err)
-		require.Equal(t, []string{s.InstanceID}, r.Machines(t))
-		m, err := r.second.Create(t.Context(), s, func(context.Context) (activities.Boot, error) {
-			t.Error("the machine exists")
-			return activities.Boot{}, errBoot
+	for _, h := range hosts() {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			r := h.open(t)
+			s := spec()
+			require.True(t, r.Inject(provider.Create, provider.LostReply, 1))
+			_, err := r.provider.Create(t.Context(), s, boot)
+			require.True(t, machine.Is(err, machine.ReasonAmbiguous), err)
+			require.Equal(t, []string{s.InstanceID}, r.Machines(t))
+			m, err := r.second.Create(t.Context(), s, func(context.Context) (activities.Boot, error) {
+				t.Error("the machine exists")
+				return activities.Boot{}, errBoot
+			})
+			require.NoError(t, err)
+			require.Equal(t, s.InstanceID, m.ExternalID)
+			running(t, r, s)
+			require.NoError(t, r.provider.Power(t.Context(), m.Ref, machine.PowerOff))
+			require.Equal(t, []string{s.InstanceID}, r.Machines(t), "the domain is persistent")
+			require.NotContains(t, strings.Join(r.Leftovers(t), " "), "boot/")
 		})
-		require.NoError(t, err)
-		require.Equal(t, s.InstanceID, m.ExternalID)
-		running(t, r, s)
-		require.NoError(t, r.provider.Power(t.Context(), m.Ref, machine.PowerOff))
-		require.Equal(t, []string{s.InstanceID}, r.Machines(t), "the domain is persistent")
-		require.NotContains(t, strings.Join(r.Leftovers(t), " "), "boot/")
-	})
+	}
 }
 
 func TestFailedCreateLeavesNothing(t *testing.T) {
 	t.Parallel()
-	hosts(t, func(t *testing.T, r *rig) {
-		s := spec()
-		_, err := r.provider.Create(t.Context(), s, func(context.Context) (activities.Boot, error) { return activities.Boot{}, errBoot })
-		require.ErrorIs(t, err, errBoot)
-		require.True(t, r.Inject(provider.Create, provider.Capacity, 1))
-		_, err = r.provider.Create(t.Context(), s, boot)
-		require.True(t, machine.Is(err, machine.ReasonCapacity), err)
-		require.Empty(t, r.Machines(t))
-		require.Empty(t, r.Leftovers(t))
-	})
+	for _, h := range hosts() {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			r := h.open(t)
+			s := spec()
+			_, err := r.provider.Create(t.Context(), s, func(context.Context) (activities.Boot, error) { return activities.Boot{}, errBoot })
+			require.ErrorIs(t, err, errBoot)
+			require.True(t, r.Inject(provider.Create, provider.Capacity, 1))
+			_, err = r.provider.Create(t.Context(), s, boot)
+			require.True(t, machine.Is(err, machine.ReasonCapacity), err)
+			require.Empty(t, r.Machines(t))
+			require.Empty(t, r.Leftovers(t))
+		})
+	}
 }
 
 func TestForeignDomains(t *testing.T) {
 	t.Parallel()
-	hosts(t, func(t *testing.T, r *rig) {
-		s := spec()
-		foreign := r.Foreign(t, "gpuaas-"+s.InstanceID)
-		_, err := r.provider.Create(t.Context(), s, boot)
-		require.True(t, machine.Is(err, machine.ReasonRejected), err)
-		_, err = r.provider.Describe(t.Context(), machine.Ref{InstanceID: s.InstanceID})
-		require.True(t, machine.Is(err, machine.ReasonMissing), err)
-		_, err = r.provider.Describe(t.Context(), machine.Ref{InstanceID: s.InstanceID, ExternalID: foreign})
-		require.True(t, machine.Is(err, machine.ReasonMissing), err)
-		require.NoError(t, r.provider.Delete(t.Context(), machine.Ref{InstanceID: s.InstanceID, ExternalID: foreign}))
-		require.Equal(t, []string{foreign}, r.Machines(t))
-		all, err := r.provider.List(t.Context())
-		require.NoError(t, err)
-		require.Empty(t, all)
-	})
+	for _, h := range hosts() {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			r := h.open(t)
+			s := spec()
+			foreign := r.Foreign(t, "gpuaas-"+s.InstanceID)
+			_, err := r.provider.Create(t.Context(), s, boot)
+			require.True(t, machine.Is(err, machine.ReasonRejected), err)
+			_, err = r.provider.Describe(t.Context(), machine.Ref{InstanceID: s.InstanceID})
+			require.True(t, machine.Is(err, machine.ReasonMissing), err)
+			_, err = r.provider.Describe(t.Context(), machine.Ref{InstanceID: s.InstanceID, ExternalID: foreign})
+			require.True(t, machine.Is(err, machine.ReasonMissing), err)
+			require.NoError(t, r.provider.Delete(t.Context(), machine.Ref{InstanceID: s.InstanceID, ExternalID: foreign}))
+			require.Equal(t, []string{foreign}, r.Machines(t))
+			all, err := r.provider.List(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, all)
+		})
+	}
 }
 
 func TestListIsTwoCommands(t *testing.T) {

@@ -116,7 +116,7 @@ func (r *Recording) create(stdin []byte) error {
 	}
 	old := r.domains[d.Name]
 	if old != nil && old.active() {
-		return fmt.Errorf("Failed to create domain from /dev/stdin\nerror: Requested operation is not valid: domain '%s' is already active", d.Name) //nolint:revive,staticcheck // virsh's text
+		return fmt.Errorf("Failed to create domain from /dev/stdin\nerror: Requested operation is not valid: domain '%s' is already active", d.Name) //nolint:staticcheck // virsh's text
 	}
 	d.persistent = old != nil
 	r.domains[d.Name] = d
@@ -141,11 +141,11 @@ func (r *Recording) define(stdin []byte) error {
 func (r *Recording) read(verb string, stdin []byte) (*recorded, error) {
 	d := &recorded{}
 	if err := xml.Unmarshal(stdin, &d.domainXML); err != nil || d.Name == "" {
-		return nil, fmt.Errorf("Failed to %s domain from /dev/stdin\nerror: (domain_definition):1: %w", verb, err) //nolint:revive,staticcheck // virsh's text
+		return nil, fmt.Errorf("Failed to %s domain from /dev/stdin\nerror: (domain_definition):1: %w", verb, err) //nolint:staticcheck // virsh's text
 	}
 	for _, other := range r.domains {
 		if (other.Name == d.Name) != (other.UUID == d.UUID) {
-			return nil, fmt.Errorf("Failed to %s domain from /dev/stdin\nerror: operation failed: domain '%s' already exists with uuid %s", verb, other.Name, other.UUID) //nolint:revive,staticcheck // virsh's text
+			return nil, fmt.Errorf("Failed to %s domain from /dev/stdin\nerror: operation failed: domain '%s' already exists with uuid %s", verb, other.Name, other.UUID) //nolint:staticcheck // virsh's text
 		}
 	}
 	return d, nil
@@ -154,7 +154,7 @@ func (r *Recording) read(verb string, stdin []byte) (*recorded, error) {
 // start starts a domain. QEMU reads the boot file and creates the console.
 func (r *Recording) start(d *recorded) (string, error) {
 	if d.active() && d.state != (state{}) {
-		return "", errors.New("Domain is already active") //nolint:revive,staticcheck // virsh's text
+		return "", errors.New("Domain is already active") //nolint:staticcheck // virsh's text
 	}
 	err := d.boot()
 	if err == nil {
@@ -165,7 +165,7 @@ func (r *Recording) start(d *recorded) (string, error) {
 	if !d.persistent {
 		delete(r.domains, d.Name)
 	}
-	return "", fmt.Errorf("Failed to start domain '%s'\nerror: internal error: qemu unexpectedly closed the monitor: %w", d.Name, err) //nolint:revive,staticcheck // virsh's text
+	return "", fmt.Errorf("Failed to start domain '%s'\nerror: internal error: qemu unexpectedly closed the monitor: %w", d.Name, err) //nolint:staticcheck // virsh's text
 }
 
 func (d *recorded) boot() error {
@@ -183,14 +183,13 @@ func (d *recorded) boot() error {
 	if err != nil {
 		return err
 	}
-	defer console.Close()
 	_, err = console.WriteString("recorded: there is no machine\n")
-	return err
+	return errors.Join(err, console.Close())
 }
 
 func (r *Recording) destroy(d *recorded) (string, error) {
 	if !d.active() {
-		return "", fmt.Errorf("Failed to destroy domain '%s'\nerror: Requested operation is not valid: domain is not running", d.Name) //nolint:revive,staticcheck // virsh's text
+		return "", fmt.Errorf("Failed to destroy domain '%s'\nerror: Requested operation is not valid: domain is not running", d.Name) //nolint:staticcheck // virsh's text
 	}
 	d.state = state{stateOff, offDestroyed}
 	if !d.persistent {
@@ -201,7 +200,7 @@ func (r *Recording) destroy(d *recorded) (string, error) {
 
 func (d *recorded) reset() (string, error) {
 	if !d.active() {
-		return "", fmt.Errorf("Failed to reset domain '%s'\nerror: Requested operation is not valid: domain is not running", d.Name) //nolint:revive,staticcheck // virsh's text
+		return "", fmt.Errorf("Failed to reset domain '%s'\nerror: Requested operation is not valid: domain is not running", d.Name) //nolint:staticcheck // virsh's text
 	}
 	d.state = state{stateRunning, 1}
 	return "", nil
@@ -209,7 +208,7 @@ func (d *recorded) reset() (string, error) {
 
 func (r *Recording) undefine(d *recorded) (string, error) {
 	if !d.persistent {
-		return "", fmt.Errorf("Failed to undefine domain '%s'\nerror: Requested operation is not valid: cannot undefine transient domain", d.Name) //nolint:revive,staticcheck // virsh's text
+		return "", fmt.Errorf("Failed to undefine domain '%s'\nerror: Requested operation is not valid: cannot undefine transient domain", d.Name) //nolint:staticcheck // virsh's text
 	}
 	d.persistent = false
 	if !d.active() {

@@ -54,7 +54,7 @@ func (p program) Run(ctx context.Context, args []string, stdin []byte) (Result, 
 	if err := ctx.Err(); err != nil {
 		return Result{}, errors.Join(errNotStarted, err)
 	}
-	cmd := exec.CommandContext(ctx, p.path, append([]string{"-q", "-c", p.uri}, args...)...) //nolint:gosec // the settings name the program
+	cmd := exec.CommandContext(ctx, p.path, append([]string{"-q", "-c", p.uri}, args...)...)
 	cmd.Env = p.env
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.WaitDelay = time.Second

@@ -35,15 +35,17 @@ type rig struct {
 	second    *libvirt.Provider
 }
 
-var host libvirttest.Shared //nolint:gochecknoglobals // TestMain stops it
+var host libvirttest.Shared
 
 func TestMain(m *testing.M) { host.Run(m) }
 
-// hosts runs a test on a recorded and on a real host.
-func hosts(t *testing.T, test func(t *testing.T, r *rig)) {
-	t.Run("recorder", func(t *testing.T) { t.Parallel(); test(t, recorded(t)) })
-	t.Run("real", func(t *testing.T) { test(t, real(t)) })
+// A kind of host opens a rig.
+type kind struct {
+	name string
+	open func(*testing.T) *rig
 }
+
+func hosts() []kind { return []kind{{"recorder", recorded}, {"real", session}} }
 
 func recorded(t *testing.T) *rig {
 	t.Helper()
@@ -53,7 +55,7 @@ func recorded(t *testing.T) *rig {
 	return r
 }
 
-func real(t *testing.T) *rig {
+func session(t *testing.T) *rig {
 	t.Helper()
 	h := host.Open(t)
 	dir := h.Folder(t)
@@ -113,7 +115,7 @@ func (r *rig) virsh(t *testing.T, stdin string, args ...string) string {
 func (r *rig) Machines(t *testing.T) []string {
 	t.Helper()
 	var ids []string
-	for _, name := range strings.Fields(r.virsh(t, "", "list", "--all", "--name")) {
+	for _, name := range strings.FieldsSeq(r.virsh(t, "", "list", "--all", "--name")) {
 		// The domain of another test may have ended meanwhile.
 		out, err := r.Runner.Run(context.WithoutCancel(t.Context()), []string{"dumpxml", name}, nil)
 		require.NoError(t, err)
@@ -152,7 +154,7 @@ func (r *rig) Foreign(t *testing.T, host string) string {
 
 func (r *rig) name(t *testing.T, id string) string {
 	t.Helper()
-	for _, name := range strings.Fields(r.virsh(t, "", "list", "--all", "--name")) {
+	for _, name := range strings.FieldsSeq(r.virsh(t, "", "list", "--all", "--name")) {
 		out, err := r.Runner.Run(context.WithoutCancel(t.Context()), []string{"dumpxml", name}, nil)
 		require.NoError(t, err)
 		if strings.Contains(string(out.Stdout), "<uuid>"+id+"</uuid>") {

@@ -267,7 +267,7 @@ func TestProgram(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	virsh := filepath.Join(dir, "virsh")
-	require.NoError(t, os.WriteFile(virsh, []byte("#!/bin/sh\necho \"$@\"; env >&2; cat; exit 3\n"), 0o700)) //nolint:gosec // a program
+	require.NoError(t, os.WriteFile(virsh, []byte("#!/bin/sh\necho \"$@\"; env >&2; cat; exit 3\n"), 0o700))
 	p := newProgram(Settings{Virsh: virsh, URI: "test:///default", Env: []string{"PATH=/usr/bin:/bin", "VAULT_TOKEN=secret", "XDG_RUNTIME_DIR=/run/x"}})
 	r, err := p.Run(t.Context(), []string{"define", "/dev/stdin"}, []byte("input"))
 	require.NoError(t, err)

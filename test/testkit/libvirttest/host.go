@@ -51,7 +51,7 @@ func (s *Shared) Open(tb testing.TB) *Host {
 // Folder returns a new folder that the daemon and QEMU can write, removed at the end of the test.
 func (h *Host) Folder(tb testing.TB) string {
 	tb.Helper()
-	dir, err := os.MkdirTemp(h.folder, "state-")
+	dir, err := os.MkdirTemp(h.folder, "state-") //nolint:usetesting // QEMU cannot enter tb.TempDir
 	if err == nil {
 		err = os.Chown(dir, h.UID, -1)
 	}
@@ -69,11 +69,11 @@ func Image(kernel, initramfs string) error {
 	var magic, flags, load, header uint32 = 0x1badb002, 0x00010000, 0x100000, 32
 	code := []byte{0x66, 0xba, 0xf8, 0x03, 0xb0, 'o', 0xee, 0xb0, 'k', 0xee, 0xb0, '\n', 0xee, 0xfa, 0xf4, 0xeb, 0xfd}
 	var b []byte
-	size := header + uint32(len(code)) //nolint:gosec // constant
+	size := header + uint32(len(code))
 	for _, v := range []uint32{magic, flags, -(magic + flags), load, load, load + size, load + size, load + header} {
 		b = word(b, v)
 	}
-	return errors.Join(os.WriteFile(kernel, append(b, code...), 0o644), os.WriteFile(initramfs, []byte("empty"), 0o644)) //nolint:gosec // not secret
+	return errors.Join(os.WriteFile(kernel, append(b, code...), 0o644), os.WriteFile(initramfs, []byte("empty"), 0o644))
 }
 
 // unprivileged is the ID of a user and a group without rights, on every Linux.
@@ -95,7 +95,7 @@ func start() (*Host, error) {
 		return nil, err
 	}
 	h.URI = "qemu:///session?socket=" + h.path("run", "libvirt-sock")
-	h.daemon = exec.CommandContext(context.Background(), "libvirtd", "-f", h.path("cfg", "libvirt", "libvirtd.conf"), "-p", h.path("libvirtd.pid")) //nolint:gosec // a test
+	h.daemon = exec.CommandContext(context.Background(), "libvirtd", "-f", h.path("cfg", "libvirt", "libvirtd.conf"), "-p", h.path("libvirtd.pid"))
 	h.daemon.Env, h.daemon.Dir = h.Env, folder
 	h.daemon.SysProcAttr = &syscall.SysProcAttr{Credential: as}
 	dieWithParent(h.daemon.SysProcAttr)
@@ -112,7 +112,10 @@ func start() (*Host, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	return h, h.ready()
+	if err := h.ready(); err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 func (h *Host) path(names ...string) string {
@@ -184,7 +187,7 @@ func (h *Host) Virsh(tb testing.TB, args ...string) string {
 }
 
 func (h *Host) virsh(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q", "-c", h.URI}, args...)...) //nolint:gosec // a test
+	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q", "-c", h.URI}, args...)...)
 	cmd.Env = h.Env
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -195,7 +198,7 @@ func (h *Host) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	names, _ := h.virsh(ctx, "list", "--name")
-	for _, name := range strings.Fields(names) {
+	for _, name := range strings.FieldsSeq(names) {
 		_, _ = h.virsh(ctx, "destroy", name)
 	}
 	_ = h.daemon.Process.Signal(syscall.SIGTERM)

@@ -109,7 +109,7 @@ func loadModules() error {
 	if err != nil {
 		return err
 	}
-	for _, module := range strings.FieldsSeq(string(order)) {
+	for module := range strings.FieldsSeq(string(order)) {
 		if err := loadModule(filepath.Join(filepath.Dir(modulesFile), module)); err != nil {
 			return fmt.Errorf("loading %s: %w", module, err)
 		}

@@ -67,6 +67,9 @@ func (p *Provider) Create(ctx context.Context, s machine.Spec, boot activities.B
 		return machine.Machine{}, err
 	}
 	size, err := p.settings.size(s)
+	if err == nil {
+		err = checkHost(s.Host)
+	}
 	if err != nil {
 		return machine.Machine{}, err
 	}

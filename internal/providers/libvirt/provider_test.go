@@ -217,6 +217,9 @@ func TestRejectedSpecs(t *testing.T) {
 		"type":   func(s *machine.Spec) { s.Type = "large" },
 		"image":  func(s *machine.Spec) { s.Image = "debian" },
 		"spot":   func(s *machine.Spec) { s.Spot = true },
+		"host":   func(s *machine.Spec) { s.Host = "../x" },
+		"long":   func(s *machine.Spec) { s.Host = strings.Repeat("x", 65) },
+		"line":   func(s *machine.Spec) { s.Host = "a\n" },
 		"id":     func(s *machine.Spec) { s.InstanceID = "x; destroy y" },
 		"case":   func(s *machine.Spec) { s.InstanceID = strings.ToUpper(uuid.NewString()) },
 	} {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -166,3 +167,14 @@ func (s Settings) size(m machine.Spec) (machine.Type, error) {
 	}
 	return machine.Type{}, machine.Errorf(machine.ReasonRejected, "libvirt has no type %q; it has %s and %s", m.Type, SmallType, LargeType)
 }
+
+// checkHost rejects what is not a host name (RFC 1123) that a Linux kernel accepts.
+func checkHost(host string) error {
+	valid := regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
+	if len(host) > maxHost || !valid.MatchString(host) {
+		return machine.Errorf(machine.ReasonRejected, "%.80q is not a host name of at most %d characters", host, maxHost)
+	}
+	return nil
+}
+
+const maxHost = 64

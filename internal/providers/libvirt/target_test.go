@@ -115,7 +115,7 @@ func (r *rig) virsh(t *testing.T, stdin string, args ...string) string {
 func (r *rig) Machines(t *testing.T) []string {
 	t.Helper()
 	var ids []string
-	for _, name := range strings.FieldsSeq(r.virsh(t, "", "list", "--all", "--name")) {
+	for name := range strings.FieldsSeq(r.virsh(t, "", "list", "--all", "--name")) {
 		// The domain of another test may have ended meanwhile.
 		out, err := r.Runner.Run(context.WithoutCancel(t.Context()), []string{"dumpxml", name}, nil)
 		require.NoError(t, err)
@@ -154,7 +154,7 @@ func (r *rig) Foreign(t *testing.T, host string) string {
 
 func (r *rig) name(t *testing.T, id string) string {
 	t.Helper()
-	for _, name := range strings.FieldsSeq(r.virsh(t, "", "list", "--all", "--name")) {
+	for name := range strings.FieldsSeq(r.virsh(t, "", "list", "--all", "--name")) {
 		out, err := r.Runner.Run(context.WithoutCancel(t.Context()), []string{"dumpxml", name}, nil)
 		require.NoError(t, err)
 		if strings.Contains(string(out.Stdout), "<uuid>"+id+"</uuid>") {
@@ -193,6 +193,15 @@ func (r *rig) Destroy(t *testing.T, id string) {
 func (r *rig) Break(t *testing.T, id string) bool {
 	t.Helper()
 	return r.recording != nil && r.recording.Crash(r.name(t, id))
+}
+
+// Print appends to a machine's console.
+func (r *rig) Print(t *testing.T, id string, data []byte) {
+	t.Helper()
+	console, err := os.OpenFile(filepath.Join(r.state, "consoles", id+".log"), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
+	require.NoError(t, err)
+	_, err = console.Write(data)
+	require.NoError(t, errors.Join(err, console.Close()))
 }
 
 // faulty is a runner that fails on request.

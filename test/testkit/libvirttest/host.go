@@ -198,7 +198,7 @@ func (h *Host) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	names, _ := h.virsh(ctx, "list", "--name")
-	for _, name := range strings.FieldsSeq(names) {
+	for name := range strings.FieldsSeq(names) {
 		_, _ = h.virsh(ctx, "destroy", name)
 	}
 	_ = h.daemon.Process.Signal(syscall.SIGTERM)

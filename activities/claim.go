@@ -46,13 +46,17 @@ type Claim struct {
 	GPUsTotal int                 `json:"gpus_total"`
 	// StartedAt is when the operation and its first phase started, by the database's
 	// clock.
-	StartedAt   time.Time `json:"started_at"`
-	Provider    string    `json:"provider"`
-	Incarnation int64     `json:"incarnation"`
-	Cordoned    bool      `json:"cordoned"`
+	StartedAt time.Time `json:"started_at"`
+	Provider  string    `json:"provider"`
+	// Creates is set if the provider creates machines.
+	Creates     bool  `json:"creates,omitempty"`
+	Incarnation int64 `json:"incarnation"`
+	Cordoned    bool  `json:"cordoned"`
 	// LeftCordon is set if the operation supersedes an abandoned one that began on a node
 	// without a cordon: a cordon that it finds is that of the abandoned operation.
 	LeftCordon bool `json:"left_cordon,omitempty"`
+	// Instance is the instance of a provisioning, which has an ID before its machine exists.
+	Instance lifecycle.Instance `json:"instance,omitzero"`
 }
 
 // Registration is what a node's registration requires of its machine.

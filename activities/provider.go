@@ -9,6 +9,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // Ledger records the external resources of each node, so that none leaks. Every call but
@@ -36,21 +38,6 @@ const (
 	ProviderHeartbeat = 15 * time.Second
 )
 
-// Provider creates and deletes the machine behind a node. The resource's id is
-// the idempotency key.
-type Provider interface {
-	// Name is the provider's name in the inventory, for example manual.
-	Name() string
-	// Creates reports whether the provider creates machines, so that a node may
-	// be provisioned before it is enrolled.
-	Creates() bool
-	// Ensure creates or finds the machine and returns the provider's id of it. Calling it
-	// again with the same resource finds the same machine.
-	Ensure(ctx context.Context, r Resource, host string) (externalID string, err error)
-	// Release returns the machine. Releasing a machine that no longer exists succeeds.
-	Release(ctx context.Context, r Resource) error
-}
-
 // ResourceState is the state of a ledger entry. An entry is planned before the
 // provider's call, so that a crash leaves no unknown resource.
 type ResourceState string
@@ -63,67 +50,126 @@ const (
 )
 
 // Resource is one entry of a node's resource ledger, which a teardown must
-// release. ResourceID is the idempotency key of the provider's calls.
+// release.
 type Resource struct {
+	// ResourceID of the machine is the ID of its instance.
 	ResourceID string        `json:"resource_id"`
 	NodeID     string        `json:"node_id"`
 	Kind       string        `json:"kind"` // "instance"
 	Provider   string        `json:"provider"`
 	ExternalID string        `json:"external_id,omitempty"`
 	State      ResourceState `json:"state"`
+	// Host and Region are those of the node and of its instance.
+	Host   string `json:"host,omitempty"`
+	Region string `json:"region,omitempty"`
+}
+
+func (r Resource) machine() machine.Ref {
+	return machine.Ref{InstanceID: r.ResourceID, ExternalID: r.ExternalID, Host: r.Host, Region: r.Region}
 }
 
 // Machine has the activities that use providers and the resource ledger.
 type Machine struct {
 	Ledger    Ledger
-	Providers map[string]Provider // by name
+	Providers map[string]Source // by name
+	Boots     Boots
 }
 
-// EnsureInput is the input of EnsureMachine.
-type EnsureInput struct {
-	Fence    Fence  `json:"fence"`
-	Provider string `json:"provider"`
-	Host     string `json:"host"`
+// Source is a provider with its description.
+type Source struct {
+	machine.Info
+	Provider MachineProvider
 }
 
-// EnsureMachine gets the node's machine from its provider. It records the intent
+// Boots issues what new machines enroll with.
+type Boots interface {
+	// NewBoot issues a reference that can be used once to the node's bundle, and voids the
+	// node's older one.
+	NewBoot(ctx context.Context, f Fence) (Boot, error)
+}
+
+// MachineInput is the input of the activities of an instance's machine.
+type MachineInput struct {
+	Fence    Fence              `json:"fence"`
+	Host     string             `json:"host"`
+	Instance lifecycle.Instance `json:"instance"`
+}
+
+// EnsureMachine gets the instance's machine from its provider. It records the intent
 // in the ledger before it calls the provider. A second run returns the same machine.
-func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, error) {
-	provider, err := m.provider(in.Provider)
+func (m *Machine) EnsureMachine(ctx context.Context, in MachineInput) (Resource, error) {
+	source, err := m.source(in.Instance.Provider)
 	if err != nil {
 		return Resource{}, Fail(err)
 	}
 	planned, err := m.Ledger.Plan(ctx, in.Fence, Resource{
-		ResourceID: machineOf(in.Fence), NodeID: in.Fence.NodeID,
-		Kind: kindInstance, Provider: in.Provider, State: ResourcePlanned,
+		ResourceID: in.Instance.InstanceID, NodeID: in.Fence.NodeID, Host: in.Host,
+		Kind: kindInstance, Provider: in.Instance.Provider, State: ResourcePlanned,
 	})
 	if err != nil {
 		return Resource{}, Fail(err)
 	}
 	ctx, done := uncanceled(ctx)
 	defer done()
-	externalID, err := provider.Ensure(ctx, planned, in.Host)
+	o := in.Instance.MachineOptions
+	created, err := source.Provider.Create(ctx, machine.Spec{InstanceID: in.Instance.InstanceID, NodeID: in.Fence.NodeID, Host: in.Host,
+		Region: o.Region, Type: o.Type, Image: o.Image, Spot: o.Spot, SSHKeys: o.SSHKeys},
+		func(ctx context.Context) (Boot, error) { return m.Boots.NewBoot(ctx, in.Fence) })
 	if err != nil {
 		return Resource{}, Fail(err)
 	}
-	planned.ExternalID, planned.State = externalID, ResourceCreated
-	return planned, Fail(m.Ledger.Created(ctx, in.Fence, planned.ResourceID, externalID))
+	planned.ExternalID, planned.State = created.ExternalID, ResourceCreated
+	return planned, Fail(m.Ledger.Created(ctx, in.Fence, planned.ResourceID, created.ExternalID))
 }
 
 // kindInstance is the kind of the ledger entry of the machine.
 const kindInstance = "instance"
 
-// machineOf is the ID of the ledger entry of the machine that the operation gets.
-func machineOf(f Fence) string { return lifecycle.ResourceID(f.OperationID, kindInstance) }
+// AwaitMachine fails until the provider reports that the instance's machine is running.
+// Temporal retries it, so waiting adds no events to the history. It switches a stopped machine
+// on. A machine that failed or is missing is a final error with the end of its console.
+func (m *Machine) AwaitMachine(ctx context.Context, in MachineInput) error {
+	source, err := m.source(in.Instance.Provider)
+	if err != nil {
+		return Fail(err)
+	}
+	ref := machine.Ref{InstanceID: in.Instance.InstanceID, Host: in.Host, Region: in.Instance.Region}
+	found, err := source.Provider.Describe(ctx, ref)
+	if err != nil {
+		return Fail(err)
+	}
+	switch found.Phase {
+	case machine.Running:
+		return nil
+	case machine.Stopped:
+		if err := source.Provider.Power(ctx, found.Ref, machine.PowerOn); err != nil {
+			return Fail(err)
+		}
+	case machine.Failed, machine.Deleting:
+		return Fail(machine.Errorf(machine.ReasonFailed, "the machine of %s is %s: %s%s", in.Host, found.Phase,
+			text.Line(found.Detail, maxDetail), m.consoleEnd(ctx, source, found.Ref)))
+	case machine.Creating:
+	}
+	return Fail(machine.Errorf(machine.ReasonStarting, "the machine of %s is %s: %s", in.Host, found.Phase, text.Line(found.Detail, maxDetail)))
+}
 
-// IsMachineOf reports whether the entry is the machine that the operation gets.
-func (r Resource) IsMachineOf(f Fence) bool { return r.ResourceID == machineOf(f) }
+// maxDetail bounds what a message quotes of a provider's answer, in bytes.
+const maxDetail = 300
 
-// ReturnMachine releases the machine that EnsureMachine planned for the same operation, if
-// it did, and returns how many it released. It keeps the entries of other operations. A
+// consoleEnd is the end of the machine's console for a message, empty if it cannot be read.
+func (m *Machine) consoleEnd(ctx context.Context, source Source, r machine.Ref) string {
+	tail, err := source.Provider.Console(ctx, r)
+	if err != nil || len(tail) == 0 {
+		return ""
+	}
+	return "; its console ends with: " + text.Line(string(tail[max(0, len(tail)-maxDetail):]), maxDetail)
+}
+
+// ReturnMachine releases the machine that EnsureMachine planned for the instance, if
+// it did, and returns how many it released. It keeps the other entries of the node. A
 // second run continues where the first one stopped.
-func (m *Machine) ReturnMachine(ctx context.Context, f Fence) (released int, err error) {
-	return m.releaseOpen(ctx, f, func(r Resource) bool { return r.IsMachineOf(f) })
+func (m *Machine) ReturnMachine(ctx context.Context, in MachineInput) (released int, err error) {
+	return m.releaseOpen(ctx, in.Fence, func(r Resource) bool { return r.ResourceID == in.Instance.InstanceID })
 }
 
 // OpenLedger is the part of a node's ledger that is not released.
@@ -190,22 +236,33 @@ func uncanceled(ctx context.Context) (_ context.Context, done func()) {
 	return call, cancel
 }
 
+// release deletes the machine, and records that once the provider has none. It fails until
+// then, and Temporal retries it.
 func (m *Machine) release(ctx context.Context, f Fence, r Resource) error {
-	provider, err := m.provider(r.Provider)
+	source, err := m.source(r.Provider)
 	if err != nil {
 		return err
 	}
-	if err := provider.Release(ctx, r); err != nil {
+	if err := source.Provider.Delete(ctx, r.machine()); err != nil {
 		return err
+	}
+	if source.Creates { // an adopted machine stays
+		left, err := source.Provider.Describe(ctx, r.machine())
+		switch {
+		case err == nil:
+			return machine.Errorf(machine.ReasonDeleting, "the machine of %s is %s", r.Host, left.Phase)
+		case !machine.Is(err, machine.ReasonMissing):
+			return err
+		}
 	}
 	return m.Ledger.Released(ctx, f, r.ResourceID)
 }
 
-func (m *Machine) provider(name string) (Provider, error) {
-	p, ok := m.Providers[name]
+func (m *Machine) source(name string) (Source, error) {
+	s, ok := m.Providers[name]
 	if !ok {
-		return nil, schema.NewError(schema.KindInvalidRequest, "this worker has no provider %q", name).
+		return s, schema.NewError(schema.KindInvalidRequest, "this worker has no provider %q", name).
 			WithReason(lifecycle.ReasonProviderUnknown).WithNext("start a worker that has the provider")
 	}
-	return p, nil
+	return s, nil
 }

@@ -3,6 +3,7 @@ package activities_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
 // site is a provider with a ledger of one entry.
@@ -24,6 +27,9 @@ type site struct {
 	others   []activities.Resource
 	planned  activities.Resource
 	released []string
+	// described are the phases that the next calls of Describe report, powered the changes.
+	described []machine.Phase
+	powered   []machine.Power
 }
 
 func (s *site) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
@@ -54,25 +60,46 @@ func (s *site) Open(context.Context, activities.Fence) ([]activities.Resource, e
 	return append(slices.Clone(s.others), own), nil
 }
 
-func (s *site) Name() string  { return "site" }
-func (s *site) Creates() bool { return true }
+// siteProvider is the provider of a site. Its machines are gone when the calls of Describe
+// say so.
+type siteProvider struct{ *site }
 
-func (s *site) Ensure(ctx context.Context, _ activities.Resource, _ string) (string, error) {
-	if err := s.ensure(ctx); err != nil {
-		return "", err
-	}
-	return "m-1", nil
+func (s siteProvider) Create(ctx context.Context, spec machine.Spec, _ activities.BootData) (machine.Machine, error) {
+	return machine.Machine{Ref: machine.Ref{InstanceID: spec.InstanceID, ExternalID: "m-1"}, Phase: machine.Creating}, s.ensure(ctx)
 }
 
-func (s *site) Release(_ context.Context, r activities.Resource) error {
-	s.released = append(s.released, r.ResourceID)
+func (s siteProvider) Describe(_ context.Context, r machine.Ref) (machine.Machine, error) {
+	if len(s.described) == 0 {
+		return machine.Machine{}, machine.Errorf(machine.ReasonMissing, "no machine")
+	}
+	phase := s.described[0]
+	s.described = s.described[1:]
+	return machine.Machine{Ref: r, Phase: phase, Detail: "ERR\n42"}, nil
+}
+
+func (s siteProvider) Power(_ context.Context, _ machine.Ref, p machine.Power) error {
+	s.powered = append(s.powered, p)
 	return nil
 }
+
+func (s siteProvider) Console(context.Context, machine.Ref) ([]byte, error) {
+	return []byte(strings.Repeat("x", 2*machine.MaxConsole) + "\x1b[31mpanic"), nil
+}
+
+func (s siteProvider) Delete(_ context.Context, r machine.Ref) error {
+	s.released = append(s.released, r.InstanceID)
+	return nil
+}
+
+func (s siteProvider) List(context.Context) ([]machine.Machine, error) { return nil, nil }
+
+// onSite is an instance of the site.
+func onSite() lifecycle.Instance { return lifecycle.Instance{InstanceID: "i-1", Provider: "site"} }
 
 func machineEnv(s *site) (*testsuite.TestActivityEnvironment, *activities.Machine) {
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	m := &activities.Machine{Ledger: s, Providers: map[string]activities.Provider{"site": s}}
+	m := &activities.Machine{Ledger: s, Providers: map[string]activities.Source{"site": {Info: machine.Info{Name: "site", Creates: true}, Provider: siteProvider{s}}}}
 	env.RegisterActivity(m)
 	return env, m
 }
@@ -93,7 +120,7 @@ func TestCancelDoesNotInterruptACreation(t *testing.T) {
 	}}
 	env, m := machineEnv(s)
 	env.SetWorkerOptions(worker.Options{BackgroundActivityContext: background})
-	_, err := env.ExecuteActivity(m.EnsureMachine, activities.EnsureInput{Provider: "site", Host: "gpu-17"})
+	_, err := env.ExecuteActivity(m.EnsureMachine, activities.MachineInput{Instance: onSite(), Host: "gpu-17"})
 	require.NoError(t, err)
 	require.Equal(t, activities.ResourceCreated, s.state)
 }
@@ -121,24 +148,76 @@ func TestTearDownVerifies(t *testing.T) {
 }
 
 // TestReturnMachine: a canceled operation returns the machine that it asked for, and not
-// those of other operations. If it asked for none, nothing is released.
+// the node's other ones. If it asked for none, nothing is released.
 func TestReturnMachine(t *testing.T) {
 	t.Parallel()
 	other := activities.Resource{ResourceID: "r-other", Kind: "instance", Provider: "site"}
 	s := &site{others: []activities.Resource{other}, ensure: func(context.Context) error { return nil }}
 	env, m := machineEnv(s)
-	f := activities.Fence{NodeID: "n", OperationID: "op-1"}
+	in := activities.MachineInput{Fence: activities.Fence{NodeID: "n", OperationID: "op-1"}, Instance: onSite(), Host: "gpu-17"}
 	back := func() (released int) {
 		t.Helper()
-		v, err := env.ExecuteActivity(m.ReturnMachine, f)
+		v, err := env.ExecuteActivity(m.ReturnMachine, in)
 		require.NoError(t, err)
 		require.NoError(t, v.Get(&released))
 		return released
 	}
 	require.Zero(t, back())
-	_, err := env.ExecuteActivity(m.EnsureMachine, activities.EnsureInput{Fence: f, Provider: "site", Host: "gpu-17"})
+	_, err := env.ExecuteActivity(m.EnsureMachine, in)
 	require.NoError(t, err)
 	require.Equal(t, 1, back())
 	require.Zero(t, back(), "a second run")
 	require.Equal(t, []string{s.planned.ResourceID}, s.released)
+}
+
+// TestTearDownWaits: an entry stays open until the provider has no machine.
+func TestTearDownWaits(t *testing.T) {
+	t.Parallel()
+	s := &site{state: activities.ResourceCreated, described: []machine.Phase{machine.Deleting}}
+	env, m := machineEnv(s)
+	_, err := env.ExecuteActivity(m.TearDownMachine, activities.Fence{NodeID: "n"})
+	require.Equal(t, machine.ReasonDeleting, activities.Typed(err).Reason)
+	require.Equal(t, schema.KindServiceUnavailable, activities.Typed(err).Kind)
+	require.Equal(t, activities.ResourceCreated, s.state)
+	_, err = env.ExecuteActivity(m.TearDownMachine, activities.Fence{NodeID: "n"})
+	require.NoError(t, err)
+	require.Equal(t, activities.ResourceReleased, s.state)
+}
+
+func TestAwaitMachine(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		phases  []machine.Phase
+		reason  string
+		final   bool
+		powered []machine.Power
+	}{
+		"running":  {[]machine.Phase{machine.Running}, "", false, nil},
+		"creating": {[]machine.Phase{machine.Creating}, machine.ReasonStarting, false, nil},
+		"stopped":  {[]machine.Phase{machine.Stopped}, machine.ReasonStarting, false, []machine.Power{machine.PowerOn}},
+		"failed":   {[]machine.Phase{machine.Failed}, machine.ReasonFailed, true, nil},
+		"deleting": {[]machine.Phase{machine.Deleting}, machine.ReasonFailed, true, nil},
+		"missing":  {nil, machine.ReasonMissing, true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &site{described: c.phases}
+			env, m := machineEnv(s)
+			_, err := env.ExecuteActivity(m.AwaitMachine, activities.MachineInput{Instance: onSite(), Host: "gpu-17"})
+			require.Equal(t, c.powered, s.powered)
+			if c.reason == "" {
+				require.NoError(t, err)
+				return
+			}
+			e := activities.Typed(err)
+			require.Equal(t, c.reason, e.Reason)
+			require.Equal(t, c.final, !e.Kind.Info().Retry)
+			require.LessOrEqual(t, len(e.Message), 1024)
+			require.NotContains(t, e.Message, "\n")
+			require.NotContains(t, e.Message, "\x1b")
+			if c.reason == machine.ReasonFailed {
+				require.Contains(t, e.Message, "panic")
+			}
+		})
+	}
 }

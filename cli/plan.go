@@ -61,6 +61,7 @@ func (e *console) nothingChanged(refused int, thing string) error {
 
 func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 	m, _ := lifecycle.PlanOf(a, o)
+	m = m.On(n.OnboardingMode != inventory.ProviderManual)
 	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
 		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, m, o)}
 	for _, s := range m.Phases {

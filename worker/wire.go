@@ -107,15 +107,19 @@ func firstCheck(ctx context.Context, f *vault.SetFollower) error {
 }
 
 // providers returns the providers of this worker by name.
-func providers() map[string]activities.Provider {
-	return map[string]activities.Provider{"manual": manual.Provider{}}
+func providers() map[string]activities.Source {
+	all := map[string]activities.Source{}
+	for _, s := range []activities.Source{manual.New()} {
+		all[s.Name] = s
+	}
+	return all
 }
 
 // creating returns the names of the providers that create machines.
 func creating() []string {
 	var names []string
 	for name, p := range providers() {
-		if p.Creates() {
+		if p.Creates {
 			names = append(names, name)
 		}
 	}

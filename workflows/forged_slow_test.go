@@ -154,7 +154,7 @@ func TestForgedTeardown(t *testing.T) {
 						if tries++; tries <= times {
 							return 1, forged
 						}
-						return (&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}}).TearDownMachine(ctx, f)
+						return (&activities.Machine{Ledger: w, Providers: w.sources()}).TearDownMachine(ctx, f)
 					})
 				for hour := range times {
 					b.at(time.Duration(hour+1)*time.Hour, func() {
@@ -185,21 +185,21 @@ func TestForgedMachine(t *testing.T) {
 			w.ledger = nil
 			w.open[task.FactsCollect] = true
 			b := setup(t, lifecycle.ActionProvision, w)
-			unforged := &activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}}
+			unforged := &activities.Machine{Ledger: w, Providers: w.sources()}
 			ensures, returns := 0, 0
 			b.env.OnActivity(machine.EnsureMachine, anything, anything).Return(
-				func(ctx context.Context, in activities.EnsureInput) (activities.Resource, error) {
+				func(ctx context.Context, in activities.MachineInput) (activities.Resource, error) {
 					if ensures++; ensures == 1 {
 						return activities.Resource{}, forged
 					}
 					return unforged.EnsureMachine(ctx, in)
 				})
 			b.env.OnActivity(machine.ReturnMachine, anything, anything).Return(
-				func(ctx context.Context, f activities.Fence) (int, error) {
+				func(ctx context.Context, in activities.MachineInput) (int, error) {
 					if returns++; returns == 1 {
 						return 0, forged
 					}
-					return unforged.ReturnMachine(ctx, f)
+					return unforged.ReturnMachine(ctx, in)
 				})
 			for _, at := range []time.Duration{time.Hour, 3 * time.Hour} {
 				b.at(at, func() {

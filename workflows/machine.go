@@ -13,17 +13,36 @@ import (
 
 // adoptMachine gets the machine from its provider.
 func adoptMachine(ctx workflow.Context, op *operation) error {
-	err := onMachine(ctx, op, "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine,
-		activities.EnsureInput{Fence: op.claim.Fence, Provider: op.claim.Provider, Host: op.claim.Host},
+	err := onMachine(ctx, op, "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine, op.machine(),
 		func(open []activities.Resource) bool {
 			return slices.ContainsFunc(open, func(r activities.Resource) bool {
-				return r.IsMachineOf(op.claim.Fence) && r.State == activities.ResourceCreated
+				return op.isMachine(r) && r.State == activities.ResourceCreated
 			})
 		})
 	if err == nil {
 		op.adopted, op.unrecorded.Instance = true, lifecycle.InstanceProvisioning
 	}
 	return err
+}
+
+// machine is the input of the activities of the operation's machine. The instance of an
+// operation that an earlier version started has no ID.
+func (op *operation) machine() activities.MachineInput {
+	i := op.claim.Instance
+	if i.InstanceID == "" {
+		i = lifecycle.Instance{InstanceID: lifecycle.ResourceID(op.claim.Fence.OperationID, "instance"), Provider: op.claim.Provider}
+	}
+	return activities.MachineInput{Fence: op.claim.Fence, Host: op.claim.Host, Instance: i}
+}
+
+// isMachine reports whether the ledger entry is the operation's machine.
+func (op *operation) isMachine(r activities.Resource) bool {
+	return r.ResourceID == op.machine().Instance.InstanceID
+}
+
+// awaitMachine waits until the provider reports that the machine is running.
+func awaitMachine(ctx workflow.Context, op *operation) error {
+	return op.call(ctx, callProvider, "Wait until the machine is running", machine.AwaitMachine, op.machine())
 }
 
 // awaitAgent waits for a fresh heartbeat, which usually exists already.
@@ -62,14 +81,14 @@ func compareSKU(ctx workflow.Context, op *operation) error {
 // operation did not change stays as it is.
 func returnMachine(ctx workflow.Context, op *operation) error {
 	mine := func(open []activities.Resource) bool {
-		return slices.ContainsFunc(open, func(r activities.Resource) bool { return r.IsMachineOf(op.claim.Fence) })
+		return slices.ContainsFunc(open, op.isMachine)
 	}
 	open, err := readLedger(ctx, op)
 	if err != nil {
 		return err
 	}
 	op.adopted = op.adopted || mine(open)
-	err = onMachine(ctx, op, "Return the operation's machine to its provider", machine.ReturnMachine, op.claim.Fence,
+	err = onMachine(ctx, op, "Return the operation's machine to its provider", machine.ReturnMachine, op.machine(),
 		func(open []activities.Resource) bool { return !mine(open) })
 	if err == nil && op.adopted {
 		op.unrecorded.Instance = lifecycle.InstanceTerminated

@@ -29,6 +29,7 @@ type place struct {
 func enter(t *testing.T, c cell) *place {
 	t.Helper()
 	w := newWorld(c.from)
+	w.creates = c.phase.OnCreate
 	p := &place{bed: setup(t, c.action, w), cell: c}
 	p.in.Options = c.options
 	p.events(c.phase.Name)

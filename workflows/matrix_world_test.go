@@ -23,7 +23,7 @@ func taskOf(phase string) task.Type {
 func callOf(phase string) string {
 	return map[string]string{
 		lifecycle.PhaseAdopt: "ensure", lifecycle.PhaseTeardown: "release", lifecycle.PhaseUndoAdopt: "release",
-		lifecycle.PhaseAgent: "heartbeat?",
+		lifecycle.PhaseAgent: "heartbeat?", lifecycle.PhaseMachine: "describe",
 	}[phase]
 }
 
@@ -31,7 +31,7 @@ func callOf(phase string) string {
 func eventOf(phase string) lifecycle.AgentEventName {
 	return map[string]lifecycle.AgentEventName{
 		lifecycle.PhaseBundle: lifecycle.EventBundleIssued, lifecycle.PhaseClaim: lifecycle.EventTokenClaimed,
-		lifecycle.PhasePoll: lifecycle.EventFirstPoll,
+		lifecycle.PhasePoll: lifecycle.EventFirstPoll, lifecycle.PhaseEnroll: lifecycle.EventFirstPoll,
 	}[phase]
 }
 
@@ -101,7 +101,7 @@ func (w *world) repairAll() {
 // events reports the events that happened before the phase.
 func (p *place) events(phase string) {
 	for _, before := range []string{lifecycle.PhaseBundle, lifecycle.PhaseClaim, lifecycle.PhasePoll} {
-		if before == phase {
+		if before == phase || before == lifecycle.PhasePoll && phase == lifecycle.PhaseEnroll {
 			return
 		}
 		p.env.RegisterDelayedCallback(func() { p.event(eventOf(before)) }, time.Second)

@@ -298,6 +298,6 @@ func (w *world) worker(c *temporal.Client) worker.Worker {
 		"EnqueueNodeTask": tasks.EnqueueNodeTask, "ReadFirstTask": tasks.ReadFirstTask, "RunNodeTask": w.runTask, "ReadTaskResult": w.readResult} {
 		out.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}
-	out.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})
+	out.RegisterActivity(&activities.Machine{Ledger: w, Providers: w.sources()})
 	return out
 }

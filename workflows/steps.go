@@ -22,6 +22,8 @@ var steps = map[string]step{
 	lifecycle.PhasePoll:   awaitEnrollment(lifecycle.EventFirstPoll, func(e activities.Enrollment) bool { return e.Polled }),
 
 	lifecycle.PhaseAdopt:     adoptMachine,
+	lifecycle.PhaseMachine:   awaitMachine,
+	lifecycle.PhaseEnroll:    awaitEnrollment(lifecycle.EventFirstPoll, func(e activities.Enrollment) bool { return e.Polled }),
 	lifecycle.PhaseAgent:     awaitAgent,
 	lifecycle.PhaseSKU:       compareSKU,
 	lifecycle.PhaseTeardown:  tearDownMachine,

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/test/harness"
 )
@@ -57,6 +58,8 @@ type world struct {
 	ledger    []activities.Resource // the open entries
 	facts     string                // the step of the recorded facts
 	onEnsure  func()                // called while the provider creates the machine
+	// creates is set if the provider creates machines, and deleted after a deletion.
+	creates, deleted bool
 	onVoid    func()                // called while the tasks are voided
 	onPark    func(parkID string)   // called before a park is recorded
 	onDecide  func()                // called before a decision is recorded
@@ -140,6 +143,7 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 	if err != nil {
 		return activities.Claim{}, err
 	}
+	plan = plan.On(w.creates)
 	w.started = time.Now().UTC().Truncate(time.Microsecond)
 	plan.Begin(&r.Document.Operation, w.started)
 	w.document = r.Document
@@ -154,7 +158,8 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 	return activities.Claim{
 		Fence:     fence,
 		StartedAt: w.started, Prior: w.prior, State: w.claimed, Host: "gpu-17", SKU: w.sku, GPUsTotal: w.gpus,
-		Provider: "manual", Incarnation: 1, Cordoned: w.cordoned, LeftCordon: w.leftCordon,
+		Provider: "manual", Creates: w.creates, Incarnation: 1, Cordoned: w.cordoned, LeftCordon: w.leftCordon,
+		Instance: lifecycle.Instance{InstanceID: "i-1", Provider: "manual", State: lifecycle.InstancePending},
 	}, nil
 }
 
@@ -322,17 +327,39 @@ func (w *world) Open(context.Context, activities.Fence) ([]activities.Resource, 
 	return slices.Clone(w.ledger), err
 }
 
-func (w *world) Name() string  { return "manual" }
-func (w *world) Creates() bool { return false }
+// worldProvider is the provider of a world.
+type worldProvider struct{ *world }
 
-func (w *world) Ensure(context.Context, activities.Resource, string) (string, error) {
-	if w.onEnsure != nil {
-		w.onEnsure()
-	}
-	return "gpu-17", w.note("ensure")
+// sources are the providers of the world.
+func (w *world) sources() map[string]activities.Source {
+	return map[string]activities.Source{"manual": {Info: machines.Info{Name: "manual", Creates: w.creates}, Provider: worldProvider{w}}}
 }
 
-func (w *world) Release(context.Context, activities.Resource) error { return w.note("release") }
+func (p worldProvider) Create(_ context.Context, s machines.Spec, _ activities.BootData) (machines.Machine, error) {
+	if p.onEnsure != nil {
+		p.onEnsure()
+	}
+	return machines.Machine{Ref: machines.Ref{InstanceID: s.InstanceID, ExternalID: "gpu-17"}, Phase: machines.Running}, p.note("ensure")
+}
+
+func (p worldProvider) Describe(_ context.Context, r machines.Ref) (machines.Machine, error) {
+	if p.deleted {
+		return machines.Machine{}, machines.Errorf(machines.ReasonMissing, "no machine")
+	}
+	return machines.Machine{Ref: r, Phase: machines.Running}, p.note("describe")
+}
+
+func (p worldProvider) Power(context.Context, machines.Ref, machines.Power) error { return p.note("power") }
+
+func (p worldProvider) Console(context.Context, machines.Ref) ([]byte, error) { return nil, nil }
+
+func (p worldProvider) Delete(context.Context, machines.Ref) error {
+	err := p.note("release")
+	p.deleted = p.deleted || err == nil
+	return err
+}
+
+func (p worldProvider) List(context.Context) ([]machines.Machine, error) { return nil, nil }
 
 // Prepare and Enqueue simulate the queue of node tasks.
 func (w *world) Prepare(_ context.Context, spec activities.TaskSpec, _ task.Owner) (activities.TaskRow, error) {
@@ -562,7 +589,7 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 	}
 	b.env.RegisterActivity(&activities.Record{Records: w})
 	b.env.RegisterActivity(&activities.Task{Records: w, Tasks: w, NewTasks: activities.TaskSigner{Signer: w}})
-	b.env.RegisterActivity(&activities.Machine{Ledger: w, Providers: map[string]activities.Provider{"manual": w}})
+	b.env.RegisterActivity(&activities.Machine{Ledger: w, Providers: w.sources()})
 	b.env.OnActivity(node.RunNodeTask, anything, anything).Return(w.runTask)
 	b.env.OnActivity(node.ReadTaskResult, anything, anything).Return(w.readResult)
 	b.env.RegisterDelayedCallback(b.submit, 0)

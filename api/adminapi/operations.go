@@ -3,6 +3,7 @@ package adminapi
 import (
 	"errors"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -156,7 +157,7 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 		return op, &e
 	case err != nil:
 		return op, unanswered(err, "the operation may have been accepted", in, c.key)
-	case c.key != "" && (op.Reason != in.Reason || op.Options.Requested() != in.Options.Requested()):
+	case c.key != "" && (op.Reason != in.Reason || !reflect.DeepEqual(op.Options.Requested(), in.Options.Requested())):
 		return op, keyInUse("it started operation " + op.OperationID + " with another reason or other options")
 	}
 	return op, nil

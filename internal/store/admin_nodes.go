@@ -37,7 +37,8 @@ const (
 // The machines and certificates of nodes: the newest instance of each, and the
 // certificates that it may use.
 const (
-	selectMachines = `SELECT DISTINCT ON (node_id) node_id, instance_id, provider, external_id, state FROM instances
+	selectMachines = `SELECT DISTINCT ON (node_id) node_id, instance_id, provider, external_id, state,
+		state_since, region, machine_type AS type, image, spot, ssh_keys FROM instances
 		WHERE node_id = ANY ($1::uuid[]) ORDER BY node_id, created_at DESC`
 	selectCertificates = `SELECT node_id, slot, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after
 		FROM node_certificates WHERE slot IN ('pending', 'current') AND node_id = ANY ($1::uuid[])`

@@ -240,6 +240,9 @@ func (r *rehydration) accept(ctx context.Context, op sqlc.OpenOperationsRow) err
 			if err := r.tx.SetNodeState(ctx, n.NodeID, n.OpSeq, to); err != nil {
 				return err
 			}
+			if err := followNode(ctx, r.tx, n.NodeID, to, map[string]string{}); err != nil {
+				return err
+			}
 		}
 		if err := r.tx.ReleaseNode(ctx, n.NodeID, n.OpSeq); err != nil {
 			return err

@@ -56,7 +56,7 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	if r.Action == lifecycle.ActionReissueEnrollment {
 		return acceptReissue(ctx, tx, r, node)
 	}
-	return acceptClaim(ctx, tx, r, node, plan)
+	return s.acceptClaim(ctx, tx, r, node, plan)
 }
 
 // admit checks that the action may start on the node now. It returns the node as the
@@ -117,14 +117,15 @@ func checkNewest(r activities.ClaimRequest, operationID string, started *time.Ti
 
 // admitHolder checks that an action that holds the node may start on it.
 func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
-	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: slices.Contains(s.creating, n.OnboardingMode),
+	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: s.creates(n),
 		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers(),
 		Lock:      lockOf(n.IdentityLockedAt, n.IdentityLockReason, n.IdentityLockedBy, n.IdentityLockNote)}
 	if r.Action == lifecycle.ActionProvision {
-		var err error
-		if c.Instance, err = tx.liveInstance(ctx, n.NodeID); err != nil {
+		i, err := tx.liveInstance(ctx, n.NodeID)
+		if err != nil {
 			return lifecycle.Plan{}, err
 		}
+		c.Instance = i.State
 	}
 	plan, err := c.Admit(r.Action, r.Options)
 	if err == nil && !plan.Holds {
@@ -133,8 +134,11 @@ func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.Claim
 	return plan, err
 }
 
+// creates reports whether the node's provider creates its machine.
+func (s *Operations) creates(n sqlc.LockNodeRow) bool { return slices.Contains(s.creating, n.OnboardingMode) }
+
 // acceptClaim stores the operation and assigns the node to it.
-func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan) (activities.Claim, error) {
+func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan) (activities.Claim, error) {
 	state := n.State
 	if plan.Enter != "" {
 		state = plan.Enter
@@ -146,8 +150,19 @@ func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	if err := tx.voidTasks(ctx, n.NodeID, nil, systemActor, ""); err != nil {
 		return activities.Claim{}, err
 	}
-	c, err := insertOperation(ctx, tx, r, n, activities.Claim{Fence: activities.Fence{OpSeq: n.OpSeq + 1}, State: state, LeftCordon: leftCordon(before)})
+	c := activities.Claim{Fence: activities.Fence{OpSeq: n.OpSeq + 1}, State: state, LeftCordon: leftCordon(before),
+		Creates: s.creates(n)}
+	detail := map[string]string{}
+	if r.Action == lifecycle.ActionProvision {
+		c.Instance, err = beginInstance(ctx, tx, n, r.Options.Machine)
+		detail["instance_id"] = c.Instance.InstanceID
+	} else {
+		err = followNode(ctx, tx, n.NodeID, state, detail)
+	}
 	if err != nil {
+		return c, err
+	}
+	if c, err = insertOperation(ctx, tx, r, n, c, detail); err != nil {
 		return c, err
 	}
 	return c, tx.ClaimNode(ctx, sqlc.ClaimNodeParams{
@@ -161,13 +176,14 @@ func acceptReissue(ctx context.Context, tx *tx, r activities.ClaimRequest, n sql
 	if _, err := supersede(ctx, tx, n.NodeID, r.OperationID, false); err != nil {
 		return activities.Claim{}, err
 	}
-	return insertOperation(ctx, tx, r, n, activities.Claim{State: n.State})
+	return insertOperation(ctx, tx, r, n, activities.Claim{State: n.State}, map[string]string{})
 }
 
-// insertOperation stores the operation with its claim and its audit row. c has the node's
-// state after the claim, op_seq, which is 0 if the operation does not hold the node, and
-// LeftCordon.
-func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, c activities.Claim) (activities.Claim, error) {
+// insertOperation stores the operation with its claim and its audit row. It adds what it reads
+// from the node to c, which has the node's state after the claim, op_seq, which is 0 if the
+// operation does not hold the node, LeftCordon, Creates and Instance.
+func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, c activities.Claim, detail map[string]string,
+) (activities.Claim, error) {
 	sku, err := tx.GetSKU(ctx, n.SKU)
 	if err != nil {
 		return activities.Claim{}, err
@@ -176,11 +192,13 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 		Fence: activities.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: c.Fence.OpSeq,
 			Actor: r.Actor, Via: r.Via, CorrelationID: r.CorrelationID},
 		Prior: n.State, State: c.State, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
-		StartedAt: n.Now.UTC(), Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned, LeftCordon: c.LeftCordon,
+		StartedAt: n.Now.UTC(), Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned, LeftCordon: c.LeftCordon, Creates: c.Creates,
+		Instance: c.Instance,
 	}
 	event := claimEvent(r)
 	event.Result, event.Reason = audit.Accepted, r.Reason
-	event.Detail = map[string]string{"from": string(n.State), "to": string(c.State), "op_seq": strconv.FormatInt(c.Fence.OpSeq, 10)}
+	detail["from"], detail["to"], detail["op_seq"] = string(n.State), string(c.State), strconv.FormatInt(c.Fence.OpSeq, 10)
+	event.Detail = detail
 	tx.note(event)
 	p := sqlc.InsertOperationParams{
 		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: c.Fence.OpSeq, Action: r.Action, Status: lifecycle.OperationAccepted,
@@ -191,6 +209,7 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 		p.RunStartedAt = &r.RunStartedAt
 	}
 	if plan, ok := lifecycle.PlanOf(r.Action, r.Options); ok && r.Document != nil {
+		plan = plan.On(c.Creates)
 		plan.Begin(&r.Document.Operation, n.Now.UTC())
 		p.Status, p.Phase = r.Document.Operation.Status, plan.Phases[0].Name
 	}
@@ -217,16 +236,6 @@ func supersede(ctx context.Context, tx *tx, nodeID, by string, holds bool) (clai
 // began on a node without a cordon.
 func leftCordon(superseded []activities.Claim) bool {
 	return slices.ContainsFunc(superseded, func(c activities.Claim) bool { return c.LeftCordon || !c.Cordoned })
-}
-
-// liveInstance returns the state of the node's instance, InstanceNone if it has
-// none.
-func (tx *tx) liveInstance(ctx context.Context, nodeID string) (lifecycle.InstanceState, error) {
-	i, err := tx.LiveInstance(ctx, nodeID)
-	if postgres.NotFound(err) {
-		return lifecycle.InstanceNone, nil
-	}
-	return i.State, err
 }
 
 func claimEvent(r activities.ClaimRequest) audit.Event {

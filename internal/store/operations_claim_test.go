@@ -127,7 +127,12 @@ func TestClaimOfEveryActionInEveryState(t *testing.T) { //nolint:tparallel // th
 					require.Equal(t, want, e.node(n.ID).State)
 					last := e.chain(n.ID)[1]
 					require.Equal(t, audit.Accepted, last.Result)
-					require.Equal(t, map[string]string{"from": string(state), "to": string(want), "op_seq": "1"}, last.Detail)
+					detail := map[string]string{"from": string(state), "to": string(want), "op_seq": "1"}
+					if id := claim.Instance.InstanceID; id != "" {
+						detail["instance_id"] = id
+					}
+					require.Equal(t, detail, last.Detail)
+					require.Equal(t, move.Action == lifecycle.ActionProvision, claim.Instance.InstanceID != "")
 					return
 				}
 				after := e.node(n.ID)

@@ -18,7 +18,7 @@ import (
 // operation that does not hold its node changes only its own row.
 func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID string, a activities.Advance) error {
 	return s.db.write(ctx, "recording progress of operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
-		node, op, err := tx.lockOperation(ctx, f)
+		_, op, err := tx.lockOperation(ctx, f)
 		if err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 			return err
 		}
 		if f.OpSeq != 0 {
-			err = applyAdvance(ctx, tx, f, node, a)
+			err = applyAdvance(ctx, tx, f, a)
 		}
 		if err == nil && a.Stuck != nil && !a.Continued {
 			err = noteParkOnce(ctx, tx, f, op.Action, a)
@@ -62,36 +62,16 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 
 // applyAdvance changes the node and its instance, with an audit row for each
 // actual change.
-func applyAdvance(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, a activities.Advance) error {
+func applyAdvance(ctx context.Context, tx *tx, f activities.Fence, a activities.Advance) error {
 	if err := setFacts(ctx, tx, f, a.FactsTask); err != nil {
 		return err
 	}
-	was, err := setInstance(ctx, tx, n, a.Instance)
+	was, err := setInstance(ctx, tx, f.NodeID, a.Instance)
 	if err == nil && a.Instance != "" && was != a.Instance {
 		tx.note(operationEvent(f, audit.InstanceChanged, audit.Succeeded, "",
 			map[string]string{"from": string(was), "to": string(a.Instance), "phase": a.Phase}))
 	}
 	return err
-}
-
-// setInstance sets the state of the node's instance and returns the previous state.
-// The first state of a machine creates its row; "" changes nothing.
-func setInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, want lifecycle.InstanceState) (lifecycle.InstanceState, error) {
-	if want == lifecycle.InstanceNone {
-		return want, nil
-	}
-	was, err := tx.liveInstance(ctx, n.NodeID)
-	switch {
-	case err != nil || was == want:
-		return was, err
-	case was != lifecycle.InstanceNone:
-		return was, tx.SetInstanceState(ctx, n.NodeID, want)
-	case want == lifecycle.InstanceTerminated: // there is no live instance
-		return want, nil
-	}
-	return was, tx.InsertInstance(ctx, sqlc.InsertInstanceParams{
-		InstanceID: schema.NewID(), NodeID: n.NodeID, Provider: n.OnboardingMode, State: want,
-	})
 }
 
 // noteDecision writes the audit row of the advance's decision once, however late the
@@ -201,7 +181,7 @@ func finish(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow,
 	}); err != nil {
 		return err
 	}
-	if err := voidLeftovers(ctx, tx, f, n.NodeID, e); err != nil {
+	if err := voidLeftovers(ctx, tx, f, op, e); err != nil {
 		return err
 	}
 	tx.note(operationEvent(f, audit.ActionName(op.Action), finishResult(e.Status), "", detail))
@@ -216,8 +196,11 @@ func releaseNode(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNod
 			return err
 		}
 		detail["from"], detail["to"] = string(n.State), string(e.Node)
+		if err := followNode(ctx, tx, n.NodeID, e.Node, detail); err != nil {
+			return err
+		}
 	}
-	was, err := setInstance(ctx, tx, n, e.Instance)
+	was, err := setInstance(ctx, tx, n.NodeID, e.Instance)
 	if err != nil {
 		return err
 	}
@@ -229,13 +212,19 @@ func releaseNode(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNod
 
 // voidLeftovers voids the tasks of the ended operation, with VoidTokens its unused
 // tokens and certificates, and with DenyIdentity every credential and task of the
-// node. A reissue has neither tasks nor the node's identity.
-func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, nodeID string, e activities.Finish) error {
+// node. The identity of a node ends with a machine that was created for it. A reissue has
+// neither tasks nor the node's identity.
+func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, op sqlc.GetOperationRow, e activities.Finish) error {
+	nodeID := op.NodeID
 	holds := f.OpSeq != 0
 	var err error
 	switch {
 	case e.DenyIdentity && holds:
 		err = tx.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes())
+	case op.Claim.Creates && e.Instance == lifecycle.InstanceTerminated:
+		if err = tx.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes()); err == nil {
+			_, err = tx.NextIncarnation(ctx, nodeID) // that of the next machine
+		}
 	case e.VoidTokens:
 		err = voidUnusedTokens(ctx, tx, nodeID, holds)
 	}

@@ -67,6 +67,8 @@ func TestAdvanceTwiceIsOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.inState(lifecycle.NodeActive)
+	provision := e.claim(n.ID, lifecycle.ActionProvision).Fence
+	require.NoError(t, e.Finish(ctx, provision, activities.Finish{Status: lifecycle.OperationCompleted, Instance: lifecycle.InstanceRunning}))
 	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
 	since := time.Now().UTC()
 	stuck := &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", Message: "web would not stop",
@@ -82,7 +84,7 @@ func TestAdvanceTwiceIsOnce(t *testing.T) {
 		{activities.Advance{Phase: "drain", Stuck: &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", Since: since.Add(time.Minute)}},
 			[]string{"nodes.drain parked drain_blocked"}},
 		{activities.Advance{Phase: "drain", Decision: decision}, []string{"operations.resolve accepted fixed it"}},
-		{activities.Advance{Phase: "drained", Instance: lifecycle.InstanceDraining}, []string{"instances.state_changed succeeded"}},
+		{activities.Advance{Phase: "drained", Instance: lifecycle.InstanceTerminating}, []string{"instances.state_changed succeeded"}},
 	}
 	for i, step := range advances {
 		step.a.Step = int64(i + 1)
@@ -92,7 +94,7 @@ func TestAdvanceTwiceIsOnce(t *testing.T) {
 		}
 	}
 	after := e.node(n.ID)
-	require.Equal(t, lifecycle.InstanceDraining, after.Instance.State)
+	require.Equal(t, lifecycle.InstanceTerminating, after.Instance.State)
 	last := e.chain(n.ID)
 	require.Equal(t, "bob@ops", last[len(last)-2].Actor)
 

@@ -128,6 +128,44 @@ func TestInstanceTakesExternalIDOfLedger(t *testing.T) {
 
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{Instance: lifecycle.InstanceTerminated}))
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{Instance: lifecycle.InstanceTerminated}))
-	require.NoError(t, e.Advance(ctx, f, activities.Advance{Instance: lifecycle.InstancePending}))
-	require.Equal(t, int64(2), e.number("SELECT count(*) FROM instances WHERE node_id = $1", n.ID), "a terminated instance stays terminated")
+	requireKind(t, e.Advance(ctx, f, activities.Advance{Instance: lifecycle.InstanceRunning}), schema.KindInvalidRequest, "instance_state")
+	require.Equal(t, lifecycle.InstanceTerminated, e.node(n.ID).Instance.State, "a terminated instance stays terminated")
+}
+
+func TestInstanceBeginsWithTheClaim(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	first := e.claim(n.ID, lifecycle.ActionProvision)
+	require.NotEmpty(t, first.Instance.InstanceID)
+	require.Equal(t, lifecycle.InstancePending, e.node(n.ID).Instance.State)
+	require.NoError(t, e.Advance(t.Context(), first.Fence, activities.Advance{Instance: lifecycle.InstanceProvisioning}))
+
+	again := e.claim(n.ID, lifecycle.ActionProvision)
+	require.Equal(t, first.Instance.InstanceID, again.Instance.InstanceID, "the machine of the first run may exist")
+	require.Equal(t, lifecycle.InstancePending, e.node(n.ID).Instance.State)
+	require.NoError(t, e.Finish(t.Context(), again.Fence, activities.Finish{Status: lifecycle.OperationCanceled, Instance: lifecycle.InstanceTerminated}))
+	require.NotEqual(t, first.Instance.InstanceID, e.claim(n.ID, lifecycle.ActionProvision).Instance.InstanceID)
+	require.Equal(t, int64(2), e.number("SELECT count(*) FROM instances WHERE node_id = $1", n.ID))
+}
+
+// TestInstanceFollowsTheNode: the instance of a node out of service is not running.
+func TestInstanceFollowsTheNode(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	end := func(a lifecycle.Action, f activities.Finish, during, after lifecycle.InstanceState) {
+		t.Helper()
+		c := e.claim(n.ID, a)
+		require.Equal(t, during, e.node(n.ID).Instance.State, "%s is accepted", a)
+		require.NoError(t, e.Finish(t.Context(), c.Fence, f))
+		require.Equal(t, after, e.node(n.ID).Instance.State, "%s ended as %s", a, f.Status)
+	}
+	done, canceled := lifecycle.OperationCompleted, lifecycle.OperationCanceled
+	end(lifecycle.ActionProvision, activities.Finish{Status: done, Instance: lifecycle.InstanceRunning}, lifecycle.InstancePending, lifecycle.InstanceRunning)
+	end(lifecycle.ActionDrain, activities.Finish{Status: canceled, Node: lifecycle.NodeActive}, lifecycle.InstanceDraining, lifecycle.InstanceRunning)
+	end(lifecycle.ActionDrain, activities.Finish{Status: done, Node: lifecycle.NodeDrained}, lifecycle.InstanceDraining, lifecycle.InstanceDraining)
+	end(lifecycle.ActionReactivate, activities.Finish{Status: done, Node: lifecycle.NodeActive}, lifecycle.InstanceDraining, lifecycle.InstanceRunning)
+	end(lifecycle.ActionRetire, activities.Finish{Status: done, Node: lifecycle.NodeRetired}, lifecycle.InstanceRunning, lifecycle.InstanceDraining)
+	end(lifecycle.ActionRemove, activities.Finish{Status: canceled, Node: lifecycle.NodeRetired}, lifecycle.InstanceTerminating, lifecycle.InstanceDraining)
+	end(lifecycle.ActionRemove, activities.Finish{Status: done, Node: lifecycle.NodeRemoved, Instance: lifecycle.InstanceTerminated, DenyIdentity: true},
+		lifecycle.InstanceTerminating, lifecycle.InstanceTerminated)
 }

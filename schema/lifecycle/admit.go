@@ -29,12 +29,13 @@ type Candidate struct {
 // reason as KindInvalidRequest or KindNodeInUse.
 func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 	p, err := CheckStart(a, c.State)
+	p = p.On(c.Creates)
 	switch {
 	case err != nil:
 	case a == ActionProvision && c.Instance == InstanceRunning:
 		err = schema.NewError(schema.KindInvalidRequest, "node %s is already provisioned: its instance is running", c.Host).
 			WithReason("already_provisioned").WithNext("gpuaas node show " + c.Host)
-	case a == ActionProvision && c.State == NodeRegistered && !c.Creates:
+	case a == ActionProvision && !c.State.Enrolled() && !c.Creates:
 		err = schema.NewError(schema.KindInvalidRequest, "node %s is not enrolled, and its provider %q creates no machines", c.Host, c.Provider).
 			WithReason("not_enrolled").WithNext("gpuaas node enroll " + c.Host)
 	case c.Lock != nil && needsAgent(a, o):

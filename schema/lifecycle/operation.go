@@ -58,6 +58,8 @@ type Options struct {
 	Probe bool `json:"probe,omitempty"`
 	// NewIdentity makes a reactivate begin with a new identity of the node.
 	NewIdentity bool `json:"new_identity,omitempty"`
+	// Machine chooses the machine that a provisioning creates.
+	Machine MachineOptions `json:"machine,omitzero"`
 	// AgentVersion is the release of an upgrade-agent. Downgrade accepts one that is older than
 	// the agent. Release is its signed document: the admin API adds it to the input of the
 	// workflow, and no view contains it.

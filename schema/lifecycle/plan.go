@@ -76,8 +76,22 @@ type PhaseSpec struct {
 	// Destructive phases end work. While the operation is parked, such a phase is not
 	// started again without a decision, only asked about its task.
 	Destructive bool `json:"destructive,omitempty"`
+	// OnCreate phases exist only if the provider creates the machine; see Plan.On.
+	OnCreate bool `json:"on_create,omitempty"`
 	// Choices are the decisions that the phase allows, apart from cancel.
 	Choices []Option `json:"choices,omitempty"`
+}
+
+// On returns the plan on a node whose provider creates machines, or does not. Without a
+// machine of its own, an operation has none of the phases of one. A provisioning that creates
+// one also issues the node's token, which a cancel voids.
+func (p Plan) On(creates bool) Plan {
+	if creates {
+		p.CancelVoidsTokens = p.CancelVoidsTokens || p.Action == ActionProvision
+		return p
+	}
+	p.Phases = slices.DeleteFunc(slices.Clone(p.Phases), func(s PhaseSpec) bool { return s.OnCreate })
+	return p
 }
 
 // plans lists every action. Its order is that of the documents.

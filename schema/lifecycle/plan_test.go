@@ -16,8 +16,9 @@ import (
 // may start in which state, and where it leads.
 func legal() map[lifecycle.Action]map[lifecycle.NodeState]lifecycle.NodeState {
 	return map[lifecycle.Action]map[lifecycle.NodeState]lifecycle.NodeState{
-		lifecycle.ActionEnroll:        {lifecycle.NodeRegistered: lifecycle.NodeActive, lifecycle.NodeBootstrapIssued: lifecycle.NodeActive, lifecycle.NodeEnrolling: lifecycle.NodeActive},
-		lifecycle.ActionProvision:     {lifecycle.NodeRegistered: lifecycle.NodeActive, lifecycle.NodeActive: lifecycle.NodeActive},
+		lifecycle.ActionEnroll: {lifecycle.NodeRegistered: lifecycle.NodeActive, lifecycle.NodeBootstrapIssued: lifecycle.NodeActive, lifecycle.NodeEnrolling: lifecycle.NodeActive},
+		lifecycle.ActionProvision: {lifecycle.NodeRegistered: lifecycle.NodeActive, lifecycle.NodeBootstrapIssued: lifecycle.NodeActive,
+			lifecycle.NodeEnrolling: lifecycle.NodeActive, lifecycle.NodeActive: lifecycle.NodeActive},
 		lifecycle.ActionHeartbeatLost: {lifecycle.NodeActive: lifecycle.NodeOffline},
 		lifecycle.ActionHeartbeatBack: {lifecycle.NodeOffline: lifecycle.NodeActive},
 		lifecycle.ActionQuarantine:    {lifecycle.NodeActive: lifecycle.NodeQuarantined, lifecycle.NodeOffline: lifecycle.NodeQuarantined, lifecycle.NodeDrained: lifecycle.NodeQuarantined},

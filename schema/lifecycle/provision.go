@@ -8,6 +8,8 @@ const ActionProvision Action = "provision"
 // The phases of a provisioning that have a step.
 const (
 	PhaseAdopt     = "adopt"
+	PhaseMachine   = "machine"
+	PhaseEnroll    = "enroll"
 	PhaseAgent     = "agent"
 	PhaseFacts     = "facts"
 	PhaseProbe     = "probe"
@@ -19,12 +21,22 @@ func provision(Options) Plan {
 	return Plan{
 		Action: ActionProvision, Workflow: "Provision", Holds: true,
 		Does: "Creates or adopts the machine, then checks its facts and health against the SKU.",
-		From: []NodeState{NodeRegistered, NodeActive}, To: NodeActive,
+		From: append(unenrolled(), NodeActive), Through: []NodeState{NodeBootstrapIssued, NodeEnrolling}, To: NodeActive,
 		Phases: []PhaseSpec{
 			{
 				Name: PhaseAdopt, Title: "Get the machine from its provider", Budget: 10 * time.Minute,
 				WaitingOn: AttentionProvider, Cause: "the provider's API does not respond, or its quota is used up",
 				Choices: []Option{retry("Call the provider again; it finds a machine that an earlier call created")},
+			},
+			{
+				Name: PhaseMachine, Title: "Wait until the machine is running", Budget: 10 * time.Minute, OnCreate: true,
+				WaitingOn: AttentionProvider, Cause: "the provider does not start the machine",
+				Choices: []Option{retry("Ask the provider for the machine again; a stopped one is switched on")},
+			},
+			{
+				Name: PhaseEnroll, Title: "Wait until the new machine's agent enrolls", Budget: 10 * time.Minute, OnCreate: true,
+				WaitingOn: AttentionAgent, Cause: "the machine does not boot, or it cannot reach the node API",
+				Choices: []Option{waitAgain()},
 			},
 			{
 				Name: PhaseAgent, Title: "Wait for the node's agent", Budget: taskBudget,

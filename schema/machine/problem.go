@@ -28,6 +28,9 @@ const (
 	ReasonUnsupported = "provider_unsupported"
 	// ReasonFailed: the machine is in phase Failed.
 	ReasonFailed = "machine_failed"
+	// ReasonStarting: the machine is not running yet. ReasonDeleting: it is not deleted yet.
+	ReasonStarting = "machine_starting"
+	ReasonDeleting = "machine_deleting"
 	// ReasonDisabled: the provider is switched off in the settings of the worker.
 	ReasonDisabled = "provider_disabled"
 )
@@ -65,6 +68,8 @@ func Problems() []Problem {
 		{ReasonPerson, refused, PartyOperator, "The provider cannot do this without a person.", "Do what the message says, then retry."},
 		{ReasonUnsupported, refused, PartyOperator, "The provider cannot do this.", "Use another provider, or do it by hand."},
 		{ReasonFailed, refused, PartyProvider, "The provider reports that the machine failed.", "Read the message and the console, then cancel and provision again."},
+		{ReasonStarting, unavailable, PartyProvider, "The machine is not running yet.", "Check the machine at its provider, then retry or cancel."},
+		{ReasonDeleting, unavailable, PartyProvider, "The machine is not deleted yet.", "Check the machine at its provider, then retry."},
 		{ReasonDisabled, refused, PartyOperator, "The provider is switched off.", "Enable it in the settings of the worker, then retry."},
 	}
 }

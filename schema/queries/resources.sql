@@ -15,5 +15,6 @@ UPDATE resources SET state = 'created', external_id = $2, created_at = now(), re
 UPDATE resources SET state = 'released', released_at = now() WHERE resource_id = $1;
 
 -- name: OpenResources :many
-SELECT resource_id, node_id, kind, provider, external_id, state FROM resources
-WHERE node_id = $1 AND state <> 'released' ORDER BY planned_at, resource_id;
+SELECT r.resource_id, r.node_id, r.kind, r.provider, r.external_id, r.state, n.host, coalesce(i.region, '')::text AS region
+FROM resources r JOIN nodes n ON n.node_id = r.node_id LEFT JOIN instances i ON i.instance_id = r.resource_id
+WHERE r.node_id = $1 AND r.state <> 'released' ORDER BY r.planned_at, r.resource_id;

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/test/testkit/storetest"
 	"github.com/gpuaas/gpuaas/workflows"
 )
@@ -232,7 +233,7 @@ func (s *shift) newEnv(first bool) {
 	}
 	env.RegisterActivity(&activities.Record{Records: s})
 	env.RegisterActivity(&activities.Task{Records: s, Tasks: s, NewTasks: activities.TaskSigner{Signer: s}})
-	env.RegisterActivity(&activities.Machine{Ledger: s, Providers: map[string]activities.Provider{provider: s}})
+	env.RegisterActivity(&activities.Machine{Ledger: s, Providers: map[string]activities.Source{provider: {Info: machines.Info{Name: provider, Creates: true}, Provider: shiftProvider{s.shiftWorld}}}})
 	env.SetOnActivityCanceledListener(func(info *activity.Info) {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/test/testkit/storetest"
 )
@@ -248,17 +249,48 @@ func (w *shiftWorld) Sign(_ context.Context, payload []byte) ([]byte, error) {
 	return payload, w.call(theVault, "sign", func() error { return nil })
 }
 
-// Name implements activities.Provider, as do the methods below.
-func (w *shiftWorld) Name() string { return provider }
+// shiftProvider is the provider of a shiftWorld.
+type shiftProvider struct{ *shiftWorld }
 
-func (w *shiftWorld) Creates() bool { return true }
-
-func (w *shiftWorld) Ensure(_ context.Context, r activities.Resource, host string) (string, error) {
-	return host, w.call(theProvider, "ensure", func() error { w.setMachine(r.ResourceID, true); return nil })
+func (p shiftProvider) Create(_ context.Context, s machines.Spec, _ activities.BootData) (machines.Machine, error) {
+	err := p.call(theProvider, "create", func() error {
+		p.setMachine(s.InstanceID, true)
+		p.enroll(s.NodeID)
+		return nil
+	})
+	return machines.Machine{Ref: machines.Ref{InstanceID: s.InstanceID, ExternalID: s.Host}, Phase: machines.Running}, err
 }
 
-func (w *shiftWorld) Release(_ context.Context, r activities.Resource) error {
-	return w.call(theProvider, "release", func() error { w.setMachine(r.ResourceID, false); return nil })
+func (p shiftProvider) Describe(_ context.Context, r machines.Ref) (machines.Machine, error) {
+	err := p.call(theProvider, "describe", func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.machines[r.InstanceID] {
+			return machines.Errorf(machines.ReasonMissing, "no machine")
+		}
+		return nil
+	})
+	return machines.Machine{Ref: r, Phase: machines.Running}, err
+}
+
+func (p shiftProvider) Power(context.Context, machines.Ref, machines.Power) error { return nil }
+
+func (p shiftProvider) Console(context.Context, machines.Ref) ([]byte, error) { return nil, nil }
+
+func (p shiftProvider) Delete(_ context.Context, r machines.Ref) error {
+	return p.call(theProvider, "delete", func() error { p.setMachine(r.InstanceID, false); return nil })
+}
+
+func (p shiftProvider) List(context.Context) ([]machines.Machine, error) { return nil, nil }
+
+// enroll is what the agent of a new machine does, unless the node is enrolled.
+func (w *shiftWorld) enroll(nodeID string) {
+	if w.Node(nodeID).State.Enrolled() {
+		return
+	}
+	w.IssueBundle(nodeID, false)
+	w.ClaimToken(nodeID)
+	w.Poll(nodeID)
 }
 
 func (w *shiftWorld) setMachine(id string, exists bool) {
@@ -282,8 +314,8 @@ func (w *shiftWorld) unowned(nodeID string) (ids []string) {
 }
 
 var (
-	_ activities.Records  = (*shiftWorld)(nil)
-	_ activities.Tasks    = (*shiftWorld)(nil)
-	_ activities.Ledger   = (*shiftWorld)(nil)
-	_ activities.Provider = (*shiftWorld)(nil)
+	_ activities.Records         = (*shiftWorld)(nil)
+	_ activities.Tasks           = (*shiftWorld)(nil)
+	_ activities.Ledger          = (*shiftWorld)(nil)
+	_ activities.MachineProvider = shiftProvider{}
 )

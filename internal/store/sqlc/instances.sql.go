@@ -7,45 +7,57 @@ package sqlc
 
 import (
 	"context"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 const insertInstance = `-- name: InsertInstance :exec
-INSERT INTO instances (instance_id, node_id, provider, state, external_id)
-VALUES ($1, $2, $3, $4,
-    coalesce((SELECT r.external_id FROM resources r
-              WHERE r.node_id = $2 AND r.kind = 'instance' AND r.state = 'created'
-              ORDER BY r.created_at DESC LIMIT 1), ''))
+INSERT INTO instances (instance_id, node_id, provider, state, region, machine_type, image, spot, ssh_keys)
+VALUES ($1, $2, $3, 'pending', $4, $5, $6, $7, $8)
 `
 
 type InsertInstanceParams struct {
-	InstanceID string
-	NodeID     string
-	Provider   string
-	State      lifecycle.InstanceState
+	InstanceID  string
+	NodeID      string
+	Provider    string
+	Region      string
+	MachineType string
+	Image       string
+	Spot        bool
+	SSHKeys     []string
 }
 
-// The machine may have been created before its instance was recorded.
 func (q *Queries) InsertInstance(ctx context.Context, arg InsertInstanceParams) error {
 	_, err := q.db.Exec(ctx, insertInstance,
 		arg.InstanceID,
 		arg.NodeID,
 		arg.Provider,
-		arg.State,
+		arg.Region,
+		arg.MachineType,
+		arg.Image,
+		arg.Spot,
+		arg.SSHKeys,
 	)
 	return err
 }
 
 const liveInstance = `-- name: LiveInstance :one
-SELECT instance_id, provider, external_id, state FROM instances WHERE node_id = $1 AND state <> 'terminated'
+SELECT instance_id, provider, external_id, state, state_since, region, machine_type, image, spot, ssh_keys
+FROM instances WHERE node_id = $1 AND state <> 'terminated'
 `
 
 type LiveInstanceRow struct {
-	InstanceID string
-	Provider   string
-	ExternalID string
-	State      lifecycle.InstanceState
+	InstanceID  string
+	Provider    string
+	ExternalID  string
+	State       lifecycle.InstanceState
+	StateSince  time.Time
+	Region      string
+	MachineType string
+	Image       string
+	Spot        bool
+	SSHKeys     []string
 }
 
 func (q *Queries) LiveInstance(ctx context.Context, nodeID string) (LiveInstanceRow, error) {
@@ -56,6 +68,12 @@ func (q *Queries) LiveInstance(ctx context.Context, nodeID string) (LiveInstance
 		&i.Provider,
 		&i.ExternalID,
 		&i.State,
+		&i.StateSince,
+		&i.Region,
+		&i.MachineType,
+		&i.Image,
+		&i.Spot,
+		&i.SSHKeys,
 	)
 	return i, err
 }
@@ -70,10 +88,12 @@ func (q *Queries) SetInstanceExternalID(ctx context.Context, nodeID string, exte
 }
 
 const setInstanceState = `-- name: SetInstanceState :exec
-UPDATE instances SET state = $2, state_since = now() WHERE node_id = $1 AND state <> 'terminated'
+UPDATE instances SET state = $1, state_since = now(),
+    ended_at = CASE WHEN $1::text = 'terminated' THEN now() END
+WHERE node_id = $2 AND state <> 'terminated'
 `
 
-func (q *Queries) SetInstanceState(ctx context.Context, nodeID string, state lifecycle.InstanceState) error {
-	_, err := q.db.Exec(ctx, setInstanceState, nodeID, state)
+func (q *Queries) SetInstanceState(ctx context.Context, state lifecycle.InstanceState, nodeID string) error {
+	_, err := q.db.Exec(ctx, setInstanceState, state, nodeID)
 	return err
 }

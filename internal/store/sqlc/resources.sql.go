@@ -52,8 +52,9 @@ func (q *Queries) GetResource(ctx context.Context, resourceID string, nodeID str
 }
 
 const openResources = `-- name: OpenResources :many
-SELECT resource_id, node_id, kind, provider, external_id, state FROM resources
-WHERE node_id = $1 AND state <> 'released' ORDER BY planned_at, resource_id
+SELECT r.resource_id, r.node_id, r.kind, r.provider, r.external_id, r.state, n.host, coalesce(i.region, '')::text AS region
+FROM resources r JOIN nodes n ON n.node_id = r.node_id LEFT JOIN instances i ON i.instance_id = r.resource_id
+WHERE r.node_id = $1 AND r.state <> 'released' ORDER BY r.planned_at, r.resource_id
 `
 
 type OpenResourcesRow struct {
@@ -63,6 +64,8 @@ type OpenResourcesRow struct {
 	Provider   string
 	ExternalID string
 	State      activities.ResourceState
+	Host       string
+	Region     string
 }
 
 func (q *Queries) OpenResources(ctx context.Context, nodeID string) ([]OpenResourcesRow, error) {
@@ -81,6 +84,8 @@ func (q *Queries) OpenResources(ctx context.Context, nodeID string) ([]OpenResou
 			&i.Provider,
 			&i.ExternalID,
 			&i.State,
+			&i.Host,
+			&i.Region,
 		); err != nil {
 			return nil, err
 		}

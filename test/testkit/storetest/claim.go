@@ -110,13 +110,19 @@ func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fe
 		}
 		n.State, n.OperationID = state, r.OperationID
 	}
+	n.begin(r)
 	started := s.Now().UTC()
 	c := activities.Claim{Fence: f, Prior: prior, State: state, Host: n.Host, SKU: s.SKU, GPUsTotal: n.GPUsTotal, StartedAt: started,
-		Provider: n.Provider, Incarnation: n.Incarnation, Cordoned: n.Cordoned, LeftCordon: left}
+		Provider: n.Provider, Incarnation: n.Incarnation, Cordoned: n.Cordoned, LeftCordon: left,
+		Creates: slices.Contains(s.Creating, n.Provider)}
+	if r.Action == lifecycle.ActionProvision {
+		c.Instance = lifecycle.Instance{InstanceID: n.InstanceID, Provider: n.Provider, State: n.Instance}
+	}
 	op := &operation{Operation: Operation{ID: r.OperationID, NodeID: n.ID, WorkflowID: r.WorkflowID, RunID: r.RunID, Action: r.Action,
 		OpSeq: f.OpSeq, Prior: prior, Status: lifecycle.OperationAccepted, Document: r.Document}, claim: c, runStarted: r.RunStartedAt}
 	if r.Document != nil {
 		if p, ok := lifecycle.PlanOf(r.Action, r.Options); ok {
+			p = p.On(c.Creates)
 			p.Begin(&r.Document.Operation, started)
 			op.Status = r.Document.Operation.Status
 		}
@@ -124,6 +130,18 @@ func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fe
 	s.ops[op.ID] = op
 	s.note(f, audit.ActionName(r.Action), n.ID, audit.Accepted, r.Reason, "from", string(prior), "to", string(state))
 	return c
+}
+
+// begin gives the node's instance the state that follows from the claim of an operation.
+func (n *node) begin(r activities.ClaimRequest) {
+	switch {
+	case r.Action == lifecycle.ActionProvision && n.Instance.Live():
+		n.Instance = lifecycle.InstancePending
+	case r.Action == lifecycle.ActionProvision:
+		n.Instance, n.InstanceID = lifecycle.InstancePending, schema.NewID()
+	default:
+		n.Instance = n.Instance.Follow(n.State)
+	}
 }
 
 func (s *nodeRecords) end(op *operation, status lifecycle.OperationState, at time.Time) {
@@ -174,6 +192,7 @@ func (s *nodeRecords) Rehydrate(nodeID string) {
 		}
 		if op.OpSeq > 0 {
 			n.State, n.OperationID = n.State.Without(op.claim.Prior), ""
+			n.Instance = n.Instance.Follow(n.State)
 		}
 		s.end(op, lifecycle.OperationFailed, s.Now())
 		s.note(fenceOf(op), audit.ActionName(op.Action), nodeID, audit.Failed, "abandoned")

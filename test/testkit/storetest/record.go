@@ -49,6 +49,9 @@ func (s *nodeRecords) Advance(_ context.Context, f activities.Fence, runID strin
 		if a.FactsTask != "" {
 			n.facts = a.FactsTask
 		}
+		if err := n.Instance.CheckMove(cmp.Or(a.Instance, n.Instance)); err != nil {
+			return err
+		}
 		if a.Instance != "" && a.Instance != n.Instance {
 			n.Instance = a.Instance
 			s.note(f, audit.InstanceChanged, n.ID, audit.Succeeded, "", "to", string(a.Instance))
@@ -93,7 +96,8 @@ func (s *nodeRecords) Finish(_ context.Context, f activities.Fence, _ string, e 
 		return errUndoBegan(f)
 	case !e.Status.Ended() || e.Status == lifecycle.OperationRejected:
 		return schema.NewError(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
-	case op.Action == lifecycle.ActionEnroll && e.Status == lifecycle.OperationCompleted && n.polledIncarnation != n.Incarnation:
+	case (op.Action == lifecycle.ActionEnroll || op.claim.Creates && op.Action == lifecycle.ActionProvision) &&
+		e.Status == lifecycle.OperationCompleted && n.polledIncarnation != n.Incarnation:
 		return schema.NewError(schema.KindInvalidRequest, "node %s has not polled with a certificate", n.ID).WithReason("not_enrolled")
 	case op.Action == lifecycle.ActionRemove && e.Status == lifecycle.OperationCompleted && !e.TeardownForced() && len(s.openResources(n.ID)) > 0:
 		return schema.NewError(schema.KindInvalidRequest, "the ledger of node %s has open entries", n.ID).WithReason("resources_open")
@@ -113,6 +117,10 @@ func (s *nodeRecords) Finish(_ context.Context, f activities.Fence, _ string, e 
 	if f.OpSeq != 0 {
 		s.release(n, f, e)
 	}
+	if op.claim.Creates && e.Instance == lifecycle.InstanceTerminated && !e.DenyIdentity {
+		n.Incarnation++ // the identity ends with the machine
+		n.Enrolled, n.fresh = activities.Enrollment{}, false
+	}
 	return nil
 }
 
@@ -121,6 +129,7 @@ func (s *nodeRecords) release(n *node, f activities.Fence, e activities.Finish) 
 	n.OperationID = ""
 	if e.Node != "" {
 		n.State = e.Node
+		n.Instance = n.Instance.Follow(e.Node)
 	}
 	if e.Instance != "" {
 		n.Instance = e.Instance

@@ -67,6 +67,7 @@ type Node struct {
 	Incarnation int64
 	GPUsTotal   int
 	Instance    lifecycle.InstanceState
+	InstanceID  string
 	Cordoned    bool
 	Workloads   []string
 	HeartbeatAt time.Time // zero if there was none

@@ -111,7 +111,7 @@ func danglingNames(docs []document, s sources) (found []string) {
 	}{
 		{"`(Test\\w+)`", func(name string) bool { return s.tests[name] }},
 		{"`((?:[\\w.-]+/)+[\\w-]+\\.(?:go|sql|yaml|hcl|sh))`", s.exists},
-		{`\./task ([a-z][\w:]*)`, func(name string) bool { return s.targets[name] }},
+		{`\./task ([a-z][\w:-]*)`, func(name string) bool { return s.targets[name] }},
 		{`\b(GPUAAS_[A-Z0-9_]*[A-Z0-9])\b`, func(name string) bool { return strings.Contains(s.text, name) }},
 		{"`(gpuaas_[a-z0-9_]+)[`{]", func(name string) bool { return strings.Contains(s.text, name) }},
 	}

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Builds the image of virtual machines into the folder that the first argument names, from the
+# node agent's sources and Debian's kernel for virtual machines. The kernel's package is
+# downloaded once, to .cache/vm-image; GPUAAS_KERNEL_PACKAGE names another file instead.
+# Usage: build.sh FOLDER, from the repository root.
+set -eu
+out=$1
+cache=.cache/vm-image
+package=${GPUAAS_KERNEL_PACKAGE-}
+
+# newest prints the newest package of the cache.
+newest() {
+	for file in $(ls -t "$cache"/linux-image-*-cloud-amd64_*.deb 2>/dev/null); do
+		echo "$file"
+		return
+	done
+}
+
+mkdir -p "$cache"
+[ -n "$package" ] || package=$(newest)
+if [ -z "$package" ]; then
+	command -v apt-get >/dev/null 2>&1 || {
+		echo "This machine has no apt-get. Set GPUAAS_KERNEL_PACKAGE to a linux-image-…-cloud-amd64 package of Debian." >&2
+		exit 1
+	}
+	name=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\)/\1/p' | head -n 1)
+	[ -n "$name" ] || { echo "apt has no linux-image-cloud-amd64; run apt-get update." >&2; exit 1; }
+	echo "Downloading $name" >&2
+	(cd "$cache" && apt-get download -q "$name" >&2)
+	package=$(newest)
+fi
+export CGO_ENABLED=0 GOOS=linux GOARCH=amd64
+go build -trimpath -buildvcs=false "-ldflags=-s -w" -o "$cache/gpuaas-node-agent" ./cmd/gpuaas-node-agent
+go build -trimpath -buildvcs=false "-ldflags=-s -w" -o "$cache/init" ./deploy/vm-image/init
+unset GOOS GOARCH
+go run -trimpath -buildvcs=false ./deploy/vm-image -kernel-package "$package" -agent "$cache/gpuaas-node-agent" -init "$cache/init" -o "$out"

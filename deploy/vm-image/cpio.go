@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// The types of files in a mode.
+const (
+	folder = 0o040000
+	file   = 0o100000
+	device = 0o020000
+)
+
+// item is a file of the initramfs.
+type item struct {
+	name         string
+	mode         uint32
+	data         []byte
+	major, minor uint32 // of a device
+}
+
+// newInitramfs returns the archive.
+func newInitramfs(agent, first string, found map[string][]byte) ([]byte, error) {
+	var items []item
+	for _, dir := range []string{"dev", "etc", "etc/gpuaas", "lib", "lib/modules", "opt", "opt/gpuaas", "opt/gpuaas/node-agent", "opt/gpuaas/node-agent/bin",
+		"proc", "run", "sys", "tmp", "var", "var/lib", "var/lib/gpuaas"} {
+		items = append(items, item{name: dir, mode: folder | 0o755})
+	}
+	items = append(items, item{name: "dev/console", mode: device | 0o600, major: 5, minor: 1})
+	for _, program := range []struct{ name, path string }{{"init", first}, {"opt/gpuaas/node-agent/bin/gpuaas-node-agent", agent}} {
+		data, err := os.ReadFile(program.path)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item{name: program.name, mode: file | 0o755, data: data})
+	}
+	for _, m := range modules() {
+		if found[m] == nil {
+			return nil, fmt.Errorf("the kernel package has no module %s", m)
+		}
+		items = append(items, item{name: "lib/modules/" + m, mode: file | 0o644, data: found[m]})
+	}
+	items = append(items, item{name: "lib/modules/order", mode: file | 0o644, data: []byte(strings.Join(modules(), "\n") + "\n")})
+	return archive(items), nil
+}
+
+// archive returns the items as a cpio archive in the format newc, without times and owners.
+func archive(items []item) []byte {
+	var b bytes.Buffer
+	for i, it := range items {
+		links := 1
+		if it.mode&folder != 0 {
+			links = 2
+		}
+		header(&b, i+1, links, it)
+	}
+	header(&b, 0, 1, item{name: "TRAILER!!!"})
+	pad(&b, 512)
+	return b.Bytes()
+}
+
+func header(b *bytes.Buffer, inode, links int, it item) {
+	fmt.Fprintf(b, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
+		inode, it.mode, 0, 0, links, 0, len(it.data), 0, 0, it.major, it.minor, len(it.name)+1, 0, it.name)
+	pad(b, 4)
+	b.Write(it.data)
+	pad(b, 4)
+}
+
+func pad(b *bytes.Buffer, to int) {
+	for b.Len()%to != 0 {
+		b.WriteByte(0)
+	}
+}

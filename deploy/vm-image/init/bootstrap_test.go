@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+func TestReadBoot(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "raw")
+	_, err := readBoot(path)
+	require.ErrorContains(t, err, "provisioned again")
+	for text, want := range map[string]string{
+		`{"reference":"secret`: "not valid JSON",
+		`{}`:                   "no reference",
+		`{"reference":"secret","base_url":"http://api"}`: "base_url",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := readBoot(path)
+		require.ErrorContains(t, err, want)
+		require.NotContains(t, err.Error(), "secret")
+	}
+	want := machine.BootDocument{Reference: "r", BaseURL: "https://api:8443", Host: "gpu-17"}
+	text, err := json.Marshal(want)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	got, err := readBoot(path)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+func TestFetch(t *testing.T) {
+	t.Parallel()
+	bundle := trust.BootstrapBundle{NodeID: schema.NewID(), EnrollmentToken: "token"}
+	answers := make(chan func(http.ResponseWriter, *http.Request), 10)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (<-answers)(w, r) }))
+	t.Cleanup(server.Close)
+	document := machine.BootDocument{
+		BaseURL: server.URL, Reference: "gpuref",
+		CABundlePEM: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
+	}
+	client, err := newClient(document)
+	require.NoError(t, err)
+	_, err = newClient(machine.BootDocument{})
+	require.Error(t, err)
+
+	code := func(code int) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code); _, _ = w.Write([]byte("why\n")) }
+	}
+	ok := func(w http.ResponseWriter, r *http.Request) {
+		var req trust.BootstrapRequest
+		if json.NewDecoder(r.Body).Decode(&req) == nil && req.Reference == "gpuref" && r.URL.Path == "/internal/v1/bootstrap" {
+			_ = json.NewEncoder(w).Encode(bundle)
+		}
+	}
+	try := func(given ...func(http.ResponseWriter, *http.Request)) (trust.BootstrapBundle, error) {
+		for _, g := range given {
+			answers <- g
+		}
+		return fetch(t.Context(), client, document, time.Millisecond, t.Logf)
+	}
+	got, err := try(code(http.StatusServiceUnavailable), code(http.StatusTooManyRequests), ok)
+	require.NoError(t, err)
+	require.Equal(t, bundle, got)
+	// The node API may have used the reference up, so none of these is repeated.
+	for _, final := range []func(http.ResponseWriter, *http.Request){
+		code(http.StatusConflict), code(http.StatusBadGateway), code(http.StatusFound),
+		func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"GPUAAS_ENROLLMENT_TOKEN":"token`))
+		},
+		func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) },
+		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		_, err := try(final)
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "token\"")
+		require.Empty(t, answers)
+	}
+	server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = fetch(ctx, client, document, time.Millisecond, func(string, ...any) {})
+	require.Error(t, err)
+}
+
+func TestConfigure(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	bundle := trust.BootstrapBundle{NodeID: "n", EnrollmentToken: "token", CABundlePath: "/etc/x/ca.crt", CABundlePEM: "ca", NodeCertCABundlePEM: "nodes"}
+	env, err := configure(root, bundle)
+	require.NoError(t, err)
+	require.Equal(t, trust.DefaultEnvFile, env)
+	for path, want := range map[string]struct {
+		text string
+		mode os.FileMode
+	}{"/etc/x/ca.crt": {"ca", 0o644}, trust.DefaultNodeCABundlePath: {"nodes", 0o644}, env: {bundle.EnvFile(), 0o600}} {
+		text, err := os.ReadFile(filepath.Join(root, path))
+		require.NoError(t, err)
+		require.Equal(t, want.text, string(text))
+		info, err := os.Stat(filepath.Join(root, path))
+		require.NoError(t, err)
+		require.Equal(t, want.mode, info.Mode())
+	}
+	bundle.Package = &trust.AgentPackage{EnvFilePath: "relative"}
+	_, err = configure(root, bundle)
+	require.ErrorContains(t, err, "not absolute")
+}
+
+func TestHostsFile(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "127.0.0.1 localhost\n127.0.1.1 gpu-17\n10.0.2.2 api\n10.0.2.3 logs\n",
+		hostsFile(machine.BootDocument{Host: "gpu-17", Hosts: map[string]string{"logs": "10.0.2.3", "api": "10.0.2.2"}}))
+}

@@ -1,0 +1,8 @@
+// Command init is the first process of a virtual machine whose image contains the node agent. It
+// mounts file systems, loads the drivers of the virtual devices, configures the network, reads
+// the boot document that the provider passed, exchanges its one-time reference for the node's
+// bundle, writes the agent's configuration, and runs the agent. It switches the machine off if
+// it cannot be set up, or when the agent ends because its node was removed.
+//
+// Nothing is stored on a disk: a machine that is switched off loses its identity.
+package main

@@ -1,0 +1,6 @@
+package libvirttest
+
+import "syscall"
+
+// dieWithParent makes the kernel kill the daemon when the test process dies.
+func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

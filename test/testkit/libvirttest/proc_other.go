@@ -1,0 +1,8 @@
+//go:build !linux
+
+package libvirttest
+
+import "syscall"
+
+// dieWithParent does nothing: this system has no parent death signal.
+func dieWithParent(*syscall.SysProcAttr) {}

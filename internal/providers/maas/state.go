@@ -1,0 +1,77 @@
+package maas
+
+import (
+	"cmp"
+
+	"github.com/gpuaas/gpuaas/schema/machine"
+)
+
+// The statuses of machines (NodeStatus in src/maascommon/enums/node.py of canonical/maas).
+const (
+	statusNew                     = 0
+	statusCommissioning           = 1
+	statusFailedCommissioning     = 2
+	statusMissing                 = 3
+	statusReady                   = 4
+	statusReserved                = 5
+	statusDeployed                = 6
+	statusRetired                 = 7
+	statusBroken                  = 8
+	statusDeploying               = 9
+	statusAllocated               = 10
+	statusFailedDeployment        = 11
+	statusReleasing               = 12
+	statusFailedReleasing         = 13
+	statusDiskErasing             = 14
+	statusFailedDiskErasing       = 15
+	statusRescueMode              = 16
+	statusEnteringRescueMode      = 17
+	statusFailedEnteringRescue    = 18
+	statusExitingRescueMode       = 19
+	statusFailedExitingRescueMode = 20
+	statusTesting                 = 21
+	statusFailedTesting           = 22
+)
+
+// The values of power_state. The others are unknown and error.
+const (
+	powerOn  = "on"
+	powerOff = "off"
+)
+
+// phase returns what the machine does. A deployed machine whose power cannot be read counts as
+// running: its agent shows whether it is.
+func (n node) phase() machine.Phase {
+	switch n.Status {
+	case statusAllocated, statusReserved, statusDeploying:
+		return machine.Creating
+	case statusDeployed, statusTesting:
+		if n.PowerState == powerOff {
+			return machine.Stopped
+		}
+		return machine.Running
+	case statusReleasing, statusDiskErasing:
+		return machine.Deleting
+	case statusRescueMode, statusEnteringRescueMode, statusExitingRescueMode:
+		return machine.Stopped // its system does not run
+	default:
+		return machine.Failed
+	}
+}
+
+// free reports whether the machine is no instance's: a release ends with status Ready, or New
+// for a machine that was never commissioned.
+func (n node) free() bool {
+	return n.Owner == "" || n.Status == statusReady || n.Status == statusNew
+}
+
+// machine returns the machine of an instance.
+func (p *Provider) machine(n node, host string) machine.Machine {
+	detail := n.StatusName
+	if more := cmp.Or(n.StatusMessage, n.Broken); more != "" {
+		detail += ": " + more
+	}
+	m := machine.Machine{Phase: n.phase(), Detail: p.client.line(detail, maxText)}
+	m.Ref = machine.Ref{InstanceID: n.instance, ExternalID: n.SystemID, Host: cmp.Or(host, n.Hostname), Region: n.Zone.Name}
+	return m
+}

@@ -8,9 +8,11 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // Create allocates a machine, annotates it and deploys it with the user data of boot. A repeated
@@ -36,7 +38,7 @@ func (p *Provider) Create(ctx context.Context, s machine.Spec, boot activities.B
 		err = p.releaseOthers(ctx, n, found)
 	}
 	if err == nil && n.Status == statusAllocated {
-		n, err = p.deploy(ctx, n, s, boot)
+		n, err = p.deploy(ctx, n, s, p.orRelease(n, allocated, boot))
 	}
 	if err != nil {
 		if allocated && machine.Is(err, machine.ReasonUnavailable) {
@@ -45,6 +47,23 @@ func (p *Provider) Create(ctx context.Context, s machine.Spec, boot activities.B
 		return machine.Machine{}, err
 	}
 	return p.machine(n, s.Host), nil
+}
+
+// releaseLimit bounds the release of a machine for which there is no boot data.
+const releaseLimit = 5 * time.Second
+
+// orRelease returns boot. If boot fails, it releases the machine that this call allocated, also
+// after a cancellation. If the release fails, a later call finds the machine.
+func (p *Provider) orRelease(n node, allocated bool, boot activities.BootData) activities.BootData {
+	return func(ctx context.Context) (activities.Boot, error) {
+		data, err := boot(ctx)
+		if err != nil && allocated {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
+			defer cancel()
+			_ = p.release(undo, n, EraseNone) //nolint:errcheck // the error of boot is the cause
+		}
+		return data, err
+	}
 }
 
 // constraints returns what a machine for the spec must have, as parameters of both the list of
@@ -56,21 +75,24 @@ func (p *Provider) constraints(s machine.Spec) (url.Values, error) {
 	if s.InstanceID == "" || len(s.InstanceID) > 128 {
 		return reject("the instance has no valid ID")
 	}
+	if !text.IsDNSName(s.Host) {
+		return reject("the host name of instance %s is not valid", s.InstanceID)
+	}
 	if s.Spot {
 		return reject("MAAS has no spot machines")
 	}
 	if s.Region != "" && !slices.Contains(p.settings.Zones, s.Region) {
-		return reject("MAAS has no configured zone %q", s.Region)
+		return reject("MAAS has no configured zone %q", text.Line(s.Region, 64))
 	}
 	if s.Image != "" && !slices.Contains(p.settings.Images, s.Image) {
-		return reject("MAAS has no configured image %q", s.Image)
+		return reject("MAAS has no configured image %q", text.Line(s.Image, 64))
 	}
 	v := values("zone", s.Region, "pool", p.settings.Pool)
 	tags := slices.Clone(p.settings.Tags)
 	if s.Type != "" {
 		i := slices.IndexFunc(p.settings.Types, func(t Type) bool { return t.ID == s.Type })
 		if i < 0 {
-			return reject("MAAS has no configured type %q", s.Type)
+			return reject("MAAS has no configured type %q", text.Line(s.Type, 64))
 		}
 		t := p.settings.Types[i]
 		tags = append(tags, t.Tags...)
@@ -109,19 +131,22 @@ func (p *Provider) allocate(ctx context.Context, instanceID string, constraints 
 			form.Set("system_id", id)
 		}
 		err = p.client.call(ctx, request{what: "allocate a machine", path: "machines/", query: values("op", "allocate"), form: form}, one(&node{}))
-		if err != nil && !conflict(err) {
+		lost := machine.Is(err, machine.ReasonAmbiguous)
+		if err != nil && !conflict(err) && !lost {
 			return nil, err
 		}
 		found, listErr := p.tagged(ctx, instanceID)
 		switch {
 		case listErr != nil && err == nil:
 			return nil, machine.Wrap(machine.ReasonAmbiguous, listErr, "a machine is allocated for instance %s, but MAAS does not list it", instanceID)
-		case listErr != nil:
+		case listErr != nil && !lost:
 			return nil, listErr
 		case len(found) > 0:
 			return found, nil
 		case err == nil:
 			return nil, machine.Errorf(machine.ReasonAmbiguous, "a machine is allocated for instance %s, but MAAS does not list it", instanceID)
+		case lost:
+			return nil, err
 		}
 	}
 	return nil, machine.Wrap(machine.ReasonCapacity, err, "MAAS has no free machine that matches the zone, pool, tags and size")

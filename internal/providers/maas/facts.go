@@ -40,7 +40,7 @@ type hardware struct {
 // Facts returns what MAAS found when it commissioned the instance's machine. GPUs have no UUID
 // and no memory: MAAS reads only their PCI identity. All texts are untrusted.
 func (p *Provider) Facts(ctx context.Context, r machine.Ref) (inventory.Facts, error) {
-	n, err := p.find1(ctx, r)
+	n, err := p.machineOf(ctx, r)
 	if err != nil {
 		return inventory.Facts{}, err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
-// find1 returns the machine of the reference, or machine.ReasonMissing.
-func (p *Provider) find1(ctx context.Context, r machine.Ref) (node, error) {
+// machineOf returns the machine of the reference, or machine.ReasonMissing.
+func (p *Provider) machineOf(ctx context.Context, r machine.Ref) (node, error) {
 	found, err := p.find(ctx, r.InstanceID)
 	if err != nil {
 		return node{}, err
@@ -25,7 +25,7 @@ func (p *Provider) find1(ctx context.Context, r machine.Ref) (node, error) {
 // Describe returns the machine of the instance. A machine with the external ID that is no longer
 // the instance's is missing: it may be another instance's already.
 func (p *Provider) Describe(ctx context.Context, r machine.Ref) (machine.Machine, error) {
-	n, err := p.find1(ctx, r)
+	n, err := p.machineOf(ctx, r)
 	if err != nil {
 		return machine.Machine{}, err
 	}
@@ -80,14 +80,26 @@ func (p *Provider) release(ctx context.Context, n node, erase Erase) error {
 	if erase == EraseSecure {
 		form.Set("secure_erase", "true")
 	}
-	return p.client.call(ctx, request{what: "release machine " + n.SystemID, path: "machines/" + n.SystemID + "/", item: true,
-		query: values("op", "release"), form: form}, one(&node{}))
+	path := "machines/" + n.SystemID + "/"
+	err := p.client.call(ctx, request{what: "release machine " + n.SystemID, path: path, item: true, query: values("op", "release"), form: form}, one(&node{}))
+	if !conflict(err) {
+		return err
+	}
+	// MAAS rejects the release of a machine that it erases: another request has released it.
+	var now node
+	if read := p.client.call(ctx, request{what: "read machine " + n.SystemID, path: path, item: true}, one(&now)); read != nil {
+		return read
+	}
+	if now.free() || now.phase() == machine.Deleting {
+		return nil
+	}
+	return err
 }
 
 // Power changes the power of a deployed machine. It never switches on an allocated one, because
 // MAAS would deploy it (Node.start in src/maasserver/models/node.py of canonical/maas).
 func (p *Provider) Power(ctx context.Context, r machine.Ref, want machine.Power) error {
-	n, err := p.find1(ctx, r)
+	n, err := p.machineOf(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -160,7 +172,7 @@ func (p *Provider) reset(ctx context.Context, n node) error {
 
 // Console returns the end of the machine's event log: API 2.0 has no console.
 func (p *Provider) Console(ctx context.Context, r machine.Ref) ([]byte, error) {
-	n, err := p.find1(ctx, r)
+	n, err := p.machineOf(ctx, r)
 	if err != nil {
 		return nil, err
 	}

@@ -43,6 +43,11 @@ func look[T any](s *Server, id string, f func(*state) T) (v T) {
 	return v
 }
 
+// Explain sets the status message of a machine.
+func (s *Server) Explain(id, message string) {
+	look(s, id, func(m *state) bool { m.message = message; return true })
+}
+
 // Erased returns the erase parameters of the last release of a machine.
 func (s *Server) Erased(id string) map[string]string {
 	s.mu.Lock()
@@ -91,13 +96,13 @@ func (s *Server) Forget() {
 }
 
 // Occupy gives a ready machine to an owner, deployed and with power, and returns its ID. An empty
-// owner is the account itself.
-func (s *Server) Occupy(owner, agent string, annotations map[string]string) (id string) {
+// owner is the account itself; the host name and the annotations may be empty.
+func (s *Server) Occupy(owner, host string, annotations map[string]string) (id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.machines {
 		if m.status == ready {
-			m.status, m.owner, m.agent, m.power = deployed, cmp.Or(owner, user), agent, "on"
+			m.status, m.owner, m.Hostname, m.power = deployed, cmp.Or(owner, user), cmp.Or(host, m.Hostname), "on"
 			if m.annotations = maps.Clone(annotations); annotations == nil {
 				m.annotations = map[string]string{}
 			}

@@ -113,12 +113,12 @@ func (p *Provider) Power(ctx context.Context, r machine.Ref, want machine.Power)
 	case n.Status != statusDeployed && want != machine.PowerOff:
 		return machine.Errorf(machine.ReasonFailed, "machine %s is %s", n.SystemID, p.client.line(n.StatusName, maxText))
 	}
+	// The power that MAAS reports may be older than a change that is under way, so a change to the
+	// same power is requested too: it has no effect.
 	switch {
-	case want == machine.PowerOff && n.PowerState == powerOff, want == machine.PowerOn && n.PowerState == powerOn:
-		return nil
-	case want == machine.PowerOff:
+	case want == machine.PowerOff, want == machine.PowerOn:
 		return p.switchPower(ctx, n, want)
-	case want == machine.PowerOn, n.PowerState == powerOff:
+	case want == machine.PowerReset && n.PowerState == powerOff:
 		return p.switchPower(ctx, n, machine.PowerOn)
 	case want == machine.PowerReset:
 		return p.reset(ctx, n)

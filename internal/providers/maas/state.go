@@ -6,38 +6,24 @@ import (
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
-// The statuses of machines (NodeStatus in src/maascommon/enums/node.py of canonical/maas).
+// The statuses of machines that the adapter distinguishes (NodeStatus in src/maascommon/enums/node.py of canonical/maas).
 const (
-	statusNew                     = 0
-	statusCommissioning           = 1
-	statusFailedCommissioning     = 2
-	statusMissing                 = 3
-	statusReady                   = 4
-	statusReserved                = 5
-	statusDeployed                = 6
-	statusRetired                 = 7
-	statusBroken                  = 8
-	statusDeploying               = 9
-	statusAllocated               = 10
-	statusFailedDeployment        = 11
-	statusReleasing               = 12
-	statusFailedReleasing         = 13
-	statusDiskErasing             = 14
-	statusFailedDiskErasing       = 15
-	statusRescueMode              = 16
-	statusEnteringRescueMode      = 17
-	statusFailedEnteringRescue    = 18
-	statusExitingRescueMode       = 19
-	statusFailedExitingRescueMode = 20
-	statusTesting                 = 21
-	statusFailedTesting           = 22
+	statusNew                = 0
+	statusReady              = 4
+	statusReserved           = 5
+	statusDeployed           = 6
+	statusDeploying          = 9
+	statusAllocated          = 10
+	statusReleasing          = 12
+	statusDiskErasing        = 14
+	statusRescueMode         = 16
+	statusEnteringRescueMode = 17
+	statusExitingRescueMode  = 19
+	statusTesting            = 21
 )
 
-// The values of power_state. The others are unknown and error.
-const (
-	powerOn  = "on"
-	powerOff = "off"
-)
+// powerOff is a value of power_state. The others are on, unknown and error.
+const powerOff = "off"
 
 // phase returns what the machine does. A deployed machine whose power cannot be read counts as
 // running: its agent shows whether it is.

@@ -14,7 +14,7 @@ type Fault string
 // The faults. LostRequest closes the connection and does nothing. LostReply does what was asked
 // and closes it; Late does it after Delays.Late. Slow does it and responds when the client has
 // left. Garbage, Huge and WrongTypes do it and respond with HTML, more than 8 MiB, and JSON of
-// other types. The others only respond: Echo with the authorization header of the request.
+// other types. Unfiltered ignores the parameters of a list. The others only respond: Echo with the authorization header of the request.
 const (
 	LostRequest Fault = "lost_request"
 	LostReply   Fault = "lost_reply"
@@ -31,6 +31,7 @@ const (
 	WrongTypes  Fault = "wrong_types"
 	Redirect    Fault = "redirect"
 	Echo        Fault = "echo"
+	Unfiltered  Fault = "unfiltered"
 )
 
 // fault is a fault for the next requests of some operations.
@@ -105,6 +106,9 @@ func (s *Server) misbehave(w http.ResponseWriter, r *http.Request, op string, f 
 	case Huge:
 		s.handle(op, r)
 		s.write(w, reply{http.StatusOK, "application/json", append([]byte(`[{"system_id": "sys1", "hostname": "`), bytes.Repeat([]byte("a"), 10<<20)...)})
+	case Unfiltered:
+		r.Form = nil
+		s.write(w, s.handle(op, r))
 	case Redirect:
 		w.Header().Set("Location", "http://192.0.2.1/MAAS/api/2.0/machines/")
 		s.write(w, plain(http.StatusTemporaryRedirect, ""))

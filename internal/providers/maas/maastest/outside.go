@@ -112,6 +112,20 @@ func (s *Server) Occupy(owner, host string, annotations map[string]string) (id s
 	return ""
 }
 
+// Allocate allocates a ready machine, as a request that arrives late does, and returns its ID.
+func (s *Server) Allocate(agent string) (id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.machines {
+		if m.status == ready {
+			s.request(m, "User acquiring node", agent)
+			m.status, m.owner, m.agent = allocated, user, agent
+			return m.SystemID
+		}
+	}
+	return ""
+}
+
 // Change applies a change to a machine, as an administrator makes it.
 func (s *Server) Change(id string, c Change) {
 	s.mu.Lock()

@@ -10,18 +10,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
-// machineOf returns the machine of the reference, or machine.ReasonMissing.
-func (p *Provider) machineOf(ctx context.Context, r machine.Ref) (node, error) {
-	found, err := p.find(ctx, r.InstanceID)
-	if err != nil {
-		return node{}, err
-	}
-	if len(found) == 0 {
-		return node{}, machine.Errorf(machine.ReasonMissing, "MAAS has no machine of instance %s", r.InstanceID)
-	}
-	return p.first(ctx, found)
-}
-
 // Describe returns the machine of the instance. A machine with the external ID that is no longer
 // the instance's is missing: it may be another instance's already.
 func (p *Provider) Describe(ctx context.Context, r machine.Ref) (machine.Machine, error) {
@@ -114,8 +102,11 @@ func (p *Provider) Power(ctx context.Context, r machine.Ref, want machine.Power)
 		return machine.Errorf(machine.ReasonFailed, "machine %s is %s", n.SystemID, p.client.line(n.StatusName, maxText))
 	}
 	// The power that MAAS reports may be older than a change that is under way, so a change to the
-	// same power is requested too: it has no effect.
+	// same power is requested too: it has no effect, except that MAAS deploys an ephemeral machine
+	// whenever it is switched on (Node._start).
 	switch {
+	case want == machine.PowerOn && n.Ephemeral && n.PowerState != powerOff:
+		return nil
 	case want == machine.PowerOff, want == machine.PowerOn:
 		return p.switchPower(ctx, n, want)
 	case want == machine.PowerReset && n.PowerState == powerOff:

@@ -31,19 +31,25 @@ const (
 	noteInstance     = "gpuaas-instance"
 )
 
-// tagPrefix starts the agent names of the installation.
-func (p *Provider) tagPrefix() string { return "gpuaas/" + p.settings.Installation + "/" }
+// account is the account of MAAS that the installation uses, with its machines.
+type account struct {
+	settings Settings
+	client   *client
+}
 
-func (p *Provider) tag(instanceID string) string { return p.tagPrefix() + instanceID }
+// tagPrefix starts the agent names of the installation.
+func (a *account) tagPrefix() string { return "gpuaas/" + a.settings.Installation + "/" }
+
+func (a *account) tag(instanceID string) string { return a.tagPrefix() + instanceID }
 
 // find returns the machines of the instance. There is more than one only if two allocations ran
 // at the same time.
-func (p *Provider) find(ctx context.Context, instanceID string) ([]node, error) {
-	found, err := p.tagged(ctx, instanceID)
+func (a *account) find(ctx context.Context, instanceID string) ([]node, error) {
+	found, err := a.tagged(ctx, instanceID)
 	if err != nil || len(found) > 0 {
 		return found, err
 	}
-	all, err := p.owned(ctx)
+	all, err := a.owned(ctx)
 	for _, n := range all {
 		if n.instance == instanceID {
 			found = append(found, n)
@@ -55,9 +61,9 @@ func (p *Provider) find(ctx context.Context, instanceID string) ([]node, error) 
 // tagged returns the machines with the agent name of the instance: all of it, until their
 // release begins. A machine with annotations of another owner is left out, in case that the
 // server ignores the filter; so is a deployed one without annotations.
-func (p *Provider) tagged(ctx context.Context, instanceID string) (found []node, err error) {
-	err = p.list(ctx, values("agent_name", p.tag(instanceID)), "find the machine of instance "+instanceID, func(n node) {
-		mine := n.note(noteInstallation) == p.settings.Installation && n.note(noteInstance) == instanceID
+func (a *account) tagged(ctx context.Context, instanceID string) (found []node, err error) {
+	err = a.list(ctx, values("agent_name", a.tag(instanceID)), "find the machine of instance "+instanceID, func(n node) {
+		mine := n.note(noteInstallation) == a.settings.Installation && n.note(noteInstance) == instanceID
 		bare := len(n.Annotations)+len(n.OwnerData) == 0 && n.phase() != machine.Running && n.phase() != machine.Stopped
 		if !n.free() && (mine || bare) {
 			n.instance = instanceID
@@ -69,16 +75,16 @@ func (p *Provider) tagged(ctx context.Context, instanceID string) (found []node,
 
 // owned returns the machines of all instances of the installation, by their annotations or the
 // event of their allocation.
-func (p *Provider) owned(ctx context.Context) (found []node, err error) {
-	owner, err := p.whoami(ctx)
+func (a *account) owned(ctx context.Context) (found []node, err error) {
+	owner, err := a.whoami(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var bare []node
-	err = p.list(ctx, values("owner", owner), "list the machines of the account", func(n node) {
+	err = a.list(ctx, values("owner", owner), "list the machines of the account", func(n node) {
 		switch {
 		case n.free() || n.Owner != owner:
-		case n.note(noteInstallation) == p.settings.Installation && n.note(noteInstance) != "":
+		case n.note(noteInstallation) == a.settings.Installation && n.note(noteInstance) != "":
 			n.instance = n.note(noteInstance)
 			found = append(found, n)
 		case len(n.Annotations)+len(n.OwnerData) == 0:
@@ -89,11 +95,11 @@ func (p *Provider) owned(ctx context.Context) (found []node, err error) {
 		return nil, err
 	}
 	for _, n := range bare {
-		_, tag, err := p.acquired(ctx, n)
+		_, tag, err := a.acquired(ctx, n)
 		if err != nil {
 			return nil, err
 		}
-		if id, ok := strings.CutPrefix(tag, p.tagPrefix()); ok && id != "" {
+		if id, ok := strings.CutPrefix(tag, a.tagPrefix()); ok && id != "" {
 			n.instance = id
 			found = append(found, n)
 		}
@@ -101,8 +107,8 @@ func (p *Provider) owned(ctx context.Context) (found []node, err error) {
 	return found, nil
 }
 
-func (p *Provider) list(ctx context.Context, query url.Values, what string, each func(node)) error {
-	return p.client.call(ctx, request{what: what, path: "machines/", query: query, limit: maxList}, many(func(n node) error {
+func (a *account) list(ctx context.Context, query url.Values, what string, each func(node)) error {
+	return a.client.call(ctx, request{what: what, path: "machines/", query: query, limit: maxList}, many(func(n node) error {
 		if err := n.check(); err != nil {
 			return err
 		}
@@ -112,11 +118,11 @@ func (p *Provider) list(ctx context.Context, query url.Values, what string, each
 }
 
 // whoami returns the name of the account.
-func (p *Provider) whoami(ctx context.Context) (string, error) {
+func (a *account) whoami(ctx context.Context) (string, error) {
 	var user struct {
 		Username string `json:"username"`
 	}
-	err := p.client.call(ctx, request{what: "read the account", path: "users/", query: values("op", "whoami")}, func(d *json.Decoder) error {
+	err := a.client.call(ctx, request{what: "read the account", path: "users/", query: values("op", "whoami")}, func(d *json.Decoder) error {
 		if err := d.Decode(&user); err != nil {
 			return err
 		}
@@ -140,11 +146,11 @@ type event struct {
 const maxEvents = 1000
 
 // events returns the newest events of a machine, newest first.
-func (p *Provider) events(ctx context.Context, n node, level string, limit int) ([]event, error) {
+func (a *account) events(ctx context.Context, n node, level string, limit int) ([]event, error) {
 	var log struct {
 		Events []event `json:"events"`
 	}
-	err := p.client.call(ctx, request{what: "read the events of machine " + n.SystemID, path: "events/",
+	err := a.client.call(ctx, request{what: "read the events of machine " + n.SystemID, path: "events/",
 		query: values("op", "query", "id", n.SystemID, "level", level, "limit", strconv.Itoa(limit))},
 		func(d *json.Decoder) error { return d.Decode(&log) })
 	return log.Events, err
@@ -153,8 +159,8 @@ func (p *Provider) events(ctx context.Context, n node, level string, limit int) 
 // acquired returns the ID of the event of the machine's last allocation and its comment. The IDs
 // grow in the order of the allocations, which a lock of MAAS serializes. The text of the event is
 // "(user) - comment", and its level DEBUG.
-func (p *Provider) acquired(ctx context.Context, n node) (id int64, comment string, err error) {
-	events, err := p.events(ctx, n, "DEBUG", maxEvents)
+func (a *account) acquired(ctx context.Context, n node) (id int64, comment string, err error) {
+	events, err := a.events(ctx, n, "DEBUG", maxEvents)
 	if err != nil {
 		return 0, "", err
 	}
@@ -169,7 +175,7 @@ func (p *Provider) acquired(ctx context.Context, n node) (id int64, comment stri
 
 // first returns the machine of the instance: the one that was allocated first of those that are
 // not being released. So all workers choose the same one, whichever of them they see.
-func (p *Provider) first(ctx context.Context, found []node) (node, error) {
+func (a *account) first(ctx context.Context, found []node) (node, error) {
 	var kept []node
 	for _, n := range found {
 		if n.phase() != machine.Deleting {
@@ -184,7 +190,7 @@ func (p *Provider) first(ctx context.Context, found []node) (node, error) {
 	}
 	best, oldest := kept[0], int64(math.MaxInt64)
 	for _, n := range kept {
-		id, _, err := p.acquired(ctx, n)
+		id, _, err := a.acquired(ctx, n)
 		if err != nil {
 			return node{}, err
 		}
@@ -193,4 +199,16 @@ func (p *Provider) first(ctx context.Context, found []node) (node, error) {
 		}
 	}
 	return best, nil
+}
+
+// machineOf returns the machine of the reference, or machine.ReasonMissing.
+func (a *account) machineOf(ctx context.Context, r machine.Ref) (node, error) {
+	found, err := a.find(ctx, r.InstanceID)
+	if err != nil {
+		return node{}, err
+	}
+	if len(found) == 0 {
+		return node{}, machine.Errorf(machine.ReasonMissing, "MAAS has no machine of instance %s", r.InstanceID)
+	}
+	return a.first(ctx, found)
 }

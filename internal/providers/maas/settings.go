@@ -74,10 +74,7 @@ type Type struct {
 }
 
 // Provider allocates machines of MAAS. It implements activities.MachineProvider.
-type Provider struct {
-	settings Settings
-	client   *client
-}
+type Provider struct{ *account }
 
 // New returns the provider with its description, or a KindInvalidRequest that names the setting.
 func New(s Settings) (activities.Source, error) {
@@ -107,7 +104,7 @@ func New(s Settings) (activities.Source, error) {
 	for _, t := range s.Types {
 		info.Types = append(info.Types, t.Type)
 	}
-	return activities.Source{Info: info, Provider: &Provider{settings: s, client: c}}, nil
+	return activities.Source{Info: info, Provider: &Provider{&account{settings: s, client: c}}}, nil
 }
 
 // open checks the settings and returns the client. No error contains the token.

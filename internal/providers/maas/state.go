@@ -52,12 +52,12 @@ func (n node) free() bool {
 }
 
 // machine returns the machine of an instance.
-func (p *Provider) machine(n node, host string) machine.Machine {
+func (a *account) machine(n node, host string) machine.Machine {
 	detail := n.StatusName
 	if more := cmp.Or(n.StatusMessage, n.Broken); more != "" {
 		detail += ": " + more
 	}
-	m := machine.Machine{Phase: n.phase(), Detail: p.client.line(detail, maxText)}
+	m := machine.Machine{Phase: n.phase(), Detail: a.client.line(detail, maxText)}
 	m.Ref = machine.Ref{InstanceID: n.instance, ExternalID: n.SystemID, Host: cmp.Or(host, n.Hostname), Region: n.Zone.Name}
 	return m
 }

@@ -20,6 +20,7 @@ type node struct {
 	StatusMessage string            `json:"status_message"`
 	Broken        string            `json:"error_description"`
 	PowerState    string            `json:"power_state"`
+	Ephemeral     bool              `json:"ephemeral_deploy"`
 	Annotations   map[string]string `json:"workload_annotations"`
 	// OwnerData is the name of the annotations before MAAS 3.1.
 	OwnerData map[string]string `json:"owner_data"`

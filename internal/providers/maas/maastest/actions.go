@@ -10,7 +10,7 @@ import (
 )
 
 // request logs what a user asked for (Node._register_request_event of models/node.py).
-func (s *Server) request(m *state, kind, comment string) {
+func (s *region) request(m *state, kind, comment string) {
 	text := "(" + user + ")"
 	if comment != "" {
 		text += " - " + comment
@@ -19,7 +19,7 @@ func (s *Server) request(m *state, kind, comment string) {
 }
 
 // allocate acquires the first machine that matches (MachinesHandler.allocate of api/machines.py).
-func (s *Server) allocate(r *http.Request) reply {
+func (s *region) allocate(r *http.Request) reply {
 	if problem := s.unknown(r.PostForm); problem != nil {
 		return *problem
 	}
@@ -44,7 +44,7 @@ func (s *Server) allocate(r *http.Request) reply {
 
 // annotate sets the workload annotations. MAAS responds with the machine, whatever its
 // documentation says (WorkloadAnnotationsMixin of api/nodes.py).
-func (s *Server) annotate(m *state, r *http.Request) reply {
+func (s *region) annotate(m *state, r *http.Request) reply {
 	if m.owner != user {
 		return plain(http.StatusConflict, "Cannot set workload annotation: it hasn't been acquired.")
 	}
@@ -63,7 +63,7 @@ func (s *Server) annotate(m *state, r *http.Request) reply {
 }
 
 // deploy starts a deployment. It allocates a ready machine first (MachineHandler.deploy).
-func (s *Server) deploy(m *state, r *http.Request) reply {
+func (s *region) deploy(m *state, r *http.Request) reply {
 	if m.status == ready {
 		s.request(m, "User acquiring node", r.PostForm.Get("comment"))
 		m.status, m.owner, m.agent = allocated, user, r.PostForm.Get("agent_name")
@@ -81,7 +81,7 @@ func (s *Server) deploy(m *state, r *http.Request) reply {
 }
 
 // start switches a machine on. With status Allocated that is its deployment (Node.start).
-func (s *Server) start(m *state, r *http.Request) reply {
+func (s *region) start(m *state, r *http.Request) reply {
 	if m.status == allocated {
 		s.request(m, "User starting deployment", r.PostForm.Get("comment"))
 		m.status, m.series, m.message = deploying, r.PostForm.Get("distro_series"), ""
@@ -104,7 +104,7 @@ func (s *Server) start(m *state, r *http.Request) reply {
 }
 
 // setPower changes the power and calls the hook.
-func (s *Server) setPower(m *state, power string) {
+func (s *region) setPower(m *state, power string) {
 	if m.power == power {
 		return
 	}
@@ -119,14 +119,14 @@ func (s *Server) setPower(m *state, power string) {
 	}
 }
 
-func (s *Server) powerOn(m *state, r *http.Request) reply {
+func (s *region) powerOn(m *state, r *http.Request) reply {
 	if m.owner == "" {
 		return plain(http.StatusConflict, "Can't start node: it hasn't been allocated.")
 	}
 	return s.start(m, r)
 }
 
-func (s *Server) powerOff(m *state, r *http.Request) reply {
+func (s *region) powerOff(m *state, r *http.Request) reply {
 	s.request(m, "User powering down node", r.PostForm.Get("comment"))
 	s.after(m, s.options.Delays.Power, func() { s.setPower(m, "off") })
 	return object(s.describe(m))
@@ -134,7 +134,7 @@ func (s *Server) powerOff(m *state, r *http.Request) reply {
 
 // release erases the disks if one of three parameters is set, switches the machine off, and
 // makes it ready once it is off. A repeated request succeeds (MachineHandler.release).
-func (s *Server) release(m *state, r *http.Request) reply {
+func (s *region) release(m *state, r *http.Request) reply {
 	if m.status == releasing || m.status == ready {
 		return object(s.describe(m))
 	}
@@ -162,7 +162,7 @@ func (s *Server) release(m *state, r *http.Request) reply {
 
 // free is Node._release: it clears the agent name at once, and the owner and the annotations when
 // the machine is off (Node._finalize_release).
-func (s *Server) free(m *state) {
+func (s *region) free(m *state) {
 	m.status, m.agent, m.series, m.message, m.userData = releasing, "", "", "", nil
 	s.log(m, info, "Releasing", "")
 	finalize := func() {

@@ -96,29 +96,29 @@ func (s *Server) misbehave(w http.ResponseWriter, r *http.Request, op string, f 
 		case <-s.stop:
 		case <-time.After(maxSlow):
 		}
-		s.write(w, a)
+		write(w, a)
 	case Garbage:
 		s.handle(op, r)
-		s.write(w, reply{http.StatusOK, "text/html", []byte("<!DOCTYPE html><title>Proxy</title>")})
+		write(w, reply{http.StatusOK, "text/html", []byte("<!DOCTYPE html><title>Proxy</title>")})
 	case WrongTypes:
 		s.handle(op, r)
-		s.write(w, reply{http.StatusOK, "application/json", []byte(`{"system_id": 7, "username": [], "events": "none", "status": "Ready"}`)})
+		write(w, reply{http.StatusOK, "application/json", []byte(`{"system_id": 7, "username": [], "events": "none", "status": "Ready"}`)})
 	case Huge:
 		s.handle(op, r)
-		s.write(w, reply{http.StatusOK, "application/json", append([]byte(`[{"system_id": "sys1", "hostname": "`), bytes.Repeat([]byte("a"), 10<<20)...)})
+		write(w, reply{http.StatusOK, "application/json", append([]byte(`[{"system_id": "sys1", "hostname": "`), bytes.Repeat([]byte("a"), 10<<20)...)})
 	case Unfiltered:
 		r.Form = nil
-		s.write(w, s.handle(op, r))
+		write(w, s.handle(op, r))
 	case Redirect:
 		w.Header().Set("Location", "http://192.0.2.1/MAAS/api/2.0/machines/")
-		s.write(w, plain(http.StatusTemporaryRedirect, ""))
+		write(w, plain(http.StatusTemporaryRedirect, ""))
 	default:
-		s.write(w, s.refusal(f, r))
+		write(w, refusal(f, r))
 	}
 }
 
 // refusal is a response without effect.
-func (s *Server) refusal(f Fault, r *http.Request) reply {
+func refusal(f Fault, r *http.Request) reply {
 	switch f {
 	case Capacity:
 		return plain(http.StatusConflict, "No machine available.")

@@ -40,7 +40,7 @@ func label(status int) string {
 
 // list returns the machines that match the filters of ReadNodesForm (node_constraint_filter_forms.py):
 // each parameter may be repeated and matches any of its values, except tags, which match all.
-func (s *Server) list(r *http.Request) reply {
+func (s *region) list(r *http.Request) reply {
 	for _, status := range r.Form["status"] {
 		if !slices.ContainsFunc([]int{0, 1, 2, 3, 5, 7, ready, deployed, broken, deploying, allocated, failedDeployment, releasing,
 			failedReleasing, erasing, failedErasing}, func(known int) bool { return label(known) == status }) {
@@ -60,7 +60,7 @@ func (s *Server) list(r *http.Request) reply {
 }
 
 // unknown rejects tags and zones that no machine has, as FilterNodeForm does.
-func (s *Server) unknown(form url.Values) *reply {
+func (s *region) unknown(form url.Values) *reply {
 	has := func(field, value string) bool {
 		return slices.ContainsFunc(s.machines, func(m *state) bool {
 			return field == "tags" && slices.Contains(m.Tags, value) || field == "zone" && m.Zone == value || field == "pool" && m.Pool == value
@@ -77,7 +77,7 @@ func (s *Server) unknown(form url.Values) *reply {
 	return nil
 }
 
-func (s *Server) matches(m *state, form url.Values) bool {
+func (s *region) matches(m *state, form url.Values) bool {
 	anyOf := func(field, value string) bool { return len(form[field]) == 0 || slices.Contains(form[field], value) }
 	atLeast := func(field string, value int) bool {
 		want, err := strconv.ParseFloat(form.Get(field), 64)
@@ -94,7 +94,7 @@ func (s *Server) matches(m *state, form url.Values) bool {
 }
 
 // describe returns some of DISPLAYED_MACHINE_FIELDS (api/machines.py): the agent name is not one.
-func (s *Server) describe(m *state) map[string]any {
+func (s *region) describe(m *state) map[string]any {
 	var owner any
 	if m.owner != "" {
 		owner = m.owner
@@ -120,7 +120,7 @@ func (s *Server) describe(m *state) map[string]any {
 }
 
 // devices returns the devices of a node (api/nodedevices.py).
-func (s *Server) devices(id string, r *http.Request) reply {
+func (s *region) devices(id string, r *http.Request) reply {
 	m := s.machine(id)
 	if m == nil {
 		return plain(http.StatusNotFound, "No Node matches the given query.")
@@ -142,7 +142,7 @@ const (
 )
 
 // query returns events, newest first (api/events.py).
-func (s *Server) query(r *http.Request) reply {
+func (s *region) query(r *http.Request) reply {
 	limit, err := strconv.Atoi(r.Form.Get("limit"))
 	if err != nil {
 		limit = 100

@@ -6,31 +6,32 @@ import (
 	"slices"
 )
 
-// The methods below are the double as an administrator of MAAS sees it.
+// Admin is the double as an administrator of MAAS sees it.
+type Admin struct{ server *Server }
 
 // Status returns the name of a machine's status.
-func (s *Server) Status(id string) string {
-	return look(s, id, func(m *state) string { return names(m.status) })
+func (a Admin) Status(id string) string {
+	return look(a.server, id, func(m *state) string { return names(m.status) })
 }
 
 // Power returns the power of a machine.
-func (s *Server) Power(id string) string {
-	return look(s, id, func(m *state) string { return m.power })
+func (a Admin) Power(id string) string {
+	return look(a.server, id, func(m *state) string { return m.power })
 }
 
 // Agent returns the agent name of a machine.
-func (s *Server) Agent(id string) string {
-	return look(s, id, func(m *state) string { return m.agent })
+func (a Admin) Agent(id string) string {
+	return look(a.server, id, func(m *state) string { return m.agent })
 }
 
 // UserData returns the user data of a deployed machine.
-func (s *Server) UserData(id string) string {
-	return look(s, id, func(m *state) string { return string(m.userData) })
+func (a Admin) UserData(id string) string {
+	return look(a.server, id, func(m *state) string { return string(m.userData) })
 }
 
 // Annotations returns the workload annotations of a machine.
-func (s *Server) Annotations(id string) map[string]string {
-	return look(s, id, func(m *state) map[string]string { return maps.Clone(m.annotations) })
+func (a Admin) Annotations(id string) map[string]string {
+	return look(a.server, id, func(m *state) map[string]string { return maps.Clone(m.annotations) })
 }
 
 func look[T any](s *Server, id string, f func(*state) T) (v T) {
@@ -44,19 +45,21 @@ func look[T any](s *Server, id string, f func(*state) T) (v T) {
 }
 
 // Explain sets the status message of a machine.
-func (s *Server) Explain(id, message string) {
-	look(s, id, func(m *state) bool { m.message = message; return true })
+func (a Admin) Explain(id, message string) {
+	look(a.server, id, func(m *state) bool { m.message = message; return true })
 }
 
 // Erased returns the erase parameters of the last release of a machine.
-func (s *Server) Erased(id string) map[string]string {
+func (a Admin) Erased(id string) map[string]string {
+	s := a.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.releases[id])
 }
 
 // Used returns the IDs of the machines that are not ready.
-func (s *Server) Used() (ids []string) {
+func (a Admin) Used() (ids []string) {
+	s := a.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tick()
@@ -69,7 +72,8 @@ func (s *Server) Used() (ids []string) {
 }
 
 // Leftovers lists what a released machine still has of its instance.
-func (s *Server) Leftovers() (found []string) {
+func (a Admin) Leftovers() (found []string) {
+	s := a.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tick()
@@ -82,14 +86,16 @@ func (s *Server) Leftovers() (found []string) {
 }
 
 // Requests returns the operations since the start, or since the last call of Forget.
-func (s *Server) Requests() []string {
+func (a Admin) Requests() []string {
+	s := a.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.requests)
 }
 
 // Forget clears the list of operations.
-func (s *Server) Forget() {
+func (a Admin) Forget() {
+	s := a.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests = nil
@@ -97,7 +103,8 @@ func (s *Server) Forget() {
 
 // Occupy gives a ready machine to an owner, deployed and with power, and returns its ID. An empty
 // owner is the account itself; the host name and the annotations may be empty.
-func (s *Server) Occupy(owner, host string, annotations map[string]string) (id string) {
+func (a Admin) Occupy(owner, host string, annotations map[string]string) (id string) {
+	s := a.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.machines {
@@ -113,7 +120,8 @@ func (s *Server) Occupy(owner, host string, annotations map[string]string) (id s
 }
 
 // Allocate allocates a ready machine, as a request that arrives late does, and returns its ID.
-func (s *Server) Allocate(agent string) (id string) {
+func (a Admin) Allocate(agent string) (id string) {
+	s := a.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.machines {
@@ -127,7 +135,8 @@ func (s *Server) Allocate(agent string) (id string) {
 }
 
 // Change applies a change to a machine, as an administrator makes it.
-func (s *Server) Change(id string, c Change) {
+func (a Admin) Change(id string, c Change) {
+	s := a.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.machine(id)

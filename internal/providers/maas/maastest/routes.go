@@ -57,13 +57,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	op := operation(r)
 	switch f := s.fault(op); f {
 	case "":
-		s.write(w, s.handle(op, r))
+		write(w, s.handle(op, r))
 	default:
 		s.misbehave(w, r, op, f)
 	}
 }
 
-func (s *Server) write(w http.ResponseWriter, a reply) {
+func write(w http.ResponseWriter, a reply) {
 	w.Header().Set("Content-Type", a.kind)
 	w.Header().Set("X-Maas-Api-Hash", "9e51f33ce")
 	switch a.code {

@@ -19,7 +19,7 @@ import (
 type Options struct {
 	// Delays are how long MAAS takes.
 	Delays Delays
-	// Now is the clock. With a nil Now the server uses the real one, and Tick runs by itself.
+	// Now is the clock. With a nil Now the server uses the real one and calls Tick.
 	Now func() time.Time
 	// PowerOn is called when a machine gets power, with its user data once it is deployed, and
 	// PowerOff when it loses it. The calls of a server are sequential.
@@ -47,17 +47,24 @@ type Server struct {
 	// Key is the API key of the account.
 	Key string
 
+	Admin
+	*region
+
+	nonces   map[string]bool
+	faults   []*fault
+	requests []string // operations in the order of their arrival
+	stop     chan struct{}
+	running  sync.WaitGroup
+}
+
+// region is the state of MAAS. The lock guards it and the fields of the server.
+type region struct {
 	options  Options
 	mu       sync.Mutex
 	machines []*state
 	events   []entry
-	nonces   map[string]bool
-	faults   []*fault
-	requests []string // operations in the order of their arrival
 	releases map[string]map[string]string
 	hooks    chan func()
-	stop     chan struct{}
-	running  sync.WaitGroup
 }
 
 // user is the account's name.
@@ -97,13 +104,14 @@ type entry struct {
 
 // New starts a server with machines. Close ends it.
 func New(o Options, machines ...Machine) *Server {
-	s := &Server{Key: "consumer-key-of-test:token-key-of-test:secret-part-of-test", options: o,
-		nonces: map[string]bool{}, releases: map[string]map[string]string{}, hooks: make(chan func(), 1024), stop: make(chan struct{})}
+	s := &Server{Key: "consumer-key-of-test:token-key-of-test:secret-part-of-test", nonces: map[string]bool{}, stop: make(chan struct{}),
+		region: &region{options: o, releases: map[string]map[string]string{}, hooks: make(chan func(), 1024)}}
+	s.Admin = Admin{s}
 	for _, m := range machines {
 		s.Add(m)
 	}
 	s.Server = httptest.NewUnstartedServer(s)
-	// A client repeats a read by itself if a reused connection breaks, which would hide faults.
+	// A client repeats a read if a reused connection breaks, which would hide faults.
 	s.Config.SetKeepAlivesEnabled(false)
 	s.Start()
 	s.running.Go(s.runHooks)
@@ -148,7 +156,7 @@ func (s *Server) runClock() {
 	}
 }
 
-func (s *Server) now() time.Time {
+func (s *region) now() time.Time {
 	if s.options.Now != nil {
 		return s.options.Now()
 	}
@@ -162,7 +170,7 @@ func (s *Server) Tick() {
 	s.tick()
 }
 
-func (s *Server) tick() {
+func (s *region) tick() {
 	for _, m := range s.machines {
 		for {
 			i := slices.IndexFunc(m.due, func(p step) bool { return !p.at.After(s.now()) })
@@ -179,7 +187,7 @@ func (s *Server) tick() {
 }
 
 // after runs do when d has passed, unless a later request makes it void.
-func (s *Server) after(m *state, d time.Duration, do func()) {
+func (s *region) after(m *state, d time.Duration, do func()) {
 	m.due = append(m.due, step{s.now().Add(d), m.generation, do})
 }
 
@@ -196,11 +204,11 @@ func (s *Server) Add(m Machine) {
 }
 
 // log appends an event. Its level is that of Python's logging module.
-func (s *Server) log(m *state, level int, kind, text string) {
+func (s *region) log(m *state, level int, kind, text string) {
 	s.events = append(s.events, entry{len(s.events) + 1, s.now(), m.SystemID, level, kind, text, user})
 }
 
-func (s *Server) machine(id string) *state {
+func (s *region) machine(id string) *state {
 	for _, m := range s.machines {
 		if m.SystemID == id {
 			return m

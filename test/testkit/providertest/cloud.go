@@ -3,6 +3,7 @@ package providertest
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -50,6 +51,7 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request, method string, cha
 		http.Error(w, "wrong key", http.StatusUnauthorized)
 		return
 	}
+	_, _ = io.Copy(io.Discard, r.Body) // only then the end of the connection ends the context
 	var status int
 	var body any
 	late := r.Context()

@@ -54,13 +54,7 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request, method string, cha
 	_, _ = io.Copy(io.Discard, r.Body) // only then the end of the connection ends the context
 	var status int
 	var body any
-	late := r.Context()
-	err := c.Faults.Gate(late, method, changes, func() {
-		s, b := do()
-		if late.Err() == nil {
-			status, body = s, b
-		}
-	})
+	err := c.Faults.Gate(r.Context(), method, changes, func() { status, body = do() })
 	switch {
 	case err == nil:
 		w.WriteHeader(status)

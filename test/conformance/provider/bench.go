@@ -241,14 +241,6 @@ func (b *bench) hides(text string) {
 	}
 }
 
-// external returns the only machine of the provider.
-func (b *bench) external() string {
-	b.t.Helper()
-	all := b.Outside.Machines(b.t)
-	require.Len(b.t, all, 1)
-	return all[0]
-}
-
 // powered checks the power of a machine, as the provider's console shows it.
 func (b *bench) powered(id string, want bool) {
 	b.t.Helper()

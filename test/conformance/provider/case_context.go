@@ -135,7 +135,7 @@ func adoptCases() []testCase {
 		{"adopt/console asks a person", adopts, func(b *bench) {
 			m := b.create(b.Spec())
 			_, err := b.console(m.Ref)
-			b.asks(err, m.Host)
+			asksPerson(b, err, m.Host)
 		}},
 		{"adopt/delete keeps the machine", adopts, func(b *bench) {
 			m := b.create(b.Spec())
@@ -152,7 +152,7 @@ func adoptCases() []testCase {
 	for _, p := range []machine.Power{machine.PowerOn, machine.PowerOff, machine.PowerReset} {
 		all = append(all, testCase{"adopt/power " + string(p) + " asks a person", adopts, func(b *bench) {
 			m := b.create(b.Spec())
-			b.asks(b.power(m.Ref, p), m.Host)
+			asksPerson(b, b.power(m.Ref, p), m.Host)
 		}})
 	}
 	return append(all, testCase{"adopt/an unknown change of power has no instruction", adopts, func(b *bench) {
@@ -160,8 +160,8 @@ func adoptCases() []testCase {
 	}})
 }
 
-// asks checks that an error is an instruction about the host.
-func (b *bench) asks(err error, host string) {
+// asksPerson checks that an error is an instruction about the host.
+func asksPerson(b *bench, err error, host string) {
 	b.t.Helper()
 	b.reason(err, machine.ReasonPerson)
 	require.True(b.t, strings.Contains(err.Error(), host), "the instruction does not name the machine: %v", err)

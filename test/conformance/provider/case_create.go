@@ -65,7 +65,7 @@ func createCases() []testCase {
 		{"create/returns a failed machine", creates | outside, func(b *bench) {
 			s := b.Spec()
 			m := b.running(s)
-			b.fail(m.ExternalID)
+			failed(b, m.ExternalID)
 			again := b.create(s)
 			require.Equal(b.t, m.ExternalID, again.ExternalID)
 			require.Equal(b.t, machine.Failed, again.Phase)
@@ -83,10 +83,10 @@ func createCases() []testCase {
 			b.count(1)
 		}},
 		{"create/concurrent calls with one ID are one machine", creates, func(b *bench) {
-			b.concurrent(b.Provider, b.Provider)
+			createAtOnce(b, b.Provider, b.Provider)
 		}},
 		{"create/two adapters at once are one machine", creates | second, func(b *bench) {
-			b.concurrent(b.Provider, b.Second)
+			createAtOnce(b, b.Provider, b.Second)
 		}},
 		{"create/another adapter finds the machine", creates | second, func(b *bench) {
 			s := b.Spec()
@@ -133,8 +133,8 @@ func createCases() []testCase {
 	}
 }
 
-// fail puts a machine into the phase Failed and waits until Describe shows it.
-func (b *bench) fail(id string) {
+// failed puts a machine into the phase Failed and waits until Describe shows it.
+func failed(b *bench, id string) {
 	b.t.Helper()
 	if !b.Outside.Break(b.t, id) {
 		b.t.Skip("the provider has no failed machines")
@@ -154,9 +154,9 @@ func bootFails(b *bench) {
 	b.count(1)
 }
 
-// concurrent creates one machine by several calls at once. A call that loses may fail as long as
+// createAtOnce creates one machine by several calls at once. A call that loses may fail as long as
 // the caller can repeat it.
-func (b *bench) concurrent(providers ...activities.MachineProvider) {
+func createAtOnce(b *bench, providers ...activities.MachineProvider) {
 	b.t.Helper()
 	const each = 4
 	s := b.Spec()
@@ -232,7 +232,7 @@ func createFaults() []testCase {
 	for _, f := range refused() {
 		all = append(all, testCase{"create/" + string(f.mode) + " has no effect", creates | faults, func(b *bench) {
 			s := b.Spec()
-			_, err := b.faulted(s, f)
+			_, err := createFaulted(b, s, f)
 			b.reason(err, f.reasons...)
 			b.count(0)
 			b.reason(b.describe(ref(s)), machine.ReasonMissing)
@@ -250,8 +250,8 @@ func createFaults() []testCase {
 	return append(all, testCase{"create/flapping is one machine", creates | faults, createFlapping})
 }
 
-// faulted creates a machine of the spec while the provider fails.
-func (b *bench) faulted(s machine.Spec, f fault) (m machine.Machine, err error) {
+// createFaulted creates a machine of the spec while the provider fails.
+func createFaulted(b *bench, s machine.Spec, f fault) (m machine.Machine, err error) {
 	b.t.Helper()
 	b.inject(Create, f.mode, 1)
 	return m, b.within(f.limit(), func(ctx context.Context) error {
@@ -260,9 +260,9 @@ func (b *bench) faulted(s machine.Spec, f fault) (m machine.Machine, err error) 
 	})
 }
 
-// open checks the outcome of a creation whose answer was lost: the adapter may have found the
+// openOutcome checks the outcome of a creation whose answer was lost: the adapter may have found the
 // machine, or it reports that it may exist.
-func (b *bench) open(err error, f fault) {
+func openOutcome(b *bench, err error, f fault) {
 	b.t.Helper()
 	if err != nil {
 		b.reason(err, f.reasons...)
@@ -276,8 +276,8 @@ func (b *bench) open(err error, f fault) {
 
 func createLost(b *bench, f fault) {
 	s := b.Spec()
-	_, err := b.faulted(s, f)
-	b.open(err, f)
+	_, err := createFaulted(b, s, f)
+	openOutcome(b, err, f)
 	b.Faults.Clear()
 	b.await(ref(s), machine.Running)
 	b.count(1)
@@ -285,8 +285,8 @@ func createLost(b *bench, f fault) {
 
 func createRepeated(b *bench, f fault) {
 	s := b.Spec()
-	_, err := b.faulted(s, f)
-	b.open(err, f)
+	_, err := createFaulted(b, s, f)
+	openOutcome(b, err, f)
 	if f.mode != Late {
 		b.Faults.Clear()
 	}
@@ -306,8 +306,8 @@ func createRepeated(b *bench, f fault) {
 
 func createAbandoned(b *bench, f fault) {
 	s := b.Spec()
-	_, err := b.faulted(s, f)
-	b.open(err, f)
+	_, err := createFaulted(b, s, f)
+	openOutcome(b, err, f)
 	b.Faults.Clear()
 	b.await(ref(s), machine.Running)
 	b.remove(ref(s))

@@ -92,7 +92,7 @@ func deleteCases() []testCase {
 		}},
 		{"delete/of a failed machine", creates | outside, func(b *bench) {
 			m := b.running(b.Spec())
-			b.fail(m.ExternalID)
+			failed(b, m.ExternalID)
 			b.remove(m.Ref)
 			b.noLeftovers()
 		}},

@@ -104,7 +104,7 @@ func describeCases() []testCase {
 		}},
 		{"describe/of a failed machine is failed", creates | outside, func(b *bench) {
 			m := b.running(b.Spec())
-			b.fail(m.ExternalID)
+			failed(b, m.ExternalID)
 			b.await(m.Ref, machine.Failed)
 		}},
 		{"describe/does not change a stopped machine", creates | outside, func(b *bench) {
@@ -204,7 +204,7 @@ func listCases() []testCase {
 		{"list/has failed machines", creates | outside, func(b *bench) {
 			s := b.Spec()
 			m := b.running(s)
-			b.fail(m.ExternalID)
+			failed(b, m.ExternalID)
 			require.Equal(b.t, []string{s.InstanceID}, b.listed())
 		}},
 		{"list/leaves out deleted machines", creates, func(b *bench) {
@@ -220,8 +220,8 @@ func listCases() []testCase {
 		}},
 		{"list/has a machine whose creation was lost", creates | faults, func(b *bench) {
 			s := b.Spec()
-			_, err := b.faulted(s, lost()[0])
-			b.open(err, lost()[0])
+			_, err := createFaulted(b, s, lost()[0])
+			openOutcome(b, err, lost()[0])
 			b.Faults.Clear()
 			require.Equal(b.t, []string{s.InstanceID}, b.listed())
 		}},

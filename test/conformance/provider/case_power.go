@@ -9,8 +9,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
-// change changes the power of a machine. It skips the case if the provider needs a person for it.
-func (b *bench) change(r machine.Ref, p machine.Power) {
+// changePower changes the power of a machine. It skips the case if the provider needs a person for it.
+func changePower(b *bench, r machine.Ref, p machine.Power) {
 	b.t.Helper()
 	err := b.power(r, p)
 	if machine.Is(err, machine.ReasonPerson) || machine.Is(err, machine.ReasonUnsupported) {
@@ -19,8 +19,8 @@ func (b *bench) change(r machine.Ref, p machine.Power) {
 	require.NoError(b.t, err)
 }
 
-// shows checks the phase and the power of a machine after a change.
-func (b *bench) shows(m machine.Machine, want machine.Phase) {
+// showsPower checks the phase and the power of a machine after a change.
+func showsPower(b *bench, m machine.Machine, want machine.Phase) {
 	b.t.Helper()
 	b.await(m.Ref, want)
 	b.powered(m.ExternalID, want == machine.Running)
@@ -30,66 +30,66 @@ func powerCases() []testCase {
 	all := []testCase{
 		{"power/off stops the machine", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
-			b.shows(m, machine.Stopped)
+			changePower(b, m.Ref, machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
 			b.count(1)
 		}},
 		{"power/on starts a stopped machine", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
-			b.shows(m, machine.Stopped)
-			b.change(m.Ref, machine.PowerOn)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
+			changePower(b, m.Ref, machine.PowerOn)
+			showsPower(b, m, machine.Running)
 		}},
 		{"power/on starts a machine that was stopped outside", creates | outside, func(b *bench) {
 			m := b.running(b.Spec())
 			b.Outside.Stop(b.t, m.ExternalID)
 			b.await(m.Ref, machine.Stopped)
-			b.change(m.Ref, machine.PowerOn)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerOn)
+			showsPower(b, m, machine.Running)
 		}},
 		{"power/reset keeps a running machine running", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerReset)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerReset)
+			showsPower(b, m, machine.Running)
 			b.count(1)
 		}},
 		{"power/reset starts a stopped machine", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
-			b.shows(m, machine.Stopped)
-			b.change(m.Ref, machine.PowerReset)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
+			changePower(b, m.Ref, machine.PowerReset)
+			showsPower(b, m, machine.Running)
 		}},
 		{"power/on of a running machine changes nothing", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOn)
-			b.change(m.Ref, machine.PowerOn)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerOn)
+			changePower(b, m.Ref, machine.PowerOn)
+			showsPower(b, m, machine.Running)
 		}},
 		{"power/off of a stopped machine changes nothing", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
-			b.change(m.Ref, machine.PowerOff)
-			b.shows(m, machine.Stopped)
+			changePower(b, m.Ref, machine.PowerOff)
+			changePower(b, m.Ref, machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
 		}},
 		{"power/by owner tag only", creates, func(b *bench) {
 			s := b.Spec()
 			m := b.running(s)
-			b.change(ref(s), machine.PowerOff)
-			b.shows(m, machine.Stopped)
+			changePower(b, ref(s), machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
 		}},
 		{"power/by another adapter", creates | second, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
+			changePower(b, m.Ref, machine.PowerOff)
 			require.NoError(b.t, b.Second.Power(b.t.Context(), m.Ref, machine.PowerOn))
-			b.shows(m, machine.Running)
+			showsPower(b, m, machine.Running)
 		}},
 		{"power/of one machine keeps the others", creates, func(b *bench) {
 			one, two := b.running(b.Spec()), b.running(b.Spec())
-			b.change(one.Ref, machine.PowerOff)
-			b.shows(one, machine.Stopped)
-			b.shows(two, machine.Running)
+			changePower(b, one.Ref, machine.PowerOff)
+			showsPower(b, one, machine.Stopped)
+			showsPower(b, two, machine.Running)
 		}},
 		{"power/of a missing machine is missing", creates, func(b *bench) {
 			for _, p := range []machine.Power{machine.PowerOn, machine.PowerOff, machine.PowerReset} {
@@ -116,7 +116,7 @@ func powerCases() []testCase {
 		{"power/of an unknown kind has no effect", creates, func(b *bench) {
 			m := b.running(b.Spec())
 			b.reason(b.power(m.Ref, "explode"), machine.ReasonUnsupported, machine.ReasonRejected)
-			b.shows(m, machine.Running)
+			showsPower(b, m, machine.Running)
 		}},
 	}
 	for _, f := range append(lost(), refused()...) {
@@ -136,11 +136,11 @@ func powerFault(b *bench, f fault) {
 		b.reason(err, f.reasons...)
 	}
 	if !f.effect || machine.Is(err, machine.ReasonUnavailable) {
-		b.shows(m, machine.Running)
+		showsPower(b, m, machine.Running)
 	}
 	b.Faults.Clear()
-	b.change(m.Ref, machine.PowerOff)
-	b.shows(m, machine.Stopped)
+	changePower(b, m.Ref, machine.PowerOff)
+	showsPower(b, m, machine.Stopped)
 	b.count(1)
 }
 
@@ -167,7 +167,7 @@ func consoleCases() []testCase {
 		}},
 		{"console/after a reset can be read", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerReset)
+			changePower(b, m.Ref, machine.PowerReset)
 			tail, err := b.console(m.Ref)
 			require.NoError(b.t, err)
 			require.LessOrEqual(b.t, len(tail), machine.MaxConsole)
@@ -186,7 +186,7 @@ func consoleCases() []testCase {
 		}},
 		{"console/returns the end of a long console", creates | outside, func(b *bench) {
 			m := b.running(b.Spec())
-			b.print(m.ExternalID, append(bytes.Repeat([]byte("\x1b[31mline\x00\r\n"), 20_000), "the end"...))
+			printConsole(b, m.ExternalID, append(bytes.Repeat([]byte("\x1b[31mline\x00\r\n"), 20_000), "the end"...))
 			tail, err := b.console(m.Ref)
 			require.NoError(b.t, err)
 			require.LessOrEqual(b.t, len(tail), machine.MaxConsole)
@@ -194,13 +194,13 @@ func consoleCases() []testCase {
 		}},
 		{"console/may have any bytes", creates | outside, func(b *bench) {
 			m := b.running(b.Spec())
-			b.print(m.ExternalID, []byte("\x00\xff\xfe\x1b]0;title\a"))
+			printConsole(b, m.ExternalID, []byte("\x00\xff\xfe\x1b]0;title\a"))
 			_, err := b.console(m.Ref)
 			require.NoError(b.t, err)
 		}},
 		{"console/may be empty", creates | outside, func(b *bench) {
 			m := b.running(b.Spec())
-			b.print(m.ExternalID, nil)
+			printConsole(b, m.ExternalID, nil)
 			tail, err := b.console(m.Ref)
 			require.NoError(b.t, err)
 			require.Empty(b.t, tail)
@@ -223,8 +223,8 @@ func consoleFaults() []testCase {
 	return all
 }
 
-// print writes a console from outside.
-func (b *bench) print(id string, data []byte) {
+// printConsole writes a console from outside.
+func printConsole(b *bench, id string, data []byte) {
 	b.t.Helper()
 	out, ok := b.Outside.(Prints)
 	if !ok {

@@ -56,7 +56,7 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 			}()
 			b := newBench(t, open(t))
 			complete = b.Info.Creates && b.Faults != nil && b.Outside != nil
-			b.require(c.needs)
+			skipWithout(b, c.needs)
 			c.run(b)
 		})
 	}
@@ -66,8 +66,8 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 	t.Logf("%d of %d cases ran", ran, len(cases))
 }
 
-// require skips the case if its target lacks something.
-func (b *bench) require(n need) {
+// skipWithout skips the case if its target lacks something.
+func skipWithout(b *bench, n need) {
 	b.t.Helper()
 	for _, r := range []struct {
 		need need

@@ -139,7 +139,7 @@ func (p *Provider) call(ctx context.Context, method, path string, in, out any) e
 		uncertain = machine.ReasonAmbiguous
 	}
 	resp, err := p.client.Do(req)
-	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+	if dial := new(net.OpError); errors.As(err, &dial) && dial.Op == "dial" {
 		return machine.Wrap(machine.ReasonUnavailable, err, "Acme cannot be reached")
 	}
 	if err != nil {

@@ -43,8 +43,10 @@ type testCase struct {
 // everything.
 func Run(t *testing.T, open func(t *testing.T) Target) {
 	t.Helper()
-	cases := slices.Concat(createCases(), createFaults(), specCases(), describeCases(), powerCases(), consoleCases(),
-		deleteCases(), listCases(), contextCases(), secretCases(), adoptCases())
+	cases := slices.Concat(createCases(), exclusiveCases(), bootCases(), createFaults(), specCases(),
+		describeCases(), describeChanges(), powerCases(), powerTargets(), powerFaults(), consoleCases(),
+		deleteCases(), deletePhases(), deleteFaults(), listCases(), listOthers(), listFaults(),
+		contextCases(), secretCases(), adoptCases())
 	started, ran, complete := 0, 0, false
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

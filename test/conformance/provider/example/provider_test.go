@@ -18,6 +18,7 @@ import (
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	provider.Run(t, func(t *testing.T) provider.Target {
+		t.Helper()
 		cloud := providertest.NewCloud(t)
 		key := schema.NewSecret(providertest.Secret)
 		return provider.Target{
@@ -47,6 +48,6 @@ func TestHowto(t *testing.T) {
 	require.NoError(t, err)
 	code, err := os.ReadFile("provider.go")
 	require.NoError(t, err)
-	require.True(t, strings.Contains(string(guide), "```go\n"+string(code)+"```\n"), "docs/howto/add-a-provider.md does not show provider.go as it is")
+	require.Contains(t, string(guide), "```go\n"+string(code)+"```\n", "docs/howto/add-a-provider.md does not show provider.go as it is")
 	require.LessOrEqual(t, strings.Count(string(code), "\n"), 160, "the example is no longer short")
 }

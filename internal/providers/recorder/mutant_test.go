@@ -257,7 +257,7 @@ func TestSuiteFindsDefects(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
 			pattern := "^TestMutant$/^" + strings.ReplaceAll(strings.ReplaceAll(d.finds, " ", "_"), "/", "$/^") + "$"
-			child := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.timeout=1m", "-test.run="+pattern) //nolint:gosec // this test
+			child := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.timeout=1m", "-test.run="+pattern)
 			child.Env = append(os.Environ(), mutantVariable+"="+d.name)
 			out, err := child.CombinedOutput()
 			require.Error(t, err, "%s", out)

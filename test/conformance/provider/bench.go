@@ -199,10 +199,10 @@ func (b *bench) count(want int) {
 	}
 }
 
-// inject makes the next n requests of a call fail.
-func (b *bench) inject(c Call, m Mode, n int) {
+// inject makes the next request of a call fail.
+func (b *bench) inject(c Call, m Mode) {
 	b.t.Helper()
-	if !b.Faults.Inject(c, m, n) {
+	if !b.Faults.Inject(c, m, 1) {
 		b.t.Skipf("%s of this provider cannot fail with %s", c, m)
 	}
 }
@@ -237,16 +237,8 @@ func (b *bench) clean(err error) {
 func (b *bench) hides(text string) {
 	b.t.Helper()
 	for _, s := range append([]string{reference}, b.Secrets...) {
-		require.False(b.t, strings.Contains(text, s), "a text of the provider holds a secret")
+		require.NotContains(b.t, text, s, "a text of the provider holds a secret")
 	}
-}
-
-// external returns the only machine of the provider.
-func (b *bench) external() string {
-	b.t.Helper()
-	all := b.Outside.Machines(b.t)
-	require.Len(b.t, all, 1)
-	return all[0]
 }
 
 // powered checks the power of a machine, as the provider's console shows it.

@@ -2,7 +2,6 @@ package provider
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -49,7 +48,7 @@ func contextCases() []testCase {
 		all = append(all, testCase{"context/a slow " + string(c) + " ends with its context", creates | faults, func(b *bench) {
 			s := b.Spec()
 			b.running(s)
-			b.inject(c, Slow, 1)
+			b.inject(c, Slow)
 			b.reason(b.within(time.Second, func(ctx context.Context) error { return calls(b)[c](ctx, s) }), machine.ReasonUnavailable, machine.ReasonAmbiguous)
 		}})
 	}
@@ -135,7 +134,7 @@ func adoptCases() []testCase {
 		{"adopt/console asks a person", adopts, func(b *bench) {
 			m := b.create(b.Spec())
 			_, err := b.console(m.Ref)
-			b.asks(err, m.Host)
+			asksPerson(b, err, m.Host)
 		}},
 		{"adopt/delete keeps the machine", adopts, func(b *bench) {
 			m := b.create(b.Spec())
@@ -152,7 +151,7 @@ func adoptCases() []testCase {
 	for _, p := range []machine.Power{machine.PowerOn, machine.PowerOff, machine.PowerReset} {
 		all = append(all, testCase{"adopt/power " + string(p) + " asks a person", adopts, func(b *bench) {
 			m := b.create(b.Spec())
-			b.asks(b.power(m.Ref, p), m.Host)
+			asksPerson(b, b.power(m.Ref, p), m.Host)
 		}})
 	}
 	return append(all, testCase{"adopt/an unknown change of power has no instruction", adopts, func(b *bench) {
@@ -160,9 +159,9 @@ func adoptCases() []testCase {
 	}})
 }
 
-// asks checks that an error is an instruction about the host.
-func (b *bench) asks(err error, host string) {
+// asksPerson checks that an error is an instruction about the host.
+func asksPerson(b *bench, err error, host string) {
 	b.t.Helper()
 	b.reason(err, machine.ReasonPerson)
-	require.True(b.t, strings.Contains(err.Error(), host), "the instruction does not name the machine: %v", err)
+	require.ErrorContains(b.t, err, host, "the instruction does not name the machine: %v", err)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,7 +34,8 @@ func createCases() []testCase {
 		}},
 		{"create/twice with one ID is one machine", creates, func(b *bench) {
 			s := b.Spec()
-			require.Equal(b.t, b.create(s).ExternalID, b.create(s).ExternalID)
+			first := b.create(s)
+			require.Equal(b.t, first.ExternalID, b.create(s).ExternalID)
 			b.count(1)
 		}},
 		{"create/five times with one ID is one machine", creates, func(b *bench) {
@@ -65,7 +65,7 @@ func createCases() []testCase {
 		{"create/returns a failed machine", creates | outside, func(b *bench) {
 			s := b.Spec()
 			m := b.running(s)
-			b.fail(m.ExternalID)
+			breakMachine(b, m.ExternalID)
 			again := b.create(s)
 			require.Equal(b.t, m.ExternalID, again.ExternalID)
 			require.Equal(b.t, machine.Failed, again.Phase)
@@ -82,11 +82,17 @@ func createCases() []testCase {
 			b.running(s)
 			b.count(1)
 		}},
+	}
+}
+
+// exclusiveCases are about creations at once, and machines of others.
+func exclusiveCases() []testCase {
+	return []testCase{
 		{"create/concurrent calls with one ID are one machine", creates, func(b *bench) {
-			b.concurrent(b.Provider, b.Provider)
+			createAtOnce(b, b.Provider, b.Provider)
 		}},
 		{"create/two adapters at once are one machine", creates | second, func(b *bench) {
-			b.concurrent(b.Provider, b.Second)
+			createAtOnce(b, b.Provider, b.Second)
 		}},
 		{"create/another adapter finds the machine", creates | second, func(b *bench) {
 			s := b.Spec()
@@ -106,6 +112,12 @@ func createCases() []testCase {
 			}
 			require.Contains(b.t, b.Outside.Machines(b.t), foreign)
 		}},
+	}
+}
+
+// bootCases are about the boot data of a creation.
+func bootCases() []testCase {
+	return []testCase{
 		{"boot/is issued once for a creation", creates, func(b *bench) {
 			b.create(b.Spec())
 			require.EqualValues(b.t, 1, b.boots.Load())
@@ -133,8 +145,8 @@ func createCases() []testCase {
 	}
 }
 
-// fail puts a machine into the phase Failed and waits until Describe shows it.
-func (b *bench) fail(id string) {
+// breakMachine puts a machine into the phase Failed and waits until Describe shows it.
+func breakMachine(b *bench, id string) {
 	b.t.Helper()
 	if !b.Outside.Break(b.t, id) {
 		b.t.Skip("the provider has no failed machines")
@@ -154,9 +166,9 @@ func bootFails(b *bench) {
 	b.count(1)
 }
 
-// concurrent creates one machine by several calls at once. A call that loses may fail as long as
+// createAtOnce creates one machine by several calls at once. A call that loses may fail as long as
 // the caller can repeat it.
-func (b *bench) concurrent(providers ...activities.MachineProvider) {
+func createAtOnce(b *bench, providers ...activities.MachineProvider) {
 	b.t.Helper()
 	const each = 4
 	s := b.Spec()
@@ -189,143 +201,6 @@ func (b *bench) concurrent(providers ...activities.MachineProvider) {
 	require.LessOrEqual(b.t, most, 1, "boot data of one call")
 	ids[b.create(s).ExternalID] = true
 	require.Len(b.t, ids, 1, "machines of one instance")
-	b.count(1)
-}
-
-// A fault of a creation: whether it has an effect, and the reasons of its error.
-type fault struct {
-	mode    Mode
-	effect  bool
-	reasons []string
-}
-
-// lost are the faults that leave it open what happened, and refused those that do not.
-func lost() []fault {
-	ambiguous := []string{machine.ReasonAmbiguous}
-	return []fault{
-		{LostReply, true, ambiguous}, {Late, true, ambiguous}, {Garbage, true, ambiguous},
-		{Slow, true, []string{machine.ReasonAmbiguous, machine.ReasonUnavailable}},
-	}
-}
-
-func refused() []fault {
-	return []fault{
-		{LostRequest, false, []string{machine.ReasonUnavailable, machine.ReasonAmbiguous}},
-		{Unavailable, false, []string{machine.ReasonUnavailable, machine.ReasonAmbiguous}},
-		{Quota, false, []string{machine.ReasonQuota}},
-		{Capacity, false, []string{machine.ReasonCapacity}},
-		{Auth, false, []string{machine.ReasonAuth}},
-	}
-}
-
-// limit bounds the context of a call that fails. A slow provider responds after it.
-func (f fault) limit() time.Duration {
-	if f.mode == Slow {
-		return time.Second
-	}
-	return answer
-}
-
-// createFaults has the faults of a creation, each with the calls that a worker makes afterwards.
-func createFaults() []testCase {
-	var all []testCase
-	for _, f := range refused() {
-		all = append(all, testCase{"create/" + string(f.mode) + " has no effect", creates | faults, func(b *bench) {
-			s := b.Spec()
-			_, err := b.faulted(s, f)
-			b.reason(err, f.reasons...)
-			b.count(0)
-			b.reason(b.describe(ref(s)), machine.ReasonMissing)
-			b.create(s)
-			b.count(1)
-		}})
-	}
-	for _, f := range lost() {
-		all = append(all,
-			testCase{"create/" + string(f.mode) + ", then describe finds the machine", creates | faults, func(b *bench) { createLost(b, f) }},
-			testCase{"create/" + string(f.mode) + ", then create returns the machine", creates | faults, func(b *bench) { createRepeated(b, f) }},
-			testCase{"create/" + string(f.mode) + ", then delete leaves nothing", creates | faults, func(b *bench) { createAbandoned(b, f) }},
-		)
-	}
-	return append(all, testCase{"create/flapping is one machine", creates | faults, createFlapping})
-}
-
-// faulted creates a machine of the spec while the provider fails.
-func (b *bench) faulted(s machine.Spec, f fault) (m machine.Machine, err error) {
-	b.t.Helper()
-	b.inject(Create, f.mode, 1)
-	return m, b.within(f.limit(), func(ctx context.Context) error {
-		m, err = b.Provider.Create(ctx, s, b.boot)
-		return err
-	})
-}
-
-// open checks the outcome of a creation whose answer was lost: the adapter may have found the
-// machine, or it reports that it may exist.
-func (b *bench) open(err error, f fault) {
-	b.t.Helper()
-	if err != nil {
-		b.reason(err, f.reasons...)
-	}
-	if machine.Is(err, machine.ReasonUnavailable) {
-		b.Faults.Clear()
-		b.count(0)
-		b.t.Skip("the context ended before the adapter had sent its request")
-	}
-}
-
-func createLost(b *bench, f fault) {
-	s := b.Spec()
-	_, err := b.faulted(s, f)
-	b.open(err, f)
-	b.Faults.Clear()
-	b.await(ref(s), machine.Running)
-	b.count(1)
-}
-
-func createRepeated(b *bench, f fault) {
-	s := b.Spec()
-	_, err := b.faulted(s, f)
-	b.open(err, f)
-	if f.mode != Late {
-		b.Faults.Clear()
-	}
-	issued := b.boots.Load()
-	m, err := b.try(s) // a late creation may still be under way
-	b.Faults.Clear()
-	if err != nil {
-		b.reason(err, machine.ReasonAmbiguous, machine.ReasonUnavailable)
-		m = b.create(s)
-	} else if f.mode != Late {
-		require.Equal(b.t, issued, b.boots.Load(), "boot data of an existing machine")
-	}
-	b.matches(s, m)
-	require.Equal(b.t, m.ExternalID, b.await(ref(s), machine.Running).ExternalID)
-	b.count(1)
-}
-
-func createAbandoned(b *bench, f fault) {
-	s := b.Spec()
-	_, err := b.faulted(s, f)
-	b.open(err, f)
-	b.Faults.Clear()
-	b.await(ref(s), machine.Running)
-	b.remove(ref(s))
-	b.count(0)
-	b.noLeftovers()
-}
-
-func createFlapping(b *bench) {
-	s := b.Spec()
-	for _, f := range []fault{refused()[0], lost()[0], refused()[1]} {
-		b.inject(Create, f.mode, 1)
-		if _, err := b.try(s); err != nil {
-			b.reason(err, machine.ReasonAmbiguous, machine.ReasonUnavailable)
-		}
-		b.Faults.Clear()
-	}
-	b.create(s)
-	b.await(ref(s), machine.Running)
 	b.count(1)
 }
 

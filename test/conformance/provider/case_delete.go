@@ -11,7 +11,7 @@ import (
 )
 
 func deleteCases() []testCase {
-	all := []testCase{
+	return []testCase{
 		{"delete/leaves nothing", creates, func(b *bench) {
 			b.remove(b.running(b.Spec()).Ref)
 			b.count(0)
@@ -76,6 +76,12 @@ func deleteCases() []testCase {
 			b.await(kept.Ref, machine.Running)
 			b.count(1)
 		}},
+	}
+}
+
+// deletePhases are about the phases in which a machine is deleted.
+func deletePhases() []testCase {
+	return []testCase{
 		{"delete/during creation leaves nothing", creates, func(b *bench) {
 			s := b.Spec()
 			m := b.create(s)
@@ -92,7 +98,7 @@ func deleteCases() []testCase {
 		}},
 		{"delete/of a failed machine", creates | outside, func(b *bench) {
 			m := b.running(b.Spec())
-			b.fail(m.ExternalID)
+			breakMachine(b, m.ExternalID)
 			b.remove(m.Ref)
 			b.noLeftovers()
 		}},
@@ -119,7 +125,7 @@ func deleteCases() []testCase {
 		{"delete/flapping", creates | faults, func(b *bench) {
 			m := b.running(b.Spec())
 			for _, mode := range []Mode{Unavailable, LostReply, LostRequest} {
-				b.inject(Delete, mode, 1)
+				b.inject(Delete, mode)
 				if err := b.delete(m.Ref); err != nil {
 					b.reason(err, machine.ReasonAmbiguous, machine.ReasonUnavailable)
 				}
@@ -130,6 +136,11 @@ func deleteCases() []testCase {
 			b.noLeftovers()
 		}},
 	}
+}
+
+// deleteFaults has the faults of a deletion.
+func deleteFaults() []testCase {
+	var all []testCase
 	for _, f := range append(lost(), refused()...) {
 		if f.mode == Quota || f.mode == Capacity {
 			continue
@@ -164,7 +175,7 @@ func deleteConcurrent(b *bench) {
 // machine.
 func deleteFault(b *bench, f fault) {
 	m := b.running(b.Spec())
-	b.inject(Delete, f.mode, 1)
+	b.inject(Delete, f.mode)
 	err := b.within(f.limit(), func(ctx context.Context) error { return b.Provider.Delete(ctx, m.Ref) })
 	if err != nil || !f.effect {
 		b.reason(err, f.reasons...)

@@ -1,7 +1,6 @@
 package provider
 
 import (
-	"bytes"
 	"context"
 
 	"github.com/stretchr/testify/require"
@@ -9,8 +8,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
-// change changes the power of a machine. It skips the case if the provider needs a person for it.
-func (b *bench) change(r machine.Ref, p machine.Power) {
+// changePower changes the power of a machine. It skips the case if the provider needs a person for it.
+func changePower(b *bench, r machine.Ref, p machine.Power) {
 	b.t.Helper()
 	err := b.power(r, p)
 	if machine.Is(err, machine.ReasonPerson) || machine.Is(err, machine.ReasonUnsupported) {
@@ -19,77 +18,83 @@ func (b *bench) change(r machine.Ref, p machine.Power) {
 	require.NoError(b.t, err)
 }
 
-// shows checks the phase and the power of a machine after a change.
-func (b *bench) shows(m machine.Machine, want machine.Phase) {
+// showsPower checks the phase and the power of a machine after a change.
+func showsPower(b *bench, m machine.Machine, want machine.Phase) {
 	b.t.Helper()
 	b.await(m.Ref, want)
 	b.powered(m.ExternalID, want == machine.Running)
 }
 
 func powerCases() []testCase {
-	all := []testCase{
+	return []testCase{
 		{"power/off stops the machine", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
-			b.shows(m, machine.Stopped)
+			changePower(b, m.Ref, machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
 			b.count(1)
 		}},
 		{"power/on starts a stopped machine", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
-			b.shows(m, machine.Stopped)
-			b.change(m.Ref, machine.PowerOn)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
+			changePower(b, m.Ref, machine.PowerOn)
+			showsPower(b, m, machine.Running)
 		}},
 		{"power/on starts a machine that was stopped outside", creates | outside, func(b *bench) {
 			m := b.running(b.Spec())
 			b.Outside.Stop(b.t, m.ExternalID)
 			b.await(m.Ref, machine.Stopped)
-			b.change(m.Ref, machine.PowerOn)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerOn)
+			showsPower(b, m, machine.Running)
 		}},
 		{"power/reset keeps a running machine running", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerReset)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerReset)
+			showsPower(b, m, machine.Running)
 			b.count(1)
 		}},
 		{"power/reset starts a stopped machine", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
-			b.shows(m, machine.Stopped)
-			b.change(m.Ref, machine.PowerReset)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
+			changePower(b, m.Ref, machine.PowerReset)
+			showsPower(b, m, machine.Running)
 		}},
 		{"power/on of a running machine changes nothing", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOn)
-			b.change(m.Ref, machine.PowerOn)
-			b.shows(m, machine.Running)
+			changePower(b, m.Ref, machine.PowerOn)
+			changePower(b, m.Ref, machine.PowerOn)
+			showsPower(b, m, machine.Running)
 		}},
 		{"power/off of a stopped machine changes nothing", creates, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
-			b.change(m.Ref, machine.PowerOff)
-			b.shows(m, machine.Stopped)
+			changePower(b, m.Ref, machine.PowerOff)
+			changePower(b, m.Ref, machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
 		}},
 		{"power/by owner tag only", creates, func(b *bench) {
 			s := b.Spec()
 			m := b.running(s)
-			b.change(ref(s), machine.PowerOff)
-			b.shows(m, machine.Stopped)
+			changePower(b, ref(s), machine.PowerOff)
+			showsPower(b, m, machine.Stopped)
 		}},
 		{"power/by another adapter", creates | second, func(b *bench) {
 			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerOff)
+			changePower(b, m.Ref, machine.PowerOff)
 			require.NoError(b.t, b.Second.Power(b.t.Context(), m.Ref, machine.PowerOn))
-			b.shows(m, machine.Running)
+			showsPower(b, m, machine.Running)
 		}},
+	}
+}
+
+// powerTargets are about which machine changes.
+func powerTargets() []testCase {
+	return []testCase{
 		{"power/of one machine keeps the others", creates, func(b *bench) {
 			one, two := b.running(b.Spec()), b.running(b.Spec())
-			b.change(one.Ref, machine.PowerOff)
-			b.shows(one, machine.Stopped)
-			b.shows(two, machine.Running)
+			changePower(b, one.Ref, machine.PowerOff)
+			showsPower(b, one, machine.Stopped)
+			showsPower(b, two, machine.Running)
 		}},
 		{"power/of a missing machine is missing", creates, func(b *bench) {
 			for _, p := range []machine.Power{machine.PowerOn, machine.PowerOff, machine.PowerReset} {
@@ -116,9 +121,14 @@ func powerCases() []testCase {
 		{"power/of an unknown kind has no effect", creates, func(b *bench) {
 			m := b.running(b.Spec())
 			b.reason(b.power(m.Ref, "explode"), machine.ReasonUnsupported, machine.ReasonRejected)
-			b.shows(m, machine.Running)
+			showsPower(b, m, machine.Running)
 		}},
 	}
+}
+
+// powerFaults has the faults of a change of power.
+func powerFaults() []testCase {
+	var all []testCase
 	for _, f := range append(lost(), refused()...) {
 		if f.mode == Quota || f.mode == Capacity {
 			continue
@@ -130,105 +140,16 @@ func powerCases() []testCase {
 
 func powerFault(b *bench, f fault) {
 	m := b.running(b.Spec())
-	b.inject(Power, f.mode, 1)
+	b.inject(Power, f.mode)
 	err := b.within(f.limit(), func(ctx context.Context) error { return b.Provider.Power(ctx, m.Ref, machine.PowerOff) })
 	if err != nil || !f.effect {
 		b.reason(err, f.reasons...)
 	}
 	if !f.effect || machine.Is(err, machine.ReasonUnavailable) {
-		b.shows(m, machine.Running)
+		showsPower(b, m, machine.Running)
 	}
 	b.Faults.Clear()
-	b.change(m.Ref, machine.PowerOff)
-	b.shows(m, machine.Stopped)
+	changePower(b, m.Ref, machine.PowerOff)
+	showsPower(b, m, machine.Stopped)
 	b.count(1)
-}
-
-func consoleCases() []testCase {
-	all := []testCase{
-		{"console/of a running machine is bounded", creates, func(b *bench) {
-			tail, err := b.console(b.running(b.Spec()).Ref)
-			require.NoError(b.t, err)
-			require.LessOrEqual(b.t, len(tail), machine.MaxConsole)
-			b.hides(string(tail))
-		}},
-		{"console/of a new machine is empty or bounded", creates, func(b *bench) {
-			tail, err := b.console(b.create(b.Spec()).Ref)
-			require.NoError(b.t, err)
-			require.LessOrEqual(b.t, len(tail), machine.MaxConsole)
-		}},
-		{"console/of a stopped machine can be read", creates | outside, func(b *bench) {
-			m := b.running(b.Spec())
-			b.Outside.Stop(b.t, m.ExternalID)
-			b.await(m.Ref, machine.Stopped)
-			tail, err := b.console(m.Ref)
-			require.NoError(b.t, err)
-			require.LessOrEqual(b.t, len(tail), machine.MaxConsole)
-		}},
-		{"console/after a reset can be read", creates, func(b *bench) {
-			m := b.running(b.Spec())
-			b.change(m.Ref, machine.PowerReset)
-			tail, err := b.console(m.Ref)
-			require.NoError(b.t, err)
-			require.LessOrEqual(b.t, len(tail), machine.MaxConsole)
-		}},
-		{"console/of a missing machine is missing", creates, func(b *bench) {
-			_, err := b.console(ref(b.Spec()))
-			b.reason(err, machine.ReasonMissing)
-		}},
-		{"console/of a foreign machine is missing", creates | outside, func(b *bench) {
-			s := b.Spec()
-			r := ref(s)
-			r.ExternalID = b.Outside.Foreign(b.t, s.Host)
-			tail, err := b.console(r)
-			b.reason(err, machine.ReasonMissing, machine.ReasonRejected)
-			require.Empty(b.t, tail)
-		}},
-		{"console/returns the end of a long console", creates | outside, func(b *bench) {
-			m := b.running(b.Spec())
-			b.print(m.ExternalID, append(bytes.Repeat([]byte("\x1b[31mline\x00\r\n"), 20_000), "the end"...))
-			tail, err := b.console(m.Ref)
-			require.NoError(b.t, err)
-			require.LessOrEqual(b.t, len(tail), machine.MaxConsole)
-			require.True(b.t, bytes.HasSuffix(tail, []byte("the end")), "the tail has not the end of the console")
-		}},
-		{"console/may have any bytes", creates | outside, func(b *bench) {
-			m := b.running(b.Spec())
-			b.print(m.ExternalID, []byte("\x00\xff\xfe\x1b]0;title\a"))
-			_, err := b.console(m.Ref)
-			require.NoError(b.t, err)
-		}},
-		{"console/may be empty", creates | outside, func(b *bench) {
-			m := b.running(b.Spec())
-			b.print(m.ExternalID, nil)
-			tail, err := b.console(m.Ref)
-			require.NoError(b.t, err)
-			require.Empty(b.t, tail)
-		}},
-	}
-	return append(all, consoleFaults()...)
-}
-
-// consoleFaults skips Garbage: a console may have any bytes.
-func consoleFaults() []testCase {
-	var all []testCase
-	for _, c := range queryFaults(Console, func(b *bench, ctx context.Context, r machine.Ref) error {
-		_, err := b.Provider.Console(ctx, r)
-		return err
-	}) {
-		if c.name != "console/garbage is an error and not an empty answer" {
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
-// print writes a console from outside.
-func (b *bench) print(id string, data []byte) {
-	b.t.Helper()
-	out, ok := b.Outside.(Prints)
-	if !ok {
-		b.t.Skip("the target cannot write to consoles")
-	}
-	out.Print(b.t, id, data)
 }

@@ -43,8 +43,10 @@ type testCase struct {
 // everything.
 func Run(t *testing.T, open func(t *testing.T) Target) {
 	t.Helper()
-	cases := slices.Concat(createCases(), createFaults(), specCases(), describeCases(), powerCases(), consoleCases(),
-		deleteCases(), listCases(), contextCases(), secretCases(), adoptCases())
+	cases := slices.Concat(createCases(), exclusiveCases(), bootCases(), createFaults(), specCases(),
+		describeCases(), describeChanges(), powerCases(), powerTargets(), powerFaults(), consoleCases(),
+		deleteCases(), deletePhases(), deleteFaults(), listCases(), listOthers(), listFaults(),
+		contextCases(), secretCases(), adoptCases())
 	started, ran, complete := 0, 0, false
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -56,7 +58,7 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 			}()
 			b := newBench(t, open(t))
 			complete = b.Info.Creates && b.Faults != nil && b.Outside != nil
-			b.require(c.needs)
+			skipWithout(b, c.needs)
 			c.run(b)
 		})
 	}
@@ -66,8 +68,8 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 	t.Logf("%d of %d cases ran", ran, len(cases))
 }
 
-// require skips the case if its target lacks something.
-func (b *bench) require(n need) {
+// skipWithout skips the case if its target lacks something.
+func skipWithout(b *bench, n need) {
 	b.t.Helper()
 	for _, r := range []struct {
 		need need

@@ -20,7 +20,7 @@ var (
 )
 
 // Secret is a credential that the double of a provider includes in its errors.
-const Secret = "key-5f0c1b7e2d" //nolint:gosec // of a double
+const Secret = "key-5f0c1b7e2d"
 
 // Faults implements provider.Faults for requests that pass through Gate. The zero value has no
 // fault.

@@ -85,14 +85,16 @@ func TestHostile(t *testing.T) {
 						assert.Less(t, len(err.Error()), 1000)
 					}
 				}
-				remove2(t, server, spec(2))
+				deleteUntilMissing(t, server, spec(2))
+				require.Eventually(t, func() bool { return p.Power(t.Context(), ref(spec(1)), machine.PowerOn) == nil }, 10*time.Second, 5*time.Millisecond)
 				await(t, p, spec(1), machine.Running)
 			}
 		})
 	}
 }
 
-func remove2(t *testing.T, server *maastest.Server, s machine.Spec) {
+// deleteUntilMissing deletes the machine of a spec, which may be half created.
+func deleteUntilMissing(t *testing.T, server *maastest.Server, s machine.Spec) {
 	t.Helper()
 	p := open(t, server).Provider
 	require.Eventually(t, func() bool {

@@ -97,7 +97,7 @@ func (c *client) call(ctx context.Context, r request, into func(*json.Decoder) e
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode/100 != 2 {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) //nolint:errcheck // the status decides
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // the status decides
 		return c.refused(r, resp, string(body))
 	}
 	limit := r.limit
@@ -198,7 +198,7 @@ func (c *client) quote(r request, resp *http.Response, body string) string {
 			return ""
 		}
 	}
-	line := c.line(body, maxText)
+	line := c.line(body)
 	if line == "" {
 		return ""
 	}
@@ -206,6 +206,6 @@ func (c *client) quote(r request, resp *http.Response, body string) string {
 }
 
 // line returns a text of the server as one line without the API key.
-func (c *client) line(s string, limit int) string {
-	return text.Line(strings.TrimSpace(c.hide.Replace(s)), limit)
+func (c *client) line(s string) string {
+	return text.Line(strings.TrimSpace(c.hide.Replace(s)), maxText)
 }

@@ -85,18 +85,20 @@ func TestHostile(t *testing.T) {
 						assert.Less(t, len(err.Error()), 1000)
 					}
 				}
-				remove2(t, server, spec(2))
+				deleteUntilMissing(t, server, spec(2))
+				require.Eventually(t, func() bool { return p.Power(t.Context(), ref(spec(1)), machine.PowerOn) == nil }, 10*time.Second, 5*time.Millisecond)
 				await(t, p, spec(1), machine.Running)
 			}
 		})
 	}
 }
 
-func remove2(t *testing.T, server *maastest.Server, s machine.Spec) {
+// deleteUntilMissing deletes the machine of a spec, which may be half created.
+func deleteUntilMissing(t *testing.T, server *maastest.Server, s machine.Spec) {
 	t.Helper()
 	p := open(t, server).Provider
 	require.Eventually(t, func() bool {
-		_ = p.Delete(t.Context(), ref(s)) //nolint:errcheck // Describe decides
+		_ = p.Delete(t.Context(), ref(s)) // Describe decides
 		_, err := p.Describe(t.Context(), ref(s))
 		return machine.Is(err, machine.ReasonMissing)
 	}, 10*time.Second, 5*time.Millisecond)
@@ -192,7 +194,7 @@ func TestPhases(t *testing.T) {
 	for status := range 23 {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = fmt.Fprintf(w, `[{"system_id":"abc","owner":"gpuaas","status":%d,"status_name":"Name","status_message":"why\u001b[2J","power_state":"on",
-				"workload_annotations":{"gpuaas-owner":"test","gpuaas-instance":%q}}]`, status, spec(1).InstanceID) //nolint:errcheck // the client checks
+				"workload_annotations":{"gpuaas-owner":"test","gpuaas-instance":%q}}]`, status, spec(1).InstanceID) // the client checks
 		}))
 		source, err := maas.New(maas.Settings{BaseURL: server.URL, Token: "consumer:token:secret", Installation: "test"})
 		require.NoError(t, err)
@@ -202,7 +204,7 @@ func TestPhases(t *testing.T) {
 			assert.Equal(t, want, m.Phase, "status %d", status)
 			assert.Equal(t, "Name: why?[2J", m.Detail)
 		} else {
-			assert.Error(t, err, "status %d", status) // new and ready: no instance's
+			require.Error(t, err, "status %d", status) // new and ready: no instance's
 		}
 		server.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"hash/fnv"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -60,7 +61,7 @@ func (p *Provider) orRelease(n node, allocated bool, boot activities.BootData) a
 		if err != nil && allocated {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 			defer cancel()
-			_ = p.release(undo, n, EraseNone) //nolint:errcheck // the error of boot is the cause
+			_ = p.release(undo, n, EraseNone) // the error of boot is the cause
 		}
 		return data, err
 	}
@@ -124,9 +125,7 @@ func (p *Provider) allocate(ctx context.Context, instanceID string, constraints 
 	ready = append(ready[:min(len(ready), candidates)], "")
 	for _, id := range ready {
 		form := url.Values{"agent_name": {p.tag(instanceID)}, "comment": {p.tag(instanceID)}}
-		for k, v := range constraints {
-			form[k] = v
-		}
+		maps.Copy(form, constraints)
 		if id != "" {
 			form.Set("system_id", id)
 		}
@@ -156,9 +155,7 @@ func (p *Provider) allocate(ctx context.Context, instanceID string, constraints 
 // instances and is the same for every call of one.
 func (p *Provider) ready(ctx context.Context, instanceID string, constraints url.Values) (ids []string, err error) {
 	query := values("status", "ready")
-	for k, v := range constraints {
-		query[k] = v
-	}
+	maps.Copy(query, constraints)
 	err = p.list(ctx, query, "list the ready machines", func(n node) {
 		if n.Status == statusReady {
 			ids = append(ids, n.SystemID)
@@ -166,7 +163,7 @@ func (p *Provider) ready(ctx context.Context, instanceID string, constraints url
 	})
 	weight := func(id string) uint64 {
 		h := fnv.New64a()
-		_, _ = h.Write([]byte(instanceID + "/" + id)) //nolint:errcheck // a hash does not fail
+		_, _ = h.Write([]byte(instanceID + "/" + id)) // a hash does not fail
 		return h.Sum64()
 	}
 	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(a, b)) })

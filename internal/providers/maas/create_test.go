@@ -257,6 +257,44 @@ func TestPowerNeverDeploys(t *testing.T) {
 	require.Equal(t, "off", server.Power(id))
 }
 
+func TestPowerFollowsThePhase(t *testing.T) {
+	t.Parallel()
+	server := maastest.New(maastest.Options{Delays: maastest.Delays{Power: time.Millisecond, Erase: time.Hour}}, maastest.Machine{Zone: "zone-1", Pool: "gpu", Tags: []string{"gpuaas"}})
+	t.Cleanup(server.Close)
+	p, s := open(t, server).Provider, spec(1)
+	s.Type = ""
+	m := create(t, p, s)
+	server.Change(m.ExternalID, maastest.FailDeployment)
+	require.True(t, machine.Is(p.Power(t.Context(), ref(s), machine.PowerOn), machine.ReasonFailed))
+	require.NoError(t, p.Power(t.Context(), ref(s), machine.PowerOff), "a failed machine can be switched off")
+	require.NoError(t, p.Delete(t.Context(), ref(s)))
+	require.True(t, machine.Is(p.Power(t.Context(), ref(s), machine.PowerOn), machine.ReasonDeleting))
+}
+
+// TestResetWaits: the reset of a machine that does not report that it is off may have had an effect.
+func TestResetWaits(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	server := maastest.New(maastest.Options{Now: func() time.Time { return now }, Delays: maastest.Delays{Power: time.Hour}},
+		maastest.Machine{Zone: "zone-1", Pool: "gpu", Tags: []string{"gpuaas"}})
+	t.Cleanup(server.Close)
+	p, s := open(t, server).Provider, spec(1)
+	s.Type = ""
+	_, err := p.Create(t.Context(), s, boot)
+	require.NoError(t, err)
+	now = now.Add(time.Hour)
+	await(t, p, s, machine.Running)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err = p.Power(ctx, ref(s), machine.PowerReset)
+	require.True(t, machine.Is(err, machine.ReasonAmbiguous), "%v", err)
+	now = now.Add(time.Hour)
+	await(t, p, s, machine.Stopped)
+	require.NoError(t, p.Power(t.Context(), ref(s), machine.PowerReset), "the repeated reset switches it on")
+	now = now.Add(time.Hour)
+	await(t, p, s, machine.Running)
+}
+
 func TestHooksBootTheMachine(t *testing.T) {
 	t.Parallel()
 	on, off := make(chan string, 4), make(chan string, 4)

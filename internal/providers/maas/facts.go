@@ -55,17 +55,17 @@ func (p *Provider) Facts(ctx context.Context, r machine.Ref) (inventory.Facts, e
 		return inventory.Facts{}, err
 	}
 	arch, _, _ := strings.Cut(h.Architecture, "/")
-	f := inventory.Facts{Hostname: p.client.line(h.Hostname, maxText), OS: p.client.line(strings.TrimSpace(h.OS+" "+h.Series), maxText),
-		Arch: p.client.line(arch, maxText), CPUs: h.CPUCount, CPUModel: p.client.line(h.Hardware.CPUModel, maxText),
+	f := inventory.Facts{Hostname: p.client.line(h.Hostname), OS: p.client.line(strings.TrimSpace(h.OS + " " + h.Series)),
+		Arch: p.client.line(arch), CPUs: h.CPUCount, CPUModel: p.client.line(h.Hardware.CPUModel),
 		MemoryBytes: h.Memory << 20, GPUs: gpus, CollectedAt: time.Now().UTC()}
 	for _, d := range h.Disks {
-		f.Disks = append(f.Disks, inventory.Disk{Name: p.client.line(d.Name, maxText), SizeBytes: d.Size, Model: p.client.line(d.Model, maxText)})
+		f.Disks = append(f.Disks, inventory.Disk{Name: p.client.line(d.Name), SizeBytes: d.Size, Model: p.client.line(d.Model)})
 	}
 	for _, i := range h.NICs {
-		nic := inventory.NIC{Name: p.client.line(i.Name, maxText), MAC: p.client.line(i.MAC, maxText), Up: i.Connected}
+		nic := inventory.NIC{Name: p.client.line(i.Name), MAC: p.client.line(i.MAC), Up: i.Connected}
 		for _, l := range i.Links {
 			if l.Address != "" {
-				nic.Addresses = append(nic.Addresses, p.client.line(l.Address, maxText))
+				nic.Addresses = append(nic.Addresses, p.client.line(l.Address))
 			}
 		}
 		f.NICs = append(f.NICs, nic)
@@ -82,7 +82,7 @@ func (p *Provider) gpus(ctx context.Context, n node) (gpus []inventory.GPU, err 
 	}
 	err = p.client.call(ctx, request{what: "read the devices of machine " + n.SystemID, path: "nodes/" + n.SystemID + "/devices/", item: true,
 		query: values("hardware_type", "gpu")}, many(func(d device) error {
-		gpus = append(gpus, inventory.GPU{Index: len(gpus), Model: p.client.line(d.Vendor+" "+d.Product, maxText), Driver: p.client.line(d.Driver, maxText)})
+		gpus = append(gpus, inventory.GPU{Index: len(gpus), Model: p.client.line(d.Vendor + " " + d.Product), Driver: p.client.line(d.Driver)})
 		return nil
 	}))
 	return gpus, err

@@ -99,7 +99,7 @@ func (p *Provider) Power(ctx context.Context, r machine.Ref, want machine.Power)
 	case phase == machine.Deleting:
 		return machine.Errorf(machine.ReasonDeleting, "machine %s is being released", n.SystemID)
 	case n.Status != statusDeployed && want != machine.PowerOff:
-		return machine.Errorf(machine.ReasonFailed, "machine %s is %s", n.SystemID, p.client.line(n.StatusName, maxText))
+		return machine.Errorf(machine.ReasonFailed, "machine %s is %s", n.SystemID, p.client.line(n.StatusName))
 	}
 	// The power that MAAS reports may be older than a change that is under way, so a change to the
 	// same power is requested too: it has no effect, except that MAAS deploys an ephemeral machine
@@ -174,7 +174,7 @@ func (p *Provider) Console(ctx context.Context, r machine.Ref) ([]byte, error) {
 	slices.Reverse(events)
 	var out strings.Builder
 	for _, e := range events {
-		out.WriteString(p.client.line(e.Created+" "+e.Type+": "+e.Description, maxText) + "\n")
+		out.WriteString(p.client.line(e.Created+" "+e.Type+": "+e.Description) + "\n")
 	}
 	tail := out.String()
 	return []byte(tail[max(0, len(tail)-machine.MaxConsole):]), nil

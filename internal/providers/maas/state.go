@@ -57,7 +57,7 @@ func (a *account) machine(n node, host string) machine.Machine {
 	if more := cmp.Or(n.StatusMessage, n.Broken); more != "" {
 		detail += ": " + more
 	}
-	m := machine.Machine{Phase: n.phase(), Detail: a.client.line(detail, maxText)}
+	m := machine.Machine{Phase: n.phase(), Detail: a.client.line(detail)}
 	m.Ref = machine.Ref{InstanceID: n.instance, ExternalID: n.SystemID, Host: cmp.Or(host, n.Hostname), Region: n.Zone.Name}
 	return m
 }

@@ -84,10 +84,14 @@ func many[T any](each func(T) error) func(*json.Decoder) error {
 	}
 }
 
-// ignored accepts every response: the caller reads the machine later.
+// ignored accepts an empty response and every JSON value: the caller reads the machine later. A
+// page of a proxy is an error.
 func ignored(d *json.Decoder) error {
-	_, err := io.Copy(io.Discard, d.Buffered())
-	return err
+	var v json.RawMessage
+	if err := d.Decode(&v); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
 }
 
 // values returns a form or query of pairs, without those that have an empty value.

@@ -73,7 +73,7 @@ func write(w http.ResponseWriter, a reply) {
 		w.Header().Set("Retry-After", "10") // RETRY_AFTER_SERVICE_UNAVAILABLE of middleware.py
 	}
 	w.WriteHeader(a.code)
-	_, _ = w.Write(a.body) //nolint:errcheck // the client may have left
+	_, _ = w.Write(a.body) // the client may have left
 }
 
 // operation names a request for faults and the log: its op, or read or list.

@@ -1,11 +1,13 @@
 package libvirt
 
 import (
+	"bytes"
 	"context"
 	"encoding/xml"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
@@ -21,7 +23,11 @@ func (p *Provider) names(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return strings.Fields(string(out)), nil
+	unprintable := func(c rune) bool { return c != '\n' && !unicode.IsPrint(c) }
+	if bytes.ContainsFunc(out, unprintable) || len(out) > 0 && out[len(out)-1] != '\n' {
+		return nil, unparsed("list")
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n"), nil
 }
 
 // find returns the domain of an instance, of any owner. found is false only if libvirt listed its

@@ -195,13 +195,15 @@ func (r *rig) Break(t *testing.T, id string) bool {
 	return r.recording != nil && r.recording.Crash(r.name(t, id))
 }
 
-// Print appends to a machine's console.
+// Print replaces what the machine has written to its console, which is one line.
 func (r *rig) Print(t *testing.T, id string, data []byte) {
 	t.Helper()
-	console, err := os.OpenFile(filepath.Join(r.state, "consoles", id+".log"), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
-	require.NoError(t, err)
-	_, err = console.Write(data)
-	require.NoError(t, errors.Join(err, console.Close()))
+	path := filepath.Join(r.state, "consoles", id+".log")
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(path)
+		return err == nil && strings.Contains(string(text), "\n")
+	}, time.Minute, 20*time.Millisecond)
+	require.NoError(t, os.WriteFile(path, data, 0o600))
 }
 
 // faulty is a runner that fails on request.

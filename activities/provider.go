@@ -111,9 +111,8 @@ func (m *Machine) EnsureMachine(ctx context.Context, in MachineInput) (Resource,
 	}
 	ctx, done := uncanceled(ctx)
 	defer done()
-	o := in.Instance.MachineOptions
 	created, err := source.Provider.Create(ctx, machine.Spec{InstanceID: in.Instance.InstanceID, NodeID: in.Fence.NodeID, Host: in.Host,
-		Region: o.Region, Type: o.Type, Image: o.Image, Spot: o.Spot, SSHKeys: o.SSHKeys},
+		Options: in.Instance.Options},
 		func(ctx context.Context) (Boot, error) { return m.Boots.NewBoot(ctx, in.Fence) })
 	if err != nil {
 		return Resource{}, Fail(err)

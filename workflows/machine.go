@@ -13,10 +13,11 @@ import (
 
 // adoptMachine gets the machine from its provider.
 func adoptMachine(ctx workflow.Context, op *operation) error {
-	err := onMachine(ctx, op, "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine, op.machine(),
+	isMachine := isMachineOf(op)
+	err := onMachine(ctx, op, "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine, machineOf(op),
 		func(open []activities.Resource) bool {
 			return slices.ContainsFunc(open, func(r activities.Resource) bool {
-				return op.isMachine(r) && r.State == activities.ResourceCreated
+				return isMachine(r) && r.State == activities.ResourceCreated
 			})
 		})
 	if err == nil {
@@ -25,9 +26,9 @@ func adoptMachine(ctx workflow.Context, op *operation) error {
 	return err
 }
 
-// machine is the input of the activities of the operation's machine. The instance of an
+// machineOf is the input of the activities of the operation's machine. The instance of an
 // operation that an earlier version started has no ID.
-func (op *operation) machine() activities.MachineInput {
+func machineOf(op *operation) activities.MachineInput {
 	i := op.claim.Instance
 	if i.InstanceID == "" {
 		i = lifecycle.Instance{InstanceID: lifecycle.ResourceID(op.claim.Fence.OperationID, "instance"), Provider: op.claim.Provider}
@@ -35,14 +36,15 @@ func (op *operation) machine() activities.MachineInput {
 	return activities.MachineInput{Fence: op.claim.Fence, Host: op.claim.Host, Instance: i}
 }
 
-// isMachine reports whether the ledger entry is the operation's machine.
-func (op *operation) isMachine(r activities.Resource) bool {
-	return r.ResourceID == op.machine().Instance.InstanceID
+// isMachineOf returns a function that reports whether a ledger entry is the operation's machine.
+func isMachineOf(op *operation) func(activities.Resource) bool {
+	id := machineOf(op).Instance.InstanceID
+	return func(r activities.Resource) bool { return r.ResourceID == id }
 }
 
 // awaitMachine waits until the provider reports that the machine is running.
 func awaitMachine(ctx workflow.Context, op *operation) error {
-	return op.call(ctx, callProvider, "Wait until the machine is running", machine.AwaitMachine, op.machine())
+	return op.call(ctx, callProvider, "Wait until the machine is running", machine.AwaitMachine, machineOf(op))
 }
 
 // awaitAgent waits for a fresh heartbeat, which usually exists already.
@@ -81,14 +83,14 @@ func compareSKU(ctx workflow.Context, op *operation) error {
 // operation did not change stays as it is.
 func returnMachine(ctx workflow.Context, op *operation) error {
 	mine := func(open []activities.Resource) bool {
-		return slices.ContainsFunc(open, op.isMachine)
+		return slices.ContainsFunc(open, isMachineOf(op))
 	}
 	open, err := readLedger(ctx, op)
 	if err != nil {
 		return err
 	}
 	op.adopted = op.adopted || mine(open)
-	err = onMachine(ctx, op, "Return the operation's machine to its provider", machine.ReturnMachine, op.machine(),
+	err = onMachine(ctx, op, "Return the operation's machine to its provider", machine.ReturnMachine, machineOf(op),
 		func(open []activities.Resource) bool { return !mine(open) })
 	if err == nil && op.adopted {
 		op.unrecorded.Instance = lifecycle.InstanceTerminated

@@ -60,9 +60,9 @@ type world struct {
 	onEnsure  func()                // called while the provider creates the machine
 	// creates is set if the provider creates machines, and deleted after a deletion.
 	creates, deleted bool
-	onVoid    func()                // called while the tasks are voided
-	onPark    func(parkID string)   // called before a park is recorded
-	onDecide  func()                // called before a decision is recorded
+	onVoid           func()              // called while the tasks are voided
+	onPark           func(parkID string) // called before a park is recorded
+	onDecide         func()              // called before a decision is recorded
 	// steps are the numbers of the advances, decided the IDs of the decisions.
 	steps    []int64
 	clocks   []int64 // of the tasks that were prepared
@@ -349,7 +349,9 @@ func (p worldProvider) Describe(_ context.Context, r machines.Ref) (machines.Mac
 	return machines.Machine{Ref: r, Phase: machines.Running}, p.note("describe")
 }
 
-func (p worldProvider) Power(context.Context, machines.Ref, machines.Power) error { return p.note("power") }
+func (p worldProvider) Power(context.Context, machines.Ref, machines.Power) error {
+	return p.note("power")
+}
 
 func (p worldProvider) Console(context.Context, machines.Ref) ([]byte, error) { return nil, nil }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
 // liveInstance returns the node's instance that is not terminated, the zero Instance if it
@@ -17,17 +18,17 @@ func (tx *tx) liveInstance(ctx context.Context, nodeID string) (lifecycle.Instan
 		return lifecycle.Instance{}, nil
 	}
 	return lifecycle.Instance{InstanceID: i.InstanceID, Provider: i.Provider, ExternalID: i.ExternalID, State: i.State, StateSince: i.StateSince.UTC(),
-		MachineOptions: lifecycle.MachineOptions{Region: i.Region, Type: i.MachineType, Image: i.Image, Spot: i.Spot, SSHKeys: i.SSHKeys}}, err
+		Options: machine.Options{Region: i.Region, Type: i.MachineType, Image: i.Image, Spot: i.Spot, SSHKeys: i.SSHKeys}}, err
 }
 
 // beginInstance returns the instance of a provisioning, in state pending: the live one, whose
 // machine may exist, or a new one. Its ID exists before any call of the provider.
-func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o lifecycle.MachineOptions) (lifecycle.Instance, error) {
+func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Options) (lifecycle.Instance, error) {
 	i, err := tx.liveInstance(ctx, n.NodeID)
 	switch {
 	case err != nil:
 		return i, err
-	case i.State.Live() && !i.MachineOptions.Allows(o):
+	case i.State.Live() && !i.Options.Allows(o):
 		return i, schema.NewError(schema.KindInvalidRequest, "node %s has instance %s of another type, region or image", n.Host, i.InstanceID).
 			WithReason("instance_exists").WithNext("repeat the request without these options, or cancel the provisioning to return the machine")
 	case i.State.Live():
@@ -35,7 +36,7 @@ func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o lifecycle.
 		i.State = lifecycle.InstancePending
 		return i, err
 	}
-	i = lifecycle.Instance{InstanceID: schema.NewID(), Provider: n.OnboardingMode, State: lifecycle.InstancePending, MachineOptions: o}
+	i = lifecycle.Instance{InstanceID: schema.NewID(), Provider: n.OnboardingMode, State: lifecycle.InstancePending, Options: o}
 	return i, tx.InsertInstance(ctx, sqlc.InsertInstanceParams{InstanceID: i.InstanceID, NodeID: n.NodeID, Provider: i.Provider,
 		Region: o.Region, MachineType: o.Type, Image: o.Image, Spot: o.Spot, SSHKeys: append([]string{}, o.SSHKeys...)})
 }

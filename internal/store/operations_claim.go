@@ -135,7 +135,9 @@ func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.Claim
 }
 
 // creates reports whether the node's provider creates its machine.
-func (s *Operations) creates(n sqlc.LockNodeRow) bool { return slices.Contains(s.creating, n.OnboardingMode) }
+func (s *Operations) creates(n sqlc.LockNodeRow) bool {
+	return slices.Contains(s.creating, n.OnboardingMode)
+}
 
 // acceptClaim stores the operation and assigns the node to it.
 func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan) (activities.Claim, error) {

@@ -1,6 +1,10 @@
 package lifecycle
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/machine"
+)
 
 // Names that workflow histories and clients share. Changing one breaks running
 // operations.
@@ -59,7 +63,7 @@ type Options struct {
 	// NewIdentity makes a reactivate begin with a new identity of the node.
 	NewIdentity bool `json:"new_identity,omitempty"`
 	// Machine chooses the machine that a provisioning creates.
-	Machine MachineOptions `json:"machine,omitzero"`
+	Machine machine.Options `json:"machine,omitzero"`
 	// AgentVersion is the release of an upgrade-agent. Downgrade accepts one that is older than
 	// the agent. Release is its signed document: the admin API adds it to the input of the
 	// workflow, and no view contains it.

@@ -2,7 +2,10 @@
 // reports, what it offers, and how its calls fail.
 package machine
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Spec is the machine that a provider creates for an instance.
 type Spec struct {
@@ -12,14 +15,27 @@ type Spec struct {
 	NodeID     string `json:"node_id"`
 	// Host is the name of the node, and of the machine where the provider names machines.
 	Host string `json:"host"`
-	// Region, Type and Image are IDs of the provider's Catalogue.
+	Options
+}
+
+// Options choose the machine that a provisioning creates. Region, Type and Image are IDs of the
+// provider's Catalog, empty for its default.
+type Options struct {
 	Region string `json:"region,omitempty"`
 	Type   string `json:"type,omitempty"`
 	Image  string `json:"image,omitempty"`
-	// Spot asks for a machine that the provider may take back.
+	// Spot asks for a machine that the provider may end at any time.
 	Spot bool `json:"spot,omitempty"`
 	// SSHKeys are public keys in the format of authorized_keys, for access in an emergency.
 	SSHKeys []string `json:"ssh_keys,omitempty"`
+}
+
+// Allows reports whether a request with other options can use a machine with these: it names
+// none, or the same ones.
+func (o Options) Allows(request Options) bool {
+	same := func(is, asked string) bool { return asked == "" || asked == is }
+	return same(o.Region, request.Region) && same(o.Type, request.Type) && same(o.Image, request.Image) && (!request.Spot || o.Spot) &&
+		(len(request.SSHKeys) == 0 || slices.Equal(o.SSHKeys, request.SSHKeys))
 }
 
 // Ref identifies the machine of an instance.
@@ -81,13 +97,13 @@ type Info struct {
 	Creates bool `json:"creates"`
 	// Disabled says why the provider cannot be used now, empty if it can.
 	Disabled string `json:"disabled,omitempty"`
-	Catalogue
+	Catalog
 	Limits
 }
 
-// Catalogue is what a provider offers. A provider without regions, types or images accepts no
+// Catalog is what a provider offers. A provider without regions, types or images accepts no
 // value for them.
-type Catalogue struct {
+type Catalog struct {
 	Regions []string `json:"regions,omitempty"`
 	Types   []Type   `json:"types,omitempty"`
 	Images  []string `json:"images,omitempty"`

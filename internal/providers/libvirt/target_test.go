@@ -87,7 +87,7 @@ func newRig(t *testing.T, s libvirt.Settings, runner libvirt.Runner) *rig {
 func (r *rig) target() provider.Target {
 	return provider.Target{
 		Provider: r.provider, Second: r.second, Info: r.provider.Info(), Spec: spec,
-		Faults: r.faulty, Outside: r, Settle: 20 * time.Second,
+		Faults: r.faulty, Outside: r, Wait: 20 * time.Second,
 	}
 }
 

@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 		source := open(t, s)
 		var specs atomic.Int32
 		return provider.Target{
-			Provider: source.Provider, Info: source.Info, Second: open(t, s).Provider, Settle: 10 * time.Second,
+			Provider: source.Provider, Info: source.Info, Second: open(t, s).Provider, Wait: 10 * time.Second,
 			Spec: func() machine.Spec { return spec(int(specs.Add(1))) },
 			// The parts of the key that identify without the secret are credentials too.
 			Secrets: strings.Split(s.Key, ":"),

@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	provider.Run(t, func(*testing.T) provider.Target {
 		source := manual.New()
-		return provider.Target{Provider: source.Provider, Second: source.Provider, Info: source.Info, Spec: spec, Settle: 10 * time.Second}
+		return provider.Target{Provider: source.Provider, Second: source.Provider, Info: source.Info, Spec: spec, Wait: 10 * time.Second}
 	})
 }
 

@@ -46,7 +46,7 @@ func New() *Provider { return &Provider{Site: &Site{}} }
 
 // Info describes the provider.
 func Info() machine.Info {
-	return machine.Info{Name: Name, Creates: true, Catalogue: machine.Catalogue{
+	return machine.Info{Name: Name, Creates: true, Catalog: machine.Catalog{
 		Regions: []string{"local"}, Images: []string{"default"},
 		Types: []machine.Type{{ID: "small", CPUs: 1, MemoryMiB: 256}},
 	}}

@@ -26,7 +26,7 @@ func target(*testing.T) provider.Target {
 	return provider.Target{
 		Provider: &recorder.Provider{Site: site, Gate: faults.Gate}, Second: &recorder.Provider{Site: site, Gate: faults.Gate},
 		Info: recorder.Info(), Spec: spec, Faults: faults, Outside: providertest.Outside{Site: site},
-		Secrets: []string{providertest.Secret}, Settle: 10 * time.Second,
+		Secrets: []string{providertest.Secret}, Wait: 10 * time.Second,
 	}
 }
 

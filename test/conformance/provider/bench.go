@@ -38,7 +38,7 @@ func newBench(t *testing.T, target Target) *bench {
 	t.Helper()
 	require.NotNil(t, target.Provider)
 	require.NotNil(t, target.Spec)
-	require.Positive(t, target.Settle)
+	require.Positive(t, target.Wait)
 	b := &bench{Target: target, t: t}
 	if b.Faults != nil {
 		t.Cleanup(b.Faults.Clear)
@@ -69,7 +69,7 @@ func (b *bench) returns(call func() error) error {
 	case err := <-done:
 		b.clean(err)
 		return err
-	case <-time.After(answer + b.Settle):
+	case <-time.After(answer + b.Wait):
 		require.FailNow(b.t, "the call does not return")
 		return nil
 	}
@@ -125,14 +125,14 @@ func (b *bench) await(r machine.Ref, want machine.Phase) (m machine.Machine) {
 		var err error
 		m, err = b.Provider.Describe(b.t.Context(), r)
 		return err == nil && m.Phase == want
-	}, b.Settle, poll, "the machine is not %s", want)
+	}, b.Wait, poll, "the machine is not %s", want)
 	return m
 }
 
 // gone polls Describe until the machine is missing, and checks that nothing is left of it.
 func (b *bench) gone(r machine.Ref) {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return machine.Is(b.describe(r), machine.ReasonMissing) }, b.Settle, poll, "the machine is not deleted")
+	require.Eventually(b.t, func() bool { return machine.Is(b.describe(r), machine.ReasonMissing) }, b.Wait, poll, "the machine is not deleted")
 	if b.Outside != nil {
 		require.NotContains(b.t, b.Outside.Machines(b.t), r.ExternalID)
 	}
@@ -245,7 +245,7 @@ func (b *bench) hides(text string) {
 func (b *bench) powered(id string, want bool) {
 	b.t.Helper()
 	if b.Outside != nil {
-		require.Eventually(b.t, func() bool { return b.Outside.PoweredOn(b.t, id) == want }, b.Settle, poll, "power on: want %v", want)
+		require.Eventually(b.t, func() bool { return b.Outside.PoweredOn(b.t, id) == want }, b.Wait, poll, "power on: want %v", want)
 	}
 }
 

@@ -172,7 +172,7 @@ func createAtOnce(b *bench, providers ...activities.MachineProvider) {
 	b.t.Helper()
 	const each = 4
 	s := b.Spec()
-	ctx, cancel := context.WithTimeout(b.t.Context(), answer+b.Settle)
+	ctx, cancel := context.WithTimeout(b.t.Context(), answer+b.Wait)
 	defer cancel()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -208,6 +208,6 @@ func createAtOnce(b *bench, providers ...activities.MachineProvider) {
 func (b *bench) noLeftovers() {
 	b.t.Helper()
 	if b.Outside != nil {
-		require.Eventually(b.t, func() bool { return len(b.Outside.Leftovers(b.t)) == 0 }, b.Settle, poll, "the provider keeps something of a deleted machine")
+		require.Eventually(b.t, func() bool { return len(b.Outside.Leftovers(b.t)) == 0 }, b.Wait, poll, "the provider keeps something of a deleted machine")
 	}
 }

@@ -152,7 +152,7 @@ func deleteFaults() []testCase {
 
 func deleteConcurrent(b *bench) {
 	m := b.running(b.Spec())
-	ctx, cancel := context.WithTimeout(b.t.Context(), answer+b.Settle)
+	ctx, cancel := context.WithTimeout(b.t.Context(), answer+b.Wait)
 	defer cancel()
 	var wg sync.WaitGroup
 	var errs [2]error

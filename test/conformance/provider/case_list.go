@@ -86,7 +86,7 @@ func listCases() []testCase {
 		{"list/leaves out machines that were deleted outside", creates | outside, func(b *bench) {
 			m := b.running(b.Spec())
 			b.Outside.Destroy(b.t, m.ExternalID)
-			require.Eventually(b.t, func() bool { all, err := b.Provider.List(b.t.Context()); return err == nil && len(all) == 0 }, b.Settle, poll)
+			require.Eventually(b.t, func() bool { all, err := b.Provider.List(b.t.Context()); return err == nil && len(all) == 0 }, b.Wait, poll)
 		}},
 	}
 }

@@ -26,8 +26,8 @@ type Target struct {
 	Second activities.MachineProvider
 	// Secrets are credentials of the provider, which no error and no output may contain.
 	Secrets []string
-	// Settle bounds how long a machine takes to be Running, Stopped or deleted.
-	Settle time.Duration
+	// Wait bounds how long a machine takes to be Running, Stopped or deleted.
+	Wait time.Duration
 }
 
 // Call is a method of activities.MachineProvider.

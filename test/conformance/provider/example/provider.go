@@ -29,7 +29,7 @@ type Provider struct {
 
 // Info is what Acme offers.
 func Info() machine.Info {
-	return machine.Info{Name: "acme", Creates: true, Catalogue: machine.Catalogue{
+	return machine.Info{Name: "acme", Creates: true, Catalog: machine.Catalog{
 		Regions: []string{"east", "west"}, Images: []string{"gpu-node"}, Types: []machine.Type{{ID: "a1", CPUs: 8, MemoryMiB: 65536, GPUs: 1}}}}
 }
 

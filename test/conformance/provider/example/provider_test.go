@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 		return provider.Target{
 			Provider: example.New(cloud.URL, key).Provider, Second: example.New(cloud.URL, key).Provider,
 			Info: example.Info(), Spec: spec, Faults: cloud.Faults, Outside: providertest.Outside{Site: cloud.Site},
-			Secrets: []string{providertest.Secret}, Settle: 10 * time.Second,
+			Secrets: []string{providertest.Secret}, Wait: 10 * time.Second,
 		}
 	})
 }

@@ -1,0 +1,46 @@
+package machine_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/machine"
+)
+
+func TestOptionsAllow(t *testing.T) {
+	t.Parallel()
+	has := machine.Options{Region: "r", Type: "t", SSHKeys: []string{"k"}}
+	for _, o := range []machine.Options{{}, {Region: "r"}, {Type: "t", SSHKeys: []string{"k"}}} {
+		require.True(t, has.Allows(o), "%v", o)
+	}
+	for _, o := range []machine.Options{{Region: "x"}, {Type: "x"}, {Image: "x"}, {Spot: true}, {SSHKeys: []string{"x"}}} {
+		require.False(t, has.Allows(o), "%v", o)
+	}
+}
+
+// TestProblems: each reason has a kind, a cause and a next step, and only those that may end by
+// waiting are retried.
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("secret of the library")
+	for _, p := range machine.Problems() {
+		require.NotEmpty(t, p.Means, p.Reason)
+		require.NotEmpty(t, p.Next, p.Reason)
+		e := machine.Wrap(p.Reason, cause, "no luck with %s", "gpu-17")
+		require.Equal(t, p.Kind, e.Kind)
+		require.Equal(t, "no luck with gpu-17", e.Message)
+		require.ErrorIs(t, e, cause)
+		require.True(t, machine.Is(e, p.Reason))
+		require.False(t, machine.Is(e, "other"))
+		retried := []string{machine.ReasonUnavailable, machine.ReasonAmbiguous, machine.ReasonStarting, machine.ReasonDeleting}
+		require.Equal(t, p.Kind == schema.KindServiceUnavailable, p.Kind.Info().Retry, p.Reason)
+		if p.Kind.Info().Retry {
+			require.Contains(t, retried, p.Reason)
+		}
+	}
+	require.False(t, machine.Is(nil, machine.ReasonMissing))
+	require.Equal(t, schema.KindInternal, machine.Errorf("unknown", "x").Kind)
+}

@@ -126,7 +126,7 @@ func TestSetupRefusesOtherKeys(t *testing.T) {
 	require.Len(t, all, 1)
 }
 
-// A setup on a restored database whose task key Vault has retired warns, and goes on to Temporal:
+// A setup on a restored database whose task key Vault has retired warns, and continues with Temporal:
 // the revocation that ends this needs the API and a worker.
 func TestSetupWithARetiredKey(t *testing.T) {
 	b := prepared(t)

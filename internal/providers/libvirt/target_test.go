@@ -93,7 +93,7 @@ func (r *rig) target() provider.Target {
 
 func spec() machine.Spec {
 	id := uuid.NewString()
-	return machine.Spec{InstanceID: id, NodeID: uuid.NewString(), Host: "node-" + id[:8], Region: libvirt.Region, Type: libvirt.SmallType, Image: libvirt.DefaultImage}
+	return machine.Spec{InstanceID: id, NodeID: uuid.NewString(), Host: "node-" + id[:8], Options: machine.Options{Region: libvirt.Region, Type: libvirt.SmallType, Image: libvirt.DefaultImage}}
 }
 
 func boot(context.Context) (activities.Boot, error) {

@@ -61,7 +61,7 @@ func open(t *testing.T, s *maastest.Server) activities.Source {
 
 func spec(n int) machine.Spec {
 	return machine.Spec{InstanceID: fmt.Sprintf("00000000-0000-7000-8000-%012d", n), NodeID: fmt.Sprintf("node-%d", n), Host: fmt.Sprintf("gpu-%d", n),
-		Region: "zone-1", Type: "h100x2", Image: "ubuntu/noble"}
+		Options: machine.Options{Region: "zone-1", Type: "h100x2", Image: "ubuntu/noble"}}
 }
 
 // faults injects refusals into the allocation and lost responses into the deployment, which makes

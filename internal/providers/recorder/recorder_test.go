@@ -32,7 +32,7 @@ func target(*testing.T) provider.Target {
 
 func spec() machine.Spec {
 	id := schema.NewID()
-	return machine.Spec{InstanceID: id, NodeID: schema.NewID(), Host: "node-" + id[24:], Region: "local", Type: "small", Image: "default"}
+	return machine.Spec{InstanceID: id, NodeID: schema.NewID(), Host: "node-" + id[24:], Options: machine.Options{Region: "local", Type: "small", Image: "default"}}
 }
 
 func boot(context.Context) (activities.Boot, error) { return activities.Boot{}, nil }

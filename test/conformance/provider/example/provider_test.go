@@ -31,7 +31,7 @@ func TestConformance(t *testing.T) {
 
 func spec() machine.Spec {
 	id := schema.NewID()
-	return machine.Spec{InstanceID: id, NodeID: schema.NewID(), Host: "gpu-" + id[24:], Region: "east", Type: "a1", Image: "gpu-node"}
+	return machine.Spec{InstanceID: id, NodeID: schema.NewID(), Host: "gpu-" + id[24:], Options: machine.Options{Region: "east", Type: "a1", Image: "gpu-node"}}
 }
 
 // TestUnreachable checks that a request that did not reach the cloud had no effect.

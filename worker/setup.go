@@ -112,7 +112,7 @@ func (c setupConfig) vaultAdmin(progress io.Writer) vault.AdminConfig {
 }
 
 // noteSet reports the result of publishVerifierSet. If Vault has retired the key on record, setup
-// goes on: the database was restored, and the revocation that ends this needs the API and a worker.
+// continues: the database was restored, and the revocation that ends this needs the API and a worker.
 func noteSet(progress io.Writer, version int64, err error) error {
 	switch e := schema.AsError(err); {
 	case err == nil:

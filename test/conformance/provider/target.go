@@ -24,6 +24,8 @@ type Target struct {
 	Outside Outside
 	// Second is another adapter for the same provider, as a second worker has it. Nil skips.
 	Second activities.MachineProvider
+	// Sample is set if only some cases run, because each takes long. No minimum applies.
+	Sample bool
 	// Secrets are credentials of the provider, which no error and no output may contain.
 	Secrets []string
 	// Wait bounds how long a machine takes to be Running, Stopped or deleted.

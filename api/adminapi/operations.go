@@ -241,6 +241,10 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 		return badField("options", "agent_version is required for upgrade-agent")
 	case action != lifecycle.ActionUpgradeAgent && (o.AgentVersion != "" || o.Downgrade):
 		return badField("options", "agent_version and downgrade belong to upgrade-agent")
+	case o.Machine.Given() && action != lifecycle.ActionProvision:
+		return badField("options", "machine belongs to provision")
+	case !o.Machine.Valid():
+		return badField("options", "machine has IDs of at most 64 characters, and at most 16 SSH keys of one line each")
 	case o.Release != "":
 		return badField("options", "release is set by the server")
 	case r.StartWithinSeconds < 0 || r.StartWithinSeconds > int64(wire.MaxStartWithin/time.Second):

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -132,6 +133,9 @@ type LockRequest struct {
 	// Reason Kept in the audit trail.
 	Reason string `json:"reason"`
 }
+
+// MachineOptions The machine that a provisioning creates: IDs of the provider's catalog, and SSH keys for emergencies.
+type MachineOptions = machine.Options
 
 // NIC defines model for NIC.
 type NIC = inventory.NIC

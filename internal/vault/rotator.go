@@ -201,7 +201,7 @@ func (r *Rotator) setRoots(ctx context.Context, n *nextSet, t rotation.Target) e
 	return nil
 }
 
-// mustSign returns errNoWayBack if Vault no longer signs with a version of a key; "" is none.
+// mustSign returns rotation.ErrKeyRetired if Vault no longer signs with a version of a key; "" is none.
 func (r *Rotator) mustSign(ctx context.Context, name, id string) error {
 	version, ok := versionOf(name, id)
 	if !ok {
@@ -209,7 +209,7 @@ func (r *Rotator) mustSign(ctx context.Context, name, id string) error {
 	}
 	key, err := readKey(ctx, r.vault, "rotation_key", name)
 	if err == nil && version < key.MinSigning {
-		err = errNoWayBack(id)
+		err = rotation.ErrKeyRetired(id)
 	}
 	return err
 }

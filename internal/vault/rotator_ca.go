@@ -127,7 +127,7 @@ func (r *Rotator) ApplyCA(ctx context.Context, of rotation.Rotation) (rotation.C
 		issues, retires = of.NewKey, func(i caIssuer) bool { return !i.is(of.NewKey) }
 	case rotation.Restore, rotation.Remove:
 		if !replaced {
-			return rotation.CA{}, errNoWayBack(of.OldKey)
+			return rotation.CA{}, rotation.ErrKeyRetired(of.OldKey)
 		}
 		retires = func(i caIssuer) bool { return of.Phase == rotation.Remove && i.is(of.NewKey) }
 	case rotation.Stage, rotation.Revoke:
@@ -144,13 +144,6 @@ func (r *Rotator) ApplyCA(ctx context.Context, of rotation.Rotation) (rotation.C
 		}
 	}
 	return r.readCA(ctx, issues)
-}
-
-// errNoWayBack is the error of a rollback after the rotation has ended in a time that the database
-// lost: Vault has retired the key.
-func errNoWayBack(key string) error {
-	return schema.NewError(schema.KindInvalidRequest, "Vault has retired %s, so the rotation cannot be rolled back", key).
-		WithReason("old_key_retired").WithNext("gpuaas rotate resume --reason TEXT, which continues the rotation")
 }
 
 // createCA creates a CA whose key never leaves Vault. Vault rejects a second one of the name.

@@ -38,6 +38,9 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 	case a == ActionProvision && !c.State.Enrolled() && !c.Creates:
 		err = schema.NewError(schema.KindInvalidRequest, "node %s is not enrolled, and its provider %q creates no machines", c.Host, c.Provider).
 			WithReason("not_enrolled").WithNext("gpuaas node enroll " + c.Host)
+	case o.Machine.Given() && !c.Creates:
+		err = schema.NewError(schema.KindInvalidRequest, "provider %q creates no machines, so there is none to choose", c.Provider).
+			WithReason("no_machine_options")
 	case c.Lock != nil && needsAgent(a, o):
 		err = c.locked(a)
 	case len(c.Workloads) == 0 || o.Force:

@@ -5,6 +5,8 @@ package machine
 import (
 	"slices"
 	"time"
+
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // Spec is the machine that a provider creates for an instance.
@@ -28,6 +30,28 @@ type Options struct {
 	Spot bool `json:"spot,omitempty"`
 	// SSHKeys are public keys in the format of authorized_keys, for access in an emergency.
 	SSHKeys []string `json:"ssh_keys,omitempty"`
+}
+
+// Limits of Options.
+const (
+	maxOption  = 64
+	maxSSHKeys = 16
+	maxSSHKey  = 1024
+)
+
+// Given reports whether an option is set.
+func (o Options) Given() bool {
+	return o.Region != "" || o.Type != "" || o.Image != "" || o.Spot || len(o.SSHKeys) > 0
+}
+
+// Valid reports whether the options are short lines, and there are at most 16 keys.
+func (o Options) Valid() bool {
+	for _, s := range []string{o.Region, o.Type, o.Image} {
+		if s != "" && !text.IsToken(s, maxOption, "-._/") {
+			return false
+		}
+	}
+	return len(o.SSHKeys) <= maxSSHKeys && !slices.ContainsFunc(o.SSHKeys, func(k string) bool { return !text.IsLine(k, maxSSHKey) })
 }
 
 // Allows reports whether a request with other options can use a machine with these: it names

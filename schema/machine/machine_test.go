@@ -2,6 +2,8 @@ package machine_test
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +20,20 @@ func TestOptionsAllow(t *testing.T) {
 	}
 	for _, o := range []machine.Options{{Region: "x"}, {Type: "x"}, {Image: "x"}, {Spot: true}, {SSHKeys: []string{"x"}}} {
 		require.False(t, has.Allows(o), "%v", o)
+	}
+}
+
+func TestValidOptions(t *testing.T) {
+	t.Parallel()
+	require.True(t, machine.Options{}.Valid())
+	require.False(t, machine.Options{}.Given())
+	good := machine.Options{Region: "region-local-qemu", Type: "a/b", Image: "ubuntu/24.04", Spot: true, SSHKeys: []string{"ssh-ed25519 AAAA me"}}
+	require.True(t, good.Valid())
+	require.True(t, good.Given())
+	for _, o := range []machine.Options{{Region: "a b"}, {Type: strings.Repeat("x", 65)}, {Image: "a;b"}, {SSHKeys: []string{"a\nb"}},
+		{SSHKeys: []string{strings.Repeat("x", 1025)}}, {SSHKeys: slices.Repeat([]string{"k"}, 17)}} {
+		require.False(t, o.Valid(), "%v", o)
+		require.True(t, o.Given())
 	}
 }
 

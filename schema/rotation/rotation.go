@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -277,18 +278,28 @@ func (r Rotation) Decide(d Decision, now time.Time) (Rotation, error) {
 	return r, nil
 }
 
-// resume ends a pause. A rollback that is not paused goes forward again: after a restore of the
-// database, Vault may have retired the key that the rotation replaced.
+// resume ends a pause. A rollback that failed because Vault has retired the old key goes forward
+// again. No other one does: resume also starts the workflow of a rotation again.
 func (r Rotation) resume(now time.Time) Rotation {
-	switch {
+	switch stuck := strings.HasPrefix(r.Failure, keyRetired); {
 	case r.Paused:
 		r.Paused = false
-	case r.Phase == Restore:
+	case r.Phase == Restore && stuck:
 		r = r.enter(Activate, now)
-	case r.Phase == Remove:
+	case r.Phase == Remove && stuck:
 		r = r.enter(Stage, now)
 	}
 	return r
+}
+
+// keyRetired is how the message of ErrKeyRetired begins, and so a rotation's Failure.
+const keyRetired = "Vault has retired "
+
+// ErrKeyRetired is the error of a rollback after the rotation has ended in a time that the
+// database lost: Vault has retired the key. Resume then continues the rotation.
+func ErrKeyRetired(key string) error {
+	return schema.NewError(schema.KindInvalidRequest, keyRetired+"%s, so the rotation cannot be rolled back", key).
+		WithReason("old_key_retired").WithNext("gpuaas rotate resume --reason TEXT, which continues the rotation")
 }
 
 func (r Rotation) rollback(now time.Time) (Rotation, error) {

@@ -123,7 +123,8 @@ func TestPlanOfARollback(t *testing.T) {
 	}
 }
 
-// TestResumeOfARollback: a rollback goes forward again, unless it was paused.
+// TestResumeOfARollback: a rollback goes forward again if Vault has retired the old key, and not if
+// it was paused or its workflow is started again.
 func TestResumeOfARollback(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -138,6 +139,10 @@ func TestResumeOfARollback(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, phase, unpaused.Phase)
 		require.False(t, unpaused.Paused)
+		again, err := unpaused.Decide(rotation.Resume, now)
+		require.NoError(t, err)
+		require.Equal(t, phase, again.Phase)
+		unpaused.Failure = schema.AsError(rotation.ErrKeyRetired("task-dev.v1")).Message + "; next: x"
 		resumed, err := unpaused.Decide(rotation.Resume, now)
 		require.NoError(t, err)
 		require.Equal(t, forward, resumed.Phase)

@@ -131,6 +131,8 @@ func TestLifecycleRefusals(t *testing.T) {
 		{"/nodes/" + m.id + "/retire", `{"options":{"cordon_only":true}}`, 400, schema.KindInvalidRequest},
 		{"/nodes/" + m.id + "/retire", `{"options":{"drain_timeout_seconds":5}}`, 400, schema.KindInvalidRequest},
 		{"/nodes/" + m.id + "/drain", `{"options":{"drain_timeout_seconds":-5}}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/drain", `{"options":{"machine":{"region":"fra1"}}}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/provision", `{"options":{"machine":{"type":"a b"}}}`, 400, schema.KindInvalidRequest},
 		{"/nodes/" + m.id + "/drain", `{"options":{"agent_version":"v2.0.0"}}`, 400, schema.KindInvalidRequest},
 		{"/nodes/" + m.id + "/upgrade-agent", "", 400, schema.KindInvalidRequest},
 		{"/nodes/" + m.id + "/upgrade-agent", `{"options":{"agent_version":"v2.0.0"}}`, 400, schema.KindInvalidRequest}, // no releases

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -26,6 +27,8 @@ func TestAdmit(t *testing.T) {
 		"provisioned":          {lifecycle.Candidate{State: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning}, lifecycle.ActionProvision, lifecycle.Options{}, schema.KindInvalidRequest, "already_provisioned"},
 		"not enrolled":         {lifecycle.Candidate{State: lifecycle.NodeRegistered}, lifecycle.ActionProvision, lifecycle.Options{}, schema.KindInvalidRequest, "not_enrolled"},
 		"created":              {lifecycle.Candidate{State: lifecycle.NodeRegistered, Creates: true}, lifecycle.ActionProvision, lifecycle.Options{}, "", ""},
+		"no machine to choose": {lifecycle.Candidate{State: lifecycle.NodeActive}, lifecycle.ActionProvision, lifecycle.Options{Machine: machine.Options{Type: "a1"}}, schema.KindInvalidRequest, "no_machine_options"},
+		"machine of a type":    {lifecycle.Candidate{State: lifecycle.NodeEnrolling, Creates: true}, lifecycle.ActionProvision, lifecycle.Options{Machine: machine.Options{Type: "a1"}}, "", ""},
 		"busy retire":          {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionRetire, lifecycle.Options{}, schema.KindNodeInUse, ""},
 		"busy drained":         {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionRetire, lifecycle.Options{Drain: true}, "", ""},
 		"forced retire":        {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionRetire, lifecycle.Options{Force: true}, "", ""},

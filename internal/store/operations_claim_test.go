@@ -114,7 +114,7 @@ func TestClaimOfEveryActionInEveryState(t *testing.T) { //nolint:tparallel // th
 					return
 				case !move.Holds:
 					requireKind(t, err, schema.KindInvalidRequest, "not_an_operation")
-				case move.Action == lifecycle.ActionProvision && state == lifecycle.NodeRegistered:
+				case move.Action == lifecycle.ActionProvision && !state.Enrolled():
 					requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
 				default:
 					require.NoError(t, err)

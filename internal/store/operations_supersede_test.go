@@ -63,7 +63,7 @@ func TestCordonOfADeadDrain(t *testing.T) {
 func holders(visit func(p lifecycle.Plan, s lifecycle.NodeState)) {
 	for _, p := range lifecycle.Operations() {
 		for _, s := range p.From {
-			creates := p.Action == lifecycle.ActionProvision && s == lifecycle.NodeRegistered // needs another provider
+			creates := p.Action == lifecycle.ActionProvision && !s.Enrolled() // needs another provider
 			if p.Holds && !creates {
 				visit(p, s)
 			}
@@ -101,7 +101,7 @@ func TestClaimAfterEveryDeadRun(t *testing.T) {
 					require.EqualError(t, err, refusal.Error(), name...)
 					require.Equal(t, before.State, e.node(n.ID).State, name...)
 					require.Equal(t, r.OperationID, e.operations(n.ID, true)[0].OperationID, name...)
-				case next.Action == lifecycle.ActionProvision && want == lifecycle.NodeRegistered:
+				case next.Action == lifecycle.ActionProvision && !want.Enrolled():
 					requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
 				default:
 					require.NoError(t, err, name...)

@@ -29,7 +29,7 @@ func TestLedger(t *testing.T) {
 		}) {
 			require.NoError(t, err)
 		}
-		require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "adopt", Instance: lifecycle.InstancePending}))
+		require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "adopt", Instance: lifecycle.InstanceProvisioning}))
 		require.NoError(t, l.Created(ctx, f, r.ResourceID, "machine-1"))
 		require.NoError(t, l.Created(ctx, f, r.ResourceID, "machine-1"))
 		requireKind(t, l.Created(ctx, f, r.ResourceID, "machine-2"), schema.KindInvalidRequest, "resource_mismatch")
@@ -44,6 +44,7 @@ func TestLedger(t *testing.T) {
 	require.NoError(t, err)
 	open, err := l.Open(ctx, f)
 	require.NoError(t, err)
+	stands.Host, disk.Host = n.Host, n.Host
 	require.Equal(t, []activities.Resource{stands, disk}, open)
 
 	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired, Instance: lifecycle.InstanceTerminated}))

@@ -65,7 +65,7 @@ func TestLedger(t *testing.T) {
 	require.Equal(t, []string{"resources.created succeeded operation_over"}, rows)
 	open, err = l.Open(ctx, remove)
 	require.NoError(t, err)
-	r.State, r.ExternalID = activities.ResourceCreated, "machine-2"
+	r.State, r.ExternalID, r.Host = activities.ResourceCreated, "machine-2", n.Host
 	require.ElementsMatch(t, []activities.Resource{disk, r}, open, "a machine that appeared after the release is open again")
 }
 

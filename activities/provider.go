@@ -132,6 +132,8 @@ func (m *Machine) AwaitMachine(ctx context.Context, in MachineInput) error {
 	if err != nil {
 		return Fail(err)
 	}
+	ctx, done := uncanceled(ctx)
+	defer done()
 	ref := machine.Ref{InstanceID: in.Instance.InstanceID, Host: in.Host, Region: in.Instance.Region}
 	found, err := source.Provider.Describe(ctx, ref)
 	if err != nil {
@@ -146,7 +148,7 @@ func (m *Machine) AwaitMachine(ctx context.Context, in MachineInput) error {
 		}
 	case machine.Failed, machine.Deleting:
 		return Fail(machine.Errorf(machine.ReasonFailed, "the machine of %s is %s: %s%s", in.Host, found.Phase,
-			text.Line(found.Detail, maxDetail), m.consoleEnd(ctx, source, found.Ref)))
+			text.Line(found.Detail, maxDetail), consoleEnd(ctx, source, found.Ref)))
 	case machine.Creating:
 	}
 	return Fail(machine.Errorf(machine.ReasonStarting, "the machine of %s is %s: %s", in.Host, found.Phase, text.Line(found.Detail, maxDetail)))
@@ -156,7 +158,7 @@ func (m *Machine) AwaitMachine(ctx context.Context, in MachineInput) error {
 const maxDetail = 300
 
 // consoleEnd is the end of the machine's console for a message, empty if it cannot be read.
-func (m *Machine) consoleEnd(ctx context.Context, source Source, r machine.Ref) string {
+func consoleEnd(ctx context.Context, source Source, r machine.Ref) string {
 	tail, err := source.Provider.Console(ctx, r)
 	if err != nil || len(tail) == 0 {
 		return ""

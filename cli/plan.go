@@ -62,7 +62,7 @@ func (e *console) nothingChanged(refused int, thing string) error {
 
 func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 	m, _ := lifecycle.PlanOf(a, o)
-	m = m.On(n.OnboardingMode != inventory.ProviderManual)
+	m = m.On(creates(n))
 	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
 		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, m, o)}
 	for _, s := range m.Phases {
@@ -78,6 +78,9 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 	return p
 }
 
+// creates reports whether the node's provider creates its machine.
+func creates(n wire.NodeView) bool { return n.OnboardingMode != inventory.ProviderManual }
+
 func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []planBlocker {
 	out := []planBlocker{}
 	superseded := n.Operation != nil && n.Operation.Status == lifecycle.OperationAbandoned && m.Holds
@@ -86,7 +89,7 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []plan
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor),
 			lifecycle.OpCommand("show", n.Operation.Action, n.Host)})
 	}
-	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual,
+	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: n.OnboardingMode, Creates: creates(n),
 		Workloads: n.Blockers(), Lock: n.IdentityLock}
 	if n.Instance != nil {
 		c.Instance = n.Instance.State

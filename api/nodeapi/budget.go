@@ -15,7 +15,8 @@ const (
 	// share them: 50 is less than half of the minimum. 10,000 nodes re-enroll
 	// within 200 s at this rate; in normal operation they need 0.1 a second.
 	DefaultIssueRate = 50
-	// DefaultNodeRate is how often a second one node may enroll on average; nodeBurst is the burst in multiples of it.
+	// DefaultNodeRate is how often a second one node may enroll on average; nodeBurst is the
+	// burst in multiples of it.
 	DefaultNodeRate = 1
 	nodeBurst       = 30
 	// DefaultRenewalRate is how often a second one node may renew or recover on average;

@@ -224,6 +224,7 @@ func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, op sqlc.GetO
 	case op.Claim.Creates && e.Instance == lifecycle.InstanceTerminated:
 		if err = tx.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes()); err == nil {
 			_, err = tx.NextIncarnation(ctx, nodeID) // that of the next machine
+			tx.wakeNode(nodeID)
 		}
 	case e.VoidTokens:
 		err = voidUnusedTokens(ctx, tx, nodeID, holds)

@@ -13,8 +13,8 @@ import (
 // KindInvalidRequest. The workflow has read the record before; the check also holds if
 // what the workflow received was forged.
 //
-// An enrollment, and a provisioning that creates the machine, needs a poll of the node's current incarnation with a certificate: reason
-// not_enrolled. A removal needs a ledger without open entries: reason resources_open. A
+// An enrollment, and a provisioning that creates the machine, needs a poll of the node's current
+// incarnation with a certificate: reason not_enrolled. A removal needs a ledger without open entries: reason resources_open. A
 // person may force the teardown, which the document's phases show.
 func requireGoal(ctx context.Context, tx *tx, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e activities.Finish) error {
 	switch {

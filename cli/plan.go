@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -62,7 +63,7 @@ func (e *console) nothingChanged(refused int, thing string) error {
 
 func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 	m, _ := lifecycle.PlanOf(a, o)
-	m = m.On(creates(n))
+	m = m.On(provider(n))
 	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
 		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, m, o)}
 	for _, s := range m.Phases {
@@ -78,8 +79,10 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 	return p
 }
 
-// creates reports whether the node's provider creates its machine.
-func creates(n wire.NodeView) bool { return n.OnboardingMode != inventory.ProviderManual }
+// provider describes the node's provider.
+func provider(n wire.NodeView) machine.Info {
+	return machine.Info{Name: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual}
+}
 
 func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []planBlocker {
 	out := []planBlocker{}
@@ -89,7 +92,7 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []plan
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor),
 			lifecycle.OpCommand("show", n.Operation.Action, n.Host)})
 	}
-	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: n.OnboardingMode, Creates: creates(n),
+	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: provider(n),
 		Workloads: n.Blockers(), Lock: n.IdentityLock}
 	if n.Instance != nil {
 		c.Instance = n.Instance.State

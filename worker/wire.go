@@ -10,8 +10,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/archive"
+	"github.com/gpuaas/gpuaas/internal/boot"
 	"github.com/gpuaas/gpuaas/internal/daemon"
-	"github.com/gpuaas/gpuaas/internal/providers/manual"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
@@ -58,7 +58,7 @@ func (p *parts) connect(ctx context.Context) error {
 }
 
 func (p *parts) openStore(ctx context.Context) (err error) {
-	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), MaxConns: p.cfg.DatabasePool, CreatingProviders: creating(), Log: p.Log})
+	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), MaxConns: p.cfg.DatabasePool, Log: p.Log})
 	if err != nil {
 		return err
 	}
@@ -106,26 +106,6 @@ func firstCheck(ctx context.Context, f *vault.SetFollower) error {
 	return err
 }
 
-// providers returns the providers of this worker by name.
-func providers() map[string]activities.Source {
-	all := map[string]activities.Source{}
-	for _, s := range []activities.Source{manual.New()} {
-		all[s.Name] = s
-	}
-	return all
-}
-
-// creating returns the names of the providers that create machines.
-func creating() []string {
-	var names []string
-	for name, p := range providers() {
-		if p.Creates {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // registerTrust registers the activities that use the root key.
 func registerTrust(w worker.Registry, p *parts, env string) {
 	w.RegisterActivityWithOptions(&activities.Trust{Rotations: p.store.Rotations, Sets: p.store.Identities, Rotator: timelyRotator{p.rotator, p.Clocks},
@@ -158,7 +138,8 @@ func register(w worker.Registry, p *parts, env string) {
 		&activities.Reclaim{Reclaimer: p.store.Tasks, OnDecision: p.metrics.reclaimed},
 		&activities.Watch{Abandoner: p.store.Operations, Runs: p.temporal.Operations, OnAbandon: p.metrics.abandoned},
 		p.retention(),
-		&activities.Machine{Ledger: p.store.Operations, Providers: providers()},
+		&activities.Machine{Ledger: p.store.Operations, Providers: p.cfg.sources,
+			Boots: boot.Issuer{Tokens: p.store.Identities, CA: p.vault.ServerCA, NodeURL: p.cfg.NodeURL}},
 	} {
 		w.RegisterActivityWithOptions(a, sdkactivity.RegisterOptions{})
 	}

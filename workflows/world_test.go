@@ -143,7 +143,7 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 	if err != nil {
 		return activities.Claim{}, err
 	}
-	plan = plan.On(w.creates)
+	plan = plan.On(machines.Info{Creates: w.creates})
 	w.started = time.Now().UTC().Truncate(time.Microsecond)
 	plan.Begin(&r.Document.Operation, w.started)
 	w.document = r.Document

@@ -93,8 +93,8 @@ func (b bundles) minted(ctx context.Context, nodeID string, purpose trust.TokenP
 	if err != nil {
 		return "", m, err
 	}
-	text, id, hash := trust.NewToken()
-	return text, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose, ExpiresAt: expires}, nil
+	text, m = trust.Mint(nodeID, purpose, expires)
+	return text, m, nil
 }
 
 // open returns the node's open operations of the action, without the abandoned ones, which

@@ -28,7 +28,7 @@ var grants = map[string][3]string{
 	//                    worker  admin  node
 	"audit_events":           {"S", "S", "S"},
 	"audit_heads":            {"S", "S", "S"},
-	"enrollment_tokens":      {"sU", "SIU", "SIU"},
+	"enrollment_tokens":      {"sIU", "SIU", "SIU"},
 	"goose_db_version":       {"S", "S", "S"},
 	"identity_keys":          {"S", "S", "SIU"},
 	"identity_refusals":      {"SIUD", "S", "SIU"},
@@ -41,6 +41,7 @@ var grants = map[string][3]string{
 	"nodes":                  {"SU", "SIU", "Su"},
 	"operations":             {"SIU", "SU", "S"},
 	"outbox":                 {"SIUD", "SIUD", "SIUD"},
+	"providers":              {"SIU", "S", "S"},
 	"resources":              {"SIU", "S", "S"},
 	"restore_modes":          {"S", "S", "S"},
 	"schema_programs":        {"S", "S", "S"},

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -57,9 +58,11 @@ func open(t testing.TB) *env {
 func openWith(t testing.TB, conns int32) *env {
 	t.Helper()
 	dsn := pgtest.New(t, store.Migrate)
-	s, err := store.Open(t.Context(), store.Config{URL: restricted(t, dsn), MaxConns: conns, CreatingProviders: []string{"libvirt"}})
+	s, err := store.Open(t.Context(), store.Config{URL: restricted(t, dsn), MaxConns: conns})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
+	require.NoError(t, s.Inventory.PutProviders(t.Context(), []machine.Info{{Name: "manual"}, {Name: "libvirt", Creates: true,
+		Catalog: machine.Catalog{Regions: []string{"here"}, Types: []machine.Type{{ID: "small"}}}}}))
 	raw, err := pgxpool.New(t.Context(), dsn)
 	require.NoError(t, err)
 	t.Cleanup(raw.Close)

@@ -3,8 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"slices"
-	"strings"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -23,7 +21,7 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 	err := s.db.write(ctx, "registering host "+r.Host, func(ctx context.Context, tx *tx) error {
 		e := subjectEvent(by, audit.SystemStream, audit.ActionName(lifecycle.ActionRegister), r.Host,
 			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode, "onboarding_mode": r.OnboardingMode})
-		if err := checkProvider(s.providers, r.OnboardingMode); err != nil {
+		if err := checkProvider(ctx, tx, r.OnboardingMode); err != nil {
 			return refuse(err, e)
 		}
 		sku, err := checkSKU(ctx, tx, r.SKU, optional(r.GPUsTotal), false)
@@ -47,16 +45,6 @@ func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequ
 		return wire.NodeView{}, err
 	}
 	return s.Node(ctx, id)
-}
-
-// checkProvider rejects an onboarding mode that is not the name of a provider. Empty is the
-// default.
-func checkProvider(providers []string, mode string) error {
-	if mode == "" || slices.Contains(providers, mode) {
-		return nil
-	}
-	return schema.NewError(schema.KindInvalidRequest, "onboarding_mode must be %s: there is no provider %q", strings.Join(providers, " or "), mode).
-		WithReason("no_adapter").WithNext("register the node with onboarding_mode " + inventory.ProviderManual)
 }
 
 // checkSKU checks that a node can be registered under the SKU with that many GPUs, nil

@@ -117,7 +117,11 @@ func checkNewest(r activities.ClaimRequest, operationID string, started *time.Ti
 
 // admitHolder checks that an action that holds the node may start on it.
 func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
-	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: n.OnboardingMode, Creates: s.creates(n),
+	provider, err := tx.provider(ctx, n.OnboardingMode)
+	if err != nil {
+		return lifecycle.Plan{}, err
+	}
+	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: provider,
 		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers(),
 		Lock:      lockOf(n.IdentityLockedAt, n.IdentityLockReason, n.IdentityLockedBy, n.IdentityLockNote)}
 	if r.Action == lifecycle.ActionProvision {
@@ -134,11 +138,6 @@ func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.Claim
 	return plan, err
 }
 
-// creates reports whether the node's provider creates its machine.
-func (s *Operations) creates(n sqlc.LockNodeRow) bool {
-	return slices.Contains(s.creating, n.OnboardingMode)
-}
-
 // acceptClaim stores the operation and assigns the node to it.
 func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan) (activities.Claim, error) {
 	state := n.State
@@ -152,8 +151,12 @@ func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.Claim
 	if err := tx.voidTasks(ctx, n.NodeID, nil, systemActor, ""); err != nil {
 		return activities.Claim{}, err
 	}
+	provider, err := tx.provider(ctx, n.OnboardingMode)
+	if err != nil {
+		return activities.Claim{}, err
+	}
 	c := activities.Claim{Fence: activities.Fence{OpSeq: n.OpSeq + 1}, State: state, LeftCordon: leftCordon(before),
-		Creates: s.creates(n)}
+		Creates: provider.Creates, Limits: provider.Limits}
 	detail := map[string]string{}
 	if r.Action == lifecycle.ActionProvision {
 		c.Instance, err = beginInstance(ctx, tx, n, r.Options.Machine)
@@ -183,7 +186,7 @@ func acceptReissue(ctx context.Context, tx *tx, r activities.ClaimRequest, n sql
 
 // insertOperation stores the operation with its claim and its audit row. It adds what it reads
 // from the node to c, which has the node's state after the claim, op_seq, which is 0 if the
-// operation does not hold the node, LeftCordon, Creates and Instance.
+// operation does not hold the node, LeftCordon, Creates, Limits and Instance.
 func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, c activities.Claim, detail map[string]string,
 ) (activities.Claim, error) {
 	sku, err := tx.GetSKU(ctx, n.SKU)
@@ -195,7 +198,7 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 			Actor: r.Actor, Via: r.Via, CorrelationID: r.CorrelationID},
 		Prior: n.State, State: c.State, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
 		StartedAt: n.Now.UTC(), Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned, LeftCordon: c.LeftCordon, Creates: c.Creates,
-		Instance: c.Instance,
+		Limits: c.Limits, Instance: c.Instance,
 	}
 	event := claimEvent(r)
 	event.Result, event.Reason = audit.Accepted, r.Reason
@@ -211,7 +214,7 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 		p.RunStartedAt = &r.RunStartedAt
 	}
 	if plan, ok := lifecycle.PlanOf(r.Action, r.Options); ok && r.Document != nil {
-		plan = plan.On(c.Creates)
+		plan = plan.On(c.Source())
 		plan.Begin(&r.Document.Operation, n.Now.UTC())
 		p.Status, p.Phase = r.Document.Operation.Status, plan.Phases[0].Name
 	}

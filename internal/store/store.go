@@ -3,13 +3,11 @@ package store
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/migrations"
 )
 
@@ -28,9 +26,6 @@ type Config struct {
 	// certificate authenticates, so that they cannot use the connections that others need.
 	// Default: no such pool, the requests share MaxConns.
 	UnauthenticatedConns int32
-	// CreatingProviders names the providers that create machines, whose nodes may
-	// be provisioned before they are enrolled. Defaults to none.
-	CreatingProviders []string
 	// CallTimeout bounds every call in addition to the caller's context.
 	// Defaults to 15 s.
 	CallTimeout time.Duration
@@ -66,11 +61,7 @@ type Store struct {
 
 // Operations stores operations and the resources they create. It implements
 // activities.Records and activities.Ledger.
-type Operations struct {
-	db *db
-	// creating names the providers that create machines.
-	creating []string
-}
+type Operations struct{ db *db }
 
 // Tasks stores node tasks. It implements activities.Tasks, activities.Reclaimer,
 // nodeapi.Tasks and adminapi.Tasks.
@@ -94,11 +85,7 @@ type Inventory struct {
 
 // Admin registers nodes, keeps the SKU catalog and serves the lists of the admin API.
 // It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
-type Admin struct {
-	db *db
-	// providers names the providers that a node can be registered with.
-	providers []string
-}
+type Admin struct{ db *db }
 
 // db is what the repositories share.
 type db struct {
@@ -126,12 +113,12 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		unauthenticated.DB, unauthenticated.q = p, sqlc.New(p.Pool())
 	}
 	s := &Store{
-		Operations:  &Operations{db: d, creating: c.CreatingProviders},
+		Operations:  &Operations{db: d},
 		Tasks:       &Tasks{db: d},
 		Identities:  &Identities{db: d, unauthenticated: &unauthenticated},
 		Rotations:   &Rotations{db: d},
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
-		Admin:       &Admin{db: d, providers: slices.Concat(inventory.Providers(), c.CreatingProviders)},
+		Admin:       &Admin{db: d},
 		Restore:     &Restore{db: d, operations: &Operations{db: d}},
 		db:          d,
 		pools:       pools,

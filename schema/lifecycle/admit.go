@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -16,9 +17,8 @@ type Candidate struct {
 	State NodeState
 	// Instance is the state of the node's machine.
 	Instance InstanceState
-	// Provider is the node's provider, and Creates whether it creates machines.
-	Provider string
-	Creates  bool
+	// Provider is the node's provider.
+	Provider machine.Info
 	// Workloads are the names of the workloads in the node's last heartbeat.
 	Workloads []string
 	// Lock is the lock of the node's identity, nil without one.
@@ -29,18 +29,23 @@ type Candidate struct {
 // reason as KindInvalidRequest or KindNodeInUse.
 func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 	p, err := CheckStart(a, c.State)
-	p = p.On(c.Creates)
+	p = p.On(c.Provider)
 	switch {
 	case err != nil:
 	case a == ActionProvision && c.Instance == InstanceRunning:
 		err = schema.NewError(schema.KindInvalidRequest, "node %s is already provisioned: its instance is running", c.Host).
 			WithReason("already_provisioned").WithNext("gpuaas node show " + c.Host)
-	case a == ActionProvision && !c.State.Enrolled() && !c.Creates:
-		err = schema.NewError(schema.KindInvalidRequest, "node %s is not enrolled, and its provider %q creates no machines", c.Host, c.Provider).
+	case a == ActionProvision && !c.State.Enrolled() && !c.Provider.Creates:
+		err = schema.NewError(schema.KindInvalidRequest, "node %s is not enrolled, and its provider %q creates no machines", c.Host, c.Provider.Name).
 			WithReason("not_enrolled").WithNext("gpuaas node enroll " + c.Host)
-	case o.Machine.Given() && !c.Creates:
-		err = schema.NewError(schema.KindInvalidRequest, "provider %q creates no machines, so there is none to choose", c.Provider).
+	case o.Machine.Given() && !c.Provider.Creates:
+		err = schema.NewError(schema.KindInvalidRequest, "provider %q creates no machines, so there is none to choose", c.Provider.Name).
 			WithReason("no_machine_options")
+	case a == ActionProvision && c.Provider.Disabled != "":
+		err = schema.NewError(schema.KindInvalidRequest, "provider %q is disabled: %s", c.Provider.Name, c.Provider.Disabled).
+			WithReason(machine.ReasonDisabled).WithNext("gpuaas provider show " + c.Provider.Name)
+	case a == ActionProvision && c.Provider.Check(o.Machine) != nil:
+		err = c.Provider.Check(o.Machine)
 	case c.Lock != nil && needsAgent(a, o):
 		err = c.locked(a)
 	case len(c.Workloads) == 0 || o.Force:

@@ -1,12 +1,14 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
@@ -82,16 +84,31 @@ type PhaseSpec struct {
 	Choices []Option `json:"choices,omitempty"`
 }
 
-// On returns the plan on a node whose provider creates machines, or does not. Without a
-// machine of its own, an operation has none of the phases of one. A provisioning that creates
-// one also issues the node's token, which a cancel voids.
-func (p Plan) On(creates bool) Plan {
-	if creates {
-		p.CancelVoidsTokens = p.CancelVoidsTokens || p.Action == ActionProvision
+// On returns the plan on a node of the provider. Without a machine of its own, an operation has
+// none of the phases of one. A provisioning that creates one also issues the node's token, which
+// a cancel voids. The limits of the provider replace the budgets of the phases that wait for it.
+func (p Plan) On(provider machine.Info) Plan {
+	p.Phases = slices.Clone(p.Phases)
+	if !provider.Creates {
+		p.Phases = slices.DeleteFunc(p.Phases, func(s PhaseSpec) bool { return s.OnCreate })
 		return p
 	}
-	p.Phases = slices.DeleteFunc(slices.Clone(p.Phases), func(s PhaseSpec) bool { return s.OnCreate })
+	p.CancelVoidsTokens = p.CancelVoidsTokens || p.Action == ActionProvision
+	for i := range p.Phases {
+		p.Phases[i].limit(provider.Limits)
+	}
+	if p.Undo != nil {
+		undo := *p.Undo
+		undo.limit(provider.Limits)
+		p.Undo = &undo
+	}
 	return p
+}
+
+// limit sets the budget of a phase that waits for a provider with the limits.
+func (s *PhaseSpec) limit(l machine.Limits) {
+	of := map[string]time.Duration{PhaseMachine: l.Create, PhaseEnroll: l.Boot, PhaseUndoAdopt: l.Delete, PhaseTeardown: l.Delete}
+	s.Budget = cmp.Or(of[s.Name], s.Budget)
 }
 
 // plans lists every action. Its order is that of the documents.

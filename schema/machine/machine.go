@@ -3,9 +3,12 @@
 package machine
 
 import (
+	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
@@ -122,7 +125,19 @@ type Info struct {
 	// Disabled says why the provider cannot be used now, empty if it can.
 	Disabled string `json:"disabled,omitempty"`
 	Catalog
-	Limits
+	Limits Limits `json:"limits,omitzero"`
+}
+
+// Provider is a provider as the admin API returns it.
+type Provider struct {
+	Info
+	// UpdatedAt is when a worker last stored the description.
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// Providers is the response of GET /api/v1/admin/providers.
+type Providers struct {
+	Providers []Provider `json:"providers"`
 }
 
 // Catalog is what a provider offers. A provider without regions, types or images accepts no
@@ -131,6 +146,42 @@ type Catalog struct {
 	Regions []string `json:"regions,omitempty"`
 	Types   []Type   `json:"types,omitempty"`
 	Images  []string `json:"images,omitempty"`
+	// Spot is set if the provider has machines that it may end at any time.
+	Spot bool `json:"spot,omitempty"`
+}
+
+// ReasonNotOffered is the reason of Info.Check.
+const ReasonNotOffered = "machine_not_offered"
+
+// Check returns an error of KindInvalidRequest that names what the provider offers, if it does
+// not offer a machine with the options.
+func (i Info) Check(o Options) error {
+	var types []string
+	for _, t := range i.Types {
+		if o.Region == "" || len(t.Regions) == 0 || slices.Contains(t.Regions, o.Region) {
+			types = append(types, t.ID)
+		}
+	}
+	for _, c := range []struct {
+		what, value string
+		offered     []string
+	}{{"region", o.Region, i.Regions}, {"type", o.Type, types}, {"image", o.Image, i.Images}} {
+		switch {
+		case c.value == "" || slices.Contains(c.offered, c.value):
+		case len(c.offered) == 0:
+			return i.lacks("provider %q has no %ss to choose from", i.Name, c.what)
+		default:
+			return i.lacks("provider %q has no %s %q: it has %s", i.Name, c.what, c.value, strings.Join(c.offered, ", "))
+		}
+	}
+	if o.Spot && !i.Spot {
+		return i.lacks("provider %q has no spot machines", i.Name)
+	}
+	return nil
+}
+
+func (i Info) lacks(format string, args ...any) error {
+	return schema.NewError(schema.KindInvalidRequest, format, args...).WithReason(ReasonNotOffered).WithNext("gpuaas provider show " + i.Name)
 }
 
 // Type is a size of machine.
@@ -144,11 +195,29 @@ type Type struct {
 	Regions []string `json:"regions,omitempty"`
 }
 
-// Limits bound the phases of a provisioning and a teardown. Zero is the default of the phase.
+// Limits bound the phases of a provisioning and a teardown. Zero is the default of the phase. In
+// JSON they are whole seconds.
 type Limits struct {
 	// Create bounds the time from the creation until the machine is Running, Boot that from
 	// then until the first request of its agent, and Delete a deletion.
-	Create time.Duration `json:"create,omitempty"`
-	Boot   time.Duration `json:"boot,omitempty"`
-	Delete time.Duration `json:"delete,omitempty"`
+	Create, Boot, Delete time.Duration
+}
+
+type limitsJSON struct {
+	Create int64 `json:"create_seconds,omitempty"`
+	Boot   int64 `json:"boot_seconds,omitempty"`
+	Delete int64 `json:"delete_seconds,omitempty"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (l Limits) MarshalJSON() ([]byte, error) {
+	return json.Marshal(limitsJSON{int64(l.Create / time.Second), int64(l.Boot / time.Second), int64(l.Delete / time.Second)})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *Limits) UnmarshalJSON(b []byte) error {
+	var s limitsJSON
+	err := json.Unmarshal(b, &s)
+	*l = Limits{time.Duration(s.Create) * time.Second, time.Duration(s.Boot) * time.Second, time.Duration(s.Delete) * time.Second}
+	return err
 }

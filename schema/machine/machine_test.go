@@ -60,3 +60,26 @@ func TestProblems(t *testing.T) {
 	require.False(t, machine.Is(nil, machine.ReasonMissing))
 	require.Equal(t, schema.KindInternal, machine.Errorf("unknown", "x").Kind)
 }
+
+// TestOffers: a provider has a machine only with the options that its catalog lists.
+func TestOffers(t *testing.T) {
+	t.Parallel()
+	i := machine.Info{Name: "acme", Creates: true, Catalog: machine.Catalog{Regions: []string{"east", "west"}, Spot: true,
+		Types: []machine.Type{{ID: "a1"}, {ID: "b1", Regions: []string{"west"}}}}}
+	for _, o := range []machine.Options{{}, {Region: "east", Type: "a1", Spot: true}, {Region: "west", Type: "b1"}, {Type: "b1"}, {SSHKeys: []string{"k"}}} {
+		require.NoError(t, i.Check(o), "%v", o)
+	}
+	for message, o := range map[string]machine.Options{
+		`provider "acme" has no region "north": it has east, west`: {Region: "north"},
+		`provider "acme" has no type "b1": it has a1`:              {Region: "east", Type: "b1"},
+		`provider "acme" has no type "c1": it has a1, b1`:          {Type: "c1"},
+		`provider "acme" has no images to choose from`:             {Image: "ubuntu"},
+	} {
+		err := schema.AsError(i.Check(o))
+		require.Equal(t, schema.KindInvalidRequest, err.Kind)
+		require.Equal(t, machine.ReasonNotOffered, err.Reason)
+		require.Equal(t, message, err.Message)
+		require.NotEmpty(t, err.Next)
+	}
+	require.Error(t, machine.Info{Name: "plain"}.Check(machine.Options{Spot: true}))
+}

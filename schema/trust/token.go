@@ -62,6 +62,12 @@ func NewToken() (text, id string, hash []byte) {
 	return TokenPrefix + id + "." + base64.RawURLEncoding.EncodeToString(secret), id, sum[:]
 }
 
+// Mint makes a token of a node, and what the database stores of it.
+func Mint(nodeID string, purpose TokenPurpose, expires time.Time) (text string, m MintedToken) {
+	text, id, hash := NewToken()
+	return text, MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose, ExpiresAt: expires}
+}
+
 // ParseToken splits a token into its public ID and the hash of its secret. A
 // malformed token is KindUnauthenticated; the message never repeats it.
 func ParseToken(text string) (id string, hash []byte, err error) {

@@ -71,7 +71,7 @@ func (f files) checkImage() error {
 // writeBoot writes the boot data and returns the file. The caller has the lock.
 func (f files) writeBoot(s machine.Spec, b activities.Boot, settings Settings) (path string, err error) {
 	text, err := json.Marshal(machine.BootDocument{
-		BaseURL: b.BaseURL, CABundlePEM: settings.CABundlePEM, Reference: b.Reference, Host: s.Host, Hosts: settings.Hosts,
+		BaseURL: b.BaseURL, CABundlePEM: b.CABundlePEM, Reference: b.Reference, Host: s.Host, Hosts: settings.Hosts,
 	})
 	if err != nil {
 		return "", machine.Wrap(machine.ReasonRejected, err, "encoding the boot data of instance %s", s.InstanceID)

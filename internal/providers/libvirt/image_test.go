@@ -117,10 +117,10 @@ func machineWithImage(t *testing.T, a *nodeAPI) (r *rig, created machine.Machine
 		require.NoError(t, os.WriteFile(filepath.Join(r.state, file), data, 0o600))
 		require.NoError(t, os.Chown(filepath.Join(r.state, file), host.Open(t).UID, -1))
 	}
-	r.settings.CABundlePEM, r.settings.Hosts = a.ca(), map[string]string{"example.com": "10.0.2.2"}
+	r.settings.Hosts = map[string]string{"example.com": "10.0.2.2"}
 	r = newRig(t, r.settings, r.Runner)
 	m, err := r.provider.Create(t.Context(), spec(), func(context.Context) (activities.Boot, error) {
-		return activities.Boot{BaseURL: a.url(), Reference: reference}, nil
+		return activities.Boot{BaseURL: a.url(), CABundlePEM: a.ca(), Reference: reference}, nil
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {

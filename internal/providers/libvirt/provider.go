@@ -46,8 +46,10 @@ func NewWithRunner(s Settings, r Runner) (*Provider, error) {
 	return p, p.files.prepare()
 }
 
-// Info describes the provider.
-func (p *Provider) Info() machine.Info { return p.settings.Info() }
+// Source returns the provider with its description.
+func (p *Provider) Source() activities.Source {
+	return activities.Source{Info: p.settings.Info(), Provider: p}
+}
 
 // check rejects a call of a disabled provider and an ID that is not ours: IDs become names of
 // domains and files.

@@ -235,7 +235,7 @@ func TestDisabled(t *testing.T) {
 	t.Parallel()
 	p, err := libvirt.New(libvirt.Settings{})
 	require.NoError(t, err)
-	require.NotEmpty(t, p.Info().Disabled)
+	require.NotEmpty(t, p.Source().Disabled)
 	s := spec()
 	ref := machine.Ref{InstanceID: s.InstanceID}
 	_, created := p.Create(t.Context(), s, boot)

@@ -52,9 +52,6 @@ type Settings struct {
 	Owner string
 	// DomainType is qemu, which emulates the CPU, or kvm. Defaults to qemu.
 	DomainType string
-	// CABundlePEM verifies the certificate of the node API. Machines receive it with the
-	// reference.
-	CABundlePEM string
 	// Hosts are names that machines resolve without DNS, for a node API whose name is not in
 	// DNS. A machine reaches this host at 10.0.2.2.
 	Hosts map[string]string

@@ -86,7 +86,7 @@ func newRig(t *testing.T, s libvirt.Settings, runner libvirt.Runner) *rig {
 
 func (r *rig) target() provider.Target {
 	return provider.Target{
-		Provider: r.provider, Second: r.second, Info: r.provider.Info(), Spec: spec,
+		Provider: r.provider, Second: r.second, Info: r.provider.Source().Info, Spec: spec,
 		Faults: r.faulty, Outside: r, Wait: 20 * time.Second,
 	}
 }

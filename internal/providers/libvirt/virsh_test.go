@@ -208,7 +208,7 @@ func TestBootFile(t *testing.T) {
 	var path string
 	for range 2 { // the second call replaces the file
 		var err error
-		path, err = f.writeBoot(s, activities.Boot{BaseURL: "https://api", Reference: "ref"}, Settings{CABundlePEM: "pem", Hosts: map[string]string{"api": "10.0.2.2"}})
+		path, err = f.writeBoot(s, activities.Boot{BaseURL: "https://api", CABundlePEM: "pem", Reference: "ref"}, Settings{Hosts: map[string]string{"api": "10.0.2.2"}})
 		require.NoError(t, err)
 	}
 	info, err := os.Stat(path)

@@ -91,7 +91,7 @@ func New(s Settings) (activities.Source, error) {
 		s.Erase = EraseQuick
 	}
 	if s.Erase == EraseFull || s.Erase == EraseSecure {
-		info.Delete = 24 * time.Hour
+		info.Limits.Delete = 24 * time.Hour
 	}
 	if s.PollPower == 0 {
 		s.PollPower = time.Second

@@ -3,3 +3,15 @@
 //   sqlc v1.31.1
 
 package sqlc
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/machine"
+)
+
+type Provider struct {
+	Name      string
+	Info      machine.Info
+	UpdatedAt time.Time
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
 // Claim implements activities.Records.
@@ -68,7 +69,7 @@ func (s *nodeRecords) admit(n *node, r activities.ClaimRequest) (lifecycle.NodeS
 	if reissue {
 		return s.admitReissue(n)
 	}
-	c := lifecycle.Candidate{Host: n.Host, State: state, Provider: n.Provider, Creates: slices.Contains(s.Creating, n.Provider), Instance: n.Instance, Workloads: n.Workloads}
+	c := lifecycle.Candidate{Host: n.Host, State: state, Provider: s.provider(n), Instance: n.Instance, Workloads: n.Workloads}
 	if c.Instance == lifecycle.InstanceTerminated { // no live instance
 		c.Instance = lifecycle.InstanceNone
 	}
@@ -114,7 +115,7 @@ func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fe
 	started := s.Now().UTC()
 	c := activities.Claim{Fence: f, Prior: prior, State: state, Host: n.Host, SKU: s.SKU, GPUsTotal: n.GPUsTotal, StartedAt: started,
 		Provider: n.Provider, Incarnation: n.Incarnation, Cordoned: n.Cordoned, LeftCordon: left,
-		Creates: slices.Contains(s.Creating, n.Provider)}
+		Creates: s.provider(n).Creates}
 	if r.Action == lifecycle.ActionProvision {
 		c.Instance = lifecycle.Instance{InstanceID: n.InstanceID, Provider: n.Provider, State: n.Instance}
 	}
@@ -122,7 +123,7 @@ func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fe
 		OpSeq: f.OpSeq, Prior: prior, Status: lifecycle.OperationAccepted, Document: r.Document}, claim: c, runStarted: r.RunStartedAt}
 	if r.Document != nil {
 		if p, ok := lifecycle.PlanOf(r.Action, r.Options); ok {
-			p = p.On(c.Creates)
+			p = p.On(c.Source())
 			p.Begin(&r.Document.Operation, started)
 			op.Status = r.Document.Operation.Status
 		}
@@ -130,6 +131,10 @@ func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fe
 	s.ops[op.ID] = op
 	s.note(f, audit.ActionName(r.Action), n.ID, audit.Accepted, r.Reason, "from", string(prior), "to", string(state))
 	return c
+}
+
+func (s *nodeRecords) provider(n *node) machine.Info {
+	return machine.Info{Name: n.Provider, Creates: slices.Contains(s.Creating, n.Provider)}
 }
 
 // begin gives the node's instance the state that follows from the claim of an operation.

@@ -1,0 +1,56 @@
+package store
+
+import (
+	"context"
+
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/machine"
+)
+
+// PutProviders stores the descriptions of the providers that this worker has. A provider that
+// another worker has stays, and one that both have gets the last description.
+func (s *Inventory) PutProviders(ctx context.Context, providers []machine.Info) error {
+	return s.db.write(ctx, "storing the providers", func(ctx context.Context, tx *tx) error {
+		for _, p := range providers {
+			if err := tx.PutProvider(ctx, p.Name, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Providers returns the providers by name, as adminapi.Nodes specifies.
+func (s *Admin) Providers(ctx context.Context) ([]machine.Provider, error) {
+	rows, err := s.db.q.ListProviders(ctx)
+	if err != nil {
+		return nil, s.db.Interpret(err, "reading the providers")
+	}
+	views := []machine.Provider{}
+	for _, r := range rows {
+		views = append(views, machine.Provider{Info: r.Info, UpdatedAt: r.UpdatedAt.UTC()})
+	}
+	return views, nil
+}
+
+// provider returns the description of a provider, only its name if no worker has stored it.
+func (tx *tx) provider(ctx context.Context, name string) (machine.Info, error) {
+	p, err := tx.GetProvider(ctx, name)
+	if postgres.NotFound(err) {
+		return machine.Info{Name: name}, nil
+	}
+	return p.Info, err
+}
+
+// checkProvider rejects an onboarding mode that is not the name of a provider. Empty is the
+// default.
+func checkProvider(ctx context.Context, tx *tx, mode string) error {
+	if mode == "" || mode == inventory.ProviderManual {
+		return nil
+	}
+	_, err := tx.GetProvider(ctx, mode)
+	return orMissing(err, schema.NewError(schema.KindInvalidRequest, "onboarding_mode: there is no provider %q", mode).
+		WithReason("no_adapter").WithNext("gpuaas provider list"))
+}

@@ -1,0 +1,115 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/daemon"
+	"github.com/gpuaas/gpuaas/internal/providers/libvirt"
+	"github.com/gpuaas/gpuaas/internal/providers/maas"
+	"github.com/gpuaas/gpuaas/internal/providers/manual"
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// providerConfig is the configuration of the providers of machines.
+type providerConfig struct {
+	NodeURL      string            `env:"GPUAAS_NODE_PUBLIC_URL" help:"URL at which new machines reach the node API: https://name:port, as for gpuaas-api. Required with a provider that creates machines."`
+	LibvirtMode  string            `env:"POWERNODE_LIBVIRT_MODE" envDefault:"disabled" help:"Provider libvirt: real creates virtual machines on this host, recorder only records the commands, disabled refuses every call."`
+	ImageBase    string            `env:"POWERNODE_IMAGE_BASE" example:"/usr/share/gpuaas/vm-image" help:"Folder with the kernel and the initramfs of virtual machines (./task vm-image)."`
+	LibvirtURI   string            `env:"GPUAAS_LIBVIRT_URI" envDefault:"qemu:///system" help:"Connection to libvirt, on this host."`
+	LibvirtState string            `env:"GPUAAS_LIBVIRT_STATE_DIR" envDefault:"/var/lib/gpuaas/libvirt" help:"Folder of the consoles and boot files of virtual machines."`
+	LibvirtUID   int               `env:"GPUAAS_LIBVIRT_QEMU_UID" help:"ID of the user that QEMU runs as, if libvirt does not change the owner of files. Only for a worker that runs as root."`
+	LibvirtType  string            `env:"GPUAAS_LIBVIRT_DOMAIN_TYPE" envDefault:"qemu" help:"qemu, which emulates the CPU, or kvm."`
+	LibvirtHosts map[string]string `env:"GPUAAS_LIBVIRT_HOSTS" example:"node-api.example.com:10.0.2.2" help:"Addresses of names that virtual machines resolve without DNS, as NAME:ADDRESS separated by commas. A virtual machine reaches this host at 10.0.2.2."`
+	MAASURL      string            `env:"MAAS_API_BASE_URL" example:"https://maas.example.com:5443/MAAS" help:"URL of MAAS. Provider maas is disabled without it."`
+	MAASToken    schema.Secret     `env:"MAAS_API_TOKEN" help:"API key of MAAS: consumer:token:secret."`
+	MAASTimeout  int               `env:"MAAS_API_TIMEOUT_MS" envDefault:"10000" help:"Time limit of one request to MAAS in milliseconds, 100 to 30000."`
+	MAASZones    []string          `env:"GPUAAS_MAAS_ZONES" help:"Zones of MAAS that a node can be provisioned in, as its region."`
+	MAASImages   []string          `env:"GPUAAS_MAAS_IMAGES" help:"Images of MAAS (distro_series) that a node can be provisioned with. Without one, MAAS deploys its default."`
+	MAASPool     string            `env:"GPUAAS_MAAS_POOL" help:"Resource pool of MAAS from which machines are allocated. Default: any."`
+	MAASTags     []string          `env:"GPUAAS_MAAS_TAGS" help:"Tags of MAAS that every allocated machine has."`
+	MAASErase    string            `env:"GPUAAS_MAAS_ERASE" envDefault:"quick" help:"What the release of a machine does to its disks: none, quick, secure or full."`
+
+	sources map[string]activities.Source
+}
+
+// Check makes the providers, so that faults in their settings are listed with the others.
+func (c *providerConfig) Check(f *daemon.Faults, env string) {
+	c.sources = map[string]activities.Source{}
+	for _, open := range []func(string) (activities.Source, error){c.manual, c.libvirt, c.maas} {
+		s, err := open(env)
+		f.Check(err != nil, "%v", err)
+		if err == nil {
+			c.sources[s.Name] = s
+		}
+	}
+	c.NodeURL = strings.TrimRight(c.NodeURL, "/")
+	if c.creates() {
+		err := trust.CheckAPIURL(c.NodeURL)
+		f.Check(err != nil, "GPUAAS_NODE_PUBLIC_URL: %v", err)
+	}
+}
+
+func (c *providerConfig) manual(string) (activities.Source, error) { return manual.New(), nil }
+
+func (c *providerConfig) libvirt(env string) (activities.Source, error) {
+	p, err := libvirt.New(libvirt.Settings{Mode: libvirt.Mode(c.LibvirtMode), URI: c.LibvirtURI, ImageBase: c.ImageBase, StateDir: c.LibvirtState,
+		QEMUUser: c.LibvirtUID, Owner: env, DomainType: c.LibvirtType, Hosts: c.LibvirtHosts, Env: os.Environ()})
+	if err != nil {
+		return activities.Source{}, err
+	}
+	return p.Source(), nil
+}
+
+func (c *providerConfig) maas(env string) (activities.Source, error) {
+	return maas.New(maas.Settings{BaseURL: c.MAASURL, Token: c.MAASToken.Reveal(), Timeout: time.Duration(c.MAASTimeout) * time.Millisecond,
+		Installation: env, Zones: c.MAASZones, Images: c.MAASImages, Pool: c.MAASPool, Tags: c.MAASTags, Erase: maas.Erase(c.MAASErase)})
+}
+
+// creates reports whether a provider is enabled that creates machines.
+func (c *providerConfig) creates() bool {
+	for _, s := range c.sources {
+		if s.Creates && s.Disabled == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// infos returns the descriptions of the providers.
+func (c *providerConfig) infos() []machine.Info {
+	var infos []machine.Info
+	for _, s := range c.sources {
+		infos = append(infos, s.Info)
+	}
+	slices.SortFunc(infos, func(a, b machine.Info) int { return strings.Compare(a.Name, b.Name) })
+	return infos
+}
+
+// describeEvery is how often a worker stores the descriptions of its providers: a database that
+// was restored from a backup gets them again.
+const describeEvery = 5 * time.Minute
+
+// describe stores the descriptions of the providers until ctx ends, and returns nil then.
+func describe(ctx context.Context, s *store.Inventory, infos []machine.Info, log *slog.Logger) error {
+	tick := time.NewTicker(describeEvery)
+	defer tick.Stop()
+	for {
+		if err := s.PutProviders(ctx, infos); err != nil && ctx.Err() == nil {
+			log.Warn("cannot store the providers", slog.Any("err", err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}

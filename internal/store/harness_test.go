@@ -21,7 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/machine"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -61,8 +61,8 @@ func openWith(t testing.TB, conns int32) *env {
 	s, err := store.Open(t.Context(), store.Config{URL: restricted(t, dsn), MaxConns: conns})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	require.NoError(t, s.Inventory.PutProviders(t.Context(), []machine.Info{{Name: "manual"}, {Name: "libvirt", Creates: true,
-		Catalog: machine.Catalog{Regions: []string{"here"}, Types: []machine.Type{{ID: "small"}}}}}))
+	require.NoError(t, s.Inventory.PutProviders(t.Context(), []machines.Info{{Name: "manual"}, {Name: "libvirt", Creates: true,
+		Catalog: machines.Catalog{Regions: []string{"here"}, Types: []machines.Type{{ID: "small"}}}}}))
 	raw, err := pgxpool.New(t.Context(), dsn)
 	require.NoError(t, err)
 	t.Cleanup(raw.Close)

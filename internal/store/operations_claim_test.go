@@ -12,7 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/machine"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -174,14 +174,14 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 	})
 	t.Run("with what the provider does not have", func(t *testing.T) {
 		n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
-		for _, o := range []machine.Options{{Region: "elsewhere"}, {Type: "large"}, {Image: "ubuntu"}, {Spot: true}} {
+		for _, o := range []machines.Options{{Region: "elsewhere"}, {Type: "large"}, {Image: "ubuntu"}, {Spot: true}} {
 			r := request(n.ID, lifecycle.ActionProvision)
 			r.Options.Machine = o
 			_, err := e.Claim(ctx, r)
-			requireKind(t, err, schema.KindInvalidRequest, machine.ReasonNotOffered)
+			requireKind(t, err, schema.KindInvalidRequest, machines.ReasonNotOffered)
 		}
 		r := request(n.ID, lifecycle.ActionProvision)
-		r.Options.Machine = machine.Options{Region: "here", Type: "small"}
+		r.Options.Machine = machines.Options{Region: "here", Type: "small"}
 		c, err := e.Claim(ctx, r)
 		require.NoError(t, err)
 		require.Equal(t, r.Options.Machine, c.Instance.Options)
@@ -194,10 +194,10 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 		require.False(t, info[0].UpdatedAt.IsZero())
 		off := info[0].Info
 		off.Disabled = "it is not configured"
-		require.NoError(t, e.Inventory.PutProviders(ctx, []machine.Info{off}))
+		require.NoError(t, e.Inventory.PutProviders(ctx, []machines.Info{off}))
 		_, err = e.Claim(ctx, request(n.ID, lifecycle.ActionProvision))
-		requireKind(t, err, schema.KindInvalidRequest, machine.ReasonDisabled)
-		require.NoError(t, e.Inventory.PutProviders(ctx, []machine.Info{info[0].Info}))
+		requireKind(t, err, schema.KindInvalidRequest, machines.ReasonDisabled)
+		require.NoError(t, e.Inventory.PutProviders(ctx, []machines.Info{info[0].Info}))
 	})
 	t.Run("when the instance runs", func(t *testing.T) {
 		n := e.inState(lifecycle.NodeActive)

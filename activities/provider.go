@@ -166,6 +166,22 @@ func consoleEnd(ctx context.Context, source Source, r machine.Ref) string {
 	return "; its console ends with: " + text.Line(string(tail[max(0, len(tail)-maxDetail):]), maxDetail)
 }
 
+// DescribeMachine returns what the machine does and the end of its console in one line, for the
+// message of an operation that waits for it. The line is untrusted.
+func (m *Machine) DescribeMachine(ctx context.Context, in MachineInput) (string, error) {
+	source, err := m.source(in.Instance.Provider)
+	if err != nil {
+		return "", Fail(err)
+	}
+	ctx, done := uncanceled(ctx)
+	defer done()
+	found, err := source.Provider.Describe(ctx, machine.Ref{InstanceID: in.Instance.InstanceID, Host: in.Host, Region: in.Instance.Region})
+	if err != nil {
+		return "", Fail(err)
+	}
+	return "the machine is " + string(found.Phase) + consoleEnd(ctx, source, found.Ref), nil
+}
+
 // ReturnMachine releases the machine that EnsureMachine planned for the instance, if
 // it did, and returns how many it released. It keeps the other entries of the node. A
 // second run continues where the first one stopped.

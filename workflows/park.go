@@ -170,7 +170,7 @@ func (op park) silence(ctx workflow.Context, cause error) error {
 // request is harmless. A destructive phase asks about the same task (see renewTask). kind is
 // the failure's: a service may be unavailable for a reason of its own, such as vault_sealed.
 func retried(kind schema.Kind, reason string) bool {
-	return kind == schema.KindServiceUnavailable || slices.Contains([]string{lifecycle.ReasonTimeout,
+	return kind == schema.KindServiceUnavailable || slices.Contains([]string{lifecycle.ReasonTimeout, lifecycle.ReasonMachineSilent,
 		lifecycle.ReasonProviderSilent, lifecycle.ReasonProviderUnknown, string(schema.KindAgentSilent), schema.ReasonNodeLocked}, reason)
 }
 

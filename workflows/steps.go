@@ -23,7 +23,7 @@ var steps = map[string]step{
 
 	lifecycle.PhaseAdopt:     adoptMachine,
 	lifecycle.PhaseMachine:   awaitMachine,
-	lifecycle.PhaseEnroll:    awaitEnrollment(lifecycle.EventFirstPoll, func(e activities.Enrollment) bool { return e.Polled }),
+	lifecycle.PhaseEnroll:    awaitBoot,
 	lifecycle.PhaseAgent:     awaitAgent,
 	lifecycle.PhaseSKU:       compareSKU,
 	lifecycle.PhaseTeardown:  tearDownMachine,

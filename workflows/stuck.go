@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -27,6 +28,7 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	if e.Reason != "" {
 		s.Reason = e.Reason
 	}
+	problem, isProblem := machines.ProblemOf(e.Reason)
 	if e.Next != "" {
 		s.Cause = "the failure names the fix: " + e.Next
 	}
@@ -65,6 +67,8 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "workloads started after the last heartbeat; cancel, then run: gpuaas node retire "+op.name()+" --drain"
 	case e.Reason == lifecycle.ReasonTaskCanceled:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the node's task was canceled, by gpuaas task cancel or by a reset of this run"
+	case isProblem:
+		s.WaitingOn = waitingOn(problem.Acts)
 	case e.Kind == schema.KindServiceUnavailable:
 		// The control plane's own service failed, not the node or the provider.
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is unavailable"
@@ -88,6 +92,14 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 		s.Next = s.Options[0].Command
 	}
 	return s
+}
+
+// waitingOn returns who must act on a problem with a machine.
+func waitingOn(p machines.Party) lifecycle.Attention {
+	if p == machines.PartyProvider {
+		return lifecycle.AttentionProvider
+	}
+	return lifecycle.AttentionOperator
 }
 
 // locked reports whether a phase failed because the identity of its node is locked. A lost task

@@ -60,6 +60,7 @@ type world struct {
 	onEnsure  func()                // called while the provider creates the machine
 	// creates is set if the provider creates machines, and deleted after a deletion.
 	creates, deleted bool
+	console          string
 	onVoid           func()              // called while the tasks are voided
 	onPark           func(parkID string) // called before a park is recorded
 	onDecide         func()              // called before a decision is recorded
@@ -353,7 +354,9 @@ func (p worldProvider) Power(context.Context, machines.Ref, machines.Power) erro
 	return p.note("power")
 }
 
-func (p worldProvider) Console(context.Context, machines.Ref) ([]byte, error) { return nil, nil }
+func (p worldProvider) Console(context.Context, machines.Ref) ([]byte, error) {
+	return []byte(p.console), nil
+}
 
 func (p worldProvider) Delete(context.Context, machines.Ref) error {
 	err := p.note("release")

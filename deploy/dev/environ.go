@@ -20,6 +20,10 @@ const (
 	varVaultTokenFile  = "GPUAAS_VAULT_TOKEN_FILE"
 	varWebUI           = "GPUAAS_WEB_UI_URL"
 	varLogLevel        = "GPUAAS_LOG_LEVEL"
+	varLibvirtState    = "GPUAAS_LIBVIRT_STATE_DIR"
+	varLibvirtHosts    = "GPUAAS_LIBVIRT_HOSTS"
+	// libvirtPrefix is that of the settings of the provider libvirt.
+	libvirtPrefix = "GPUAAS_LIBVIRT_"
 	// varTemporalPostgres contains a password, so it is not a flag of the server.
 	varTemporalPostgres = "GPUAAS_DEV_TEMPORAL_POSTGRES"
 )
@@ -31,6 +35,8 @@ const (
 	// nodeAPIHost is the node API's host name for agents, which reject an IP
 	// address.
 	nodeAPIHost = "localhost"
+	// hostOfMachine is the address of this host in the network of a virtual machine.
+	hostOfMachine = "10.0.2.2"
 )
 
 // variables is a set of environment variables in a stable order.
@@ -83,9 +89,11 @@ func (r record) worker(l layout) variables {
 		variable{"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE", l.secret("rotator-role-id")},
 		variable{"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE", l.secret("rotator-secret-id")},
 		variable{"GPUAAS_METRICS_ADDR", loopback(r.Ports.WorkerMetrics)},
+		variable{"GPUAAS_NODE_PUBLIC_URL", r.nodeURL()},
 		variable{"GPUAAS_AUDIT_CHECKPOINT_INTERVAL", "10s"},
 		variable{"GPUAAS_ENV", trustDomain},
-	)
+	).with(os.Getenv(varLibvirtState) == "", varLibvirtState, filepath.Join(l.dir, "libvirt")).
+		with(os.Getenv(varLibvirtHosts) == "", varLibvirtHosts, nodeAPIHost+":"+hostOfMachine)
 }
 
 // api returns the configuration of gpuaas-api.
@@ -139,8 +147,8 @@ func (v variables) exports() string {
 }
 
 // inherited returns the part of this process's environment that our processes
-// inherit: everything except the settings of our programs and of the engines'
-// clients, which may belong to another stack. With keep, Temporal's and Vault's
+// inherit: everything except the settings of our programs, other than those of the provider
+// libvirt, and of the engines' clients, which may belong to another stack. With keep, Temporal's and Vault's
 // client settings (TLS, API keys) are included, for external engines. A token
 // never is.
 func inherited(environ []string, keep bool) []string {
@@ -150,6 +158,9 @@ func inherited(environ []string, keep bool) []string {
 	}
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, libvirtPrefix) {
+			return false
+		}
 		return name == varVaultToken || name != varLogLevel && slices.ContainsFunc(ours, func(p string) bool { return strings.HasPrefix(name, p) })
 	})
 }

@@ -2,9 +2,11 @@
 # Builds the image of virtual machines into the folder that the first argument names, from the
 # node agent's sources and Debian's kernel for virtual machines. The kernel's package is
 # downloaded once, to .cache/vm-image; GPUAAS_KERNEL_PACKAGE names another file instead.
-# Usage: build.sh FOLDER, from the repository root.
+# Usage: build.sh FOLDER [workload], from the repository root. With "workload", the image has the
+# agent of development, and a workload that reports its start and its end on the console.
 set -eu
 out=$1
+workload=${2-}
 cache=.cache/vm-image
 package=${GPUAAS_KERNEL_PACKAGE-}
 
@@ -30,7 +32,10 @@ if [ -z "$package" ]; then
 	package=$(newest)
 fi
 export CGO_ENABLED=0 GOOS=linux GOARCH=amd64
-go build -trimpath -buildvcs=false "-ldflags=-s -w" -o "$cache/gpuaas-node-agent" ./cmd/gpuaas-node-agent
+agent=gpuaas-node-agent
+[ -z "$workload" ] || agent=gpuaas-dev-agent
+go build -trimpath -buildvcs=false "-ldflags=-s -w" -o "$cache/$agent" "./cmd/$agent"
 go build -trimpath -buildvcs=false "-ldflags=-s -w" -o "$cache/init" ./deploy/vm-image/init
 unset GOOS GOARCH
-go run -trimpath -buildvcs=false ./deploy/vm-image -kernel-package "$package" -agent "$cache/gpuaas-node-agent" -init "$cache/init" -o "$out"
+go run -trimpath -buildvcs=false ./deploy/vm-image -kernel-package "$package" -agent "$cache/$agent" -init "$cache/init" \
+	"-workload=$([ -z "$workload" ] && echo false || echo true)" -o "$out"

@@ -23,14 +23,14 @@ type item struct {
 }
 
 // newInitramfs returns the archive.
-func newInitramfs(agent, first string, found map[string][]byte) ([]byte, error) {
+func newInitramfs(i image, found map[string][]byte) ([]byte, error) {
 	var items []item
 	for _, dir := range []string{"dev", "etc", "etc/gpuaas", "lib", "lib/modules", "opt", "opt/gpuaas", "opt/gpuaas/node-agent", "opt/gpuaas/node-agent/bin",
 		"proc", "run", "sys", "tmp", "var", "var/lib", "var/lib/gpuaas"} {
 		items = append(items, item{name: dir, mode: folder | 0o755})
 	}
 	items = append(items, item{name: "dev/console", mode: device | 0o600, major: 5, minor: 1})
-	for _, program := range []struct{ name, path string }{{"init", first}, {"opt/gpuaas/node-agent/bin/gpuaas-node-agent", agent}} {
+	for _, program := range []struct{ name, path string }{{"init", i.first}, {"opt/gpuaas/node-agent/bin/gpuaas-node-agent", i.agent}} {
 		data, err := os.ReadFile(program.path)
 		if err != nil {
 			return nil, err
@@ -44,6 +44,10 @@ func newInitramfs(agent, first string, found map[string][]byte) ([]byte, error) 
 		items = append(items, item{name: "lib/modules/" + m, mode: file | 0o644, data: found[m]})
 	}
 	items = append(items, item{name: "lib/modules/order", mode: file | 0o644, data: []byte(strings.Join(modules(), "\n") + "\n")})
+	if i.workload {
+		items = append(items, item{name: "etc/gpuaas/workloads", mode: folder | 0o755},
+			item{name: "etc/gpuaas/workloads/training.json", mode: file | 0o644, data: []byte(`{"command":["/init","workload"]}` + "\n")})
+	}
 	return archive(items), nil
 }
 

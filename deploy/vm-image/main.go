@@ -29,9 +29,10 @@ func main() {
 	pkg := flag.String("kernel-package", "", "Debian `package` of a kernel (linux-image-…-cloud-amd64)")
 	agent := flag.String("agent", "", "static node agent `binary`")
 	first := flag.String("init", "", "static `binary` of the first process")
+	workload := flag.Bool("workload", false, "add a workload that reports its start and its end on the console; the agent must be gpuaas-dev-agent")
 	out := flag.String("o", "", "output `folder`")
 	flag.Parse()
-	lines, err := build(context.Background(), *pkg, *agent, *first, *out)
+	lines, err := build(context.Background(), image{pkg: *pkg, agent: *agent, first: *first, workload: *workload}, *out)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "vm-image:", err)
 		os.Exit(1) //nolint:forbidigo // in a main package
@@ -39,13 +40,19 @@ func main() {
 	fmt.Fprint(os.Stdout, lines)
 }
 
+// image is what an image is made of: files by path, and whether it has a workload.
+type image struct {
+	pkg, agent, first string
+	workload          bool
+}
+
 // build writes both files and returns a line with the digest of each.
-func build(ctx context.Context, pkg, agent, first, out string) (lines string, err error) {
-	kernel, modules, err := unpack(ctx, pkg)
+func build(ctx context.Context, i image, out string) (lines string, err error) {
+	kernel, modules, err := unpack(ctx, i.pkg)
 	if err != nil {
 		return "", err
 	}
-	initramfs, err := newInitramfs(agent, first, modules)
+	initramfs, err := newInitramfs(i, modules)
 	if err != nil {
 		return "", err
 	}

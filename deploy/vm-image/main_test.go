@@ -53,7 +53,7 @@ func TestBuildIsReproducible(t *testing.T) {
 	var images [2][]byte
 	for i := range images {
 		out := filepath.Join(dir, string(rune('a'+i)))
-		lines, err := build(t.Context(), pkg, agent, first, out)
+		lines, err := build(t.Context(), image{pkg: pkg, agent: agent, first: first}, out)
 		require.NoError(t, err)
 		require.Contains(t, lines, filepath.Join(out, "initramfs.cpio")+" sha256:")
 		kernel, err := os.ReadFile(filepath.Join(out, "vmlinuz"))
@@ -77,10 +77,10 @@ func TestMissingParts(t *testing.T) {
 	program := filepath.Join(dir, "program")
 	write(t, program, "binary")
 	for want, files := range map[string][]string{"contains no kernel": {"boot/config"}, "no module virtio_ring.ko": {"boot/vmlinuz-6.1.0"}} {
-		_, err := build(t.Context(), kernelPackage(t, files...), program, program, dir)
+		_, err := build(t.Context(), image{pkg: kernelPackage(t, files...), agent: program, first: program}, dir)
 		require.ErrorContains(t, err, want)
 	}
-	_, err := build(t.Context(), filepath.Join(dir, "none.deb"), program, program, dir)
+	_, err := build(t.Context(), image{pkg: filepath.Join(dir, "none.deb"), agent: program, first: program}, dir)
 	require.Error(t, err)
 }
 

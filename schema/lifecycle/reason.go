@@ -1,6 +1,9 @@
 package lifecycle
 
-import "github.com/gpuaas/gpuaas/schema"
+import (
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/machine"
+)
 
 // ParkReason is a reason for which an operation parks: the code in Stuck.Reason.
 type ParkReason struct {
@@ -22,8 +25,10 @@ const (
 	ReasonSKUMismatch      = "sku_mismatch"
 	ReasonStepUnknown      = "step_unknown"
 	ReasonProviderUnknown  = "provider_unknown"
-	ReasonTaskLost         = "task_lost"      // a destructive task outlived its lease; an operator decides
-	ReasonTaskCanceled     = "task_cancelled" // an operator canceled the task
+	// ReasonMachineSilent: the agent of a new machine has not polled.
+	ReasonMachineSilent = "machine_silent"
+	ReasonTaskLost      = "task_lost"      // a destructive task outlived its lease; an operator decides
+	ReasonTaskCanceled  = "task_cancelled" // an operator canceled the task
 	// ReasonRecordUnavailable: the operation waits until the database accepts its record.
 	ReasonRecordUnavailable = "record_unavailable"
 	ReasonVaultSealed       = "vault_sealed"
@@ -107,10 +112,20 @@ func ParkReasons() []ParkReason {
 		{string(schema.KindInvalidRequest), "The provider rejected the request.", "Correct what the message names, then retry."},
 		{ReasonProviderUnknown, "The workers that run have no adapter for the node's provider.",
 			"Start a worker that has the provider. The operation then continues without a decision."},
+		{ReasonMachineSilent, "A new machine did not enroll before the phase's budget ended. The message has the state of the machine and the end of its console.",
+			"Read the message. If the machine boots late, the operation continues without a decision; otherwise cancel, which deletes the machine."},
 		{ReasonStepUnknown, "The worker's version does not have the phase.", "Start a worker of the version that started the operation, then retry."},
 		{string(schema.KindInternal), "An unexpected failure in the control plane. Its cause is in the worker's log.",
 			"Find the operation's ID in the worker's log, correct the cause, then retry."},
-	}, abandonReasons()...)
+	}, append(machineReasons(), abandonReasons()...)...)
+}
+
+// machineReasons are the reasons for which a provider's call fails.
+func machineReasons() (reasons []ParkReason) {
+	for _, p := range machine.Problems() {
+		reasons = append(reasons, ParkReason{p.Reason, p.Means, p.Next})
+	}
+	return reasons
 }
 
 // abandonReasons are the reasons of abandoned operations.

@@ -77,7 +77,10 @@ func Problems() []Problem {
 // Errorf returns the error of a provider's call with a reason of Problems. The message must
 // not hold a secret.
 func Errorf(reason, format string, args ...any) *schema.Error {
-	p := problemOf(reason)
+	p, ok := ProblemOf(reason)
+	if !ok {
+		p.Kind = schema.KindInternal
+	}
 	return schema.NewError(p.Kind, format, args...).WithReason(reason).WithNext(p.Next)
 }
 
@@ -94,11 +97,13 @@ func Is(err error, reason string) bool {
 	return e != nil && e.Reason == reason
 }
 
-func problemOf(reason string) Problem {
+// ProblemOf returns the problem with the reason. ok is false if the reason is none of a
+// provider's call.
+func ProblemOf(reason string) (p Problem, ok bool) {
 	for _, p := range Problems() {
 		if p.Reason == reason {
-			return p
+			return p, true
 		}
 	}
-	return Problem{Reason: reason, Kind: schema.KindInternal}
+	return Problem{}, false
 }

@@ -10,18 +10,24 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
 // unseen lists the reasons without a page that this suite can show, and why.
 func unseen() map[string]string {
-	return map[string]string{
+	reasons := map[string]string{
 		schema.ReasonNodeLocked:           "the page is that of agent_silent, with another reason",
 		lifecycle.ReasonSeqReplayed:       "needs an agent that does not report its counters; the page is that of task_refused",
 		lifecycle.ReasonUpgradeRolledBack: "needs a supervisor that starts the agent again; the page is that of release_rejected",
 		lifecycle.ReasonStepUnknown:       "needs a worker of a version without the phase",
 		string(lifecycle.RunFailed):       "needs a defect in a workflow; the page is that of run_terminated",
 		string(lifecycle.RunLost):         "Temporal has no page of a deleted workflow",
+		lifecycle.ReasonMachineSilent:     "needs a virtual machine; the page is that of agent_silent",
 	}
+	for _, p := range machine.Problems() {
+		reasons[p.Reason] = "needs a provider that creates machines; the page is that of provider_silent"
+	}
+	return reasons
 }
 
 // TestEveryReason: each reason for which an operation parks is either tested in the browser,

@@ -15,9 +15,13 @@ import (
 type cli struct{ stack.Stack }
 
 // run prints and runs a command with this process's output.
-func (c cli) run(ctx context.Context, args ...string) error {
+func (c cli) run(ctx context.Context, args ...string) error { return c.runWith(ctx, nil, args...) }
+
+// runWith is run with additional variables, as NAME=value.
+func (c cli) runWith(ctx context.Context, env []string, args ...string) error {
 	fmt.Fprintf(os.Stderr, "$ gpuaas %s\n", strings.Join(args, " "))
 	cmd := c.Command(ctx, args...)
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	return cmd.Run()
 }

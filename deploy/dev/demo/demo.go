@@ -25,6 +25,8 @@ type demo struct {
 	cli  cli
 	host string
 	rows []row
+	// machines is the libvirt daemon of a demo with --vm.
+	machines *machines
 }
 
 // row is one line of the final table.
@@ -50,22 +52,11 @@ func newDemo(o options) (*demo, error) {
 
 // run executes all steps in order and stops at the first failure.
 func (d *demo) run(ctx context.Context) error {
-	for _, s := range []struct {
-		name string
-		do   func(context.Context) (link string, err error)
-	}{
-		{"stack up", d.up},
-		{"register", d.register},
-		{"enroll", d.enroll},
-		{"provision", d.verb("provision")},
-		{"retire a busy node (rejected)", d.retireBusy},
-		{"drain", d.verb("drain", "--yes", "--reason", "demo")},
-		{"retire", d.verb("retire", "--yes", "--reason", "demo")},
-		{"reactivate", d.verb("reactivate")},
-		{"retire before removal", d.verb("retire", "--yes", "--reason", "demo")},
-		{"remove", d.verb("remove", "--yes", "--reason", "demo")},
-		{"verify the audit trail", d.verify},
-	} {
+	steps := d.hostSteps()
+	if d.vm {
+		steps = d.machineSteps()
+	}
+	for _, s := range steps {
 		fmt.Fprintf(os.Stderr, "\n== %s\n", s.name)
 		started := time.Now()
 		link, err := s.do(ctx)
@@ -77,12 +68,35 @@ func (d *demo) run(ctx context.Context) error {
 	return nil
 }
 
+// step is one step of the demo. It returns the page of its operation in the Web UI.
+type step struct {
+	name string
+	do   func(context.Context) (link string, err error)
+}
+
+// hostSteps are the steps with this machine as the node.
+func (d *demo) hostSteps() []step {
+	return []step{
+		{"stack up", d.up},
+		{"register", d.register},
+		{"enroll", d.enroll},
+		{"provision", d.verb("provision")},
+		{"retire a busy node (rejected)", d.retireBusy},
+		{"drain", d.verb("drain", "--yes", "--reason", "demo")},
+		{"retire", d.verb("retire", "--yes", "--reason", "demo")},
+		{"reactivate", d.verb("reactivate")},
+		{"retire before removal", d.verb("retire", "--yes", "--reason", "demo")},
+		{"remove", d.verb("remove", "--yes", "--reason", "demo")},
+		{"verify the audit trail", d.verify},
+	}
+}
+
 func (d *demo) up(ctx context.Context) (string, error) {
 	args := append([]string{"dev", "up", "--detach"}, d.dirFlag()...)
 	if d.portsFrom != 0 {
 		args = append(args, "--ports-from", fmt.Sprint(d.portsFrom))
 	}
-	if err := d.cli.run(ctx, args...); err != nil {
+	if err := d.cli.runWith(ctx, d.machines.env(), args...); err != nil {
 		return "", err
 	}
 	out, err := d.cli.output(ctx, append([]string{"dev", "env"}, d.dirFlag()...)...)
@@ -229,6 +243,7 @@ func (d *demo) finish(failed error) {
 		if err := d.cli.run(ctx, append([]string{"dev", "down", "--wipe"}, d.dirFlag()...)...); err != nil {
 			fmt.Fprintln(os.Stderr, "demo: removing the stack:", err)
 		}
+		d.machines.close()
 		if d.own != "" {
 			os.RemoveAll(d.own) //nolint:errcheck // a temporary folder, empty by now
 		}

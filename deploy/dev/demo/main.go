@@ -1,10 +1,11 @@
 // Command demo runs this machine through a node's lifecycle on the real stack, with
 // an operator's commands. ./task demo runs it.
 //
-//	demo [--once] [--dir DIR] [--ports-from N]
+//	demo [--once] [--vm] [--dir DIR] [--ports-from N]
 //
 // The stack stays up afterwards. With --once the demo uses a temporary folder and
-// free ports and removes everything.
+// free ports and removes everything. With --vm the node is a virtual machine that the demo
+// creates; ./task demo-vm runs it.
 package main
 
 import (
@@ -21,7 +22,7 @@ import (
 
 // options are the demo's flags.
 type options struct {
-	once      bool
+	once, vm  bool
 	dir       string
 	portsFrom int
 	// own is the temporary folder of a demo with --once.
@@ -38,9 +39,11 @@ func main() {
 func run(ctx context.Context) int {
 	var o options
 	flag.BoolVar(&o.once, "once", false, "use a temporary stack and remove it at the end")
+	flag.BoolVar(&o.vm, "vm", false, "create the node as a virtual machine, with libvirt; implies --once")
 	flag.StringVar(&o.dir, "dir", "", "folder of the stack (default .dev)")
 	flag.IntVar(&o.portsFrom, "ports-from", 0, "first port of the stack (default: the standard ports)")
 	flag.Parse()
+	o.once = o.once || o.vm
 	d, err := newDemo(o)
 	if err == nil {
 		err = d.run(ctx)

@@ -156,6 +156,36 @@ func configure(root string, b trust.BootstrapBundle) (envFile string, err error)
 	return envFile, nil
 }
 
+// imageWorkloads is where the image has the specs of its workloads, if it has any.
+const imageWorkloads = "etc/gpuaas/workloads"
+
+// addWorkloads copies the specs of the image to the agent's process driver, and selects it.
+func addWorkloads(root, envFile string) error {
+	specs, err := filepath.Glob(filepath.Join(root, imageWorkloads, "*.json"))
+	if err != nil || len(specs) == 0 {
+		return err
+	}
+	dir := filepath.Join(root, filepath.Dir(trust.DefaultStateDir), "workloads")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, spec := range specs {
+		text, err := os.ReadFile(spec)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(spec)), text, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	env, err := os.OpenFile(filepath.Join(root, envFile), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = env.WriteString("GPUAAS_WORKLOAD_DRIVER=\"process\"\n") // the last line takes effect
+	return errors.Join(err, env.Close())
+}
+
 // hostsFile returns the text of /etc/hosts.
 func hostsFile(d machine.BootDocument) string {
 	var b strings.Builder

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,10 @@ const agentPath = trust.DefaultInstallRoot + "/bin/gpuaas-node-agent"
 const modulesFile = "/lib/modules/order"
 
 func main() {
+	if os.Getpid() != 1 && slices.Contains(os.Args[1:], "workload") {
+		runWorkload()
+		return
+	}
 	err := run()
 	if err != nil {
 		say("%v", err)
@@ -75,6 +80,9 @@ func run() error {
 	envFile, err := configure("/", bundle)
 	if err != nil {
 		return fmt.Errorf("writing the agent's configuration: %w", err)
+	}
+	if err := addWorkloads("/", envFile); err != nil {
+		return fmt.Errorf("adding the workloads of the image: %w", err)
 	}
 	return supervise(envFile)
 }

@@ -55,6 +55,9 @@ type Settings struct {
 	// Hosts are names that machines resolve without DNS, for a node API whose name is not in
 	// DNS. A machine reaches this host at 10.0.2.2.
 	Hosts map[string]string
+	// BootTimeout bounds the time from the start of a machine until the first request of its
+	// agent. Defaults to 5 min.
+	BootTimeout time.Duration
 	// CallTimeout bounds one command. Defaults to 30 s.
 	CallTimeout time.Duration
 }
@@ -68,6 +71,7 @@ const (
 const (
 	defaultURI     = "qemu:///system"
 	defaultTimeout = 30 * time.Second
+	defaultBoot    = 5 * time.Minute
 )
 
 func (s Settings) withDefaults() Settings {
@@ -82,6 +86,9 @@ func (s Settings) withDefaults() Settings {
 	}
 	if s.DomainType == "" {
 		s.DomainType = "qemu"
+	}
+	if s.BootTimeout <= 0 {
+		s.BootTimeout = defaultBoot
 	}
 	if s.CallTimeout <= 0 {
 		s.CallTimeout = defaultTimeout
@@ -124,6 +131,9 @@ func (s Settings) Validate() error {
 	return schema.NewError(schema.KindInvalidRequest, "libvirt provider: %s", strings.Join(faults, "; "))
 }
 
+// Name is the provider's name in the inventory.
+const Name = "libvirt"
+
 // What the provider offers.
 const (
 	Region       = "region-local-qemu"
@@ -134,10 +144,10 @@ const (
 
 // Info describes the provider with these settings.
 func (s Settings) Info() machine.Info {
-	info := machine.Info{Name: "libvirt", Creates: true}
+	info := machine.Info{Name: Name, Creates: true}
 	info.Regions, info.Images = []string{Region}, []string{DefaultImage}
 	info.Types = []machine.Type{{ID: SmallType, CPUs: 1, MemoryMiB: 512}, {ID: LargeType, CPUs: 2, MemoryMiB: 4096}}
-	info.Limits = machine.Limits{Create: 2 * time.Minute, Boot: 5 * time.Minute, Delete: 2 * time.Minute}
+	info.Limits = machine.Limits{Create: 2 * time.Minute, Boot: s.withDefaults().BootTimeout, Delete: 2 * time.Minute}
 	if s.withDefaults().Mode == Disabled {
 		info.Disabled = "POWERNODE_LIBVIRT_MODE is disabled"
 	}

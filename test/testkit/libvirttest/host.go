@@ -45,16 +45,22 @@ func (s *Shared) Open(tb testing.TB) *Host {
 			tb.Skipf("%s is not installed; on Debian: apt-get install --no-install-recommends libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86", p)
 		}
 	}
-	return s.Start(tb, start)
+	return s.Start(tb, Start)
 }
 
-// Folder returns a new folder that the daemon and QEMU can write, removed at the end of the test.
-func (h *Host) Folder(tb testing.TB) string {
-	tb.Helper()
-	dir, err := os.MkdirTemp(h.folder, "state-") //nolint:usetesting // QEMU cannot enter tb.TempDir
+// NewFolder returns a new folder that the daemon and QEMU can write, removed with the daemon.
+func (h *Host) NewFolder() (string, error) {
+	dir, err := os.MkdirTemp(h.folder, "state-")
 	if err == nil {
 		err = os.Chown(dir, h.UID, -1)
 	}
+	return dir, err
+}
+
+// Folder is NewFolder for a test, at the end of which the folder is removed.
+func (h *Host) Folder(tb testing.TB) string {
+	tb.Helper()
+	dir, err := h.NewFolder()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -79,8 +85,8 @@ func Image(kernel, initramfs string) error {
 // unprivileged is the ID of a user and a group without rights, on every Linux.
 const unprivileged = 65534
 
-// start starts a daemon and waits until it answers.
-func start() (*Host, error) {
+// Start starts a daemon and waits until it answers. The caller closes it.
+func Start() (*Host, error) {
 	folder, err := os.MkdirTemp("", "lv") // short: the path of a socket is limited
 	if err != nil {
 		return nil, err
@@ -154,7 +160,7 @@ func (h *Host) ready() error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if _, err := h.virsh(ctx, "list"); err == nil {
+		if _, err := h.Run(ctx, "list"); err == nil {
 			return nil
 		}
 		select {
@@ -176,17 +182,43 @@ func (h *Host) log() string {
 	return string(text)
 }
 
+// Settings returns the environment of a worker that creates machines with the daemon and the
+// image, whose folder, like that of its state, is new. imageDir has the files of the image.
+func (h *Host) Settings(imageDir string, files ...string) (env []string, state string, err error) {
+	if state, err = h.NewFolder(); err != nil {
+		return nil, "", err
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(filepath.Join(imageDir, file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(state, file), data, 0o600)
+		}
+		if err == nil {
+			err = os.Chown(filepath.Join(state, file), h.UID, -1)
+		}
+		if err != nil {
+			return nil, "", err
+		}
+	}
+	env = []string{"POWERNODE_LIBVIRT_MODE=real", "POWERNODE_IMAGE_BASE=" + state, "GPUAAS_LIBVIRT_URI=" + h.URI, "GPUAAS_LIBVIRT_STATE_DIR=" + state}
+	if h.UID != os.Getuid() {
+		env = append(env, fmt.Sprintf("GPUAAS_LIBVIRT_QEMU_UID=%d", h.UID))
+	}
+	return env, state, nil
+}
+
 // Virsh runs a command without a provider and returns its output.
 func (h *Host) Virsh(tb testing.TB, args ...string) string {
 	tb.Helper()
-	out, err := h.virsh(tb.Context(), args...)
+	out, err := h.Run(tb.Context(), args...)
 	if err != nil {
 		tb.Fatalf("virsh %s: %v: %s", strings.Join(args, " "), err, out)
 	}
 	return out
 }
 
-func (h *Host) virsh(ctx context.Context, args ...string) (string, error) {
+// Run is Virsh without a test.
+func (h *Host) Run(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q", "-c", h.URI}, args...)...)
 	cmd.Env = h.Env
 	out, err := cmd.CombinedOutput()
@@ -197,9 +229,9 @@ func (h *Host) virsh(ctx context.Context, args ...string) (string, error) {
 func (h *Host) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	names, _ := h.virsh(ctx, "list", "--name")
+	names, _ := h.Run(ctx, "list", "--name")
 	for name := range strings.FieldsSeq(names) {
-		_, _ = h.virsh(ctx, "destroy", name)
+		_, _ = h.Run(ctx, "destroy", name)
 	}
 	_ = h.daemon.Process.Signal(syscall.SIGTERM)
 	select {

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// runWorkload is the workload of the image: it reports its start on the console, works until it
+// receives the signal of a drain, and reports its end.
+func runWorkload() {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	report("workload: started")
+	work := time.NewTicker(time.Second)
+	defer work.Stop()
+	for steps := 0; ; steps++ {
+		select {
+		case <-work.C:
+		case <-stop:
+			report("workload: stopped after %d steps, its work is saved", steps)
+			return
+		}
+	}
+}
+
+// report prints a line to the console: the output of a workload goes to a file.
+func report(format string, args ...any) {
+	console, err := os.OpenFile("/dev/console", os.O_WRONLY, 0)
+	if err != nil {
+		return // there is no one to report to
+	}
+	defer console.Close() //nolint:errcheck // nothing is buffered
+	fmt.Fprintf(console, format+"\n", args...)
+}

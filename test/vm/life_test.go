@@ -1,0 +1,112 @@
+package vm
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// TestMachines runs the lives of machines one after the other on one stack.
+func TestMachines(t *testing.T) {
+	s := newSite(t)
+	for name, test := range map[string]func(*site){
+		"life": life, "killed worker": killedWorker, "a machine that hangs": hangs,
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := *s
+			of.t = t
+			test(&of)
+			require.Empty(t, of.domains())
+			require.Empty(t, of.left())
+		})
+	}
+	s.run("audit", "--verify")
+}
+
+// life: a machine that did not exist is created, boots, enrolls and runs. A drain stops its
+// workload, and a removal leaves nothing behind.
+func life(s *site) {
+	s.register("life")
+	s.run("node", "provision", "life", "--wait")
+	s.logPhases("life")
+	n := s.node("life")
+	require.Equal(s.t, lifecycle.NodeActive, n.State)
+	require.Equal(s.t, lifecycle.InstanceRunning, n.Instance.State)
+	require.Equal(s.t, []string{"gpuaas-" + n.Instance.InstanceID}, s.domains())
+	s.eventually("the workload starts", func() bool { return strings.Contains(s.console("life"), "workload: started") })
+	s.eventually("the node reports its workload", func() bool { return len(s.node("life").Workloads) == 1 })
+
+	s.run("node", "drain", "life", "--yes", "--reason", "test", "--wait")
+	s.logPhases("life")
+	require.Contains(s.t, s.console("life"), "workload: stopped after")
+	require.Equal(s.t, lifecycle.NodeDrained, s.node("life").State)
+
+	s.run("node", "retire", "life", "--yes", "--reason", "test", "--wait")
+	s.run("node", "remove", "life", "--yes", "--reason", "test", "--wait")
+	s.logPhases("life")
+	require.Equal(s.t, lifecycle.NodeRemoved, s.node(n.ID).State)
+}
+
+// killedWorker kills the worker before and after each command that changes a machine. There is
+// one machine or none, and the operation completes with the next worker.
+func killedWorker(s *site) {
+	for i, verbs := range [][2]string{{"create", "destroy"}, {"define", "undefine"}} {
+		for _, when := range []string{"before", "after"} {
+			name := fmt.Sprintf("kill-%s-%d", when, i)
+			s.register(name)
+			s.killWorker(when, verbs[0])
+			s.run("node", "provision", name, "--no-wait")
+			s.restartWorker()
+			s.run("op", "watch", name)
+			n := s.node(name)
+			require.Equal(s.t, lifecycle.InstanceRunning, n.Instance.State, name)
+			require.Equal(s.t, []string{"gpuaas-" + n.Instance.InstanceID}, s.domains(), name)
+			s.run("node", "retire", name, "--drain", "--yes", "--reason", "test", "--wait")
+			s.killWorker(when, verbs[1])
+			s.run("node", "remove", name, "--yes", "--reason", "test", "--no-wait")
+			s.restartWorker()
+			s.run("op", "watch", n.ID)
+			require.Empty(s.t, s.domains(), name)
+		}
+	}
+}
+
+// hangs: of four machines, one hangs at boot. Three run, the fourth parks with its console, and
+// a cancel deletes it.
+func hangs(s *site) {
+	names := []string{"hang-1", "hang-2", "hang-3", "hang-4"}
+	for _, name := range names {
+		s.register(name)
+		s.run("node", "provision", name, "--no-wait")
+	}
+	var stuck string
+	s.eventually("the fourth machine exists", func() bool {
+		i := s.node("hang-4").Instance
+		if i != nil && i.ExternalID != "" {
+			stuck = i.InstanceID
+		}
+		return stuck != ""
+	})
+	s.host.Virsh(s.t, "suspend", "gpuaas-"+stuck)
+	for _, name := range names[:3] {
+		s.run("op", "watch", name)
+		require.Equal(s.t, lifecycle.InstanceRunning, s.node(name).Instance.State)
+	}
+	s.eventually("the fourth operation parks", func() bool { return s.operation("hang-4").Operation.Status == lifecycle.OperationParked })
+	reason := s.operation("hang-4").Operation.Stuck
+	s.t.Log(reason.Message)
+	require.Equal(s.t, lifecycle.PhaseEnroll, reason.Phase)
+	require.Contains(s.t, reason.Message, "the machine is running; its console ends with: ")
+	s.run("op", "cancel", "hang-4", "--yes", "--reason", "test", "--wait")
+	require.Len(s.t, s.domains(), 3)
+	for _, name := range names {
+		if name != "hang-4" {
+			s.run("node", "retire", name, "--drain", "--yes", "--reason", "test", "--wait")
+		}
+		s.run("node", "remove", name, "--yes", "--reason", "test", "--wait")
+	}
+}

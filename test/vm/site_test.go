@@ -1,0 +1,206 @@
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/providers/libvirt"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/stack"
+	"github.com/gpuaas/gpuaas/test/testkit/libvirttest"
+)
+
+// The limits of a machine that emulates its CPU on a busy host.
+const (
+	operationTimeout = 8 * time.Minute
+	conditionTimeout = 3 * time.Minute
+	conditionEvery   = 250 * time.Millisecond
+)
+
+var host libvirttest.Shared
+
+func TestMain(m *testing.M) { host.Run(m) }
+
+// site is a stack whose worker creates virtual machines.
+type site struct {
+	t     *testing.T
+	host  *libvirttest.Host
+	stack *stack.Stack
+	state string // of the provider
+	env   []string
+	dir   string
+}
+
+// bootTimeout is how long a machine may take to boot.
+const bootTimeout = "2m"
+
+// newSite starts a stack.
+func newSite(t *testing.T) *site {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts virtual machines")
+	}
+	s := &site{t: t, host: host.Open(t), dir: t.TempDir()}
+	var err error
+	s.env, s.state, err = s.host.Settings("../../bin/vm-image-workload", libvirt.KernelFile, libvirt.InitramfsFile)
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skip("there is no image; build it with ./task vm-image:workload")
+	}
+	require.NoError(t, err)
+	s.wrapVirsh()
+	s.env = append(s.env, "PATH="+s.dir+":"+os.Getenv("PATH"), "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout)
+	folder, err := os.MkdirTemp("", "gpuaas-vm-")
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(folder, 0o711)) // Postgres runs as another user
+	bin, err := filepath.Abs("../../bin/gpuaas")
+	require.NoError(t, err)
+	s.stack, err = stack.UpWith(t.Context(), bin, filepath.Join(folder, "dev"), s.env)
+	t.Cleanup(func() { require.NoError(t, errors.Join(s.keepLogs(), s.stack.Down(), os.RemoveAll(folder))) })
+	require.NoError(t, err)
+	s.run("sku", "add", "vm", "--min-cpus", "1", "--min-memory", "256MiB", "--max-gpus", "0")
+	return s
+}
+
+// wrapVirsh puts a virsh into the worker's PATH that kills the worker if armed: see killWorker.
+func (s *site) wrapVirsh() {
+	s.t.Helper()
+	virsh, err := exec.LookPath("virsh")
+	require.NoError(s.t, err)
+	script := `#!/bin/sh
+when= verb=
+[ ! -e '` + s.armed() + `' ] || read -r when verb <'` + s.armed() + `'
+hit=
+for word in "$@"; do [ "$word" != "$verb" ] || hit=$when; done
+case $hit in
+before) rm '` + s.armed() + `'; kill -9 "$PPID"; exit 1 ;;
+after) '` + virsh + `' "$@"; code=$?; rm '` + s.armed() + `'; kill -9 "$PPID"; exit "$code" ;;
+esac
+exec '` + virsh + `' "$@"
+`
+	require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, "virsh"), []byte(script), 0o700)) //nolint:gosec // a program
+}
+
+func (s *site) armed() string { return filepath.Join(s.dir, "armed") }
+
+// killWorker makes the next virsh command with the verb kill the worker, before or after it runs.
+func (s *site) killWorker(when, verb string) {
+	s.t.Helper()
+	require.NoError(s.t, os.WriteFile(s.armed(), []byte(when+" "+verb+"\n"), 0o600))
+}
+
+// restartWorker waits until the worker was killed, and starts it again.
+func (s *site) restartWorker() {
+	s.t.Helper()
+	s.eventually("the worker is killed", func() bool {
+		_, err := os.Stat(s.armed())
+		return errors.Is(err, os.ErrNotExist)
+	})
+	s.eventually("the worker is started again", func() bool {
+		up := exec.CommandContext(s.t.Context(), s.stack.Bin, "dev", "up", "--detach", "--dir", s.stack.Dir)
+		up.Env = append(os.Environ(), s.env...)
+		return up.Run() == nil
+	})
+}
+
+func (s *site) keepLogs() error {
+	if !s.t.Failed() {
+		return nil
+	}
+	kept, err := filepath.Abs("../../.cache/test/vm-logs")
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.RemoveAll(kept), os.CopyFS(kept, os.DirFS(filepath.Join(s.stack.Dir, "log"))))
+}
+
+// run runs a command of the CLI and returns its standard output.
+func (s *site) run(args ...string) string {
+	s.t.Helper()
+	out, err := s.try(args...)
+	require.NoError(s.t, err, "gpuaas %s: %s", strings.Join(args, " "), out)
+	return out
+}
+
+// try is run for a command that may fail: it returns all output.
+func (s *site) try(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), operationTimeout)
+	defer cancel()
+	out, err := s.stack.Command(ctx, args...).Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		out = append(out, exit.Stderr...)
+	}
+	return string(out), err
+}
+
+func (s *site) node(name string) (n wire.NodeView) {
+	s.t.Helper()
+	require.NoError(s.t, json.Unmarshal([]byte(s.run("node", "show", name, "-o", "json")), &n))
+	return n
+}
+
+func (s *site) operation(name string) (o lifecycle.OperationStatus) {
+	s.t.Helper()
+	require.NoError(s.t, json.Unmarshal([]byte(s.run("op", "show", name, "-o", "json")), &o))
+	return o
+}
+
+// register registers a node of the provider.
+func (s *site) register(name string) {
+	s.t.Helper()
+	s.run("node", "register", name, "--mode", "libvirt", "--sku", "vm", "--region", "local")
+}
+
+// console returns the console of the node's machine.
+func (s *site) console(name string) string {
+	s.t.Helper()
+	i := s.node(name).Instance
+	require.NotNil(s.t, i)
+	text, err := os.ReadFile(filepath.Join(s.state, "consoles", i.InstanceID+".log"))
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	require.NoError(s.t, err)
+	return string(text)
+}
+
+// domains returns the names of all domains.
+func (s *site) domains() []string {
+	s.t.Helper()
+	return strings.Fields(s.host.Virsh(s.t, "list", "--all", "--name"))
+}
+
+// left returns the files of machines in the provider's folder.
+func (s *site) left() (files []string) {
+	s.t.Helper()
+	for _, dir := range []string{"consoles", "boot"} {
+		found, err := filepath.Glob(filepath.Join(s.state, dir, "*"))
+		require.NoError(s.t, err)
+		files = append(files, found...)
+	}
+	return files
+}
+
+func (s *site) eventually(what string, holds func() bool) {
+	s.t.Helper()
+	require.Eventually(s.t, holds, conditionTimeout, conditionEvery, what)
+}
+
+// logPhases logs how long each phase of the node's last operation took.
+func (s *site) logPhases(name string) {
+	s.t.Helper()
+	for _, p := range s.operation(name).Operation.Phases {
+		if p.StartedAt != nil && p.EndedAt != nil {
+			s.t.Logf("%s: %s: %.1f s", name, p.Title, p.EndedAt.Sub(*p.StartedAt).Seconds())
+		}
+	}
+}

@@ -20,7 +20,7 @@ type Ledger interface {
 	// Plan records the intent to create, before the provider's call, and returns the
 	// entry. A repeated call returns the entry of the first one.
 	Plan(ctx context.Context, f Fence, r Resource) (Resource, error)
-	// Created records that the resource exists. Only the operation that planned it may,
+	// Created records that the resource exists. Only an operation that planned it may,
 	// but also after it ended: the machine exists. If the resource was released before,
 	// it is open again, because its creation ended after the release.
 	Created(ctx context.Context, f Fence, resourceID, externalID string) error

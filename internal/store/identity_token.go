@@ -71,11 +71,27 @@ func admitToken(ctx context.Context, tx *tx, p trust.TokenPurpose, n sqlc.LockNo
 		if n.Locked && !n.State.Refusing() {
 			return errLocked(n.Host, n.IdentityLockReason)
 		}
-		_, err := lifecycle.CheckStart(lifecycle.ActionEnroll, n.State)
-		return err
+		if _, err := lifecycle.CheckStart(lifecycle.ActionEnroll, n.State); err != nil {
+			return err
+		}
+		return admitSecond(ctx, tx, n)
 	}
 	return schema.NewError(schema.KindInvalidRequest, "a token of purpose %q has no bundle", p).
 		WithReason("token_purpose")
+}
+
+// admitSecond rejects a token for a new incarnation while a provisioning holds the node, whose
+// machine has enrolled: it could not complete.
+func admitSecond(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
+	if n.OperationID == nil || n.PolledIncarnation != n.Incarnation {
+		return nil
+	}
+	op, err := tx.GetOperation(ctx, *n.OperationID)
+	if err != nil || op.EndedAt != nil || op.Action != lifecycle.ActionProvision {
+		return err
+	}
+	return schema.NewError(schema.KindInvalidRequest, "the machine of node %s has enrolled, and its provisioning is not over", n.Host).
+		WithReason("already_enrolled").WithNext("gpuaas op show " + n.Host)
 }
 
 func issueEnrollment(ctx context.Context, tx *tx, t trust.MintedToken, n sqlc.LockNodeRow, e audit.Event) error {

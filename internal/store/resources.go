@@ -40,8 +40,9 @@ func (s *Operations) Plan(ctx context.Context, f activities.Fence, r activities.
 	})
 }
 
-// Created implements activities.Ledger. It is not fenced: the operation that planned the
-// resource may record it after it ended or lost the node, because the machine exists. A
+// Created implements activities.Ledger. It is not fenced: an operation that planned the
+// resource may record it after it ended or lost the node, because the machine exists. Several
+// provisionings of one instance plan the same resource. A
 // second call with the same external id changes nothing. Another external id is
 // KindInvalidRequest: the first machine would leak.
 func (s *Operations) Created(ctx context.Context, f activities.Fence, resourceID, externalID string) error {
@@ -58,7 +59,7 @@ func (s *Operations) Created(ctx context.Context, f activities.Fence, resourceID
 		switch r := resourceOf(stored); {
 		case err != nil:
 			return err
-		case stored.OperationID != f.OperationID:
+		case stored.OperationID != f.OperationID && op.Claim.Instance.InstanceID != resourceID:
 			return errFenced(f, node.OpSeq)
 		case r.State == activities.ResourceCreated && r.ExternalID == externalID:
 			return nil

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -9,6 +10,8 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestLedger(t *testing.T) {
@@ -116,6 +119,32 @@ func TestLedgerIsFenced(t *testing.T) {
 	requireKind(t, err, schema.KindFenced, "")
 }
 
+// TestSecondProvisioning: a provisioning of an instance that an earlier one left, with an entry
+// in the ledger, records the machine. So does the earlier one, whose call of the provider may end
+// last.
+func TestSecondProvisioning(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	l := e.Store.Operations
+	n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
+	claim := func() (activities.Fence, activities.Resource) {
+		c := e.claim(n.ID, lifecycle.ActionProvision)
+		r, err := l.Plan(ctx, c.Fence, activities.Resource{ResourceID: c.Instance.InstanceID, Kind: "instance", Provider: "libvirt"})
+		require.NoError(t, err)
+		return c.Fence, r
+	}
+	first, planned := claim()
+	second, r := claim()
+	require.Equal(t, planned, r, "the instance is the same")
+	require.NoError(t, l.Created(ctx, second, r.ResourceID, "machine-1"))
+	require.Equal(t, "machine-1", e.node(n.ID).Instance.ExternalID)
+	require.NoError(t, l.Released(ctx, second, r.ResourceID))
+	require.NoError(t, l.Created(ctx, first, r.ResourceID, "machine-1"))
+	open, err := l.Open(ctx, second)
+	require.NoError(t, err)
+	require.Len(t, open, 1, "a machine that appeared after the release is open again")
+}
+
 func TestInstanceTakesExternalIDOfLedger(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -175,9 +204,12 @@ func TestMachineThatIsCreated(t *testing.T) {
 
 	m, f, poll = provisioned()
 	poll()
+	err := e.IssueToken(ctx, trust.MintedToken{NodeID: m.caller.NodeID, TokenID: schema.NewID(), Hash: make([]byte, 32), Purpose: trust.PurposeEnroll,
+		ExpiresAt: time.Now().Add(time.Hour)}, operator)
+	requireKind(t, err, schema.KindInvalidRequest, "already_enrolled")
 	held := m.held()
 	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeRegistered, Instance: lifecycle.InstanceTerminated}))
-	_, err := e.Authenticate(ctx, held.id, held.cert)
+	_, err = e.Authenticate(ctx, held.id, held.cert)
 	require.Equal(t, schema.KindInvalidNodeIdentity, schema.KindOf(err), "%v", err)
 	progress, err := e.Enrollment(ctx, m.caller.NodeID)
 	require.NoError(t, err)

@@ -39,14 +39,15 @@ func (s *resourceLedger) Plan(_ context.Context, f activities.Fence, r activitie
 func (s *resourceLedger) Created(_ context.Context, f activities.Fence, resourceID, externalID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if op, ok := s.ops[f.OperationID]; !ok || op.OpSeq != f.OpSeq || op.NodeID != f.NodeID {
+	op, ok := s.ops[f.OperationID]
+	if !ok || op.OpSeq != f.OpSeq || op.NodeID != f.NodeID {
 		return errFenced(f)
 	}
 	r, err := s.resource(f, resourceID)
 	switch {
 	case err != nil:
 		return err
-	case r.operationID != f.OperationID:
+	case r.operationID != f.OperationID && op.claim.Instance.InstanceID != resourceID:
 		return errFenced(f)
 	case r.State == activities.ResourceCreated && r.ExternalID == externalID:
 		return nil

@@ -201,6 +201,9 @@ func (s *nodeRecords) IssueBundle(nodeID string, reissue bool) {
 		return
 	}
 	if n.polledIncarnation == n.Incarnation {
+		if op := s.ops[n.OperationID]; op != nil && op.EndedAt == nil && op.Action == lifecycle.ActionProvision {
+			return
+		}
 		n.Incarnation++
 		n.Enrolled = activities.Enrollment{}
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// providerConfig is the configuration of the providers of machines.
-type providerConfig struct {
+// ProviderSettings is the configuration of the providers of machines.
+type ProviderSettings struct {
 	NodeURL      string            `env:"GPUAAS_NODE_PUBLIC_URL" help:"URL at which new machines reach the node API: https://name:port, as for gpuaas-api. Required with a provider that creates machines."`
 	LibvirtMode  string            `env:"POWERNODE_LIBVIRT_MODE" envDefault:"disabled" help:"Provider libvirt: real creates virtual machines on this host, recorder only records the commands, disabled refuses every call."`
 	ImageBase    string            `env:"POWERNODE_IMAGE_BASE" example:"/usr/share/gpuaas/vm-image" help:"Folder with the kernel and the initramfs of virtual machines (./task vm-image)."`
@@ -43,7 +43,7 @@ type providerConfig struct {
 }
 
 // Check makes the providers, so that faults in their settings are listed with the others.
-func (c *providerConfig) Check(f *daemon.Faults, env string) {
+func (c *ProviderSettings) Check(f *daemon.Faults, env string) {
 	c.sources = map[string]activities.Source{}
 	for _, open := range []func(string) (activities.Source, error){c.manual, c.libvirt, c.maas} {
 		s, err := open(env)
@@ -59,9 +59,9 @@ func (c *providerConfig) Check(f *daemon.Faults, env string) {
 	}
 }
 
-func (c *providerConfig) manual(string) (activities.Source, error) { return manual.New(), nil }
+func (c *ProviderSettings) manual(string) (activities.Source, error) { return manual.New(), nil }
 
-func (c *providerConfig) libvirt(env string) (activities.Source, error) {
+func (c *ProviderSettings) libvirt(env string) (activities.Source, error) {
 	p, err := libvirt.New(libvirt.Settings{Mode: libvirt.Mode(c.LibvirtMode), URI: c.LibvirtURI, ImageBase: c.ImageBase, StateDir: c.LibvirtState,
 		QEMUUser: c.LibvirtUID, Owner: env, DomainType: c.LibvirtType, Hosts: c.LibvirtHosts, BootTimeout: c.LibvirtBoot, Env: os.Environ()})
 	if err != nil {
@@ -70,13 +70,13 @@ func (c *providerConfig) libvirt(env string) (activities.Source, error) {
 	return p.Source(), nil
 }
 
-func (c *providerConfig) maas(env string) (activities.Source, error) {
+func (c *ProviderSettings) maas(env string) (activities.Source, error) {
 	return maas.New(maas.Settings{BaseURL: c.MAASURL, Token: c.MAASToken.Reveal(), Timeout: time.Duration(c.MAASTimeout) * time.Millisecond,
 		Installation: env, Zones: c.MAASZones, Images: c.MAASImages, Pool: c.MAASPool, Tags: c.MAASTags, Erase: maas.Erase(c.MAASErase)})
 }
 
 // creates reports whether a provider is enabled that creates machines.
-func (c *providerConfig) creates() bool {
+func (c *ProviderSettings) creates() bool {
 	for _, s := range c.sources {
 		if s.Creates && s.Disabled == "" {
 			return true
@@ -86,7 +86,7 @@ func (c *providerConfig) creates() bool {
 }
 
 // infos returns the descriptions of the providers.
-func (c *providerConfig) infos() []machine.Info {
+func (c *ProviderSettings) infos() []machine.Info {
 	var infos []machine.Info
 	for _, s := range c.sources {
 		infos = append(infos, s.Info)

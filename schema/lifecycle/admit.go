@@ -38,6 +38,9 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 	case a == ActionProvision && !c.State.Enrolled() && !c.Provider.Creates:
 		err = schema.NewError(schema.KindInvalidRequest, "node %s is not enrolled, and its provider %q creates no machines", c.Host, c.Provider.Name).
 			WithReason("not_enrolled").WithNext("gpuaas node enroll " + c.Host)
+	case a == ActionProvision && c.State.Enrolled() && c.Provider.Creates:
+		err = schema.NewError(schema.KindInvalidRequest, "node %s is enrolled, so its machine exists: provider %q would create another one", c.Host, c.Provider.Name).
+			WithReason("already_enrolled").WithNext("gpuaas node show " + c.Host)
 	case o.Machine.Given() && !c.Provider.Creates:
 		err = schema.NewError(schema.KindInvalidRequest, "provider %q creates no machines, so there is none to choose", c.Provider.Name).
 			WithReason("no_machine_options")

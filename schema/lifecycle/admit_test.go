@@ -30,6 +30,7 @@ func TestAdmit(t *testing.T) {
 		"no machine to choose": {lifecycle.Candidate{State: lifecycle.NodeActive}, lifecycle.ActionProvision, lifecycle.Options{Machine: machine.Options{Type: "a1"}}, schema.KindInvalidRequest, "no_machine_options"},
 		"machine of a type":    {lifecycle.Candidate{State: lifecycle.NodeEnrolling, Provider: machine.Info{Creates: true, Catalog: machine.Catalog{Types: []machine.Type{{ID: "a1"}}}}}, lifecycle.ActionProvision, lifecycle.Options{Machine: machine.Options{Type: "a1"}}, "", ""},
 		"machine not offered":  {lifecycle.Candidate{State: lifecycle.NodeEnrolling, Provider: machine.Info{Creates: true}}, lifecycle.ActionProvision, lifecycle.Options{Machine: machine.Options{Type: "a1"}}, schema.KindInvalidRequest, machine.ReasonNotOffered},
+		"enrolled by hand":     {lifecycle.Candidate{State: lifecycle.NodeActive, Provider: machine.Info{Creates: true}}, lifecycle.ActionProvision, lifecycle.Options{}, schema.KindInvalidRequest, "already_enrolled"},
 		"disabled":             {lifecycle.Candidate{State: lifecycle.NodeRegistered, Provider: machine.Info{Creates: true, Disabled: "not set"}}, lifecycle.ActionProvision, lifecycle.Options{}, schema.KindInvalidRequest, machine.ReasonDisabled},
 		"busy retire":          {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionRetire, lifecycle.Options{}, schema.KindNodeInUse, ""},
 		"busy drained":         {lifecycle.Candidate{State: lifecycle.NodeActive, Workloads: work}, lifecycle.ActionRetire, lifecycle.Options{Drain: true}, "", ""},

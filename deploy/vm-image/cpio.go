@@ -12,6 +12,7 @@ const (
 	folder = 0o040000
 	file   = 0o100000
 	device = 0o020000
+	link   = 0o120000
 )
 
 // item is a file of the initramfs.
@@ -45,7 +46,8 @@ func newInitramfs(i image, found map[string][]byte) ([]byte, error) {
 	}
 	items = append(items, item{name: "lib/modules/order", mode: file | 0o644, data: []byte(strings.Join(modules(), "\n") + "\n")})
 	if i.workload {
-		items = append(items, item{name: "etc/gpuaas/workloads", mode: folder | 0o755},
+		items = append(items, item{name: "bin", mode: folder | 0o755}, item{name: "bin/sh", mode: link | 0o777, data: []byte("/init")},
+			item{name: "etc/gpuaas/workloads", mode: folder | 0o755},
 			item{name: "etc/gpuaas/workloads/training.json", mode: file | 0o644, data: []byte(`{"command":["/init","workload"]}` + "\n")})
 	}
 	return archive(items), nil
@@ -56,7 +58,7 @@ func archive(items []item) []byte {
 	var b bytes.Buffer
 	for i, it := range items {
 		links := 1
-		if it.mode&folder != 0 {
+		if it.mode&^0o7777 == folder {
 			links = 2
 		}
 		header(&b, i+1, links, it)

@@ -199,6 +199,7 @@ func TestMachineThatIsCreated(t *testing.T) {
 	m, f, poll := provisioned()
 	requireKind(t, e.Finish(ctx, f, done), schema.KindInvalidRequest, "not_enrolled")
 	poll()
+	require.Contains(t, e.events(m.caller.NodeID), lifecycle.EventFirstPoll, "the provisioning waits for it")
 	require.NoError(t, e.Finish(ctx, f, done))
 	m.use()
 

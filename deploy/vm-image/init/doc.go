@@ -4,5 +4,8 @@
 // bundle, writes the agent's configuration, and runs the agent. It switches the machine off if
 // it cannot be set up, or when the agent ends because its node was removed.
 //
+// An image with a workload starts the same program for it, and as the shell of the agent's process
+// driver.
+//
 // Nothing is stored on a disk: a machine that is switched off loses its identity.
 package main

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,10 +22,18 @@ const agentPath = trust.DefaultInstallRoot + "/bin/gpuaas-node-agent"
 const modulesFile = "/lib/modules/order"
 
 func main() {
-	if os.Getpid() != 1 && slices.Contains(os.Args[1:], "workload") {
-		runWorkload()
-		return
+	if os.Getpid() == 1 {
+		first()
 	}
+	if filepath.Base(os.Args[0]) == "sh" {
+		fmt.Fprintln(os.Stderr, "sh:", gate(os.Args))
+		os.Exit(126) //nolint:forbidigo // in a main package
+	}
+	runWorkload()
+}
+
+// first is the first process of the machine. It does not return.
+func first() {
 	err := run()
 	if err != nil {
 		say("%v", err)

@@ -1,12 +1,32 @@
 package main
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 )
+
+// gate does what the agent's process driver asks of a shell, which the image does not have: it
+// waits for a line on descriptor 3, and becomes the command behind the script and its name. It
+// returns only if that fails.
+func gate(args []string) error {
+	const command = 4 // sh -c SCRIPT NAME COMMAND…
+	if len(args) <= command {
+		return errors.New("no command")
+	}
+	line := os.NewFile(3, "gate")
+	if _, err := bufio.NewReader(line).ReadString('\n'); err != nil {
+		return fmt.Errorf("the agent ended before it stored the process: %w", err)
+	}
+	if err := line.Close(); err != nil {
+		return err
+	}
+	return syscall.Exec(args[command], args[command:], os.Environ())
+}
 
 // runWorkload is the workload of the image: it reports its start on the console, works until it
 // receives the signal of a drain, and reports its end.

@@ -13,13 +13,14 @@ import (
 	"go.temporal.io/sdk/testsuite"
 
 	"github.com/gpuaas/gpuaas/activities"
-	"github.com/gpuaas/gpuaas/internal/boot"
+	boots "github.com/gpuaas/gpuaas/internal/boot"
 	"github.com/gpuaas/gpuaas/internal/providers/maas"
 	"github.com/gpuaas/gpuaas/internal/providers/maas/maastest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // references follow the rules of store.Identities.IssueBoot: a node has one live reference, and
@@ -43,8 +44,8 @@ func (r *references) IssueBoot(_ context.Context, t trust.MintedToken, _ activit
 	return nil
 }
 
-func (r *references) issuer() boot.Issuer {
-	return boot.Issuer{Tokens: r, NodeURL: "https://node-api.test:8443", CA: func(context.Context) (string, error) { return "CA", nil }}
+func (r *references) issuer() boots.Issuer {
+	return boots.Issuer{Tokens: r, NodeURL: "https://node-api.test:8443", CA: func(context.Context) (string, error) { return "CA", nil }}
 }
 
 // requireLive requires that the user data contain the live reference and no other token.
@@ -116,7 +117,7 @@ func TestProvision(t *testing.T) {
 		_, err := env.ExecuteActivity(m.AwaitMachine, in)
 		return err == nil
 	}, 10*time.Second, 5*time.Millisecond)
-	b := <-booted
+	b := harness.Receive(t, "the machine boots", booted)
 	require.Contains(t, []string{"rack-1", "rack-2"}, b.host)
 	refs.requireLive(t, b.userData)
 	require.Len(t, server.Used(), 1)
@@ -166,7 +167,7 @@ func TestProvisionFails(t *testing.T) {
 			_, err = env.ExecuteActivity(m.EnsureMachine, provisioning())
 			if c.ca == nil {
 				require.NoError(t, err, "the repeated call")
-				require.NotEmpty(t, (<-booted).userData)
+				require.NotEmpty(t, harness.Receive(t, "the machine boots", booted).userData)
 			}
 		})
 	}
@@ -215,7 +216,7 @@ func TestSecondTryKeepsTheReference(t *testing.T) {
 			}
 			require.NoError(t, err)
 			require.True(t, machine.Is(otherErr, machine.ReasonStarting), "%v", otherErr)
-			refs.requireLive(t, (<-booted).userData)
+			refs.requireLive(t, harness.Receive(t, "the machine boots", booted).userData)
 			_, err = workers[1].Provider.Create(t.Context(), spec(1), issue)
 			require.NoError(t, err, "the repeated try finds the machine")
 			await(t, workers[0].Provider, spec(1), machine.Running)
@@ -242,7 +243,7 @@ func TestTriesRace(t *testing.T) {
 		})
 	}
 	tries.Wait()
-	refs.requireLive(t, (<-booted).userData)
+	refs.requireLive(t, harness.Receive(t, "the machine boots", booted).userData)
 	require.Len(t, server.Used(), 1)
 	require.Empty(t, booted)
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // hold is how long a reference is not replaced by another try of the same operation. A try
-// creates the machine within activities.ProviderTimeout of its start or not at all.
+// creates the machine within activities.ProviderTimeout of its start or not at all. The pauses
+// between the tries soon exceed it, so that the rejections do not hide why a provider fails.
 const hold = activities.ProviderTimeout
 
 // Tokens stores the references to bundles.

@@ -84,7 +84,8 @@ type Source struct {
 // Boots issues what new machines enroll with.
 type Boots interface {
 	// NewBoot issues a reference that can be used once to the node's bundle, and voids the
-	// node's older one.
+	// node's older one. machine.ReasonStarting while another try of the operation may still
+	// create the machine with the older one.
 	NewBoot(ctx context.Context, f Fence) (Boot, error)
 }
 

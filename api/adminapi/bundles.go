@@ -18,18 +18,6 @@ import (
 // exists only in the call that creates it and in its response.
 type bundles struct{ base }
 
-// Bundles exchanges references for bundles. It implements nodeapi.Bundles.
-type Bundles struct{ bundles bundles }
-
-// NewBundles returns the exchange. It uses Env, NodeURL, Nodes, EnrollmentTokens, Trust and
-// Package of the configuration.
-func NewBundles(cfg Config) Bundles { return Bundles{bundles{base{&cfg}}} }
-
-// Fetch implements nodeapi.Bundles.
-func (b Bundles) Fetch(ctx context.Context, reference string, by audit.Subject) (trust.BootstrapBundle, error) {
-	return b.bundles.fetch(ctx, reference, by)
-}
-
 // purposeOf returns the purpose of the token that an action issues; "" for an
 // action that issues none.
 func purposeOf(a lifecycle.Action) trust.TokenPurpose {
@@ -172,9 +160,8 @@ func (b bundles) script(c *call) (any, error) {
 		return nil, err
 	}
 	bundle.WorkloadDriver = node.WorkloadDriver
-	if bundle.Package == nil {
-		return nil, schema.NewError(schema.KindInvalidRequest, "no agent package is configured, so there is nothing to install").
-			WithReason("no_package").WithNext("set GPUAAS_AGENT_OCI_REF or GPUAAS_AGENT_ARCHIVE of gpuaas-api")
+	if err = requirePackage(bundle); err != nil {
+		return nil, err
 	}
 	in, err := b.operation(c, node)
 	if err != nil {
@@ -190,11 +177,7 @@ func (b bundles) script(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newScript(node.Host, reference, bundle)
-	if err != nil {
-		return nil, err
-	}
-	text, err := s.render("bootstrap.sh.tmpl")
+	text, err := bootstrapScript(node.Host, reference, bundle)
 	if err != nil {
 		return nil, err
 	}
@@ -203,6 +186,24 @@ func (b bundles) script(c *call) (any, error) {
 		return nil, schema.Wrap(schema.KindInternal, err, "reading the token's expiry")
 	}
 	return wire.BootstrapScriptResponse{Script: text, ExpiresAt: expires}, nil
+}
+
+func requirePackage(b trust.BootstrapBundle) error {
+	if b.Package != nil {
+		return nil
+	}
+	return schema.NewError(schema.KindInvalidRequest, "no agent package is configured, so there is nothing to install").
+		WithReason("no_package").WithNext("set GPUAAS_AGENT_OCI_REF or GPUAAS_AGENT_ARCHIVE of gpuaas-api")
+}
+
+// bootstrapScript returns the script that installs the agent on a host with the bundle, or
+// with a reference to it.
+func bootstrapScript(host, reference string, b trust.BootstrapBundle) (string, error) {
+	s, err := newScript(host, reference, b)
+	if err != nil {
+		return "", err
+	}
+	return s.render("bootstrap.sh.tmpl")
 }
 
 // operation returns the operation of the node that waits for a bundle, and starts
@@ -228,33 +229,4 @@ func (b bundles) operation(c *call, node wire.NodeView) (lifecycle.OperationInpu
 		err = ended(in)
 	}
 	return in, err
-}
-
-// driverOf returns the workload driver that a node is registered with.
-func (b bundles) driverOf(ctx context.Context, nodeID string) (string, error) {
-	node, err := b.Nodes.Node(ctx, nodeID)
-	return node.WorkloadDriver, err
-}
-
-// fetch exchanges a one-time reference for its bundle. The trust is read first, so
-// that a reference is not spent on a bundle that cannot be made.
-func (b bundles) fetch(ctx context.Context, reference string, by audit.Subject) (bundle trust.BootstrapBundle, err error) {
-	id, hash, err := trust.ParseToken(reference)
-	if err != nil {
-		return bundle, schema.NewError(schema.KindUnauthenticated, "malformed reference").WithReason("reference_malformed")
-	}
-	if bundle, err = b.trust(ctx); err != nil {
-		return bundle, err
-	}
-	nodeID, purpose, err := b.EnrollmentTokens.UseFetch(ctx, id, hash, by)
-	if err == nil {
-		bundle.WorkloadDriver, err = b.driverOf(ctx, nodeID)
-	}
-	if err == nil {
-		err = b.issue(ctx, nodeID, purpose, by, &bundle)
-	}
-	if err != nil {
-		return trust.BootstrapBundle{}, err
-	}
-	return bundle, nil
 }

@@ -117,6 +117,11 @@ func (d *backend) UseFetch(context.Context, string, []byte, audit.Subject) (stri
 	return d.node.ID, d.minted.Purpose, d.fetchErr
 }
 
+func (d *backend) CheckFetch(context.Context, string, []byte, audit.Subject) (string, time.Time, error) {
+	d.steps = append(d.steps, "check")
+	return d.node.ID, d.minted.ExpiresAt, d.fetchErr
+}
+
 func (d *backend) ListOperations(_ context.Context, q adminapi.OperationQuery) ([]wire.OperationSummary, []string, error) {
 	d.asked = q
 	return d.open, nil, nil

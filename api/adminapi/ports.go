@@ -73,6 +73,10 @@ type EnrollmentTokens interface {
 	// with the remote subject.
 	IssueFetch(ctx context.Context, t trust.MintedToken, by audit.Subject) error
 	UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject) (nodeID string, purpose trust.TokenPurpose, err error)
+	// CheckFetch returns the node of a reference that UseFetch would spend, and when the
+	// reference expires. It rejects and audits as UseFetch does, and changes nothing: a
+	// success writes no audit row.
+	CheckFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject) (nodeID string, expires time.Time, err error)
 }
 
 // Operations reads operations.

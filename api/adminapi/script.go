@@ -6,6 +6,7 @@ import (
 	"text/template"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -55,11 +56,11 @@ func scriptOf(host, reference string, b trust.BootstrapBundle) script {
 // ID identifies the script by the public part of its secret, so that a host
 // recognizes a script that it has run.
 func (s script) ID() (string, error) {
-	text := s.Reference
-	if text == "" {
-		text = s.EnrollmentToken
+	secret := s.Reference
+	if secret == "" {
+		secret = s.EnrollmentToken
 	}
-	id, _, err := trust.ParseToken(text)
+	id, _, err := trust.ParseToken(secret)
 	return id, err
 }
 
@@ -117,26 +118,23 @@ func (s script) render(name string) (string, error) {
 // built-in printf writes the script, so that no process list shows the token and
 // the operator can read the whole script.
 func (s script) restartCommand() (string, error) {
-	text, err := s.render("restart.sh.tmpl")
+	program, err := s.render("restart.sh.tmpl")
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
 	b.WriteString(`printf '%s\n'`)
-	for line := range strings.Lines(text) {
-		b.WriteString(" " + shellQuote(strings.TrimSuffix(line, "\n")))
+	for line := range strings.Lines(program) {
+		b.WriteString(" " + text.ShellQuote(strings.TrimSuffix(line, "\n")))
 	}
 	b.WriteString(` | if [ "$(id -u)" = 0 ] || [ -n "${DESTDIR-}" ]; then sh; else sudo sh; fi`)
 	return b.String(), nil
 }
 
-// quoted is the function sh of the templates: shellQuote of a text that a shell can hold.
-func quoted(text string) (string, error) {
-	if strings.ContainsRune(text, 0) {
+// quoted is the function sh of the templates: text.ShellQuote of a value that a shell can hold.
+func quoted(value string) (string, error) {
+	if strings.ContainsRune(value, 0) {
 		return "", schema.NewError(schema.KindInternal, "a value of a script contains a NUL byte")
 	}
-	return shellQuote(text), nil
+	return text.ShellQuote(value), nil
 }
-
-// shellQuote returns text as one word of a POSIX shell. The text contains no NUL byte.
-func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -245,6 +246,16 @@ func (o *outlet) serve(t *testing.T, d *backend) *httptest.Server {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(b)
+	})
+	mux.HandleFunc("POST /internal/v1/bootstrap/script", func(w http.ResponseWriter, r *http.Request) {
+		var req trust.BootstrapRequest
+		assert.NoError(t, json.NewDecoder(r.Body).Decode(&req))
+		_, text, err := d.exchange().Script(r.Context(), req.Reference, audit.Subject{Actor: "fetch"})
+		if err != nil {
+			w.WriteHeader(schema.KindOf(err).Info().HTTP)
+			return
+		}
+		_, _ = io.WriteString(w, text)
 	})
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if o.busy == nil || !o.busy(w, r) {

@@ -151,6 +151,10 @@ func (a *API) Routes() []edge.Route {
 	wait.Timeout, wait.Quiet = wire.MaxPollTimeout+2*storeTimeout, true
 	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown, limited)
 	result.MaxBody = wire.MaxResultBytes
+	bundle := edge.Route{Method: http.MethodPost, Path: "/internal/v1/bootstrap", Handle: a.fetchBundle, Success: []int{http.StatusOK},
+		Kinds: append(tokens, unknown), MaxBody: wire.MaxBodyBytes, Timeout: storeTimeout}
+	script := bundle
+	script.Path, script.Handle = "/internal/v1/bootstrap/script", a.fetchScript
 	pkg := get("/internal/v1/packages/{digest}", a.servePackage, http.StatusOK, unknown, limited)
 	token := post("/tasks/{task_id}/identity-token", a.identityToken, http.StatusOK, identity, schema.KindLeaseLost, unknown, limited)
 	token.MaxBody = 0
@@ -163,12 +167,7 @@ func (a *API) Routes() []edge.Route {
 	for i, r := range authenticated {
 		authenticated[i].Handle = a.limitNode(r, r.Path == wait.Path && r.Method == wait.Method)
 	}
-	routes := slices.Concat(authenticated, []edge.Route{enroll, recovery,
-		{Method: http.MethodPost, Path: "/internal/v1/bootstrap", Handle: a.fetchBundle, Success: []int{http.StatusOK},
-			Kinds: append(tokens, unknown), MaxBody: wire.MaxBodyBytes, Timeout: storeTimeout},
-		pkg,
-		edge.HealthRoute(a.cfg.Ready),
-	})
+	routes := slices.Concat(authenticated, []edge.Route{enroll, recovery, bundle, script, pkg, edge.HealthRoute(a.cfg.Ready)})
 	for i, r := range routes {
 		if strings.HasPrefix(r.Path, nodePath) {
 			routes[i].Handle = a.proveRemoval(r.Handle)

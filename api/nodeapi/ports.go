@@ -203,6 +203,10 @@ type Bundles interface {
 	// usable; after a later failure, or a lost response, the host needs a new
 	// script: gpuaas node bootstrap-script NODE.
 	Fetch(ctx context.Context, reference string, by audit.Subject) (trust.BootstrapBundle, error)
+	// Script returns the node of a reference and the script that installs the agent on its
+	// host, which then exchanges the reference. It does not consume the reference. Errors as
+	// for Fetch; KindInvalidRequest no_package if there is no package to install.
+	Script(ctx context.Context, reference string, by audit.Subject) (nodeID, script string, err error)
 }
 
 // Metrics counts the events of the node API.

@@ -246,7 +246,7 @@ func TestRequestLimits(t *testing.T) {
 	assert.Equal(t, map[string]int{"token_malformed": 10, "over_remote": 10}, reasons, "a burst of ten")
 	assert.InDelta(t, 10, s.metric("gpuaas_node_api_limited_total", "remote"), 0)
 	assert.InDelta(t, 1, s.metric("gpuaas_node_api_limited_total", "renewal"), 0)
-	for path, method := range map[string]string{"/internal/v1/bootstrap": http.MethodPost, "/internal/v1/packages/x": http.MethodGet} {
+	for path, method := range map[string]string{bundlePath: http.MethodPost, scriptPath: http.MethodPost, "/internal/v1/packages/x": http.MethodGet} {
 		a = call(t, s.client(nil), method, s.base+path, nil)
 		assert.Equal(t, "over_remote", a.refusal(t).Reason)
 	}

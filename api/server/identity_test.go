@@ -374,15 +374,25 @@ func TestFetchReference(t *testing.T) {
 	exchange := func(reference string) reply {
 		return r.call(r.client(nil), http.MethodPost, r.node+"/internal/v1/bootstrap", trust.BootstrapRequest{Reference: reference})
 	}
+	script := func(reference string) reply {
+		return r.call(r.client(nil), http.MethodPost, r.node+"/internal/v1/bootstrap/script", trust.BootstrapRequest{Reference: reference})
+	}
+	for range 2 {
+		a = script(reference[1])
+		require.Equal(t, http.StatusOK, a.status, string(a.body))
+		assert.Equal(t, answer.Script, string(a.body), "the reference is not used")
+	}
 	a = exchange(reference[1])
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
 	assert.Equal(t, "no-store", a.header.Get("Cache-Control"))
 	h := &holder{machine: machine{id: node.ID}, recovery: newRecoveryKey(t)}
 	a.into(t, &h.bundle)
-	r.refusal(exchange(reference[1]), schema.KindTokenConsumed, "token_used")
 	other, _, _ := trust.NewToken()
-	r.refusal(exchange(other), schema.KindUnauthenticated, "token_unknown")
-	r.refusal(exchange("x"), schema.KindUnauthenticated, "reference_malformed")
+	for _, ask := range []func(string) reply{exchange, script} {
+		r.refusal(ask(reference[1]), schema.KindTokenConsumed, "token_used")
+		r.refusal(ask(other), schema.KindUnauthenticated, "token_unknown")
+		r.refusal(ask("x"), schema.KindUnauthenticated, "reference_malformed")
+	}
 
 	got := r.call(r.client(nil), http.MethodGet, h.bundle.Package.OCIRef, nil)
 	assert.Equal(t, "the agent's package", string(got.body))

@@ -10,14 +10,25 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// Tokens stores the references to bundles, as adminapi.EnrollmentTokens specifies.
+// hold is how long a reference is not replaced by another try of the same operation. A try
+// creates the machine within activities.ProviderTimeout of its start or not at all. The pauses
+// between the tries soon exceed it, so that the rejections do not hide why a provider fails.
+const hold = activities.ProviderTimeout
+
+// Tokens stores the references to bundles.
 type Tokens interface {
+	// TokenExpiry returns when a reference that is issued now expires, by the database's time.
 	TokenExpiry(ctx context.Context) (time.Time, error)
-	IssueFetch(ctx context.Context, t trust.MintedToken, by audit.Subject) error
+	// IssueBoot stores a one-time reference for the machine that an operation creates, and
+	// voids the node's older one, with an audit row of the operation. KindFenced if the
+	// operation ended, undoes its work or does not hold the node. machine.ReasonStarting if
+	// the operation has issued the older one within hold: another try may still create the
+	// machine with it, and that machine could not enroll if it were void.
+	IssueBoot(ctx context.Context, t trust.MintedToken, f activities.Fence, hold time.Duration) error
 }
 
 // Issuer issues references to bundles for new machines. It implements activities.Boots.
@@ -45,7 +56,10 @@ func (i Issuer) NewBoot(ctx context.Context, f activities.Fence) (activities.Boo
 	if b.UserData, err = userData(b); err != nil {
 		return activities.Boot{}, err
 	}
-	return b, i.Tokens.IssueFetch(ctx, m, audit.Subject{Actor: f.Actor, Via: f.Via, CorrelationID: f.CorrelationID})
+	if err := i.Tokens.IssueBoot(ctx, m, f, hold); err != nil {
+		return activities.Boot{}, err
+	}
+	return b, nil
 }
 
 //go:embed user-data.sh.tmpl
@@ -53,13 +67,26 @@ var userDataTemplate string
 
 // userData returns the script that cloud-init runs on a machine whose image has no agent.
 func userData(b activities.Boot) ([]byte, error) {
-	t, err := template.New("user-data.sh").Parse(userDataTemplate)
+	t, err := template.New("user-data.sh").Funcs(template.FuncMap{"sh": text.ShellQuote}).Parse(userDataTemplate)
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "reading the template of the user data")
 	}
 	var out strings.Builder
-	if err := t.Execute(&out, b); err != nil {
+	if err := t.Execute(&out, values{Boot: b}); err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "making the user data")
 	}
 	return []byte(out.String()), nil
+}
+
+// values are the data of the template.
+type values struct{ activities.Boot }
+
+// CA is the CA bundle without its last line break.
+func (v values) CA() string { return strings.TrimSpace(v.CABundlePEM) }
+
+// Request are the settings of curl that send the reference. It consists of characters that
+// JSON and curl do not escape.
+func (v values) Request() string {
+	return "url = \"" + v.BaseURL + "/internal/v1/bootstrap/script\"\nheader = \"Content-Type: application/json\"\n" +
+		"data = \"{\\\"reference\\\":\\\"" + v.Reference + "\\\"}\"\n"
 }

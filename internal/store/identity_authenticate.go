@@ -54,7 +54,7 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 	}
 	switch {
 	case err != nil && schema.AsError(err).Reason == schema.ReasonSerialSuperseded && wasCurrent(row):
-		return nodeapi.Caller{}, s.lockCloned(ctx, doing, id, cert)
+		return nodeapi.Caller{}, lockCloned(ctx, s.db, doing, id, cert)
 	case err != nil:
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
@@ -65,7 +65,7 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
-	if err := s.promote(ctx, id, cert); err != nil {
+	if err := promote(ctx, s.db, id, cert); err != nil {
 		return nodeapi.Caller{}, err
 	}
 	return caller, nil
@@ -106,8 +106,8 @@ func wasCurrent(row sqlc.IdentityFactsRow) bool {
 }
 
 // lockCloned locks the identity of a node whose retired certificate was used.
-func (s *Identities) lockCloned(ctx context.Context, doing string, id trust.Identity, cert trust.CertFacts) error {
-	return s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
+func lockCloned(ctx context.Context, db *db, doing string, id trust.Identity, cert trust.CertFacts) error {
+	return db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
 		current, err := tx.CurrentCertificate(ctx, id.NodeID)
 		if err != nil && !postgres.NotFound(err) {
 			return err
@@ -120,8 +120,8 @@ func (s *Identities) lockCloned(ctx context.Context, doing string, id trust.Iden
 // promote makes the pending certificate the current one at its first use. It
 // consumes the token that paid for the certificate and voids the other recovery
 // tokens.
-func (s *Identities) promote(ctx context.Context, id trust.Identity, cert trust.CertFacts) error {
-	return s.db.write(ctx, "promoting the certificate of node "+id.NodeID, func(ctx context.Context, tx *tx) error {
+func promote(ctx context.Context, db *db, id trust.Identity, cert trust.CertFacts) error {
+	return db.write(ctx, "promoting the certificate of node "+id.NodeID, func(ctx context.Context, tx *tx) error {
 		node, err := tx.lockNode(ctx, id.NodeID)
 		if err != nil {
 			return err

@@ -2,11 +2,14 @@ package store
 
 import (
 	"context"
+	"time"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -18,21 +21,56 @@ func (s *Identities) IssueFetch(ctx context.Context, t trust.MintedToken, by aud
 		if err != nil {
 			return err
 		}
-		e := subjectEvent(by, t.NodeID, audit.FetchIssued, t.NodeID,
-			map[string]string{"token_id": t.TokenID, "bundle": string(t.Purpose)})
-		if err := admitToken(ctx, tx, t.Purpose, node); err != nil {
-			return refuse(err, e)
+		return issueFetch(ctx, tx, t, node, subjectEvent(by, t.NodeID, audit.FetchIssued, t.NodeID, fetchDetail(t)))
+	})
+}
+
+func fetchDetail(t trust.MintedToken) map[string]string {
+	return map[string]string{"token_id": t.TokenID, "bundle": string(t.Purpose)}
+}
+
+// issueFetch stores a reference and voids the node's older one: a node has one live reference.
+func issueFetch(ctx context.Context, tx *tx, t trust.MintedToken, node sqlc.LockNodeRow, e audit.Event) error {
+	if err := admitToken(ctx, tx, t.Purpose, node); err != nil {
+		return refuse(err, e)
+	}
+	if _, err := tx.VoidTokens(ctx, t.NodeID, purposes(purposeFetch)); err != nil {
+		return err
+	}
+	tx.note(e)
+	if err := tx.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID, Incarnation: node.Incarnation,
+		Purpose: purposeFetch, BundlePurpose: &t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt}); err != nil {
+		return err
+	}
+	// The operator, or the worker, has the reference now; the bundle may be created much later.
+	return tx.signalEnrollment(ctx, t.NodeID, node.Incarnation, t.Purpose == trust.PurposeReissue, lifecycle.EventBundleIssued)
+}
+
+// IssueBoot implements boot.Tokens. The lock of the node serializes the tries.
+func (s *Identities) IssueBoot(ctx context.Context, t trust.MintedToken, f activities.Fence, hold time.Duration) error {
+	return s.db.write(ctx, "issuing a boot reference for node "+f.NodeID, func(ctx context.Context, tx *tx) error {
+		op, err := tx.lockHeld(ctx, f)
+		switch {
+		case err != nil:
+			return err
+		case op.EndedAt != nil:
+			return errOperationEnded(f)
+		case lifecycle.IsUndo(op.Phase):
+			return errUndoBegan(f)
 		}
-		if _, err := tx.VoidTokens(ctx, t.NodeID, purposes(purposeFetch)); err != nil {
+		node, err := tx.lockNode(ctx, f.NodeID)
+		if err != nil {
 			return err
 		}
-		tx.note(e)
-		if err := tx.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID, Incarnation: node.Incarnation,
-			Purpose: purposeFetch, BundlePurpose: &t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt}); err != nil {
+		recent, err := tx.RecentFetch(ctx, f.OperationID, hold.Seconds())
+		if err != nil {
 			return err
 		}
-		// The operator has the reference now; the bundle may be created much later.
-		return tx.signalEnrollment(ctx, t.NodeID, node.Incarnation, t.Purpose == trust.PurposeReissue, lifecycle.EventBundleIssued)
+		if recent {
+			return machine.Errorf(machine.ReasonStarting, "another try of operation %s has issued a reference for the machine of %s less than %s ago, and may still create the machine",
+				f.OperationID, node.Host, hold)
+		}
+		return issueFetch(ctx, tx, t, node, operationEvent(f, audit.FetchIssued, audit.Succeeded, "", fetchDetail(t)))
 	})
 }
 
@@ -56,16 +94,39 @@ func useFetch(ctx context.Context, tx *tx, tokenID string, hash []byte, by audit
 		return used, err
 	}
 	used, err = tx.UseFetch(ctx, tokenID)
-	if postgres.NotFound(err) {
-		return used, explainToken(ctx, tx, tokenID, "", node, e)
-	}
-	if err != nil {
+	// A refusal rolls back: the reference stays unspent.
+	if err := admitFetch(ctx, tx, tokenID, used.BundlePurpose, err, node, e); err != nil {
 		return used, err
-	}
-	e.Detail["bundle"] = string(*used.BundlePurpose)
-	if err := admitToken(ctx, tx, *used.BundlePurpose, node); err != nil {
-		return used, refuseNode(err, e) // rolls back: the reference stays unspent
 	}
 	tx.note(e)
 	return used, nil
+}
+
+// CheckFetch implements adminapi.EnrollmentTokens.
+func (s *Identities) CheckFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject,
+) (nodeID string, expires time.Time, err error) {
+	live, err := write(ctx, s.unauthenticated, "checking a fetch reference", func(ctx context.Context, tx *tx) (live sqlc.LiveFetchRow, err error) {
+		e := subjectEvent(by, "", audit.FetchUsed, "", map[string]string{"token_id": tokenID})
+		_, node, err := findToken(ctx, tx, &e, tokenID, hash, purposeFetch)
+		if err != nil {
+			return live, err
+		}
+		live, err = tx.LiveFetch(ctx, tokenID)
+		return live, admitFetch(ctx, tx, tokenID, live.BundlePurpose, err, node, e)
+	})
+	return live.NodeID, live.ExpiresAt, err
+}
+
+// admitFetch checks that the node's state allows the bundle of a reference, and adds its
+// purpose to the event. If found, the error of the query for a live reference, says that it
+// found none, the reference is refused with the reason.
+func admitFetch(ctx context.Context, tx *tx, tokenID string, bundle *trust.TokenPurpose, found error, node sqlc.LockNodeRow, e audit.Event) error {
+	if postgres.NotFound(found) {
+		return explainToken(ctx, tx, tokenID, "", node, e)
+	}
+	if found != nil {
+		return found
+	}
+	e.Detail["bundle"] = string(*bundle)
+	return refuseNode(admitToken(ctx, tx, *bundle, node), e)
 }

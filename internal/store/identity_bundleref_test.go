@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -9,7 +10,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // fetcher asks with a reference.
@@ -71,6 +74,9 @@ func TestRefusedFetchReferences(t *testing.T) {
 		t.Helper()
 		_, _, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, fetcher)
 		requireKind(t, err, kind, reason)
+		_, _, checked := e.CheckFetch(ctx, ref.TokenID, ref.Hash, fetcher)
+		requireKind(t, checked, kind, reason)
+		require.Equal(t, schema.AsError(err).Body(""), schema.AsError(checked).Body(""), "a check answers as the use does")
 		return schema.AsError(err).Next
 	}
 	ref := mint(n.ID, trust.PurposeReissue)
@@ -102,4 +108,73 @@ func TestRefusedFetchReferences(t *testing.T) {
 		schema.KindInvalidRequest, "invalid_state")
 	requireKind(t, e.IssueFetch(ctx, mint(e.register().ID, trust.PurposeRecover), operator), schema.KindInvalidRequest, "token_purpose")
 	requireKind(t, e.IssueFetch(ctx, mint(schema.NewID(), trust.PurposeEnroll), operator), schema.KindNotFound, "")
+}
+
+func TestCheckedReferenceIsNotSpent(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.register()
+	e.claim(n.ID, lifecycle.ActionEnroll)
+	ref := mint(n.ID, trust.PurposeEnroll)
+	require.NoError(t, e.IssueFetch(ctx, ref, operator))
+	rows := e.changes(n.ID, func() {
+		for range 3 {
+			nodeID, expires, err := e.CheckFetch(ctx, ref.TokenID, ref.Hash, fetcher)
+			require.NoError(t, err)
+			require.Equal(t, n.ID, nodeID)
+			require.WithinDuration(t, ref.ExpiresAt, expires, time.Millisecond)
+		}
+	})
+	require.Empty(t, rows, "a client that has a reference cannot fill the trail")
+	_, _, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, fetcher)
+	require.NoError(t, err)
+	rows = e.changes(n.ID, func() {
+		_, _, err = e.CheckFetch(ctx, ref.TokenID, ref.Hash, fetcher)
+		requireKind(t, err, schema.KindTokenConsumed, "token_used")
+	})
+	require.Equal(t, []string{"nodes.fetch_reference_used refused token_used"}, rows)
+}
+
+// TestBootReferences: of several tries of an operation that create its machine at once, one gets
+// a reference. The others do not void it until the first try must have ended.
+func TestBootReferences(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
+	older := mint(n.ID, trust.PurposeEnroll)
+	require.NoError(t, e.IssueFetch(ctx, older, operator))
+	f := e.claim(n.ID, lifecycle.ActionProvision).Fence
+	refs := make([]trust.MintedToken, 8)
+	var won []trust.MintedToken
+	for i, err := range race(len(refs), func(i int) error {
+		refs[i] = mint(n.ID, trust.PurposeEnroll)
+		return e.IssueBoot(ctx, refs[i], f, time.Hour)
+	}) {
+		if err == nil {
+			won = append(won, refs[i])
+			continue
+		}
+		requireKind(t, err, schema.KindServiceUnavailable, machines.ReasonStarting)
+	}
+	require.Len(t, won, 1)
+	require.Equal(t, "issued", e.tokenStateOf(won[0].TokenID))
+	require.Equal(t, "voided", e.tokenStateOf(older.TokenID), "a reference from before the operation")
+	trail := e.chain(n.ID)
+	last := trail[len(trail)-1]
+	require.Equal(t, []string{audit.FetchIssued, audit.Succeeded, f.OperationID, f.Actor, f.CorrelationID, won[0].TokenID},
+		[]string{last.Action, last.Result, last.OperationID, last.Actor, last.CorrelationID, last.Detail["token_id"]})
+
+	next := mint(n.ID, trust.PurposeEnroll)
+	require.NoError(t, e.IssueBoot(ctx, next, f, 0), "the first try has ended")
+	require.Equal(t, "voided", e.tokenStateOf(won[0].TokenID))
+	_, _, err := e.UseFetch(ctx, next.TokenID, next.Hash, fetcher)
+	require.NoError(t, err)
+	newest := mint(n.ID, trust.PurposeEnroll)
+	require.NoError(t, e.IssueBoot(ctx, newest, f, time.Hour), "a used reference is not live")
+
+	other := f
+	other.OpSeq++
+	requireKind(t, e.IssueBoot(ctx, mint(n.ID, trust.PurposeEnroll), other, 0), schema.KindFenced, "")
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationFailed, Node: lifecycle.NodeRegistered}))
+	requireKind(t, e.IssueBoot(ctx, mint(n.ID, trust.PurposeEnroll), f, 0), schema.KindFenced, lifecycle.ReasonOperationOver)
 }

@@ -57,6 +57,18 @@ UPDATE enrollment_tokens SET state = 'consumed', ended_at = now()
 WHERE token_id = $1 AND purpose = 'fetch' AND state = 'issued' AND expires_at > now()
 RETURNING node_id, bundle_purpose;
 
+-- Reads a fetch reference that UseFetch would spend.
+-- name: LiveFetch :one
+SELECT node_id, bundle_purpose, expires_at FROM enrollment_tokens
+WHERE token_id = $1 AND purpose = 'fetch' AND state = 'issued' AND expires_at > now();
+
+-- Reports whether the operation's node has a live reference that was issued since the
+-- operation began, and in the last seconds.
+-- name: RecentFetch :one
+SELECT EXISTS (SELECT 1 FROM enrollment_tokens t JOIN operations o ON o.node_id = t.node_id
+    WHERE o.operation_id = sqlc.arg(operation_id) AND t.purpose = 'fetch' AND t.state = 'issued'
+      AND t.issued_at >= o.started_at AND t.issued_at > now() - make_interval(secs => sqlc.arg(seconds)::float8));
+
 -- name: IncarnationReissued :one
 SELECT EXISTS (SELECT 1 FROM enrollment_tokens
     WHERE node_id = $1 AND incarnation = $2 AND purpose = 'reissue' AND claimed_at IS NOT NULL);

@@ -28,9 +28,9 @@ func (p *Provider) Create(ctx context.Context, s machine.Spec, boot activities.B
 	if err != nil {
 		return machine.Machine{}, err
 	}
-	allocated := len(found) == 0
-	if allocated {
-		if found, err = p.allocate(ctx, s.InstanceID, constraints); err != nil {
+	began, allocated := len(found) == 0, "" // the ID of the machine that this call allocated
+	if began {
+		if found, allocated, err = p.allocate(ctx, s.InstanceID, constraints); err != nil {
 			return machine.Machine{}, err
 		}
 	}
@@ -39,10 +39,10 @@ func (p *Provider) Create(ctx context.Context, s machine.Spec, boot activities.B
 		err = p.releaseOthers(ctx, n, found)
 	}
 	if err == nil && n.Status == statusAllocated {
-		n, err = p.deploy(ctx, n, s, p.orRelease(n, allocated, boot))
+		n, err = p.deploy(ctx, n, s, p.orRelease(n, n.SystemID == allocated, boot))
 	}
 	if err != nil {
-		if allocated && machine.Is(err, machine.ReasonUnavailable) {
+		if began && machine.Is(err, machine.ReasonUnavailable) {
 			err = machine.Wrap(machine.ReasonAmbiguous, err, "a machine is allocated for %s, but is not deployed yet", s.Host)
 		}
 		return machine.Machine{}, err
@@ -53,12 +53,13 @@ func (p *Provider) Create(ctx context.Context, s machine.Spec, boot activities.B
 // releaseLimit bounds the release of a machine for which there is no boot data.
 const releaseLimit = 5 * time.Second
 
-// orRelease returns boot. If boot fails, it releases the machine that this call allocated, also
-// after a cancellation. If the release fails, a later call finds the machine.
+// orRelease returns boot. If boot fails, it releases the machine if this call allocated it, also
+// after a cancellation. If the release fails, a later call finds the machine. It keeps the machine
+// if another call has boot data for it: that call deploys it.
 func (p *Provider) orRelease(n node, allocated bool, boot activities.BootData) activities.BootData {
 	return func(ctx context.Context) (activities.Boot, error) {
 		data, err := boot(ctx)
-		if err != nil && allocated {
+		if err != nil && allocated && !machine.Is(err, machine.ReasonStarting) {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 			defer cancel()
 			_ = p.release(undo, n, EraseNone) // the error of boot is the cause
@@ -113,14 +114,15 @@ func (p *Provider) constraints(s machine.Spec) (url.Values, error) {
 // candidates is how many machines allocate tries by name.
 const candidates = 2
 
-// allocate allocates a machine and returns those of the instance. It first names the ready machine
-// that the instance ID selects: so a repeated request, one that arrives late and that of another
-// worker compete for the same machine, and only one of them gets it. It then leaves the choice to
-// MAAS.
-func (p *Provider) allocate(ctx context.Context, instanceID string, constraints url.Values) ([]node, error) {
+// allocate allocates a machine and returns those of the instance. mine is the ID of the one that
+// this call allocated: "" if another call did, or if the response was lost. It first names the
+// ready machine that the instance ID selects: so a repeated request, one that arrives late and
+// that of another worker compete for the same machine, and only one of them gets it. It then
+// leaves the choice to MAAS.
+func (p *Provider) allocate(ctx context.Context, instanceID string, constraints url.Values) (_ []node, mine string, err error) {
 	ready, err := p.ready(ctx, instanceID, constraints)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	ready = append(ready[:min(len(ready), candidates)], "")
 	for _, id := range ready {
@@ -129,26 +131,30 @@ func (p *Provider) allocate(ctx context.Context, instanceID string, constraints 
 		if id != "" {
 			form.Set("system_id", id)
 		}
-		err = p.client.call(ctx, request{what: "allocate a machine", path: "machines/", query: values("op", "allocate"), form: form}, one(&node{}))
+		n := node{}
+		err = p.client.call(ctx, request{what: "allocate a machine", path: "machines/", query: values("op", "allocate"), form: form}, one(&n))
 		lost := machine.Is(err, machine.ReasonAmbiguous)
 		if err != nil && !conflict(err) && !lost {
-			return nil, err
+			return nil, "", err
+		}
+		if err == nil {
+			mine = n.SystemID
 		}
 		found, listErr := p.tagged(ctx, instanceID)
 		switch {
 		case listErr != nil && err == nil:
-			return nil, machine.Wrap(machine.ReasonAmbiguous, listErr, "a machine is allocated for instance %s, but MAAS does not list it", instanceID)
+			return nil, "", machine.Wrap(machine.ReasonAmbiguous, listErr, "a machine is allocated for instance %s, but MAAS does not list it", instanceID)
 		case listErr != nil && !lost:
-			return nil, listErr
+			return nil, "", listErr
 		case len(found) > 0:
-			return found, nil
+			return found, mine, nil
 		case err == nil:
-			return nil, machine.Errorf(machine.ReasonAmbiguous, "a machine is allocated for instance %s, but MAAS does not list it", instanceID)
+			return nil, "", machine.Errorf(machine.ReasonAmbiguous, "a machine is allocated for instance %s, but MAAS does not list it", instanceID)
 		case lost:
-			return nil, err
+			return nil, "", err
 		}
 	}
-	return nil, machine.Wrap(machine.ReasonCapacity, err, "MAAS has no free machine that matches the zone, pool, tags and size")
+	return nil, "", machine.Wrap(machine.ReasonCapacity, err, "MAAS has no free machine that matches the zone, pool, tags and size")
 }
 
 // ready returns the IDs of the machines that can be allocated, in an order that differs between

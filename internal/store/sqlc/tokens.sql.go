@@ -168,6 +168,40 @@ func (q *Queries) InsertToken(ctx context.Context, arg InsertTokenParams) error 
 	return err
 }
 
+const liveFetch = `-- name: LiveFetch :one
+SELECT node_id, bundle_purpose, expires_at FROM enrollment_tokens
+WHERE token_id = $1 AND purpose = 'fetch' AND state = 'issued' AND expires_at > now()
+`
+
+type LiveFetchRow struct {
+	NodeID        string
+	BundlePurpose *trust.TokenPurpose
+	ExpiresAt     time.Time
+}
+
+// Reads a fetch reference that UseFetch would spend.
+func (q *Queries) LiveFetch(ctx context.Context, tokenID string) (LiveFetchRow, error) {
+	row := q.db.QueryRow(ctx, liveFetch, tokenID)
+	var i LiveFetchRow
+	err := row.Scan(&i.NodeID, &i.BundlePurpose, &i.ExpiresAt)
+	return i, err
+}
+
+const recentFetch = `-- name: RecentFetch :one
+SELECT EXISTS (SELECT 1 FROM enrollment_tokens t JOIN operations o ON o.node_id = t.node_id
+    WHERE o.operation_id = $1 AND t.purpose = 'fetch' AND t.state = 'issued'
+      AND t.issued_at >= o.started_at AND t.issued_at > now() - make_interval(secs => $2::float8))
+`
+
+// Reports whether the operation's node has a live reference that was issued since the
+// operation began, and in the last seconds.
+func (q *Queries) RecentFetch(ctx context.Context, operationID string, seconds float64) (bool, error) {
+	row := q.db.QueryRow(ctx, recentFetch, operationID, seconds)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const useFetch = `-- name: UseFetch :one
 UPDATE enrollment_tokens SET state = 'consumed', ended_at = now()
 WHERE token_id = $1 AND purpose = 'fetch' AND state = 'issued' AND expires_at > now()

@@ -95,6 +95,9 @@ func (s *region) start(m *state, r *http.Request) reply {
 			}
 			m.status = deployed
 			s.log(m, info, "Deployed", "")
+			if host := m.Hostname; s.options.Boot != nil {
+				s.hooks <- func() { s.options.Boot(host, data) }
+			}
 		})
 	} else {
 		s.request(m, "User powering up node", r.PostForm.Get("comment"))

@@ -22,9 +22,12 @@ type Options struct {
 	// Now is the clock. With a nil Now the server uses the real one and calls Tick.
 	Now func() time.Time
 	// PowerOn is called when a machine gets power, with its user data once it is deployed, and
-	// PowerOff when it loses it. The calls of a server are sequential.
+	// PowerOff when it loses it. Boot is called on the first boot of a deployed system, with the
+	// machine's host name and the user data, which cloud-init runs once. The calls of a server
+	// are sequential.
 	PowerOn  func(m Machine, userData []byte)
 	PowerOff func(m Machine)
+	Boot     func(host string, userData []byte)
 }
 
 // Delays are the durations of MAAS's own work. Late is that of requests that arrive late.

@@ -18,8 +18,10 @@ func driverNames() string { return text.Or(inventory.Drivers()) }
 
 // warnOfDriver warns of a driver that only agents of your own build have, or of a misspelled one.
 func warnOfDriver(e *env, driver string) {
-	if driver != "" && !slices.Contains(inventory.Drivers(), driver) {
-		e.message("warning: the workload driver %q is not one of %s: the agent refuses to start unless its build has it", driver, driverNames())
+	for name := range strings.SplitSeq(driver, ",") {
+		if driver != "" && !slices.Contains(inventory.Drivers(), name) {
+			e.message("warning: the workload driver %q is not one of %s: the agent refuses to start unless its build has it", name, driverNames())
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ const DefaultDockerHost = "unix:///var/run/docker.sock"
 
 // dockerMinor is the newest minor version of the Docker Engine API 1 that the driver was
 // written for. It asks an older daemon in the daemon's own version.
-const dockerMinor = 52
+const dockerMinor = 56
 
 // DockerSocket returns the path of the unix socket that host, in the form of DOCKER_HOST,
 // names. Other addresses are errors: an agent manages the containers of its own node.

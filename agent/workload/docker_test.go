@@ -240,7 +240,7 @@ func TestDockerUnexpectedAnswers(t *testing.T) {
 // TestDockerVersions: the driver asks in the newest version that both have.
 func TestDockerVersions(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]string{"1.24": "/v1.24", "1.41": "/v1.41", "1.99": "/v1.52"} {
+	for version, want := range map[string]string{"1.24": "/v1.24", "1.41": "/v1.41", "1.99": "/v1.56"} {
 		f := newFakeDocker(t)
 		f.version = version
 		api, err := newDockerAPI(f.socket).connect(t.Context())

@@ -20,7 +20,7 @@ import (
 const machineVar = "GPUAAS_TEST_MACHINE"
 
 // onMachine runs the test with that name on a machine with a real systemd: it boots one, and
-// runs the test binary there, because systemd answers no process of another PID namespace.
+// runs the test binary there, with the limits of the agent's unit.
 // run runs a shell command.
 func onMachine(t *testing.T, test func(run func(command string) string)) {
 	t.Helper()
@@ -38,10 +38,30 @@ func onMachine(t *testing.T, test func(run func(command string) string)) {
 	pid := systemdtest.Boot(t, "workloads", log)
 	binary, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/workload.test", pid), binary, 0o700))
-	out, err := systemdtest.Command(pid, machineVar+"=1 /tmp/workload.test -test.run='^"+t.Name()+"$' -test.timeout=5m").CombinedOutput()
+	require.NoError(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/run/workload.test", pid), binary, 0o700))
+	unit := "systemd-run --wait --pipe --quiet --setenv=" + machineVar + "=1 " + hardening(t)
+	out, err := systemdtest.Command(pid, unit+" /run/workload.test -test.run='^"+t.Name()+"$' -test.timeout=5m").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.NotContains(t, string(out), "no tests to run")
+}
+
+// hardening returns options of systemd-run that limit a service as the agent's unit limits
+// the agent.
+func hardening(t *testing.T) string {
+	t.Helper()
+	unit, err := os.ReadFile("../../deploy/package/gpuaas-node-agent.service")
+	require.NoError(t, err)
+	var options []string
+	for line := range strings.Lines(string(unit)) {
+		name, _, ok := strings.Cut(line, "=")
+		limits := strings.HasPrefix(name, "Protect") || strings.HasPrefix(name, "Private") || strings.HasPrefix(name, "Restrict") ||
+			strings.HasPrefix(name, "SystemCall") || name == "CapabilityBoundingSet" || name == "NoNewPrivileges"
+		if ok && limits {
+			options = append(options, "--property='"+strings.TrimSpace(line)+"'")
+		}
+	}
+	require.Greater(t, len(options), 10)
+	return strings.Join(options, " ")
 }
 
 // driverOfMachine is the driver that NewSystemd makes.
@@ -122,7 +142,7 @@ func TestRealUnits(t *testing.T) {
 func startUnit(t *testing.T, run func(string) string) {
 	t.Helper()
 	b := systemBus()
-	run("printf '[Service]\\nExecStart=/bin/sleep 36000\\n' > /run/systemd/system/work.service; systemctl daemon-reload")
+	run("systemd-run --quiet --on-active=36000 --unit=work sleep 36000")
 	require.NoError(t, b.startAndWait(t.Context(), "work.service"))
 	active, err := b.active(t.Context(), "work.service")
 	require.NoError(t, err)

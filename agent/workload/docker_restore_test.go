@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -88,6 +89,56 @@ func TestDockerCrashAroundUpdate(t *testing.T) {
 				require.Equal(t, always(), f.get("a").policy)
 				require.Empty(t, d.policies.all())
 			}
+		})
+	}
+}
+
+// stopVar makes the test binary stop container a: the socket of the daemon, a colon, and the
+// folder of the records.
+const stopVar = "GPUAAS_TEST_STOP"
+
+// TestStopProcess is the process that TestDockerKilledAgent kills.
+func TestStopProcess(t *testing.T) {
+	t.Parallel()
+	if socket, folder, ok := strings.Cut(os.Getenv(stopVar), ":"); ok {
+		require.NoError(t, dockerAt(t, socket, folder).Stop(t.Context(), "a"))
+	}
+}
+
+// TestDockerKilledAgent kills the process with SIGKILL at each request that changes the
+// container. The next process restores the policy, and the container gets one signal at most.
+func TestDockerKilledAgent(t *testing.T) {
+	t.Parallel()
+	for _, request := range []string{"/update", "/kill"} {
+		t.Run(request, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeDocker(t, &fakeContainer{id: "a1", name: "a", policy: always()})
+			folder := t.TempDir()
+			self, err := os.Executable()
+			require.NoError(t, err)
+			agent := exec.Command(self, "-test.run=^TestStopProcess$")
+			agent.Env = append(os.Environ(), stopVar+"="+f.socket+":"+folder)
+			killed := make(chan error, 1)
+			f.intercept(func(_, path string) int {
+				if strings.HasSuffix(path, request) {
+					killed <- agent.Process.Kill()
+					return http.StatusInternalServerError
+				}
+				return 0
+			})
+			require.Error(t, agent.Run())
+			require.NoError(t, <-killed)
+			f.intercept(nil)
+			signals := func() int { return strings.Count(strings.Join(f.seen(), "\n"), "/kill") }
+			require.Zero(t, signals())
+
+			d := dockerAt(t, f.socket, folder)
+			require.Equal(t, request == "/kill", listed(t, d)[0].Stopping)
+			require.NoError(t, d.Stop(t.Context(), "a"))
+			require.LessOrEqual(t, signals(), 1)
+			require.Equal(t, "no", f.get("a").policy.Name)
+			require.NoError(t, d.Restore(t.Context()))
+			require.Equal(t, always(), f.get("a").policy)
 		})
 	}
 }

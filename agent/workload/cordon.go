@@ -50,7 +50,7 @@ func restoreFor(ctx context.Context, t execution.Task, d Driver, names ...string
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
 	if err := restore(ctx, d, names...); err != nil && t.Output != nil {
-		fmt.Fprintf(t.Output, "the node's workload driver could not restore what a drain changed: %v\n", err) //nolint:errcheck // in memory
+		fmt.Fprintf(t.Output, "the node's workload driver could not restore what a drain changed: %v\n", err)
 	}
 }
 

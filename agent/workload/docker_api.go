@@ -143,7 +143,7 @@ func (a dockerAPI) call(ctx context.Context, method, path string, in any) ([]byt
 		}
 		return nil, nil, fmt.Errorf("cannot reach the Docker daemon: %w", err)
 	}
-	defer r.Body.Close() //nolint:errcheck // the answer was read
+	defer r.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(r.Body, commandBytes+1))
 	switch {
 	case err != nil:

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -58,9 +57,7 @@ func newRealDocker(t *testing.T) *realDocker {
 	if err != nil || os.Geteuid() != 0 {
 		t.Skip("there is no dockerd, or it cannot run without root")
 	}
-	folder, err := os.MkdirTemp("", "docker") // a short path for its sockets
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(folder) }) // a mount of a container may be left
+	folder := t.TempDir()
 	r := &realDocker{t: t, socket: filepath.Join(folder, "d.sock")}
 	r.args = []string{program, "--data-root", folder + "/data", "--exec-root", folder + "/exec", "--pidfile", folder + "/pid", "-H", "unix://" + r.socket,
 		"--iptables=false", "--ip6tables=false", "--bridge=none", "--live-restore", "--log-level=error"}
@@ -92,7 +89,7 @@ func (r *realDocker) stop() {
 	_ = r.daemon.Wait() // the exit code does not matter
 }
 
-// end removes the containers and stops the daemon.
+// end removes the containers, stops the daemon, and removes the mount that it leaves.
 func (r *realDocker) end() {
 	var list []container
 	_ = json.Unmarshal(r.call(http.MethodGet, "/containers/json?all=1", nil), &list) // best effort
@@ -100,6 +97,7 @@ func (r *realDocker) end() {
 		r.call(http.MethodDelete, "/containers/"+c.ID+"?force=1", nil)
 	}
 	r.stop()
+	_ = syscall.Unmount(filepath.Join(filepath.Dir(r.socket), "data"), syscall.MNT_DETACH) // there may be none
 }
 
 // call sends a request that must succeed.
@@ -110,7 +108,7 @@ func (r *realDocker) call(method, path string, body io.Reader) []byte {
 	q.Header.Set("Content-Type", "application/json")
 	a, err := newDockerAPI(r.socket).http.Do(q)
 	require.NoError(r.t, err)
-	defer a.Body.Close() //nolint:errcheck // the answer was read
+	defer a.Body.Close()
 	out, err := io.ReadAll(a.Body)
 	require.NoError(r.t, err)
 	require.Equal(r.t, 2, a.StatusCode/100, "%s %s: %s", method, path, out)
@@ -218,6 +216,5 @@ func TestRealDockerVersions(t *testing.T) {
 	require.NoError(t, err)
 	later := dockerAPI{http: api.http, prefix: "/v1.999"}
 	_, err = later.labeled(t.Context(), "none")
-	require.ErrorContains(t, err, "400")
-	require.True(t, strings.Contains(err.Error(), "too new"), err.Error())
+	require.ErrorContains(t, err, "too new")
 }

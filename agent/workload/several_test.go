@@ -39,7 +39,7 @@ func TestSeveral(t *testing.T) {
 		require.Error(t, d.Stop(t.Context(), name))
 		require.Error(t, d.Kill(t.Context(), name))
 	}
-	require.Len(t, docker.Asked, 0)
+	require.Empty(t, docker.Asked)
 }
 
 // TestSeveralOneFails: if one driver cannot list, nothing is listed, and a drain fails with

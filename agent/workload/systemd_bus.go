@@ -101,7 +101,7 @@ func describe(ctx context.Context, conn *dbus.Conn, kind string, s dbus.UnitStat
 		return u, err
 	}
 	if us > 0 {
-		u.since = time.UnixMicro(int64(us)).UTC() //nolint:gosec // microseconds since 1970
+		u.since = time.UnixMicro(int64(us)).UTC()
 	}
 	return u, nil
 }

@@ -86,11 +86,16 @@ func (f *fakeDocker) get(name string) (found fakeContainer) {
 	return found
 }
 
-// intercept sets before.
-func (f *fakeDocker) intercept(before func(method, path string) int) {
+// set changes the fake under the lock.
+func (f *fakeDocker) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.before = before
+	change()
+}
+
+// intercept sets before.
+func (f *fakeDocker) intercept(before func(method, path string) int) {
+	f.set(func() { f.before = before })
 }
 
 // ServeHTTP implements http.Handler.

@@ -118,15 +118,18 @@ func TestDockerKilledAgent(t *testing.T) {
 			require.NoError(t, err)
 			agent := exec.Command(self, "-test.run=^TestStopProcess$")
 			agent.Env = append(os.Environ(), stopVar+"="+f.socket+":"+folder)
-			killed := make(chan error, 1)
+			killed, started := make(chan error, 1), make(chan struct{})
 			f.intercept(func(_, path string) int {
 				if strings.HasSuffix(path, request) {
+					<-started
 					killed <- agent.Process.Kill()
 					return http.StatusInternalServerError
 				}
 				return 0
 			})
-			require.Error(t, agent.Run())
+			require.NoError(t, agent.Start())
+			close(started)
+			require.Error(t, agent.Wait())
 			require.NoError(t, <-killed)
 			f.intercept(nil)
 			signals := func() int { return strings.Count(strings.Join(f.seen(), "\n"), "/kill") }

@@ -242,14 +242,14 @@ func TestDockerVersions(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]string{"1.24": "/v1.24", "1.41": "/v1.41", "1.99": "/v1.56"} {
 		f := newFakeDocker(t)
-		f.version = version
+		f.set(func() { f.version = version })
 		api, err := newDockerAPI(f.socket).connect(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, want, api.prefix)
 	}
 	for _, bad := range []string{"", "2.0", "1", "1.x"} {
 		f := newFakeDocker(t)
-		f.version = bad
+		f.set(func() { f.version = bad })
 		_, err := newDockerAPI(f.socket).connect(t.Context())
 		require.ErrorContains(t, err, "unexpected API version")
 	}

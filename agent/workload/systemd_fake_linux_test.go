@@ -93,6 +93,13 @@ func (f *fakeSystemd) bus() bus {
 	}}
 }
 
+// set changes the fake under the lock.
+func (f *fakeSystemd) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
 // seen returns the requests that changed something.
 func (f *fakeSystemd) seen() []string {
 	f.mu.Lock()

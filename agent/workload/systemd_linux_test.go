@@ -54,18 +54,20 @@ func TestSystemdVanishes(t *testing.T) {
 		&fakeUnit{name: "a.service", slice: DefaultSlice, state: "active"},
 		&fakeUnit{name: "b.service", slice: DefaultSlice, state: "active"},
 	)
-	f.onGet = func(unit string) {
-		if unit == "a.service" {
-			f.units = slices.DeleteFunc(f.units, func(u *fakeUnit) bool { return u.name == unit })
+	f.set(func() {
+		f.onGet = func(unit string) {
+			if unit == "a.service" {
+				f.units = slices.DeleteFunc(f.units, func(u *fakeUnit) bool { return u.name == unit })
+			}
 		}
-	}
+	})
 	require.Equal(t, []string{"b.service"}, names(listed(t, systemdOn(f.bus()))))
 }
 
 func TestSystemdFails(t *testing.T) {
 	t.Parallel()
 	f := newFakeSystemd(t, &fakeUnit{name: "a.service", slice: DefaultSlice, state: "active"})
-	f.fails = true
+	f.set(func() { f.fails = true })
 	_, err := systemdOn(f.bus()).List(t.Context())
 	require.ErrorContains(t, err, "cannot list the units of systemd: refused")
 
@@ -85,10 +87,11 @@ func TestSystemdFails(t *testing.T) {
 func TestSystemdHostileNames(t *testing.T) {
 	t.Parallel()
 	hostile := []string{"--now.service", `a\x2db; reboot.service`, "ü@1.service"}
-	f := newFakeSystemd(t)
+	var units []*fakeUnit
 	for _, name := range hostile {
-		f.units = append(f.units, &fakeUnit{name: name, slice: DefaultSlice, state: "active"})
+		units = append(units, &fakeUnit{name: name, slice: DefaultSlice, state: "active"})
 	}
+	f := newFakeSystemd(t, units...)
 	d := systemdOn(f.bus())
 	require.ElementsMatch(t, hostile, names(listed(t, d)))
 	for _, name := range hostile {

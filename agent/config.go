@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -48,8 +49,9 @@ type Config struct {
 	// trust.DefaultStateDir.
 	StateDir string
 
-	// WorkloadDriver is systemd, docker, none for a node without workloads, or a name in
-	// Drivers. Without one, the node's workloads are unknown, and no drain succeeds.
+	// WorkloadDriver is systemd, docker, none for a node without workloads, a name in
+	// Drivers, or several of them but none, separated by commas. Without one, the node's
+	// workloads are unknown, and no drain succeeds.
 	WorkloadDriver string
 	// Drivers are further workload drivers, by name.
 	Drivers map[string]workload.Maker
@@ -59,6 +61,12 @@ type Config struct {
 	// WorkloadLabel marks the docker driver's containers. Defaults to
 	// DefaultWorkloadLabel.
 	WorkloadLabel string
+	// DockerHost is the address of the Docker daemon, unix:// and a path. Defaults to
+	// workload.DefaultDockerHost.
+	DockerHost string
+	// DockerStopDaemon is "true" if a drain stops the Docker daemon after the containers,
+	// "false" or empty if not.
+	DockerStopDaemon string
 
 	// ReleasePubkeys verify releases of the agent: see trust.ParseReleaseKeys. Without any,
 	// the node accepts no upgrade.
@@ -87,25 +95,53 @@ func (c Config) drivers() map[string]workload.Maker {
 	return all
 }
 
-// checkDriver rejects a workload driver that this agent does not have.
+// driverNames are the configured drivers in their order.
+func (c Config) driverNames() []string { return strings.Split(c.WorkloadDriver, ",") }
+
+// checkDriver rejects workload drivers that this agent does not have, and settings that the
+// configured ones do not accept.
 func (c Config) checkDriver() error {
-	all := c.drivers()
-	if c.WorkloadDriver == "" || all[c.WorkloadDriver] != nil {
+	if c.WorkloadDriver == "" {
 		return nil
 	}
-	return fmt.Errorf("this agent has no driver %q; it has %s", c.WorkloadDriver, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+	all := c.drivers()
+	for _, name := range c.driverNames() {
+		if all[name] == nil {
+			return fmt.Errorf("GPUAAS_WORKLOAD_DRIVER: this agent has no driver %q; it has %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+		}
+	}
+	if !inventory.ValidDrivers(c.WorkloadDriver) {
+		return fmt.Errorf("GPUAAS_WORKLOAD_DRIVER: %q names a driver twice, or none and another one", c.WorkloadDriver)
+	}
+	if !slices.Contains(c.driverNames(), inventory.DriverDocker) {
+		return nil
+	}
+	_, err := workload.DockerSocket(cmp.Or(c.DockerHost, workload.DefaultDockerHost))
+	return err
 }
 
 // newDriver makes the configured driver; d has its other dependencies.
 func (c Config) newDriver(d workload.Config) (workload.Driver, error) {
 	d.Slice, d.Label = c.WorkloadSlice, c.WorkloadLabel
+	d.DockerHost, d.StopDocker = c.DockerHost, c.DockerStopDaemon == "true"
 	if c.WorkloadDriver == "" {
 		return workload.NewUnset(d)
 	}
 	if err := c.checkDriver(); err != nil {
 		return nil, err
 	}
-	return c.drivers()[c.WorkloadDriver](d)
+	var made []workload.Named
+	for _, name := range c.driverNames() {
+		one, err := c.drivers()[name](d)
+		if err != nil {
+			return nil, err
+		}
+		made = append(made, workload.Named{Name: name, Driver: one})
+	}
+	if len(made) == 1 {
+		return made[0].Driver, nil
+	}
+	return workload.NewSeveral(made), nil
 }
 
 // identity is the part that the identity depends on.
@@ -174,6 +210,8 @@ func configOf(vars map[string]string, file string) Config {
 		WorkloadDriver:   get("GPUAAS_WORKLOAD_DRIVER", ""),
 		WorkloadSlice:    get("GPUAAS_WORKLOAD_SLICE", workload.DefaultSlice),
 		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", workload.DefaultLabel),
+		DockerHost:       get("DOCKER_HOST", workload.DefaultDockerHost),
+		DockerStopDaemon: get("GPUAAS_DOCKER_STOP_DAEMON", "false"),
 		NvidiaSMI:        get("GPUAAS_NVIDIA_SMI", ""),
 		ReleasePubkeys:   get("GPUAAS_RELEASE_PUBKEYS", ""),
 		EnvFile:          file,
@@ -212,7 +250,10 @@ func (c *Config) Validate() error {
 		fault("GPUAAS_NVIDIA_SMI: %q is not an absolute path", c.NvidiaSMI)
 	}
 	if err := c.checkDriver(); err != nil {
-		fault("GPUAAS_WORKLOAD_DRIVER: %v", err)
+		fault("%v", err)
+	}
+	if c.DockerStopDaemon != "" && c.DockerStopDaemon != "true" && c.DockerStopDaemon != "false" {
+		fault("GPUAAS_DOCKER_STOP_DAEMON: %q is not true or false", c.DockerStopDaemon)
 	}
 	if len(faults) > 0 {
 		return schema.NewError(schema.KindInvalidRequest, "configuration: %s", strings.Join(faults, "; "))

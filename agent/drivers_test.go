@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,7 @@ func TestDriverChoice(t *testing.T) {
 	c := Config{Drivers: devworkload.Drivers()}
 	for driver, want := range map[string]string{
 		"": "workload.unset", inventory.DriverNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", inventory.DriverSystemd: "*workload.systemdDriver", inventory.DriverDocker: "*workload.dockerDriver",
+		"docker,systemd": "workload.several",
 	} {
 		c.WorkloadDriver = driver
 		got, err := c.newDriver(workload.Config{State: disk.At(t.TempDir() + "/state"), Changed: func() {}, Log: slog.New(slog.DiscardHandler)})
@@ -35,4 +37,33 @@ func TestNoProcessDriverInProduction(t *testing.T) {
 	t.Parallel()
 	c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": "process"}, "")
 	require.ErrorContains(t, c.Validate(), `GPUAAS_WORKLOAD_DRIVER: this agent has no driver "process"; it has docker, none, systemd`)
+}
+
+// TestInvalidDrivers: a list of drivers names each once, and none is alone.
+func TestInvalidDrivers(t *testing.T) {
+	t.Parallel()
+	for driver, want := range map[string]string{
+		"docker,docker": "twice", "none,docker": "none and another one", "docker,": `no driver ""`, "docker, systemd": `no driver " systemd"`,
+		"docker,process": `no driver "process"`,
+	} {
+		c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": driver}, "")
+		require.ErrorContains(t, c.Validate(), "GPUAAS_WORKLOAD_DRIVER")
+		require.ErrorContains(t, c.Validate(), want)
+		_, err := c.newDriver(workload.Config{})
+		require.ErrorContains(t, err, want)
+	}
+	valid := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": "docker,systemd"}, "")
+	require.NotContains(t, valid.Validate().Error(), "DRIVER")
+}
+
+// TestDockerSettings: the daemon is one of this node, and only true stops it. Without the
+// docker driver, DOCKER_HOST, which may be that of an operator's shell, does not matter.
+func TestDockerSettings(t *testing.T) {
+	t.Parallel()
+	for driver, refused := range map[string]bool{"docker": true, "systemd,docker": true, "systemd": false, "": false} {
+		c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": driver, "DOCKER_HOST": "ssh://build-1"}, "")
+		require.Equal(t, refused, strings.Contains(c.Validate().Error(), "DOCKER_HOST"), driver)
+	}
+	c := configOf(map[string]string{"GPUAAS_DOCKER_STOP_DAEMON": "yes"}, "")
+	require.ErrorContains(t, c.Validate(), `GPUAAS_DOCKER_STOP_DAEMON: "yes" is not true or false`)
 }

@@ -18,8 +18,10 @@ func driverNames() string { return text.Or(inventory.Drivers()) }
 
 // warnOfDriver warns of a driver that only agents of your own build have, or of a misspelled one.
 func warnOfDriver(e *env, driver string) {
-	if driver != "" && !slices.Contains(inventory.Drivers(), driver) {
-		e.message("warning: the workload driver %q is not one of %s: the agent refuses to start unless its build has it", driver, driverNames())
+	for name := range strings.SplitSeq(driver, ",") {
+		if driver != "" && !slices.Contains(inventory.Drivers(), name) {
+			e.message("warning: the workload driver %q is not one of %s: the agent refuses to start unless its build has it", name, driverNames())
+		}
 	}
 }
 
@@ -74,7 +76,7 @@ workloads.`,
 	f.StringArrayVar(&words, "label", nil, "label KEY=VALUE to select the node by; repeatable")
 	f.StringVar(&r.OnboardingMode, "mode", "", "provider: "+strings.Join(inventory.Providers(), ", ")+" (default manual)")
 	f.BoolVar(&r.Probe, "probe", false, "end the enrollment with a probe of the node's health")
-	f.StringVar(&r.WorkloadDriver, "workload-driver", "", "how the agent finds and stops workloads: "+driverNames()+" (default: the SKU's)")
+	f.StringVar(&r.WorkloadDriver, "workload-driver", "", "how the agent finds and stops workloads: "+driverNames()+"; several separated by commas (default: the SKU's)")
 	addChoices(c, &r.LifecycleClass, "class", "lifecycle `CLASS` (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
 	return c
 }

@@ -66,7 +66,7 @@ and register the host.`,
 	c.Flags().StringVar(&change.SKU, "sku", "", "SKU of the catalog")
 	c.Flags().StringVar(&change.RegionCode, "region", "", "region code")
 	c.Flags().UintVar(&gpus, "gpus", 0, "number of GPUs")
-	c.Flags().StringVar(&change.WorkloadDriver, "workload-driver", "", "workload driver: "+driverNames())
+	c.Flags().StringVar(&change.WorkloadDriver, "workload-driver", "", "workload driver: "+driverNames()+"; several separated by commas")
 	c.Flags().BoolVar(&change.UnsetWorkloadDriver, "unset-workload-driver", false, "leave the node without a workload driver; its drains park")
 	c.Flags().StringVar(&change.Reason, "reason", "", "reason, kept in the audit trail")
 	return c

@@ -122,7 +122,9 @@ func TestUnknownDriverIsNamed(t *testing.T) {
 	h := setup(t)
 	h.run("node", "set", "gpu-17", "--workload-driver", "podman")
 	require.Contains(t, h.err.String(), `warning: the workload driver "podman" is not one of systemd, docker or none`)
-	h.run("node", "set", "gpu-17", "--workload-driver", "docker")
+	h.run("node", "set", "gpu-17", "--workload-driver", "docker,podman")
+	require.Contains(t, h.err.String(), `warning: the workload driver "podman" is not`)
+	h.run("node", "set", "gpu-17", "--workload-driver", "docker,systemd")
 	require.NotContains(t, h.err.String(), "warning")
 }
 

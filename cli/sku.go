@@ -99,7 +99,7 @@ properties. The command requires the role admin.`,
 		n.MinMemoryBytes, err = parseSize(text)
 		return err
 	})
-	f.StringVar(&n.WorkloadDriver, "workload-driver", "", "default workload driver of a registration: "+driverNames()+" (default: no default)")
+	f.StringVar(&n.WorkloadDriver, "workload-driver", "", "default workload driver of a registration: "+driverNames()+"; several separated by commas (default: no default)")
 	f.StringVar(&n.Reason, "reason", "", "reason, kept in the audit trail")
 	return c
 }

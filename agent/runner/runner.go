@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/execution"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -23,7 +24,7 @@ const maxReads = 4
 
 // Causes that end a running task.
 var (
-	errCanceled  = errors.New("canceled by the control plane")
+	errCanceled  = execution.ErrCanceled
 	errLeaseLost = errors.New("the lease was lost")
 	errTimeLimit = errors.New("the time limit was reached")
 )

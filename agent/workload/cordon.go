@@ -2,6 +2,8 @@ package workload
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/execution"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -14,8 +16,9 @@ type Cordon struct {
 }
 
 // Set returns the executor for one of the two. It is idempotent: a second run
-// changes nothing, and its Was is the state the first one left. The workloads are only
-// reported: a driver that fails does not make the cordon fail.
+// changes nothing, and its Was is the state the first one left. An uncordon restores what
+// drains changed. The workloads are only reported: a driver that fails does not make the
+// cordon fail.
 func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) {
 	return func(ctx context.Context, t execution.Task) (any, error) {
 		was, err := c.before(t)
@@ -25,11 +28,29 @@ func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) 
 		if err := c.Flag.Set(on); err != nil {
 			return nil, err
 		}
+		if !on {
+			restoreFor(ctx, t, c.Workloads)
+		}
 		list := c.Workloads.Known(ctx)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		return task.CordonResult{Cordoned: on, Was: was, Workloads: Reportable(list)}, nil
+	}
+}
+
+// restoreTimeout bounds how long a task waits for a driver that restores. With listTimeout it
+// is below the time of workload.uncordon.
+const restoreTimeout = 15 * time.Second
+
+// restoreFor lets the driver revert what drains changed for the named workloads, for all if
+// there are no names. A failure does not make the task fail: it is part of the task's output,
+// and the driver tries again while the node is not cordoned.
+func restoreFor(ctx context.Context, t execution.Task, d Driver, names ...string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
+	defer cancel()
+	if err := restore(ctx, d, names...); err != nil && t.Output != nil {
+		fmt.Fprintf(t.Output, "the node's workload driver could not restore what a drain changed: %v\n", err)
 	}
 }
 

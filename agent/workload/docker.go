@@ -3,162 +3,192 @@ package workload
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// dockerDriver lists and stops the containers with one label, through the docker
-// command. Stop first removes the container's restart policy, so that
-// the daemon does not restart it, and then sends the container's own stop signal.
+// dockerDriver lists and stops the containers with one label, through the socket of the
+// Docker daemon. Before it signals a container, it records the container's restart policy
+// and removes it, so that the daemon does not start the container again; Restore sets the
+// recorded policy. It sends the container's own stop signal.
 type dockerDriver struct {
-	program
+	watcher
+	api      dockerAPI
 	label    string
-	state    disk.StateDir
-	readOnly bool
+	cordoned func() bool
+	marks    stopMarks
+	daemon   dockerDaemon
 
-	mu sync.Mutex
-	// asked is when a container, by id, was asked to stop; durable before it is. A
-	// change replaces the map.
-	asked map[string]time.Time
+	// changing is held while the driver changes a restart policy or the daemon.
+	changing sync.Mutex
+	policies policyRecord
 }
 
 // NewDocker makes the driver of labeled containers.
 func NewDocker(c Config) (Driver, error) {
-	d := &dockerDriver{program: program{"docker", c.Changed, c.Log}, label: c.Label, state: c.State, readOnly: c.ReadOnly, asked: map[string]time.Time{}}
-	_, err := d.state.ReadJSON(d.file(), &d.asked)
-	return d, err
-}
-
-func (d *dockerDriver) file() string { return d.state.File("docker-stops.json") }
-
-// container is a line of docker ps in JSON.
-type container struct {
-	ID        string `json:"ID"`
-	Names     string `json:"Names"`
-	CreatedAt string `json:"CreatedAt"`
-}
-
-func (d *dockerDriver) ps(ctx context.Context) ([]container, error) {
-	out, err := d.run(ctx, "ps", "--no-trunc", "--filter", "label="+d.label, "--format", "{{json .}}")
+	socket, err := DockerSocket(cmp.Or(c.DockerHost, DefaultDockerHost))
 	if err != nil {
 		return nil, err
 	}
-	var list []container
-	for dec := json.NewDecoder(strings.NewReader(out)); dec.More(); {
-		var c container
-		if err := dec.Decode(&c); err != nil || c.ID == "" || c.Names == "" {
-			return nil, fmt.Errorf("unexpected output of docker ps: %q", text.Truncate(out))
-		}
-		list = append(list, c)
+	d := &dockerDriver{
+		watcher: watcher{c.Changed, c.Log}, api: newDockerAPI(socket), label: c.Label, cordoned: c.Cordoned,
+		marks:    stopMarks{file: stateFile{c.State, "docker-stops.json", c.ReadOnly}, log: c.Log},
+		policies: policyRecord{file: stateFile{c.State, "docker-policies.json", c.ReadOnly}},
+		daemon:   dockerDaemon{enabled: c.StopDocker, units: systemBus(), file: stateFile{c.State, "docker-daemon.json", c.ReadOnly}},
 	}
-	return list, nil
+	return d, cmp.Or(d.marks.load(), d.policies.load())
 }
 
-// List implements Driver.
+// stateFile is a file of the state folder that belongs to one driver.
+type stateFile struct {
+	state    disk.StateDir
+	name     string
+	readOnly bool // writes change nothing
+}
+
+func (f stateFile) read(v any) (ok bool, err error) {
+	return f.state.ReadJSON(f.state.File(f.name), v)
+}
+
+func (f stateFile) write(v any) error {
+	if f.readOnly {
+		return nil
+	}
+	return f.state.WriteJSON(f.state.File(f.name), v)
+}
+
+// List implements Driver. Containers that the daemon would start again come first, so that a
+// drain stops them first.
 func (d *dockerDriver) List(ctx context.Context) ([]task.Workload, error) {
-	d.mu.Lock()
-	before := d.asked
-	d.mu.Unlock()
-	running, err := d.ps(ctx)
+	before := d.marks.all()
+	running, err := d.running(ctx)
+	if err != nil {
+		if down, _ := d.daemon.down(ctx); down {
+			return []task.Workload{}, nil
+		}
+		return nil, err
+	}
+	d.marks.forget(before, func(id string) bool {
+		return slices.ContainsFunc(running, func(c container) bool { return c.ID == id })
+	})
+	d.order(running)
+	list := make([]task.Workload, len(running))
+	for i, c := range running {
+		list[i] = task.Workload{Name: c.name(), Kind: inventory.DriverDocker, Since: c.State.StartedAt.UTC(), Stopping: d.marks.has(c.ID)}
+	}
+	return list, nil
+}
+
+// running returns the running containers with the label. One that ends meanwhile is not part
+// of it.
+func (d *dockerDriver) running(ctx context.Context) ([]container, error) {
+	api, err := d.api.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.forget(before, running)
-	list := []task.Workload{}
-	for _, c := range running {
-		since, _ := time.Parse("2006-01-02 15:04:05 -0700 MST", c.CreatedAt) // zero means unknown
-		_, stopping := d.asked[c.ID]
-		list = append(list, task.Workload{Name: c.Names, Kind: inventory.DriverDocker, Since: since.UTC(), Stopping: stopping})
+	found, err := api.labeled(ctx, d.label)
+	if err != nil {
+		return nil, err
 	}
-	sortWorkloads(list)
+	list := make([]container, 0, len(found))
+	for id := range found {
+		c, ok, err := api.inspect(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if ok && c.State.Running {
+			list = append(list, c)
+		}
+	}
 	return list, nil
+}
+
+// order sorts containers in the order in which a drain stops them.
+func (d *dockerDriver) order(list []container) {
+	rank := map[string]int{}
+	for _, c := range list {
+		if !c.HostConfig.RestartPolicy.restarts() && !d.policies.has(c.ID) {
+			rank[c.ID] = 1
+		}
+	}
+	slices.SortFunc(list, func(a, b container) int {
+		return cmp.Or(cmp.Compare(rank[a.ID], rank[b.ID]), strings.Compare(a.Name, b.Name))
+	})
 }
 
 // Stop implements Driver.
 func (d *dockerDriver) Stop(ctx context.Context, name string) error {
-	c, ok, err := d.find(ctx, name)
+	api, id, err := d.find(ctx, name)
+	if err != nil || id == "" {
+		return err
+	}
+	c, ok, err := d.disarm(ctx, api, id)
 	if err != nil || !ok {
 		return err
 	}
-	if _, err := d.run(ctx, "update", "--restart=no", c.ID); err != nil {
-		return err
-	}
-	signal, err := d.run(ctx, "inspect", "--format", "{{.Config.StopSignal}}", c.ID)
-	if err != nil {
-		return err
-	}
-	first, err := d.intend(c.ID)
+	first, err := d.marks.add(c.ID)
 	if err != nil || !first {
 		return err
 	}
-	_, err = d.run(ctx, "kill", "--signal="+cmp.Or(strings.TrimSpace(signal), "SIGTERM"), c.ID)
-	return err
+	return api.kill(ctx, c.ID, cmp.Or(c.Config.StopSignal, "SIGTERM"))
 }
 
 // Kill implements Driver.
 func (d *dockerDriver) Kill(ctx context.Context, name string) error {
-	c, ok, err := d.find(ctx, name)
-	if err != nil || !ok {
+	api, id, err := d.find(ctx, name)
+	if err != nil || id == "" {
 		return err
 	}
-	_, err = d.run(ctx, "kill", c.ID)
-	return err
+	if _, ok, err := d.disarm(ctx, api, id); err != nil || !ok {
+		return err
+	}
+	return api.kill(ctx, id, "SIGKILL")
 }
 
-// Run implements Driver.
-func (d *dockerDriver) Run(ctx context.Context) { d.watch(ctx, d.List) }
-
-func (d *dockerDriver) find(ctx context.Context, name string) (c container, ok bool, err error) {
-	running, err := d.ps(ctx)
-	for _, c := range running {
-		if c.Names == name {
-			return c, true, err
+// find returns the ID of the running container with a name, "" if there is none.
+func (d *dockerDriver) find(ctx context.Context, name string) (api dockerAPI, id string, err error) {
+	if api, err = d.api.connect(ctx); err != nil {
+		return api, "", err
+	}
+	found, err := api.labeled(ctx, d.label)
+	if err != nil {
+		return api, "", err
+	}
+	for id, names := range found {
+		if slices.Contains(names, "/"+name) {
+			return api, id, nil
 		}
 	}
-	return container{}, false, err
+	return api, "", nil
 }
 
-// intend records that a container is about to be asked to stop, and reports whether this
-// is the first time.
-func (d *dockerDriver) intend(id string) (first bool, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, known := d.asked[id]; known {
-		return false, nil
+// disarm removes the restart policy of a container after it recorded the policy. ok is false
+// if the container does not exist.
+func (d *dockerDriver) disarm(ctx context.Context, api dockerAPI, id string) (c container, ok bool, err error) {
+	d.changing.Lock()
+	defer d.changing.Unlock()
+	c, ok, err = api.inspect(ctx, id)
+	if err != nil || !ok || !c.HostConfig.RestartPolicy.restarts() {
+		return c, ok, err
 	}
-	next := maps.Clone(d.asked)
-	next[id] = time.Now().UTC()
-	if err := d.state.WriteJSON(d.file(), next); err != nil {
-		return false, err
+	if err := d.policies.put(id, recordedPolicy{Container: c.name(), Policy: c.HostConfig.RestartPolicy}); err != nil {
+		return c, true, err
 	}
-	d.asked = next
-	return true, nil
+	return c, true, api.setPolicy(ctx, id, restartPolicy{Name: "no"})
 }
 
-// forget drops the marks of containers that do not run, so that a restarted
-// container can be stopped again. Only marks made before docker ps began are dropped.
-func (d *dockerDriver) forget(before map[string]time.Time, running []container) {
-	next := maps.Clone(d.asked)
-	maps.DeleteFunc(next, func(id string, at time.Time) bool {
-		return before[id].Equal(at) && !slices.ContainsFunc(running, func(c container) bool { return c.ID == id })
+// Run implements Driver. While the node is not cordoned, it tries again to restore what
+// Restore could not.
+func (d *dockerDriver) Run(ctx context.Context) {
+	d.watch(ctx, func(ctx context.Context) ([]task.Workload, error) {
+		if err := d.retryRestore(ctx); err != nil && ctx.Err() == nil {
+			d.log.Warn("cannot restore the containers' restart policies", "err", err.Error())
+		}
+		return d.List(ctx)
 	})
-	if d.readOnly || len(next) == len(d.asked) {
-		return
-	}
-	if err := d.state.WriteJSON(d.file(), next); err != nil {
-		d.log.Warn("docker stop marks not stored", "err", err.Error())
-	}
-	d.asked = next
 }

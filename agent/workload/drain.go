@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -84,14 +85,14 @@ func (d Drain) Run(ctx context.Context, t execution.Task) (any, error) {
 	if _, err := t.Recall(&r.targets); err != nil {
 		return nil, err
 	}
-	left, err := d.until(ctx, params.Deadline, r.ask)
-	if err == nil && len(left) > 0 && params.Force && !t.Paused() {
-		left, err = r.kill(ctx, left)
+	out, err := r.run(ctx, params)
+	if errors.Is(err, execution.ErrCanceled) || errors.Is(context.Cause(ctx), execution.ErrCanceled) {
+		r.revert(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return r.result(left, params), nil
+	return out, nil
 }
 
 // until calls look, with backoff, until nothing runs that may end, or the deadline has
@@ -120,6 +121,33 @@ type draining struct {
 	task    execution.Task
 	targets []string          // every workload that this drain found; durable
 	faults  map[string]string // why a workload could not be stopped, by name
+}
+
+// run ends the workloads, and what the driver ends after them.
+func (r *draining) run(ctx context.Context, p task.DrainParams) (task.DrainResult, error) {
+	left, err := r.until(ctx, p.Deadline, r.ask)
+	if err == nil && len(left) > 0 && p.Force && !r.task.Paused() {
+		left, err = r.kill(ctx, left)
+	}
+	if err != nil {
+		return task.DrainResult{}, err
+	}
+	out := r.result(left, p)
+	if len(out.Blocked) > 0 || r.task.Paused() {
+		return out, nil
+	}
+	if err := r.task.Confirm(ctx, task.LeaseDuration); err != nil {
+		return task.DrainResult{}, err
+	}
+	return out, finish(ctx, r.Workloads)
+}
+
+// revert lets the driver revert what this drain changed, after the control plane canceled
+// it. An uncordon reverts it too, but a canceled drain leaves a cordon that it found.
+func (r *draining) revert(ctx context.Context) {
+	if len(r.targets) > 0 {
+		restoreFor(ctx, r.task, r.Workloads, r.targets...)
+	}
 }
 
 // running lists the workloads of the driver, and once none is left the GPU processes, most

@@ -2,15 +2,12 @@ package workload
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/agent/internal/command"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -24,7 +21,7 @@ const (
 // Driver is the port of the workload drivers: it lists and stops a node's
 // workloads. Methods are safe for concurrent use.
 type Driver interface {
-	// List returns what runs now, sorted by name.
+	// List returns what runs now, in the order in which a drain stops it.
 	List(ctx context.Context) ([]task.Workload, error)
 	// Stop asks a workload to end and returns without waiting. The request
 	// is durable before the workload receives it, and a workload receives it once,
@@ -37,12 +34,44 @@ type Driver interface {
 	Run(ctx context.Context)
 }
 
+// Restorer is a Driver whose drain changes more than the workloads. Its methods may be
+// called again, and do nothing the second time.
+type Restorer interface {
+	// Finish is called after a drain, once no workload runs.
+	Finish(ctx context.Context) error
+	// Restore reverts what drains changed for the named workloads, for all if there are no
+	// names. It starts no workload. What it could not revert, it records, so that Run tries
+	// again while the node is not cordoned.
+	Restore(ctx context.Context, names ...string) error
+}
+
+// finish calls Finish if the driver is a Restorer.
+func finish(ctx context.Context, d Driver) error {
+	if r, ok := d.(Restorer); ok {
+		return r.Finish(ctx)
+	}
+	return nil
+}
+
+// restore calls Restore if the driver is a Restorer.
+func restore(ctx context.Context, d Driver, names ...string) error {
+	if r, ok := d.(Restorer); ok {
+		return r.Restore(ctx, names...)
+	}
+	return nil
+}
+
 // Config is what a driver depends on.
 type Config struct {
 	// Slice is the systemd driver's slice.
 	Slice string
 	// Label marks the docker driver's containers.
 	Label string
+	// DockerHost is the address of the Docker daemon; see DockerSocket. Defaults to
+	// DefaultDockerHost.
+	DockerHost string
+	// StopDocker requests that a drain stops the Docker daemon after the containers.
+	StopDocker bool
 	// State is where a driver stores its durable records.
 	State disk.StateDir
 	// Cordoned reports whether new workloads must not start.
@@ -71,34 +100,21 @@ func (unset) List(context.Context) ([]task.Workload, error) {
 	return []task.Workload{{Name: "no workload driver is configured (GPUAAS_WORKLOAD_DRIVER)", Kind: task.KindUnknown}}, nil
 }
 
-// Timings of the drivers that ask another program.
+// Limits of the drivers that ask another program.
 const (
 	watchEvery     = 15 * time.Second
 	commandTimeout = 30 * time.Second
 	commandBytes   = 4 << 20
 )
 
-// program is the command of a driver. Its list has no change events and is polled.
-type program struct {
-	path    string
+// watcher polls the list of a driver that has no change events.
+type watcher struct {
 	changed func()
 	log     *slog.Logger
 }
 
-// run runs the program with a bounded time and output, and returns its output. An
-// error carries its error output.
-func (p program) run(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	out, stderr, err := command.Runner{}.Run(ctx, commandBytes, p.path, args...)
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", p.path, args[0], err, text.Sanitize(text.Truncate(strings.TrimSpace(stderr))))
-	}
-	return out, nil
-}
-
 // watch lists at intervals until ctx ends, and reports changes.
-func (p program) watch(ctx context.Context, list func(context.Context) ([]task.Workload, error)) {
+func (p watcher) watch(ctx context.Context, list func(context.Context) ([]task.Workload, error)) {
 	var last []task.Workload
 	for {
 		now, err := list(ctx)

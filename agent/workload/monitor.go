@@ -185,6 +185,16 @@ func (m *Monitor) Kill(ctx context.Context, name string) error {
 	return m.bounded(ctx, func() error { return m.driver.Kill(ctx, name) })
 }
 
+// Finish implements Restorer. It does nothing for a driver that is none.
+func (m *Monitor) Finish(ctx context.Context) error {
+	return m.bounded(ctx, func() error { return finish(ctx, m.driver) })
+}
+
+// Restore implements Restorer. It does nothing for a driver that is none.
+func (m *Monitor) Restore(ctx context.Context, names ...string) error {
+	return m.bounded(ctx, func() error { return restore(ctx, m.driver, names...) })
+}
+
 // Run implements Driver. It does not wait for a driver that ignores its context.
 func (m *Monitor) Run(ctx context.Context) {
 	err := m.bounded(ctx, func() error {

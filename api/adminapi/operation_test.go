@@ -219,11 +219,15 @@ func TestSetNode(t *testing.T) {
 	w = d.request(t, http.MethodPatch, "/nodes/gpu-1", `{"unset_workload_driver":true}`)
 	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
 	assert.True(t, d.change.UnsetWorkloadDriver)
+	w = d.request(t, http.MethodPatch, "/nodes/gpu-1", `{"workload_driver":"docker,systemd"}`)
+	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	assert.Equal(t, "docker,systemd", d.change.WorkloadDriver)
 	for body, reason := range map[string]string{
 		"{}": "empty_change", `{"gpus_total":-1}`: "bad_gpus_total", `{"labels":{"a b":"c"}}`: "bad_labels", `{"labels":{"a":"b c"}}`: "bad_labels",
 		`{"labels":{"sku":"x"}}`: "bad_labels", `{"labels":{"a":"b"},"remove_labels":["a"]}`: "bad_remove_labels", `{"host":"x"}`: "malformed_body",
 		`{"sku":"a b"}`: "bad_sku", `{"region_code":"a b"}`: "bad_region_code",
 		`{"workload_driver":"docker","unset_workload_driver":true}`: "bad_unset_workload_driver", `{"unset_workload_driver":false}`: "empty_change",
+		`{"workload_driver":"none,docker"}`: "bad_workload_driver", `{"workload_driver":"docker, systemd"}`: "bad_workload_driver",
 	} {
 		assert.Equal(t, reason, refusal(t, d.request(t, http.MethodPatch, "/nodes/gpu-1", body)).Reason, body)
 	}

@@ -39,12 +39,13 @@ func validHost(s string) bool { return text.IsHost(s) && !schema.IsID(s) }
 // validName accepts 1 to most characters of a-z A-Z 0-9 . _ -
 func validName(s string, most int) bool { return len(s) <= most && nameForm.MatchString(s) }
 
-// validDriver accepts the name of a workload driver, and an empty one.
-func validDriver(s string) bool { return s == "" || text.IsToken(s, wire.MaxWorkloadKind, "_-") }
+// validDriver accepts the name of a workload driver, several of them, and none.
+func validDriver(s string) bool { return s == "" || inventory.ValidDrivers(s) }
 
 // badDriver rejects the name of a workload driver.
 func badDriver() error {
-	return badField("workload_driver", "must be "+text.Or(inventory.Drivers())+", or the name of a driver that your agents have: 1 to 32 of a-z A-Z 0-9 _ -")
+	return badField("workload_driver", "must be "+text.Or(inventory.Drivers())+", or the name of a driver that your agents have: 1 to 32 of a-z A-Z 0-9 _ -; "+
+		"separate several drivers of one node by commas")
 }
 
 // checkReason rejects a reason that has no content.

@@ -439,6 +439,8 @@ func TestMalformedHeartbeatRecordsNothing(t *testing.T) {
 		{"bad_uptime_seconds", with(func(h *wire.Heartbeat) { h.UptimeSeconds = -1 })},
 		{"bad_uptime_seconds", with(func(h *wire.Heartbeat) { h.UptimeSeconds = wire.MaxInteger + 1 })},
 		{"bad_boot_id", with(func(h *wire.Heartbeat) { h.BootID = strings.Repeat("b", wire.MaxSession+1) })},
+		{"bad_driver", with(func(h *wire.Heartbeat) { h.Driver = "docker;" })},
+		{"bad_driver", with(func(h *wire.Heartbeat) { h.Driver = "docker,docker" })},
 		{"bad_phase", with(func(h *wire.Heartbeat) { h.Phase = "" })},
 		{"bad_phase", with(func(h *wire.Heartbeat) { h.Phase = "off" })},
 		{"bad_workloads", with(func(h *wire.Heartbeat) { h.Workloads = make([]task.Workload, wire.MaxWorkloads+1) })},

@@ -2,9 +2,11 @@ package inventory
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // The workload drivers of every agent.
@@ -16,6 +18,22 @@ const (
 
 // Drivers returns the workload drivers of every agent. A build of your own may have more.
 func Drivers() []string { return []string{DriverSystemd, DriverDocker, DriverNone} }
+
+// maxDrivers bounds the bytes of a list of workload drivers.
+const maxDrivers = 32
+
+// ValidDrivers reports whether s is the name of a workload driver, or several different
+// names separated by commas, in at most 32 bytes. A name has letters, digits, _ and -.
+// DriverNone is valid only without others.
+func ValidDrivers(s string) bool {
+	names := strings.Split(s, ",")
+	for i, name := range names {
+		if !text.IsToken(name, maxDrivers, "_-") || slices.Contains(names[:i], name) || name == DriverNone && len(names) > 1 {
+			return false
+		}
+	}
+	return len(s) <= maxDrivers
+}
 
 // SKU is an entry of the catalog a registration must refer to.
 type SKU struct {

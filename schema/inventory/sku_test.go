@@ -1,6 +1,7 @@
 package inventory_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,4 +24,17 @@ func TestSKU(t *testing.T) {
 	gpu := inventory.GPU{Model: "NVIDIA H100 80GB HBM3"}
 	require.Empty(t, h100.Mismatches(1, inventory.Facts{CPUs: 64, MemoryBytes: 1 << 39, GPUs: []inventory.GPU{gpu}}))
 	require.Len(t, h100.Mismatches(2, inventory.Facts{CPUs: 2, MemoryBytes: 1, GPUs: []inventory.GPU{{Model: "NVIDIA A100"}}}), 4)
+}
+
+func TestValidDrivers(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"systemd", "none", "docker,systemd", "my_driver-2,docker", strings.Repeat("x", 32)} {
+		require.True(t, inventory.ValidDrivers(good), good)
+	}
+	for _, bad := range []string{
+		"", ",", "docker,", ",docker", "docker,docker", "docker, systemd", "none,docker", "docker,none", "a b", "docker;reboot", "docker\n",
+		strings.Repeat("x", 33), strings.Repeat("x", 20) + "," + strings.Repeat("y", 20),
+	} {
+		require.False(t, inventory.ValidDrivers(bad), "%q", bad)
+	}
 }

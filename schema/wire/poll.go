@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
@@ -130,8 +131,8 @@ func (h Heartbeat) validate() error {
 		return badField("boot_id", "heartbeat: boot_id must be at most %d printable ASCII characters", MaxSession)
 	case !text.IsPrintable(h.Fault, MaxFault):
 		return badField("fault", "heartbeat: fault must be at most %d printable ASCII characters", MaxFault)
-	case h.Driver != "" && !text.IsToken(h.Driver, MaxWorkloadKind, "_-"):
-		return badField("driver", "heartbeat: driver must be at most %d of A-Z a-z 0-9 _ -", MaxWorkloadKind)
+	case h.Driver != "" && !inventory.ValidDrivers(h.Driver):
+		return badField("driver", "heartbeat: driver must be names of A-Z a-z 0-9 _ - separated by commas, at most %d characters", MaxWorkloadKind)
 	case !text.IsPrintable(h.DriverFault, MaxFault):
 		return badField("driver_fault", "heartbeat: driver_fault must be at most %d printable ASCII characters", MaxFault)
 	case h.Phase != PhaseReady:

@@ -1,44 +1,16 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-// bootMachine starts systemd as the first process of new namespaces. Their root is an overlay
-// of this machine's root, whose changes are in memory. The network is this machine's, so that
-// the agent reaches the stack. Only cgroups for systemd's own use exist.
-const bootMachine = `set -e
-mount --make-rprivate /
-mount -t tmpfs tmpfs "$BASE"
-mkdir "$BASE/upper" "$BASE/work" "$BASE/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$BASE/upper,workdir=$BASE/work" "$BASE/root"
-cd "$BASE/root"
-mount -t proc proc proc
-mount -t tmpfs tmpfs run
-mount -t tmpfs tmpfs tmp
-mount -t sysfs -o ro sysfs sys
-mount --rbind /dev dev
-mount -t tmpfs tmpfs sys/fs/cgroup
-mkdir sys/fs/cgroup/systemd
-mount -t cgroup -o none,name=systemd cgroup sys/fs/cgroup/systemd
-hostname "$HOST"
-echo "$HOST" > etc/hostname
-: > etc/machine-id
-mkdir -p .old
-pivot_root . .old
-export container=gpuaas-test
-exec /usr/lib/systemd/systemd --system --unit=basic.target
-`
+	"github.com/gpuaas/gpuaas/test/testkit/systemdtest"
+)
 
 // systemdMachine is a host with a real systemd, on which the tests install the agent as an
 // operator does.
@@ -48,43 +20,24 @@ type systemdMachine struct {
 	pid  int // of its systemd
 }
 
-// newSystemdMachine boots a machine and waits until it is up. A test skips where that is not
-// possible: it needs root and a Debian or Ubuntu host with systemd and the cgroups of its
-// version 1, such as the machines that run this suite.
+// newSystemdMachine boots a machine and waits until it is up. See systemdtest.Boot for where
+// a test skips.
 func newSystemdMachine(t *testing.T, host string) *systemdMachine {
 	t.Helper()
-	release, _ := os.ReadFile("/etc/os-release") // checked below
-	for what, there := range map[string]bool{
-		"root": os.Geteuid() == 0, "systemd": exists("/usr/lib/systemd/systemd"), "systemctl": exists("/usr/bin/systemctl"),
-		"unshare": exists("/usr/bin/unshare"), "cgroups": exists("/sys/fs/cgroup/systemd"),
-		"Debian": bytes.Contains(release, []byte("debian")), "bash": exists("/bin/bash"), "jq": exists("/usr/bin/jq"),
-	} {
-		if !there {
-			t.Skipf("a machine with a real systemd needs %s", what)
+	for _, program := range []string{"/bin/bash", "/usr/bin/jq"} {
+		if !exists(program) {
+			t.Skipf("a machine with a real systemd needs %s", program)
 		}
 	}
 	log, err := os.Create(filepath.Join(shared.Dir, "log", "machine-"+host+".log"))
 	require.NoError(t, err)
-	boot := exec.Command("unshare", "-m", "-p", "-f", "--kill-child", "-i", "-u", "-C", "sh", "-c", bootMachine)
-	boot.Env = []string{"PATH=" + os.Getenv("PATH"), "BASE=" + t.TempDir(), "HOST=" + host}
-	boot.Stdout, boot.Stderr = log, log
-	boot.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	require.NoError(t, boot.Start())
+	t.Cleanup(func() { _ = log.Close() })
 	m := &systemdMachine{t: t, host: host}
+	m.pid = systemdtest.Boot(t, host, log)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(m.try("journalctl -u gpuaas-node-agent --no-pager | tail -n 40; cat /etc/gpuaas/node-agent.env | grep -v TOKEN"))
 		}
-		_ = boot.Process.Kill() // its child dies with it, and so do all processes of the machine
-		_ = boot.Wait()
-		_ = log.Close()
-	})
-	eventually(t, host+" boots", func() bool {
-		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", boot.Process.Pid))
-		if m.pid, _ = strconv.Atoi(strings.TrimSpace(string(children))); err != nil || m.pid == 0 {
-			return false
-		}
-		return strings.TrimSpace(m.try("systemctl is-active basic.target")) == "active"
 	})
 	return m
 }
@@ -95,23 +48,18 @@ func exists(path string) bool {
 }
 
 // enter is the command line that runs a program on the machine.
-func (m *systemdMachine) enter() []string {
-	return []string{"nsenter", "-t", strconv.Itoa(m.pid), "-m", "-u", "-i", "-p", "-C", "env", "-i",
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "sh", "-c"}
-}
+func (m *systemdMachine) enter() []string { return systemdtest.Enter(m.pid) }
 
 // try runs a shell command on the machine and returns what it printed.
 func (m *systemdMachine) try(command string) string {
-	args := append(m.enter(), "cd /root; "+command)
-	out, _ := exec.Command(args[0], args[1:]...).CombinedOutput() // it may fail while the machine boots
+	out, _ := systemdtest.Command(m.pid, command).CombinedOutput() // it may fail while the machine boots
 	return string(out)
 }
 
 // do runs a shell command that must succeed.
 func (m *systemdMachine) do(command string) string {
 	m.t.Helper()
-	args := append(m.enter(), "cd /root; "+command)
-	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	out, err := systemdtest.Command(m.pid, command).CombinedOutput()
 	require.NoError(m.t, err, "%s: %s", command, out)
 	return strings.TrimSpace(string(out))
 }

@@ -3,11 +3,15 @@ package execution
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/task"
 )
+
+// ErrCanceled is the cause that ends the context of a run that the control plane canceled.
+var ErrCanceled = errors.New("canceled by the control plane")
 
 // Task is an executor's view of a task.
 type Task struct {

@@ -72,9 +72,10 @@ workloads.`,
 	f.StringVar(&r.RegionCode, "region", "", "region code (required)")
 	f.IntVar(&r.GPUsTotal, "gpus", 0, "number of GPUs (default: the SKU's)")
 	f.StringArrayVar(&words, "label", nil, "label KEY=VALUE to select the node by; repeatable")
-	f.StringVar(&r.OnboardingMode, "mode", "", "provider: "+strings.Join(inventory.Providers(), ", ")+" (default manual)")
+	f.StringVar(&r.OnboardingMode, "mode", "", "provider that the machine comes from, one of gpuaas provider list (default manual)")
+	completes(c, "mode", completeProvider(e))
 	f.BoolVar(&r.Probe, "probe", false, "end the enrollment with a probe of the node's health")
 	f.StringVar(&r.WorkloadDriver, "workload-driver", "", "how the agent finds and stops workloads: "+driverNames()+" (default: the SKU's)")
-	addChoices(c, &r.LifecycleClass, "class", "lifecycle `CLASS` (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
+	addChoices(c, &r.LifecycleClass, "class", "lifecycle `CLASS`, which cannot be changed later (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
 	return c
 }

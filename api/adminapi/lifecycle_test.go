@@ -19,6 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -65,7 +66,8 @@ type backend struct {
 	signed                                  string
 	releaseErr                              error
 
-	task     wire.TaskView
+	task      wire.TaskView
+	providers []machine.Provider
 	listed   []any // what TaskList was asked for
 	decided  []any // what was decided, and by whom
 	decision error
@@ -239,7 +241,7 @@ func (d *backend) api() *adminapi.API {
 	}
 	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: d.auth,
 		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
-		Nodes:   d, SKUs: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
+		Nodes:   d, SKUs: d, Machines: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
 		Release: func(version string) (string, error) { return version + d.signed, d.releaseErr }})
 }
 

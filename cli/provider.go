@@ -28,9 +28,9 @@ machine from that provider.`,
 
 func newProviderList(e *env) *cobra.Command {
 	c := e.command("list", "List the providers",
-		`Lists the providers by name: whether each can be used now, whether it creates machines, and
-the regions, types and images that it offers. A provider of a worker that has never been
-started is not listed.`,
+		`Lists the providers by name: whether each can be used now and why not, whether it creates
+machines, and the regions, types and images that it offers. Each worker stores its
+providers when it starts.`,
 		"  gpuaas provider list\n  gpuaas provider list -o name",
 		func(ctx context.Context, _ string) error {
 			all, err := listProviders(ctx, e.api())
@@ -41,7 +41,11 @@ started is not listed.`,
 				object: machine.Providers{Providers: all}, rows: all, empty: "there are no providers: no worker has started yet",
 				header: []string{"NAME", "STATUS", "CREATES", "REGIONS", "TYPES", "IMAGES", "UPDATED"},
 				cells: func(p machine.Provider) []string {
-					return []string{p.Name, providerStatus(p), yesNo(p.Creates), few(p.Regions), few(typeIDs(p)), few(p.Images),
+					status := providerStatus(p)
+					if p.Disabled != "" {
+						status += " (" + p.Disabled + ")"
+					}
+					return []string{p.Name, status, yesNo(p.Creates), few(p.Regions), few(typeIDs(p)), few(p.Images),
 						lifecycle.Span(e.clock.now().Sub(p.UpdatedAt)) + " ago"}
 				},
 				name: func(p machine.Provider) string { return p.Name },

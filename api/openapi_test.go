@@ -321,9 +321,9 @@ func enumerations() map[reflect.Type][]string {
 		types = append(types, row.Type)
 	}
 	return map[reflect.Type][]string{
-		reflect.TypeFor[schema.Kind]():         texts(kinds),
-		reflect.TypeFor[lifecycle.Action]():    texts(actions),
-		reflect.TypeFor[lifecycle.NodeState](): texts(lifecycle.NodeStates()),
+		reflect.TypeFor[schema.Kind]():              texts(kinds),
+		reflect.TypeFor[lifecycle.Action]():         texts(actions),
+		reflect.TypeFor[lifecycle.NodeState]():      texts(lifecycle.NodeStates()),
 		reflect.TypeFor[lifecycle.InstanceState]():  texts(instance.States()),
 		reflect.TypeFor[inventory.Class]():          {"persistent", "ephemeral", "spot"},
 		reflect.TypeFor[lifecycle.OperationState](): texts(lifecycle.OperationStates()),

@@ -71,7 +71,7 @@ func newInstanceShow(e *env) *cobra.Command {
 	c := e.command("show INSTANCE", "Show an instance",
 		`Shows an instance: its node, state and machine, when it started and ended, and the open
 operation of its node. INSTANCE is the ID of an instance, live or ended.`,
-		"  gpuaas instance show 5f0c9f5e-7d1b-7c43-9d25-1f0f3ad1c2aa\n  gpuaas instance list --node gpu-17 -o name | xargs -n1 gpuaas instance show",
+		"  gpuaas instance show 5f0c9f5e-7d1b-7c43-9d25-1f0f3ad1c2aa\n  gpuaas instance show 5f0c9f5e-7d1b-7c43-9d25-1f0f3ad1c2aa -o json | jq .external_id",
 		func(ctx context.Context, id string) error {
 			v, err := decode[instance.View](e.api().GetInstance(ctx, id, nil))
 			if err != nil {
@@ -98,17 +98,20 @@ operation of its node. INSTANCE is the ID of an instance, live or ended.`,
 // writeMachine shows the machine of an instance and the times of the instance, each label after
 // the indent.
 func writeMachine(e *console, w io.Writer, indent string, v instance.View) {
-	keys, spot, started := "", "", ""
+	keys, spot, since, started := "", "", "", ""
 	if n := len(v.SSHKeys); n > 0 {
 		keys = text.Count(n, "key")
 	}
 	if v.Spot {
 		spot = yesNo(v.Spot)
 	}
+	if !v.StateSince.IsZero() {
+		since = e.stamp(v.StateSince)
+	}
 	if !v.StartedAt.IsZero() {
 		started = e.stamp(v.StartedAt)
 	}
-	for _, f := range [][2]string{{"Since:", e.stamp(v.StateSince)}, {"Region:", v.Region}, {"Type:", v.Type}, {"Image:", v.Image},
+	for _, f := range [][2]string{{"Since:", since}, {"Region:", v.Region}, {"Type:", v.Type}, {"Image:", v.Image},
 		{"Spot:", spot}, {"SSH keys:", keys}, {"Started:", started}, {"Ended:", e.stampIf(v.EndedAt)}} {
 		fields(w, indent+f[0], f[1])
 	}

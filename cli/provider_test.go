@@ -42,11 +42,15 @@ func (a *fakeAPI) serveMachines(mux *http.ServeMux) {
 	})
 	mux.HandleFunc("GET /api/v1/admin/instances/{instance_id}", func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("instance_id")
-		for _, v := range a.instances {
-			if v.InstanceID == id {
-				a.answer(w, http.StatusOK, v)
-				return
+		known := slices.Clone(a.instances)
+		for _, n := range a.nodes {
+			if n.Instance != nil && n.Instance.Provider == "manual" {
+				known = append(known, instance.View{Instance: *n.Instance, NodeID: n.ID, Host: n.Host, StartedAt: start().Add(-26 * time.Hour)})
 			}
+		}
+		if i := slices.IndexFunc(known, func(v instance.View) bool { return v.InstanceID == id }); i >= 0 {
+			a.answer(w, http.StatusOK, known[i])
+			return
 		}
 		a.fail(w, schema.NewError(schema.KindNotFound, "no instance %q", id).WithNext("gpuaas instance list"))
 	})

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/machine"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -67,10 +67,10 @@ type backend struct {
 	releaseErr                              error
 
 	task      wire.TaskView
-	providers []machine.Provider
-	listed   []any // what TaskList was asked for
-	decided  []any // what was decided, and by whom
-	decision error
+	providers []machines.Provider
+	listed    []any // what TaskList was asked for
+	decided   []any // what was decided, and by whom
+	decision  error
 }
 
 func (d *backend) Register(_ context.Context, id string, r wire.RegisterNodeRequest, _ audit.Subject) (wire.NodeView, error) {

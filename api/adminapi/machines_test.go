@@ -13,16 +13,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/machine"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 )
 
-func (d *backend) Providers(context.Context) ([]machine.Provider, error) {
+func (d *backend) Providers(context.Context) ([]machines.Provider, error) {
 	return d.providers, nil
 }
 
 func (d *backend) ListInstances(_ context.Context, q adminapi.InstanceQuery) ([]instance.View, []string, error) {
 	d.asked = q
-	return []instance.View{{Instance: lifecycle.Instance{InstanceID: d.node.ID, State: lifecycle.InstanceTerminated, Options: machine.Options{Region: "r1"}}, Host: "gpu-1"}}, d.next, nil
+	return []instance.View{{Instance: lifecycle.Instance{InstanceID: d.node.ID, State: lifecycle.InstanceTerminated, Options: machines.Options{Region: "r1"}}, Host: "gpu-1"}}, d.next, nil
 }
 
 func (d *backend) Instance(_ context.Context, id string) (instance.View, error) {
@@ -35,8 +35,8 @@ func (d *backend) Instance(_ context.Context, id string) (instance.View, error) 
 func TestProviders(t *testing.T) {
 	d := newBackend()
 	assert.JSONEq(t, `{"providers":[]}`, d.request(t, http.MethodGet, "/providers", "").Body.String())
-	d.providers = []machine.Provider{{Info: machine.Info{Name: "libvirt", Creates: true, Disabled: "no socket", Limits: machine.Limits{Boot: time.Minute},
-		Catalog: machine.Catalog{Regions: []string{"here"}, Types: []machine.Type{{ID: "small", CPUs: 2, MemoryMiB: 512}}}}, UpdatedAt: time.Unix(0, 0).UTC()}}
+	d.providers = []machines.Provider{{Info: machines.Info{Name: "libvirt", Creates: true, Disabled: "no socket", Limits: machines.Limits{Boot: time.Minute},
+		Catalog: machines.Catalog{Regions: []string{"here"}, Types: []machines.Type{{ID: "small", CPUs: 2, MemoryMiB: 512}}}}, UpdatedAt: time.Unix(0, 0).UTC()}}
 	w := d.request(t, http.MethodGet, "/providers", "")
 	require.Equal(t, http.StatusOK, w.Code)
 	assert.JSONEq(t, `{"providers":[{"name":"libvirt","creates":true,"disabled":"no socket","regions":["here"],
@@ -66,7 +66,7 @@ func TestInstances(t *testing.T) {
 		assert.Equal(t, http.StatusNotFound, w.Code, path)
 		assert.Equal(t, "gpuaas instance list", refusal(t, w).Next, path)
 	}
-	assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodGet, "/instances?node=gpu-9", "").Code)
+	assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodGet, "/instances?node="+schema.NewID(), "").Code)
 }
 
 // The class and the provider of a node are fixed when it is registered: a change of them is not a
@@ -86,7 +86,7 @@ func TestProvisionChoosesTheMachine(t *testing.T) {
 	d := newBackend()
 	w := d.post(t, "provision", `{"options":{"machine":{"region":"here","type":"small","ssh_keys":["ssh-ed25519 AAAA me"]}}}`)
 	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
-	assert.Equal(t, machine.Options{Region: "here", Type: "small", SSHKeys: []string{"ssh-ed25519 AAAA me"}}, d.submitted.Options.Machine)
+	assert.Equal(t, machines.Options{Region: "here", Type: "small", SSHKeys: []string{"ssh-ed25519 AAAA me"}}, d.submitted.Options.Machine)
 	for options, reason := range map[string]string{`{"ssh_keys":["-----BEGIN OPENSSH PRIVATE KEY-----"]}`: "secret_in_request",
 		`{"region":"a b"}`: "bad_options", `{"ssh_keys":["a\nb"]}`: "bad_options"} {
 		d := newBackend()

@@ -31,8 +31,8 @@ func (s *Machines) Providers(ctx context.Context) ([]machine.Provider, error) {
 	}), err
 }
 
-// provider returns the description of a provider, only its name if no worker has stored it.
-func (tx *tx) provider(ctx context.Context, name string) (machine.Info, error) {
+// providerOf returns the description of a provider, only its name if no worker has stored it.
+func providerOf(ctx context.Context, tx *tx, name string) (machine.Info, error) {
 	p, err := tx.GetProvider(ctx, name)
 	if postgres.NotFound(err) {
 		return machine.Info{Name: name}, nil

@@ -397,7 +397,7 @@ func (a *fakeAPI) postNode(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n := node()
-	n.Host, n.SKU, n.State, n.StateSince = req.Host, req.SKU, lifecycle.NodeRegistered, start()
+	n.Host, n.SKU, n.State, n.StateSince, n.OnboardingMode = req.Host, req.SKU, lifecycle.NodeRegistered, start(), cmp.Or(req.OnboardingMode, n.OnboardingMode)
 	a.answer(w, http.StatusCreated, n)
 }
 

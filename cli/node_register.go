@@ -33,7 +33,10 @@ changes on the node, and no operation runs.
 
 --workload-driver is part of the node's bundle. A drain of a node without one parks,
 because the agent cannot list what runs there. Use none for a node that runs no
-workloads.`,
+workloads.
+
+--mode names the provider of the machine (gpuaas provider list). With a provider that
+creates machines, provision the node next; its agent then enrolls.`,
 		`  gpuaas node register gpu-17 --sku h100 --region fra1 --gpus 8
   id=$(gpuaas node register "$(hostname)" --sku cpu-dev --region local)`,
 		func(ctx context.Context, host string) error {
@@ -64,7 +67,11 @@ workloads.`,
 			if err := e.print(node, func(w io.Writer) { row(w, node.ID) }, node.Host); err != nil {
 				return err
 			}
-			e.message("registered %s; next: gpuaas node bootstrap-script %s", node.Host, node.Host)
+			next := "gpuaas node bootstrap-script "
+			if node.OnboardingMode != inventory.ProviderManual { // its machine does not exist yet
+				next = "gpuaas node provision "
+			}
+			e.message("registered %s; next: %s%s", node.Host, next, node.Host)
 			return nil
 		})
 	f := c.Flags()

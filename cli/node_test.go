@@ -48,6 +48,10 @@ func TestNodeRegister(t *testing.T) {
 			require.Contains(t, h.err.String(), "register it with --mode manual")
 		}
 	})
+	t.Run("on a provider that creates the machine", func(t *testing.T) {
+		t.Parallel()
+		setup(t).golden("register-libvirt", "node", "register", "vm-1", "--sku", "h100", "--region", "fra1", "--mode", "libvirt")
+	})
 	t.Run("unknown SKU", func(t *testing.T) {
 		t.Parallel()
 		setup(t).golden("register-unknown-sku", "node", "register", "gpu-18", "--sku", "b300", "--region", "fra1")

@@ -279,15 +279,8 @@ func (c checker) field(name string, typ reflect.Type, m model) {
 	case typ == reflect.TypeFor[time.Time]():
 		assert.Contains(c.t, fmt.Sprint(m.Type), "string", name)
 	case typ == reflect.TypeFor[json.RawMessage]():
-	case typ == reflect.TypeFor[machine.Limits](): // it encodes itself
-		limits := c.models[typ.String()]
-		c.seen[typ.String()] = true
-		text, err := json.Marshal(machine.Limits{Create: time.Minute, Boot: time.Minute, Delete: time.Minute})
-		require.NoError(c.t, err)
-		var fields map[string]int64
-		require.NoError(c.t, json.Unmarshal(text, &fields))
-		assert.ElementsMatch(c.t, slices.Collect(maps.Keys(fields)), slices.Collect(maps.Keys(limits.Properties)), name)
-		assert.Equal(c.t, "#/components/schemas/"+limits.component, m.Ref, name)
+	case typ == reflect.TypeFor[machine.Limits]():
+		c.limits(name, m)
 	case typ.Kind() == reflect.Struct:
 		c.check(typ)
 		assert.Equal(c.t, "#/components/schemas/"+c.models[typ.String()].component, m.Ref, name)
@@ -305,6 +298,18 @@ func (c checker) field(name string, typ reflect.Type, m model) {
 			reflect.Int64: "integer", reflect.Float64: "number", reflect.Map: "object"}[typ.Kind()]
 		assert.Equal(c.t, want, m.Type, name)
 	}
+}
+
+// limits checks a property of type machine.Limits, which encodes itself.
+func (c checker) limits(name string, m model) {
+	typ := reflect.TypeFor[machine.Limits]().String()
+	c.seen[typ] = true
+	text, err := json.Marshal(machine.Limits{Create: time.Minute, Boot: time.Minute, Delete: time.Minute})
+	require.NoError(c.t, err)
+	var fields map[string]int64
+	require.NoError(c.t, json.Unmarshal(text, &fields))
+	assert.ElementsMatch(c.t, slices.Collect(maps.Keys(fields)), slices.Collect(maps.Keys(c.models[typ].Properties)), name)
+	assert.Equal(c.t, "#/components/schemas/"+c.models[typ].component, m.Ref, name)
 }
 
 func enumerations() map[reflect.Type][]string {

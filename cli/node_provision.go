@@ -65,7 +65,7 @@ func publicKeysIn(path string) ([]string, error) {
 		}
 		return nil, err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was only read
 	content, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
 	switch {
 	case err != nil:
@@ -105,6 +105,6 @@ func isPublicKey(line string) bool {
 		return false
 	}
 	key, err := base64.StdEncoding.DecodeString(words[1])
-	kind := binary.BigEndian.AppendUint32(nil, uint32(len(words[0]))) //nolint:gosec // the length of a line of a small file
+	kind := binary.BigEndian.AppendUint32(nil, uint32(len(words[0])))
 	return err == nil && bytes.HasPrefix(key, append(kind, words[0]...))
 }

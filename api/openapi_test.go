@@ -24,8 +24,10 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -178,7 +180,7 @@ func bodies() (requests, responses []any) {
 	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, adminapi.RehydrateRequest{}, adminapi.LockRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{}, trust.BootstrapRequest{},
 		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}}
-	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, inventory.SKUList{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
+	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, inventory.SKUList{}, machine.Providers{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{}, audit.CheckpointPage{}, audit.Gap{},
 		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
 		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Plan{}, rotation.Trust{}}
@@ -277,6 +279,8 @@ func (c checker) field(name string, typ reflect.Type, m model) {
 	case typ == reflect.TypeFor[time.Time]():
 		assert.Contains(c.t, fmt.Sprint(m.Type), "string", name)
 	case typ == reflect.TypeFor[json.RawMessage]():
+	case typ == reflect.TypeFor[machine.Limits]():
+		c.limits(name, m)
 	case typ.Kind() == reflect.Struct:
 		c.check(typ)
 		assert.Equal(c.t, "#/components/schemas/"+c.models[typ.String()].component, m.Ref, name)
@@ -296,6 +300,18 @@ func (c checker) field(name string, typ reflect.Type, m model) {
 	}
 }
 
+// limits checks a property of type machine.Limits, which encodes itself.
+func (c checker) limits(name string, m model) {
+	typ := reflect.TypeFor[machine.Limits]().String()
+	c.seen[typ] = true
+	text, err := json.Marshal(machine.Limits{Create: time.Minute, Boot: time.Minute, Delete: time.Minute})
+	require.NoError(c.t, err)
+	var fields map[string]int64
+	require.NoError(c.t, json.Unmarshal(text, &fields))
+	assert.ElementsMatch(c.t, slices.Collect(maps.Keys(fields)), slices.Collect(maps.Keys(c.models[typ].Properties)), name)
+	assert.Equal(c.t, "#/components/schemas/"+c.models[typ].component, m.Ref, name)
+}
+
 func enumerations() map[reflect.Type][]string {
 	var kinds []schema.Kind
 	for _, row := range schema.Kinds() {
@@ -310,11 +326,10 @@ func enumerations() map[reflect.Type][]string {
 		types = append(types, row.Type)
 	}
 	return map[reflect.Type][]string{
-		reflect.TypeFor[schema.Kind]():         texts(kinds),
-		reflect.TypeFor[lifecycle.Action]():    texts(actions),
-		reflect.TypeFor[lifecycle.NodeState](): texts(lifecycle.NodeStates()),
-		reflect.TypeFor[lifecycle.InstanceState](): texts([]lifecycle.InstanceState{lifecycle.InstancePending, lifecycle.InstanceProvisioning,
-			lifecycle.InstanceBootstrapping, lifecycle.InstanceRunning, lifecycle.InstanceDraining, lifecycle.InstanceTerminating, lifecycle.InstanceTerminated}),
+		reflect.TypeFor[schema.Kind]():              texts(kinds),
+		reflect.TypeFor[lifecycle.Action]():         texts(actions),
+		reflect.TypeFor[lifecycle.NodeState]():      texts(lifecycle.NodeStates()),
+		reflect.TypeFor[lifecycle.InstanceState]():  texts(instance.States()),
 		reflect.TypeFor[inventory.Class]():          {"persistent", "ephemeral", "spot"},
 		reflect.TypeFor[lifecycle.OperationState](): texts(lifecycle.OperationStates()),
 		reflect.TypeFor[lifecycle.PhaseState]():     {"pending", "running", "parked", "completed", "skipped", "forced", "failed", "cancelled"},

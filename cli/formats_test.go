@@ -22,7 +22,8 @@ import (
 func TestOutputFormats(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"node list", "node show gpu-17", "op list", "op show gpu-17", "stuck", "task list --all",
-		"task show " + taskID, "audit", "config get-contexts", "sku list", "sku show a100", "node history gpu-17"} {
+		"task show " + taskID, "audit", "config get-contexts", "sku list", "sku show a100", "node history gpu-17",
+		"provider list", "provider show libvirt", "instance list", "instance show " + instanceID} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
@@ -44,9 +45,9 @@ func TestOutputFormats(t *testing.T) {
 			require.JSONEq(t, document, string(fromYAML))
 			require.JSONEq(t, document, output("jsonpath=$"))
 			switch table := output("table"); command {
-			case "config get-contexts", "sku list": // they have no more columns
+			case "config get-contexts", "sku list", "provider list": // they have no more columns
 				require.Equal(t, schema.ExitUsage, h.run(append(strings.Fields(command), "-o", "wide")...))
-			case "node list", "op list", "stuck", "task list --all", "audit", "node history gpu-17":
+			case "node list", "op list", "stuck", "task list --all", "audit", "node history gpu-17", "instance list":
 				require.Greater(t, len(output("wide")), len(table))
 			default:
 				require.Equal(t, table, output("wide"))

@@ -25,8 +25,10 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -261,6 +263,8 @@ type fakeAPI struct {
 	// rehydrate, if not nil, answers instead, by node.
 	rehydrate func(n wire.NodeView) (lifecycle.Rehydration, error)
 	skus      []inventory.SKU
+	providers []machine.Provider
+	instances []instance.View
 	added     []inventory.NewSKU
 }
 
@@ -322,6 +326,7 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	})
 	a.serveTasks(mux)
 	a.serveSKUs(mux)
+	a.serveMachines(mux)
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -392,7 +397,7 @@ func (a *fakeAPI) postNode(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n := node()
-	n.Host, n.SKU, n.State, n.StateSince = req.Host, req.SKU, lifecycle.NodeRegistered, start()
+	n.Host, n.SKU, n.State, n.StateSince, n.OnboardingMode = req.Host, req.SKU, lifecycle.NodeRegistered, start(), cmp.Or(req.OnboardingMode, n.OnboardingMode)
 	a.answer(w, http.StatusCreated, n)
 }
 

@@ -116,6 +116,8 @@ func TestUsage(t *testing.T) {
 		"bad-class":          "node register gpu-18 --class foo",
 		"bad-role":           "admin token new alice --role king",
 		"bad-since":          "audit --since yesterday",
+		"bad-instance-state": "instance list --state booting",
+		"no-key-file":        "node provision gpu-17 --ssh-key none.pub",
 		"bad-jsonpath":       "node list -o jsonpath=.nodes[",
 		"unknown-topic":      "help node drian",
 		"dev-argument":       "dev status now",

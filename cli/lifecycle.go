@@ -35,6 +35,8 @@ type lifecycleOptions struct {
 	// deadline becomes options.DrainTimeoutSeconds of an action that drains.
 	deadline time.Duration
 	options  lifecycle.Options
+	// sshKeys are files, whose content becomes options.Machine.SSHKeys.
+	sshKeys []string
 	// confirm is verb.confirm.
 	confirm func(lifecycle.Options) string
 }
@@ -42,7 +44,7 @@ type lifecycleOptions struct {
 func (o *lifecycleOptions) waits() bool { return o.wait && !o.noWait }
 
 // check rejects invalid flags and completes options.
-func (o *lifecycleOptions) check(c *cobra.Command) error {
+func (o *lifecycleOptions) check(c *cobra.Command) (err error) {
 	if c.Flags().Changed("wait") && o.wait && o.noWait {
 		return usagef(c.CommandPath(), "--wait and --no-wait exclude each other")
 	}
@@ -60,6 +62,9 @@ func (o *lifecycleOptions) check(c *cobra.Command) error {
 	}
 	if c.Flags().Changed("start-within") && (o.startWithin < time.Second || o.startWithin > wire.MaxStartWithin) {
 		return usagef(c.CommandPath(), "--start-within %s: must be 1s to %s", o.startWithin, lifecycle.Span(wire.MaxStartWithin))
+	}
+	if o.options.Machine.SSHKeys, err = readPublicKeys(c.CommandPath(), o.sshKeys); err != nil {
+		return err
 	}
 	if o.options.Force && o.options.Drain {
 		return usagef(c.CommandPath(), "--force and --drain exclude each other")
@@ -87,7 +92,11 @@ func (e *env) prepare(ctx context.Context, ctl control, arg string, a lifecycle.
 	if t, err = ctl.find(ctx, arg); err != nil || !o.dryRun {
 		return t, err != nil, suggestRepeat(err, e.flags.direct || o.dryRun)
 	}
-	return t, true, e.printPlan(*t.view, a, o.options)
+	provider, err := providerOf(ctx, e.api(), *t.view)
+	if err != nil {
+		return t, true, err
+	}
+	return t, true, e.printPlan(*t.view, provider, a, o.options)
 }
 
 // runLifecycle starts the operation and, if requested, waits for its end.

@@ -35,7 +35,10 @@ changes on the node, and no operation runs.
 
 --workload-driver is part of the node's bundle. A drain of a node without one parks,
 because the agent cannot list what runs there. Use none for a node that runs no
-workloads.`,
+workloads.
+
+--mode names the provider of the machine (gpuaas provider list). With a provider that
+creates machines, provision the node next; its agent then enrolls.`,
 		`  gpuaas node register gpu-17 --sku h100 --region fra1 --gpus 8
   id=$(gpuaas node register "$(hostname)" --sku cpu-dev --region local)`,
 		func(ctx context.Context, host string) error {
@@ -66,7 +69,11 @@ workloads.`,
 			if err := e.print(node, func(w io.Writer) { row(w, node.ID) }, node.Host); err != nil {
 				return err
 			}
-			e.message("registered %s; next: gpuaas node bootstrap-script %s", node.Host, node.Host)
+			next := "gpuaas node bootstrap-script "
+			if node.OnboardingMode != inventory.ProviderManual { // its machine does not exist yet
+				next = "gpuaas node provision "
+			}
+			e.message("registered %s; next: %s%s", node.Host, next, node.Host)
 			return nil
 		})
 	f := c.Flags()
@@ -74,9 +81,12 @@ workloads.`,
 	f.StringVar(&r.RegionCode, "region", "", "region code (required)")
 	f.IntVar(&r.GPUsTotal, "gpus", 0, "number of GPUs (default: the SKU's)")
 	f.StringArrayVar(&words, "label", nil, "label KEY=VALUE to select the node by; repeatable")
-	f.StringVar(&r.OnboardingMode, "mode", "", "provider: "+strings.Join(inventory.Providers(), ", ")+" (default manual)")
+	f.StringVar(&r.OnboardingMode, "mode", "", "provider that the machine comes from, one of gpuaas provider list (default manual)")
+	completes(c, "mode", func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return completeProvider(e)(c, nil, text)
+	})
 	f.BoolVar(&r.Probe, "probe", false, "end the enrollment with a probe of the node's health")
 	f.StringVar(&r.WorkloadDriver, "workload-driver", "", "how the agent finds and stops workloads: "+driverNames()+"; several separated by commas (default: the SKU's)")
-	addChoices(c, &r.LifecycleClass, "class", "lifecycle `CLASS` (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
+	addChoices(c, &r.LifecycleClass, "class", "lifecycle `CLASS`, which cannot be changed later (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
 	return c
 }

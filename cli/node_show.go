@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
@@ -22,8 +23,9 @@ import (
 
 func newNodeShow(e *env) *cobra.Command {
 	return e.command("show NODE", "Show a node",
-		`Shows a node: state and since when, last heartbeat, the operation that holds it, the
-workloads that block its retirement, its open tasks, and the facts its agent reported.
+		`Shows a node: state and since when, its newest instance, last heartbeat, the operation that
+holds it, the workloads that block its retirement, its open tasks, and the facts its agent
+reported.
 
 Shows both sides of its identity: the certificate that the control plane has for the
 node and the CA generations that it trusts, with fingerprints to compare with those on
@@ -37,13 +39,17 @@ certificate is not a trusted CA.`,
 				return err
 			}
 			var tasks []wire.TaskView
+			var machine *instance.View
 			if e.output == formatTable || e.output == formatWide {
 				if tasks, err = listTasks(ctx, api, adminclient.ListTasksParams{Node: &n.ID, All: new(bool)}, 20); err != nil {
 					e.message("warning: its tasks are not shown: %s", err)
 				}
+				if machine, err = instanceOf(ctx, api, n); err != nil {
+					e.message("warning: the times of its instance are not shown: %s", err)
+				}
 			}
 			return e.print(n, func(w io.Writer) {
-				e.writeNode(w, n)
+				e.writeNode(w, n, machine)
 				e.writeIdentity(w, n)
 				e.writeWork(w, n, tasks)
 				writeFacts(w, n.Facts)
@@ -51,18 +57,33 @@ certificate is not a trusted CA.`,
 		})
 }
 
-func (e *console) writeNode(w io.Writer, n wire.NodeView) {
-	instance, agent := "", ""
-	if i := n.Instance; i != nil {
-		instance = fmt.Sprintf("%s, %s", i.State, dash(i.ExternalID))
+// instanceOf returns the newest instance of a node, nil if it has none. With an error it is only
+// what the node has of it.
+func instanceOf(ctx context.Context, api *adminclient.Client, n wire.NodeView) (*instance.View, error) {
+	if n.Instance == nil {
+		return nil, nil
 	}
+	v, err := decode[instance.View](api.GetInstance(ctx, n.Instance.InstanceID, nil))
+	if err != nil {
+		v = instance.View{Instance: *n.Instance}
+	}
+	return &v, err
+}
+
+func (e *console) writeNode(w io.Writer, n wire.NodeView, machine *instance.View) {
+	agent := ""
 	if n.AgentVersion != "" {
 		agent = fmt.Sprintf("%s, host up %s", n.AgentVersion, lifecycle.Span(time.Duration(n.UptimeSeconds)*time.Second))
 	}
 	fields(w, "Node:", n.Host, "ID:", n.ID, "State:", nodeState(n), "  Next:", n.Next(), "Since:", e.stamp(n.StateSince),
 		"SKU:", fmt.Sprintf("%s, %d GPUs", n.SKU, n.GPUsTotal), "Region:", n.RegionCode,
-		"Provider:", fmt.Sprintf("%s (%s)", n.OnboardingMode, n.LifecycleClass), "Instance:", instance,
-		"Heartbeat:", e.stampOf(n.LastHeartbeatAt), "Agent:", agent, "  Fault:", n.AgentFault,
+		"Provider:", fmt.Sprintf("%s (%s)", n.OnboardingMode, n.LifecycleClass))
+	if machine != nil {
+		row(w, "Instance:", fmt.Sprintf("%s, %s", machine.State, dash(machine.ExternalID)))
+		row(w, "  ID:", machine.InstanceID)
+		writeMachine(e, w, "  ", *machine)
+	}
+	fields(w, "Heartbeat:", e.stampOf(n.LastHeartbeatAt), "Agent:", agent, "  Fault:", n.AgentFault,
 		"Driver:", workloadDriver(n), "  Fault:", n.DriverFault)
 }
 

@@ -48,6 +48,10 @@ func TestNodeRegister(t *testing.T) {
 			require.Contains(t, h.err.String(), "register it with --mode manual")
 		}
 	})
+	t.Run("on a provider that creates the machine", func(t *testing.T) {
+		t.Parallel()
+		setup(t).golden("register-libvirt", "node", "register", "vm-1", "--sku", "h100", "--region", "fra1", "--mode", "libvirt")
+	})
 	t.Run("unknown SKU", func(t *testing.T) {
 		t.Parallel()
 		setup(t).golden("register-unknown-sku", "node", "register", "gpu-18", "--sku", "b300", "--region", "fra1")
@@ -61,7 +65,8 @@ func busy() wire.NodeView {
 	n.LastHeartbeatAt = at(-5 * time.Second)
 	n.AgentVersion, n.UptimeSeconds, n.WorkloadDriver, n.Driver = "1.2.0", 90061, "docker", "docker"
 	n.Workloads = []task.Workload{train()}
-	n.Instance = &lifecycle.Instance{InstanceID: "i", Provider: "manual", ExternalID: "gpu-17", State: lifecycle.InstanceRunning}
+	n.Instance = &lifecycle.Instance{InstanceID: "0198f000-0000-7000-8000-0000000000e3", Provider: "manual", ExternalID: "gpu-17",
+		State: lifecycle.InstanceRunning, StateSince: start().Add(-25 * time.Hour)}
 	n.Identity = &trust.CertFacts{URI: "spiffe://dev/node/" + nodeID + "/1", Issuer: "CN=gpuaas node CA", Serial: "4f2a", NotAfter: start().Add(70 * time.Hour)}
 	st := parkedDrain()
 	n.Operation = &wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain,

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/text"
@@ -44,8 +43,8 @@ type planBlocker struct {
 
 // printPlan prints the plan of an action. A plan that would be refused ends with exit
 // code 3.
-func (e *console) printPlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) error {
-	p := makePlan(n, a, o)
+func (e *console) printPlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o lifecycle.Options) error {
+	p := makePlan(n, provider, a, o)
 	if err := e.print(map[string]plan{"plan": p}, func(w io.Writer) { writePlan(w, p) }, n.Host); err != nil {
 		return err
 	}
@@ -61,11 +60,11 @@ func (e *console) nothingChanged(refused int, thing string) error {
 	return nil
 }
 
-func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
+func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o lifecycle.Options) plan {
 	m, _ := lifecycle.PlanOf(a, o)
-	m = m.On(provider(n))
+	m = m.On(provider)
 	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
-		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, m, o)}
+		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, provider, m, o)}
 	for _, s := range m.Phases {
 		p.Phases = append(p.Phases, planPhase{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
 		if s.Name == lifecycle.PhaseDrain {
@@ -79,12 +78,7 @@ func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 	return p
 }
 
-// provider describes the node's provider.
-func provider(n wire.NodeView) machine.Info {
-	return machine.Info{Name: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual}
-}
-
-func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []planBlocker {
+func planBlockers(n wire.NodeView, provider machine.Info, m lifecycle.Plan, o lifecycle.Options) []planBlocker {
 	out := []planBlocker{}
 	superseded := n.Operation != nil && n.Operation.Status == lifecycle.OperationAbandoned && m.Holds
 	if n.Operation != nil && !n.Operation.Status.Ended() && !superseded && m.ConflictsWith(n.Operation.Action) {
@@ -92,7 +86,7 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []plan
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor),
 			lifecycle.OpCommand("show", n.Operation.Action, n.Host)})
 	}
-	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: provider(n),
+	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: provider,
 		Workloads: n.Blockers(), Lock: n.IdentityLock}
 	if n.Instance != nil {
 		c.Instance = n.Instance.State

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -14,22 +15,21 @@ import (
 func TestPlanOfAProvisionedNode(t *testing.T) {
 	t.Parallel()
 	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive, Instance: &lifecycle.Instance{State: lifecycle.InstanceRunning}}
-	p := makePlan(n, lifecycle.ActionProvision, lifecycle.Options{})
+	p := makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionProvision, lifecycle.Options{})
 	require.True(t, p.Refused)
 	require.Equal(t, []planBlocker{{schema.KindInvalidRequest, "node gpu-17 is already provisioned: its instance is running", "gpuaas node show gpu-17"}}, p.Blockers)
 	n.Instance.State = lifecycle.InstanceTerminated
-	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
+	require.False(t, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
 }
 
 // The plan of a provision is refused for a node that must enroll first, as the start is.
 func TestPlanOfANodeThatNeverEnrolled(t *testing.T) {
 	t.Parallel()
-	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeRegistered, OnboardingMode: "manual"}
+	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeRegistered}
 	require.Equal(t, []planBlocker{{schema.KindInvalidRequest,
 		`node gpu-17 is not enrolled, and its provider "manual" creates no machines`, "gpuaas node enroll gpu-17"}},
-		makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Blockers)
-	n.OnboardingMode = "cloud"
-	require.False(t, makePlan(n, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
+		makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionProvision, lifecycle.Options{}).Blockers)
+	require.False(t, makePlan(n, machine.Info{Name: "cloud", Creates: true}, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
 }
 
 // abandonedNode is a node whose drain is abandoned.
@@ -45,11 +45,11 @@ func TestPlanOfAnAbandonedNode(t *testing.T) {
 	abandonedNode(&n)
 	for action, refused := range map[lifecycle.Action]bool{lifecycle.ActionDrain: false, lifecycle.ActionRetire: false,
 		lifecycle.ActionReactivate: true, lifecycle.ActionReissueEnrollment: true} {
-		require.Equal(t, refused, makePlan(n, action, lifecycle.Options{}).Refused, action)
+		require.Equal(t, refused, makePlan(n, machine.Info{}, action, lifecycle.Options{}).Refused, action)
 	}
-	require.Equal(t, lifecycle.NodeActive, makePlan(n, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}).EndsAs)
+	require.Equal(t, lifecycle.NodeActive, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}).EndsAs)
 	n.Operation.Status = lifecycle.OperationRunning
-	require.True(t, makePlan(n, lifecycle.ActionDrain, lifecycle.Options{}).Refused)
+	require.True(t, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{}).Refused)
 }
 
 // A reissue runs beside every operation except a drain, a retire and a remove.
@@ -69,6 +69,6 @@ func TestPlanBesideAnOperation(t *testing.T) {
 	} {
 		n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive,
 			Operation: &wire.OperationSummary{Action: tc.running, Status: lifecycle.OperationRunning}}
-		require.Equal(t, tc.refused, makePlan(n, tc.action, lifecycle.Options{}).Refused, "%s beside %s", tc.action, tc.running)
+		require.Equal(t, tc.refused, makePlan(n, machine.Info{}, tc.action, lifecycle.Options{}).Refused, "%s beside %s", tc.action, tc.running)
 	}
 }

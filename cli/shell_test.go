@@ -58,6 +58,16 @@ func TestCompletion(t *testing.T) {
 		require.Zero(t, h.run("__complete", "op", "retry", "gpu-17", "--operation", ""))
 		require.Equal(t, operationID+"\tdrain gpu-17, parked\n:4\n", h.out.String())
 	})
+	t.Run("providers and instances", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		for _, args := range [][]string{{"provider", "show", ""}, {"node", "register", "gpu-18", "--mode", ""}} {
+			require.Zero(t, h.run(append([]string{"__complete"}, args...)...))
+			require.Equal(t, "libvirt\tenabled\nmaas\tdisabled\nmanual\tenabled\n:4\n", h.out.String())
+		}
+		require.Zero(t, h.run("__complete", "instance", "show", ""))
+		require.Contains(t, h.out.String(), instanceID+"\tgpu-17, draining\n")
+	})
 	t.Run("one node only", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

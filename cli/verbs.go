@@ -108,16 +108,7 @@ func addForce(c *cobra.Command, o *lifecycleOptions, verb string) {
 func verbs() map[lifecycle.Action]verb {
 	const repaired = "repaired, RMA-4411"
 	return map[lifecycle.Action]verb{
-		lifecycle.ActionProvision: {
-			short: "Make a node ready for work",
-			long: `Acquires the machine from its provider, waits for the node's agent, collects facts,
-probes the node's health and compares both with the SKU. Then the node is active. The
-provider "manual" adopts the host as it is. If the machine does not match its
-registration, the operation parks.`,
-			example: `  gpuaas node provision gpu-17
-  gpuaas node provision gpu-17 --dry-run
-  gpuaas node provision gpu-17 --no-wait -o json`,
-		},
+		lifecycle.ActionProvision: provisionVerb(),
 		lifecycle.ActionQuarantine: {
 			short: "Take a node out of service at once",
 			long: `Takes the node out of service at once: it gets no new work. Running workloads continue.

@@ -38,6 +38,7 @@ type Config struct {
 	Auth             Authenticator
 	Nodes            Nodes
 	SKUs             SKUs
+	Machines         Machines
 	EnrollmentTokens EnrollmentTokens
 	Locks            IdentityLocks
 	Operations       Operations
@@ -123,7 +124,7 @@ func (a *API) Endpoints() []Endpoint {
 	const get, post, patch = http.MethodGet, http.MethodPost, http.MethodPatch
 	const ok, viewer, operator, admin = http.StatusOK, trust.RoleViewer, trust.RoleOperator, trust.RoleAdmin
 	notFound, taken, keyInUse := schema.KindNotFound, schema.KindOperationInProgress, schema.KindKeyInUse
-	n, s, o, t, trail := nodes{a.base}, skus{a.base}, operations{a.base, a.bundles}, tasks{a.base}, trail{a.base}
+	n, s, m, o, t, trail := nodes{a.base}, skus{a.base}, machines{a.base}, operations{a.base, a.bundles}, tasks{a.base}, trail{a.base}
 	all := []Endpoint{
 		a.on(post, "/nodes", http.StatusCreated, operator, n.register, keyInUse),
 		a.on(get, "/nodes", ok, viewer, n.list),
@@ -138,6 +139,9 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(post, "/skus", http.StatusCreated, admin, s.add, schema.KindAlreadyExists),
 		a.on(get, "/skus/{sku}", ok, viewer, s.show, notFound),
 		a.on(post, "/skus/{sku}/deactivate", ok, admin, s.deactivate, notFound),
+		a.on(get, "/providers", ok, viewer, m.providers),
+		a.on(get, "/instances", ok, viewer, m.list, notFound),
+		a.on(get, "/instances/{instance_id}", ok, viewer, m.show, notFound),
 		a.on(get, "/operations", ok, viewer, o.list, notFound),
 		a.on(get, "/operations/{operation_id}", ok, viewer, o.show, notFound),
 		a.on(get, "/stuck", ok, viewer, o.stuck, notFound),

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -65,10 +66,11 @@ type backend struct {
 	signed                                  string
 	releaseErr                              error
 
-	task     wire.TaskView
-	listed   []any // what TaskList was asked for
-	decided  []any // what was decided, and by whom
-	decision error
+	task      wire.TaskView
+	providers []machines.Provider
+	listed    []any // what TaskList was asked for
+	decided   []any // what was decided, and by whom
+	decision  error
 }
 
 func (d *backend) Register(_ context.Context, id string, r wire.RegisterNodeRequest, _ audit.Subject) (wire.NodeView, error) {
@@ -244,7 +246,7 @@ func (d *backend) api() *adminapi.API {
 	}
 	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: d.auth,
 		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
-		Nodes:   d, SKUs: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
+		Nodes:   d, SKUs: d, Machines: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
 		Release: func(version string) (string, error) { return version + d.signed, d.releaseErr }})
 }
 

@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -46,6 +48,15 @@ type SKUs interface {
 	// DeactivateSKU makes the catalog refuse new nodes of the SKU, with its audit row,
 	// unless it already does. KindNotFound.
 	DeactivateSKU(ctx context.Context, name, reason string, by audit.Subject) (inventory.SKU, error)
+}
+
+// Machines reads the providers of the workers and the instances of nodes.
+type Machines interface {
+	// Providers returns the providers that the workers have stored, in order of name.
+	Providers(ctx context.Context) ([]machine.Provider, error)
+	// Instance returns an instance, live or ended. KindNotFound otherwise.
+	Instance(ctx context.Context, instanceID string) (instance.View, error)
+	ListInstances(ctx context.Context, q InstanceQuery) (instances []instance.View, next []string, err error)
 }
 
 // EnrollmentTokens stores enrollment tokens and references to bundles.

@@ -53,6 +53,14 @@ type SKUQuery struct {
 	Active *bool
 }
 
+// InstanceQuery selects instances, live and ended ones, newest first.
+type InstanceQuery struct {
+	Page
+	NodeID    string
+	States    []lifecycle.InstanceState
+	Providers []string
+}
+
 // OperationQuery selects operations, newest first.
 type OperationQuery struct {
 	Page

@@ -102,7 +102,8 @@ func TestRegistrationRefusals(t *testing.T) {
 		assert.Equal(t, http.StatusBadRequest, a.status)
 		assert.Equal(t, schema.KindInvalidRequest, a.refusal(t).Code)
 		assert.Equal(t, "no_adapter", a.refusal(t).Reason)
-		assert.Contains(t, a.refusal(t).Message, "onboarding_mode must be manual")
+		assert.Equal(t, `onboarding_mode: there is no provider "`+mode+`"`, a.refusal(t).Message)
+		assert.Equal(t, "gpuaas provider list", a.refusal(t).Next)
 		var list wire.AuditStreamPage
 		r.ask(http.MethodGet, "/audit/streams/system?limit=1000", nil).into(t, &list)
 		assert.True(t, slices.ContainsFunc(list.Events, func(e audit.Event) bool {

@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
@@ -26,6 +27,8 @@ func ViewSQL() map[string]string {
 		"operations":   openOperations,
 		"machines":     selectMachines,
 		"certificates": selectCertificates,
+		"instance":     selectInstance,
+		"instances":    instanceFilter(adminapi.InstanceQuery{NodeID: schema.NewID()}).sql("SELECT "+instanceColumns+fromInstances, instanceOrder, 1),
 		"task":         selectTask,
 		"watched":      watchedBatch,
 	}

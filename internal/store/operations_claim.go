@@ -117,7 +117,7 @@ func checkNewest(r activities.ClaimRequest, operationID string, started *time.Ti
 
 // admitHolder checks that an action that holds the node may start on it.
 func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
-	provider, err := tx.provider(ctx, n.OnboardingMode)
+	provider, err := providerOf(ctx, tx, n.OnboardingMode)
 	if err != nil {
 		return lifecycle.Plan{}, err
 	}
@@ -151,7 +151,7 @@ func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.Claim
 	if err := tx.voidTasks(ctx, n.NodeID, nil, systemActor, ""); err != nil {
 		return activities.Claim{}, err
 	}
-	provider, err := tx.provider(ctx, n.OnboardingMode)
+	provider, err := providerOf(ctx, tx, n.OnboardingMode)
 	if err != nil {
 		return activities.Claim{}, err
 	}

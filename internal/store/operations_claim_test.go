@@ -188,7 +188,7 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 	})
 	t.Run("while the provider is disabled", func(t *testing.T) {
 		n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
-		info, err := e.Admin.Providers(ctx)
+		info, err := e.Store.Machines.Providers(ctx)
 		require.NoError(t, err)
 		require.Equal(t, []string{"libvirt", "manual"}, []string{info[0].Name, info[1].Name})
 		require.False(t, info[0].UpdatedAt.IsZero())

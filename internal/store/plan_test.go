@@ -47,6 +47,8 @@ func TestNodeViewUsesIndexes(t *testing.T) { //nolint:tparallel // one connectio
 		{"node", views["node"], "uuid, int", "NULL, NULL", ""},
 		{"operations", views["operations"], "uuid[]", "NULL", ""},
 		{"machines", views["machines"], "uuid[]", "NULL", ""},
+		{"instance", views["instance"], "uuid", "NULL", "instances_pkey"},
+		{"instances", views["instances"], "uuid, int", "NULL, NULL", "instances_node_idx"},
 		{"certificates", views["certificates"], "uuid[]", "NULL", ""},
 		{"open", query(t, "operations", "OpenOperations"), "uuid", "NULL", ""},
 		{"task", views["task"], "uuid", "NULL", ""},

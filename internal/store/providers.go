@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/machine"
@@ -22,21 +23,16 @@ func (s *Inventory) PutProviders(ctx context.Context, providers []machine.Info) 
 	})
 }
 
-// Providers returns the providers by name, as adminapi.Nodes specifies.
-func (s *Admin) Providers(ctx context.Context) ([]machine.Provider, error) {
-	rows, err := s.db.q.ListProviders(ctx)
-	if err != nil {
-		return nil, s.db.Interpret(err, "reading the providers")
-	}
-	views := []machine.Provider{}
-	for _, r := range rows {
-		views = append(views, machine.Provider{Info: r.Info, UpdatedAt: r.UpdatedAt.UTC()})
-	}
-	return views, nil
+// Providers implements adminapi.Machines.
+func (s *Machines) Providers(ctx context.Context) ([]machine.Provider, error) {
+	rows, err := query(ctx, s.db, "reading the providers", s.db.q.ListProviders)
+	return convert(rows, func(r sqlc.Provider) machine.Provider {
+		return machine.Provider{Info: r.Info, UpdatedAt: r.UpdatedAt.UTC()}
+	}), err
 }
 
-// provider returns the description of a provider, only its name if no worker has stored it.
-func (tx *tx) provider(ctx context.Context, name string) (machine.Info, error) {
+// providerOf returns the description of a provider, only its name if no worker has stored it.
+func providerOf(ctx context.Context, tx *tx, name string) (machine.Info, error) {
 	p, err := tx.GetProvider(ctx, name)
 	if postgres.NotFound(err) {
 		return machine.Info{Name: name}, nil

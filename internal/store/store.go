@@ -50,6 +50,7 @@ type Store struct {
 	Rotations  *Rotations
 	Inventory  *Inventory
 	Admin      *Admin
+	Machines   *Machines
 	Restore    *Restore
 	// Checkpoints stores the checkpoints of the audit trail.
 	Checkpoints *Checkpoints
@@ -87,6 +88,10 @@ type Inventory struct {
 // It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
 type Admin struct{ db *db }
 
+// Machines reads the providers of the workers and the instances of nodes. It implements
+// adminapi.Machines.
+type Machines struct{ db *db }
+
 // db is what the repositories share.
 type db struct {
 	*postgres.DB
@@ -119,6 +124,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Rotations:   &Rotations{db: d},
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
 		Admin:       &Admin{db: d},
+		Machines:    &Machines{db: d},
 		Restore:     &Restore{db: d, operations: &Operations{db: d}},
 		db:          d,
 		pools:       pools,

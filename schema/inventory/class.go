@@ -3,9 +3,6 @@ package inventory
 // ProviderManual is the provider that adopts a running machine and creates none.
 const ProviderManual = "manual"
 
-// Providers returns the providers that this version has.
-func Providers() []string { return []string{ProviderManual} }
-
 // Class is how replaceable a node is. It is fixed at the first provision.
 type Class string
 

@@ -28,6 +28,7 @@ const (
 type nodeCreateOptions struct {
 	register        wire.RegisterNodeRequest
 	machine         machine.Options
+	sshKeys         []string
 	count, parallel int
 	reason          string
 }
@@ -64,6 +65,10 @@ The exit code is 1 if a node failed, 5 if one is parked or not started. At most 
 			case o.parallel < 1:
 				return usagef(help, "--max-parallel %d: must be at least 1", o.parallel)
 			}
+			var err error
+			if o.machine.SSHKeys, err = readPublicKeys(help, o.sshKeys); err != nil {
+				return err
+			}
 			return e.createNodes(ctx, name, o)
 		})
 	f := c.Flags()
@@ -72,20 +77,11 @@ The exit code is 1 if a node failed, 5 if one is parked or not started. At most 
 	f.StringVar(&o.register.RegionCode, "region", "", "region code of the nodes (required)")
 	f.StringVar(&o.register.WorkloadDriver, "workload-driver", "", "how the agents find and stop workloads: "+driverNames()+" (default: the SKU's)")
 	addChoices(c, &o.register.LifecycleClass, "class", "lifecycle `CLASS` (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
-	addMachine(c, &o.machine, "machine-region")
+	addMachine(c, "machine-region", &o.machine, &o.sshKeys)
 	f.IntVar(&o.count, "count", 1, fmt.Sprintf("number of nodes, at most %d", maxCreate))
 	f.IntVar(&o.parallel, "max-parallel", createParallel, "how many nodes to provision at a time")
 	f.StringVar(&o.reason, "reason", "", "reason, kept in the audit trail and shown with the operations")
 	return c
-}
-
-// addMachine adds the flags that choose a machine. region is the name of that of its region.
-func addMachine(c *cobra.Command, o *machine.Options, region string) {
-	f := c.Flags()
-	f.StringVar(&o.Region, region, "", "`REGION` of the provider (default: the provider's)")
-	f.StringVar(&o.Type, "type", "", "`TYPE` of the machine (default: the provider's)")
-	f.StringVar(&o.Image, "image", "", "`IMAGE` of the machine (default: the provider's)")
-	f.BoolVar(&o.Spot, "spot", false, "a machine that the provider may end at any time")
 }
 
 // The outcomes of the creation of a node.

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
 func provisionVerb() verb {
@@ -27,18 +29,22 @@ chooses. --dry-run shows whether the provider has that machine.`,
 		example: `  gpuaas node provision gpu-17
   gpuaas node provision gpu-17 --region fra1 --type gpu-8 --ssh-key ~/.ssh/id_ed25519.pub --dry-run
   gpuaas node provision gpu-17 --no-wait -o json`,
-		flags: func(c *cobra.Command, o *lifecycleOptions) {
-			m, f := &o.options.Machine, c.Flags()
-			f.StringVar(&m.Region, "region", "", "region of the provider to create the machine in")
-			f.StringVar(&m.Type, "type", "", "type of the machine to create")
-			f.StringVar(&m.Image, "image", "", "image that the machine boots")
-			f.BoolVar(&m.Spot, "spot", false, "create a machine that the provider may end at any time")
-			f.StringArrayVar(&o.sshKeys, "ssh-key", nil, "`FILE` with an SSH public key that may log in to the machine in an emergency; repeatable")
-			completes(c, "ssh-key", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-				return []cobra.Completion{"pub"}, cobra.ShellCompDirectiveFilterFileExt
-			})
-		},
+		flags: func(c *cobra.Command, o *lifecycleOptions) { addMachine(c, "region", &o.options.Machine, &o.sshKeys) },
 	}
+}
+
+// addMachine adds the flags that choose a machine, and the files of SSH keys. region is the name
+// of the flag of its region.
+func addMachine(c *cobra.Command, region string, m *machine.Options, keys *[]string) {
+	f := c.Flags()
+	f.StringVar(&m.Region, region, "", "region of the provider to create the machine in")
+	f.StringVar(&m.Type, "type", "", "type of the machine to create")
+	f.StringVar(&m.Image, "image", "", "image that the machine boots")
+	f.BoolVar(&m.Spot, "spot", false, "create a machine that the provider may end at any time")
+	f.StringArrayVar(keys, "ssh-key", nil, "`FILE` with an SSH public key that may log in to the machine in an emergency; repeatable")
+	completes(c, "ssh-key", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return []cobra.Completion{"pub"}, cobra.ShellCompDirectiveFilterFileExt
+	})
 }
 
 // maxKeyFile bounds a file of public keys in bytes.

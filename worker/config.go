@@ -23,6 +23,7 @@ type config struct {
 	daemon.Common
 	daemon.Engines
 	providerConfig
+	sweepConfig
 	Versioning       bool          `env:"GPUAAS_WORKER_VERSIONING" envDefault:"true" help:"Register this worker's version with Temporal. Only the current version receives work; see 'gpuaas admin promote'. Disable it for a Temporal server without worker deployments."`
 	RotatorRoleID    string        `env:"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE" help:"File with the role ID of the rotator's Vault login. With it, this worker also rotates keys and renews the verifier set; set it for one or two workers."`
 	RotatorSecretID  string        `env:"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE" help:"File with the secret ID of the rotator's Vault login."`
@@ -48,6 +49,7 @@ func (c *config) build() string {
 func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
 	c.providerConfig.Check(f, c.Env)
+	c.sweepConfig.Check(f)
 	f.Check(c.CheckpointEvery <= 0, "GPUAAS_AUDIT_CHECKPOINT_INTERVAL must be positive, for example 1m")
 	if c.rotates() {
 		f.VaultLogin("GPUAAS_VAULT_ROTATOR_", c.RotatorKubeRole, c.RotatorRoleID, c.RotatorSecretID)

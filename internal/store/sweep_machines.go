@@ -5,10 +5,8 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/gpuaas/gpuaas/activities"
-	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"

@@ -1,6 +1,7 @@
 package activities_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -23,8 +24,10 @@ import (
 type leftovers struct {
 	listed map[string][]machine.Machine // by provider
 	// owned are the instances that own their machine again when its deletion begins.
-	owned   []string
-	deleted []string
+	owned []string
+	// external replaces the IDs of the provider: the ledger has others.
+	external string
+	deleted  []string
 	err     error
 }
 
@@ -43,6 +46,7 @@ func (l *leftovers) Due(_ context.Context, providers []string, limit int) (due [
 }
 
 func (l *leftovers) BeginDeletion(_ context.Context, m machine.Leftover) (machine.Ref, bool, error) {
+	m.ExternalID = cmp.Or(l.external, m.ExternalID)
 	return m.Ref, !slices.Contains(l.owned, m.InstanceID), nil
 }
 
@@ -232,6 +236,34 @@ func TestSweepVerifies(t *testing.T) {
 			require.Equal(t, []string{"list", "delete", "describe"}, s.calls("acme"))
 		})
 	}
+}
+
+// TestSweepRefused: a deletion that certainly had no effect ends with its error.
+func TestSweepRefused(t *testing.T) {
+	t.Parallel()
+	s := sweepOf(t, "acme")
+	s.Deletes = true
+	s.add("acme", "i-1")
+	s.providers["acme"].Gate = func(_ context.Context, method string, _ bool, do func()) error {
+		if method == "delete" {
+			return machine.Errorf(machine.ReasonAuth, "the key has expired")
+		}
+		do()
+		return nil
+	}
+	require.Equal(t, "deleting the machine of instance i-1 at provider acme: the key has expired", s.failed().Message)
+	require.Equal(t, []string{"list", "delete"}, s.calls("acme"))
+}
+
+// TestSweepFindsByOwnerTag: a machine whose ID at the provider is not the one in the ledger is not
+// deleted before the provider has no machine with the owner tag.
+func TestSweepFindsByOwnerTag(t *testing.T) {
+	t.Parallel()
+	s := sweepOf(t, "acme")
+	s.Deletes, s.database.external = true, "m-0"
+	s.add("acme", "i-1")
+	require.Equal(t, 1, s.done().Deleting)
+	require.Empty(t, s.database.deleted)
 }
 
 // TestSweepWithoutDatabase: the attempt ends and is retried, and no machine is deleted.

@@ -28,7 +28,7 @@ type leftovers struct {
 	// external replaces the IDs of the provider: the ledger has others.
 	external string
 	deleted  []string
-	err     error
+	err      error
 }
 
 func (l *leftovers) Record(_ context.Context, provider string, listed []machine.Machine) (map[machine.LeftoverClass]int, error) {

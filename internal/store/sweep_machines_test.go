@@ -201,6 +201,7 @@ func TestSweepEndsLateCreation(t *testing.T) {
 // TestSweepFinishesForcedRemoval: the ledger of a removal whose teardown was forced is finished,
 // also if the machine is gone or was never created.
 func TestSweepFinishesForcedRemoval(t *testing.T) {
+	t.Parallel()
 	for name, exists := range map[string]bool{"the machine exists": true, "the machine is gone": false} {
 		t.Run(name, func(t *testing.T) {
 			s := setup(t).sweep()

@@ -33,6 +33,7 @@ type config struct {
 	RetainMessages   time.Duration `env:"GPUAAS_RETAIN_MESSAGES" envDefault:"720h" help:"How long messages to workflows that are gone are kept. 0 keeps them forever."`
 	RetainAudit      time.Duration `env:"GPUAAS_RETAIN_AUDIT" envDefault:"9600h" help:"How long audit events are kept in the database before they are archived and deleted. 0 keeps them forever, and so does a worker without GPUAAS_AUDIT_ARCHIVE_DIR."`
 	ArchiveDir       string        `env:"GPUAAS_AUDIT_ARCHIVE_DIR" help:"Folder for archived audit events, which all workers share and which is backed up."`
+	Sweep            string        `env:"GPUAAS_SWEEP" envDefault:"report" help:"What happens to machines at providers whose instance ended: report lists them in 'gpuaas stuck', delete also deletes them after 30 minutes. All workers need the same value. A machine that the database does not have is only reported."`
 	ActivitySlots    int           `env:"GPUAAS_ACTIVITY_SLOTS" help:"Largest number of activities, and of local activities, that run at the same time. Default: twice the number of database connections."`
 }
 
@@ -48,6 +49,7 @@ func (c *config) build() string {
 func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
 	c.ProviderSettings.Check(f, c.Env)
+	checkSweep(f, c.Sweep)
 	f.Check(c.CheckpointEvery <= 0, "GPUAAS_AUDIT_CHECKPOINT_INTERVAL must be positive, for example 1m")
 	if c.rotates() {
 		f.VaultLogin("GPUAAS_VAULT_ROTATOR_", c.RotatorKubeRole, c.RotatorRoleID, c.RotatorSecretID)

@@ -55,6 +55,11 @@ var (
 		StartToCloseTimeout: lifecycle.RoundTry, ScheduleToCloseTimeout: lifecycle.RoundTimeout, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retries(time.Second, 10*time.Second, 3),
 	}
+	// callSweep is the round of SweepMachines, which sends heartbeats while a provider is called.
+	callSweep = workflow.ActivityOptions{
+		StartToCloseTimeout: lifecycle.SweepTry, ScheduleToCloseTimeout: lifecycle.SweepTimeout, HeartbeatTimeout: 30 * time.Second,
+		RetryPolicy: retries(time.Second, 10*time.Second, 3), WaitForCancellation: true,
+	}
 )
 
 // retries waits first before the second try and doubles the wait up to most. tries

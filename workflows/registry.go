@@ -17,6 +17,7 @@ var (
 	watcher   *activities.Watch
 	keys      *activities.Trust
 	retainer  *activities.Retention
+	sweeper   *activities.Sweep
 )
 
 // Entry is one registered workflow.
@@ -31,7 +32,8 @@ type Entry struct {
 // schedule, and that of rotations.
 func Registry() []Entry {
 	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}, {lifecycle.WorkflowWatch, WatchOperations},
-		{lifecycle.WorkflowTrust, MaintainTrust}, {lifecycle.WorkflowDelete, DeleteOldRecords}, {lifecycle.WorkflowRotation, RotateKeys}}
+		{lifecycle.WorkflowTrust, MaintainTrust}, {lifecycle.WorkflowDelete, DeleteOldRecords},
+		{lifecycle.WorkflowSweep, SweepMachines}, {lifecycle.WorkflowRotation, RotateKeys}}
 	for _, p := range lifecycle.Operations() {
 		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput, c *Carried) (lifecycle.OperationStatus, error) {
 			return run(ctx, p.Action, in, c)

@@ -65,6 +65,17 @@ func DeleteOldRecords(ctx workflow.Context) (done Rounds[activities.RetentionSum
 	return done, nil
 }
 
+// SweepMachines is a run of the sweep: one round that finds the machines that no instance owns, and
+// deletes leftovers if the worker is configured to. A round that fails fails the run. A cancel of
+// the run waits for the current call of a provider and ends it early as completed.
+func SweepMachines(ctx workflow.Context) (s activities.SweepSummary, err error) {
+	err = workflow.ExecuteActivity(remote(ctx, callSweep, 0, "Find machines that no instance owns"), sweeper.SweepMachines).Get(ctx, &s)
+	if ctx.Err() != nil {
+		return s, nil //nolint:nilerr // a cancel
+	}
+	return s, err
+}
+
 // runRounds runs a round every lifecycle.RoundInterval until the time of a run is over. The
 // round after a failed one does the same work. If the last round fails, the run fails, so that its schedule counts as failing.
 // A cancel of the run ends it early as completed.

@@ -37,6 +37,14 @@ type IdentityCount struct {
 	Nodes  int64
 }
 
+// LeftoverCount is the number of machines at a provider that no instance owns, for the gauge
+// machine_leftovers.
+type LeftoverCount struct {
+	Provider  string
+	Leftovers int64
+	Orphans   int64
+}
+
 // CertificateCounts summarizes the certificates that nodes hold.
 type CertificateCounts struct {
 	// ShareLeft is the remaining share of the lifetime of the current certificate

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -26,6 +27,9 @@ type Counts interface {
 	TaskLeases(ctx context.Context) ([]TaskCount, error)
 	// IdentityAttention returns the nodes with a locked identity or an alarm about it.
 	IdentityAttention(ctx context.Context) ([]IdentityCount, error)
+	// LeftoverCounts returns the machines that no instance owns, for each provider that creates
+	// machines.
+	LeftoverCounts(ctx context.Context) ([]LeftoverCount, error)
 	// OutboxAge returns the age of the oldest message to Temporal that failed and
 	// is still to be delivered, in seconds, 0 without one.
 	OutboxAge(ctx context.Context) (float64, error)
@@ -131,6 +135,9 @@ func (c *FleetCollector) read() error {
 	if err := c.readTables(ctx); err != nil {
 		return err
 	}
+	if err := c.readLeftovers(ctx); err != nil {
+		return err
+	}
 	c.setNodes(nodes)
 	operations := c.gauge("gpuaas_stuck_operations", "Parked and abandoned operations by phase and reason.", "phase", "reason")
 	for _, s := range stuck {
@@ -169,6 +176,20 @@ func (c *FleetCollector) readTables(ctx context.Context) error {
 		bytes(float64(t.Bytes), t.Table)
 	}
 	c.gauge("gpuaas_retention_age_seconds", "Time since old records were last deleted completely.")(age)
+	return nil
+}
+
+// readLeftovers gives both classes of each provider a series, so that one without machines reads 0.
+func (c *FleetCollector) readLeftovers(ctx context.Context) error {
+	counts, err := c.counts.LeftoverCounts(ctx)
+	if err != nil {
+		return err
+	}
+	number := c.gauge("gpuaas_machine_leftovers", "Machines at providers that no instance owns, by provider and class.", "provider", "class")
+	for _, n := range counts {
+		number(float64(n.Leftovers), n.Provider, string(machine.ClassLeftover))
+		number(float64(n.Orphans), n.Provider, string(machine.ClassOrphan))
+	}
 	return nil
 }
 

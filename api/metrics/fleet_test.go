@@ -28,6 +28,9 @@ func (f *fakeCounts) OutboxAge(context.Context) (float64, error)        { return
 func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
 }
+func (f *fakeCounts) LeftoverCounts(context.Context) ([]LeftoverCount, error) {
+	return []LeftoverCount{{Provider: "libvirt", Leftovers: 2}}, nil
+}
 func (f *fakeCounts) RetentionAge(context.Context) (float64, error)   { return 60, nil }
 func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error) { return nil, nil }
 func (f *fakeCounts) IdentityAttention(context.Context) ([]IdentityCount, error) {
@@ -84,6 +87,18 @@ gpuaas_table_bytes{table="audit_events"} 8192
 # TYPE gpuaas_table_rows gauge
 gpuaas_table_rows{table="audit_events"} 7
 `), "gpuaas_retention_age_seconds", "gpuaas_table_bytes", "gpuaas_table_rows"))
+}
+
+// A class without machines reads 0.
+func TestLeftoverGauge(t *testing.T) {
+	t.Parallel()
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP gpuaas_machine_leftovers Machines at providers that no instance owns, by provider and class.
+# TYPE gpuaas_machine_leftovers gauge
+gpuaas_machine_leftovers{class="leftover",provider="libvirt"} 2
+gpuaas_machine_leftovers{class="orphan",provider="libvirt"} 0
+`), "gpuaas_machine_leftovers"))
 }
 
 // When a number cannot be read, no gauge keeps its old value.

@@ -56,6 +56,12 @@ func (s *Inventory) TableSizes(ctx context.Context) ([]metrics.TableSize, error)
 	})
 }
 
+// LeftoverCounts counts the machines that no instance owns, for the gauge.
+func (s *Inventory) LeftoverCounts(ctx context.Context) ([]metrics.LeftoverCount, error) {
+	rows, err := query(ctx, s.db, "counting the leftovers of providers", s.db.q.LeftoverCounts)
+	return convert(rows, func(r sqlc.LeftoverCountsRow) metrics.LeftoverCount { return metrics.LeftoverCount(r) }), err
+}
+
 // RetentionAge returns the seconds since old records were last deleted completely, for the gauge.
 func (s *Inventory) RetentionAge(ctx context.Context) (float64, error) {
 	return query(ctx, s.db, "reading when old records were deleted", s.db.q.RetentionAge)

@@ -33,6 +33,7 @@ var grants = map[string][3]string{
 	"identity_keys":          {"S", "S", "SIU"},
 	"identity_refusals":      {"SIUD", "S", "SIU"},
 	"instances":              {"SIU", "SU", "S"},
+	"machine_leftovers":      {"SIUD", "S", "S"},
 	"node_api":               {"S", "S", "SIU"},
 	"node_certificates":      {"SU", "SU", "SIU"},
 	"node_removals":          {"SIU", "S", "S"},

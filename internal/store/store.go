@@ -56,6 +56,8 @@ type Store struct {
 	Checkpoints *Checkpoints
 	// Retention deletes old records.
 	Retention *Retention
+	// Leftovers stores the machines that no instance owns.
+	Leftovers *Leftovers
 	db        *db
 	pools     map[string]*postgres.DB // by purpose
 }
@@ -129,6 +131,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		db:          d,
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
+		Leftovers:   &Leftovers{db: d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}
 	s.warnOfPrivileges(ctx, c.Log)

@@ -25,6 +25,7 @@ const (
 	WorkflowWatch   = "WatchOperations"
 	WorkflowTrust   = "MaintainTrust"
 	WorkflowDelete  = "DeleteOldRecords"
+	WorkflowSweep   = "SweepMachines"
 )
 
 // The IDs of the schedules.
@@ -33,6 +34,7 @@ const (
 	ScheduleWatch   = "watch-operations"
 	ScheduleTrust   = "maintain-trust"
 	ScheduleDelete  = "delete-old-records"
+	ScheduleSweep   = "sweep-machines"
 )
 
 // TrustInterval is the time between two runs of MaintainTrust.
@@ -40,6 +42,16 @@ const TrustInterval = time.Hour
 
 // DeleteInterval is the time between two runs of DeleteOldRecords.
 const DeleteInterval = time.Hour
+
+// Timings of SweepMachines, whose run is one round: it calls providers, which takes longer than a
+// round of the other schedules.
+const (
+	// SweepInterval is the time between two runs.
+	SweepInterval = 10 * time.Minute
+	// SweepTry bounds one try of the round, and SweepTimeout the round with its retries.
+	SweepTry     = 3 * time.Minute
+	SweepTimeout = 5 * time.Minute
+)
 
 // TrustQueue is the task queue of the activities that use the root key. Only workers with
 // the rotator's login poll it.
@@ -81,6 +93,8 @@ func Schedules() []Schedule {
 			RunTimeout: roundsTimeout, Does: "Renew the verifier set"},
 		{ID: ScheduleDelete, Workflow: WorkflowDelete, WorkflowID: "fleet:" + ScheduleDelete + ":schedule", Every: DeleteInterval,
 			RunTimeout: roundsTimeout, Does: "Delete old records"},
+		{ID: ScheduleSweep, Workflow: WorkflowSweep, WorkflowID: "fleet:" + ScheduleSweep + ":schedule", Every: SweepInterval,
+			RunTimeout: roundsTimeout, Does: "Find machines that no instance owns"},
 	}
 }
 

@@ -39,7 +39,7 @@ REVOKE ALL ON ALL TABLES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admin, 
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 
 -- Each process reads everything but the hashes of tokens, which the worker has no use for.
-GRANT SELECT ON audit_events, audit_heads, goose_db_version, identity_keys, identity_refusals, instances, node_api,
+GRANT SELECT ON audit_events, audit_heads, goose_db_version, identity_keys, identity_refusals, instances, machine_leftovers, node_api,
     node_ca_bundles, node_certificates, node_removals, node_sessions, node_tasks, nodes, operations, outbox, providers, resources, restore_modes, schema_programs, skus, verifier_sets
     TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT SELECT ON audit_checkpoints, audit_checkpoint_heads, audit_missing TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
@@ -53,6 +53,7 @@ GRANT EXECUTE ON FUNCTION audit_append(text, text, text, text, text, text, text,
 GRANT UPDATE ON nodes, enrollment_tokens, node_certificates TO gpuaas_worker;
 GRANT INSERT ON enrollment_tokens TO gpuaas_worker; -- a machine that it creates enrolls
 GRANT INSERT, UPDATE ON providers TO gpuaas_worker;
+GRANT INSERT, UPDATE, DELETE ON machine_leftovers TO gpuaas_worker;
 GRANT INSERT, UPDATE ON instances, operations, resources, node_tasks, node_removals TO gpuaas_worker;
 GRANT INSERT, UPDATE, DELETE ON outbox, identity_refusals TO gpuaas_worker;
 GRANT INSERT ON audit_checkpoints TO gpuaas_worker;

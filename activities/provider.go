@@ -180,7 +180,11 @@ func (m *Machine) DescribeMachine(ctx context.Context, in MachineInput) (string,
 	if err != nil {
 		return "", Fail(err)
 	}
-	return "the machine is " + string(found.Phase) + consoleEnd(ctx, source, found.Ref), nil
+	line := "the machine is " + string(found.Phase)
+	if found.Detail != "" {
+		line += ": " + text.Line(found.Detail, maxDetail)
+	}
+	return line + consoleEnd(ctx, source, found.Ref), nil
 }
 
 // ReturnMachine releases the machine that EnsureMachine planned for the instance, if

@@ -78,21 +78,14 @@ func killedWorker(s *site) {
 // hangs: of four machines, one hangs at boot. Three run, the fourth parks with its console, and
 // a cancel deletes it.
 func hangs(s *site) {
-	names := []string{"hang-1", "hang-2", "hang-3", "hang-4"}
+	names := []string{"hang-4", "hang-1", "hang-2", "hang-3"} // the first one has the whole host while it starts
 	for _, name := range names {
 		s.register(name)
 		s.run("node", "provision", name, "--no-wait")
 	}
-	var stuck string
-	s.eventually("the fourth machine exists", func() bool {
-		i := s.node("hang-4").Instance
-		if i != nil && i.ExternalID != "" {
-			stuck = i.InstanceID
-		}
-		return stuck != ""
-	})
-	s.host.Virsh(s.t, "suspend", "gpuaas-"+stuck)
-	for _, name := range names[:3] {
+	s.eventually("the fourth machine starts", func() bool { return strings.Contains(s.console("hang-4"), "gpuaas-init") })
+	s.host.Virsh(s.t, "suspend", "gpuaas-"+s.node("hang-4").Instance.InstanceID)
+	for _, name := range names[1:] {
 		s.run("op", "watch", name)
 		require.Equal(s.t, lifecycle.InstanceRunning, s.node(name).Instance.State)
 	}
@@ -100,7 +93,10 @@ func hangs(s *site) {
 	reason := s.operation("hang-4").Operation.Stuck
 	s.t.Log(reason.Message)
 	require.Equal(s.t, lifecycle.PhaseEnroll, reason.Phase)
-	require.Contains(s.t, reason.Message, "the machine is running; its console ends with: ")
+	require.Equal(s.t, lifecycle.ReasonMachineSilent, reason.Reason)
+	require.Contains(s.t, reason.Message, "; the machine is failed: ")
+	require.Contains(s.t, reason.Message, "; its console ends with: ")
+	require.Contains(s.t, reason.Message, "gpuaas-init")
 	s.run("op", "cancel", "hang-4", "--yes", "--reason", "test", "--wait")
 	require.Len(s.t, s.domains(), 3)
 	for _, name := range names {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxCreate is the largest number of nodes of one command (S-PRV-11).
+	// maxCreate is the largest number of nodes of one command.
 	maxCreate = 50
 	// createParallel is the default number of nodes that are provisioned at a time: most
 	// providers limit the rate of creations.
@@ -69,7 +69,7 @@ The exit code is 1 if a node failed, 5 if one is parked or not started. At most 
 			if o.machine.SSHKeys, err = readPublicKeys(help, o.sshKeys); err != nil {
 				return err
 			}
-			return e.createNodes(ctx, name, o)
+			return createNodes(ctx, e, name, o)
 		})
 	f := c.Flags()
 	f.StringVar(&o.register.OnboardingMode, "mode", "", "provider of the machines, see gpuaas provider list (required)")
@@ -123,7 +123,7 @@ type creations struct {
 }
 
 // createNodes registers and provisions nodes and prints how each ended.
-func (e *env) createNodes(ctx context.Context, name string, o nodeCreateOptions) error {
+func createNodes(ctx context.Context, e *env, name string, o nodeCreateOptions) error {
 	m := &creations{bulkRun: bulkRun[*createRow]{env: e, noun: "node"}, control: e.apiControl(), options: o}
 	for i := range o.count {
 		r := &createRow{Host: name, Outcome: createNotStarted}

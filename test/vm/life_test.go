@@ -78,31 +78,30 @@ func killedWorker(s *site) {
 // hangs: of four machines, one hangs at boot. Three run, the fourth parks with its console, and
 // a cancel deletes it.
 func hangs(s *site) {
-	names := []string{"hang-4", "hang-1", "hang-2", "hang-3"} // the first one has the whole host while it starts
-	for _, name := range names {
-		s.register(name)
-		s.run("node", "provision", name, "--no-wait")
+	const stuck = "hung"
+	s.register(stuck)
+	s.run("node", "provision", stuck, "--no-wait")
+	s.eventually("the machine starts", func() bool { return strings.Contains(s.console(stuck), "gpuaas-init") })
+	s.host.Virsh(s.t, "suspend", "gpuaas-"+s.node(stuck).Instance.InstanceID)
+	create := []string{"node", "create", "good", "--count", "3", "--mode", "libvirt", "--sku", "vm", "--region", "local"}
+	for range 2 { // the second command changes nothing
+		s.run(create...)
 	}
-	s.eventually("the fourth machine starts", func() bool { return strings.Contains(s.console("hang-4"), "gpuaas-init") })
-	s.host.Virsh(s.t, "suspend", "gpuaas-"+s.node("hang-4").Instance.InstanceID)
-	for _, name := range names[1:] {
-		s.run("op", "watch", name)
-		require.Equal(s.t, lifecycle.InstanceRunning, s.node(name).Instance.State)
-	}
-	s.eventually("the fourth operation parks", func() bool { return s.operation("hang-4").Operation.Status == lifecycle.OperationParked })
-	reason := s.operation("hang-4").Operation.Stuck
+	require.Len(s.t, s.domains(), 4)
+	s.eventually("the fourth operation parks", func() bool { return s.operation(stuck).Operation.Status == lifecycle.OperationParked })
+	reason := s.operation(stuck).Operation.Stuck
 	s.t.Log(reason.Message)
 	require.Equal(s.t, lifecycle.PhaseEnroll, reason.Phase)
 	require.Equal(s.t, lifecycle.ReasonMachineSilent, reason.Reason)
 	require.Contains(s.t, reason.Message, "; the machine is failed: ")
 	require.Contains(s.t, reason.Message, "; its console ends with: ")
 	require.Contains(s.t, reason.Message, "gpuaas-init")
-	s.run("op", "cancel", "hang-4", "--yes", "--reason", "test", "--wait")
+	s.run("op", "cancel", stuck, "--yes", "--reason", "test", "--wait")
 	require.Len(s.t, s.domains(), 3)
-	for _, name := range names {
-		if name != "hang-4" {
-			s.run("node", "retire", name, "--drain", "--yes", "--reason", "test", "--wait")
-		}
+	s.run("node", "remove", stuck, "--yes", "--reason", "test", "--wait")
+	for _, name := range []string{"good-1", "good-2", "good-3"} {
+		require.Equal(s.t, lifecycle.InstanceRunning, s.node(name).Instance.State)
+		s.run("node", "retire", name, "--drain", "--yes", "--reason", "test", "--wait")
 		s.run("node", "remove", name, "--yes", "--reason", "test", "--wait")
 	}
 }

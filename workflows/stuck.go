@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -65,6 +66,7 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "workloads started after the last heartbeat; cancel, then run: gpuaas node retire "+op.name()+" --drain"
 	case e.Reason == lifecycle.ReasonTaskCanceled:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the node's task was canceled, by gpuaas task cancel or by a reset of this run"
+	case ofProvider(e.Reason): // it does not respond, or is not done yet
 	case e.Kind == schema.KindServiceUnavailable:
 		// The control plane's own service failed, not the node or the provider.
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is unavailable"
@@ -88,6 +90,12 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 		s.Next = s.Options[0].Command
 	}
 	return s
+}
+
+// ofProvider reports whether a reason is that of a provider's call, whose next step is the likely
+// cause.
+func ofProvider(reason string) bool {
+	return slices.ContainsFunc(machines.Problems(), func(p machines.Problem) bool { return p.Reason == reason })
 }
 
 // locked reports whether a phase failed because the identity of its node is locked. A lost task

@@ -32,7 +32,7 @@ func TestTerminate(t *testing.T) {
 			b := setup(t, lifecycle.ActionTerminate, created(from))
 			require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 			require.Equal(t, lifecycle.NodeTerminating, b.world.claimed)
-			require.Equal(t, []string{"claim", "ledger", "release", "released", "ledger", "finish completed"}, b.world.story())
+			require.Equal(t, []string{"claim", "advance teardown", "ledger", "release", "released", "ledger", "finish completed"}, b.world.story())
 			require.Equal(t, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRegistered,
 				Instance: lifecycle.InstanceTerminated, Outcome: "terminated; the node can be provisioned again"}, *b.world.finished)
 		})

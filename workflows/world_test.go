@@ -61,9 +61,9 @@ type world struct {
 	// creates is set if the provider creates machines, deleting while it deletes one, and deleted
 	// after a deletion.
 	creates, deleting, deleted bool
-	onVoid           func()              // called while the tasks are voided
-	onPark           func(parkID string) // called before a park is recorded
-	onDecide         func()              // called before a decision is recorded
+	onVoid                     func()              // called while the tasks are voided
+	onPark                     func(parkID string) // called before a park is recorded
+	onDecide                   func()              // called before a decision is recorded
 	// steps are the numbers of the advances, decided the IDs of the decisions.
 	steps    []int64
 	clocks   []int64 // of the tasks that were prepared

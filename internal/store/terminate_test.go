@@ -172,7 +172,7 @@ func TestTerminationEndsAReissue(t *testing.T) {
 	require.NoError(t, err)
 	tokenID, hash := e.reissued(id)
 	c := e.claim(id, lifecycle.ActionTerminate)
-	requireKind(t, e.IssueToken(ctx, mint(id, trust.PurposeReissue), operator), schema.KindOperationInProgress, "terminate_open")
+	requireKind(t, e.IssueToken(ctx, mint(id, trust.PurposeReissue), operator), schema.KindInvalidRequest, "invalid_state")
 	require.NoError(t, e.Store.Operations.Released(ctx, c.Fence, c.Instance.InstanceID))
 	require.NoError(t, e.Finish(ctx, c.Fence, terminated(lifecycle.OperationCompleted)))
 	ended, err := e.Operation(ctx, reissue.Fence.OperationID)

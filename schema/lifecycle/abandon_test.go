@@ -103,7 +103,7 @@ func TestAbandonedText(t *testing.T) {
 	}
 	for a, harm := range map[lifecycle.Action]lifecycle.Harm{lifecycle.ActionDrain: lifecycle.HarmWork, lifecycle.ActionRemove: lifecycle.HarmFinal,
 		lifecycle.ActionTerminate: lifecycle.HarmFinal,
-		lifecycle.ActionRetire: lifecycle.HarmNone, lifecycle.ActionEnroll: lifecycle.HarmNone} {
+		lifecycle.ActionRetire:    lifecycle.HarmNone, lifecycle.ActionEnroll: lifecycle.HarmNone} {
 		p, _ := lifecycle.PlanOf(a, lifecycle.Options{})
 		require.Equal(t, harm, abandoned(a, lifecycle.Options{}, p.From[0], p.From[0]).Options[1].Harm, a)
 	}

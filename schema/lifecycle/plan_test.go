@@ -90,7 +90,7 @@ func TestRefusalNamesNextAction(t *testing.T) {
 	require.ErrorContains(t, err, "gpuaas node retire NODE")
 	_, err = lifecycle.CheckStart(lifecycle.ActionRetire, lifecycle.NodeRemoved)
 	require.ErrorContains(t, err, "register the host as a new node")
-	_, err = lifecycle.CheckStart(lifecycle.ActionEnroll, lifecycle.NodeActive)
+	_, err = lifecycle.CheckStart(lifecycle.ActionEnroll, lifecycle.NodeDrained)
 	require.NotContains(t, err.Error(), "terminate", "a refusal suggests nothing that is final")
 	_, err = lifecycle.CheckStart("explode", lifecycle.NodeActive)
 	require.ErrorContains(t, err, `unknown action "explode"`)

@@ -215,6 +215,34 @@ func (m *Machine) TearDownMachine(ctx context.Context, f Fence) (released int, e
 	return m.releaseOpen(ctx, f, func(Resource) bool { return true })
 }
 
+// VerifyMachine asks the provider whether the instance's machine still exists. If it does not, the
+// ledger entry is released. It fails with machine.ReasonDeleting while the machine is being deleted.
+// A second run after a release asks nothing.
+func (m *Machine) VerifyMachine(ctx context.Context, in MachineInput) error {
+	open, err := m.Ledger.Open(ctx, in.Fence)
+	if err != nil {
+		return Fail(err)
+	}
+	i := slices.IndexFunc(open, func(r Resource) bool { return r.ResourceID == in.Instance.InstanceID })
+	if i < 0 {
+		return nil
+	}
+	source, err := m.source(open[i].Provider)
+	if err != nil || !source.Creates { // an adopted machine stays
+		return Fail(err)
+	}
+	ctx, done := uncanceled(ctx)
+	defer done()
+	found, err := source.Provider.Describe(ctx, open[i].machine())
+	switch {
+	case machine.Is(err, machine.ReasonMissing):
+		return Fail(m.Ledger.Released(ctx, in.Fence, open[i].ResourceID))
+	case err == nil && found.Phase == machine.Deleting:
+		err = machine.Errorf(machine.ReasonDeleting, "the machine of %s is %s", in.Host, found.Phase)
+	}
+	return Fail(err)
+}
+
 // releaseOpen releases the open entries of the node's ledger that match, until there is none.
 func (m *Machine) releaseOpen(ctx context.Context, f Fence, matches func(Resource) bool) (released int, err error) {
 	ctx, done := uncanceled(ctx)

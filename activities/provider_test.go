@@ -221,3 +221,40 @@ func TestAwaitMachine(t *testing.T) {
 		})
 	}
 }
+
+// TestVerifyMachine: after a canceled teardown, the ledger keeps the machine that its provider still
+// has, and no other entry is touched.
+func TestVerifyMachine(t *testing.T) {
+	t.Parallel()
+	in := activities.MachineInput{Fence: activities.Fence{NodeID: "n", OperationID: "op-1"}, Instance: onSite(), Host: "gpu-17"}
+	for name, c := range map[string]struct {
+		state  activities.ResourceState
+		phases []machine.Phase
+		after  activities.ResourceState
+		reason string
+	}{
+		"running":      {activities.ResourceCreated, []machine.Phase{machine.Running}, activities.ResourceCreated, ""},
+		"stopped":      {activities.ResourceCreated, []machine.Phase{machine.Stopped}, activities.ResourceCreated, ""},
+		"deleting":     {activities.ResourceCreated, []machine.Phase{machine.Deleting}, activities.ResourceCreated, machine.ReasonDeleting},
+		"gone":         {activities.ResourceCreated, nil, activities.ResourceReleased, ""},
+		"only planned": {activities.ResourcePlanned, nil, activities.ResourceReleased, ""},
+		"released":     {activities.ResourceReleased, nil, activities.ResourceReleased, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			other := activities.Resource{ResourceID: "r-other", Kind: "instance", Provider: "site"}
+			s := &site{state: c.state, described: c.phases, others: []activities.Resource{other}}
+			s.planned.ResourceID = in.Instance.InstanceID
+			env, m := machineEnv(s)
+			_, err := env.ExecuteActivity(m.VerifyMachine, in)
+			require.Equal(t, c.after, s.state)
+			require.Empty(t, s.released, "nothing is deleted")
+			if c.reason == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.Equal(t, c.reason, activities.Typed(err).Reason)
+			require.True(t, activities.Typed(err).Kind.Info().Retry)
+		})
+	}
+}

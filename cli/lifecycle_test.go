@@ -33,7 +33,8 @@ func TestLifecycleStarts(t *testing.T) {
 		"uncordon":     {[]string{"uncordon", "gpu-17"}, lifecycle.ActionUncordon, lifecycle.Options{}},
 		"upgrade-agent": {[]string{"upgrade-agent", "gpu-17", "--version", "v2.0.0", "--downgrade"}, lifecycle.ActionUpgradeAgent,
 			lifecycle.Options{AgentVersion: "v2.0.0", Downgrade: true}},
-		"remove": {[]string{"remove", "gpu-17", "--yes"}, lifecycle.ActionRemove, lifecycle.Options{}},
+		"terminate": {[]string{"terminate", "gpu-17", "--yes", "--force"}, lifecycle.ActionTerminate, lifecycle.Options{Force: true}},
+		"remove":    {[]string{"remove", "gpu-17", "--yes"}, lifecycle.ActionRemove, lifecycle.Options{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -343,7 +344,7 @@ func TestStartUnknown(t *testing.T) {
 
 func TestConfirmation(t *testing.T) {
 	t.Parallel()
-	destructive := [][]string{{"node", "drain", "gpu-17"}, {"node", "retire", "gpu-17"}, {"node", "remove", "gpu-17"},
+	destructive := [][]string{{"node", "drain", "gpu-17"}, {"node", "retire", "gpu-17"}, {"node", "terminate", "gpu-17"}, {"node", "remove", "gpu-17"},
 		{"op", "force", "gpu-17", "--reason", "r"}, {"op", "skip", "gpu-17", "--reason", "r"},
 		{"task", "resume", taskID, "--reason", "r"}, {"task", "cancel", taskID, "--reason", "r"}}
 	for _, args := range destructive {
@@ -393,7 +394,15 @@ func TestPlan(t *testing.T) {
 		"retire-busy-json": {[]string{"retire", "-o", "json"}, func(n *wire.NodeView) {
 			n.Workloads = []task.Workload{train()}
 		}},
-		"remove-active": {[]string{"remove"}, func(*wire.NodeView) {}},
+		"terminate": {[]string{"terminate"}, func(n *wire.NodeView) {
+			n.OnboardingMode, n.Instance = "libvirt", &lifecycle.Instance{State: lifecycle.InstanceRunning}
+		}},
+		"terminate-busy": {[]string{"terminate"}, func(n *wire.NodeView) {
+			n.OnboardingMode, n.Instance = "libvirt", &lifecycle.Instance{State: lifecycle.InstanceRunning}
+			n.Workloads = []task.Workload{train()}
+		}},
+		"terminate-adopted": {[]string{"terminate"}, func(n *wire.NodeView) { n.OnboardingMode = "manual" }},
+		"remove-active":     {[]string{"remove"}, func(*wire.NodeView) {}},
 		"remove-busy": {[]string{"remove"}, func(n *wire.NodeView) {
 			n.State, n.Workloads, n.LastHeartbeatAt = lifecycle.NodeRetired, []task.Workload{train()}, at(-time.Minute)
 		}},

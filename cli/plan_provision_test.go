@@ -52,7 +52,7 @@ func TestPlanOfAnAbandonedNode(t *testing.T) {
 	require.True(t, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{}).Refused)
 }
 
-// A reissue runs beside every operation except a drain, a retire and a remove.
+// A reissue runs beside every operation except a drain, a retire, a terminate and a remove.
 func TestPlanBesideAnOperation(t *testing.T) {
 	t.Parallel()
 	const reissue = lifecycle.ActionReissueEnrollment
@@ -65,6 +65,7 @@ func TestPlanBesideAnOperation(t *testing.T) {
 		{reissue, lifecycle.ActionProvision, false},
 		{reissue, reissue, false},
 		{reissue, lifecycle.ActionDrain, true},
+		{reissue, lifecycle.ActionTerminate, true},
 		{lifecycle.ActionDrain, lifecycle.ActionProvision, true},
 	} {
 		n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive,

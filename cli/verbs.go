@@ -157,6 +157,7 @@ continues in spite of them.`,
 		},
 		lifecycle.ActionUpgradeAgent: upgradeVerb(),
 		lifecycle.ActionRetire:       retireVerb(),
+		lifecycle.ActionTerminate:    terminateVerb(),
 		lifecycle.ActionRemove:       removeVerb(),
 	}
 }
@@ -205,6 +206,28 @@ release that is older than the agent is refused without --downgrade.`,
 		flags: func(c *cobra.Command, o *lifecycleOptions) {
 			c.Flags().StringVar(&o.options.AgentVersion, "version", "", "`VERSION` of the release (required)")
 			c.Flags().BoolVar(&o.options.Downgrade, "downgrade", false, "accept a release that is older than the agent")
+		},
+	}
+}
+
+func terminateVerb() verb {
+	return verb{
+		short: "Delete the machine of a node and keep the node",
+		long: `Deletes the machine that the provider created for the node, with its disks, and voids the
+node's identity. Workloads are not drained: run gpuaas node drain before if they must end
+in order. A node whose last heartbeat listed workloads is refused (node_in_use) without
+--force.
+
+The node is then registered again. gpuaas node provision gives it another machine, and its
+history and audit trail continue. A machine that the provider did not create cannot be
+terminated: use gpuaas node retire.
+
+Canceling asks the provider for the machine. If it still exists, the node returns to its
+previous state.`,
+		example: "  gpuaas node terminate gpu-17\n  gpuaas node terminate gpu-17 --dry-run\n  gpuaas node terminate gpu-17 --force --yes --reason \"drain is stuck, RMA-4411\"",
+		flags:   func(c *cobra.Command, o *lifecycleOptions) { addForce(c, o, "terminate") },
+		confirm: func(lifecycle.Options) string {
+			return "this deletes its machine and everything on it, and ends the workloads that run there; the node is kept"
 		},
 	}
 }

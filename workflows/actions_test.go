@@ -38,6 +38,7 @@ func TestEachPhaseFailsOnce(t *testing.T) {
 		{lifecycle.ActionRetire, lifecycle.NodeActive, lifecycle.PhaseDrain, "task workload.drain", lifecycle.Options{Drain: true}},
 		{lifecycle.ActionReactivate, lifecycle.NodeRetired, lifecycle.PhaseProbe, "task node.probe", lifecycle.Options{}},
 		{lifecycle.ActionReactivate, lifecycle.NodeRetired, lifecycle.PhaseUncordon, "task workload.uncordon", lifecycle.Options{}},
+		{lifecycle.ActionTerminate, lifecycle.NodeActive, lifecycle.PhaseTeardown, "release", lifecycle.Options{}},
 		{lifecycle.ActionRemove, lifecycle.NodeRetired, lifecycle.PhaseTeardown, "release", lifecycle.Options{}},
 	}
 	for _, c := range cases {

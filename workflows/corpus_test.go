@@ -93,7 +93,13 @@ func (c corpusCase) world(parks bool) *world {
 	if parks || c.situation == isUndoParked {
 		release = schema.NewError(schema.KindInvalidRequest, "the provider refuses")
 	}
-	if c.plan.Action == lifecycle.ActionRemove || c.situation == isUndoParked {
+	switch {
+	case c.plan.Action == lifecycle.ActionTerminate:
+		w.creates, w.fail["release"] = true, release
+		if c.situation == isUndoParked {
+			w.fail["release"], w.fail["describe"] = schema.NewError(schema.KindServiceUnavailable, "the provider does not respond"), release
+		}
+	case c.plan.Action == lifecycle.ActionRemove || c.situation == isUndoParked:
 		w.fail["release"] = release
 	}
 	if undo := c.plan.Undo; undo != nil && undo.Name == lifecycle.PhaseUndoCordon {

@@ -98,12 +98,50 @@ func returnMachine(ctx workflow.Context, op *operation) error {
 	return err
 }
 
+// verifyMachine gives the instance of a canceled termination its true state: the one before if its
+// provider still has the machine, and otherwise terminated. The ledger shows that the machine is
+// gone, whatever the activity's end.
+func verifyMachine(ctx workflow.Context, op *operation) error {
+	ended := op.call(ctx, callProvider, "Ask the provider whether the machine still exists", machine.VerifyMachine, machineOf(op))
+	if ctx.Err() != nil || timeIsUp(ended) {
+		return ended
+	}
+	open, err := readLedger(ctx, op)
+	switch {
+	case err != nil:
+		return err
+	case !slices.ContainsFunc(open, isMachineOf(op)):
+		op.unrecorded.Instance = lifecycle.InstanceTerminated
+	case ended == nil:
+		op.unrecorded.Instance = op.claim.Instance.State
+	case kindOf(ended) == schema.KindFenced: // the ledger is fenced itself
+		return resultMissing("Temporal reports the end of a call of the provider, but the node's ledger does not show it")
+	default:
+		return ended
+	}
+	return nil
+}
+
+// admitTeardown records the phase before anything is deleted. A run that was reset to before its
+// undo is fenced by that, so that it does not delete what the cancel keeps. The claim, which
+// publishes a first phase, does not show that.
+func admitTeardown(ctx workflow.Context, op *operation) error {
+	if op.plan.Undo == nil || op.parked() {
+		return nil
+	}
+	a := op.progress(ctx, activities.Advance{Phase: op.spec().Name})
+	return op.onRecord(ctx, "Record the phase "+a.Phase, nil, record.RecordProgress, op.claim.Fence, a)
+}
+
 // tearDownMachine releases everything that the node's ledger lists. The ledger
 // stays correct when the operation is canceled, so that a later remove continues
 // from there. With the decision force, the phase tries once and ends without the
 // provider's confirmation.
 func tearDownMachine(ctx workflow.Context, op *operation) error {
 	const summary = "Release everything in the node's ledger"
+	if err := admitTeardown(ctx, op); err != nil {
+		return err
+	}
 	if op.forced {
 		o := callProvider
 		o.RetryPolicy = once

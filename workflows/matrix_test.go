@@ -151,7 +151,7 @@ func (c cell) endState(canceled bool) lifecycle.NodeState {
 		lifecycle.ActionEnroll: "active", lifecycle.ActionProvision: "active", lifecycle.ActionQuarantine: "quarantined",
 		lifecycle.ActionRelease: "active", lifecycle.ActionDrain: "drained", lifecycle.ActionUncordon: c.from,
 		lifecycle.ActionRetire: "retired", lifecycle.ActionReactivate: "active", lifecycle.ActionRemove: "removed",
-		lifecycle.ActionReissueEnrollment: c.from, lifecycle.ActionUpgradeAgent: c.from,
+		lifecycle.ActionReissueEnrollment: c.from, lifecycle.ActionUpgradeAgent: c.from, lifecycle.ActionTerminate: "registered",
 	}
 	if canceled || c.options.CordonOnly {
 		return c.from

@@ -23,7 +23,7 @@ func taskOf(phase string) task.Type {
 func callOf(phase string) string {
 	return map[string]string{
 		lifecycle.PhaseAdopt: "ensure", lifecycle.PhaseTeardown: "release", lifecycle.PhaseUndoAdopt: "release",
-		lifecycle.PhaseAgent: "heartbeat?", lifecycle.PhaseMachine: "describe",
+		lifecycle.PhaseAgent: "heartbeat?", lifecycle.PhaseMachine: "describe", lifecycle.PhaseUndoTeardown: "describe",
 	}[phase]
 }
 
@@ -85,7 +85,7 @@ func (w *world) block() {
 // breakAll makes every node task and every call of the provider fail permanently.
 func (w *world) breakAll() {
 	for _, phase := range []string{lifecycle.PhaseFacts, lifecycle.PhaseProbe, lifecycle.PhaseSKU, lifecycle.PhaseCordon, lifecycle.PhaseUpgrade,
-		lifecycle.PhaseDrain, lifecycle.PhaseUndoCordon, lifecycle.PhaseAdopt, lifecycle.PhaseUndoAdopt, lifecycle.PhaseAgent} {
+		lifecycle.PhaseDrain, lifecycle.PhaseUndoCordon, lifecycle.PhaseAdopt, lifecycle.PhaseUndoAdopt, lifecycle.PhaseUndoTeardown, lifecycle.PhaseAgent} {
 		w.fails(phase)
 	}
 }

@@ -196,6 +196,7 @@ func recordings() []recording {
 		{name: "retire", action: lifecycle.ActionRetire, from: active, events: 18},
 		{name: "retire-drain", action: lifecycle.ActionRetire, from: active, options: lifecycle.Options{Drain: true}, events: 27},
 		{name: "reactivate", action: lifecycle.ActionReactivate, from: retired, events: 27},
+		{name: "terminate", action: lifecycle.ActionTerminate, from: active, events: 17, prepare: func(w *world) { w.creates = true }},
 		{name: "remove", action: lifecycle.ActionRemove, from: retired, events: 19},
 		{name: "reissue", action: lifecycle.ActionReissueEnrollment, from: active, events: 37, drive: enrollmentEvents(2)},
 

@@ -49,7 +49,7 @@ func TestReissueEnrollment(t *testing.T) {
 
 	t.Run("is refused while the node is draining, removing or removed", func(t *testing.T) {
 		t.Parallel()
-		for _, from := range []lifecycle.NodeState{lifecycle.NodeDraining, lifecycle.NodeRemoving, lifecycle.NodeRemoved} {
+		for _, from := range []lifecycle.NodeState{lifecycle.NodeDraining, lifecycle.NodeTerminating, lifecycle.NodeRemoving, lifecycle.NodeRemoved} {
 			b := setup(t, lifecycle.ActionReissueEnrollment, newWorld(from))
 			require.Equal(t, lifecycle.OperationRejected, b.run().Operation.Status)
 			require.Equal(t, schema.KindInvalidRequest, b.kindOfRefusal())

@@ -219,6 +219,8 @@ func completed(op *operation) activities.Finish {
 	}
 	for _, p := range op.status.Operation.Phases {
 		switch {
+		case p.Name == lifecycle.PhaseTeardown && p.State == lifecycle.PhaseForced:
+			f.Outcome += "; its provider did not confirm the teardown"
 		case p.State != lifecycle.PhaseSkipped:
 		case p.Name == lifecycle.PhaseCordon:
 			f.Outcome += "; the cordon was skipped"
@@ -273,6 +275,9 @@ func (op *operation) rolledBack(ctx workflow.Context) (lifecycle.OperationStatus
 func canceled(op *operation) activities.Finish {
 	f := activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: op.plan.CancelVoidsTokens, Instance: op.unrecorded.Instance}
 	switch {
+	case f.Instance != "" && f.Instance == op.plan.Instance: // too late: the operation reached its goal
+		f.Node = op.plan.To
+		f.Outcome = "canceled after the machine was deleted; the node can be provisioned again"
 	case op.plan.Holds:
 		f.Node = op.claim.Prior
 		f.Outcome = "rolled back"

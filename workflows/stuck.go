@@ -68,7 +68,9 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	case e.Reason == lifecycle.ReasonTaskCanceled:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the node's task was canceled, by gpuaas task cancel or by a reset of this run"
 	case isProblem:
-		s.WaitingOn = waitingOn(problem.Acts)
+		if spec.WaitingOn == lifecycle.AttentionProvider {
+			s.WaitingOn = waitingOn(problem.Acts)
+		}
 	case e.Kind == schema.KindServiceUnavailable:
 		// The control plane's own service failed, not the node or the provider.
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is unavailable"

@@ -58,12 +58,13 @@ type world struct {
 	ledger    []activities.Resource // the open entries
 	facts     string                // the step of the recorded facts
 	onEnsure  func()                // called while the provider creates the machine
-	// creates is set if the provider creates machines, and deleted after a deletion.
-	creates, deleted bool
-	console          string
-	onVoid           func()              // called while the tasks are voided
-	onPark           func(parkID string) // called before a park is recorded
-	onDecide         func()              // called before a decision is recorded
+	// creates is set if the provider creates machines, deleting while it deletes one, and deleted
+	// after a deletion.
+	creates, deleting, deleted bool
+	console                    string
+	onVoid                     func()              // called while the tasks are voided
+	onPark                     func(parkID string) // called before a park is recorded
+	onDecide                   func()              // called before a decision is recorded
 	// steps are the numbers of the advances, decided the IDs of the decisions.
 	steps    []int64
 	clocks   []int64 // of the tasks that were prepared
@@ -160,8 +161,16 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 		Fence:     fence,
 		StartedAt: w.started, Prior: w.prior, State: w.claimed, Host: "gpu-17", SKU: w.sku, GPUsTotal: w.gpus,
 		Provider: "manual", Creates: w.creates, Incarnation: 1, Cordoned: w.cordoned, LeftCordon: w.leftCordon,
-		Instance: lifecycle.Instance{InstanceID: "i-1", Provider: "manual", State: lifecycle.InstancePending},
+		Instance: instanceFor(r.Action),
 	}, nil
+}
+
+// instanceFor is the instance of a claim: a new one, or the one that the ledger has.
+func instanceFor(a lifecycle.Action) lifecycle.Instance {
+	if a == lifecycle.ActionTerminate {
+		return lifecycle.Instance{InstanceID: "r1", Provider: "manual", State: lifecycle.InstanceRunning}
+	}
+	return lifecycle.Instance{InstanceID: "i-1", Provider: "manual", State: lifecycle.InstancePending}
 }
 
 func (w *world) Advance(_ context.Context, _ activities.Fence, _ string, a activities.Advance) error {
@@ -347,7 +356,11 @@ func (p worldProvider) Describe(_ context.Context, r machines.Ref) (machines.Mac
 	if p.deleted {
 		return machines.Machine{}, machines.Errorf(machines.ReasonMissing, "no machine")
 	}
-	return machines.Machine{Ref: r, Phase: machines.Running}, p.note("describe")
+	phase := machines.Running
+	if p.deleting {
+		phase = machines.Deleting
+	}
+	return machines.Machine{Ref: r, Phase: phase}, p.note("describe")
 }
 
 func (p worldProvider) Power(context.Context, machines.Ref, machines.Power) error {
@@ -360,7 +373,7 @@ func (p worldProvider) Console(context.Context, machines.Ref) ([]byte, error) {
 
 func (p worldProvider) Delete(context.Context, machines.Ref) error {
 	err := p.note("release")
-	p.deleted = p.deleted || err == nil
+	p.deleted = p.deleted || err == nil && !p.deleting
 	return err
 }
 

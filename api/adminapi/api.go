@@ -189,9 +189,9 @@ func (a *API) rotations() []Endpoint {
 }
 
 // roleOf returns the role that an action needs. An action that ends the node's
-// identity cannot be undone.
+// machine cannot be undone.
 func roleOf(p lifecycle.Plan) Role {
-	if p.DenyIdentity {
+	if p.Final() {
 		return trust.RoleAdmin
 	}
 	return trust.RoleOperator

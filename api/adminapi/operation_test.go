@@ -270,6 +270,7 @@ func TestRoles(t *testing.T) {
 		{"vic", http.MethodGet, "/nodes", ""}, {"vic", http.MethodPost, "/nodes/gpu-1/drain", forbidden}, {"vic", http.MethodPost, operation + "/retry", forbidden},
 		{"olga", http.MethodPost, "/nodes/gpu-1/drain", ""}, {"olga", http.MethodPost, operation + "/retry", ""},
 		{"olga", http.MethodPost, operation + "/force", forbidden}, {"olga", http.MethodPost, "/nodes/gpu-1/remove", forbidden},
+		{"olga", http.MethodPost, "/nodes/gpu-1/terminate", forbidden}, {"ada", http.MethodPost, "/nodes/gpu-1/terminate", ""},
 		{"ada", http.MethodPost, "/nodes/gpu-1/remove", ""}, {"ada", http.MethodPost, operation + "/force", ""},
 		{"boot", http.MethodGet, "/nodes", forbidden}, {"boot", http.MethodPost, "/nodes/gpu-1/bootstrap-script", schema.KindInvalidRequest},
 		{"vic", http.MethodPost, "/audit/accept-gap", forbidden}, {"olga", http.MethodPost, "/audit/accept-gap", forbidden},
@@ -290,7 +291,7 @@ func TestRolesOfEveryEndpoint(t *testing.T) {
 	operators := []string{script, "POST /nodes", "PATCH /nodes/{node}", "POST /nodes/{node}/rehydrate", "POST /nodes/{node}/lock",
 		"POST /tasks/{task_id}/resume", "POST /tasks/{task_id}/cancel"}
 	for _, p := range lifecycle.Operations() {
-		if p.Action != lifecycle.ActionRemove {
+		if p.Action != lifecycle.ActionTerminate && p.Action != lifecycle.ActionRemove {
 			operators = append(operators, "POST /nodes/{node}/"+string(p.Action))
 		}
 	}

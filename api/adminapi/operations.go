@@ -223,8 +223,8 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 	switch {
 	case o.Drain && action != lifecycle.ActionRetire:
 		return badField("options", "drain belongs to retire")
-	case o.Force && action != lifecycle.ActionRemove && (action != lifecycle.ActionRetire || o.Drain):
-		return badField("options", "force belongs to remove, and to retire without drain")
+	case o.Force && action != lifecycle.ActionTerminate && action != lifecycle.ActionRemove && (action != lifecycle.ActionRetire || o.Drain):
+		return badField("options", "force belongs to terminate, to remove, and to retire without drain")
 	case o.Force && strings.TrimSpace(r.Reason) == "":
 		return badField("reason", "is required with force: it is kept in the audit trail")
 	case o.Probe && action != lifecycle.ActionEnroll:

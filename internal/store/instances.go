@@ -41,6 +41,34 @@ func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Op
 		Region: o.Region, MachineType: o.Type, Image: o.Image, Spot: o.Spot, SSHKeys: append([]string{}, o.SSHKeys...)})
 }
 
+// endInstance returns the instance of a termination as it is before the node enters a state, and
+// then gives it the state that follows.
+func endInstance(ctx context.Context, tx *tx, nodeID string, n lifecycle.NodeState, detail map[string]string) (lifecycle.Instance, error) {
+	i, err := tx.liveInstance(ctx, nodeID)
+	if err != nil {
+		return i, err
+	}
+	detail["instance_id"] = i.InstanceID
+	return i, followNode(ctx, tx, nodeID, n, detail)
+}
+
+// endMachine ends what a node has of a machine that was created for it and is gone: its identity
+// and tokens, an open reissue, and what its agent reported. The next machine enrolls with the next
+// incarnation.
+func endMachine(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
+	if err := tx.voidIdentity(ctx, n.NodeID, []string{slotPending, slotCurrent}, allPurposes()); err != nil {
+		return err
+	}
+	if err := endReissue(ctx, tx, n, "the machine of the node is gone; on its next machine, run: "); err != nil {
+		return err
+	}
+	if _, err := tx.NextIncarnation(ctx, n.NodeID); err != nil {
+		return err
+	}
+	tx.wakeNode(n.NodeID)
+	return tx.ForgetMachine(ctx, n.NodeID)
+}
+
 // setInstance sets the state of the node's instance and returns the one before. "" changes
 // nothing, and neither does the end of an instance that does not exist.
 func setInstance(ctx context.Context, tx *tx, nodeID string, want lifecycle.InstanceState) (was lifecycle.InstanceState, err error) {

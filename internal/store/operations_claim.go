@@ -124,7 +124,7 @@ func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.Claim
 	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: provider,
 		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers(),
 		Lock:      lockOf(n.IdentityLockedAt, n.IdentityLockReason, n.IdentityLockedBy, n.IdentityLockNote)}
-	if r.Action == lifecycle.ActionProvision {
+	if r.Action == lifecycle.ActionProvision || r.Action == lifecycle.ActionTerminate {
 		i, err := tx.liveInstance(ctx, n.NodeID)
 		if err != nil {
 			return lifecycle.Plan{}, err
@@ -158,10 +158,13 @@ func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.Claim
 	c := activities.Claim{Fence: activities.Fence{OpSeq: n.OpSeq + 1}, State: state, LeftCordon: leftCordon(before),
 		Creates: provider.Creates, Limits: provider.Limits}
 	detail := map[string]string{}
-	if r.Action == lifecycle.ActionProvision {
+	switch r.Action {
+	case lifecycle.ActionProvision:
 		c.Instance, err = beginInstance(ctx, tx, n, r.Options.Machine)
 		detail["instance_id"] = c.Instance.InstanceID
-	} else {
+	case lifecycle.ActionTerminate:
+		c.Instance, err = endInstance(ctx, tx, n.NodeID, state, detail)
+	default:
 		err = followNode(ctx, tx, n.NodeID, state, detail)
 	}
 	if err != nil {

@@ -117,6 +117,8 @@ func TestClaimOfEveryActionInEveryState(t *testing.T) { //nolint:tparallel // th
 					requireKind(t, err, schema.KindInvalidRequest, "not_an_operation")
 				case move.Action == lifecycle.ActionProvision && !state.Enrolled():
 					requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
+				case move.Action == lifecycle.ActionTerminate:
+					requireKind(t, err, schema.KindInvalidRequest, "no_created_machine")
 				default:
 					require.NoError(t, err)
 					want := state

@@ -181,7 +181,8 @@ func finish(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow,
 	}); err != nil {
 		return err
 	}
-	if err := voidLeftovers(ctx, tx, f, op, e); err != nil {
+	n.State = cmp.Or(e.Node, n.State)
+	if err := voidLeftovers(ctx, tx, f, n, op, e); err != nil {
 		return err
 	}
 	tx.note(operationEvent(f, audit.ActionName(op.Action), finishResult(e.Status), "", detail))
@@ -196,6 +197,8 @@ func releaseNode(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNod
 			return err
 		}
 		detail["from"], detail["to"] = string(n.State), string(e.Node)
+	}
+	if e.Node != "" && e.Node != n.State && e.Instance == "" {
 		if err := followNode(ctx, tx, n.NodeID, e.Node, detail); err != nil {
 			return err
 		}
@@ -214,18 +217,15 @@ func releaseNode(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNod
 // tokens and certificates, and with DenyIdentity every credential and task of the
 // node. The identity of a node ends with a machine that was created for it. A reissue has
 // neither tasks nor the node's identity.
-func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, op sqlc.GetOperationRow, e activities.Finish) error {
-	nodeID := op.NodeID
+func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e activities.Finish) error {
+	nodeID := n.NodeID
 	holds := f.OpSeq != 0
 	var err error
 	switch {
 	case e.DenyIdentity && holds:
 		err = tx.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes())
 	case op.Claim.Creates && e.Instance == lifecycle.InstanceTerminated:
-		if err = tx.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes()); err == nil {
-			_, err = tx.NextIncarnation(ctx, nodeID) // that of the next machine
-			tx.wakeNode(nodeID)
-		}
+		err = endMachine(ctx, tx, n)
 	case e.VoidTokens:
 		err = voidUnusedTokens(ctx, tx, nodeID, holds)
 	}

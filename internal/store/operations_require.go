@@ -14,15 +14,15 @@ import (
 // what the workflow received was forged.
 //
 // An enrollment, and a provisioning that creates the machine, needs a poll of the node's current
-// incarnation with a certificate: reason not_enrolled. A removal needs a ledger without open entries: reason resources_open. A
-// person may force the teardown, which the document's phases show.
+// incarnation with a certificate: reason not_enrolled. A termination and a removal need a ledger without open entries: reason
+// resources_open. A person may force the teardown, which the document's phases show.
 func requireGoal(ctx context.Context, tx *tx, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e activities.Finish) error {
 	switch {
 	case e.Status != lifecycle.OperationCompleted:
 		return nil
 	case (op.Action == lifecycle.ActionEnroll || op.Claim.Creates && op.Action == lifecycle.ActionProvision) && n.PolledIncarnation != n.Incarnation:
 		return schema.NewError(schema.KindInvalidRequest, "node %s has not polled with a certificate", n.NodeID).WithReason("not_enrolled")
-	case op.Action == lifecycle.ActionRemove && !e.TeardownForced():
+	case (op.Action == lifecycle.ActionTerminate || op.Action == lifecycle.ActionRemove) && !e.TeardownForced():
 		return requireReleased(ctx, tx, n)
 	}
 	return nil

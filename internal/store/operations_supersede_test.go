@@ -63,7 +63,7 @@ func TestCordonOfADeadDrain(t *testing.T) {
 func holders(visit func(p lifecycle.Plan, s lifecycle.NodeState)) {
 	for _, p := range lifecycle.Operations() {
 		for _, s := range p.From {
-			creates := p.Action == lifecycle.ActionProvision && !s.Enrolled() // needs another provider
+			creates := p.Action == lifecycle.ActionProvision && !s.Enrolled() || p.Action == lifecycle.ActionTerminate // needs another provider
 			if p.Holds && !creates {
 				visit(p, s)
 			}
@@ -103,6 +103,8 @@ func TestClaimAfterEveryDeadRun(t *testing.T) {
 					require.Equal(t, r.OperationID, e.operations(n.ID, true)[0].OperationID, name...)
 				case next.Action == lifecycle.ActionProvision && !want.Enrolled():
 					requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
+				case next.Action == lifecycle.ActionTerminate:
+					requireKind(t, err, schema.KindInvalidRequest, "no_created_machine")
 				default:
 					require.NoError(t, err, name...)
 					require.Equal(t, want, got.Prior, name...)

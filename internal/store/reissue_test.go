@@ -155,7 +155,7 @@ func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases fol
 				return
 			}
 			require.NoError(t, err)
-			for _, blocked := range []lifecycle.NodeState{lifecycle.NodeDraining, lifecycle.NodeRemoving} {
+			for _, blocked := range []lifecycle.NodeState{lifecycle.NodeDraining, lifecycle.NodeTerminating, lifecycle.NodeRemoving} {
 				e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, blocked)
 				_, err = e.ClaimToken(ctx, tokenClaim(n.ID, token.TokenID, token.Hash, key(n.ID, 1)))
 				requireKind(t, err, schema.KindInvalidRequest, "invalid_state")

@@ -158,7 +158,11 @@ func (p Plan) rehydrates(from, to NodeState) string {
 	if from != to {
 		does = fmt.Sprintf("Record the operation as failed and restore the node's state, %s", to)
 	}
-	if p.Undo != nil {
+	switch {
+	case p.Undo == nil:
+	case p.Undo.Name == PhaseUndoTeardown:
+		does += "; if the machine is gone, run gpuaas node terminate again"
+	case p.Undo.Name == PhaseUndoCordon:
 		does += "; if the operation cordoned the node, it stays cordoned until gpuaas node uncordon"
 	}
 	return does
@@ -167,7 +171,7 @@ func (p Plan) rehydrates(from, to NodeState) string {
 // restartHarm is the worst damage that the action may cause when it runs again.
 func (p Plan) restartHarm() Harm {
 	switch {
-	case p.DenyIdentity:
+	case p.Final():
 		return HarmFinal
 	case p.phase(PhaseDrain) != nil:
 		return HarmWork

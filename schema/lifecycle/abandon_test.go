@@ -83,6 +83,8 @@ func TestAbandonedText(t *testing.T) {
 	require.Equal(t, "the operation does not continue: its workflow run was terminated in Temporal", drain.Message)
 	require.Contains(t, drain.Options[0].Does, "restore the node's state, offline")
 	require.Contains(t, drain.Options[0].Does, "gpuaas node uncordon")
+	terminate := abandoned(lifecycle.ActionTerminate, lifecycle.Options{}, lifecycle.NodeTerminating, lifecycle.NodeOffline)
+	require.Equal(t, "Record the operation as failed and restore the node's state, offline; if the machine is gone, run gpuaas node terminate again", terminate.Options[0].Does)
 	retire := abandoned(lifecycle.ActionRetire, lifecycle.Options{}, lifecycle.NodeActive, lifecycle.NodeActive)
 	require.Contains(t, retire.Options[0].Does, "the node stays active")
 	reissue := abandoned(lifecycle.ActionReissueEnrollment, lifecycle.Options{}, lifecycle.NodeDraining, lifecycle.NodeActive)
@@ -100,18 +102,19 @@ func TestAbandonedText(t *testing.T) {
 		require.Equal(t, command, s.Options[1].Command)
 	}
 	for a, harm := range map[lifecycle.Action]lifecycle.Harm{lifecycle.ActionDrain: lifecycle.HarmWork, lifecycle.ActionRemove: lifecycle.HarmFinal,
-		lifecycle.ActionRetire: lifecycle.HarmNone, lifecycle.ActionEnroll: lifecycle.HarmNone} {
+		lifecycle.ActionTerminate: lifecycle.HarmFinal,
+		lifecycle.ActionRetire:    lifecycle.HarmNone, lifecycle.ActionEnroll: lifecycle.HarmNone} {
 		p, _ := lifecycle.PlanOf(a, lifecycle.Options{})
 		require.Equal(t, harm, abandoned(a, lifecycle.Options{}, p.From[0], p.From[0]).Options[1].Harm, a)
 	}
 }
 
-// TestStateWithoutOperation: only draining and removing have no action of their own.
+// TestStateWithoutOperation: only draining, terminating and removing have no action of their own.
 func TestStateWithoutOperation(t *testing.T) {
 	t.Parallel()
 	for _, s := range lifecycle.NodeStates() {
 		want := s
-		if s == lifecycle.NodeDraining || s == lifecycle.NodeRemoving {
+		if slices.Contains([]lifecycle.NodeState{lifecycle.NodeDraining, lifecycle.NodeTerminating, lifecycle.NodeRemoving}, s) {
 			want = lifecycle.NodeOffline
 		}
 		require.Equal(t, want, s.Without(lifecycle.NodeOffline), s)

@@ -49,11 +49,15 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 			WithReason(machine.ReasonDisabled).WithNext("gpuaas provider show " + c.Provider.Name)
 	case a == ActionProvision && c.Provider.Check(o.Machine) != nil:
 		err = c.Provider.Check(o.Machine)
+	case a == ActionTerminate && c.noMachine() != nil:
+		err = c.noMachine()
 	case c.Lock != nil && needsAgent(a, o):
 		err = c.locked(a)
 	case len(c.Workloads) == 0 || o.Force:
 	case a == ActionRetire && !o.Drain:
 		err = c.inUse("gpuaas node retire " + c.Host + " --drain")
+	case a == ActionTerminate:
+		err = c.inUse(c.terminateInUse())
 	case a == ActionRemove:
 		err = c.inUse("gpuaas node reactivate " + c.Host + ", then gpuaas node retire " + c.Host + " --drain; if the machine is gone: gpuaas node remove " + c.Host + " --force")
 	}
@@ -62,6 +66,32 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 
 func (c Candidate) inUse(next string) error {
 	return schema.NewError(schema.KindNodeInUse, "node %s runs workloads: %s", c.Host, strings.Join(c.Workloads, ", ")).WithNext(next)
+}
+
+// terminateInUse is the next step of a termination that is refused because of workloads.
+func (c Candidate) terminateInUse() string {
+	force := "gpuaas node terminate " + c.Host + " --force --reason " + ReasonPlaceholder
+	if _, err := CheckStart(ActionDrain, c.State); err != nil {
+		return force
+	}
+	return "gpuaas node drain " + c.Host + ", then gpuaas node terminate " + c.Host + "; to end the workloads with the machine: " + force
+}
+
+// noMachine refuses a termination of a node without a machine that its provider created.
+func (c Candidate) noMachine() error {
+	next := "gpuaas node retire " + c.Host
+	if _, err := CheckStart(ActionRemove, c.State); err == nil {
+		next = "gpuaas node remove " + c.Host
+	}
+	switch {
+	case !c.Provider.Creates:
+		return schema.NewError(schema.KindInvalidRequest, "provider %q creates no machines, so node %s has none to terminate", c.Provider.Name, c.Host).
+			WithReason("no_created_machine").WithNext(next)
+	case !c.Instance.Live():
+		return schema.NewError(schema.KindInvalidRequest, "node %s has no machine of provider %q to terminate", c.Host, c.Provider.Name).
+			WithReason("no_instance").WithNext(next)
+	}
+	return nil
 }
 
 // locked refuses an action that needs the agent. A retire of a machine that is gone can do

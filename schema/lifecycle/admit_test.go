@@ -15,6 +15,7 @@ import (
 func TestAdmit(t *testing.T) {
 	t.Parallel()
 	work := []string{"process train-1"}
+	creating := machine.Info{Name: "libvirt", Creates: true}
 	lock := &trust.IdentityLock{Reason: trust.LockedBySerial, Since: time.Date(2026, 11, 24, 19, 20, 14, 0, time.UTC)}
 	for name, tc := range map[string]struct {
 		node    lifecycle.Candidate
@@ -47,6 +48,15 @@ func TestAdmit(t *testing.T) {
 		"locked quarantine":    {lifecycle.Candidate{State: lifecycle.NodeActive, Lock: lock}, lifecycle.ActionQuarantine, lifecycle.Options{}, "", ""},
 		"locked remove":        {lifecycle.Candidate{State: lifecycle.NodeRetired, Lock: lock}, lifecycle.ActionRemove, lifecycle.Options{}, "", ""},
 		"locked reissue":       {lifecycle.Candidate{State: lifecycle.NodeActive, Lock: lock}, lifecycle.ActionReissueEnrollment, lifecycle.Options{}, "", ""},
+		"terminate":            {lifecycle.Candidate{State: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Provider: creating}, lifecycle.ActionTerminate, lifecycle.Options{}, "", ""},
+		"terminate unfinished": {lifecycle.Candidate{State: lifecycle.NodeEnrolling, Instance: lifecycle.InstancePending, Provider: creating}, lifecycle.ActionTerminate, lifecycle.Options{}, "", ""},
+		"terminate adopted":    {lifecycle.Candidate{State: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Provider: machine.Info{Name: "manual"}}, lifecycle.ActionTerminate, lifecycle.Options{Force: true}, schema.KindInvalidRequest, "no_created_machine"},
+		"terminate nothing":    {lifecycle.Candidate{State: lifecycle.NodeRegistered, Provider: creating}, lifecycle.ActionTerminate, lifecycle.Options{}, schema.KindInvalidRequest, "no_instance"},
+		"terminate again":      {lifecycle.Candidate{State: lifecycle.NodeRegistered, Instance: lifecycle.InstanceTerminated, Provider: creating}, lifecycle.ActionTerminate, lifecycle.Options{}, schema.KindInvalidRequest, "no_instance"},
+		"terminate draining":   {lifecycle.Candidate{State: lifecycle.NodeDraining, Instance: lifecycle.InstanceDraining, Provider: creating}, lifecycle.ActionTerminate, lifecycle.Options{}, schema.KindInvalidRequest, "invalid_state"},
+		"busy terminate":       {lifecycle.Candidate{State: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Provider: creating, Workloads: work}, lifecycle.ActionTerminate, lifecycle.Options{}, schema.KindNodeInUse, ""},
+		"forced terminate":     {lifecycle.Candidate{State: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Provider: creating, Workloads: work}, lifecycle.ActionTerminate, lifecycle.Options{Force: true}, "", ""},
+		"locked terminate":     {lifecycle.Candidate{State: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Provider: creating, Lock: lock}, lifecycle.ActionTerminate, lifecycle.Options{}, "", ""},
 		"locked, other state":  {lifecycle.Candidate{State: lifecycle.NodeRetired, Lock: lock}, lifecycle.ActionRetire, lifecycle.Options{}, schema.KindInvalidRequest, "invalid_state"},
 	} {
 		p, err := tc.node.Admit(tc.action, tc.options)
@@ -72,4 +82,36 @@ func TestNextStepOfALockedNode(t *testing.T) {
 	_, err = c.Admit(lifecycle.ActionDrain, lifecycle.Options{})
 	require.Equal(t, "gpuaas node unlock gpu-17 --reason TEXT", schema.AsError(err).Next)
 	require.Contains(t, err.Error(), "its identity is locked by alice: key leaked")
+}
+
+// The next step of a refused termination is a command that can start on the node.
+func TestNextStepOfATermination(t *testing.T) {
+	t.Parallel()
+	creating := machine.Info{Name: "libvirt", Creates: true}
+	const force = "gpuaas node terminate gpu-17 --force --reason TEXT"
+	for _, tc := range []struct {
+		node lifecycle.Candidate
+		next string
+	}{
+		{lifecycle.Candidate{State: lifecycle.NodeActive}, "gpuaas node retire gpu-17"},
+		{lifecycle.Candidate{State: lifecycle.NodeRetired}, "gpuaas node remove gpu-17"},
+		{lifecycle.Candidate{State: lifecycle.NodeRegistered, Provider: creating}, "gpuaas node remove gpu-17"},
+		{lifecycle.Candidate{State: lifecycle.NodeOffline, Provider: creating, Instance: lifecycle.InstanceRunning, Workloads: []string{"job-1"}},
+			"gpuaas node drain gpu-17, then gpuaas node terminate gpu-17; to end the workloads with the machine: " + force},
+		{lifecycle.Candidate{State: lifecycle.NodeDrained, Provider: creating, Instance: lifecycle.InstanceDraining, Workloads: []string{"job-1"}}, force},
+	} {
+		tc.node.Host = "gpu-17"
+		_, err := tc.node.Admit(lifecycle.ActionTerminate, lifecycle.Options{})
+		require.Equal(t, tc.next, schema.AsError(err).Next, "%v", err)
+	}
+}
+
+// The limits of the provider bound the deletion, and the question after a cancel.
+func TestLimitsOfATermination(t *testing.T) {
+	t.Parallel()
+	p, _ := lifecycle.PlanOf(lifecycle.ActionTerminate, lifecycle.Options{})
+	p = p.On(machine.Info{Creates: true, Limits: machine.Limits{Delete: time.Hour}})
+	require.Equal(t, time.Hour, p.Phases[0].Budget)
+	require.Equal(t, time.Hour, p.Undo.Budget)
+	require.Len(t, p.Phases, 2)
 }

@@ -28,7 +28,8 @@ const (
 // InstanceMoves lists the legal moves of an instance: the states that may follow each state. A move to the same state is always
 // legal. A move may skip states that were not recorded. Terminated is final: the next machine
 // is another instance. A provisioning that starts again continues the instance, so it may return
-// to pending; a cancel returns an instance to the state that follows from its node's.
+// to pending; a cancel returns an instance to the state that follows from its node's, and that of a
+// termination to the state before it.
 func InstanceMoves() map[InstanceState][]InstanceState {
 	return map[InstanceState][]InstanceState{
 		InstanceNone:          {InstancePending},
@@ -37,7 +38,7 @@ func InstanceMoves() map[InstanceState][]InstanceState {
 		InstanceBootstrapping: {InstancePending, InstanceRunning, InstanceTerminating, InstanceTerminated},
 		InstanceRunning:       {InstanceDraining, InstanceTerminating, InstanceTerminated},
 		InstanceDraining:      {InstanceRunning, InstanceTerminating, InstanceTerminated},
-		InstanceTerminating:   {InstancePending, InstanceRunning, InstanceDraining, InstanceTerminated},
+		InstanceTerminating:   {InstancePending, InstanceProvisioning, InstanceBootstrapping, InstanceRunning, InstanceDraining, InstanceTerminated},
 		InstanceTerminated:    {},
 	}
 }
@@ -55,7 +56,8 @@ func (s InstanceState) CheckMove(to InstanceState) error {
 func (s InstanceState) Live() bool { return s != InstanceNone && s != InstanceTerminated }
 
 // Follow returns the state of an instance in state s after its node has entered a state: an
-// instance of a node out of service drains, and one of a node that is being removed terminates.
+// instance of a node out of service drains, and one of a node that is being terminated or removed
+// terminates.
 // A removal that is canceled returns it to draining, or to pending if the node never enrolled.
 func (s InstanceState) Follow(n NodeState) InstanceState {
 	switch {
@@ -63,7 +65,7 @@ func (s InstanceState) Follow(n NodeState) InstanceState {
 		return s
 	case n == NodeRemoved:
 		return InstanceTerminated
-	case n == NodeRemoving:
+	case n == NodeTerminating || n == NodeRemoving:
 		return InstanceTerminating
 	case slices.Contains([]NodeState{NodeDraining, NodeDrained, NodeRetired}, n):
 		return s.among(InstanceDraining, InstanceRunning, InstanceTerminating)

@@ -18,6 +18,7 @@ func TestInstanceMoves(t *testing.T) {
 		require.NoError(t, from.CheckMove(from))
 		if from.Live() {
 			require.NoError(t, from.CheckMove(lifecycle.InstanceTerminated), "%q can end", from)
+			require.NoError(t, lifecycle.InstanceTerminating.CheckMove(from), "a canceled termination restores %q", from)
 		}
 	}
 	require.Len(t, lifecycle.InstanceMoves(), 8)
@@ -44,5 +45,7 @@ func TestInstanceFollows(t *testing.T) {
 	require.Equal(t, lifecycle.InstanceDraining, lifecycle.InstanceRunning.Follow(lifecycle.NodeRetired))
 	require.Equal(t, lifecycle.InstanceRunning, lifecycle.InstanceDraining.Follow(lifecycle.NodeOffline))
 	require.Equal(t, lifecycle.InstanceTerminating, lifecycle.InstanceProvisioning.Follow(lifecycle.NodeRemoving))
+	require.Equal(t, lifecycle.InstanceTerminating, lifecycle.InstanceRunning.Follow(lifecycle.NodeTerminating))
+	require.Equal(t, lifecycle.InstanceTerminating, lifecycle.InstanceTerminating.Follow(lifecycle.NodeActive), "the machine may be gone")
 	require.Equal(t, lifecycle.InstanceBootstrapping, lifecycle.InstanceBootstrapping.Follow(lifecycle.NodeEnrolling))
 }

@@ -55,8 +55,8 @@ type Options struct {
 	// Drain makes a retire drain the node first. Without it, a retire of a busy
 	// node is rejected.
 	Drain bool `json:"drain,omitempty"`
-	// Force makes a retire without Drain and a remove start although the node runs
-	// workloads, or does not say which.
+	// Force makes a retire without Drain, a terminate and a remove start although the node
+	// runs workloads, or does not say which.
 	Force bool `json:"force,omitempty"`
 	// Probe makes an enrollment end with a probe of the node's health.
 	Probe bool `json:"probe,omitempty"`

@@ -107,7 +107,8 @@ func (p Plan) On(provider machine.Info) Plan {
 
 // limit sets the budget of a phase that waits for a provider with the limits.
 func (s *PhaseSpec) limit(l machine.Limits) {
-	of := map[string]time.Duration{PhaseMachine: l.Create, PhaseEnroll: l.Boot, PhaseUndoAdopt: l.Delete, PhaseTeardown: l.Delete}
+	of := map[string]time.Duration{PhaseMachine: l.Create, PhaseEnroll: l.Boot, PhaseUndoAdopt: l.Delete,
+		PhaseTeardown: l.Delete, PhaseUndoTeardown: l.Delete}
 	s.Budget = cmp.Or(of[s.Name], s.Budget)
 }
 
@@ -116,7 +117,7 @@ func (s *PhaseSpec) limit(l machine.Limits) {
 //nolint:gochecknoglobals // read-only table
 var plans = []func(Options) Plan{
 	register, enroll, provision, heartbeatLost, heartbeatBack, quarantine, release,
-	drain, uncordon, retire, reactivate, remove, upgradeAgent, reissueEnrollment,
+	drain, uncordon, retire, reactivate, terminate, remove, upgradeAgent, reissueEnrollment,
 }
 
 // All returns the plan of every action with default options, transitions
@@ -179,11 +180,11 @@ func CheckStart(a Action, s NodeState) (Plan, error) {
 }
 
 // ConflictsWith reports whether an operation that runs on the node keeps the plan from
-// starting. A reissue runs beside every operation except a drain, a retire and a remove,
-// whose tasks its claim would void.
+// starting. A reissue runs beside every operation except a drain, a retire, a terminate and a
+// remove, whose tasks its claim would void, or which end the identity.
 func (p Plan) ConflictsWith(running Action) bool {
 	if p.Action == ActionReissueEnrollment {
-		return slices.Contains([]Action{ActionDrain, ActionRetire, ActionRemove}, running)
+		return slices.Contains([]Action{ActionDrain, ActionRetire, ActionTerminate, ActionRemove}, running)
 	}
 	return p.Holds && running != ActionReissueEnrollment
 }
@@ -204,10 +205,10 @@ func (p Plan) refusal(s NodeState) string {
 }
 
 // leadsTo returns the action that changes a node's state from s to one of the wanted
-// states, or "" if no single action does.
+// states, or "" if no single action does, or only one that is final.
 func leadsTo(s NodeState, want []NodeState) Action {
 	for _, p := range All() {
-		if p.Holds && p.To != s && slices.Contains(p.From, s) && slices.Contains(want, p.To) {
+		if p.Holds && !p.Final() && p.To != s && slices.Contains(p.From, s) && slices.Contains(want, p.To) {
 			return p.Action
 		}
 	}
@@ -223,6 +224,9 @@ func ActionsIn(s NodeState) (actions []Action) {
 	}
 	return actions
 }
+
+// Final reports whether the action ends the node's machine, which no other action reverses.
+func (p Plan) Final() bool { return p.Instance == InstanceTerminated }
 
 // Begin fills in the status of an operation that starts now with its first phase.
 func (p Plan) Begin(o *Operation, now time.Time) {
@@ -259,7 +263,7 @@ func (s PhaseSpec) Allows(d Decision) bool {
 func IsUndo(phase string) bool { return slices.Contains(Undos(), phase) }
 
 // Undos returns the phases that undo an operation.
-func Undos() []string { return []string{PhaseUndoCordon, PhaseUndoAdopt} }
+func Undos() []string { return []string{PhaseUndoCordon, PhaseUndoAdopt, PhaseUndoTeardown} }
 
 // AfterUndo reports whether a phase may no longer run, because the recorded one is the undo: a
 // run that was reset to before the undo would run it. An empty phase is not known.

@@ -28,6 +28,9 @@ func legal() map[lifecycle.Action]map[lifecycle.NodeState]lifecycle.NodeState {
 		lifecycle.ActionRetire: {lifecycle.NodeActive: lifecycle.NodeRetired, lifecycle.NodeOffline: lifecycle.NodeRetired, lifecycle.NodeQuarantined: lifecycle.NodeRetired,
 			lifecycle.NodeDrained: lifecycle.NodeRetired},
 		lifecycle.ActionReactivate: {lifecycle.NodeRetired: lifecycle.NodeActive, lifecycle.NodeDrained: lifecycle.NodeActive},
+		lifecycle.ActionTerminate: {lifecycle.NodeRegistered: lifecycle.NodeRegistered, lifecycle.NodeBootstrapIssued: lifecycle.NodeRegistered,
+			lifecycle.NodeEnrolling: lifecycle.NodeRegistered, lifecycle.NodeActive: lifecycle.NodeRegistered, lifecycle.NodeOffline: lifecycle.NodeRegistered,
+			lifecycle.NodeQuarantined: lifecycle.NodeRegistered, lifecycle.NodeDrained: lifecycle.NodeRegistered, lifecycle.NodeRetired: lifecycle.NodeRegistered},
 		lifecycle.ActionRemove: {lifecycle.NodeRegistered: lifecycle.NodeRemoved, lifecycle.NodeBootstrapIssued: lifecycle.NodeRemoved,
 			lifecycle.NodeEnrolling: lifecycle.NodeRemoved, lifecycle.NodeRetired: lifecycle.NodeRemoved},
 		lifecycle.ActionUpgradeAgent: {lifecycle.NodeActive: "", lifecycle.NodeOffline: "", lifecycle.NodeQuarantined: "", lifecycle.NodeDrained: "", lifecycle.NodeRetired: ""},
@@ -87,6 +90,8 @@ func TestRefusalNamesNextAction(t *testing.T) {
 	require.ErrorContains(t, err, "gpuaas node retire NODE")
 	_, err = lifecycle.CheckStart(lifecycle.ActionRetire, lifecycle.NodeRemoved)
 	require.ErrorContains(t, err, "register the host as a new node")
+	_, err = lifecycle.CheckStart(lifecycle.ActionEnroll, lifecycle.NodeDrained)
+	require.NotContains(t, err.Error(), "terminate", "a refusal suggests nothing that is final")
 	_, err = lifecycle.CheckStart("explode", lifecycle.NodeActive)
 	require.ErrorContains(t, err, `unknown action "explode"`)
 }

@@ -1,7 +1,5 @@
 package lifecycle
 
-import "time"
-
 // ActionRemove permanently removes a node that is retired or has never enrolled.
 const ActionRemove Action = "remove"
 
@@ -14,14 +12,8 @@ func remove(Options) Plan {
 		Does: "Releases everything in the node's resource ledger, revokes its identity and voids its tokens. The inventory keeps the record. Rejected if the node reported workloads in its last heartbeat, unless it is forced.",
 		From: append(unenrolled(), NodeRetired), Enter: NodeRemoving, To: NodeRemoved,
 		Phases: []PhaseSpec{
-			{
-				Name: PhaseTeardown, Title: "Release everything in the node's ledger", Budget: 5 * time.Minute,
-				WaitingOn: AttentionProvider, Cause: "the provider does not respond, or it rejects the teardown",
-				Choices: []Option{
-					retry("Release again; entries that are already released are skipped"),
-					{Decision: DecisionForce, Does: "Remove the node although its provider did not confirm the teardown; the ledger keeps the open entries", Harm: HarmFinal},
-				},
-			},
+			tearDown("Release everything in the node's ledger",
+				"Remove the node although its provider did not confirm the teardown; the ledger keeps the open entries"),
 			record("revoke", "Revoke the identity, void the tokens and record the node as removed"),
 		},
 		Cancel:       cancels(HarmNone, "Restore the node's previous state; entries that are already released are not restored"),

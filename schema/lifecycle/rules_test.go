@@ -88,8 +88,8 @@ func TestRetireDrainsOnRequest(t *testing.T) {
 }
 
 // TestPlansVoidIdentities: only a removal ends the node's identity, and only a cancel of
-// an enrollment or a reissue voids its tokens. Provision and remove end with a state of
-// the instance.
+// an enrollment or a reissue voids its tokens. Provision, terminate and remove end with a state
+// of the instance.
 func TestPlansVoidIdentities(t *testing.T) {
 	t.Parallel()
 	issuing := []lifecycle.Action{lifecycle.ActionEnroll, lifecycle.ActionReissueEnrollment}
@@ -97,7 +97,9 @@ func TestPlansVoidIdentities(t *testing.T) {
 		require.Equal(t, p.Action == lifecycle.ActionRemove, p.DenyIdentity, p.Action)
 		require.Equal(t, slices.Contains(issuing, p.Action), p.CancelVoidsTokens, p.Action)
 		instance := map[lifecycle.Action]lifecycle.InstanceState{
-			lifecycle.ActionProvision: lifecycle.InstanceRunning, lifecycle.ActionRemove: lifecycle.InstanceTerminated}[p.Action]
+			lifecycle.ActionProvision: lifecycle.InstanceRunning, lifecycle.ActionTerminate: lifecycle.InstanceTerminated,
+			lifecycle.ActionRemove: lifecycle.InstanceTerminated}[p.Action]
+		require.Equal(t, instance == lifecycle.InstanceTerminated, p.Final(), p.Action)
 		require.Equal(t, instance, p.Instance, p.Action)
 	}
 }

@@ -21,6 +21,7 @@ const (
 	NodeDraining        NodeState = "draining"
 	NodeDrained         NodeState = "drained"
 	NodeRetired         NodeState = "retired"
+	NodeTerminating     NodeState = "terminating"
 	NodeRemoving        NodeState = "removing"
 	NodeRemoved         NodeState = "removed"
 )
@@ -29,7 +30,7 @@ const (
 func NodeStates() []NodeState {
 	return []NodeState{
 		NodeRegistered, NodeBootstrapIssued, NodeEnrolling, NodeActive, NodeOffline,
-		NodeQuarantined, NodeDraining, NodeDrained, NodeRetired, NodeRemoving, NodeRemoved,
+		NodeQuarantined, NodeDraining, NodeDrained, NodeRetired, NodeTerminating, NodeRemoving, NodeRemoved,
 	}
 }
 

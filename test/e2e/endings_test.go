@@ -83,6 +83,9 @@ func endedRuns() (all []*endedRun) {
 		if p.Action == lifecycle.ActionUpgradeAgent {
 			continue // it needs a release; to the control plane, it has one task as an uncordon
 		}
+		if p.Action == lifecycle.ActionTerminate {
+			continue // it needs a provider that creates machines; to the control plane, it is a removal
+		}
 		for _, o := range []lifecycle.Options{{}, {CordonOnly: true}, {Drain: true}} {
 			if o.CordonOnly && p.Action != lifecycle.ActionDrain || o.Drain && p.Action != lifecycle.ActionRetire {
 				continue

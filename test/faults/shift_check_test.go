@@ -103,7 +103,8 @@ func (s *shift) checkRecord(st lifecycle.OperationStatus, before storetest.Node)
 		return fmt.Errorf("the workflow ended as %s, and the record says %s", st.Operation.Status, row.Status)
 	}
 	n, want := s.Node(s.nodeID), row.Prior
-	if row.Status == lifecycle.OperationCompleted && s.op.plan.To != "" {
+	late := s.op.plan.Action == lifecycle.ActionTerminate && n.Instance == lifecycle.InstanceTerminated // the cancel was too late
+	if (row.Status == lifecycle.OperationCompleted || late) && s.op.plan.To != "" {
 		want = s.op.plan.To
 	}
 	enrolls := s.op.lateBundle && slices.Contains(s.op.plan.Through, n.State)

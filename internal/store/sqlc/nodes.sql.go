@@ -86,6 +86,18 @@ func (q *Queries) FindNode(ctx context.Context, host string) (string, error) {
 	return node_id, err
 }
 
+const forgetMachine = `-- name: ForgetMachine :exec
+UPDATE nodes SET cordoned = false, workloads = '[]', workloads_at = NULL, agent_fault = '', driver_fault = '', previous_recovery_key = NULL
+WHERE node_id = $1
+`
+
+// Deletes what the agent of a machine that is gone reported, and the key that proves an earlier
+// machine: the next one is another machine.
+func (q *Queries) ForgetMachine(ctx context.Context, nodeID string) error {
+	_, err := q.db.Exec(ctx, forgetMachine, nodeID)
+	return err
+}
+
 const heartbeat = `-- name: Heartbeat :one
 UPDATE nodes SET
     last_heartbeat_at = now(), agent_version = $1, boot_id = $2,

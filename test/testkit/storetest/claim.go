@@ -111,13 +111,17 @@ func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fe
 		}
 		n.State, n.OperationID = state, r.OperationID
 	}
+	before := n.Instance
 	n.begin(r)
 	started := s.Now().UTC()
 	c := activities.Claim{Fence: f, Prior: prior, State: state, Host: n.Host, SKU: s.SKU, GPUsTotal: n.GPUsTotal, StartedAt: started,
 		Provider: n.Provider, Incarnation: n.Incarnation, Cordoned: n.Cordoned, LeftCordon: left,
 		Creates: s.provider(n).Creates}
-	if r.Action == lifecycle.ActionProvision {
+	switch r.Action {
+	case lifecycle.ActionProvision:
 		c.Instance = lifecycle.Instance{InstanceID: n.InstanceID, Provider: n.Provider, State: n.Instance}
+	case lifecycle.ActionTerminate:
+		c.Instance = lifecycle.Instance{InstanceID: n.InstanceID, Provider: n.Provider, State: before}
 	}
 	op := &operation{Operation: Operation{ID: r.OperationID, NodeID: n.ID, WorkflowID: r.WorkflowID, RunID: r.RunID, Action: r.Action,
 		OpSeq: f.OpSeq, Prior: prior, Status: lifecycle.OperationAccepted, Document: r.Document}, claim: c, runStarted: r.RunStartedAt}

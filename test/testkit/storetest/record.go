@@ -99,7 +99,7 @@ func (s *nodeRecords) Finish(_ context.Context, f activities.Fence, _ string, e 
 	case (op.Action == lifecycle.ActionEnroll || op.claim.Creates && op.Action == lifecycle.ActionProvision) &&
 		e.Status == lifecycle.OperationCompleted && n.polledIncarnation != n.Incarnation:
 		return schema.NewError(schema.KindInvalidRequest, "node %s has not polled with a certificate", n.ID).WithReason("not_enrolled")
-	case op.Action == lifecycle.ActionRemove && e.Status == lifecycle.OperationCompleted && !e.TeardownForced() && len(s.openResources(n.ID)) > 0:
+	case (op.Action == lifecycle.ActionTerminate || op.Action == lifecycle.ActionRemove) && e.Status == lifecycle.OperationCompleted && !e.TeardownForced() && len(s.openResources(n.ID)) > 0:
 		return schema.NewError(schema.KindInvalidRequest, "the ledger of node %s has open entries", n.ID).WithReason("resources_open")
 	}
 	s.end(op, e.Status, s.Now())
@@ -118,10 +118,22 @@ func (s *nodeRecords) Finish(_ context.Context, f activities.Fence, _ string, e 
 		s.release(n, f, e)
 	}
 	if op.claim.Creates && e.Instance == lifecycle.InstanceTerminated && !e.DenyIdentity {
-		n.Incarnation++ // the identity ends with the machine
-		n.Enrolled, n.fresh = activities.Enrollment{}, false
+		s.endMachine(n)
 	}
 	return nil
+}
+
+// endMachine ends the identity, an open reissue and the reports of a machine that is gone.
+func (s *nodeRecords) endMachine(n *node) {
+	for _, op := range s.openOf(n.ID) {
+		if op.Action == lifecycle.ActionReissueEnrollment {
+			s.end(op, lifecycle.OperationFailed, s.Now())
+			s.note(fenceOf(op), audit.ActionName(op.Action), n.ID, audit.Failed, "token_voided")
+		}
+	}
+	n.Incarnation++
+	n.Enrolled, n.fresh = activities.Enrollment{}, false
+	n.Workloads, n.Cordoned = nil, false
 }
 
 // release applies the end of an operation to the node that it held.

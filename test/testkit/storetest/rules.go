@@ -140,6 +140,8 @@ func recordRules() []rule {
 			}},
 		{name: "end of a removal with an open ledger", state: lifecycle.NodeRetired, kind: schema.KindInvalidRequest, reason: "resources_open",
 			do: func(b *bench) error { return b.end(b.removal(), lifecycle.OperationCompleted) }},
+		{name: "claim of a termination of a machine that the provider did not create", kind: schema.KindInvalidRequest, reason: "no_created_machine",
+			do: func(b *bench) error { _, err := b.claim(lifecycle.ActionTerminate); return err }},
 		{name: "cancel of a removal with an open ledger", state: lifecycle.NodeRetired,
 			do: func(b *bench) error { return b.end(b.removal(), lifecycle.OperationCanceled) }},
 		{name: "end of a removal after a forced teardown", state: lifecycle.NodeRetired, do: func(b *bench) error {

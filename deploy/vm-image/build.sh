@@ -4,6 +4,7 @@
 # downloaded once, to .cache/vm-image; GPUAAS_KERNEL_PACKAGE names another file instead.
 # Usage: build.sh FOLDER [workload], from the repository root. With "workload", the image has the
 # agent of development, and a workload that reports its start and its end on the console.
+# The exit code is 3 if there is no kernel.
 set -eu
 out=$1
 workload=${2-}
@@ -23,12 +24,12 @@ mkdir -p "$cache"
 if [ -z "$package" ]; then
 	command -v apt-get >/dev/null 2>&1 || {
 		echo "This machine has no apt-get. Set GPUAAS_KERNEL_PACKAGE to a linux-image-…-cloud-amd64 package of Debian." >&2
-		exit 1
+		exit 3
 	}
 	name=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\)/\1/p' | head -n 1)
-	[ -n "$name" ] || { echo "apt has no linux-image-cloud-amd64; run apt-get update." >&2; exit 1; }
+	[ -n "$name" ] || { echo "apt has no linux-image-cloud-amd64; run apt-get update." >&2; exit 3; }
 	echo "Downloading $name" >&2
-	(cd "$cache" && apt-get download -q "$name" >&2)
+	(cd "$cache" && apt-get download -q "$name" >&2) || exit 3
 	package=$(newest)
 fi
 export CGO_ENABLED=0 GOOS=linux GOARCH=amd64

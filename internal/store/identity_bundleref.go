@@ -93,9 +93,11 @@ func useFetch(ctx context.Context, tx *tx, tokenID string, hash []byte, by audit
 	if err != nil {
 		return used, err
 	}
-	used, err = tx.UseFetch(ctx, tokenID)
+	if used, err = tx.UseFetch(ctx, tokenID); err != nil {
+		return used, noFetch(ctx, tx, tokenID, err, node, e)
+	}
 	// A refusal rolls back: the reference stays unspent.
-	if err := admitFetch(ctx, tx, tokenID, used.BundlePurpose, err, node, e); err != nil {
+	if err := admitFetch(ctx, tx, *used.BundlePurpose, node, e); err != nil {
 		return used, err
 	}
 	tx.note(e)
@@ -111,22 +113,26 @@ func (s *Identities) CheckFetch(ctx context.Context, tokenID string, hash []byte
 		if err != nil {
 			return live, err
 		}
-		live, err = tx.LiveFetch(ctx, tokenID)
-		return live, admitFetch(ctx, tx, tokenID, live.BundlePurpose, err, node, e)
+		if live, err = tx.LiveFetch(ctx, tokenID); err != nil {
+			return live, noFetch(ctx, tx, tokenID, err, node, e)
+		}
+		return live, admitFetch(ctx, tx, *live.BundlePurpose, node, e)
 	})
 	return live.NodeID, live.ExpiresAt, err
 }
 
-// admitFetch checks that the node's state allows the bundle of a reference, and adds its
-// purpose to the event. If found, the error of the query for a live reference, says that it
-// found none, the reference is refused with the reason.
-func admitFetch(ctx context.Context, tx *tx, tokenID string, bundle *trust.TokenPurpose, found error, node sqlc.LockNodeRow, e audit.Event) error {
-	if postgres.NotFound(found) {
+// noFetch is the refusal of a reference that the query for a live one did not find, and otherwise
+// the error of the query.
+func noFetch(ctx context.Context, tx *tx, tokenID string, err error, node sqlc.LockNodeRow, e audit.Event) error {
+	if postgres.NotFound(err) {
 		return explainToken(ctx, tx, tokenID, "", node, e)
 	}
-	if found != nil {
-		return found
-	}
-	e.Detail["bundle"] = string(*bundle)
-	return refuseNode(admitToken(ctx, tx, *bundle, node), e)
+	return err
+}
+
+// admitFetch checks that the node's state allows the bundle of a reference, and adds its purpose to
+// the event.
+func admitFetch(ctx context.Context, tx *tx, bundle trust.TokenPurpose, node sqlc.LockNodeRow, e audit.Event) error {
+	e.Detail["bundle"] = string(bundle)
+	return refuseNode(admitToken(ctx, tx, bundle, node), e)
 }

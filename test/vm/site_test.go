@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { host.Run(m) }
 // site is a stack whose worker creates virtual machines.
 type site struct {
 	t     *testing.T
-	host  *libvirttest.Host
+	host  libvirttest.Host
 	stack *stack.Stack
 	state string // of the provider
 	env   []string
@@ -59,7 +59,7 @@ func newSite(t *testing.T) *site {
 	require.NoError(t, err)
 	s.wrapVirsh()
 	s.env = append(s.env, "PATH="+s.dir+":"+os.Getenv("PATH"), "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout)
-	folder, err := os.MkdirTemp("", "gpuaas-vm-")
+	folder, err := os.MkdirTemp("", "gpuaas-vm-") //nolint:usetesting // short, and Postgres runs as another user
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(folder, 0o711)) // Postgres runs as another user
 	bin, err := filepath.Abs("../../bin/gpuaas")
@@ -87,7 +87,7 @@ after) '` + virsh + `' "$@"; code=$?; rm '` + s.armed() + `'; kill -9 "$PPID"; e
 esac
 exec '` + virsh + `' "$@"
 `
-	require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, "virsh"), []byte(script), 0o700)) //nolint:gosec // a program
+	require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, "virsh"), []byte(script), 0o700))
 }
 
 func (s *site) armed() string { return filepath.Join(s.dir, "armed") }

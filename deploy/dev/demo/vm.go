@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/providers/libvirt"
-	"github.com/gpuaas/gpuaas/test/testkit/libvirttest"
+	"github.com/gpuaas/gpuaas/test/libvirtd"
 )
 
 // machines is the libvirt daemon of the demo. nil is a demo without one.
 type machines struct {
-	host  *libvirttest.Host
+	host  *libvirtd.Host
 	vars  []string
 	state string
 }
@@ -51,7 +51,7 @@ func (d *demo) machineSteps() []step {
 }
 
 func (d *demo) startLibvirt(context.Context) (string, error) {
-	host, err := libvirttest.Start()
+	host, err := libvirtd.Start()
 	if err != nil {
 		return "", err
 	}

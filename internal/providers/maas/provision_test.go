@@ -112,7 +112,8 @@ func TestProvision(t *testing.T) {
 		_, err := env.ExecuteActivity(m.EnsureMachine, in)
 		require.NoError(t, err)
 	}
-	require.Equal(t, <-l.created, <-l.created)
+	first, second := <-l.created, <-l.created
+	require.Equal(t, first, second)
 	require.Eventually(t, func() bool {
 		_, err := env.ExecuteActivity(m.AwaitMachine, in)
 		return err == nil

@@ -1,4 +1,4 @@
-package libvirttest
+package libvirtd
 
 import "syscall"
 

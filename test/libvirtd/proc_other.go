@@ -1,6 +1,6 @@
 //go:build !linux
 
-package libvirttest
+package libvirtd
 
 import "syscall"
 

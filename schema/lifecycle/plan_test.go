@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
 // legal is written by hand, independently of the plans under test: which action
@@ -168,5 +169,40 @@ func TestSpan(t *testing.T) {
 		3*time.Hour + 20*time.Minute: "3h20m", 125 * time.Hour: "5d5h", 90 * time.Second: "1m30s",
 	} {
 		require.Equal(t, want, lifecycle.Span(d))
+	}
+}
+
+// TestLimitsOfAProvider: the limits of a provider bound the phases that wait for it, and no other
+// plan.
+func TestLimitsOfAProvider(t *testing.T) {
+	t.Parallel()
+	provider := machine.Info{Creates: true, Limits: machine.Limits{Create: time.Hour, Boot: 2 * time.Hour, Delete: 3 * time.Hour}}
+	budgets := func(a lifecycle.Action, on machine.Info) map[string]time.Duration {
+		p, ok := lifecycle.PlanOf(a, lifecycle.Options{})
+		require.True(t, ok)
+		p = p.On(on)
+		all := map[string]time.Duration{}
+		if p.Undo != nil {
+			all[p.Undo.Name] = p.Undo.Budget
+		}
+		for _, s := range p.Phases {
+			all[s.Name] = s.Budget
+		}
+		return all
+	}
+	for a, want := range map[lifecycle.Action]map[string]time.Duration{
+		lifecycle.ActionProvision: {lifecycle.PhaseMachine: time.Hour, lifecycle.PhaseEnroll: 2 * time.Hour, lifecycle.PhaseUndoAdopt: 3 * time.Hour},
+		lifecycle.ActionRemove:    {lifecycle.PhaseTeardown: 3 * time.Hour},
+		lifecycle.ActionTerminate: {lifecycle.PhaseTeardown: 3 * time.Hour, lifecycle.PhaseUndoTeardown: 3 * time.Hour},
+	} {
+		limited, plain := budgets(a, provider), budgets(a, machine.Info{Creates: true})
+		for phase, budget := range limited {
+			if want[phase] == 0 {
+				want[phase] = plain[phase]
+			}
+			require.Equal(t, want[phase], budget, "%s %s", a, phase)
+		}
+		require.NotEqual(t, limited, plain)
+		require.NotContains(t, budgets(a, machine.Info{Limits: provider.Limits}), lifecycle.PhaseMachine, "a machine that is not created")
 	}
 }

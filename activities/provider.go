@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/text"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Ledger records the external resources of each node, so that none leaks. Every call but
@@ -148,8 +150,7 @@ func (m *Machine) AwaitMachine(ctx context.Context, in MachineInput) error {
 			return Fail(err)
 		}
 	case machine.Failed, machine.Deleting:
-		return Fail(machine.Errorf(machine.ReasonFailed, "the machine of %s is %s: %s%s", in.Host, found.Phase,
-			text.Line(found.Detail, maxDetail), consoleEnd(ctx, source, found.Ref)))
+		return Fail(machine.Errorf(machine.ReasonFailed, "the machine of %s is %s: %s", in.Host, found.Phase, text.Line(found.Detail, maxDetail)))
 	case machine.Creating:
 	}
 	return Fail(machine.Errorf(machine.ReasonStarting, "the machine of %s is %s: %s", in.Host, found.Phase, text.Line(found.Detail, maxDetail)))
@@ -158,17 +159,20 @@ func (m *Machine) AwaitMachine(ctx context.Context, in MachineInput) error {
 // maxDetail bounds what a message quotes of a provider's answer, in bytes.
 const maxDetail = 300
 
-// consoleEnd is the end of the machine's console for a message, empty if it cannot be read.
+// consoleEnd is the end of the machine's console in one line, empty if it cannot be read. A token
+// in it is replaced.
 func consoleEnd(ctx context.Context, source Source, r machine.Ref) string {
 	tail, err := source.Provider.Console(ctx, r)
 	if err != nil || len(tail) == 0 {
 		return ""
 	}
-	return "; its console ends with: " + text.Line(string(tail[max(0, len(tail)-maxDetail):]), maxDetail)
+	token := regexp.MustCompile(regexp.QuoteMeta(trust.TokenPrefix) + `\S*`)
+	line := token.ReplaceAllString(string(tail[max(0, len(tail)-maxDetail):]), trust.TokenPrefix+"…")
+	return "; its console ends with: " + text.Line(line, maxDetail)
 }
 
 // DescribeMachine returns what the machine does and the end of its console in one line, for the
-// message of an operation that waits for it. The line is untrusted.
+// cause of a park, which is not archived. The line is untrusted.
 func (m *Machine) DescribeMachine(ctx context.Context, in MachineInput) (string, error) {
 	source, err := m.source(in.Instance.Provider)
 	if err != nil {

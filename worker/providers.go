@@ -95,22 +95,33 @@ func (c *ProviderSettings) infos() []machine.Info {
 	return infos
 }
 
-// describeEvery is how often a worker stores the descriptions of its providers: a database that
-// was restored from a backup gets them again.
-const describeEvery = 5 * time.Minute
+// describe stores the descriptions of the providers. It is KindInvalidRequest if another worker has
+// one of the enabled ones on another host: each of the two would report the machines of the other
+// as deleted.
+func describe(ctx context.Context, s *store.Inventory, infos []machine.Info) error {
+	kept, err := s.PutProviders(ctx, infos)
+	for _, i := range kept {
+		if i.Disabled == "" {
+			return schema.NewError(schema.KindInvalidRequest, "provider %s: a worker on another host than %s has it", i.Name, i.Host).
+				WithReason("provider_elsewhere").WithNext("run all workers on the host of the machines; after a move, stop the other worker and wait for " + machine.DescriptionLife.String())
+		}
+	}
+	return err
+}
 
-// describe stores the descriptions of the providers until ctx ends, and returns nil then.
-func describe(ctx context.Context, s *store.Inventory, infos []machine.Info, log *slog.Logger) error {
-	tick := time.NewTicker(describeEvery)
+// describeUntil stores the descriptions again until ctx ends, and returns nil then. A database that
+// was restored from a backup gets them again.
+func describeUntil(ctx context.Context, s *store.Inventory, infos []machine.Info, log *slog.Logger) error {
+	tick := time.NewTicker(machine.DescriptionLife / 3)
 	defer tick.Stop()
 	for {
-		if err := s.PutProviders(ctx, infos); err != nil && ctx.Err() == nil {
-			log.Warn("cannot store the providers", slog.Any("err", err))
-		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		}
+		if err := describe(ctx, s, infos); err != nil && ctx.Err() == nil {
+			log.Warn("cannot store the providers", slog.Any("err", err))
 		}
 	}
 }

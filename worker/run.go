@@ -77,7 +77,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	})
 	p.Go(ctx, "versions", served.Run)
 	p.Go(ctx, "silent nodes", func(ctx context.Context) error { return watchSilence(ctx, parts.store.Inventory, p.Log) })
-	p.Go(ctx, "providers", func(ctx context.Context) error { return describe(ctx, parts.store.Inventory, c.infos(), p.Log) })
+	p.Go(ctx, "providers", func(ctx context.Context) error { return describeUntil(ctx, parts.store.Inventory, c.infos(), p.Log) })
 	p.Go(ctx, "removals", removals{parts.store.Identities, timelySigner{parts.vault, p.Clocks}, c.Env, p.Log}.run)
 	p.Go(ctx, "audit checkpoints", checkpoints{parts.store.Checkpoints, parts.vault, p.Log, c.CheckpointEvery}.run)
 	p.Go(ctx, "verifier sets", func(ctx context.Context) error { return parts.sets.Run(ctx, nil) })

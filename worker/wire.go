@@ -41,6 +41,7 @@ func (p *parts) connect(ctx context.Context) error {
 	return p.Connect(ctx,
 		daemon.Dependency{Name: "Postgres", Open: p.openStore},
 		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error { return p.store.CheckSchema(ctx) }},
+		daemon.Dependency{Name: "the providers in the database", Open: func(ctx context.Context) error { return describe(ctx, p.store.Inventory, p.cfg.infos()) }},
 		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
 			p.vault, err = vault.LoginDaemon(ctx, p.Process, p.cfg.Engines)
 			if err == nil {

@@ -6,30 +6,40 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
-// maxMachineLine bounds what a message quotes of a machine and its console, in bytes.
+// maxMachineLine bounds what a park quotes of a machine and its console, in bytes.
 const maxMachineLine = 400
 
-// awaitBoot waits until the agent of a new machine polls. When the time is up, the message has
-// the state of the machine and the end of its console: both are untrusted. A retry in the
-// background does not read them again.
-func awaitBoot(ctx workflow.Context, op *operation) error {
-	seen := describeMachine
-	if op.parked() {
-		seen = func(workflow.Context, *operation) string { return "" }
+// awaitMachine waits until the provider reports that the machine is running.
+func awaitMachine(ctx workflow.Context, op *operation) error {
+	err := op.call(ctx, callProvider, "Wait until the machine is running", machine.AwaitMachine, machineOf(op))
+	if err != nil && ctx.Err() == nil && failureOf(err).Reason == machines.ReasonFailed {
+		op.describeMachine(ctx)
 	}
+	return err
+}
+
+// awaitBoot waits until the agent of a new machine polls.
+func awaitBoot(ctx workflow.Context, op *operation) error {
+	parked := op.parked()
 	err := awaitEnrollment(lifecycle.EventFirstPoll, func(e activities.Enrollment) bool { return e.Polled })(ctx, op)
 	if err == nil || ctx.Err() != nil || failureOf(err).Reason != lifecycle.ReasonTimeout {
 		return err
 	}
-	return schema.NewError(schema.KindAgentSilent, "the machine's agent sent no request within %s%s", lifecycle.Span(op.spec().Budget), seen(ctx, op)).
+	if !parked { // a retry in the background keeps the cause of the park
+		op.describeMachine(ctx)
+	}
+	return schema.NewError(schema.KindAgentSilent, "the machine's agent sent no request within %s", lifecycle.Span(op.spec().Budget)).
 		WithReason(lifecycle.ReasonMachineSilent)
 }
 
-// describeMachine describes the operation's machine for a message.
-func describeMachine(ctx workflow.Context, op *operation) string {
+// describeMachine reads the state of the operation's machine and the end of its console, which
+// are untrusted, for the cause of a park. They are no part of the message, which the audit trail
+// keeps: a console can show anything.
+func (op *operation) describeMachine(ctx workflow.Context) {
 	o := callProvider
 	o.RetryPolicy = once
 	var line string
@@ -37,5 +47,5 @@ func describeMachine(ctx workflow.Context, op *operation) string {
 	if err := workflow.ExecuteActivity(ctx, machine.DescribeMachine, machineOf(op)).Get(ctx, &line); err != nil {
 		line = "the provider does not describe the machine"
 	}
-	return "; " + text.Line(line, maxMachineLine)
+	op.machineSeen = text.Line(line, maxMachineLine)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	machines "github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // TestSilentMachine: the provisioning of a machine that does not boot parks with the end of its
@@ -16,7 +17,7 @@ import (
 func TestSilentMachine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeRegistered)
-	w.creates, w.console = true, "Kernel panic\x1b[2J - not syncing\n"
+	w.creates, w.console = true, "Kernel panic\x1b[2J - not syncing " + trust.TokenPrefix + "secret\n"
 	b := setup(t, lifecycle.ActionProvision, w)
 	parked := false
 	b.at(time.Hour, func() {
@@ -24,8 +25,10 @@ func TestSilentMachine(t *testing.T) {
 		require.Equal(t, lifecycle.OperationParked, o.Status)
 		require.Equal(t, lifecycle.ReasonMachineSilent, o.Stuck.Reason)
 		require.Equal(t, lifecycle.AttentionAgent, o.Stuck.WaitingOn)
-		require.Contains(t, o.Stuck.Message, "within 10m; the machine is running; its console ends with: Kernel panic")
-		require.NotContains(t, o.Stuck.Message, "\x1b")
+		require.Equal(t, "the machine's agent sent no request within 10m", o.Stuck.Message, "the audit trail keeps it")
+		require.Contains(t, o.Stuck.Cause, "the machine is running; its console ends with: Kernel panic")
+		require.NotContains(t, o.Stuck.Cause, "\x1b")
+		require.NotContains(t, o.Stuck.Cause, "secret")
 		require.NotNil(t, o.Stuck.Retrying)
 		parked = true
 	})

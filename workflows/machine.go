@@ -42,11 +42,6 @@ func isMachineOf(op *operation) func(activities.Resource) bool {
 	return func(r activities.Resource) bool { return r.ResourceID == id }
 }
 
-// awaitMachine waits until the provider reports that the machine is running.
-func awaitMachine(ctx workflow.Context, op *operation) error {
-	return op.call(ctx, callProvider, "Wait until the machine is running", machine.AwaitMachine, machineOf(op))
-}
-
 // awaitAgent waits for a fresh heartbeat, which usually exists already.
 func awaitAgent(ctx workflow.Context, op *operation) error {
 	err := withinBudget(ctx, op, "Wait for the agent's heartbeat", record.CheckAgent, op.in.NodeID)

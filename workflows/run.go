@@ -72,6 +72,8 @@ type state struct {
 	// fence is the error of a write that is no longer allowed: the operation has ended,
 	// or another one holds the node.
 	fence error
+	// machineSeen is what the provider said of a machine that does not run: see describeMachine.
+	machineSeen string
 	// failed is the newest failure of a phase.
 	failed failed
 }

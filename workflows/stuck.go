@@ -87,6 +87,9 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	if s.Reason != lifecycle.ReasonDrainBlocked && s.Reason != lifecycle.ReasonGPUsInUse { // no workloads that need more time are known
 		s.Options = slices.DeleteFunc(s.Options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionExtend })
 	}
+	if op.machineSeen != "" && (s.Reason == lifecycle.ReasonMachineSilent || s.Reason == machines.ReasonFailed) {
+		s.Cause = op.machineSeen
+	}
 	if retried(e.Kind, s.Reason) {
 		s.Retrying = &lifecycle.Retrying{}
 	}

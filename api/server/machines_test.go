@@ -21,7 +21,9 @@ import (
 func TestProvidersAndInstancesByHTTP(t *testing.T) {
 	r := newCluster(t).replica()
 	info := machines.Info{Name: "libvirt", Creates: true, Catalog: machines.Catalog{Regions: []string{"here"}, Types: []machines.Type{{ID: "small", CPUs: 2}}}}
-	require.NoError(t, r.store.Inventory.PutProviders(t.Context(), []machines.Info{info}))
+	kept, err := r.store.Inventory.PutProviders(t.Context(), []machines.Info{info})
+	require.NoError(t, err)
+	require.Empty(t, kept)
 	var providers machines.Providers
 	r.ask(http.MethodGet, "/providers", nil).into(t, &providers)
 	require.Len(t, providers.Providers, 2)

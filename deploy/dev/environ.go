@@ -152,7 +152,7 @@ func (v variables) exports() string {
 // client settings (TLS, API keys) are included, for external engines. A token
 // never is.
 func inherited(environ []string, keep bool) []string {
-	ours := []string{"GPUAAS_", "PG"}
+	ours := []string{"GPUAAS_", "PG", "MAAS_"}
 	if !keep {
 		ours = append(ours, "TEMPORAL_", "VAULT_")
 	}

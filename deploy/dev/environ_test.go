@@ -96,9 +96,9 @@ func TestInheritedOmitsOtherStacks(t *testing.T) {
 	t.Parallel()
 	shell := []string{
 		"PATH=/bin", "GPUAAS_API_TOKEN=x", "GPUAAS_DATABASE_URL=x", "PGPASSWORD=x", "VAULT_TOKEN=x", "VAULT_ADDR=x",
-		"TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug",
+		"TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug", "MAAS_API_TOKEN=x", "GPUAAS_LIBVIRT_URI=z",
 	}
-	require.Equal(t, []string{"PATH=/bin", "GPUAAS_LOG_LEVEL=debug"}, inherited(shell, false))
-	require.Equal(t, []string{"PATH=/bin", "VAULT_ADDR=x", "TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug"},
+	require.Equal(t, []string{"PATH=/bin", "GPUAAS_LOG_LEVEL=debug", "GPUAAS_LIBVIRT_URI=z"}, inherited(shell, false))
+	require.Equal(t, []string{"PATH=/bin", "VAULT_ADDR=x", "TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug", "GPUAAS_LIBVIRT_URI=z"},
 		inherited(shell, true), "client settings of an external engine are inherited, a token never is")
 }

@@ -29,7 +29,7 @@ if [ -z "$package" ]; then
 	name=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\)/\1/p' | head -n 1)
 	[ -n "$name" ] || { echo "apt has no linux-image-cloud-amd64; run apt-get update." >&2; exit 3; }
 	echo "Downloading $name" >&2
-	(cd "$cache" && apt-get download -q "$name" >&2) || exit 3
+	(cd "$cache" && apt-get download -q "$name" >&2)
 	package=$(newest)
 fi
 export CGO_ENABLED=0 GOOS=linux GOARCH=amd64

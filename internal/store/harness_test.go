@@ -61,8 +61,10 @@ func openWith(t testing.TB, conns int32) *env {
 	s, err := store.Open(t.Context(), store.Config{URL: restricted(t, dsn), MaxConns: conns})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	require.NoError(t, s.Inventory.PutProviders(t.Context(), []machines.Info{{Name: "manual"}, {Name: "libvirt", Creates: true,
-		Catalog: machines.Catalog{Regions: []string{"here"}, Types: []machines.Type{{ID: "small"}}}}}))
+	kept, err := s.Inventory.PutProviders(t.Context(), []machines.Info{{Name: "manual"}, {Name: "libvirt", Creates: true,
+		Catalog: machines.Catalog{Regions: []string{"here"}, Types: []machines.Type{{ID: "small"}}}}})
+	require.NoError(t, err)
+	require.Empty(t, kept)
 	raw, err := pgxpool.New(t.Context(), dsn)
 	require.NoError(t, err)
 	t.Cleanup(raw.Close)

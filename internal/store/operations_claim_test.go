@@ -196,10 +196,21 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 		require.False(t, info[0].UpdatedAt.IsZero())
 		off := info[0].Info
 		off.Disabled = "it is not configured"
-		require.NoError(t, e.Inventory.PutProviders(ctx, []machines.Info{off}))
+		put := func(i machines.Info) (kept []machines.Info) {
+			t.Helper()
+			kept, err := e.Inventory.PutProviders(ctx, []machines.Info{i})
+			require.NoError(t, err)
+			return kept
+		}
+		require.Equal(t, []machines.Info{off}, put(off), "another worker has it enabled")
+		e.exec("UPDATE providers SET updated_at = updated_at - make_interval(secs => $1) WHERE name = 'libvirt'", machines.DescriptionLife.Seconds())
+		require.Empty(t, put(off))
 		_, err = e.Claim(ctx, request(n.ID, lifecycle.ActionProvision))
 		requireKind(t, err, schema.KindInvalidRequest, machines.ReasonDisabled)
-		require.NoError(t, e.Inventory.PutProviders(ctx, []machines.Info{info[0].Info}))
+		require.Empty(t, put(info[0].Info), "an enabled one replaces a disabled one at once")
+		elsewhere := info[0].Info
+		elsewhere.Host = "another"
+		require.Equal(t, []machines.Info{elsewhere}, put(elsewhere), "two hosts have different machines")
 	})
 	t.Run("when the instance runs", func(t *testing.T) {
 		n := e.inState(lifecycle.NodeActive)

@@ -10,16 +10,21 @@ import (
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
-// PutProviders stores the descriptions of the providers that this worker has. A provider that
-// another worker has stays, and one that both have gets the last description.
-func (s *Inventory) PutProviders(ctx context.Context, providers []machine.Info) error {
-	return s.db.write(ctx, "storing the providers", func(ctx context.Context, tx *tx) error {
+// PutProviders stores the descriptions of the providers that this worker has, and returns those
+// that it did not store: within machine.DescriptionLife, the description of a provider that another
+// worker has enabled stays, unless the new one is enabled, too, and of the same host.
+func (s *Inventory) PutProviders(ctx context.Context, providers []machine.Info) (kept []machine.Info, err error) {
+	return write(ctx, s.db, "storing the providers", func(ctx context.Context, tx *tx) (kept []machine.Info, err error) {
 		for _, p := range providers {
-			if err := tx.PutProvider(ctx, p.Name, p); err != nil {
-				return err
+			stored, err := tx.PutProvider(ctx, p.Name, p, machine.DescriptionLife.Seconds())
+			if err != nil {
+				return nil, err
+			}
+			if stored == 0 {
+				kept = append(kept, p)
 			}
 		}
-		return nil
+		return kept, nil
 	})
 }
 

@@ -124,9 +124,15 @@ type Info struct {
 	Creates bool `json:"creates"`
 	// Disabled says why the provider cannot be used now, empty if it can.
 	Disabled string `json:"disabled,omitempty"`
+	// Host is the host that has the machines, if only its workers can reach them.
+	Host string `json:"host,omitempty"`
 	Catalog
 	Limits Limits `json:"limits,omitzero"`
 }
+
+// DescriptionLife is how long a description of a provider stays without the worker that stored
+// it, which stores it again every DescriptionLife/3.
+const DescriptionLife = 3 * time.Minute
 
 // Provider is a provider as the admin API returns it.
 type Provider struct {

@@ -138,6 +138,9 @@ func (f files) consoleTail(id string) ([]byte, error) {
 // lock locks out other changes of the instance's machine, by all workers of this host, and some
 // of other machines. It waits until ctx ends. The locks end with the process.
 func (f files) lock(ctx context.Context, id string) (unlock func(), err error) {
+	if err := f.prepare(); err != nil {
+		return nil, err
+	}
 	file, err := os.OpenFile(filepath.Join(f.state, lockDir, id[:1]), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, unusable(err)

@@ -39,11 +39,7 @@ func NewWithRunner(s Settings, r Runner) (*Provider, error) {
 		return nil, err
 	}
 	s = s.withDefaults()
-	p := &Provider{settings: s, runner: r, files: files{state: s.StateDir, image: s.ImageBase, user: s.QEMUUser}}
-	if s.Mode == Disabled {
-		return p, nil
-	}
-	return p, p.files.prepare()
+	return &Provider{settings: s, runner: r, files: files{state: s.StateDir, image: s.ImageBase, user: s.QEMUUser}}, nil
 }
 
 // Source returns the provider with its description.

@@ -3,6 +3,7 @@ package libvirt
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -148,6 +149,9 @@ func (s Settings) Info() machine.Info {
 	info.Regions, info.Images = []string{Region}, []string{DefaultImage}
 	info.Types = []machine.Type{{ID: SmallType, CPUs: 1, MemoryMiB: 512}, {ID: LargeType, CPUs: 2, MemoryMiB: 4096}}
 	info.Limits = machine.Limits{Create: 2 * time.Minute, Boot: s.withDefaults().BootTimeout, Delete: 2 * time.Minute}
+	if s.withDefaults().Mode == Real {
+		info.Host, _ = os.Hostname() // a host without a name has only one worker
+	}
 	if s.withDefaults().Mode == Disabled {
 		info.Disabled = "POWERNODE_LIBVIRT_MODE is disabled"
 	}

@@ -46,12 +46,19 @@ func (q *Queries) ListProviders(ctx context.Context) ([]Provider, error) {
 	return items, nil
 }
 
-const putProvider = `-- name: PutProvider :exec
-INSERT INTO providers (name, info) VALUES ($1, $2)
+const putProvider = `-- name: PutProvider :execrows
+INSERT INTO providers AS p (name, info) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET info = EXCLUDED.info, updated_at = now()
+WHERE coalesce(p.info ->> 'disabled', '') <> '' OR p.updated_at < now() - make_interval(secs => $3::float8)
+   OR coalesce(EXCLUDED.info ->> 'disabled', '') = '' AND coalesce(EXCLUDED.info ->> 'host', '') = coalesce(p.info ->> 'host', '')
 `
 
-func (q *Queries) PutProvider(ctx context.Context, name string, info machine.Info) error {
-	_, err := q.db.Exec(ctx, putProvider, name, info)
-	return err
+// The description of an enabled provider that a worker has stored lately stays if the new one is
+// disabled or is that of another host.
+func (q *Queries) PutProvider(ctx context.Context, name string, info machine.Info, freshSeconds float64) (int64, error) {
+	result, err := q.db.Exec(ctx, putProvider, name, info, freshSeconds)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }

@@ -71,6 +71,7 @@ func TestProgramConfigNamesSecretFiles(t *testing.T) {
 		"GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE":   "/d/secrets/rotator-role-id",
 		"GPUAAS_VAULT_ROTATOR_SECRET_ID_FILE": "/d/secrets/rotator-secret-id",
 		"GPUAAS_METRICS_ADDR":                 "127.0.0.1:17005", "GPUAAS_ENV": "dev", "GPUAAS_AUDIT_CHECKPOINT_INTERVAL": "10s",
+		"GPUAAS_NODE_PUBLIC_URL": "https://localhost:17004", "GPUAAS_LIBVIRT_STATE_DIR": "/d/libvirt", "GPUAAS_LIBVIRT_HOSTS": "localhost:10.0.2.2",
 	}, r.worker(l).object())
 	require.Equal(t, map[string]string{
 		"TEMPORAL_ADDRESS": "127.0.0.1:17000", "TEMPORAL_NAMESPACE": "gpuaas", "VAULT_ADDR": "http://127.0.0.1:17002",

@@ -14,7 +14,7 @@ import (
 func TestMachines(t *testing.T) {
 	s := newSite(t)
 	for name, test := range map[string]func(*site){
-		"life": life, "killed worker": killedWorker, "a machine that hangs": hangs,
+		"life": life, "terminate": terminated, "killed worker": killedWorker, "a machine that hangs": hangs,
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := *s
@@ -49,6 +49,35 @@ func life(s *site) {
 	s.run("node", "remove", "life", "--yes", "--reason", "test", "--wait")
 	s.logPhases("life")
 	require.Equal(s.t, lifecycle.NodeRemoved, s.node(n.ID).State)
+}
+
+// terminated: a termination deletes a machine that works, and the node can be provisioned again.
+func terminated(s *site) {
+	s.register("again")
+	s.run("node", "provision", "again", "--wait")
+	first := s.node("again").Instance.InstanceID
+	s.eventually("the node reports its workload", func() bool { return len(s.node("again").Workloads) == 1 })
+	out, err := s.try("node", "terminate", "again", "--yes", "--reason", "test", "--wait")
+	require.Error(s.t, err)
+	require.Contains(s.t, out, "node_in_use")
+	require.Len(s.t, s.domains(), 1)
+
+	end := []string{"node", "terminate", "again", "--force", "--yes", "--reason", "test", "--wait"}
+	s.run(end...)
+	require.Empty(s.t, s.domains())
+	n := s.node("again")
+	require.Equal(s.t, lifecycle.NodeRegistered, n.State)
+	require.Empty(s.t, n.Workloads)
+
+	s.run("node", "provision", "again", "--wait")
+	second := s.node("again").Instance.InstanceID
+	require.NotEqual(s.t, first, second)
+	require.Equal(s.t, []string{"gpuaas-" + second}, s.domains())
+	all := s.run("instance", "list", "--node", "again", "-o", "json")
+	require.Contains(s.t, all, first)
+	require.Contains(s.t, all, second)
+	s.run(end...)
+	s.run("node", "remove", "again", "--yes", "--reason", "test", "--wait")
 }
 
 // killedWorker kills the worker before and after each command that changes a machine. There is

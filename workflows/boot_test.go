@@ -17,7 +17,7 @@ import (
 func TestSilentMachine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeRegistered)
-	w.creates, w.console = true, "Kernel panic\x1b[2J - not syncing " + trust.TokenPrefix + "secret\n"
+	w.creates, w.console = true, "Kernel panic\x1b[2J - not syncing "+trust.TokenPrefix+"secret\n"
 	b := setup(t, lifecycle.ActionProvision, w)
 	parked := false
 	b.at(time.Hour, func() {

@@ -17,7 +17,7 @@ const maxMachineLine = 400
 func awaitMachine(ctx workflow.Context, op *operation) error {
 	err := op.call(ctx, callProvider, "Wait until the machine is running", machine.AwaitMachine, machineOf(op))
 	if err != nil && ctx.Err() == nil && failureOf(err).Reason == machines.ReasonFailed {
-		op.describeMachine(ctx)
+		describeMachine(ctx, op)
 	}
 	return err
 }
@@ -30,7 +30,7 @@ func awaitBoot(ctx workflow.Context, op *operation) error {
 		return err
 	}
 	if !parked { // a retry in the background keeps the cause of the park
-		op.describeMachine(ctx)
+		describeMachine(ctx, op)
 	}
 	return schema.NewError(schema.KindAgentSilent, "the machine's agent sent no request within %s", lifecycle.Span(op.spec().Budget)).
 		WithReason(lifecycle.ReasonMachineSilent)
@@ -39,7 +39,7 @@ func awaitBoot(ctx workflow.Context, op *operation) error {
 // describeMachine reads the state of the operation's machine and the end of its console, which
 // are untrusted, for the cause of a park. They are no part of the message, which the audit trail
 // keeps: a console can show anything.
-func (op *operation) describeMachine(ctx workflow.Context) {
+func describeMachine(ctx workflow.Context, op *operation) {
 	o := callProvider
 	o.RetryPolicy = once
 	var line string

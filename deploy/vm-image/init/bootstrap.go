@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -67,11 +67,12 @@ func newClient(d machine.BootDocument) (*http.Client, error) {
 	}, nil
 }
 
-// laterError is that of a request that the node API did not process: the reference is unused.
+// laterError is that of a request that the node API may not have processed. If it has, the
+// reference is used up, and the next request is refused.
 type laterError struct{ error }
 
-// fetch exchanges the reference for the bundle. It repeats a request only if the node API did
-// not process it, because a reference works once.
+// fetch exchanges the reference for the bundle. It repeats a request that the node API did not
+// refuse, because the API may restart while machines boot.
 func fetch(ctx context.Context, client *http.Client, d machine.BootDocument, pause time.Duration, say func(string, ...any)) (trust.BootstrapBundle, error) {
 	for {
 		b, err := fetchOnce(ctx, client, d)
@@ -99,21 +100,18 @@ func fetchOnce(ctx context.Context, client *http.Client, d machine.BootDocument)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := client.Do(req)
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return b, laterError{err}
-	}
 	if err != nil {
-		return b, err
+		return b, laterError{err}
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument))
 	switch {
-	case resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusServiceUnavailable:
+	case resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode >= http.StatusInternalServerError:
 		return b, laterError{fmt.Errorf("the node API answers %s", resp.Status)}
 	case resp.StatusCode != http.StatusOK:
 		return b, fmt.Errorf("the node API answers %s: %s", resp.Status, printable(text))
 	case err != nil:
-		return b, fmt.Errorf("reading the bundle: %w", err)
+		return b, laterError{fmt.Errorf("reading the bundle: %w", err)}
 	case json.Unmarshal(text, &b) != nil: // its error may quote the token
 		return b, errors.New("the bundle is not valid JSON")
 	case !schema.IsID(b.NodeID) || b.EnrollmentToken == "":
@@ -159,11 +157,16 @@ func configure(root string, b trust.BootstrapBundle) (envFile string, err error)
 // imageWorkloads is where the image has the specs of its workloads, if it has any.
 const imageWorkloads = "etc/gpuaas/workloads"
 
-// addWorkloads copies the specs of the image to the agent's process driver, and selects it.
-func addWorkloads(root, envFile string) error {
+// addWorkloads copies the specs of the image to the agent's process driver, and selects it. An
+// image without specs has nothing that runs workloads: unless the bundle names a driver, the agent
+// is configured for a node without workloads.
+func addWorkloads(root, envFile, driver string) error {
 	specs, err := filepath.Glob(filepath.Join(root, imageWorkloads, "*.json"))
-	if err != nil || len(specs) == 0 {
+	switch {
+	case err != nil || len(specs) == 0 && driver != "":
 		return err
+	case len(specs) == 0:
+		return selectDriver(root, envFile, inventory.DriverNone)
 	}
 	dir := filepath.Join(root, filepath.Dir(trust.DefaultStateDir), "workloads")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -178,11 +181,16 @@ func addWorkloads(root, envFile string) error {
 			return err
 		}
 	}
+	return selectDriver(root, envFile, "process")
+}
+
+// selectDriver adds the driver to the env file, whose last line takes effect.
+func selectDriver(root, envFile, driver string) error {
 	env, err := os.OpenFile(filepath.Join(root, envFile), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}
-	_, err = env.WriteString("GPUAAS_WORKLOAD_DRIVER=\"process\"\n") // the last line takes effect
+	_, err = fmt.Fprintf(env, "GPUAAS_WORKLOAD_DRIVER=%q\n", driver)
 	return errors.Join(err, env.Close())
 }
 

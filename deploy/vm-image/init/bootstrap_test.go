@@ -72,17 +72,17 @@ func TestFetch(t *testing.T) {
 		}
 		return fetch(t.Context(), client, document, time.Millisecond, t.Logf)
 	}
-	got, err := try(code(http.StatusServiceUnavailable), code(http.StatusTooManyRequests), ok)
+	got, err := try(code(http.StatusServiceUnavailable), code(http.StatusTooManyRequests), code(http.StatusBadGateway),
+		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, ok)
 	require.NoError(t, err)
 	require.Equal(t, bundle, got)
-	// The node API may have used the reference up, so none of these is repeated.
+	// The node API refuses these, or answers with nonsense.
 	for _, final := range []func(http.ResponseWriter, *http.Request){
-		code(http.StatusConflict), code(http.StatusBadGateway), code(http.StatusFound),
+		code(http.StatusConflict), code(http.StatusUnauthorized), code(http.StatusFound),
 		func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(`{"GPUAAS_ENROLLMENT_TOKEN":"token`))
 		},
 		func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) },
-		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 	} {
 		_, err := try(final)
 		require.Error(t, err)
@@ -123,4 +123,33 @@ func TestHostsFile(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "127.0.0.1 localhost\n127.0.1.1 gpu-17\n10.0.2.2 api\n10.0.2.3 logs\n",
 		hostsFile(machine.BootDocument{Host: "gpu-17", Hosts: map[string]string{"logs": "10.0.2.3", "api": "10.0.2.2"}}))
+}
+
+// TestAddWorkloads: an image without workloads says so, unless the node has a driver, and one with
+// workloads runs them as processes.
+func TestAddWorkloads(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		spec, driver, want string
+	}{
+		"nothing":  {want: "GPUAAS_WORKLOAD_DRIVER=\"none\"\n"},
+		"a driver": {driver: "docker"},
+		"a spec":   {spec: `{"command":["/init"]}`, driver: "docker", want: "GPUAAS_WORKLOAD_DRIVER=\"process\"\n"},
+	} {
+		root := t.TempDir()
+		if tc.spec != "" {
+			require.NoError(t, os.MkdirAll(filepath.Join(root, imageWorkloads), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(root, imageWorkloads, "w.json"), []byte(tc.spec), 0o600))
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(root, "env"), nil, 0o600))
+		require.NoError(t, addWorkloads(root, "env", tc.driver), name)
+		text, err := os.ReadFile(filepath.Join(root, "env"))
+		require.NoError(t, err)
+		require.Equal(t, tc.want, string(text), name)
+		if tc.spec != "" {
+			copied, err := os.ReadFile(filepath.Join(root, filepath.Dir(trust.DefaultStateDir), "workloads", "w.json"))
+			require.NoError(t, err)
+			require.Equal(t, tc.spec, string(copied))
+		}
+	}
 }

@@ -88,7 +88,7 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("writing the agent's configuration: %w", err)
 	}
-	if err := addWorkloads("/", envFile); err != nil {
+	if err := addWorkloads("/", envFile, bundle.WorkloadDriver); err != nil {
 		return fmt.Errorf("adding the workloads of the image: %w", err)
 	}
 	return supervise(envFile)

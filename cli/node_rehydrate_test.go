@@ -51,7 +51,7 @@ func TestNodeRehydrate(t *testing.T) {
 		h.golden("rehydrate", "node", "rehydrate", "gpu-17", "--reason", "by mistake")
 		h.golden("rehydrate-json", "node", "rehydrate", "gpu-17", "-o", "json")
 		require.Equal(t, []string{"rehydrate gpu-17 by mistake", "rehydrate gpu-17 "}, h.api.decided)
-		h.api.rehydrated.Cordoned, h.api.rehydrated.Next = true, lifecycle.NodeNext(ref, true)
+		h.api.rehydrated.Cordoned, h.api.rehydrated.Next = true, lifecycle.NodeNext(ref, true, false)
 		h.golden("rehydrate-cordoned", "node", "rehydrate", "gpu-17")
 	})
 	t.Run("nothing", func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestUnenrolledNodeNamesItsNext(t *testing.T) {
 		}
 		require.Contains(t, h.out.String(), "gpuaas node enroll gpu-17\n", "or start it again at once")
 
-		h.api.rehydrated = lifecycle.Rehydration{Node: st.Node, From: state, Next: lifecycle.NodeNext(st.Node, false), Ended: []lifecycle.EndedOperation{
+		h.api.rehydrated = lifecycle.Rehydration{Node: st.Node, From: state, Next: lifecycle.NodeNext(st.Node, false, false), Ended: []lifecycle.EndedOperation{
 			{OperationID: operationID, Action: lifecycle.ActionEnroll, Reason: lifecycle.RunTerminated, Outcome: "its run ended: run_terminated; the node stays " + string(state)}}}
 		st.Operation.End(lifecycle.OperationFailed, h.api.rehydrated.Ended[0].Outcome, start())
 		h.api.nodes[0].Operation, h.temporal.statuses = nil, []lifecycle.OperationStatus{st}

@@ -42,7 +42,7 @@ func manyAbandoned(t *testing.T) *harness {
 		}
 		ref := lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: lifecycle.NodeActive}
 		return lifecycle.Rehydration{Node: ref, From: lifecycle.NodeDraining, Ended: []lifecycle.EndedOperation{ended[n.Host]},
-			Cordoned: n.Host == "gpu-1", Next: lifecycle.NodeNext(ref, n.Host == "gpu-1")}, nil
+			Cordoned: n.Host == "gpu-1", Next: lifecycle.NodeNext(ref, n.Host == "gpu-1", false)}, nil
 	}
 	return h
 }

@@ -35,6 +35,7 @@ type ProviderSettings struct {
 	MAASTimeout  int               `env:"MAAS_API_TIMEOUT_MS" envDefault:"10000" help:"Time limit of one request to MAAS in milliseconds, 100 to 30000."`
 	MAASZones    []string          `env:"GPUAAS_MAAS_ZONES" help:"Zones of MAAS that a node can be provisioned in, as its region."`
 	MAASImages   []string          `env:"GPUAAS_MAAS_IMAGES" help:"Images of MAAS (distro_series) that a node can be provisioned with. Without one, MAAS deploys its default."`
+	MAASTypes    []string          `env:"GPUAAS_MAAS_TYPES" example:"h100:64:524288:8:h100+nvme" help:"Types that a node can be provisioned with, as ID:CPUS:MEMORY_MIB:GPUS:TAG+TAG: the least CPUs and memory of a machine, its GPUs, and the tags that MAAS sets on it. Without them, MAAS chooses any machine."`
 	MAASPool     string            `env:"GPUAAS_MAAS_POOL" help:"Resource pool of MAAS from which machines are allocated. Default: any."`
 	MAASTags     []string          `env:"GPUAAS_MAAS_TAGS" help:"Tags of MAAS that every allocated machine has."`
 	MAASErase    string            `env:"GPUAAS_MAAS_ERASE" envDefault:"quick" help:"What the release of a machine does to its disks: none, quick, secure or full."`
@@ -71,8 +72,12 @@ func (c *ProviderSettings) libvirt(env string) (activities.Source, error) {
 }
 
 func (c *ProviderSettings) maas(env string) (activities.Source, error) {
+	types, err := maas.ParseTypes(c.MAASTypes)
+	if err != nil {
+		return activities.Source{}, err
+	}
 	return maas.New(maas.Settings{BaseURL: c.MAASURL, Token: c.MAASToken.Reveal(), Timeout: time.Duration(c.MAASTimeout) * time.Millisecond,
-		Installation: env, Zones: c.MAASZones, Images: c.MAASImages, Pool: c.MAASPool, Tags: c.MAASTags, Erase: maas.Erase(c.MAASErase)})
+		Installation: env, Zones: c.MAASZones, Images: c.MAASImages, Types: types, Pool: c.MAASPool, Tags: c.MAASTags, Erase: maas.Erase(c.MAASErase)})
 }
 
 // creates reports whether a provider is enabled that creates machines.

@@ -208,8 +208,9 @@ func (s *Operations) AcceptAbandoned(ctx context.Context, nodeID, reason string,
 		if len(open) > 0 && len(r.done.Ended) == 0 {
 			return r.done, refuse(errNotAbandoned(node, open[0]), event)
 		}
-		r.done.Cordoned, r.done.Next = node.Cordoned, lifecycle.NodeNext(r.done.Node, node.Cordoned)
-		return r.done, nil
+		provider, err := providerOf(ctx, tx, node.OnboardingMode)
+		r.done.Cordoned, r.done.Next = node.Cordoned, lifecycle.NodeNext(r.done.Node, node.Cordoned, provider.Creates)
+		return r.done, err
 	})
 }
 

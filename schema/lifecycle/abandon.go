@@ -102,12 +102,14 @@ type EndedOperation struct {
 }
 
 // NodeNext is the command that a node without an operation needs: of a node that has not
-// enrolled, the one that enrolls it; of a cordoned node, the one that removes the cordon; and
+// enrolled, the one that enrolls it, or that creates its machine if its provider creates machines; of a cordoned node, the one that removes the cordon; and
 // of a quarantined node without a cordon, the one that sets it, because its agent did not
 // respond during the quarantine. It is empty if the node needs none: a quarantined node keeps
 // its cordon until its release.
-func NodeNext(n NodeRef, cordoned bool) string {
+func NodeNext(n NodeRef, cordoned, creates bool) string {
 	switch {
+	case !n.State.Enrolled() && creates:
+		return "gpuaas node " + string(ActionProvision) + " " + n.Host
 	case !n.State.Enrolled():
 		return "gpuaas node " + string(ActionEnroll) + " " + n.Host
 	case !cordoned && n.State == NodeQuarantined:

@@ -68,8 +68,11 @@ func TestNodeNext(t *testing.T) {
 			free, cordoned = "gpuaas node enroll gpu-17", "gpuaas node enroll gpu-17"
 			require.Contains(t, lifecycle.ActionsIn(s), lifecycle.ActionEnroll)
 		}
-		require.Equal(t, free, lifecycle.NodeNext(n, false), s)
-		require.Equal(t, cordoned, lifecycle.NodeNext(n, true), s)
+		require.Equal(t, free, lifecycle.NodeNext(n, false, false), s)
+		require.Equal(t, cordoned, lifecycle.NodeNext(n, true, false), s)
+		if !s.Enrolled() {
+			require.Equal(t, "gpuaas node provision gpu-17", lifecycle.NodeNext(n, false, true), s)
+		}
 	}
 }
 

@@ -154,6 +154,8 @@ type Catalog struct {
 	Images  []string `json:"images,omitempty"`
 	// Spot is set if the provider has machines that it may end at any time.
 	Spot bool `json:"spot,omitempty"`
+	// TakesSSHKeys is set if the provider passes SSH keys to its machines.
+	TakesSSHKeys bool `json:"takes_ssh_keys,omitempty"`
 }
 
 // ReasonNotOffered is the reason of Info.Check.
@@ -164,7 +166,7 @@ const ReasonNotOffered = "machine_not_offered"
 func (i Info) Check(o Options) error {
 	var types []string
 	for _, t := range i.Types {
-		if o.Region == "" || len(t.Regions) == 0 || slices.Contains(t.Regions, o.Region) {
+		if t.in(o.Region) {
 			types = append(types, t.ID)
 		}
 	}
@@ -180,10 +182,25 @@ func (i Info) Check(o Options) error {
 			return i.lacks("provider %q has no %s %q: it has %s", i.Name, c.what, c.value, strings.Join(c.offered, ", "))
 		}
 	}
-	if o.Spot && !i.Spot {
+	switch {
+	case o.Spot && !i.Spot:
 		return i.lacks("provider %q has no spot machines", i.Name)
+	case len(o.SSHKeys) > 0 && !i.TakesSSHKeys:
+		return i.lacks("provider %q passes no SSH keys to its machines", i.Name)
 	}
 	return nil
+}
+
+// TypeFor returns the first type in the region that has at least the CPUs and GPUs, and more memory
+// than memoryBytes, because a system uses a part of its machine's memory. It is empty if there is
+// none.
+func (i Info) TypeFor(region string, cpus, gpus int, memoryBytes int64) string {
+	for _, t := range i.Types {
+		if t.in(region) && t.CPUs >= cpus && t.GPUs >= gpus && int64(t.MemoryMiB)<<20 > memoryBytes {
+			return t.ID
+		}
+	}
+	return ""
 }
 
 func (i Info) lacks(format string, args ...any) error {
@@ -199,6 +216,11 @@ type Type struct {
 	GPUModel  string `json:"gpu_model,omitempty"`
 	// Regions are those that have the type, empty if all have.
 	Regions []string `json:"regions,omitempty"`
+}
+
+// in reports whether the region has the type. An empty region is any.
+func (t Type) in(region string) bool {
+	return region == "" || len(t.Regions) == 0 || slices.Contains(t.Regions, region)
 }
 
 // Limits bound the phases of a provisioning and a teardown. Zero is the default of the phase. In

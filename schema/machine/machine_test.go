@@ -64,7 +64,7 @@ func TestProblems(t *testing.T) {
 // TestOffers: a provider has a machine only with the options that its catalog lists.
 func TestOffers(t *testing.T) {
 	t.Parallel()
-	i := machine.Info{Name: "acme", Creates: true, Catalog: machine.Catalog{Regions: []string{"east", "west"}, Spot: true,
+	i := machine.Info{Name: "acme", Creates: true, Catalog: machine.Catalog{Regions: []string{"east", "west"}, Spot: true, TakesSSHKeys: true,
 		Types: []machine.Type{{ID: "a1"}, {ID: "b1", Regions: []string{"west"}}}}}
 	for _, o := range []machine.Options{{}, {Region: "east", Type: "a1", Spot: true}, {Region: "west", Type: "b1"}, {Type: "b1"}, {SSHKeys: []string{"k"}}} {
 		require.NoError(t, i.Check(o), "%v", o)
@@ -82,4 +82,20 @@ func TestOffers(t *testing.T) {
 		require.NotEmpty(t, err.Next)
 	}
 	require.Error(t, machine.Info{Name: "plain"}.Check(machine.Options{Spot: true}))
+	require.Error(t, machine.Info{Name: "plain"}.Check(machine.Options{SSHKeys: []string{"k"}}))
+}
+
+// TestTypeFor: without a type, a node gets the first one that satisfies its SKU.
+func TestTypeFor(t *testing.T) {
+	t.Parallel()
+	i := machine.Info{Catalog: machine.Catalog{Types: []machine.Type{{ID: "small", CPUs: 1, MemoryMiB: 512}, {ID: "gpu", CPUs: 8, MemoryMiB: 1024, GPUs: 1, Regions: []string{"west"}},
+		{ID: "large", CPUs: 2, MemoryMiB: 4096}}}}
+	for want, tc := range map[string]struct {
+		region     string
+		cpus, gpus int
+		memory     int64
+	}{"small": {memory: 256 << 20, cpus: 1}, "large": {memory: 512 << 20, cpus: 1, region: "east"}, "gpu": {gpus: 1}, "": {cpus: 16}} {
+		require.Equal(t, want, i.TypeFor(tc.region, tc.cpus, tc.gpus, tc.memory))
+	}
+	require.Empty(t, i.TypeFor("east", 1, 1, 0))
 }

@@ -116,12 +116,13 @@ func (n NodeView) StartState() lifecycle.NodeState {
 }
 
 // Next is the command that a node without an operation needs; see lifecycle.NodeNext. It is
-// empty while an operation holds the node, which has its own.
+// empty while an operation holds the node, which has its own. Only the provider manual creates no
+// machines.
 func (n NodeView) Next() string {
 	if n.Operation != nil {
 		return ""
 	}
-	return lifecycle.NodeNext(lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State}, n.Cordoned)
+	return lifecycle.NodeNext(lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State}, n.Cordoned, n.OnboardingMode != inventory.ProviderManual)
 }
 
 // Blockers names the workloads that keep the node from being retired.

@@ -100,7 +100,7 @@ func New(s Settings) (activities.Source, error) {
 	if err != nil {
 		return activities.Source{}, err
 	}
-	info.Catalog = machine.Catalog{Regions: s.Zones, Images: s.Images}
+	info.Catalog = machine.Catalog{Regions: s.Zones, Images: s.Images, TakesSSHKeys: true}
 	for _, t := range s.Types {
 		info.Types = append(info.Types, t.Type)
 	}

@@ -25,6 +25,11 @@ func awaitMachine(ctx workflow.Context, op *operation) error {
 // awaitBoot waits until the agent of a new machine polls.
 func awaitBoot(ctx workflow.Context, op *operation) error {
 	parked := op.parked()
+	if !parked { // the machine of an earlier provisioning may have enrolled
+		if err := op.readEnrollment(ctx); err != nil {
+			return err
+		}
+	}
 	err := awaitEnrollment(lifecycle.EventFirstPoll, func(e activities.Enrollment) bool { return e.Polled })(ctx, op)
 	if err == nil || ctx.Err() != nil || failureOf(err).Reason != lifecycle.ReasonTimeout {
 		return err

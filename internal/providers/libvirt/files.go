@@ -32,26 +32,33 @@ func (f files) initramfs() string        { return filepath.Join(f.image, Initram
 func (f files) console(id string) string { return filepath.Join(f.state, consoleDir, id+".log") }
 func (f files) boot(id string) string    { return filepath.Join(f.state, bootDir, id+".json") }
 
+// open opens the state folder. QEMU's user may own what is in it, so files are used only through
+// it: a link cannot lead out of it.
+func (f files) open() (*os.Root, error) { return os.OpenRoot(f.state) }
+
 // prepare creates the folders.
 func (f files) prepare() error {
-	for _, dir := range []string{f.state, filepath.Join(f.state, consoleDir), filepath.Join(f.state, bootDir), filepath.Join(f.state, lockDir)} {
-		err := os.MkdirAll(dir, 0o700)
-		if err == nil && dir != filepath.Join(f.state, lockDir) {
-			err = f.give(dir)
+	if err := os.MkdirAll(f.state, 0o700); err != nil {
+		return unusable(err)
+	}
+	root, err := f.open()
+	if err != nil {
+		return unusable(err)
+	}
+	defer root.Close() //nolint:errcheck // nothing is buffered
+	for _, dir := range []string{".", consoleDir, bootDir, lockDir} {
+		err := root.Mkdir(dir, 0o700)
+		if errors.Is(err, fs.ErrExist) {
+			err = nil
+		}
+		if err == nil && dir != lockDir && f.user != 0 {
+			err = root.Lchown(dir, f.user, -1)
 		}
 		if err != nil {
 			return unusable(err)
 		}
 	}
 	return nil
-}
-
-// give makes QEMU's user the owner of a file.
-func (f files) give(path string) error {
-	if f.user == 0 {
-		return nil
-	}
-	return os.Chown(path, f.user, -1)
 }
 
 func unusable(err error) error {
@@ -79,15 +86,23 @@ func (f files) writeBoot(s machine.Spec, b activities.Boot, settings Settings) (
 	if err := f.removeBoot(s.InstanceID); err != nil {
 		return "", err
 	}
-	file, err := os.OpenFile(f.boot(s.InstanceID), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	root, err := f.open()
+	if err != nil {
+		return "", unusable(err)
+	}
+	defer root.Close() //nolint:errcheck // nothing is buffered
+	file, err := root.OpenFile(filepath.Join(bootDir, s.InstanceID+".json"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", unusable(err)
 	}
 	_, err = file.Write(text)
-	if err = errors.Join(err, file.Close(), f.give(file.Name())); err != nil {
+	if f.user != 0 {
+		err = errors.Join(err, file.Chown(f.user, -1))
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
 		return "", unusable(err)
 	}
-	return file.Name(), nil
+	return f.boot(s.InstanceID), nil
 }
 
 func (f files) removeBoot(id string) error {
@@ -111,9 +126,18 @@ func (f files) remove(id string) error {
 	return f.removeBoot(id)
 }
 
-// consoleTail returns the end of a machine's console.
+// consoleTail returns the end of a machine's console, which must be a file: QEMU's user could
+// replace it by something that blocks.
 func (f files) consoleTail(id string) ([]byte, error) {
-	file, err := os.Open(f.console(id))
+	root, err := f.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, unusable(err)
+	}
+	defer root.Close() //nolint:errcheck // nothing is buffered
+	file, err := root.OpenFile(filepath.Join(consoleDir, id+".log"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -122,6 +146,9 @@ func (f files) consoleTail(id string) ([]byte, error) {
 	}
 	defer file.Close() //nolint:errcheck // only read
 	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("the console is not a file")
+	}
 	if err == nil {
 		_, err = file.Seek(max(0, info.Size()-machine.MaxConsole), io.SeekStart)
 	}
@@ -141,7 +168,12 @@ func (f files) lock(ctx context.Context, id string) (unlock func(), err error) {
 	if err := f.prepare(); err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(filepath.Join(f.state, lockDir, id[:1]), os.O_RDWR|os.O_CREATE, 0o600)
+	root, err := f.open()
+	if err != nil {
+		return nil, unusable(err)
+	}
+	defer root.Close()                                                                               //nolint:errcheck // nothing is buffered
+	file, err := root.OpenFile(filepath.Join(lockDir, id[len(id)-2:]), os.O_RDWR|os.O_CREATE, 0o600) // an ID begins with its time
 	if err != nil {
 		return nil, unusable(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -245,6 +246,35 @@ func TestConsoleTail(t *testing.T) {
 	left, err := os.ReadDir(filepath.Join(f.state, consoleDir))
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// TestLinks: QEMU's user owns folders of the provider. What it puts there is not followed out of
+// the state folder, and does not block.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	f := files{state: t.TempDir(), user: os.Getuid()}
+	require.NoError(t, f.prepare())
+	require.NoError(t, os.Symlink(secret, f.console(testID)))
+	tail, err := f.consoleTail(testID)
+	require.Error(t, err)
+	require.Empty(t, tail)
+	require.NoError(t, f.remove(testID))
+	require.FileExists(t, secret)
+
+	require.NoError(t, syscall.Mkfifo(f.console(testID), 0o600))
+	_, err = f.consoleTail(testID)
+	require.ErrorContains(t, err, "not a file")
+
+	require.NoError(t, os.Remove(filepath.Join(f.state, bootDir)))
+	require.NoError(t, os.Symlink(filepath.Dir(secret), filepath.Join(f.state, bootDir)))
+	require.NoError(t, f.prepare())
+	_, err = f.writeBoot(machine.Spec{InstanceID: testID, Host: "gpu-17"}, activities.Boot{}, Settings{})
+	require.Error(t, err)
+	left, err := os.ReadDir(filepath.Dir(secret))
+	require.NoError(t, err)
+	require.Len(t, left, 1)
 }
 
 func TestLockEndsWithContext(t *testing.T) {

@@ -24,7 +24,7 @@ const lookupLimit = 3 * time.Second
 type lifecycleOptions struct {
 	wait   bool
 	noWait bool
-	// timeout bounds the wait. Defaults to the sum of the phases' budgets.
+	// timeout bounds the wait. Defaults to the limits of the phases; see followed.renew.
 	timeout time.Duration
 	dryRun  bool
 	reason  string

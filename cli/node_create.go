@@ -102,6 +102,8 @@ type createRow struct {
 	NodeID      string      `json:"node_id,omitempty"`
 	OperationID string      `json:"operation_id,omitempty"`
 	Outcome     bulkOutcome `json:"outcome"`
+	// Code is the kind of the error of a node that was refused.
+	Code schema.Kind `json:"code,omitempty"`
 	// Reason is why the node does not run, and Next the command that helps.
 	Reason string `json:"reason,omitempty"`
 	Next   string `json:"next,omitempty"`
@@ -219,7 +221,7 @@ func (m *creations) registered(ctx context.Context, host string) (wire.NodeView,
 
 func (r *createRow) fail(t target, err error) {
 	e := schema.AsError(t.inError(err))
-	r.Outcome, r.Reason, r.Next = bulkFailed, e.Message, e.Next
+	r.Outcome, r.Code, r.Reason, r.Next = bulkFailed, e.Kind, e.Message, e.Next
 }
 
 // followed sets the outcome after the wait. Without a free machine, no further node is started.

@@ -156,6 +156,7 @@ func TestNodeCreateDiffers(t *testing.T) {
 			line := append([]string{"node", "create", "vm", "--mode", "libvirt", "--sku", "a100", "--region", "ber1", "-o", "json"}, args...)
 			require.Equal(t, schema.ExitFailed, h.run(line...))
 			require.Contains(t, h.out.String(), `"reason": "node vm exists with `+message+`"`)
+			require.Contains(t, h.out.String(), `"code": "already_exists"`)
 			require.Contains(t, h.out.String(), `"next": "gpuaas node show vm"`)
 			require.Empty(t, h.temporal.submitted)
 		})

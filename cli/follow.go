@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -18,7 +19,7 @@ const (
 	pollWithEvents = 10 * time.Second
 	// silenceBudget is how long reads may fail before the wait stops.
 	silenceBudget = 30 * time.Second
-	// waitGrace is the time of a wait beyond the phases' own budgets.
+	// waitGrace is the time of a wait beyond the phases' own limits.
 	waitGrace = time.Minute
 	// reloadEvery and reloadReads bound the wait for the effect of a decision.
 	reloadEvery = 200 * time.Millisecond
@@ -31,7 +32,8 @@ type followRequest struct {
 	operation lifecycle.Operation
 	options   lifecycle.Options
 	control   control
-	// limit bounds the wait. Defaults to the sum of the phases' budgets.
+	// limit bounds the wait. By default, the wait ends when a phase is past its limit; see
+	// followed.renew.
 	limit time.Duration
 	// throughParks keeps waiting while the operation is parked.
 	throughParks bool
@@ -46,11 +48,9 @@ type followRequest struct {
 // returns the last state. The error reports how the wait ended: nil when the
 // operation ended, parked or was abandoned. It never changes the operation.
 func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationStatus, error) {
-	if r.limit == 0 {
-		r.limit = waitGrace + budgetOf(r.operation.Action, r.options)
-	}
 	f := &followed{env: e, request: r, started: e.clock.now(), progress: newProgress(e, r),
 		last: lifecycle.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
+	f.until = f.started.Add(cmp.Or(r.limit, waitGrace+budgetOf(r.operation.Action, r.options)))
 	events, stop := context.WithCancel(ctx)
 	defer stop()
 	changes := r.control.changes(events, r.target.id)
@@ -63,7 +63,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 		if done, err := f.take(st.OperationStatus, err); done {
 			return f.last, err
 		}
-		left := r.limit - e.clock.now().Sub(f.started)
+		left := f.until.Sub(e.clock.now())
 		var changed bool
 		changes, changed = e.clock.pause(ctx, min(pause, left), changes, func() { f.progress.show(f.last, f.note) })
 		if changed { // the events arrive
@@ -74,7 +74,8 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 	}
 }
 
-// budgetOf is the longest that an operation runs without parking.
+// budgetOf is the longest that an operation runs without parking, with the default limits of its
+// phases.
 func budgetOf(a lifecycle.Action, o lifecycle.Options) time.Duration {
 	var sum time.Duration
 	for _, p := range lifecycle.PhasesOf(a, o) {
@@ -89,8 +90,10 @@ type followed struct {
 	request  followRequest
 	progress *progress
 	started  time.Time
-	last     lifecycle.OperationStatus
-	note     string
+	// until is when the wait ends.
+	until time.Time
+	last  lifecycle.OperationStatus
+	note  string
 	// silentSince is when reads began to fail; zero while they succeed.
 	silentSince time.Time
 }
@@ -116,13 +119,25 @@ func (f *followed) take(st lifecycle.OperationStatus, readErr error) (done bool,
 	}
 	f.progress.show(f.last, f.note)
 	op := f.last.Operation
+	f.renew(op.DeadlineAt)
 	switch {
 	case readErr == nil && (op.Status.Ended() || op.Status == lifecycle.OperationAbandoned || parkedAgain(op, r.decided) && !r.throughParks):
 		return true, nil
-	case now.Sub(f.started) >= r.limit:
-		return true, f.pending("stopped waiting after " + lifecycle.Span(r.limit))
+	case !now.Before(f.until):
+		return true, f.pending("stopped waiting after " + lifecycle.Span(now.Sub(f.started)))
 	}
 	return false, nil
+}
+
+// renew extends a wait that has no limit of its own to waitGrace after the deadline of the current
+// phase. The deadline has the limits of the node's provider, an extended drain and further attempts;
+// the plan that budgetOf uses has none of them. It comes with every status, also with --direct,
+// where no API can be asked for the provider. It can only prolong the wait, so a local clock
+// that is ahead does not end the wait of an operation within the default limits.
+func (f *followed) renew(deadline *time.Time) {
+	if f.request.limit == 0 && deadline != nil && deadline.Add(waitGrace).After(f.until) {
+		f.until = deadline.Add(waitGrace)
+	}
 }
 
 // parkedAgain reports whether the operation is parked, and not in the park that was

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -54,4 +55,24 @@ func TestFollowChangeDuringRead(t *testing.T) {
 		require.FailNow(t, "no read after the change")
 	}
 	require.Equal(t, lifecycle.OperationCompleted, (<-done).Operation.Status)
+}
+
+// TestWaitLastsAsLongAsThePhase: a wait without --timeout ends after the deadline of the current phase,
+// which may be far beyond the default limits of the phases, and is renewed by the next one.
+func TestWaitLastsAsLongAsThePhase(t *testing.T) {
+	t.Parallel()
+	h := creating(t, provisionAs("vm", running, nil))
+	deadlines := []time.Duration{5 * time.Hour, 9 * time.Hour}
+	h.clock.onWait = func(int) {
+		h.api.mu.Lock()
+		defer h.api.mu.Unlock()
+		st := h.api.provisioned["vm"]
+		if len(deadlines) > 0 && (st.Operation.DeadlineAt == nil || h.clock.waited() > st.Operation.DeadlineAt.Sub(start())-time.Hour) {
+			st.Operation.DeadlineAt, deadlines = at(deadlines[0]), deadlines[1:]
+			h.api.provisioned["vm"] = st
+		}
+	}
+	require.Equal(t, schema.ExitPending, h.run(create("-o", "json")...))
+	require.Equal(t, 9*time.Hour+waitGrace, h.clock.waited())
+	require.Contains(t, h.out.String(), `"reason": "stopped waiting after 9h1m: the operation is still running"`)
 }

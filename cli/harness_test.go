@@ -108,13 +108,13 @@ func (h *harness) runCtx(ctx context.Context, args ...string) int {
 }
 
 // golden runs a command line and compares stdout, stderr and exit code with
-// testdata/golden/NAME.txt.
-func (h *harness) golden(name string, args ...string) {
+// testdata/golden/NAME.txt. It returns the exit code.
+func (h *harness) golden(name string, args ...string) int {
 	h.t.Helper()
-	h.goldenCtx(h.t.Context(), name, args...)
+	return h.goldenCtx(h.t.Context(), name, args...)
 }
 
-func (h *harness) goldenCtx(ctx context.Context, name string, args ...string) {
+func (h *harness) goldenCtx(ctx context.Context, name string, args ...string) int {
 	h.t.Helper()
 	code := h.runCtx(ctx, args...)
 	got := fmt.Sprintf("$ gpuaas %s\n-- stdout --\n%s-- stderr --\n%s-- exit %d --\n",
@@ -125,6 +125,7 @@ func (h *harness) goldenCtx(ctx context.Context, name string, args ...string) {
 	got = strings.NewReplacer(h.api.server.URL, "http://api.test", strings.TrimPrefix(h.api.server.URL, "http://"), "api.test",
 		h.env.dir, "DIR", "\x1b", "^[").Replace(got)
 	compareGolden(h.t, filepath.Join("testdata", "golden", name+".txt"), got)
+	return code
 }
 
 func compareGolden(t *testing.T, path, got string) {
@@ -266,6 +267,8 @@ type fakeAPI struct {
 	providers []machine.Provider
 	instances []instance.View
 	added     []inventory.NewSKU
+	// provisioned, if not nil, is the end of the provisioning of each host that is registered.
+	provisioned map[string]lifecycle.OperationStatus
 }
 
 func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
@@ -392,12 +395,15 @@ func (a *fakeAPI) postNode(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.registered = append(a.registered, req)
-	if req.SKU != "h100" {
+	if req.SKU != "h100" && a.provisioned == nil {
 		a.fail(w, schema.NewError(schema.KindInvalidRequest, "the catalog has no SKU %q", req.SKU).WithReason("sku_unknown").WithNext("gpuaas sku list"))
 		return
 	}
 	n := node()
 	n.Host, n.SKU, n.State, n.StateSince, n.OnboardingMode = req.Host, req.SKU, lifecycle.NodeRegistered, start(), cmp.Or(req.OnboardingMode, n.OnboardingMode)
+	if a.provisioned != nil && !a.keep(w, &n) {
+		return
+	}
 	a.answer(w, http.StatusCreated, n)
 }
 
@@ -496,12 +502,20 @@ func (a *fakeAPI) postVerb(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get(wire.HeaderIdempotencyKey)
 	a.keys = append(a.keys, key)
 	action := lifecycle.Action(r.PathValue("verb"))
+	if a.provisioned != nil && n.Operation != nil {
+		a.fail(w, schema.NewError(schema.KindOperationInProgress, "%s is in progress on this node", n.Operation.Action))
+		return
+	}
 	op, err := a.temporal.Submit(r.Context(), lifecycle.OperationInput{OperationID: lifecycle.OperationID(n.ID, action, "ops", key), NodeID: n.ID,
 		Action: action, Actor: "ops", Via: "api", Reason: req.Reason, CorrelationID: r.Header.Get(wire.HeaderCorrelationID), Host: n.Host,
 		Provider: n.OnboardingMode, Region: n.RegionCode, Options: req.Options})
 	if err != nil {
 		a.fail(w, schema.AsError(err))
 		return
+	}
+	if st, ok := a.provisioned[n.Host]; ok {
+		op = st.Operation
+		a.hold(n, op)
 	}
 	a.answer(w, http.StatusAccepted, wire.LifecycleResponse{Operation: op, Node: *n})
 }
@@ -516,6 +530,9 @@ func (a *fakeAPI) status(r *http.Request, id string) (lifecycle.OperationStatus,
 				Actor: o.Actor, Reason: o.Reason, StartedAt: &started, EndedAt: o.EndedAt, Outcome: o.Outcome,
 				Phases: []lifecycle.Phase{{Name: o.Phase, State: lifecycle.PhaseRunning, Attempt: 1}}}}, nil
 		}
+	}
+	if host, ok := strings.CutPrefix(id, provisionOf); ok {
+		return a.provisioned[host], nil
 	}
 	if node, ok := strings.CutPrefix(id, reissueOf); ok {
 		return a.temporal.Status(r.Context(), lifecycle.ReissueWorkflowID(a.hostOf(node), node), "")

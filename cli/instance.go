@@ -16,7 +16,8 @@ import (
 func newInstance(e *env) *cobra.Command {
 	return newGroup("instance", "Show the instances of nodes",
 		`Shows instances. An instance is the time during which one machine serves as a node: a
-provision begins it, and the removal of the node or the cancellation of the provision ends it.`,
+provision begins it. The termination or the removal of the node, or the cancellation of the
+provision, ends it.`,
 		newInstanceList(e), newInstanceShow(e))
 }
 

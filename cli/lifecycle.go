@@ -24,7 +24,7 @@ const lookupLimit = 3 * time.Second
 type lifecycleOptions struct {
 	wait   bool
 	noWait bool
-	// timeout bounds the wait. Defaults to the sum of the phases' budgets.
+	// timeout bounds the wait. Defaults to the limits of the phases; see followed.renew.
 	timeout time.Duration
 	dryRun  bool
 	reason  string
@@ -130,10 +130,16 @@ func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o
 // startError is the error of a start. If no response arrived, the operation is not known to
 // have started, and the node's newest one may be another.
 func (e *env) startError(ctx context.Context, t target, err error) error {
-	if !e.flags.direct && (ctx.Err() != nil || schema.AsError(err).Reason == "api_unreachable") {
+	if !e.flags.direct && startUnknown(ctx, err) {
 		e.message("the operation is not known to have started; see: gpuaas op list --node %s", t.name())
 	}
 	return t.inError(err)
+}
+
+// startUnknown reports whether a start failed without a response of the admin API, which may have
+// started the operation.
+func startUnknown(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || schema.AsError(err).Reason == "api_unreachable")
 }
 
 // inError replaces NODE and the node's id by the node's name in a refusal, so that
@@ -145,7 +151,10 @@ func (t target) inError(err error) error {
 	}
 	filled := *refusal
 	filled.Message = fillNode(filled.Message, t.name())
-	filled.Next = strings.ReplaceAll(fillNode(filled.Next, t.name()), t.id, t.name())
+	filled.Next = fillNode(filled.Next, t.name())
+	if t.id != "" {
+		filled.Next = strings.ReplaceAll(filled.Next, t.id, t.name())
+	}
 	return &filled
 }
 

@@ -44,9 +44,13 @@ provisioned at a time. If the provider's quota is used up or it has no free mach
 further node is started.
 
 Run the same command again to continue: nodes that run are left as they are, and an
-operation that is open is followed.
+operation that is open is followed. A node that exists with another provider, SKU, region,
+class, workload driver or machine than the flags name is an error.
 
-The exit code is 1 if a node failed, 5 if one is parked or not started. At most %d nodes.`, maxCreate),
+A node is pending if the wait ended before its provisioning, for example after Ctrl-C.
+
+The exit code is 1 if a node failed, 5 if one is parked, pending or not started. At most
+%d nodes.`, maxCreate),
 		`  gpuaas node create vm-1 --mode libvirt --sku cpu-dev --region local
   gpuaas node create gpu --count 8 --mode maas --sku h100 --region fra1 --type h100`,
 		func(ctx context.Context, name string) error {
@@ -88,6 +92,7 @@ The exit code is 1 if a node failed, 5 if one is parked or not started. At most 
 const (
 	createRunning    bulkOutcome = "running"
 	createParked     bulkOutcome = "parked"
+	createPending    bulkOutcome = "pending"     // started, and the wait ended before the provisioning
 	createNotStarted bulkOutcome = "not_started" // interrupted, or the provider has no more machines
 )
 
@@ -97,6 +102,8 @@ type createRow struct {
 	NodeID      string      `json:"node_id,omitempty"`
 	OperationID string      `json:"operation_id,omitempty"`
 	Outcome     bulkOutcome `json:"outcome"`
+	// Code is the kind of the error of a node that was refused.
+	Code schema.Kind `json:"code,omitempty"`
 	// Reason is why the node does not run, and Next the command that helps.
 	Reason string `json:"reason,omitempty"`
 	Next   string `json:"next,omitempty"`
@@ -141,7 +148,7 @@ func createNodes(ctx context.Context, e *env, name string, o nodeCreateOptions) 
 		},
 		name: (*createRow).name,
 	})
-	switch unfinished := summary[createParked] + summary[createNotStarted]; {
+	switch unfinished := summary[createParked] + summary[createPending] + summary[createNotStarted]; {
 	case err != nil:
 		return err
 	case summary[bulkFailed] > 0:
@@ -156,21 +163,33 @@ func createNodes(ctx context.Context, e *env, name string, o nodeCreateOptions) 
 func (m *creations) one(ctx context.Context, r *createRow) {
 	node, err := m.registered(ctx, r.Host)
 	if err != nil {
-		r.fail(target{host: r.Host}, err)
+		if ctx.Err() == nil { // otherwise the row stays not_started
+			r.fail(target{host: r.Host}, err)
+		}
 		return
 	}
 	r.NodeID = node.ID
-	t := target{id: node.ID, host: node.Host}
 	if node.Instance != nil && node.Instance.State == lifecycle.InstanceRunning {
 		r.Outcome = createRunning
 		return
 	}
-	o := lifecycle.Options{Machine: m.options.machine}
+	if ctx.Err() == nil {
+		m.provision(ctx, r, node)
+	}
+}
+
+// provision starts the provisioning of a node, or finds the one that is open, and follows it.
+func (m *creations) provision(ctx context.Context, r *createRow, node wire.NodeView) {
+	t, o := target{id: node.ID, host: node.Host}, lifecycle.Options{Machine: m.options.machine}
 	op, err := m.control.start(ctx, t, lifecycle.ActionProvision, lifecycleOptions{reason: m.options.reason, options: o})
 	if schema.KindOf(err) == schema.KindOperationInProgress && node.Operation != nil && node.Operation.Action == lifecycle.ActionProvision {
 		op, err = lifecycle.Operation{OperationID: node.Operation.OperationID, Action: node.Operation.Action}, nil
 	}
-	if err != nil {
+	switch {
+	case startUnknown(ctx, err):
+		r.Outcome, r.Reason, r.Next = createPending, "the provisioning is not known to have started", "gpuaas op list --node "+t.name()
+		return
+	case err != nil:
 		r.fail(t, err)
 		return
 	}
@@ -181,6 +200,7 @@ func (m *creations) one(ctx context.Context, r *createRow) {
 }
 
 // registered registers the host, or returns the node that an earlier command registered.
+// KindAlreadyExists if that node or its live instance differs from what is asked for.
 func (m *creations) registered(ctx context.Context, host string) (wire.NodeView, error) {
 	q := m.options.register
 	q.Host = host
@@ -192,33 +212,40 @@ func (m *creations) registered(ctx context.Context, host string) (wire.NodeView,
 	if err != nil {
 		return node, err
 	}
-	if t.view.OnboardingMode != q.OnboardingMode {
-		return node, schema.NewError(schema.KindAlreadyExists, "node %s exists with provider %q", host, t.view.OnboardingMode).WithNext("gpuaas node show " + host)
+	if differs := differences(m.options, *t.view); len(differs) > 0 {
+		return node, schema.NewError(schema.KindAlreadyExists, "node %s exists with %s", host, strings.Join(differs, ", ")).
+			WithNext("gpuaas node show " + host)
 	}
 	return *t.view, nil
 }
 
 func (r *createRow) fail(t target, err error) {
 	e := schema.AsError(t.inError(err))
-	r.Outcome, r.Reason, r.Next = bulkFailed, e.Message, e.Next
+	r.Outcome, r.Code, r.Reason, r.Next = bulkFailed, e.Kind, e.Message, e.Next
 }
 
 // followed sets the outcome after the wait. Without a free machine, no further node is started.
-func (m *creations) followed(r *createRow, t target, op lifecycle.Operation, err error) {
+func (m *creations) followed(r *createRow, t target, op lifecycle.Operation, waitErr error) {
 	switch {
 	case op.Status == lifecycle.OperationCompleted:
 		r.Outcome = createRunning
 	case op.Status.Ended():
 		r.Outcome, r.Reason = bulkFailed, op.Outcome
-	case op.Stuck != nil:
-		r.Outcome, r.Reason, r.Next = createParked, op.Stuck.Message, nextCommand(t, op.Action, op.Stuck)
+	case waitErr != nil:
+		r.Outcome, r.Next = createPending, t.op("watch", op.Action)
+		why, _, _ := strings.Cut(waitErr.Error(), "\n")
+		r.Reason = strings.TrimPrefix(why, "error: ")
+	default: // parked or abandoned
+		r.Outcome, r.Next = createParked, nextCommand(t, op.Action, op.Stuck)
+		if op.Status == lifecycle.OperationAbandoned {
+			r.Outcome = bulkFailed
+		}
+		if op.Stuck == nil {
+			return
+		}
+		r.Reason = op.Stuck.Message
 		if slices.Contains([]string{machine.ReasonQuota, machine.ReasonCapacity}, op.Stuck.Reason) {
 			m.stopped.Store(true)
-		}
-	default:
-		r.Outcome, r.Next = createParked, t.op("watch", op.Action)
-		if err != nil {
-			r.Reason = strings.SplitN(err.Error(), "\n", 2)[0]
 		}
 	}
 }

@@ -25,6 +25,19 @@ func warnOfDriver(e *env, driver string) {
 	}
 }
 
+// registeredNext is the command after the registration of a node. The machine of a provider that
+// creates machines does not exist yet. If the providers cannot be read, the command shows which
+// of the two the node's provider is.
+func registeredNext(ctx context.Context, e *env, n wire.NodeView) string {
+	switch provider, err := providerOf(ctx, e.api(), n); {
+	case err != nil:
+		return "gpuaas provider show " + n.OnboardingMode
+	case provider.Creates:
+		return "gpuaas node provision " + n.Host
+	}
+	return "gpuaas node bootstrap-script " + n.Host
+}
+
 func newNodeRegister(e *env) *cobra.Command {
 	var r wire.RegisterNodeRequest
 	var words []string
@@ -69,11 +82,7 @@ creates machines, provision the node next; its agent then enrolls.`,
 			if err := e.print(node, func(w io.Writer) { row(w, node.ID) }, node.Host); err != nil {
 				return err
 			}
-			next := "gpuaas node bootstrap-script "
-			if node.OnboardingMode != inventory.ProviderManual { // its machine does not exist yet
-				next = "gpuaas node provision "
-			}
-			e.message("registered %s; next: %s%s", node.Host, next, node.Host)
+			e.message("registered %s; next: %s", node.Host, registeredNext(ctx, e, node))
 			return nil
 		})
 	f := c.Flags()

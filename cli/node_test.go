@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -51,6 +55,21 @@ func TestNodeRegister(t *testing.T) {
 	t.Run("on a provider that creates the machine", func(t *testing.T) {
 		t.Parallel()
 		setup(t).golden("register-libvirt", "node", "register", "vm-1", "--sku", "h100", "--region", "fra1", "--mode", "libvirt")
+	})
+	t.Run("the next step is that of the provider", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.providers = append(h.api.providers, machine.Provider{Info: machine.Info{Name: "rack"}})
+		require.Zero(t, h.run("node", "register", "gpu-18", "--sku", "h100", "--region", "fra1", "--mode", "rack"))
+		require.Contains(t, h.err.String(), "next: gpuaas node bootstrap-script gpu-18", "it creates no machines")
+		h.env.transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/providers") {
+				return nil, context.DeadlineExceeded
+			}
+			return http.DefaultTransport.RoundTrip(r)
+		})
+		require.Zero(t, h.run("node", "register", "gpu-18", "--sku", "h100", "--region", "fra1", "--mode", "rack"), "the node is registered")
+		require.Contains(t, h.err.String(), "next: gpuaas provider show rack")
 	})
 	t.Run("unknown SKU", func(t *testing.T) {
 		t.Parallel()

@@ -30,7 +30,7 @@ func newProviderList(e *env) *cobra.Command {
 	c := e.command("list", "List the providers",
 		`Lists the providers by name: whether each can be used now and why not, whether it creates
 machines, and the regions, types and images that it offers. Each worker stores its
-providers when it starts.`,
+providers when it starts and every 5 minutes.`,
 		"  gpuaas provider list\n  gpuaas provider list -o name",
 		func(ctx context.Context, _ string) error {
 			all, err := listProviders(ctx, e.api())

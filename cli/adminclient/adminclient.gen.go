@@ -1063,7 +1063,7 @@ type ClientInterface interface {
 
 	// ListProviders List the providers of machines in order of name
 	//
-	// Each worker stores the providers that it has when it starts. A node is registered with the name of one of them.
+	// Each worker stores the providers that it has when it starts and every 5 minutes. A node is registered with the name of one of them.
 	//
 	// Corresponds with GET /api/v1/admin/providers (the `ListProviders` operationId).
 	ListProviders(ctx context.Context, params *ListProvidersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1715,7 +1715,7 @@ func (c *Client) DecideOperation(ctx context.Context, operationId OperationId, d
 
 // ListProviders List the providers of machines in order of name
 //
-// Each worker stores the providers that it has when it starts. A node is registered with the name of one of them.
+// Each worker stores the providers that it has when it starts and every 5 minutes. A node is registered with the name of one of them.
 //
 // Corresponds with GET /api/v1/admin/providers (the `ListProviders` operationId).
 func (c *Client) ListProviders(ctx context.Context, params *ListProvidersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -5189,7 +5189,7 @@ type ClientWithResponsesInterface interface {
 
 	// ListProvidersWithResponse List the providers of machines in order of name
 	//
-	// Each worker stores the providers that it has when it starts. A node is registered with the name of one of them.
+	// Each worker stores the providers that it has when it starts and every 5 minutes. A node is registered with the name of one of them.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -8868,7 +8868,7 @@ func (c *ClientWithResponses) DecideOperationWithResponse(ctx context.Context, o
 
 // ListProvidersWithResponse List the providers of machines in order of name
 //
-// Each worker stores the providers that it has when it starts. A node is registered with the name of one of them.
+// Each worker stores the providers that it has when it starts and every 5 minutes. A node is registered with the name of one of them.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -157,7 +157,9 @@ func (r *sweepRound) deleteLeftover(ctx context.Context, l machine.Leftover) err
 	if err != nil || !begun {
 		return err
 	}
-	switch err := deleteMachine(ctx, r.Providers[l.Provider].Provider, ref); {
+	call, done := uncanceled(ctx)
+	defer done()
+	switch err := deleteMachine(call, r.Providers[l.Provider].Provider, ref); {
 	case machine.Is(err, machine.ReasonDeleting):
 		r.Deleting++ // the next round continues
 	case err != nil:
@@ -184,27 +186,4 @@ func listMachines(ctx context.Context, p MachineProvider) ([]machine.Machine, er
 		bounded = append(bounded, m)
 	}
 	return bounded, err
-}
-
-// deleteMachine deletes a machine and returns nil once the provider has none with the owner tag,
-// machine.ReasonDeleting while it is being deleted. A deletion whose result is not known is not
-// repeated in this round: the provider is asked for the machine.
-func deleteMachine(ctx context.Context, p MachineProvider, r machine.Ref) error {
-	ctx, done := uncanceled(ctx)
-	defer done()
-	deletion := p.Delete(ctx, r)
-	if deletion != nil && !machine.Is(deletion, machine.ReasonAmbiguous) {
-		return deletion
-	}
-	r.ExternalID = "" // any machine with the owner tag
-	left, err := p.Describe(ctx, r)
-	switch {
-	case machine.Is(err, machine.ReasonMissing):
-		return nil
-	case err != nil:
-		return err
-	case deletion != nil && left.Phase != machine.Deleting:
-		return deletion
-	}
-	return machine.Errorf(machine.ReasonDeleting, "the machine of %s is %s", r.Host, left.Phase)
 }

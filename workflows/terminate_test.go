@@ -81,6 +81,18 @@ func TestTerminate(t *testing.T) {
 		require.Equal(t, "terminated; the node can be provisioned again; its provider did not confirm the teardown", w.finished.Outcome)
 		require.Len(t, w.ledger, 1, "the ledger keeps the machine")
 	})
+
+	t.Run("a forced teardown asks for every machine", func(t *testing.T) {
+		t.Parallel()
+		w := created(lifecycle.NodeActive)
+		w.ledger = append([]activities.Resource{{ResourceID: "r0", Kind: "instance", Provider: "manual"}}, w.ledger...)
+		w.fail["release"] = refuses()
+		b := setup(t, lifecycle.ActionTerminate, w)
+		b.decideAt(time.Hour, lifecycle.DecisionForce)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, 4, w.count("release"), "two in the first try and two in the forced one")
+		require.Len(t, w.ledger, 2, "the ledger keeps the machines")
+	})
 }
 
 // TestCancelOfATermination: the provider decides whether the node has its machine after a cancel.

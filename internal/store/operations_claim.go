@@ -131,6 +131,13 @@ func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.Claim
 		}
 		c.Instance = i.State
 	}
+	if r.Action == lifecycle.ActionTerminate {
+		open, err := tx.OpenResources(ctx, n.NodeID)
+		if err != nil {
+			return lifecycle.Plan{}, err
+		}
+		c.OpenLedger = len(open) > 0
+	}
 	plan, err := c.Admit(r.Action, r.Options)
 	if err == nil && !plan.Holds {
 		err = schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).WithReason("not_an_operation")

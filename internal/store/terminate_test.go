@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -107,6 +108,39 @@ func TestTerminateAndProvisionAgain(t *testing.T) {
 	require.Equal(t, 2, count(rows, "nodes.provision succeeded"))
 	require.Equal(t, 1, count(rows, "nodes.terminate refused node_in_use"))
 	require.Equal(t, 1, count(rows, "nodes.terminate succeeded"))
+}
+
+// TestTerminationForgetsTheMachine: a terminated node shows nothing of its machine, like one that was
+// just registered, and a restore mode does not miss its agent.
+func TestTerminationForgetsTheMachine(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	m := e.created()
+	id := m.caller.NodeID
+	require.NoError(t, e.heartbeat(m.caller, wire.Heartbeat{AgentVersion: "1.2.3", BootID: "boot-1", UptimeSeconds: 60, Driver: "docker",
+		DriverFault: "down", Fault: "old", Cordoned: true}))
+	e.exec(`UPDATE nodes SET facts = '{"cpus": 64, "gpus": [{}]}' WHERE node_id = $1`, id)
+	n := e.node(id)
+	require.NotNil(t, n.LastHeartbeatAt)
+	require.NotNil(t, n.Facts)
+
+	c := e.claim(id, lifecycle.ActionTerminate)
+	require.NoError(t, e.Store.Operations.Released(ctx, c.Fence, c.Instance.InstanceID))
+	require.NoError(t, e.Finish(ctx, c.Fence, terminated(lifecycle.OperationCompleted)))
+	fresh := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
+	n = e.node(id)
+	require.Equal(t, int64(2), n.Incarnation)
+	require.Equal(t, lifecycle.InstanceTerminated, n.Instance.State)
+	fresh.ID, fresh.Host, fresh.Incarnation, fresh.Instance = n.ID, n.Host, n.Incarnation, n.Instance
+	fresh.StateSince, fresh.CreatedAt = n.StateSince, n.CreatedAt
+	require.Equal(t, fresh, n)
+
+	mode := e.owner()
+	_, err := mode.Start(ctx, "the disk broke", time.Hour, operator)
+	require.NoError(t, err)
+	status, err := mode.Status(ctx)
+	require.NoError(t, err)
+	require.Empty(t, status.Absent)
 }
 
 // TestCancelOfATermination: a cancel restores the node and its instance as they were, or ends them if

@@ -265,6 +265,8 @@ func registerAgain(host string, s lifecycle.NodeState) string {
 	switch s {
 	case lifecycle.NodeRemoved:
 		return register
+	case lifecycle.NodeTerminating: // ends as registered, and can be corrected then
+		return lifecycle.OpCommand("show", lifecycle.ActionTerminate, host) + "; after the termination, repeat the change"
 	case lifecycle.NodeRetired, lifecycle.NodeRemoving:
 		return remove
 	}

@@ -59,7 +59,7 @@ func (s InstanceState) Live() bool { return s != InstanceNone && s != InstanceTe
 // instance of a node out of service drains, and one of a node that is being terminated or removed
 // terminates. If a removal or a termination ends early and the node returns to a state, the instance
 // follows it: running in service, draining out of service, and pending if the node is not enrolled.
-// Its machine may be gone all the same.
+// Its machine may be gone nevertheless.
 func (s InstanceState) Follow(n NodeState) InstanceState {
 	switch {
 	case !s.Live():

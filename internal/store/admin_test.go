@@ -119,6 +119,7 @@ func TestCorrectRegistration(t *testing.T) {
 					continue
 				}
 				require.Contains(t, schema.AsError(err).Next, "register the host again")
+				require.Equal(t, state == lifecycle.NodeDraining, strings.HasPrefix(schema.AsError(err).Next, "gpuaas op show "+n.Host), state)
 				require.Equal(t, state != lifecycle.NodeRemoved, strings.Contains(schema.AsError(err).Next, "gpuaas node remove "+n.Host), state)
 				require.Equal(t, !slices.Contains([]lifecycle.NodeState{lifecycle.NodeRetired, lifecycle.NodeRemoving, lifecycle.NodeRemoved}, state),
 					strings.Contains(schema.AsError(err).Next, "gpuaas node retire "+n.Host), state)

@@ -191,13 +191,6 @@ func (m *Machine) DescribeMachine(ctx context.Context, in MachineInput) (string,
 	return line + consoleEnd(ctx, source, found.Ref), nil
 }
 
-// ReturnMachine releases the machine that EnsureMachine planned for the instance, if
-// it did, and returns how many it released. It keeps the other entries of the node. A
-// second run continues where the first one stopped.
-func (m *Machine) ReturnMachine(ctx context.Context, in MachineInput) (released int, err error) {
-	return m.releaseOpen(ctx, in.Fence, func(r Resource) bool { return r.ResourceID == in.Instance.InstanceID })
-}
-
 // OpenLedger is the part of a node's ledger that is not released.
 type OpenLedger struct {
 	Open []Resource `json:"open,omitempty"`
@@ -207,16 +200,6 @@ type OpenLedger struct {
 func (m *Machine) ReadLedger(ctx context.Context, f Fence) (OpenLedger, error) {
 	open, err := m.Ledger.Open(ctx, f)
 	return OpenLedger{Open: open}, Fail(err)
-}
-
-// teardownPasses bounds how often a teardown reads the ledger again.
-const teardownPasses = 3
-
-// TearDownMachine releases every open entry of the node's ledger and returns how many it
-// released. It then reads the ledger again, because the creation of a machine may have
-// ended meanwhile. A second run continues where the first one stopped.
-func (m *Machine) TearDownMachine(ctx context.Context, f Fence) (released int, err error) {
-	return m.releaseOpen(ctx, f, func(Resource) bool { return true })
 }
 
 // VerifyMachine asks the provider whether the instance's machine still exists. If it does not, the
@@ -247,29 +230,6 @@ func (m *Machine) VerifyMachine(ctx context.Context, in MachineInput) error {
 	return Fail(err)
 }
 
-// releaseOpen releases the open entries of the node's ledger that match, until there is none.
-func (m *Machine) releaseOpen(ctx context.Context, f Fence, matches func(Resource) bool) (released int, err error) {
-	ctx, done := uncanceled(ctx)
-	defer done()
-	for range teardownPasses {
-		open, err := m.Ledger.Open(ctx, f)
-		if err != nil {
-			return 0, Fail(err)
-		}
-		open = slices.DeleteFunc(open, func(r Resource) bool { return !matches(r) })
-		if len(open) == 0 {
-			return released, nil
-		}
-		for _, r := range open {
-			if err := m.release(ctx, f, r); err != nil {
-				return 0, Fail(err)
-			}
-			released++
-		}
-	}
-	return 0, Fail(schema.NewError(schema.KindServiceUnavailable, "node %s has new entries in its ledger after each release", f.NodeID))
-}
-
 // uncanceled returns a context for the calls of a provider, which sends heartbeats until
 // done is called. A cancel of the operation does not interrupt the calls: a creation that
 // is cut off may end later, unseen. ProviderTimeout bounds them.
@@ -288,28 +248,6 @@ func uncanceled(ctx context.Context) (_ context.Context, done func()) {
 		}
 	}()
 	return call, cancel
-}
-
-// release deletes the machine, and records that once the provider has none. It fails until
-// then, and Temporal retries it.
-func (m *Machine) release(ctx context.Context, f Fence, r Resource) error {
-	source, err := m.source(r.Provider)
-	if err != nil {
-		return err
-	}
-	if err := source.Provider.Delete(ctx, r.machine()); err != nil {
-		return err
-	}
-	if source.Creates { // an adopted machine stays
-		left, err := source.Provider.Describe(ctx, r.machine())
-		switch {
-		case err == nil:
-			return machine.Errorf(machine.ReasonDeleting, "the machine of %s is %s", r.Host, left.Phase)
-		case !machine.Is(err, machine.ReasonMissing):
-			return err
-		}
-	}
-	return m.Ledger.Released(ctx, f, r.ResourceID)
 }
 
 func (m *Machine) source(name string) (Source, error) {

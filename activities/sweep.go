@@ -40,9 +40,8 @@ const maxDeletions = 10
 
 // Limits of what the sweep stores of a provider's list, in characters.
 const (
-	maxOwnerTag   = 64
-	maxExternalID = 128
-	maxHost       = 253
+	maxOwnerTag = 64
+	maxHost     = 253
 )
 
 // Sweep has the activity that finds machines that no instance owns.
@@ -77,8 +76,8 @@ type sweepRound struct {
 }
 
 // SweepMachines compares the machines of every provider with the ledger, stores those that no
-// instance owns, and deletes leftovers if it is configured to. It never deletes an orphan. A
-// machine counts as deleted once its provider has none with its owner tag.
+// instance owns, and deletes leftovers if it is configured to. It never deletes an orphan or a
+// duplicate. A machine counts as deleted once its provider has none with its owner tag.
 //
 // If a provider fails, SweepMachines continues with the other machines and returns the error at the
 // end. An error of the database ends the attempt. A second attempt lists and compares again; what
@@ -134,7 +133,21 @@ func (r *sweepRound) compare(ctx context.Context, source Source) error {
 // fail keeps the first error of a provider.
 func (r *sweepRound) fail(err error, doing string) {
 	e := schema.AsError(err)
-	r.failed = cmp.Or(r.failed, error(schema.NewError(e.Kind, "%s: %s", doing, e.Message).WithReason(e.Reason).WithNext(e.Next)))
+	r.failed = cmp.Or(r.failed, error(schema.NewError(e.Kind, "%s: %s", doing, e.Message).WithReason(e.Reason).WithNext(nextRound(e))))
+}
+
+// nextRound is the next step after a provider's error, which names the retry of an operation: a
+// sweep has none, and its next run asks the provider again.
+func nextRound(e *schema.Error) string {
+	const again = "the next run of " + lifecycle.ScheduleSweep + " tries again"
+	do, _, found := strings.Cut(e.Next, ", then retry")
+	switch {
+	case found:
+		return do + "; " + again
+	case e.Kind.Info().Retry || e.Reason == machine.ReasonCapacity:
+		return "wait: " + again
+	}
+	return "check the machines at the provider, and delete there what must go; " + again
 }
 
 // deleteDue deletes the leftovers of the listed providers that are due, until the time is over. It
@@ -157,7 +170,9 @@ func (r *sweepRound) deleteLeftover(ctx context.Context, l machine.Leftover) err
 	if err != nil || !begun {
 		return err
 	}
-	switch err := deleteMachine(ctx, r.Providers[l.Provider].Provider, ref); {
+	call, done := uncanceled(ctx)
+	defer done()
+	switch err := deleteMachine(call, r.Providers[l.Provider].Provider, ref); {
 	case machine.Is(err, machine.ReasonDeleting):
 		r.Deleting++ // the next round continues
 	case err != nil:
@@ -176,7 +191,7 @@ func listMachines(ctx context.Context, p MachineProvider) ([]machine.Machine, er
 	listed, err := p.List(ctx)
 	var bounded []machine.Machine
 	for _, m := range listed {
-		m.InstanceID, m.ExternalID = text.Line(m.InstanceID, maxOwnerTag), text.Line(m.ExternalID, maxExternalID)
+		m.InstanceID, m.ExternalID = text.Line(m.InstanceID, maxOwnerTag), text.Line(m.ExternalID, machine.MaxExternalID)
 		m.Host, m.Detail = text.Line(m.Host, maxHost), text.Line(m.Detail, maxDetail)
 		if !slices.Contains(machine.Phases(), m.Phase) {
 			m.Phase = machine.Failed
@@ -184,27 +199,4 @@ func listMachines(ctx context.Context, p MachineProvider) ([]machine.Machine, er
 		bounded = append(bounded, m)
 	}
 	return bounded, err
-}
-
-// deleteMachine deletes a machine and returns nil once the provider has none with the owner tag,
-// machine.ReasonDeleting while it is being deleted. A deletion whose result is not known is not
-// repeated in this round: the provider is asked for the machine.
-func deleteMachine(ctx context.Context, p MachineProvider, r machine.Ref) error {
-	ctx, done := uncanceled(ctx)
-	defer done()
-	deletion := p.Delete(ctx, r)
-	if deletion != nil && !machine.Is(deletion, machine.ReasonAmbiguous) {
-		return deletion
-	}
-	r.ExternalID = "" // any machine with the owner tag
-	left, err := p.Describe(ctx, r)
-	switch {
-	case machine.Is(err, machine.ReasonMissing):
-		return nil
-	case err != nil:
-		return err
-	case deletion != nil && left.Phase != machine.Deleting:
-		return deletion
-	}
-	return machine.Errorf(machine.ReasonDeleting, "the machine of %s is %s", r.Host, left.Phase)
 }

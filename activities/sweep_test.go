@@ -255,6 +255,23 @@ func TestSweepRefused(t *testing.T) {
 	require.Equal(t, []string{"list", "delete"}, s.calls("acme"))
 }
 
+// TestSweepNamesNoOperation: the next step of a round that failed is one that an operator can take. The
+// sweep is no operation, so there is none to retry, cancel or provision again.
+func TestSweepNamesNoOperation(t *testing.T) {
+	t.Parallel()
+	for _, p := range machine.Problems() {
+		s := sweepOf(t, "acme")
+		s.providers["acme"].Gate = func(context.Context, string, bool, func()) error { return machine.Errorf(p.Reason, "no luck") }
+		failure := s.failed()
+		require.Equal(t, p.Reason, failure.Reason)
+		require.Regexp(t, "the next run of sweep-machines tries again$", failure.Next)
+		require.NotRegexp(t, "(?i)retry|cancel|provision", failure.Next, p.Reason)
+		if p.Reason == machine.ReasonAuth {
+			require.Equal(t, "Correct the provider's credentials; the next run of sweep-machines tries again", failure.Next)
+		}
+	}
+}
+
 // TestSweepFindsByOwnerTag: a machine whose ID at the provider is not the one in the ledger is not
 // deleted before the provider has no machine with the owner tag.
 func TestSweepFindsByOwnerTag(t *testing.T) {

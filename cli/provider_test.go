@@ -108,3 +108,17 @@ func TestProvisionIsPlanned(t *testing.T) {
 		})
 	}
 }
+
+// TestTerminationPlanWithoutInstance: the plan of a termination does not have the ledger, which may
+// still have the machine of an instance that ended. So it refuses nothing that the claim may admit.
+func TestTerminationPlanWithoutInstance(t *testing.T) {
+	t.Parallel()
+	for state, code := range map[lifecycle.NodeState]int{lifecycle.NodeRegistered: schema.ExitDone, lifecycle.NodeActive: schema.ExitRefused} {
+		h := setup(t)
+		n := node()
+		n.State, n.OnboardingMode, n.Workloads = state, "libvirt", nil
+		n.Instance = &lifecycle.Instance{State: lifecycle.InstanceTerminated}
+		h.api.nodes = []wire.NodeView{n}
+		require.Equal(t, code, h.run("node", "terminate", "gpu-17", "--dry-run"), state)
+	}
+}

@@ -95,8 +95,12 @@ func returnMachine(ctx workflow.Context, op *operation) error {
 
 // verifyMachine gives the instance of a canceled termination its true state: the one before if its
 // provider still has the machine, and otherwise terminated. The ledger shows that the machine is
-// gone, whatever the activity's end.
+// gone, whatever the activity's end. A termination that only releases what an earlier one left has
+// no instance.
 func verifyMachine(ctx workflow.Context, op *operation) error {
+	if op.claim.Instance.InstanceID == "" {
+		return nil
+	}
 	ended := op.call(ctx, callProvider, "Ask the provider whether the machine still exists", machine.VerifyMachine, machineOf(op))
 	if ctx.Err() != nil || timeIsUp(ended) {
 		return ended
@@ -108,7 +112,10 @@ func verifyMachine(ctx workflow.Context, op *operation) error {
 	case !slices.ContainsFunc(open, isMachineOf(op)):
 		op.unrecorded.Instance = lifecycle.InstanceTerminated
 	case ended == nil:
-		op.unrecorded.Instance = op.claim.Instance.State
+		if op.unrecorded.Instance = op.claim.Instance.State; op.unrecorded.Instance == lifecycle.InstanceTerminating {
+			// An earlier termination was abandoned, and this one superseded it.
+			op.unrecorded.Instance = lifecycle.InstanceTerminating.Follow(op.claim.Prior)
+		}
 	case kindOf(ended) == schema.KindFenced: // the ledger is fenced itself
 		return resultMissing("Temporal reports the end of a call of the provider, but the node's ledger does not show it")
 	default:

@@ -81,6 +81,18 @@ func TestTerminate(t *testing.T) {
 		require.Equal(t, "terminated; the node can be provisioned again; its provider did not confirm the teardown", w.finished.Outcome)
 		require.Len(t, w.ledger, 1, "the ledger keeps the machine")
 	})
+
+	t.Run("a forced teardown asks for every machine", func(t *testing.T) {
+		t.Parallel()
+		w := created(lifecycle.NodeActive)
+		w.ledger = append([]activities.Resource{{ResourceID: "r0", Kind: "instance", Provider: "manual"}}, w.ledger...)
+		w.fail["release"] = refuses()
+		b := setup(t, lifecycle.ActionTerminate, w)
+		b.decideAt(time.Hour, lifecycle.DecisionForce)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, 4, w.count("release"), "two in the first try and two in the forced one")
+		require.Len(t, w.ledger, 2, "the ledger keeps the machines")
+	})
 }
 
 // TestCancelOfATermination: the provider decides whether the node has its machine after a cancel.
@@ -107,6 +119,18 @@ func TestCancelOfATermination(t *testing.T) {
 			Outcome: "rolled back"}, *w.finished, "the instance has its state of before")
 		require.Contains(t, w.story(), "describe")
 	})
+
+	for prior, want := range map[lifecycle.NodeState]lifecycle.InstanceState{lifecycle.NodeActive: lifecycle.InstanceRunning,
+		lifecycle.NodeDrained: lifecycle.InstanceDraining, lifecycle.NodeRegistered: lifecycle.InstancePending} {
+		t.Run("after an abandoned termination of a node that was "+string(prior)+" derives the instance's state from the node's", func(t *testing.T) {
+			t.Parallel()
+			w := created(prior)
+			w.instance = &lifecycle.Instance{InstanceID: "r1", Provider: "manual", State: lifecycle.InstanceTerminating}
+			w.fail["release"] = refuses()
+			canceled(t, w, func() {})
+			require.Equal(t, activities.Finish{Status: lifecycle.OperationCanceled, Node: prior, Instance: want, Outcome: "rolled back"}, *w.finished)
+		})
+	}
 
 	t.Run("ends as terminated if the machine is gone", func(t *testing.T) {
 		t.Parallel()
@@ -158,6 +182,17 @@ func TestCancelOfATermination(t *testing.T) {
 		require.Equal(t, lifecycle.PhaseUndoTeardown, w.parks[1].Phase)
 		require.Equal(t, lifecycle.NodeActive, w.finished.Node)
 		require.Empty(t, w.finished.Instance, "the store gives it the state that follows from the node's")
+	})
+
+	t.Run("restores the node if there is no instance", func(t *testing.T) {
+		t.Parallel()
+		w := created(lifecycle.NodeRegistered)
+		w.instance = &lifecycle.Instance{}
+		w.fail["release"] = refuses()
+		canceled(t, w, func() {})
+		require.Equal(t, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeRegistered, Outcome: "rolled back"}, *w.finished)
+		require.NotContains(t, w.story(), "describe")
+		require.Len(t, w.ledger, 1)
 	})
 
 	t.Run("before the claim asks nothing", func(t *testing.T) {

@@ -57,6 +57,7 @@ type world struct {
 	decisions []lifecycle.Decision
 	ledger    []activities.Resource // the open entries
 	facts     string                // the step of the recorded facts
+	instance  *lifecycle.Instance   // of the claim, if it is set
 	onEnsure  func()                // called while the provider creates the machine
 	// creates is set if the provider creates machines, deleting while it deletes one, and deleted
 	// after a deletion.
@@ -161,12 +162,15 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 		Fence:     fence,
 		StartedAt: w.started, Prior: w.prior, State: w.claimed, Host: "gpu-17", SKU: w.sku, GPUsTotal: w.gpus,
 		Provider: "manual", Creates: w.creates, Incarnation: 1, Cordoned: w.cordoned, LeftCordon: w.leftCordon,
-		Instance: instanceFor(r.Action),
+		Instance: w.instanceFor(r.Action),
 	}, nil
 }
 
 // instanceFor is the instance of a claim: a new one, or the one that the ledger has.
-func instanceFor(a lifecycle.Action) lifecycle.Instance {
+func (w *world) instanceFor(a lifecycle.Action) lifecycle.Instance {
+	if w.instance != nil {
+		return *w.instance
+	}
 	if a == lifecycle.ActionTerminate {
 		return lifecycle.Instance{InstanceID: "r1", Provider: "manual", State: lifecycle.InstanceRunning}
 	}

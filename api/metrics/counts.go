@@ -40,9 +40,10 @@ type IdentityCount struct {
 // LeftoverCount is the number of machines at a provider that no instance owns, for the gauge
 // machine_leftovers.
 type LeftoverCount struct {
-	Provider  string
-	Leftovers int64
-	Orphans   int64
+	Provider   string
+	Leftovers  int64
+	Orphans    int64
+	Duplicates int64
 }
 
 // CertificateCounts summarizes the certificates that nodes hold.

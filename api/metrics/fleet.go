@@ -179,16 +179,17 @@ func (c *FleetCollector) readTables(ctx context.Context) error {
 	return nil
 }
 
-// readLeftovers gives both classes of each provider a series, so that one without machines reads 0.
+// readLeftovers gives all classes of each provider a series, so that one without machines reads 0.
 func (c *FleetCollector) readLeftovers(ctx context.Context) error {
 	counts, err := c.counts.LeftoverCounts(ctx)
 	if err != nil {
 		return err
 	}
-	number := c.gauge("gpuaas_machine_leftovers", "Machines at providers that no instance owns, by provider and class.", "provider", "class")
+	number := c.gauge("gpuaas_machine_leftovers", "Machines at providers that no instance owns, and second machines of instances (duplicate), by provider and class.", "provider", "class")
 	for _, n := range counts {
 		number(float64(n.Leftovers), n.Provider, string(machine.ClassLeftover))
 		number(float64(n.Orphans), n.Provider, string(machine.ClassOrphan))
+		number(float64(n.Duplicates), n.Provider, string(machine.ClassDuplicate))
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
 }
 func (f *fakeCounts) LeftoverCounts(context.Context) ([]LeftoverCount, error) {
-	return []LeftoverCount{{Provider: "libvirt", Leftovers: 2}}, nil
+	return []LeftoverCount{{Provider: "libvirt", Leftovers: 2, Duplicates: 1}}, nil
 }
 func (f *fakeCounts) RetentionAge(context.Context) (float64, error)   { return 60, nil }
 func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error) { return nil, nil }
@@ -94,8 +94,9 @@ func TestLeftoverGauge(t *testing.T) {
 	t.Parallel()
 	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
-# HELP gpuaas_machine_leftovers Machines at providers that no instance owns, by provider and class.
+# HELP gpuaas_machine_leftovers Machines at providers that no instance owns, and second machines of instances (duplicate), by provider and class.
 # TYPE gpuaas_machine_leftovers gauge
+gpuaas_machine_leftovers{class="duplicate",provider="libvirt"} 1
 gpuaas_machine_leftovers{class="leftover",provider="libvirt"} 2
 gpuaas_machine_leftovers{class="orphan",provider="libvirt"} 0
 `), "gpuaas_machine_leftovers"))

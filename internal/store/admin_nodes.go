@@ -262,13 +262,18 @@ func correct(ctx context.Context, tx *tx, n sqlc.LockNodeRow, c wire.NodeChange,
 func registerAgain(host string, s lifecycle.NodeState) string {
 	const register = "register the host again"
 	remove := "gpuaas node remove " + host + ", then " + register
+	retire := "gpuaas node retire " + host + ", then " + remove
 	switch s {
 	case lifecycle.NodeRemoved:
 		return register
+	case lifecycle.NodeTerminating: // ends as registered, and can be corrected then
+		return lifecycle.OpCommand("show", lifecycle.ActionTerminate, host) + "; after the termination, repeat the change"
 	case lifecycle.NodeRetired, lifecycle.NodeRemoving:
 		return remove
+	case lifecycle.NodeDraining: // cannot be retired before its end
+		return lifecycle.OpCommand("show", lifecycle.ActionDrain, host) + "; after the drain, " + retire
 	}
-	return "gpuaas node retire " + host + ", then " + remove
+	return retire
 }
 
 func setLabels(ctx context.Context, tx *tx, nodeID string, set map[string]string, remove []string) error {

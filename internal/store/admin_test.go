@@ -114,7 +114,12 @@ func TestCorrectRegistration(t *testing.T) {
 				_, err := set(c)
 				requireKind(t, err, schema.KindInvalidRequest, "enrolled")
 				require.ErrorContains(t, err, string(state))
+				if state == lifecycle.NodeTerminating { // registered again after it
+					require.Equal(t, "gpuaas op show "+n.Host+"; after the termination, repeat the change", schema.AsError(err).Next)
+					continue
+				}
 				require.Contains(t, schema.AsError(err).Next, "register the host again")
+				require.Equal(t, state == lifecycle.NodeDraining, strings.HasPrefix(schema.AsError(err).Next, "gpuaas op show "+n.Host), state)
 				require.Equal(t, state != lifecycle.NodeRemoved, strings.Contains(schema.AsError(err).Next, "gpuaas node remove "+n.Host), state)
 				require.Equal(t, !slices.Contains([]lifecycle.NodeState{lifecycle.NodeRetired, lifecycle.NodeRemoving, lifecycle.NodeRemoved}, state),
 					strings.Contains(schema.AsError(err).Next, "gpuaas node retire "+n.Host), state)

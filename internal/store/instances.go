@@ -42,10 +42,11 @@ func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Op
 }
 
 // endInstance returns the instance of a termination as it is before the node enters a state, and
-// then gives it the state that follows.
+// then gives it the state that follows. It returns the zero Instance if the termination only
+// releases what an earlier one left in the ledger.
 func endInstance(ctx context.Context, tx *tx, nodeID string, n lifecycle.NodeState, detail map[string]string) (lifecycle.Instance, error) {
 	i, err := tx.liveInstance(ctx, nodeID)
-	if err != nil {
+	if err != nil || !i.State.Live() {
 		return i, err
 	}
 	detail["instance_id"] = i.InstanceID

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -48,7 +49,7 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	case !postgres.NotFound(err):
 		return activities.Claim{}, err
 	}
-	plan, node, err := s.admit(ctx, tx, r, node)
+	admitted, node, err := s.admit(ctx, tx, r, node)
 	if err != nil {
 		event.Detail["state"] = string(node.State)
 		return activities.Claim{}, refuse(err, event)
@@ -56,29 +57,35 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	if r.Action == lifecycle.ActionReissueEnrollment {
 		return acceptReissue(ctx, tx, r, node)
 	}
-	return s.acceptClaim(ctx, tx, r, node, plan)
+	return s.acceptClaim(ctx, tx, r, node, admitted)
+}
+
+// admission is what an action that may start does, and the description of the node's provider
+// from which the plan is. A reissue needs no provider.
+type admission struct {
+	plan     lifecycle.Plan
+	provider machine.Info
 }
 
 // admit checks that the action may start on the node now. It returns the node as the
 // action finds it: without the operation of a run that ended.
 func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow,
-) (lifecycle.Plan, sqlc.LockNodeRow, error) {
+) (a admission, _ sqlc.LockNodeRow, err error) {
 	if err := lifecycle.CheckWorkflowID(r.Action, n.Host, n.NodeID, r.WorkflowID); err != nil {
-		return lifecycle.Plan{}, n, err
+		return a, n, err
 	}
 	if by := r.StartBy(); !by.IsZero() && n.Now.After(by) {
-		return lifecycle.Plan{}, n, errClaimExpired(r, n)
+		return a, n, errClaimExpired(r, n)
 	}
 	if r.Action == lifecycle.ActionReissueEnrollment {
-		plan, err := admitReissueClaim(ctx, tx, r, n)
-		return plan, n, err
+		a.plan, err = admitReissueClaim(ctx, tx, r, n)
+		return a, n, err
 	}
-	n, err := withoutEndedRun(ctx, tx, r, n)
-	if err != nil {
-		return lifecycle.Plan{}, n, err
+	if n, err = withoutEndedRun(ctx, tx, r, n); err != nil {
+		return a, n, err
 	}
-	plan, err := s.admitHolder(ctx, tx, r, n)
-	return plan, n, err
+	a, err = s.admitHolder(ctx, tx, r, n)
+	return a, n, err
 }
 
 func errClaimExpired(r activities.ClaimRequest, n sqlc.LockNodeRow) error {
@@ -116,33 +123,42 @@ func checkNewest(r activities.ClaimRequest, operationID string, started *time.Ti
 }
 
 // admitHolder checks that an action that holds the node may start on it.
-func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
-	provider, err := providerOf(ctx, tx, n.OnboardingMode)
-	if err != nil {
-		return lifecycle.Plan{}, err
+func (s *Operations) admitHolder(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (a admission, err error) {
+	if a.provider, err = providerOf(ctx, tx, n.OnboardingMode); err != nil {
+		return a, err
 	}
-	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: provider,
+	c := lifecycle.Candidate{Host: n.Host, State: n.State, Provider: a.provider,
 		Workloads: wire.NodeView{Workloads: n.Workloads}.Blockers(),
 		Lock:      lockOf(n.IdentityLockedAt, n.IdentityLockReason, n.IdentityLockedBy, n.IdentityLockNote)}
-	if r.Action == lifecycle.ActionProvision || r.Action == lifecycle.ActionTerminate {
-		i, err := tx.liveInstance(ctx, n.NodeID)
-		if err != nil {
-			return lifecycle.Plan{}, err
-		}
-		c.Instance = i.State
+	if err := addMachine(ctx, tx, r.Action, n.NodeID, &c); err != nil {
+		return a, err
 	}
-	plan, err := c.Admit(r.Action, r.Options)
-	if err == nil && !plan.Holds {
+	a.plan, err = c.Admit(r.Action, r.Options)
+	if err == nil && !a.plan.Holds {
 		err = schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).WithReason("not_an_operation")
 	}
-	return plan, err
+	return a, err
+}
+
+// addMachine adds the state of the node's machine to c, if it decides whether the action may start.
+func addMachine(ctx context.Context, tx *tx, a lifecycle.Action, nodeID string, c *lifecycle.Candidate) error {
+	if a != lifecycle.ActionProvision && a != lifecycle.ActionTerminate {
+		return nil
+	}
+	i, err := tx.liveInstance(ctx, nodeID)
+	if c.Instance = i.State; err != nil || a == lifecycle.ActionProvision {
+		return err
+	}
+	open, err := tx.OpenResources(ctx, nodeID)
+	c.OpenLedger = len(open) > 0
+	return err
 }
 
 // acceptClaim stores the operation and assigns the node to it.
-func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan) (activities.Claim, error) {
+func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, a admission) (activities.Claim, error) {
 	state := n.State
-	if plan.Enter != "" {
-		state = plan.Enter
+	if a.plan.Enter != "" {
+		state = a.plan.Enter
 	}
 	before, err := supersede(ctx, tx, n.NodeID, r.OperationID, true)
 	if err != nil {
@@ -151,12 +167,8 @@ func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.Claim
 	if err := tx.voidTasks(ctx, n.NodeID, nil, systemActor, ""); err != nil {
 		return activities.Claim{}, err
 	}
-	provider, err := providerOf(ctx, tx, n.OnboardingMode)
-	if err != nil {
-		return activities.Claim{}, err
-	}
 	c := activities.Claim{Fence: activities.Fence{OpSeq: n.OpSeq + 1}, State: state, LeftCordon: leftCordon(before),
-		Creates: provider.Creates, Limits: provider.Limits}
+		Creates: a.provider.Creates, Limits: a.provider.Limits}
 	detail := map[string]string{}
 	switch r.Action {
 	case lifecycle.ActionProvision:

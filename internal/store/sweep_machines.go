@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // Leftovers stores the machines that no instance owns. It implements activities.Leftovers.
@@ -43,7 +44,8 @@ func (s *Leftovers) Record(ctx context.Context, provider string, listed []machin
 }
 
 // findLeftovers returns what no instance owns by instance ID: of two machines with one owner tag
-// only the last. They end together, because a deletion is by owner tag.
+// only the last. They end together, because a deletion is by owner tag. It also returns the
+// duplicates of instances that own a machine.
 func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machine.Machine) (map[string]machine.Leftover, error) {
 	found, ids := map[string]machine.Leftover{}, []string{}
 	for _, m := range listed {
@@ -64,6 +66,7 @@ func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machin
 		l, seen := found[e.ResourceID]
 		if e.Owned {
 			delete(found, e.ResourceID)
+			findDuplicate(found, provider, e, listed)
 			continue
 		}
 		if !seen {
@@ -74,6 +77,17 @@ func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machin
 		found[e.ResourceID] = l
 	}
 	return found, err
+}
+
+// findDuplicate adds the last listed machine that has the owner tag of an owned entry and is not the
+// machine of the entry. An entry whose machine is being created does not have its ID yet.
+func findDuplicate(found map[string]machine.Leftover, provider string, e sqlc.MachineEntriesRow, listed []machine.Machine) {
+	own := text.Line(e.ExternalID, machine.MaxExternalID)
+	for _, m := range listed {
+		if m.InstanceID == e.ResourceID && own != "" && m.ExternalID != own {
+			found[e.ResourceID] = machine.Leftover{Provider: provider, Machine: m, Class: machine.ClassDuplicate}
+		}
+	}
 }
 
 func entryRef(e sqlc.MachineEntriesRow) machine.Ref {

@@ -249,6 +249,55 @@ func TestSweepOnlyReportsOrphans(t *testing.T) {
 	require.Equal(t, int64(2), counts[0].Orphans)
 }
 
+// TestSweepOnlyReportsDuplicates: a second machine with the owner tag of a live instance is not the one
+// of the ledger. It is reported and never deleted, whichever machine the provider lists first, and the
+// one of the ledger is none.
+func TestSweepOnlyReportsDuplicates(t *testing.T) {
+	t.Parallel()
+	for name, own := range map[string]bool{"with the machine of the ledger": true, "without it": false} {
+		t.Run(name, func(t *testing.T) {
+			s := setup(t).sweep()
+			n, c := s.provisioned()
+			id := c.Instance.InstanceID
+			second := machines.Machine{Ref: machines.Ref{InstanceID: id, ExternalID: "m-second", Host: n.Host}, Phase: machines.Running}
+			record := func(listed ...machines.Machine) map[machines.LeftoverClass]int {
+				found, err := s.Sweep.Leftovers.Record(t.Context(), "libvirt", listed)
+				require.NoError(t, err)
+				return found
+			}
+			require.Empty(t, record(second), "the ledger does not have the ID of the machine yet")
+			s.created(c)
+			listed := []machines.Machine{second}
+			if own {
+				site, ok := s.site.Site.Owned(id)
+				require.True(t, ok)
+				listed = []machines.Machine{{Ref: machines.Ref{InstanceID: id, ExternalID: site.ID}}, second, {Ref: machines.Ref{InstanceID: id, ExternalID: site.ID}}}
+			}
+			require.Equal(t, map[machines.LeftoverClass]int{machines.ClassDuplicate: 1}, record(listed...))
+			s.later()
+			record(listed...)
+			require.Equal(t, "duplicate m-second", s.text("SELECT class || ' ' || external_id FROM machine_leftovers"))
+			due, err := s.Sweep.Leftovers.Due(t.Context(), []string{"libvirt"}, 10)
+			require.NoError(t, err)
+			require.Empty(t, due)
+			_, begun, err := s.Sweep.Leftovers.BeginDeletion(t.Context(), machines.Leftover{Provider: "libvirt", Machine: second})
+			require.NoError(t, err)
+			require.False(t, begun)
+
+			faults := s.leftoverFaults()
+			require.Len(t, faults, 1)
+			require.Equal(t, "duplicate", faults[0].Reason)
+			require.Contains(t, faults[0].Message, n.Host+" ("+id+", m-second)")
+			require.NotContains(t, faults[0].Next, "GPUAAS_SWEEP")
+			counts, err := s.LeftoverCounts(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, int64(1), counts[0].Duplicates)
+			require.Empty(t, record(listed[:len(listed)/2]...), "it is gone")
+			require.Empty(t, s.stored(id))
+		})
+	}
+}
+
 // leftoverFaults are the faults about machines that no instance owns.
 func (s *sweep) leftoverFaults() (found []wire.ControlPlaneFault) {
 	s.t.Helper()
@@ -381,8 +430,14 @@ func TestSweepRetriesLast(t *testing.T) {
 		do()
 		return nil
 	}
+	require.Contains(t, s.leftoverFaults()[0].Next, "GPUAAS_SWEEP=delete", "no deletion was attempted")
 	_, err := s.round()
 	require.Equal(t, machines.ReasonAuth, activities.Typed(err).Reason)
+	fault := s.leftoverFaults()[0]
+	require.Contains(t, fault.Message, "; 10 of them were to be deleted, the last one ")
+	require.Contains(t, fault.Message, " ago, and the provider has not confirmed it")
+	require.Contains(t, fault.Next, "a fault of sweep-machines")
+	require.NotContains(t, fault.Next, "GPUAAS_SWEEP")
 	require.True(t, strings.HasPrefix(activities.Typed(err).Message, "deleting the machine of instance "))
 	s.rounds(1)
 	require.Equal(t, 10, s.deletions(), "in the time of one run")

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -109,6 +110,39 @@ func TestTerminateAndProvisionAgain(t *testing.T) {
 	require.Equal(t, 1, count(rows, "nodes.terminate succeeded"))
 }
 
+// TestTerminationForgetsTheMachine: a terminated node shows nothing of its machine, like one that was
+// just registered, and a restore mode does not miss its agent.
+func TestTerminationForgetsTheMachine(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	m := e.created()
+	id := m.caller.NodeID
+	require.NoError(t, e.heartbeat(m.caller, wire.Heartbeat{AgentVersion: "1.2.3", BootID: "boot-1", UptimeSeconds: 60, Driver: "docker",
+		DriverFault: "down", Fault: "old", Cordoned: true}))
+	e.exec(`UPDATE nodes SET facts = '{"cpus": 64, "gpus": [{}]}' WHERE node_id = $1`, id)
+	n := e.node(id)
+	require.NotNil(t, n.LastHeartbeatAt)
+	require.NotNil(t, n.Facts)
+
+	c := e.claim(id, lifecycle.ActionTerminate)
+	require.NoError(t, e.Store.Operations.Released(ctx, c.Fence, c.Instance.InstanceID))
+	require.NoError(t, e.Finish(ctx, c.Fence, terminated(lifecycle.OperationCompleted)))
+	fresh := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
+	n = e.node(id)
+	require.Equal(t, int64(2), n.Incarnation)
+	require.Equal(t, lifecycle.InstanceTerminated, n.Instance.State)
+	fresh.ID, fresh.Host, fresh.Incarnation, fresh.Instance = n.ID, n.Host, n.Incarnation, n.Instance
+	fresh.StateSince, fresh.CreatedAt = n.StateSince, n.CreatedAt
+	require.Equal(t, fresh, n)
+
+	mode := e.owner()
+	_, err := mode.Start(ctx, "the disk broke", time.Hour, operator)
+	require.NoError(t, err)
+	status, err := mode.Status(ctx)
+	require.NoError(t, err)
+	require.Empty(t, status.Absent)
+}
+
 // TestCancelOfATermination: a cancel restores the node and its instance as they were, or ends them if
 // the machine is gone.
 func TestCancelOfATermination(t *testing.T) {
@@ -133,6 +167,7 @@ func TestCancelOfATermination(t *testing.T) {
 
 	held := m.held()
 	c := e.claim(id, lifecycle.ActionTerminate)
+	require.NoError(t, e.Store.Operations.Released(ctx, c.Fence, c.Instance.InstanceID))
 	require.NoError(t, e.Finish(ctx, c.Fence, terminated(lifecycle.OperationCanceled)))
 	require.Equal(t, lifecycle.NodeRegistered, e.node(id).State)
 	m.requireGone(held)
@@ -141,8 +176,39 @@ func TestCancelOfATermination(t *testing.T) {
 	requireKind(t, err, schema.KindInvalidRequest, "no_instance")
 }
 
-// TestAbandonedTermination: after a run that ended, no one has asked the provider, so the instance
-// stays terminating, and the termination can start again.
+// TestTerminateAgain: a node whose termination was forced can be terminated again while its ledger has
+// the machine. The second termination has no instance, and a cancel of it changes nothing.
+func TestTerminateAgain(t *testing.T) {
+	e := setup(t)
+	ctx, l := t.Context(), e.Store.Operations
+	m := e.created()
+	id := m.caller.NodeID
+	first := e.claim(id, lifecycle.ActionTerminate)
+	forced := terminated(lifecycle.OperationCompleted)
+	forced.Document = &lifecycle.OperationStatus{Operation: lifecycle.Operation{Phases: []lifecycle.Phase{{Name: lifecycle.PhaseTeardown, State: lifecycle.PhaseForced}}}}
+	require.NoError(t, e.Finish(ctx, first.Fence, forced))
+
+	again := e.claim(id, lifecycle.ActionTerminate)
+	require.Equal(t, lifecycle.NodeTerminating, e.node(id).State)
+	require.Empty(t, again.Instance)
+	requireKind(t, e.Finish(ctx, again.Fence, terminated(lifecycle.OperationCompleted)), schema.KindInvalidRequest, "resources_open")
+	require.NoError(t, e.Finish(ctx, again.Fence, activities.Finish{Status: lifecycle.OperationCanceled, Node: again.Prior}))
+	require.Equal(t, lifecycle.NodeRegistered, e.node(id).State)
+
+	again = e.claim(id, lifecycle.ActionTerminate)
+	open, err := l.Open(ctx, again.Fence)
+	require.NoError(t, err)
+	require.Len(t, open, 1)
+	require.NoError(t, l.Released(ctx, again.Fence, open[0].ResourceID))
+	require.NoError(t, e.Finish(ctx, again.Fence, terminated(lifecycle.OperationCompleted)))
+	require.Equal(t, lifecycle.NodeRegistered, e.node(id).State)
+	require.Equal(t, lifecycle.InstanceTerminated, e.node(id).Instance.State)
+	_, err = e.Claim(ctx, request(id, lifecycle.ActionTerminate))
+	requireKind(t, err, schema.KindInvalidRequest, "no_instance")
+}
+
+// TestAbandonedTermination: the end of an abandoned termination restores the node's state, and so the
+// instance's, and the termination can start again.
 func TestAbandonedTermination(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -152,7 +218,7 @@ func TestAbandonedTermination(t *testing.T) {
 	_, err := e.AcceptAbandoned(ctx, id, "terminated by mistake", rehydrator)
 	require.NoError(t, err)
 	require.Equal(t, lifecycle.NodeActive, e.node(id).State)
-	require.Equal(t, lifecycle.InstanceTerminating, e.node(id).Instance.State)
+	require.Equal(t, lifecycle.InstanceRunning, e.node(id).Instance.State)
 	m.use()
 	c := e.claim(id, lifecycle.ActionTerminate)
 	require.Equal(t, lifecycle.NodeActive, c.Prior)

@@ -17,6 +17,9 @@ type Candidate struct {
 	State NodeState
 	// Instance is the state of the node's machine.
 	Instance InstanceState
+	// OpenLedger is set if the node's ledger has entries that are not released. It is also set if
+	// that is not known.
+	OpenLedger bool
 	// Provider is the node's provider.
 	Provider machine.Info
 	// Workloads are the names of the workloads in the node's last heartbeat.
@@ -77,7 +80,10 @@ func (c Candidate) terminateInUse() string {
 	return "gpuaas node drain " + c.Host + ", then gpuaas node terminate " + c.Host + "; to end the workloads with the machine: " + force
 }
 
-// noMachine refuses a termination of a node without a machine that its provider created.
+// noMachine refuses a termination of a node without a machine that its provider created. A node
+// that is not enrolled may be terminated without an instance, too: a forced teardown has ended the
+// instance, and the ledger still has its machine. The machine of an enrolled node without an
+// instance is another one, which a termination would take from the node.
 func (c Candidate) noMachine() error {
 	next := "gpuaas node retire " + c.Host
 	if _, err := CheckStart(ActionRemove, c.State); err == nil {
@@ -87,7 +93,7 @@ func (c Candidate) noMachine() error {
 	case !c.Provider.Creates:
 		return schema.NewError(schema.KindInvalidRequest, "provider %q creates no machines, so node %s has none to terminate", c.Provider.Name, c.Host).
 			WithReason("no_created_machine").WithNext(next)
-	case !c.Instance.Live():
+	case !c.Instance.Live() && (!c.OpenLedger || c.State.Enrolled()):
 		return schema.NewError(schema.KindInvalidRequest, "node %s has no machine of provider %q to terminate", c.Host, c.Provider.Name).
 			WithReason("no_instance").WithNext(next)
 	}

@@ -57,8 +57,9 @@ func (s InstanceState) Live() bool { return s != InstanceNone && s != InstanceTe
 
 // Follow returns the state of an instance in state s after its node has entered a state: an
 // instance of a node out of service drains, and one of a node that is being terminated or removed
-// terminates.
-// A removal that is canceled returns it to draining, or to pending if the node never enrolled.
+// terminates. If a removal or a termination ends early and the node returns to a state, the instance
+// follows it: running in service, draining out of service, and pending if the node is not enrolled.
+// Its machine may be gone nevertheless.
 func (s InstanceState) Follow(n NodeState) InstanceState {
 	switch {
 	case !s.Live():
@@ -70,7 +71,7 @@ func (s InstanceState) Follow(n NodeState) InstanceState {
 	case slices.Contains([]NodeState{NodeDraining, NodeDrained, NodeRetired}, n):
 		return s.among(InstanceDraining, InstanceRunning, InstanceTerminating)
 	case n.Enrolled():
-		return s.among(InstanceRunning, InstanceDraining)
+		return s.among(InstanceRunning, InstanceDraining, InstanceTerminating)
 	}
 	return s.among(InstancePending, InstanceTerminating)
 }

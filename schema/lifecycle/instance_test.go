@@ -46,6 +46,12 @@ func TestInstanceFollows(t *testing.T) {
 	require.Equal(t, lifecycle.InstanceRunning, lifecycle.InstanceDraining.Follow(lifecycle.NodeOffline))
 	require.Equal(t, lifecycle.InstanceTerminating, lifecycle.InstanceProvisioning.Follow(lifecycle.NodeRemoving))
 	require.Equal(t, lifecycle.InstanceTerminating, lifecycle.InstanceRunning.Follow(lifecycle.NodeTerminating))
-	require.Equal(t, lifecycle.InstanceTerminating, lifecycle.InstanceTerminating.Follow(lifecycle.NodeActive), "the machine may be gone")
+	for n, want := range map[lifecycle.NodeState]lifecycle.InstanceState{
+		lifecycle.NodeRegistered: lifecycle.InstancePending, lifecycle.NodeEnrolling: lifecycle.InstancePending,
+		lifecycle.NodeActive: lifecycle.InstanceRunning, lifecycle.NodeOffline: lifecycle.InstanceRunning, lifecycle.NodeQuarantined: lifecycle.InstanceRunning,
+		lifecycle.NodeDrained: lifecycle.InstanceDraining, lifecycle.NodeRetired: lifecycle.InstanceDraining,
+	} {
+		require.Equal(t, want, lifecycle.InstanceTerminating.Follow(n), "a termination or removal was abandoned on a node that is %s", n)
+	}
 	require.Equal(t, lifecycle.InstanceBootstrapping, lifecycle.InstanceBootstrapping.Follow(lifecycle.NodeEnrolling))
 }

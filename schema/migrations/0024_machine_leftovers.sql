@@ -10,7 +10,7 @@ CREATE TABLE machine_leftovers (
     -- Empty if the provider does not list the machine of an open entry of the ledger.
     phase        text        NOT NULL,
     detail       text        NOT NULL,
-    class        text        NOT NULL CONSTRAINT machine_leftovers_class_check CHECK (class IN ('leftover', 'orphan')),
+    class        text        NOT NULL CONSTRAINT machine_leftovers_class_check CHECK (class IN ('leftover', 'orphan', 'duplicate')),
     first_seen   timestamptz NOT NULL DEFAULT now(),
     last_seen    timestamptz NOT NULL DEFAULT now(),
     -- When the provider was last asked to delete the machine.

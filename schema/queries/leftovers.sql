@@ -58,20 +58,24 @@ UPDATE machine_leftovers SET attempted_at = now() WHERE provider = $1 AND instan
 -- name: LeftoverDeleted :exec
 UPDATE machine_leftovers SET deleted_at = now() WHERE provider = $1 AND instance_id = $2 AND deleted_at IS NULL;
 
--- The machines that no instance has owned for the grace period, by provider and class, with the
--- names of the five oldest. A provider that no worker has any longer is not reported.
+-- The machines that have had their class for the grace period, by provider and class, with the
+-- names of the five oldest, of duplicates with their IDs at the provider. attempted_seconds is the
+-- time since the last attempt to delete one of them. A provider that no worker has any longer is not
+-- reported.
 -- name: LeftoverFaults :many
 SELECT provider, class, count(*) AS machines, extract(epoch FROM now() - min(first_seen))::float8 AS oldest_seconds,
-    ((array_agg(host || ' (' || instance_id || ')' ORDER BY first_seen, instance_id))[1:5])::text[] AS oldest
+    count(attempted_at) AS attempted, coalesce(extract(epoch FROM now() - max(attempted_at)), 0)::float8 AS attempted_seconds,
+    ((array_agg(host || ' (' || instance_id || CASE WHEN class = 'duplicate' THEN ', ' || external_id ELSE '' END || ')'
+        ORDER BY first_seen, instance_id))[1:5])::text[] AS oldest
 FROM machine_leftovers
 WHERE deleted_at IS NULL AND last_seen > now() - interval '1 day'
   AND first_seen <= now() - make_interval(secs => sqlc.arg(grace_seconds)::float8)
 GROUP BY provider, class ORDER BY provider, class;
 
--- Counts the machines that no instance owns, for the gauge. Every provider that creates machines
+-- Counts the machines that no instance owns and the duplicates, for the gauge. Every provider that creates machines
 -- has a row.
 -- name: LeftoverCounts :many
 SELECT p.name AS provider, count(l.instance_id) FILTER (WHERE l.class = 'leftover') AS leftovers,
-    count(l.instance_id) FILTER (WHERE l.class = 'orphan') AS orphans
+    count(l.instance_id) FILTER (WHERE l.class = 'orphan') AS orphans, count(l.instance_id) FILTER (WHERE l.class = 'duplicate') AS duplicates
 FROM providers p LEFT JOIN machine_leftovers l ON l.provider = p.name AND l.deleted_at IS NULL AND l.last_seen > now() - interval '1 day'
 WHERE (p.info ->> 'creates')::boolean GROUP BY p.name ORDER BY p.name;

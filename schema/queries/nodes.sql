@@ -40,10 +40,13 @@ UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_se
                  identity_locked_at = NULL, identity_lock_reason = '', identity_locked_by = '', identity_lock_note = ''
 WHERE node_id = $1 RETURNING incarnation;
 
--- Deletes what the agent of a machine that is gone reported, and the key that proves an earlier
--- machine: the next one is another machine.
+-- Deletes what the agent of a machine that is gone reported, its polls, and the key that proves an
+-- earlier machine: the next one is another machine. task_seq_floor stays: the number of a task is
+-- used once, whatever the machine.
 -- name: ForgetMachine :exec
-UPDATE nodes SET cordoned = false, workloads = '[]', workloads_at = NULL, agent_fault = '', driver_fault = '', previous_recovery_key = NULL
+UPDATE nodes SET cordoned = false, workloads = '[]', workloads_at = NULL, agent_fault = '', driver = '', driver_fault = '',
+                 last_heartbeat_at = NULL, agent_version = '', boot_id = '', uptime_seconds = 0, facts = NULL,
+                 polled_incarnation = 0, previous_recovery_key = NULL
 WHERE node_id = $1;
 
 -- Stores the recovery key of an enrollment. If the enrollment proves the previous key too,

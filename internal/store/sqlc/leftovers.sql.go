@@ -97,18 +97,19 @@ func (q *Queries) ForgetLeftovers(ctx context.Context, provider string, instance
 
 const leftoverCounts = `-- name: LeftoverCounts :many
 SELECT p.name AS provider, count(l.instance_id) FILTER (WHERE l.class = 'leftover') AS leftovers,
-    count(l.instance_id) FILTER (WHERE l.class = 'orphan') AS orphans
+    count(l.instance_id) FILTER (WHERE l.class = 'orphan') AS orphans, count(l.instance_id) FILTER (WHERE l.class = 'duplicate') AS duplicates
 FROM providers p LEFT JOIN machine_leftovers l ON l.provider = p.name AND l.deleted_at IS NULL AND l.last_seen > now() - interval '1 day'
 WHERE (p.info ->> 'creates')::boolean GROUP BY p.name ORDER BY p.name
 `
 
 type LeftoverCountsRow struct {
-	Provider  string
-	Leftovers int64
-	Orphans   int64
+	Provider   string
+	Leftovers  int64
+	Orphans    int64
+	Duplicates int64
 }
 
-// Counts the machines that no instance owns, for the gauge. Every provider that creates machines
+// Counts the machines that no instance owns and the duplicates, for the gauge. Every provider that creates machines
 // has a row.
 func (q *Queries) LeftoverCounts(ctx context.Context) ([]LeftoverCountsRow, error) {
 	rows, err := q.db.Query(ctx, leftoverCounts)
@@ -119,7 +120,12 @@ func (q *Queries) LeftoverCounts(ctx context.Context) ([]LeftoverCountsRow, erro
 	var items []LeftoverCountsRow
 	for rows.Next() {
 		var i LeftoverCountsRow
-		if err := rows.Scan(&i.Provider, &i.Leftovers, &i.Orphans); err != nil {
+		if err := rows.Scan(
+			&i.Provider,
+			&i.Leftovers,
+			&i.Orphans,
+			&i.Duplicates,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -141,7 +147,9 @@ func (q *Queries) LeftoverDeleted(ctx context.Context, provider string, instance
 
 const leftoverFaults = `-- name: LeftoverFaults :many
 SELECT provider, class, count(*) AS machines, extract(epoch FROM now() - min(first_seen))::float8 AS oldest_seconds,
-    ((array_agg(host || ' (' || instance_id || ')' ORDER BY first_seen, instance_id))[1:5])::text[] AS oldest
+    count(attempted_at) AS attempted, coalesce(extract(epoch FROM now() - max(attempted_at)), 0)::float8 AS attempted_seconds,
+    ((array_agg(host || ' (' || instance_id || CASE WHEN class = 'duplicate' THEN ', ' || external_id ELSE '' END || ')'
+        ORDER BY first_seen, instance_id))[1:5])::text[] AS oldest
 FROM machine_leftovers
 WHERE deleted_at IS NULL AND last_seen > now() - interval '1 day'
   AND first_seen <= now() - make_interval(secs => $1::float8)
@@ -149,15 +157,19 @@ GROUP BY provider, class ORDER BY provider, class
 `
 
 type LeftoverFaultsRow struct {
-	Provider      string
-	Class         machine.LeftoverClass
-	Machines      int64
-	OldestSeconds float64
-	Oldest        []string
+	Provider         string
+	Class            machine.LeftoverClass
+	Machines         int64
+	OldestSeconds    float64
+	Attempted        int64
+	AttemptedSeconds float64
+	Oldest           []string
 }
 
-// The machines that no instance has owned for the grace period, by provider and class, with the
-// names of the five oldest. A provider that no worker has any longer is not reported.
+// The machines that have had their class for the grace period, by provider and class, with the
+// names of the five oldest, of duplicates with their IDs at the provider. attempted_seconds is the
+// time since the last attempt to delete one of them. A provider that no worker has any longer is not
+// reported.
 func (q *Queries) LeftoverFaults(ctx context.Context, graceSeconds float64) ([]LeftoverFaultsRow, error) {
 	rows, err := q.db.Query(ctx, leftoverFaults, graceSeconds)
 	if err != nil {
@@ -172,6 +184,8 @@ func (q *Queries) LeftoverFaults(ctx context.Context, graceSeconds float64) ([]L
 			&i.Class,
 			&i.Machines,
 			&i.OldestSeconds,
+			&i.Attempted,
+			&i.AttemptedSeconds,
 			&i.Oldest,
 		); err != nil {
 			return nil, err

@@ -87,12 +87,15 @@ func (q *Queries) FindNode(ctx context.Context, host string) (string, error) {
 }
 
 const forgetMachine = `-- name: ForgetMachine :exec
-UPDATE nodes SET cordoned = false, workloads = '[]', workloads_at = NULL, agent_fault = '', driver_fault = '', previous_recovery_key = NULL
+UPDATE nodes SET cordoned = false, workloads = '[]', workloads_at = NULL, agent_fault = '', driver = '', driver_fault = '',
+                 last_heartbeat_at = NULL, agent_version = '', boot_id = '', uptime_seconds = 0, facts = NULL,
+                 polled_incarnation = 0, previous_recovery_key = NULL
 WHERE node_id = $1
 `
 
-// Deletes what the agent of a machine that is gone reported, and the key that proves an earlier
-// machine: the next one is another machine.
+// Deletes what the agent of a machine that is gone reported, its polls, and the key that proves an
+// earlier machine: the next one is another machine. task_seq_floor stays: the number of a task is
+// used once, whatever the machine.
 func (q *Queries) ForgetMachine(ctx context.Context, nodeID string) error {
 	_, err := q.db.Exec(ctx, forgetMachine, nodeID)
 	return err

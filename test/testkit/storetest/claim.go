@@ -69,7 +69,8 @@ func (s *nodeRecords) admit(n *node, r activities.ClaimRequest) (lifecycle.NodeS
 	if reissue {
 		return s.admitReissue(n)
 	}
-	c := lifecycle.Candidate{Host: n.Host, State: state, Provider: s.provider(n), Instance: n.Instance, Workloads: n.Workloads}
+	c := lifecycle.Candidate{Host: n.Host, State: state, Provider: s.provider(n), Instance: n.Instance, Workloads: n.Workloads,
+		OpenLedger: len(s.openResources(n.ID)) > 0}
 	if c.Instance == lifecycle.InstanceTerminated { // no live instance
 		c.Instance = lifecycle.InstanceNone
 	}
@@ -121,7 +122,9 @@ func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fe
 	case lifecycle.ActionProvision:
 		c.Instance = lifecycle.Instance{InstanceID: n.InstanceID, Provider: n.Provider, State: n.Instance}
 	case lifecycle.ActionTerminate:
-		c.Instance = lifecycle.Instance{InstanceID: n.InstanceID, Provider: n.Provider, State: before}
+		if before.Live() { // otherwise the termination only releases what the ledger has
+			c.Instance = lifecycle.Instance{InstanceID: n.InstanceID, Provider: n.Provider, State: before}
+		}
 	}
 	op := &operation{Operation: Operation{ID: r.OperationID, NodeID: n.ID, WorkflowID: r.WorkflowID, RunID: r.RunID, Action: r.Action,
 		OpSeq: f.OpSeq, Prior: prior, Status: lifecycle.OperationAccepted, Document: r.Document}, claim: c, runStarted: r.RunStartedAt}

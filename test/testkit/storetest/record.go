@@ -133,7 +133,7 @@ func (s *nodeRecords) endMachine(n *node) {
 	}
 	n.Incarnation++
 	n.Enrolled, n.fresh = activities.Enrollment{}, false
-	n.Workloads, n.Cordoned = nil, false
+	n.Workloads, n.Cordoned, n.HeartbeatAt, n.facts, n.polledIncarnation = nil, false, time.Time{}, "", 0
 }
 
 // release applies the end of an operation to the node that it held.

@@ -62,7 +62,7 @@ func openWith(t testing.TB, conns int32) *env {
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	kept, err := s.Inventory.PutProviders(t.Context(), []machines.Info{{Name: "manual"}, {Name: "libvirt", Creates: true,
-		Catalog: machines.Catalog{Regions: []string{"here"}, Types: []machines.Type{{ID: "small"}}}}})
+		Catalog: machines.Catalog{Regions: []string{"here"}, TakesSSHKeys: true, Types: []machines.Type{{ID: "small", CPUs: 1, MemoryMiB: 512}, {ID: "large", CPUs: 2, MemoryMiB: 4096}}}}})
 	require.NoError(t, err)
 	require.Empty(t, kept)
 	raw, err := pgxpool.New(t.Context(), dsn)

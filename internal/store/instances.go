@@ -22,8 +22,9 @@ func (tx *tx) liveInstance(ctx context.Context, nodeID string) (lifecycle.Instan
 }
 
 // beginInstance returns the instance of a provisioning, in state pending: the live one, whose
-// machine may exist, or a new one. Its ID exists before any call of the provider.
-func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Options) (lifecycle.Instance, error) {
+// machine may exist, or a new one. Its ID exists before any call of the provider. Without a type, the
+// machine has the provider's first one that satisfies the node's SKU.
+func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Options, provider machine.Info) (lifecycle.Instance, error) {
 	i, err := tx.liveInstance(ctx, n.NodeID)
 	switch {
 	case err != nil:
@@ -35,6 +36,13 @@ func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Op
 		_, err = moveInstance(ctx, tx, n.NodeID, i.State, lifecycle.InstancePending)
 		i.State = lifecycle.InstancePending
 		return i, err
+	}
+	if o.Type == "" {
+		sku, err := tx.GetSKU(ctx, n.SKU)
+		if err != nil {
+			return i, err
+		}
+		o.Type = provider.TypeFor(o.Region, sku.MinCPUs, n.GPUsTotal, sku.MinMemoryBytes)
 	}
 	i = lifecycle.Instance{InstanceID: schema.NewID(), Provider: n.OnboardingMode, State: lifecycle.InstancePending, Options: o}
 	return i, tx.InsertInstance(ctx, sqlc.InsertInstanceParams{InstanceID: i.InstanceID, NodeID: n.NodeID, Provider: i.Provider,

@@ -172,7 +172,7 @@ func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.Claim
 	detail := map[string]string{}
 	switch r.Action {
 	case lifecycle.ActionProvision:
-		c.Instance, err = beginInstance(ctx, tx, n, r.Options.Machine)
+		c.Instance, err = beginInstance(ctx, tx, n, r.Options.Machine, a.provider)
 		detail["instance_id"] = c.Instance.InstanceID
 	case lifecycle.ActionTerminate:
 		c.Instance, err = endInstance(ctx, tx, n.NodeID, state, detail)

@@ -176,7 +176,7 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 	})
 	t.Run("with what the provider does not have", func(t *testing.T) {
 		n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
-		for _, o := range []machines.Options{{Region: "elsewhere"}, {Type: "large"}, {Image: "ubuntu"}, {Spot: true}} {
+		for _, o := range []machines.Options{{Region: "elsewhere"}, {Type: "huge"}, {Image: "ubuntu"}, {Spot: true}} {
 			r := request(n.ID, lifecycle.ActionProvision)
 			r.Options.Machine = o
 			_, err := e.Claim(ctx, r)
@@ -187,6 +187,8 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 		c, err := e.Claim(ctx, r)
 		require.NoError(t, err)
 		require.Equal(t, r.Options.Machine, c.Instance.Options)
+		n = e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
+		require.Equal(t, "large", e.claim(n.ID, lifecycle.ActionProvision).Instance.Type, "the small one has less memory than the SKU needs")
 	})
 	t.Run("while the provider is disabled", func(t *testing.T) {
 		n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })

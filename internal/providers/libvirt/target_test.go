@@ -135,6 +135,9 @@ func (r *rig) Leftovers(t *testing.T) []string {
 	var found []string
 	for _, dir := range []string{"consoles", "boot"} {
 		entries, err := os.ReadDir(filepath.Join(r.state, dir))
+		if os.IsNotExist(err) { // no machine was created
+			continue
+		}
 		require.NoError(t, err)
 		for _, e := range entries {
 			found = append(found, filepath.Join(dir, e.Name()))

@@ -23,7 +23,8 @@ func leftoverFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, erro
 }
 
 func leftoverFault(r sqlc.LeftoverFaultsRow) wire.ControlPlaneFault {
-	what, also, next := "that no instance owns", "", ""
+	what, also := "that no instance owns", ""
+	var next string
 	switch {
 	case r.Class == machine.ClassOrphan:
 		also = "; the ledger does not have them"

@@ -22,7 +22,7 @@ func TestReadBoot(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "raw")
 	_, err := readBoot(path)
-	require.ErrorContains(t, err, "provisioned again")
+	require.ErrorContains(t, err, "gpuaas node terminate NODE --force")
 	for text, want := range map[string]string{
 		`{"reference":"secret`: "not valid JSON",
 		`{}`:                   "no reference",

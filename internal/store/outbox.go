@@ -107,7 +107,7 @@ func (tx *tx) enqueueResult(ctx context.Context, taskID, workflowID string) erro
 // a later one reads the state from the database.
 func (tx *tx) signalEnrollment(ctx context.Context, nodeID string, incarnation int64, reissued bool, event lifecycle.AgentEventName) error {
 	return tx.signalOpen(ctx, lifecycle.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation}, func(a lifecycle.Action) bool {
-		return a == lifecycle.ActionEnroll || a == lifecycle.ActionProvision || reissued && (a == lifecycle.ActionReissueEnrollment || a == lifecycle.ActionReactivate)
+		return a == lifecycle.ActionEnroll || a == lifecycle.ActionProvision && event == lifecycle.EventFirstPoll || reissued && (a == lifecycle.ActionReissueEnrollment || a == lifecycle.ActionReactivate)
 	})
 }
 

@@ -37,7 +37,7 @@ const (
 func readBoot(path string) (d machine.BootDocument, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return d, errors.New("the provider passed no boot document; a machine that was switched off has no identity any more: gpuaas node terminate NODE --force, then gpuaas node provision NODE")
+		return d, errors.New("the provider passed no boot document; a machine that was switched off has no identity: gpuaas node terminate NODE --force, then gpuaas node provision NODE")
 	}
 	if err != nil {
 		return d, fmt.Errorf("reading the boot document: %w", err)

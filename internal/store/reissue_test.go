@@ -112,7 +112,7 @@ func TestReissue(t *testing.T) {
 	require.False(t, m.caller.HasPolled)
 	require.NoError(t, e.RecordPoll(ctx, m.caller, wire.PollRequest{}))
 	require.NoError(t, e.RecordPoll(ctx, m.caller, wire.PollRequest{}))
-	require.Equal(t, []string{"reissue first_poll 2"}, e.signals(id))
+	require.Equal(t, []string{"node first_poll 2", "reissue first_poll 2"}, e.signals(id))
 	require.True(t, progress().Polled)
 	_, err = e.ClaimToken(ctx, c)
 	requireKind(t, err, schema.KindTokenConsumed, "token_used")

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // site is a provider with a ledger of one entry.
@@ -83,7 +84,7 @@ func (s siteProvider) Power(_ context.Context, _ machine.Ref, p machine.Power) e
 }
 
 func (s siteProvider) Console(context.Context, machine.Ref) ([]byte, error) {
-	return []byte(strings.Repeat("x", 2*machine.MaxConsole) + "\x1b[31mpanic"), nil
+	return []byte(strings.Repeat("x", 2*machine.MaxConsole) + "\x1b[31mpanic " + trust.TokenPrefix + "secret"), nil
 }
 
 func (s siteProvider) Delete(_ context.Context, r machine.Ref) error {
@@ -215,11 +216,25 @@ func TestAwaitMachine(t *testing.T) {
 			require.LessOrEqual(t, len(e.Message), 1024)
 			require.NotContains(t, e.Message, "\n")
 			require.NotContains(t, e.Message, "\x1b")
-			if c.reason == machine.ReasonFailed {
-				require.Contains(t, e.Message, "panic")
-			}
+			require.NotContains(t, e.Message, "panic", "the audit trail keeps the message")
 		})
 	}
+}
+
+// TestDescribeMachine: the description of a machine is one short line without control characters
+// and tokens.
+func TestDescribeMachine(t *testing.T) {
+	t.Parallel()
+	env, m := machineEnv(&site{described: []machine.Phase{machine.Failed}})
+	v, err := env.ExecuteActivity(m.DescribeMachine, activities.MachineInput{Instance: onSite(), Host: "gpu-17"})
+	require.NoError(t, err)
+	var line string
+	require.NoError(t, v.Get(&line))
+	require.Contains(t, line, "the machine is failed: ERR 42; its console ends with: ")
+	require.Contains(t, line, "panic")
+	require.NotContains(t, line, "\x1b")
+	require.NotContains(t, line, "secret")
+	require.Less(t, len(line), 1024)
 }
 
 // TestVerifyMachine: after a canceled teardown, the ledger keeps the machine that its provider still

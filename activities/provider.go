@@ -167,8 +167,8 @@ func consoleEnd(ctx context.Context, source Source, r machine.Ref) string {
 		return ""
 	}
 	token := regexp.MustCompile(regexp.QuoteMeta(trust.TokenPrefix) + `\S*`)
-	line := token.ReplaceAllString(string(tail[max(0, len(tail)-maxDetail):]), trust.TokenPrefix+"…")
-	return "; its console ends with: " + text.Line(line, maxDetail)
+	safe := token.ReplaceAllString(string(tail), trust.TokenPrefix+"…") // before the cut, which may split a token
+	return "; its console ends with: " + text.Line(safe[max(0, len(safe)-maxDetail):], maxDetail)
 }
 
 // DescribeMachine returns what the machine does and the end of its console in one line, for the

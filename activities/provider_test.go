@@ -84,7 +84,7 @@ func (s siteProvider) Power(_ context.Context, _ machine.Ref, p machine.Power) e
 }
 
 func (s siteProvider) Console(context.Context, machine.Ref) ([]byte, error) {
-	return []byte(strings.Repeat("x", 2*machine.MaxConsole) + "\x1b[31mpanic " + trust.TokenPrefix + "secret"), nil
+	return []byte(strings.Repeat("x", 2*machine.MaxConsole) + "\x1b[31mpanic " + trust.TokenPrefix + strings.Repeat("secret", 60)), nil
 }
 
 func (s siteProvider) Delete(_ context.Context, r machine.Ref) error {

@@ -84,19 +84,24 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	case e.Next == "":
 		op.reported(&s, e)
 	}
+	op.complete(&s, e.Kind)
+	return s
+}
+
+// complete adds to a park what follows from its reason.
+func (op park) complete(s *lifecycle.Stuck, kind schema.Kind) {
 	if s.Reason != lifecycle.ReasonDrainBlocked && s.Reason != lifecycle.ReasonGPUsInUse { // no workloads that need more time are known
 		s.Options = slices.DeleteFunc(s.Options, func(o lifecycle.Option) bool { return o.Decision == lifecycle.DecisionExtend })
 	}
 	if op.machineSeen != "" && (s.Reason == lifecycle.ReasonMachineSilent || s.Reason == machines.ReasonFailed) {
 		s.Cause = op.machineSeen
 	}
-	if retried(e.Kind, s.Reason) {
+	if retried(kind, s.Reason) {
 		s.Retrying = &lifecycle.Retrying{}
 	}
 	if s.Next == "" && len(s.Options) > 0 {
 		s.Next = s.Options[0].Command
 	}
-	return s
 }
 
 // waitingOn returns who must act on a problem with a machine.

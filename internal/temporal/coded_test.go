@@ -117,12 +117,13 @@ func TestServiceThatDoesNotRespondIsNamed(t *testing.T) {
 		}
 		return ctx.Err()
 	}, activity.RegisterOptions{Name: "waits"})
-	const limit = 2 * time.Second
+	const limit = 10 * time.Second // the longest margin for the answer, which a busy machine needs
 	once := &temporal.RetryPolicy{MaximumAttempts: 1}
 	w.RegisterWorkflowWithOptions(func(ctx workflow.Context, typed bool) (failures []string, _ error) {
 		short := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: limit, RetryPolicy: once})
 		local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: limit, RetryPolicy: once})
-		for _, call := range []workflow.Future{workflow.ExecuteActivity(short, "waits", typed), workflow.ExecuteLocalActivity(local, "waits", typed)} {
+		calls := []workflow.Future{workflow.ExecuteActivity(short, "waits", typed), workflow.ExecuteLocalActivity(local, "waits", typed)}
+		for _, call := range calls {
 			if e := activities.Typed(call.Get(ctx, nil)); e != nil {
 				failures = append(failures, string(e.Kind)+" "+e.Reason+": "+e.Message)
 			}
@@ -131,11 +132,16 @@ func TestServiceThatDoesNotRespondIsNamed(t *testing.T) {
 	}, workflow.RegisterOptions{Name: "calls"})
 	require.NoError(t, w.Start())
 	t.Cleanup(w.Stop)
-	for typed, want := range map[bool]string{true: "service_unavailable vault_unreachable: Vault did not respond", false: "service_unavailable : a service did not respond in time"} {
+	want := map[bool]string{true: "service_unavailable vault_unreachable: Vault did not respond", false: "service_unavailable : a service did not respond in time"}
+	runs := map[bool]client.WorkflowRun{}
+	for typed := range want {
 		run, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue}, "calls", typed)
 		require.NoError(t, err)
+		runs[typed] = run
+	}
+	for typed, run := range runs {
 		var failures []string
 		require.NoError(t, run.Get(t.Context(), &failures))
-		require.Equal(t, []string{want, want}, failures)
+		require.Equal(t, []string{want[typed], want[typed]}, failures)
 	}
 }

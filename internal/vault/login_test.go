@@ -90,12 +90,12 @@ func TestOneLoginPerCall(t *testing.T) {
 	// The first renewal, which a login starts, would log in if it came after the revocation.
 	harness.Eventually(t, "the first renewal", func() bool { return b.calls.of("renew") >= 1 })
 	token, secretID := c.api.Token(), readText(t, filepath.Join(b.dir, "worker-secret-id"))
-	b.write(t, "auth/token/revoke", map[string]any{"token": token})
 	b.write(t, "auth/approle/role/gpuaas-worker/secret-id/destroy", map[string]any{"secret_id": secretID})
+	b.write(t, "auth/token/revoke", map[string]any{"token": token})
 	for n := range 2 {
 		_, err := c.Sign(t.Context(), []byte("{}"))
 		requireKind(t, err, schema.KindServiceUnavailable, ReasonLogin)
-		require.Equal(t, 2+n, b.calls.of("login"))
+		require.Equal(t, 2+n, b.calls.of("login"), b.log.String())
 	}
 	// New credentials take effect without a restart.
 	require.NoError(t, b.install.setup(t))

@@ -1,10 +1,21 @@
 #!/bin/sh
-# Builds one server of the development stack and prints progress, because the first
-# build takes minutes.
-# Usage: build-server.sh gpuaas-dev-NAME FOLDER, from the repository root. The source
-# is in deploy/dev/NAME; the program is written to FOLDER.
+# Builds one server of the development stack or of the tests and prints progress, because
+# the first build takes minutes.
+# Usage: build-server.sh PROGRAM FOLDER, from the repository root. The source of
+# gpuaas-dev-NAME is in deploy/dev/NAME, that of gpuaas-test-NAME in test/NAME/server; the
+# program is written to FOLDER.
 set -eu
 name=$1
+flags='-s -w'
+case $name in
+gpuaas-test-kubernetes)
+	source=test/kubernetes/server
+	# Kubernetes reads its version from this variable, and clients expect one.
+	version=$(cd "$source" && go list -m -f '{{.Version}}' k8s.io/kubernetes)
+	flags="$flags -X k8s.io/component-base/version.gitVersion=$version"
+	;;
+*) source=deploy/dev/${name#gpuaas-dev-} ;;
+esac
 mkdir -p "$2"
 out=$(cd "$2" && pwd)/$name
 
@@ -26,12 +37,12 @@ show() {
 	[ $((downloads + packages)) -eq 0 ] || printf '\r  %d modules downloaded, %d packages compiled\n' "$downloads" "$packages"
 }
 
-echo "building $name: the first build takes about five minutes on two cores, later builds take seconds"
-cd "deploy/dev/${name#gpuaas-dev-}"
+echo "building $name: the first build takes five minutes or more on two cores, later builds take seconds"
+cd "$source"
 status=$({
 	{
 		rc=0
-		CGO_ENABLED=0 go build -v -buildvcs=false -trimpath -ldflags '-s -w' -o "$out.building" . && mv -f "$out.building" "$out" || rc=$?
+		CGO_ENABLED=0 go build -v -buildvcs=false -trimpath -ldflags "$flags" -o "$out.building" . && mv -f "$out.building" "$out" || rc=$?
 		echo "$rc" >&3
 	} 2>&1 | show >&2
 } 3>&1)

@@ -1,0 +1,98 @@
+package kubetest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/harness"
+)
+
+// Node is what tests need of a Node object.
+type Node struct {
+	Metadata struct {
+		Name        string            `json:"name"`
+		UID         string            `json:"uid"`
+		Annotations map[string]string `json:"annotations"`
+		Labels      map[string]string `json:"labels"`
+	} `json:"metadata"`
+	Spec struct {
+		Unschedulable bool `json:"unschedulable"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []struct {
+			Type   string `json:"type"`
+			Status string `json:"status"`
+			Reason string `json:"reason"`
+		} `json:"conditions"`
+	} `json:"status"`
+}
+
+// nodeReady returns an error unless a node is ready.
+func nodeReady(api *Client, name string) error {
+	var n Node
+	if _, err := api.Do(context.Background(), http.MethodGet, nodePath(name), nil, &n); err != nil {
+		return err
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == "Ready" && c.Status == "True" {
+			return nil
+		}
+	}
+	return fmt.Errorf("the conditions of %s are %v", name, n.Status.Conditions)
+}
+
+func nodePath(name string) string { return "/api/v1/nodes/" + name }
+
+// Nodes returns the names of all nodes.
+func (c *Cluster) Nodes() []string {
+	names := make([]string, len(c.nodes))
+	for i, n := range c.nodes {
+		names[i] = n.Name
+	}
+	return names
+}
+
+func (c *Cluster) node(tb testing.TB, name string) *node {
+	tb.Helper()
+	for _, n := range c.nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	require.FailNow(tb, "no node "+name)
+	return nil
+}
+
+// Node returns a Node object.
+func (c *Cluster) Node(tb testing.TB, name string) (n Node) {
+	tb.Helper()
+	c.Do(tb, http.MethodGet, nodePath(name), nil, &n)
+	return n
+}
+
+// Cordon makes a node unschedulable, or schedulable again, as an administrator.
+func (c *Cluster) Cordon(tb testing.TB, name string, on bool) {
+	tb.Helper()
+	c.Do(tb, http.MethodPatch, nodePath(name), Object{"spec": Object{"unschedulable": on}}, nil)
+}
+
+// Label sets a label of a node for the test, as an administrator. The end of the test
+// removes it.
+func (c *Cluster) Label(tb testing.TB, name, label, value string) {
+	tb.Helper()
+	set := func(value any) {
+		c.Do(tb, http.MethodPatch, nodePath(name), Object{"metadata": Object{"labels": Object{label: value}}}, nil)
+	}
+	set(value)
+	tb.Cleanup(func() { set(nil) })
+}
+
+// Eventually waits until a condition of the cluster holds.
+func (c *Cluster) Eventually(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	harness.Poll(tb, holds, harness.Timeout, pollEvery, what)
+}

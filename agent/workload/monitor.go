@@ -195,6 +195,16 @@ func (m *Monitor) Restore(ctx context.Context, names ...string) error {
 	return m.bounded(ctx, func() error { return restore(ctx, m.driver, names...) })
 }
 
+// Cordon implements Cordoner. It does nothing for a driver that is none.
+func (m *Monitor) Cordon(ctx context.Context, on bool) error {
+	return m.bounded(ctx, func() error { return cordon(ctx, m.driver, on) })
+}
+
+// Leave implements Leaver. It does nothing for a driver that is none.
+func (m *Monitor) Leave(ctx context.Context) error {
+	return m.bounded(ctx, func() error { return leave(ctx, m.driver) })
+}
+
 // Run implements Driver. It does not wait for a driver that ignores its context.
 func (m *Monitor) Run(ctx context.Context) {
 	err := m.bounded(ctx, func() error {

@@ -69,11 +69,12 @@ func (s Summary) List() []task.Workload {
 }
 
 // Reportable returns the workloads as the server accepts them: at most
-// wire.MaxWorkloads, with printable names. A name is for people only.
+// wire.MaxWorkloads, with printable names and warnings. Both are for people only.
 func Reportable(list []task.Workload) []task.Workload {
 	list = slices.Clone(list[:min(len(list), wire.MaxWorkloads)])
 	for i := range list {
 		list[i].Name = text.Printable(list[i].Name, wire.MaxWorkloadName)
+		list[i].Warning = text.Printable(list[i].Warning, wire.MaxWorkloadWarning)
 	}
 	return list
 }

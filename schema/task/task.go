@@ -286,4 +286,7 @@ type Workload struct {
 	Since time.Time `json:"since"`
 	// Stopping is true once the workload was asked to stop.
 	Stopping bool `json:"stopping,omitempty"`
+	// Warning is what an operator should know before a drain ends the workload, such as "its
+	// data is lost"; empty for nothing. It is a text of the node for people only.
+	Warning string `json:"warning,omitempty"`
 }

@@ -49,7 +49,7 @@ type Config struct {
 	// trust.DefaultStateDir.
 	StateDir string
 
-	// WorkloadDriver is systemd, docker, none for a node without workloads, a name in
+	// WorkloadDriver is systemd, docker, kubernetes, none for a node without workloads, a name in
 	// Drivers, or several of them but none, separated by commas. Without one, the node's
 	// workloads are unknown, and no drain succeeds.
 	WorkloadDriver string
@@ -67,6 +67,8 @@ type Config struct {
 	// DockerStopDaemon is "true" if a drain stops the Docker daemon after the containers,
 	// "false" or empty if not.
 	DockerStopDaemon string
+	// Kubernetes configures the kubernetes driver.
+	Kubernetes workload.Kubernetes
 
 	// ReleasePubkeys verify releases of the agent: see trust.ParseReleaseKeys. Without any,
 	// the node accepts no upgrade.
@@ -92,6 +94,7 @@ func (c Config) drivers() map[string]workload.Maker {
 		all = map[string]workload.Maker{}
 	}
 	all[inventory.DriverSystemd], all[inventory.DriverDocker], all[inventory.DriverNone] = workload.NewSystemd, workload.NewDocker, workload.NewNone
+	all[inventory.DriverKubernetes] = workload.NewKubernetes
 	return all
 }
 
@@ -113,6 +116,11 @@ func (c Config) checkDriver() error {
 	if !inventory.ValidDrivers(c.WorkloadDriver) {
 		return fmt.Errorf("GPUAAS_WORKLOAD_DRIVER: %q names a driver twice, or none and another one", c.WorkloadDriver)
 	}
+	if slices.Contains(c.driverNames(), inventory.DriverKubernetes) {
+		if err := c.Kubernetes.Check(); err != nil {
+			return err
+		}
+	}
 	if !slices.Contains(c.driverNames(), inventory.DriverDocker) {
 		return nil
 	}
@@ -123,7 +131,7 @@ func (c Config) checkDriver() error {
 // newDriver makes the configured driver; d has its other dependencies.
 func (c Config) newDriver(d workload.Config) (workload.Driver, error) {
 	d.Slice, d.Label = c.WorkloadSlice, c.WorkloadLabel
-	d.DockerHost, d.StopDocker = c.DockerHost, c.DockerStopDaemon == "true"
+	d.DockerHost, d.StopDocker, d.Kubernetes = c.DockerHost, c.DockerStopDaemon == "true", c.Kubernetes
 	if c.WorkloadDriver == "" {
 		return workload.NewUnset(d)
 	}
@@ -212,9 +220,13 @@ func configOf(vars map[string]string, file string) Config {
 		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", workload.DefaultLabel),
 		DockerHost:       get("DOCKER_HOST", workload.DefaultDockerHost),
 		DockerStopDaemon: get("GPUAAS_DOCKER_STOP_DAEMON", "false"),
-		NvidiaSMI:        get("GPUAAS_NVIDIA_SMI", ""),
-		ReleasePubkeys:   get("GPUAAS_RELEASE_PUBKEYS", ""),
-		EnvFile:          file,
+		Kubernetes: workload.Kubernetes{
+			Kubeconfig: get("GPUAAS_KUBECONFIG", ""), Node: get("GPUAAS_KUBERNETES_NODE", ""),
+			StopUnit: get("GPUAAS_KUBERNETES_STOP_UNIT", ""), VIPLease: get("GPUAAS_KUBERNETES_VIP_LEASE", ""),
+		},
+		NvidiaSMI:      get("GPUAAS_NVIDIA_SMI", ""),
+		ReleasePubkeys: get("GPUAAS_RELEASE_PUBKEYS", ""),
+		EnvFile:        file,
 	}
 }
 

@@ -5,7 +5,8 @@
 // renews its certificate in time, and recovers one when it could not.
 //
 // Of this project it imports only schema, so that its binary stays small, and it
-// connects to nothing but the node API.
+// connects to nothing but the node API, and to the API server of its cluster with the driver
+// kubernetes.
 //
 // This package is the loop and the wiring. The packages below it do not import each
 // other:

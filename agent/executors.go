@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
@@ -32,16 +34,28 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 		task.UpdateTrust:      {Check: checkTrustParams, Run: a.updateTrust},
 		task.AgentUpgrade:     {Check: release.Check, Run: a.upgrade.Run, Resumable: true},
 		task.NewIdentity:      {Check: runner.NoParams, Run: renewed.run, Reported: renewed.reported},
-		// Its Run does nothing yet, so that it may run again.
-		task.WipeIdentity: {Check: runner.NoParams, Run: nothing, Resumable: true, Reported: a.leave},
+		// Its Run wipes nothing yet, so that it may run again.
+		task.WipeIdentity: {Check: runner.NoParams, Run: a.deleteRecords, Resumable: true, Reported: a.leave},
 	}
 }
 
 // programsOf runs programs for a task.
 func programsOf(t runner.Task) command.Runner { return command.Runner{Dir: t.Dir, Output: t.Output} }
 
-// nothing is a run whose effect follows its report.
-func nothing(context.Context, runner.Task) (any, error) { return struct{}{}, nil }
+// leaveTimeout bounds how long agent.wipe_identity waits for the workload driver.
+const leaveTimeout = 10 * time.Second
+
+// deleteRecords begins agent.wipe_identity: the workload driver deletes its record of the node
+// in another system. A record that stays does not keep the node from being removed: the task's
+// output says what to do.
+func (a *Agent) deleteRecords(ctx context.Context, t runner.Task) (any, error) {
+	limited, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	if err := a.workloads.Leave(limited); err != nil && t.Output != nil {
+		fmt.Fprintln(t.Output, err.Error())
+	}
+	return struct{}{}, ctx.Err()
+}
 
 // leave ends agent.wipe_identity, once the server has its result: the agent
 // stops and wipes its keys as for a removed node. Until the wipe has begun, the

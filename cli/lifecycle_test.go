@@ -383,14 +383,20 @@ func TestConfirmation(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	t.Parallel()
+	warned := func(n *wire.NodeView) {
+		n.Workloads = []task.Workload{train(), train()}
+		n.Workloads[1].Name, n.Workloads[1].Warning = "front", "its data\x1b[2J is lost"
+	}
 	for name, tc := range map[string]struct {
 		args []string
 		with func(n *wire.NodeView)
 	}{
-		"drain":       {[]string{"drain"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
-		"drain-json":  {[]string{"drain", "-o", "json"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
-		"cordon-only": {[]string{"drain", "--cordon-only"}, func(*wire.NodeView) {}},
-		"retire-busy": {[]string{"retire"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
+		"drain":              {[]string{"drain"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
+		"drain-json":         {[]string{"drain", "-o", "json"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
+		"drain-warning":      {[]string{"drain"}, warned},
+		"drain-warning-json": {[]string{"drain", "-o", "json"}, warned},
+		"cordon-only":        {[]string{"drain", "--cordon-only"}, func(*wire.NodeView) {}},
+		"retire-busy":        {[]string{"retire"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
 		"retire-busy-json": {[]string{"retire", "-o", "json"}, func(n *wire.NodeView) {
 			n.Workloads = []task.Workload{train()}
 		}},

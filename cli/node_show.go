@@ -170,6 +170,9 @@ func (e *console) writeWork(w io.Writer, n wire.NodeView, tasks []wire.TaskView)
 		}
 	}
 	row(w, "Blockers:", cmp.Or(strings.Join(n.Blockers(), ", "), "none"))
+	for _, warned := range warnings(n) {
+		row(w, "  Warning:", warned.Workload+": "+warned.Warning)
+	}
 	label := "Tasks:"
 	for _, t := range tasks {
 		row(w, label, fmt.Sprintf("%s %s, lease %s, %s", t.Type, taskStatus(t), leaseLeft(t, e.clock.now()), t.TaskID))

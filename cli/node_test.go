@@ -84,6 +84,7 @@ func busy() wire.NodeView {
 	n.LastHeartbeatAt = at(-5 * time.Second)
 	n.AgentVersion, n.UptimeSeconds, n.WorkloadDriver, n.Driver = "1.2.0", 90061, "docker", "docker"
 	n.Workloads = []task.Workload{train()}
+	n.Workloads[0].Warning = "its data is lost"
 	n.Instance = &lifecycle.Instance{InstanceID: "0198f000-0000-7000-8000-0000000000e3", Provider: "manual", ExternalID: "gpu-17",
 		State: lifecycle.InstanceRunning, StateSince: start().Add(-25 * time.Hour)}
 	n.Identity = &trust.CertFacts{URI: "spiffe://dev/node/" + nodeID + "/1", Issuer: "CN=gpuaas node CA", Serial: "4f2a", NotAfter: start().Add(70 * time.Hour)}

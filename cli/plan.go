@@ -21,9 +21,17 @@ type plan struct {
 	// EndsAs is the node's state after success.
 	EndsAs lifecycle.NodeState `json:"ends_as"`
 	// Workloads are the names of the workloads that a drain would end.
-	Workloads []string      `json:"workloads"`
-	Blockers  []planBlocker `json:"blockers"`
-	Refused   bool          `json:"refused"`
+	Workloads []string `json:"workloads"`
+	// Warnings are those of the workloads.
+	Warnings []planWarning `json:"warnings,omitempty"`
+	Blockers []planBlocker `json:"blockers"`
+	Refused  bool          `json:"refused"`
+}
+
+// planWarning is what to know before a drain ends a workload of the plan.
+type planWarning struct {
+	Workload string `json:"workload"`
+	Warning  string `json:"warning"`
 }
 
 type planPhase struct {
@@ -68,7 +76,7 @@ func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o life
 	for _, s := range m.Phases {
 		p.Phases = append(p.Phases, planPhase{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
 		if s.Name == lifecycle.PhaseDrain {
-			p.Workloads = append(p.Workloads, n.Blockers()...)
+			p.Workloads, p.Warnings = append(p.Workloads, n.Blockers()...), warnings(n)
 		}
 	}
 	if o.CordonOnly {
@@ -76,6 +84,16 @@ func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o life
 	}
 	p.Refused = len(p.Blockers) > 0
 	return p
+}
+
+// warnings returns the warnings of a node's workloads.
+func warnings(n wire.NodeView) (out []planWarning) {
+	for i, name := range n.Blockers() {
+		if w := n.Workloads[i].Warning; w != "" {
+			out = append(out, planWarning{name, w})
+		}
+	}
+	return out
 }
 
 func planBlockers(n wire.NodeView, provider machine.Info, m lifecycle.Plan, o lifecycle.Options) []planBlocker {
@@ -111,6 +129,12 @@ func writePlan(w io.Writer, p plan) {
 	}
 	for _, name := range p.Workloads {
 		row(w, "  - "+name)
+	}
+	if len(p.Warnings) > 0 {
+		fmt.Fprintln(w, "Warnings:")
+	}
+	for _, warned := range p.Warnings {
+		row(w, fmt.Sprintf("  - %s: %s", warned.Workload, warned.Warning))
 	}
 	if p.Refused {
 		fmt.Fprintln(w, "Blockers:")

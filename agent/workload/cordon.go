@@ -17,8 +17,8 @@ type Cordon struct {
 
 // Set returns the executor for one of the two. It is idempotent: a second run
 // changes nothing, and its Was is the state the first one left. An uncordon restores what
-// drains changed. The workloads are only reported: a driver that fails does not make the
-// cordon fail.
+// drains changed. A driver that fails does not make the cordon fail: that is part of the task's
+// output, and the driver tries again.
 func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) {
 	return func(ctx context.Context, t execution.Task) (any, error) {
 		was, err := c.before(t)
@@ -28,9 +28,7 @@ func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) 
 		if err := c.Flag.Set(on); err != nil {
 			return nil, err
 		}
-		if !on {
-			restoreFor(ctx, t, c.Workloads)
-		}
+		follow(ctx, t, c.Workloads, on)
 		list := c.Workloads.Known(ctx)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -39,9 +37,22 @@ func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) 
 	}
 }
 
-// restoreTimeout bounds how long a task waits for a driver that restores. With listTimeout it
-// is below the time of workload.uncordon.
+// restoreTimeout bounds how long a task waits for a driver that restores or follows a cordon.
+// With listTimeout it is below the time of workload.cordon and workload.uncordon.
 const restoreTimeout = 15 * time.Second
+
+// follow makes the driver's own scheduler follow the cordon. An uncordon restores what drains
+// changed first.
+func follow(ctx context.Context, t execution.Task, d Driver, on bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
+	defer cancel()
+	if !on {
+		restoreFor(ctx, t, d)
+	}
+	if err := cordon(ctx, d, on); err != nil && t.Output != nil {
+		fmt.Fprintf(t.Output, "the node's workload driver could not apply the cordon to its scheduler, and tries again: %v\n", err)
+	}
+}
 
 // restoreFor lets the driver revert what drains changed for the named workloads, for all if
 // there are no names. A failure does not make the task fail: it is part of the task's output,

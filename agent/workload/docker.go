@@ -22,7 +22,7 @@ type dockerDriver struct {
 	label    string
 	cordoned func() bool
 	marks    stopMarks
-	daemon   dockerDaemon
+	daemon   unitStopper
 
 	// changing is held while the driver changes a restart policy or the daemon.
 	changing sync.Mutex
@@ -39,7 +39,8 @@ func NewDocker(c Config) (Driver, error) {
 		watcher: watcher{c.Changed, c.Log}, api: newDockerAPI(socket), label: c.Label, cordoned: c.Cordoned,
 		marks:    stopMarks{file: stateFile{c.State, "docker-stops.json", c.ReadOnly}, log: c.Log},
 		policies: policyRecord{file: stateFile{c.State, "docker-policies.json", c.ReadOnly}},
-		daemon:   dockerDaemon{enabled: c.StopDocker, units: systemBus(), file: stateFile{c.State, "docker-daemon.json", c.ReadOnly}},
+		daemon: unitStopper{enabled: c.StopDocker, what: "the Docker daemon", names: dockerUnits(), units: systemBus(),
+			file: stateFile{c.State, "docker-daemon.json", c.ReadOnly}},
 	}
 	return d, cmp.Or(d.marks.load(), d.policies.load())
 }

@@ -36,7 +36,8 @@ const (
 //
 // It waits for processes that use the GPUs after the last workload ended, and does not stop
 // them. Those that remain block it, and so do workloads that are unknown, unless the drain
-// is forced.
+// is forced. While a task.KindLastServer is listed, a drain that is not forced stops nothing
+// and ends at once.
 type Drain struct {
 	Workloads Driver
 	// GPUs returns the GPU processes, as GPUs.Processes; nil on a node without GPUs.
@@ -46,8 +47,17 @@ type Drain struct {
 
 // stoppable reports whether the driver can stop a workload.
 func stoppable(w task.Workload) bool {
-	return w.Kind != task.KindUnknown && w.Kind != task.KindGPUProcess
+	return ends(w) && w.Kind != task.KindGPUProcess
 }
+
+// ends reports whether an entry of a list may disappear during a drain.
+func ends(w task.Workload) bool { return w.Kind != task.KindUnknown && w.Kind != task.KindLastServer }
+
+// ended reports whether a list has only entries that stay.
+func ended(list []task.Workload) bool { return !slices.ContainsFunc(list, ends) }
+
+// refuses reports whether an entry of a list forbids a drain that is not forced.
+func refuses(w task.Workload) bool { return w.Kind == task.KindLastServer }
 
 // CheckDrain refuses params that are not a drain's.
 func CheckDrain(params json.RawMessage) error {
@@ -81,7 +91,7 @@ func (d Drain) Run(ctx context.Context, t execution.Task) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := draining{Drain: d, task: t, faults: map[string]string{}}
+	r := draining{Drain: d, task: t, force: params.Force, faults: map[string]string{}}
 	if _, err := t.Recall(&r.targets); err != nil {
 		return nil, err
 	}
@@ -95,18 +105,17 @@ func (d Drain) Run(ctx context.Context, t execution.Task) (any, error) {
 	return out, nil
 }
 
-// until calls look, with backoff, until nothing runs that may end, or the deadline has
-// passed, and returns what runs then. It retries a failed call; after the deadline it
+// until calls look, with backoff, until its list is done or the deadline has passed, and returns
+// what runs then. It retries a failed call; after the deadline it
 // returns the error.
 func (d Drain) until(ctx context.Context, deadline time.Time,
-	look func(context.Context) ([]task.Workload, error),
+	look func(context.Context) ([]task.Workload, error), done func([]task.Workload) bool,
 ) ([]task.Workload, error) {
 	retry := wait.Backoff{Range: wait.Range{Min: drainPollMin, Max: drainPollMax}}
 	for {
 		running, err := look(ctx)
 		left := deadline.Sub(d.Now())
-		ends := slices.ContainsFunc(running, func(w task.Workload) bool { return w.Kind != task.KindUnknown })
-		if err == nil && !ends || left <= 0 {
+		if err == nil && done(running) || left <= 0 {
 			return running, err
 		}
 		if err := wait.Sleep(ctx, min(retry.Next(), left)); err != nil {
@@ -119,13 +128,17 @@ func (d Drain) until(ctx context.Context, deadline time.Time,
 type draining struct {
 	Drain
 	task    execution.Task
+	force   bool
 	targets []string          // every workload that this drain found; durable
 	faults  map[string]string // why a workload could not be stopped, by name
 }
 
 // run ends the workloads, and what the driver ends after them.
 func (r *draining) run(ctx context.Context, p task.DrainParams) (task.DrainResult, error) {
-	left, err := r.until(ctx, p.Deadline, r.ask)
+	left, err := r.until(ctx, p.Deadline, r.ask, func(list []task.Workload) bool { return r.refused(list) || ended(list) })
+	if err == nil && r.refused(left) {
+		return r.result(left, p), nil
+	}
 	if err == nil && len(left) > 0 && p.Force && !r.task.Paused() {
 		left, err = r.kill(ctx, left)
 	}
@@ -140,6 +153,11 @@ func (r *draining) run(ctx context.Context, p task.DrainParams) (task.DrainResul
 		return task.DrainResult{}, err
 	}
 	return out, finish(ctx, r.Workloads)
+}
+
+// refused reports whether the list forbids the drain.
+func (r *draining) refused(list []task.Workload) bool {
+	return !r.force && slices.ContainsFunc(list, refuses)
 }
 
 // revert lets the driver revert what this drain changed, after the control plane canceled
@@ -166,9 +184,13 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.refused(running) {
+		r.task.Note("the drain is refused: " + running[slices.IndexFunc(running, refuses)].Name)
+		return running, nil
+	}
 	all := slices.Clone(r.targets)
 	for _, w := range running {
-		if w.Kind != task.KindUnknown && !slices.Contains(all, w.Name) {
+		if ends(w) && !slices.Contains(all, w.Name) {
 			all = append(all, w.Name)
 		}
 	}
@@ -222,7 +244,7 @@ func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workl
 	left, err := r.until(ctx, r.Now().Add(killWait), func(ctx context.Context) ([]task.Workload, error) {
 		list, err := r.Workloads.List(ctx)
 		return slices.DeleteFunc(list, func(w task.Workload) bool { return !stoppable(w) }), err
-	})
+	}, ended)
 	if err != nil || len(left) > 0 {
 		return left, err
 	}
@@ -238,7 +260,11 @@ func (r *draining) result(left []task.Workload, p task.DrainParams) task.DrainRe
 		}
 	}
 	slices.Sort(out.Stopped)
+	refused := r.refused(left)
 	for _, w := range left {
+		if refused && !refuses(w) {
+			continue // it was not asked to stop
+		}
 		b := task.Blocker{Workload: w.Name, Kind: w.Kind, Reason: r.reason(w, p)}
 		if p.Force && !stoppable(w) {
 			out.Ignored = append(out.Ignored, b)
@@ -253,6 +279,8 @@ func (r *draining) reason(w task.Workload, p task.DrainParams) string {
 	switch fault := r.faults[w.Name]; {
 	case w.Kind == task.KindUnknown:
 		return "what runs on the node is unknown"
+	case refuses(w):
+		return "the drain is refused, and nothing was stopped for it"
 	case w.Kind == task.KindGPUProcess:
 		return "no workload driver stops it, and it still used a GPU at the deadline " + text.FormatTime(p.Deadline)
 	case fault != "":

@@ -61,6 +61,36 @@ func restore(ctx context.Context, d Driver, names ...string) error {
 	return nil
 }
 
+// Cordoner is a Driver with a scheduler of its own, which must place no new workloads on a
+// cordoned node. Its method may be called again.
+type Cordoner interface {
+	// Cordon closes the node to the scheduler, or opens it unless someone else closed it. What
+	// fails, Run tries again.
+	Cordon(ctx context.Context, on bool) error
+}
+
+// cordon calls Cordon if the driver is a Cordoner.
+func cordon(ctx context.Context, d Driver, on bool) error {
+	if c, ok := d.(Cordoner); ok {
+		return c.Cordon(ctx, on)
+	}
+	return nil
+}
+
+// Leaver is a Driver with a record of the node in another system.
+type Leaver interface {
+	// Leave deletes the record, before the node is removed. It may be called again.
+	Leave(ctx context.Context) error
+}
+
+// leave calls Leave if the driver is a Leaver.
+func leave(ctx context.Context, d Driver) error {
+	if l, ok := d.(Leaver); ok {
+		return l.Leave(ctx)
+	}
+	return nil
+}
+
 // Config is what a driver depends on.
 type Config struct {
 	// Slice is the systemd driver's slice.
@@ -72,6 +102,8 @@ type Config struct {
 	DockerHost string
 	// StopDocker requests that a drain stops the Docker daemon after the containers.
 	StopDocker bool
+	// Kubernetes configures the kubernetes driver.
+	Kubernetes Kubernetes
 	// State is where a driver stores its durable records.
 	State disk.StateDir
 	// Cordoned reports whether new workloads must not start.

@@ -69,11 +69,12 @@ func (s Summary) List() []task.Workload {
 }
 
 // Reportable returns the workloads as the server accepts them: at most
-// wire.MaxWorkloads, with printable names. A name is for people only.
+// wire.MaxWorkloads, with printable names and warnings. Both are for people only.
 func Reportable(list []task.Workload) []task.Workload {
 	list = slices.Clone(list[:min(len(list), wire.MaxWorkloads)])
 	for i := range list {
 		list[i].Name = text.Printable(list[i].Name, wire.MaxWorkloadName)
+		list[i].Warning = text.Printable(list[i].Warning, wire.MaxWorkloadWarning)
 	}
 	return list
 }
@@ -193,6 +194,16 @@ func (m *Monitor) Finish(ctx context.Context) error {
 // Restore implements Restorer. It does nothing for a driver that is none.
 func (m *Monitor) Restore(ctx context.Context, names ...string) error {
 	return m.bounded(ctx, func() error { return restore(ctx, m.driver, names...) })
+}
+
+// Cordon implements Cordoner. It does nothing for a driver that is none.
+func (m *Monitor) Cordon(ctx context.Context, on bool) error {
+	return m.bounded(ctx, func() error { return cordon(ctx, m.driver, on) })
+}
+
+// Leave implements Leaver. It does nothing for a driver that is none.
+func (m *Monitor) Leave(ctx context.Context) error {
+	return m.bounded(ctx, func() error { return leave(ctx, m.driver) })
 }
 
 // Run implements Driver. It does not wait for a driver that ignores its context.

@@ -70,7 +70,8 @@ func TestLateCalls(t *testing.T) {
 // TestReportable: the server accepts the workloads of a node whatever their names are.
 func TestReportable(t *testing.T) {
 	t.Parallel()
-	reported := []task.Workload{{Name: "a\x1b[2J" + strings.Repeat("x", wire.MaxWorkloadName), Kind: inventory.DriverDocker}}
+	reported := []task.Workload{{Name: "a\x1b[2J" + strings.Repeat("x", wire.MaxWorkloadName), Kind: inventory.DriverDocker,
+		Warning: "a\n" + strings.Repeat("x", wire.MaxWorkloadWarning)}}
 	for range wire.MaxWorkloads {
 		reported = append(reported, task.Workload{Name: "b\n", Kind: inventory.DriverDocker})
 	}

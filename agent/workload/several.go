@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -115,5 +114,24 @@ func (s several) Restore(ctx context.Context, names ...string) error {
 		}
 		faults = append(faults, d.failed(restore(ctx, d.Driver, own...)))
 	}
-	return errors.Join(slices.DeleteFunc(faults, func(err error) bool { return err == nil })...)
+	return errors.Join(faults...)
+}
+
+// Cordon implements Cordoner. A driver that fails does not keep the others from it.
+func (s several) Cordon(ctx context.Context, on bool) error {
+	return s.each(func(d Driver) error { return cordon(ctx, d, on) })
+}
+
+// Leave implements Leaver. A driver that fails does not keep the others from it.
+func (s several) Leave(ctx context.Context) error {
+	return s.each(func(d Driver) error { return leave(ctx, d) })
+}
+
+// each calls every driver.
+func (s several) each(call func(Driver) error) error {
+	faults := make([]error, len(s.drivers))
+	for i, d := range s.drivers {
+		faults[i] = d.failed(call(d.Driver))
+	}
+	return errors.Join(faults...)
 }

@@ -148,7 +148,7 @@ func (a *API) Routes() []edge.Route {
 	probe := get(nodePath+"/tasks/wait", a.probe, http.StatusNoContent, identity, limited)
 	wait := post("/tasks/wait", a.wait, http.StatusOK, identity, limited)
 	wait.Success = []int{http.StatusOK, http.StatusNoContent}
-	wait.Timeout, wait.Quiet = wire.MaxPollTimeout+2*storeTimeout, true
+	wait.MaxBody, wait.Timeout, wait.Quiet = wire.MaxPollBytes, wire.MaxPollTimeout+2*storeTimeout, true
 	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown, limited)
 	result.MaxBody = wire.MaxResultBytes
 	bundle := edge.Route{Method: http.MethodPost, Path: "/internal/v1/bootstrap", Handle: a.fetchBundle, Success: []int{http.StatusOK},

@@ -256,7 +256,7 @@ func TestInvalidPolls(t *testing.T) {
 		"bad_held_tasks":    pollRequest(holding("x")),
 		"malformed_body":    `{"timeout":"55s"}`,
 		"bad_text":          `{"agent_session":"a\u0000"}`,
-		"too_large":         `{"nonce":"` + strings.Repeat("x", wire.MaxBodyBytes) + `"}`,
+		"too_large":         `{"nonce":"` + strings.Repeat("x", wire.MaxPollBytes) + `"}`,
 	} {
 		a := call(t, c, http.MethodPost, s.path("/tasks/wait"), body)
 		assert.Equal(t, http.StatusBadRequest, a.status, reason)
@@ -449,6 +449,7 @@ func TestMalformedHeartbeatRecordsNothing(t *testing.T) {
 		{"bad_workloads", work(strings.Repeat("w", wire.MaxWorkloadName+1), "docker")},
 		{"bad_workloads", work("a", "")},
 		{"bad_workloads", work("a", "<b>")},
+		{"bad_workloads", with(func(h *wire.Heartbeat) { h.Workloads = []task.Workload{{Name: "a", Kind: "docker", Warning: "a\nb"}} })},
 		{"bad_verifier_set", pollRequest(func(r *wire.PollRequest) { r.VerifierSet = wire.MaxInteger + 1 })},
 	} {
 		a := call(t, s.client(s.cert()), http.MethodPost, s.path("/tasks/wait"), c.body)

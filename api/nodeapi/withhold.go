@@ -31,7 +31,7 @@ func (a *poller) withholdPoll(p *wire.PollRequest) {
 	if h := p.Heartbeat; h != nil {
 		texts = append(texts, &h.AgentVersion, &h.BootID, &h.Fault)
 		for i := range h.Workloads {
-			texts = append(texts, &h.Workloads[i].Name, &h.Workloads[i].Kind)
+			texts = append(texts, &h.Workloads[i].Name, &h.Workloads[i].Kind, &h.Workloads[i].Warning)
 		}
 	}
 	for _, text := range texts {

@@ -67,7 +67,7 @@ func TestNoSecretOfANodeIsStored(t *testing.T) {
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
 	enrolled := call(t, s.client(nil), http.MethodPost, s.path("/enroll"), wire.EnrollRequest{Token: token, CSR: csr(t, newKey(t), nil), AgentVersion: vault})
 	require.Equal(t, http.StatusOK, enrolled.status, string(enrolled.body))
-	h := wire.Heartbeat{AgentVersion: vault, BootID: encoded, Fault: vault, Phase: wire.PhaseReady, Workloads: []task.Workload{{Name: token, Kind: "docker"}}}
+	h := wire.Heartbeat{AgentVersion: vault, BootID: encoded, Fault: vault, Phase: wire.PhaseReady, Workloads: []task.Workload{{Name: token, Kind: "docker", Warning: vault}}}
 	poll := <-s.poll(t.Context(), func(p *wire.PollRequest) { p.AgentSession, p.Heartbeat, p.WaitSeconds = vault, &h, 0 })
 	require.Equal(t, http.StatusNoContent, poll.status, string(poll.body))
 

@@ -11,13 +11,14 @@ import (
 
 // The workload drivers of every agent.
 const (
-	DriverNone    = "none"
-	DriverSystemd = "systemd"
-	DriverDocker  = "docker"
+	DriverNone       = "none"
+	DriverSystemd    = "systemd"
+	DriverDocker     = "docker"
+	DriverKubernetes = "kubernetes"
 )
 
 // Drivers returns the workload drivers of every agent. A build of your own may have more.
-func Drivers() []string { return []string{DriverSystemd, DriverDocker, DriverNone} }
+func Drivers() []string { return []string{DriverSystemd, DriverDocker, DriverKubernetes, DriverNone} }
 
 // maxDrivers bounds the bytes of a list of workload drivers.
 const maxDrivers = 32

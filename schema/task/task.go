@@ -273,13 +273,20 @@ const (
 	KindGPUProcess = "gpu-process"
 	// KindUnknown stands for workloads that the agent cannot list: its name says why.
 	KindUnknown = "unknown"
+	// KindLastServer stands for the control plane of a cluster that would stop with the node:
+	// its name says why, and what to do. A drain stops no workload of the node while it is
+	// listed, unless the drain is forced.
+	KindLastServer = "last-server"
 )
 
-// Workload is a process, unit or container that a drain must stop.
+// Workload is a process, unit, container or pod that a drain must stop.
 type Workload struct {
 	Name  string    `json:"name"`
-	Kind  string    `json:"kind"` // systemd, docker, process, KindGPUProcess or KindUnknown
+	Kind  string    `json:"kind"` // systemd, docker, kubernetes, process, KindGPUProcess, KindUnknown or KindLastServer
 	Since time.Time `json:"since"`
 	// Stopping is true once the workload was asked to stop.
 	Stopping bool `json:"stopping,omitempty"`
+	// Warning is what an operator should know before a drain ends the workload, such as "its
+	// data is lost"; empty for nothing. It is a text of the node for people only.
+	Warning string `json:"warning,omitempty"`
 }

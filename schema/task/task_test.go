@@ -120,7 +120,7 @@ func TestBrief(t *testing.T) {
 			inventory.ProbeReport{Healthy: true, BootID: "b", Checks: []inventory.ProbeCheck{{Name: "disk", OK: true}, {Name: "gpu", Detail: hostile}, {Name: hostile, Detail: "x"}}},
 			inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "gpu", Detail: quoted}, {Name: quoted, Detail: "`x`"}}}},
 		"cordon": {task.WorkloadCordon,
-			task.CordonResult{Cordoned: true, Was: true, Workloads: []task.Workload{{Name: "job", Kind: "docker", Stopping: true}, {Name: hostile, Kind: hostile}}},
+			task.CordonResult{Cordoned: true, Was: true, Workloads: []task.Workload{{Name: "job", Kind: "docker", Stopping: true, Warning: hostile}, {Name: hostile, Kind: hostile}}},
 			task.CordonResult{Cordoned: true, Was: true, Workloads: []task.Workload{{Name: "`job`", Kind: "docker"}, {Name: quoted, Kind: task.KindUnknown}}}},
 		"drain": {task.WorkloadDrain,
 			task.DrainResult{Stopped: []string{"a"}, Blocked: []task.Blocker{{Workload: "job-1", Kind: task.KindGPUProcess, Reason: hostile}, {Workload: hostile, Kind: hostile, Reason: "y"}},

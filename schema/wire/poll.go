@@ -151,6 +151,9 @@ func CheckWorkloads(list []task.Workload) error {
 			return badField("workloads", "heartbeat: a workload's name must be 1 to %d printable ASCII characters and its kind 1 to %d of A-Z a-z 0-9 _ -",
 				MaxWorkloadName, MaxWorkloadKind)
 		}
+		if !text.IsPrintable(w.Warning, MaxWorkloadWarning) {
+			return badField("workloads", "heartbeat: a workload's warning must be at most %d printable ASCII characters", MaxWorkloadWarning)
+		}
 	}
 	return nil
 }

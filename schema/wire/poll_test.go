@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -19,7 +21,7 @@ const goodPoll = `{"held_tasks":["0198c0de-0000-7000-8000-000000000001"],"nonce"
 	`"agent_session":"boot-1700000000","poll_seq":7,"verifier_set":3,"wait_seconds":27.5}`
 
 func parsePoll(body string) (r wire.PollRequest, err error) {
-	if err := schema.DecodeStrict([]byte(body), wire.MaxBodyBytes, &r); err != nil {
+	if err := schema.DecodeStrict([]byte(body), wire.MaxPollBytes, &r); err != nil {
 		return r, err
 	}
 	return r, r.Validate()
@@ -82,6 +84,11 @@ func TestPollRequestRejectsInvalidFields(t *testing.T) {
 		},
 		"bad_workloads": {func(r *wire.PollRequest) {
 			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Workloads: make([]task.Workload, wire.MaxWorkloads+1)}
+		}, func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Workloads: []task.Workload{{Name: "a", Kind: "docker", Warning: "b\x1b[2J"}}}
+		}, func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady,
+				Workloads: []task.Workload{{Name: "a", Kind: "docker", Warning: strings.Repeat("w", wire.MaxWorkloadWarning+1)}}}
 		}},
 	} {
 		for _, change := range changes {
@@ -94,6 +101,27 @@ func TestPollRequestRejectsInvalidFields(t *testing.T) {
 			require.Equal(t, reason, e.Reason, "%+v", r)
 		}
 	}
+}
+
+// TestLongestPoll: the longest poll that is valid fits the body, whatever characters the node
+// reports. encoding/json writes < with six bytes.
+func TestLongestPoll(t *testing.T) {
+	t.Parallel()
+	longest := func(limit int) string { return strings.Repeat("<", limit) }
+	w := task.Workload{Name: longest(wire.MaxWorkloadName), Kind: strings.Repeat("k", wire.MaxWorkloadKind), Stopping: true,
+		Since: time.Date(2026, 1, 2, 3, 4, 5, 123456789, time.FixedZone("", 3600)), Warning: longest(wire.MaxWorkloadWarning)}
+	hash := strings.Repeat("a", 64)
+	r := wire.PollRequest{Nonce: strings.Repeat("A", 22), AgentSession: strings.Repeat("s", wire.MaxSession), PollSeq: wire.MaxInteger,
+		VerifierSet: wire.MaxInteger, VerifierSetHash: hash, NodeCABundle: hash, AuditCheckpoint: longest(audit.MaxCheckpointText),
+		HeldTasks:   slices.Repeat([]string{schema.NewID()}, wire.MaxHeldTasks),
+		WaitSeconds: math.Pi, Floors: task.Floors{TaskSeq: wire.MaxInteger, IdentitySequence: wire.MaxInteger},
+		Heartbeat: &wire.Heartbeat{AgentVersion: longest(wire.MaxAgentVersion), UptimeSeconds: wire.MaxInteger, BootID: longest(wire.MaxSession),
+			Cordoned: true, Phase: wire.PhaseReady, Fault: longest(wire.MaxFault), Driver: strings.Repeat("d", wire.MaxWorkloadKind),
+			DriverFault: longest(wire.MaxFault), At: w.Since, Workloads: slices.Repeat([]task.Workload{w}, wire.MaxWorkloads)}}
+	require.NoError(t, r.Validate())
+	body, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(body), wire.MaxPollBytes)
 }
 
 // FuzzPollRequest checks that every body is rejected with a reason or is within

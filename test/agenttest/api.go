@@ -268,7 +268,7 @@ func (f *API) enroll(n int, body []byte) (any, error) {
 
 func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	var poll wire.PollRequest
-	if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &poll); err != nil {
+	if err := schema.DecodeStrict(body, wire.MaxPollBytes, &poll); err != nil {
 		return nil, err
 	}
 	if err := poll.Validate(); err != nil {

@@ -1,0 +1,96 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+)
+
+// Times of the handover of a lease.
+const (
+	// leaseWait is how long the new holder has to renew the lease.
+	leaseWait = 20 * time.Second
+	leasePoll = time.Second
+	// microTime is the form of the times in a Lease.
+	microTime = "2006-01-02T15:04:05.000000Z07:00"
+)
+
+// kubeLease is the part of a Lease that a handover reads.
+type kubeLease struct {
+	Metadata kubeMeta `json:"metadata"`
+	Spec     struct {
+		Holder      string `json:"holderIdentity"`
+		RenewTime   string `json:"renewTime"`
+		Transitions int    `json:"leaseTransitions"`
+	} `json:"spec"`
+}
+
+// validLease reports whether s is namespace/name.
+func validLease(s string) bool {
+	namespace, name, _ := strings.Cut(s, "/")
+	return validKubeName(namespace) && validKubeName(name)
+}
+
+// handOver makes another ready server the holder of a lease that this node holds, and returns
+// when the new holder has renewed it. The holder of the lease has the cluster's virtual address;
+// its identity is the name of its node, as with kube-vip. The previous holder sees the new one
+// at its next renewal and stops. If another node holds the lease, nothing changes.
+func (a *kubeAPI) handOver(ctx context.Context, lease string) error {
+	namespace, name, _ := strings.Cut(lease, "/")
+	path := kubePath("/apis/coordination.k8s.io/v1", "namespaces", namespace, "leases", name)
+	var l kubeLease
+	if err := a.call(ctx, http.MethodGet, path, nil, nil, &l); err != nil {
+		return fmt.Errorf("cannot read the lease %s of the virtual address: %w", lease, err)
+	}
+	if l.Spec.Holder != a.node {
+		return nil
+	}
+	others, err := a.otherServers(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot find another server for the virtual address: %w", err)
+	}
+	if len(others) == 0 {
+		return errors.New("no other server is ready to have the virtual address")
+	}
+	now := time.Now().UTC().Format(microTime)
+	err = a.call(ctx, http.MethodPatch, path, nil, map[string]any{
+		"metadata": map[string]any{"resourceVersion": l.Metadata.ResourceVersion},
+		"spec":     map[string]any{"holderIdentity": others[0], "acquireTime": now, "renewTime": now, "leaseTransitions": l.Spec.Transitions + 1},
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("cannot hand the virtual address to %s: %w", others[0], err)
+	}
+	return a.awaitHolder(ctx, path, others[0], now)
+}
+
+// awaitHolder waits until the holder of a lease has renewed it after a handover.
+func (a *kubeAPI) awaitHolder(ctx context.Context, path, holder, handed string) error {
+	limited, cancel := context.WithTimeout(ctx, leaseWait)
+	defer cancel()
+	last := "the lease was not read"
+	for wait.Sleep(limited, leasePoll) == nil {
+		var l kubeLease
+		switch err := a.call(limited, http.MethodGet, path, nil, nil, &l); {
+		case err != nil:
+			last = err.Error()
+		case l.Spec.Holder == holder && !sameTime(l.Spec.RenewTime, handed):
+			return nil
+		default:
+			last = "the holder is " + text.Printable(text.Truncate(l.Spec.Holder), maxKubeName)
+		}
+	}
+	return fmt.Errorf("%s did not take over the virtual address within %s: %s", holder, leaseWait, last)
+}
+
+// sameTime compares times of a Lease.
+func sameTime(a, b string) bool {
+	x, errA := time.Parse(time.RFC3339Nano, a)
+	y, errB := time.Parse(time.RFC3339Nano, b)
+	return errA == nil && errB == nil && x.Equal(y)
+}

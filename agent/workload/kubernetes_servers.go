@@ -1,0 +1,97 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+)
+
+// serverLabels mark the Node objects of the servers of a control plane; the second one is that
+// of older clusters.
+func serverLabels() []string {
+	return []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
+}
+
+// server reports whether the node runs a control plane.
+func (n kubeNode) server() bool {
+	for _, l := range serverLabels() {
+		if _, ok := n.Metadata.Labels[l]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// lastServer returns why the node must not be drained: it runs the only control plane of its
+// cluster, or it is unknown whether another one works. It is empty for all other nodes.
+func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) string {
+	if !n.server() {
+		return ""
+	}
+	others, err := a.otherServers(ctx)
+	switch {
+	case kubeStatus(err) == http.StatusForbidden:
+		// The rights of a kubelet: it reads the addresses of the API servers instead.
+		several, err := a.severalServers(ctx)
+		if err == nil && several {
+			return ""
+		}
+		if err != nil {
+			return unknownServers(err)
+		}
+	case err != nil:
+		return unknownServers(err)
+	case len(others) > 0:
+		return ""
+	}
+	return "the only control plane node of its cluster that is ready: add a second server first, or terminate the node"
+}
+
+func unknownServers(err error) string {
+	return fmt.Sprintf("it is unknown whether another control plane node is ready: %s; set GPUAAS_KUBECONFIG to a kubeconfig that may list nodes",
+		text.Truncate(err.Error()))
+}
+
+// otherServers returns the names of the other control plane nodes that are ready.
+func (a *kubeAPI) otherServers(ctx context.Context) (names []string, err error) {
+	for _, label := range serverLabels() {
+		nodes, err := list[kubeNode](ctx, a, kubeCore+"/nodes", url.Values{"labelSelector": {label}})
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range nodes {
+			if n.Metadata.Name != a.node && n.server() && n.ready() {
+				names = append(names, n.Metadata.Name)
+			}
+		}
+		if len(names) > 0 {
+			return names, nil
+		}
+	}
+	return nil, nil
+}
+
+// severalServers reports whether the service of the API servers has more than one address. An
+// API server that stopped loses its address there within seconds.
+func (a *kubeAPI) severalServers(ctx context.Context) (bool, error) {
+	var e struct {
+		Subsets []struct {
+			Addresses []struct {
+				IP string `json:"ip"`
+			} `json:"addresses"`
+		} `json:"subsets"`
+	}
+	if err := a.call(ctx, http.MethodGet, kubeCore+"/namespaces/default/endpoints/kubernetes", nil, nil, &e); err != nil {
+		return false, err
+	}
+	addresses := map[string]bool{}
+	for _, s := range e.Subsets {
+		for _, x := range s.Addresses {
+			addresses[x.IP] = true
+		}
+	}
+	return len(addresses) > 1, nil
+}

@@ -10,6 +10,22 @@ import (
 	"github.com/gpuaas/gpuaas/test/testkit/kubetest"
 )
 
+// shared is a test on a cluster that others use, too.
+type shared struct {
+	t *testing.T
+	c *kubetest.Cluster
+}
+
+// TestCluster tests the parts of one cluster that other tests rely on.
+func TestCluster(t *testing.T) {
+	c := kubetest.Start(t)
+	for name, test := range map[string]func(shared){
+		"eviction": eviction, "objects": objects, "cordon": cordon, "rights of a node": nodeRights,
+	} {
+		t.Run(name, func(t *testing.T) { test(shared{t, c}) })
+	}
+}
+
 // evict asks the API server to evict a pod.
 func evict(t *testing.T, as *kubetest.Client, n kubetest.Namespace, pod string) error {
 	t.Helper()
@@ -31,8 +47,8 @@ func code(t *testing.T, err error) int {
 
 // A Deployment runs on both nodes. An eviction ends a pod with SIGTERM, and a budget
 // prevents the next one.
-func TestEviction(t *testing.T) {
-	c := cluster.Open(t)
+func eviction(s shared) {
+	t, c := s.t, s.c
 	n := c.Namespace(t)
 	n.Deployment(t, "app", 2, kubetest.Spec{Grace: 30, Extra: kubetest.Object{"topologySpreadConstraints": []kubetest.Object{{
 		"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
@@ -70,8 +86,8 @@ func exists(t *testing.T, n kubetest.Namespace, pod kubetest.Pod) bool {
 
 // The other objects of the kit: a DaemonSet, a static pod, a pod with a local volume, and
 // a container that ignores SIGTERM.
-func TestObjects(t *testing.T) {
-	c := cluster.Open(t)
+func objects(s shared) {
+	t, c := s.t, s.c
 	n := c.Namespace(t)
 	node := c.Nodes()[0]
 	n.DaemonSet(t, "agent", kubetest.Spec{})
@@ -97,8 +113,8 @@ func TestObjects(t *testing.T) {
 }
 
 // A cordoned node gets no pods.
-func TestCordon(t *testing.T) {
-	c := cluster.Open(t)
+func cordon(s shared) {
+	t, c := s.t, s.c
 	n := c.Namespace(t)
 	first, second := c.Nodes()[0], c.Nodes()[1]
 	c.Cordon(t, first, true)

@@ -19,11 +19,11 @@ type right struct {
 
 const forbidden = http.StatusForbidden
 
-// TestNodeRights lists what the API server allows with the credentials of a node's
+// nodeRights lists what the API server allows with the credentials of a node's
 // kubelet, the user system:node:NAME: what the driver may rely on without other
 // credentials.
-func TestNodeRights(t *testing.T) {
-	c := cluster.Open(t)
+func nodeRights(s shared) {
+	t, c := s.t, s.c
 	n := c.Namespace(t)
 	own, other := c.Nodes()[0], c.Nodes()[1]
 	grace := kubetest.Object{"gracePeriodSeconds": 0}
@@ -43,7 +43,8 @@ func TestNodeRights(t *testing.T) {
 			uid = pod.Metadata.UID
 		}
 	}
-	eviction := func(pod string, options kubetest.Object) kubetest.Object {
+	c.Endpoints(t, "192.0.2.1")
+	evict := func(pod string, options kubetest.Object) kubetest.Object {
 		return kubetest.Object{"apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options,
 			"metadata": kubetest.Object{"name": pod, "namespace": n.Name}}
 	}
@@ -74,11 +75,14 @@ func TestNodeRights(t *testing.T) {
 		{"list pods of another node", http.MethodGet, "/api/v1/pods" + kubetest.Selector("fieldSelector", "spec.nodeName="+other), nil, forbidden},
 		{"read an own pod", http.MethodGet, n.PodPath("own"), nil, 0},
 		{"read a pod of another node", http.MethodGet, n.PodPath("foreign"), nil, forbidden},
-		{"evict an own pod, wrong UID", http.MethodPost, n.PodPath("evicted") + "/eviction", eviction("evicted", wrong), http.StatusConflict},
-		{"evict an own pod", http.MethodPost, n.PodPath("evicted") + "/eviction", eviction("evicted", nil), 0},
-		{"evict an own pod against its budget", http.MethodPost, n.PodPath("budgeted") + "/eviction", eviction("budgeted", nil), http.StatusTooManyRequests},
-		{"evict a pod of another node", http.MethodPost, n.PodPath("foreign") + "/eviction", eviction("foreign", nil), forbidden},
-		{"evict a pod that does not exist", http.MethodPost, n.PodPath("absent") + "/eviction", eviction("absent", nil), http.StatusNotFound},
+		{"evict an own pod, wrong UID", http.MethodPost, n.PodPath("evicted") + "/eviction", evict("evicted", wrong), http.StatusConflict},
+		{"evict an own pod", http.MethodPost, n.PodPath("evicted") + "/eviction", evict("evicted", nil), 0},
+		{"evict an own pod against its budget", http.MethodPost, n.PodPath("budgeted") + "/eviction", evict("budgeted", nil), http.StatusTooManyRequests},
+		{"try an eviction", http.MethodPost, n.PodPath("own") + "/eviction?dryRun=All", evict("own", kubetest.Object{"dryRun": []string{"All"}}), 0},
+		{"try an eviction against the budget", http.MethodPost, n.PodPath("budgeted") + "/eviction?dryRun=All",
+			evict("budgeted", kubetest.Object{"dryRun": []string{"All"}}), http.StatusTooManyRequests},
+		{"evict a pod of another node", http.MethodPost, n.PodPath("foreign") + "/eviction", evict("foreign", nil), forbidden},
+		{"evict a pod that does not exist", http.MethodPost, n.PodPath("absent") + "/eviction", evict("absent", nil), http.StatusNotFound},
 		{"delete an own pod, wrong UID", http.MethodDelete, n.PodPath("deleted"), wrong, http.StatusConflict},
 		{"delete an own pod without grace", http.MethodDelete, n.PodPath("deleted"), same, 0},
 		{"delete a pod of another node", http.MethodDelete, n.PodPath("foreign"), grace, forbidden},
@@ -92,6 +96,7 @@ func TestNodeRights(t *testing.T) {
 		{"list volumes", http.MethodGet, "/api/v1/persistentvolumes", nil, forbidden},
 		{"list replica sets", http.MethodGet, apps + "namespaces/" + n.Name + "/replicasets", nil, forbidden},
 		{"list daemon sets", http.MethodGet, apps + "namespaces/" + n.Name + "/daemonsets", nil, forbidden},
+		{"read the addresses of the API servers", http.MethodGet, "/api/v1/namespaces/default/endpoints/kubernetes", nil, 0},
 		{"read the own lease", http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + own, nil, 0},
 		{"read a lease of kube-system", http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/plndr-cp-lock", nil, forbidden},
 	} {

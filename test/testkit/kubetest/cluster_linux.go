@@ -18,18 +18,26 @@ import (
 // binary is the program of all Kubernetes components in the project's bin directory.
 const binary = "gpuaas-test-kubernetes"
 
-// Shared is one cluster for all tests of a process:
-//
-//	func TestMain(m *testing.M) { cluster.Run(m) }
-type Shared struct{ devserver.Shared[*Cluster] }
-
-// Open returns the running cluster. The test is skipped if this machine cannot run one.
-func (s *Shared) Open(tb testing.TB) *Cluster {
+// Start starts a cluster with two nodes and waits until they are ready. The end of the test
+// stops it. The test is skipped under -short, and if this machine cannot run a cluster.
+func Start(tb testing.TB) *Cluster {
 	tb.Helper()
-	if err := missing(); err != nil {
-		tb.Skipf("no Kubernetes cluster on this machine: %v; run: ./task kubernetes", err)
+	if testing.Short() {
+		tb.Skip("starts a cluster; not under -short")
 	}
-	return s.Start(tb, func() (*Cluster, error) { return launch("node-1", "node-2") })
+	if err := missing(); err != nil {
+		tb.Skipf("this machine cannot run a Kubernetes cluster: %v; run: ./task kubernetes", err)
+	}
+	c, err := launch("node-1", "node-2")
+	tb.Cleanup(func() {
+		if err := c.stop(); err != nil {
+			tb.Error(err)
+		}
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
 }
 
 // missing returns what this machine needs to run a cluster.
@@ -66,19 +74,16 @@ type Cluster struct {
 type ports struct{ etcd, peer, api, kubelet int }
 
 // launch starts a cluster with a kubelet for each name, and waits until its nodes are
-// ready.
+// ready. The caller stops the cluster, also after an error.
 func launch(nodes ...string) (*Cluster, error) {
 	c, err := prepare(nodes)
 	if err == nil {
 		err = c.start()
 	}
-	if err != nil {
-		return nil, errors.Join(err, c.stop())
-	}
-	return c, nil
+	return c, err
 }
 
-// prepare writes the files of a cluster. The cluster is never nil.
+// prepare writes the files of a cluster.
 func prepare(nodes []string) (*Cluster, error) {
 	c := &Cluster{}
 	var err error
@@ -201,13 +206,7 @@ func (c *Cluster) ready() error {
 	}, all...)
 }
 
-// Close stops the cluster and removes its files.
-func (c *Cluster) Close() {
-	if err := c.stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stopping the cluster:", err)
-	}
-}
-
+// stop stops the cluster and removes its files.
 func (c *Cluster) stop() error {
 	var err error
 	for _, n := range c.nodes {

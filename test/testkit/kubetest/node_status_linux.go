@@ -91,6 +91,20 @@ func (c *Cluster) Label(tb testing.TB, name, label, value string) {
 	tb.Cleanup(func() { set(nil) })
 }
 
+// Endpoints sets the addresses of the service of the API servers for the test, which this
+// cluster has not. The end of the test removes them.
+func (c *Cluster) Endpoints(tb testing.TB, ips ...string) {
+	tb.Helper()
+	addresses := make([]Object, len(ips))
+	for i, ip := range ips {
+		addresses[i] = Object{"ip": ip}
+	}
+	o := Object{"apiVersion": "v1", "kind": "Endpoints", "metadata": Object{"name": "kubernetes", "namespace": "default"},
+		"subsets": []Object{{"addresses": addresses, "ports": []Object{{"name": "https", "port": 6443}}}}}
+	c.Do(tb, http.MethodPost, "/api/v1/namespaces/default/endpoints", o, nil)
+	tb.Cleanup(func() { c.Do(tb, http.MethodDelete, "/api/v1/namespaces/default/endpoints/kubernetes", nil, nil) })
+}
+
 // Eventually waits until a condition of the cluster holds.
 func (c *Cluster) Eventually(tb testing.TB, what string, holds func() bool) {
 	tb.Helper()

@@ -37,7 +37,7 @@ show() {
 	[ $((downloads + packages)) -eq 0 ] || printf '\r  %d modules downloaded, %d packages compiled\n' "$downloads" "$packages"
 }
 
-echo "building $name: the first build takes five minutes or more on two cores, later builds take seconds"
+echo "building $name: the first build takes minutes on two cores, later builds take seconds"
 cd "$source"
 status=$({
 	{

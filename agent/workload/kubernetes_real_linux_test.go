@@ -76,7 +76,7 @@ func (k *realKube) drain(force bool, within time.Duration) task.DrainResult {
 	return result
 }
 
-// full is a Deployment of two pods on the node, which have no room elsewhere.
+// full is a Deployment of two pods on the node, which no other node can run.
 func (k *realKube) full(name string) []kubetest.Pod {
 	k.Helper()
 	k.namespace.Deployment(k, name, 2, kubetest.Spec{Node: k.node, Grace: 30})

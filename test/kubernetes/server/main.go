@@ -26,7 +26,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	// The kubelet parses os.Args by itself.
+	// The kubelet reads os.Args, not the arguments of its command.
 	os.Args = os.Args[1:]
 	os.Exit(cli.Run(command))
 }

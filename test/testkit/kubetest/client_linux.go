@@ -35,10 +35,25 @@ type StatusError struct {
 	Code    int    `json:"code"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
+	Details struct {
+		Causes []Cause `json:"causes"`
+	} `json:"details"`
+}
+
+// Cause is a cause of a refusal, such as a disruption budget.
+type Cause struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // Error implements error.
-func (f *StatusError) Error() string { return fmt.Sprintf("%d %s: %s", f.Code, f.Reason, f.Message) }
+func (f *StatusError) Error() string {
+	text := fmt.Sprintf("%d %s: %s", f.Code, f.Reason, f.Message)
+	for _, c := range f.Details.Causes {
+		text += fmt.Sprintf(" (%s: %s)", c.Reason, c.Message)
+	}
+	return text
+}
 
 // Client returns a client with the credentials of a kubeconfig that this package wrote.
 func (c *Cluster) Client(kubeconfig string) (*Client, error) {

@@ -18,7 +18,7 @@ func TestDriverChoice(t *testing.T) {
 	t.Parallel()
 	c := Config{Drivers: devworkload.Drivers()}
 	for driver, want := range map[string]string{
-		"": "workload.unset", inventory.DriverNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", inventory.DriverSystemd: "*workload.systemdDriver", inventory.DriverDocker: "*workload.dockerDriver",
+		"": "workload.unset", inventory.DriverNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", inventory.DriverSystemd: "*workload.systemdDriver", inventory.DriverDocker: "*workload.dockerDriver", inventory.DriverKubernetes: "*workload.kubeDriver",
 		"docker,systemd": "workload.several",
 	} {
 		c.WorkloadDriver = driver
@@ -36,7 +36,7 @@ func TestDriverChoice(t *testing.T) {
 func TestNoProcessDriverInProduction(t *testing.T) {
 	t.Parallel()
 	c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": "process"}, "")
-	require.ErrorContains(t, c.Validate(), `GPUAAS_WORKLOAD_DRIVER: this agent has no driver "process"; it has docker, none, systemd`)
+	require.ErrorContains(t, c.Validate(), `GPUAAS_WORKLOAD_DRIVER: this agent has no driver "process"; it has docker, kubernetes, none, systemd`)
 }
 
 // TestInvalidDrivers: a list of drivers names each once, and none is alone.
@@ -66,4 +66,22 @@ func TestDockerSettings(t *testing.T) {
 	}
 	c := configOf(map[string]string{"GPUAAS_DOCKER_STOP_DAEMON": "yes"}, "")
 	require.ErrorContains(t, c.Validate(), `GPUAAS_DOCKER_STOP_DAEMON: "yes" is not true or false`)
+}
+
+// TestKubernetesSettings: each setting of the kubernetes driver is checked, if the driver is used.
+func TestKubernetesSettings(t *testing.T) {
+	t.Parallel()
+	for name, bad := range map[string]string{
+		"GPUAAS_KUBECONFIG": "kubelet.conf", "GPUAAS_KUBERNETES_NODE": "GPU 1", "GPUAAS_KUBERNETES_STOP_UNIT": "k3s", "GPUAAS_KUBERNETES_VIP_LEASE": "plndr-cp-lock",
+	} {
+		for driver, refused := range map[string]bool{"kubernetes": true, "docker,kubernetes": true, "docker": false} {
+			c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": driver, name: bad}, "")
+			require.Equal(t, refused, strings.Contains(c.Validate().Error(), name+": "), "%s %s", driver, name)
+		}
+	}
+	c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": "kubernetes", "GPUAAS_KUBECONFIG": "/etc/k", "GPUAAS_KUBERNETES_NODE": "gpu-1.example.com",
+		"GPUAAS_KUBERNETES_STOP_UNIT": "k3s-agent.service", "GPUAAS_KUBERNETES_VIP_LEASE": "kube-system/plndr-cp-lock"}, "")
+	require.NotContains(t, c.Validate().Error(), "KUBE")
+	c.Kubernetes.StopUnit = ""
+	require.ErrorContains(t, c.Validate(), "GPUAAS_KUBERNETES_VIP_LEASE has no effect")
 }

@@ -49,6 +49,9 @@ const leaveTimeout = 10 * time.Second
 // in another system. A record that stays does not keep the node from being removed: the task's
 // output says what to do.
 func (a *Agent) deleteRecords(ctx context.Context, t runner.Task) (any, error) {
+	if err := t.Confirm(ctx, task.LeaseDuration); err != nil {
+		return nil, err
+	}
 	limited, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	if err := a.workloads.Leave(limited); err != nil && t.Output != nil {

@@ -28,7 +28,7 @@ func TestStatusNamesTheDriver(t *testing.T) {
 			code, out, errOut := runCommand(t, environ(c), "status")
 			require.Equal(t, schema.ExitDone, code, errOut)
 			require.Regexp(t, `(?m)^workload driver +`+want, out)
-			require.Equal(t, driver == "other", strings.Contains(out, `this agent has no driver "other"; it has docker, none, process, systemd`), out)
+			require.Equal(t, driver == "other", strings.Contains(out, `this agent has no driver "other"; it has docker, kubernetes, none, process, systemd`), out)
 			require.NotContains(t, out, "no workload driver is configured")
 			require.NotContains(t, out, "0001-")
 		})

@@ -121,7 +121,7 @@ func TestUnknownDriverIsNamed(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.run("node", "set", "gpu-17", "--workload-driver", "podman")
-	require.Contains(t, h.err.String(), `warning: the workload driver "podman" is not one of systemd, docker or none`)
+	require.Contains(t, h.err.String(), `warning: the workload driver "podman" is not one of systemd, docker, kubernetes or none`)
 	h.run("node", "set", "gpu-17", "--workload-driver", "docker,podman")
 	require.Contains(t, h.err.String(), `warning: the workload driver "podman" is not`)
 	h.run("node", "set", "gpu-17", "--workload-driver", "docker,systemd")

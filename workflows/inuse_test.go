@@ -20,6 +20,7 @@ func TestBlockersOfADrain(t *testing.T) {
 	job := task.Blocker{Workload: "job-1", Kind: "docker", Reason: "ignores SIGTERM"}
 	training := task.Blocker{Workload: "pid 4711 python3", Kind: task.KindGPUProcess, Reason: "no workload driver stops it"}
 	unknown := task.Blocker{Workload: "no workload driver is configured", Kind: task.KindUnknown, Reason: "what runs on the node is unknown"}
+	server := task.Blocker{Workload: "the only control plane node of its cluster", Kind: task.KindLastServer, Reason: "the drain is refused"}
 	for name, c := range map[string]struct {
 		blocked []task.Blocker
 		reason  string
@@ -30,6 +31,7 @@ func TestBlockersOfADrain(t *testing.T) {
 		"old agent":     {[]task.Blocker{{Workload: "job-1", Reason: "x"}}, lifecycle.ReasonDrainBlocked, true, []string{"job-1"}},
 		"GPU processes": {[]task.Blocker{training}, lifecycle.ReasonGPUsInUse, true, []string{"pid 4711 python3"}},
 		"no driver":     {[]task.Blocker{unknown}, lifecycle.ReasonWorkloadsUnknown, false, []string{"no workload driver"}},
+		"last server":   {[]task.Blocker{server, training, job}, lifecycle.ReasonLastServer, false, []string{"the only control plane"}},
 		"all":           {[]task.Blocker{job, training, unknown}, lifecycle.ReasonWorkloadsUnknown, false, []string{"job-1", "pid 4711 python3", "no workload driver"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,6 +88,7 @@ func TestRetireChecksWorkloads(t *testing.T) {
 	}{
 		"workload":    {train, string(schema.KindNodeInUse)},
 		"GPU process": {task.Workload{Name: "pid 7 python3", Kind: task.KindGPUProcess}, lifecycle.ReasonGPUsInUse},
+		"last server": {task.Workload{Name: "the only control plane node", Kind: task.KindLastServer}, lifecycle.ReasonLastServer},
 		"unknown":     {task.Workload{Name: "no workload driver", Kind: task.KindUnknown}, lifecycle.ReasonWorkloadsUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -219,8 +219,8 @@ func evictWorkloads(ctx workflow.Context, op *operation) error {
 const forceGrace = 10 * time.Second
 
 // inUse is the failure of a phase that workloads block. Its reason is that of the blocker
-// that most limits what an operator can do about it: workloads that are unknown, then GPU
-// processes, then workloads of the driver, for which reason is given.
+// that most limits what an operator can do about it: workloads that are unknown, then the last server
+// of a cluster, then GPU processes, then workloads of the driver, for which reason is given.
 func inUse(what string, blockers []task.Blocker, reason string) error {
 	names, kinds := make([]string, len(blockers)), make([]string, len(blockers))
 	for i, b := range blockers {
@@ -230,6 +230,8 @@ func inUse(what string, blockers []task.Blocker, reason string) error {
 	switch {
 	case slices.Contains(kinds, task.KindUnknown):
 		return schema.NewError(schema.KindNodeInUse, "the workloads of the node are not all known: %s", list).WithReason(lifecycle.ReasonWorkloadsUnknown)
+	case slices.Contains(kinds, task.KindLastServer):
+		return schema.NewError(schema.KindNodeInUse, "the node must keep its control plane: %s", list).WithReason(lifecycle.ReasonLastServer)
 	case slices.Contains(kinds, task.KindGPUProcess):
 		return schema.NewError(schema.KindNodeInUse, "%s: processes use the GPUs: %s", what, list).WithReason(lifecycle.ReasonGPUsInUse)
 	}

@@ -63,6 +63,8 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	case e.Reason == lifecycle.ReasonWorkloadsUnknown:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "no workload driver is configured on the node (GPUAAS_WORKLOAD_DRIVER), or nvidia-smi fails there; "+
 			"correct that, restart the agent, then retry"
+	case e.Reason == lifecycle.ReasonLastServer:
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the cluster would lose its last control plane; add a second server, then retry, or cancel and terminate the node"
 	case e.Kind == schema.KindNodeInUse && spec.Name == lifecycle.PhaseIdle:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "workloads started after the last heartbeat; cancel, then run: gpuaas node retire "+op.name()+" --drain"
 	case e.Reason == lifecycle.ReasonTaskCanceled:

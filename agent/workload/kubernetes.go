@@ -129,8 +129,9 @@ func (d *kubeDriver) list(ctx context.Context) ([]task.Workload, error) {
 	}
 	warnings := d.warnings.of(ctx, api, pods)
 	for _, p := range pods {
-		_ = warnings[p.Metadata.UID]
-		list = append(list, task.Workload{Name: p.name(), Kind: inventory.DriverKubernetes, Since: p.Status.StartTime.UTC(), Stopping: p.stopping()})
+		list = append(list, task.Workload{
+			Name: p.name(), Kind: inventory.DriverKubernetes, Since: p.Status.StartTime.UTC(), Stopping: p.stopping(), Warning: warnings[p.Metadata.UID],
+		})
 	}
 	return list, nil
 }

@@ -21,10 +21,12 @@ const (
 	ReasonGPUsInUse = "gpus_in_use"
 	// ReasonWorkloadsUnknown: the agent cannot list all workloads of the node.
 	ReasonWorkloadsUnknown = "workloads_unknown"
-	ReasonProbeFailed      = "probe_failed"
-	ReasonSKUMismatch      = "sku_mismatch"
-	ReasonStepUnknown      = "step_unknown"
-	ReasonProviderUnknown  = "provider_unknown"
+	// ReasonLastServer: the node runs the only control plane of a cluster.
+	ReasonLastServer      = "last_server"
+	ReasonProbeFailed     = "probe_failed"
+	ReasonSKUMismatch     = "sku_mismatch"
+	ReasonStepUnknown     = "step_unknown"
+	ReasonProviderUnknown = "provider_unknown"
 	// ReasonMachineSilent: the agent of a new machine has not polled.
 	ReasonMachineSilent = "machine_silent"
 	ReasonTaskLost      = "task_lost"      // a destructive task outlived its lease; an operator decides
@@ -80,6 +82,8 @@ func ParkReasons() []ParkReason {
 			"End the processes on the node, then retry. Force continues although they run."},
 		{ReasonWorkloadsUnknown, "The agent cannot list the node's workloads: no workload driver is configured, or nvidia-smi fails.",
 			"Set GPUAAS_WORKLOAD_DRIVER in the node's env file (none if the node runs no workloads) and restart the agent, or repair the GPU driver, then retry. Force continues without the list."},
+		{ReasonLastServer, "The node runs the only control plane of its Kubernetes cluster that is ready, or it is unknown whether another one is. No pod was evicted.",
+			"Add a second server to the cluster, then retry. To end the cluster with the node, cancel and terminate the node, or force."},
 		{string(schema.KindNodeInUse), "The node that is being retired runs workloads, which the agent listed after the cordon. The message names them.",
 			"Cancel the operation and drain the node (gpuaas node retire NODE --drain), or end the workloads, then retry."},
 		{ReasonProbeFailed, "A health check failed. The message names it.", "Repair the node, then retry. Force accepts the node as it is."},

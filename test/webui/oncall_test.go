@@ -22,6 +22,7 @@ func unseen() map[string]string {
 		lifecycle.ReasonStepUnknown:       "needs a worker of a version without the phase",
 		string(lifecycle.RunFailed):       "needs a defect in a workflow; the page is that of run_terminated",
 		string(lifecycle.RunLost):         "Temporal has no page of a deleted workflow",
+		lifecycle.ReasonLastServer:        "needs a Kubernetes cluster; the page is that of drain_blocked",
 		lifecycle.ReasonMachineSilent:     "needs a virtual machine; the page is that of agent_silent",
 	}
 	for _, p := range machine.Problems() {

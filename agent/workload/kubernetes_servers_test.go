@@ -1,0 +1,198 @@
+package workload
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/agenttest"
+)
+
+const serverLabel = "node-role.kubernetes.io/control-plane"
+
+func notReady(o object) object {
+	at(o, "status")["conditions"] = []any{object{"type": "Ready", "status": "Unknown"}}
+	return o
+}
+
+func addresses(ips ...string) object {
+	var all []any
+	for _, ip := range ips {
+		all = append(all, object{"ip": ip})
+	}
+	return object{"subsets": []any{object{"addresses": all}, object{"addresses": all}}}
+}
+
+// TestKubernetesLastServer: a node that runs the only control plane has an entry that says so,
+// by the Node objects, or by the addresses of the API servers with the rights of a kubelet.
+func TestKubernetesLastServer(t *testing.T) {
+	t.Parallel()
+	const endpoints = "/api/v1/namespaces/default/endpoints/kubernetes"
+	for name, c := range map[string]struct {
+		labels  []string
+		objects map[string]object
+		admin   bool
+		want    string
+	}{
+		"a worker":            {admin: true},
+		"alone":               {labels: []string{serverLabel}, admin: true, want: "the only control plane node of its cluster"},
+		"alone, old label":    {labels: serverLabels()[1:], admin: true, want: "the only control plane node of its cluster"},
+		"beside a worker":     {labels: []string{serverLabel}, objects: map[string]object{"/api/v1/nodes/n2": nodeObject("n2")}, admin: true, want: "the only"},
+		"another one is down": {labels: []string{serverLabel}, objects: map[string]object{"/api/v1/nodes/n2": notReady(nodeObject("n2", serverLabel))}, admin: true, want: "the only"},
+		"another one":         {labels: []string{serverLabel}, objects: map[string]object{"/api/v1/nodes/n2": nodeObject("n2", serverLabel)}, admin: true},
+		"another one, old":    {labels: serverLabels(), objects: map[string]object{"/api/v1/nodes/n2": nodeObject("n2", serverLabels()[1])}, admin: true},
+		"kubelet, alone":      {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1")}, want: "the only"},
+		"kubelet, several":    {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1", "10.0.0.2")}},
+		"kubelet, unknown":    {labels: []string{serverLabel}, want: "it is unknown whether another control plane node is ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeKube(t, podObject("a", "web"))
+			f.set(func() {
+				f.admin = c.admin
+				f.put("/api/v1/nodes/gpu-1", nodeObject("gpu-1", c.labels...))
+				for path, o := range c.objects {
+					f.put(path, o)
+				}
+			})
+			cordoned := true
+			d := f.driver(&cordoned)
+			list := listed(t, d)
+			if c.want == "" {
+				require.Equal(t, []string{"a/web"}, names(list))
+				return
+			}
+			require.Len(t, list, 2)
+			require.Equal(t, task.KindLastServer, list[0].Kind)
+			require.Contains(t, list[0].Name, c.want)
+
+			out, err := Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(time.Hour)}))
+			require.NoError(t, err, "it does not wait for the deadline")
+			require.Equal(t, task.DrainResult{Stopped: []string{}, Blocked: []task.Blocker{
+				{Workload: list[0].Name, Kind: task.KindLastServer, Reason: "the drain is refused, and nothing was stopped for it"},
+			}}, out)
+			require.Empty(t, f.seen())
+
+			out, err = Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(time.Minute), Force: true}))
+			require.NoError(t, err)
+			r, ok := out.(task.DrainResult)
+			require.True(t, ok)
+			require.Equal(t, []string{"a/web"}, r.Stopped)
+			require.Empty(t, r.Blocked)
+			require.Len(t, r.Ignored, 1)
+		})
+	}
+}
+
+// TestDrainEndsWhenRefused: a drain during which its cluster loses the other server stops no
+// further workload, and reports those that ended before.
+func TestDrainEndsWhenRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "a"}, {Name: "b"}}, OnStop: func(string) error { return nil }}
+		w.OnList = func(n int) error {
+			if n == 3 {
+				w.Running = []task.Workload{{Name: "last", Kind: task.KindLastServer}, {Name: "b", Stopping: true}, {Name: "c"}}
+			}
+			return nil
+		}
+		out, err := Drain{Workloads: w, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(time.Hour)}))
+		require.NoError(t, err)
+		r, ok := out.(task.DrainResult)
+		require.True(t, ok)
+		require.Equal(t, []string{"a"}, r.Stopped)
+		require.Len(t, r.Blocked, 1)
+		require.Equal(t, []string{"a", "b"}, w.Asked)
+	})
+}
+
+const leasePath = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/plndr-cp-lock"
+
+func leaseObject(holder string) object {
+	return object{"metadata": object{"name": "plndr-cp-lock"}, "spec": object{"holderIdentity": holder, "leaseTransitions": 3, "renewTime": "2024-05-03T10:00:01.000000Z"}}
+}
+
+// haServer is a server of a cluster with another one, and its API. renew makes the holder of
+// the lease renew it at its next read.
+func haServer(t *testing.T, holder string, renew bool) (*fakeKube, *kubeDriver) {
+	t.Helper()
+	f := newFakeKube(t)
+	f.set(func() {
+		f.admin = true
+		f.put("/api/v1/nodes/gpu-1", nodeObject("gpu-1", serverLabel))
+		f.put("/api/v1/nodes/n2", nodeObject("n2", serverLabel))
+		f.put(leasePath, leaseObject(holder))
+		f.before = func(_ http.ResponseWriter, r *http.Request) bool {
+			lease, ok := f.objects[leasePath]
+			if ok && renew && r.Method == http.MethodGet && r.URL.Path == leasePath && at(lease, "spec")["holderIdentity"] == "n2" {
+				at(lease, "spec")["renewTime"] = "2124-05-03T10:00:01.000000Z"
+			}
+			return false
+		}
+	})
+	cordoned := true
+	d := f.driver(&cordoned)
+	d.lease = "kube-system/plndr-cp-lock"
+	return f, d
+}
+
+// TestKubernetesLease: the virtual address moves to another ready server, which must have
+// renewed the lease.
+func TestKubernetesLease(t *testing.T) {
+	t.Parallel()
+	connected := func(d *kubeDriver) *kubeAPI {
+		api, err := d.connect()
+		require.NoError(t, err)
+		return api
+	}
+	f, d := haServer(t, "gpu-1", true)
+	require.NoError(t, connected(d).handOver(t.Context(), d.lease))
+	spec := at(f.get(leasePath), "spec")
+	require.Equal(t, "n2", spec["holderIdentity"])
+	require.InDelta(t, 4, spec["leaseTransitions"], 0)
+	require.Len(t, f.seen(), 1)
+	require.NoError(t, connected(d).handOver(t.Context(), d.lease), "another node holds it")
+	require.Len(t, f.seen(), 1)
+
+	f, d = haServer(t, "gpu-1", true)
+	f.set(func() { f.put("/api/v1/nodes/n2", notReady(nodeObject("n2", serverLabel))) })
+	require.ErrorContains(t, connected(d).handOver(t.Context(), d.lease), "no other server is ready")
+	f.set(func() { f.admin = false })
+	require.ErrorContains(t, connected(d).handOver(t.Context(), d.lease), "cannot read the lease kube-system/plndr-cp-lock of the virtual address: the Kubernetes API server answers 403")
+	require.Empty(t, f.seen())
+}
+
+// TestKubernetesLeaseNotRenewed: a new holder that does not renew the lease keeps the unit from
+// being stopped.
+func TestKubernetesLeaseNotRenewed(t *testing.T) {
+	t.Parallel()
+	_, d := haServer(t, "gpu-1", false)
+	api, err := d.connect()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*leasePoll)
+	defer cancel()
+	require.ErrorContains(t, api.handOver(ctx, d.lease), "n2 did not take over the virtual address within 20s: the holder is n2")
+}
+
+// TestKubernetesLeave: the Node object is deleted with rights for that; otherwise the error has
+// the command to type.
+func TestKubernetesLeave(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t)
+	cordoned := true
+	d := f.driver(&cordoned)
+	m := NewMonitor(NewSeveral([]Named{{"docker", Unmanaged{}}, {"kubernetes", d}}), time.Now, func() {}, d.log)
+	err := m.Leave(t.Context())
+	require.ErrorContains(t, err, "workload driver kubernetes: the node's Node object stays in the cluster: the Kubernetes API server answers 403")
+	require.ErrorContains(t, err, "kubectl delete node gpu-1")
+	f.set(func() { f.admin = true })
+	require.NoError(t, m.Leave(t.Context()))
+	require.Nil(t, f.get("/api/v1/nodes/gpu-1"))
+	require.NoError(t, m.Leave(t.Context()))
+}

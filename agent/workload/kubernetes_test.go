@@ -1,0 +1,220 @@
+package workload
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+func owner(kind string) func(object) {
+	return func(o object) {
+		at(o, "metadata")["ownerReferences"] = []any{object{"kind": "Other"}, object{"kind": kind, "controller": true}}
+	}
+}
+
+func bare(o object) { delete(at(o, "metadata"), "ownerReferences") }
+
+func critical(o object) { at(o, "spec")["priorityClassName"] = "system-cluster-critical" }
+
+func phase(p string) func(object) { return func(o object) { at(o, "status")["phase"] = p } }
+
+func mirror(o object) { at(o, "metadata")["annotations"] = object{mirrorAnnotation: "x"} }
+
+// TestKubernetesList: a drain ends the pods that kubectl drain ends, critical ones last, and
+// the list spans pages.
+func TestKubernetesList(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "dns", critical), podObject("b", "web"), podObject("a", "web"), podObject("a", "agent", owner("DaemonSet")),
+		podObject("a", "done", phase("Succeeded")), podObject("a", "dead", phase("Failed")), podObject("kube-system", "static", mirror, bare))
+	cordoned := false
+	d := f.driver(&cordoned)
+	since := time.Date(2024, 5, 3, 10, 0, 1, 0, time.UTC)
+	require.Equal(t, []task.Workload{
+		{Name: "a/web", Kind: "kubernetes", Since: since}, {Name: "b/web", Kind: "kubernetes", Since: since}, {Name: "a/dns", Kind: "kubernetes", Since: since},
+	}, listed(t, d))
+	f.set(func() {
+		for i := range 3 * kubePage {
+			p := podObject("many", fmt.Sprintf("p%03d", i))
+			f.put(podKey(p), p)
+		}
+	})
+	require.Len(t, listed(t, d), 3*kubePage+3)
+	require.Empty(t, f.seen())
+}
+
+// TestKubernetesDrain: a drain cordons the Node object before it evicts, waits for pods that a
+// disruption budget protects, and reports the budget.
+func TestKubernetesDrain(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "db"), podObject("a", "web"), podObject("a", "agent", owner("DaemonSet")))
+	f.budget["db"] = true
+	cordoned := true
+	d := f.driver(&cordoned)
+	var memo bytes.Buffer
+	drain := func(limit time.Duration, force bool) task.DrainResult {
+		out, err := Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&memo, task.DrainParams{Deadline: time.Now().Add(limit), Force: force}))
+		require.NoError(t, err)
+		r, ok := out.(task.DrainResult)
+		require.True(t, ok)
+		return r
+	}
+	r := drain(time.Second, false)
+	require.Equal(t, []string{"a/web"}, r.Stopped)
+	require.Len(t, r.Blocked, 1)
+	require.Equal(t, "a/db", r.Blocked[0].Workload)
+	require.Contains(t, r.Blocked[0].Reason, "The disruption budget web needs 2 healthy pods and has 2 currently; add capacity elsewhere")
+	require.Equal(t, []string{
+		"PATCH /api/v1/nodes/gpu-1?fieldManager=gpuaas-node-agent", "POST /api/v1/namespaces/a/pods/db/eviction?", "POST /api/v1/namespaces/a/pods/web/eviction?",
+	}, f.seen(), "the eviction that was refused is not repeated at each poll")
+	require.True(t, f.unschedulable())
+
+	f.set(func() { delete(f.budget, "db"); clear(d.refused) })
+	require.Equal(t, []string{"a/db"}, drain(time.Minute, false).Stopped)
+	require.NotNil(t, f.get("/api/v1/namespaces/a/pods/agent"))
+}
+
+// TestKubernetesForce: force deletes the pods that no eviction ends, with the UID that the list
+// had.
+func TestKubernetesForce(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "bare", bare), podObject("a", "db"), podObject("a", "slow"))
+	f.budget["db"], f.ignores = true, true
+	cordoned := true
+	d := f.driver(&cordoned)
+	out, err := Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(time.Second)}))
+	require.NoError(t, err)
+	reasons := fmt.Sprint(out)
+	require.Contains(t, reasons, "the pod has no controller")
+	require.Contains(t, reasons, "disruption budget")
+	require.Contains(t, reasons, "kubernetes was asked to stop and still ran")
+	require.NotNil(t, f.get("/api/v1/namespaces/a/pods/bare"))
+
+	out, err = Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now(), Force: true}))
+	require.NoError(t, err)
+	require.Equal(t, task.DrainResult{Stopped: []string{"a/bare", "a/db", "a/slow"}}, out)
+}
+
+// TestKubernetesSameName: a pod that replaced another one of the same name is not the one that
+// was listed.
+func TestKubernetesSameName(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "db-0"))
+	cordoned := true
+	d := f.driver(&cordoned)
+	require.Equal(t, []string{"a/db-0"}, names(listed(t, d)))
+	f.set(func() {
+		p := podObject("a", "db-0")
+		f.put(podKey(p), p)
+	})
+	require.ErrorContains(t, d.Stop(t.Context(), "a/db-0"), "UID")
+	require.ErrorContains(t, d.Kill(t.Context(), "a/db-0"), "UID")
+	require.NotNil(t, f.get("/api/v1/namespaces/a/pods/db-0"))
+	require.Equal(t, []string{"a/db-0"}, names(listed(t, d)))
+	require.NoError(t, d.Stop(t.Context(), "a/db-0"))
+	require.NoError(t, d.Stop(t.Context(), "a/db-0"), "it does not exist")
+	require.NoError(t, d.Stop(t.Context(), "a/../b"), "it is not listed")
+	require.NoError(t, d.Kill(t.Context(), "a/db-0"))
+	require.Empty(t, listed(t, d))
+}
+
+// TestKubernetesNoEvictionWithoutCordon: the driver evicts no pod that the scheduler may place
+// on the node again.
+func TestKubernetesNoEvictionWithoutCordon(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "web"))
+	cordoned := false
+	d := f.driver(&cordoned)
+	require.ErrorContains(t, d.Stop(t.Context(), "a/web"), "not cordoned")
+	f.set(func() {
+		cordoned = true
+		f.before = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPatch {
+				reject(w, http.StatusForbidden, "no \x1b[2J rights")
+			}
+			return r.Method == http.MethodPatch
+		}
+	})
+	err := d.Stop(t.Context(), "a/web")
+	require.EqualError(t, err, "no pod is evicted before the node is unschedulable: the Kubernetes API server answers 403: no ?[2J rights")
+	require.ErrorContains(t, d.Kill(t.Context(), "a/web"), "no pod is evicted")
+	require.NotNil(t, f.get("/api/v1/namespaces/a/pods/web"))
+}
+
+// TestKubernetesWarnings: what a list shows about pods before a drain.
+func TestKubernetesWarnings(t *testing.T) {
+	t.Parallel()
+	volumes := func(all ...any) func(object) { return func(o object) { at(o, "spec")["volumes"] = all } }
+	claim := func(name string) any { return object{"name": "v", "persistentVolumeClaim": object{"claimName": name}} }
+	f := newFakeKube(t, podObject("a", "a-bare", bare, volumes(object{"emptyDir": object{}})), podObject("a", "b-budget"),
+		podObject("a", "c-local", volumes(claim("local"))), podObject("a", "d-remote", volumes(claim("remote"), object{"configMap": object{}})),
+		podObject("a", "e-host", volumes(object{"hostPath": object{"path": "/x"}})), podObject("a", "f-hidden", volumes(claim("hidden"), claim("../x"))))
+	f.budget["b-budget"] = true
+	for name, spec := range map[string]object{"local": {"local": object{"path": "/x"}}, "remote": {"csi": object{}}} {
+		f.put("/api/v1/namespaces/a/persistentvolumeclaims/"+name, object{"spec": object{"volumeName": "pv-" + name}})
+		f.put("/api/v1/persistentvolumes/pv-"+name, object{"spec": spec})
+	}
+	cordoned := false
+	d := f.driver(&cordoned)
+	got := map[string]string{}
+	for _, w := range listed(t, d) {
+		got[w.Name] = w.Warning
+	}
+	require.Equal(t, warnBare+"; "+warnEmpty, got["a/a-bare"])
+	require.Contains(t, got["a/b-budget"], "a disruption budget allows no eviction now: ")
+	require.Equal(t, warnLocal, got["a/c-local"])
+	require.Equal(t, warnLocal, got["a/e-host"])
+	require.Empty(t, got["a/d-remote"]+got["a/f-hidden"])
+	require.Empty(t, f.seen(), "nothing was changed")
+	require.Len(t, d.warnings.known, 8, "answers are remembered")
+	f.set(func() { f.objects = map[string]object{"/api/v1/nodes/gpu-1": f.objects["/api/v1/nodes/gpu-1"]} })
+	require.Empty(t, listed(t, d))
+	require.Empty(t, d.warnings.known, "answers about pods that ended are forgotten")
+}
+
+// TestKubernetesHostile: no answer of an API server makes the driver fail in another way than
+// with a bounded, printable error.
+func TestKubernetesHostile(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "web"))
+	cordoned := true
+	d := f.driver(&cordoned)
+	for name, c := range map[string]struct {
+		answer func(w http.ResponseWriter)
+		want   string
+	}{
+		"large":    {func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, commandBytes+1)) }, "more than 4194304 bytes"},
+		"no JSON":  {func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) }, "cannot be parsed"},
+		"message":  {func(w http.ResponseWriter) { reject(w, 500, strings.Repeat("\x00é", 3000)) }, "answers 500: ?"},
+		"text":     {func(w http.ResponseWriter) { w.WriteHeader(502); _, _ = w.Write([]byte("bad\r\ngateway")) }, "answers 502: bad??gateway"},
+		"redirect": {func(w http.ResponseWriter) { w.Header().Set("Location", "https://other.test/"); w.WriteHeader(302) }, "answers 302"},
+		"limited":  {func(w http.ResponseWriter) { reject(w, 429, "too many requests") }, "answers 429: too many requests"},
+		"endless": {func(w http.ResponseWriter) {
+			answer(w, object{"metadata": object{"name": "gpu-1", "uid": "u", "continue": "x"}, "items": []any{}})
+		}, "empty page"},
+		"many": {func(w http.ResponseWriter) {
+			answer(w, object{"metadata": object{"name": "gpu-1", "uid": "u", "continue": "x"}, "items": make([]any, kubePage)})
+		}, "more than 2000 objects"},
+		"names": {func(w http.ResponseWriter) {
+			answer(w, object{"metadata": object{"name": "gpu-1", "uid": "u"}, "items": []any{podObject("..", "a/b")}})
+		}, "a pod without name"},
+		"another node": {func(w http.ResponseWriter) {
+			p := podObject("a", "b")
+			at(p, "metadata")["uid"], at(p, "spec")["nodeName"] = "u", "gpu-2"
+			answer(w, object{"metadata": object{"name": "gpu-1", "uid": "u"}, "items": []any{p}})
+		}, "or of another node"},
+		"another Node object": {func(w http.ResponseWriter) { answer(w, nodeObject("gpu-2")) }, "not the requested Node"},
+	} {
+		f.set(func() { f.before = func(w http.ResponseWriter, _ *http.Request) bool { c.answer(w); return true } })
+		_, err := d.List(t.Context())
+		require.ErrorContains(t, err, c.want, name)
+		require.Less(t, len(err.Error()), 400, name)
+		require.NotContains(t, err.Error(), "\x00", name)
+	}
+}

@@ -100,25 +100,24 @@ func (a *authority) client(url, name, user, group string) (string, error) {
 	if _, err := a.sign(name, template, key); err != nil {
 		return "", err
 	}
+	return a.kubeconfig(url, name, fmt.Sprintf("{client-certificate: %s, client-key: %s}", a.file(name, "crt"), a.file(name, "key")))
+}
+
+// kubeconfig writes NAME.kubeconfig with the credentials of a user.
+func (a *authority) kubeconfig(url, name, credentials string) (string, error) {
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters:
 - name: test
-  cluster:
-    server: %s
-    certificate-authority: %s
+  cluster: {server: %q, certificate-authority: %s}
 users:
 - name: test
-  user:
-    client-certificate: %s
-    client-key: %s
+  user: %s
 contexts:
 - name: test
-  context:
-    cluster: test
-    user: test
+  context: {cluster: test, user: test}
 current-context: test
-`, url, a.caFile(), a.file(name, "crt"), a.file(name, "key"))
+`, url, a.caFile(), credentials)
 	path := a.file(name, "kubeconfig")
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }

@@ -55,7 +55,7 @@ func (f *StatusError) Error() string {
 	return text
 }
 
-// Client returns a client with the credentials of a kubeconfig that this package wrote.
+// Client returns a client with the client certificate of a kubeconfig that this package wrote.
 func (c *Cluster) Client(kubeconfig string) (*Client, error) {
 	text, err := os.ReadFile(kubeconfig)
 	if err != nil {
@@ -143,6 +143,23 @@ func (c *Cluster) AsNode(tb testing.TB, name string) *Client {
 	client, err := c.Client(c.NodeKubeconfig(tb, name))
 	require.NoError(tb, err)
 	return client
+}
+
+// ServiceAccount returns the path of a kubeconfig with the token of a service account.
+func (c *Cluster) ServiceAccount(tb testing.TB, namespace, name string) string {
+	tb.Helper()
+	var answer struct {
+		Status struct {
+			Token string `json:"token"`
+		} `json:"status"`
+	}
+	c.Do(tb, http.MethodPost, "/api/v1/namespaces/"+namespace+"/serviceaccounts/"+name+"/token",
+		Object{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": Object{}}, &answer)
+	file := c.ca.file(namespace+"-"+name, "token")
+	require.NoError(tb, os.WriteFile(file, []byte(answer.Status.Token), 0o600))
+	path, err := c.ca.kubeconfig(c.url, namespace+"-"+name, "{tokenFile: "+file+"}")
+	require.NoError(tb, err)
+	return path
 }
 
 // Do sends a request as an administrator. Any failure ends the test.

@@ -30,6 +30,9 @@ func Start(tb testing.TB) *Cluster {
 	}
 	c, err := launch("node-1", "node-2")
 	tb.Cleanup(func() {
+		if tb.Failed() {
+			c.logTails(tb)
+		}
 		if err := c.stop(); err != nil {
 			tb.Error(err)
 		}
@@ -191,19 +194,33 @@ func (c *Cluster) server(name, path string, args ...string) error {
 
 // ready waits until all nodes are ready and pods can be created.
 func (c *Cluster) ready() error {
-	all := c.servers
 	for _, n := range c.nodes {
-		all = append(all, n.process)
-	}
-	for _, n := range c.nodes {
-		if err := wait(n.Name+" is ready", startTimeout, func() error { return nodeReady(c.api, n.Name) }, all...); err != nil {
+		if err := c.readyNode(n); err != nil {
 			return err
 		}
 	}
 	return wait("service accounts exist", startTimeout, func() error {
 		_, err := c.api.Do(context.Background(), http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", nil, nil)
 		return err
-	}, all...)
+	}, c.servers...)
+}
+
+// readyNode waits until a node is ready.
+func (c *Cluster) readyNode(n *node) error {
+	return wait(n.Name+" is ready", startTimeout, func() error { return nodeReady(c.api, n.Name) }, append(slices.Clone(c.servers), n.process)...)
+}
+
+// logTails logs the ends of the logs of the processes that run pods.
+func (c *Cluster) logTails(tb testing.TB) {
+	tb.Helper()
+	for _, p := range c.servers {
+		tb.Log(p.tail())
+	}
+	for _, n := range c.nodes {
+		if n.process != nil {
+			tb.Log(n.process.tail())
+		}
+	}
 }
 
 // stop stops the cluster and removes its files.

@@ -91,6 +91,16 @@ func (c *Cluster) Label(tb testing.TB, name, label, value string) {
 	tb.Cleanup(func() { set(nil) })
 }
 
+// Restart kills a node with all its containers and starts it again, as a reboot does. It
+// returns when the node is ready.
+func (c *Cluster) Restart(tb testing.TB, name string) {
+	tb.Helper()
+	n := c.node(tb, name)
+	require.NoError(tb, n.stop())
+	require.NoError(tb, n.start())
+	require.NoError(tb, c.readyNode(n))
+}
+
 // Endpoints sets the addresses of the service of the API servers for the test, which this
 // cluster has not. The end of the test removes them.
 func (c *Cluster) Endpoints(tb testing.TB, ips ...string) {

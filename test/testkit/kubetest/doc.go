@@ -5,5 +5,6 @@
 //
 // Each node has its own mount and process namespaces, and its pods a network namespace
 // that reaches neither this machine nor the API server. Killing the first process of a
-// node therefore removes all processes, mounts and networks of its pods.
+// node therefore removes all processes, mounts and networks of its pods. Of a test process
+// that was killed, only empty cgroups (kubetest-…) and a temporary folder remain.
 package kubetest

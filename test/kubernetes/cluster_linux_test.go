@@ -68,7 +68,7 @@ func eviction(s shared) {
 	n.Budget(t, "app", 2)
 	err := evict(t, c.AsAdmin(), n, pods[0].Metadata.Name)
 	require.Equal(t, http.StatusTooManyRequests, code(t, err))
-	require.ErrorContains(t, err, "DisruptionBudget: The disruption budget app needs 2 healthy pods and has 2 currently")
+	require.ErrorContains(t, err, "{DisruptionBudget The disruption budget app needs 2 healthy pods and has 2 currently")
 	n.DeleteBudget(t, "app")
 	require.NoError(t, evict(t, c.AsAdmin(), n, pods[0].Metadata.Name))
 }

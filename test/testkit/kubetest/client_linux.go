@@ -48,11 +48,7 @@ type Cause struct {
 
 // Error implements error.
 func (f *StatusError) Error() string {
-	text := fmt.Sprintf("%d %s: %s", f.Code, f.Reason, f.Message)
-	for _, c := range f.Details.Causes {
-		text += fmt.Sprintf(" (%s: %s)", c.Reason, c.Message)
-	}
-	return text
+	return fmt.Sprintf("%d %s: %s %v", f.Code, f.Reason, f.Message, f.Details.Causes)
 }
 
 // Client returns a client with the client certificate of a kubeconfig that this package wrote.

@@ -68,9 +68,12 @@ type Cluster struct {
 	ca       *authority
 	admin    string // path of a kubeconfig
 	api      *Client
-	servers  []*process
+	servers  []*process // in the order of their start
 	nodes    []*node
 }
+
+// apiServer is the index of the API server in the servers.
+const apiServer = 1
 
 // ports are the ports of a cluster on the loopback address. The kubelets use the ports
 // from kubelet upward.
@@ -160,10 +163,7 @@ func (c *Cluster) start() error {
 	if c.api, err = c.Client(c.admin); err != nil {
 		return err
 	}
-	if err := wait("the API server is ready", startTimeout, func() error {
-		_, err := c.api.Do(context.Background(), http.MethodGet, "/readyz", nil, nil)
-		return err
-	}, c.servers...); err != nil {
+	if err := c.readyAPI(); err != nil {
 		return err
 	}
 	// Both run as administrators: their rights are not what tests are about.
@@ -190,6 +190,14 @@ func (c *Cluster) server(name, path string, args ...string) error {
 		c.servers = append(c.servers, p)
 	}
 	return err
+}
+
+// readyAPI waits until the API server is ready.
+func (c *Cluster) readyAPI() error {
+	return wait("the API server is ready", startTimeout, func() error {
+		_, err := c.api.Do(context.Background(), http.MethodGet, "/readyz", nil, nil)
+		return err
+	}, c.servers...)
 }
 
 // ready waits until all nodes are ready and pods can be created.

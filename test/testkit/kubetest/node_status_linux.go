@@ -101,6 +101,28 @@ func (c *Cluster) Restart(tb testing.TB, name string) {
 	require.NoError(tb, c.readyNode(n))
 }
 
+// StopAPI kills the API server. StartAPI starts it again, and so does the end of the test.
+func (c *Cluster) StopAPI(tb testing.TB) {
+	tb.Helper()
+	tb.Cleanup(func() { c.StartAPI(tb) })
+	require.NoError(tb, c.servers[apiServer].kill())
+}
+
+// StartAPI starts the API server after StopAPI and returns when it is ready.
+func (c *Cluster) StartAPI(tb testing.TB) {
+	tb.Helper()
+	p := c.servers[apiServer]
+	select {
+	case <-p.exited:
+	default:
+		return
+	}
+	again, err := startProcess(c.dir, p.name, 0, p.cmd.Path, p.cmd.Args[1:]...)
+	require.NoError(tb, err)
+	c.servers[apiServer] = again
+	require.NoError(tb, c.readyAPI())
+}
+
 // Endpoints sets the addresses of the service of the API servers for the test, which this
 // cluster has not. The end of the test removes them.
 func (c *Cluster) Endpoints(tb testing.TB, ips ...string) {

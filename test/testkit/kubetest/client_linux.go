@@ -51,8 +51,8 @@ func (f *StatusError) Error() string {
 	return fmt.Sprintf("%d %s: %s %v", f.Code, f.Reason, f.Message, f.Details.Causes)
 }
 
-// Client returns a client with the client certificate of a kubeconfig that this package wrote.
-func (c *Cluster) Client(kubeconfig string) (*Client, error) {
+// client returns a client with the client certificate of a kubeconfig that this package wrote.
+func (e *engine) client(kubeconfig string) (*Client, error) {
 	text, err := os.ReadFile(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -74,8 +74,8 @@ func (c *Cluster) Client(kubeconfig string) (*Client, error) {
 		return nil, err
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(c.ca.cert)
-	return &Client{c.url, &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
+	roots.AddCert(e.ca.cert)
+	return &Client{e.url, &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, MinVersion: tls.VersionTLS12},
 	}}}, nil
 }
@@ -121,7 +121,7 @@ func (c *Client) Do(ctx context.Context, method, path string, body, out any) (in
 }
 
 // Admin returns the path of a kubeconfig of an administrator.
-func (c *Cluster) Admin() string { return c.admin }
+func (c *Cluster) Admin() string { return c.engine.admin }
 
 // NodeKubeconfig returns the path of a kubeconfig with the credentials of a node's
 // kubelet: the user system:node:NAME in the group system:nodes.
@@ -131,12 +131,12 @@ func (c *Cluster) NodeKubeconfig(tb testing.TB, name string) string {
 }
 
 // AsAdmin returns a client with the credentials of an administrator.
-func (c *Cluster) AsAdmin() *Client { return c.api }
+func (c *Cluster) AsAdmin() *Client { return c.engine.api }
 
 // AsNode returns a client with the credentials of a node's kubelet.
 func (c *Cluster) AsNode(tb testing.TB, name string) *Client {
 	tb.Helper()
-	client, err := c.Client(c.NodeKubeconfig(tb, name))
+	client, err := c.engine.client(c.NodeKubeconfig(tb, name))
 	require.NoError(tb, err)
 	return client
 }
@@ -151,9 +151,9 @@ func (c *Cluster) ServiceAccount(tb testing.TB, namespace, name string) string {
 	}
 	c.Do(tb, http.MethodPost, "/api/v1/namespaces/"+namespace+"/serviceaccounts/"+name+"/token",
 		Object{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": Object{}}, &answer)
-	file := c.ca.file(namespace+"-"+name, "token")
+	file := c.engine.ca.file(namespace+"-"+name, "token")
 	require.NoError(tb, os.WriteFile(file, []byte(answer.Status.Token), 0o600))
-	path, err := c.ca.kubeconfig(c.url, namespace+"-"+name, "{tokenFile: "+file+"}")
+	path, err := c.engine.ca.kubeconfig(c.engine.url, namespace+"-"+name, "{tokenFile: "+file+"}")
 	require.NoError(tb, err)
 	return path
 }
@@ -161,7 +161,7 @@ func (c *Cluster) ServiceAccount(tb testing.TB, namespace, name string) string {
 // Do sends a request as an administrator. Any failure ends the test.
 func (c *Cluster) Do(tb testing.TB, method, path string, body, out any) {
 	tb.Helper()
-	_, err := c.api.Do(context.WithoutCancel(tb.Context()), method, path, body, out) // cleanups use it
+	_, err := c.engine.api.Do(context.WithoutCancel(tb.Context()), method, path, body, out) // cleanups use it
 	require.NoError(tb, err, "%s %s", method, path)
 }
 

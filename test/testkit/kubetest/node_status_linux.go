@@ -49,8 +49,8 @@ func nodePath(name string) string { return "/api/v1/nodes/" + name }
 
 // Nodes returns the names of all nodes.
 func (c *Cluster) Nodes() []string {
-	names := make([]string, len(c.nodes))
-	for i, n := range c.nodes {
+	names := make([]string, len(c.engine.nodes))
+	for i, n := range c.engine.nodes {
 		names[i] = n.Name
 	}
 	return names
@@ -58,7 +58,7 @@ func (c *Cluster) Nodes() []string {
 
 func (c *Cluster) node(tb testing.TB, name string) *node {
 	tb.Helper()
-	for _, n := range c.nodes {
+	for _, n := range c.engine.nodes {
 		if n.Name == name {
 			return n
 		}
@@ -98,29 +98,29 @@ func (c *Cluster) Restart(tb testing.TB, name string) {
 	n := c.node(tb, name)
 	require.NoError(tb, n.stop())
 	require.NoError(tb, n.start())
-	require.NoError(tb, c.readyNode(n))
+	require.NoError(tb, c.engine.readyNode(n))
 }
 
 // StopAPI kills the API server. StartAPI starts it again, and so does the end of the test.
 func (c *Cluster) StopAPI(tb testing.TB) {
 	tb.Helper()
 	tb.Cleanup(func() { c.StartAPI(tb) })
-	require.NoError(tb, c.servers[apiServer].kill())
+	require.NoError(tb, c.engine.servers[apiServer].kill())
 }
 
 // StartAPI starts the API server after StopAPI and returns when it is ready.
 func (c *Cluster) StartAPI(tb testing.TB) {
 	tb.Helper()
-	p := c.servers[apiServer]
+	p := c.engine.servers[apiServer]
 	select {
 	case <-p.exited:
 	default:
 		return
 	}
-	again, err := startProcess(c.dir, p.name, 0, p.cmd.Path, p.cmd.Args[1:]...)
+	again, err := startProcess(c.engine.dir, p.name, 0, p.cmd.Path, p.cmd.Args[1:]...)
 	require.NoError(tb, err)
-	c.servers[apiServer] = again
-	require.NoError(tb, c.readyAPI())
+	c.engine.servers[apiServer] = again
+	require.NoError(tb, c.engine.readyAPI())
 }
 
 // Endpoints sets the addresses of the service of the API servers for the test, which this

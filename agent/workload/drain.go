@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -280,7 +281,7 @@ func (r *draining) reason(w task.Workload, p task.DrainParams) string {
 	case w.Kind == task.KindUnknown:
 		return "what runs on the node is unknown"
 	case refuses(w):
-		return "the drain is refused, and nothing was stopped for it"
+		return cmp.Or(w.Warning, "a drain is refused")
 	case w.Kind == task.KindGPUProcess:
 		return "no workload driver stops it, and it still used a GPU at the deadline " + text.FormatTime(p.Deadline)
 	case fault != "":

@@ -191,7 +191,7 @@ func (c kubeCluster) access(u kubeUser, folder string) (a kubeAccess, err error)
 		}
 		return content
 	}
-	a.server, _ = url.Parse(c.Server) //nolint:errcheck // check parsed it
+	a.server, _ = url.Parse(c.Server) // check parsed it
 	a.serverName = c.TLSServerName
 	a.ca = read("certificate-authority", c.CAData, c.CA)
 	a.cert = read("client-certificate", u.CertData, u.Cert)
@@ -210,7 +210,7 @@ func readBounded(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // nothing was written
 	data, err := io.ReadAll(io.LimitReader(f, maxKubeconfig+1))
 	if err == nil && len(data) > maxKubeconfig {
 		err = fmt.Errorf("%s has more than %d bytes", path, maxKubeconfig)

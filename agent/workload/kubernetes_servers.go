@@ -2,11 +2,11 @@ package workload
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
 
 	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // serverLabels mark the Node objects of the servers of a control plane; the second one is that
@@ -25,11 +25,11 @@ func (n kubeNode) server() bool {
 	return false
 }
 
-// lastServer returns why the node must not be drained: it runs the only control plane of its
-// cluster, or it is unknown whether another one works. It is empty for all other nodes.
-func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) string {
+// lastServer is the entry of a node that must not be drained: it runs the only control plane of
+// its cluster, or it is unknown whether another one works. ok is false for all other nodes.
+func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) (w task.Workload, ok bool) {
 	if !n.server() {
-		return ""
+		return w, false
 	}
 	others, err := a.otherServers(ctx)
 	switch {
@@ -37,22 +37,23 @@ func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) string {
 		// The rights of a kubelet: it reads the addresses of the API servers instead.
 		several, err := a.severalServers(ctx)
 		if err == nil && several {
-			return ""
+			return w, false
 		}
 		if err != nil {
-			return unknownServers(err)
+			return unknownServers(err), true
 		}
 	case err != nil:
-		return unknownServers(err)
+		return unknownServers(err), true
 	case len(others) > 0:
-		return ""
+		return w, false
 	}
-	return "the only control plane node of its cluster that is ready: add a second server first, or terminate the node"
+	return task.Workload{Kind: task.KindLastServer, Name: "the only control plane node of its cluster that is ready",
+		Warning: "a drain is refused: add a second server first, or terminate the node"}, true
 }
 
-func unknownServers(err error) string {
-	return fmt.Sprintf("it is unknown whether another control plane node is ready: %s; set GPUAAS_KUBECONFIG to a kubeconfig that may list nodes",
-		text.Truncate(err.Error()))
+func unknownServers(err error) task.Workload {
+	return task.Workload{Kind: task.KindLastServer, Name: "it is unknown whether another control plane node is ready",
+		Warning: "a drain is refused: GPUAAS_KUBECONFIG must name a kubeconfig that may list nodes: " + text.Truncate(err.Error())}
 }
 
 // otherServers returns the names of the other control plane nodes that are ready.

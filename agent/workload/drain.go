@@ -107,8 +107,7 @@ func (d Drain) Run(ctx context.Context, t execution.Task) (any, error) {
 }
 
 // until calls look, with backoff, until its list is done or the deadline has passed, and returns
-// what runs then. It retries a failed call; after the deadline it
-// returns the error.
+// what runs then. It retries a failed call; after the deadline it returns the error.
 func (d Drain) until(ctx context.Context, deadline time.Time,
 	look func(context.Context) ([]task.Workload, error), done func([]task.Workload) bool,
 ) ([]task.Workload, error) {

@@ -120,7 +120,11 @@ func (d *kubeDriver) list(ctx context.Context) ([]task.Workload, error) {
 		return nil, err
 	}
 	list := []task.Workload{}
-	if server, last := api.lastServer(ctx, node); last {
+	server, last, err := api.lastServer(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	if last {
 		list = append(list, server)
 	}
 	pods, err := d.pods(ctx, api)

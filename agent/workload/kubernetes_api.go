@@ -231,11 +231,12 @@ func podOptions(p kubePod) map[string]any {
 // evict asks the API server to end a pod within the pod's own grace period, unless a disruption
 // budget forbids that now. With dryRun, nothing is changed.
 func (a *kubeAPI) evict(ctx context.Context, p kubePod, dryRun bool) error {
-	options := podOptions(p)
-	if dryRun {
+	options, query := podOptions(p), url.Values{}
+	if dryRun { // for the deletion, and for admission
 		options["dryRun"] = []string{"All"}
+		query.Set("dryRun", "All")
 	}
-	return a.call(ctx, http.MethodPost, podPath(p, "eviction"), nil, map[string]any{
+	return a.call(ctx, http.MethodPost, podPath(p, "eviction"), query, map[string]any{
 		"apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options,
 		"metadata": kubeMeta{Name: p.Metadata.Name, Namespace: p.Metadata.Namespace},
 	}, nil)

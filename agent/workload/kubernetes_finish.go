@@ -34,7 +34,11 @@ func (d *kubeDriver) Finish(ctx context.Context) error {
 	if len(pods) > 0 {
 		return fmt.Errorf("%s is not stopped: pod %s runs", unit, pods[0].name())
 	}
-	if server, last := api.lastServer(ctx, node); last {
+	server, last, err := api.lastServer(ctx, node)
+	if err != nil {
+		return err
+	}
+	if last {
 		d.log.Warn("the unit of Kubernetes is not stopped", "unit", unit, "reason", server.Name)
 		return nil
 	}

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 
@@ -26,34 +27,29 @@ func (n kubeNode) server() bool {
 }
 
 // lastServer is the entry of a node that must not be drained: it runs the only control plane of
-// its cluster, or it is unknown whether another one works. ok is false for all other nodes.
-func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) (w task.Workload, ok bool) {
+// its cluster, or the node has no right to read whether another one works. ok is false for all
+// other nodes.
+func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) (w task.Workload, ok bool, err error) {
 	if !n.server() {
-		return w, false
+		return w, false, nil
 	}
 	others, err := a.otherServers(ctx)
-	switch {
-	case kubeStatus(err) == http.StatusForbidden:
+	several := len(others) > 0
+	if kubeStatus(err) == http.StatusForbidden {
 		// The rights of a kubelet: it reads the addresses of the API servers instead.
-		several, err := a.severalServers(ctx)
-		if err == nil && several {
-			return w, false
-		}
-		if err != nil {
-			return unknownServers(err), true
-		}
+		several, err = a.severalServers(ctx)
+	}
+	switch status := kubeStatus(err); {
+	case status == http.StatusForbidden || status == http.StatusNotFound:
+		return task.Workload{Kind: task.KindLastServer, Name: "it is unknown whether another control plane node is ready",
+			Warning: "a drain is refused: GPUAAS_KUBECONFIG must name a kubeconfig that may list nodes: " + text.Truncate(err.Error())}, true, nil
 	case err != nil:
-		return unknownServers(err), true
-	case len(others) > 0:
-		return w, false
+		return w, false, fmt.Errorf("cannot find the other servers of the cluster: %w", err)
+	case several:
+		return w, false, nil
 	}
 	return task.Workload{Kind: task.KindLastServer, Name: "the only control plane node of its cluster that is ready",
-		Warning: "a drain is refused: add a second server first, or terminate the node"}, true
-}
-
-func unknownServers(err error) task.Workload {
-	return task.Workload{Kind: task.KindLastServer, Name: "it is unknown whether another control plane node is ready",
-		Warning: "a drain is refused: GPUAAS_KUBECONFIG must name a kubeconfig that may list nodes: " + text.Truncate(err.Error())}
+		Warning: "a drain is refused: add a second server first, or terminate the node"}, true, nil
 }
 
 // otherServers returns the names of the other control plane nodes that are ready.

@@ -91,6 +91,26 @@ func TestKubernetesLastServer(t *testing.T) {
 	}
 }
 
+// TestKubernetesServersUnavailable: an API server that fails for a while does not make the node
+// the last server; the drain lists it again.
+func TestKubernetesServersUnavailable(t *testing.T) {
+	t.Parallel()
+	f, d := haServer(t, "n2", true)
+	f.set(func() {
+		f.before = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path != "/api/v1/nodes" {
+				return false
+			}
+			reject(w, http.StatusServiceUnavailable, "overloaded")
+			return true
+		}
+	})
+	_, err := d.List(t.Context())
+	require.ErrorContains(t, err, "cannot find the other servers of the cluster: the Kubernetes API server answers 503: overloaded")
+	f.set(func() { f.before = nil })
+	require.Empty(t, listed(t, d))
+}
+
 // TestDrainEndsWhenRefused: a drain during which its cluster loses the other server stops no
 // further workload, and reports those that ended before.
 func TestDrainEndsWhenRefused(t *testing.T) {

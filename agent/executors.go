@@ -35,7 +35,7 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 		task.AgentUpgrade:     {Check: release.Check, Run: a.upgrade.Run, Resumable: true},
 		task.NewIdentity:      {Check: runner.NoParams, Run: renewed.run, Reported: renewed.reported},
 		// Its Run wipes nothing yet, so that it may run again.
-		task.WipeIdentity: {Check: runner.NoParams, Run: a.deleteRecords, Resumable: true, Reported: a.leave},
+		task.WipeIdentity: {Check: runner.NoParams, Run: deleteRecords(a.workloads), Resumable: true, Reported: a.leave},
 	}
 }
 
@@ -45,19 +45,21 @@ func programsOf(t runner.Task) command.Runner { return command.Runner{Dir: t.Dir
 // leaveTimeout bounds how long agent.wipe_identity waits for the workload driver.
 const leaveTimeout = 10 * time.Second
 
-// deleteRecords begins agent.wipe_identity: the workload driver deletes its record of the node
-// in another system. A record that stays does not keep the node from being removed: the task's
+// deleteRecords begins agent.wipe_identity: the workload driver deletes its record of the node in
+// another system. A record that stays does not keep the node from being removed: the task's
 // output says what to do.
-func (a *Agent) deleteRecords(ctx context.Context, t runner.Task) (any, error) {
-	if err := t.Confirm(ctx, task.LeaseDuration); err != nil {
-		return nil, err
+func deleteRecords(w *workload.Monitor) func(context.Context, runner.Task) (any, error) {
+	return func(ctx context.Context, t runner.Task) (any, error) {
+		if err := t.Confirm(ctx, task.LeaseDuration); err != nil {
+			return nil, err
+		}
+		limited, cancel := context.WithTimeout(ctx, leaveTimeout)
+		defer cancel()
+		if err := w.Leave(limited); err != nil && t.Output != nil {
+			fmt.Fprintln(t.Output, err.Error())
+		}
+		return struct{}{}, ctx.Err()
 	}
-	limited, cancel := context.WithTimeout(ctx, leaveTimeout)
-	defer cancel()
-	if err := a.workloads.Leave(limited); err != nil && t.Output != nil {
-		fmt.Fprintln(t.Output, err.Error())
-	}
-	return struct{}{}, ctx.Err()
 }
 
 // leave ends agent.wipe_identity, once the server has its result: the agent

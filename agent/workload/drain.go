@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,8 +107,7 @@ func (d Drain) Run(ctx context.Context, t execution.Task) (any, error) {
 }
 
 // until calls look, with backoff, until its list is done or the deadline has passed, and returns
-// what runs then. It retries a failed call; after the deadline it
-// returns the error.
+// what runs then. It retries a failed call; after the deadline it returns the error.
 func (d Drain) until(ctx context.Context, deadline time.Time,
 	look func(context.Context) ([]task.Workload, error), done func([]task.Workload) bool,
 ) ([]task.Workload, error) {
@@ -280,7 +280,7 @@ func (r *draining) reason(w task.Workload, p task.DrainParams) string {
 	case w.Kind == task.KindUnknown:
 		return "what runs on the node is unknown"
 	case refuses(w):
-		return "the drain is refused, and nothing was stopped for it"
+		return cmp.Or(w.Warning, "a drain is refused")
 	case w.Kind == task.KindGPUProcess:
 		return "no workload driver stops it, and it still used a GPU at the deadline " + text.FormatTime(p.Deadline)
 	case fault != "":

@@ -25,7 +25,7 @@ type Kubernetes struct {
 	// StopUnit is the systemd unit that a drain stops after the last pod, "" for none.
 	StopUnit string
 	// VIPLease is the Lease, as namespace/name, of the cluster's virtual address, which a
-	// drain hands to another server before it stops the unit. "" for none.
+	// drain moves to another server before it stops the unit. "" for none.
 	VIPLease string
 }
 
@@ -120,8 +120,12 @@ func (d *kubeDriver) list(ctx context.Context) ([]task.Workload, error) {
 		return nil, err
 	}
 	list := []task.Workload{}
-	if why := api.lastServer(ctx, node); why != "" {
-		list = append(list, task.Workload{Name: why, Kind: task.KindLastServer})
+	server, last, err := api.lastServer(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	if last {
+		list = append(list, server)
 	}
 	pods, err := d.pods(ctx, api)
 	if err != nil {
@@ -188,8 +192,7 @@ func (d *kubeDriver) Stop(ctx context.Context, name string) error {
 		return err
 	}
 	if p.controller() == "" {
-		return errors.New("the pod has no controller, so an eviction would delete it and nothing would create it again: " +
-			"delete it yourself, or force the drain")
+		return errors.New("the pod has no controller to create it again: delete it, or force the drain")
 	}
 	if err := d.ensureCordon(ctx); err != nil {
 		return err
@@ -199,8 +202,8 @@ func (d *kubeDriver) Stop(ctx context.Context, name string) error {
 	}
 	err = unlessKube(api.evict(ctx, p, false), http.StatusNotFound)
 	switch {
-	case kubeBudget(err):
-		err = fmt.Errorf("a disruption budget allows no eviction now: %w; add capacity elsewhere, or change the budget", err)
+	case kubeBudget(err) != "":
+		err = fmt.Errorf("%s: a disruption budget allows no eviction now; add capacity elsewhere, or change the budget", kubeBudget(err))
 	case kubeStatus(err) == http.StatusForbidden:
 		err = fmt.Errorf("%w; check the rights of the kubeconfig's user", err)
 	}

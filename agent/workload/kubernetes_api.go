@@ -36,7 +36,7 @@ type kubeAPI struct {
 type kubeError struct {
 	status  int
 	message string
-	budget  bool // a disruption budget forbids an eviction
+	budget  string // what a disruption budget says that forbids an eviction, "" for another refusal
 }
 
 // Error implements error.
@@ -52,10 +52,13 @@ func kubeStatus(err error) int {
 	return 0
 }
 
-// kubeBudget reports whether a disruption budget forbids an eviction.
-func kubeBudget(err error) bool {
-	e, ok := errors.AsType[*kubeError](err)
-	return ok && e.budget
+// kubeBudget returns what a disruption budget says that forbids an eviction, "" for another
+// error.
+func kubeBudget(err error) string {
+	if e, ok := errors.AsType[*kubeError](err); ok {
+		return e.budget
+	}
+	return ""
 }
 
 // unlessKube returns nil instead of a refusal with one of the status codes.
@@ -138,7 +141,9 @@ func refusalOf(status int, body []byte) *kubeError {
 		s.Message = strings.TrimSpace(string(body[:min(len(body), kubeMessageBytes)]))
 	}
 	for _, c := range s.Details.Causes {
-		e.budget = e.budget || status == http.StatusTooManyRequests && c.Reason == "DisruptionBudget"
+		if status == http.StatusTooManyRequests && c.Reason == "DisruptionBudget" {
+			e.budget = text.Printable(c.Message, kubeMessageBytes)
+		}
 		if c.Message != "" && !strings.Contains(s.Message, c.Message) && len(s.Message) < kubeMessageBytes {
 			s.Message += " " + c.Message
 		}
@@ -226,11 +231,12 @@ func podOptions(p kubePod) map[string]any {
 // evict asks the API server to end a pod within the pod's own grace period, unless a disruption
 // budget forbids that now. With dryRun, nothing is changed.
 func (a *kubeAPI) evict(ctx context.Context, p kubePod, dryRun bool) error {
-	options := podOptions(p)
-	if dryRun {
+	options, query := podOptions(p), url.Values{}
+	if dryRun { // for the deletion, and for admission
 		options["dryRun"] = []string{"All"}
+		query.Set("dryRun", "All")
 	}
-	return a.call(ctx, http.MethodPost, podPath(p, "eviction"), nil, map[string]any{
+	return a.call(ctx, http.MethodPost, podPath(p, "eviction"), query, map[string]any{
 		"apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options,
 		"metadata": kubeMeta{Name: p.Metadata.Name, Namespace: p.Metadata.Namespace},
 	}, nil)

@@ -80,7 +80,7 @@ func TestKubernetesRotation(t *testing.T) {
 	require.Empty(t, listed(t, d))
 	require.NoError(t, os.WriteFile(token, []byte("second\n"), 0o600))
 	require.Empty(t, listed(t, d))
-	require.Equal(t, []string{"system:node:gpu-1", "someone", "first", "second"}, f.users)
+	f.set(func() { require.Equal(t, []string{"system:node:gpu-1", "someone", "first", "second"}, f.users) })
 }
 
 func content(t *testing.T, path string) string {
@@ -99,7 +99,7 @@ func TestKubernetesServerIdentity(t *testing.T) {
 	cordoned := false
 	_, err := f.driver(&cordoned).List(t.Context())
 	require.ErrorContains(t, err, "certificate")
-	require.Empty(t, f.users)
+	f.set(func() { require.Empty(t, f.users) })
 }
 
 // TestKubernetesSlow: a call ends with its context, also while an answer is late, and an API

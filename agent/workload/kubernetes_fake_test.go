@@ -313,7 +313,7 @@ func (f *fakeKube) change(w http.ResponseWriter, r *http.Request) {
 	if eviction {
 		options = at(body, "deleteOptions")
 	}
-	if options["dryRun"] == nil {
+	if options["dryRun"] == nil || r.URL.Query().Get("dryRun") != "All" {
 		f.calls = append(f.calls, r.Method+" "+r.URL.RequestURI())
 	}
 	o, ok := f.objects[path]

@@ -34,12 +34,16 @@ func (d *kubeDriver) Finish(ctx context.Context) error {
 	if len(pods) > 0 {
 		return fmt.Errorf("%s is not stopped: pod %s runs", unit, pods[0].name())
 	}
-	if why := api.lastServer(ctx, node); why != "" {
-		d.log.Warn("the unit of Kubernetes is not stopped", "unit", unit, "reason", why)
+	server, last, err := api.lastServer(ctx, node)
+	if err != nil {
+		return err
+	}
+	if last {
+		d.log.Warn("the unit of Kubernetes is not stopped", "unit", unit, "reason", server.Name)
 		return nil
 	}
 	if d.lease != "" && node.server() {
-		if err := api.handOver(ctx, d.lease); err != nil {
+		if err := api.moveLease(ctx, d.lease); err != nil {
 			return fmt.Errorf("%s is not stopped: %w", unit, err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 )
 
-// Times of the handover of a lease.
+// Times of the move of a lease.
 const (
 	// leaseWait is how long the new holder has to renew the lease.
 	leaseWait = 20 * time.Second
@@ -21,7 +21,7 @@ const (
 	microTime = "2006-01-02T15:04:05.000000Z07:00"
 )
 
-// kubeLease is the part of a Lease that a handover reads.
+// kubeLease is the part of a Lease that a move reads.
 type kubeLease struct {
 	Metadata kubeMeta `json:"metadata"`
 	Spec     struct {
@@ -37,11 +37,11 @@ func validLease(s string) bool {
 	return validKubeName(namespace) && validKubeName(name)
 }
 
-// handOver makes another ready server the holder of a lease that this node holds, and returns
+// moveLease makes another ready server the holder of a lease that this node holds, and returns
 // when the new holder has renewed it. The holder of the lease has the cluster's virtual address;
 // its identity is the name of its node, as with kube-vip. The previous holder sees the new one
 // at its next renewal and stops. If another node holds the lease, nothing changes.
-func (a *kubeAPI) handOver(ctx context.Context, lease string) error {
+func (a *kubeAPI) moveLease(ctx context.Context, lease string) error {
 	namespace, name, _ := strings.Cut(lease, "/")
 	path := kubePath("/apis/coordination.k8s.io/v1", "namespaces", namespace, "leases", name)
 	var l kubeLease
@@ -64,12 +64,12 @@ func (a *kubeAPI) handOver(ctx context.Context, lease string) error {
 		"spec":     map[string]any{"holderIdentity": others[0], "acquireTime": now, "renewTime": now, "leaseTransitions": l.Spec.Transitions + 1},
 	}, nil)
 	if err != nil {
-		return fmt.Errorf("cannot hand the virtual address to %s: %w", others[0], err)
+		return fmt.Errorf("cannot move the virtual address to %s: %w", others[0], err)
 	}
 	return a.awaitHolder(ctx, path, others[0], now)
 }
 
-// awaitHolder waits until the holder of a lease has renewed it after a handover.
+// awaitHolder waits until the holder of a lease has renewed it after a move.
 func (a *kubeAPI) awaitHolder(ctx context.Context, path, holder, handed string) error {
 	limited, cancel := context.WithTimeout(ctx, leaseWait)
 	defer cancel()

@@ -7,6 +7,7 @@ import (
 	"net/url"
 
 	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // serverLabels mark the Node objects of the servers of a control plane; the second one is that
@@ -25,34 +26,30 @@ func (n kubeNode) server() bool {
 	return false
 }
 
-// lastServer returns why the node must not be drained: it runs the only control plane of its
-// cluster, or it is unknown whether another one works. It is empty for all other nodes.
-func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) string {
+// lastServer is the entry of a node that must not be drained: it runs the only control plane of
+// its cluster, or the node has no right to read whether another one works. ok is false for all
+// other nodes.
+func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) (w task.Workload, ok bool, err error) {
 	if !n.server() {
-		return ""
+		return w, false, nil
 	}
 	others, err := a.otherServers(ctx)
-	switch {
-	case kubeStatus(err) == http.StatusForbidden:
+	several := len(others) > 0
+	if kubeStatus(err) == http.StatusForbidden {
 		// The rights of a kubelet: it reads the addresses of the API servers instead.
-		several, err := a.severalServers(ctx)
-		if err == nil && several {
-			return ""
-		}
-		if err != nil {
-			return unknownServers(err)
-		}
-	case err != nil:
-		return unknownServers(err)
-	case len(others) > 0:
-		return ""
+		several, err = a.severalServers(ctx)
 	}
-	return "the only control plane node of its cluster that is ready: add a second server first, or terminate the node"
-}
-
-func unknownServers(err error) string {
-	return fmt.Sprintf("it is unknown whether another control plane node is ready: %s; set GPUAAS_KUBECONFIG to a kubeconfig that may list nodes",
-		text.Truncate(err.Error()))
+	switch status := kubeStatus(err); {
+	case status == http.StatusForbidden || status == http.StatusNotFound:
+		return task.Workload{Kind: task.KindLastServer, Name: "it is unknown whether another control plane node is ready",
+			Warning: "a drain is refused: GPUAAS_KUBECONFIG must name a kubeconfig that may list nodes: " + text.Truncate(err.Error())}, true, nil
+	case err != nil:
+		return w, false, fmt.Errorf("cannot find the other servers of the cluster: %w", err)
+	case several:
+		return w, false, nil
+	}
+	return task.Workload{Kind: task.KindLastServer, Name: "the only control plane node of its cluster that is ready",
+		Warning: "a drain is refused: add a second server first, or terminate the node"}, true, nil
 }
 
 // otherServers returns the names of the other control plane nodes that are ready.

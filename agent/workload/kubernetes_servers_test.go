@@ -71,11 +71,12 @@ func TestKubernetesLastServer(t *testing.T) {
 			require.Len(t, list, 2)
 			require.Equal(t, task.KindLastServer, list[0].Kind)
 			require.Contains(t, list[0].Name, c.want)
+			require.Contains(t, list[0].Warning, "a drain is refused: ")
 
 			out, err := Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(time.Hour)}))
 			require.NoError(t, err, "it does not wait for the deadline")
 			require.Equal(t, task.DrainResult{Stopped: []string{}, Blocked: []task.Blocker{
-				{Workload: list[0].Name, Kind: task.KindLastServer, Reason: "the drain is refused, and nothing was stopped for it"},
+				{Workload: list[0].Name, Kind: task.KindLastServer, Reason: list[0].Warning},
 			}}, out)
 			require.Empty(t, f.seen())
 
@@ -88,6 +89,26 @@ func TestKubernetesLastServer(t *testing.T) {
 			require.Len(t, r.Ignored, 1)
 		})
 	}
+}
+
+// TestKubernetesServersUnavailable: an API server that fails for a while does not make the node
+// the last server; the drain lists it again.
+func TestKubernetesServersUnavailable(t *testing.T) {
+	t.Parallel()
+	f, d := haServer(t, "n2", true)
+	f.set(func() {
+		f.before = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path != "/api/v1/nodes" {
+				return false
+			}
+			reject(w, http.StatusServiceUnavailable, "overloaded")
+			return true
+		}
+	})
+	_, err := d.List(t.Context())
+	require.ErrorContains(t, err, "cannot find the other servers of the cluster: the Kubernetes API server answers 503: overloaded")
+	f.set(func() { f.before = nil })
+	require.Empty(t, listed(t, d))
 }
 
 // TestDrainEndsWhenRefused: a drain during which its cluster loses the other server stops no
@@ -152,19 +173,19 @@ func TestKubernetesLease(t *testing.T) {
 		return api
 	}
 	f, d := haServer(t, "gpu-1", true)
-	require.NoError(t, connected(d).handOver(t.Context(), d.lease))
+	require.NoError(t, connected(d).moveLease(t.Context(), d.lease))
 	spec := at(f.get(leasePath), "spec")
 	require.Equal(t, "n2", spec["holderIdentity"])
 	require.InDelta(t, 4, spec["leaseTransitions"], 0)
 	require.Len(t, f.seen(), 1)
-	require.NoError(t, connected(d).handOver(t.Context(), d.lease), "another node holds it")
+	require.NoError(t, connected(d).moveLease(t.Context(), d.lease), "another node holds it")
 	require.Len(t, f.seen(), 1)
 
 	f, d = haServer(t, "gpu-1", true)
 	f.set(func() { f.put("/api/v1/nodes/n2", notReady(nodeObject("n2", serverLabel))) })
-	require.ErrorContains(t, connected(d).handOver(t.Context(), d.lease), "no other server is ready")
+	require.ErrorContains(t, connected(d).moveLease(t.Context(), d.lease), "no other server is ready")
 	f.set(func() { f.admin = false })
-	require.ErrorContains(t, connected(d).handOver(t.Context(), d.lease), "cannot read the lease kube-system/plndr-cp-lock of the virtual address: the Kubernetes API server answers 403")
+	require.ErrorContains(t, connected(d).moveLease(t.Context(), d.lease), "cannot read the lease kube-system/plndr-cp-lock of the virtual address: the Kubernetes API server answers 403")
 	require.Empty(t, f.seen())
 }
 
@@ -177,7 +198,7 @@ func TestKubernetesLeaseNotRenewed(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*leasePoll)
 	defer cancel()
-	require.ErrorContains(t, api.handOver(ctx, d.lease), "n2 did not take over the virtual address within 20s: the holder is n2")
+	require.ErrorContains(t, api.moveLease(ctx, d.lease), "n2 did not take over the virtual address within 20s: the holder is n2")
 }
 
 // TestKubernetesLeave: the Node object is deleted with rights for that; otherwise the error has

@@ -69,7 +69,7 @@ func TestKubernetesDrain(t *testing.T) {
 	require.Equal(t, []string{"a/web"}, r.Stopped)
 	require.Len(t, r.Blocked, 1)
 	require.Equal(t, "a/db", r.Blocked[0].Workload)
-	require.Contains(t, r.Blocked[0].Reason, "The disruption budget web needs 2 healthy pods and has 2 currently; add capacity elsewhere")
+	require.Contains(t, r.Blocked[0].Reason, "The disruption budget web needs 2 healthy pods and has 2 currently: a disruption budget allows no eviction now")
 	require.Equal(t, []string{
 		"PATCH /api/v1/nodes/gpu-1?fieldManager=gpuaas-node-agent", "POST /api/v1/namespaces/a/pods/db/eviction?", "POST /api/v1/namespaces/a/pods/web/eviction?",
 	}, f.seen(), "the eviction that was refused is not repeated at each poll")

@@ -129,9 +129,8 @@ func (a *kubeAPI) claimWarning(ctx context.Context, namespace, name string) stri
 // budgetWarning reports whether a disruption budget forbids the pod's eviction now. A node may
 // not read budgets, but it may try an eviction that changes nothing.
 func (a *kubeAPI) budgetWarning(ctx context.Context, p kubePod) string {
-	err := a.evict(ctx, p, true)
-	if !kubeBudget(err) {
-		return ""
+	if budget := kubeBudget(a.evict(ctx, p, true)); budget != "" {
+		return "a disruption budget allows no eviction now: " + budget
 	}
-	return "a disruption budget allows no eviction now: " + err.Error()
+	return ""
 }

@@ -21,8 +21,7 @@ type Namespace struct {
 	cluster *Cluster
 }
 
-// Namespace creates a namespace. A pod in it that ignores SIGTERM delays the end of the
-// test by its grace period.
+// Namespace creates a namespace.
 func (c *Cluster) Namespace(tb testing.TB) Namespace {
 	tb.Helper()
 	var created struct {
@@ -35,7 +34,11 @@ func (c *Cluster) Namespace(tb testing.TB) Namespace {
 	n := Namespace{created.Metadata.Name, c}
 	tb.Cleanup(func() {
 		c.Do(tb, http.MethodDelete, "/api/v1/namespaces/"+n.Name, nil, nil)
-		c.Eventually(tb, "the pods of the test end", func() bool { return len(n.Pods(tb)) == 0 })
+		c.Eventually(tb, "the pods of the test end", func() bool {
+			// A pod may ignore SIGTERM and have a long grace period.
+			c.Do(tb, http.MethodDelete, n.path("pods", ""), Object{"gracePeriodSeconds": 0}, nil)
+			return len(n.Pods(tb)) == 0
+		})
 	})
 	return n
 }

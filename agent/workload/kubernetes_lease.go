@@ -82,6 +82,7 @@ func (a *kubeAPI) awaitHolder(ctx context.Context, path, holder, moved string) e
 	for wait.Sleep(limited, leasePoll) == nil {
 		var l kubeLease
 		switch err := a.call(limited, http.MethodGet, path, nil, nil, &l); {
+		case limited.Err() != nil: // the last answer says more
 		case err != nil:
 			last = err.Error()
 		case l.Spec.Holder == holder && !sameTime(l.Spec.RenewTime, moved):

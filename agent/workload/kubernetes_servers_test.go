@@ -218,11 +218,22 @@ func TestKubernetesLeaseConflict(t *testing.T) {
 // being stopped.
 func TestKubernetesLeaseNotRenewed(t *testing.T) {
 	t.Parallel()
-	_, d := haServer(t, "gpu-1", false)
+	f, d := haServer(t, "gpu-1", false)
 	api, err := d.connect()
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*leasePoll)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	reads := 0
+	f.set(func() {
+		f.before = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodGet && r.URL.Path == leasePath {
+				if reads++; reads == 3 { // the one before the move, and one after it
+					cancel()
+				}
+			}
+			return false
+		}
+	})
 	require.ErrorContains(t, api.moveLease(ctx, d.lease), "n2 did not take over the virtual address within 20s: the holder is n2")
 }
 

@@ -546,7 +546,8 @@ func (a *fakeAPI) getOperation(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, schema.AsError(err))
 		return
 	}
-	a.answer(w, http.StatusOK, wire.OperationView{OperationStatus: st, WebURL: a.temporal.WebURL(st.Operation.WorkflowID, st.Operation.RunID)})
+	a.answer(w, http.StatusOK, wire.OperationView{OperationStatus: st, WebURL: a.temporal.WebURL(st.Operation.WorkflowID, st.Operation.RunID),
+		Retried: a.temporal.retried})
 }
 
 func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {

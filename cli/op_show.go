@@ -126,6 +126,12 @@ func (e *console) writeOperation(w io.Writer, t target, v wire.OperationView) {
 		fmt.Fprintln(w)
 		row(w, "What to do:", h)
 	}
+	if len(v.Retried) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, r := range v.Retried {
+		fields(w, "Retried:", fmt.Sprintf("the call %s, attempt %d", r.Activity, r.Attempt), "  Error:", fmt.Sprintf("%s (%s)", r.Message, r.Code))
+	}
 	s := op.Stuck
 	if s == nil {
 		return
@@ -133,6 +139,10 @@ func (e *console) writeOperation(w io.Writer, t target, v wire.OperationView) {
 	fmt.Fprintln(w)
 	fields(w, "Waiting on:", string(s.WaitingOn), "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason),
 		"Since:", e.stamp(s.Since), "Likely cause:", dash(s.Cause), "Retries:", retries(s), "Next:", nextCommand(t, op.Action, s))
+	writeOptions(w, t, s)
+}
+
+func writeOptions(w io.Writer, t target, s *lifecycle.Stuck) {
 	label := "Options:"
 	for _, o := range s.Options {
 		row(w, label, o.Does)

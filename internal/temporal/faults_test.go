@@ -176,6 +176,23 @@ func TestFaultOfRetriedActivity(t *testing.T) {
 	require.Equal(t, string(schema.KindServiceUnavailable), f.Reason)
 	require.Contains(t, f.Message, "Postgres at db does not respond next: rm -rf /")
 	require.Contains(t, f.Next, "gpuaas op show gpu-1")
+
+	run := startDrain(t, c, "gpu-19")
+	op := lifecycle.Operation{OperationID: schema.NewID(), WorkflowID: run.GetID(), RunID: run.GetRunID()}
+	var calls []wire.RetriedCall
+	harness.Eventually(t, "the call is retried", func() bool {
+		var err error
+		calls, err = c.Operations.Retried(t.Context(), op)
+		return err == nil && len(calls) == 1
+	})
+	require.GreaterOrEqual(t, calls[0].Attempt, int32(2))
+	require.Equal(t, wire.RetriedCall{Activity: "RecordProgress", Attempt: calls[0].Attempt, Code: string(schema.KindServiceUnavailable),
+		Message: calls[0].Message}, calls[0])
+	require.Contains(t, calls[0].Message, "Postgres at db does not respond next: rm -rf /")
+	op.RunID = schema.NewID() // of another operation
+	calls, err := c.Operations.Retried(t.Context(), op)
+	require.NoError(t, err)
+	require.Empty(t, calls)
 }
 
 // A round that fails is a fault while its run continues, with the error's reason and next

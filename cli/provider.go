@@ -114,6 +114,43 @@ func completeProvider(e *env) cobra.CompletionFunc {
 	})
 }
 
+// completeMode offers the names of the providers for --mode.
+func completeMode(e *env) cobra.CompletionFunc {
+	return func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return completeProvider(e)(c, nil, text)
+	}
+}
+
+// completeOffered offers what one provider has: that of --mode, or that of the node that the
+// command names. Without either, it offers what any provider has.
+func completeOffered(e *env, offered func(machine.Provider) []string) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return e.complete(func(ctx context.Context, api *adminclient.Client, _ string) (names []cobra.Completion, err error) {
+			of := ""
+			if mode := c.Flag("mode"); mode != nil {
+				of = mode.Value.String()
+			} else if len(args) == 1 {
+				n, err := decode[wire.NodeView](api.GetNode(ctx, args[0], nil))
+				if err != nil {
+					return nil, err
+				}
+				of = n.OnboardingMode
+			}
+			all, err := listProviders(ctx, api)
+			for _, p := range all {
+				if of != "" && of != p.Name {
+					continue
+				}
+				for _, name := range offered(p) {
+					names = append(names, clean(name))
+				}
+			}
+			slices.Sort(names)
+			return slices.Compact(names), err
+		})(c, nil, text)
+	}
+}
+
 func writeProvider(e *env, w io.Writer, p machine.Provider) {
 	creates := "machines"
 	if !p.Creates {

@@ -87,9 +87,9 @@ func TestProvisionIsPlanned(t *testing.T) {
 		mode string
 		args []string
 	}{
-		"machine":  {"libvirt", []string{"--region", "fra1", "--type", "gpu-8", "--image", "noble", "--spot"}},
-		"region":   {"libvirt", []string{"--region", "tok1"}},
-		"type":     {"libvirt", []string{"--region", "lon1", "--type", "gpu-8"}},
+		"machine":  {"libvirt", []string{"--provider-region", "fra1", "--type", "gpu-8", "--image", "noble", "--spot"}},
+		"region":   {"libvirt", []string{"--provider-region", "tok1"}},
+		"type":     {"libvirt", []string{"--provider-region", "lon1", "--type", "gpu-8"}},
 		"disabled": {"maas", nil},
 		"manual":   {"manual", []string{"--type", "gpu-8"}},
 		"unknown":  {"aws", nil},

@@ -44,8 +44,9 @@ provisioned at a time. If the provider's quota is used up or it has no free mach
 further node is started. Nothing is registered if the provider does not have the machine.
 
 Run the same command again to continue: nodes that run are left as they are, and an
-operation that is open is followed, also one of another command. A node that exists with another provider, SKU, region,
-class, workload driver or machine than the flags name is an error.
+operation that is open is followed, also one of another command. A node that exists with
+another provider, SKU, region, class, workload driver or machine than the flags name is an
+error.
 
 A node is pending if the wait ended before its provisioning, for example after Ctrl-C.
 

@@ -20,6 +20,7 @@ import (
 //	agents/NAME/    files of a node agent
 //	releases/       signed releases of the agent
 //	fleet/          files of the simulated nodes of dev fleet
+//	libvirt/        consoles and boot files of virtual machines, which outlive the stack
 type layout struct{ dir string }
 
 // privateFile is the mode of every file, privateDir of every folder except the
@@ -60,9 +61,10 @@ func (l layout) temporalFile() string        { return filepath.Join(l.dir, "temp
 func (l layout) agentsDir() string           { return filepath.Join(l.dir, "agents") }
 func (l layout) agentDir(name string) string { return filepath.Join(l.agentsDir(), name) }
 func (l layout) fleetDir() string            { return filepath.Join(l.dir, "fleet") }
+func (l layout) libvirtDir() string          { return filepath.Join(l.dir, "libvirt") }
 
 // entries are the names in the root that belong to the layout. A wipe removes only
-// these.
+// these, and libvirtDir if it has no machine.
 func (l layout) entries() []string {
 	return []string{
 		"api", "agents", "fleet", "log", "pg", "releases", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",

@@ -157,7 +157,8 @@ func writeProvider(e *env, w io.Writer, p machine.Provider) {
 		creates = "no machines: it adopts hosts that run"
 	}
 	fields(w, "Provider:", p.Name, "Status:", providerStatus(p), "  Because:", p.Disabled, "Creates:", creates,
-		"Regions:", dash(strings.Join(p.Regions, ", ")), "Images:", dash(strings.Join(p.Images, ", ")), "Spot:", yesNo(p.Spot),
+		"Regions:", dash(strings.Join(p.Regions, ", ")), "Images:", dash(strings.Join(p.Images, ", ")),
+		"Defaults:", defaultsOf(p.Defaults), "Spot:", yesNo(p.Spot),
 		"Limits:", limitsOf(p.Limits), "Updated:", e.stamp(p.UpdatedAt))
 	if len(p.Types) == 0 {
 		row(w, "Types:", "-")
@@ -194,6 +195,17 @@ func limitsOf(l machine.Limits) string {
 	}
 	if len(words) == 0 {
 		return "those of the phases"
+	}
+	return strings.Join(words, ", ")
+}
+
+// defaultsOf renders what a creation without a choice gets, "" if the provider names nothing.
+func defaultsOf(o machine.Options) string {
+	var words []string
+	for _, d := range []struct{ what, value string }{{"region", o.Region}, {"type", o.Type}, {"image", o.Image}} {
+		if d.value != "" {
+			words = append(words, d.what+" "+d.value)
+		}
 	}
 	return strings.Join(words, ", ")
 }

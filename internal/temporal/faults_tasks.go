@@ -188,7 +188,7 @@ func (c Operations) Retried(ctx context.Context, op lifecycle.Operation) (calls 
 	}
 	for _, a := range d.GetPendingActivities() {
 		if f, kind := retriedFailure(a); f != nil {
-			calls = append(calls, wire.RetriedCall{Activity: a.GetActivityType().GetName(), Attempt: a.GetAttempt(), Code: kind,
+			calls = append(calls, wire.RetriedCall{Activity: a.GetActivityType().GetName(), Attempt: int(a.GetAttempt()), Code: kind,
 				Message: text.Line(f.GetMessage(), messageLimit)})
 		}
 	}

@@ -185,7 +185,7 @@ func TestFaultOfRetriedActivity(t *testing.T) {
 		calls, err = c.Operations.Retried(t.Context(), op)
 		return err == nil && len(calls) == 1
 	})
-	require.GreaterOrEqual(t, calls[0].Attempt, int32(2))
+	require.GreaterOrEqual(t, calls[0].Attempt, 2)
 	require.Equal(t, wire.RetriedCall{Activity: "RecordProgress", Attempt: calls[0].Attempt, Code: string(schema.KindServiceUnavailable),
 		Message: calls[0].Message}, calls[0])
 	require.Contains(t, calls[0].Message, "Postgres at db does not respond next: rm -rf /")

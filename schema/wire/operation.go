@@ -52,7 +52,7 @@ type OperationView struct {
 type RetriedCall struct {
 	Activity string `json:"activity"`
 	// Attempt is the number of the attempt that runs or is next.
-	Attempt int32 `json:"attempt"`
+	Attempt int `json:"attempt"`
 	// Code is the kind of the last error, and Message its text, of one line.
 	Code    string `json:"code"`
 	Message string `json:"message"`

@@ -148,6 +148,7 @@ func (s Settings) Info() machine.Info {
 	info := machine.Info{Name: Name, Creates: true}
 	info.Regions, info.Images = []string{Region}, []string{DefaultImage}
 	info.Types = []machine.Type{{ID: SmallType, CPUs: 1, MemoryMiB: 512}, {ID: LargeType, CPUs: 2, MemoryMiB: 4096}}
+	info.Defaults = machine.Options{Region: Region, Type: SmallType, Image: DefaultImage} // as size chooses
 	info.Limits = machine.Limits{Create: 2 * time.Minute, Boot: s.withDefaults().BootTimeout, Delete: 2 * time.Minute}
 	if s.withDefaults().Mode == Real {
 		info.Host, _ = os.Hostname() // a host without a name has only one worker

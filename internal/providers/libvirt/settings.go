@@ -120,9 +120,12 @@ func (s Settings) Validate() error {
 	if s.Mode == Real && !filepath.IsAbs(s.ImageBase) {
 		fault("the image folder %q is not an absolute path", s.ImageBase)
 	}
+	if s.QEMUUser < 0 {
+		fault("GPUAAS_LIBVIRT_QEMU_UID: %d is not the ID of a user", s.QEMUUser)
+	}
 	for name, address := range s.Hosts {
 		if _, err := netip.ParseAddr(address); err != nil {
-			fault("the address %q of host %q is not an IP address", address, name)
+			fault("GPUAAS_LIBVIRT_HOSTS: the address %q of host %q is not an IP address", address, name)
 		}
 	}
 	if len(faults) == 0 {

@@ -231,7 +231,7 @@ func (m *creations) begunElsewhere(ctx context.Context, t target, refusal error)
 	}
 	now, err := m.control.find(ctx, t.id)
 	switch {
-	case err != nil:
+	case err != nil || len(differences(m.options, *now.view)) > 0:
 		return op, false
 	case now.view.Instance != nil && now.view.Instance.State == lifecycle.InstanceRunning:
 		return op, true

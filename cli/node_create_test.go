@@ -233,15 +233,21 @@ func TestNodeCreateTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := creating(t, provisionAs("vm", c.ends, nil))
+			other := lifecycle.Instance{State: lifecycle.InstanceProvisioning}
 			h.env.transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 				if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/provision") {
+					h.api.nodes[1].Instance = &other
 					h.api.hold(&h.api.nodes[1], provisionAs("vm", c.other, nil).Operation)
+					h.api.nodes[1].Instance.Options = other.Options
 				}
 				return http.DefaultTransport.RoundTrip(r)
 			})
 			require.Equal(t, c.exit, h.run(create("-o", "json")...), h.err.String())
 			require.Contains(t, h.out.String(), `"outcome": "`+string(c.outcome)+`"`)
 			require.Empty(t, h.temporal.submitted)
+
+			h.api.nodes, other.Options.Type = h.api.nodes[:1], "small" // and the flags name another type
+			require.Equal(t, schema.ExitFailed, h.run(create("-o", "json", "--type", "huge")...))
 		})
 	}
 }

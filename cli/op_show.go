@@ -68,7 +68,8 @@ func newOpShow(e *env) *cobra.Command {
 	return e.opCommand("show", "Show an operation",
 		`Shows the operation that holds a node, or the last one that did: its phases, why it
 is parked and since when, who must act, and the possible decisions, the least harmful
-first. The status is read from the database and needs neither Temporal nor a worker.
+first. The status is read from the database and needs neither Temporal nor a worker. While
+Temporal responds, calls that failed and are retried are shown with their last error.
 
 A reissue-enrollment runs beside the operation that holds the node: --reissue shows it.`,
 		"  gpuaas op show gpu-17\n  gpuaas op show gpu-17 --reissue\n  gpuaas op show gpu-17 -o json | jq .operation.status", nil,

@@ -103,14 +103,14 @@ func (c directControl) status(ctx context.Context, op lifecycle.Operation) (wire
 }
 
 // view adds the operation's page in the Web UI, if its address is configured, and the calls
-// that are retried, if Temporal responds.
+// that fail and are retried, if Temporal responds.
 func (c directControl) view(ctx context.Context, st lifecycle.OperationStatus) wire.OperationView {
 	st.Operation.Stuck = withoutAPI(st.Operation.Stuck)
 	v := wire.OperationView{OperationStatus: st, WebURL: c.webURL(st.Operation)}
 	if op := st.Operation; op.WorkflowID != "" && !op.Status.Ended() && op.Status != lifecycle.OperationAbandoned {
 		ctx, cancel := context.WithTimeout(ctx, statusBudget)
 		defer cancel()
-		v.Retried, _ = c.lc.Retried(ctx, op) // without Temporal, none is shown
+		v.Faults, _ = c.lc.RunFaults(ctx, op) // without Temporal, none is shown
 	}
 	return v
 }

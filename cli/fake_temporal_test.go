@@ -27,7 +27,7 @@ type fakeTemporal struct {
 	terminated string
 	result     *lifecycle.OperationStatus
 	runEnd     lifecycle.RunEnd
-	retried    []wire.RetriedCall
+	runFaults  []wire.ControlPlaneFault
 	// reissue answers for every reissue, in place of statuses.
 	reissue *lifecycle.OperationStatus
 	// reissueOf is reissue by workflow id.
@@ -136,11 +136,11 @@ func (f *fakeTemporal) RunEnd(context.Context, lifecycle.Operation) (lifecycle.R
 	return f.runEnd, nil
 }
 
-func (f *fakeTemporal) Retried(context.Context, lifecycle.Operation) ([]wire.RetriedCall, error) {
+func (f *fakeTemporal) RunFaults(context.Context, lifecycle.Operation) ([]wire.ControlPlaneFault, error) {
 	if f.down {
 		return nil, f.unreachable()
 	}
-	return f.retried, nil
+	return f.runFaults, nil
 }
 
 func (f *fakeTemporal) Faults(context.Context) []wire.ControlPlaneFault { return f.faults }

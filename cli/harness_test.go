@@ -551,7 +551,7 @@ func (a *fakeAPI) getOperation(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.answer(w, http.StatusOK, wire.OperationView{OperationStatus: st, WebURL: a.temporal.WebURL(st.Operation.WorkflowID, st.Operation.RunID),
-		Retried: a.temporal.retried})
+		Faults: a.temporal.runFaults})
 }
 
 func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {

@@ -127,11 +127,11 @@ func (e *console) writeOperation(w io.Writer, t target, v wire.OperationView) {
 		fmt.Fprintln(w)
 		row(w, "What to do:", h)
 	}
-	if len(v.Retried) > 0 {
+	if len(v.Faults) > 0 {
 		fmt.Fprintln(w)
 	}
-	for _, r := range v.Retried {
-		fields(w, "Retried:", fmt.Sprintf("the call %s, attempt %d", r.Activity, r.Attempt), "  Error:", fmt.Sprintf("%s (%s)", r.Message, r.Code))
+	for _, f := range v.Faults {
+		row(w, "Fault:", fmt.Sprintf("%s (%s)", f.Message, f.Reason))
 	}
 	s := op.Stuck
 	if s == nil {

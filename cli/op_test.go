@@ -41,7 +41,7 @@ func TestOpShow(t *testing.T) {
 		}},
 		"failing": {func(h *harness) {
 			h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
-			h.temporal.retried = []wire.RetriedCall{{Activity: "EnqueueTask", Attempt: 7, Code: "service_unavailable", Message: "Vault at vault.test\x1b[2J does not respond"}}
+			h.temporal.runFaults = []wire.ControlPlaneFault{{Component: "tasks", Reason: "service_unavailable", Message: "the activity EnqueueTask fails and is retried, now in attempt 7: Vault at vault.test\x1b[2J does not respond"}}
 		}},
 		"none": {func(*harness) {}},
 		"down": {func(h *harness) { h.temporal.down = true }},
@@ -63,9 +63,9 @@ func TestOpShow(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.temporal.statuses, h.temporal.hosts["gpu-17"] = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}, nodeID
-		h.temporal.retried = []wire.RetriedCall{{Activity: "EnqueueTask", Attempt: 7, Code: "service_unavailable", Message: "Vault does not respond"}}
+		h.temporal.runFaults = []wire.ControlPlaneFault{{Component: "tasks", Reason: "service_unavailable", Message: "Vault does not respond"}}
 		require.Zero(t, h.run("--direct", "op", "show", "gpu-17"), h.err.String())
-		require.Regexp(t, `Retried: +the call EnqueueTask, attempt 7\n +Error: +Vault does not respond`, h.out.String())
+		require.Regexp(t, `Fault: +Vault does not respond \(service_unavailable\)`, h.out.String())
 	})
 	t.Run("page in the Web UI", func(t *testing.T) {
 		t.Parallel()

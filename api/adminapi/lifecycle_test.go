@@ -39,7 +39,7 @@ type backend struct {
 	resolved   []lifecycle.ResolveRequest
 	resolvedOn string
 	resolveErr error
-	retried    []wire.RetriedCall
+	runFaults  []wire.ControlPlaneFault
 	runEnd     lifecycle.RunEnd // how the last run of an operation ended
 	runErr     error
 	noted      []lifecycle.ResolveRequest
@@ -182,8 +182,8 @@ func (d *backend) RunEnds(_ context.Context, ops []lifecycle.Operation) (ends []
 	return ends, errs
 }
 
-func (d *backend) Retried(context.Context, lifecycle.Operation) ([]wire.RetriedCall, error) {
-	return d.retried, d.runErr
+func (d *backend) RunFaults(context.Context, lifecycle.Operation) ([]wire.ControlPlaneFault, error) {
+	return d.runFaults, d.runErr
 }
 
 func (d *backend) NoteStored(_ context.Context, r lifecycle.ResolveRequest, _ string) error {

@@ -41,8 +41,8 @@ func TestOperation(t *testing.T) {
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &v))
 	assert.Equal(t, lifecycle.OperationParked, v.Operation.Status)
 	assert.Contains(t, w.Body.String(), `"phases":[]`)
-	assert.NotContains(t, w.Body.String(), "retried")
-	d.retried = []wire.RetriedCall{{Activity: "Claim", Attempt: 2, Code: "service_unavailable", Message: "Postgres does not respond"}}
+	assert.NotContains(t, w.Body.String(), "faults")
+	d.runFaults = []wire.ControlPlaneFault{{Component: "tasks", Reason: "service_unavailable", Message: "Postgres does not respond"}}
 	for _, c := range []struct {
 		status lifecycle.OperationState
 		err    error
@@ -56,7 +56,7 @@ func TestOperation(t *testing.T) {
 		d.status.Operation.Status, d.runErr = c.status, c.err
 		w = d.request(t, http.MethodGet, "/operations/"+d.status.Operation.OperationID, "")
 		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
-		assert.Equal(t, c.shown, strings.Contains(w.Body.String(), `"retried":[{"activity":"Claim"`), w.Body.String())
+		assert.Equal(t, c.shown, strings.Contains(w.Body.String(), `"faults":[{"component":"tasks"`), w.Body.String())
 	}
 	for _, id := range []string{"7", schema.NewID()} {
 		assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodGet, "/operations/"+id, "").Code)

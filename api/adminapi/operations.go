@@ -65,8 +65,8 @@ func (o operations) webURL(workflowID, runID string) string {
 	return o.WebURL(workflowID, runID)
 }
 
-// show returns the whole status of an operation, and the calls that are retried. It needs
-// neither Temporal nor a worker: without Temporal it returns no calls.
+// show returns the whole status of an operation, and its calls that fail and are retried. It
+// needs neither Temporal nor a worker: without Temporal it returns no calls.
 func (o operations) show(c *call) (any, error) {
 	if err := o.query(c).check(); err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func (o operations) show(c *call) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), runsBudget)
 	defer cancel()
-	if calls, err := o.Lifecycle.Retried(ctx, st.Operation); err == nil {
-		v.Retried = calls
+	if faults, err := o.Lifecycle.RunFaults(ctx, st.Operation); err == nil {
+		v.Faults = faults
 	}
 	return v, nil
 }

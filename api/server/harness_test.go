@@ -83,8 +83,8 @@ func (claimer) RunEnds(_ context.Context, ops []lifecycle.Operation) ([]lifecycl
 	return make([]lifecycle.RunEnd, len(ops)), make([]error, len(ops))
 }
 
-// Retried has no calls.
-func (claimer) Retried(context.Context, lifecycle.Operation) ([]wire.RetriedCall, error) {
+// RunFaults has no calls.
+func (claimer) RunFaults(context.Context, lifecycle.Operation) ([]wire.ControlPlaneFault, error) {
 	return nil, nil
 }
 

@@ -225,9 +225,6 @@ type ResolveOperation = wire.ResolveOperation
 // ResultProof Proves that a node reported a result. Absent in lists and from tasks that ended without a report.
 type ResultProof = trust.ResultProof
 
-// RetriedCall An activity of an operation that failed and is retried.
-type RetriedCall = wire.RetriedCall
-
 // Retrying Present if a parked operation retries its phase in the background, every 1 to 10 minutes. The values are those when the park was recorded, not the newest ones.
 type Retrying = lifecycle.Retrying
 

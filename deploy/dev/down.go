@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -106,10 +107,13 @@ func (s agents) stopWorkloads(ctx context.Context) error {
 	return err
 }
 
+// libvirtDir is the folder of the provider libvirt.
+func libvirtDir(l layout) string { return filepath.Join(l.dir, "libvirt") }
+
 // wipeLibvirt removes the folder of the virtual machines. It keeps the folder while it has files
 // of a machine, which the provider deletes with the machine: a machine outlives the stack.
-func (s *stack) wipeLibvirt() error {
-	dir, ids := s.layout.libvirtDir(), []string{}
+func wipeLibvirt(l layout, messages io.Writer) error {
+	dir, ids := libvirtDir(l), []string{}
 	for _, pattern := range []string{"consoles/*.log", "boot/*.json"} {
 		files, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
@@ -128,7 +132,7 @@ func (s *stack) wipeLibvirt() error {
 	if len(ids) > 1 {
 		machines = "virtual machines " + strings.Join(ids, ", ")
 	}
-	fmt.Fprintf(s.messages, "kept       %s: the %s may still run; delete with virsh what still exists, then the folder\n", dir, machines)
+	fmt.Fprintf(messages, "kept       %s: the %s may still run; delete with virsh what still exists, then the folder\n", dir, machines)
 	return nil
 }
 
@@ -150,7 +154,7 @@ func (s *stack) wipe(ctx context.Context) error {
 	for _, name := range s.layout.entries() {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(s.layout.dir, name)))
 	}
-	err = errors.Join(err, s.wipeLibvirt())
+	err = errors.Join(err, wipeLibvirt(s.layout, s.messages))
 	if err != nil {
 		return err
 	}

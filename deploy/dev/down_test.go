@@ -20,20 +20,20 @@ func TestWipeOfLibvirt(t *testing.T) {
 			s := &stack{layout: layout{dir: t.TempDir()}, messages: &messages}
 			require.NoError(t, s.layout.make())
 			for _, dir := range []string{"consoles", "boot", "locks"} {
-				require.NoError(t, os.MkdirAll(filepath.Join(s.layout.libvirtDir(), dir), privateDir))
+				require.NoError(t, os.MkdirAll(filepath.Join(libvirtDir(s.layout), dir), privateDir))
 			}
 			if file != "" {
-				require.NoError(t, os.WriteFile(filepath.Join(s.layout.libvirtDir(), file), nil, privateFile))
+				require.NoError(t, os.WriteFile(filepath.Join(libvirtDir(s.layout), file), nil, privateFile))
 			}
 			require.NoError(t, s.wipe(t.Context()))
 			if !kept {
 				require.NoDirExists(t, s.layout.dir)
 				return
 			}
-			require.FileExists(t, filepath.Join(s.layout.libvirtDir(), file))
+			require.FileExists(t, filepath.Join(libvirtDir(s.layout), file))
 			require.NoDirExists(t, s.layout.secretsDir())
-			require.Contains(t, messages.String(), "kept       "+s.layout.libvirtDir()+": the virtual machine gpuaas-0198f000 may still run")
-			require.NoError(t, os.Remove(filepath.Join(s.layout.libvirtDir(), file)))
+			require.Contains(t, messages.String(), "kept       "+libvirtDir(s.layout)+": the virtual machine gpuaas-0198f000 may still run")
+			require.NoError(t, os.Remove(filepath.Join(libvirtDir(s.layout), file)))
 			require.NoError(t, s.wipe(t.Context()), "again, after the machine was deleted")
 			require.NoDirExists(t, s.layout.dir)
 		})

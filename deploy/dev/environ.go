@@ -90,7 +90,7 @@ func (r record) worker(l layout) variables {
 		variable{"GPUAAS_NODE_PUBLIC_URL", r.nodeURL()},
 		variable{"GPUAAS_AUDIT_CHECKPOINT_INTERVAL", "10s"},
 		variable{"GPUAAS_ENV", trustDomain},
-	).with(os.Getenv(varLibvirtState) == "", varLibvirtState, l.libvirtDir()).
+	).with(os.Getenv(varLibvirtState) == "", varLibvirtState, libvirtDir(l)).
 		with(os.Getenv(varLibvirtHosts) == "", varLibvirtHosts, nodeAPIHost+":"+hostOfMachine)
 }
 

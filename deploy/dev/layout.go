@@ -61,7 +61,6 @@ func (l layout) temporalFile() string        { return filepath.Join(l.dir, "temp
 func (l layout) agentsDir() string           { return filepath.Join(l.dir, "agents") }
 func (l layout) agentDir(name string) string { return filepath.Join(l.agentsDir(), name) }
 func (l layout) fleetDir() string            { return filepath.Join(l.dir, "fleet") }
-func (l layout) libvirtDir() string          { return filepath.Join(l.dir, "libvirt") }
 
 // entries are the names in the root that belong to the layout. A wipe removes only
 // these, and libvirtDir if it has no machine.

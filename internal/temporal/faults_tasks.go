@@ -178,8 +178,9 @@ func retriedFailure(a *workflowpb.PendingActivityInfo) (f *failurepb.Failure, ki
 	return f, cmp.Or(f.GetApplicationFailureInfo().GetType(), "failing")
 }
 
-// Retried returns the calls of the operation's open run that are retried. It needs no worker.
-func (c Operations) Retried(ctx context.Context, op lifecycle.Operation) (calls []wire.RetriedCall, err error) {
+// RunFaults returns the calls of the operation's open run that fail and are retried. It needs
+// no worker.
+func (c Operations) RunFaults(ctx context.Context, op lifecycle.Operation) (faults []wire.ControlPlaneFault, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	d, err := c.sdk.DescribeWorkflowExecution(ctx, op.WorkflowID, "")
@@ -188,11 +189,11 @@ func (c Operations) Retried(ctx context.Context, op lifecycle.Operation) (calls 
 	}
 	for _, a := range d.GetPendingActivities() {
 		if f, kind := retriedFailure(a); f != nil {
-			calls = append(calls, wire.RetriedCall{Activity: a.GetActivityType().GetName(), Attempt: int(a.GetAttempt()), Code: kind,
-				Message: text.Line(f.GetMessage(), messageLimit)})
+			faults = append(faults, wire.ControlPlaneFault{Component: componentTasks, Reason: kind, Message: fmt.Sprintf(
+				"the activity %s fails and is retried, now in attempt %d: %s", a.GetActivityType().GetName(), a.GetAttempt(), text.Line(f.GetMessage(), messageLimit))})
 		}
 	}
-	return calls, nil
+	return faults, nil
 }
 
 func operations(n int) string {

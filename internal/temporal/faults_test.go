@@ -179,20 +179,18 @@ func TestFaultOfRetriedActivity(t *testing.T) {
 
 	run := startDrain(t, c, "gpu-19")
 	op := lifecycle.Operation{OperationID: schema.NewID(), WorkflowID: run.GetID(), RunID: run.GetRunID()}
-	var calls []wire.RetriedCall
+	var faults []wire.ControlPlaneFault
 	harness.Eventually(t, "the call is retried", func() bool {
 		var err error
-		calls, err = c.Operations.Retried(t.Context(), op)
-		return err == nil && len(calls) == 1
+		faults, err = c.Operations.RunFaults(t.Context(), op)
+		return err == nil && len(faults) == 1
 	})
-	require.GreaterOrEqual(t, calls[0].Attempt, 2)
-	require.Equal(t, wire.RetriedCall{Activity: "RecordProgress", Attempt: calls[0].Attempt, Code: string(schema.KindServiceUnavailable),
-		Message: calls[0].Message}, calls[0])
-	require.Contains(t, calls[0].Message, "Postgres at db does not respond next: rm -rf /")
+	require.Equal(t, wire.ControlPlaneFault{Component: "tasks", Reason: string(schema.KindServiceUnavailable), Message: faults[0].Message}, faults[0])
+	require.Regexp(t, "^the activity RecordProgress fails and is retried, now in attempt [0-9]+: .*Postgres at db does not respond next: rm -rf /", faults[0].Message)
 	op.RunID = schema.NewID() // of another operation
-	calls, err := c.Operations.Retried(t.Context(), op)
+	faults, err := c.Operations.RunFaults(t.Context(), op)
 	require.NoError(t, err)
-	require.Empty(t, calls)
+	require.Empty(t, faults)
 }
 
 // A round that fails is a fault while its run continues, with the error's reason and next

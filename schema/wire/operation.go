@@ -43,19 +43,9 @@ type OperationView struct {
 	// WebURL is the operation's page in Temporal's Web UI, when its address is
 	// configured.
 	WebURL string `json:"web_url,omitempty"`
-	// Retried are the calls of an open operation that failed and are retried now; empty
-	// without Temporal.
-	Retried []RetriedCall `json:"retried,omitempty"`
-}
-
-// RetriedCall is an activity of an operation that failed and is retried.
-type RetriedCall struct {
-	Activity string `json:"activity"`
-	// Attempt is the number of the attempt that runs or is next.
-	Attempt int `json:"attempt"`
-	// Code is the kind of the last error, and Message its text, of one line.
-	Code    string `json:"code"`
-	Message string `json:"message"`
+	// Faults are the calls of an open operation that fail and are retried; empty if Temporal
+	// does not respond.
+	Faults []ControlPlaneFault `json:"faults,omitempty"`
 }
 
 // ResolveOperation is the body of POST

@@ -13,26 +13,26 @@ import (
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
-// Leftovers stores the machines that no instance owns. Errors are *schema.Error.
-type Leftovers interface {
+// SurplusMachines stores the surplus machines of providers. Errors are *schema.Error.
+type SurplusMachines interface {
 	// Record compares all machines of a provider with the ledger. It stores those that no
 	// instance owns, and the open entries of the ledger without an owner whose machine is not
 	// among them, and forgets the provider's other ones. It returns how many it stored by class.
 	// A second call changes only the time of the last sight.
-	Record(ctx context.Context, provider string, listed []machine.Machine) (map[machine.LeftoverClass]int, error)
+	Record(ctx context.Context, provider string, listed []machine.Machine) (map[machine.SurplusClass]int, error)
 	// Due returns up to limit leftovers of the providers that are older than
-	// machine.LeftoverGrace, those that were not attempted before first. The deletions of the last
+	// machine.SurplusGrace, those that were not attempted before first. The deletions of the last
 	// lifecycle.SweepTimeout count toward the limit, so that it holds for all attempts of a run
 	// and for two workers. It returns none while a restore mode is on.
-	Due(ctx context.Context, providers []string, limit int) ([]machine.Leftover, error)
+	Due(ctx context.Context, providers []string, limit int) ([]machine.Surplus, error)
 	// BeginDeletion locks the node of a leftover and checks again that no instance owns it and
 	// that no restore mode is on. It records the attempt and opens an entry that was released
 	// before. It returns the machine to delete, and false if the machine must stay. An instance
 	// that ended never lives again, so the answer stays true during the deletion.
-	BeginDeletion(ctx context.Context, l machine.Leftover) (r machine.Ref, begun bool, err error)
+	BeginDeletion(ctx context.Context, l machine.Surplus) (r machine.Ref, begun bool, err error)
 	// Deleted records that the provider has no machine of the leftover: its entry is released.
 	// A second call changes nothing.
-	Deleted(ctx context.Context, l machine.Leftover) error
+	Deleted(ctx context.Context, l machine.Surplus) error
 }
 
 // maxDeletions is how many deletions a round begins.
@@ -46,7 +46,7 @@ const (
 
 // Sweep has the activity that finds machines that no instance owns.
 type Sweep struct {
-	Leftovers Leftovers
+	Surplus SurplusMachines
 	// Providers are those of this worker by name. The sweep uses the enabled ones that create
 	// machines.
 	Providers map[string]Source
@@ -59,7 +59,7 @@ type SweepSummary struct {
 	// Machines is the number of machines that the providers listed.
 	Machines int `json:"machines,omitempty"`
 	// Found are the numbers of machines that no instance owns, by class.
-	Found map[machine.LeftoverClass]int `json:"found,omitempty"`
+	Found map[machine.SurplusClass]int `json:"found,omitempty"`
 	// Deleted are the instance IDs of the machines that the round deleted, and Deleting is the
 	// number of those that their provider is still deleting.
 	Deleted  []string `json:"deleted,omitempty"`
@@ -83,7 +83,7 @@ type sweepRound struct {
 // end. An error of the database ends the attempt. A second attempt lists and compares again; what
 // is deleted stays so.
 func (s *Sweep) SweepMachines(ctx context.Context) (SweepSummary, error) {
-	r := sweepRound{Sweep: s, SweepSummary: SweepSummary{Found: map[machine.LeftoverClass]int{}}, until: time.Now().Add(lifecycle.SweepTry * 2 / 3)}
+	r := sweepRound{Sweep: s, SweepSummary: SweepSummary{Found: map[machine.SurplusClass]int{}}, until: time.Now().Add(lifecycle.SweepTry * 2 / 3)}
 	for _, source := range s.sources() {
 		if err := r.compare(ctx, source); err != nil {
 			return SweepSummary{}, Fail(err)
@@ -121,7 +121,7 @@ func (r *sweepRound) compare(ctx context.Context, source Source) error {
 		r.fail(err, "listing the machines of provider "+source.Name)
 		return ctx.Err()
 	}
-	found, err := r.Leftovers.Record(ctx, source.Name, listed)
+	found, err := r.Surplus.Record(ctx, source.Name, listed)
 	for class, n := range found {
 		r.Found[class] += n
 	}
@@ -153,7 +153,7 @@ func nextRound(e *schema.Error) string {
 // deleteDue deletes the leftovers of the listed providers that are due, until the time is over. It
 // returns only errors of the database.
 func (r *sweepRound) deleteDue(ctx context.Context) error {
-	due, err := r.Leftovers.Due(ctx, r.listed, maxDeletions)
+	due, err := r.Surplus.Due(ctx, r.listed, maxDeletions)
 	for _, l := range due {
 		if ctx.Err() != nil || time.Now().After(r.until) {
 			break
@@ -165,8 +165,8 @@ func (r *sweepRound) deleteDue(ctx context.Context) error {
 	return cmp.Or(err, ctx.Err())
 }
 
-func (r *sweepRound) deleteLeftover(ctx context.Context, l machine.Leftover) error {
-	ref, begun, err := r.Leftovers.BeginDeletion(ctx, l)
+func (r *sweepRound) deleteLeftover(ctx context.Context, l machine.Surplus) error {
+	ref, begun, err := r.Surplus.BeginDeletion(ctx, l)
 	if err != nil || !begun {
 		return err
 	}
@@ -179,7 +179,7 @@ func (r *sweepRound) deleteLeftover(ctx context.Context, l machine.Leftover) err
 		r.fail(err, "deleting the machine of instance "+l.InstanceID+" at provider "+l.Provider)
 	default:
 		r.Deleted = append(r.Deleted, l.InstanceID)
-		return r.Leftovers.Deleted(ctx, l)
+		return r.Surplus.Deleted(ctx, l)
 	}
 	return nil
 }

@@ -31,26 +31,26 @@ type leftovers struct {
 	err      error
 }
 
-func (l *leftovers) Record(_ context.Context, provider string, listed []machine.Machine) (map[machine.LeftoverClass]int, error) {
+func (l *leftovers) Record(_ context.Context, provider string, listed []machine.Machine) (map[machine.SurplusClass]int, error) {
 	l.listed[provider] = listed
-	return map[machine.LeftoverClass]int{machine.ClassLeftover: len(listed)}, l.err
+	return map[machine.SurplusClass]int{machine.ClassLeftover: len(listed)}, l.err
 }
 
-func (l *leftovers) Due(_ context.Context, providers []string, limit int) (due []machine.Leftover, err error) {
+func (l *leftovers) Due(_ context.Context, providers []string, limit int) (due []machine.Surplus, err error) {
 	for _, p := range providers {
 		for _, m := range l.listed[p] {
-			due = append(due, machine.Leftover{Provider: p, Machine: m, Class: machine.ClassLeftover})
+			due = append(due, machine.Surplus{Provider: p, Machine: m, Class: machine.ClassLeftover})
 		}
 	}
 	return due[:min(limit, len(due))], nil
 }
 
-func (l *leftovers) BeginDeletion(_ context.Context, m machine.Leftover) (machine.Ref, bool, error) {
+func (l *leftovers) BeginDeletion(_ context.Context, m machine.Surplus) (machine.Ref, bool, error) {
 	m.ExternalID = cmp.Or(l.external, m.ExternalID)
 	return m.Ref, !slices.Contains(l.owned, m.InstanceID), nil
 }
 
-func (l *leftovers) Deleted(_ context.Context, m machine.Leftover) error {
+func (l *leftovers) Deleted(_ context.Context, m machine.Surplus) error {
 	l.deleted = append(l.deleted, m.InstanceID)
 	return nil
 }
@@ -67,7 +67,7 @@ type swept struct {
 func sweepOf(t *testing.T, names ...string) *swept {
 	t.Helper()
 	s := &swept{t: t, database: &leftovers{listed: map[string][]machine.Machine{}}, providers: map[string]*recorder.Provider{}}
-	s.Sweep = activities.Sweep{Leftovers: s.database, Providers: map[string]activities.Source{}}
+	s.Sweep = activities.Sweep{Surplus: s.database, Providers: map[string]activities.Source{}}
 	for _, name := range names {
 		s.providers[name] = recorder.New()
 		s.Providers[name] = activities.Source{Info: machine.Info{Name: name, Creates: true}, Provider: s.providers[name]}
@@ -130,7 +130,7 @@ func TestSweepReports(t *testing.T) {
 	s.Providers["off"] = activities.Source{Info: machine.Info{Name: "off", Creates: true, Disabled: "no key"}, Provider: s.providers["off"]}
 	s.providers["acme"].Site.Add(recorder.Record{Owner: "i-1\x1b[31m" + strings.Repeat("x", 99), Host: "gpu\n17", Detail: "ERR\x00"})
 	got := s.done()
-	require.Equal(t, activities.SweepSummary{Machines: 1, Found: map[machine.LeftoverClass]int{machine.ClassLeftover: 1}}, got)
+	require.Equal(t, activities.SweepSummary{Machines: 1, Found: map[machine.SurplusClass]int{machine.ClassLeftover: 1}}, got)
 	require.Equal(t, []string{"list"}, s.calls("acme"))
 	require.Empty(t, s.calls("adopts"))
 	require.Empty(t, s.calls("off"))

@@ -99,13 +99,20 @@ func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, 
 
 func (c directControl) status(ctx context.Context, op lifecycle.Operation) (wire.OperationView, error) {
 	st, err := c.read(ctx, op)
-	return c.view(st), err
+	return c.view(ctx, st), err
 }
 
-// view adds the operation's page in the Web UI, if its address is configured.
-func (c directControl) view(st lifecycle.OperationStatus) wire.OperationView {
+// view adds the operation's page in the Web UI, if its address is configured, and the calls
+// that fail and are retried, if Temporal responds.
+func (c directControl) view(ctx context.Context, st lifecycle.OperationStatus) wire.OperationView {
 	st.Operation.Stuck = withoutAPI(st.Operation.Stuck)
-	return wire.OperationView{OperationStatus: st, WebURL: c.webURL(st.Operation)}
+	v := wire.OperationView{OperationStatus: st, WebURL: c.webURL(st.Operation)}
+	if op := st.Operation; op.WorkflowID != "" && !op.Status.Ended() && op.Status != lifecycle.OperationAbandoned {
+		ctx, cancel := context.WithTimeout(ctx, statusBudget)
+		defer cancel()
+		v.Faults, _ = c.lc.RunFaults(ctx, op) // without Temporal, none is shown
+	}
+	return v
 }
 
 // withoutAPI returns a park without the resume of a lost task, which needs the admin API. If
@@ -184,7 +191,7 @@ func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n 
 
 func (c directControl) newest(ctx context.Context, t target, reissue bool) (wire.OperationView, error) {
 	st, err := c.newestStatus(ctx, t, reissue)
-	return c.view(st), err
+	return c.view(ctx, st), err
 }
 
 func (c directControl) newestStatus(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {

@@ -27,6 +27,7 @@ type fakeTemporal struct {
 	terminated string
 	result     *lifecycle.OperationStatus
 	runEnd     lifecycle.RunEnd
+	runFaults  []wire.ControlPlaneFault
 	// reissue answers for every reissue, in place of statuses.
 	reissue *lifecycle.OperationStatus
 	// reissueOf is reissue by workflow id.
@@ -133,6 +134,13 @@ func (f *fakeTemporal) Parked(context.Context) ([]lifecycle.OperationStatus, boo
 
 func (f *fakeTemporal) RunEnd(context.Context, lifecycle.Operation) (lifecycle.RunEnd, error) {
 	return f.runEnd, nil
+}
+
+func (f *fakeTemporal) RunFaults(context.Context, lifecycle.Operation) ([]wire.ControlPlaneFault, error) {
+	if f.down {
+		return nil, f.unreachable()
+	}
+	return f.runFaults, nil
 }
 
 func (f *fakeTemporal) Faults(context.Context) []wire.ControlPlaneFault { return f.faults }

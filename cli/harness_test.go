@@ -506,6 +506,10 @@ func (a *fakeAPI) postVerb(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, schema.NewError(schema.KindOperationInProgress, "%s is in progress on this node", n.Operation.Action))
 		return
 	}
+	if a.provisioned != nil && n.Instance != nil && n.Instance.State == lifecycle.InstanceRunning {
+		a.fail(w, schema.NewError(schema.KindInvalidRequest, "node %s is already provisioned", n.Host).WithReason("already_provisioned"))
+		return
+	}
 	op, err := a.temporal.Submit(r.Context(), lifecycle.OperationInput{OperationID: lifecycle.OperationID(n.ID, action, "ops", key), NodeID: n.ID,
 		Action: action, Actor: "ops", Via: "api", Reason: req.Reason, CorrelationID: r.Header.Get(wire.HeaderCorrelationID), Host: n.Host,
 		Provider: n.OnboardingMode, Region: n.RegionCode, Options: req.Options})
@@ -546,7 +550,8 @@ func (a *fakeAPI) getOperation(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, schema.AsError(err))
 		return
 	}
-	a.answer(w, http.StatusOK, wire.OperationView{OperationStatus: st, WebURL: a.temporal.WebURL(st.Operation.WorkflowID, st.Operation.RunID)})
+	a.answer(w, http.StatusOK, wire.OperationView{OperationStatus: st, WebURL: a.temporal.WebURL(st.Operation.WorkflowID, st.Operation.RunID),
+		Faults: a.temporal.runFaults})
 }
 
 func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {

@@ -63,6 +63,9 @@ type Lifecycle interface {
 	// RunEnd returns how the operation's last run ended, or "" while a run of it is
 	// open. It needs no worker.
 	RunEnd(ctx context.Context, op lifecycle.Operation) (lifecycle.RunEnd, error)
+	// RunFaults returns the calls of the operation's open run that fail and are retried. It
+	// needs no worker.
+	RunFaults(ctx context.Context, op lifecycle.Operation) ([]wire.ControlPlaneFault, error)
 	// Described returns what Temporal has about the newest run without a worker. If that
 	// run is closed, the operation has an end and no status. KindNotFound when there is none.
 	Described(ctx context.Context, workflowID string) (lifecycle.OperationStatus, error)

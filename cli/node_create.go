@@ -41,11 +41,12 @@ func newNodeCreate(e *env) *cobra.Command {
 		fmt.Sprintf(`Registers nodes whose provider creates machines, provisions them, and waits until they run.
 With --count the nodes have the names NAME-1, NAME-2, and so on, and some of them are
 provisioned at a time. If the provider's quota is used up or it has no free machine, no
-further node is started.
+further node is started. Nothing is registered if the provider does not have the machine.
 
 Run the same command again to continue: nodes that run are left as they are, and an
-operation that is open is followed. A node that exists with another provider, SKU, region,
-class, workload driver or machine than the flags name is an error.
+operation that is open is followed, also one of another command. A node that exists with
+another provider, SKU, region, class, workload driver or machine than the flags name is an
+error.
 
 A node is pending if the wait ended before its provisioning, for example after Ctrl-C.
 
@@ -81,7 +82,8 @@ The exit code is 1 if a node failed, 5 if one is parked, pending or not started.
 	f.StringVar(&o.register.RegionCode, "region", "", "region code of the nodes (required)")
 	f.StringVar(&o.register.WorkloadDriver, "workload-driver", "", "how the agents find and stop workloads: "+driverNames()+" (default: the SKU's)")
 	addChoices(c, &o.register.LifecycleClass, "class", "lifecycle `CLASS` (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)
-	addMachine(c, "machine-region", &o.machine, &o.sshKeys)
+	completes(c, "mode", completeMode(e))
+	addMachine(e, c, &o.machine, &o.sshKeys)
 	f.IntVar(&o.count, "count", 1, fmt.Sprintf("number of nodes, at most %d", maxCreate))
 	f.IntVar(&o.parallel, "max-parallel", createParallel, "how many nodes to provision at a time")
 	f.StringVar(&o.reason, "reason", "", "reason, kept in the audit trail and shown with the operations")
@@ -132,6 +134,9 @@ type creations struct {
 // createNodes registers and provisions nodes and prints how each ended.
 func createNodes(ctx context.Context, e *env, name string, o nodeCreateOptions) error {
 	m := &creations{bulkRun: bulkRun[*createRow]{env: e, noun: "node"}, control: e.apiControl(), options: o}
+	if err := m.checkProvider(ctx, name); err != nil {
+		return err
+	}
 	for i := range o.count {
 		r := &createRow{Host: name, Outcome: createNotStarted}
 		if o.count > 1 {
@@ -159,6 +164,22 @@ func createNodes(ctx context.Context, e *env, name string, o nodeCreateOptions) 
 	return nil
 }
 
+// checkProvider refuses what the start of every provisioning would refuse, before any node is
+// registered.
+func (m *creations) checkProvider(ctx context.Context, name string) error {
+	p, err := findProvider(ctx, m.control.Client, m.options.register.OnboardingMode)
+	switch {
+	case err != nil:
+		return err
+	case !p.Creates:
+		return schema.NewError(schema.KindInvalidRequest, "provider %q creates no machines", p.Name).
+			WithReason("no_created_machine").WithNext("gpuaas node register " + name)
+	}
+	_, err = lifecycle.Candidate{Host: name, State: lifecycle.NodeRegistered, Provider: p.Info}.
+		Admit(lifecycle.ActionProvision, lifecycle.Options{Machine: m.options.machine})
+	return err
+}
+
 // one creates one node and completes its row.
 func (m *creations) one(ctx context.Context, r *createRow) {
 	node, err := m.registered(ctx, r.Host)
@@ -182,10 +203,13 @@ func (m *creations) one(ctx context.Context, r *createRow) {
 func (m *creations) provision(ctx context.Context, r *createRow, node wire.NodeView) {
 	t, o := target{id: node.ID, host: node.Host}, lifecycle.Options{Machine: m.options.machine}
 	op, err := m.control.start(ctx, t, lifecycle.ActionProvision, lifecycleOptions{reason: m.options.reason, options: o})
-	if schema.KindOf(err) == schema.KindOperationInProgress && node.Operation != nil && node.Operation.Action == lifecycle.ActionProvision {
-		op, err = lifecycle.Operation{OperationID: node.Operation.OperationID, Action: node.Operation.Action}, nil
+	if begun, ok := m.begunElsewhere(ctx, t, err); ok {
+		op, err = begun, nil
 	}
 	switch {
+	case err == nil && op.OperationID == "":
+		r.Outcome = createRunning
+		return
 	case startUnknown(ctx, err):
 		r.Outcome, r.Reason, r.Next = createPending, "the provisioning is not known to have started", "gpuaas op list --node "+t.name()
 		return
@@ -197,6 +221,24 @@ func (m *creations) provision(ctx context.Context, r *createRow, node wire.NodeV
 	m.progress(r, 0, "provisioning as operation "+op.OperationID)
 	st, err := m.env.follow(ctx, followRequest{target: t, operation: op, options: o, control: m.control, quiet: true})
 	m.followed(r, t, st.Operation, err)
+}
+
+// begunElsewhere returns the provisioning that another command started on the node, if that is why
+// the start was refused. It has no ID if it ended and the instance runs.
+func (m *creations) begunElsewhere(ctx context.Context, t target, refusal error) (op lifecycle.Operation, ok bool) {
+	if refusal == nil || schema.KindOf(refusal) != schema.KindOperationInProgress && schema.AsError(refusal).Reason != "already_provisioned" {
+		return op, false
+	}
+	now, err := m.control.find(ctx, t.id)
+	switch {
+	case err != nil || len(differences(m.options, *now.view)) > 0:
+		return op, false
+	case now.view.Instance != nil && now.view.Instance.State == lifecycle.InstanceRunning:
+		return op, true
+	case now.view.Operation == nil || now.view.Operation.Action != lifecycle.ActionProvision:
+		return op, false
+	}
+	return lifecycle.Operation{OperationID: now.view.Operation.OperationID, Action: lifecycle.ActionProvision}, true
 }
 
 // registered registers the host, or returns the node that an earlier command registered.

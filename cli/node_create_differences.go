@@ -36,7 +36,7 @@ func machineDifferences(is, named machine.Options) (out []string) {
 		named machine.Options
 		words string
 	}{
-		{machine.Options{Region: named.Region}, instead("machine region", chosen(is.Region), named.Region)},
+		{machine.Options{Region: named.Region}, instead("provider region", chosen(is.Region), named.Region)},
 		{machine.Options{Type: named.Type}, instead("type", chosen(is.Type), named.Type)},
 		{machine.Options{Image: named.Image}, instead("image", chosen(is.Image), named.Image)},
 		{machine.Options{Spot: named.Spot}, "a machine that is not spot"},

@@ -63,6 +63,11 @@ func creating(t *testing.T, statuses ...lifecycle.OperationStatus) *harness {
 	t.Helper()
 	h := setup(t)
 	h.api.provisioned = map[string]lifecycle.OperationStatus{}
+	for i := range h.api.providers[:2] {
+		h.api.providers[i].Disabled = ""
+		h.api.providers[i].Catalog = machine.Catalog{Regions: []string{"east", "west"}, Types: []machine.Type{{ID: "small"}, {ID: "huge"}},
+			Images: []string{"noble"}, Spot: true, TakesSSHKeys: true}
+	}
 	for _, st := range statuses {
 		h.api.provisioned[st.Node.Host] = st
 	}
@@ -137,7 +142,7 @@ func TestNodeCreateDiffers(t *testing.T) {
 		"region ber1, not fra1":            {"--region", "fra1"},
 		"class spot, not persistent":       {"--class", "persistent"},
 		"workload driver none, not docker": {"--workload-driver", "docker"},
-		"machine region east, not west":    {"--machine-region", "west"},
+		"provider region east, not west":   {"--provider-region", "west"},
 		"type small, not huge":             {"--type", "huge"},
 		"image not chosen, not noble":      {"--image", "noble"},
 		"a machine that is not spot":       {"--spot"},
@@ -179,12 +184,72 @@ func TestNodeCreateAgrees(t *testing.T) {
 	line := []string{"node", "create", "vm", "--mode", "libvirt", "--sku", "a100", "--region", "ber1"}
 	h := creating(t, provisionAs("vm", completed, nil))
 	h.api.nodes = append(h.api.nodes, existing())
-	require.Zero(t, h.run(append(line, "--class", "spot", "--type", "small", "--machine-region", "east")...), h.out.String())
+	require.Zero(t, h.run(append(line, "--class", "spot", "--type", "small", "--provider-region", "east")...), h.out.String())
 	require.Empty(t, h.temporal.submitted)
 
 	h.api.nodes[1].Instance.State = lifecycle.InstanceTerminated
 	require.Zero(t, h.run(append(line, "--type", "huge")...), h.out.String())
 	require.Len(t, h.temporal.submitted, 1)
+}
+
+// TestNodeCreateChecksFirst: what the provider does not have is refused before a node is
+// registered.
+func TestNodeCreateChecksFirst(t *testing.T) {
+	t.Parallel()
+	for message, args := range map[string][]string{
+		`no provider "aws"`:                                        {"--mode", "aws"},
+		`provider "manual" creates no machines`:                    {"--mode", "manual"},
+		`provider "libvirt" is disabled: no libvirtd`:              {},
+		`provider "maas" has no region "north": it has east, west`: {"--mode", "maas", "--provider-region", "north"},
+		`provider "maas" has no type "tiny": it has small, huge`:   {"--mode", "maas", "--type", "tiny"},
+		`provider "maas" has no image "jammy": it has noble`:       {"--mode", "maas", "--image", "jammy"},
+	} {
+		t.Run(message, func(t *testing.T) {
+			t.Parallel()
+			h := creating(t)
+			h.api.providers[0].Disabled = "no libvirtd"
+			require.NotZero(t, h.run(create(append(args, "--count", "2")...)...))
+			require.Contains(t, h.err.String(), message)
+			require.Empty(t, h.api.registered)
+			require.Empty(t, h.temporal.submitted)
+		})
+	}
+}
+
+// TestNodeCreateTwice: of two commands that create the same nodes at once, each reports the
+// provisioning that the other started.
+func TestNodeCreateTwice(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		other   lifecycle.OperationState // of the provisioning that the other command started
+		ends    lifecycle.OperationState
+		outcome bulkOutcome
+		exit    int
+	}{
+		"it runs":      {running, completed, createRunning, schema.ExitDone},
+		"it parks":     {running, parked, createParked, schema.ExitPending},
+		"it has ended": {completed, completed, createRunning, schema.ExitDone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := creating(t, provisionAs("vm", c.ends, nil))
+			other := lifecycle.Instance{State: lifecycle.InstanceProvisioning}
+			h.env.transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/provision") {
+					h.api.nodes[1].Instance = &other
+					h.api.hold(&h.api.nodes[1], provisionAs("vm", c.other, nil).Operation)
+					h.api.nodes[1].Instance.Options = other.Options
+				}
+				return http.DefaultTransport.RoundTrip(r)
+			})
+			require.Equal(t, c.exit, h.run(create("-o", "json")...), h.err.String())
+			require.Contains(t, h.out.String(), `"outcome": "`+string(c.outcome)+`"`)
+			require.Empty(t, h.temporal.submitted)
+
+			h.api.nodes, other.Options.Type = h.api.nodes[:1], "small" // and the flags name another type
+			require.Equal(t, schema.ExitFailed, h.run(create("-o", "json", "--type", "huge")...))
+		})
+	}
 }
 
 // TestNodeCreateInterrupted: a wait that stops leaves a node pending, and a node whose provisioning

@@ -23,23 +23,31 @@ probes the node's health and compares both with the SKU. Then the node is active
 machine does not match its registration, the operation parks.
 
 The provider "manual" adopts the host as it is; enroll the node first. A provider that
-creates machines creates one, and its agent enrolls. --region, --type and --image choose
-the machine from what gpuaas provider show PROVIDER lists. Without them, the provider
+creates machines creates one, and its agent enrolls. --provider-region, --type and --image
+choose the machine from what gpuaas provider show PROVIDER lists. Without them, the provider
 chooses. --dry-run shows whether the provider has that machine.`,
 		example: `  gpuaas node provision gpu-17
-  gpuaas node provision gpu-17 --region fra1 --type gpu-8 --ssh-key ~/.ssh/id_ed25519.pub --dry-run
+  gpuaas node provision gpu-17 --provider-region fra1 --type gpu-8 --ssh-key ~/.ssh/id_ed25519.pub --dry-run
   gpuaas node provision gpu-17 --no-wait -o json`,
-		flags: func(c *cobra.Command, o *lifecycleOptions) { addMachine(c, "region", &o.options.Machine, &o.sshKeys) },
+		flags: func(e *env, c *cobra.Command, o *lifecycleOptions) { addMachine(e, c, &o.options.Machine, &o.sshKeys) },
 	}
 }
 
-// addMachine adds the flags that choose a machine, and the files of SSH keys. region is the name
-// of the flag of its region.
-func addMachine(c *cobra.Command, region string, m *machine.Options, keys *[]string) {
+// addMachine adds the flags that choose a machine, and the files of SSH keys.
+func addMachine(e *env, c *cobra.Command, m *machine.Options, keys *[]string) {
 	f := c.Flags()
-	f.StringVar(&m.Region, region, "", "region of the provider to create the machine in")
-	f.StringVar(&m.Type, "type", "", "type of the machine to create")
-	f.StringVar(&m.Image, "image", "", "image that the machine boots")
+	for _, o := range []struct {
+		value       *string
+		name, usage string
+		offered     func(machine.Provider) []string
+	}{
+		{&m.Region, "provider-region", "region of the provider to create the machine in", func(p machine.Provider) []string { return p.Regions }},
+		{&m.Type, "type", "type of the machine to create", typeIDs},
+		{&m.Image, "image", "image that the machine boots", func(p machine.Provider) []string { return p.Images }},
+	} {
+		f.StringVar(o.value, o.name, "", o.usage)
+		completes(c, o.name, completeOffered(e, o.offered))
+	}
 	f.BoolVar(&m.Spot, "spot", false, "create a machine that the provider may end at any time")
 	f.StringArrayVar(keys, "ssh-key", nil, "`FILE` with an SSH public key that may log in to the machine in an emergency; repeatable")
 	completes(c, "ssh-key", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {

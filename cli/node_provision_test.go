@@ -32,7 +32,7 @@ func TestProvisionChoosesTheMachine(t *testing.T) {
 	h := setup(t)
 	other := strings.Replace(publicKey, "me@laptop", "other", 1)
 	one, two := h.keyFile("one.pub", "# mine\n\n"+publicKey+"\r\n"), h.keyFile("two.pub", other)
-	require.Zero(t, h.run("node", "provision", "gpu-17", "--no-wait", "--region", "fra1", "--type", "gpu-8", "--image", "noble", "--spot",
+	require.Zero(t, h.run("node", "provision", "gpu-17", "--no-wait", "--provider-region", "fra1", "--type", "gpu-8", "--image", "noble", "--spot",
 		"--ssh-key", one, "--ssh-key", two), h.err.String())
 	require.Len(t, h.temporal.submitted, 1)
 	require.Equal(t, machine.Options{Region: "fra1", Type: "gpu-8", Image: "noble", Spot: true, SSHKeys: []string{publicKey, other}},

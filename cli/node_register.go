@@ -91,9 +91,7 @@ creates machines, provision the node next; its agent then enrolls.`,
 	f.IntVar(&r.GPUsTotal, "gpus", 0, "number of GPUs (default: the SKU's)")
 	f.StringArrayVar(&words, "label", nil, "label KEY=VALUE to select the node by; repeatable")
 	f.StringVar(&r.OnboardingMode, "mode", "", "provider that the machine comes from, one of gpuaas provider list (default manual)")
-	completes(c, "mode", func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return completeProvider(e)(c, nil, text)
-	})
+	completes(c, "mode", completeMode(e))
 	f.BoolVar(&r.Probe, "probe", false, "end the enrollment with a probe of the node's health")
 	f.StringVar(&r.WorkloadDriver, "workload-driver", "", "how the agent finds and stops workloads: "+driverNames()+"; several separated by commas (default: the SKU's)")
 	addChoices(c, &r.LifecycleClass, "class", "lifecycle `CLASS`, which cannot be changed later (default persistent)", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot)

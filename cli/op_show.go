@@ -68,7 +68,8 @@ func newOpShow(e *env) *cobra.Command {
 	return e.opCommand("show", "Show an operation",
 		`Shows the operation that holds a node, or the last one that did: its phases, why it
 is parked and since when, who must act, and the possible decisions, the least harmful
-first. The status is read from the database and needs neither Temporal nor a worker.
+first. The status is read from the database and needs neither Temporal nor a worker. While
+Temporal responds, calls that failed and are retried are shown with their last error.
 
 A reissue-enrollment runs beside the operation that holds the node: --reissue shows it.`,
 		"  gpuaas op show gpu-17\n  gpuaas op show gpu-17 --reissue\n  gpuaas op show gpu-17 -o json | jq .operation.status", nil,
@@ -126,6 +127,12 @@ func (e *console) writeOperation(w io.Writer, t target, v wire.OperationView) {
 		fmt.Fprintln(w)
 		row(w, "What to do:", h)
 	}
+	if len(v.Faults) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, f := range v.Faults {
+		row(w, "Fault:", fmt.Sprintf("%s (%s)", f.Message, f.Reason))
+	}
 	s := op.Stuck
 	if s == nil {
 		return
@@ -133,6 +140,10 @@ func (e *console) writeOperation(w io.Writer, t target, v wire.OperationView) {
 	fmt.Fprintln(w)
 	fields(w, "Waiting on:", string(s.WaitingOn), "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason),
 		"Since:", e.stamp(s.Since), "Likely cause:", dash(s.Cause), "Retries:", retries(s), "Next:", nextCommand(t, op.Action, s))
+	writeOptions(w, t, s)
+}
+
+func writeOptions(w io.Writer, t target, s *lifecycle.Stuck) {
 	label := "Options:"
 	for _, o := range s.Options {
 		row(w, label, o.Does)

@@ -39,6 +39,10 @@ func TestOpShow(t *testing.T) {
 			h.api.operations = []wire.OperationSummary{{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID),
 				RunID: runID, Action: lifecycle.ActionRetire, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain, StartedAt: start(), Actor: "bob@laptop"}}
 		}},
+		"failing": {func(h *harness) {
+			h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
+			h.temporal.runFaults = []wire.ControlPlaneFault{{Component: "tasks", Reason: "service_unavailable", Message: "the activity EnqueueTask fails and is retried, now in attempt 7: Vault at vault.test\x1b[2J does not respond"}}
+		}},
 		"none": {func(*harness) {}},
 		"down": {func(h *harness) { h.temporal.down = true }},
 	} {
@@ -54,6 +58,14 @@ func TestOpShow(t *testing.T) {
 		h := setup(t)
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		h.golden("op-show-json", "op", "show", "gpu-17", "-o", "json")
+	})
+	t.Run("a call that is retried, without the API", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.statuses, h.temporal.hosts["gpu-17"] = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}, nodeID
+		h.temporal.runFaults = []wire.ControlPlaneFault{{Component: "tasks", Reason: "service_unavailable", Message: "Vault does not respond"}}
+		require.Zero(t, h.run("--direct", "op", "show", "gpu-17"), h.err.String())
+		require.Regexp(t, `Fault: +Vault does not respond \(service_unavailable\)`, h.out.String())
 	})
 	t.Run("page in the Web UI", func(t *testing.T) {
 		t.Parallel()

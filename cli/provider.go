@@ -114,13 +114,51 @@ func completeProvider(e *env) cobra.CompletionFunc {
 	})
 }
 
+// completeMode offers the names of the providers for --mode.
+func completeMode(e *env) cobra.CompletionFunc {
+	return func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return completeProvider(e)(c, nil, text)
+	}
+}
+
+// completeOffered offers what one provider has: that of --mode, or that of the node that the
+// command names. Without either, it offers what any provider has.
+func completeOffered(e *env, offered func(machine.Provider) []string) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return e.complete(func(ctx context.Context, api *adminclient.Client, _ string) (names []cobra.Completion, err error) {
+			of := ""
+			if mode := c.Flag("mode"); mode != nil {
+				of = mode.Value.String()
+			} else if len(args) == 1 {
+				n, err := decode[wire.NodeView](api.GetNode(ctx, args[0], nil))
+				if err != nil {
+					return nil, err
+				}
+				of = n.OnboardingMode
+			}
+			all, err := listProviders(ctx, api)
+			for _, p := range all {
+				if of != "" && of != p.Name {
+					continue
+				}
+				for _, name := range offered(p) {
+					names = append(names, clean(name))
+				}
+			}
+			slices.Sort(names)
+			return slices.Compact(names), err
+		})(c, nil, text)
+	}
+}
+
 func writeProvider(e *env, w io.Writer, p machine.Provider) {
 	creates := "machines"
 	if !p.Creates {
 		creates = "no machines: it adopts hosts that run"
 	}
 	fields(w, "Provider:", p.Name, "Status:", providerStatus(p), "  Because:", p.Disabled, "Creates:", creates,
-		"Regions:", dash(strings.Join(p.Regions, ", ")), "Images:", dash(strings.Join(p.Images, ", ")), "Spot:", yesNo(p.Spot),
+		"Regions:", dash(strings.Join(p.Regions, ", ")), "Images:", dash(strings.Join(p.Images, ", ")),
+		"Defaults:", defaultsOf(p.Defaults), "Spot:", yesNo(p.Spot),
 		"Limits:", limitsOf(p.Limits), "Updated:", e.stamp(p.UpdatedAt))
 	if len(p.Types) == 0 {
 		row(w, "Types:", "-")
@@ -157,6 +195,17 @@ func limitsOf(l machine.Limits) string {
 	}
 	if len(words) == 0 {
 		return "those of the phases"
+	}
+	return strings.Join(words, ", ")
+}
+
+// defaultsOf renders what a creation without a choice gets, "" if the provider names nothing.
+func defaultsOf(o machine.Options) string {
+	var words []string
+	for _, d := range []struct{ what, value string }{{"region", o.Region}, {"type", o.Type}, {"image", o.Image}} {
+		if d.value != "" {
+			words = append(words, d.what+" "+d.value)
+		}
 	}
 	return strings.Join(words, ", ")
 }

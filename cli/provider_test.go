@@ -19,7 +19,7 @@ import (
 func providers() []machine.Provider {
 	return []machine.Provider{
 		{Info: machine.Info{Name: "libvirt", Creates: true, Limits: machine.Limits{Create: 5 * time.Minute, Boot: 90 * time.Second},
-			Catalog: machine.Catalog{Regions: []string{"fra1", "fra2", "ams1", "lon1"}, Images: []string{"noble"}, Spot: true, Types: []machine.Type{
+			Catalog: machine.Catalog{Regions: []string{"fra1", "fra2", "ams1", "lon1"}, Images: []string{"noble"}, Spot: true, Defaults: machine.Options{Region: "fra1", Image: "noble"}, Types: []machine.Type{
 				{ID: "cpu-2", CPUs: 2, MemoryMiB: 512}, {ID: "gpu-8", CPUs: 96, MemoryMiB: 1 << 20, GPUs: 8, GPUModel: "H100", Regions: []string{"fra1", "ams1"}}}}},
 			UpdatedAt: start().Add(-time.Hour)},
 		{Info: machine.Info{Name: "maas", Creates: true, Disabled: "GPUAAS_MAAS_URL is not set"}, UpdatedAt: start().Add(-time.Minute)},
@@ -87,9 +87,9 @@ func TestProvisionIsPlanned(t *testing.T) {
 		mode string
 		args []string
 	}{
-		"machine":  {"libvirt", []string{"--region", "fra1", "--type", "gpu-8", "--image", "noble", "--spot"}},
-		"region":   {"libvirt", []string{"--region", "tok1"}},
-		"type":     {"libvirt", []string{"--region", "lon1", "--type", "gpu-8"}},
+		"machine":  {"libvirt", []string{"--provider-region", "fra1", "--type", "gpu-8", "--image", "noble", "--spot"}},
+		"region":   {"libvirt", []string{"--provider-region", "tok1"}},
+		"type":     {"libvirt", []string{"--provider-region", "lon1", "--type", "gpu-8"}},
 		"disabled": {"maas", nil},
 		"manual":   {"manual", []string{"--type", "gpu-8"}},
 		"unknown":  {"aws", nil},

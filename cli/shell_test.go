@@ -65,6 +65,19 @@ func TestCompletion(t *testing.T) {
 			require.Zero(t, h.run(append([]string{"__complete"}, args...)...))
 			require.Equal(t, "libvirt\tenabled\nmaas\tdisabled\nmanual\tenabled\n:4\n", h.out.String())
 		}
+		require.Zero(t, h.run("__complete", "node", "create", "vm", "--mode", ""))
+		require.Equal(t, "libvirt\tenabled\nmaas\tdisabled\nmanual\tenabled\n:4\n", h.out.String())
+		h.api.providers[1].Images, h.api.nodes[0].OnboardingMode = []string{"jammy", "noble"}, "libvirt"
+		for flag, offered := range map[string]string{"--provider-region": "ams1\nfra1\nfra2\nlon1\n", "--type": "cpu-2\ngpu-8\n", "--image": "noble\n"} {
+			for _, command := range [][]string{{"node", "provision", "gpu-17"}, {"node", "create", "vm", "--mode", "libvirt"}} {
+				require.Zero(t, h.run(append(append([]string{"__complete"}, command...), flag, "")...))
+				require.Equal(t, offered+":4\n", h.out.String(), command)
+			}
+		}
+		require.Zero(t, h.run("__complete", "node", "create", "vm", "--image", ""))
+		require.Equal(t, "jammy\nnoble\n:4\n", h.out.String())
+		require.Zero(t, h.run("__complete", "node", "provision", "absent", "--type", ""))
+		require.Equal(t, ":5\n", h.out.String())
 		require.Zero(t, h.run("__complete", "instance", "show", ""))
 		require.Contains(t, h.out.String(), instanceID+"\tgpu-17, draining\n")
 	})

@@ -21,7 +21,7 @@ type verb struct {
 	// shows. Nil for an action that needs no confirmation.
 	confirm func(lifecycle.Options) string
 	// flags declares flags that only this action has.
-	flags func(*cobra.Command, *lifecycleOptions)
+	flags func(*env, *cobra.Command, *lifecycleOptions)
 	// noWait makes --no-wait the default: an operator must act on the node before
 	// the operation can continue.
 	noWait bool
@@ -81,7 +81,7 @@ func lifecycleCommand(e *env, a lifecycle.Action, v verb, o *lifecycleOptions, r
 	f.DurationVar(&o.startWithin, "start-within", 0, "reject the operation if it cannot begin within `DURATION`, for example in an outage (default "+lifecycle.Span(lifecycle.StartWithin)+")")
 	f.StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key returns the operation that it started")
 	if v.flags != nil {
-		v.flags(c, o)
+		v.flags(e, c, o)
 	}
 	if o.confirm = v.confirm; v.confirm != nil {
 		addYes(c, &o.yes)
@@ -125,7 +125,7 @@ With --new-identity the agent first enrolls again with new keys. The node's cert
 recovery key and tokens from before are void, and so is each copy of them. Use it before
 you give the machine to another user.`,
 			example: "  gpuaas node reactivate gpu-17 --reason \"" + repaired + "\"\n  gpuaas node reactivate gpu-17 --new-identity",
-			flags: func(c *cobra.Command, o *lifecycleOptions) {
+			flags: func(_ *env, c *cobra.Command, o *lifecycleOptions) {
 				c.Flags().BoolVar(&o.options.NewIdentity, "new-identity", false, "give the node new keys first; copies of the previous ones are void")
 			},
 		},
@@ -150,7 +150,7 @@ continues in spite of them.`,
 				}
 				return "this stops the workloads that run on it"
 			},
-			flags: func(c *cobra.Command, o *lifecycleOptions) {
+			flags: func(_ *env, c *cobra.Command, o *lifecycleOptions) {
 				addDeadline(c, o, "")
 				c.Flags().BoolVar(&o.options.CordonOnly, "cordon-only", false, "stop after the cordon")
 			},
@@ -183,7 +183,7 @@ because the machine is gone.`,
 			}
 			return "it gets no work until it is reactivated"
 		},
-		flags: func(c *cobra.Command, o *lifecycleOptions) {
+		flags: func(_ *env, c *cobra.Command, o *lifecycleOptions) {
 			c.Flags().BoolVar(&o.options.Drain, "drain", false, "drain the node first")
 			addForce(c, o, "retire")
 			addDeadline(c, o, "with --drain: ")
@@ -203,7 +203,7 @@ The release must be in the folder GPUAAS_AGENT_RELEASES of gpuaas-api, and one o
 release keys in the node's env file must have signed it (gpuaas admin sign-agent). A
 release that is older than the agent is refused without --downgrade.`,
 		example: "  gpuaas node upgrade-agent gpu-17 --version v1.4.0\n  gpuaas node upgrade-agent gpu-17 --version v1.3.2 --downgrade --reason \"v1.4.0 leaks memory\"",
-		flags: func(c *cobra.Command, o *lifecycleOptions) {
+		flags: func(_ *env, c *cobra.Command, o *lifecycleOptions) {
 			c.Flags().StringVar(&o.options.AgentVersion, "version", "", "`VERSION` of the release (required)")
 			c.Flags().BoolVar(&o.options.Downgrade, "downgrade", false, "accept a release that is older than the agent")
 		},
@@ -225,7 +225,7 @@ terminated: use gpuaas node retire.
 Canceling asks the provider for the machine. If it still exists, the node returns to its
 previous state.`,
 		example: "  gpuaas node terminate gpu-17\n  gpuaas node terminate gpu-17 --dry-run\n  gpuaas node terminate gpu-17 --force --yes --reason \"drain is stuck, RMA-4411\"",
-		flags:   func(c *cobra.Command, o *lifecycleOptions) { addForce(c, o, "terminate") },
+		flags:   func(_ *env, c *cobra.Command, o *lifecycleOptions) { addForce(c, o, "terminate") },
 		confirm: func(lifecycle.Options) string {
 			return "this deletes its machine and everything on it, and ends the workloads that run there; the node is kept"
 		},
@@ -240,7 +240,7 @@ voids its tokens. The record of the node is kept. The host can only be registere
 new node. Only a node that is retired or has never enrolled can be removed. A node whose
 last heartbeat listed workloads is refused (node_in_use) without --force.`,
 		example: "  gpuaas node remove gpu-17\n  gpuaas node remove gpu-17 --yes --reason scrapped\n  gpuaas node remove gpu-17 --force --yes --reason \"machine lost\"",
-		flags:   func(c *cobra.Command, o *lifecycleOptions) { addForce(c, o, "remove") },
+		flags:   func(_ *env, c *cobra.Command, o *lifecycleOptions) { addForce(c, o, "remove") },
 		confirm: func(lifecycle.Options) string {
 			return "this is final: its machine is released and its identity revoked permanently"
 		},

@@ -18,5 +18,5 @@ func checkSweep(f *daemon.Faults, value string) {
 
 // sweep returns the activity that finds machines that no instance owns.
 func (p *parts) sweep() *activities.Sweep {
-	return &activities.Sweep{Leftovers: p.store.Leftovers, Providers: p.cfg.sources, Deletes: p.cfg.Sweep == sweepDeletes}
+	return &activities.Sweep{Surplus: p.store.Surplus, Providers: p.cfg.sources, Deletes: p.cfg.Sweep == sweepDeletes}
 }

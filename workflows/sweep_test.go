@@ -22,7 +22,7 @@ import (
 
 // swept is the result of a round that found a machine and deleted it.
 func swept() activities.SweepSummary {
-	return activities.SweepSummary{Machines: 7, Found: map[machines.LeftoverClass]int{machines.ClassLeftover: 1}, Deleted: []string{"i-1"}}
+	return activities.SweepSummary{Machines: 7, Found: map[machines.SurplusClass]int{machines.ClassLeftover: 1}, Deleted: []string{"i-1"}}
 }
 
 // TestSweepRun: a run is one round, which is retried without the database. A round in which a

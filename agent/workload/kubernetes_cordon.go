@@ -59,8 +59,8 @@ type kubeCordon struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
-// cordonTries is how often a change of the Node object is tried that meets another change.
-const cordonTries = 3
+// conflictTries is how often a change of an object is tried that meets another change.
+const conflictTries = 3
 
 // cordonFresh is how long a drain relies on a cordon that it has seen.
 const cordonFresh = 5 * time.Second
@@ -76,7 +76,7 @@ func (d *kubeDriver) Cordon(ctx context.Context, on bool) error {
 // setCordon is Cordon. The caller holds changing. Between reading the Node object and changing
 // it, the kubelet may change it, too.
 func (d *kubeDriver) setCordon(ctx context.Context, on bool) (err error) {
-	for range cordonTries {
+	for range conflictTries {
 		if err = d.tryCordon(ctx, on); kubeStatus(err) != http.StatusConflict {
 			return err
 		}

@@ -105,7 +105,7 @@ func TestKubernetesCordonConflict(t *testing.T) {
 	})
 	require.NoError(t, d.Cordon(t.Context(), true))
 	require.True(t, f.unschedulable())
-	f.set(func() { conflicts = cordonTries })
+	f.set(func() { conflicts = conflictTries })
 	require.ErrorContains(t, d.Cordon(t.Context(), false), "modified")
 	require.NoError(t, d.Cordon(t.Context(), false))
 	require.False(t, f.unschedulable())

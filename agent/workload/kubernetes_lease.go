@@ -44,42 +44,48 @@ func validLease(s string) bool {
 func (a *kubeAPI) moveLease(ctx context.Context, lease string) error {
 	namespace, name, _ := strings.Cut(lease, "/")
 	path := kubePath("/apis/coordination.k8s.io/v1", "namespaces", namespace, "leases", name)
-	var l kubeLease
-	if err := a.call(ctx, http.MethodGet, path, nil, nil, &l); err != nil {
-		return fmt.Errorf("cannot read the lease %s of the virtual address: %w", lease, err)
+	for range conflictTries { // this node may renew the lease between the read and the change
+		var l kubeLease
+		if err := a.call(ctx, http.MethodGet, path, nil, nil, &l); err != nil {
+			return fmt.Errorf("cannot read the lease %s of the virtual address: %w", lease, err)
+		}
+		if l.Spec.Holder != a.node {
+			return nil
+		}
+		others, err := a.otherServers(ctx)
+		if err != nil {
+			return fmt.Errorf("cannot find another server for the virtual address: %w", err)
+		}
+		if len(others) == 0 {
+			return errors.New("no other server is ready to have the virtual address")
+		}
+		moved := time.Now().UTC().Format(microTime)
+		err = a.call(ctx, http.MethodPatch, path, nil, map[string]any{
+			"metadata": map[string]any{"resourceVersion": l.Metadata.ResourceVersion},
+			"spec":     map[string]any{"holderIdentity": others[0], "acquireTime": moved, "renewTime": moved, "leaseTransitions": l.Spec.Transitions + 1},
+		}, nil)
+		if err == nil {
+			return a.awaitHolder(ctx, path, others[0], moved)
+		}
+		if kubeStatus(err) != http.StatusConflict {
+			return fmt.Errorf("cannot move the virtual address to %s: %w", others[0], err)
+		}
 	}
-	if l.Spec.Holder != a.node {
-		return nil
-	}
-	others, err := a.otherServers(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot find another server for the virtual address: %w", err)
-	}
-	if len(others) == 0 {
-		return errors.New("no other server is ready to have the virtual address")
-	}
-	now := time.Now().UTC().Format(microTime)
-	err = a.call(ctx, http.MethodPatch, path, nil, map[string]any{
-		"metadata": map[string]any{"resourceVersion": l.Metadata.ResourceVersion},
-		"spec":     map[string]any{"holderIdentity": others[0], "acquireTime": now, "renewTime": now, "leaseTransitions": l.Spec.Transitions + 1},
-	}, nil)
-	if err != nil {
-		return fmt.Errorf("cannot move the virtual address to %s: %w", others[0], err)
-	}
-	return a.awaitHolder(ctx, path, others[0], now)
+	return fmt.Errorf("the lease %s changes too often to move the virtual address", lease)
 }
 
 // awaitHolder waits until the holder of a lease has renewed it after a move.
-func (a *kubeAPI) awaitHolder(ctx context.Context, path, holder, handed string) error {
+func (a *kubeAPI) awaitHolder(ctx context.Context, path, holder, moved string) error {
 	limited, cancel := context.WithTimeout(ctx, leaseWait)
 	defer cancel()
 	last := "the lease was not read"
 	for wait.Sleep(limited, leasePoll) == nil {
 		var l kubeLease
 		switch err := a.call(limited, http.MethodGet, path, nil, nil, &l); {
+		case limited.Err() != nil: // the last answer says more
 		case err != nil:
 			last = err.Error()
-		case l.Spec.Holder == holder && !sameTime(l.Spec.RenewTime, handed):
+		case l.Spec.Holder == holder && !sameTime(l.Spec.RenewTime, moved):
 			return nil
 		default:
 			last = "the holder is " + text.Printable(text.Truncate(l.Spec.Holder), maxKubeName)

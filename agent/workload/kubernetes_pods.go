@@ -32,15 +32,11 @@ type kubeOwner struct {
 
 // kubeVolume is a volume of a pod. A pointer is nil unless the volume is of that type.
 type kubeVolume struct {
-	EmptyDir *struct {
-		Medium string `json:"medium"`
-	} `json:"emptyDir"`
+	EmptyDir *struct{} `json:"emptyDir"`
 	HostPath *struct{} `json:"hostPath"`
 	Claim    *struct {
 		Name string `json:"claimName"`
 	} `json:"persistentVolumeClaim"`
-	// Ephemeral is a claim that belongs to the pod and is deleted with it.
-	Ephemeral *struct{} `json:"ephemeral"`
 }
 
 // mirrorAnnotation marks the copy of a static pod. The kubelet runs such a pod from a file, and

@@ -189,15 +189,51 @@ func TestKubernetesLease(t *testing.T) {
 	require.Empty(t, f.seen())
 }
 
+// TestKubernetesLeaseConflict: the holder renews the lease while it moves.
+func TestKubernetesLeaseConflict(t *testing.T) {
+	t.Parallel()
+	f, d := haServer(t, "gpu-1", true)
+	renewals, renewed := 1, f.before
+	f.set(func() {
+		f.before = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPatch && renewals > 0 {
+				renewals--
+				f.put(leasePath, f.objects[leasePath])
+			}
+			return renewed(w, r)
+		}
+	})
+	api, err := d.connect()
+	require.NoError(t, err)
+	require.NoError(t, api.moveLease(t.Context(), d.lease))
+	require.Equal(t, "n2", at(f.get(leasePath), "spec")["holderIdentity"])
+	f.set(func() {
+		renewals = conflictTries
+		at(f.objects[leasePath], "spec")["holderIdentity"] = "gpu-1"
+	})
+	require.ErrorContains(t, api.moveLease(t.Context(), d.lease), "changes too often")
+}
+
 // TestKubernetesLeaseNotRenewed: a new holder that does not renew the lease keeps the unit from
 // being stopped.
 func TestKubernetesLeaseNotRenewed(t *testing.T) {
 	t.Parallel()
-	_, d := haServer(t, "gpu-1", false)
+	f, d := haServer(t, "gpu-1", false)
 	api, err := d.connect()
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*leasePoll)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	reads := 0
+	f.set(func() {
+		f.before = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodGet && r.URL.Path == leasePath {
+				if reads++; reads == 3 { // the one before the move, and one after it
+					cancel()
+				}
+			}
+			return false
+		}
+	})
 	require.ErrorContains(t, api.moveLease(ctx, d.lease), "n2 did not take over the virtual address within 20s: the holder is n2")
 }
 

@@ -39,6 +39,7 @@ type backend struct {
 	resolved   []lifecycle.ResolveRequest
 	resolvedOn string
 	resolveErr error
+	runFaults  []wire.ControlPlaneFault
 	runEnd     lifecycle.RunEnd // how the last run of an operation ended
 	runErr     error
 	noted      []lifecycle.ResolveRequest
@@ -179,6 +180,10 @@ func (d *backend) RunEnds(_ context.Context, ops []lifecycle.Operation) (ends []
 		ends, errs = append(ends, d.runEnd), append(errs, d.runErr)
 	}
 	return ends, errs
+}
+
+func (d *backend) RunFaults(context.Context, lifecycle.Operation) ([]wire.ControlPlaneFault, error) {
+	return d.runFaults, d.runErr
 }
 
 func (d *backend) NoteStored(_ context.Context, r lifecycle.ResolveRequest, _ string) error {

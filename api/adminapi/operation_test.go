@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -40,6 +41,23 @@ func TestOperation(t *testing.T) {
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &v))
 	assert.Equal(t, lifecycle.OperationParked, v.Operation.Status)
 	assert.Contains(t, w.Body.String(), `"phases":[]`)
+	assert.NotContains(t, w.Body.String(), "faults")
+	d.runFaults = []wire.ControlPlaneFault{{Component: "tasks", Reason: "service_unavailable", Message: "Postgres does not respond"}}
+	for _, c := range []struct {
+		status lifecycle.OperationState
+		err    error
+		shown  bool
+	}{
+		{lifecycle.OperationRunning, nil, true},
+		{lifecycle.OperationRunning, errors.New("no Temporal"), false},
+		{lifecycle.OperationCompleted, nil, false},
+		{lifecycle.OperationAbandoned, nil, false},
+	} {
+		d.status.Operation.Status, d.runErr = c.status, c.err
+		w = d.request(t, http.MethodGet, "/operations/"+d.status.Operation.OperationID, "")
+		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+		assert.Equal(t, c.shown, strings.Contains(w.Body.String(), `"faults":[{"component":"tasks"`), w.Body.String())
+	}
 	for _, id := range []string{"7", schema.NewID()} {
 		assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodGet, "/operations/"+id, "").Code)
 	}

@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"reflect"
@@ -64,14 +65,23 @@ func (o operations) webURL(workflowID, runID string) string {
 	return o.WebURL(workflowID, runID)
 }
 
-// show returns the whole status of an operation. It needs neither Temporal nor a
-// worker.
+// show returns the whole status of an operation, and its calls that fail and are retried. It
+// needs neither Temporal nor a worker: without Temporal it returns no calls.
 func (o operations) show(c *call) (any, error) {
 	if err := o.query(c).check(); err != nil {
 		return nil, err
 	}
 	st, err := o.findOperation(c)
-	return o.view(st), err
+	v := o.view(st)
+	if err != nil || st.Operation.Status.Ended() || st.Operation.Status == lifecycle.OperationAbandoned {
+		return v, err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), runsBudget)
+	defer cancel()
+	if faults, err := o.Lifecycle.RunFaults(ctx, st.Operation); err == nil {
+		v.Faults = faults
+	}
+	return v, nil
 }
 
 func (o operations) view(st lifecycle.OperationStatus) wire.OperationView {

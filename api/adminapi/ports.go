@@ -187,6 +187,8 @@ type Lifecycle interface {
 	// is open, whatever the database has of the operation. An error means that it is not
 	// known.
 	RunEnds(ctx context.Context, ops []lifecycle.Operation) (ends []lifecycle.RunEnd, errs []error)
+	// RunFaults returns the calls of an open operation that fail and are retried.
+	RunFaults(ctx context.Context, op lifecycle.Operation) ([]wire.ControlPlaneFault, error)
 }
 
 // Rehydrator ends the operations of nodes that have no open run.

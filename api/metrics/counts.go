@@ -37,9 +37,9 @@ type IdentityCount struct {
 	Nodes  int64
 }
 
-// LeftoverCount is the number of machines at a provider that no instance owns, for the gauge
-// machine_leftovers.
-type LeftoverCount struct {
+// SurplusCount is the number of machines at a provider that no instance owns, for the gauge
+// gpuaas_surplus_machines.
+type SurplusCount struct {
 	Provider   string
 	Leftovers  int64
 	Orphans    int64

@@ -27,9 +27,9 @@ type Counts interface {
 	TaskLeases(ctx context.Context) ([]TaskCount, error)
 	// IdentityAttention returns the nodes with a locked identity or an alarm about it.
 	IdentityAttention(ctx context.Context) ([]IdentityCount, error)
-	// LeftoverCounts returns the machines that no instance owns, for each provider that creates
+	// SurplusCounts returns the machines that no instance owns, for each provider that creates
 	// machines.
-	LeftoverCounts(ctx context.Context) ([]LeftoverCount, error)
+	SurplusCounts(ctx context.Context) ([]SurplusCount, error)
 	// OutboxAge returns the age of the oldest message to Temporal that failed and
 	// is still to be delivered, in seconds, 0 without one.
 	OutboxAge(ctx context.Context) (float64, error)
@@ -135,7 +135,7 @@ func (c *FleetCollector) read() error {
 	if err := c.readTables(ctx); err != nil {
 		return err
 	}
-	if err := c.readLeftovers(ctx); err != nil {
+	if err := c.readSurplus(ctx); err != nil {
 		return err
 	}
 	c.setNodes(nodes)
@@ -179,13 +179,13 @@ func (c *FleetCollector) readTables(ctx context.Context) error {
 	return nil
 }
 
-// readLeftovers gives all classes of each provider a series, so that one without machines reads 0.
-func (c *FleetCollector) readLeftovers(ctx context.Context) error {
-	counts, err := c.counts.LeftoverCounts(ctx)
+// readSurplus gives all classes of each provider a series, so that one without machines reads 0.
+func (c *FleetCollector) readSurplus(ctx context.Context) error {
+	counts, err := c.counts.SurplusCounts(ctx)
 	if err != nil {
 		return err
 	}
-	number := c.gauge("gpuaas_machine_leftovers", "Machines at providers that no instance owns, and second machines of instances (duplicate), by provider and class.", "provider", "class")
+	number := c.gauge("gpuaas_surplus_machines", "Machines at providers that no instance owns, and second machines of instances (duplicate), by provider and class.", "provider", "class")
 	for _, n := range counts {
 		number(float64(n.Leftovers), n.Provider, string(machine.ClassLeftover))
 		number(float64(n.Orphans), n.Provider, string(machine.ClassOrphan))

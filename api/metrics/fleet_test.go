@@ -28,8 +28,8 @@ func (f *fakeCounts) OutboxAge(context.Context) (float64, error)        { return
 func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
 }
-func (f *fakeCounts) LeftoverCounts(context.Context) ([]LeftoverCount, error) {
-	return []LeftoverCount{{Provider: "libvirt", Leftovers: 2, Duplicates: 1}}, nil
+func (f *fakeCounts) SurplusCounts(context.Context) ([]SurplusCount, error) {
+	return []SurplusCount{{Provider: "libvirt", Leftovers: 2, Duplicates: 1}}, nil
 }
 func (f *fakeCounts) RetentionAge(context.Context) (float64, error)   { return 60, nil }
 func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error) { return nil, nil }
@@ -90,16 +90,16 @@ gpuaas_table_rows{table="audit_events"} 7
 }
 
 // A class without machines reads 0.
-func TestLeftoverGauge(t *testing.T) {
+func TestSurplusGauge(t *testing.T) {
 	t.Parallel()
 	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
-# HELP gpuaas_machine_leftovers Machines at providers that no instance owns, and second machines of instances (duplicate), by provider and class.
-# TYPE gpuaas_machine_leftovers gauge
-gpuaas_machine_leftovers{class="duplicate",provider="libvirt"} 1
-gpuaas_machine_leftovers{class="leftover",provider="libvirt"} 2
-gpuaas_machine_leftovers{class="orphan",provider="libvirt"} 0
-`), "gpuaas_machine_leftovers"))
+# HELP gpuaas_surplus_machines Machines at providers that no instance owns, and second machines of instances (duplicate), by provider and class.
+# TYPE gpuaas_surplus_machines gauge
+gpuaas_surplus_machines{class="duplicate",provider="libvirt"} 1
+gpuaas_surplus_machines{class="leftover",provider="libvirt"} 2
+gpuaas_surplus_machines{class="orphan",provider="libvirt"} 0
+`), "gpuaas_surplus_machines"))
 }
 
 // When a number cannot be read, no gauge keeps its old value.

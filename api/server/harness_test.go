@@ -83,6 +83,11 @@ func (claimer) RunEnds(_ context.Context, ops []lifecycle.Operation) ([]lifecycl
 	return make([]lifecycle.RunEnd, len(ops)), make([]error, len(ops))
 }
 
+// RunFaults has no calls.
+func (claimer) RunFaults(context.Context, lifecycle.Operation) ([]wire.ControlPlaneFault, error) {
+	return nil, nil
+}
+
 // Resolved finds no decision, because Resolve keeps none.
 func (claimer) Resolved(context.Context, string, string, lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no such decision")

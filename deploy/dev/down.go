@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,7 +31,7 @@ gpuaas dev up.`,
   gpuaas dev down --wipe`,
 		Args: exactArgs(), RunE: func(c *cobra.Command, _ []string) error { return runDown(c.Context(), o) },
 	}
-	c.Flags().BoolVar(&o.wipe, "wipe", false, "also delete the stack's state, keys, and logs")
+	c.Flags().BoolVar(&o.wipe, "wipe", false, "also delete the stack's state, keys, and logs, except files of virtual machines that may run")
 	return c
 }
 
@@ -105,6 +107,35 @@ func (s agents) stopWorkloads(ctx context.Context) error {
 	return err
 }
 
+// libvirtDir is the folder of the provider libvirt.
+func libvirtDir(l layout) string { return filepath.Join(l.dir, "libvirt") }
+
+// wipeLibvirt removes the folder of the virtual machines. It keeps the folder while it has files
+// of a machine, which the provider deletes with the machine: a machine outlives the stack.
+func wipeLibvirt(l layout, messages io.Writer) error {
+	dir, ids := libvirtDir(l), []string{}
+	for _, pattern := range []string{"consoles/*.log", "boot/*.json"} {
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			ids = append(ids, "gpuaas-"+strings.TrimSuffix(filepath.Base(f), filepath.Ext(f)))
+		}
+	}
+	if len(ids) == 0 {
+		return os.RemoveAll(dir)
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	machines := "virtual machine " + ids[0]
+	if len(ids) > 1 {
+		machines = "virtual machines " + strings.Join(ids, ", ")
+	}
+	fmt.Fprintf(messages, "kept       %s: the %s may still run; delete with virsh what still exists, then the folder\n", dir, machines)
+	return nil
+}
+
 // wipe stops the stack and removes its files. If the folder contains other files,
 // they and the folder remain.
 func (s *stack) wipe(ctx context.Context) error {
@@ -123,6 +154,7 @@ func (s *stack) wipe(ctx context.Context) error {
 	for _, name := range s.layout.entries() {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(s.layout.dir, name)))
 	}
+	err = errors.Join(err, wipeLibvirt(s.layout, s.messages))
 	if err != nil {
 		return err
 	}

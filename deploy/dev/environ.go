@@ -22,8 +22,6 @@ const (
 	varLogLevel        = "GPUAAS_LOG_LEVEL"
 	varLibvirtState    = "GPUAAS_LIBVIRT_STATE_DIR"
 	varLibvirtHosts    = "GPUAAS_LIBVIRT_HOSTS"
-	// libvirtPrefix is that of the settings of the provider libvirt.
-	libvirtPrefix = "GPUAAS_LIBVIRT_"
 	// varTemporalPostgres contains a password, so it is not a flag of the server.
 	varTemporalPostgres = "GPUAAS_DEV_TEMPORAL_POSTGRES"
 )
@@ -92,7 +90,7 @@ func (r record) worker(l layout) variables {
 		variable{"GPUAAS_NODE_PUBLIC_URL", r.nodeURL()},
 		variable{"GPUAAS_AUDIT_CHECKPOINT_INTERVAL", "10s"},
 		variable{"GPUAAS_ENV", trustDomain},
-	).with(os.Getenv(varLibvirtState) == "", varLibvirtState, filepath.Join(l.dir, "libvirt")).
+	).with(os.Getenv(varLibvirtState) == "", varLibvirtState, libvirtDir(l)).
 		with(os.Getenv(varLibvirtHosts) == "", varLibvirtHosts, nodeAPIHost+":"+hostOfMachine)
 }
 
@@ -147,10 +145,9 @@ func (v variables) exports() string {
 }
 
 // inherited returns the part of this process's environment that our processes
-// inherit: everything except the settings of our programs, other than those of the provider
-// libvirt, and of the engines' clients, which may belong to another stack. With keep, Temporal's and Vault's
-// client settings (TLS, API keys) are included, for external engines. A token
-// never is.
+// inherit: everything except the settings of our programs and of the engines' clients,
+// which may belong to another stack. With keep, Temporal's and Vault's client settings
+// (TLS, API keys) are included, for external engines. A token never is.
 func inherited(environ []string, keep bool) []string {
 	ours := []string{"GPUAAS_", "PG", "MAAS_"}
 	if !keep {
@@ -158,10 +155,16 @@ func inherited(environ []string, keep bool) []string {
 	}
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, libvirtPrefix) {
-			return false
-		}
 		return name == varVaultToken || name != varLogLevel && slices.ContainsFunc(ours, func(p string) bool { return strings.HasPrefix(name, p) })
+	})
+}
+
+// ofProviders returns the settings of machine providers in an environment, which only the
+// worker gets: some are secrets.
+func ofProviders(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		return !slices.ContainsFunc([]string{"GPUAAS_LIBVIRT_", "GPUAAS_MAAS_", "MAAS_", "GPUAAS_SWEEP="},
+			func(p string) bool { return strings.HasPrefix(kv, p) })
 	})
 }
 

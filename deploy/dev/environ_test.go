@@ -1,7 +1,10 @@
 package dev
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -99,7 +102,32 @@ func TestInheritedOmitsOtherStacks(t *testing.T) {
 		"PATH=/bin", "GPUAAS_API_TOKEN=x", "GPUAAS_DATABASE_URL=x", "PGPASSWORD=x", "VAULT_TOKEN=x", "VAULT_ADDR=x",
 		"TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug", "MAAS_API_TOKEN=x", "GPUAAS_LIBVIRT_URI=z",
 	}
-	require.Equal(t, []string{"PATH=/bin", "GPUAAS_LOG_LEVEL=debug", "GPUAAS_LIBVIRT_URI=z"}, inherited(shell, false))
-	require.Equal(t, []string{"PATH=/bin", "VAULT_ADDR=x", "TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug", "GPUAAS_LIBVIRT_URI=z"},
+	require.Equal(t, []string{"PATH=/bin", "GPUAAS_LOG_LEVEL=debug"}, inherited(shell, false))
+	require.Equal(t, []string{"PATH=/bin", "VAULT_ADDR=x", "TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug"},
 		inherited(shell, true), "client settings of an external engine are inherited, a token never is")
+}
+
+// TestOnlyTheWorkerHasProviders: the worker gets the settings of the providers, some of which are
+// secrets. No other process does, and no process as an argument.
+func TestOnlyTheWorkerHasProviders(t *testing.T) {
+	for _, kv := range []string{"MAAS_API_TOKEN=c:t:s3cret", "GPUAAS_MAAS_ZONES=z1", "GPUAAS_SWEEP=delete", "GPUAAS_LIBVIRT_URI=z", "GPUAAS_API_TOKEN=other"} {
+		name, value, _ := strings.Cut(kv, "=")
+		t.Setenv(name, value)
+	}
+	bin := t.TempDir()
+	for _, program := range []string{workerBinary, apiBinary} {
+		require.NoError(t, os.WriteFile(filepath.Join(bin, program), nil, 0o700))
+	}
+	s := &stack{layout: layout{dir: t.TempDir()}, record: testRecord(t), programs: programs{executable: filepath.Join(bin, "gpuaas"), look: func(string) string { return "" }}}
+	worker, err := s.worker().prepare(t.Context())
+	require.NoError(t, err)
+	require.Subset(t, worker.env, []string{"MAAS_API_TOKEN=c:t:s3cret", "GPUAAS_MAAS_ZONES=z1", "GPUAAS_SWEEP=delete", "GPUAAS_LIBVIRT_URI=z"})
+	require.NotContains(t, worker.env, "GPUAAS_API_TOKEN=other")
+	require.Empty(t, worker.args)
+	api, err := s.api().prepare(t.Context())
+	require.NoError(t, err)
+	for _, env := range [][]string{api.env, inherited(os.Environ(), true)} {
+		require.NotContains(t, strings.Join(env, "\n"), "s3cret")
+		require.NotContains(t, strings.Join(env, "\n"), "MAAS")
+	}
 }

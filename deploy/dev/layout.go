@@ -20,6 +20,7 @@ import (
 //	agents/NAME/    files of a node agent
 //	releases/       signed releases of the agent
 //	fleet/          files of the simulated nodes of dev fleet
+//	libvirt/        consoles and boot files of virtual machines, which outlive the stack
 type layout struct{ dir string }
 
 // privateFile is the mode of every file, privateDir of every folder except the
@@ -62,7 +63,7 @@ func (l layout) agentDir(name string) string { return filepath.Join(l.agentsDir(
 func (l layout) fleetDir() string            { return filepath.Join(l.dir, "fleet") }
 
 // entries are the names in the root that belong to the layout. A wipe removes only
-// these.
+// these, and libvirtDir if it has no machine.
 func (l layout) entries() []string {
 	return []string{
 		"api", "agents", "fleet", "log", "pg", "releases", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",

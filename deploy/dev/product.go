@@ -31,7 +31,7 @@ func (s *stack) worker() part {
 		healthy: get("http://" + loopback(s.record.Ports.WorkerMetrics) + "/readyz"),
 		prepare: func(context.Context) (command, error) {
 			path, err := s.programs.path(workerBinary)
-			return command{path: path, env: s.record.processEnv(s.record.worker(s.layout))}, err
+			return command{path: path, env: append(s.record.processEnv(s.record.worker(s.layout)), ofProviders(os.Environ())...)}, err
 		},
 	}
 }

@@ -8,12 +8,14 @@ import (
 	"net/url"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/caarlos0/env/v11"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -170,7 +172,7 @@ func Load(target any, getenv func(string) string) error {
 	}})
 	for _, s := range settings {
 		if !unread[s.Name] {
-			faults.parsed(s, err)
+			faults.parsed(s, environment[s.Name], err)
 		}
 	}
 	if c, ok := target.(Config); ok {
@@ -182,8 +184,12 @@ func Load(target any, getenv func(string) string) error {
 	return faults.err()
 }
 
-// parsed adds the fault that the library reported for the setting.
-func (f *Faults) parsed(s Setting, err error) {
+// maxWrong bounds the part of a value that a fault repeats, in characters.
+const maxWrong = 64
+
+// parsed adds the fault that the library reported for the setting, which has a value. Values
+// that are parsed are no secrets.
+func (f *Faults) parsed(s Setting, value string, err error) {
 	all, ok := errors.AsType[env.AggregateError](err)
 	if !ok {
 		f.Check(err != nil, "%v", err)
@@ -198,22 +204,34 @@ func (f *Faults) parsed(s Setting, err error) {
 			f.Check(true, "%s", fault)
 		}
 		if bad, ok := errors.AsType[env.ParseError](e); ok && bad.Name == s.field {
-			f.Check(true, "%s must be %s", s.Name, formOf(bad.Type))
+			form, wrong := formOf(s, bad.Type, value)
+			f.Check(true, "%s must be %s, not %q", s.Name, form, text.Line(wrong, maxWrong))
 		}
 	}
 }
 
-// formOf describes the values of a type.
-func formOf(t reflect.Type) string {
+// formOf describes the values of a setting of the type, and returns the part of a value that
+// does not have that form.
+func formOf(s Setting, t reflect.Type, value string) (form, wrong string) {
 	switch t {
 	case reflect.TypeFor[time.Duration]():
-		return "a duration, for example 30s"
+		return "a duration, for example 30s", value
 	case reflect.TypeFor[bool]():
-		return "true or false"
+		return "true or false", value
 	case reflect.TypeFor[slog.Level]():
-		return "debug, info, warn or error"
+		return "debug, info, warn or error", value
 	}
-	return "a " + t.String() + ", for example 1"
+	switch {
+	case t.Kind() == reflect.Map:
+		parts := strings.Split(value, ",")
+		if i := slices.IndexFunc(parts, func(p string) bool { return !strings.Contains(p, ":") }); i >= 0 {
+			value = parts[i]
+		}
+		return "pairs NAME:VALUE separated by commas, for example " + s.Example, value
+	case t.Kind() == reflect.Float64:
+		return "a number, for example 1.5", value
+	}
+	return "a whole number, for example 1", value
 }
 
 // VaultLogin adds a fault unless either the role of a service account or both files of an

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +25,9 @@ type testConfig struct {
 	Token schema.Secret `env:"TEST_TOKEN,required" example:"x" help:"Token."`
 	Names []string      `env:"TEST_NAMES" envDefault:"a,b" help:"Names."`
 	Note  string        `env:"TEST_NOTE" help:"Note."`
+	Count int           `env:"TEST_COUNT" help:"Count."`
+
+	Hosts map[string]string `env:"TEST_HOSTS" example:"a.test:10.0.2.2" help:"Hosts."`
 }
 
 func (c *testConfig) Check(f *Faults) {
@@ -101,6 +105,30 @@ func TestLoadReportsEveryFaultAndNoSecret(t *testing.T) {
 	for _, fault := range []string{"TEST_TOKEN or TEST_TOKEN_FILE is not set", "GPUAAS_ENV is not set"} {
 		require.ErrorContains(t, Load(newConfig(), environ(nil)), fault)
 	}
+}
+
+// A fault of a value has the variable, the wrong part and the form.
+func TestLoadNamesTheWrongPart(t *testing.T) {
+	t.Parallel()
+	for fault, vars := range map[string]map[string]string{
+		`TEST_HOSTS must be pairs NAME:VALUE separated by commas, for example a.test:10.0.2.2, not "b.test"`: {"TEST_HOSTS": "a.test:10.0.2.2,b.test"},
+		`TEST_HOSTS must be pairs NAME:VALUE separated by commas, for example a.test:10.0.2.2, not ""`:       {"TEST_HOSTS": "a.test:10.0.2.2,"},
+		`TEST_COUNT must be a whole number, for example 1, not "many?[2J"`:                                   {"TEST_COUNT": "many\x1b[2J"},
+		`TEST_RATE must be a number, for example 1.5, not "fast"`:                                            {"TEST_RATE": "fast"},
+		`GPUAAS_LAME_DUCK must be a duration, for example 30s, not "soon"`:                                   {"GPUAAS_LAME_DUCK": "soon"},
+		`GPUAAS_ALLOW_PLAINTEXT must be true or false, not "maybe"`:                                          {"GPUAAS_ALLOW_PLAINTEXT": "maybe"},
+	} {
+		all := complete(t)
+		maps.Copy(all, vars)
+		require.ErrorContains(t, Load(newConfig(), environ(all)), fault)
+	}
+	all := complete(t)
+	all["TEST_HOSTS"], all["TEST_COUNT"] = "a:fd00::1,b:10.0.0.1", "7"
+	c := newConfig()
+	require.NoError(t, Load(c, environ(all)))
+	require.Equal(t, map[string]string{"a": "fd00::1", "b": "10.0.0.1"}, c.Hosts)
+	all["TEST_COUNT"] = strings.Repeat("9", 1000)
+	require.Less(t, len(Load(newConfig(), environ(all)).Error()), 200)
 }
 
 // A login with a service account replaces the AppRole, and its token is a secret, too.

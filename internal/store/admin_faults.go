@@ -39,7 +39,7 @@ func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	if err != nil {
 		return nil, err
 	}
-	machines, err := leftoverFaults(ctx, s.db)
+	machines, err := surplusFaults(ctx, s.db)
 	if err != nil {
 		return nil, err
 	}

@@ -56,10 +56,10 @@ func (s *Inventory) TableSizes(ctx context.Context) ([]metrics.TableSize, error)
 	})
 }
 
-// LeftoverCounts counts the machines that no instance owns, for the gauge.
-func (s *Inventory) LeftoverCounts(ctx context.Context) ([]metrics.LeftoverCount, error) {
-	rows, err := query(ctx, s.db, "counting the leftovers of providers", s.db.q.LeftoverCounts)
-	return convert(rows, func(r sqlc.LeftoverCountsRow) metrics.LeftoverCount { return metrics.LeftoverCount(r) }), err
+// SurplusCounts counts the machines that no instance owns, for the gauge.
+func (s *Inventory) SurplusCounts(ctx context.Context) ([]metrics.SurplusCount, error) {
+	rows, err := query(ctx, s.db, "counting the surplus machines of providers", s.db.q.SurplusCounts)
+	return convert(rows, func(r sqlc.SurplusCountsRow) metrics.SurplusCount { return metrics.SurplusCount(r) }), err
 }
 
 // RetentionAge returns the seconds since old records were last deleted completely, for the gauge.

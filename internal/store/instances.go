@@ -23,7 +23,8 @@ func (tx *tx) liveInstance(ctx context.Context, nodeID string) (lifecycle.Instan
 
 // beginInstance returns the instance of a provisioning, in state pending: the live one, whose
 // machine may exist, or a new one. Its ID exists before any call of the provider. Without a type, the
-// machine has the provider's first one that satisfies the node's SKU.
+// machine has the provider's first one that satisfies the node's SKU. The instance has what the
+// machine will have, also where nothing was asked for.
 func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Options, provider machine.Info) (lifecycle.Instance, error) {
 	i, err := tx.liveInstance(ctx, n.NodeID)
 	switch {
@@ -37,13 +38,12 @@ func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Op
 		i.State = lifecycle.InstancePending
 		return i, err
 	}
-	if o.Type == "" {
-		sku, err := tx.GetSKU(ctx, n.SKU)
-		if err != nil {
-			return i, err
-		}
-		o.Type = provider.TypeFor(o.Region, sku.MinCPUs, n.GPUsTotal, sku.MinMemoryBytes)
+	sku, err := tx.GetSKU(ctx, n.SKU)
+	if err != nil {
+		return i, err
 	}
+	region := provider.Chosen(o, "").Region
+	o = provider.Chosen(o, provider.TypeFor(region, sku.MinCPUs, n.GPUsTotal, sku.MinMemoryBytes))
 	i = lifecycle.Instance{InstanceID: schema.NewID(), Provider: n.OnboardingMode, State: lifecycle.InstancePending, Options: o}
 	return i, tx.InsertInstance(ctx, sqlc.InsertInstanceParams{InstanceID: i.InstanceID, NodeID: n.NodeID, Provider: i.Provider,
 		Region: o.Region, MachineType: o.Type, Image: o.Image, Spot: o.Spot, SSHKeys: append([]string{}, o.SSHKeys...)})

@@ -190,6 +190,21 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 		n = e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
 		require.Equal(t, "large", e.claim(n.ID, lifecycle.ActionProvision).Instance.Type, "the small one has less memory than the SKU needs")
 	})
+	t.Run("with the defaults of the provider", func(t *testing.T) {
+		kept, err := e.Inventory.PutProviders(ctx, []machines.Info{{Name: "defaults", Creates: true, Catalog: machines.Catalog{
+			Regions: []string{"here"}, Images: []string{"noble"}, Types: []machines.Type{{ID: "tiny", CPUs: 1, MemoryMiB: 1}},
+			Defaults: machines.Options{Region: "here", Type: "tiny", Image: "noble"}}}})
+		require.NoError(t, err)
+		require.Empty(t, kept)
+		n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "defaults" })
+		used := machines.Options{Region: "here", Type: "tiny", Image: "noble", SSHKeys: nil}
+		require.Equal(t, used, e.claim(n.ID, lifecycle.ActionProvision).Instance.Options)
+		n, err = e.Admin.Node(ctx, n.ID)
+		require.NoError(t, err)
+		n.Instance.SSHKeys = nil
+		require.Equal(t, used, n.Instance.Options, "the inventory has what is used")
+		e.exec("DELETE FROM providers WHERE name = 'defaults'")
+	})
 	t.Run("while the provider is disabled", func(t *testing.T) {
 		n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
 		info, err := e.Store.Machines.Providers(ctx)

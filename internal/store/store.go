@@ -56,10 +56,10 @@ type Store struct {
 	Checkpoints *Checkpoints
 	// Retention deletes old records.
 	Retention *Retention
-	// Leftovers stores the machines that no instance owns.
-	Leftovers *Leftovers
-	db        *db
-	pools     map[string]*postgres.DB // by purpose
+	// Surplus stores the surplus machines of providers.
+	Surplus *SurplusMachines
+	db      *db
+	pools   map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -131,7 +131,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		db:          d,
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
-		Leftovers:   &Leftovers{db: d},
+		Surplus:     &SurplusMachines{db: d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}
 	s.warnOfPrivileges(ctx, c.Log)

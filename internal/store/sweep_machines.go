@@ -15,41 +15,42 @@ import (
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
-// Leftovers stores the machines that no instance owns. It implements activities.Leftovers.
-type Leftovers struct{ db *db }
+// SurplusMachines stores the surplus machines of providers. It implements
+// activities.SurplusMachines.
+type SurplusMachines struct{ db *db }
 
-// Record implements activities.Leftovers. The caller has listed the machines before, and an entry
+// Record implements activities.SurplusMachines. The caller has listed the machines before, and an entry
 // of the ledger is older than its machine, so the ledger has every listed machine of ours.
-func (s *Leftovers) Record(ctx context.Context, provider string, listed []machine.Machine) (map[machine.LeftoverClass]int, error) {
-	return write(ctx, s.db, "storing the leftovers of provider "+provider, func(ctx context.Context, tx *tx) (map[machine.LeftoverClass]int, error) {
-		if err := tx.LockLeftovers(ctx, provider); err != nil {
+func (s *SurplusMachines) Record(ctx context.Context, provider string, listed []machine.Machine) (map[machine.SurplusClass]int, error) {
+	return write(ctx, s.db, "storing the surplus machines of provider "+provider, func(ctx context.Context, tx *tx) (map[machine.SurplusClass]int, error) {
+		if err := tx.LockSurplus(ctx, provider); err != nil {
 			return nil, err
 		}
-		found, err := findLeftovers(ctx, tx, provider, listed)
+		found, err := findSurplus(ctx, tx, provider, listed)
 		if err != nil {
 			return nil, err
 		}
-		counts, p := map[machine.LeftoverClass]int{}, sqlc.StoreLeftoversParams{Provider: provider, InstanceIds: []string{}}
+		counts, p := map[machine.SurplusClass]int{}, sqlc.StoreSurplusParams{Provider: provider, InstanceIds: []string{}}
 		for _, id := range slices.Sorted(maps.Keys(found)) {
 			l := found[id]
 			counts[l.Class]++
 			p.InstanceIds, p.ExternalIds, p.Hosts = append(p.InstanceIds, id), append(p.ExternalIds, l.ExternalID), append(p.Hosts, l.Host)
 			p.Phases, p.Details, p.Classes = append(p.Phases, string(l.Phase)), append(p.Details, l.Detail), append(p.Classes, string(l.Class))
 		}
-		if err := tx.ForgetLeftovers(ctx, provider, p.InstanceIds); err != nil || len(found) == 0 {
+		if err := tx.ForgetSurplus(ctx, provider, p.InstanceIds); err != nil || len(found) == 0 {
 			return counts, err
 		}
-		return counts, tx.StoreLeftovers(ctx, p)
+		return counts, tx.StoreSurplus(ctx, p)
 	})
 }
 
-// findLeftovers returns what no instance owns by instance ID: of two machines with one owner tag
+// findSurplus returns what no instance owns by instance ID: of two machines with one owner tag
 // only the last. They end together, because a deletion is by owner tag. It also returns the
 // duplicates of instances that own a machine.
-func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machine.Machine) (map[string]machine.Leftover, error) {
-	found, ids := map[string]machine.Leftover{}, []string{}
+func findSurplus(ctx context.Context, tx *tx, provider string, listed []machine.Machine) (map[string]machine.Surplus, error) {
+	found, ids := map[string]machine.Surplus{}, []string{}
 	for _, m := range listed {
-		found[m.InstanceID] = machine.Leftover{Provider: provider, Machine: m, Class: machine.ClassOrphan}
+		found[m.InstanceID] = machine.Surplus{Provider: provider, Machine: m, Class: machine.ClassOrphan}
 		if schema.IsID(m.InstanceID) {
 			ids = append(ids, m.InstanceID)
 		}
@@ -81,11 +82,11 @@ func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machin
 
 // findDuplicate adds the last listed machine that has the owner tag of an owned entry and is not the
 // machine of the entry. An entry whose machine is being created does not have its ID yet.
-func findDuplicate(found map[string]machine.Leftover, provider string, e sqlc.MachineEntriesRow, listed []machine.Machine) {
+func findDuplicate(found map[string]machine.Surplus, provider string, e sqlc.MachineEntriesRow, listed []machine.Machine) {
 	own := text.Line(e.ExternalID, machine.MaxExternalID)
 	for _, m := range listed {
 		if m.InstanceID == e.ResourceID && own != "" && m.ExternalID != own {
-			found[e.ResourceID] = machine.Leftover{Provider: provider, Machine: m, Class: machine.ClassDuplicate}
+			found[e.ResourceID] = machine.Surplus{Provider: provider, Machine: m, Class: machine.ClassDuplicate}
 		}
 	}
 }
@@ -94,8 +95,8 @@ func entryRef(e sqlc.MachineEntriesRow) machine.Ref {
 	return machine.Ref{InstanceID: e.ResourceID, ExternalID: e.ExternalID, Host: e.Host, Region: e.Region}
 }
 
-// Due implements activities.Leftovers.
-func (s *Leftovers) Due(ctx context.Context, providers []string, limit int) ([]machine.Leftover, error) {
+// Due implements activities.SurplusMachines.
+func (s *SurplusMachines) Due(ctx context.Context, providers []string, limit int) ([]machine.Surplus, error) {
 	rows, err := query(ctx, s.db, "reading the leftovers to delete", func(ctx context.Context) ([]sqlc.DueLeftoversRow, error) {
 		if epoch, err := s.db.q.RestoreEpoch(ctx); err != nil || epoch > 0 {
 			return nil, err
@@ -104,17 +105,17 @@ func (s *Leftovers) Due(ctx context.Context, providers []string, limit int) ([]m
 		if err != nil || attempted >= int64(limit) {
 			return nil, err
 		}
-		return s.db.q.DueLeftovers(ctx, providers, machine.LeftoverGrace.Seconds(), int32(limit-int(attempted)))
+		return s.db.q.DueLeftovers(ctx, providers, machine.SurplusGrace.Seconds(), int32(limit-int(attempted)))
 	})
-	return convert(rows, func(r sqlc.DueLeftoversRow) machine.Leftover {
-		return machine.Leftover{Provider: r.Provider, Class: r.Class, FirstSeen: r.FirstSeen.UTC(), Machine: machine.Machine{
+	return convert(rows, func(r sqlc.DueLeftoversRow) machine.Surplus {
+		return machine.Surplus{Provider: r.Provider, Class: r.Class, FirstSeen: r.FirstSeen.UTC(), Machine: machine.Machine{
 			Ref:   machine.Ref{InstanceID: r.InstanceID, ExternalID: r.ExternalID, Host: r.Host},
 			Phase: r.Phase, Detail: r.Detail}}
 	}), err
 }
 
-// BeginDeletion implements activities.Leftovers. The first attempt writes an audit row.
-func (s *Leftovers) BeginDeletion(ctx context.Context, l machine.Leftover) (r machine.Ref, begun bool, err error) {
+// BeginDeletion implements activities.SurplusMachines. The first attempt writes an audit row.
+func (s *SurplusMachines) BeginDeletion(ctx context.Context, l machine.Surplus) (r machine.Ref, begun bool, err error) {
 	r, err = write(ctx, s.db, "beginning the deletion of machine "+l.InstanceID, func(ctx context.Context, tx *tx) (machine.Ref, error) {
 		if on, err := tx.restoring(ctx); err != nil || on {
 			return machine.Ref{}, err
@@ -123,7 +124,7 @@ func (s *Leftovers) BeginDeletion(ctx context.Context, l machine.Leftover) (r ma
 		if err != nil || e.NodeID == "" || e.Owned {
 			return machine.Ref{}, err
 		}
-		stored, err := tx.LockLeftover(ctx, l.Provider, l.InstanceID, machine.LeftoverGrace.Seconds())
+		stored, err := tx.LockLeftover(ctx, l.Provider, l.InstanceID, machine.SurplusGrace.Seconds())
 		if err != nil {
 			return machine.Ref{}, orMissing(err, nil)
 		}
@@ -140,7 +141,7 @@ func (s *Leftovers) BeginDeletion(ctx context.Context, l machine.Leftover) (r ma
 
 // reopen records a machine that its provider listed although its entry does not have it: its
 // creation ended after the operation that planned it. It returns the entry.
-func reopen(ctx context.Context, tx *tx, l machine.Leftover, e sqlc.MachineEntriesRow, externalID string) (sqlc.MachineEntriesRow, error) {
+func reopen(ctx context.Context, tx *tx, l machine.Surplus, e sqlc.MachineEntriesRow, externalID string) (sqlc.MachineEntriesRow, error) {
 	if e.State == activities.ResourceCreated || externalID == "" {
 		return e, nil
 	}
@@ -149,8 +150,8 @@ func reopen(ctx context.Context, tx *tx, l machine.Leftover, e sqlc.MachineEntri
 	return e, tx.CreatedResource(ctx, e.ResourceID, externalID)
 }
 
-// Deleted implements activities.Leftovers.
-func (s *Leftovers) Deleted(ctx context.Context, l machine.Leftover) error {
+// Deleted implements activities.SurplusMachines.
+func (s *SurplusMachines) Deleted(ctx context.Context, l machine.Surplus) error {
 	return s.db.write(ctx, "recording the deletion of machine "+l.InstanceID, func(ctx context.Context, tx *tx) error {
 		e, err := lockEntry(ctx, tx, l)
 		if err != nil {
@@ -168,7 +169,7 @@ func (s *Leftovers) Deleted(ctx context.Context, l machine.Leftover) error {
 
 // lockEntry locks the node of a leftover and returns the ledger entry, a zero one if there is
 // none.
-func lockEntry(ctx context.Context, tx *tx, l machine.Leftover) (e sqlc.MachineEntriesRow, err error) {
+func lockEntry(ctx context.Context, tx *tx, l machine.Surplus) (e sqlc.MachineEntriesRow, err error) {
 	if !schema.IsID(l.InstanceID) {
 		return e, nil
 	}
@@ -185,7 +186,7 @@ func lockEntry(ctx context.Context, tx *tx, l machine.Leftover) (e sqlc.MachineE
 	return entries[0], nil
 }
 
-func noteLeftover(tx *tx, l machine.Leftover, e sqlc.MachineEntriesRow, action, result, reason string) {
+func noteLeftover(tx *tx, l machine.Surplus, e sqlc.MachineEntriesRow, action, result, reason string) {
 	tx.note(audit.Event{Stream: e.NodeID, Actor: systemActor, Action: action, Target: e.ResourceID, Result: result, Reason: reason,
 		Detail: map[string]string{"kind": kindInstance, "provider": l.Provider, "external_id": cmp.Or(l.ExternalID, e.ExternalID)}})
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// leftoverFaults reports the machines that have had their class for machine.LeftoverGrace: one
+// surplusFaults reports the machines that have had their class for machine.SurplusGrace: one
 // fault for each provider and class.
-func leftoverFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error) {
-	rows, err := query(ctx, db, "reading the leftovers of providers", func(ctx context.Context) ([]sqlc.LeftoverFaultsRow, error) {
-		return db.q.LeftoverFaults(ctx, machine.LeftoverGrace.Seconds())
+func surplusFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, error) {
+	rows, err := query(ctx, db, "reading the surplus machines of providers", func(ctx context.Context) ([]sqlc.SurplusFaultsRow, error) {
+		return db.q.SurplusFaults(ctx, machine.SurplusGrace.Seconds())
 	})
-	return convert(rows, leftoverFault), err
+	return convert(rows, surplusFault), err
 }
 
-func leftoverFault(r sqlc.LeftoverFaultsRow) wire.ControlPlaneFault {
+func surplusFault(r sqlc.SurplusFaultsRow) wire.ControlPlaneFault {
 	what, also := "that no instance owns", ""
 	var next string
 	switch {
@@ -42,7 +42,7 @@ func leftoverFault(r sqlc.LeftoverFaultsRow) wire.ControlPlaneFault {
 	if int(r.Machines) > len(r.Oldest) {
 		oldest += ", …"
 	}
-	return wire.ControlPlaneFault{Component: "machine-leftover", Reason: string(r.Class), Next: next, Message: fmt.Sprintf(
+	return wire.ControlPlaneFault{Component: "surplus-machine", Reason: string(r.Class), Next: next, Message: fmt.Sprintf(
 		"provider %s has %s %s, the oldest for %s: %s%s", r.Provider, text.Count(int(r.Machines), "machine"), what, span(r.OldestSeconds), oldest, also)}
 }
 

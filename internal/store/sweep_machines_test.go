@@ -30,7 +30,7 @@ type sweep struct {
 func (e *env) sweep() *sweep {
 	e.t.Helper()
 	s := &sweep{env: e, site: recorder.New()}
-	s.Sweep = activities.Sweep{Leftovers: e.Leftovers, Deletes: true, Providers: map[string]activities.Source{
+	s.Sweep = activities.Sweep{Surplus: e.Surplus, Deletes: true, Providers: map[string]activities.Source{
 		"libvirt": {Info: machines.Info{Name: "libvirt", Creates: true}, Provider: s.site}}}
 	return s
 }
@@ -65,7 +65,7 @@ func (s *sweep) rounds(n int) (got activities.SweepSummary) {
 func (s *sweep) later() {
 	s.t.Helper()
 	s.exec("UPDATE machine_leftovers SET first_seen = first_seen - make_interval(secs => $1), attempted_at = attempted_at - make_interval(secs => $1)",
-		machines.LeftoverGrace.Seconds()+1)
+		machines.SurplusGrace.Seconds()+1)
 }
 
 // provisioned claims a new node for a provisioning, which plans a machine.
@@ -107,7 +107,7 @@ func (s *sweep) entry(c activities.Claim) string {
 	return s.text("SELECT state FROM resources WHERE resource_id = $1", c.Instance.InstanceID)
 }
 
-// stored is the class of the stored leftover, "" without one.
+// stored is the class of the stored surplus machine, "" without one.
 func (s *sweep) stored(instanceID string) string {
 	s.t.Helper()
 	return s.text("SELECT coalesce(max(class), '') FROM machine_leftovers WHERE instance_id = $1 AND deleted_at IS NULL", instanceID)
@@ -156,7 +156,7 @@ func TestSweepWaitsForTheGrace(t *testing.T) {
 	n, c := s.provisioned()
 	s.created(c)
 	s.canceled(c)
-	require.Equal(t, map[machines.LeftoverClass]int{machines.ClassLeftover: 1}, s.rounds(2).Found)
+	require.Equal(t, map[machines.SurplusClass]int{machines.ClassLeftover: 1}, s.rounds(2).Found)
 	require.Equal(t, "leftover", s.stored(c.Instance.InstanceID))
 	require.Zero(t, s.deletions())
 
@@ -232,18 +232,18 @@ func TestSweepOnlyReportsOrphans(t *testing.T) {
 	for _, tag := range []string{unknown, "another-installation"} {
 		s.appears(tag)
 	}
-	require.Equal(t, map[machines.LeftoverClass]int{machines.ClassOrphan: 2}, s.rounds(1).Found)
-	require.Empty(t, s.leftoverFaults(), "before the grace period")
+	require.Equal(t, map[machines.SurplusClass]int{machines.ClassOrphan: 2}, s.rounds(1).Found)
+	require.Empty(t, s.surplusFaults(), "before the grace period")
 	s.later()
 	s.rounds(1)
 	require.Zero(t, s.deletions())
-	faults := s.leftoverFaults()
+	faults := s.surplusFaults()
 	require.Len(t, faults, 1)
 	require.Equal(t, "orphan", faults[0].Reason)
 	require.Contains(t, faults[0].Message, "provider libvirt has 2 machines that no instance owns, the oldest for 30m")
 	require.Contains(t, faults[0].Message, unknown)
 	require.NotEmpty(t, faults[0].Next)
-	counts, err := s.LeftoverCounts(t.Context())
+	counts, err := s.SurplusCounts(t.Context())
 	require.NoError(t, err)
 	require.Len(t, counts, 1)
 	require.Equal(t, int64(2), counts[0].Orphans)
@@ -260,8 +260,8 @@ func TestSweepOnlyReportsDuplicates(t *testing.T) {
 			n, c := s.provisioned()
 			id := c.Instance.InstanceID
 			second := machines.Machine{Ref: machines.Ref{InstanceID: id, ExternalID: "m-second", Host: n.Host}, Phase: machines.Running}
-			record := func(listed ...machines.Machine) map[machines.LeftoverClass]int {
-				found, err := s.Sweep.Leftovers.Record(t.Context(), "libvirt", listed)
+			record := func(listed ...machines.Machine) map[machines.SurplusClass]int {
+				found, err := s.Sweep.Surplus.Record(t.Context(), "libvirt", listed)
 				require.NoError(t, err)
 				return found
 			}
@@ -273,23 +273,23 @@ func TestSweepOnlyReportsDuplicates(t *testing.T) {
 				require.True(t, ok)
 				listed = []machines.Machine{{Ref: machines.Ref{InstanceID: id, ExternalID: site.ID}}, second, {Ref: machines.Ref{InstanceID: id, ExternalID: site.ID}}}
 			}
-			require.Equal(t, map[machines.LeftoverClass]int{machines.ClassDuplicate: 1}, record(listed...))
+			require.Equal(t, map[machines.SurplusClass]int{machines.ClassDuplicate: 1}, record(listed...))
 			s.later()
 			record(listed...)
 			require.Equal(t, "duplicate m-second", s.text("SELECT class || ' ' || external_id FROM machine_leftovers"))
-			due, err := s.Sweep.Leftovers.Due(t.Context(), []string{"libvirt"}, 10)
+			due, err := s.Sweep.Surplus.Due(t.Context(), []string{"libvirt"}, 10)
 			require.NoError(t, err)
 			require.Empty(t, due)
-			_, begun, err := s.Sweep.Leftovers.BeginDeletion(t.Context(), machines.Leftover{Provider: "libvirt", Machine: second})
+			_, begun, err := s.Sweep.Surplus.BeginDeletion(t.Context(), machines.Surplus{Provider: "libvirt", Machine: second})
 			require.NoError(t, err)
 			require.False(t, begun)
 
-			faults := s.leftoverFaults()
+			faults := s.surplusFaults()
 			require.Len(t, faults, 1)
 			require.Equal(t, "duplicate", faults[0].Reason)
 			require.Contains(t, faults[0].Message, n.Host+" ("+id+", m-second)")
 			require.NotContains(t, faults[0].Next, "GPUAAS_SWEEP")
-			counts, err := s.LeftoverCounts(t.Context())
+			counts, err := s.SurplusCounts(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, int64(1), counts[0].Duplicates)
 			require.Empty(t, record(listed[:len(listed)/2]...), "it is gone")
@@ -298,13 +298,13 @@ func TestSweepOnlyReportsDuplicates(t *testing.T) {
 	}
 }
 
-// leftoverFaults are the faults about machines that no instance owns.
-func (s *sweep) leftoverFaults() (found []wire.ControlPlaneFault) {
+// surplusFaults are the faults about machines that no instance owns.
+func (s *sweep) surplusFaults() (found []wire.ControlPlaneFault) {
 	s.t.Helper()
 	faults, err := s.Admin.Faults(s.t.Context())
 	require.NoError(s.t, err)
 	for _, f := range faults {
-		if f.Component == "machine-leftover" {
+		if f.Component == "surplus-machine" {
 			found = append(found, f)
 		}
 	}
@@ -323,7 +323,7 @@ func TestSweepReportsOnly(t *testing.T) {
 	require.Empty(t, s.changes(n.ID, func() { s.rounds(1) }))
 	require.Zero(t, s.deletions())
 	require.Equal(t, "created", s.entry(c))
-	faults := s.leftoverFaults()
+	faults := s.surplusFaults()
 	require.Len(t, faults, 1)
 	require.Equal(t, "leftover", faults[0].Reason)
 	require.Contains(t, faults[0].Next, "GPUAAS_SWEEP=delete")
@@ -339,13 +339,13 @@ func TestSweepDuringRestore(t *testing.T) {
 	s.canceled(c)
 	s.rounds(1)
 	s.later()
-	due, err := s.Sweep.Leftovers.Due(ctx, []string{"libvirt"}, 10)
+	due, err := s.Sweep.Surplus.Due(ctx, []string{"libvirt"}, 10)
 	require.NoError(t, err)
 	require.Len(t, due, 1)
 	mode := s.owner()
 	_, err = mode.Start(ctx, "the disk broke", time.Hour, operator)
 	require.NoError(t, err)
-	_, begun, err := s.Sweep.Leftovers.BeginDeletion(ctx, due[0])
+	_, begun, err := s.Sweep.Surplus.BeginDeletion(ctx, due[0])
 	require.NoError(t, err)
 	require.False(t, begun)
 	s.rounds(1)
@@ -364,11 +364,11 @@ func TestSweepChecksAgain(t *testing.T) {
 	s.canceled(c)
 	s.rounds(1)
 	s.later()
-	due, err := s.Sweep.Leftovers.Due(t.Context(), []string{"libvirt"}, 10)
+	due, err := s.Sweep.Surplus.Due(t.Context(), []string{"libvirt"}, 10)
 	require.NoError(t, err)
 	require.Len(t, due, 1)
 	s.claim(n.ID, lifecycle.ActionProvision)
-	_, begun, err := s.Sweep.Leftovers.BeginDeletion(t.Context(), due[0])
+	_, begun, err := s.Sweep.Surplus.BeginDeletion(t.Context(), due[0])
 	require.NoError(t, err)
 	require.False(t, begun)
 	require.Equal(t, "created", s.entry(c))
@@ -382,11 +382,11 @@ func TestSweepsAtOnce(t *testing.T) {
 	s.canceled(c)
 	s.rounds(1)
 	s.later()
-	due, err := s.Sweep.Leftovers.Due(t.Context(), []string{"libvirt"}, 10)
+	due, err := s.Sweep.Surplus.Due(t.Context(), []string{"libvirt"}, 10)
 	require.NoError(t, err)
 	rows := s.changes(n.ID, func() {
 		for _, err := range race(4, func(int) error {
-			_, begun, err := s.Sweep.Leftovers.BeginDeletion(t.Context(), due[0])
+			_, begun, err := s.Sweep.Surplus.BeginDeletion(t.Context(), due[0])
 			if err == nil && !begun {
 				err = errors.New("the deletion did not begin")
 			}
@@ -396,10 +396,10 @@ func TestSweepsAtOnce(t *testing.T) {
 		}
 		for _, err := range race(4, func(i int) error {
 			if i%2 == 0 {
-				_, err := s.Sweep.Leftovers.Record(t.Context(), "libvirt", []machines.Machine{{Ref: due[0].Ref}})
+				_, err := s.Sweep.Surplus.Record(t.Context(), "libvirt", []machines.Machine{{Ref: due[0].Ref}})
 				return err
 			}
-			return s.Sweep.Leftovers.Deleted(t.Context(), due[0])
+			return s.Sweep.Surplus.Deleted(t.Context(), due[0])
 		}) {
 			require.NoError(t, err)
 		}
@@ -430,10 +430,10 @@ func TestSweepRetriesLast(t *testing.T) {
 		do()
 		return nil
 	}
-	require.Contains(t, s.leftoverFaults()[0].Next, "GPUAAS_SWEEP=delete", "no deletion was attempted")
+	require.Contains(t, s.surplusFaults()[0].Next, "GPUAAS_SWEEP=delete", "no deletion was attempted")
 	_, err := s.round()
 	require.Equal(t, machines.ReasonAuth, activities.Typed(err).Reason)
-	fault := s.leftoverFaults()[0]
+	fault := s.surplusFaults()[0]
 	require.Contains(t, fault.Message, "; 10 of them were to be deleted, the last one ")
 	require.Contains(t, fault.Message, " ago, and the provider has not confirmed it")
 	require.Contains(t, fault.Next, "a fault of sweep-machines")
@@ -442,7 +442,7 @@ func TestSweepRetriesLast(t *testing.T) {
 	s.rounds(1)
 	require.Equal(t, 10, s.deletions(), "in the time of one run")
 	s.exec("UPDATE machine_leftovers SET attempted_at = attempted_at - make_interval(secs => $1)", lifecycle.SweepTimeout.Seconds()+1)
-	due, err := s.Sweep.Leftovers.Due(t.Context(), []string{"libvirt"}, 3)
+	due, err := s.Sweep.Surplus.Due(t.Context(), []string{"libvirt"}, 3)
 	require.NoError(t, err)
 	require.Len(t, due, 3)
 	require.NotEqual(t, first, due[0].InstanceID)

@@ -142,11 +142,11 @@ func retriedActivities(described []*workflowservice.DescribeWorkflowExecutionRes
 	var all []*retried
 	for _, d := range described {
 		for _, a := range d.GetPendingActivities() {
-			f := a.GetLastFailure()
-			if a.GetAttempt() < 2 || f == nil || f.GetTimeoutFailureInfo().GetTimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT {
+			f, kind := retriedFailure(a)
+			if f == nil {
 				continue
 			}
-			activity, kind := a.GetActivityType().GetName(), cmp.Or(f.GetApplicationFailureInfo().GetType(), "failing")
+			activity := a.GetActivityType().GetName()
 			i := slices.IndexFunc(all, func(r *retried) bool { return r.activity == activity && r.kind == kind })
 			if i < 0 {
 				i, all = len(all), append(all, &retried{activity: activity, kind: kind})
@@ -166,6 +166,34 @@ func retriedActivities(described []*workflowservice.DescribeWorkflowExecutionRes
 			r.activity, operations(r.runs), r.attempt, nameOf(r.of), text.Line(r.failure.GetMessage(), messageLimit)), Next: showCommand(r.of)})
 	}
 	return faults
+}
+
+// retriedFailure returns the last failure of an activity that is retried, and its kind. It
+// returns nil for others, and for the silence of a node.
+func retriedFailure(a *workflowpb.PendingActivityInfo) (f *failurepb.Failure, kind string) {
+	f = a.GetLastFailure()
+	if a.GetAttempt() < 2 || f == nil || f.GetTimeoutFailureInfo().GetTimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT {
+		return nil, ""
+	}
+	return f, cmp.Or(f.GetApplicationFailureInfo().GetType(), "failing")
+}
+
+// RunFaults returns the calls of the operation's open run that fail and are retried. It needs
+// no worker.
+func (c Operations) RunFaults(ctx context.Context, op lifecycle.Operation) (faults []wire.ControlPlaneFault, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, op.WorkflowID, "")
+	if err != nil || !belongs(d.GetWorkflowExecutionInfo(), op) {
+		return nil, c.interpret(err, "reading the operation's calls")
+	}
+	for _, a := range d.GetPendingActivities() {
+		if f, kind := retriedFailure(a); f != nil {
+			faults = append(faults, wire.ControlPlaneFault{Component: componentTasks, Reason: kind, Message: fmt.Sprintf(
+				"the activity %s fails and is retried, now in attempt %d: %s", a.GetActivityType().GetName(), a.GetAttempt(), text.Line(f.GetMessage(), messageLimit))})
+		}
+	}
+	return faults, nil
 }
 
 func operations(n int) string {

@@ -176,6 +176,21 @@ func TestFaultOfRetriedActivity(t *testing.T) {
 	require.Equal(t, string(schema.KindServiceUnavailable), f.Reason)
 	require.Contains(t, f.Message, "Postgres at db does not respond next: rm -rf /")
 	require.Contains(t, f.Next, "gpuaas op show gpu-1")
+
+	run := startDrain(t, c, "gpu-19")
+	op := lifecycle.Operation{OperationID: schema.NewID(), WorkflowID: run.GetID(), RunID: run.GetRunID()}
+	var faults []wire.ControlPlaneFault
+	harness.Eventually(t, "the call is retried", func() bool {
+		var err error
+		faults, err = c.Operations.RunFaults(t.Context(), op)
+		return err == nil && len(faults) == 1
+	})
+	require.Equal(t, wire.ControlPlaneFault{Component: "tasks", Reason: string(schema.KindServiceUnavailable), Message: faults[0].Message}, faults[0])
+	require.Regexp(t, "^the activity RecordProgress fails and is retried, now in attempt [0-9]+: .*Postgres at db does not respond next: rm -rf /", faults[0].Message)
+	op.RunID = schema.NewID() // of another operation
+	faults, err := c.Operations.RunFaults(t.Context(), op)
+	require.NoError(t, err)
+	require.Empty(t, faults)
 }
 
 // A round that fails is a fault while its run continues, with the error's reason and next

@@ -80,14 +80,14 @@ func (c *connection) describeRun(ctx context.Context, workflowID, runID string) 
 }
 
 // describeLast returns the last run that continues a run: the run itself if none does.
-func (c Operations) describeLast(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) (*workflowpb.WorkflowExecutionInfo, error) {
+func (c *connection) describeLast(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) (*workflowpb.WorkflowExecutionInfo, error) {
 	if info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
 		return info, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	run := info.GetExecution()
-	last, err := chain(c).newest(ctx, run.GetWorkflowId(), run.GetRunId())
+	last, err := chain{c}.newest(ctx, run.GetWorkflowId(), run.GetRunId())
 	if err != nil || last == run.GetRunId() {
 		return info, c.interpret(err, "looking for the run that continues the operation")
 	}

@@ -157,9 +157,10 @@ func diagram() string {
 			}
 		default:
 			// From the states outside the path to its first state, along the path,
-			// and to the end.
+			// and to the end. The claim enters the path only if the plan says so: else a
+			// node that is at the end, as an active one that is provisioned, stays there.
 			for _, from := range m.From {
-				if !slices.Contains(path(m), from) {
+				if !slices.Contains(path(m), from) && (m.Enter != "" || from != m.To) {
 					edge(from, path(m)[0], string(m.Action))
 				}
 			}

@@ -3,6 +3,7 @@
 package machine
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -154,6 +155,9 @@ type Catalog struct {
 	Images  []string `json:"images,omitempty"`
 	// Spot is set if the provider has machines that it may end at any time.
 	Spot bool `json:"spot,omitempty"`
+	// Defaults are what a creation without a choice gets: regions, types and images of the provider,
+	// each empty if it depends on the machines that are free.
+	Defaults Options `json:"defaults,omitzero"`
 	// TakesSSHKeys is set if the provider passes SSH keys to its machines.
 	TakesSSHKeys bool `json:"takes_ssh_keys,omitempty"`
 }
@@ -201,6 +205,23 @@ func (i Info) TypeFor(region string, cpus, gpus int, memoryBytes int64) string {
 		}
 	}
 	return ""
+}
+
+// Chosen returns the options of a creation: what was asked for, then the type, which fits the node
+// and may be empty, then the defaults that the provider has together with these.
+func (i Info) Chosen(asked Options, fits string) Options {
+	o := asked
+	o.Type = cmp.Or(asked.Type, fits)
+	for _, d := range []struct {
+		value *string
+		or    string
+	}{{&o.Region, i.Defaults.Region}, {&o.Type, i.Defaults.Type}, {&o.Image, i.Defaults.Image}} {
+		was := *d.value
+		if *d.value = cmp.Or(was, d.or); was == "" && i.Check(o) != nil {
+			*d.value = was
+		}
+	}
+	return o
 }
 
 func (i Info) lacks(format string, args ...any) error {

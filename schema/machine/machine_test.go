@@ -86,6 +86,21 @@ func TestOffers(t *testing.T) {
 }
 
 // TestTypeFor: without a type, a node gets the first one that satisfies its SKU.
+// TestChosen: what was asked for precedes what fits, and that the defaults.
+func TestChosen(t *testing.T) {
+	t.Parallel()
+	i := machine.Info{Catalog: machine.Catalog{Regions: []string{"east", "west"}, Images: []string{"noble", "jammy"}, Spot: true, TakesSSHKeys: true,
+		Types:    []machine.Type{{ID: "small", Regions: []string{"east"}}, {ID: "large"}, {ID: "huge", Regions: []string{"west"}}},
+		Defaults: machine.Options{Region: "east", Type: "small", Image: "noble"}}}
+	require.Equal(t, i.Defaults, i.Chosen(machine.Options{}, ""))
+	require.Equal(t, machine.Options{Region: "east", Type: "large", Image: "noble", Spot: true}, i.Chosen(machine.Options{Spot: true}, "large"))
+	asked := machine.Options{Region: "west", Type: "huge", Image: "jammy", SSHKeys: []string{"k"}}
+	require.Equal(t, asked, i.Chosen(asked, "large"))
+	require.Equal(t, machine.Options{Type: "huge", Image: "noble"}, i.Chosen(machine.Options{Type: "huge"}, ""), "the default region does not have it")
+	require.Equal(t, machine.Options{Region: "west", Image: "noble"}, i.Chosen(machine.Options{Region: "west"}, ""), "the region does not have the default type")
+	require.Equal(t, machine.Options{Type: "large"}, machine.Info{}.Chosen(machine.Options{}, "large"))
+}
+
 func TestTypeFor(t *testing.T) {
 	t.Parallel()
 	i := machine.Info{Catalog: machine.Catalog{Types: []machine.Type{{ID: "small", CPUs: 1, MemoryMiB: 512}, {ID: "gpu", CPUs: 8, MemoryMiB: 1024, GPUs: 1, Regions: []string{"west"}},

@@ -43,6 +43,9 @@ type OperationView struct {
 	// WebURL is the operation's page in Temporal's Web UI, when its address is
 	// configured.
 	WebURL string `json:"web_url,omitempty"`
+	// Faults are the calls of an open operation that fail and are retried; empty if Temporal
+	// does not respond.
+	Faults []ControlPlaneFault `json:"faults,omitempty"`
 }
 
 // ResolveOperation is the body of POST

@@ -283,7 +283,8 @@ func TestMissingProgram(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	_, err := libvirt.New(libvirt.Settings{Mode: "on", DomainType: "xen", StateDir: "state", Hosts: map[string]string{"api": "here"}})
-	require.EqualError(t, err, "libvirt provider: the address \"here\" of host \"api\" is not an IP address; the domain type is \"xen\", not qemu or kvm; "+
+	_, err := libvirt.New(libvirt.Settings{Mode: "on", QEMUUser: -1, DomainType: "xen", StateDir: "state", Hosts: map[string]string{"api": "here"}})
+	require.EqualError(t, err, "libvirt provider: GPUAAS_LIBVIRT_HOSTS: the address \"here\" of host \"api\" is not an IP address; "+
+		"GPUAAS_LIBVIRT_QEMU_UID: -1 is not the ID of a user; the domain type is \"xen\", not qemu or kvm; "+
 		"the mode is \"on\", not real, recorder or disabled; the owner is empty; the state folder \"state\" is not an absolute path")
 }

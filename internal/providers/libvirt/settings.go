@@ -120,9 +120,12 @@ func (s Settings) Validate() error {
 	if s.Mode == Real && !filepath.IsAbs(s.ImageBase) {
 		fault("the image folder %q is not an absolute path", s.ImageBase)
 	}
+	if s.QEMUUser < 0 {
+		fault("GPUAAS_LIBVIRT_QEMU_UID: %d is not the ID of a user", s.QEMUUser)
+	}
 	for name, address := range s.Hosts {
 		if _, err := netip.ParseAddr(address); err != nil {
-			fault("the address %q of host %q is not an IP address", address, name)
+			fault("GPUAAS_LIBVIRT_HOSTS: the address %q of host %q is not an IP address", address, name)
 		}
 	}
 	if len(faults) == 0 {
@@ -148,6 +151,7 @@ func (s Settings) Info() machine.Info {
 	info := machine.Info{Name: Name, Creates: true}
 	info.Regions, info.Images = []string{Region}, []string{DefaultImage}
 	info.Types = []machine.Type{{ID: SmallType, CPUs: 1, MemoryMiB: 512}, {ID: LargeType, CPUs: 2, MemoryMiB: 4096}}
+	info.Defaults = machine.Options{Region: Region, Type: SmallType, Image: DefaultImage} // as size chooses
 	info.Limits = machine.Limits{Create: 2 * time.Minute, Boot: s.withDefaults().BootTimeout, Delete: 2 * time.Minute}
 	if s.withDefaults().Mode == Real {
 		info.Host, _ = os.Hostname() // a host without a name has only one worker

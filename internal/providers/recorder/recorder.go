@@ -48,7 +48,8 @@ func New() *Provider { return &Provider{Site: &Site{}} }
 func Info() machine.Info {
 	return machine.Info{Name: Name, Creates: true, Catalog: machine.Catalog{
 		Regions: []string{"local"}, Images: []string{"default"},
-		Types: []machine.Type{{ID: "small", CPUs: 1, MemoryMiB: 256}},
+		Types:    []machine.Type{{ID: "small", CPUs: 1, MemoryMiB: 256}},
+		Defaults: machine.Options{Region: "local", Type: "small", Image: "default"},
 	}}
 }
 

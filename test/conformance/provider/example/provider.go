@@ -30,7 +30,8 @@ type Provider struct {
 // Info is what Acme offers.
 func Info() machine.Info {
 	return machine.Info{Name: "acme", Creates: true, Catalog: machine.Catalog{
-		Regions: []string{"east", "west"}, Images: []string{"gpu-node"}, Types: []machine.Type{{ID: "a1", CPUs: 8, MemoryMiB: 65536, GPUs: 1}}}}
+		Regions: []string{"east", "west"}, Images: []string{"gpu-node"}, Types: []machine.Type{{ID: "a1", CPUs: 8, MemoryMiB: 65536, GPUs: 1}},
+		Defaults: machine.Options{Region: "east", Type: "a1", Image: "gpu-node"}}}
 }
 
 // New returns the provider. Connections are not reused, because http.Transport repeats a request

@@ -1,5 +1,5 @@
--- Lets one transaction at a time store the leftovers of a provider.
--- name: LockLeftovers :exec
+-- Lets one transaction at a time store the surplus machines of a provider.
+-- name: LockSurplus :exec
 SELECT pg_advisory_xact_lock(hashtextextended('gpuaas-machine-leftovers ' || sqlc.arg(provider)::text, 0));
 
 -- The ledger entries of the instances, and with all_open every open entry of the provider. An
@@ -18,7 +18,7 @@ SELECT instance_id FROM instances
 WHERE provider = sqlc.arg(provider) AND state <> 'terminated' AND instance_id = ANY (sqlc.arg(instance_ids)::uuid[]);
 
 -- A machine of another class, or one that was deleted before, is new.
--- name: StoreLeftovers :exec
+-- name: StoreSurplus :exec
 INSERT INTO machine_leftovers (provider, instance_id, external_id, host, phase, detail, class)
 SELECT sqlc.arg(provider)::text, unnest(sqlc.arg(instance_ids)::text[]), unnest(sqlc.arg(external_ids)::text[]), unnest(sqlc.arg(hosts)::text[]),
     unnest(sqlc.arg(phases)::text[]), unnest(sqlc.arg(details)::text[]), unnest(sqlc.arg(classes)::text[])
@@ -28,8 +28,8 @@ ON CONFLICT (provider, instance_id) DO UPDATE SET
     attempted_at = CASE WHEN machine_leftovers.class = EXCLUDED.class AND machine_leftovers.deleted_at IS NULL THEN machine_leftovers.attempted_at END,
     last_seen = now(), deleted_at = NULL;
 
--- Forgets the machines of the provider that are none of these: they are owned or gone.
--- name: ForgetLeftovers :exec
+-- Forgets the surplus machines of the provider that are none of these: they are owned or gone.
+-- name: ForgetSurplus :exec
 DELETE FROM machine_leftovers
 WHERE provider = sqlc.arg(provider) AND instance_id <> ALL (sqlc.arg(instance_ids)::text[])
   AND (deleted_at IS NULL OR deleted_at < now() - interval '30 days');
@@ -58,11 +58,11 @@ UPDATE machine_leftovers SET attempted_at = now() WHERE provider = $1 AND instan
 -- name: LeftoverDeleted :exec
 UPDATE machine_leftovers SET deleted_at = now() WHERE provider = $1 AND instance_id = $2 AND deleted_at IS NULL;
 
--- The machines that have had their class for the grace period, by provider and class, with the
+-- The surplus machines that have had their class for the grace period, by provider and class, with the
 -- names of the five oldest, of duplicates with their IDs at the provider. attempted_seconds is the
 -- time since the last attempt to delete one of them. A provider that no worker has any longer is not
 -- reported.
--- name: LeftoverFaults :many
+-- name: SurplusFaults :many
 SELECT provider, class, count(*) AS machines, extract(epoch FROM now() - min(first_seen))::float8 AS oldest_seconds,
     count(attempted_at) AS attempted, coalesce(extract(epoch FROM now() - max(attempted_at)), 0)::float8 AS attempted_seconds,
     ((array_agg(host || ' (' || instance_id || CASE WHEN class = 'duplicate' THEN ', ' || external_id ELSE '' END || ')'
@@ -72,9 +72,8 @@ WHERE deleted_at IS NULL AND last_seen > now() - interval '1 day'
   AND first_seen <= now() - make_interval(secs => sqlc.arg(grace_seconds)::float8)
 GROUP BY provider, class ORDER BY provider, class;
 
--- Counts the machines that no instance owns and the duplicates, for the gauge. Every provider that creates machines
--- has a row.
--- name: LeftoverCounts :many
+-- Counts the surplus machines, for the gauge. Every provider that creates machines has a row.
+-- name: SurplusCounts :many
 SELECT p.name AS provider, count(l.instance_id) FILTER (WHERE l.class = 'leftover') AS leftovers,
     count(l.instance_id) FILTER (WHERE l.class = 'orphan') AS orphans, count(l.instance_id) FILTER (WHERE l.class = 'duplicate') AS duplicates
 FROM providers p LEFT JOIN machine_leftovers l ON l.provider = p.name AND l.deleted_at IS NULL AND l.last_seen > now() - interval '1 day'

@@ -25,7 +25,7 @@ func (s *Leftovers) Record(ctx context.Context, provider string, listed []machin
 		if err := tx.LockLeftovers(ctx, provider); err != nil {
 			return nil, err
 		}
-		found, err := findLeftovers(ctx, tx, provider, listed)
+		found, held, err := findLeftovers(ctx, tx, provider, listed)
 		if err != nil {
 			return nil, err
 		}
@@ -36,7 +36,10 @@ func (s *Leftovers) Record(ctx context.Context, provider string, listed []machin
 			p.InstanceIds, p.ExternalIds, p.Hosts = append(p.InstanceIds, id), append(p.ExternalIds, l.ExternalID), append(p.Hosts, l.Host)
 			p.Phases, p.Details, p.Classes = append(p.Phases, string(l.Phase)), append(p.Details, l.Detail), append(p.Classes, string(l.Class))
 		}
-		if err := tx.ForgetLeftovers(ctx, provider, p.InstanceIds); err != nil || len(found) == 0 {
+		if err := tx.ForgetLeftovers(ctx, provider, append(held, p.InstanceIds...)); err != nil {
+			return counts, err
+		}
+		if err := tx.KeepLeftovers(ctx, provider, held); err != nil || len(found) == 0 {
 			return counts, err
 		}
 		return counts, tx.StoreLeftovers(ctx, p)
@@ -45,9 +48,11 @@ func (s *Leftovers) Record(ctx context.Context, provider string, listed []machin
 
 // findLeftovers returns what no instance owns by instance ID: of two machines with one owner tag
 // only the last. They end together, because a deletion is by owner tag. It also returns the
-// duplicates of instances that own a machine.
-func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machine.Machine) (map[string]machine.Leftover, error) {
-	found, ids := map[string]machine.Leftover{}, []string{}
+// duplicates of instances that own a machine. held are the instances that ended and whose node an
+// operation holds: they are no new leftovers, and the operation may release them, but those that are
+// stored stay.
+func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machine.Machine) (found map[string]machine.Leftover, held []string, err error) {
+	found, ids, held := map[string]machine.Leftover{}, []string{}, []string{} // an empty list is no NULL
 	for _, m := range listed {
 		found[m.InstanceID] = machine.Leftover{Provider: provider, Machine: m, Class: machine.ClassOrphan}
 		if schema.IsID(m.InstanceID) {
@@ -56,7 +61,7 @@ func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machin
 	}
 	live, err := tx.LiveInstances(ctx, provider, ids)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, id := range live {
 		delete(found, id)
@@ -69,6 +74,11 @@ func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machin
 			findDuplicate(found, provider, e, listed)
 			continue
 		}
+		if e.Held {
+			delete(found, e.ResourceID)
+			held = append(held, e.ResourceID)
+			continue
+		}
 		if !seen {
 			l.Provider, l.Ref = provider, entryRef(e)
 			l.Detail = "the provider does not list the machine of this open ledger entry"
@@ -76,7 +86,7 @@ func findLeftovers(ctx context.Context, tx *tx, provider string, listed []machin
 		l.Class, l.Host = machine.ClassLeftover, e.Host
 		found[e.ResourceID] = l
 	}
-	return found, err
+	return found, held, err
 }
 
 // findDuplicate adds the last listed machine that has the owner tag of an owned entry and is not the
@@ -120,7 +130,7 @@ func (s *Leftovers) BeginDeletion(ctx context.Context, l machine.Leftover) (r ma
 			return machine.Ref{}, err
 		}
 		e, err := lockEntry(ctx, tx, l)
-		if err != nil || e.NodeID == "" || e.Owned {
+		if err != nil || e.NodeID == "" || e.Owned || e.Held {
 			return machine.Ref{}, err
 		}
 		stored, err := tx.LockLeftover(ctx, l.Provider, l.InstanceID, machine.LeftoverGrace.Seconds())

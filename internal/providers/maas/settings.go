@@ -125,7 +125,7 @@ func (s Settings) open() (*client, error) {
 	}
 	token := strings.TrimSpace(s.Token)
 	if s.ReadToken == nil && !ValidToken(token) {
-		return nil, faulty("MAAS_API_TOKEN must have the form consumer:token:secret")
+		return nil, faulty("MAAS_API_TOKEN must have the form consumer:token:secret, or GPUAAS_MAAS_TOKEN_VAULT must be true")
 	}
 	if s.Timeout < minTimeout || s.Timeout > maxTimeout {
 		return nil, faulty("MAAS_API_TIMEOUT_MS must be from %d to %d", minTimeout.Milliseconds(), maxTimeout.Milliseconds())

@@ -43,7 +43,10 @@ type ProviderSettings struct {
 	MAASErase    string            `env:"GPUAAS_MAAS_ERASE" envDefault:"quick" help:"What the release of a machine does to its disks: none, quick, secure or full."`
 
 	sources map[string]activities.Source
-	vault   *vault.Client // set once the worker has logged in, before it runs activities
+	// vault and withhold, which keeps a secret out of Temporal, are set before the worker runs
+	// activities.
+	vault    *vault.Client
+	withhold func(schema.Secret)
 }
 
 // Check makes the providers, so that faults in their settings are listed with the others.
@@ -86,7 +89,11 @@ func (c *ProviderSettings) maas(env string) (activities.Source, error) {
 		return activities.Source{}, schema.NewError(schema.KindInvalidRequest, "GPUAAS_MAAS_TOKEN_VAULT excludes MAAS_API_TOKEN and MAAS_API_TOKEN_FILE")
 	case c.MAASVault:
 		s.ReadToken = func(ctx context.Context) (schema.Secret, error) {
-			return c.vault.ProviderCredential(ctx, maas.Name, maas.ValidToken)
+			token, err := c.vault.ProviderCredential(ctx, maas.Name, maas.ValidToken)
+			if err == nil {
+				c.withhold(token)
+			}
+			return token, err
 		}
 	}
 	return maas.New(s)

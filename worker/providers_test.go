@@ -14,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/providers/maas/maastest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
@@ -65,7 +66,8 @@ func TestKeyFromVault(t *testing.T) {
 	t.Cleanup(site.Close)
 	c, err := withMAAS(t, site.BaseURL(), map[string]string{"GPUAAS_MAAS_TOKEN_VAULT": "true"})
 	require.NoError(t, err)
-	c.ProviderSettings.vault = b.login(t)
+	scanner := secrets.New()
+	c.ProviderSettings.vault, c.withhold = b.login(t), scanner.Learn
 	provider := c.sources["maas"].Provider
 	list := func() *schema.Error {
 		_, err := provider.List(t.Context())
@@ -93,6 +95,7 @@ func TestKeyFromVault(t *testing.T) {
 	b.vault.Unseal(t)
 	store(site.Key)
 	require.Nil(t, list(), "without a restart")
+	require.Error(t, scanner.Check("the key is "+site.Key))
 	b.vault.Seal(t)
 	require.Nil(t, list(), "the key is kept for a minute")
 }

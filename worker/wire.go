@@ -93,6 +93,7 @@ func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err 
 			return err
 		}
 		p.OnClose(p.temporal.Close)
+		p.cfg.withhold = p.temporal.Withhold
 	}
 	return p.temporal.Installation.MissingAttributes(ctx)
 }

@@ -16,10 +16,10 @@ import (
 //
 // KindServiceUnavailable with a reason of Vault while Vault is not available, and
 // machine.ReasonAuth if Vault has no credential or one of another form.
-func (c *Client) ProviderCredential(ctx context.Context, provider string, valid func(string) bool) (schema.Secret, error) {
+func (s *session) ProviderCredential(ctx context.Context, provider string, valid func(string) bool) (schema.Secret, error) {
 	secret, err := fetch[struct {
 		Data map[string]any `json:"data"`
-	}](ctx, c, "provider_credential", get(providerMount+"/data/"+provider))
+	}](ctx, s, "provider_credential", get(providerMount+"/data/"+provider))
 	if err != nil && !errors.Is(err, errAbsent) {
 		return schema.Secret{}, err
 	}
@@ -34,7 +34,7 @@ func (c *Client) ProviderCredential(ctx context.Context, provider string, valid 
 		return schema.NewSecret(text), nil
 	}
 	return schema.Secret{}, machine.Errorf(machine.ReasonAuth, "Vault at %s %s credential of provider %s: field %s of the secret %s in %s",
-		c.address, what, provider, credentialField, provider, providerMount).
+		s.address, what, provider, credentialField, provider, providerMount).
 		WithNext(fmt.Sprintf("Store the credential, which the command reads from its standard input: vault kv put -mount=%s %s %s=-, then retry.",
 			providerMount, provider, credentialField))
 }

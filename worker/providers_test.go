@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,9 +24,7 @@ func withMAAS(t *testing.T, url string, sources map[string]string) (*config, err
 	t.Helper()
 	vars := map[string]string{"GPUAAS_DATABASE_URL": "postgres://u:p@h/db?sslmode=require", "GPUAAS_ENV": "test", "VAULT_ADDR": "https://v",
 		"GPUAAS_VAULT_KUBERNETES_ROLE": "gpuaas-worker", "MAAS_API_BASE_URL": url, "GPUAAS_NODE_PUBLIC_URL": "https://node-api.test:8443"}
-	for name, value := range sources {
-		vars[name] = value
-	}
+	maps.Copy(vars, sources)
 	c := defaults()
 	return c, daemon.Load(c, env(vars))
 }

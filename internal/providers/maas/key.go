@@ -3,6 +3,7 @@ package maas
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -78,7 +79,7 @@ func (s *keys) use(token string) *apiKey {
 	}
 	hidden := k.pairs
 	if before := s.held.Load(); before != nil {
-		hidden = append(hidden[:len(hidden):len(hidden)], before.pairs...)
+		hidden = slices.Concat(k.pairs, before.pairs)
 	}
 	k.hide = strings.NewReplacer(hidden...)
 	s.held.Store(k)

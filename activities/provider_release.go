@@ -55,12 +55,20 @@ func (m *Machine) releaseOpen(ctx context.Context, f Fence, matches func(Resourc
 
 // releaseAll deletes the machine of each entry, the newest first because it is the one of the
 // current instance, and records those that are gone. If a machine is not gone, it continues with
-// the next one. An error of the ledger ends the pass.
+// the next one. An error of the ledger ends the pass. The ledger is read or written between two
+// deletions, so that a run whose operation ended, as by a rehydration, deletes nothing more than the
+// machine whose deletion it has begun.
 func (m *Machine) releaseAll(ctx context.Context, f Fence, open []Resource) error {
 	var left []unreleased
 	for i, r := range slices.Backward(open) {
 		if err := m.deleteEntry(ctx, r, i+1); err != nil {
 			left = append(left, unreleased{r, cmp.Or(Typed(Fail(err)), schema.AsError(err))})
+			if i == 0 {
+				break
+			}
+			if _, err := m.Ledger.Open(ctx, f); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := m.Ledger.Released(ctx, f, r.ResourceID); err != nil {

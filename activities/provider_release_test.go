@@ -20,12 +20,12 @@ import (
 type book struct {
 	activities.Ledger
 	open []activities.Resource
-	// refuses is the error of every release.
-	refuses error
+	// refuses is the error of every release, and ended that of every read.
+	refuses, ended error
 }
 
 func (b *book) Open(context.Context, activities.Fence) ([]activities.Resource, error) {
-	return slices.Clone(b.open), nil
+	return slices.Clone(b.open), b.ended
 }
 
 func (b *book) Released(_ context.Context, _ activities.Fence, id string) error {
@@ -46,6 +46,8 @@ type teardown struct {
 	asked []string
 	// second is set if the provider has another machine with the owner tag.
 	second bool
+	// during runs during each deletion.
+	during func()
 }
 
 func tearDownOf(t *testing.T, instances ...string) *teardown {
@@ -65,6 +67,9 @@ func (d *teardown) Delete(ctx context.Context, r machine.Ref) error {
 	require.True(d.t, ok)
 	waiting := max(1, d.entries-len(d.asked)+1) // no deletion uses up the time of those that follow
 	require.LessOrEqual(d.t, time.Until(limit), activities.ProviderTimeout/time.Duration(waiting))
+	if d.during != nil {
+		d.during()
+	}
 	err := d.fails[r.InstanceID]
 	if err == nil || machine.Is(err, machine.ReasonAmbiguous) {
 		d.Site.Remove(r.ExternalID)
@@ -155,6 +160,27 @@ func TestTearDownEndsWithItsOperation(t *testing.T) {
 	d.refuses = schema.NewError(schema.KindFenced, "another operation holds the node")
 	require.Equal(t, schema.KindFenced, activities.Typed(d.run()).Kind)
 	require.Equal(t, []string{"i-2"}, d.asked)
+}
+
+// TestTearDownOfAnAbandonedRun: the operation ends during the deletion of one machine, as by a
+// rehydration after its run was terminated. No other machine is deleted, whatever became of the
+// first one.
+func TestTearDownOfAnAbandonedRun(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]error{"deleted": nil, "rejected": keyExpired(), "lost answer": answerLost()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := tearDownOf(t, "i-1", "i-2")
+			d.fails["i-2"] = fails
+			d.during = func() {
+				d.ended = schema.NewError(schema.KindFenced, "the operation ended")
+				d.refuses = d.ended
+			}
+			require.Equal(t, schema.KindFenced, activities.Typed(d.run()).Kind)
+			require.Equal(t, []string{"i-2"}, d.asked)
+			require.Equal(t, []string{"i-1", "i-2"}, d.left())
+		})
+	}
 }
 
 // TestTearDownVerifiesByOwnerTag: after a deletion, also one whose answer was lost, an entry stays open

@@ -17,11 +17,13 @@ import (
 type SurplusMachines interface {
 	// Record compares all machines of a provider with the ledger. It stores those that no
 	// instance owns, and the open entries of the ledger without an owner whose machine is not
-	// among them, and forgets the provider's other ones. It returns how many it stored by class.
+	// among them, and forgets the provider's other ones. While an operation holds the node of an
+	// instance that ended, Record keeps what it stored of the instance and stores nothing new. It
+	// returns how many it stored by class.
 	// A second call changes only the time of the last sight.
 	Record(ctx context.Context, provider string, listed []machine.Machine) (map[machine.SurplusClass]int, error)
-	// Due returns up to limit leftovers of the providers that are older than
-	// machine.SurplusGrace, those that were not attempted before first. The deletions of the last
+	// Due returns up to limit leftovers of the providers that are older than machine.SurplusGrace and
+	// whose nodes no operation holds, those that were not attempted before first. The deletions of the last
 	// lifecycle.SweepTimeout count toward the limit, so that it holds for all attempts of a run
 	// and for two workers. It returns none while a restore mode is on.
 	Due(ctx context.Context, providers []string, limit int) ([]machine.Surplus, error)

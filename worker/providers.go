@@ -14,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/providers/maas"
 	"github.com/gpuaas/gpuaas/internal/providers/manual"
 	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -31,7 +32,8 @@ type ProviderSettings struct {
 	LibvirtHosts map[string]string `env:"GPUAAS_LIBVIRT_HOSTS" example:"node-api.example.com:10.0.2.2" help:"Addresses of names that virtual machines resolve without DNS, as NAME:ADDRESS separated by commas. A virtual machine reaches this host at 10.0.2.2."`
 	LibvirtBoot  time.Duration     `env:"GPUAAS_LIBVIRT_BOOT_TIMEOUT" envDefault:"5m" help:"How long a virtual machine may take from its start until the first request of its agent. Then its operation parks."`
 	MAASURL      string            `env:"MAAS_API_BASE_URL" example:"https://maas.example.com:5443/MAAS" help:"URL of MAAS. Provider maas is disabled without it."`
-	MAASToken    schema.Secret     `env:"MAAS_API_TOKEN" help:"API key of MAAS: consumer:token:secret."`
+	MAASToken    schema.Secret     `env:"MAAS_API_TOKEN" exclusive:"true" help:"API key of MAAS: consumer:token:secret. Exclusive with its file and with GPUAAS_MAAS_TOKEN_VAULT."`
+	MAASVault    bool              `env:"GPUAAS_MAAS_TOKEN_VAULT" envDefault:"false" help:"true reads the API key of MAAS from Vault, when it is needed: field api_key of the secret maas in kv-providers. A replaced key needs no restart."`
 	MAASTimeout  int               `env:"MAAS_API_TIMEOUT_MS" envDefault:"10000" help:"Time limit of one request to MAAS in milliseconds, 100 to 30000."`
 	MAASZones    []string          `env:"GPUAAS_MAAS_ZONES" help:"Zones of MAAS that a node can be provisioned in, as its region."`
 	MAASImages   []string          `env:"GPUAAS_MAAS_IMAGES" help:"Images of MAAS (distro_series) that a node can be provisioned with. Without one, MAAS deploys its default."`
@@ -41,6 +43,10 @@ type ProviderSettings struct {
 	MAASErase    string            `env:"GPUAAS_MAAS_ERASE" envDefault:"quick" help:"What the release of a machine does to its disks: none, quick, secure or full."`
 
 	sources map[string]activities.Source
+	// vault and withhold, which keeps a secret out of Temporal, are set before the worker runs
+	// activities.
+	vault    *vault.Client
+	withhold func(schema.Secret)
 }
 
 // Check makes the providers, so that faults in their settings are listed with the others.
@@ -76,8 +82,21 @@ func (c *ProviderSettings) maas(env string) (activities.Source, error) {
 	if err != nil {
 		return activities.Source{}, err
 	}
-	return maas.New(maas.Settings{BaseURL: c.MAASURL, Token: c.MAASToken.Reveal(), Timeout: time.Duration(c.MAASTimeout) * time.Millisecond,
-		Installation: env, Zones: c.MAASZones, Images: c.MAASImages, Types: types, Pool: c.MAASPool, Tags: c.MAASTags, Erase: maas.Erase(c.MAASErase)})
+	s := maas.Settings{BaseURL: c.MAASURL, Token: c.MAASToken.Reveal(), Timeout: time.Duration(c.MAASTimeout) * time.Millisecond,
+		Installation: env, Zones: c.MAASZones, Images: c.MAASImages, Types: types, Pool: c.MAASPool, Tags: c.MAASTags, Erase: maas.Erase(c.MAASErase)}
+	switch {
+	case c.MAASVault && !c.MAASToken.Empty():
+		return activities.Source{}, schema.NewError(schema.KindInvalidRequest, "GPUAAS_MAAS_TOKEN_VAULT excludes MAAS_API_TOKEN and MAAS_API_TOKEN_FILE")
+	case c.MAASVault:
+		s.ReadToken = func(ctx context.Context) (schema.Secret, error) {
+			token, err := c.vault.ProviderCredential(ctx, maas.Name, maas.ValidToken)
+			if err == nil {
+				c.withhold(token)
+			}
+			return token, err
+		}
+	}
+	return maas.New(s)
 }
 
 // creates reports whether a provider is enabled that creates machines.

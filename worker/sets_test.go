@@ -41,7 +41,7 @@ func prepared(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{vault: sharedVault.Get(t), url: pgtest.New(t, store.Migrate), dir: t.TempDir()}
 	root := b.vault.Root(t)
-	for _, mount := range []string{"pki-node", "pki-api", "transit"} {
+	for _, mount := range []string{"pki-node", "pki-api", "transit", "kv-providers"} {
 		require.NoError(t, root.Sys().Unmount(mount))
 	}
 	b.config = setupConfig{DatabaseURL: schema.NewSecret(b.url), VaultAddr: b.vault.Address, VaultTokenFile: b.vault.TokenFile,

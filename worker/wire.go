@@ -45,6 +45,7 @@ func (p *parts) connect(ctx context.Context) error {
 		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
 			p.vault, err = vault.LoginDaemon(ctx, p.Process, p.cfg.Engines)
 			if err == nil {
+				p.cfg.ProviderSettings.vault = p.vault
 				p.Health.Add("vault", p.vault.Healthy)
 			}
 			return err
@@ -92,6 +93,7 @@ func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err 
 			return err
 		}
 		p.OnClose(p.temporal.Close)
+		p.cfg.withhold = p.temporal.Withhold
 	}
 	return p.temporal.Installation.MissingAttributes(ctx)
 }

@@ -94,11 +94,8 @@ func (s script) PullHeader() string {
 // FetchURL is the URL at which the reference is exchanged for its bundle.
 func (s script) FetchURL() string { return s.APIURL + "/internal/v1/bootstrap" }
 
-// FetchRequest are the settings of curl that send the reference. It consists of characters
-// that JSON and curl do not escape.
-func (s script) FetchRequest() string {
-	return "header = \"Content-Type: application/json\"\ndata = \"{\\\"reference\\\":\\\"" + s.Reference + "\\\"}\"\n"
-}
+// FetchRequest are the settings of curl that send the reference.
+func (s script) FetchRequest() string { return trust.BootstrapRequest{Reference: s.Reference}.Curl() }
 
 // render fills in a template. It contains a value only as name={{sh .Value}} on a line
 // of its own.

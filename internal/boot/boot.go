@@ -84,9 +84,7 @@ type values struct{ activities.Boot }
 // CA is the CA bundle without its last line break.
 func (v values) CA() string { return strings.TrimSpace(v.CABundlePEM) }
 
-// Request are the settings of curl that send the reference. It consists of characters that
-// JSON and curl do not escape.
+// Request are the settings of curl that send the reference.
 func (v values) Request() string {
-	return "url = \"" + v.BaseURL + "/internal/v1/bootstrap/script\"\nheader = \"Content-Type: application/json\"\n" +
-		"data = \"{\\\"reference\\\":\\\"" + v.Reference + "\\\"}\"\n"
+	return "url = \"" + v.BaseURL + "/internal/v1/bootstrap/script\"\n" + trust.BootstrapRequest{Reference: v.Reference}.Curl()
 }

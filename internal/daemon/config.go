@@ -151,7 +151,7 @@ func (f *Faults) err() error {
 // tagged env:"NAME", with ",required" where there is no default, envDefault with
 // its default, example with an example of a value, and help with its description.
 // A field of type schema.Secret may also be given as NAME_FILE, the path of a file
-// with the value. An empty variable counts as unset. When target has a method
+// with the value; exclusive:"true" rejects both. An empty variable counts as unset. When target has a method
 // Check(*Faults), Load calls it last: it also reads the files that the values name.
 // The error is of KindInvalidRequest and lists every fault.
 func Load(target any, getenv func(string) string) error {

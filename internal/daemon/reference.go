@@ -20,8 +20,9 @@ type Setting struct {
 	Default  string
 	Help     string
 	Required bool
-	// Secret settings may also be given as NAME_FILE.
-	Secret bool
+	// Secret settings may also be given as NAME_FILE. The variable wins, unless the setting is
+	// Exclusive: then it is a fault to set both.
+	Secret, Exclusive bool
 	// Example is a valid value, for the error message of a required setting.
 	Example string
 
@@ -38,10 +39,13 @@ func (s Setting) Names() []string {
 
 // read returns the setting's value, "" when it is not set.
 func (s Setting) read(getenv func(string) string) (string, error) {
-	if v := getenv(s.Name); v != "" || !s.Secret {
+	v, file := getenv(s.Name), s.Name+"_FILE"
+	if v != "" && s.Exclusive && getenv(file) != "" {
+		return "", fmt.Errorf("%s and %s exclude each other", s.Name, file)
+	}
+	if v != "" || !s.Secret {
 		return v, nil
 	}
-	file := s.Name + "_FILE"
 	path := getenv(file)
 	if path == "" {
 		return "", nil
@@ -71,7 +75,8 @@ func settingsOf(target any) []Setting {
 			continue
 		}
 		s := Setting{Name: name, Default: field.Tag.Get("envDefault"), Help: field.Tag.Get("help"), field: field.Name,
-			Example: field.Tag.Get("example"), Required: options == "required", Secret: field.Type == reflect.TypeFor[schema.Secret]()}
+			Example: field.Tag.Get("example"), Required: options == "required", Secret: field.Type == reflect.TypeFor[schema.Secret](),
+			Exclusive: field.Tag.Get("exclusive") == "true"}
 		if s.Default == "" && !s.Secret && (!value.IsZero() || field.Type == reflect.TypeFor[time.Duration]()) {
 			s.Default = fmt.Sprint(value.Interface())
 		}

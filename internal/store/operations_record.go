@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -54,7 +55,7 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID stri
 			err = applyAdvance(ctx, tx, f, a)
 		}
 		if err == nil && a.Stuck != nil && !a.Continued {
-			err = noteParkOnce(ctx, tx, f, op.Action, a)
+			err = noteParkOnce(ctx, tx, f, op, a)
 		}
 		return err
 	})
@@ -120,13 +121,27 @@ func (s *Admin) NoteStored(ctx context.Context, r lifecycle.ResolveRequest, corr
 
 // noteParkOnce writes the audit row of a park once for its ID, whatever the step. A park
 // without an ID counts as new.
-func noteParkOnce(ctx context.Context, tx *tx, f activities.Fence, action lifecycle.Action, a activities.Advance) error {
+func noteParkOnce(ctx context.Context, tx *tx, f activities.Fence, op sqlc.GetOperationRow, a activities.Advance) error {
 	if a.ParkID != "" {
 		if noted, err := tx.ParkNoted(ctx, f.NodeID, f.OperationID, a.ParkID); err != nil || noted {
 			return err
 		}
 	}
-	notePark(tx, f, action, *a.Stuck, a.ParkID)
+	notePark(tx, f, op.Action, *a.Stuck, a.ParkID)
+	if a.Stuck.Reason != machine.ReasonQuota {
+		return nil
+	}
+	return noteQuotaOnce(ctx, tx, f, op.Claim, *a.Stuck)
+}
+
+// noteQuotaOnce writes the audit row of a used-up quota once for the operation, however often it parks.
+func noteQuotaOnce(ctx context.Context, tx *tx, f activities.Fence, c activities.Claim, s lifecycle.Stuck) error {
+	noted, err := tx.ActionNoted(ctx, f.NodeID, audit.QuotaExceeded, f.OperationID)
+	if err != nil || noted {
+		return err
+	}
+	tx.note(operationEvent(f, audit.QuotaExceeded, audit.Refused, "", map[string]string{"provider": c.Provider, "node": c.Host,
+		"region": c.Instance.Region, "phase": s.Phase, "message": s.Message}))
 	return nil
 }
 

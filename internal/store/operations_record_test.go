@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -263,6 +264,39 @@ func TestRepeatedParkIsAuditedOnce(t *testing.T) {
 	require.Equal(t, []string{"nodes.drain parked drain_blocked"}, rows)
 	rows = e.changes(n.ID, func() { park(5, "run/2") })
 	require.Equal(t, []string{"nodes.drain parked drain_blocked"}, rows, "another park of the same phase")
+}
+
+// TestQuotaIsOneEvent: an operation that parks because the quota is used up, also after a retry, is one
+// event with a name of its own, which operators filter by.
+func TestQuotaIsOneEvent(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	const quota = "provider_quota_exceeded"
+	stuck := &lifecycle.Stuck{Phase: "adopt", Reason: quota, Message: "0 of 8 GPUs are left", WaitingOn: lifecycle.AttentionOperator, Since: time.Now().UTC()}
+	provisioned := func() (wire.NodeView, activities.Claim) {
+		n := e.register()
+		e.exec("UPDATE nodes SET onboarding_mode = 'libvirt' WHERE node_id = $1", n.ID)
+		return n, e.claim(n.ID, lifecycle.ActionProvision)
+	}
+	n, c := provisioned()
+	other, second := provisioned()
+	rows := e.changes(n.ID, func() {
+		for i, park := range []string{"run/1", "run/1", "run/2"} { // a repeated call, and an operator's retry
+			require.NoError(t, e.Advance(ctx, c.Fence, activities.Advance{Phase: "adopt", Step: int64(i + 1), ParkID: park, Stuck: stuck}))
+		}
+		require.NoError(t, e.Advance(ctx, c.Fence, activities.Advance{Phase: "adopt", Step: 4, ParkID: "run/3",
+			Stuck: &lifecycle.Stuck{Phase: "adopt", Reason: "provider_capacity", Since: time.Now().UTC()}}))
+	})
+	require.Equal(t, []string{"nodes.provision parked " + quota, quota + " refused", "nodes.provision parked " + quota, "nodes.provision parked provider_capacity"}, rows)
+	require.NoError(t, e.Advance(ctx, second.Fence, activities.Advance{Phase: "adopt", Step: 1, ParkID: "run/1", Stuck: stuck}))
+
+	events, _, err := e.ListAudit(ctx, adminapi.AuditQuery{Actions: []string{quota}, Page: adminapi.Page{Limit: 10}})
+	require.NoError(t, err)
+	require.Len(t, events, 2)
+	require.Equal(t, []string{other.ID, n.ID}, []string{events[0].Stream, events[1].Stream})
+	require.Equal(t, c.Fence.OperationID, events[1].OperationID)
+	require.Equal(t, n.Host, events[1].Host)
+	require.Equal(t, map[string]string{"provider": "libvirt", "node": n.Host, "phase": "adopt", "message": stuck.Message}, events[1].Detail)
 }
 
 func TestFinishTwiceIsOnce(t *testing.T) {

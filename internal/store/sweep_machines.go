@@ -26,7 +26,7 @@ func (s *SurplusMachines) Record(ctx context.Context, provider string, listed []
 		if err := tx.LockSurplus(ctx, provider); err != nil {
 			return nil, err
 		}
-		found, err := findSurplus(ctx, tx, provider, listed)
+		found, held, err := findSurplus(ctx, tx, provider, listed)
 		if err != nil {
 			return nil, err
 		}
@@ -37,7 +37,10 @@ func (s *SurplusMachines) Record(ctx context.Context, provider string, listed []
 			p.InstanceIds, p.ExternalIds, p.Hosts = append(p.InstanceIds, id), append(p.ExternalIds, l.ExternalID), append(p.Hosts, l.Host)
 			p.Phases, p.Details, p.Classes = append(p.Phases, string(l.Phase)), append(p.Details, l.Detail), append(p.Classes, string(l.Class))
 		}
-		if err := tx.ForgetSurplus(ctx, provider, p.InstanceIds); err != nil || len(found) == 0 {
+		if err := tx.ForgetSurplus(ctx, provider, append(held, p.InstanceIds...)); err != nil {
+			return counts, err
+		}
+		if err := tx.KeepSurplus(ctx, provider, held); err != nil || len(found) == 0 {
 			return counts, err
 		}
 		return counts, tx.StoreSurplus(ctx, p)
@@ -46,9 +49,11 @@ func (s *SurplusMachines) Record(ctx context.Context, provider string, listed []
 
 // findSurplus returns what no instance owns by instance ID: of two machines with one owner tag
 // only the last. They end together, because a deletion is by owner tag. It also returns the
-// duplicates of instances that own a machine.
-func findSurplus(ctx context.Context, tx *tx, provider string, listed []machine.Machine) (map[string]machine.Surplus, error) {
-	found, ids := map[string]machine.Surplus{}, []string{}
+// duplicates of instances that own a machine. held are the instances that ended and whose node an
+// operation holds: they are no new surplus, and the operation may release them, but those that are
+// stored stay.
+func findSurplus(ctx context.Context, tx *tx, provider string, listed []machine.Machine) (found map[string]machine.Surplus, held []string, err error) {
+	found, ids, held := map[string]machine.Surplus{}, []string{}, []string{} // an empty list is no NULL
 	for _, m := range listed {
 		found[m.InstanceID] = machine.Surplus{Provider: provider, Machine: m, Class: machine.ClassOrphan}
 		if schema.IsID(m.InstanceID) {
@@ -57,7 +62,7 @@ func findSurplus(ctx context.Context, tx *tx, provider string, listed []machine.
 	}
 	live, err := tx.LiveInstances(ctx, provider, ids)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, id := range live {
 		delete(found, id)
@@ -70,6 +75,11 @@ func findSurplus(ctx context.Context, tx *tx, provider string, listed []machine.
 			findDuplicate(found, provider, e, listed)
 			continue
 		}
+		if e.Held {
+			delete(found, e.ResourceID)
+			held = append(held, e.ResourceID)
+			continue
+		}
 		if !seen {
 			l.Provider, l.Ref = provider, entryRef(e)
 			l.Detail = "the provider does not list the machine of this open ledger entry"
@@ -77,7 +87,7 @@ func findSurplus(ctx context.Context, tx *tx, provider string, listed []machine.
 		l.Class, l.Host = machine.ClassLeftover, e.Host
 		found[e.ResourceID] = l
 	}
-	return found, err
+	return found, held, err
 }
 
 // findDuplicate adds the last listed machine that has the owner tag of an owned entry and is not the
@@ -121,7 +131,7 @@ func (s *SurplusMachines) BeginDeletion(ctx context.Context, l machine.Surplus) 
 			return machine.Ref{}, err
 		}
 		e, err := lockEntry(ctx, tx, l)
-		if err != nil || e.NodeID == "" || e.Owned {
+		if err != nil || e.NodeID == "" || e.Owned || e.Held {
 			return machine.Ref{}, err
 		}
 		stored, err := tx.LockLeftover(ctx, l.Provider, l.InstanceID, machine.SurplusGrace.Seconds())

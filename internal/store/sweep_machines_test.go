@@ -149,8 +149,8 @@ func TestSweepKeepsOwned(t *testing.T) {
 	require.Zero(t, s.deletions())
 }
 
-// TestSweepWaitsForTheGrace: a leftover is deleted after the grace period. One that is owned or
-// gone meanwhile is forgotten, and one that returns starts again.
+// TestSweepWaitsForTheGrace: a leftover is deleted after the grace period, but not while an operation
+// holds its node. Its first sight stays during that time. One that is gone meanwhile is forgotten.
 func TestSweepWaitsForTheGrace(t *testing.T) {
 	s := setup(t).sweep()
 	n, c := s.provisioned()
@@ -161,15 +161,18 @@ func TestSweepWaitsForTheGrace(t *testing.T) {
 	require.Zero(t, s.deletions())
 
 	s.later()
-	drain := s.claim(n.ID, lifecycle.ActionProvision) // holds the node
-	s.rounds(1)
-	require.Empty(t, s.stored(c.Instance.InstanceID))
-	s.canceled(drain)
-	s.rounds(1)
-	require.Zero(t, s.deletions(), "the grace period starts again")
-
-	s.later()
-	require.Equal(t, 1, s.rounds(1).Deleting)
+	const firstSeen = "SELECT first_seen::text FROM machine_leftovers"
+	before, holder := s.text(firstSeen), s.claim(n.ID, lifecycle.ActionProvision)
+	s.exec("UPDATE machine_leftovers SET last_seen = last_seen - interval '2 days'")
+	require.Equal(t, activities.SweepSummary{Machines: 1}, s.rounds(1))
+	require.Zero(t, s.deletions(), "the operation may release it")
+	due, err := s.Sweep.Leftovers.Due(t.Context(), []string{"libvirt"}, 10)
+	require.NoError(t, err)
+	require.Empty(t, due)
+	require.Equal(t, before, s.text(firstSeen))
+	require.Len(t, s.leftoverFaults(), 1)
+	s.canceled(holder)
+	require.Equal(t, 1, s.rounds(1).Deleting, "the grace period does not start again")
 	s.later()
 	require.Equal(t, []string{c.Instance.InstanceID}, s.rounds(1).Deleted)
 	require.Equal(t, "released", s.entry(c))
@@ -177,6 +180,22 @@ func TestSweepWaitsForTheGrace(t *testing.T) {
 	require.Empty(t, s.site.Site.All())
 	require.Empty(t, s.site.Site.Disks())
 	require.Empty(t, s.rounds(1).Found)
+}
+
+// TestSweepForgetsReleased: the operation that holds the node releases the leftover.
+func TestSweepForgetsReleased(t *testing.T) {
+	s := setup(t).sweep()
+	n, c := s.provisioned()
+	s.created(c)
+	s.canceled(c)
+	s.rounds(1)
+	holder := s.claim(n.ID, lifecycle.ActionRemove)
+	s.rounds(1)
+	require.Equal(t, "leftover", s.stored(c.Instance.InstanceID))
+	s.site.Site.Remove(s.text("SELECT external_id FROM resources WHERE resource_id = $1", c.Instance.InstanceID))
+	require.NoError(t, s.Store.Operations.Released(t.Context(), holder.Fence, c.Instance.InstanceID))
+	s.rounds(1)
+	require.Empty(t, s.stored(c.Instance.InstanceID))
 }
 
 // TestSweepEndsLateCreation: the creation of a machine ended after the cancel had released its

@@ -123,6 +123,9 @@ func dial(cfg Config, env envconfig.EnvLookup) (*Client, error) {
 	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn, cfg.SkipNamespace}, Deployments{conn}, Replays{conn}, Rotations{conn}}, nil
 }
 
+// Withhold adds a secret to those that must never reach Temporal.
+func (c *connection) Withhold(secret schema.Secret) { c.scanner.Learn(secret) }
+
 // namespaceOf replaces the SDK's "default" with DefaultNamespace: the configuration
 // does not distinguish an unset namespace from that name.
 func namespaceOf(configured string) string {

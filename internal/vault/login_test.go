@@ -87,8 +87,9 @@ func TestRevokedTokenLogsInAgain(t *testing.T) {
 func TestOneLoginPerCall(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
-	// The first renewal, which a login starts, would log in if it came after the revocation.
-	harness.Eventually(t, "the first renewal", func() bool { return b.calls.of("renew") >= 1 })
+	// The check of the secret ID's end, which runs once after a login and then every hour, is a call of
+	// its own: after the revocation, it would log in, too.
+	harness.Eventually(t, "the first check of the secret ID", func() bool { return b.calls.of("secret_id") >= 1 })
 	token, secretID := c.api.Token(), readText(t, filepath.Join(b.dir, "worker-secret-id"))
 	b.write(t, "auth/approle/role/gpuaas-worker/secret-id/destroy", map[string]any{"secret_id": secretID})
 	b.write(t, "auth/token/revoke", map[string]any{"token": token})

@@ -57,7 +57,7 @@ func empty(t *testing.T) *bench {
 	t.Helper()
 	s := shared.Get(t)
 	root := s.Root(t)
-	for _, mount := range []string{nodeMount, apiMount, transitMount} {
+	for _, mount := range []string{nodeMount, apiMount, transitMount, providerMount} {
 		require.NoError(t, root.Sys().Unmount(mount))
 	}
 	require.NoError(t, root.Sys().DisableAuth(loginMount))

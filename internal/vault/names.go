@@ -17,10 +17,11 @@ import (
 // serves one environment, so only names that are used outside of Vault contain the
 // environment's name.
 const (
-	nodeMount    = "pki-node" // the node CA: signs node certificates
-	apiMount     = "pki-api"  // the CA of the API's server certificate
-	transitMount = "transit"  // the task-signing key and the root of verifier sets
-	loginMount   = "approle"
+	nodeMount     = "pki-node"     // the node CA: signs node certificates
+	apiMount      = "pki-api"      // the CA of the API's server certificate
+	transitMount  = "transit"      // the task-signing key and the root of verifier sets
+	providerMount = "kv-providers" // the credentials of providers of machines
+	loginMount    = "approle"
 
 	nodeRole      = "node"
 	apiRole       = "api"
@@ -33,6 +34,11 @@ const (
 	workerAccount = "gpuaas-worker" // service account of workers
 	trustAccount  = "gpuaas-trust"  // service account of workers that are the rotator, too
 	apiAccount    = "gpuaas-api"    // service account of the API
+
+	// maasProvider is the provider whose credential the worker may read, and the name of its secret.
+	// credentialField is the field that has the credential.
+	maasProvider    = "maas"
+	credentialField = "api_key"
 
 	// firstIssuer names the first generation of a CA. Vault rejects a second
 	// issuer of the same name, so two concurrent setups create one CA.

@@ -26,6 +26,7 @@ func (s setup) policy(name string) (string, error) {
 			"WorkerDocuments": []string{task.PayloadType, trust.RemovalPayloadType},
 			"Checkpoint":      []string{audit.CheckpointPayloadType},
 			"SigningKeys":     []string{taskKey(s.env), rootKey(s.env)},
+			"Providers":       []string{providerMount + "/data/" + maasProvider},
 			"LeaseKey":        []string{trust.LeaseKeyPayloadType}, "VerifierSet": []string{trust.VerifierSetPayloadType},
 		})
 	}

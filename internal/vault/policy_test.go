@@ -103,6 +103,13 @@ func TestPolicies(t *testing.T) {
 		{"read an API issuer", both, get("pki-api/issuer/g1")},
 		{"make another API CA", none, put("pki-api/root/generate/internal", with{"common_name": "x"})},
 
+		{"read the credential of MAAS", worker, get("kv-providers/data/maas")},
+		{"read the credential of another provider", none, get("kv-providers/data/other")},
+		{"change the credential of MAAS", none, put("kv-providers/data/maas", with{"data": with{"api_key": "x"}})},
+		{"read the versions of the credential", none, get("kv-providers/metadata/maas")},
+		{"delete the credential", none, put("kv-providers/delete/maas", with{"versions": []int{1}})},
+		{"list the credentials", none, list("kv-providers/metadata")},
+
 		{"look at itself", both, get("auth/token/lookup-self")},
 		{"renew itself", both, put("auth/token/renew-self", nil)},
 		{"make a token", none, put("auth/token/create", nil)},
@@ -114,6 +121,7 @@ func TestPolicies(t *testing.T) {
 		{"seal", none, put("sys/seal", nil)},
 		{"use a cubbyhole", none, put("cubbyhole/x", with{"a": "b"})},
 	}
+	b.storeCredential(t, with{"api_key": "a:b:c"})
 	for _, role := range []string{worker, apiOnly} {
 		c := b.login(t, role)
 		for _, row := range table {

@@ -31,21 +31,22 @@ type session struct {
 //
 //nolint:gochecknoglobals // read-only table
 var opText = map[string]string{
-	"sign":               "signing a task",
-	"issue":              "issuing a node certificate",
-	"server_certificate": "issuing the API's server certificate",
-	"server_names":       "reading the API's names",
-	"issuers":            "reading the CA certificates",
-	"sign_lease_key":     "signing a lease key",
-	"task_key":           "reading the task key",
-	"set_root":           "reading the root key of verifier sets",
-	"checkpoint_key":     "reading the key of audit checkpoints",
-	"sign_checkpoint":    "signing an audit checkpoint",
-	"own_token":          "reading the Vault token",
-	"secret_id":          "reading the end of the Vault secret ID",
-	"rotation_key":       "reading a key to rotate",
-	"rotate_key":         "creating a version of a key",
-	"finish_key":         "ending the use of old versions of a key",
+	"sign":                "signing a task",
+	"issue":               "issuing a node certificate",
+	"server_certificate":  "issuing the API's server certificate",
+	"server_names":        "reading the API's names",
+	"issuers":             "reading the CA certificates",
+	"sign_lease_key":      "signing a lease key",
+	"task_key":            "reading the task key",
+	"set_root":            "reading the root key of verifier sets",
+	"checkpoint_key":      "reading the key of audit checkpoints",
+	"sign_checkpoint":     "signing an audit checkpoint",
+	"own_token":           "reading the Vault token",
+	"provider_credential": "reading the credential of a provider",
+	"secret_id":           "reading the end of the Vault secret ID",
+	"rotation_key":        "reading a key to rotate",
+	"rotate_key":          "creating a version of a key",
+	"finish_key":          "ending the use of old versions of a key",
 }
 
 // call sends a request with a deadline and observes it under the operation's

@@ -48,8 +48,9 @@ func NewAdmin(c AdminConfig) (*Admin, error) {
 }
 
 // Setup creates everything in Vault that the worker and the API need: the node CA
-// and the API's CA, the task key, the root key of verifier sets, an AppRole and a
-// policy for each of the two processes and for the rotator, and their credential files. Setup is
+// and the API's CA, the task key, the root key of verifier sets, the mount for the credentials of
+// providers, an AppRole and a policy for each of the two processes and for the rotator, and their
+// credential files. Setup is
 // idempotent and may run concurrently. It keeps existing CAs and keys, secret IDs
 // with at least half of their life left, and the issuer that a rotation assigned to a role; it updates
 // policies and role settings. It creates a key only if Vault clearly reports that
@@ -65,7 +66,7 @@ func (a *Admin) Setup(ctx context.Context, names []string, outDir string) error 
 		return err
 	}
 	s := setup{a, dns, ips, outDir}
-	for _, step := range []func(context.Context) error{s.nodeCA, s.apiCA, s.signingKeys, s.writePolicies, s.logins} {
+	for _, step := range []func(context.Context) error{s.nodeCA, s.apiCA, s.signingKeys, s.providerCredentials, s.writePolicies, s.logins} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -131,22 +132,26 @@ func scrub(messages []string) string {
 	return secret.ReplaceAllString(text, "[hidden]")
 }
 
-// mount mounts an engine or login method at a free path, and rejects an existing
-// one of another type. parent is sys/mounts or sys/auth.
+// mount mounts an engine or login method at a free path, with the settings that settings.json has
+// for its type, and rejects an existing one of another type. parent is sys/mounts or sys/auth.
 func (s setup) mount(ctx context.Context, parent, path, kind string, config map[string]any) error {
-	err := s.write(ctx, parent+"/"+path, "", map[string]any{"type": kind, "config": config})
+	err := s.write(ctx, parent+"/"+path, kind, map[string]any{"type": kind, "config": config})
 	if err == nil {
 		s.log.Info("mounted in Vault", "path", path, "type", kind)
 		return nil
 	}
 	mounts, listErr := fetch[map[string]struct {
-		Type string `json:"type"`
+		Type    string            `json:"type"`
+		Options map[string]string `json:"options"`
 	}](ctx, s, "", get(parent))
-	switch there := mounts[path+"/"].Type; {
-	case listErr != nil || there == "":
+	switch there := mounts[path+"/"]; {
+	case listErr != nil || there.Type == "":
 		return cmp.Or(listErr, err)
-	case there != kind:
-		return schema.NewError(schema.KindInvalidRequest, "Vault at %s has a mount of type %s at %s; gpuaas needs type %s", s.address, there, path, kind)
+	case there.Type != kind:
+		return schema.NewError(schema.KindInvalidRequest, "Vault at %s has a mount of type %s at %s; gpuaas needs type %s", s.address, there.Type, path, kind)
+	case kind == "kv" && there.Options["version"] != "2":
+		return schema.NewError(schema.KindInvalidRequest, "Vault at %s has version 1 of kv at %s; gpuaas needs version 2", s.address, path).
+			WithNext("vault kv enable-versioning " + path)
 	case len(config) == 0:
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
 // Audit results.
@@ -76,6 +77,10 @@ const (
 	ResourcePlanned  = "resources.planned"
 	ResourceCreated  = "resources.created"
 	ResourceReleased = "resources.released"
+
+	// QuotaExceeded is recorded once for each operation that parked because a provider's quota is used
+	// up. Its name is the reason of the park.
+	QuotaExceeded = machine.ReasonQuota
 )
 
 // ActionName is the audit action of a lifecycle action, for example
@@ -92,7 +97,7 @@ func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
 		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, RotationStarted, RotationChanged, RotationDecided, RotationEnded, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, InstanceChanged, ResourcePlanned,
-		ResourceCreated, ResourceReleased, CheckpointMissing, GapAccepted, Archived, CheckpointUnverified}
+		ResourceCreated, ResourceReleased, QuotaExceeded, CheckpointMissing, GapAccepted, Archived, CheckpointUnverified}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))
 	}

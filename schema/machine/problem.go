@@ -8,7 +8,7 @@ const (
 	// machine of the type.
 	ReasonQuota    = "provider_quota_exceeded"
 	ReasonCapacity = "provider_capacity"
-	// ReasonAuth: the provider rejects the credentials.
+	// ReasonAuth: the provider rejects the credentials, or there are none.
 	ReasonAuth = "provider_unauthorized"
 	// ReasonRejected: the provider rejects the request as invalid.
 	ReasonRejected = "provider_rejected"
@@ -59,7 +59,7 @@ func Problems() []Problem {
 	return []Problem{
 		{ReasonQuota, refused, PartyOperator, "The quota of the account at the provider is used up.", "Raise the quota, or remove machines, then retry."},
 		{ReasonCapacity, refused, PartyProvider, "The provider has no free machine of this type.", "Wait and retry, or cancel and provision another type or region."},
-		{ReasonAuth, refused, PartyOperator, "The provider rejects the credentials of the worker.", "Correct the provider's credentials, then retry."},
+		{ReasonAuth, refused, PartyOperator, "The provider rejects the credentials of the worker, or the worker has none.", "Correct the provider's credentials, then retry."},
 		{ReasonRejected, refused, PartyOperator, "The provider rejects the request.", "Correct what the message names, then retry, or cancel."},
 		{ReasonImage, refused, PartyOperator, "The image of the machine does not exist.", "Build or publish the image with the command of the message, then retry."},
 		{ReasonMissing, schema.KindNotFound, PartyOperator, "The provider has no machine of this instance.", "Check the provider's list of machines, then retry or cancel."},

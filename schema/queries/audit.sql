@@ -9,6 +9,12 @@ SELECT audit_append(sqlc.arg(stream), sqlc.arg(actor), sqlc.arg(via), sqlc.arg(a
 SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = sqlc.arg(stream) AND result = 'parked'
                AND operation_id = sqlc.arg(operation_id) AND detail ->> 'park_id' = sqlc.arg(park_id)::text)::boolean;
 
+-- Reports whether an action of an operation is in the audit already. The caller holds the lock of the
+-- operation's node, whose stream it is.
+-- name: ActionNoted :one
+SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = sqlc.arg(stream) AND action = sqlc.arg(action)
+               AND operation_id = sqlc.arg(operation_id))::boolean;
+
 -- The streams that have events, and those of all nodes: a registration is an event, so a
 -- stream of a node without events was removed.
 -- name: ListAuditStreams :many

@@ -3,11 +3,11 @@
 SELECT pg_advisory_xact_lock(hashtextextended('gpuaas-machine-leftovers ' || sqlc.arg(provider)::text, 0));
 
 -- The ledger entries of the instances, and with all_open every open entry of the provider. An
--- entry is owned while its instance lives, or while an operation holds its node.
+-- entry is owned while its instance lives, and held while an operation holds its node.
 -- name: MachineEntries :many
 SELECT r.resource_id, r.node_id, r.external_id, r.state, n.host, coalesce(i.region, '')::text AS region,
-    (n.state <> 'removed' AND coalesce(i.state, 'terminated') <> 'terminated'
-     OR EXISTS (SELECT FROM operations o WHERE o.node_id = r.node_id AND o.op_seq > 0 AND o.ended_at IS NULL))::boolean AS owned
+    (n.state <> 'removed' AND coalesce(i.state, 'terminated') <> 'terminated')::boolean AS owned,
+    EXISTS (SELECT FROM operations o WHERE o.node_id = r.node_id AND o.op_seq > 0 AND o.ended_at IS NULL)::boolean AS held
 FROM resources r JOIN nodes n ON n.node_id = r.node_id LEFT JOIN instances i ON i.instance_id = r.resource_id
 WHERE r.kind = 'instance' AND r.provider = sqlc.arg(provider)
   AND (r.resource_id = ANY (sqlc.arg(instance_ids)::uuid[]) OR sqlc.arg(all_open)::boolean AND r.state <> 'released');
@@ -34,17 +34,24 @@ DELETE FROM machine_leftovers
 WHERE provider = sqlc.arg(provider) AND instance_id <> ALL (sqlc.arg(instance_ids)::text[])
   AND (deleted_at IS NULL OR deleted_at < now() - interval '30 days');
 
+-- Keeps the stored machines of nodes that an operation holds.
+-- name: KeepSurplus :exec
+UPDATE machine_leftovers SET last_seen = now()
+WHERE provider = sqlc.arg(provider) AND instance_id = ANY (sqlc.arg(instance_ids)::text[]) AND deleted_at IS NULL;
+
 -- How many deletions were attempted in the last seconds.
 -- name: DeletionsAttempted :one
 SELECT count(*) FROM machine_leftovers WHERE attempted_at > now() - make_interval(secs => sqlc.arg(seconds)::float8);
 
--- The leftovers that may be deleted. Those that were attempted before come last, so that one
--- whose deletion fails does not delay the others.
+-- The leftovers that may be deleted, without those of nodes that an operation holds. Those that were
+-- attempted before come last, so that one whose deletion fails does not delay the others.
 -- name: DueLeftovers :many
-SELECT provider, instance_id, external_id, host, phase, detail, class, first_seen FROM machine_leftovers
-WHERE class = 'leftover' AND deleted_at IS NULL AND provider = ANY (sqlc.arg(providers)::text[])
-  AND first_seen <= now() - make_interval(secs => sqlc.arg(grace_seconds)::float8)
-ORDER BY attempted_at NULLS FIRST, first_seen, instance_id LIMIT sqlc.arg(most);
+SELECT l.provider, l.instance_id, l.external_id, l.host, l.phase, l.detail, l.class, l.first_seen FROM machine_leftovers l
+WHERE l.class = 'leftover' AND l.deleted_at IS NULL AND l.provider = ANY (sqlc.arg(providers)::text[])
+  AND l.first_seen <= now() - make_interval(secs => sqlc.arg(grace_seconds)::float8)
+  AND NOT EXISTS (SELECT FROM operations o JOIN resources r ON r.node_id = o.node_id
+                  WHERE o.op_seq > 0 AND o.ended_at IS NULL AND r.kind = 'instance' AND r.resource_id::text = l.instance_id)
+ORDER BY l.attempted_at NULLS FIRST, l.first_seen, l.instance_id LIMIT sqlc.arg(most);
 
 -- name: LockLeftover :one
 SELECT external_id, attempted_at FROM machine_leftovers

@@ -5,6 +5,9 @@ package secrets
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -19,6 +22,12 @@ const shortestMark = 4
 
 // Scanner finds secrets. It is safe for concurrent use.
 type Scanner struct {
+	learning sync.Mutex
+	terms    atomic.Pointer[terms]
+}
+
+// terms are what a scanner searches for besides the forms.
+type terms struct {
 	// known are the known secrets, also as they are inside of a JSON string.
 	known [][]byte
 	// encoded are parts of encoded secrets.
@@ -27,19 +36,33 @@ type Scanner struct {
 
 // New returns a scanner for secrets by their form and for the known ones.
 func New(known ...schema.Secret) *Scanner {
-	s := &Scanner{}
+	s, t := &Scanner{}, &terms{}
 	for _, f := range forms {
 		if len(f.mark) >= shortestMark {
-			s.encoded = append(s.encoded, encodedParts(f.mark)...)
+			t.encoded = append(t.encoded, encodedParts(f.mark)...)
 		}
 	}
+	s.terms.Store(t)
 	for _, secret := range known {
-		if text := secret.Reveal(); len(text) >= shortest {
-			s.known = append(s.known, []byte(text), quoted(text))
-			s.encoded = append(append(s.encoded, encodedParts(text)...), encodedParts(string(quoted(text)))...)
-		}
+		s.Learn(secret)
 	}
 	return s
+}
+
+// Learn adds a secret to the known ones. A second call with the same secret changes nothing.
+func (s *Scanner) Learn(secret schema.Secret) {
+	text := secret.Reveal()
+	if len(text) < shortest {
+		return
+	}
+	s.learning.Lock()
+	defer s.learning.Unlock()
+	old := s.terms.Load()
+	if slices.ContainsFunc(old.known, func(k []byte) bool { return string(k) == text }) {
+		return
+	}
+	s.terms.Store(&terms{known: slices.Concat(old.known, [][]byte{[]byte(text), quoted(text)}),
+		encoded: slices.Concat(old.encoded, encodedParts(text), encodedParts(string(quoted(text))))})
 }
 
 // quoted returns text as it is inside of a JSON string.
@@ -54,7 +77,7 @@ func (s *Scanner) Find(data []byte) string {
 	if found := s.find(data); found != "" {
 		return found
 	}
-	return s.find(decoded(data, s.encoded))
+	return s.find(decoded(data, s.terms.Load().encoded))
 }
 
 func (s *Scanner) find(data []byte) string {
@@ -70,7 +93,7 @@ func (s *Scanner) find(data []byte) string {
 			}
 		}
 	}
-	for _, k := range s.known {
+	for _, k := range s.terms.Load().known {
 		if bytes.Contains(data, k) {
 			return "a secret of this process"
 		}

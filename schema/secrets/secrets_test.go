@@ -123,6 +123,21 @@ func TestFindsNothingInOrdinaryText(t *testing.T) {
 }
 
 // TestCheck plants a secret into each kind of request that is stored.
+// TestLearn: a secret that the process received after its start is found from then on.
+func TestLearn(t *testing.T) {
+	t.Parallel()
+	s := secrets.New()
+	require.Empty(t, s.Find([]byte(registered)))
+	s.Learn(schema.NewSecret("short"))
+	for range 2 {
+		s.Learn(schema.NewSecret(registered))
+	}
+	require.Empty(t, s.Find([]byte("short")))
+	for _, text := range append(leaks()["a secret of this process"], base64.StdEncoding.EncodeToString([]byte(registered))) {
+		require.Equal(t, "a secret of this process", s.Find([]byte(text)), text)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	s := scanner()

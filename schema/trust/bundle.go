@@ -99,6 +99,12 @@ type BootstrapRequest struct {
 	Reference string `json:"reference"`
 }
 
+// Curl returns the settings of curl, which it reads with --config, that send the request. It consists
+// of characters that JSON and curl do not escape.
+func (r BootstrapRequest) Curl() string {
+	return "header = \"Content-Type: application/json\"\ndata = \"{\\\"reference\\\":\\\"" + r.Reference + "\\\"}\"\n"
+}
+
 // Default paths on a node. A bundle's values take precedence.
 const (
 	DefaultEnvFile          = "/etc/gpuaas/node-agent.env"

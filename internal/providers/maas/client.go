@@ -12,10 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dghubble/oauth1"
-
 	"github.com/gpuaas/gpuaas/schema/machine"
-	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // The limits of responses. A list is decoded machine by machine, and MAAS describes one in
@@ -29,41 +26,22 @@ const (
 
 // client sends requests to API 2.0.
 type client struct {
+	keys
 	base    *url.URL
-	http    *http.Client
 	timeout time.Duration
-	// hide replaces the parts of the API key in texts of the server.
-	hide *strings.Replacer
 }
 
-// plaintext signs with PLAINTEXT (RFC 5849 section 3.4.4), the only method that MAAS accepts.
-// MAAS issues no consumer secret.
-type plaintext struct{}
-
-func (plaintext) Name() string { return "PLAINTEXT" }
-
-func (plaintext) Sign(tokenSecret, _ string) (string, error) {
-	return "&" + oauth1.PercentEncode(tokenSecret), nil
-}
-
-func newClient(base *url.URL, key []string, s Settings) *client {
+func newClient(base *url.URL, token string, s Settings) *client {
 	transport := s.Transport
 	if transport == nil {
 		transport = &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 4,
 			IdleConnTimeout: time.Minute, TLSHandshakeTimeout: s.Timeout}
 	}
-	config := &oauth1.Config{ConsumerKey: key[0], Signer: plaintext{}}
-	signed := config.Client(context.WithValue(context.Background(), oauth1.HTTPClient, &http.Client{Transport: transport}),
-		oauth1.NewToken(key[1], key[2]))
-	// A redirect is an error: it could lead the credentials to another host, and a POST would become a GET.
-	signed.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	var pairs []string
-	for _, part := range key {
-		if len(part) >= 4 {
-			pairs = append(pairs, part, "[hidden]")
-		}
+	c := &client{keys: keys{transport: transport, read: s.ReadToken, keep: s.KeepToken}, base: base, timeout: s.Timeout}
+	if s.ReadToken == nil {
+		c.use(token)
 	}
-	return &client{base: base, http: signed, timeout: s.Timeout, hide: strings.NewReplacer(pairs...)}
+	return c
 }
 
 // request is one request. It changes the provider if it has a form.
@@ -81,8 +59,29 @@ type request struct {
 
 func (r request) changes() bool { return r.form != nil }
 
-// call sends the request and decodes the response with into.
+// call sends the request and decodes the response with into. If MAAS rejects an API key that was
+// replaced, call sends the request again with the new key: MAAS checks the key before anything else.
 func (c *client) call(ctx context.Context, r request, into func(*json.Decoder) error) error {
+	k, err := c.key(ctx)
+	if err != nil {
+		return err
+	}
+	err = c.send(ctx, k, r, into)
+	if c.read == nil || !hasStatus(err, http.StatusUnauthorized) {
+		return err
+	}
+	fresh, readErr := c.readKey(ctx)
+	switch {
+	case readErr != nil:
+		return readErr
+	case fresh.token == k.token:
+		return err
+	}
+	return c.send(ctx, fresh, r, into)
+}
+
+// send sends the request once, with an API key.
+func (c *client) send(ctx context.Context, k *apiKey, r request, into func(*json.Decoder) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var connected atomic.Bool
@@ -91,14 +90,14 @@ func (c *client) call(ctx context.Context, r request, into func(*json.Decoder) e
 	if err != nil {
 		return machine.Wrap(machine.ReasonRejected, err, "cannot %s: the request is invalid", r.what)
 	}
-	resp, err := c.http.Do(req)
+	resp, err := k.http.Do(req)
 	if err != nil {
 		return c.unanswered(r, err, connected.Load())
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode/100 != 2 {
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // the status decides
-		return c.refused(r, resp, string(body))
+		return c.refused(k, r, resp, string(body))
 	}
 	limit := r.limit
 	if limit == 0 {
@@ -156,8 +155,8 @@ func (c *client) unanswered(r request, err error, connected bool) error {
 // own is not available (src/maasserver/exceptions.py and middleware.py of canonical/maas). A
 // transaction of a request that fails is rolled back, but 500 and 504 may be the failure of what
 // follows its commit, and 502 that of a proxy.
-func (c *client) refused(r request, resp *http.Response, body string) error {
-	says := c.quote(r, resp, body)
+func (c *client) refused(k *apiKey, r request, resp *http.Response, body string) error {
+	says := k.quote(r, resp, body)
 	reason := machine.ReasonRejected
 	switch code := resp.StatusCode; {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
@@ -181,14 +180,16 @@ type status struct{ code int }
 func (s *status) Error() string { return http.StatusText(s.code) }
 
 // conflict reports whether err is a response with status 409.
-func conflict(err error) bool {
+func conflict(err error) bool { return hasStatus(err, http.StatusConflict) }
+
+func hasStatus(err error, code int) bool {
 	s, ok := errors.AsType[*status](err)
-	return ok && s.code == http.StatusConflict
+	return ok && s.code == code
 }
 
 // quote returns the text of an error's body for a message, empty if it is a page or quotes a
 // secret of the request.
-func (c *client) quote(r request, resp *http.Response, body string) string {
+func (k *apiKey) quote(r request, resp *http.Response, body string) string {
 	kind := resp.Header.Get("Content-Type")
 	if !strings.HasPrefix(kind, "text/plain") && !strings.HasPrefix(kind, "application/json") {
 		return ""
@@ -198,14 +199,9 @@ func (c *client) quote(r request, resp *http.Response, body string) string {
 			return ""
 		}
 	}
-	line := c.line(body)
+	line := k.line(body)
 	if line == "" {
 		return ""
 	}
 	return ": " + line
-}
-
-// line returns a text of the server as one line without the API key.
-func (c *client) line(s string) string {
-	return text.Line(strings.TrimSpace(c.hide.Replace(s)), maxText)
 }

@@ -11,7 +11,7 @@ import (
 type disabled struct{}
 
 func errDisabled() error {
-	return machine.Errorf(machine.ReasonDisabled, "the provider maas is not configured: set MAAS_API_BASE_URL and MAAS_API_TOKEN")
+	return machine.Errorf(machine.ReasonDisabled, "the provider maas is not configured: set MAAS_API_BASE_URL, and MAAS_API_TOKEN or GPUAAS_MAAS_TOKEN_VAULT")
 }
 
 func (disabled) Create(context.Context, machine.Spec, activities.BootData) (machine.Machine, error) {

@@ -6,6 +6,7 @@
 package maas
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -46,6 +47,12 @@ type Settings struct {
 	BaseURL string
 	// Token is MAAS_API_TOKEN, the API key in the form consumer:token:secret.
 	Token string
+	// ReadToken, in place of Token, reads the API key where it is stored. The adapter calls it when it
+	// needs the key, at most every KeepToken, and again after MAAS rejected the key. The error of a call
+	// is then that of ReadToken.
+	ReadToken func(context.Context) (schema.Secret, error)
+	// KeepToken is how long a key from ReadToken is used. Defaults to a minute.
+	KeepToken time.Duration
 	// Timeout is MAAS_API_TIMEOUT_MS, the limit of one request. Defaults to DefaultTimeout.
 	Timeout time.Duration
 	// Installation distinguishes the machines of this installation from those of others
@@ -96,6 +103,9 @@ func New(s Settings) (activities.Source, error) {
 	if s.PollPower == 0 {
 		s.PollPower = time.Second
 	}
+	if s.KeepToken == 0 {
+		s.KeepToken = time.Minute
+	}
 	c, err := s.open()
 	if err != nil {
 		return activities.Source{}, err
@@ -113,9 +123,9 @@ func (s Settings) open() (*client, error) {
 	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
 		return nil, faulty("MAAS_API_BASE_URL must be an http or https URL without user, query and fragment, for example https://maas.example.com:5443/MAAS")
 	}
-	key := strings.Split(strings.TrimSpace(s.Token), ":")
-	if len(key) != 3 || slices.Contains(key, "") {
-		return nil, faulty("MAAS_API_TOKEN must have the form consumer:token:secret")
+	token := strings.TrimSpace(s.Token)
+	if s.ReadToken == nil && !ValidToken(token) {
+		return nil, faulty("MAAS_API_TOKEN must have the form consumer:token:secret, or GPUAAS_MAAS_TOKEN_VAULT must be true")
 	}
 	if s.Timeout < minTimeout || s.Timeout > maxTimeout {
 		return nil, faulty("MAAS_API_TIMEOUT_MS must be from %d to %d", minTimeout.Milliseconds(), maxTimeout.Milliseconds())
@@ -127,7 +137,13 @@ func (s Settings) open() (*client, error) {
 		return nil, faulty("the name of the installation must have 1 to 64 characters and no slash")
 	}
 	base.Path = strings.TrimSuffix(strings.TrimSuffix(base.Path, "/"), "/api/2.0") + "/api/2.0/"
-	return newClient(base, key, s), nil
+	return newClient(base, token, s), nil
+}
+
+// ValidToken reports whether an API key has the form consumer:token:secret.
+func ValidToken(token string) bool {
+	parts := strings.Split(token, ":")
+	return len(parts) == 3 && !slices.Contains(parts, "") && strings.TrimSpace(token) == token
 }
 
 func faulty(format string, args ...any) error {

@@ -21,6 +21,20 @@ func (q *Queries) AcceptMissingCheckpoints(ctx context.Context) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
+const actionNoted = `-- name: ActionNoted :one
+SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = $1 AND action = $2
+               AND operation_id = $3)::boolean
+`
+
+// Reports whether an action of an operation is in the audit already. The caller holds the lock of the
+// operation's node, whose stream it is.
+func (q *Queries) ActionNoted(ctx context.Context, stream string, action string, operationID string) (bool, error) {
+	row := q.db.QueryRow(ctx, actionNoted, stream, action, operationID)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const appendAudit = `-- name: AppendAudit :exec
 SELECT audit_append($1, $2, $3, $4, $5, $6,
                     $7, $8, $9, $10)

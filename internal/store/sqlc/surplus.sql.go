@@ -35,10 +35,12 @@ func (q *Queries) DeletionsAttempted(ctx context.Context, seconds float64) (int6
 }
 
 const dueLeftovers = `-- name: DueLeftovers :many
-SELECT provider, instance_id, external_id, host, phase, detail, class, first_seen FROM machine_leftovers
-WHERE class = 'leftover' AND deleted_at IS NULL AND provider = ANY ($1::text[])
-  AND first_seen <= now() - make_interval(secs => $2::float8)
-ORDER BY attempted_at NULLS FIRST, first_seen, instance_id LIMIT $3
+SELECT l.provider, l.instance_id, l.external_id, l.host, l.phase, l.detail, l.class, l.first_seen FROM machine_leftovers l
+WHERE l.class = 'leftover' AND l.deleted_at IS NULL AND l.provider = ANY ($1::text[])
+  AND l.first_seen <= now() - make_interval(secs => $2::float8)
+  AND NOT EXISTS (SELECT FROM operations o JOIN resources r ON r.node_id = o.node_id
+                  WHERE o.op_seq > 0 AND o.ended_at IS NULL AND r.kind = 'instance' AND r.resource_id::text = l.instance_id)
+ORDER BY l.attempted_at NULLS FIRST, l.first_seen, l.instance_id LIMIT $3
 `
 
 type DueLeftoversRow struct {
@@ -52,8 +54,8 @@ type DueLeftoversRow struct {
 	FirstSeen  time.Time
 }
 
-// The leftovers that may be deleted. Those that were attempted before come last, so that one
-// whose deletion fails does not delay the others.
+// The leftovers that may be deleted, without those of nodes that an operation holds. Those that were
+// attempted before come last, so that one whose deletion fails does not delay the others.
 func (q *Queries) DueLeftovers(ctx context.Context, providers []string, graceSeconds float64, most int32) ([]DueLeftoversRow, error) {
 	rows, err := q.db.Query(ctx, dueLeftovers, providers, graceSeconds, most)
 	if err != nil {
@@ -92,6 +94,17 @@ WHERE provider = $1 AND instance_id <> ALL ($2::text[])
 // Forgets the surplus machines of the provider that are none of these: they are owned or gone.
 func (q *Queries) ForgetSurplus(ctx context.Context, provider string, instanceIds []string) error {
 	_, err := q.db.Exec(ctx, forgetSurplus, provider, instanceIds)
+	return err
+}
+
+const keepSurplus = `-- name: KeepSurplus :exec
+UPDATE machine_leftovers SET last_seen = now()
+WHERE provider = $1 AND instance_id = ANY ($2::text[]) AND deleted_at IS NULL
+`
+
+// Keeps the stored machines of nodes that an operation holds.
+func (q *Queries) KeepSurplus(ctx context.Context, provider string, instanceIds []string) error {
+	_, err := q.db.Exec(ctx, keepSurplus, provider, instanceIds)
 	return err
 }
 
@@ -161,8 +174,8 @@ func (q *Queries) LockSurplus(ctx context.Context, provider string) error {
 
 const machineEntries = `-- name: MachineEntries :many
 SELECT r.resource_id, r.node_id, r.external_id, r.state, n.host, coalesce(i.region, '')::text AS region,
-    (n.state <> 'removed' AND coalesce(i.state, 'terminated') <> 'terminated'
-     OR EXISTS (SELECT FROM operations o WHERE o.node_id = r.node_id AND o.op_seq > 0 AND o.ended_at IS NULL))::boolean AS owned
+    (n.state <> 'removed' AND coalesce(i.state, 'terminated') <> 'terminated')::boolean AS owned,
+    EXISTS (SELECT FROM operations o WHERE o.node_id = r.node_id AND o.op_seq > 0 AND o.ended_at IS NULL)::boolean AS held
 FROM resources r JOIN nodes n ON n.node_id = r.node_id LEFT JOIN instances i ON i.instance_id = r.resource_id
 WHERE r.kind = 'instance' AND r.provider = $1
   AND (r.resource_id = ANY ($2::uuid[]) OR $3::boolean AND r.state <> 'released')
@@ -176,10 +189,11 @@ type MachineEntriesRow struct {
 	Host       string
 	Region     string
 	Owned      bool
+	Held       bool
 }
 
 // The ledger entries of the instances, and with all_open every open entry of the provider. An
-// entry is owned while its instance lives, or while an operation holds its node.
+// entry is owned while its instance lives, and held while an operation holds its node.
 func (q *Queries) MachineEntries(ctx context.Context, provider string, instanceIds []string, allOpen bool) ([]MachineEntriesRow, error) {
 	rows, err := q.db.Query(ctx, machineEntries, provider, instanceIds, allOpen)
 	if err != nil {
@@ -197,6 +211,7 @@ func (q *Queries) MachineEntries(ctx context.Context, provider string, instanceI
 			&i.Host,
 			&i.Region,
 			&i.Owned,
+			&i.Held,
 		); err != nil {
 			return nil, err
 		}

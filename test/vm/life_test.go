@@ -14,10 +14,16 @@ import (
 )
 
 // TestMachines runs the lives of machines on one stack: one after the other if they kill the
-// worker or count the domains, and the others in parallel.
+// worker or count the domains, and the others in parallel. The machine of the first life boots over
+// HTTP if iPXE is installed.
 func TestMachines(t *testing.T) {
 	s := newSite(t)
-	for name, test := range map[string]func(*site){"terminate": terminated, "killed worker": killedWorker, "killed worker of MAAS": killedAtMAAS, "life": life} {
+	t.Run("life", func(t *testing.T) {
+		life(s.with(t))
+		s.with(t).nothingLeft()
+	})
+	s.bootDirectly()
+	for name, test := range map[string]func(*site){"terminate": terminated, "killed worker": killedWorker, "killed worker of MAAS": killedAtMAAS} {
 		t.Run(name, func(t *testing.T) {
 			test(s.with(t))
 			s.with(t).nothingLeft()
@@ -39,10 +45,12 @@ func TestMachines(t *testing.T) {
 func life(s *site) {
 	s.live("life", libvirt.Name, func(n wire.NodeView) {
 		require.Equal(s.t, []string{"gpuaas-" + n.Instance.InstanceID}, s.domains())
+		loaded := strings.Contains(s.console("life"), "/boot.ipxe... ok")
+		require.Equal(s.t, s.netboots, loaded, "the machine boots over HTTP")
 	})
 }
 
-// maasLife is the life of a machine of MAAS, whose user data brings the reference.
+// maasLife is the life of a machine of MAAS, whose user data contains the reference.
 func maasLife(s *site) {
 	s.live("bare", maas.Name, func(n wire.NodeView) {
 		require.Equal(s.t, []string{n.Instance.ExternalID}, s.rack.guests.Running())

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -99,11 +98,7 @@ func (s *site) killAt(when, operation string) bool {
 	if operation == "" || err != nil || strings.TrimSpace(string(armed)) != when+" "+operation {
 		return false
 	}
-	parts, err := s.stack.Parts(s.t.Context())
-	if err == nil {
-		err = errors.Join(syscall.Kill(parts["worker"].PID, syscall.SIGKILL), os.Remove(s.armed()))
-	}
-	if err != nil {
+	if err := errors.Join(s.stopWorker(), os.Remove(s.armed())); err != nil {
 		s.t.Error(err)
 	}
 	return true

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,6 +43,8 @@ type site struct {
 	state string // of the provider libvirt
 	env   []string
 	dir   string // of the programs that the stack starts
+	// netboots is set if machines boot over HTTP.
+	netboots bool
 }
 
 // imageDir is the image with a workload.
@@ -66,6 +70,7 @@ func newSite(t *testing.T) *site {
 	s.rack = openRack(t, s.killAt)
 	s.env = append(s.env, "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout)
 	bin := s.installPrograms()
+	s.bootOverHTTP()
 	folder, err := os.MkdirTemp("", "gpuaas-vm-") //nolint:usetesting // short, and Postgres runs as another user
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(folder, 0o711)) // Postgres runs as another user
@@ -102,6 +107,44 @@ func (s *site) armed() string { return filepath.Join(s.dir, "armed") }
 func (s *site) killWorker(when, verb string) {
 	s.t.Helper()
 	require.NoError(s.t, os.WriteFile(s.armed(), []byte(when+" "+verb+"\n"), 0o600))
+}
+
+const (
+	// ipxe is the file of Debian's package ipxe.
+	ipxe        = "/usr/lib/ipxe/ipxe.lkrn"
+	netbootPort = "GPUAAS_LIBVIRT_NETBOOT_PORT="
+)
+
+// bootOverHTTP makes machines boot over HTTP, if iPXE is installed.
+func (s *site) bootOverHTTP() {
+	s.t.Helper()
+	if _, err := os.Stat(ipxe); err != nil {
+		s.t.Log("machines do not boot over HTTP: iPXE is not installed; run: sh tools/need-libvirt.sh")
+		return
+	}
+	port, err := stack.FreePorts(1)
+	require.NoError(s.t, err)
+	s.env, s.netboots = append(s.env, fmt.Sprintf("%s%d", netbootPort, port)), true
+}
+
+// bootDirectly ends what bootOverHTTP began. It starts the worker again.
+func (s *site) bootDirectly() {
+	s.t.Helper()
+	if !s.netboots {
+		return
+	}
+	s.env, s.netboots = append(s.env, netbootPort+"0"), false
+	require.NoError(s.t, s.stopWorker())
+	s.startWorker()
+}
+
+// stopWorker kills the worker.
+func (s *site) stopWorker() error {
+	parts, err := s.stack.Parts(s.t.Context())
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(parts["worker"].PID, syscall.SIGKILL)
 }
 
 // awaitKill waits until the worker was killed.

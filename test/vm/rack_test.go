@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -48,9 +49,7 @@ func openRack(t *testing.T, kill func(when, operation string) bool) *rack {
 		if kill("after", operation) {
 			panic(http.ErrAbortHandler)
 		}
-		for name, values := range reply.Header() {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), reply.Header())
 		w.WriteHeader(reply.Code)
 		_, _ = io.Copy(w, reply.Body) // the client may have left
 	}))

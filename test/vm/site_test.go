@@ -144,7 +144,11 @@ func (s *site) stopWorker() error {
 	if err != nil {
 		return err
 	}
-	return syscall.Kill(parts["worker"].PID, syscall.SIGKILL)
+	pid := parts["worker"].PID
+	if pid <= 1 { // 0 is this process and its children
+		return errors.New("the worker does not run")
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
 // awaitKill waits until the worker was killed.

@@ -10,7 +10,7 @@ import (
 // The path of iPXE on Debian (package ipxe), in the form of a Linux kernel.
 const defaultIPXE = "/usr/lib/ipxe/ipxe.lkrn"
 
-// scriptFile is the file of the HTTP server that tells iPXE what to load.
+// scriptFile is the file of the HTTP server with the commands of iPXE.
 const scriptFile = "boot.ipxe"
 
 // netboot makes the domain start iPXE, which QEMU loads in place of the kernel, and whose script

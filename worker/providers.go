@@ -30,6 +30,8 @@ type ProviderSettings struct {
 	LibvirtUID   int               `env:"GPUAAS_LIBVIRT_QEMU_UID" help:"ID of the user that QEMU runs as, if libvirt does not change the owner of files. Only for a worker that runs as root."`
 	LibvirtType  string            `env:"GPUAAS_LIBVIRT_DOMAIN_TYPE" envDefault:"qemu" help:"qemu, which emulates the CPU, or kvm."`
 	LibvirtHosts map[string]string `env:"GPUAAS_LIBVIRT_HOSTS" example:"node-api.example.com:10.0.2.2" help:"Addresses of names that virtual machines resolve without DNS, as NAME:ADDRESS separated by commas. A virtual machine reaches this host at 10.0.2.2."`
+	LibvirtPort  int               `env:"GPUAAS_LIBVIRT_NETBOOT_PORT" example:"8470" help:"Port on 127.0.0.1 at which this worker serves the image. With it, virtual machines load the image over HTTP with iPXE. Each worker of the host needs a port of its own. Default: QEMU loads the image."`
+	LibvirtIPXE  string            `env:"GPUAAS_LIBVIRT_IPXE" envDefault:"/usr/lib/ipxe/ipxe.lkrn" help:"File with iPXE for GPUAAS_LIBVIRT_NETBOOT_PORT, as in Debian's package ipxe."`
 	LibvirtBoot  time.Duration     `env:"GPUAAS_LIBVIRT_BOOT_TIMEOUT" envDefault:"5m" help:"How long a virtual machine may take from its start until the first request of its agent. Then its operation parks."`
 	MAASURL      string            `env:"MAAS_API_BASE_URL" example:"https://maas.example.com:5443/MAAS" help:"URL of MAAS. Provider maas is disabled without it."`
 	MAASToken    schema.Secret     `env:"MAAS_API_TOKEN" exclusive:"true" help:"API key of MAAS: consumer:token:secret. Exclusive with its file and with GPUAAS_MAAS_TOKEN_VAULT."`
@@ -70,7 +72,8 @@ func (c *ProviderSettings) manual(string) (activities.Source, error) { return ma
 
 func (c *ProviderSettings) libvirt(env string) (activities.Source, error) {
 	p, err := libvirt.New(libvirt.Settings{Mode: libvirt.Mode(c.LibvirtMode), URI: c.LibvirtURI, ImageBase: c.ImageBase, StateDir: c.LibvirtState,
-		QEMUUser: c.LibvirtUID, Owner: env, DomainType: c.LibvirtType, Hosts: c.LibvirtHosts, BootTimeout: c.LibvirtBoot, Env: os.Environ()})
+		QEMUUser: c.LibvirtUID, Owner: env, DomainType: c.LibvirtType, Hosts: c.LibvirtHosts, NetbootPort: c.LibvirtPort, IPXE: c.LibvirtIPXE, BootTimeout: c.LibvirtBoot,
+		Env: os.Environ()})
 	if err != nil {
 		return activities.Source{}, err
 	}

@@ -42,6 +42,9 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 		return err
 	}
 	parts.compareClocks(ctx)
+	if err := serveImage(ctx, p, &c.ProviderSettings); err != nil {
+		return err
+	}
 	fatal := make(chan error, 1)
 	if err := startTrust(ctx, parts, fatal); err != nil {
 		return err

@@ -166,7 +166,7 @@ func TestSweepWaitsForTheGrace(t *testing.T) {
 	s.exec("UPDATE machine_leftovers SET last_seen = last_seen - interval '2 days'")
 	require.Equal(t, activities.SweepSummary{Machines: 1}, s.rounds(1))
 	require.Zero(t, s.deletions(), "the operation may release it")
-	due, err := s.Sweep.Leftovers.Due(t.Context(), []string{"libvirt"}, 10)
+	due, err := s.Sweep.Surplus.Due(t.Context(), []string{"libvirt"}, 10)
 	require.NoError(t, err)
 	require.Empty(t, due)
 	require.Equal(t, before, s.text(firstSeen))

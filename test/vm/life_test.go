@@ -7,53 +7,87 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/internal/providers/libvirt"
+	"github.com/gpuaas/gpuaas/internal/providers/maas"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestMachines runs the lives of machines one after the other on one stack.
+// TestMachines runs the lives of machines on one stack: one after the other if they kill the
+// worker or count the domains, and the others in parallel. The machine of the first life boots over
+// HTTP if iPXE is installed.
 func TestMachines(t *testing.T) {
 	s := newSite(t)
-	for name, test := range map[string]func(*site){
-		"life": life, "terminate": terminated, "killed worker": killedWorker, "a machine that hangs": hangs,
-	} {
+	t.Run("life", func(t *testing.T) {
+		life(s.with(t))
+		s.with(t).nothingLeft()
+	})
+	s.bootDirectly()
+	for name, test := range map[string]func(*site){"terminate": terminated, "killed worker": killedWorker, "killed worker of MAAS": killedAtMAAS} {
 		t.Run(name, func(t *testing.T) {
-			of := *s
-			of.t = t
-			test(&of)
-			require.Empty(t, of.domains())
-			require.Empty(t, of.left())
+			test(s.with(t))
+			s.with(t).nothingLeft()
 		})
 	}
+	t.Run("in parallel", func(t *testing.T) {
+		for name, test := range map[string]func(*site){"a machine that hangs": hangs, "life with MAAS": maasLife} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(s.with(t))
+			})
+		}
+	})
+	s.nothingLeft()
 	s.run("audit", "--verify")
 }
 
-// life: a machine that did not exist is created, boots, enrolls and runs. A drain stops its
-// workload, and a removal leaves nothing behind.
+// life is the life of a virtual machine.
 func life(s *site) {
-	s.register("life")
-	s.run("node", "provision", "life", "--wait")
-	s.logPhases("life")
-	n := s.node("life")
+	s.live("life", libvirt.Name, func(n wire.NodeView) {
+		require.Equal(s.t, []string{"gpuaas-" + n.Instance.InstanceID}, s.domains())
+		loaded := strings.Contains(s.console("life"), "/boot.ipxe... ok")
+		require.Equal(s.t, s.netboots, loaded, "the machine boots over HTTP")
+	})
+}
+
+// maasLife is the life of a machine of MAAS, whose user data contains the reference.
+func maasLife(s *site) {
+	s.live("bare", maas.Name, func(n wire.NodeView) {
+		require.Equal(s.t, []string{n.Instance.ExternalID}, s.rack.guests.Running())
+		require.Equal(s.t, []string{n.Instance.ExternalID}, s.rack.Used())
+	})
+	require.Empty(s.t, s.rack.left())
+}
+
+// live: a machine that did not exist is created, boots, enrolls and runs. A drain stops its
+// workload, and a removal leaves nothing behind. exists checks the machine once it runs.
+func (s *site) live(name, provider string, exists func(wire.NodeView)) {
+	s.register(name, provider)
+	s.run("node", "provision", name, "--wait")
+	s.logPhases(name)
+	n := s.node(name)
 	require.Equal(s.t, lifecycle.NodeActive, n.State)
 	require.Equal(s.t, lifecycle.InstanceRunning, n.Instance.State)
-	require.Equal(s.t, []string{"gpuaas-" + n.Instance.InstanceID}, s.domains())
-	s.eventually("the workload starts", func() bool { return strings.Contains(s.console("life"), "workload: started") })
-	s.eventually("the node reports its workload", func() bool { return len(s.node("life").Workloads) == 1 })
+	exists(n)
+	s.eventually("the workload starts", func() bool { return strings.Contains(s.console(name), "workload: started") })
+	s.eventually("the node reports its workload", func() bool { return len(s.node(name).Workloads) == 1 })
 
-	s.run("node", "drain", "life", "--yes", "--reason", "test", "--wait")
-	s.logPhases("life")
-	require.Contains(s.t, s.console("life"), "workload: stopped after")
-	require.Equal(s.t, lifecycle.NodeDrained, s.node("life").State)
+	s.run("node", "drain", name, "--yes", "--reason", "test", "--wait")
+	s.logPhases(name)
+	require.Contains(s.t, s.console(name), "workload: stopped after")
+	require.Equal(s.t, lifecycle.NodeDrained, s.node(name).State)
 
-	s.run("node", "retire", "life", "--yes", "--reason", "test", "--wait")
-	s.run("node", "remove", "life", "--yes", "--reason", "test", "--wait")
-	s.logPhases("life")
-	require.Equal(s.t, lifecycle.NodeRemoved, s.node(n.ID).State)
+	s.run("node", "retire", name, "--yes", "--reason", "test", "--wait")
+	s.run("node", "remove", name, "--yes", "--reason", "test", "--wait")
+	s.logPhases(name)
+	end := s.node(n.ID)
+	require.Equal(s.t, lifecycle.NodeRemoved, end.State)
+	require.Nil(s.t, end.Identity)
 }
 
 // terminated: a termination deletes a machine that works, and the node can be provisioned again.
 func terminated(s *site) {
-	s.register("again")
+	s.register("again", libvirt.Name)
 	s.run("node", "provision", "again", "--wait")
 	first := s.node("again").Instance.InstanceID
 	s.eventually("the node reports its workload", func() bool { return len(s.node("again").Workloads) == 1 })
@@ -86,10 +120,11 @@ func killedWorker(s *site) {
 	for i, verbs := range [][2]string{{"create", "destroy"}, {"define", "undefine"}} {
 		for _, when := range []string{"before", "after"} {
 			name := fmt.Sprintf("kill-%s-%d", when, i)
-			s.register(name)
+			s.register(name, libvirt.Name)
 			s.killWorker(when, verbs[0])
 			s.run("node", "provision", name, "--no-wait")
-			s.restartWorker()
+			s.awaitKill()
+			s.startWorker()
 			s.run("op", "watch", name)
 			n := s.node(name)
 			require.Equal(s.t, lifecycle.InstanceRunning, n.Instance.State, name)
@@ -97,7 +132,8 @@ func killedWorker(s *site) {
 			s.run("node", "retire", name, "--drain", "--yes", "--reason", "test", "--wait")
 			s.killWorker(when, verbs[1])
 			s.run("node", "remove", name, "--yes", "--reason", "test", "--no-wait")
-			s.restartWorker()
+			s.awaitKill()
+			s.startWorker()
 			s.run("op", "watch", n.ID)
 			require.Empty(s.t, s.domains(), name)
 		}
@@ -108,7 +144,7 @@ func killedWorker(s *site) {
 // a cancel deletes it.
 func hangs(s *site) {
 	const stuck = "hung"
-	s.register(stuck)
+	s.register(stuck, libvirt.Name)
 	s.run("node", "provision", stuck, "--no-wait")
 	s.eventually("the machine starts", func() bool { return strings.Contains(s.console(stuck), "gpuaas-init") })
 	s.host.Virsh(s.t, "suspend", "gpuaas-"+s.node(stuck).Instance.InstanceID)

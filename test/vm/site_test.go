@@ -4,16 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/internal/providers/libvirt"
+	"github.com/gpuaas/gpuaas/internal/providers/maas"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/stack"
@@ -36,10 +39,16 @@ type site struct {
 	t     *testing.T
 	host  libvirttest.Host
 	stack *stack.Stack
-	state string // of the provider
+	rack  *rack
+	state string // of the provider libvirt
 	env   []string
-	dir   string
+	dir   string // of the programs that the stack starts
+	// netboots is set if machines boot over HTTP.
+	netboots bool
 }
+
+// imageDir is the image with a workload.
+const imageDir = "../../bin/vm-image-workload"
 
 // bootTimeout is how long a machine may take to boot.
 const bootTimeout = "2m"
@@ -52,18 +61,19 @@ func newSite(t *testing.T) *site {
 	}
 	s := &site{t: t, host: host.Open(t), dir: t.TempDir()}
 	var err error
-	s.env, s.state, err = s.host.Settings("../../bin/vm-image-workload", libvirt.KernelFile, libvirt.InitramfsFile)
+	s.env, s.state, err = s.host.Settings(imageDir, libvirt.KernelFile, libvirt.InitramfsFile)
 	if errors.Is(err, os.ErrNotExist) {
 		t.Skip("there is no image; build it with ./task vm-image:workload")
 	}
 	require.NoError(t, err)
 	s.wrapVirsh()
-	s.env = append(s.env, "PATH="+s.dir+":"+os.Getenv("PATH"), "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout)
+	s.rack = openRack(t, s.killAt)
+	s.env = append(s.env, "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout)
+	bin := s.installPrograms()
+	s.bootOverHTTP()
 	folder, err := os.MkdirTemp("", "gpuaas-vm-") //nolint:usetesting // short, and Postgres runs as another user
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(folder, 0o711)) // Postgres runs as another user
-	bin, err := filepath.Abs("../../bin/gpuaas")
-	require.NoError(t, err)
 	s.stack, err = stack.UpWith(t.Context(), bin, filepath.Join(folder, "dev"), s.env)
 	t.Cleanup(func() { require.NoError(t, errors.Join(s.keepLogs(), s.stack.Down(), os.RemoveAll(folder))) })
 	require.NoError(t, err)
@@ -92,19 +102,67 @@ exec '` + virsh + `' "$@"
 
 func (s *site) armed() string { return filepath.Join(s.dir, "armed") }
 
-// killWorker makes the next virsh command with the verb kill the worker, before or after it runs.
+// killWorker makes the next virsh command with the verb, or the next request to MAAS with the
+// operation, kill the worker, before or after it runs.
 func (s *site) killWorker(when, verb string) {
 	s.t.Helper()
 	require.NoError(s.t, os.WriteFile(s.armed(), []byte(when+" "+verb+"\n"), 0o600))
 }
 
-// restartWorker waits until the worker was killed, and starts it again.
-func (s *site) restartWorker() {
+const (
+	// ipxe is the file of Debian's package ipxe.
+	ipxe        = "/usr/lib/ipxe/ipxe.lkrn"
+	netbootPort = "GPUAAS_LIBVIRT_NETBOOT_PORT="
+)
+
+// bootOverHTTP makes machines boot over HTTP, if iPXE is installed.
+func (s *site) bootOverHTTP() {
+	s.t.Helper()
+	if _, err := os.Stat(ipxe); err != nil {
+		s.t.Log("machines do not boot over HTTP: iPXE is not installed; run: sh tools/need-libvirt.sh")
+		return
+	}
+	port, err := stack.FreePorts(1)
+	require.NoError(s.t, err)
+	s.env, s.netboots = append(s.env, fmt.Sprintf("%s%d", netbootPort, port)), true
+}
+
+// bootDirectly ends what bootOverHTTP began. It starts the worker again.
+func (s *site) bootDirectly() {
+	s.t.Helper()
+	if !s.netboots {
+		return
+	}
+	s.env, s.netboots = append(s.env, netbootPort+"0"), false
+	require.NoError(s.t, s.stopWorker())
+	s.startWorker()
+}
+
+// stopWorker kills the worker.
+func (s *site) stopWorker() error {
+	parts, err := s.stack.Parts(s.t.Context())
+	if err != nil {
+		return err
+	}
+	pid := parts["worker"].PID
+	if pid <= 1 { // 0 is this process and its children
+		return errors.New("the worker does not run")
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// awaitKill waits until the worker was killed.
+func (s *site) awaitKill() {
 	s.t.Helper()
 	s.eventually("the worker is killed", func() bool {
 		_, err := os.Stat(s.armed())
 		return errors.Is(err, os.ErrNotExist)
 	})
+}
+
+// startWorker starts the worker again.
+func (s *site) startWorker() {
+	s.t.Helper()
 	s.eventually("the worker is started again", func() bool {
 		up := exec.CommandContext(s.t.Context(), s.stack.Bin, "dev", "up", "--detach", "--dir", s.stack.Dir)
 		up.Env = append(os.Environ(), s.env...)
@@ -154,10 +212,10 @@ func (s *site) operation(name string) (o lifecycle.OperationStatus) {
 	return o
 }
 
-// register registers a node of the provider.
-func (s *site) register(name string) {
+// register registers a node of a provider.
+func (s *site) register(name, provider string) {
 	s.t.Helper()
-	s.run("node", "register", name, "--mode", "libvirt", "--sku", "vm", "--region", "local")
+	s.run("node", "register", name, "--mode", provider, "--sku", "vm", "--region", "local")
 }
 
 // console returns the console of the node's machine.
@@ -165,7 +223,11 @@ func (s *site) console(name string) string {
 	s.t.Helper()
 	i := s.node(name).Instance
 	require.NotNil(s.t, i)
-	text, err := os.ReadFile(filepath.Join(s.state, "consoles", i.InstanceID+".log"))
+	path := filepath.Join(s.state, "consoles", i.InstanceID+".log")
+	if i.Provider == maas.Name {
+		path = s.rack.guests.Console(i.ExternalID)
+	}
+	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return ""
 	}
@@ -177,6 +239,22 @@ func (s *site) console(name string) string {
 func (s *site) domains() []string {
 	s.t.Helper()
 	return strings.Fields(s.host.Virsh(s.t, "list", "--all", "--name"))
+}
+
+// with returns the site for a subtest.
+func (s *site) with(t *testing.T) *site {
+	t.Helper()
+	of := *s
+	of.t = t
+	return &of
+}
+
+// nothingLeft requires that there be nothing of a machine.
+func (s *site) nothingLeft() {
+	s.t.Helper()
+	require.Empty(s.t, s.domains())
+	require.Empty(s.t, s.left())
+	require.Empty(s.t, s.rack.left())
 }
 
 // left returns the files of machines in the provider's folder.

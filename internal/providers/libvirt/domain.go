@@ -70,13 +70,19 @@ type entry struct {
 }
 
 type osXML struct {
-	Type    osType `xml:"type"`
-	Kernel  string `xml:"kernel"`
-	Initrd  string `xml:"initrd"`
-	CmdLine string `xml:"cmdline"`
+	Type    osType   `xml:"type"`
+	Kernel  string   `xml:"kernel"`
+	Initrd  string   `xml:"initrd,omitempty"`
+	CmdLine string   `xml:"cmdline"`
+	BIOS    *biosXML `xml:"bios"`
 	SMBIOS  struct {
 		Mode string `xml:"mode,attr"`
 	} `xml:"smbios"`
+}
+
+// biosXML makes the BIOS print to the serial console too.
+type biosXML struct {
+	UseSerial string `xml:"useserial,attr"`
 }
 
 type osType struct {
@@ -142,6 +148,9 @@ func (p *Provider) newDomain(s machine.Spec, t machine.Type, at time.Time) domai
 		},
 	}
 	d.OS.SMBIOS.Mode = "sysinfo"
+	if p.settings.NetbootPort != 0 {
+		d.OS.netboot(p.files.ipxe, p.settings.NetbootPort)
+	}
 	return d
 }
 

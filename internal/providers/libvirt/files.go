@@ -17,7 +17,8 @@ import (
 // files are the files of machines: consoles, boot data until QEMU has read it, and locks.
 type files struct {
 	state, image string
-	user         int // of QEMU, if not 0
+	ipxe         string // if machines boot over HTTP
+	user         int    // of QEMU, if not 0
 }
 
 // The folders below the state folder.
@@ -67,9 +68,14 @@ func unusable(err error) error {
 
 // checkImage reports the image's first file that does not exist.
 func (f files) checkImage() error {
-	for _, path := range []string{f.kernel(), f.initramfs()} {
-		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-			return machine.Wrap(machine.ReasonImage, err, "the file %s does not exist; build it with ./task vm-image", path)
+	const build = "build it with ./task vm-image"
+	needed := [][2]string{{f.kernel(), build}, {f.initramfs(), build}}
+	if f.ipxe != "" {
+		needed = append(needed, [2]string{f.ipxe, "install Debian's package ipxe, or set GPUAAS_LIBVIRT_IPXE"})
+	}
+	for _, n := range needed {
+		if info, err := os.Stat(n[0]); err != nil || !info.Mode().IsRegular() {
+			return machine.Wrap(machine.ReasonImage, err, "the file %s does not exist; %s", n[0], n[1])
 		}
 	}
 	return nil

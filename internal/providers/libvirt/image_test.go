@@ -105,9 +105,12 @@ func (a *nodeAPI) next(t *testing.T, prefix string) {
 }
 
 // machineWithImage creates a machine with the image that ./task vm-image built.
-func machineWithImage(t *testing.T, a *nodeAPI) (r *rig, created machine.Machine) {
+func machineWithImage(t *testing.T, a *nodeAPI, change ...func(*libvirt.Settings)) (r *rig, created machine.Machine) {
 	t.Helper()
 	r = session(t)
+	for _, f := range change {
+		f(&r.settings)
+	}
 	for _, file := range []string{libvirt.KernelFile, libvirt.InitramfsFile} {
 		data, err := os.ReadFile(filepath.Join(image, file))
 		if os.IsNotExist(err) {
@@ -134,11 +137,33 @@ func machineWithImage(t *testing.T, a *nodeAPI) (r *rig, created machine.Machine
 
 // The machine fetches its bundle, also if the node API is briefly unavailable, and starts the
 // agent, which enrolls. The reference is not on its console.
-func TestImageBoots(t *testing.T) {
+func TestImageBoots(t *testing.T) { imageBoots(t) }
+
+// TestImageBootsOverHTTP: iPXE loads the image from its server.
+func TestImageBootsOverHTTP(t *testing.T) {
+	if _, err := os.Stat(ipxe); err != nil {
+		t.Skip("iPXE is not installed; run: sh tools/need-libvirt.sh")
+	}
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ln.Close() })
+	imageBoots(t, func(s *libvirt.Settings) {
+		s.NetbootPort = ln.Addr().(*net.TCPAddr).Port
+		server := libvirt.ImageServer(s.ImageBase)
+		t.Cleanup(func() { _ = server.Close() })
+		go func() { _ = server.Serve(ln) }()
+	})
+}
+
+// ipxe is the file of Debian's package.
+const ipxe = "/usr/lib/ipxe/ipxe.lkrn"
+
+func imageBoots(t *testing.T, change ...func(*libvirt.Settings)) {
+	t.Helper()
 	a := newNodeAPI(t)
 	a.answers <- http.StatusServiceUnavailable
 	start := time.Now()
-	r, m := machineWithImage(t, a)
+	r, m := machineWithImage(t, a, change...)
 	created := time.Since(start)
 	a.next(t, "POST /internal/v1/bootstrap")
 	first := time.Since(start)

@@ -39,7 +39,11 @@ func NewWithRunner(s Settings, r Runner) (*Provider, error) {
 		return nil, err
 	}
 	s = s.withDefaults()
-	return &Provider{settings: s, runner: r, files: files{state: s.StateDir, image: s.ImageBase, user: s.QEMUUser}}, nil
+	f := files{state: s.StateDir, image: s.ImageBase, user: s.QEMUUser}
+	if s.NetbootPort != 0 {
+		f.ipxe = s.IPXE
+	}
+	return &Provider{settings: s, runner: r, files: f}, nil
 }
 
 // Source returns the provider with its description.

@@ -250,14 +250,16 @@ func TestDisabled(t *testing.T) {
 func TestMissingImage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p, err := libvirt.NewWithRunner(libvirt.Settings{Mode: libvirt.Real, Owner: "test", StateDir: dir, ImageBase: dir}, libvirt.NewRecording())
+	p, err := libvirt.NewWithRunner(libvirt.Settings{Mode: libvirt.Real, Owner: "test", StateDir: dir, ImageBase: dir, NetbootPort: 8470,
+		IPXE: filepath.Join(dir, "ipxe")}, libvirt.NewRecording())
 	require.NoError(t, err)
-	for _, file := range []string{libvirt.KernelFile, libvirt.InitramfsFile} {
+	for _, missing := range [][2]string{{libvirt.KernelFile, "./task vm-image"}, {libvirt.InitramfsFile, "./task vm-image"}, {"ipxe", "package ipxe"}} {
+		file := filepath.Join(dir, missing[0])
 		_, err = p.Create(t.Context(), spec(), boot)
 		require.True(t, machine.Is(err, machine.ReasonImage), err)
-		require.ErrorContains(t, err, filepath.Join(dir, file))
-		require.ErrorContains(t, err, "./task vm-image")
-		require.NoError(t, os.WriteFile(filepath.Join(dir, file), nil, 0o600))
+		require.ErrorContains(t, err, file)
+		require.ErrorContains(t, err, missing[1])
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
 	}
 	_, err = p.Create(t.Context(), spec(), boot)
 	require.NoError(t, err)
@@ -283,8 +285,10 @@ func TestMissingProgram(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	_, err := libvirt.New(libvirt.Settings{Mode: "on", QEMUUser: -1, DomainType: "xen", StateDir: "state", Hosts: map[string]string{"api": "here"}})
+	_, err := libvirt.New(libvirt.Settings{Mode: "on", QEMUUser: -1, DomainType: "xen", StateDir: "state", NetbootPort: 70000, IPXE: "ipxe",
+		Hosts: map[string]string{"api": "here"}})
 	require.EqualError(t, err, "libvirt provider: GPUAAS_LIBVIRT_HOSTS: the address \"here\" of host \"api\" is not an IP address; "+
+		"GPUAAS_LIBVIRT_IPXE: \"ipxe\" is not an absolute path; GPUAAS_LIBVIRT_NETBOOT_PORT: 70000 is not a port from 1 to 65535; "+
 		"GPUAAS_LIBVIRT_QEMU_UID: -1 is not the ID of a user; the domain type is \"xen\", not qemu or kvm; "+
 		"the mode is \"on\", not real, recorder or disabled; the owner is empty; the state folder \"state\" is not an absolute path")
 }

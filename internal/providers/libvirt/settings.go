@@ -56,6 +56,11 @@ type Settings struct {
 	// Hosts are names that machines resolve without DNS, for a node API whose name is not in
 	// DNS. A machine reaches this host at 10.0.2.2.
 	Hosts map[string]string
+	// NetbootPort is the port on 127.0.0.1 at which ImageServer serves the image. Machines boot
+	// from it with iPXE. Defaults to 0: QEMU loads the image.
+	NetbootPort int
+	// IPXE is the file with iPXE. Defaults to that of Debian's package ipxe.
+	IPXE string
 	// BootTimeout bounds the time from the start of a machine until the first request of its
 	// agent. Defaults to 5 min.
 	BootTimeout time.Duration
@@ -84,6 +89,9 @@ func (s Settings) withDefaults() Settings {
 	}
 	if s.Virsh == "" {
 		s.Virsh = "virsh"
+	}
+	if s.IPXE == "" {
+		s.IPXE = defaultIPXE
 	}
 	if s.DomainType == "" {
 		s.DomainType = "qemu"
@@ -122,6 +130,12 @@ func (s Settings) Validate() error {
 	}
 	if s.QEMUUser < 0 {
 		fault("GPUAAS_LIBVIRT_QEMU_UID: %d is not the ID of a user", s.QEMUUser)
+	}
+	if s.NetbootPort < 0 || s.NetbootPort > 65535 {
+		fault("GPUAAS_LIBVIRT_NETBOOT_PORT: %d is not a port from 1 to 65535", s.NetbootPort)
+	}
+	if !filepath.IsAbs(s.IPXE) {
+		fault("GPUAAS_LIBVIRT_IPXE: %q is not an absolute path", s.IPXE)
 	}
 	for name, address := range s.Hosts {
 		if _, err := netip.ParseAddr(address); err != nil {

@@ -79,6 +79,12 @@ func TestDefinition(t *testing.T) {
 	text, err = d.encode()
 	require.NoError(t, err)
 	require.NotContains(t, string(text), "fwcfg")
+
+	p.settings.NetbootPort, p.files.ipxe = 8470, "/ipxe"
+	text, err = p.newDomain(s, machine.Type{ID: SmallType, CPUs: 1, MemoryMiB: 512}, time.Unix(0, 0)).withBoot("/state/boot.json").encode()
+	require.NoError(t, err)
+	require.Equal(t, strings.NewReplacer("/images/vmlinuz", "/ipxe", "    <initrd>/images/initramfs.cpio</initrd>\n", "",
+		cmdLine+"</cmdline>\n", "dhcp &amp;&amp; chain http://10.0.2.2:8470/boot.ipxe || sleep 5 &amp;&amp; reboot</cmdline>\n    <bios useserial=\"yes\"></bios>\n").Replace(want), string(text))
 }
 
 const definition = `<domain type="qemu">

@@ -71,7 +71,7 @@ func newSite(t *testing.T) (server *maastest.Server, booted chan first, workers 
 	t.Helper()
 	booted = make(chan first, 8)
 	server = maastest.New(maastest.Options{Delays: maastest.Delays{Power: time.Millisecond, Deploy: 5 * time.Millisecond},
-		Boot: func(host string, userData []byte) { booted <- first{host, userData} }},
+		Boot: func(m maastest.Machine, userData []byte) { booted <- first{m.Hostname, userData} }},
 		maastest.Machine{Hostname: "rack-1", Zone: "zone-1", Pool: "gpu", Tags: []string{"gpuaas", "h100"}, CPUs: 64, MemoryMiB: 512 << 10},
 		maastest.Machine{Hostname: "rack-2", Zone: "zone-1", Pool: "gpu", Tags: []string{"gpuaas", "h100"}, CPUs: 64, MemoryMiB: 512 << 10})
 	t.Cleanup(server.Close)

@@ -95,8 +95,8 @@ func (s *region) start(m *state, r *http.Request) reply {
 			}
 			m.status = deployed
 			s.log(m, info, "Deployed", "")
-			if host := m.Hostname; s.options.Boot != nil {
-				s.hooks <- func() { s.options.Boot(host, data) }
+			if machine := m.Machine; s.options.Boot != nil {
+				s.hooks <- func() { s.options.Boot(machine, data) }
 			}
 		})
 	} else {

@@ -44,6 +44,11 @@ func look[T any](s *Server, id string, f func(*state) T) (v T) {
 	return v
 }
 
+// losePower is the end of a machine that switched itself off.
+func (a Admin) losePower(id string) {
+	look(a.server, id, func(m *state) bool { a.server.setPower(m, "off"); return true })
+}
+
 // Explain sets the status message of a machine.
 func (a Admin) Explain(id, message string) {
 	look(a.server, id, func(m *state) bool { m.message = message; return true })
@@ -148,7 +153,7 @@ func (a Admin) Change(id string, c Change) {
 	case SwitchOff:
 		s.setPower(m, "off")
 	case Release:
-		m.power = "off"
+		s.setPower(m, "off")
 		s.free(m)
 	case Remove:
 		s.setPower(m, "off")

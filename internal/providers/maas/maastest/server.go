@@ -3,7 +3,7 @@
 // demand. It was written from the public source of MAAS, github.com/canonical/maas at commit
 // 9e51f33ce; comments name the file below src/maasserver where a behavior is not obvious.
 //
-// Start at server.go; routes.go dispatches.
+// Start at server.go; routes.go dispatches, and guests.go runs machines.
 package maastest
 
 import (
@@ -23,11 +23,12 @@ type Options struct {
 	Now func() time.Time
 	// PowerOn is called when a machine gets power, with its user data once it is deployed, and
 	// PowerOff when it loses it. Boot is called on the first boot of a deployed system, with the
-	// machine's host name and the user data, which cloud-init runs once. The calls of a server
-	// are sequential.
+	// user data, which cloud-init runs once. The calls of a server are sequential.
 	PowerOn  func(m Machine, userData []byte)
 	PowerOff func(m Machine)
-	Boot     func(host string, userData []byte)
+	Boot     func(m Machine, userData []byte)
+	// Guests, if set, are the machines. They replace the functions above.
+	Guests *Guests
 }
 
 // Delays are the durations of MAAS's own work. Late is that of requests that arrive late.
@@ -110,6 +111,9 @@ func New(o Options, machines ...Machine) *Server {
 	s := &Server{Key: "consumer-key-of-test:token-key-of-test:secret-part-of-test", nonces: map[string]bool{}, stop: make(chan struct{}),
 		region: &region{options: o, releases: map[string]map[string]string{}, hooks: make(chan func(), 1024)}}
 	s.Admin = Admin{s}
+	if o.Guests != nil {
+		o.Guests.attach(&s.options, s.losePower)
+	}
 	for _, m := range machines {
 		s.Add(m)
 	}
@@ -133,6 +137,9 @@ func (s *Server) Close() {
 	close(s.stop)
 	s.Server.Close()
 	s.running.Wait()
+	if s.options.Guests != nil {
+		s.options.Guests.close()
+	}
 }
 
 func (s *Server) runHooks() {

@@ -170,7 +170,7 @@ func TestSweepWaitsForTheGrace(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, due)
 	require.Equal(t, before, s.text(firstSeen))
-	require.Len(t, s.leftoverFaults(), 1)
+	require.Len(t, s.surplusFaults(), 1)
 	s.canceled(holder)
 	require.Equal(t, 1, s.rounds(1).Deleting, "the grace period does not start again")
 	s.later()

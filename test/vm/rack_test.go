@@ -2,7 +2,6 @@ package vm
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -73,22 +72,12 @@ func (r *rack) left() (found []string) {
 	return found
 }
 
-// installPrograms puts programs into the folder from which the stack starts gpuaas and its worker:
-// gpuaas itself, and a worker with the settings of the rack, which gpuaas dev does not pass on.
-func (s *site) installPrograms() (gpuaas string) {
+// configure makes the stack's worker use the rack.
+func (s *site) configure() {
 	s.t.Helper()
-	bin, err := filepath.Abs("../../bin")
-	require.NoError(s.t, err)
-	program, err := os.ReadFile(filepath.Join(bin, "gpuaas"))
-	require.NoError(s.t, err)
-	gpuaas = filepath.Join(s.dir, "gpuaas")
-	require.NoError(s.t, os.WriteFile(gpuaas, program, 0o700))
-	require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, "maas-key"), []byte(s.rack.Key), 0o600))
-	script := fmt.Sprintf("#!/bin/sh\nexport MAAS_API_BASE_URL='%s/MAAS' MAAS_API_TOKEN_FILE='%s/maas-key'\nexec '%s/gpuaas-worker' \"$@\"\n",
-		s.rack.front.URL, s.dir, bin)
-	require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, "gpuaas-worker"), []byte(script), 0o700))
-	s.env = append(s.env, "PATH="+s.dir+":"+bin+":"+os.Getenv("PATH"))
-	return gpuaas
+	key := filepath.Join(s.dir, "maas-key")
+	require.NoError(s.t, os.WriteFile(key, []byte(s.rack.Key), 0o600))
+	s.env = append(s.env, "MAAS_API_BASE_URL="+s.rack.front.URL+"/MAAS", "MAAS_API_TOKEN_FILE="+key)
 }
 
 // killAt kills the worker if it is armed for the operation of MAAS: see killWorker.

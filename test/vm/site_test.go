@@ -42,7 +42,7 @@ type site struct {
 	rack  *rack
 	state string // of the provider libvirt
 	env   []string
-	dir   string // of the programs that the stack starts
+	dir   string // of the virsh that the stack's worker runs, and of other files
 	// netboots is set if machines boot over HTTP.
 	netboots bool
 }
@@ -68,12 +68,14 @@ func newSite(t *testing.T) *site {
 	require.NoError(t, err)
 	s.wrapVirsh()
 	s.rack = openRack(t, s.killAt)
-	s.env = append(s.env, "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout)
-	bin := s.installPrograms()
+	s.env = append(s.env, "PATH="+s.dir+":"+os.Getenv("PATH"), "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout)
+	s.configure()
 	s.bootOverHTTP()
 	folder, err := os.MkdirTemp("", "gpuaas-vm-") //nolint:usetesting // short, and Postgres runs as another user
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(folder, 0o711)) // Postgres runs as another user
+	bin, err := filepath.Abs("../../bin/gpuaas")
+	require.NoError(t, err)
 	s.stack, err = stack.UpWith(t.Context(), bin, filepath.Join(folder, "dev"), s.env)
 	t.Cleanup(func() { require.NoError(t, errors.Join(s.keepLogs(), s.stack.Down(), os.RemoveAll(folder))) })
 	require.NoError(t, err)

@@ -23,7 +23,7 @@ func TestMachines(t *testing.T) {
 		s.with(t).nothingLeft()
 	})
 	s.bootDirectly()
-	for name, test := range map[string]func(*site){"terminate": terminated, "killed worker": killedWorker, "killed worker of MAAS": killedAtMAAS} {
+	for name, test := range map[string]func(*site){"terminate": terminated, "killed worker": killedWorker, "killed worker of MAAS": killedAtMAAS, "sweep": swept} {
 		t.Run(name, func(t *testing.T) {
 			test(s.with(t))
 			s.with(t).nothingLeft()

@@ -68,7 +68,7 @@ func newSite(t *testing.T) *site {
 	require.NoError(t, err)
 	s.wrapVirsh()
 	s.rack = openRack(t, s.killAt)
-	s.env = append(s.env, "PATH="+s.dir+":"+os.Getenv("PATH"), "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout)
+	s.env = append(s.env, "PATH="+s.dir+":"+os.Getenv("PATH"), "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout, "GPUAAS_SWEEP=delete")
 	s.configure()
 	s.bootOverHTTP()
 	folder, err := os.MkdirTemp("", "gpuaas-vm-") //nolint:usetesting // short, and Postgres runs as another user

@@ -35,6 +35,9 @@ const (
 // workload. While it is paused, it stops and kills nothing. A pause does not extend the
 // deadline.
 //
+// If the driver cannot list the workloads at the deadline, what runs is unknown, and the drain
+// reports none as stopped.
+//
 // It waits for processes that use the GPUs after the last workload ended, and does not stop
 // them. Those that remain block it, and so do workloads that are unknown, unless the drain
 // is forced. While a task.KindLastServer is listed, a drain that is not forced stops nothing
@@ -127,10 +130,11 @@ func (d Drain) until(ctx context.Context, deadline time.Time,
 // draining is one run of a drain.
 type draining struct {
 	Drain
-	task    execution.Task
-	force   bool
-	targets []string          // every workload that this drain found; durable
-	faults  map[string]string // why a workload could not be stopped, by name
+	task     execution.Task
+	force    bool
+	targets  []string          // every workload that this drain found; durable
+	faults   map[string]string // why a workload could not be stopped, by name
+	unlisted bool              // the driver did not list what runs in the end
 }
 
 // run ends the workloads, and what the driver ends after them.
@@ -142,11 +146,15 @@ func (r *draining) run(ctx context.Context, p task.DrainParams) (task.DrainResul
 	if err == nil && len(left) > 0 && p.Force && !r.task.Paused() {
 		left, err = r.kill(ctx, left)
 	}
+	if e, ok := errors.AsType[*unlistedError](err); ok && ctx.Err() == nil {
+		r.unlisted = true
+		left, err = []task.Workload{{Name: "unknown workloads: " + e.Error(), Kind: task.KindUnknown}}, nil
+	}
 	if err != nil {
 		return task.DrainResult{}, err
 	}
 	out := r.result(left, p)
-	if len(out.Blocked) > 0 || r.task.Paused() {
+	if len(out.Blocked) > 0 || r.unlisted || r.task.Paused() {
 		return out, nil
 	}
 	if err := r.task.Confirm(ctx, task.LeaseDuration); err != nil {
@@ -168,14 +176,22 @@ func (r *draining) revert(ctx context.Context) {
 	}
 }
 
+// unlistedError is the error of a driver that could not list its workloads.
+type unlistedError struct{ error }
+
+func (e *unlistedError) Unwrap() error { return e.error }
+
 // running lists the workloads of the driver, and once none is left the GPU processes, most
 // of which belong to workloads.
 func (r *draining) running(ctx context.Context) ([]task.Workload, error) {
 	running, err := r.Workloads.List(ctx)
-	if err == nil && r.GPUs != nil && !slices.ContainsFunc(running, stoppable) {
+	if err != nil {
+		return nil, &unlistedError{err}
+	}
+	if r.GPUs != nil && !slices.ContainsFunc(running, stoppable) {
 		running = append(running, r.GPUs(ctx)...)
 	}
-	return running, err
+	return running, nil
 }
 
 // ask stops the running workloads that are not stopping yet, and returns all that run.
@@ -243,7 +259,10 @@ func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workl
 	}
 	left, err := r.until(ctx, r.Now().Add(killWait), func(ctx context.Context) ([]task.Workload, error) {
 		list, err := r.Workloads.List(ctx)
-		return slices.DeleteFunc(list, func(w task.Workload) bool { return !stoppable(w) }), err
+		if err != nil {
+			return nil, &unlistedError{err}
+		}
+		return slices.DeleteFunc(list, func(w task.Workload) bool { return !stoppable(w) }), nil
 	}, ended)
 	if err != nil || len(left) > 0 {
 		return left, err
@@ -255,7 +274,7 @@ func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workl
 func (r *draining) result(left []task.Workload, p task.DrainParams) task.DrainResult {
 	out := task.DrainResult{Stopped: []string{}}
 	for _, name := range r.targets {
-		if !slices.ContainsFunc(left, func(w task.Workload) bool { return w.Name == name }) {
+		if !r.unlisted && !slices.ContainsFunc(left, func(w task.Workload) bool { return w.Name == name }) {
 			out.Stopped = append(out.Stopped, name)
 		}
 	}

@@ -59,6 +59,49 @@ func TestDrainRetriesDriverErrors(t *testing.T) {
 	})
 }
 
+// TestDrainOfUnknownWorkloads: a driver that cannot list the workloads at the deadline blocks a
+// drain unless it is forced. No workload is reported as stopped, and the driver ends nothing else.
+func TestDrainOfUnknownWorkloads(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ force, lost bool }{
+		"never listed": {false, false}, "forced": {true, false}, "lost": {false, true}, "lost while it is forced": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				until := time.Now().Add(time.Second)
+				w := &finishing{FakeWorkloads: agenttest.FakeWorkloads{
+					Running: []task.Workload{{Name: "a", Kind: "docker"}}, OnStop: func(string) error { return nil },
+					OnList: func(int) error {
+						if c.lost && time.Now().Before(until) {
+							return nil
+						}
+						return errors.New("connection refused")
+					},
+				}}
+				out, err := Drain{Workloads: w, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: until, Force: c.force}))
+				require.NoError(t, err)
+				unknown := []task.Blocker{{Workload: "unknown workloads: connection refused", Kind: task.KindUnknown, Reason: "what runs on the node is unknown"}}
+				want := task.DrainResult{Stopped: []string{}, Blocked: unknown}
+				if c.force {
+					want = task.DrainResult{Stopped: []string{}, Ignored: unknown}
+				}
+				require.Equal(t, want, out)
+				require.False(t, w.finished)
+			})
+		})
+	}
+}
+
+// finishing has a driver that ends something after the workloads.
+type finishing struct {
+	agenttest.FakeWorkloads
+	finished bool
+}
+
+func (f *finishing) Finish(context.Context) error             { f.finished = true; return nil }
+func (f *finishing) Restore(context.Context, ...string) error { return nil }
+
 // TestDrainRecordsTargetsBeforeStop: if the drain cannot record its targets,
 // it stops no workload.
 func TestDrainRecordsTargetsBeforeStop(t *testing.T) {

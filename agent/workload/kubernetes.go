@@ -86,7 +86,7 @@ const evictEvery = 5 * time.Second
 func NewKubernetes(c Config) (Driver, error) {
 	k := c.Kubernetes
 	d := &kubeDriver{
-		watcher: watcher{c.Changed, c.Log}, connections: kubeConnections{path: k.Kubeconfig, node: k.Node}, cordoned: c.Cordoned,
+		watcher: watcher{c.Changed, c.Log}, connections: kubeConnections{path: k.Kubeconfig, node: k.Node, machine: machineID("/etc/machine-id")}, cordoned: c.Cordoned,
 		cordonFile: stateFile{c.State, "kubernetes-cordon.json", c.ReadOnly}, lease: k.VIPLease,
 		unit: unitStopper{enabled: k.StopUnit != "", names: []string{k.StopUnit}, what: "Kubernetes", units: systemBus(),
 			file: stateFile{c.State, "kubernetes-unit.json", c.ReadOnly}},
@@ -120,7 +120,7 @@ func (d *kubeDriver) list(ctx context.Context) ([]task.Workload, error) {
 		return nil, err
 	}
 	list := []task.Workload{}
-	server, last, err := api.lastServer(ctx, node)
+	server, last, err := api.lastServer(ctx, node, d.unit.enabled)
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,9 @@ import (
 
 // Limits of the answers of an API server.
 const (
-	kubePage  = 50   // objects in a page of a list
-	kubeLimit = 2000 // pods on a node, nodes in a list of servers
+	kubePage  = 16       // objects in a page of a list
+	kubeBytes = 32 << 20 // of an answer: etcd stores objects of up to 1.5 MiB
+	kubeLimit = 2000     // pods on a node, nodes in a list of servers
 	// kubeManager identifies the agent's changes in the managed fields of objects.
 	kubeManager = "gpuaas-node-agent"
 )
@@ -30,6 +31,8 @@ type kubeAPI struct {
 	server string
 	token  string
 	node   string // name of the node's Node object
+	// machine is the machine ID of this host, "" if it is not known.
+	machine string
 }
 
 // kubeError is the API server's refusal of a request.
@@ -93,12 +96,12 @@ func (a *kubeAPI) call(ctx context.Context, method, path string, query url.Value
 		return fmt.Errorf("cannot reach the Kubernetes API server %s: %s", q.URL.Host, text.Sanitize(text.Truncate(err.Error())))
 	}
 	defer r.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(r.Body, commandBytes+1))
+	data, err := io.ReadAll(io.LimitReader(r.Body, kubeBytes+1))
 	switch {
 	case err != nil:
 		return fmt.Errorf("cannot read the answer of the Kubernetes API server: %w", err)
-	case len(data) > commandBytes:
-		return fmt.Errorf("the answer of the Kubernetes API server has more than %d bytes", commandBytes)
+	case len(data) > kubeBytes:
+		return fmt.Errorf("the answer of the Kubernetes API server has more than %d bytes", kubeBytes)
 	case r.StatusCode/100 != 2:
 		return refusalOf(r.StatusCode, data)
 	case out == nil:
@@ -208,9 +211,9 @@ func podPath(p kubePod, parts ...string) string {
 	return kubePath(kubeCore, append([]string{"namespaces", p.Metadata.Namespace, "pods", p.Metadata.Name}, parts...)...)
 }
 
-// pods lists the pods of the node, finished ones too.
+// pods lists the pods of the node that have not ended.
 func (a *kubeAPI) pods(ctx context.Context) ([]kubePod, error) {
-	found, err := list[kubePod](ctx, a, kubeCore+"/pods", url.Values{"fieldSelector": {"spec.nodeName=" + a.node}})
+	found, err := list[kubePod](ctx, a, kubeCore+"/pods", url.Values{"fieldSelector": {"spec.nodeName=" + a.node + ",status.phase!=Succeeded,status.phase!=Failed"}})
 	if err != nil {
 		return nil, err
 	}
@@ -255,11 +258,15 @@ func (a *kubeAPI) deleteNode(ctx context.Context, uid string) error {
 		map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]string{"uid": uid}}, nil)
 }
 
-// readNode reads the node's Node object.
+// readNode reads the node's Node object. It fails if the object describes another machine: a wrong
+// name and more than a kubelet's rights would drain that machine.
 func (a *kubeAPI) readNode(ctx context.Context) (n kubeNode, err error) {
 	err = a.call(ctx, http.MethodGet, kubePath(kubeCore, "nodes", a.node), nil, nil, &n)
 	if err == nil && (n.Metadata.Name != a.node || n.Metadata.UID == "") {
 		err = errors.New("unexpected answer of the Kubernetes API server: not the requested Node object")
+	}
+	if id := n.Status.NodeInfo.MachineID; err == nil && id != "" && a.machine != "" && id != a.machine {
+		err = fmt.Errorf("the Node object %s is that of another machine: correct GPUAAS_KUBERNETES_NODE", a.node)
 	}
 	return n, err
 }

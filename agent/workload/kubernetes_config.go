@@ -190,6 +190,9 @@ func (c kubeCluster) access(u kubeUser, folder string) (a kubeAccess, err error)
 	if a.token = u.Token; u.TokenFile != "" {
 		a.token = strings.TrimSpace(string(read("token", "", u.TokenFile)))
 	}
+	if err == nil && u.TokenFile != "" && a.token == "" {
+		err = errors.New("kubeconfig: the token file is empty")
+	}
 	if err == nil && strings.ContainsFunc(a.token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		err = errors.New("kubeconfig: the token is not valid")
 	}

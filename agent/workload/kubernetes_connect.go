@@ -48,6 +48,8 @@ func (a kubeAccess) connection() (api *kubeAPI, user string, err error) {
 type kubeConnections struct {
 	path string
 	node string // configured name of the Node object, "" for the default
+	// machine is the machine ID of this host, "" if it is not known.
+	machine string
 
 	mu   sync.Mutex
 	sum  [sha256.Size]byte
@@ -76,11 +78,22 @@ func (c *kubeConnections) connect() (*kubeAPI, error) {
 	if api.node, err = c.nodeName(user); err != nil {
 		return nil, err
 	}
+	api.machine = c.machine
 	if c.last != nil {
 		c.last.http.CloseIdleConnections()
 	}
 	c.last, c.sum = api, sum
 	return api, nil
+}
+
+// machineID returns the ID in a file as /etc/machine-id, which kubelets report too, "" if there is
+// none.
+func machineID(file string) string {
+	raw, err := readBounded(file)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
 }
 
 // nodeName is the configured name, that of the kubelet's certificate, or the host's.

@@ -24,6 +24,9 @@ type kubeNode struct {
 		Unschedulable bool `json:"unschedulable"`
 	} `json:"spec"`
 	Status struct {
+		NodeInfo struct {
+			MachineID string `json:"machineID"`
+		} `json:"nodeInfo"`
 		Conditions []struct {
 			Type   string `json:"type"`
 			Status string `json:"status"`

@@ -34,7 +34,7 @@ func (d *kubeDriver) Finish(ctx context.Context) error {
 	if len(pods) > 0 {
 		return fmt.Errorf("%s is not stopped: pod %s runs", unit, pods[0].name())
 	}
-	server, last, err := api.lastServer(ctx, node)
+	server, last, err := api.lastServer(ctx, node, true)
 	if err != nil {
 		return err
 	}

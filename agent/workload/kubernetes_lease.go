@@ -25,7 +25,7 @@ const (
 type kubeLease struct {
 	Metadata kubeMeta `json:"metadata"`
 	Spec     struct {
-		Holder      string `json:"holderIdentity"`
+		Holder      string `json:"holderIdentity"` // "" once it was released
 		RenewTime   string `json:"renewTime"`
 		Transitions int    `json:"leaseTransitions"`
 	} `json:"spec"`
@@ -40,7 +40,8 @@ func validLease(s string) bool {
 // moveLease makes another ready server the holder of a lease that this node holds, and returns
 // when the new holder has renewed it. The holder of the lease has the cluster's virtual address;
 // its identity is the name of its node, as with kube-vip. The previous holder sees the new one
-// at its next renewal and stops. If another node holds the lease, nothing changes.
+// at its next renewal and stops. If another node holds the lease, nothing changes, but it must
+// renew it too: an earlier move may have been in vain.
 func (a *kubeAPI) moveLease(ctx context.Context, lease string) error {
 	namespace, name, _ := strings.Cut(lease, "/")
 	path := kubePath("/apis/coordination.k8s.io/v1", "namespaces", namespace, "leases", name)
@@ -50,7 +51,7 @@ func (a *kubeAPI) moveLease(ctx context.Context, lease string) error {
 			return fmt.Errorf("cannot read the lease %s of the virtual address: %w", lease, err)
 		}
 		if l.Spec.Holder != a.node {
-			return nil
+			return a.awaitHolder(ctx, path, l)
 		}
 		others, err := a.otherServers(ctx)
 		if err != nil {
@@ -65,7 +66,8 @@ func (a *kubeAPI) moveLease(ctx context.Context, lease string) error {
 			"spec":     map[string]any{"holderIdentity": others[0], "acquireTime": moved, "renewTime": moved, "leaseTransitions": l.Spec.Transitions + 1},
 		}, nil)
 		if err == nil {
-			return a.awaitHolder(ctx, path, others[0], moved)
+			l.Spec.Holder, l.Spec.RenewTime = others[0], moved
+			return a.awaitHolder(ctx, path, l)
 		}
 		if kubeStatus(err) != http.StatusConflict {
 			return fmt.Errorf("cannot move the virtual address to %s: %w", others[0], err)
@@ -74,8 +76,9 @@ func (a *kubeAPI) moveLease(ctx context.Context, lease string) error {
 	return fmt.Errorf("the lease %s changes too often to move the virtual address", lease)
 }
 
-// awaitHolder waits until the holder of a lease has renewed it after a move.
-func (a *kubeAPI) awaitHolder(ctx context.Context, path, holder, moved string) error {
+// awaitHolder waits until another node, which holds the lease, has renewed it. The previous holder
+// of a lease that was released or moved does not renew it any longer.
+func (a *kubeAPI) awaitHolder(ctx context.Context, path string, before kubeLease) error {
 	limited, cancel := context.WithTimeout(ctx, leaseWait)
 	defer cancel()
 	last := "the lease was not read"
@@ -85,13 +88,13 @@ func (a *kubeAPI) awaitHolder(ctx context.Context, path, holder, moved string) e
 		case limited.Err() != nil: // the last answer says more
 		case err != nil:
 			last = err.Error()
-		case l.Spec.Holder == holder && !sameTime(l.Spec.RenewTime, moved):
+		case l.Spec.Holder != "" && l.Spec.Holder != a.node && !sameTime(l.Spec.RenewTime, before.Spec.RenewTime):
 			return nil
 		default:
-			last = "the holder is " + text.Printable(text.Truncate(l.Spec.Holder), maxKubeName)
+			last = fmt.Sprintf("the holder of the lease is %q", text.Printable(text.Truncate(l.Spec.Holder), maxKubeName))
 		}
 	}
-	return fmt.Errorf("%s did not take over the virtual address within %s: %s", holder, leaseWait, last)
+	return fmt.Errorf("no other server renewed the lease of the virtual address within %s: %s", leaseWait, last)
 }
 
 // sameTime compares times of a Lease.

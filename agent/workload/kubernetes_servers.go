@@ -27,15 +27,18 @@ func (n kubeNode) server() bool {
 }
 
 // lastServer is the entry of a node that must not be drained: it runs the only control plane of
-// its cluster, or the node has no right to read whether another one works. ok is false for all
-// other nodes.
-func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) (w task.Workload, ok bool, err error) {
+// its cluster that works and is not cordoned, or the node has no right to read whether another one
+// is. ok is false for all other nodes.
+//
+// If the drain stops the control plane, a kubelet's rights do not suffice: two servers that are
+// drained at the same time would each count the other one.
+func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode, stops bool) (w task.Workload, ok bool, err error) {
 	if !n.server() {
 		return w, false, nil
 	}
 	others, err := a.otherServers(ctx)
 	several := len(others) > 0
-	if kubeStatus(err) == http.StatusForbidden {
+	if kubeStatus(err) == http.StatusForbidden && !stops {
 		// The rights of a kubelet: it reads the addresses of the API servers instead.
 		several, err = a.severalServers(ctx)
 	}
@@ -48,11 +51,13 @@ func (a *kubeAPI) lastServer(ctx context.Context, n kubeNode) (w task.Workload, 
 	case several:
 		return w, false, nil
 	}
-	return task.Workload{Kind: task.KindLastServer, Name: "the only control plane node of its cluster that is ready",
+	return task.Workload{Kind: task.KindLastServer, Name: "no other control plane node is ready and schedulable",
 		Warning: "a drain is refused: add a second server first, or terminate the node"}, true, nil
 }
 
-// otherServers returns the names of the other control plane nodes that are ready.
+// otherServers returns the names of the other control plane nodes that are ready and schedulable.
+// One that is cordoned may be drained too. A drain cordons its node before it looks for others, so
+// that of two servers at least one sees the cordon of the other.
 func (a *kubeAPI) otherServers(ctx context.Context) (names []string, err error) {
 	for _, label := range serverLabels() {
 		nodes, err := list[kubeNode](ctx, a, kubeCore+"/nodes", url.Values{"labelSelector": {label}})
@@ -60,7 +65,7 @@ func (a *kubeAPI) otherServers(ctx context.Context) (names []string, err error) 
 			return nil, err
 		}
 		for _, n := range nodes {
-			if n.Metadata.Name != a.node && n.server() && n.ready() {
+			if n.Metadata.Name != a.node && n.server() && n.ready() && !n.Spec.Unschedulable {
 				names = append(names, n.Metadata.Name)
 			}
 		}

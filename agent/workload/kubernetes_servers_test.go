@@ -3,6 +3,7 @@ package workload
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,11 @@ const serverLabel = "node-role.kubernetes.io/control-plane"
 
 func notReady(o object) object {
 	at(o, "status")["conditions"] = []any{object{"type": "Ready", "status": "Unknown"}}
+	return o
+}
+
+func cordonedNode(o object) object {
+	at(o, "spec")["unschedulable"] = true
 	return o
 }
 
@@ -38,17 +44,20 @@ func TestKubernetesLastServer(t *testing.T) {
 		labels  []string
 		objects map[string]object
 		admin   bool
+		stops   bool
 		want    string
 	}{
 		"a worker":            {admin: true},
-		"alone":               {labels: []string{serverLabel}, admin: true, want: "the only control plane node of its cluster"},
-		"alone, old label":    {labels: serverLabels()[1:], admin: true, want: "the only control plane node of its cluster"},
-		"beside a worker":     {labels: []string{serverLabel}, objects: map[string]object{"/api/v1/nodes/n2": nodeObject("n2")}, admin: true, want: "the only"},
-		"another one is down": {labels: []string{serverLabel}, objects: map[string]object{"/api/v1/nodes/n2": notReady(nodeObject("n2", serverLabel))}, admin: true, want: "the only"},
+		"alone":               {labels: []string{serverLabel}, admin: true, want: "no other control plane node is ready and schedulable"},
+		"alone, old label":    {labels: serverLabels()[1:], admin: true, want: "no other control plane node is ready and schedulable"},
+		"beside a worker":     {labels: []string{serverLabel}, objects: map[string]object{"/api/v1/nodes/n2": nodeObject("n2")}, admin: true, want: "no other"},
+		"another one is down": {labels: []string{serverLabel}, objects: map[string]object{"/api/v1/nodes/n2": notReady(nodeObject("n2", serverLabel))}, admin: true, want: "no other"},
 		"another one":         {labels: []string{serverLabel}, objects: map[string]object{"/api/v1/nodes/n2": nodeObject("n2", serverLabel)}, admin: true},
+		"another one drains":  {labels: []string{serverLabel}, objects: map[string]object{"/api/v1/nodes/n2": cordonedNode(nodeObject("n2", serverLabel))}, admin: true, want: "no other"},
 		"another one, old":    {labels: serverLabels(), objects: map[string]object{"/api/v1/nodes/n2": nodeObject("n2", serverLabels()[1])}, admin: true},
-		"kubelet, alone":      {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1")}, want: "the only"},
+		"kubelet, alone":      {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1")}, want: "no other"},
 		"kubelet, several":    {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1", "10.0.0.2")}},
+		"kubelet, stops":      {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1", "10.0.0.2")}, stops: true, want: "it is unknown"},
 		"kubelet, unknown":    {labels: []string{serverLabel}, want: "it is unknown whether another control plane node is ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,6 +72,7 @@ func TestKubernetesLastServer(t *testing.T) {
 			})
 			cordoned := true
 			d := f.driver(&cordoned)
+			d.unit.enabled = c.stops
 			list := listed(t, d)
 			if c.want == "" {
 				require.Equal(t, []string{"a/web"}, names(list))
@@ -143,7 +153,7 @@ func leaseObject(holder string) object {
 // the lease renew it at its next read.
 func haServer(t *testing.T, holder string, renew bool) (*fakeKube, *kubeDriver) {
 	t.Helper()
-	f := newFakeKube(t)
+	f, renewals := newFakeKube(t), 0
 	f.set(func() {
 		f.admin = true
 		f.put("/api/v1/nodes/gpu-1", nodeObject("gpu-1", serverLabel))
@@ -152,7 +162,8 @@ func haServer(t *testing.T, holder string, renew bool) (*fakeKube, *kubeDriver) 
 		f.before = func(_ http.ResponseWriter, r *http.Request) bool {
 			lease, ok := f.objects[leasePath]
 			if ok && renew && r.Method == http.MethodGet && r.URL.Path == leasePath && at(lease, "spec")["holderIdentity"] == "n2" {
-				at(lease, "spec")["renewTime"] = "2124-05-03T10:00:01.000000Z"
+				renewals++
+				at(lease, "spec")["renewTime"] = fmt.Sprintf("2124-05-03T10:00:%02d.000000Z", renewals)
 			}
 			return false
 		}
@@ -178,7 +189,7 @@ func TestKubernetesLease(t *testing.T) {
 	require.Equal(t, "n2", spec["holderIdentity"])
 	require.InDelta(t, 4, spec["leaseTransitions"], 0)
 	require.Len(t, f.seen(), 1)
-	require.NoError(t, connected(d).moveLease(t.Context(), d.lease), "another node holds it")
+	require.NoError(t, connected(d).moveLease(t.Context(), d.lease), "another node holds it and renews it")
 	require.Len(t, f.seen(), 1)
 
 	f, d = haServer(t, "gpu-1", true)
@@ -234,7 +245,12 @@ func TestKubernetesLeaseNotRenewed(t *testing.T) {
 			return false
 		}
 	})
-	require.ErrorContains(t, api.moveLease(ctx, d.lease), "n2 did not take over the virtual address within 20s: the holder is n2")
+	require.ErrorContains(t, api.moveLease(ctx, d.lease), "no other server renewed the lease of the virtual address within 20s: the holder of the lease is \"n2\"")
+
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	f.set(func() { reads = 0 })
+	require.ErrorContains(t, api.moveLease(ctx, d.lease), "no other server renewed the lease", "the next try finds the same holder")
 }
 
 // TestKubernetesLeave: the Node object is deleted with rights for that; otherwise the error has

@@ -193,7 +193,7 @@ func TestKubernetesHostile(t *testing.T) {
 		answer func(w http.ResponseWriter)
 		want   string
 	}{
-		"large":    {func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, commandBytes+1)) }, "more than 4194304 bytes"},
+		"large":    {func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, kubeBytes+1)) }, "more than 33554432 bytes"},
 		"no JSON":  {func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) }, "cannot be parsed"},
 		"message":  {func(w http.ResponseWriter) { reject(w, 500, strings.Repeat("\x00é", 3000)) }, "answers 500: ?"},
 		"text":     {func(w http.ResponseWriter) { w.WriteHeader(502); _, _ = w.Write([]byte("bad\r\ngateway")) }, "answers 502: bad??gateway"},
@@ -222,3 +222,22 @@ func TestKubernetesHostile(t *testing.T) {
 		require.NotContains(t, err.Error(), "\x00", name)
 	}
 }
+
+// TestKubernetesOtherMachine: a driver that is configured with the name of another node changes
+// nothing there.
+func TestKubernetesOtherMachine(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "web"))
+	cordoned := true
+	d := f.driver(&cordoned)
+	d.connections.machine = "3f2a"
+	f.set(func() { at(f.objects["/api/v1/nodes/gpu-1"], "status")["nodeInfo"] = object{"machineID": "77bc"} })
+	for _, err := range []error{second(d.List(t.Context())), d.Cordon(t.Context(), true), d.Stop(t.Context(), "a/web"), d.Kill(t.Context(), "a/web"), d.Leave(t.Context())} {
+		require.ErrorContains(t, err, "the Node object gpu-1 is that of another machine: correct GPUAAS_KUBERNETES_NODE")
+	}
+	require.Empty(t, f.seen())
+	f.set(func() { at(f.objects["/api/v1/nodes/gpu-1"], "status")["nodeInfo"] = object{"machineID": "3f2a"} })
+	require.NoError(t, d.Stop(t.Context(), "a/web"))
+}
+
+func second(_ []task.Workload, err error) error { return err }

@@ -47,14 +47,21 @@ func TestKubernetesUnitStops(t *testing.T) {
 }
 
 // TestKubernetesUnitStays: the unit is not stopped if the virtual address cannot move, and that
-// of the last server never is.
+// of the last server never is. A server that is cordoned may be drained too, so it does not count.
 func TestKubernetesUnitStays(t *testing.T) {
 	t.Parallel()
 	f, d := haServer(t, "gpu-1", true)
 	systemd := kubeHost(t, d)
 	f.set(func() { delete(f.objects, leasePath) })
 	require.ErrorContains(t, d.Finish(t.Context()), "k3s.service is not stopped: cannot read the lease")
-	f.set(func() { delete(f.objects, "/api/v1/nodes/n2") })
-	require.NoError(t, d.Finish(t.Context()))
+	for _, other := range []object{cordonedNode(nodeObject("n2", serverLabel)), nil} {
+		f.set(func() {
+			delete(f.objects, "/api/v1/nodes/n2")
+			if other != nil {
+				f.put("/api/v1/nodes/n2", other)
+			}
+		})
+		require.NoError(t, d.Finish(t.Context()))
+	}
 	require.Empty(t, systemd.seen())
 }

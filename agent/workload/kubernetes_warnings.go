@@ -45,11 +45,15 @@ func (w *podWarnings) of(ctx context.Context, api *kubeAPI, pods []kubePod) map[
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	calls, used := warningCalls, map[string]kubeAnswer{}
-	ask := func(key string, request func() string) string {
+	ask := func(key string, request func() (warning string, err error)) string {
 		a, ok := w.known[key]
 		if calls > 0 && ctx.Err() == nil && (!ok || time.Since(a.at) > warningsFresh) {
 			calls--
-			a = kubeAnswer{time.Now(), request()}
+			a.at = time.Now()
+			warning, err := request()
+			if status := kubeStatus(err); err == nil || status == http.StatusForbidden || status == http.StatusNotFound {
+				a.warning = warning // otherwise the last one stays
+			}
 		}
 		if !a.at.IsZero() {
 			used[key] = a
@@ -62,11 +66,11 @@ func (w *podWarnings) of(ctx context.Context, api *kubeAPI, pods []kubePod) map[
 		for _, v := range p.Spec.Volumes {
 			if v.Claim != nil && validKubeName(v.Claim.Name) {
 				key := p.Metadata.Namespace + "/" + v.Claim.Name
-				found[ask("claim "+key, func() string { return api.claimWarning(ctx, p.Metadata.Namespace, v.Claim.Name) })] = true
+				found[ask("claim "+key, func() (string, error) { return api.claimWarning(ctx, p.Metadata.Namespace, v.Claim.Name) })] = true
 			}
 		}
 		if p.controller() != "" && !p.stopping() {
-			found[ask("pod "+p.Metadata.UID, func() string { return api.budgetWarning(ctx, p) })] = true
+			found[ask("pod "+p.Metadata.UID, func() (string, error) { return api.budgetWarning(ctx, p) })] = true
 		}
 		out[p.Metadata.UID] = joinWarnings(found)
 	}
@@ -103,7 +107,7 @@ func joinWarnings(found map[string]bool) string {
 }
 
 // claimWarning reports whether a claim's volume is on the node.
-func (a *kubeAPI) claimWarning(ctx context.Context, namespace, name string) string {
+func (a *kubeAPI) claimWarning(ctx context.Context, namespace, name string) (string, error) {
 	var claim struct {
 		Spec struct {
 			Volume string `json:"volumeName"`
@@ -111,7 +115,7 @@ func (a *kubeAPI) claimWarning(ctx context.Context, namespace, name string) stri
 	}
 	err := a.call(ctx, http.MethodGet, kubePath(kubeCore, "namespaces", namespace, "persistentvolumeclaims", name), nil, nil, &claim)
 	if err != nil || !validKubeName(claim.Spec.Volume) {
-		return ""
+		return "", err
 	}
 	var volume struct {
 		Spec struct {
@@ -121,16 +125,17 @@ func (a *kubeAPI) claimWarning(ctx context.Context, namespace, name string) stri
 	}
 	err = a.call(ctx, http.MethodGet, kubePath(kubeCore, "persistentvolumes", claim.Spec.Volume), nil, nil, &volume)
 	if err == nil && (volume.Spec.Local != nil || volume.Spec.HostPath != nil) {
-		return warnLocal
+		return warnLocal, nil
 	}
-	return ""
+	return "", err
 }
 
 // budgetWarning reports whether a disruption budget forbids the pod's eviction now. A node may
 // not read budgets, but it may try an eviction that changes nothing.
-func (a *kubeAPI) budgetWarning(ctx context.Context, p kubePod) string {
-	if budget := kubeBudget(a.evict(ctx, p, true)); budget != "" {
-		return "a disruption budget allows no eviction now: " + budget
+func (a *kubeAPI) budgetWarning(ctx context.Context, p kubePod) (string, error) {
+	err := a.evict(ctx, p, true)
+	if budget := kubeBudget(err); budget != "" {
+		return "a disruption budget allows no eviction now: " + budget, nil
 	}
-	return ""
+	return "", err
 }

@@ -42,7 +42,7 @@ func TestSeveral(t *testing.T) {
 	require.Empty(t, docker.Asked)
 }
 
-// TestSeveralOneFails: if one driver cannot list, nothing is listed, and a drain fails with
+// TestSeveralOneFails: if one driver cannot list, nothing is listed, and a drain is blocked with
 // the driver's name.
 func TestSeveralOneFails(t *testing.T) {
 	t.Parallel()
@@ -52,8 +52,13 @@ func TestSeveralOneFails(t *testing.T) {
 	list, err := d.List(t.Context())
 	require.ErrorContains(t, err, "workload driver docker: cannot reach the Docker daemon")
 	require.Nil(t, list)
-	_, err = Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now()}))
-	require.ErrorContains(t, err, "workload driver docker")
+	out, err := Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now()}))
+	require.NoError(t, err)
+	r, ok := out.(task.DrainResult)
+	require.True(t, ok)
+	require.Len(t, r.Blocked, 1)
+	require.Equal(t, task.KindUnknown, r.Blocked[0].Kind)
+	require.Contains(t, r.Blocked[0].Workload, "workload driver docker: cannot reach")
 }
 
 // TestSeveralBlockers: a blocker has the kind of its driver.

@@ -32,6 +32,10 @@ func (c *Cluster) Namespace(tb testing.TB) Namespace {
 	c.Do(tb, http.MethodPost, "/api/v1/namespaces",
 		Object{"apiVersion": "v1", "kind": "Namespace", "metadata": Object{"generateName": "test-"}}, &created)
 	n := Namespace{created.Metadata.Name, c}
+	c.Eventually(tb, "the controllers create the namespace's default service account, which pods need", func() bool {
+		_, err := c.AsAdmin().Do(tb.Context(), http.MethodGet, "/api/v1/namespaces/"+n.Name+"/serviceaccounts/default", nil, nil)
+		return err == nil
+	})
 	tb.Cleanup(func() {
 		c.Do(tb, http.MethodDelete, "/api/v1/namespaces/"+n.Name, nil, nil)
 		c.Eventually(tb, "the pods of the test end", func() bool {

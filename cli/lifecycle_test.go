@@ -395,8 +395,12 @@ func TestPlan(t *testing.T) {
 		"drain-json":         {[]string{"drain", "-o", "json"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
 		"drain-warning":      {[]string{"drain"}, warned},
 		"drain-warning-json": {[]string{"drain", "-o", "json"}, warned},
-		"cordon-only":        {[]string{"drain", "--cordon-only"}, func(*wire.NodeView) {}},
-		"retire-busy":        {[]string{"retire"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
+		"drain-blocked": {[]string{"drain"}, func(n *wire.NodeView) {
+			n.Workloads = []task.Workload{{Name: "no other control plane node is ready and schedulable", Kind: task.KindLastServer, Warning: "a drain is refused: add a second server first, or terminate the node"},
+				{Name: "unknown workloads since 09:00", Kind: task.KindUnknown}, {Name: "pid 7", Kind: task.KindGPUProcess}, train()}
+		}},
+		"cordon-only": {[]string{"drain", "--cordon-only"}, func(*wire.NodeView) {}},
+		"retire-busy": {[]string{"retire"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
 		"retire-busy-json": {[]string{"retire", "-o", "json"}, func(n *wire.NodeView) {
 			n.Workloads = []task.Workload{train()}
 		}},

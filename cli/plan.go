@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -76,7 +77,7 @@ func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o life
 	for _, s := range m.Phases {
 		p.Phases = append(p.Phases, planPhase{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
 		if s.Name == lifecycle.PhaseDrain {
-			p.Workloads, p.Warnings = append(p.Workloads, n.Blockers()...), warnings(n)
+			p.drains(n, o)
 		}
 	}
 	if o.CordonOnly {
@@ -84,6 +85,22 @@ func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o life
 	}
 	p.Refused = len(p.Blockers) > 0
 	return p
+}
+
+// drains adds what a drain does with the node's workloads: what it stops, and what blocks it unless
+// it is forced.
+func (p *plan) drains(n wire.NodeView, o lifecycle.Options) {
+	p.Warnings = warnings(n)
+	for i, name := range n.Blockers() {
+		switch kind := n.Workloads[i].Kind; {
+		case kind == task.KindGPUProcess: // it may belong to a workload
+			p.Warnings = append(p.Warnings, planWarning{name, "a drain waits for its end, and does not stop it"})
+		case kind != task.KindUnknown && kind != task.KindLastServer:
+			p.Workloads = append(p.Workloads, name)
+		case !o.Force:
+			p.Blockers = append(p.Blockers, planBlocker{Code: schema.KindNodeInUse, Message: name})
+		}
+	}
 }
 
 // warnings returns the warnings of a node's workloads.

@@ -23,7 +23,7 @@ func (tx *tx) liveInstance(ctx context.Context, nodeID string) (lifecycle.Instan
 
 // beginInstance returns the instance of a provisioning, in state pending: the live one, whose
 // machine may exist, or a new one. Its ID exists before any call of the provider. Without a type, the
-// machine has the provider's first one that satisfies the node's SKU. The instance has what the
+// machine has the provider's first one that satisfies the node's SKU, and there must be one. The instance has what the
 // machine will have, also where nothing was asked for.
 func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Options, provider machine.Info) (lifecycle.Instance, error) {
 	i, err := tx.liveInstance(ctx, n.NodeID)
@@ -43,7 +43,13 @@ func beginInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, o machine.Op
 		return i, err
 	}
 	region := provider.Chosen(o, "").Region
-	o = provider.Chosen(o, provider.TypeFor(region, sku.MinCPUs, n.GPUsTotal, sku.MinMemoryBytes))
+	fits := provider.TypeFor(region, sku.MinCPUs, n.GPUsTotal, sku.MinMemoryBytes)
+	if o.Type == "" && fits == "" && len(provider.Types) > 0 {
+		return i, schema.NewError(schema.KindInvalidRequest, "provider %q has no type for SKU %s: it needs %d CPUs, %d GPUs and more than %d MiB of memory",
+			provider.Name, n.SKU, sku.MinCPUs, n.GPUsTotal, sku.MinMemoryBytes>>20).WithReason("no_type_for_sku").
+			WithNext("gpuaas provider show " + provider.Name + ", then choose a --type, or register the node with another SKU")
+	}
+	o = provider.Chosen(o, fits)
 	i = lifecycle.Instance{InstanceID: schema.NewID(), Provider: n.OnboardingMode, State: lifecycle.InstancePending, Options: o}
 	return i, tx.InsertInstance(ctx, sqlc.InsertInstanceParams{InstanceID: i.InstanceID, NodeID: n.NodeID, Provider: i.Provider,
 		Region: o.Region, MachineType: o.Type, Image: o.Image, Spot: o.Spot, SSHKeys: append([]string{}, o.SSHKeys...)})

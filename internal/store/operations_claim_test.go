@@ -192,7 +192,7 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 	})
 	t.Run("with the defaults of the provider", func(t *testing.T) {
 		kept, err := e.Inventory.PutProviders(ctx, []machines.Info{{Name: "defaults", Creates: true, Catalog: machines.Catalog{
-			Regions: []string{"here"}, Images: []string{"noble"}, Types: []machines.Type{{ID: "tiny", CPUs: 1, MemoryMiB: 1}},
+			Regions: []string{"here"}, Images: []string{"noble"}, Types: []machines.Type{{ID: "tiny", CPUs: 256, MemoryMiB: 1 << 22, GPUs: 8}},
 			Defaults: machines.Options{Region: "here", Type: "tiny", Image: "noble"}}}})
 		require.NoError(t, err)
 		require.Empty(t, kept)
@@ -203,6 +203,18 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 		require.NoError(t, err)
 		n.Instance.SSHKeys = nil
 		require.Equal(t, used, n.Instance.Options, "the inventory has what is used")
+		_, err = e.Inventory.PutProviders(ctx, []machines.Info{{Name: "defaults", Creates: true, Catalog: machines.Catalog{
+			Regions: []string{"here"}, Types: []machines.Type{{ID: "tiny", CPUs: 1, MemoryMiB: 1}}, Defaults: machines.Options{Type: "tiny"}}}})
+		require.NoError(t, err)
+		n = e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "defaults" })
+		_, err = e.Claim(ctx, request(n.ID, lifecycle.ActionProvision))
+		requireKind(t, err, schema.KindInvalidRequest, "no_type_for_sku")
+		require.ErrorContains(t, err, `provider "defaults" has no type for SKU `)
+		r := request(n.ID, lifecycle.ActionProvision)
+		r.Options.Machine.Type = "tiny"
+		c, err := e.Claim(ctx, r)
+		require.NoError(t, err, "an operator may choose it")
+		require.Equal(t, "tiny", c.Instance.Type)
 		e.exec("DELETE FROM providers WHERE name = 'defaults'")
 	})
 	t.Run("while the provider is disabled", func(t *testing.T) {

@@ -34,6 +34,10 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 	p, err := CheckStart(a, c.State)
 	p = p.On(c.Provider)
 	switch {
+	case err != nil && c.Provider.Creates:
+		if refused, ok := PlanOf(a, o); ok {
+			err = refused.refusal(c.State, ActionProvision)
+		}
 	case err != nil:
 	case a == ActionProvision && c.Instance == InstanceRunning:
 		err = schema.NewError(schema.KindInvalidRequest, "node %s is already provisioned: its instance is running", c.Host).

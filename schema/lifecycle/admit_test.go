@@ -72,6 +72,18 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
+// The next step of a refusal is the provisioning of a node whose provider creates its machine.
+func TestNextStepOfARegisteredNode(t *testing.T) {
+	t.Parallel()
+	for _, creates := range []bool{true, false} {
+		c := lifecycle.Candidate{Host: "gpu-17", State: lifecycle.NodeRegistered, Provider: machine.Info{Creates: creates}}
+		_, err := c.Admit(lifecycle.ActionDrain, lifecycle.Options{})
+		require.Equal(t, "invalid_state", schema.AsError(err).Reason)
+		want := map[bool]string{true: "gpuaas node provision NODE", false: "gpuaas node enroll NODE"}[creates]
+		require.ErrorContains(t, err, "; run: "+want)
+	}
+}
+
 // The next step of a refusal ends the lock. A machine that is gone can be retired without it.
 func TestNextStepOfALockedNode(t *testing.T) {
 	t.Parallel()

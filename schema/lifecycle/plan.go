@@ -176,7 +176,7 @@ func CheckStart(a Action, s NodeState) (Plan, error) {
 	if slices.Contains(p.From, s) {
 		return p, nil
 	}
-	return Plan{}, schema.NewError(schema.KindInvalidRequest, "%s", p.refusal(s)).WithReason("invalid_state")
+	return Plan{}, p.refusal(s, ActionEnroll)
 }
 
 // ConflictsWith reports whether an operation that runs on the node keeps the plan from
@@ -189,19 +189,24 @@ func (p Plan) ConflictsWith(running Action) bool {
 	return p.Holds && running != ActionReissueEnrollment
 }
 
-func (p Plan) refusal(s NodeState) string {
+// refusal is the error of a plan that cannot start in state s. brings is the action that brings a
+// node into service.
+func (p Plan) refusal(s NodeState, brings Action) error {
 	action := string(p.Action)
 	if p.Action == ActionReissueEnrollment {
 		action = "reissue the enrollment of"
 	}
 	if s == NodeRemoved {
-		return fmt.Sprintf("cannot %s a removed node: removal is final; register the host as a new node", action)
+		return schema.NewError(schema.KindInvalidRequest, "cannot %s a removed node: removal is final; register the host as a new node", action).WithReason("invalid_state")
 	}
 	msg := fmt.Sprintf("cannot %s a node that is %s: it must be %s", action, s, text.Or(p.From))
 	if via := leadsTo(s, p.From); via != "" && p.To != s {
+		if via == ActionEnroll {
+			via = brings
+		}
 		msg += fmt.Sprintf("; run: gpuaas node %s NODE", via)
 	}
-	return msg
+	return schema.NewError(schema.KindInvalidRequest, "%s", msg).WithReason("invalid_state")
 }
 
 // leadsTo returns the action that changes a node's state from s to one of the wanted

@@ -129,7 +129,11 @@ func (n NodeView) Next() string {
 func (n NodeView) Blockers() []string {
 	var out []string
 	for _, w := range n.Workloads {
-		out = append(out, w.Kind+" "+w.Name)
+		if w.Kind == task.KindUnknown { // the name says so
+			out = append(out, w.Name)
+		} else {
+			out = append(out, w.Kind+" "+w.Name)
+		}
 	}
 	return out
 }

@@ -126,7 +126,7 @@ func (s Settings) Validate() error {
 		fault("the state folder %q is not an absolute path", s.StateDir)
 	}
 	if s.Mode == Real && !filepath.IsAbs(s.ImageBase) {
-		fault("the image folder %q is not an absolute path", s.ImageBase)
+		fault("POWERNODE_IMAGE_BASE: %q is not the absolute path of a folder with an image; build one with ./task vm-image", s.ImageBase)
 	}
 	if s.QEMUUser < 0 {
 		fault("GPUAAS_LIBVIRT_QEMU_UID: %d is not the ID of a user", s.QEMUUser)

@@ -28,7 +28,7 @@ Usage: gpuaas-node-agent COMMAND
 Commands:
   run                enroll if needed, then run tasks until stopped
   enroll             enroll once and print the result
-  status [-o json]   show the state folder; opens no connection
+  status [-o json]   show the state folder; makes no request to the node API
   doctor [-o json]   find what keeps the node from working, who can correct it, and the
                      next step; changes nothing on the node. --bundle FILE also writes
                      the evidence to a new tar.gz archive

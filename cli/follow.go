@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -60,7 +61,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 		if ctx.Err() != nil {
 			return f.last, f.pending("stopped waiting")
 		}
-		if done, err := f.take(st.OperationStatus, err); done {
+		if done, err := f.take(st, err); done {
 			return f.last, err
 		}
 		left := f.until.Sub(e.clock.now())
@@ -93,25 +94,26 @@ type followed struct {
 	// until is when the wait ends.
 	until time.Time
 	last  lifecycle.OperationStatus
-	note  string
+	note  note
 	// silentSince is when reads began to fail; zero while they succeed.
 	silentSince time.Time
 }
 
 // take uses one read and reports whether the wait is over.
-func (f *followed) take(st lifecycle.OperationStatus, readErr error) (done bool, err error) {
+func (f *followed) take(st wire.OperationView, readErr error) (done bool, err error) {
 	now, r := f.env.clock.now(), f.request
 	if readErr == nil {
-		f.silentSince, f.note, f.last = time.Time{}, "", st
+		f.silentSince, f.note, f.last = time.Time{}, retriedCall(st.Faults), st.OperationStatus
 	} else {
 		if f.silentSince.IsZero() {
 			f.silentSince = now
 		}
-		f.note = "the operation cannot be read: " + readErr.Error()
+		text := "the operation cannot be read: " + readErr.Error()
+		f.note = note{text, text}
 		if now.Sub(f.silentSince) >= silenceBudget || errors.Is(readErr, &schema.Error{Kind: schema.KindNotFound}) {
-			lines := []string{"error: stopped waiting: " + f.note, "the operation is still running",
+			lines := []string{"error: stopped waiting: " + f.note.text, "the operation is still running",
 				"follow it with: " + r.target.op("watch", r.operation.Action)}
-			if f.progress.seen[f.note] != "" { // the note is printed
+			if f.progress.seen[f.note.key] != "" { // the note is printed
 				lines[0] = "error: stopped waiting after " + lifecycle.Span(now.Sub(f.silentSince))
 			}
 			return true, &exitError{schema.KindOf(readErr).Info().Exit, lines}
@@ -127,6 +129,18 @@ func (f *followed) take(st lifecycle.OperationStatus, readErr error) (done bool,
 		return true, f.pending("stopped waiting after " + lifecycle.Span(now.Sub(f.started)))
 	}
 	return false, nil
+}
+
+// note is a line about a followed operation. It is written once for each key.
+type note struct{ key, text string }
+
+// retriedCall is the note about a call that fails and is retried, a zero one without. Each retry
+// changes the text.
+func retriedCall(faults []wire.ControlPlaneFault) note {
+	if len(faults) == 0 {
+		return note{}
+	}
+	return note{"fault " + faults[0].Component + " " + faults[0].Reason, "retrying: " + faults[0].Message}
 }
 
 // renew extends a wait that has no limit of its own to waitGrace after the deadline of the current

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,4 +76,24 @@ func TestWaitLastsAsLongAsThePhase(t *testing.T) {
 	require.Equal(t, schema.ExitPending, h.run(create("-o", "json")...))
 	require.Equal(t, 9*time.Hour+waitGrace, h.clock.waited())
 	require.Contains(t, h.out.String(), `"reason": "stopped waiting after 9h1m: the operation is still running"`)
+}
+
+// TestFollowRetriedCall: a wait writes once that a call of the operation fails and is retried.
+func TestFollowRetriedCall(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	f := &followed{env: h.env, started: h.env.clock.now(), request: followRequest{target: target{host: "gpu-17"}, limit: time.Hour}}
+	f.until, f.progress = f.started.Add(time.Hour), newProgress(h.env, f.request)
+	for _, tries := range []string{"2 tries", "3 tries", ""} {
+		v := wire.OperationView{OperationStatus: drainAt(0, lifecycle.OperationRunning)}
+		if tries != "" {
+			v.Faults = []wire.ControlPlaneFault{{Component: "activity", Reason: "provider_unavailable", Message: "MAAS does not respond after " + tries}}
+		}
+		done, err := f.take(v, nil)
+		require.NoError(t, err)
+		require.False(t, done)
+	}
+	require.Equal(t, 1, strings.Count(h.err.String(), "note: retrying: MAAS does not respond after 2 tries"))
+	require.NotContains(t, h.err.String(), "3 tries")
+	require.Zero(t, f.note, "it no longer fails")
 }

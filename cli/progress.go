@@ -26,19 +26,19 @@ func newProgress(e *env, r followRequest) *progress {
 	return &progress{env: e, request: r, seen: map[string]string{}}
 }
 
-// show shows the state. note explains why the state may be outdated, if it may.
-func (p *progress) show(st lifecycle.OperationStatus, note string) {
+// show shows the state. about explains why the state may be outdated, or what is retried.
+func (p *progress) show(st lifecycle.OperationStatus, about note) {
 	op, t := st.Operation, p.request.target
 	if p.request.quiet {
 		return
 	}
 	if p.env.tty.err {
 		p.announce(op)
-		p.draw(op, note)
+		p.draw(op, about.text)
 		return
 	}
-	if note != "" {
-		p.once(note, "note: "+note)
+	if about.text != "" {
+		p.once(about.key, "note: "+about.text)
 	}
 	for _, phase := range op.Phases {
 		state := fmt.Sprintf("%s %d", phase.State, phase.Attempt)

@@ -17,9 +17,9 @@ import (
 const maxKubeconfig = 1 << 20
 
 // Kubeconfigs returns the files that the kubernetes driver looks for if no file is configured:
-// those of a kubelet of k3s (agent or server), of other distributions, and of kubeadm.
+// those of a kubelet of k3s (agent or server), of RKE2, of other distributions, and of kubeadm.
 func Kubeconfigs() []string {
-	return []string{"/var/lib/rancher/k3s/agent/kubelet.kubeconfig", "/var/lib/kubelet/kubeconfig", "/etc/kubernetes/kubelet.conf"}
+	return []string{"/var/lib/rancher/k3s/agent/kubelet.kubeconfig", "/var/lib/rancher/rke2/agent/kubelet.kubeconfig", "/var/lib/kubelet/kubeconfig", "/etc/kubernetes/kubelet.conf"}
 }
 
 // kubeconfig is the part of a kubeconfig file that the driver reads or refuses.
@@ -61,6 +61,9 @@ type kubeUser struct {
 	Username     string `json:"username"`
 	Password     string `json:"password"`
 	Impersonate  string `json:"as"`
+	AsUID        string `json:"as-uid"`
+	AsGroups     any    `json:"as-groups"`
+	AsExtra      any    `json:"as-user-extra"`
 	Exec         any    `json:"exec"`
 	AuthProvider any    `json:"auth-provider"`
 }
@@ -158,7 +161,7 @@ func (u kubeUser) check() error {
 	switch {
 	case u.Exec != nil || u.AuthProvider != nil:
 		return errors.New("exec and auth-provider are not accepted: the agent runs no credential program; use a client certificate or a token")
-	case u.Username != "" || u.Password != "" || u.Impersonate != "":
+	case u.Username != "" || u.Password != "" || u.Impersonate != "" || u.AsUID != "" || u.AsGroups != nil || u.AsExtra != nil:
 		return errors.New("username, password and as are not accepted: use a client certificate or a token")
 	case u.Cert == "" && u.CertData == "" && u.Token == "" && u.TokenFile == "":
 		return errors.New("the user has neither a client certificate nor a token")

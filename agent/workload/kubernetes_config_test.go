@@ -22,6 +22,7 @@ func TestKubeconfig(t *testing.T) {
 		"provider":     {"    auth-provider: {name: sekret}", "", "exec and auth-provider"},
 		"password":     {"    username: a\n    password: sekret", "", "username, password"},
 		"impersonate":  {"    as: sekret", "", "username, password and as"},
+		"as a group":   {"    as-groups: [sekret]", "", "username, password and as"},
 		"insecure":     {"", "    insecure-skip-tls-verify: true", "insecure-skip-tls-verify"},
 		"proxy":        {"", "    proxy-url: http://sekret", "proxy-url"},
 		"no YAML":      {"  token: [sekret", "", "not a valid kubeconfig"},

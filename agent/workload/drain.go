@@ -95,7 +95,7 @@ func (d Drain) Run(ctx context.Context, t execution.Task) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := draining{Drain: d, task: t, force: params.Force, faults: map[string]string{}}
+	r := draining{Drain: d, task: t, force: params.Force, deadline: params.Deadline, faults: map[string]string{}}
 	if _, err := t.Recall(&r.targets); err != nil {
 		return nil, err
 	}
@@ -132,9 +132,12 @@ type draining struct {
 	Drain
 	task     execution.Task
 	force    bool
+	deadline time.Time
 	targets  []string          // every workload that this drain found; durable
 	faults   map[string]string // why a workload could not be stopped, by name
 	unlisted bool              // the driver did not list what runs in the end
+	// finishing is set once the driver may have ended more than the workloads.
+	finishing bool
 }
 
 // run ends the workloads, and what the driver ends after them.
@@ -160,6 +163,7 @@ func (r *draining) run(ctx context.Context, p task.DrainParams) (task.DrainResul
 	if err := r.task.Confirm(ctx, task.LeaseDuration); err != nil {
 		return task.DrainResult{}, err
 	}
+	r.finishing = true
 	return out, finish(ctx, r.Workloads)
 }
 
@@ -171,7 +175,9 @@ func (r *draining) refused(list []task.Workload) bool {
 // revert lets the driver revert what this drain changed, after the control plane canceled
 // it. An uncordon reverts it too, but a canceled drain leaves a cordon that it found.
 func (r *draining) revert(ctx context.Context) {
-	if len(r.targets) > 0 {
+	if r.finishing {
+		restoreFor(ctx, r.task, r.Workloads)
+	} else if len(r.targets) > 0 {
 		restoreFor(ctx, r.task, r.Workloads, r.targets...)
 	}
 }
@@ -220,9 +226,13 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 		r.task.Note(fmt.Sprintf("paused: %d of %d workloads still running", len(running), len(all)))
 		return running, nil
 	}
+	asked := 0
 	for _, w := range running {
 		if w.Stopping || !stoppable(w) {
 			continue
+		}
+		if asked++; asked > 1 && r.Now().After(r.deadline) {
+			break // a slow driver must leave time to report what blocks
 		}
 		if err := r.task.Confirm(ctx, task.LeaseDuration); err != nil {
 			return nil, err

@@ -96,11 +96,22 @@ func TestDrainOfUnknownWorkloads(t *testing.T) {
 // finishing has a driver that ends something after the workloads.
 type finishing struct {
 	agenttest.FakeWorkloads
-	finished bool
+	finished, restored bool
+	then               func() // after it ended that
 }
 
-func (f *finishing) Finish(context.Context) error             { f.finished = true; return nil }
-func (f *finishing) Restore(context.Context, ...string) error { return nil }
+func (f *finishing) Finish(context.Context) error {
+	f.finished = true
+	if f.then != nil {
+		f.then()
+	}
+	return nil
+}
+
+func (f *finishing) Restore(_ context.Context, names ...string) error {
+	f.restored = len(names) == 0
+	return nil
+}
 
 // TestDrainRecordsTargetsBeforeStop: if the drain cannot record its targets,
 // it stops no workload.
@@ -180,4 +191,34 @@ func TestDrainLimit(t *testing.T) {
 	require.Equal(t, time.Hour+drainGrace, DrainLimit(p, now).Round(time.Second))
 	p.Params = task.DrainParams{Deadline: now.Add(-time.Hour)}.Encode()
 	require.Equal(t, drainGrace, DrainLimit(p, now))
+}
+
+// TestDrainOfASlowDriver: a drain asks no further workload to stop once its deadline has passed,
+// so that it can report what is left.
+func TestDrainOfASlowDriver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &agenttest.FakeWorkloads{OnStop: func(string) error { time.Sleep(time.Second); return nil }}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			w.Running = append(w.Running, task.Workload{Name: name, Kind: "docker"})
+		}
+		out, err := Drain{Workloads: w, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(1500 * time.Millisecond)}))
+		require.NoError(t, err)
+		r, ok := out.(task.DrainResult)
+		require.True(t, ok)
+		require.Len(t, r.Blocked, 4)
+		require.Equal(t, []string{"a", "b"}, w.Asked)
+	})
+}
+
+// TestCanceledWhileFinishing: a drain that is canceled after it ended more than the workloads
+// reverts that, also if no workload ran.
+func TestCanceledWhileFinishing(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	w := &finishing{then: func() { cancel(execution.ErrCanceled) }}
+	_, err := Drain{Workloads: w, Now: time.Now}.Run(ctx, drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(time.Minute)}))
+	require.NoError(t, err)
+	require.True(t, w.finished)
+	require.True(t, w.restored)
 }

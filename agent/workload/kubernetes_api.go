@@ -103,7 +103,7 @@ func (a *kubeAPI) call(ctx context.Context, method, path string, query url.Value
 	case len(data) > kubeBytes:
 		return fmt.Errorf("the answer of the Kubernetes API server has more than %d bytes", kubeBytes)
 	case r.StatusCode/100 != 2:
-		return refusalOf(r.StatusCode, data)
+		return refusalOf(r.StatusCode, a.withoutToken(data))
 	case out == nil:
 		return nil
 	}
@@ -111,6 +111,14 @@ func (a *kubeAPI) call(ctx context.Context, method, path string, query url.Value
 		return errors.New("unexpected answer of the Kubernetes API server: it cannot be parsed")
 	}
 	return nil
+}
+
+// withoutToken removes the token from a text that a proxy may have made from the request.
+func (a *kubeAPI) withoutToken(data []byte) []byte {
+	if a.token == "" {
+		return data
+	}
+	return bytes.ReplaceAll(data, []byte(a.token), []byte("[hidden]"))
 }
 
 func (a *kubeAPI) header(q *http.Request) {

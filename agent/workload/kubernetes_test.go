@@ -3,6 +3,7 @@ package workload
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -241,3 +242,25 @@ func TestKubernetesOtherMachine(t *testing.T) {
 }
 
 func second(_ []task.Workload, err error) error { return err }
+
+// TestKubernetesTokenIsNotQuoted: a proxy that quotes the request's header reveals no token.
+func TestKubernetesTokenIsNotQuoted(t *testing.T) {
+	t.Parallel()
+	const token = "an-example-of-a-token"
+	f := newFakeKube(t)
+	f.set(func() {
+		f.before = func(w http.ResponseWriter, r *http.Request) bool {
+			w.WriteHeader(http.StatusBadGateway)
+			_, _ = io.WriteString(w, "cannot forward "+r.Header.Get("Authorization"))
+			return true
+		}
+	})
+	cordoned := true
+	d := f.driver(&cordoned)
+	api, err := d.connect()
+	require.NoError(t, err)
+	api.token = token
+	_, err = d.List(t.Context())
+	require.ErrorContains(t, err, "cannot forward Bearer [hidden]")
+	require.NotContains(t, err.Error(), token)
+}

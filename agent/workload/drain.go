@@ -146,12 +146,12 @@ func (r *draining) run(ctx context.Context, p task.DrainParams) (task.DrainResul
 	if err == nil && r.refused(left) {
 		return r.result(left, p), nil
 	}
-	if err == nil && len(left) > 0 && p.Force && !r.task.Paused() {
+	if (err == nil || isUnlisted(err)) && len(left) > 0 && p.Force && !r.task.Paused() {
 		left, err = r.kill(ctx, left)
 	}
-	if e, ok := errors.AsType[*unlistedError](err); ok && ctx.Err() == nil {
+	if isUnlisted(err) && ctx.Err() == nil {
 		r.unlisted = true
-		left, err = []task.Workload{{Name: "unknown workloads: " + e.Error(), Kind: task.KindUnknown}}, nil
+		left, err = append(left, task.Workload{Name: "unknown workloads: " + err.Error(), Kind: task.KindUnknown}), nil
 	}
 	if err != nil {
 		return task.DrainResult{}, err
@@ -187,12 +187,17 @@ type unlistedError struct{ error }
 
 func (e *unlistedError) Unwrap() error { return e.error }
 
+func isUnlisted(err error) bool {
+	_, ok := errors.AsType[*unlistedError](err)
+	return ok
+}
+
 // running lists the workloads of the driver, and once none is left the GPU processes, most
 // of which belong to workloads.
 func (r *draining) running(ctx context.Context) ([]task.Workload, error) {
 	running, err := r.Workloads.List(ctx)
 	if err != nil {
-		return nil, &unlistedError{err}
+		return running, &unlistedError{err}
 	}
 	if r.GPUs != nil && !slices.ContainsFunc(running, stoppable) {
 		running = append(running, r.GPUs(ctx)...)
@@ -200,11 +205,12 @@ func (r *draining) running(ctx context.Context) ([]task.Workload, error) {
 	return running, nil
 }
 
-// ask stops the running workloads that are not stopping yet, and returns all that run.
+// ask stops the running workloads that are not stopping yet, and returns all that run. A drain that
+// is forced stops those of a part of the drivers if the others cannot list theirs.
 func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
-	running, err := r.running(ctx)
-	if err != nil {
-		return nil, err
+	running, unlisted := r.running(ctx)
+	if unlisted != nil && !r.force {
+		return nil, unlisted
 	}
 	if r.refused(running) {
 		r.task.Note("the drain is refused: " + running[slices.IndexFunc(running, refuses)].Name)
@@ -224,7 +230,7 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 	}
 	if r.task.Paused() {
 		r.task.Note(fmt.Sprintf("paused: %d of %d workloads still running", len(running), len(all)))
-		return running, nil
+		return running, unlisted
 	}
 	asked := 0
 	for _, w := range running {
@@ -246,7 +252,7 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 		}
 	}
 	r.task.Note(fmt.Sprintf("%d of %d workloads still running", len(running), len(all)))
-	return running, nil
+	return running, unlisted
 }
 
 // kill kills the workloads that did not stop. The server confirms each kill, because the
@@ -270,9 +276,9 @@ func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workl
 	left, err := r.until(ctx, r.Now().Add(killWait), func(ctx context.Context) ([]task.Workload, error) {
 		list, err := r.Workloads.List(ctx)
 		if err != nil {
-			return nil, &unlistedError{err}
+			err = &unlistedError{err}
 		}
-		return slices.DeleteFunc(list, func(w task.Workload) bool { return !stoppable(w) }), nil
+		return slices.DeleteFunc(list, func(w task.Workload) bool { return !stoppable(w) }), err
 	}, ended)
 	if err != nil || len(left) > 0 {
 		return left, err

@@ -21,7 +21,8 @@ const (
 // Driver is the port of the workload drivers: it lists and stops a node's
 // workloads. Methods are safe for concurrent use.
 type Driver interface {
-	// List returns what runs now, in the order in which a drain stops it.
+	// List returns what runs now, in the order in which a drain stops it. A driver of several kinds
+	// of workloads returns what it could list together with an error.
 	List(ctx context.Context) ([]task.Workload, error)
 	// Stop asks a workload to end and returns without waiting. The request
 	// is durable before the workload receives it, and a workload receives it once,

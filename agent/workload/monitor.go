@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/text"
@@ -165,15 +166,16 @@ func (m *Monitor) noAnswer(since time.Time) error {
 
 // List implements Driver. The list has no GPU processes.
 func (m *Monitor) List(ctx context.Context) ([]task.Workload, error) {
-	var list []task.Workload
-	err := m.bounded(ctx, func() (err error) {
-		list, err = m.driver.List(ctx)
+	var list atomic.Pointer[[]task.Workload] // a late call may still write it
+	err := m.bounded(ctx, func() error {
+		found, err := m.driver.List(ctx)
+		list.Store(&found)
 		return err
 	})
-	if err != nil {
-		return nil, err // a late call may still write the list
+	if found := list.Load(); found != nil {
+		return *found, err
 	}
-	return list, nil
+	return nil, err
 }
 
 // Stop implements Driver.

@@ -19,8 +19,8 @@ type Named struct {
 
 // several is the driver of a node with workloads of several kinds. The name of a workload
 // is its driver's name, a slash and the name within the driver, so that names stay unique:
-// docker/train and systemd/train.service. It lists all workloads or none: what one driver
-// cannot list must prevent a drain from succeeding.
+// docker/train and systemd/train.service. What one driver cannot list
+// is an error, because it must prevent a drain from succeeding.
 type several struct{ drivers []Named }
 
 // NewSeveral makes one driver of several with different names. It lists and stops the
@@ -37,18 +37,16 @@ func (n Named) failed(err error) error {
 
 // List implements Driver.
 func (s several) List(ctx context.Context) ([]task.Workload, error) {
-	all := []task.Workload{}
+	all, faults := []task.Workload{}, []error{}
 	for _, d := range s.drivers {
 		list, err := d.List(ctx)
-		if err != nil {
-			return nil, d.failed(err)
-		}
+		faults = append(faults, d.failed(err))
 		for _, w := range list {
 			w.Name = d.Name + "/" + w.Name
 			all = append(all, w)
 		}
 	}
-	return all, nil
+	return all, errors.Join(faults...)
 }
 
 // of returns the driver of a workload, and the workload's name within it.

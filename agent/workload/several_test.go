@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -42,23 +44,35 @@ func TestSeveral(t *testing.T) {
 	require.Empty(t, docker.Asked)
 }
 
-// TestSeveralOneFails: if one driver cannot list, nothing is listed, and a drain is blocked with
-// the driver's name.
+// TestSeveralOneFails: if one driver cannot list, a drain is blocked with the driver's name and
+// stops nothing. A forced drain stops the workloads of the others.
 func TestSeveralOneFails(t *testing.T) {
 	t.Parallel()
-	docker := fakeKind("docker")
-	docker.OnList = func(int) error { return errors.New("cannot reach the Docker daemon") }
-	d := NewSeveral([]Named{{"docker", docker}, {"systemd", fakeKind("systemd")}})
-	list, err := d.List(t.Context())
-	require.ErrorContains(t, err, "workload driver docker: cannot reach the Docker daemon")
-	require.Nil(t, list)
-	out, err := Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now()}))
-	require.NoError(t, err)
-	r, ok := out.(task.DrainResult)
-	require.True(t, ok)
-	require.Len(t, r.Blocked, 1)
-	require.Equal(t, task.KindUnknown, r.Blocked[0].Kind)
-	require.Contains(t, r.Blocked[0].Workload, "workload driver docker: cannot reach")
+	for _, force := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			docker, systemd := fakeKind("docker"), fakeKind("systemd", "train.service")
+			docker.OnList = func(int) error { return errors.New("cannot reach the Docker daemon") }
+			d := NewMonitor(NewSeveral([]Named{{"docker", docker}, {"systemd", systemd}}), time.Now, func() {}, slog.New(slog.DiscardHandler))
+			list, err := d.List(t.Context())
+			require.EqualError(t, err, "workload driver docker: cannot reach the Docker daemon")
+			require.Equal(t, []task.Workload{{Name: "systemd/train.service", Kind: "systemd"}}, list)
+			out, err := Drain{Workloads: d, Now: time.Now}.Run(t.Context(), drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(time.Second), Force: force}))
+			require.NoError(t, err)
+			r, ok := out.(task.DrainResult)
+			require.True(t, ok)
+			unknown := task.Blocker{Workload: "unknown workloads: workload driver docker: cannot reach the Docker daemon", Kind: task.KindUnknown, Reason: "what runs on the node is unknown"}
+			if !force {
+				require.Empty(t, systemd.Asked)
+				require.Equal(t, []task.Blocker{unknown}, r.Blocked)
+				return
+			}
+			require.Equal(t, []string{"train.service"}, systemd.Asked)
+			require.Equal(t, []string{"train.service"}, systemd.Killed)
+			require.Equal(t, []task.Blocker{unknown}, r.Ignored)
+			require.Len(t, r.Blocked, 1, "it could not be killed")
+			require.Equal(t, "systemd/train.service", r.Blocked[0].Workload)
+		})
+	}
 }
 
 // TestSeveralBlockers: a blocker has the kind of its driver.

@@ -123,7 +123,7 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 		return schema.NewError(schema.KindOperationInProgress, "the operation is taking another decision")
 	case !ds.answered && r.Decision != lifecycle.DecisionCancel:
 		return schema.NewError(schema.KindInvalidRequest, "the operation has not claimed its node yet; possible now: cancel").
-			WithReason("decision_unfit")
+			WithReason("decision_unfit").WithNext(lifecycle.OpCommand("show", ds.in.Action, ds.name()))
 	case !ds.allows(r.Decision):
 		return ds.unfit(r.Decision)
 	}
@@ -264,5 +264,6 @@ func (ds *decisions) unfit(d lifecycle.Decision) *schema.Error {
 	}
 	phase := ds.status.Operation.Phases[ds.phase]
 	return schema.NewError(schema.KindInvalidRequest, "cannot %s in phase %s, which is %s; possible now: %s",
-		d, phase.Name, phase.State, strings.Join(possible, ", ")).WithReason("decision_unfit")
+		d, phase.Name, phase.State, strings.Join(possible, ", ")).
+		WithReason("decision_unfit").WithNext(lifecycle.OpCommand("show", ds.in.Action, ds.name()))
 }

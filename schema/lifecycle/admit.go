@@ -47,7 +47,7 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 			WithReason("not_enrolled").WithNext("gpuaas node enroll " + c.Host)
 	case a == ActionProvision && c.State.Enrolled() && c.Provider.Creates:
 		err = schema.NewError(schema.KindInvalidRequest, "node %s is enrolled, so its machine exists: provider %q would create another one", c.Host, c.Provider.Name).
-			WithReason("already_enrolled").WithNext("gpuaas node show " + c.Host)
+			WithReason("already_enrolled").WithNext("to replace the host by a machine of the provider: gpuaas node retire " + c.Host + ", then gpuaas node remove " + c.Host + ", and register it again")
 	case o.Machine.Given() && !c.Provider.Creates:
 		err = schema.NewError(schema.KindInvalidRequest, "provider %q creates no machines, so there is none to choose", c.Provider.Name).
 			WithReason("no_machine_options")

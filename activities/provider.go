@@ -203,7 +203,8 @@ func (m *Machine) ReadLedger(ctx context.Context, f Fence) (OpenLedger, error) {
 }
 
 // VerifyMachine asks the provider whether the instance's machine still exists. If it does not, the
-// ledger entry is released. It fails with machine.ReasonDeleting while the machine is being deleted.
+// ledger entry is released. It fails with machine.ReasonDeleting while the machine is being deleted,
+// and with machine.ReasonFailed if it is switched off: a deletion may have begun with that.
 // A second run after a release asks nothing.
 func (m *Machine) VerifyMachine(ctx context.Context, in MachineInput) error {
 	open, err := m.Ledger.Open(ctx, in.Fence)
@@ -226,6 +227,9 @@ func (m *Machine) VerifyMachine(ctx context.Context, in MachineInput) error {
 		return Fail(m.Ledger.Released(ctx, in.Fence, open[i].ResourceID))
 	case err == nil && found.Phase == machine.Deleting:
 		err = machine.Errorf(machine.ReasonDeleting, "the machine of %s is %s", in.Host, found.Phase)
+	case err == nil && (found.Phase == machine.Stopped || found.Phase == machine.Failed):
+		err = machine.Errorf(machine.ReasonFailed, "the provider still has the machine of %s, but it is %s", in.Host, found.Phase).
+			WithNext("Switch the machine on at its provider, then retry; or skip, then run gpuaas node terminate " + in.Host + " again.")
 	}
 	return Fail(err)
 }

@@ -249,7 +249,9 @@ func TestVerifyMachine(t *testing.T) {
 		reason string
 	}{
 		"running":      {activities.ResourceCreated, []machine.Phase{machine.Running}, activities.ResourceCreated, ""},
-		"stopped":      {activities.ResourceCreated, []machine.Phase{machine.Stopped}, activities.ResourceCreated, ""},
+		"creating":     {activities.ResourceCreated, []machine.Phase{machine.Creating}, activities.ResourceCreated, ""},
+		"stopped":      {activities.ResourceCreated, []machine.Phase{machine.Stopped}, activities.ResourceCreated, machine.ReasonFailed},
+		"failed":       {activities.ResourceCreated, []machine.Phase{machine.Failed}, activities.ResourceCreated, machine.ReasonFailed},
 		"deleting":     {activities.ResourceCreated, []machine.Phase{machine.Deleting}, activities.ResourceCreated, machine.ReasonDeleting},
 		"gone":         {activities.ResourceCreated, nil, activities.ResourceReleased, ""},
 		"only planned": {activities.ResourcePlanned, nil, activities.ResourceReleased, ""},
@@ -269,7 +271,7 @@ func TestVerifyMachine(t *testing.T) {
 				return
 			}
 			require.Equal(t, c.reason, activities.Typed(err).Reason)
-			require.True(t, activities.Typed(err).Kind.Info().Retry)
+			require.Equal(t, c.reason == machine.ReasonDeleting, activities.Typed(err).Kind.Info().Retry)
 		})
 	}
 }

@@ -209,6 +209,9 @@ func (r *draining) running(ctx context.Context) ([]task.Workload, error) {
 // is forced stops those of a part of the drivers if the others cannot list theirs.
 func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 	running, unlisted := r.running(ctx)
+	if unlisted != nil {
+		r.task.Note("cannot list the workloads: " + text.Truncate(unlisted.Error()))
+	}
 	if unlisted != nil && !r.force {
 		return nil, unlisted
 	}

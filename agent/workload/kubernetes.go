@@ -194,6 +194,9 @@ func (d *kubeDriver) Stop(ctx context.Context, name string) error {
 	if p.controller() == "" {
 		return errors.New("the pod has no controller to create it again: delete it, or force the drain")
 	}
+	if p.critical() && d.othersListed() {
+		return errors.New("pods that the cluster depends on are evicted after the others")
+	}
 	if err := d.ensureCordon(ctx); err != nil {
 		return err
 	}
@@ -209,6 +212,18 @@ func (d *kubeDriver) Stop(ctx context.Context, name string) error {
 	}
 	d.remember(p, err)
 	return err
+}
+
+// othersListed reports whether the last list has pods on which the cluster does not depend.
+func (d *kubeDriver) othersListed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.listed {
+		if !p.critical() {
+			return true
+		}
+	}
+	return false
 }
 
 // recentRefusal returns the error of an eviction that is too recent to be repeated.

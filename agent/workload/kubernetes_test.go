@@ -264,3 +264,18 @@ func TestKubernetesTokenIsNotQuoted(t *testing.T) {
 	require.ErrorContains(t, err, "cannot forward Bearer [hidden]")
 	require.NotContains(t, err.Error(), token)
 }
+
+// TestKubernetesCriticalLast: a pod on which the cluster depends is evicted once no other pod is
+// left on the node.
+func TestKubernetesCriticalLast(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "dns", critical), podObject("a", "web"))
+	cordoned := true
+	d := f.driver(&cordoned)
+	listed(t, d)
+	require.ErrorContains(t, d.Stop(t.Context(), "a/dns"), "evicted after the others")
+	require.NoError(t, d.Stop(t.Context(), "a/web"))
+	f.set(func() { delete(f.objects, podKey(podObject("a", "web"))) })
+	listed(t, d)
+	require.NoError(t, d.Stop(t.Context(), "a/dns"))
+}

@@ -20,7 +20,7 @@ func terminate(Options) Plan {
 		},
 		Undo: &PhaseSpec{
 			Name: PhaseUndoTeardown, Title: "Find out whether the machine still exists", Budget: 5 * time.Minute,
-			WaitingOn: AttentionCompensation, Cause: "the provider does not respond, or it is still deleting the machine",
+			WaitingOn: AttentionCompensation, Cause: "the provider does not respond, it is still deleting the machine, or the machine is switched off",
 			Choices: []Option{
 				retry("Ask the provider for the machine again"),
 				{Decision: DecisionSkip, Does: "Restore the node's previous state although the machine may be gone; gpuaas node terminate can be started again", Harm: HarmNone},

@@ -17,6 +17,7 @@ import (
 func TestKubeconfig(t *testing.T) {
 	t.Parallel()
 	f := newFakeKube(t)
+	require.NoError(t, os.WriteFile(filepath.Join(f.folder, "empty"), []byte(" \n"), 0o600))
 	for name, c := range map[string]struct{ user, cluster, want string }{
 		"exec":         {"    exec: {command: /bin/sekret}", "", "exec and auth-provider"},
 		"provider":     {"    auth-provider: {name: sekret}", "", "exec and auth-provider"},
@@ -29,6 +30,7 @@ func TestKubeconfig(t *testing.T) {
 		"type":         {"    token: {a: sekret}", "", "not a valid kubeconfig"},
 		"token":        {"    token: \"sekret\\nX-Header: y\"", "", "the token is not valid"},
 		"token file":   {"    tokenFile: absent", "", "absent: no such file"},
+		"empty token":  {"    tokenFile: empty", "", "the token file is empty"},
 		"key":          {"    client-key-data: c2VrcmV0", "", "not a pair in PEM"},
 		"key encoding": {"    client-key-data: \"%sekret\"", "", "client-key-data is not base64"},
 	} {

@@ -3,7 +3,10 @@ package workload
 import (
 	"bytes"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -109,6 +112,56 @@ func TestKubernetesCordonConflict(t *testing.T) {
 	require.ErrorContains(t, d.Cordon(t.Context(), false), "modified")
 	require.NoError(t, d.Cordon(t.Context(), false))
 	require.False(t, f.unschedulable())
+}
+
+// TestKubernetesCordonCrash: the agent ends while the API server makes the node unschedulable. After
+// its restart, an uncordon removes the cordon.
+func TestKubernetesCordonCrash(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t)
+	cordoned := true
+	d := f.driver(&cordoned)
+	record := filepath.Join(f.folder, "kubernetes-cordon.json")
+	var crash []byte // the record when the request arrives, nil without one
+	f.set(func() {
+		f.before = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPatch {
+				crash, _ = os.ReadFile(record) // there may be none
+			}
+			return false
+		}
+	})
+	require.NoError(t, d.Cordon(t.Context(), true))
+	require.NoError(t, os.Remove(record))
+	if crash != nil {
+		require.NoError(t, os.WriteFile(record, crash, 0o600))
+	}
+	d = f.driver(&cordoned)
+	require.True(t, f.unschedulable())
+	require.NoError(t, d.Cordon(t.Context(), false))
+	require.False(t, f.unschedulable())
+}
+
+// TestKubernetesCordonLost: a drain restores a cordon that the Node object lost, before the next
+// eviction. It does not read the Node object at each one.
+func TestKubernetesCordonLost(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "one"), podObject("a", "two"), podObject("a", "three"))
+	cordoned := true
+	synctest.Test(t, func(t *testing.T) {
+		d := f.direct(&cordoned)
+		require.NoError(t, d.Stop(t.Context(), "a/one"))
+		f.byHand(false)
+		time.Sleep(5*time.Second - 1)
+		require.NoError(t, d.Stop(t.Context(), "a/two"))
+		require.False(t, f.unschedulable())
+		time.Sleep(1)
+		require.NoError(t, d.Stop(t.Context(), "a/three"))
+		require.True(t, f.unschedulable())
+	})
+	const cordon = "PATCH /api/v1/nodes/gpu-1?fieldManager=gpuaas-node-agent"
+	evict := func(pod string) string { return "POST /api/v1/namespaces/a/pods/" + pod + "/eviction?" }
+	require.Equal(t, []string{cordon, evict("one"), evict("two"), cordon, evict("three")}, f.seen())
 }
 
 // TestCordonFollows: the task applies the cordon to the driver's scheduler, and a scheduler that

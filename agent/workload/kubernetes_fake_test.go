@@ -154,6 +154,29 @@ func (f *fakeKube) driver(cordoned *bool) *kubeDriver {
 	return d
 }
 
+// direct makes a driver that calls the double without a network, as the node gpu-1, so that it may
+// run in a bubble of synctest. The double must be made outside the bubble.
+func (f *fakeKube) direct(cordoned *bool) *kubeDriver {
+	f.t.Helper()
+	d := f.driver(cordoned)
+	api, err := d.connect()
+	require.NoError(f.t, err)
+	api.http.Transport = directly{f}
+	return d
+}
+
+// directly is the transport of such a driver.
+type directly struct{ kube *fakeKube }
+
+// RoundTrip implements http.RoundTripper.
+func (t directly) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "system:node:gpu-1"}}}}
+	w := httptest.NewRecorder()
+	t.kube.ServeHTTP(w, r)
+	return w.Result(), r.Context().Err()
+}
+
 // set changes the double under its lock.
 func (f *fakeKube) set(change func()) {
 	f.mu.Lock()
@@ -244,13 +267,24 @@ func (f *fakeKube) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuses applies the rights of a kubelet.
+// contentTypes returns the type of the body by method: that of a PATCH selects its semantics.
+func contentTypes() map[string]string {
+	return map[string]string{
+		http.MethodPatch: "application/merge-patch+json", http.MethodPost: "application/json", http.MethodDelete: "application/json",
+	}
+}
+
+// refuses applies the rights of a kubelet, which may list the pods of its own node only.
 func (f *fakeKube) refuses(user string, r *http.Request) int {
 	switch path := r.URL.Path; {
 	case user == "":
 		return http.StatusUnauthorized
+	case r.Header.Get("Content-Type") != contentTypes()[r.Method]:
+		return http.StatusUnsupportedMediaType
 	case f.admin:
 		return 0
+	case path == "/api/v1/pods" && !slices.Contains(selectors(r), "spec.nodeName=gpu-1"):
+		return http.StatusForbidden
 	case path == "/api/v1/nodes", strings.Contains(path, "/leases/"), strings.HasPrefix(path, "/api/v1/nodes/") && (path != "/api/v1/nodes/gpu-1" || r.Method == http.MethodDelete):
 		return http.StatusForbidden
 	}
@@ -264,6 +298,25 @@ func reject(w http.ResponseWriter, status int, message string, causes ...any) {
 
 func answer(w http.ResponseWriter, o object) {
 	_ = json.NewEncoder(w).Encode(o) // the client may have left
+}
+
+// selectors returns the terms of the request's field selector.
+func selectors(r *http.Request) []string {
+	return strings.FieldsFunc(r.URL.Query().Get("fieldSelector"), func(c rune) bool { return c == ',' })
+}
+
+// selected reports whether a field selector for pods selects an object. Its terms are FIELD=VALUE and
+// FIELD!=VALUE.
+func selected(o object, terms []string) bool {
+	for _, t := range terms {
+		field, value, _ := strings.Cut(t, "=")
+		field, not := strings.CutSuffix(field, "!")
+		part, name, _ := strings.Cut(field, ".")
+		if (at(o, part)[name] == value) == not {
+			return false
+		}
+	}
+	return true
 }
 
 // read answers a GET of an object or of a collection in pages.
@@ -286,7 +339,7 @@ func (f *fakeKube) read(w http.ResponseWriter, r *http.Request) {
 	items := []any{}
 	label := r.URL.Query().Get("labelSelector")
 	for _, path := range paths {
-		if _, marked := at(at(f.objects[path], "metadata"), "labels")[label]; label == "" || marked {
+		if _, marked := at(at(f.objects[path], "metadata"), "labels")[label]; (label == "" || marked) && selected(f.objects[path], selectors(r)) {
 			items = append(items, f.objects[path])
 		}
 	}
@@ -327,20 +380,29 @@ func (f *fakeKube) change(w http.ResponseWriter, r *http.Request) {
 		reject(w, http.StatusConflict, "the UID in the precondition does not match")
 	case r.Method == http.MethodPatch:
 		f.patch(w, r, path, body)
-	case r.Method == http.MethodDelete:
+	case r.Method == http.MethodDelete && (options["gracePeriodSeconds"] == 0.0 || !strings.Contains(path, "/pods/")):
 		delete(f.objects, path)
 		answer(w, object{})
+	case r.Method == http.MethodDelete:
+		f.end(w, path)
+	case body["apiVersion"] != "policy/v1" || body["kind"] != "Eviction":
+		reject(w, http.StatusBadRequest, "not an Eviction")
 	case f.budget[fmt.Sprint(meta["name"])]:
 		reject(w, http.StatusTooManyRequests, "Cannot evict pod as it would violate the pod's disruption budget.",
 			object{"reason": "DisruptionBudget", "message": "The disruption budget web needs 2 healthy pods and has 2 currently"})
 	case options["dryRun"] != nil:
 		answer(w, object{})
 	default:
-		if meta["deletionTimestamp"] = "2024-05-03T10:00:02Z"; !f.ignores {
-			delete(f.objects, path)
-		}
-		answer(w, object{})
+		f.end(w, path)
 	}
+}
+
+// end asks a pod to end within its grace period.
+func (f *fakeKube) end(w http.ResponseWriter, path string) {
+	if at(f.objects[path], "metadata")["deletionTimestamp"] = "2024-05-03T10:00:02Z"; !f.ignores {
+		delete(f.objects, path)
+	}
+	answer(w, object{})
 }
 
 // patch applies a merge patch that has no nested objects below metadata and spec, and records

@@ -20,7 +20,6 @@ type kubePod struct {
 		Volumes           []kubeVolume `json:"volumes"`
 	} `json:"spec"`
 	Status struct {
-		Phase     string    `json:"phase"`
 		StartTime time.Time `json:"startTime"`
 	} `json:"status"`
 }
@@ -56,11 +55,11 @@ func (p kubePod) controller() string {
 	return ""
 }
 
-// evictable reports whether a drain must end the pod, by the rules of kubectl drain: not the
-// pods of a DaemonSet, which would return at once, not static pods, and none that has ended.
+// evictable reports whether a drain must end a pod that has not ended, by the rules of kubectl
+// drain: not the pods of a DaemonSet, which would return at once, and not static pods.
 func (p kubePod) evictable() bool {
 	_, mirror := p.Metadata.Annotations[mirrorAnnotation]
-	return !mirror && p.controller() != "DaemonSet" && p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed"
+	return !mirror && p.controller() != "DaemonSet"
 }
 
 // critical reports whether the cluster or the node depends on the pod.

@@ -34,7 +34,7 @@ func realControlPlane(k *realKube) {
 	refused("it is unknown whether another control plane node is ready")
 	kubelet := k.driver
 	k.driver = k.open(k.cluster.Admin())
-	refused("the only control plane node of its cluster")
+	refused("no other control plane node is ready and schedulable")
 
 	k.cluster.Label(k, k.other, controlPlane, "")
 	require.Equal(k, []string{k.workload(web)}, names(listed(k.T, k.driver)))

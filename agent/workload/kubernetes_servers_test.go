@@ -2,7 +2,6 @@ package workload
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"testing"
@@ -35,14 +34,27 @@ func addresses(ips ...string) object {
 	return object{"subsets": []any{object{"addresses": all}, object{"addresses": all}}}
 }
 
+const endpoints = "/api/v1/namespaces/default/endpoints/kubernetes"
+
+// refusing answers the requests of a path with a status, unless that is 0.
+func refusing(path string, status int) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if status == 0 || r.URL.Path != path {
+			return false
+		}
+		reject(w, status, "overloaded")
+		return true
+	}
+}
+
 // TestKubernetesLastServer: a node that runs the only control plane has an entry that says so,
 // by the Node objects, or by the addresses of the API servers with the rights of a kubelet.
 func TestKubernetesLastServer(t *testing.T) {
 	t.Parallel()
-	const endpoints = "/api/v1/namespaces/default/endpoints/kubernetes"
 	for name, c := range map[string]struct {
 		labels  []string
 		objects map[string]object
+		refuse  int // status of the endpoints of the API servers
 		admin   bool
 		stops   bool
 		want    string
@@ -58,6 +70,7 @@ func TestKubernetesLastServer(t *testing.T) {
 		"kubelet, alone":      {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1")}, want: "no other"},
 		"kubelet, several":    {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1", "10.0.0.2")}},
 		"kubelet, stops":      {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1", "10.0.0.2")}, stops: true, want: "it is unknown"},
+		"kubelet, no rights":  {labels: []string{serverLabel}, objects: map[string]object{endpoints: addresses("10.0.0.1", "10.0.0.2")}, refuse: http.StatusForbidden, want: "it is unknown"},
 		"kubelet, unknown":    {labels: []string{serverLabel}, want: "it is unknown whether another control plane node is ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,6 +78,7 @@ func TestKubernetesLastServer(t *testing.T) {
 			f := newFakeKube(t, podObject("a", "web"))
 			f.set(func() {
 				f.admin = c.admin
+				f.before = refusing(endpoints, c.refuse)
 				f.put("/api/v1/nodes/gpu-1", nodeObject("gpu-1", c.labels...))
 				for path, o := range c.objects {
 					f.put(path, o)
@@ -106,19 +120,21 @@ func TestKubernetesLastServer(t *testing.T) {
 func TestKubernetesServersUnavailable(t *testing.T) {
 	t.Parallel()
 	f, d := haServer(t, "n2", true)
-	f.set(func() {
-		f.before = func(w http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path != "/api/v1/nodes" {
-				return false
-			}
-			reject(w, http.StatusServiceUnavailable, "overloaded")
-			return true
-		}
-	})
+	f.set(func() { f.before = refusing("/api/v1/nodes", http.StatusServiceUnavailable) })
 	_, err := d.List(t.Context())
 	require.ErrorContains(t, err, "cannot find the other servers of the cluster: the Kubernetes API server answers 503: overloaded")
 	f.set(func() { f.before = nil })
 	require.Empty(t, listed(t, d))
+
+	f.set(func() {
+		f.admin = false
+		f.put(endpoints, addresses("10.0.0.1", "10.0.0.2"))
+		f.before = refusing(endpoints, http.StatusInternalServerError)
+	})
+	_, err = d.List(t.Context())
+	require.ErrorContains(t, err, "cannot find the other servers of the cluster: the Kubernetes API server answers 500: overloaded")
+	f.set(func() { f.before = nil })
+	require.Empty(t, listed(t, d), "a kubelet's rights")
 }
 
 // TestDrainEndsWhenRefused: a drain during which its cluster loses the other server stops no
@@ -226,31 +242,36 @@ func TestKubernetesLeaseConflict(t *testing.T) {
 }
 
 // TestKubernetesLeaseNotRenewed: a new holder that does not renew the lease keeps the unit from
-// being stopped.
+// being stopped, and so does this node, which takes the lease back, or releases it.
 func TestKubernetesLeaseNotRenewed(t *testing.T) {
 	t.Parallel()
-	f, d := haServer(t, "gpu-1", false)
-	api, err := d.connect()
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	reads := 0
-	f.set(func() {
-		f.before = func(_ http.ResponseWriter, r *http.Request) bool {
-			if r.Method == http.MethodGet && r.URL.Path == leasePath {
-				if reads++; reads == 3 { // the one before the move, and one after it
-					cancel()
+	for name, holder := range map[string]string{"the new holder is idle": "n2", "taken back": "gpu-1", "released": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, _ := haServer(t, "gpu-1", false)
+			cordoned, reads := true, 0
+			f.set(func() {
+				f.before = func(_ http.ResponseWriter, r *http.Request) bool {
+					if reads++; holder != "n2" && r.URL.Path == leasePath && r.Method == http.MethodGet && len(f.calls) > 0 {
+						o := f.objects[leasePath]
+						at(o, "spec")["holderIdentity"], at(o, "spec")["renewTime"] = holder, fmt.Sprintf("2124-05-03T10:00:%02d.000000Z", reads)
+					}
+					return false
 				}
-			}
-			return false
-		}
-	})
-	require.ErrorContains(t, api.moveLease(ctx, d.lease), "no other server renewed the lease of the virtual address within 20s: the holder of the lease is \"n2\"")
-
-	ctx, cancel = context.WithCancel(t.Context())
-	defer cancel()
-	f.set(func() { reads = 0 })
-	require.ErrorContains(t, api.moveLease(ctx, d.lease), "no other server renewed the lease", "the next try finds the same holder")
+			})
+			synctest.Test(t, func(t *testing.T) {
+				api, err := f.direct(&cordoned).connect()
+				require.NoError(t, err)
+				start := time.Now()
+				require.EqualError(t, api.moveLease(t.Context(), "kube-system/plndr-cp-lock"),
+					fmt.Sprintf("no other server renewed the lease of the virtual address within 20s: the holder of the lease is %q", holder))
+				require.Equal(t, 20*time.Second, time.Since(start))
+				if holder == "n2" {
+					require.ErrorContains(t, api.moveLease(t.Context(), "kube-system/plndr-cp-lock"), "no other server renewed the lease", "the next try finds the same holder")
+				}
+			})
+		})
+	}
 }
 
 // TestKubernetesLeave: the Node object is deleted with rights for that; otherwise the error has

@@ -29,11 +29,14 @@ func phase(p string) func(object) { return func(o object) { at(o, "status")["pha
 func mirror(o object) { at(o, "metadata")["annotations"] = object{mirrorAnnotation: "x"} }
 
 // TestKubernetesList: a drain ends the pods that kubectl drain ends, critical ones last, and
-// the list spans pages.
+// the list spans pages. Ended pods and those of other nodes are no workloads.
 func TestKubernetesList(t *testing.T) {
 	t.Parallel()
 	f := newFakeKube(t, podObject("a", "dns", critical), podObject("b", "web"), podObject("a", "web"), podObject("a", "agent", owner("DaemonSet")),
 		podObject("a", "done", phase("Succeeded")), podObject("a", "dead", phase("Failed")), podObject("kube-system", "static", mirror, bare))
+	other := podObject("a", "other")
+	at(other, "spec")["nodeName"] = "gpu-2"
+	f.set(func() { f.put(podKey(other), other); f.admin = true })
 	cordoned := false
 	d := f.driver(&cordoned)
 	since := time.Date(2024, 5, 3, 10, 0, 1, 0, time.UTC)
@@ -41,6 +44,7 @@ func TestKubernetesList(t *testing.T) {
 		{Name: "a/web", Kind: "kubernetes", Since: since}, {Name: "b/web", Kind: "kubernetes", Since: since}, {Name: "a/dns", Kind: "kubernetes", Since: since},
 	}, listed(t, d))
 	f.set(func() {
+		f.admin = false
 		for i := range 3 * kubePage {
 			p := podObject("many", fmt.Sprintf("p%03d", i))
 			f.put(podKey(p), p)
@@ -48,6 +52,41 @@ func TestKubernetesList(t *testing.T) {
 	})
 	require.Len(t, listed(t, d), 3*kubePage+3)
 	require.Empty(t, f.seen())
+}
+
+// TestKubernetesLargePods: a list of pods that are as large as an object can be fits into the limit
+// of an answer, because it is read in pages.
+func TestKubernetesLargePods(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("x", 3<<19)
+	f := newFakeKube(t)
+	for i := range 22 {
+		p := podObject("a", fmt.Sprintf("p%02d", i), mirror)
+		at(at(p, "metadata"), "annotations")["large"] = large
+		f.put(podKey(p), p)
+	}
+	cordoned := false
+	require.Empty(t, listed(t, f.driver(&cordoned)))
+}
+
+// TestKubernetesEndless: the driver reads an answer only up to its limit.
+func TestKubernetesEndless(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t)
+	cordoned := false
+	d := f.driver(&cordoned)
+	var stopped error
+	f.set(func() {
+		f.before = func(w http.ResponseWriter, _ *http.Request) bool {
+			for chunk, n := make([]byte, 1<<20), 0; n < 3*kubeBytes && stopped == nil; n += len(chunk) {
+				_, stopped = w.Write(chunk)
+			}
+			return true
+		}
+	})
+	_, err := d.List(t.Context())
+	require.ErrorContains(t, err, "more than 33554432 bytes")
+	f.set(func() { require.Error(t, stopped, "the driver closed the connection") })
 }
 
 // TestKubernetesDrain: a drain cordons the Node object before it evicts, waits for pods that a
@@ -150,37 +189,6 @@ func TestKubernetesNoEvictionWithoutCordon(t *testing.T) {
 	require.EqualError(t, err, "no pod is evicted before the node is unschedulable: the Kubernetes API server answers 403: no ?[2J rights")
 	require.ErrorContains(t, d.Kill(t.Context(), "a/web"), "no pod is evicted")
 	require.NotNil(t, f.get("/api/v1/namespaces/a/pods/web"))
-}
-
-// TestKubernetesWarnings: what a list shows about pods before a drain.
-func TestKubernetesWarnings(t *testing.T) {
-	t.Parallel()
-	volumes := func(all ...any) func(object) { return func(o object) { at(o, "spec")["volumes"] = all } }
-	claim := func(name string) any { return object{"name": "v", "persistentVolumeClaim": object{"claimName": name}} }
-	f := newFakeKube(t, podObject("a", "a-bare", bare, volumes(object{"emptyDir": object{}})), podObject("a", "b-budget"),
-		podObject("a", "c-local", volumes(claim("local"))), podObject("a", "d-remote", volumes(claim("remote"), object{"configMap": object{}})),
-		podObject("a", "e-host", volumes(object{"hostPath": object{"path": "/x"}})), podObject("a", "f-hidden", volumes(claim("hidden"), claim("../x"))))
-	f.budget["b-budget"] = true
-	for name, spec := range map[string]object{"local": {"local": object{"path": "/x"}}, "remote": {"csi": object{}}} {
-		f.put("/api/v1/namespaces/a/persistentvolumeclaims/"+name, object{"spec": object{"volumeName": "pv-" + name}})
-		f.put("/api/v1/persistentvolumes/pv-"+name, object{"spec": spec})
-	}
-	cordoned := false
-	d := f.driver(&cordoned)
-	got := map[string]string{}
-	for _, w := range listed(t, d) {
-		got[w.Name] = w.Warning
-	}
-	require.Equal(t, warnBare+"; "+warnEmpty, got["a/a-bare"])
-	require.Contains(t, got["a/b-budget"], "a disruption budget allows no eviction now: ")
-	require.Equal(t, warnLocal, got["a/c-local"])
-	require.Equal(t, warnLocal, got["a/e-host"])
-	require.Empty(t, got["a/d-remote"]+got["a/f-hidden"])
-	require.Empty(t, f.seen(), "nothing was changed")
-	require.Len(t, d.warnings.known, 8, "answers are remembered")
-	f.set(func() { f.objects = map[string]object{"/api/v1/nodes/gpu-1": f.objects["/api/v1/nodes/gpu-1"]} })
-	require.Empty(t, listed(t, d))
-	require.Empty(t, d.warnings.known, "answers about pods that ended are forgotten")
 }
 
 // TestKubernetesHostile: no answer of an API server makes the driver fail in another way than

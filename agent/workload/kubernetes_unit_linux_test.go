@@ -2,6 +2,7 @@ package workload
 
 import (
 	"bytes"
+	"net/http"
 	"testing"
 	"time"
 
@@ -64,4 +65,47 @@ func TestKubernetesUnitStays(t *testing.T) {
 		require.NoError(t, d.Finish(t.Context()))
 	}
 	require.Empty(t, systemd.seen())
+}
+
+// TestKubernetesUnitReturns: an uncordon that could not start the unit is completed later: the unit
+// starts, and after that its API server makes the node schedulable.
+func TestKubernetesUnitReturns(t *testing.T) {
+	t.Parallel()
+	f, d := haServer(t, "gpu-1", true)
+	systemd, renewed, cordoned := kubeHost(t, d), f.before, true
+	d.cordoned = func() bool { f.mu.Lock(); defer f.mu.Unlock(); return cordoned }
+	f.set(func() {
+		f.before = func(w http.ResponseWriter, r *http.Request) bool {
+			if systemd.state("k3s.service") != "active" {
+				w.WriteHeader(http.StatusBadGateway)
+				return true
+			}
+			return renewed(w, r)
+		}
+	})
+	require.NoError(t, d.Cordon(t.Context(), true))
+	require.NoError(t, d.Finish(t.Context()))
+	f.set(func() { cordoned = false })
+	systemd.set(func() { systemd.fails = true })
+	require.Error(t, d.Restore(t.Context()))
+	require.Error(t, d.Cordon(t.Context(), false))
+	require.Error(t, d.reconcile(t.Context()))
+	systemd.set(func() { systemd.fails = false })
+	require.NoError(t, d.reconcile(t.Context()))
+	require.Equal(t, []string{"stop replace k3s.service", "start replace k3s.service"}, systemd.seen())
+	require.False(t, f.unschedulable())
+}
+
+// TestKubernetesUnitOfWorker: a worker does not touch the lease of the virtual address, for which
+// it has no rights.
+func TestKubernetesUnitOfWorker(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t)
+	cordoned := true
+	d := f.driver(&cordoned)
+	d.lease = "kube-system/plndr-cp-lock"
+	f.set(func() { f.put(leasePath, leaseObject("gpu-1")) })
+	systemd := kubeHost(t, d)
+	require.NoError(t, d.Finish(t.Context()))
+	require.Equal(t, []string{"stop replace k3s.service"}, systemd.seen())
 }

@@ -33,7 +33,7 @@ type podWarnings struct {
 
 // kubeAnswer is a warning that the API server caused, "" for none.
 type kubeAnswer struct {
-	at      time.Time
+	at      time.Time // of the last request, zero before the first one
 	warning string
 }
 
@@ -46,8 +46,8 @@ func (w *podWarnings) of(ctx context.Context, api *kubeAPI, pods []kubePod) map[
 	defer w.mu.Unlock()
 	calls, used := warningCalls, map[string]kubeAnswer{}
 	ask := func(key string, request func() (warning string, err error)) string {
-		a, ok := w.known[key]
-		if calls > 0 && ctx.Err() == nil && (!ok || time.Since(a.at) > warningsFresh) {
+		a := w.known[key]
+		if calls > 0 && ctx.Err() == nil && time.Since(a.at) > warningsFresh {
 			calls--
 			a.at = time.Now()
 			warning, err := request()
@@ -55,9 +55,7 @@ func (w *podWarnings) of(ctx context.Context, api *kubeAPI, pods []kubePod) map[
 				a.warning = warning // otherwise the last one stays
 			}
 		}
-		if !a.at.IsZero() {
-			used[key] = a
-		}
+		used[key] = a
 		return a.warning
 	}
 	out := map[string]string{}

@@ -265,6 +265,7 @@ type fakeAPI struct {
 	rehydrate func(n wire.NodeView) (lifecycle.Rehydration, error)
 	skus      []inventory.SKU
 	providers []machine.Provider
+	note      string // of an enrollment
 	instances []instance.View
 	added     []inventory.NewSKU
 	// provisioned, if not nil, is the end of the provisioning of each host that is registered.
@@ -415,6 +416,7 @@ func (a *fakeAPI) postEnroll(w http.ResponseWriter, r *http.Request) {
 	}
 	a.enrolled = append(a.enrolled, req)
 	a.answer(w, http.StatusAccepted, wire.LifecycleResponse{
+		Note:      a.note,
 		Operation: operation(lifecycle.ActionEnroll, lifecycle.OperationAccepted), Node: *n, BootstrapBundle: a.bundle})
 }
 
@@ -440,7 +442,7 @@ func (a *fakeAPI) postScript(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.scripts = append(a.scripts, req)
-	a.answer(w, http.StatusOK, wire.BootstrapScriptResponse{Script: "#!/bin/sh\nTOKEN=" + enrollToken + "\n", ExpiresAt: *at(24 * time.Hour)})
+	a.answer(w, http.StatusOK, wire.BootstrapScriptResponse{Note: a.note, Script: "#!/bin/sh\nTOKEN=" + enrollToken + "\n", ExpiresAt: *at(24 * time.Hour)})
 }
 
 // matches applies the filters that tests use.

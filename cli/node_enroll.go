@@ -66,6 +66,9 @@ func runBundle(ctx context.Context, e *env, arg string, a lifecycle.Action, o bu
 	}
 	expires := bundleOf(response).ExpiresAt
 	e.message("%s %s: %s as operation %s", a, t.name(), response.Operation.Status, response.Operation.OperationID)
+	if response.Note != "" {
+		e.message("note: %s", response.Note)
+	}
 	if o.bundle != "" {
 		e.message("bundle written to %s (mode 0600; it contains the enrollment token, valid until %s)", o.bundle, expires)
 	}

@@ -46,6 +46,9 @@ that only its owner can read.`,
 				secret = "a one-time reference"
 			}
 			e.message("the script contains %s, valid until %s", secret, e.stamp(response.ExpiresAt))
+			if response.Note != "" {
+				e.message("note: %s", response.Note)
+			}
 			switch {
 			case out == "" && e.machine():
 				return e.printMachine(response)

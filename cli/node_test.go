@@ -157,6 +157,13 @@ func TestNodeEnroll(t *testing.T) {
 		require.Empty(t, h.temporal.submitted)
 		require.NotContains(t, h.out.String(), enrollToken)
 	})
+	t.Run("of a node whose machine its provider creates", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.note = "provider libvirt creates the machine of this node: gpuaas node provision gpu-17; an enrollment is for a host of your own"
+		h.golden("enroll-note", "node", "enroll", "gpu-17")
+		h.golden("script-note", "node", "bootstrap-script", "gpu-17")
+	})
 	t.Run("over a file that others could read", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

@@ -94,12 +94,21 @@ func (c *ProviderSettings) maas(env string) (activities.Source, error) {
 		s.ReadToken = func(ctx context.Context) (schema.Secret, error) {
 			token, err := c.vault.ProviderCredential(ctx, maas.Name, maas.ValidToken)
 			if err == nil {
-				c.withhold(token)
+				c.withholdKey(token)
 			}
 			return token, err
 		}
 	}
 	return maas.New(s)
+}
+
+// withholdKey keeps an API key of MAAS and each of its parts out of Temporal: a request contains the
+// parts only.
+func (c *ProviderSettings) withholdKey(token schema.Secret) {
+	c.withhold(token)
+	for part := range strings.SplitSeq(token.Reveal(), ":") {
+		c.withhold(schema.NewSecret(part))
+	}
 }
 
 // creates reports whether a provider is enabled that creates machines.

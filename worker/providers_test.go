@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/vault/api"
@@ -94,7 +95,11 @@ func TestKeyFromVault(t *testing.T) {
 	b.vault.Unseal(t)
 	store(site.Key)
 	require.Nil(t, list(), "without a restart")
-	require.Error(t, scanner.Check("the key is "+site.Key))
+	for _, secret := range append(strings.Split(site.Key, ":"), site.Key) {
+		if len(secret) >= 16 { // a shorter one would match ordinary text
+			require.Error(t, scanner.Check("the key is "+secret))
+		}
+	}
 	b.vault.Seal(t)
 	require.Nil(t, list(), "the key is kept for a minute")
 }

@@ -94,6 +94,7 @@ func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err 
 		}
 		p.OnClose(p.temporal.Close)
 		p.cfg.withhold = p.temporal.Withhold
+		p.cfg.withholdKey(p.cfg.MAASToken)
 	}
 	return p.temporal.Installation.MissingAttributes(ctx)
 }

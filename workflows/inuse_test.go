@@ -72,6 +72,25 @@ func TestBlockersOfADrain(t *testing.T) {
 	}
 }
 
+// TestCauseOfABusyNode: the likely cause says what to correct.
+func TestCauseOfABusyNode(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string][]string{
+		lifecycle.ReasonLastServer:       {"the cluster would lose its last control plane", "add a second server", "cancel and terminate the node"},
+		lifecycle.ReasonWorkloadsUnknown: {"GPUAAS_WORKLOAD_DRIVER", "Docker, systemd or the Kubernetes API server does not respond", "nvidia-smi"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			s := parkOf(t, lifecycle.ActionDrain, "task workload.drain", schema.NewError(schema.KindNodeInUse, "busy").WithReason(reason))
+			require.Equal(t, reason, s.Reason)
+			require.Equal(t, lifecycle.AttentionOperator, s.WaitingOn)
+			for _, text := range want {
+				require.Contains(t, s.Cause, text)
+			}
+		})
+	}
+}
+
 // TestRetireChecksWorkloads: the agent's list after the cordon decides, and not the last
 // heartbeat. A retire of a node that is busy or silent parks.
 func TestRetireChecksWorkloads(t *testing.T) {

@@ -61,8 +61,8 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 	case e.Reason == lifecycle.ReasonGPUsInUse:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "processes that no workload driver stops use the GPUs; end them on the node, then retry"
 	case e.Reason == lifecycle.ReasonWorkloadsUnknown:
-		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "no workload driver is configured on the node (GPUAAS_WORKLOAD_DRIVER), or nvidia-smi fails there; "+
-			"correct that, restart the agent, then retry"
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "no workload driver is configured on the node (GPUAAS_WORKLOAD_DRIVER), or the driver cannot list the workloads "+
+			"(Docker, systemd or the Kubernetes API server does not respond), or nvidia-smi fails there; correct that, then retry"
 	case e.Reason == lifecycle.ReasonLastServer:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the cluster would lose its last control plane; add a second server, then retry, or cancel and terminate the node"
 	case e.Kind == schema.KindNodeInUse && spec.Name == lifecycle.PhaseIdle:

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -185,7 +186,21 @@ func (b bundles) script(c *call) (any, error) {
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "reading the token's expiry")
 	}
-	return wire.BootstrapScriptResponse{Script: text, ExpiresAt: expires}, nil
+	return wire.BootstrapScriptResponse{Script: text, ExpiresAt: expires, Note: b.note(ctx, in.Action, node)}, nil
+}
+
+// note says that an enrollment is not the way to a machine that the provider of its node creates. It is
+// empty if the providers cannot be read.
+func (b base) note(ctx context.Context, a lifecycle.Action, node wire.NodeView) string {
+	if a != lifecycle.ActionEnroll || node.State != lifecycle.NodeRegistered {
+		return ""
+	}
+	all, _ := b.Machines.Providers(ctx) // the enrollment has started
+	if !slices.ContainsFunc(all, func(p machine.Provider) bool { return p.Name == node.OnboardingMode && p.Creates }) {
+		return ""
+	}
+	return "provider " + node.OnboardingMode + " creates the machine of this node: gpuaas node provision " + node.Host +
+		"; an enrollment is for a host of your own"
 }
 
 func requirePackage(b trust.BootstrapBundle) error {

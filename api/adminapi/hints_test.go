@@ -146,6 +146,12 @@ func TestNextSteps(t *testing.T) {
 		e := refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/"+action, ""))
 		assert.Equal(t, []string{"enroll is in progress" + hint, "gpuaas op watch gpu-1"}, []string{e.Message, e.Next})
 	}
+	// An enrollment that waits for an agent keeps the provider from creating the machine.
+	for phase, hint := range map[string]string{lifecycle.PhaseClaim: "; to end the enrollment: gpuaas op cancel gpu-1 --operation " + held + " --reason TEXT", lifecycle.PhasePoll: ""} {
+		d.node.Operation.Phase = phase
+		e := refusal(t, d.request(t, http.MethodPost, "/nodes/gpu-1/provision", ""))
+		assert.Equal(t, []string{"enroll is in progress", "gpuaas op watch gpu-1" + hint}, []string{e.Message, e.Next}, phase)
+	}
 	// A reissue runs beside a provisioning, so that another reissue refused it, but not beside a drain.
 	d.node.State = lifecycle.NodeActive
 	for running, hint := range map[lifecycle.Action]string{lifecycle.ActionProvision: "; for a new token: gpuaas node bootstrap-script gpu-1", lifecycle.ActionDrain: ""} {

@@ -130,7 +130,7 @@ func (o operations) start(action lifecycle.Action) handler {
 		}
 		edge.Annotate(c.Context(), slog.String("operation_id", op.OperationID))
 		c.w.Header().Set("Location", adminPath+"/operations/"+op.OperationID)
-		started := wire.LifecycleResponse{Operation: op}
+		started := wire.LifecycleResponse{Operation: op, Note: o.note(c.Context(), action, node)}
 		if purposeOf(action) != "" && !op.Status.Ended() {
 			err = o.bundles.add(c.Context(), &started, in, bundle, c.by)
 		}
@@ -165,6 +165,10 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 		e := *schema.AsError(err)
 		e.Message += "; for a new token: gpuaas node bootstrap-script " + node.Host
 		return op, &e
+	case schema.KindOf(err) == schema.KindOperationInProgress && in.Action == lifecycle.ActionProvision && waitsForAgent(node):
+		e := *schema.AsError(err)
+		e.Next += "; to end the enrollment: " + lifecycle.DecisionCommand(lifecycle.DecisionCancel, lifecycle.ActionEnroll, node.Host, node.Operation.OperationID)
+		return op, &e
 	case err != nil:
 		return op, unanswered(err, "the operation may have been accepted", in, c.key)
 	case c.key != "" && (op.Reason != in.Reason || !reflect.DeepEqual(op.Options.Requested(), in.Options.Requested())):
@@ -181,6 +185,11 @@ func waitsForToken(a lifecycle.Action, node wire.NodeView) bool {
 		return node.Operation == nil || !plan.ConflictsWith(node.Operation.Action)
 	}
 	return purposeOf(a) != "" && node.Operation != nil && node.Operation.Action == a
+}
+
+// waitsForAgent reports whether an enrollment waits for the first request of the node's agent.
+func waitsForAgent(node wire.NodeView) bool {
+	return node.Operation != nil && node.Operation.Action == lifecycle.ActionEnroll && node.Operation.Phase == lifecycle.PhaseClaim
 }
 
 // nextIn adds to the rejection of an action the actions that can start on the node, or the operation that holds the node in it.

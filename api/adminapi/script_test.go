@@ -27,6 +27,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -132,6 +133,33 @@ func (d *backend) ask(t *testing.T, verb, body string, into any) {
 	require.Less(t, w.Code, 300, w.Body.String())
 	require.Equal(t, "no-store", w.Header().Get("Cache-Control"))
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), into))
+}
+
+// TestNoteOfAnEnrollment: who enrolls a node whose provider creates machines learns what else to do.
+func TestNoteOfAnEnrollment(t *testing.T) {
+	const note = "provider libvirt creates the machine of this node: gpuaas node provision gpu-1; an enrollment is for a host of your own"
+	for name, c := range map[string]struct {
+		mode  string
+		state lifecycle.NodeState
+		note  string
+	}{
+		"creates":  {"libvirt", lifecycle.NodeRegistered, note},
+		"adopts":   {"manual", lifecycle.NodeRegistered, ""},
+		"enrolled": {"libvirt", lifecycle.NodeActive, ""}, // the script is that of a reissue
+	} {
+		d, o := newBackend(), newOutlet(t)
+		o.serve(t, d)
+		d.node.State, d.node.OnboardingMode = c.state, c.mode
+		d.providers = []machines.Provider{{Info: machines.Info{Name: "libvirt", Creates: true}}, {Info: machines.Info{Name: "manual"}}}
+		var script wire.BootstrapScriptResponse
+		d.ask(t, "bootstrap-script", "", &script)
+		assert.Equal(t, c.note, script.Note, name)
+		if c.state == lifecycle.NodeRegistered {
+			var started wire.LifecycleResponse
+			d.ask(t, "enroll", "", &started)
+			assert.Equal(t, c.note, started.Note, name)
+		}
+	}
 }
 
 func TestReissue(t *testing.T) {

@@ -215,6 +215,13 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 		c, err := e.Claim(ctx, r)
 		require.NoError(t, err, "an operator may choose it")
 		require.Equal(t, "tiny", c.Instance.Type)
+		_, err = e.Inventory.PutProviders(ctx, []machines.Info{{Name: "defaults", Creates: true, Catalog: machines.Catalog{
+			Regions: []string{"here", "there"}, Defaults: machines.Options{Region: "there"}, Types: []machines.Type{
+				{ID: "elsewhere", CPUs: 256, MemoryMiB: 1 << 22, GPUs: 8, Regions: []string{"here"}}, {ID: "in-there", CPUs: 256, MemoryMiB: 1 << 22, GPUs: 8}}}}})
+		require.NoError(t, err)
+		n = e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "defaults" })
+		chosen := e.claim(n.ID, lifecycle.ActionProvision).Instance.Options
+		require.Equal(t, []string{"there", "in-there"}, []string{chosen.Region, chosen.Type}, "the type is one of the default region")
 		e.exec("DELETE FROM providers WHERE name = 'defaults'")
 	})
 	t.Run("while the provider is disabled", func(t *testing.T) {

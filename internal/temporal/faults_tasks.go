@@ -126,30 +126,30 @@ func (p prober) lastTaskFailure(ctx context.Context, run *workflowpb.WorkflowExe
 	return nil, enumspb.WORKFLOW_TASK_FAILED_CAUSE_UNSPECIFIED
 }
 
-// retried is an activity that fails in one or more operations.
+// retried is an activity that fails with a reason in one or more operations.
 type retried struct {
-	activity, kind string
-	runs           int
+	activity, reason string
+	runs             int
 	// attempt, failure and of are of the run with the most attempts.
 	attempt int32
 	failure *failurepb.Failure
 	of      *workflowpb.WorkflowExecutionInfo
 }
 
-// retriedActivities returns a fault for each type of activity and kind of error that is
+// retriedActivities returns a fault for each type of activity and reason for which it is
 // retried. The silence of a node is not a fault of the control plane.
 func retriedActivities(described []*workflowservice.DescribeWorkflowExecutionResponse) (faults []wire.ControlPlaneFault) {
 	var all []*retried
 	for _, d := range described {
 		for _, a := range d.GetPendingActivities() {
-			f, kind := retriedFailure(a)
+			f, reason := retriedFailure(a)
 			if f == nil {
 				continue
 			}
 			activity := a.GetActivityType().GetName()
-			i := slices.IndexFunc(all, func(r *retried) bool { return r.activity == activity && r.kind == kind })
+			i := slices.IndexFunc(all, func(r *retried) bool { return r.activity == activity && r.reason == reason })
 			if i < 0 {
-				i, all = len(all), append(all, &retried{activity: activity, kind: kind})
+				i, all = len(all), append(all, &retried{activity: activity, reason: reason})
 			}
 			r := all[i]
 			if r.runs++; a.GetAttempt() > r.attempt {
@@ -158,24 +158,24 @@ func retriedActivities(described []*workflowservice.DescribeWorkflowExecutionRes
 		}
 	}
 	slices.SortFunc(all, func(a, b *retried) int {
-		return cmp.Or(b.runs-a.runs, cmp.Compare(a.activity+a.kind, b.activity+b.kind))
+		return cmp.Or(b.runs-a.runs, cmp.Compare(a.activity+a.reason, b.activity+b.reason))
 	})
 	for _, r := range all {
-		faults = append(faults, wire.ControlPlaneFault{Component: componentTasks, Reason: r.kind, Message: fmt.Sprintf(
+		faults = append(faults, wire.ControlPlaneFault{Component: componentTasks, Reason: r.reason, Message: fmt.Sprintf(
 			"the activity %s fails in %s and is retried, for example in attempt %d of the %s: %s",
 			r.activity, operations(r.runs), r.attempt, nameOf(r.of), text.Line(r.failure.GetMessage(), messageLimit)), Next: showCommand(r.of)})
 	}
 	return faults
 }
 
-// retriedFailure returns the last failure of an activity that is retried, and its kind. It
-// returns nil for others, and for the silence of a node.
-func retriedFailure(a *workflowpb.PendingActivityInfo) (f *failurepb.Failure, kind string) {
+// retriedFailure returns the last failure of an activity that is retried, and its reason, which is the
+// kind of the error if it has no other. It returns nil for others, and for the silence of a node.
+func retriedFailure(a *workflowpb.PendingActivityInfo) (f *failurepb.Failure, reason string) {
 	f = a.GetLastFailure()
 	if a.GetAttempt() < 2 || f == nil || f.GetTimeoutFailureInfo().GetTimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT {
 		return nil, ""
 	}
-	return f, cmp.Or(f.GetApplicationFailureInfo().GetType(), "failing")
+	return f, cmp.Or(failureOf(f).Reason, f.GetApplicationFailureInfo().GetType(), "failing")
 }
 
 // RunFaults returns the calls of the operation's open run that fail and are retried. It needs
@@ -188,8 +188,8 @@ func (c Operations) RunFaults(ctx context.Context, op lifecycle.Operation) (faul
 		return nil, c.interpret(err, "reading the operation's calls")
 	}
 	for _, a := range d.GetPendingActivities() {
-		if f, kind := retriedFailure(a); f != nil {
-			faults = append(faults, wire.ControlPlaneFault{Component: componentTasks, Reason: kind, Message: fmt.Sprintf(
+		if f, reason := retriedFailure(a); f != nil {
+			faults = append(faults, wire.ControlPlaneFault{Component: componentTasks, Reason: reason, Message: fmt.Sprintf(
 				"the activity %s fails and is retried, now in attempt %d: %s", a.GetActivityType().GetName(), a.GetAttempt(), text.Line(f.GetMessage(), messageLimit))})
 		}
 	}

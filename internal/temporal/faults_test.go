@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	deploymentpb "go.temporal.io/api/deployment/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	failurepb "go.temporal.io/api/failure/v1"
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/activity"
@@ -191,6 +192,36 @@ func TestFaultOfRetriedActivity(t *testing.T) {
 	faults, err := c.Operations.RunFaults(t.Context(), op)
 	require.NoError(t, err)
 	require.Empty(t, faults)
+}
+
+// TestRetriedFailure: the reason of a fault is that of the error, and its kind if it has none. The first
+// try is no fault, and neither is the silence of a node.
+func TestRetriedFailure(t *testing.T) {
+	t.Parallel()
+	failure := func(e *schema.Error) *failurepb.Failure {
+		return sdk.GetDefaultFailureConverter().ErrorToFailure(activities.Failure(e, false))
+	}
+	outage := schema.NewError(schema.KindServiceUnavailable, "MAAS does not respond")
+	silence := &failurepb.Failure{FailureInfo: &failurepb.Failure_TimeoutFailureInfo{TimeoutFailureInfo: &failurepb.TimeoutFailureInfo{TimeoutType: enumspb.TIMEOUT_TYPE_HEARTBEAT}}}
+	for name, c := range map[string]struct {
+		attempt int32
+		failure *failurepb.Failure
+		reason  string
+	}{
+		"first try":       {1, failure(outage), ""},
+		"no failure":      {2, nil, ""},
+		"silence":         {2, silence, ""},
+		"kind":            {2, failure(outage), string(schema.KindServiceUnavailable)},
+		"specific reason": {2, failure(outage.WithReason("provider_unavailable")), "provider_unavailable"},
+		"foreign":         {2, &failurepb.Failure{Message: "x"}, "failing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, reason := retriedFailure(&workflowpb.PendingActivityInfo{Attempt: c.attempt, LastFailure: c.failure})
+			require.Equal(t, c.reason, reason)
+			require.Equal(t, c.reason != "", f != nil)
+		})
+	}
 }
 
 // A round that fails is a fault while its run continues, with the error's reason and next

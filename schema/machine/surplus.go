@@ -7,8 +7,9 @@ type SurplusClass string
 
 // The classes.
 const (
-	// ClassLeftover: the ledger has the machine, but its instance ended and no operation holds its
-	// node. The teardown was forced, or the creation ended after the teardown.
+	// ClassLeftover: the ledger has the machine, but its instance ended. The teardown was forced, or the
+	// creation ended after the teardown. A machine becomes one while no operation holds its node, and
+	// stays one while an operation holds it.
 	ClassLeftover SurplusClass = "leftover"
 	// ClassOrphan: the ledger does not have the machine. Another database may own it, for example
 	// the one from before a restore, so it is only reported.

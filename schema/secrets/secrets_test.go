@@ -122,7 +122,6 @@ func TestFindsNothingInOrdinaryText(t *testing.T) {
 	}
 }
 
-// TestCheck plants a secret into each kind of request that is stored.
 // TestLearn: a secret that the process received after its start is found from then on.
 func TestLearn(t *testing.T) {
 	t.Parallel()
@@ -138,6 +137,7 @@ func TestLearn(t *testing.T) {
 	}
 }
 
+// TestCheck plants a secret into each kind of request that is stored.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	s := scanner()

@@ -25,6 +25,8 @@ type LifecycleResponse struct {
 	BootstrapBundle *trust.BootstrapBundle `json:"bootstrap_bundle,omitempty"`
 	// RecoveryBundle is set for reissue-enrollment only.
 	RecoveryBundle *RecoveryBundle `json:"recovery_bundle,omitempty"`
+	// Note is what to know about the operation, for a person; often empty.
+	Note string `json:"note,omitempty"`
 }
 
 // RecoveryBundle is the bundle of a reissue with the one command that applies
@@ -43,6 +45,8 @@ type BootstrapScriptResponse struct {
 	// or with FetchRef a one-time reference in its place.
 	Script    string    `json:"script"`
 	ExpiresAt time.Time `json:"expires_at"`
+	// Note is that of LifecycleResponse.
+	Note string `json:"note,omitempty"`
 }
 
 // BootstrapScriptRequest is the body of POST …/bootstrap-script. An empty body

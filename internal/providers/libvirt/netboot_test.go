@@ -2,12 +2,15 @@ package libvirt_test
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,4 +72,53 @@ func TestImageServer(t *testing.T) {
 	status, _, text := ask(http.MethodGet, kernel)
 	require.Equal(t, http.StatusNotFound, status)
 	require.NotContains(t, text, dir)
+}
+
+// pipes is a listener whose connections are pipes.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (p pipes) Close() error {
+	close(p)
+	return nil
+}
+
+func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestImageServerEndsSlowClients: a machine that does not send its request, or does not read the image, does
+// not hold a connection.
+func TestImageServerEndsSlowClients(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, libvirt.KernelFile), make([]byte, size), 0o600))
+	for name, sent := range map[string]string{
+		"request":  "GET /" + libvirt.KernelFile + " HTTP/1.1\r\n",
+		"response": "GET /" + libvirt.KernelFile + " HTTP/1.1\r\nHost: h\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server, listener := libvirt.ImageServer(dir), make(pipes, 1)
+				near, far := net.Pipe()
+				require.NoError(t, near.SetDeadline(time.Now().Add(2*time.Hour)))
+				listener <- far
+				go func() { _ = server.Serve(listener) }()
+				defer func() { _ = server.Close() }()
+				_, err := io.WriteString(near, sent)
+				require.NoError(t, err)
+				time.Sleep(time.Hour) // of the test's clock
+				got, err := io.ReadAll(near)
+				require.NoError(t, err, "the server has closed the connection")
+				require.Less(t, len(got), size)
+			})
+		})
+	}
 }

@@ -97,7 +97,7 @@ func (c *client) send(ctx context.Context, k *apiKey, r request, into func(*json
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode/100 != 2 {
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // the status decides
-		return c.refused(k, r, resp, string(body))
+		return c.refused(r, resp, string(body))
 	}
 	limit := r.limit
 	if limit == 0 {
@@ -155,8 +155,8 @@ func (c *client) unanswered(r request, err error, connected bool) error {
 // own is not available (src/maasserver/exceptions.py and middleware.py of canonical/maas). A
 // transaction of a request that fails is rolled back, but 500 and 504 may be the failure of what
 // follows its commit, and 502 that of a proxy.
-func (c *client) refused(k *apiKey, r request, resp *http.Response, body string) error {
-	says := k.quote(r, resp, body)
+func (c *client) refused(r request, resp *http.Response, body string) error {
+	says := c.quote(r, resp, body)
 	reason := machine.ReasonRejected
 	switch code := resp.StatusCode; {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
@@ -189,7 +189,7 @@ func hasStatus(err error, code int) bool {
 
 // quote returns the text of an error's body for a message, empty if it is a page or quotes a
 // secret of the request.
-func (k *apiKey) quote(r request, resp *http.Response, body string) string {
+func (c *client) quote(r request, resp *http.Response, body string) string {
 	kind := resp.Header.Get("Content-Type")
 	if !strings.HasPrefix(kind, "text/plain") && !strings.HasPrefix(kind, "application/json") {
 		return ""
@@ -199,7 +199,7 @@ func (k *apiKey) quote(r request, resp *http.Response, body string) string {
 			return ""
 		}
 	}
-	line := k.line(body)
+	line := c.line(body)
 	if line == "" {
 		return ""
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
+// maxHidden is how many of the newest keys are hidden in texts of the server: a text may quote a key
+// that was replaced.
+const maxHidden = 8
+
 // keys has the API key that requests are signed with.
 type keys struct {
 	transport http.RoundTripper
@@ -22,6 +27,8 @@ type keys struct {
 	read func(context.Context) (schema.Secret, error)
 	keep time.Duration
 	held atomic.Pointer[apiKey] // nil before the first read
+	// using keeps concurrent reads from losing a key that must stay hidden.
+	using sync.Mutex
 }
 
 // apiKey is an API key with the client that signs with it.
@@ -29,9 +36,10 @@ type apiKey struct {
 	token string
 	since time.Time
 	http  *http.Client
-	// pairs replace the parts of this key in texts of the server, and hide also those of the one before.
-	pairs []string
-	hide  *strings.Replacer
+	// newest are this key and those used before it, at most maxHidden. hide replaces their parts in texts of
+	// the server.
+	newest []string
+	hide   *strings.Replacer
 }
 
 // plaintext signs with PLAINTEXT (RFC 5849 section 3.4.4), the only method that MAAS accepts.
@@ -72,24 +80,33 @@ func (s *keys) use(token string) *apiKey {
 		http: config.Client(context.WithValue(context.Background(), oauth1.HTTPClient, &http.Client{Transport: s.transport}), oauth1.NewToken(parts[1], parts[2]))}
 	// A redirect is an error: it could lead the credentials to another host, and a POST would become a GET.
 	k.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	for _, part := range parts {
-		if len(part) >= 4 {
-			k.pairs = append(k.pairs, part, "[hidden]")
-		}
-	}
-	hidden := k.pairs
+	s.using.Lock()
+	defer s.using.Unlock()
+	k.newest = []string{token}
 	if before := s.held.Load(); before != nil {
-		hidden = slices.Concat(k.pairs, before.pairs)
+		k.newest = append(k.newest, slices.DeleteFunc(slices.Clone(before.newest), func(t string) bool { return t == token })...)
+		k.newest = k.newest[:min(len(k.newest), maxHidden)]
 	}
-	k.hide = strings.NewReplacer(hidden...)
+	k.hide = hiding(k.newest)
 	s.held.Store(k)
 	return k
 }
 
-// line returns a text of the server as one line without the API key.
-func (k *apiKey) line(s string) string {
-	return text.Line(strings.TrimSpace(k.hide.Replace(s)), maxText)
+// hiding replaces the parts of keys. A part that starts with another one is replaced as a whole.
+func hiding(tokens []string) *strings.Replacer {
+	parts := strings.Split(strings.Join(tokens, ":"), ":")
+	slices.SortFunc(parts, func(a, b string) int { return len(b) - len(a) })
+	var pairs []string
+	for _, part := range parts {
+		if len(part) >= 4 {
+			pairs = append(pairs, part, "[hidden]")
+		}
+	}
+	return strings.NewReplacer(pairs...)
 }
 
-// line is that of the newest key. The server sent the text, so there is one.
-func (s *keys) line(text string) string { return s.held.Load().line(text) }
+// line returns a text of the server as one line without the API keys. The server sent the text, so there
+// is a key.
+func (s *keys) line(says string) string {
+	return text.Line(strings.TrimSpace(s.held.Load().hide.Replace(says)), maxText)
+}

@@ -2,7 +2,12 @@ package maas_test
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,7 +42,21 @@ func (s *stored) read(context.Context) (schema.Secret, error) {
 func (s *stored) provider(t *testing.T, server *maastest.Server, keep time.Duration) *maas.Provider {
 	t.Helper()
 	config := settings(server)
-	config.Token, config.ReadToken, config.KeepToken = "", s.read, keep
+	config.KeepToken = keep
+	return s.open(t, config)
+}
+
+// providerAt returns an adapter that reads its key for each request, of a server that responds in one way.
+func (s *stored) providerAt(t *testing.T, respond func(http.ResponseWriter)) *maas.Provider {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { respond(w) }))
+	t.Cleanup(server.Close)
+	return s.open(t, maas.Settings{BaseURL: server.URL, Installation: "test", KeepToken: time.Nanosecond})
+}
+
+func (s *stored) open(t *testing.T, config maas.Settings) *maas.Provider {
+	t.Helper()
+	config.Token, config.ReadToken = "", s.read
 	source, err := maas.New(config)
 	require.NoError(t, err)
 	require.Zero(t, s.reads, "a start needs no key")
@@ -77,11 +96,57 @@ func TestRejectedKey(t *testing.T) {
 	require.Empty(t, server.Used())
 }
 
-// TestKeyIsKeptBriefly: a key is read again after its time, and not before.
+// TestUnchangedKey: a key that MAAS rejected and that is still the one in the place is not sent again.
+func TestUnchangedKey(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int32
+	place := &stored{keys: []string{replacedKey}}
+	p := place.providerAt(t, func(w http.ResponseWriter) {
+		requests.Add(1)
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	_, err := p.List(t.Context())
+	require.True(t, machine.Is(err, machine.ReasonAuth), "%v", err)
+	require.Equal(t, 2, place.reads)
+	require.EqualValues(t, 1, requests.Load())
+}
+
+// TestEarlierKeysStayHidden: the text of a server may quote a key that was replaced. The newest eight
+// are hidden, however often the last one is read.
+func TestEarlierKeysStayHidden(t *testing.T) {
+	t.Parallel()
+	var quoted atomic.Pointer[string]
+	place := &stored{}
+	for i := range 8 {
+		place.keys = append(place.keys, fmt.Sprintf("consumer-%d:token-%[1]d:secret-of-%[1]d", i))
+	}
+	place.keys[4] = "consumer:token-4:secret-of-4" // starts other parts
+	p := place.providerAt(t, func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = fmt.Fprintf(w, "no key is like %s", *quoted.Load())
+	})
+	for _, key := range append(slices.Clone(place.keys), place.keys...) {
+		quoted.Store(&key)
+		_, err := p.List(t.Context())
+		require.ErrorContains(t, err, "no key is like [hidden]:[hidden]:[hidden]", key)
+	}
+}
+
+// TestValidToken: white space around a key is not a part of one.
+func TestValidToken(t *testing.T) {
+	t.Parallel()
+	require.True(t, maas.ValidToken("consumer:token:secret"))
+	for _, invalid := range []string{"", "consumer:token", "consumer::secret", "a:b:c:d", " consumer:token:secret", "consumer:token:secret\n"} {
+		require.False(t, maas.ValidToken(invalid), "%q", invalid)
+	}
+}
+
+// TestKeyIsKeptBriefly: a key is read again after its time, by default a minute, and not before.
 func TestKeyIsKeptBriefly(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
-	for keep, reads := range map[time.Duration]int{time.Hour: 1, time.Nanosecond: 3} {
+	for keep, reads := range map[time.Duration]int{0: 1, time.Hour: 1, time.Nanosecond: 3} {
 		place := &stored{keys: []string{server.Key}}
 		p := place.provider(t, server, keep)
 		for range 3 { // each is one request

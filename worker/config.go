@@ -5,6 +5,7 @@
 package worker
 
 import (
+	"net/url"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
@@ -49,6 +50,9 @@ func (c *config) build() string {
 func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
 	c.ProviderSettings.Check(f, c.Env)
+	if u, err := url.Parse(c.MAASURL); err == nil { // the API key is a part of each request
+		c.Plaintext(f, "MAAS_API_BASE_URL", u.Hostname(), u.Scheme == "https")
+	}
 	checkSweep(f, c.Sweep)
 	f.Check(c.CheckpointEvery <= 0, "GPUAAS_AUDIT_CHECKPOINT_INTERVAL must be positive, for example 1m")
 	if c.rotates() {

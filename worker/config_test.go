@@ -145,3 +145,27 @@ func TestActivitySlotsFollowTheConnections(t *testing.T) {
 		require.Equal(t, c.DrainTimeout, o.WorkerStopTimeout)
 	}
 }
+
+// TestPlaintextToMAAS: the API key of MAAS crosses no network without TLS unless the setting allows
+// that.
+func TestPlaintextToMAAS(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		url, allow string
+		refused    bool
+	}{
+		{"http://maas.test:5240/MAAS", "", true},
+		{"http://maas.test:5240/MAAS", "true", false},
+		{"http://127.0.0.1:5240/MAAS", "", false},
+		{"https://maas.test:5443/MAAS", "", false},
+	} {
+		err := daemon.Load(defaults(), env(map[string]string{"GPUAAS_DATABASE_URL": "postgres://u:p@h/db?sslmode=require", "GPUAAS_ENV": "test",
+			"VAULT_ADDR": "https://v", "GPUAAS_VAULT_KUBERNETES_ROLE": "gpuaas-worker", "GPUAAS_NODE_PUBLIC_URL": "https://node-api.test:8443",
+			"MAAS_API_BASE_URL": c.url, "MAAS_API_TOKEN": "consumer:token:secret", "GPUAAS_ALLOW_PLAINTEXT": c.allow}))
+		if c.refused {
+			require.ErrorContains(t, err, "MAAS_API_BASE_URL: the connection to maas.test would not be encrypted")
+			continue
+		}
+		require.NoError(t, err, c.url)
+	}
+}

@@ -50,7 +50,7 @@ type Engines struct {
 	KubeMount      string        `env:"GPUAAS_VAULT_KUBERNETES_MOUNT" envDefault:"kubernetes" help:"Path of Vault's Kubernetes auth method."`
 	KubeToken      string        `env:"GPUAAS_VAULT_KUBERNETES_TOKEN_FILE" envDefault:"/var/run/secrets/kubernetes.io/serviceaccount/token" help:"File with the token of the pod's service account."`
 	Env            string        `env:"GPUAAS_ENV,required" example:"prod" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
-	AllowPlaintext bool          `env:"GPUAAS_ALLOW_PLAINTEXT" envDefault:"false" help:"true allows connections without TLS to Postgres, Vault and Temporal on other machines. Without it, such a configuration is rejected."`
+	AllowPlaintext bool          `env:"GPUAAS_ALLOW_PLAINTEXT" envDefault:"false" help:"true allows connections without TLS to Postgres, Vault, Temporal and MAAS on other machines. Without it, such a configuration is rejected."`
 }
 
 // Check reports faults in the values.

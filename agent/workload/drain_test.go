@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/execution"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
@@ -198,7 +199,7 @@ func TestDrainLimit(t *testing.T) {
 func TestDrainOfASlowDriver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &agenttest.FakeWorkloads{OnStop: func(string) error { time.Sleep(time.Second); return nil }}
+		w := &agenttest.FakeWorkloads{OnStop: func(string) error { return wait.Sleep(t.Context(), time.Second) }}
 		for _, name := range []string{"a", "b", "c", "d"} {
 			w.Running = append(w.Running, task.Workload{Name: name, Kind: "docker"})
 		}

@@ -35,7 +35,7 @@ func (s *session) ProviderCredential(ctx context.Context, provider string, valid
 	}
 	return schema.Secret{}, machine.Errorf(machine.ReasonAuth, "Vault at %s %s credential of provider %s: field %s of the secret %s in %s",
 		s.address, what, provider, credentialField, provider, providerMount).
-		WithNext(fmt.Sprintf("Run vault kv put -mount=%s %s %s=- <FILE, then retry.",
+		WithNext(fmt.Sprintf("store the key: vault kv put -mount=%s %s %s=- <FILE ; then retry",
 			providerMount, provider, credentialField))
 }
 

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"debug/elf"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +28,9 @@ import (
 // or "none".
 const containerVar = "GPUAAS_TEST_CONTAINER"
 
+// containerReady is what the process of a container prints once it handles signals.
+const containerReady = "ready for signals"
+
 // TestContainerProcess is the process of a container of the other tests.
 func TestContainerProcess(t *testing.T) {
 	t.Parallel()
@@ -34,6 +39,7 @@ func TestContainerProcess(t *testing.T) {
 	}
 	ended := make(chan os.Signal, 8)
 	signal.Notify(ended, syscall.SIGTERM, syscall.SIGINT)
+	fmt.Println(containerReady)
 	for s := range ended {
 		if s.String() == os.Getenv(containerVar) {
 			return
@@ -56,6 +62,11 @@ func newRealDocker(t *testing.T) *realDocker {
 	program, err := exec.LookPath("dockerd")
 	if err != nil || os.Geteuid() != 0 {
 		t.Skip("there is no dockerd, or it cannot run without root")
+	}
+	self, err := elf.Open("/proc/self/exe")
+	require.NoError(t, err)
+	if slices.ContainsFunc(self.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		t.Skip("the test binary, which containers run, is not static: set CGO_ENABLED=0")
 	}
 	folder := t.TempDir()
 	r := &realDocker{t: t, socket: filepath.Join(folder, "d.sock")}
@@ -144,6 +155,9 @@ func (r *realDocker) run(name, ends, stopSignal, restart string, labels ...strin
 	require.NoError(r.t, err)
 	r.call(http.MethodPost, "/containers/create?name="+url.QueryEscape(name), bytes.NewReader(body))
 	r.call(http.MethodPost, "/containers/"+name+"/start", nil)
+	require.Eventually(r.t, func() bool {
+		return bytes.Contains(r.call(http.MethodGet, "/containers/"+name+"/logs?stdout=1", nil), []byte(containerReady))
+	}, time.Minute, 20*time.Millisecond, "the process of %s handles signals", name)
 }
 
 // describe returns a container with its number of restarts.

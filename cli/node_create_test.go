@@ -197,12 +197,12 @@ func TestNodeCreateAgrees(t *testing.T) {
 func TestNodeCreateChecksFirst(t *testing.T) {
 	t.Parallel()
 	for message, args := range map[string][]string{
-		`no provider "aws"`:                                        {"--mode", "aws"},
-		`provider "manual" creates no machines`:                    {"--mode", "manual"},
-		`provider "libvirt" is disabled: no libvirtd`:              {},
-		`provider "maas" has no region "north": it has east, west`: {"--mode", "maas", "--provider-region", "north"},
-		`provider "maas" has no type "tiny": it has small, huge`:   {"--mode", "maas", "--type", "tiny"},
-		`provider "maas" has no image "jammy": it has noble`:       {"--mode", "maas", "--image", "jammy"},
+		`no provider "aws"`: {"--mode", "aws"},
+		"provider \"manual\" creates no machines (invalid_request: no_created_machine)\nnext:  gpuaas node register vm": {"--mode", "manual"},
+		`provider "libvirt" is disabled: no libvirtd`:                                                                   {},
+		`provider "maas" has no region "north": it has east, west`:                                                      {"--mode", "maas", "--provider-region", "north"},
+		`provider "maas" has no type "tiny": it has small, huge`:                                                        {"--mode", "maas", "--type", "tiny"},
+		`provider "maas" has no image "jammy": it has noble`:                                                            {"--mode", "maas", "--image", "jammy"},
 	} {
 		t.Run(message, func(t *testing.T) {
 			t.Parallel()
@@ -250,6 +250,20 @@ func TestNodeCreateTwice(t *testing.T) {
 			require.Equal(t, schema.ExitFailed, h.run(create("-o", "json", "--type", "huge")...))
 		})
 	}
+}
+
+// TestNodeCreateOfAHeldNode: another operation than a provisioning is none that the command follows.
+func TestNodeCreateOfAHeldNode(t *testing.T) {
+	t.Parallel()
+	h := creating(t)
+	h.api.nodes = append(h.api.nodes, existing())
+	n := &h.api.nodes[1]
+	n.State, n.Instance = lifecycle.NodeBootstrapIssued, nil
+	n.Operation = &wire.OperationSummary{OperationID: operationID, NodeID: n.ID, Host: n.Host, Action: lifecycle.ActionEnroll, Status: running}
+	require.Equal(t, schema.ExitFailed, h.run("node", "create", "vm", "--mode", "libvirt", "--sku", "a100", "--region", "ber1", "-o", "json"))
+	require.Contains(t, h.out.String(), `"code": "operation_in_progress"`)
+	require.Contains(t, h.out.String(), `"reason": "enroll is in progress on this node"`)
+	require.NotContains(t, h.out.String(), operationID)
 }
 
 // TestNodeCreateInterrupted: a wait that stops leaves a node pending, and a node whose provisioning

@@ -5,17 +5,21 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
 	"go.uber.org/goleak"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
@@ -30,10 +34,19 @@ func TestProcess(t *testing.T) {
 	address := sharedTemporal.Address(t)
 	t.Setenv("TEMPORAL_ADDRESS", address)
 	t.Setenv("TEMPORAL_NAMESPACE", "worker-test")
+	b.storeKey(t, "consumer-in-vault:token-in-vault:secret-in-vault")
+	var asked atomic.Bool
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(asked.Load() || strings.Contains(r.Header.Get("Authorization"), `oauth_token="token-in-vault"`))
+		w.Header().Set("Connection", "close")
+		_, _ = io.WriteString(w, "[]")
+	}))
+	defer site.Close()
 	before := goleak.IgnoreCurrent()
 	metrics := harness.FreeAddress(t)
 	vars := map[string]string{"GPUAAS_DATABASE_URL": b.processURL(), "VAULT_ADDR": b.vault.Address, "GPUAAS_ENV": "test",
 		"GPUAAS_VAULT_ROLE_ID_FILE": filepath.Join(b.dir, "worker-role-id"), "GPUAAS_VAULT_SECRET_ID_FILE": filepath.Join(b.dir, "worker-secret-id"),
+		"MAAS_API_BASE_URL": site.URL, "GPUAAS_MAAS_TOKEN_VAULT": "true", "GPUAAS_NODE_PUBLIC_URL": "https://node-api.test:8443",
 		"GPUAAS_METRICS_ADDR": metrics, "GPUAAS_HEALTH_INTERVAL": "50ms"}
 	schemaWorksFrom(t, b.url, 9999)
 	ctx, stop := context.WithCancel(t.Context())
@@ -50,6 +63,8 @@ func TestProcess(t *testing.T) {
 	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "waiting for Temporal")
 	setupTemporal(t, address)
 	becomes(t, metrics, "/readyz", http.StatusOK, `{"status":"ok"}`)
+	sweep(t, address)
+	harness.Eventually(t, "a request of MAAS with the key from Vault", asked.Load)
 	becomes(t, metrics, "/metrics", http.StatusOK, "gpuaas_task_signer_ok 1")
 	becomes(t, metrics, "/metrics", http.StatusOK, `gpuaas_vault_request_duration_seconds_count{op="login"} 1`)
 
@@ -89,6 +104,15 @@ func setupTemporal(t *testing.T, address string) {
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, c.Installation.Setup(t.Context()))
+}
+
+// sweep starts a run of the sweep, which lists the machines of each provider.
+func sweep(t *testing.T, address string) {
+	t.Helper()
+	c, err := temporal.Dial(temporal.Config{Address: address, Namespace: "worker-test"})
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SDK().ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleSweep).Trigger(t.Context(), client.ScheduleTriggerOptions{}))
 }
 
 func becomes(t *testing.T, address, path string, status int, contains string) {

@@ -102,6 +102,12 @@ func (c *ProviderSettings) maas(env string) (activities.Source, error) {
 	return maas.New(s)
 }
 
+// withholdWith sets withhold, and keeps the API key of the settings out of Temporal.
+func (c *ProviderSettings) withholdWith(withhold func(schema.Secret)) {
+	c.withhold = withhold
+	c.withholdKey(c.MAASToken)
+}
+
 // withholdKey keeps an API key of MAAS and each of its parts out of Temporal: a request contains the
 // parts only.
 func (c *ProviderSettings) withholdKey(token schema.Secret) {

@@ -58,6 +58,19 @@ func TestOneSourceOfTheKey(t *testing.T) {
 	}
 }
 
+// storeKey stores an API key of MAAS in Vault, as an operator does.
+func (b *bench) storeKey(t *testing.T, key string) {
+	t.Helper()
+	harness.Eventually(t, "a write of the key", func() bool { // a new engine rejects requests for a moment
+		_, err := b.vault.Root(t).Logical().WriteWithContext(t.Context(), "kv-providers/data/maas", map[string]any{"data": map[string]any{"api_key": key}})
+		if e, ok := errors.AsType[*api.ResponseError](err); ok && e.StatusCode == http.StatusBadRequest {
+			return false
+		}
+		require.NoError(t, err)
+		return true
+	})
+}
+
 // TestKeyFromVault: the provider of MAAS uses the key that an operator stores in Vault, also if the
 // worker runs already.
 func TestKeyFromVault(t *testing.T) {
@@ -67,39 +80,47 @@ func TestKeyFromVault(t *testing.T) {
 	c, err := withMAAS(t, site.BaseURL(), map[string]string{"GPUAAS_MAAS_TOKEN_VAULT": "true"})
 	require.NoError(t, err)
 	scanner := secrets.New()
-	c.ProviderSettings.vault, c.withhold = b.login(t), scanner.Learn
+	c.ProviderSettings.vault = b.login(t)
+	c.withholdWith(scanner.Learn)
 	provider := c.sources["maas"].Provider
 	list := func() *schema.Error {
 		_, err := provider.List(t.Context())
 		return schema.AsError(err)
 	}
-	store := func(key string) {
-		harness.Eventually(t, "a write of the key", func() bool { // a new engine rejects requests for a moment
-			_, err := b.vault.Root(t).Logical().WriteWithContext(t.Context(), "kv-providers/data/maas", map[string]any{"data": map[string]any{"api_key": key}})
-			if e, ok := errors.AsType[*api.ResponseError](err); ok && e.StatusCode == http.StatusBadRequest {
-				return false
-			}
-			require.NoError(t, err)
-			return true
-		})
-	}
 	missing := list()
 	require.Equal(t, machine.ReasonAuth, missing.Reason)
 	require.Contains(t, missing.Next, "vault kv put -mount=kv-providers maas api_key=-")
 
-	store("consumer-before:token-before:secret-before")
+	b.storeKey(t, "consumer-before:token-before:secret-before")
 	require.Equal(t, machine.ReasonAuth, list().Reason, "MAAS rejects it")
 	b.vault.Seal(t)
 	sealed := list()
 	require.Equal(t, []string{string(schema.KindServiceUnavailable), "vault_sealed"}, []string{string(sealed.Kind), sealed.Reason})
 	b.vault.Unseal(t)
-	store(site.Key)
+	b.storeKey(t, site.Key)
 	require.Nil(t, list(), "without a restart")
-	for _, secret := range append(strings.Split(site.Key, ":"), site.Key) {
-		if len(secret) >= 16 { // a shorter one would match ordinary text
-			require.Error(t, scanner.Check("the key is "+secret))
-		}
-	}
+	requireWithheld(t, scanner, site.Key)
 	b.vault.Seal(t)
 	require.Nil(t, list(), "the key is kept for a minute")
+}
+
+// TestPartsOfTheKey: the key of the settings is withheld, too.
+func TestPartsOfTheKey(t *testing.T) {
+	t.Parallel()
+	const key = "consumer-of-settings:token-of-settings:secret-of-settings"
+	c, err := withMAAS(t, "https://maas.test", map[string]string{"MAAS_API_TOKEN": key})
+	require.NoError(t, err)
+	scanner := secrets.New()
+	c.withholdWith(scanner.Learn)
+	requireWithheld(t, scanner, key)
+}
+
+// requireWithheld checks that an API key is known as a secret, and each part that is long enough.
+func requireWithheld(t *testing.T, s *secrets.Scanner, key string) {
+	t.Helper()
+	for part := range strings.SplitSeq(key, ":") {
+		require.GreaterOrEqual(t, len(part), 16, "a shorter one would match ordinary text")
+		require.Error(t, s.Check("the part is "+part))
+	}
+	require.Error(t, s.Check("the key is "+key))
 }

@@ -114,7 +114,7 @@ func TestImageServerEndsSlowClients(t *testing.T) {
 				defer func() { _ = server.Close() }()
 				_, err := io.WriteString(near, sent)
 				require.NoError(t, err)
-				time.Sleep(time.Hour) // of the test's clock
+				<-time.After(time.Hour) // of the clock of the test
 				got, err := io.ReadAll(near)
 				require.NoError(t, err, "the server has closed the connection")
 				require.Less(t, len(got), size)

@@ -411,6 +411,7 @@ func TestPlan(t *testing.T) {
 			n.OnboardingMode, n.Instance = "libvirt", &lifecycle.Instance{State: lifecycle.InstanceRunning}
 			n.Workloads = []task.Workload{train()}
 		}},
+		"terminate-nothing": {[]string{"terminate"}, func(n *wire.NodeView) { n.OnboardingMode, n.State = "libvirt", lifecycle.NodeRegistered }},
 		"terminate-adopted": {[]string{"terminate"}, func(n *wire.NodeView) { n.OnboardingMode = "manual" }},
 		"remove-active":     {[]string{"remove"}, func(*wire.NodeView) {}},
 		"remove-busy": {[]string{"remove"}, func(n *wire.NodeView) {

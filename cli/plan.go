@@ -122,7 +122,7 @@ func planBlockers(n wire.NodeView, provider machine.Info, m lifecycle.Plan, o li
 			lifecycle.OpCommand("show", n.Operation.Action, n.Host)})
 	}
 	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Provider: provider,
-		Workloads: n.Blockers(), Lock: n.IdentityLock, OpenLedger: true} // the claim reads the ledger
+		Workloads: n.Blockers(), Lock: n.IdentityLock, OpenLedger: n.Instance != nil} // the claim reads the ledger, which is empty before the first instance
 	if n.Instance != nil {
 		c.Instance = n.Instance.State
 	}

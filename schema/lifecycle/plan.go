@@ -189,9 +189,9 @@ func (p Plan) ConflictsWith(running Action) bool {
 	return p.Holds && running != ActionReissueEnrollment
 }
 
-// refusal is the error of a plan that cannot start in state s. brings is the action that brings a
-// node into service.
-func (p Plan) refusal(s NodeState, brings Action) error {
+// refusal is the error of a plan that cannot start in state s. first is the action with which a
+// node of its provider enters service.
+func (p Plan) refusal(s NodeState, first Action) error {
 	action := string(p.Action)
 	if p.Action == ActionReissueEnrollment {
 		action = "reissue the enrollment of"
@@ -202,7 +202,7 @@ func (p Plan) refusal(s NodeState, brings Action) error {
 	msg := fmt.Sprintf("cannot %s a node that is %s: it must be %s", action, s, text.Or(p.From))
 	if via := leadsTo(s, p.From); via != "" && p.To != s {
 		if via == ActionEnroll {
-			via = brings
+			via = first
 		}
 		msg += fmt.Sprintf("; run: gpuaas node %s NODE", via)
 	}

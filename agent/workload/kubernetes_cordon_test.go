@@ -2,6 +2,7 @@ package workload
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -87,6 +88,30 @@ func TestKubernetesReconcile(t *testing.T) {
 	f.byHand(true)
 	require.NoError(t, d.reconcile(t.Context()))
 	require.True(t, f.unschedulable(), "it is not the agent's")
+}
+
+// TestKubernetesRun: Run applies a cordon that could not be applied before, and reports the list.
+func TestKubernetesRun(t *testing.T) {
+	t.Parallel()
+	f := newFakeKube(t, podObject("a", "web"))
+	cordoned, changes := true, 0
+	synctest.Test(t, func(t *testing.T) {
+		d := f.direct(&cordoned)
+		d.changed = func() { changes++ }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); d.Run(ctx) }()
+		synctest.Wait()
+		require.True(t, f.unschedulable())
+		require.Equal(t, 1, changes)
+		f.set(func() { cordoned = false })
+		time.Sleep(watchEvery)
+		synctest.Wait()
+		require.False(t, f.unschedulable())
+		require.Equal(t, 1, changes, "the list is the same")
+		cancel()
+		<-done
+	})
 }
 
 // TestKubernetesCordonConflict: a change of the Node object at the same time does not keep the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -241,10 +242,14 @@ func realForce(k *realKube) {
 	require.Empty(k, listed(k.T, k.driver))
 }
 
-// A drain leaves the pods of DaemonSets and static pods.
+// A drain leaves the pods of DaemonSets, static pods and pods that have ended.
 func realStays(k *realKube) {
 	k.namespace.DaemonSet(k, "exporter", kubetest.Spec{})
 	k.namespace.StaticPod(k, k.node, "static")
+	k.namespace.Pod(k, "ended", kubetest.Spec{Node: k.node, Extra: kubetest.Object{"activeDeadlineSeconds": 1, "restartPolicy": "Never"}})
+	k.cluster.Eventually(k, "a pod ends", func() bool {
+		return slices.ContainsFunc(k.namespace.Pods(k), func(p kubetest.Pod) bool { return p.Status.Phase == "Failed" })
+	})
 	k.namespace.Deployment(k, "web", 1, kubetest.Spec{Node: k.node})
 	k.namespace.Ready(k, "exporter", 2)
 	k.namespace.Ready(k, "static", 1)

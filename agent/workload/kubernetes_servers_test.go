@@ -242,10 +242,10 @@ func TestKubernetesLeaseConflict(t *testing.T) {
 }
 
 // TestKubernetesLeaseNotRenewed: a new holder that does not renew the lease keeps the unit from
-// being stopped, and so does this node, which takes the lease back, or releases it.
+// being stopped, and so does this node, if it is the holder once more, and a lease without a holder.
 func TestKubernetesLeaseNotRenewed(t *testing.T) {
 	t.Parallel()
-	for name, holder := range map[string]string{"the new holder is idle": "n2", "taken back": "gpu-1", "released": ""} {
+	for name, holder := range map[string]string{"the new holder is idle": "n2", "this node holds it": "gpu-1", "released": ""} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, _ := haServer(t, "gpu-1", false)

@@ -59,7 +59,7 @@ func (f *fakeKube) dryRuns(answers func(http.ResponseWriter, *http.Request) bool
 }
 
 // TestKubernetesWarningsAreFew: a list asks the API server for 20 warnings. The later ones are part
-// of the next list, which does not ask again for the others for two minutes.
+// of the next list, which reuses the others for two minutes.
 func TestKubernetesWarningsAreFew(t *testing.T) {
 	t.Parallel()
 	f := newFakeKube(t)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -105,7 +107,7 @@ func TestKubernetesRun(t *testing.T) {
 		require.True(t, f.unschedulable())
 		require.Equal(t, 1, changes)
 		f.set(func() { cordoned = false })
-		time.Sleep(watchEvery)
+		require.NoError(t, wait.Sleep(t.Context(), watchEvery))
 		synctest.Wait()
 		require.False(t, f.unschedulable())
 		require.Equal(t, 1, changes, "the list is the same")
@@ -177,10 +179,10 @@ func TestKubernetesCordonLost(t *testing.T) {
 		d := f.direct(&cordoned)
 		require.NoError(t, d.Stop(t.Context(), "a/one"))
 		f.byHand(false)
-		time.Sleep(5*time.Second - 1)
+		require.NoError(t, wait.Sleep(t.Context(), 5*time.Second-1))
 		require.NoError(t, d.Stop(t.Context(), "a/two"))
 		require.False(t, f.unschedulable())
-		time.Sleep(1)
+		require.NoError(t, wait.Sleep(t.Context(), 1))
 		require.NoError(t, d.Stop(t.Context(), "a/three"))
 		require.True(t, f.unschedulable())
 	})

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
 )
 
 // TestKubernetesWarnings: what a list shows about pods before a drain.
@@ -84,10 +86,10 @@ func TestKubernetesWarningsAreFew(t *testing.T) {
 		require.Equal(t, 25, warned())
 		require.Equal(t, 25, *asked)
 		f.set(func() { clear(f.budget) })
-		time.Sleep(2 * time.Minute)
+		require.NoError(t, wait.Sleep(t.Context(), 2*time.Minute))
 		require.Equal(t, 25, warned())
 		require.Equal(t, 25, *asked)
-		time.Sleep(1)
+		require.NoError(t, wait.Sleep(t.Context(), 1))
 		require.Equal(t, 5, warned())
 		require.Equal(t, 45, *asked)
 		require.Zero(t, warned())
@@ -136,7 +138,7 @@ func TestKubernetesWarningStays(t *testing.T) {
 				d := f.direct(&cordoned)
 				require.NotEmpty(t, listed(t, d)[0].Warning)
 				asked := f.dryRuns(c.answers)
-				time.Sleep(3 * time.Minute)
+				require.NoError(t, wait.Sleep(t.Context(), 3*time.Minute))
 				require.Equal(t, c.stays, listed(t, d)[0].Warning != "")
 				require.Equal(t, 1, *asked)
 			})

@@ -29,7 +29,7 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 		}},
 		task.NodeProbe:        {Check: runner.NoParams, Folder: true, Run: probeIn},
 		task.WorkloadCordon:   {Check: runner.NoParams, Run: c.Set(true)},
-		task.WorkloadUncordon: {Check: runner.NoParams, Run: c.Set(false)},
+		task.WorkloadUncordon: {Check: workload.CheckUncordon, Run: c.Uncordon},
 		task.WorkloadDrain:    {Check: workload.CheckDrain, Run: d.Run, Limit: workload.DrainLimit, Resumable: true, Pauses: true},
 		task.UpdateTrust:      {Check: checkTrustParams, Run: a.updateTrust},
 		task.AgentUpgrade:     {Check: release.Check, Run: a.upgrade.Run, Resumable: true},

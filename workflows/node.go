@@ -180,7 +180,7 @@ func uncordonNode(ctx workflow.Context, op *operation) error {
 // have set.
 func undoCordon(ctx workflow.Context, op *operation) error {
 	if op.claim.Cordoned && !op.claim.LeftCordon {
-		return nil
+		return restoreWorkloads(ctx, op)
 	}
 	var first activities.FirstTask
 	err := fromRecord(ctx, "Read the operation's first cordon", &first, node.ReadFirstTask, op.claim.Fence, task.WorkloadCordon)
@@ -194,9 +194,26 @@ func undoCordon(ctx workflow.Context, op *operation) error {
 		}
 	}
 	if cordon.Was && !op.claim.LeftCordon {
-		return nil
+		return restoreWorkloads(ctx, op)
 	}
 	return uncordonNode(ctx, op)
+}
+
+// restoreWorkloads reverts what a drain changed for the workloads of a node that stays cordoned, such
+// as their restart policies. The agent does that itself only while the drain's task runs. A node that
+// was drained before keeps what that drain changed.
+func restoreWorkloads(ctx workflow.Context, op *operation) error {
+	if op.claim.Prior == lifecycle.NodeDrained {
+		return nil
+	}
+	var drain activities.FirstTask
+	err := fromRecord(ctx, "Read the operation's first drain", &drain, node.ReadFirstTask, op.claim.Fence, task.WorkloadDrain)
+	if err != nil || !drain.Exists {
+		return err
+	}
+	_, err = onNode[task.CordonResult](ctx, op, task.WorkloadUncordon, task.UncordonParams{KeepCordon: true}.Encode(),
+		"Restore what the drain changed; the node stays cordoned")
+	return err
 }
 
 // evictWorkloads drains the node's workloads: the agent waits until the deadline and

@@ -2,7 +2,6 @@ package workflows
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -339,8 +338,8 @@ func TestUndoCoversAttemptedCordon(t *testing.T) {
 	require.Contains(t, w.story(), "task workload.uncordon#2")
 }
 
-// TestUndoOfALeftCordon: the node has a cordon before the operation. It stays after a cancel,
-// unless an abandoned operation left it.
+// TestUndoOfALeftCordon: the node has a cordon before the operation. It stays after a cancel, which
+// restores what the drain changed, unless an abandoned operation left it.
 func TestUndoOfALeftCordon(t *testing.T) {
 	t.Parallel()
 	for _, left := range []bool{false, true} {
@@ -350,11 +349,43 @@ func TestUndoOfALeftCordon(t *testing.T) {
 			return succeeded(task.CordonResult{Cordoned: true, Was: true}), nil
 		}
 		w.open[task.WorkloadDrain] = true
+		var params []string
+		w.on[task.WorkloadUncordon] = func(spec activities.TaskSpec) (task.Result, error) {
+			params = append(params, string(spec.Params))
+			return succeeded(task.CordonResult{Cordoned: !left}), nil
+		}
 		b := setup(t, lifecycle.ActionDrain, w)
 		b.decideAt(time.Hour, lifecycle.DecisionCancel)
 		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
-		require.Equal(t, left, slices.Contains(w.story(), "task workload.uncordon"), "%v", w.story())
+		require.Equal(t, []string{map[bool]string{true: "", false: `{"keep_cordon":true}`}[left]}, params)
 	}
+}
+
+// TestUndoOfACordonOnly: a cancel of an operation without a drain leaves a cordon that the node had
+// before, and asks the node for nothing.
+func TestUndoOfACordonOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.cordoned = true
+	fails(task.WorkloadCordon)(w)
+	b := setup(t, lifecycle.ActionDrain, w)
+	b.decideAt(time.Hour, lifecycle.DecisionCancel)
+	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+	require.Equal(t, []string{"workload.cordon"}, w.enqueued)
+}
+
+// TestUndoOnADrainedNode: a cancel of a retirement that drains a drained node leaves what the drain
+// before it changed.
+func TestUndoOnADrainedNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeDrained)
+	w.cordoned = true
+	w.open[task.WorkloadDrain] = true
+	b := setup(t, lifecycle.ActionRetire, w)
+	b.in.Options.Drain = true
+	b.decideAt(time.Hour, lifecycle.DecisionCancel)
+	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+	require.Equal(t, []string{"workload.cordon", "workload.drain"}, w.enqueued)
 }
 
 // TestDetails checks that the Web UI shows the phases, who must act, and each option

@@ -1,12 +1,16 @@
 package workload
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/execution"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Cordon runs workload.cordon and workload.uncordon.
@@ -35,6 +39,33 @@ func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) 
 		}
 		return task.CordonResult{Cordoned: on, Was: was, Workloads: Reportable(list)}, nil
 	}
+}
+
+// Uncordon is Set(false), or only restores what drains changed if the params keep the cordon.
+func (c Cordon) Uncordon(ctx context.Context, t execution.Task) (any, error) {
+	p, err := uncordonParams(t.Params)
+	if err != nil {
+		return nil, err
+	}
+	if !p.KeepCordon {
+		return c.Set(false)(ctx, t)
+	}
+	restoreFor(ctx, t, c.Workloads)
+	cordoned, list := c.Flag.Cordoned(), c.Workloads.Known(ctx)
+	return task.CordonResult{Cordoned: cordoned, Was: cordoned, Workloads: Reportable(list)}, ctx.Err()
+}
+
+// CheckUncordon refuses params that are not an uncordon's.
+func CheckUncordon(params json.RawMessage) error {
+	_, err := uncordonParams(params)
+	return err
+}
+
+func uncordonParams(params json.RawMessage) (p task.UncordonParams, err error) {
+	if text := string(bytes.TrimSpace(params)); text == "" || text == "null" {
+		return p, nil
+	}
+	return p, schema.DecodeStrict(params, wire.MaxBodyBytes, &p)
 }
 
 // restoreTimeout bounds how long a task waits for a driver that restores or follows a cordon.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/execution"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -230,5 +231,33 @@ func TestUncordonRestores(t *testing.T) {
 			require.Equal(t, away, f.get("a").policy.Name == "no")
 			require.Equal(t, away, strings.Contains(output.String(), "could not restore"), output.String())
 		})
+	}
+}
+
+// TestUncordonKeepsTheCordon: the uncordon of a canceled drain restores the policies on a node that
+// stays cordoned.
+func TestUncordonKeepsTheCordon(t *testing.T) {
+	t.Parallel()
+	for _, cordoned := range []bool{true, false} {
+		f := newFakeDocker(t, &fakeContainer{id: "a1", name: "a", policy: always()})
+		folder := t.TempDir()
+		d := dockerAt(t, f.socket, folder)
+		require.NoError(t, d.Stop(t.Context(), "a"))
+		flag, err := LoadCordon(disk.At(folder), func() {})
+		require.NoError(t, err)
+		require.NoError(t, flag.Set(cordoned))
+		x := drainTask(&bytes.Buffer{}, task.DrainParams{})
+		x.Params = task.UncordonParams{KeepCordon: true}.Encode()
+		out, err := Cordon{flag, NewMonitor(d, time.Now, func() {}, slog.New(slog.DiscardHandler))}.Uncordon(t.Context(), x)
+		require.NoError(t, err)
+		require.Equal(t, task.CordonResult{Cordoned: cordoned, Was: cordoned, Workloads: []task.Workload{}}, out)
+		require.Equal(t, cordoned, flag.Cordoned())
+		require.Equal(t, always(), f.get("a").policy)
+	}
+	for _, bad := range []string{`{"keep_cordon":1}`, `{"force":true}`, `[]`, `{"keep_cordon":true} {}`} {
+		require.Equal(t, schema.KindInvalidRequest, schema.KindOf(CheckUncordon([]byte(bad))), bad)
+	}
+	for _, good := range []string{"", "null", "{}", `{"keep_cordon":true}`} {
+		require.NoError(t, CheckUncordon([]byte(good)))
 	}
 }

@@ -209,6 +209,18 @@ type Progress struct {
 	Message    string `json:"message,omitempty"`
 }
 
+// UncordonParams are the params of workload.uncordon.
+type UncordonParams struct {
+	// KeepCordon restores what drains changed, and leaves the cordon as it is.
+	KeepCordon bool `json:"keep_cordon,omitempty"`
+}
+
+// Encode returns p as params.
+func (p UncordonParams) Encode() Params {
+	raw, _ := json.Marshal(p) //nolint:errchkjson // a bool always encodes //workflowcheck:ignore
+	return raw
+}
+
 // DrainParams are the params of workload.drain.
 type DrainParams struct {
 	// Deadline is when the agent stops waiting and reports the workloads that are

@@ -159,10 +159,15 @@ func TestDrain(t *testing.T) {
 		w := newWorld(lifecycle.NodeActive)
 		w.wasCordon = true
 		w.open[task.WorkloadDrain] = true
+		var params task.Params
+		w.on[task.WorkloadUncordon] = func(spec activities.TaskSpec) (task.Result, error) {
+			params = spec.Params
+			return succeeded(task.CordonResult{Cordoned: true, Was: true}), nil
+		}
 		b := setup(t, lifecycle.ActionDrain, w)
 		b.decideAt(time.Minute, lifecycle.DecisionCancel)
 		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
-		require.NotContains(t, w.story(), "task workload.uncordon")
+		require.JSONEq(t, `{"keep_cordon":true}`, string(params))
 	})
 
 	t.Run("canceling the run in the Web UI has the same effect", func(t *testing.T) {

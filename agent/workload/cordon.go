@@ -65,7 +65,8 @@ func uncordonParams(params json.RawMessage) (p task.UncordonParams, err error) {
 	if text := string(bytes.TrimSpace(params)); text == "" || text == "null" {
 		return p, nil
 	}
-	return p, schema.DecodeStrict(params, wire.MaxBodyBytes, &p)
+	err = schema.DecodeStrict(params, wire.MaxBodyBytes, &p)
+	return p, err
 }
 
 // restoreTimeout bounds how long a task waits for a driver that restores or follows a cordon.

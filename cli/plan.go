@@ -92,10 +92,10 @@ func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o life
 func (p *plan) drains(n wire.NodeView, o lifecycle.Options) {
 	p.Warnings = warnings(n)
 	for i, name := range n.Blockers() {
-		switch kind := n.Workloads[i].Kind; {
-		case kind == task.KindGPUProcess: // it may belong to a workload
+		switch w := n.Workloads[i]; {
+		case w.Kind == task.KindGPUProcess: // it may belong to a workload
 			p.Warnings = append(p.Warnings, planWarning{name, "a drain waits for its end, and does not stop it"})
-		case kind != task.KindUnknown && kind != task.KindLastServer:
+		case w.Stoppable():
 			p.Workloads = append(p.Workloads, name)
 		case !o.Force:
 			p.Blockers = append(p.Blockers, planBlocker{Code: schema.KindNodeInUse, Message: name})

@@ -49,11 +49,6 @@ type Drain struct {
 	Now  func() time.Time
 }
 
-// stoppable reports whether the driver can stop a workload.
-func stoppable(w task.Workload) bool {
-	return ends(w) && w.Kind != task.KindGPUProcess
-}
-
 // ends reports whether an entry of a list may disappear during a drain.
 func ends(w task.Workload) bool { return w.Kind != task.KindUnknown && w.Kind != task.KindLastServer }
 
@@ -199,7 +194,7 @@ func (r *draining) running(ctx context.Context) ([]task.Workload, error) {
 	if err != nil {
 		return running, &unlistedError{err}
 	}
-	if r.GPUs != nil && !slices.ContainsFunc(running, stoppable) {
+	if r.GPUs != nil && !slices.ContainsFunc(running, task.Workload.Stoppable) {
 		running = append(running, r.GPUs(ctx)...)
 	}
 	return running, nil
@@ -237,7 +232,7 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 	}
 	asked := 0
 	for _, w := range running {
-		if w.Stopping || !stoppable(w) {
+		if w.Stopping || !w.Stoppable() {
 			continue
 		}
 		if asked++; asked > 1 && r.Now().After(r.deadline) {
@@ -263,7 +258,7 @@ func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workload, error) {
 	r.task.Note(fmt.Sprintf("killing %d workloads by force", len(left)))
 	for _, w := range left {
-		if !stoppable(w) {
+		if !w.Stoppable() {
 			continue
 		}
 		if err := r.task.Confirm(ctx, 0); err != nil {
@@ -281,7 +276,7 @@ func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workl
 		if err != nil {
 			err = &unlistedError{err}
 		}
-		return slices.DeleteFunc(list, func(w task.Workload) bool { return !stoppable(w) }), err
+		return slices.DeleteFunc(list, func(w task.Workload) bool { return !w.Stoppable() }), err
 	}, ended)
 	if err != nil || len(left) > 0 {
 		return left, err
@@ -304,7 +299,7 @@ func (r *draining) result(left []task.Workload, p task.DrainParams) task.DrainRe
 			continue // it was not asked to stop
 		}
 		b := task.Blocker{Workload: w.Name, Kind: w.Kind, Reason: r.reason(w, p)}
-		if p.Force && !stoppable(w) {
+		if p.Force && !w.Stoppable() {
 			out.Ignored = append(out.Ignored, b)
 		} else {
 			out.Blocked = append(out.Blocked, b)

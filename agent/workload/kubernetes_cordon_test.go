@@ -170,7 +170,7 @@ func TestKubernetesCordonCrash(t *testing.T) {
 }
 
 // TestKubernetesCordonLost: a drain restores a cordon that the Node object lost, before the next
-// eviction. It does not read the Node object at each one.
+// eviction. Not every eviction reads the Node object.
 func TestKubernetesCordonLost(t *testing.T) {
 	t.Parallel()
 	f := newFakeKube(t, podObject("a", "one"), podObject("a", "two"), podObject("a", "three"))

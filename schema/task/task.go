@@ -291,6 +291,11 @@ const (
 	KindLastServer = "last-server"
 )
 
+// Stoppable reports whether a drain can stop the workload.
+func (w Workload) Stoppable() bool {
+	return w.Kind != KindUnknown && w.Kind != KindLastServer && w.Kind != KindGPUProcess
+}
+
 // Workload is a process, unit, container or pod that a drain must stop.
 type Workload struct {
 	Name  string    `json:"name"`

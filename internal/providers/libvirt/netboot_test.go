@@ -92,7 +92,7 @@ func (p pipes) Close() error {
 
 func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestImageServerEndsSlowClients: a machine that does not send its request, or does not read the image, does
+// TestImageServerEndsSlowClients: a machine that does not send its request, or does not receive the image, does
 // not hold a connection.
 func TestImageServerEndsSlowClients(t *testing.T) {
 	t.Parallel()

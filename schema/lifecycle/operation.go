@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 // Names that workflow histories and clients share. Changing one breaks running
@@ -70,6 +71,8 @@ type Options struct {
 	AgentVersion string `json:"agent_version,omitempty"`
 	Downgrade    bool   `json:"downgrade,omitempty"`
 	Release      string `json:"release,omitempty"`
+	// Recovery is the repair of a recover.
+	Recovery recovery.Request `json:"recovery,omitzero"`
 }
 
 // Requested returns the options that the request set: without the release's document, which a

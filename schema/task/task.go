@@ -55,6 +55,9 @@ const (
 	NewIdentity      Type = "agent.new_identity"  // enroll again, with new keys
 	WipeIdentity     Type = "agent.wipe_identity" // delete the node's identity and stop
 	AgentUpgrade     Type = "agent.upgrade"       // run another release of the agent
+	NodeReboot       Type = "node.reboot"         // restart the node, after the result is reported
+	GPUReset         Type = "gpu.reset"           // reset GPUs that no process uses
+	NodeVerify       Type = "node.verify"         // test the node under load after a repair
 )
 
 // UpgradeTime is how long an agent may take to download a release, and again to try it.
@@ -90,6 +93,9 @@ func Types() []TypeInfo {
 		{NewIdentity, EffectIdempotent, 60 * time.Second},
 		{WipeIdentity, EffectDestructive, 30 * time.Second},
 		{AgentUpgrade, EffectDestructive, UpgradeTime},
+		{NodeReboot, EffectDestructive, time.Minute},
+		{GPUReset, EffectDestructive, 5 * time.Minute},
+		{NodeVerify, EffectIdempotent, VerifyTime},
 	}
 }
 

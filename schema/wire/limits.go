@@ -26,9 +26,12 @@ const (
 	// HeartbeatInterval is the maximum time between two heartbeats of an agent that
 	// reaches the server.
 	HeartbeatInterval = 60 * time.Second
-	ResultBackoffMin  = 500 * time.Millisecond
-	ResultBackoffMax  = 30 * time.Second
-	PollBackoffMax    = 60 * time.Second
+	// HealthInterval is the maximum time between two health reports of an agent that reaches the
+	// server. Conditions without a report for three intervals are unknown.
+	HealthInterval   = 5 * time.Minute
+	ResultBackoffMin = 500 * time.Millisecond
+	ResultBackoffMax = 30 * time.Second
+	PollBackoffMax   = 60 * time.Second
 	// LockedPollMax is the maximum time between two polls of an agent whose identity is locked.
 	LockedPollMax = 15 * time.Minute
 )

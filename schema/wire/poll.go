@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
@@ -72,6 +73,9 @@ type Heartbeat struct {
 	// MaxFault.
 	Driver      string `json:"driver,omitempty"`
 	DriverFault string `json:"driver_fault,omitempty"`
+	// Health is the newest report of the agent's checkers, nil if it changed nothing since the last
+	// heartbeat that the server acknowledged. A report is sent at least every HealthInterval.
+	Health *health.Report `json:"health,omitempty"`
 	// At is when the listing of the workloads began, by the node's clock. It orders the
 	// lists.
 	At time.Time `json:"at"`

@@ -1,0 +1,97 @@
+package recovery
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/health"
+)
+
+// Node is everything that the judge looks at about one node with a fault.
+type Node struct {
+	NodeID  string `json:"node_id"`
+	Host    string `json:"host"`
+	SKU     string `json:"sku"`
+	Region  string `json:"region"`
+	Rack    string `json:"rack,omitempty"` // the node's label "rack"
+	Class   string `json:"class"`          // inventory.Class
+	GPUs    int    `json:"gpus"`           // of the SKU
+	Creates bool   `json:"creates"`        // the provider can create another machine
+	State   string `json:"state"`          // lifecycle.NodeState
+	// Held is why an operator or an operation holds the node, empty if none does.
+	Held string `json:"held,omitempty"`
+	// BootedAt is when the boot ID last changed, zero if that is not known.
+	BootedAt   time.Time          `json:"booted_at,omitzero"`
+	Phase      health.Phase       `json:"phase"`
+	Conditions []health.Condition `json:"conditions"`
+	// Attempts are the repairs within the longest time that the policy looks back, newest last.
+	Attempts []Attempt `json:"attempts,omitempty"`
+}
+
+// Size is how many nodes a scope has: the denominator of budgets and of the breaker.
+type Size struct {
+	Scope Scope  `json:"scope"`
+	Key   string `json:"key"` // "" for the fleet
+	Nodes int    `json:"nodes"`
+	// Busy counts nodes whose repair runs now.
+	Busy int `json:"busy"`
+}
+
+// Scope is what a budget counts.
+type Scope string
+
+// The scopes.
+const (
+	ScopeFleet  Scope = "fleet"
+	ScopeSKU    Scope = "sku"
+	ScopeRack   Scope = "rack"
+	ScopeRegion Scope = "region"
+)
+
+// Fleet is what the judge reads: the nodes with an unhealthy condition or in a phase other than
+// healthy, and the sizes of all scopes.
+type Fleet struct {
+	At      time.Time    `json:"at"`
+	Nodes   []Node       `json:"nodes"`
+	Sizes   []Size       `json:"sizes"`
+	Breaker BreakerState `json:"breaker"`
+}
+
+// BreakerState is the breaker between two rounds. It stops repairs, never their end.
+type BreakerState struct {
+	// OpenSince is zero if the breaker is closed. Probing is set while one node is repaired to find
+	// out whether the breaker can close.
+	OpenSince time.Time `json:"open_since,omitzero"`
+	Probing   string    `json:"probing,omitempty"` // the node ID
+	// Why names the cause and the figures, in one sentence for operators.
+	Why string `json:"why,omitempty"`
+}
+
+// Decision is what the judge decides about one node in one round.
+type Decision struct {
+	NodeID string       `json:"node_id"`
+	Host   string       `json:"host"`
+	Phase  health.Phase `json:"phase"` // the phase after the decision
+	Fault  Fault        `json:"fault,omitzero"`
+	// Rung is the first rung of the repair, and Request the whole repair. Empty if none is needed.
+	Rung    Rung    `json:"rung,omitempty"`
+	Request Request `json:"request,omitzero"`
+	Brake   Brake   `json:"brake,omitempty"`
+	// Why is one sentence for operators, with the figures that decided.
+	Why string `json:"why"`
+}
+
+// Incident is a fault of many nodes at once: one line for operators instead of one for each node.
+type Incident struct {
+	Scope Scope    `json:"scope"`
+	Key   string   `json:"key"`
+	Fault Fault    `json:"fault"`
+	Nodes []string `json:"nodes"` // hosts
+	Why   string   `json:"why"`
+}
+
+// Verdict is the result of one round.
+type Verdict struct {
+	Decisions []Decision   `json:"decisions"`
+	Incidents []Incident   `json:"incidents,omitempty"`
+	Breaker   BreakerState `json:"breaker"`
+}

@@ -128,9 +128,17 @@ func converted(c, was health.Condition, known bool, at, last, now time.Time) hea
 	if known && c.Status == was.Status && !c.Since.After(last) {
 		c.Since = was.Since
 	} else {
-		c.Since = now.Add(-min(max(at.Sub(c.Since), 0), maxConditionAge))
+		c.Since = inDatabase(c.Since, at, now)
+	}
+	if !c.FaultSince.IsZero() {
+		c.FaultSince = inDatabase(c.FaultSince, at, now)
 	}
 	return c
+}
+
+// inDatabase returns a time before a report, by the clock of the reporter, by that of the database.
+func inDatabase(t, at, now time.Time) time.Time {
+	return now.Add(-min(max(at.Sub(t), 0), maxConditionAge))
 }
 
 // conditionsDiff is what a report changes.
@@ -148,7 +156,7 @@ func (d *conditionsDiff) compare(was, is health.Condition) {
 	if changed && (was.Checker != "" || is.Status == health.Unhealthy) {
 		d.signal(is)
 	}
-	if changed || was.Repair != is.Repair || was.Detail != is.Detail ||
+	if changed || was.Repair != is.Repair || was.Detail != is.Detail || was.UnknownSeconds != is.UnknownSeconds ||
 		is.Status == health.Unhealthy && (was.Samples != is.Samples || !was.Since.Equal(is.Since)) {
 		d.put = append(d.put, is)
 	}
@@ -193,7 +201,8 @@ func columnsOf(d conditionsDiff) sqlc.PutConditionsParams {
 		p.Statuses, p.Reasons = append(p.Statuses, string(c.Status)), append(p.Reasons, c.Reason)
 		p.Codes, p.Samples = append(p.Codes, int32(c.Code)), append(p.Samples, int32(c.Samples)) //nolint:gosec // a report is validated
 		p.Repairs, p.Details = append(p.Repairs, string(c.Repair)), append(p.Details, c.Detail)
-		p.Sinces = append(p.Sinces, c.Since)
+		p.Sinces, p.FaultSinces = append(p.Sinces, c.Since), append(p.FaultSinces, c.FaultSince)
+		p.FaultSamples, p.UnknownSeconds = append(p.FaultSamples, int32(c.FaultSamples)), append(p.UnknownSeconds, c.UnknownSeconds) //nolint:gosec // as above
 	}
 	return p
 }

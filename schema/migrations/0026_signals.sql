@@ -29,6 +29,10 @@ CREATE TABLE conditions (
     detail    text        NOT NULL, -- reported by the node: untrusted
     since     timestamptz NOT NULL, -- of the status, by the database's clock
     samples   integer     NOT NULL, -- outdated while the status is not unhealthy
+    -- Of the fault that an unknown condition interrupts; year 1 and 0 for none.
+    fault_since     timestamptz NOT NULL,
+    fault_samples   integer     NOT NULL,
+    unknown_seconds bigint      NOT NULL, -- of the time since the fault began
     CONSTRAINT conditions_pkey PRIMARY KEY (node_id, source, checker, component)
 );
 

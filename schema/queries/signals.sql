@@ -35,15 +35,18 @@ ON CONFLICT (node_id, source) DO UPDATE SET incarnation = excluded.incarnation, 
     reported_at = excluded.reported_at, digest = excluded.digest;
 
 -- name: ListConditions :many
-SELECT checker, component, status, reason, code, repair, detail, since, samples FROM conditions WHERE node_id = $1 AND source = $2;
+SELECT checker, component, status, reason, code, repair, detail, since, samples, fault_since, fault_samples, unknown_seconds
+FROM conditions WHERE node_id = $1 AND source = $2;
 
 -- name: PutConditions :exec
-INSERT INTO conditions AS c (node_id, source, checker, component, status, reason, code, repair, detail, since, samples)
+INSERT INTO conditions AS c (node_id, source, checker, component, status, reason, code, repair, detail, since, samples, fault_since, fault_samples, unknown_seconds)
 SELECT sqlc.arg(node_id), sqlc.arg(source), unnest(sqlc.arg(checkers)::text[]), unnest(sqlc.arg(components)::text[]), unnest(sqlc.arg(statuses)::text[]),
        unnest(sqlc.arg(reasons)::text[]), unnest(sqlc.arg(codes)::integer[]), unnest(sqlc.arg(repairs)::text[]), unnest(sqlc.arg(details)::text[]),
-       unnest(sqlc.arg(sinces)::timestamptz[]), unnest(sqlc.arg(samples)::integer[])
+       unnest(sqlc.arg(sinces)::timestamptz[]), unnest(sqlc.arg(samples)::integer[]), unnest(sqlc.arg(fault_sinces)::timestamptz[]),
+       unnest(sqlc.arg(fault_samples)::integer[]), unnest(sqlc.arg(unknown_seconds)::bigint[])
 ON CONFLICT (node_id, source, checker, component) DO UPDATE SET status = excluded.status, reason = excluded.reason, code = excluded.code,
-    repair = excluded.repair, detail = excluded.detail, since = excluded.since, samples = excluded.samples;
+    repair = excluded.repair, detail = excluded.detail, since = excluded.since, samples = excluded.samples,
+    fault_since = excluded.fault_since, fault_samples = excluded.fault_samples, unknown_seconds = excluded.unknown_seconds;
 
 -- name: DeleteConditions :exec
 DELETE FROM conditions c USING (SELECT unnest(sqlc.arg(checkers)::text[]) AS checker, unnest(sqlc.arg(components)::text[]) AS component) gone

@@ -152,19 +152,23 @@ func (q *Queries) InsertSignal(ctx context.Context, arg InsertSignalParams) erro
 }
 
 const listConditions = `-- name: ListConditions :many
-SELECT checker, component, status, reason, code, repair, detail, since, samples FROM conditions WHERE node_id = $1 AND source = $2
+SELECT checker, component, status, reason, code, repair, detail, since, samples, fault_since, fault_samples, unknown_seconds
+FROM conditions WHERE node_id = $1 AND source = $2
 `
 
 type ListConditionsRow struct {
-	Checker   string
-	Component string
-	Status    health.Status
-	Reason    string
-	Code      int
-	Repair    health.Repair
-	Detail    string
-	Since     time.Time
-	Samples   int
+	Checker        string
+	Component      string
+	Status         health.Status
+	Reason         string
+	Code           int
+	Repair         health.Repair
+	Detail         string
+	Since          time.Time
+	Samples        int
+	FaultSince     time.Time
+	FaultSamples   int
+	UnknownSeconds int64
 }
 
 func (q *Queries) ListConditions(ctx context.Context, nodeID string, source health.Source) ([]ListConditionsRow, error) {
@@ -186,6 +190,9 @@ func (q *Queries) ListConditions(ctx context.Context, nodeID string, source heal
 			&i.Detail,
 			&i.Since,
 			&i.Samples,
+			&i.FaultSince,
+			&i.FaultSamples,
+			&i.UnknownSeconds,
 		); err != nil {
 			return nil, err
 		}
@@ -198,26 +205,31 @@ func (q *Queries) ListConditions(ctx context.Context, nodeID string, source heal
 }
 
 const putConditions = `-- name: PutConditions :exec
-INSERT INTO conditions AS c (node_id, source, checker, component, status, reason, code, repair, detail, since, samples)
+INSERT INTO conditions AS c (node_id, source, checker, component, status, reason, code, repair, detail, since, samples, fault_since, fault_samples, unknown_seconds)
 SELECT $1, $2, unnest($3::text[]), unnest($4::text[]), unnest($5::text[]),
        unnest($6::text[]), unnest($7::integer[]), unnest($8::text[]), unnest($9::text[]),
-       unnest($10::timestamptz[]), unnest($11::integer[])
+       unnest($10::timestamptz[]), unnest($11::integer[]), unnest($12::timestamptz[]),
+       unnest($13::integer[]), unnest($14::bigint[])
 ON CONFLICT (node_id, source, checker, component) DO UPDATE SET status = excluded.status, reason = excluded.reason, code = excluded.code,
-    repair = excluded.repair, detail = excluded.detail, since = excluded.since, samples = excluded.samples
+    repair = excluded.repair, detail = excluded.detail, since = excluded.since, samples = excluded.samples,
+    fault_since = excluded.fault_since, fault_samples = excluded.fault_samples, unknown_seconds = excluded.unknown_seconds
 `
 
 type PutConditionsParams struct {
-	NodeID     string
-	Source     health.Source
-	Checkers   []string
-	Components []string
-	Statuses   []string
-	Reasons    []string
-	Codes      []int32
-	Repairs    []string
-	Details    []string
-	Sinces     []time.Time
-	Samples    []int32
+	NodeID         string
+	Source         health.Source
+	Checkers       []string
+	Components     []string
+	Statuses       []string
+	Reasons        []string
+	Codes          []int32
+	Repairs        []string
+	Details        []string
+	Sinces         []time.Time
+	Samples        []int32
+	FaultSinces    []time.Time
+	FaultSamples   []int32
+	UnknownSeconds []int64
 }
 
 func (q *Queries) PutConditions(ctx context.Context, arg PutConditionsParams) error {
@@ -233,6 +245,9 @@ func (q *Queries) PutConditions(ctx context.Context, arg PutConditionsParams) er
 		arg.Details,
 		arg.Sinces,
 		arg.Samples,
+		arg.FaultSinces,
+		arg.FaultSamples,
+		arg.UnknownSeconds,
 	)
 	return err
 }

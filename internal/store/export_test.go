@@ -30,6 +30,8 @@ func ViewSQL() map[string]string {
 		"certificates": selectCertificates,
 		"instance":     selectInstance,
 		"instances":    instanceFilter(adminapi.InstanceQuery{NodeID: schema.NewID()}).sql("SELECT "+instanceColumns+fromInstances, instanceOrder, 1),
+		"conditions":   selectConditions,
+		"signals":      signalFilter(adminapi.SignalQuery{NodeID: schema.NewID()}).sql(selectSignals, signalOrder, 1),
 		"task":         selectTask,
 		"watched":      watchedBatch,
 	}

@@ -23,8 +23,11 @@ const (
 		ORDER BY stale OR status <> 'unhealthy', status = 'healthy', checker, component, source`
 )
 
+// Signals reads signals and stores reports about the health of nodes. It implements adminapi.Signals.
+type Signals struct{ db *db }
+
 // ListSignals implements adminapi.Signals.
-func (s *Admin) ListSignals(ctx context.Context, q adminapi.SignalQuery) (signals []health.Signal, next []string, err error) {
+func (s *Signals) ListSignals(ctx context.Context, q adminapi.SignalQuery) (signals []health.Signal, next []string, err error) {
 	return page(ctx, s.db, listQuery{"listing signals", selectSignals, signalOrder, q.Limit}, signalFilter(q),
 		func(s health.Signal) []string { return timeKey(s.At, s.SignalID) })
 }
@@ -62,11 +65,11 @@ func (f *filter) signalTypes(types []health.SignalType) {
 }
 
 // fillConditions adds the conditions of nodes.
-func (s *Admin) fillConditions(ctx context.Context, ids []string, byID map[string]*wire.NodeView) error {
+func fillConditions(ctx context.Context, db *db, ids []string, byID map[string]*wire.NodeView) error {
 	rows, err := list[struct {
 		NodeID string
 		wire.ConditionView
-	}](ctx, s.db, selectConditions, ids, wire.StaleHealth.Seconds())
+	}](ctx, db, selectConditions, ids, wire.StaleHealth.Seconds())
 	for _, r := range rows {
 		byID[r.NodeID].Conditions = append(byID[r.NodeID].Conditions, r.ConditionView)
 	}
@@ -74,7 +77,7 @@ func (s *Admin) fillConditions(ctx context.Context, ids []string, byID map[strin
 }
 
 // ReportHealth implements adminapi.Signals.
-func (s *Admin) ReportHealth(ctx context.Context, n wire.NodeView, r health.Report) (accepted bool, err error) {
+func (s *Signals) ReportHealth(ctx context.Context, n wire.NodeView, r health.Report) (accepted bool, err error) {
 	return storeHealth(ctx, s.db, healthReport{Report: r, nodeID: n.ID, source: health.SourceCluster, incarnation: n.Incarnation})
 }
 

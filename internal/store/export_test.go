@@ -47,8 +47,8 @@ func StuckSQL() map[string]string {
 }
 
 // RecordSignal records a signal in a transaction of its own.
-func (s *Admin) RecordSignal(ctx context.Context, sig health.Signal) error {
-	return s.db.write(ctx, "recording a signal", func(ctx context.Context, tx *tx) error { return tx.RecordSignal(ctx, sig) })
+func (s *Signals) RecordSignal(ctx context.Context, sig health.Signal) error {
+	return s.db.write(ctx, "recording a signal", func(ctx context.Context, tx *tx) error { return recordSignal(ctx, tx, sig) })
 }
 
 // Notify sends a notification after those that are pending.

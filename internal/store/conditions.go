@@ -199,10 +199,10 @@ func columnsOf(d conditionsDiff) sqlc.PutConditionsParams {
 	for _, c := range d.put {
 		p.Checkers, p.Components = append(p.Checkers, c.Checker), append(p.Components, c.Component)
 		p.Statuses, p.Reasons = append(p.Statuses, string(c.Status)), append(p.Reasons, c.Reason)
-		p.Codes, p.Samples = append(p.Codes, int32(c.Code)), append(p.Samples, int32(c.Samples)) //nolint:gosec // a report is validated
+		p.Codes, p.Samples = append(p.Codes, int32(c.Code)), append(p.Samples, int32(c.Samples))
 		p.Repairs, p.Details = append(p.Repairs, string(c.Repair)), append(p.Details, c.Detail)
 		p.Sinces, p.FaultSinces = append(p.Sinces, c.Since), append(p.FaultSinces, c.FaultSince)
-		p.FaultSamples, p.UnknownSeconds = append(p.FaultSamples, int32(c.FaultSamples)), append(p.UnknownSeconds, c.UnknownSeconds) //nolint:gosec // as above
+		p.FaultSamples, p.UnknownSeconds = append(p.FaultSamples, int32(c.FaultSamples)), append(p.UnknownSeconds, c.UnknownSeconds)
 	}
 	return p
 }

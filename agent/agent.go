@@ -13,7 +13,6 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
-	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
@@ -60,8 +59,9 @@ type Agent struct {
 	changed  chan struct{} // holds a value when the node changed since the last heartbeat
 	reported time.Time     // of the last heartbeat that the server has; zero if one is due
 	kept     *checkpoint   // of the audit trail
-	fault    string        // why the agent accepts no tasks
-	doubt    bool          // the last status file could not be written
+	health   healthReports
+	fault    string // why the agent accepts no tasks
+	doubt    bool   // the last status file could not be written
 	stop     context.CancelCauseFunc
 }
 
@@ -80,7 +80,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a := &Agent{
 		conf: c, deps: d, log: log, now: d.Clock.Now, timing: t,
 		state: disk.StateDir{Path: c.StateDir, FS: d.FS}, started: d.Clock.Now(), changed: make(chan struct{}, 1),
-		bootID: host.BootID("/"),
+		bootID: d.BootID(),
 		stop:   func(error) {},
 	}
 	if d.Ballast {
@@ -118,6 +118,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if d.Workloads == nil {
 		a.workloads.Observe(workload.NewGPUs(c.NvidiaSMI, a.now, log))
 	}
+	a.health.monitor = newHealthMonitor(a)
 	a.upgrade = openUpgrade(a)
 	if err := a.openTasks(); err != nil {
 		return nil, err
@@ -233,6 +234,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.workloads.Run(ctx) })
 	wg.Go(func() { a.watchdog(ctx) })
 	wg.Go(func() { a.upgrade.Watch(ctx) })
+	wg.Go(func() { a.health.monitor.Run(ctx, a.change) })
 	notify(systemd.SdNotifyReady)
 	err := a.work(ctx)
 	a.stop(err)

@@ -31,7 +31,7 @@ const reexecVar = "GPUAAS_TEST_REEXEC"
 func TestMain(m *testing.M) {
 	if os.Getenv(reexecVar) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, devworkload.Drivers())
+		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, Extras{Drivers: devworkload.Drivers()})
 		stop()
 		os.Exit(code)
 	}
@@ -51,7 +51,7 @@ func environ(c Config) []string {
 func runCommand(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code = Main(t.Context(), args, env, &out, &errOut, devworkload.Drivers())
+	code = Main(t.Context(), args, env, &out, &errOut, Extras{Drivers: devworkload.Drivers()})
 	return code, out.String(), errOut.String()
 }
 

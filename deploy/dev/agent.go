@@ -40,7 +40,11 @@ DIR/agents/NAME/workloads/WORKLOAD.json:
 
   {"command": ["sleep", "3600"], "restart": true}
 
-"restart" is optional: if true, the agent restarts a process that exits. gpuaas
+"restart" is optional: if true, the agent restarts a process that exits.
+
+The agent's machine is simulated: a reboot restarts the agent, with another boot
+ID. DIR/agents/NAME/faults.json has the machine's faults; see --faults of gpuaas
+dev fleet. gpuaas
 dev up restarts the agent with the rest of the stack; gpuaas dev down stops the
 agent and its workloads.`,
 		Example: `  gpuaas node register gpu-17 --sku cpu-dev --region local

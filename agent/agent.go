@@ -236,6 +236,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.upgrade.Watch(ctx) })
 	wg.Go(func() { a.health.monitor.Run(ctx, a.change) })
 	notify(systemd.SdNotifyReady)
+	if err := a.gpuReset().Recover(ctx); err != nil {
+		a.log.Error("an interrupted reset of GPUs is not undone", "err", err.Error())
+	}
 	err := a.work(ctx)
 	a.stop(err)
 	if !a.replaced.Load() { // systemd need not know: its process stays

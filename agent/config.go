@@ -77,6 +77,13 @@ type Config struct {
 	// NvidiaSMI is the absolute path of nvidia-smi. Without one, it is looked up in PATH.
 	NvidiaSMI string
 
+	// HealthChecks are the health checks of the node: "all", "none", or names after a minus to switch
+	// them off, separated by commas: -gpu_fan,-host_clock. Defaults to all.
+	HealthChecks string
+	// BurnIn is the command of the longest test after a repair: an absolute path and arguments,
+	// separated by spaces. No shell reads it. Without one, the test is skipped.
+	BurnIn string
+
 	// EnvFile is the file that was read, "" if there was none.
 	EnvFile string
 	// Replaced are the variables whose value in the env file the environment replaced by
@@ -226,6 +233,8 @@ func configOf(vars map[string]string, file string) Config {
 		},
 		NvidiaSMI:      get("GPUAAS_NVIDIA_SMI", ""),
 		ReleasePubkeys: get("GPUAAS_RELEASE_PUBKEYS", ""),
+		HealthChecks:   get("GPUAAS_HEALTH_CHECKS", "all"),
+		BurnIn:         get("GPUAAS_BURN_IN", ""),
 		EnvFile:        file,
 	}
 }
@@ -260,6 +269,9 @@ func (c *Config) Validate() error {
 	}
 	if c.NvidiaSMI != "" && !filepath.IsAbs(c.NvidiaSMI) {
 		fault("GPUAAS_NVIDIA_SMI: %q is not an absolute path", c.NvidiaSMI)
+	}
+	if c.BurnIn != "" && !filepath.IsAbs(c.BurnIn) {
+		fault("GPUAAS_BURN_IN: %q does not begin with an absolute path", c.BurnIn)
 	}
 	if err := c.checkDriver(); err != nil {
 		fault("%v", err)

@@ -44,7 +44,9 @@ the environment wins:
   several: docker,kubernetes), GPUAAS_WORKLOAD_SLICE, GPUAAS_WORKLOAD_LABEL,
   DOCKER_HOST (unix:///path), GPUAAS_DOCKER_STOP_DAEMON (true|false),
   GPUAAS_KUBECONFIG, GPUAAS_KUBERNETES_NODE, GPUAAS_KUBERNETES_STOP_UNIT,
-  GPUAAS_KUBERNETES_VIP_LEASE, GPUAAS_NVIDIA_SMI, GPUAAS_RELEASE_PUBKEYS
+  GPUAAS_KUBERNETES_VIP_LEASE, GPUAAS_NVIDIA_SMI, GPUAAS_RELEASE_PUBKEYS,
+  GPUAAS_HEALTH_CHECKS (all|none, or checks to switch off: -gpu_fan,-host_clock),
+  GPUAAS_BURN_IN (/path/of/program arguments)
 
 Examples:
   gpuaas-node-agent run

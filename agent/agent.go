@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/tls"
@@ -13,6 +14,7 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/gpuaas/gpuaas/agent/health"
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
@@ -51,14 +53,15 @@ type Agent struct {
 	session  string
 	started  time.Time
 	resumed  sync.Once
-	reread   atomic.Bool   // the CA bundle must be read again
-	leaving  atomic.Bool   // the agent stops and wipes its identity
-	replaced atomic.Bool   // the agent stops, and another release starts in its process
-	lastLoop atomic.Int64  // unix ns of the poll loop's latest iteration
-	polls    atomic.Int64  // made so far
-	changed  chan struct{} // holds a value when the node changed since the last heartbeat
-	reported time.Time     // of the last heartbeat that the server has; zero if one is due
-	kept     *checkpoint   // of the audit trail
+	reread   atomic.Bool     // the CA bundle must be read again
+	leaving  atomic.Bool     // the agent stops and wipes its identity
+	replaced atomic.Bool     // the agent stops, and another release starts in its process
+	lastLoop atomic.Int64    // unix ns of the poll loop's latest iteration
+	polls    atomic.Int64    // made so far
+	changed  chan struct{}   // holds a value when the node changed since the last heartbeat
+	reported time.Time       // of the last heartbeat that the server has; zero if one is due
+	kept     *checkpoint     // of the audit trail
+	monitor  *health.Monitor // of this machine
 	health   healthReports
 	fault    string // why the agent accepts no tasks
 	doubt    bool   // the last status file could not be written
@@ -118,7 +121,10 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if d.Workloads == nil {
 		a.workloads.Observe(workload.NewGPUs(c.NvidiaSMI, a.now, log))
 	}
-	a.health.monitor = newHealthMonitor(a)
+	if a.monitor, err = newMonitor(a); err != nil {
+		return nil, err
+	}
+	a.health.monitor = cmp.Or[HealthMonitor](d.Health, a.monitor)
 	a.upgrade = openUpgrade(a)
 	if err := a.openTasks(); err != nil {
 		return nil, err

@@ -19,15 +19,6 @@ type HealthMonitor interface {
 	Report() *health.Report
 }
 
-// noHealth is the monitor of an agent that checks nothing.
-type noHealth struct{}
-
-// Run implements HealthMonitor.
-func (noHealth) Run(context.Context, func()) {}
-
-// Report implements HealthMonitor.
-func (noHealth) Report() *health.Report { return nil }
-
 // healthReports decides which heartbeats carry a health report. Only the poll loop uses it.
 type healthReports struct {
 	monitor HealthMonitor
@@ -71,12 +62,7 @@ func (h *healthReports) answered(r *health.Report, at time.Time, err error) (ret
 // is unhealthy, because a repair waits for it; details such as a temperature do not.
 func reportsDiffer(a, b *health.Report) bool {
 	return a.BootID != b.BootID || !slices.EqualFunc(a.Conditions, b.Conditions, func(x, y health.Condition) bool {
-		x.Detail, y.Detail = "", ""
-		if y.Status != health.Unhealthy {
-			x.Samples, y.Samples = 0, 0
-		}
-		sameTime := x.Since.Equal(y.Since)
-		x.Since, y.Since = time.Time{}, time.Time{}
-		return sameTime && x == y
+		return x.Checker == y.Checker && x.Component == y.Component && x.Status == y.Status && x.Reason == y.Reason &&
+			x.Code == y.Code && x.Repair == y.Repair && x.Since.Equal(y.Since) && (y.Status != health.Unhealthy || x.Samples == y.Samples)
 	})
 }

@@ -3,23 +3,50 @@ package agent
 import (
 	"context"
 	"strings"
+	"time"
 
+	"github.com/gpuaas/gpuaas/agent/health"
+	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/repair"
 	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
-	"github.com/gpuaas/gpuaas/schema/health"
+	hosthealth "github.com/gpuaas/gpuaas/schema/health/host"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // dcgm is the name of DCGM's command, which is looked up in PATH.
 const dcgm = "dcgmi"
 
-// newHealthMonitor makes the monitor of this machine, unless the dependencies replace it.
-func newHealthMonitor(a *Agent) HealthMonitor {
-	if a.deps.Health != nil {
-		return a.deps.Health
+// newMonitor makes the monitor of this machine.
+func newMonitor(a *Agent) (*health.Monitor, error) {
+	checks, err := health.ParseSelection(a.conf.HealthChecks)
+	if err != nil {
+		return nil, err
 	}
-	return noHealth{}
+	c := health.Config{
+		State: a.state, Root: "/", BootID: a.bootID, SMI: a.conf.NvidiaSMI, ClockOffset: a.clock.Offset, Checks: checks, Now: a.now, Log: a.log,
+	}
+	if up := host.Uptime("/"); up > 0 {
+		c.BootedAt = a.now().Add(-time.Duration(up) * time.Second)
+	}
+	if units := workload.NewUnits(); units.Present() {
+		c.Services = func(ctx context.Context) ([]hosthealth.Service, error) { return services(ctx, units) }
+	}
+	return health.New(c)
+}
+
+// services returns the states of the services that a GPU node needs. One that is disabled and does not
+// run is not needed.
+func services(ctx context.Context, units workload.Units) (list []hosthealth.Service, err error) {
+	states, err := units.States(ctx, health.ServiceNames()...)
+	for _, s := range states {
+		if s.Enabled || s.Active || s.Failed {
+			list = append(list, hosthealth.Service{
+				Name: strings.TrimSuffix(s.Name, ".service"), Active: s.Active, Failed: s.Failed, Restarts: &hosthealth.Counter{Total: uint64(s.Restarts)},
+			})
+		}
+	}
+	return list, err
 }
 
 // startReboot returns what restarts the machine: the dependency, systemd, or the kernel.
@@ -36,7 +63,7 @@ func (a *Agent) startReboot() func(context.Context) error {
 // gpuReset makes the executor of gpu.reset.
 func (a *Agent) gpuReset() repair.Reset {
 	units := workload.NewUnits()
-	r := repair.Reset{SMI: a.conf.NvidiaSMI, Outside: repair.FindOutside(units.Present()), State: a.state, Done: func([]string) {}}
+	r := repair.Reset{SMI: a.conf.NvidiaSMI, Outside: repair.FindOutside(units.Present()), State: a.state, Done: a.monitor.Reset}
 	if units.Present() {
 		r.Units = units
 	}
@@ -49,7 +76,7 @@ func (a *Agent) repairs() map[task.Type]runner.Executor {
 	reset := a.gpuReset()
 	verify := repair.Verify{
 		BootID: a.bootID, DCGM: dcgm, BurnIn: strings.Fields(a.conf.BurnIn), Outside: reset.Outside,
-		Health:    func(context.Context, int) ([]health.Finding, int, error) { return nil, 0, nil },
+		Health:    a.monitor.Check,
 		WriteDisk: func(ctx context.Context) (string, error) { return repair.WriteDisk(ctx, a.conf.StateDir) },
 	}
 	return map[task.Type]runner.Executor{

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net"
@@ -45,6 +46,7 @@ func environ(c Config) []string {
 		"GPUAAS_TASK_SIGNING_PUBKEYS=" + c.SigningPubkeys, "GPUAAS_ENV=" + c.Env, "GPUAAS_CA_BUNDLE_PATH=" + c.CABundlePath,
 		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH=" + c.NodeCABundlePath, "GPUAAS_CERT_PATH=" + c.CertPath,
 		"GPUAAS_KEY_PATH=" + c.KeyPath, "GPUAAS_STATE_DIR=" + c.StateDir, "GPUAAS_WORKLOAD_DRIVER=" + c.WorkloadDriver,
+		"GPUAAS_HEALTH_CHECKS=" + cmp.Or(c.HealthChecks, "none"),
 	}
 }
 

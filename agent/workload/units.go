@@ -24,6 +24,8 @@ func (Units) Present() bool {
 type UnitState struct {
 	Name           string
 	Active, Failed bool
+	// Enabled is set if the unit starts with the machine.
+	Enabled bool
 	// Restarts counts the restarts of a service by systemd.
 	Restarts uint32
 }
@@ -40,6 +42,15 @@ func (u Units) States(ctx context.Context, names ...string) (list []UnitState, e
 				continue
 			}
 			state := UnitState{Name: s.Name, Failed: s.ActiveState == "failed", Active: s.ActiveState == "active" || s.ActiveState == "reloading"}
+			file, err := conn.GetUnitPropertyContext(ctx, s.Name, "UnitFileState")
+			if err != nil {
+				return fmt.Errorf("cannot read the properties of unit %s: %w", s.Name, err)
+			}
+			enabled := ""
+			if err := file.Value.Store(&enabled); err != nil {
+				return err
+			}
+			state.Enabled = enabled == "enabled" || enabled == "enabled-runtime"
 			restarts, err := conn.GetUnitTypePropertyContext(ctx, s.Name, "Service", "NRestarts")
 			if err := unlessBusError(err, busNoSuchUnit, busUnknownObject, busUnknownInterface); err != nil {
 				return fmt.Errorf("cannot read the properties of unit %s: %w", s.Name, err)

@@ -141,13 +141,52 @@ func TestStateOfRebootAndRecovery(t *testing.T) {
 
 	st, err = s.Healthy("gpu-17", at(60*time.Minute))
 	require.NoError(t, err)
+	require.Equal(t, 2, st.Reboots())
+	st, err = s.Healthy("gpu-17", at(92*time.Minute))
+	require.NoError(t, err)
 	require.Zero(t, st.Reboots())
 	require.Zero(t, st.UnhealthySince())
 	require.Zero(t, st.Deadline())
 	require.Equal(t, "gpu-17", st.Node())
-	st, err = s.Healthy("gpu-17", at(70*time.Minute))
+	st, err = s.Healthy("gpu-17", at(95*time.Minute))
 	require.NoError(t, err)
 	require.Equal(t, at(60*time.Minute), st.Since())
+}
+
+// A node may look healthy for a moment before it restarts. Then it is down: that must not lead to a
+// second reboot.
+func TestHealthyBeforeTheRestartKeepsTheReboot(t *testing.T) {
+	t.Parallel()
+	s := storeIn(t, health.PhaseWaitingReboot)
+	_, err := s.Healthy("n", at(10*time.Second))
+	require.NoError(t, err)
+	s = restart(t, s)
+	st, err := s.Unhealthy("n", at(20*time.Second))
+	require.NoError(t, err)
+	require.Equal(t, 1, st.Reboots())
+	require.False(t, st.CanRepair(at(9*time.Minute)))
+	_, err = s.StartReboot("n", at(9*time.Minute), time.Hour)
+	require.Error(t, err)
+	_, err = s.StartDrain("n", at(9*time.Minute), time.Hour)
+	require.Error(t, err)
+	require.True(t, st.CanRepair(start().Add(health.StandardRebootWait)))
+	st, err = s.StartReboot("n", at(10*time.Minute), time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, 2, st.Reboots(), "the ladder continues")
+}
+
+// A node that is healthy after the time of its reboot starts again without a history.
+func TestHealthyAfterTheRebootForgetsIt(t *testing.T) {
+	t.Parallel()
+	s := storeIn(t, health.PhaseWaitingReboot)
+	for _, when := range []time.Duration{5 * time.Minute, 11 * time.Minute} {
+		_, err := s.Healthy("n", at(when))
+		require.NoError(t, err)
+	}
+	st := s.State("n")
+	require.Zero(t, st.Reboots())
+	require.Zero(t, st.RebootedAt())
+	require.Equal(t, at(5*time.Minute), st.Since())
 }
 
 func TestRefusedRebootDoesNotCount(t *testing.T) {

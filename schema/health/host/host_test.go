@@ -16,8 +16,6 @@ import (
 
 func start() time.Time { return time.Date(2026, 11, 28, 8, 0, 0, 0, time.UTC) }
 
-func ptr[T any](v T) *T { return &v }
-
 // healthy is the sample of a host with two A100 and everything that the checkers look at. Its counters
 // have large lifetime values.
 func healthy() host.Sample {
@@ -31,10 +29,10 @@ func healthy() host.Sample {
 	for i, bus := range []string{"00000000:3B:00.0", "00000000:5E:00.0"} {
 		s.GPUs = append(s.GPUs, host.GPU{
 			Index: i, UUID: "GPU-" + string(rune('a'+i)), Model: "NVIDIA A100-SXM4-80GB", PCI: bus, RecoveryAction: device.ActionNone,
-			ECCVolatile: &host.Counter{}, ECCAggregate: &host.Counter{Total: 12}, SRAMThreshold: ptr(false),
-			RemapPending: ptr(false), RemapFailure: ptr(false), RemapCorrectable: &host.Counter{Total: 3}, RemapUncorrectable: &host.Counter{Total: 2},
+			ECCVolatile: &host.Counter{}, ECCAggregate: &host.Counter{Total: 12}, SRAMThreshold: new(false),
+			RemapPending: new(false), RemapFailure: new(false), RemapCorrectable: &host.Counter{Total: 3}, RemapUncorrectable: &host.Counter{Total: 2},
 			Links: []host.Link{{ID: 0, Up: true, Errors: &host.Counter{Total: 1 << 40}}, {ID: 1, Up: true, Errors: &host.Counter{}}}, ExpectedLinks: 2,
-			TemperatureC: ptr(45), SlowdownC: ptr(89), FanPercent: ptr(30),
+			TemperatureC: new(45), SlowdownC: new(89), FanPercent: new(30),
 		})
 	}
 	return s
@@ -131,19 +129,19 @@ func TestFaults(t *testing.T) {
 		"reboot required":        {"gpu_recovery_action", first(func(g *host.GPU) { g.RecoveryAction = device.ActionReboot }), "GPU-a", host.ReasonRebootRequired, health.RepairReboot},
 		"action not known":       {"gpu_recovery_action", first(func(g *host.GPU) { g.RecoveryAction = device.ActionOther }), "GPU-a", host.ReasonOtherAction, health.RepairObserve},
 		"new ECC errors":         {"gpu_ecc", first(func(g *host.GPU) { g.ECCVolatile.Increase = 1 }), "GPU-a", host.ReasonECCErrors, health.RepairObserve},
-		"SRAM threshold":         {"gpu_ecc", first(func(g *host.GPU) { g.SRAMThreshold = ptr(true) }), "GPU-a", host.ReasonSRAMThreshold, health.RepairRMA},
-		"remap failed":           {"gpu_row_remap", first(func(g *host.GPU) { g.RemapFailure, g.RemapPending = ptr(true), ptr(true) }), "GPU-a", host.ReasonRemapFailed, health.RepairRMA},
-		"remap pending":          {"gpu_row_remap", first(func(g *host.GPU) { g.RemapPending = ptr(true) }), "GPU-a", host.ReasonRemapPending, health.RepairResetGPU},
-		"page retirement":        {"gpu_row_remap", first(func(g *host.GPU) { g.RetiredPending = ptr(true) }), "GPU-a", host.ReasonRetirementPending, health.RepairResetGPU},
+		"SRAM threshold":         {"gpu_ecc", first(func(g *host.GPU) { g.SRAMThreshold = new(true) }), "GPU-a", host.ReasonSRAMThreshold, health.RepairRMA},
+		"remap failed":           {"gpu_row_remap", first(func(g *host.GPU) { g.RemapFailure, g.RemapPending = new(true), new(true) }), "GPU-a", host.ReasonRemapFailed, health.RepairRMA},
+		"remap pending":          {"gpu_row_remap", first(func(g *host.GPU) { g.RemapPending = new(true) }), "GPU-a", host.ReasonRemapPending, health.RepairResetGPU},
+		"page retirement":        {"gpu_row_remap", first(func(g *host.GPU) { g.RetiredPending = new(true) }), "GPU-a", host.ReasonRetirementPending, health.RepairResetGPU},
 		"rows were remapped":     {"gpu_row_remap", first(func(g *host.GPU) { g.RemapUncorrectable.Increase = 1 }), "GPU-a", host.ReasonRowsRemapped, health.RepairObserve},
 		"a link is down":         {"gpu_nvlink", first(func(g *host.GPU) { g.Links[1].Up = false }), "GPU-a", host.ReasonLinkDown, health.RepairResetGPU},
 		"links are missing":      {"gpu_nvlink", first(func(g *host.GPU) { g.Links = nil }), "GPU-a", host.ReasonLinkDown, health.RepairResetGPU},
 		"link errors":            {"gpu_nvlink", first(func(g *host.GPU) { g.Links[0].Errors.Increase = 101 }), "GPU-a", host.ReasonLinkErrors, health.RepairObserve},
 		"thermal slowdown":       {"gpu_thermal", first(func(g *host.GPU) { g.Throttle = []string{"sw_power_cap", "hw_thermal_slowdown"} }), "GPU-a", host.ReasonThermalSlowdown, health.RepairObserve},
 		"power brake":            {"gpu_thermal", first(func(g *host.GPU) { g.Throttle = []string{"hw_power_brake_slowdown"} }), "GPU-a", host.ReasonPowerBrake, health.RepairObserve},
-		"too hot":                {"gpu_thermal", first(func(g *host.GPU) { g.TemperatureC = ptr(89) }), "GPU-a", host.ReasonHot, health.RepairObserve},
+		"too hot":                {"gpu_thermal", first(func(g *host.GPU) { g.TemperatureC = new(89) }), "GPU-a", host.ReasonHot, health.RepairObserve},
 		"fan error":              {"gpu_fan", first(func(g *host.GPU) { g.FanFailed = true }), "GPU-a", host.ReasonFanFailed, health.RepairObserve},
-		"fan is off":             {"gpu_fan", first(func(g *host.GPU) { g.FanPercent, g.TemperatureC = ptr(0), ptr(75) }), "GPU-a", host.ReasonFanStopped, health.RepairObserve},
+		"fan is off":             {"gpu_fan", first(func(g *host.GPU) { g.FanPercent, g.TemperatureC = new(0), new(75) }), "GPU-a", host.ReasonFanStopped, health.RepairObserve},
 		"read-only file system":  {"host_disk", func(s *host.Sample) { s.Disks[0].ReadOnly = true }, "/", host.ReasonReadOnly, health.RepairReboot},
 		"I/O errors":             {"host_disk", func(s *host.Sample) { s.Disks[0].Errors.Increase = 11 }, "/", host.ReasonDiskIOErrors, health.RepairReplace},
 		"full file system":       {"host_disk", func(s *host.Sample) { s.Disks[0].FreeBytes = 4 << 30 }, "/", host.ReasonDiskFull, health.RepairObserve},
@@ -176,11 +174,11 @@ func TestWhatIsNoFault(t *testing.T) {
 		"more GPUs than the SKU":     {"gpu_count", func(s *host.Sample) { s.ExpectedGPUs = 1 }},
 		"SKU is not known":           {"gpu_count", func(s *host.Sample) { s.ExpectedGPUs = 0 }},
 		"power cap":                  {"gpu_thermal", func(s *host.Sample) { s.GPUs[0].Throttle = []string{"gpu_idle", "sw_power_cap"} }},
-		"cool GPU with a fan at 0":   {"gpu_fan", func(s *host.Sample) { s.GPUs[0].FanPercent = ptr(0) }},
+		"cool GPU with a fan at 0":   {"gpu_fan", func(s *host.Sample) { s.GPUs[0].FanPercent = new(0) }},
 		"few link errors":            {"gpu_nvlink", func(s *host.Sample) { s.GPUs[0].Links[0].Errors.Increase = 100 }},
 		"memory of an unknown SKU":   {"host_memory", func(s *host.Sample) { s.Memory.ExpectedBytes = 0 }},
 		"block device without sizes": {"host_disk", func(s *host.Sample) { s.Disks = []host.Disk{{Name: "nvme0n1"}} }},
-		"figures of a lost GPU":      {"gpu_ecc", func(s *host.Sample) { s.GPUs[0].Lost, s.GPUs[0].SRAMThreshold = true, ptr(true) }},
+		"figures of a lost GPU":      {"gpu_ecc", func(s *host.Sample) { s.GPUs[0].Lost, s.GPUs[0].SRAMThreshold = true, new(true) }},
 	} {
 		s := healthy()
 		c.change(&s)
@@ -247,7 +245,7 @@ func TestWorstXIDOfEachGPU(t *testing.T) {
 	require.Equal(t, host.ReasonLinkFault, got[0].Reason)
 }
 
-// The driver knows the GPU, the table only the code.
+// The action is about this GPU, the table only about the code.
 func TestRecoveryActionDecidesBeforeTheTable(t *testing.T) {
 	t.Parallel()
 	line := "NVRM: Xid (PCI:0000:3b:00): 119, Timeout"

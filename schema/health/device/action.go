@@ -38,7 +38,7 @@ func ParseAction(text string) Action {
 		return ""
 	}
 	if number, err := strconv.ParseUint(folded, 0, 8); err == nil {
-		if int(number) < len(actions()) { //nolint:gosec // at most 255
+		if int(number) < len(actions()) {
 			return actions()[number]
 		}
 		return ActionOther

@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,8 +85,8 @@ func New(c Config) (*Monitor, error) {
 // Run samples the host at the interval until ctx ends. It calls changed when a condition changed.
 func (m *Monitor) Run(ctx context.Context, changed func()) {
 	for len(m.checkers) > 0 && ctx.Err() == nil {
-		before := m.Report()
-		if _, _, err := m.Check(ctx, 0); err == nil && differs(before, m.Report()) {
+		before := m.last()
+		if _, _, err := m.Check(ctx, 0); err == nil && differs(before, m.last()) {
 			changed()
 		}
 		if wait.Sleep(ctx, m.conf.Interval) != nil {
@@ -167,16 +168,20 @@ func (m *Monitor) save() {
 	m.fault = fault
 }
 
-// differs reports whether a condition has another result.
-func differs(a, b *health.Report) bool {
-	if a == nil || b == nil || len(a.Conditions) != len(b.Conditions) {
-		return a != b
+// last returns the last report of this or an earlier process, the zero Report without one.
+func (m *Monitor) last() health.Report {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.Report
+}
+
+// differs reports whether a condition has another result. The first report of a node is one only if it
+// has a fault: the next heartbeat is soon enough for the rest.
+func differs(a, b health.Report) bool {
+	if a.At.IsZero() {
+		return len(b.Faults()) > 0
 	}
-	for i, x := range a.Conditions {
-		y := b.Conditions[i]
-		if x.Checker != y.Checker || x.Component != y.Component || x.Status != y.Status || x.Reason != y.Reason || x.Code != y.Code || x.Repair != y.Repair {
-			return true
-		}
-	}
-	return false
+	return !slices.EqualFunc(a.Conditions, b.Conditions, func(x, y health.Condition) bool {
+		return x.Checker == y.Checker && x.Component == y.Component && x.Status == y.Status && x.Reason == y.Reason && x.Code == y.Code && x.Repair == y.Repair
+	})
 }

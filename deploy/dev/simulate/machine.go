@@ -104,7 +104,7 @@ func (m *Machine) BootID() string {
 	return m.bootID()
 }
 
-func (m *Machine) bootID() string { return fmt.Sprintf("%s-boot-%d", m.conf.Host, m.state.Boots) }
+func (m *Machine) bootID() string { return fmt.Sprintf("%.40s-boot-%d", m.conf.Host, m.state.Boots) }
 
 // Run checks the machine every second until ctx ends, and calls changed when a condition changed.
 func (m *Machine) Run(ctx context.Context, changed func()) {

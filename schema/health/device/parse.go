@@ -124,6 +124,18 @@ func uncorrected(message string) bool {
 	return err == nil && status&(1<<61) != 0
 }
 
+// LostGPU returns the bus address of the GPU in a line with which nvidia-smi says that it cannot read it:
+// "Unable to determine the device handle for GPU0: 0000:24:00.0: GPU is lost. ...". It returns "" for
+// other lines.
+func LostGPU(line string) string {
+	form := regexp.MustCompile(`(?i)device handle for GPU(?:\s*|\d+:\s*)(` + address + `): (?:GPU is lost|Unknown Error)`)
+	m := form.FindStringSubmatch(line[:min(len(line), maxLine)])
+	if m == nil {
+		return ""
+	}
+	return PCIAddress(m[1])
+}
+
 func deviceName(s string) string {
 	if address := PCIAddress(s); address != "" {
 		return address

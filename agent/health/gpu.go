@@ -123,15 +123,14 @@ func (r *gpuReader) refused(out string, names []string) bool {
 // parseGPUs reads a line for each GPU. A line about a GPU that cannot be read makes a lost GPU; other
 // lines are ignored. An error is that no line could be read.
 func parseGPUs(out string, list []column) (gpus []host.GPU, err error) {
-	lost := regexp.MustCompile(`(?i)(?:GPU|handle for)\s?(?:PCI:)?([0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}(?:\.[0-7])?)`)
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		values := strings.Split(line, ",")
 		g, ok := host.GPU{}, false
 		if len(values) == len(list) {
 			g, ok = parseGPU(values, list)
-		} else if m := lost.FindStringSubmatch(line); m != nil {
-			g, ok = host.GPU{Index: len(gpus), PCI: m[1], Lost: true}, true
+		} else if address := device.LostGPU(line); address != "" {
+			g, ok = host.GPU{Index: len(gpus), PCI: address, Lost: true}, true
 		}
 		same := func(o host.GPU) bool { return device.PCIAddress(o.PCI) == device.PCIAddress(g.PCI) && o.PCI != "" }
 		if ok && len(gpus) < maxGPUs && !slices.ContainsFunc(gpus, same) {
@@ -155,8 +154,10 @@ func parseGPU(values []string, list []column) (g host.GPU, ok bool) {
 		switch {
 		case i < identity || !isError(values[i]):
 			c.set(&g, values[i])
-		case strings.Contains(values[i], "GPU is lost") || strings.Contains(values[i], "requires reset"):
+		case strings.Contains(values[i], "GPU is lost"):
 			g.Lost = true
+		case strings.Contains(values[i], "requires reset"): // in place of every figure
+			g.RecoveryAction = device.ActionReset
 		case c.names[0] == "fan.speed":
 			c.set(&g, values[i])
 		}

@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -151,6 +152,35 @@ echo "Unable to determine the device handle for GPU 0000:86:00.0: GPU is lost.  
 	require.Equal(t, health.RepairReboot, got.Repair)
 }
 
+// TestGPURequiresReset: nvidia-smi prints that instead of the figures of a GPU.
+func TestGPURequiresReset(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.conf.SMI = smi(t, gpusThrough(`sed '2s/None.*/[GPU requires reset], [GPU requires reset], [GPU requires reset], [N\/A], [N\/A], [N\/A], [N\/A], [N\/A], [N\/A], [N\/A], [GPU requires reset], [N\/A], [GPU requires reset]/'`))
+	got := b.check(b.monitor())
+	require.Equal(t, health.RepairResetGPU, got["gpu_recovery_action "+secondUUID].Repair, "%+v", got)
+	require.Equal(t, health.Healthy, got["gpu_count"].Status)
+}
+
+// TestRecordedLosses: the recorded lines of lost GPUs make lost GPUs.
+func TestRecordedLosses(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../../schema/health/device/testdata/nvidia-smi.json")
+	require.NoError(t, err)
+	var corpus []struct{ Line, Lost string }
+	require.NoError(t, json.Unmarshal(raw, &corpus))
+	lost := 0
+	for _, c := range corpus {
+		gpus, _ := parseGPUs(c.Line, columns())
+		require.Equal(t, c.Lost != "", len(gpus) == 1, c.Line)
+		if c.Lost != "" {
+			lost++
+			require.Equal(t, host.GPU{PCI: c.Lost, Lost: true}, gpus[0])
+		}
+	}
+	require.Positive(t, lost)
+}
+
 // TestHostileSMI: whatever nvidia-smi does, its checks are unknown, and the others are made.
 func TestHostileSMI(t *testing.T) {
 	t.Parallel()
@@ -249,6 +279,8 @@ esac
 	got := b.check(b.monitor())
 	require.Equal(t, host.ReasonLinkDown, got["gpu_nvlink "+firstUUID].Reason)
 	require.NotContains(t, got, "gpu_nvlink "+secondUUID)
+	b.conf.SMI = links("26.562 GB/s", "<inactive>", "echo 'NVML: Unable to retrieve Nvlink information as all links are inActive'; exit 9;")
+	require.Equal(t, health.Healthy, b.check(b.monitor())["gpu_nvlink"].Status)
 	b.conf.SMI = links("26.562 GB/s", "<inactive>", "exit 9;")
 	require.Equal(t, health.Unknown, b.check(b.monitor())["gpu_nvlink"].Status, "not all links are down")
 }

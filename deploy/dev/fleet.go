@@ -55,12 +55,14 @@ nodes (3):
   flapping    the agent and its connection restart every few seconds
   dies        the agent stops once a task is in its journal, and restarts later
 
---faults injects faults into the nodes' machines. The file has conditions as an
-agent reports them, and the host names that they concern, with * for any text:
+--faults injects faults into the nodes' machines while they run. The file has the
+faults as JSON, with the host names that each concerns; * stands for any text:
 
-  {"reboot_seconds": 5, "faults": [{"hosts": ["fleet-000*"], "condition":
-    {"checker": "gpu_xid", "component": "GPU-1", "reason": "Xid", "code": 79,
-     "repair": "reboot"}}]}
+  {"reboot_seconds": 5, "faults": [{"hosts": ["fleet-000*"], "condition": C}]}
+
+C is a condition as an agent reports it, for example:
+
+  {"checker": "gpu_xid", "reason": "BusFault", "code": 79, "repair": "reboot"}
 
 A reboot of the node ends its faults, and a reset of its GPUs those with the
 repair reset_gpu. A fault with "sticky": true lasts until it leaves the file.

@@ -242,7 +242,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.upgrade.Watch(ctx) })
 	wg.Go(func() { a.health.monitor.Run(ctx, a.change) })
 	notify(systemd.SdNotifyReady)
-	if err := a.gpuReset().Recover(ctx); err != nil {
+	if err := gpuReset(a).Recover(ctx); err != nil {
 		a.log.Error("an interrupted reset of GPUs is not undone", "err", err.Error())
 	}
 	err := a.work(ctx)

@@ -38,7 +38,7 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 		// Its Run wipes nothing yet, so that it may run again.
 		task.WipeIdentity: {Check: runner.NoParams, Run: deleteRecords(a.workloads), Resumable: true, Reported: a.leave},
 	}
-	maps.Copy(all, a.repairs())
+	maps.Copy(all, repairs(a))
 	return all
 }
 

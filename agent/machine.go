@@ -50,7 +50,7 @@ func services(ctx context.Context, units workload.Units) (list []hosthealth.Serv
 }
 
 // startReboot returns what restarts the machine: the dependency, systemd, or the kernel.
-func (a *Agent) startReboot() func(context.Context) error {
+func startReboot(a *Agent) func(context.Context) error {
 	if a.deps.Reboot != nil {
 		return a.deps.Reboot
 	}
@@ -61,7 +61,7 @@ func (a *Agent) startReboot() func(context.Context) error {
 }
 
 // gpuReset makes the executor of gpu.reset.
-func (a *Agent) gpuReset() repair.Reset {
+func gpuReset(a *Agent) repair.Reset {
 	units := workload.NewUnits()
 	r := repair.Reset{SMI: a.conf.NvidiaSMI, Outside: repair.FindOutside(units.Present()), State: a.state, Done: a.monitor.Reset}
 	if units.Present() {
@@ -71,9 +71,9 @@ func (a *Agent) gpuReset() repair.Reset {
 }
 
 // repairs are the executors of the tasks that repair and verify the node.
-func (a *Agent) repairs() map[task.Type]runner.Executor {
-	reboot := repair.Reboot{BootID: a.bootID, Start: a.startReboot(), Now: a.clock.Now, Log: a.log}
-	reset := a.gpuReset()
+func repairs(a *Agent) map[task.Type]runner.Executor {
+	reboot := repair.Reboot{BootID: a.bootID, Start: startReboot(a), Now: a.clock.Now, Log: a.log}
+	reset := gpuReset(a)
 	verify := repair.Verify{
 		BootID: a.bootID, DCGM: dcgm, BurnIn: strings.Fields(a.conf.BurnIn), Outside: reset.Outside,
 		Health:    a.monitor.Check,

@@ -17,7 +17,7 @@ type Outside struct {
 	SystemdRun string
 }
 
-// FindOutside returns how programs run on this machine. systemd tells whether systemd runs it.
+// FindOutside returns how programs run on this machine. systemd is true if systemd runs it.
 func FindOutside(systemd bool) Outside {
 	if !systemd {
 		return Outside{}

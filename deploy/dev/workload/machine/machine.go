@@ -22,7 +22,7 @@ import (
 // to faults.json beside the agent's state folder.
 const FaultsFileVar = "GPUAAS_DEV_FAULTS_FILE"
 
-// offUntilVar tells the process after a simulated reboot when the machine is on again.
+// offUntilVar is when the machine is on again, for the process after a simulated reboot.
 const offUntilVar = "GPUAAS_DEV_OFF_UNTIL"
 
 // Extras are the process driver and a simulated machine.

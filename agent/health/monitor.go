@@ -82,13 +82,15 @@ func New(c Config) (*Monitor, error) {
 	return m, nil
 }
 
-// Run samples the host at the interval until ctx ends. It calls changed when a condition changed.
+// Run samples the host at the interval until ctx ends. It calls changed when a condition changed, and
+// for a fault that an earlier process found: the server may not have its report.
 func (m *Monitor) Run(ctx context.Context, changed func()) {
+	var before health.Report
 	for len(m.checkers) > 0 && ctx.Err() == nil {
-		before := m.last()
 		if _, _, err := m.Check(ctx, 0); err == nil && differs(before, m.last()) {
 			changed()
 		}
+		before = m.last()
 		if wait.Sleep(ctx, m.conf.Interval) != nil {
 			return
 		}

@@ -32,7 +32,7 @@ func (o Outside) run(ctx context.Context, programs command.Runner, limit time.Du
 	defer cancel()
 	if o.SystemdRun != "" {
 		unit := []string{
-			"--quiet", "--wait", "--pipe", "--collect", "--service-type=exec",
+			"--quiet", "--wait", "--pipe", "--collect",
 			fmt.Sprintf("--property=RuntimeMaxSec=%d", int(limit.Seconds())), "--", name,
 		}
 		name, args = o.SystemdRun, append(unit, args...)

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"crypto"
 	"crypto/tls"
@@ -61,7 +60,7 @@ type Agent struct {
 	changed  chan struct{}   // holds a value when the node changed since the last heartbeat
 	reported time.Time       // of the last heartbeat that the server has; zero if one is due
 	kept     *checkpoint     // of the audit trail
-	monitor  *health.Monitor // of this machine
+	monitor  *health.Monitor // of this machine, nil if it is simulated
 	health   healthReports
 	fault    string // why the agent accepts no tasks
 	doubt    bool   // the last status file could not be written
@@ -121,10 +120,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if d.Workloads == nil {
 		a.workloads.Observe(workload.NewGPUs(c.NvidiaSMI, a.now, log))
 	}
-	if a.monitor, err = newMonitor(a); err != nil {
+	if a.health.monitor, err = newMonitor(a); err != nil {
 		return nil, err
 	}
-	a.health.monitor = cmp.Or[HealthMonitor](d.Health, a.monitor)
 	a.upgrade = openUpgrade(a)
 	if err := a.openTasks(); err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/repair"
 	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
+	schemahealth "github.com/gpuaas/gpuaas/schema/health"
 	hosthealth "github.com/gpuaas/gpuaas/schema/health/host"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -17,8 +18,11 @@ import (
 // dcgm is the name of DCGM's command, which is looked up in PATH.
 const dcgm = "dcgmi"
 
-// newMonitor makes the monitor of this machine.
-func newMonitor(a *Agent) (*health.Monitor, error) {
+// newMonitor makes the monitor of this machine, unless the dependencies replace it.
+func newMonitor(a *Agent) (HealthMonitor, error) {
+	if a.deps.Health != nil {
+		return a.deps.Health, nil
+	}
 	checks, err := health.ParseSelection(a.conf.HealthChecks)
 	if err != nil {
 		return nil, err
@@ -32,7 +36,8 @@ func newMonitor(a *Agent) (*health.Monitor, error) {
 	if units := workload.NewUnits(); units.Present() {
 		c.Services = func(ctx context.Context) ([]hosthealth.Service, error) { return services(ctx, units) }
 	}
-	return health.New(c)
+	a.monitor, err = health.New(c)
+	return a.monitor, err
 }
 
 // services returns the states of the services that a GPU node needs. One that is disabled and does not
@@ -63,7 +68,7 @@ func startReboot(a *Agent) func(context.Context) error {
 // gpuReset makes the executor of gpu.reset.
 func gpuReset(a *Agent) repair.Reset {
 	units := workload.NewUnits()
-	r := repair.Reset{SMI: a.conf.NvidiaSMI, Outside: repair.FindOutside(units.Present()), State: a.state, Done: a.monitor.Reset}
+	r := repair.Reset{SMI: a.conf.NvidiaSMI, Outside: repair.FindOutside(units.Present()), State: a.state, Done: func(uuids []string) { a.monitor.Reset(uuids) }}
 	if units.Present() {
 		r.Units = units
 	}
@@ -76,7 +81,7 @@ func repairs(a *Agent) map[task.Type]runner.Executor {
 	reset := gpuReset(a)
 	verify := repair.Verify{
 		BootID: a.bootID, DCGM: dcgm, BurnIn: strings.Fields(a.conf.BurnIn), Outside: reset.Outside,
-		Health:    a.monitor.Check,
+		Health:    func(ctx context.Context, gpus int) ([]schemahealth.Finding, int, error) { return a.monitor.Check(ctx, gpus) },
 		WriteDisk: func(ctx context.Context) (string, error) { return repair.WriteDisk(ctx, a.conf.StateDir) },
 	}
 	return map[task.Type]runner.Executor{

@@ -111,7 +111,7 @@ func (r *gpuReader) query(ctx context.Context) (gpus []host.GPU, found bool, err
 // refused reports whether nvidia-smi refused one of the columns, and remembers which.
 func (r *gpuReader) refused(out string, names []string) bool {
 	m := regexp.MustCompile(`Field "([A-Za-z0-9_.]+)" is not a valid field to query`).FindStringSubmatch(out)
-	if m == nil || !slices.Contains(names[identity:], m[1]) {
+	if len(m) < 2 || !slices.Contains(names[identity:], m[1]) {
 		return false
 	}
 	r.mu.Lock()
@@ -197,7 +197,7 @@ func number(v string) *int {
 	if err != nil {
 		return nil
 	}
-	value := int(n) //nolint:gosec // 16 bits
+	value := int(n)
 	return &value
 }
 

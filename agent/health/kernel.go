@@ -160,7 +160,7 @@ func messageOf(raw json.RawMessage) string {
 	}
 	var b bytes.Buffer
 	for _, c := range codes[:min(len(codes), maxMessage)] {
-		b.WriteByte(byte(c)) //nolint:gosec // journalctl prints bytes
+		b.WriteByte(byte(c))
 	}
 	return b.String()
 }

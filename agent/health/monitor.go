@@ -60,25 +60,28 @@ type Monitor struct {
 // New makes the monitor, which continues from its stored state. An error is one of the tables of the
 // program.
 func New(c Config) (*Monitor, error) {
+	if c.Interval == 0 {
+		c.Interval = DefaultInterval
+	}
+	m := &Monitor{conf: c, sampling: make(chan struct{}, 1), gpus: gpuReader{path: c.SMI}}
+	m.sources = []*source{{input: host.InputGPUs, timeout: 20 * time.Second, read: m.readGPUs}}
+	m.state = m.load()
+	m.tracker = health.NewTracker(m.state.Report)
+	if !c.Checks.some {
+		return m, nil // the tables and the expressions of the parser are large
+	}
 	checkers, err := host.Checkers()
 	if err != nil {
 		return nil, err
 	}
-	if c.Interval == 0 {
-		c.Interval = DefaultInterval
-	}
-	m := &Monitor{conf: c, checkers: c.Checks.of(checkers), parser: device.NewParser(), sampling: make(chan struct{}, 1)}
-	m.gpus = gpuReader{path: c.SMI}
-	m.state = m.load()
-	m.tracker = health.NewTracker(m.state.Report)
-	m.sources = []*source{
-		{input: host.InputGPUs, timeout: 20 * time.Second, read: m.readGPUs},
+	m.checkers, m.parser = c.Checks.of(checkers), device.NewParser()
+	m.sources = append(m.sources, []*source{
 		{input: host.InputKernel, timeout: 20 * time.Second, read: m.readKernel},
 		{input: host.InputDisks, timeout: 10 * time.Second, read: m.readDisks},
 		{input: host.InputClock, timeout: 10 * time.Second, read: m.readClock},
 		{input: host.InputMemory, timeout: 10 * time.Second, read: m.readMemory},
 		{input: host.InputServices, timeout: 10 * time.Second, read: m.readServices},
-	}
+	}...)
 	return m, nil
 }
 

@@ -61,7 +61,7 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	root := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "proc"), 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(root, "proc/meminfo"), []byte("MemTotal: 8000000 kB\nMemAvailable: 7000000 kB\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "proc", "meminfo"), []byte("MemTotal: 8000000 kB\nMemAvailable: 7000000 kB\n"), 0o600))
 	b := &bench{t: t, at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	b.conf = Config{
 		State: disk.At(t.TempDir()), Root: root, BootID: testBoot, SMI: "/no/such/nvidia-smi", Checks: Selection{some: true},

@@ -43,10 +43,7 @@ func ParseSelection(text string) (s Selection, err error) {
 	return s, nil
 }
 
-// of returns the checkers that are on.
+// of returns the checkers that are on, if some are.
 func (s Selection) of(all []health.Checker[host.Sample]) []health.Checker[host.Sample] {
-	if !s.some {
-		return nil
-	}
 	return slices.DeleteFunc(all, func(c health.Checker[host.Sample]) bool { return slices.Contains(s.off, c.Name()) })
 }

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -72,11 +73,7 @@ func (s *state) complete(sample *host.Sample, gpus int) {
 	if gpus > 0 {
 		s.GPUs = gpus
 	}
-	sample.ExpectedGPUs, sample.Events = s.GPUs, s.Events
-	sample.UUIDs = map[string]string{}
-	for address, id := range s.UUIDs {
-		sample.UUIDs[address] = id
-	}
+	sample.ExpectedGPUs, sample.Events, sample.UUIDs = s.GPUs, s.Events, maps.Clone(s.UUIDs)
 	for i := range sample.GPUs {
 		g := &sample.GPUs[i]
 		g.ResetAt, g.ExpectedLinks = s.Resets[g.UUID], s.Links[g.UUID]

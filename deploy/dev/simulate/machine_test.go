@@ -80,13 +80,13 @@ func TestRepairsOfAMachine(t *testing.T) {
 	reset, boot := Fault{Condition: xid(health.RepairResetGPU, "GPU-1")}, Fault{Condition: xid(health.RepairReboot, "GPU-2")}
 	sticky := Fault{Condition: xid(health.RepairReboot, "GPU-3"), Sticky: true}
 	b.inject(reset, boot, sticky)
-	require.Equal(t, 3, len(m.Verify().Tests))
+	require.Len(t, m.Verify().Tests, 3)
 	_, err := m.Reset(task.ResetParams{GPUs: []string{"GPU-2"}})
 	require.NoError(t, err)
-	require.Equal(t, 3, len(m.Verify().Tests), "another GPU")
+	require.Len(t, m.Verify().Tests, 3, "another GPU")
 	_, err = m.Reset(task.ResetParams{})
 	require.NoError(t, err)
-	require.Equal(t, 2, len(m.Verify().Tests))
+	require.Len(t, m.Verify().Tests, 2)
 
 	before := m.BootID()
 	off, err := m.Reboot()

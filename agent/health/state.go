@@ -12,7 +12,7 @@ import (
 
 // Limits of the state.
 const (
-	maxSame   = 16   // events of one kind, device and code
+	maxSame   = 16   // events of one kind, device, code and severity
 	maxEvents = 1024 // in all
 	maxGPUs   = 256
 )
@@ -111,7 +111,7 @@ func (s *state) keep(events []host.Event) {
 		if e.BootID != s.BootID {
 			continue
 		}
-		same := func(o host.Event) bool { return o.Kind == e.Kind && o.Device == e.Device && o.Code == e.Code }
+		same := func(o host.Event) bool { return o.Kind == e.Kind && o.Device == e.Device && o.Code == e.Code && o.Fatal == e.Fatal }
 		count := 0
 		for _, o := range s.Events {
 			if same(o) {

@@ -94,7 +94,8 @@ func (a Action) Repair() health.Repair {
 // changedAction reads the new action in the message of XID 154: "GPU recovery action changed from 0x0
 // (None) to 0x4 (Drain and Reset)".
 func changedAction(message string) Action {
-	_, to, ok := strings.Cut(message, " to ")
+	_, change, _ := strings.Cut(message, "recovery action changed from ")
+	_, to, ok := strings.Cut(change, " to ")
 	if !ok {
 		return ActionOther
 	}

@@ -149,6 +149,20 @@ func TestMachineCheckThatWasCorrected(t *testing.T) {
 	require.False(t, e.Fatal, "bit 61 of the status is not set")
 }
 
+// The name of a process is part of an XID's line, and its user chooses it: at most 15 characters.
+func TestProcessNamesDoNotSetTheSeverity(t *testing.T) {
+	t.Parallel()
+	p := device.NewParser()
+	for _, name := range []string{" Fatal ", "a Fatal XC0 i0 "} {
+		e, ok := p.Parse("NVRM: Xid (PCI:0000:01:00): 145, pid=7, name=" + name + ", RLW_REMAP Nonfatal XC0 i0 Link 02 (0x4 0x1)")
+		require.True(t, ok)
+		require.False(t, e.Fatal, name)
+	}
+	e, ok := p.Parse("NVRM: Xid (PCI:0000:01:00): 154, pid=7, name=a to 0x2 (b), GPU recovery action changed from 0x1 (Reset) to 0x0 (None)")
+	require.True(t, ok)
+	require.Equal(t, device.ActionNone, e.Action)
+}
+
 func TestPCIAddress(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{

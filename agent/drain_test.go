@@ -170,8 +170,14 @@ type agentProcess struct {
 
 func startProcess(t *testing.T, c Config) *agentProcess {
 	t.Helper()
+	return startProcessWith(t, c, "PATH="+os.Getenv("PATH"))
+}
+
+// startProcessWith starts an agent with further variables.
+func startProcessWith(t *testing.T, c Config, vars ...string) *agentProcess {
+	t.Helper()
 	p := &agentProcess{cmd: exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "run"), log: &agenttest.LogBuffer{}}
-	p.cmd.Env = append(environ(c), reexecVar+"=1", "PATH="+os.Getenv("PATH"))
+	p.cmd.Env = append(append(environ(c), reexecVar+"=1"), vars...)
 	p.cmd.Stderr = p.log
 	require.NoError(t, p.cmd.Start())
 	t.Cleanup(func() {

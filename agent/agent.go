@@ -48,23 +48,24 @@ type Agent struct {
 	upgrade   *release.Upgrade
 	client    atomic.Pointer[nodeapi.Client]
 
-	bootID   string
-	session  string
-	started  time.Time
-	resumed  sync.Once
-	reread   atomic.Bool     // the CA bundle must be read again
-	leaving  atomic.Bool     // the agent stops and wipes its identity
-	replaced atomic.Bool     // the agent stops, and another release starts in its process
-	lastLoop atomic.Int64    // unix ns of the poll loop's latest iteration
-	polls    atomic.Int64    // made so far
-	changed  chan struct{}   // holds a value when the node changed since the last heartbeat
-	reported time.Time       // of the last heartbeat that the server has; zero if one is due
-	kept     *checkpoint     // of the audit trail
-	monitor  *health.Monitor // of this machine, nil if it is simulated
-	health   healthReports
-	fault    string // why the agent accepts no tasks
-	doubt    bool   // the last status file could not be written
-	stop     context.CancelCauseFunc
+	bootID    string
+	session   string
+	started   time.Time
+	resumed   sync.Once
+	reread    atomic.Bool     // the CA bundle must be read again
+	leaving   atomic.Bool     // the agent stops and wipes its identity
+	replaced  atomic.Bool     // the agent stops, and another release starts in its process
+	lastLoop  atomic.Int64    // unix ns of the poll loop's latest iteration
+	polls     atomic.Int64    // made so far
+	changed   chan struct{}   // holds a value when the node changed since the last heartbeat
+	reported  time.Time       // of the last heartbeat that the server has; zero if one is due
+	kept      *checkpoint     // of the audit trail
+	monitor   *health.Monitor // of this machine, nil if it is simulated
+	health    healthReports
+	artifacts artifactReports
+	fault     string // why the agent accepts no tasks
+	doubt     bool   // the last status file could not be written
+	stop      context.CancelCauseFunc
 }
 
 // New makes an agent from a validated configuration and locks its state folder,
@@ -85,6 +86,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		bootID: d.BootID(),
 		stop:   func(error) {},
 	}
+	a.artifacts.read = d.Artifacts
 	if d.Ballast {
 		a.state.Ballast = a.state.File(disk.BallastFile)
 	}
@@ -239,6 +241,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.watchdog(ctx) })
 	wg.Go(func() { a.upgrade.Watch(ctx) })
 	wg.Go(func() { a.health.monitor.Run(ctx, a.change) })
+	wg.Go(func() { a.artifacts.run(ctx, a.change) })
 	notify(systemd.SdNotifyReady)
 	if err := gpuReset(a).Recover(ctx); err != nil {
 		a.log.Error("an interrupted reset of GPUs is not undone", "err", err.Error())

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gpuaas/gpuaas/agent/health"
+	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/envfile"
 	"github.com/gpuaas/gpuaas/agent/workload"
@@ -84,6 +85,8 @@ type Config struct {
 	// BurnIn is the command of the longest test after a repair: an absolute path and arguments,
 	// separated by spaces. No shell reads it. Without one, the test is skipped.
 	BurnIn string
+	// Artifacts are files whose digests the node reports, path=name separated by commas. Empty is none.
+	Artifacts string
 
 	// EnvFile is the file that was read, "" if there was none.
 	EnvFile string
@@ -236,6 +239,7 @@ func configOf(vars map[string]string, file string) Config {
 		ReleasePubkeys: get("GPUAAS_RELEASE_PUBKEYS", ""),
 		HealthChecks:   get("GPUAAS_HEALTH_CHECKS", "all"),
 		BurnIn:         get("GPUAAS_BURN_IN", ""),
+		Artifacts:      get("GPUAAS_ARTIFACTS", ""),
 		EnvFile:        file,
 	}
 }
@@ -276,6 +280,9 @@ func (c *Config) Validate() error {
 	}
 	if c.BurnIn != "" && !filepath.IsAbs(c.BurnIn) {
 		fault("GPUAAS_BURN_IN: %q does not begin with an absolute path", c.BurnIn)
+	}
+	if _, err := host.ParseArtifacts(c.Artifacts); err != nil {
+		fault("GPUAAS_ARTIFACTS: %v", err)
 	}
 	if err := c.checkDriver(); err != nil {
 		fault("%v", err)

@@ -43,6 +43,7 @@ func (a *Agent) send(ctx context.Context, api *nodeapi.Client, timeout time.Dura
 	if a.reported.IsZero() || now.Sub(a.reported).Abs()+timeout >= wire.HeartbeatInterval {
 		if q.Heartbeat = a.heartbeat(ctx); q.Heartbeat != nil {
 			q.Heartbeat.Health = a.health.due(now, timeout)
+			q.Heartbeat.Artifacts = a.artifacts.due(now, timeout)
 		}
 	}
 	ctx, end := context.WithCancelCause(ctx)
@@ -65,9 +66,10 @@ func (a *Agent) send(ctx context.Context, api *nodeapi.Client, timeout time.Dura
 		err = errChanged
 	}
 	withoutHealth := q.Heartbeat != nil && a.health.answered(q.Heartbeat.Health, now, err)
+	withoutArtifacts := q.Heartbeat != nil && a.artifacts.answered(q.Heartbeat.Artifacts, now, err)
 	switch {
-	case withoutHealth:
-		a.log.Warn("the server refused a heartbeat with a health report; the next one has none", "err", err.Error())
+	case withoutHealth || withoutArtifacts:
+		a.log.Warn("the server refused a heartbeat with a health report or artifacts; the next one has none", "err", err.Error())
 		a.reported = time.Time{}
 	case q.Heartbeat != nil && schema.KindOf(err) == schema.KindInvalidRequest:
 		a.reported = now // the next poll goes without one, so that a refused heartbeat does not keep tasks from the node

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
@@ -46,7 +47,8 @@ the environment wins:
   GPUAAS_KUBECONFIG, GPUAAS_KUBERNETES_NODE, GPUAAS_KUBERNETES_STOP_UNIT,
   GPUAAS_KUBERNETES_VIP_LEASE, GPUAAS_NVIDIA_SMI, GPUAAS_RELEASE_PUBKEYS,
   GPUAAS_HEALTH_CHECKS (all|none, or checks to switch off: -gpu_fan,-host_clock),
-  GPUAAS_BURN_IN (/path/of/program arguments)
+  GPUAAS_BURN_IN (/path/of/program arguments), GPUAAS_ARTIFACTS (files whose
+  digests are reported: /path/of/file=name, separated by commas)
 
 Examples:
   gpuaas-node-agent run
@@ -169,7 +171,7 @@ func (p program) run(ctx context.Context) error {
 	if err := p.launch(running); err != nil {
 		return err
 	}
-	d := Deps{Reload: p.load, Ballast: true, Running: running}
+	d := Deps{Reload: p.load, Ballast: true, Running: running, Artifacts: p.artifacts()}
 	if err := p.simulate(ctx, &d); err != nil {
 		return err
 	}
@@ -183,6 +185,17 @@ func (p program) run(ctx context.Context) error {
 		return release.Restart(running, p.commandLine(), p.env)
 	}
 	return err
+}
+
+// artifacts returns what reads the artifacts of this machine. The configuration was checked.
+func (p program) artifacts() func() map[string]string {
+	binary, _ := os.Executable() // without it, the digest of the binary is missing
+	c, err := p.load()
+	if err != nil {
+		return nil
+	}
+	read, _ := c.artifacts(binary)
+	return read
 }
 
 // simulate replaces dependencies if the program simulates the machine.

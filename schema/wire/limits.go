@@ -28,10 +28,13 @@ const (
 	HeartbeatInterval = 60 * time.Second
 	// HealthInterval is the maximum time between two health reports of an agent that reaches the
 	// server. Conditions without a report for three intervals are unknown.
-	HealthInterval   = 5 * time.Minute
-	ResultBackoffMin = 500 * time.Millisecond
-	ResultBackoffMax = 30 * time.Second
-	PollBackoffMax   = 60 * time.Second
+	HealthInterval = 5 * time.Minute
+	// ArtifactsInterval is the maximum time between two reports of the artifacts of a node whose agent
+	// reaches the server.
+	ArtifactsInterval = time.Hour
+	ResultBackoffMin  = 500 * time.Millisecond
+	ResultBackoffMax  = 30 * time.Second
+	PollBackoffMax    = 60 * time.Second
 	// LockedPollMax is the maximum time between two polls of an agent whose identity is locked.
 	LockedPollMax = 15 * time.Minute
 )

@@ -76,6 +76,10 @@ type Heartbeat struct {
 	// Health is the newest report of the agent's checkers, nil if it changed nothing since the last
 	// heartbeat that the server acknowledged. A report is sent at least every HealthInterval.
 	Health *health.Report `json:"health,omitempty"`
+	// Artifacts are the versions and digests of what runs on the node by name, nil if they did not
+	// change since the last heartbeat that the server acknowledged. They are sent at least every
+	// ArtifactsInterval, at most inventory.MaxArtifacts.
+	Artifacts map[string]string `json:"artifacts,omitempty"`
 	// At is when the listing of the workloads began, by the node's clock. It orders the
 	// lists.
 	At time.Time `json:"at"`
@@ -146,6 +150,9 @@ func (h Heartbeat) validate() error {
 		if err := h.Health.Validate(); err != nil {
 			return err
 		}
+	}
+	if err := inventory.CheckArtifacts(h.Artifacts); err != nil {
+		return err
 	}
 	return CheckWorkloads(h.Workloads)
 }

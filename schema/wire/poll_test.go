@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -92,6 +93,18 @@ func TestPollRequestRejectsInvalidFields(t *testing.T) {
 		}, func(r *wire.PollRequest) {
 			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Health: &health.Report{At: time.Now(), Conditions: make([]health.Condition, health.MaxConditions+1)}}
 		}},
+		"bad_artifacts": {func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Artifacts: map[string]string{"kernel": "6.8\x1b[2J"}}
+		}, func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Artifacts: map[string]string{"a b": "1"}}
+		}, func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Artifacts: map[string]string{"a": ""}}
+		}, func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Artifacts: map[string]string{}}
+			for i := range inventory.MaxArtifacts + 1 {
+				r.Heartbeat.Artifacts[fmt.Sprint("file-", i)] = "1"
+			}
+		}},
 		"bad_workloads": {func(r *wire.PollRequest) {
 			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Workloads: make([]task.Workload, wire.MaxWorkloads+1)}
 		}, func(r *wire.PollRequest) {
@@ -126,6 +139,15 @@ func longestReport(at time.Time) *health.Report {
 	return r
 }
 
+// longestArtifacts are the longest artifacts that are valid.
+func longestArtifacts() map[string]string {
+	all := map[string]string{}
+	for i := range inventory.MaxArtifacts {
+		all[strings.Repeat("n", inventory.MaxArtifactName-2)+fmt.Sprintf("%02d", i)] = strings.Repeat("<", inventory.MaxArtifactVersion)
+	}
+	return all
+}
+
 // TestLongestPoll: the longest poll that is valid fits the body, whatever characters the node
 // reports. encoding/json writes < with six bytes.
 func TestLongestPoll(t *testing.T) {
@@ -140,7 +162,7 @@ func TestLongestPoll(t *testing.T) {
 		WaitSeconds: math.Pi, Floors: task.Floors{TaskSeq: wire.MaxInteger, IdentitySequence: wire.MaxInteger},
 		Heartbeat: &wire.Heartbeat{AgentVersion: longest(wire.MaxAgentVersion), UptimeSeconds: wire.MaxInteger, BootID: longest(wire.MaxSession),
 			Cordoned: true, Phase: wire.PhaseReady, Fault: longest(wire.MaxFault), Driver: strings.Repeat("d", wire.MaxWorkloadKind),
-			DriverFault: longest(wire.MaxFault), At: w.Since, Workloads: slices.Repeat([]task.Workload{w}, wire.MaxWorkloads), Health: longestReport(w.Since)}}
+			DriverFault: longest(wire.MaxFault), At: w.Since, Workloads: slices.Repeat([]task.Workload{w}, wire.MaxWorkloads), Health: longestReport(w.Since), Artifacts: longestArtifacts()}}
 	require.NoError(t, r.Validate())
 	body, err := json.Marshal(r)
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent"
 	"github.com/gpuaas/gpuaas/deploy/dev/simulate"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -92,6 +93,7 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	a, err := agent.New(m.conf, agent.Deps{
 		Log: m.fleet.Log, FS: disk{}, Transport: m.newWire, Wrap: m.wrapExecutor, Workloads: &m.load,
 		Health: m.machine, BootID: m.machine.BootID, Reboot: m.reboot,
+		Artifacts: func() map[string]string { return map[string]string{inventory.ArtifactKernel: "simulated"} },
 	})
 	if err != nil {
 		m.fleet.Log.Error("the agent does not start", "node_id", m.conf.NodeID, "err", err.Error())

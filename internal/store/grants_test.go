@@ -62,6 +62,10 @@ var grants = map[string][3]string{
 	"signal_counts":          {"", "SIU", "SIU"},
 	"conditions":             {"SD", "SIUD", "SIUD"},
 	"health_reports":         {"SD", "SIU", "SIU"},
+	"templates":              {"S", "SIU", ""},
+	"template_assignments":   {"S", "SID", ""},
+	"node_artifacts":         {"S", "S", "SIU"},
+	"node_drifts":            {"SIUD", "S", ""},
 }
 
 // prepared is setup with the privileges on the database itself, which a database that is

@@ -42,6 +42,9 @@ func (s *Inventory) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 		r.BootID = cmp.Or(r.BootID, p.BootID)
 		_, err = storeHealth(ctx, s.db, r)
 	}
+	if err == nil && h.Artifacts != nil {
+		err = storeArtifacts(ctx, s.db, c.NodeID, c.Incarnation, h.Artifacts)
+	}
 	if err != nil || row.State != lifecycle.NodeOffline && !row.Silent {
 		return err
 	}

@@ -58,6 +58,8 @@ type Store struct {
 	Retention *Retention
 	// Signals stores the signals and conditions of nodes.
 	Signals *Signals
+	// Templates stores templates and how nodes differ from them.
+	Templates *Templates
 	// Surplus stores the surplus machines of providers.
 	Surplus *SurplusMachines
 	db      *db
@@ -134,6 +136,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
 		Signals:     &Signals{db: d},
+		Templates:   &Templates{db: d},
 		Surplus:     &SurplusMachines{db: d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}

@@ -57,6 +57,13 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON conditions TO gpuaas_api_admin, gpuaas_a
 GRANT SELECT, INSERT, UPDATE ON health_reports, signal_counts TO gpuaas_api_admin, gpuaas_api_node;
 GRANT UPDATE (detail) ON signals TO gpuaas_api_admin, gpuaas_api_node; -- the number of dropped signals
 
+-- The admin API stores templates, the node API what nodes report, and the worker how they differ.
+GRANT SELECT ON templates, template_assignments, node_artifacts, node_drifts TO gpuaas_worker, gpuaas_api_admin;
+GRANT INSERT, UPDATE ON templates TO gpuaas_api_admin;
+GRANT INSERT, DELETE ON template_assignments TO gpuaas_api_admin;
+GRANT SELECT, INSERT, UPDATE ON node_artifacts TO gpuaas_api_node;
+GRANT INSERT, UPDATE, DELETE ON node_drifts TO gpuaas_worker;
+
 -- The worker runs operations.
 GRANT UPDATE ON nodes, enrollment_tokens, node_certificates TO gpuaas_worker;
 GRANT INSERT ON enrollment_tokens TO gpuaas_worker; -- a machine that it creates enrolls

@@ -1,0 +1,112 @@
+package activities
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// Drifts compares nodes with their templates. Errors are *schema.Error.
+type Drifts interface {
+	// ScanDrift compares up to limit nodes in order of ID, after the ID after, "" for the first ones. It
+	// stores each drift that changed, with a signal. A second call changes nothing.
+	ScanDrift(ctx context.Context, after string, limit int) (DriftBatch, error)
+	// DueRemedies returns the upgrades of agents to start: those whose start is not known, and new ones
+	// as far as at most so many are open, of nodes whose template has the policy template.PolicyProceed. Each upgrade of a
+	// drift is chosen once and keeps its operation ID. It returns none while a restore mode is on.
+	DueRemedies(ctx context.Context, most int) ([]lifecycle.OperationInput, error)
+	// RefuseRemedy records why an operation of DueRemedies was not accepted. It is not tried again.
+	RefuseRemedy(ctx context.Context, nodeID, operationID, why string) error
+}
+
+// Submitter starts operations. A second call with the same operation ID attaches to the first one's
+// run.
+type Submitter interface {
+	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
+}
+
+// DriftBatch is the result of comparing a batch of nodes.
+type DriftBatch struct {
+	// Nodes were compared; Drifted differ from their template, and the drift of Changed is another one than
+	// before.
+	Nodes   int `json:"nodes,omitempty"`
+	Drifted int `json:"drifted,omitempty"`
+	Changed int `json:"changed,omitempty"`
+	// Next is the last node's ID if there are further nodes.
+	Next string `json:"next,omitempty"`
+}
+
+const (
+	// driftBatch is how many nodes one query reads.
+	driftBatch = 500
+	// MaxRemedies is how many upgrades that a policy started are open at a time, parked ones included. A
+	// release that does not work stops there.
+	MaxRemedies = 5
+)
+
+// DriftScan has the activity that compares all nodes with their templates.
+type DriftScan struct {
+	Drifts    Drifts
+	Submitter Submitter
+}
+
+// DriftSummary is the result of a round.
+type DriftSummary struct {
+	DriftBatch
+	// Started and Refused are the operations that were accepted and rejected.
+	Started []string `json:"started,omitempty"`
+	Refused []string `json:"refused,omitempty"`
+}
+
+// ScanDrift compares all nodes with their templates and stores each drift that changed. Then it starts
+// the upgrades that the policies of templates allow. Operation IDs are stored before the start, so
+// that a second attempt attaches to the same operations. If a start fails for another reason than a
+// rejection, ScanDrift starts the others and returns the error at the end; the next run tries it again.
+func (s *DriftScan) ScanDrift(ctx context.Context) (sum DriftSummary, err error) {
+	for more := true; more; {
+		b, err := s.Drifts.ScanDrift(ctx, sum.Next, driftBatch)
+		if err != nil {
+			return DriftSummary{}, Fail(err)
+		}
+		sum.DriftBatch = DriftBatch{Nodes: sum.Nodes + b.Nodes, Drifted: sum.Drifted + b.Drifted, Changed: sum.Changed + b.Changed, Next: b.Next}
+		more = b.Next != ""
+		activity.RecordHeartbeat(ctx)
+	}
+	starts, err := s.Drifts.DueRemedies(ctx, MaxRemedies)
+	if err != nil {
+		return DriftSummary{}, Fail(err)
+	}
+	var failed error
+	until := time.Now().Add(lifecycle.RoundTry / 2)
+	for _, in := range starts {
+		if ctx.Err() != nil || time.Now().After(until) {
+			break
+		}
+		failed = cmp.Or(failed, s.start(ctx, in, &sum))
+		activity.RecordHeartbeat(ctx)
+	}
+	if failed != nil {
+		return DriftSummary{}, Failure(schema.AsError(failed), true)
+	}
+	return sum, Fail(ctx.Err())
+}
+
+// start starts an upgrade and records a rejection.
+func (s *DriftScan) start(ctx context.Context, in lifecycle.OperationInput, sum *DriftSummary) error {
+	_, err := s.Submitter.Submit(ctx, in)
+	e := schema.AsError(err)
+	switch {
+	case err == nil:
+		sum.Started = append(sum.Started, in.OperationID)
+		return nil
+	case e.Kind.Info().Retry || ctx.Err() != nil:
+		return schema.NewError(e.Kind, "starting the upgrade of the agent of node %s: %s", in.Host, e.Message).WithReason(e.Reason).WithNext(e.Next)
+	}
+	sum.Refused = append(sum.Refused, in.OperationID)
+	return s.Drifts.RefuseRemedy(ctx, in.NodeID, in.OperationID, e.Message)
+}

@@ -1,0 +1,264 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"time"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/template"
+)
+
+const (
+	// selectDrift reads nodes with their template, what they reported since they were enrolled, and the
+	// drift that the last scan found. A node had the time to receive a verifier set after 10 minutes.
+	selectDrift = `SELECT n.node_id, n.host, n.state, n.agent_version, n.set_version,
+			coalesce((SELECT max(v.version) FROM verifier_sets v WHERE v.stored_at < now() - interval '10 minutes'), 0) AS newest_set,
+			coalesce(n.labels ->> 'template', '') AS named, a.artifacts AS reported, a.reported_at,
+			coalesce(t.name, '') AS template, coalesce(t.version, 0) AS version, t.artifacts AS declared, t.managed, coalesce(t.policy, '') AS policy,
+			d.drift AS stored, coalesce(d.template, '') AS stored_template, coalesce(d.version, 0) AS stored_version, d.since,
+			coalesce(d.remedy::text, '') AS remedy, coalesce(d.remedy_refused, '') AS remedy_refused
+		FROM nodes n
+		LEFT JOIN template_assignments s ON s.kind = 'sku' AND s.value = n.sku
+		LEFT JOIN template_assignments c ON c.kind = 'class' AND c.value = n.lifecycle_class
+		LEFT JOIN templates t ON t.name = coalesce(n.labels ->> 'template', s.template, c.template) AND t.deleted_at IS NULL
+		LEFT JOIN node_artifacts a ON a.node_id = n.node_id AND a.incarnation = n.incarnation
+		LEFT JOIN node_drifts d ON d.node_id = n.node_id`
+	// fleetDrift counts the stored differences.
+	fleetDrift = `SELECT d.template, d.version, c.change, coalesce(x ->> 'name', '') AS name, coalesce(x ->> 'declared', '') AS declared,
+			coalesce(x ->> 'reported', '') AS reported, count(*) AS nodes
+		FROM node_drifts d CROSS JOIN (VALUES ('attach'), ('detach'), ('update')) c (change)
+		CROSS JOIN jsonb_array_elements(coalesce(d.drift -> c.change, '[]')) x
+		GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY nodes DESC, 1, 2, 3, 4, 5, 6 LIMIT $1`
+)
+
+// driftRow is a row of selectDrift.
+type driftRow struct {
+	NodeID, Host          string
+	State                 lifecycle.NodeState
+	AgentVersion          string
+	SetVersion, NewestSet int64
+	Named                 string
+	Reported              map[string]string
+	ReportedAt            *time.Time
+	Template              string
+	Version               int64
+	Declared              map[string]string
+	Managed               []string
+	Policy                template.Policy
+	Stored                *template.Drift
+	StoredTemplate        string
+	StoredVersion         int64
+	Since                 *time.Time
+	Remedy, RemedyRefused string
+}
+
+// report compares the node with its template.
+func (r driftRow) report() template.Report {
+	out := template.Report{NodeID: r.NodeID, Host: r.Host, ReportedAt: r.ReportedAt, Since: r.Since, Remedy: r.Remedy, RemedyRefused: r.RemedyRefused}
+	n := template.Node{Host: r.Host, Artifacts: r.Reported, AgentVersion: r.AgentVersion, VerifierSet: r.SetVersion, NewestSet: r.NewestSet}
+	if !r.State.Enrolled() { // what an earlier machine reported is outdated
+		n = template.Node{Host: r.Host, NewestSet: r.NewestSet}
+		out.ReportedAt = nil
+	}
+	if r.Template == "" {
+		if r.Named != "" {
+			out.Next = fmt.Sprintf("its label %s=%s names no template: gpuaas node set %s --label %[1]s-", template.Label, r.Named, r.Host)
+		}
+		out.Describe(nil, n)
+		return out
+	}
+	out.Describe(&template.Template{Name: r.Template, Version: r.Version,
+		Definition: template.Definition{Artifacts: r.Declared, Managed: r.Managed, Policy: r.Policy}}, n)
+	return out
+}
+
+// Drift implements adminapi.Templates.
+func (s *Templates) Drift(ctx context.Context, nodeID string) (template.Report, error) {
+	f := &filter{}
+	f.id("n.node_id", nodeID, errNoNode)
+	rows, _, err := page(ctx, s.db, listQuery{"comparing node " + nodeID + " with its template", selectDrift, "n.node_id", 1}, f, driftKey)
+	if err == nil && len(rows) == 0 {
+		err = errNoNode(nodeID)
+	}
+	if err != nil {
+		return template.Report{}, err
+	}
+	return rows[0].report(), nil
+}
+
+func driftKey(r driftRow) []string { return []string{r.NodeID} }
+
+// FleetDrift implements adminapi.Templates.
+func (s *Templates) FleetDrift(ctx context.Context) (fleet template.Fleet, err error) {
+	return query(ctx, s.db, "counting the drift of nodes", func(ctx context.Context) (template.Fleet, error) {
+		counts, err := list[template.Count](ctx, s.db, fleetDrift, template.MaxCounts)
+		if err != nil {
+			return template.Fleet{}, err
+		}
+		nodes, err := s.db.q.CountDrifts(ctx)
+		return template.Fleet{Nodes: nodes, Counts: append([]template.Count{}, counts...)}, err
+	})
+}
+
+// storeArtifacts stores what a node reported. Nothing changes if it has begun another incarnation.
+func storeArtifacts(ctx context.Context, db *db, nodeID string, incarnation int64, artifacts map[string]string) error {
+	raw, err := json.Marshal(artifacts)
+	if err != nil {
+		return schema.Wrap(schema.KindInternal, err, "encoding the artifacts of node %s", nodeID)
+	}
+	_, err = query(ctx, db, "storing the artifacts of node "+nodeID, func(ctx context.Context) (int64, error) {
+		return db.q.PutArtifacts(ctx, raw, nodeID, incarnation)
+	})
+	return err
+}
+
+// ScanDrift implements activities.Drifts. Each node that changed has a transaction of its own.
+func (s *Templates) ScanDrift(ctx context.Context, after string, limit int) (b activities.DriftBatch, err error) {
+	f := &filter{}
+	f.where("t.name IS NOT NULL OR d.node_id IS NOT NULL")
+	if after != "" {
+		f.where("n.node_id > " + f.arg(after) + "::uuid")
+	}
+	rows, next, err := page(ctx, s.db, listQuery{"comparing nodes with their templates", selectDrift, "n.node_id", limit}, f, driftKey)
+	if err != nil {
+		return b, err
+	}
+	for _, r := range rows {
+		report := r.report()
+		changed, err := s.storeDrift(ctx, r, report)
+		if err != nil {
+			return b, err
+		}
+		b.Nodes++
+		if report.Drifted {
+			b.Drifted++
+		}
+		if changed {
+			b.Changed++
+		}
+	}
+	if len(next) > 0 {
+		b.Next = next[0]
+	}
+	return b, nil
+}
+
+// storeDrift stores the drift of a node if it changed, with a signal, and reports whether it did.
+func (s *Templates) storeDrift(ctx context.Context, r driftRow, is template.Report) (changed bool, err error) {
+	drift := stored(is.Drift)
+	moved := r.StoredTemplate != is.Template || r.StoredVersion != is.Version
+	switch {
+	case !is.Drifted && r.Stored == nil, is.Drifted && !moved && r.Stored != nil && reflect.DeepEqual(*r.Stored, drift):
+		return false, nil
+	}
+	raw, err := json.Marshal(drift)
+	if err != nil {
+		return false, schema.Wrap(schema.KindInternal, err, "encoding the drift of node %s", r.NodeID)
+	}
+	return write(ctx, s.db, "storing the drift of node "+r.NodeID, func(ctx context.Context, tx *tx) (bool, error) {
+		if _, err := tx.lockNode(ctx, r.NodeID); err != nil {
+			return false, err
+		}
+		rows, detail := int64(0), ""
+		if is.Drifted {
+			rows, err = tx.PutDrift(ctx, sqlc.PutDriftParams{NodeID: r.NodeID, Template: is.Template, Version: is.Version, Drift: raw, Upgrade: is.Upgrade})
+			if err == nil && rows == 0 {
+				return false, tx.MoveDrift(ctx, is.Template, is.Version, r.NodeID)
+			}
+			detail = fmt.Sprintf("differs from template %s version %d: %s", is.Template, is.Version, is.Drift)
+		} else {
+			rows, err = tx.EndDrift(ctx, r.NodeID)
+			detail = ended(r, is)
+		}
+		if err != nil || rows == 0 || detail == "" {
+			return rows > 0, err
+		}
+		return true, recordSignal(ctx, tx, health.Signal{Type: health.SignalDrift, Source: health.SourceDrift, NodeID: r.NodeID, Detail: detail})
+	})
+}
+
+// stored is a drift without its next steps, which are made anew for each reader.
+func stored(d template.Drift) template.Drift {
+	without := func(list []template.Difference) []template.Difference {
+		return convert(list, func(x template.Difference) template.Difference { x.Next = ""; return x })
+	}
+	return template.Drift{Attach: without(d.Attach), Detach: without(d.Detach), Update: without(d.Update)}
+}
+
+// ended is the detail of the signal about a drift that ended, "" for a node without a machine.
+func ended(r driftRow, is template.Report) string {
+	switch {
+	case !r.State.Enrolled():
+		return ""
+	case is.Status == template.StatusNoTemplate:
+		return "has no template any longer; the last one was " + r.StoredTemplate
+	case is.Status == template.StatusUnknown:
+		return fmt.Sprintf("has not reported on everything that template %s version %d declares", is.Template, is.Version)
+	}
+	return fmt.Sprintf("matches template %s version %d again", is.Template, is.Version)
+}
+
+// DueRemedies implements activities.Drifts. Only one transaction at a time chooses new ones.
+func (s *Templates) DueRemedies(ctx context.Context, most int) ([]lifecycle.OperationInput, error) {
+	return write(ctx, s.db, "choosing the drifts to correct", func(ctx context.Context, tx *tx) ([]lifecycle.OperationInput, error) {
+		if on, err := tx.restoring(ctx); err != nil || on {
+			return nil, err
+		}
+		if err := tx.LockRemedies(ctx); err != nil {
+			return nil, err
+		}
+		open, err := tx.OpenRemedies(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if free := most - int(open); free > 0 {
+			if err := beginRemedies(ctx, tx, free); err != nil {
+				return nil, err
+			}
+		}
+		pending, err := tx.PendingRemedies(ctx)
+		return convert(pending, remedyInput), err
+	})
+}
+
+// beginRemedies gives up to most drifts the ID of the operation that corrects them.
+func beginRemedies(ctx context.Context, tx *tx, most int) error {
+	due, err := tx.DueRemedies(ctx, int32(most))
+	if err != nil {
+		return err
+	}
+	for _, d := range due {
+		key := fmt.Sprintf("drift %s %d %s %s", d.Template, d.Version, d.Upgrade, strconv.FormatInt(d.Since.UnixMicro(), 10))
+		id := lifecycle.OperationID(d.NodeID, lifecycle.ActionUpgradeAgent, systemActor, key)
+		if _, err := tx.BeginRemedy(ctx, id, d.NodeID, d.Upgrade); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// viaDrift is the interface that the audit names for operations that a template's policy started.
+const viaDrift = "drift"
+
+func remedyInput(r sqlc.PendingRemediesRow) lifecycle.OperationInput {
+	return lifecycle.OperationInput{OperationID: r.Remedy, NodeID: r.NodeID, Host: r.Host, Provider: r.Provider, Region: r.RegionCode,
+		Action: lifecycle.ActionUpgradeAgent, Actor: systemActor, Via: viaDrift, CorrelationID: r.Remedy,
+		Reason:             fmt.Sprintf("differs from template %s version %d", r.Template, r.Version),
+		StartWithinSeconds: int64(lifecycle.StartWithin / time.Second),
+		Options:            lifecycle.Options{AgentVersion: r.Upgrade, Release: r.AgentRelease}}
+}
+
+// RefuseRemedy implements activities.Drifts.
+func (s *Templates) RefuseRemedy(ctx context.Context, nodeID, operationID, why string) error {
+	return s.db.Call(ctx, "recording that the upgrade of node "+nodeID+" was refused", func(ctx context.Context) error {
+		return s.db.q.RefuseRemedy(ctx, printable(why), nodeID, operationID)
+	})
+}

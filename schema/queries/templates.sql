@@ -1,0 +1,90 @@
+-- name: LockTemplate :one
+SELECT version, artifacts, managed, policy, agent_release, updated_at, updated_by, deleted_at FROM templates WHERE name = $1 FOR UPDATE;
+
+-- Stores the next version of a template. No row if a concurrent request stored one.
+-- name: PutTemplate :one
+INSERT INTO templates AS t (name, version, artifacts, managed, policy, agent_release, updated_by)
+VALUES (sqlc.arg(name), sqlc.arg(version), sqlc.arg(artifacts), sqlc.arg(managed), sqlc.arg(policy), sqlc.arg(agent_release), sqlc.arg(updated_by))
+ON CONFLICT (name) DO UPDATE SET version = excluded.version, artifacts = excluded.artifacts, managed = excluded.managed, policy = excluded.policy,
+    agent_release = excluded.agent_release, updated_by = excluded.updated_by, updated_at = now(), deleted_at = NULL
+WHERE t.version < excluded.version
+RETURNING updated_at;
+
+-- name: DeleteTemplate :execrows
+UPDATE templates SET deleted_at = now() WHERE name = $1 AND deleted_at IS NULL;
+
+-- name: TemplateAssignments :many
+SELECT kind, value FROM template_assignments WHERE template = $1 ORDER BY kind, value;
+
+-- name: Unassign :exec
+DELETE FROM template_assignments WHERE template = $1;
+
+-- Assigns those of the SKUs or classes that no template has.
+-- name: Assign :many
+INSERT INTO template_assignments (kind, value, template)
+SELECT sqlc.arg(kind), unnest(sqlc.arg(assigned)::text[]), sqlc.arg(template)
+ON CONFLICT (kind, value) DO NOTHING RETURNING value;
+
+-- name: AssignedTo :one
+SELECT template FROM template_assignments WHERE kind = $1 AND value = $2;
+
+-- Those of the names that are no SKU.
+-- name: UnknownSKUs :many
+SELECT given.name::text FROM unnest(sqlc.arg(names)::text[]) AS given (name) WHERE NOT EXISTS (SELECT FROM skus s WHERE s.name = given.name);
+
+-- Stores what a node reported. No row if it has begun another incarnation.
+-- name: PutArtifacts :execrows
+INSERT INTO node_artifacts (node_id, incarnation, artifacts, reported_at)
+SELECT n.node_id, n.incarnation, sqlc.arg(artifacts), now() FROM nodes n WHERE n.node_id = sqlc.arg(node_id) AND n.incarnation = sqlc.arg(incarnation)
+ON CONFLICT (node_id) DO UPDATE SET incarnation = excluded.incarnation, artifacts = excluded.artifacts, reported_at = excluded.reported_at;
+
+-- Stores the drift of a node if it is another one than before. The caller holds the node's lock.
+-- name: PutDrift :execrows
+INSERT INTO node_drifts AS d (node_id, template, version, drift, upgrade)
+VALUES (sqlc.arg(node_id), sqlc.arg(template), sqlc.arg(version), sqlc.arg(drift), sqlc.arg(upgrade))
+ON CONFLICT (node_id) DO UPDATE SET template = excluded.template, version = excluded.version, drift = excluded.drift, upgrade = excluded.upgrade
+WHERE d.drift <> excluded.drift;
+
+-- Stores that an unchanged drift is one from another template or version.
+-- name: MoveDrift :exec
+UPDATE node_drifts SET template = sqlc.arg(template), version = sqlc.arg(version) WHERE node_id = sqlc.arg(node_id);
+
+-- name: EndDrift :execrows
+DELETE FROM node_drifts WHERE node_id = $1;
+
+-- The remedies that hold a place: those that run or are parked, and those whose start is not known.
+-- name: OpenRemedies :one
+SELECT count(*) FROM node_drifts d LEFT JOIN operations o ON o.operation_id = d.remedy
+WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND o.ended_at IS NULL;
+
+-- Nodes whose policy starts an upgrade and that can be upgraded now. Each upgrade is tried once.
+-- name: DueRemedies :many
+SELECT d.node_id, d.template, d.version, d.upgrade, d.since FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
+WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND t.agent_release <> ''
+  AND d.upgrade <> '' AND d.remedy_upgrade <> d.upgrade
+  AND n.state = 'active' AND n.identity_locked_at IS NULL AND n.agent_fault = '' AND n.last_heartbeat_at > now() - interval '2 minutes'
+  AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = d.node_id AND o.ended_at IS NULL)
+ORDER BY d.since, d.node_id LIMIT $1;
+
+-- name: BeginRemedy :execrows
+UPDATE node_drifts SET remedy = sqlc.arg(remedy)::uuid, remedy_upgrade = upgrade, remedy_refused = ''
+WHERE node_id = sqlc.arg(node_id) AND upgrade = sqlc.arg(upgrade) AND remedy_upgrade <> upgrade;
+
+-- The remedies whose operation is to be started, or whose start is not known.
+-- name: PendingRemedies :many
+SELECT d.remedy::uuid AS remedy, d.node_id, d.template, d.version, d.upgrade, t.agent_release, n.host, n.region_code,
+       coalesce((SELECT i.provider FROM instances i WHERE i.node_id = d.node_id AND i.state <> 'terminated'), n.onboarding_mode)::text AS provider
+FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
+WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND d.remedy_upgrade = d.upgrade AND t.version = d.version AND t.agent_release <> ''
+  AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = d.remedy)
+ORDER BY d.since, d.node_id;
+
+-- name: RefuseRemedy :exec
+UPDATE node_drifts SET remedy_refused = sqlc.arg(refused) WHERE node_id = sqlc.arg(node_id) AND remedy = sqlc.arg(remedy)::uuid;
+
+-- name: CountDrifts :one
+SELECT count(*) FROM node_drifts;
+
+-- Excludes other transactions that choose remedies.
+-- name: LockRemedies :exec
+SELECT pg_advisory_xact_lock(hashtextextended('gpuaas.drift.remedies', 0));

@@ -45,6 +45,7 @@ type Config struct {
 	Tasks            Tasks
 	Trail            Trail
 	Signals          Signals
+	Templates        Templates
 	Checkpoints      Checkpoints
 	// CheckpointKeys returns the public keys of audit checkpoints, by key ID.
 	CheckpointKeys func(context.Context) (map[string]ed25519.PublicKey, error)
@@ -159,6 +160,7 @@ func (a *API) Endpoints() []Endpoint {
 	all[len(all)-1].Timeout = eventsTime
 	all = append(all, a.rotations()...)
 	all = append(all, a.signals()...)
+	all = append(all, a.templates()...)
 	for _, plan := range lifecycle.Operations() {
 		all = append(all, a.on(post, "/nodes/{node}/"+string(plan.Action), http.StatusAccepted, roleOf(plan), o.start(plan.Action),
 			notFound, schema.KindNodeInUse, taken, keyInUse, schema.KindClaimExpired, schema.KindInvalidNodeIdentity))

@@ -329,7 +329,7 @@ func TestRolesOfEveryEndpoint(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context()) // a stream of events ends at once
 	cancel()
-	fill := strings.NewReplacer("{node}", "gpu-1", "{operation_id}", d.status.Operation.OperationID, "{task_id}", schema.NewID(), "{sku}", "h100", "{stream}", "system")
+	fill := strings.NewReplacer("{node}", "gpu-1", "{operation_id}", d.status.Operation.OperationID, "{task_id}", schema.NewID(), "{sku}", "h100", "{stream}", "system", "{template}", "h100")
 	for _, e := range api.Endpoints() {
 		name := e.Method + " " + strings.TrimPrefix(e.Path, "/api/v1/admin")
 		for subject, allowed := range may {

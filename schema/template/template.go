@@ -38,7 +38,7 @@ const (
 	MaxManaged     = inventory.MaxArtifacts
 )
 
-// Definition is the body of PUT /api/v1/admin/templates/{template}: the content of a template.
+// Definition is the content of a template.
 type Definition struct {
 	// SKUs and Classes are those whose nodes have the template. An SKU or a class has one template at
 	// most. That of the SKU takes precedence, and the label Label of a node over both.
@@ -54,9 +54,15 @@ type Definition struct {
 	Policy Policy `json:"policy,omitempty"`
 }
 
-// Change is the body of a request that changes a template.
+// Change is the body of PUT /api/v1/admin/templates/{template}.
 type Change struct {
 	Definition
+	// Reason is kept in the audit trail.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Deletion is the body of POST /api/v1/admin/templates/{template}/delete.
+type Deletion struct {
 	// Reason is kept in the audit trail.
 	Reason string `json:"reason,omitempty"`
 }

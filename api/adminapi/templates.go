@@ -1,0 +1,138 @@
+package adminapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/template"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// Templates stores templates and how nodes differ from them.
+type Templates interface {
+	// ListTemplates lists the templates in order of name.
+	ListTemplates(ctx context.Context) ([]template.Template, error)
+	// Template returns a template. KindNotFound otherwise.
+	Template(ctx context.Context, name string) (template.Template, error)
+	// SetTemplate stores a checked template with its audit row, unless it is stored. release is the
+	// signed document of the declared agent, empty for none. KindInvalidRequest for an unknown SKU,
+	// KindAlreadyExists if an SKU or a class has another template.
+	SetTemplate(ctx context.Context, name string, c template.Change, release string, by audit.Subject) (template.Template, error)
+	// DeleteTemplate deletes a template with its audit row. KindNotFound.
+	DeleteTemplate(ctx context.Context, name, reason string, by audit.Subject) (template.Template, error)
+	// Drift compares a node with its template. KindNotFound.
+	Drift(ctx context.Context, nodeID string) (template.Report, error)
+	// FleetDrift counts the drift that the last scan recorded.
+	FleetDrift(ctx context.Context) (template.Fleet, error)
+}
+
+// templates serves templates and the drift of nodes.
+type templates struct{ base }
+
+// templates returns the endpoints of templates and drift.
+func (a *API) templates() []Endpoint {
+	t, notFound := templates{a.base}, schema.KindNotFound
+	const get, post, put = http.MethodGet, http.MethodPost, http.MethodPut
+	const ok, viewer, admin = http.StatusOK, trust.RoleViewer, trust.RoleAdmin
+	return []Endpoint{
+		a.on(get, "/templates", ok, viewer, t.list),
+		a.on(get, "/templates/{template}", ok, viewer, t.show, notFound),
+		a.on(put, "/templates/{template}", ok, admin, t.set, notFound, schema.KindAlreadyExists),
+		a.on(post, "/templates/{template}/delete", ok, admin, t.remove, notFound),
+		a.on(get, "/drift", ok, viewer, t.fleet),
+		a.on(get, "/nodes/{node}/drift", ok, viewer, t.drift, notFound),
+	}
+}
+
+// list lists all templates.
+func (t templates) list(c *call) (any, error) {
+	if err := t.query(c).check(); err != nil {
+		return nil, err
+	}
+	all, err := t.Templates.ListTemplates(c.Context())
+	return template.List{Templates: append([]template.Template{}, all...)}, err
+}
+
+// templateName reads the name of a template from the path.
+func templateName(c *call) (string, error) {
+	name := c.PathValue("template")
+	if !template.ValidName(name) {
+		return "", schema.NewError(schema.KindNotFound, "no such template").WithNext("gpuaas template list")
+	}
+	return name, nil
+}
+
+// show returns one template.
+func (t templates) show(c *call) (any, error) {
+	name, err := templateName(c)
+	if err == nil {
+		err = t.query(c).check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t.Templates.Template(c.Context(), name)
+}
+
+// set stores a template. One whose policy upgrades agents needs the release of the declared version.
+func (t templates) set(c *call) (any, error) {
+	req, err := body(c, edge.Decode, checkTemplate)
+	if err != nil {
+		return nil, err
+	}
+	name := c.PathValue("template")
+	if !template.ValidName(name) {
+		return nil, badField("name", "must be 1 to 64 of a-z A-Z 0-9 . _ - that begin with a letter, a digit or _")
+	}
+	release := ""
+	if v := req.Artifacts[inventory.ArtifactAgent]; req.Policy == template.PolicyProceed && v != "" {
+		if release, err = t.Release(v); err != nil {
+			return nil, err
+		}
+	}
+	return t.Templates.SetTemplate(c.Context(), name, req, release, c.by)
+}
+
+func checkTemplate(r *template.Change) error {
+	if err := r.Check(); err != nil {
+		return err
+	}
+	return checkReason(r.Reason, false)
+}
+
+// remove deletes a template.
+func (t templates) remove(c *call) (any, error) {
+	req, err := body(c, edge.DecodeOptional, func(d *template.Deletion) error { return checkReason(d.Reason, false) })
+	if err != nil {
+		return nil, err
+	}
+	name, err := templateName(c)
+	if err != nil {
+		return nil, err
+	}
+	return t.Templates.DeleteTemplate(c.Context(), name, req.Reason, c.by)
+}
+
+// fleet counts the drift of all nodes.
+func (t templates) fleet(c *call) (any, error) {
+	if err := t.query(c).check(); err != nil {
+		return nil, err
+	}
+	return t.Templates.FleetDrift(c.Context())
+}
+
+// drift compares a node with its template.
+func (t templates) drift(c *call) (any, error) {
+	if err := t.query(c).check(); err != nil {
+		return nil, err
+	}
+	node, err := t.find(c)
+	if err != nil {
+		return nil, err
+	}
+	return t.Templates.Drift(c.Context(), node.ID)
+}

@@ -31,6 +31,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -269,6 +270,10 @@ type fakeAPI struct {
 	note      string // of an enrollment
 	instances []instance.View
 	added     []inventory.NewSKU
+	// templates are the stored ones, drift that of every node and fleetDrift of all.
+	templates  []template.Template
+	drift      template.Report
+	fleetDrift template.Fleet
 	// signals are the signals of every node.
 	signals []health.Signal
 	// provisioned, if not nil, is the end of the provisioning of each host that is registered.
@@ -334,6 +339,7 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	})
 	a.serveTasks(mux)
 	a.serveSKUs(mux)
+	a.serveTemplates(mux)
 	a.serveMachines(mux)
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()

@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -70,8 +72,9 @@ func listInstances(ctx context.Context, api *adminclient.Client, q adminclient.L
 
 func newInstanceShow(e *env) *cobra.Command {
 	c := e.command("show INSTANCE", "Show an instance",
-		`Shows an instance: its node, state and machine, when it started and ended, and the open
-operation of its node. INSTANCE is the ID of an instance, live or ended.`,
+		`Shows an instance: its node, state and machine, when it started and ended, the versions and
+digests that its agent reported last, and the open operation of its node. INSTANCE is the ID
+of an instance, live or ended.`,
 		"  gpuaas instance show 5f0c9f5e-7d1b-7c43-9d25-1f0f3ad1c2aa\n  gpuaas instance show 5f0c9f5e-7d1b-7c43-9d25-1f0f3ad1c2aa -o json | jq .external_id",
 		func(ctx context.Context, id string) error {
 			v, err := decode[instance.View](e.api().GetInstance(ctx, id, nil))
@@ -81,6 +84,10 @@ operation of its node. INSTANCE is the ID of an instance, live or ended.`,
 			return e.print(v, func(w io.Writer) {
 				fields(w, "Instance:", v.InstanceID, "Node:", v.Host, "  ID:", v.NodeID, "Provider:", v.Provider, "External ID:", dash(v.ExternalID), "State:", string(v.State))
 				writeMachine(e.console, w, "", v)
+				fields(w, "Reported:", e.stampIf(v.ArtifactsAt))
+				for _, name := range slices.Sorted(maps.Keys(v.Artifacts)) {
+					row(w, "  "+name, reported(v.Artifacts[name]))
+				}
 				if o := v.Operation; o != nil {
 					e.writeHolder(w, *o, &o.StartedAt)
 				}

@@ -55,7 +55,8 @@ var (
 		StartToCloseTimeout: lifecycle.RoundTry, ScheduleToCloseTimeout: lifecycle.RoundTimeout, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retries(time.Second, 10*time.Second, 3),
 	}
-	// callSweep is the round of SweepMachines, which sends heartbeats while a provider is called.
+	// callSweep is the only round of a run: that of SweepMachines, which sends heartbeats while a provider
+	// is called, or of ScanDrift.
 	callSweep = workflow.ActivityOptions{
 		StartToCloseTimeout: lifecycle.SweepTry, ScheduleToCloseTimeout: lifecycle.SweepTimeout, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retries(time.Second, 10*time.Second, 3), WaitForCancellation: true,

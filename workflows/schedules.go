@@ -76,6 +76,17 @@ func SweepMachines(ctx workflow.Context) (s activities.SweepSummary, err error) 
 	return s, err
 }
 
+// ScanDrift is a run of the scan: one round that compares all nodes with their templates, and starts
+// the upgrades of agents that the policies of templates allow. A round that fails fails the run. A cancel
+// of the run ends it early as completed.
+func ScanDrift(ctx workflow.Context) (s activities.DriftSummary, err error) {
+	err = workflow.ExecuteActivity(remote(ctx, callSweep, 0, "Compare nodes with their templates"), scanner.ScanDrift).Get(ctx, &s)
+	if ctx.Err() != nil {
+		return s, nil //nolint:nilerr // a cancel
+	}
+	return s, err
+}
+
 // runRounds runs a round every lifecycle.RoundInterval until the time of a run is over. The
 // round after a failed one does the same work. If the last round fails, the run fails, so that its schedule counts as failing.
 // A cancel of the run ends it early as completed.

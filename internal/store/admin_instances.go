@@ -17,8 +17,10 @@ const (
 		i.machine_type AS type, i.image, i.spot, i.ssh_keys, i.created_at AS started_at,
 		coalesce(i.ended_at, CASE WHEN i.state = 'terminated' THEN i.state_since END) AS ended_at`
 	fromInstances  = " FROM instances i JOIN nodes n USING (node_id)"
-	selectInstance = "SELECT " + instanceColumns + fromInstances + " WHERE i.instance_id = $1"
-	instanceOrder  = "i.created_at DESC, i.instance_id DESC"
+	selectInstance = "SELECT " + instanceColumns + ", a.artifacts, a.reported_at AS artifacts_at" + fromInstances +
+		" LEFT JOIN node_artifacts a ON a.node_id = i.node_id AND a.incarnation = n.incarnation AND a.reported_at >= i.created_at AND i.state <> 'terminated'" +
+		" WHERE i.instance_id = $1"
+	instanceOrder = "i.created_at DESC, i.instance_id DESC"
 )
 
 // ListInstances implements adminapi.Machines.

@@ -23,6 +23,8 @@ func (s *Store) DropNotifications() { s.db.notifier.Close() }
 func ViewSQL() map[string]string {
 	node := &filter{}
 	node.where("n.node_id = " + node.arg("") + "::uuid")
+	drift := &filter{}
+	drift.id("n.node_id", schema.NewID(), errNoNode)
 	return map[string]string{
 		"node":         node.sql("SELECT "+fullColumns+fromNodes, nodeOrder, 1),
 		"operations":   openOperations,
@@ -31,6 +33,7 @@ func ViewSQL() map[string]string {
 		"instance":     selectInstance,
 		"instances":    instanceFilter(adminapi.InstanceQuery{NodeID: schema.NewID()}).sql("SELECT "+instanceColumns+fromInstances, instanceOrder, 1),
 		"conditions":   selectConditions,
+		"drift":        drift.sql(selectDrift, "n.node_id", 1),
 		"signals":      signalFilter(adminapi.SignalQuery{NodeID: schema.NewID()}).sql(selectSignals, signalOrder, 1),
 		"task":         selectTask,
 		"watched":      watchedBatch,

@@ -18,6 +18,10 @@ type View struct {
 	StartedAt time.Time `json:"started_at"`
 	// EndedAt is when the instance was terminated, nil while it is live.
 	EndedAt *time.Time `json:"ended_at,omitempty"`
+	// Artifacts are the versions and digests of what runs on the machine by name, as its agent
+	// reported them, and ArtifactsAt is when. Only a single live instance has them. They are untrusted.
+	Artifacts   map[string]string `json:"artifacts,omitempty"`
+	ArtifactsAt *time.Time        `json:"artifacts_at,omitempty"`
 	// Operation is the open operation of the node, nil if there is none or the instance ended.
 	Operation *wire.OperationSummary `json:"operation,omitempty"`
 }

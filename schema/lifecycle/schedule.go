@@ -26,6 +26,7 @@ const (
 	WorkflowTrust   = "MaintainTrust"
 	WorkflowDelete  = "DeleteOldRecords"
 	WorkflowSweep   = "SweepMachines"
+	WorkflowDrift   = "ScanDrift"
 )
 
 // The IDs of the schedules.
@@ -35,6 +36,7 @@ const (
 	ScheduleTrust   = "maintain-trust"
 	ScheduleDelete  = "delete-old-records"
 	ScheduleSweep   = "sweep-machines"
+	ScheduleDrift   = "scan-drift"
 )
 
 // TrustInterval is the time between two runs of MaintainTrust.
@@ -42,6 +44,9 @@ const TrustInterval = time.Hour
 
 // DeleteInterval is the time between two runs of DeleteOldRecords.
 const DeleteInterval = time.Hour
+
+// DriftInterval is the time between two runs of ScanDrift.
+const DriftInterval = 10 * time.Minute
 
 // Timings of SweepMachines, whose run is one round: it calls providers, which takes longer than a
 // round of the other schedules.
@@ -95,6 +100,8 @@ func Schedules() []Schedule {
 			RunTimeout: roundsTimeout, Does: "Delete old records"},
 		{ID: ScheduleSweep, Workflow: WorkflowSweep, WorkflowID: "fleet:" + ScheduleSweep + ":schedule", Every: SweepInterval,
 			RunTimeout: roundsTimeout, Does: "Find machines that no instance owns"},
+		{ID: ScheduleDrift, Workflow: WorkflowDrift, WorkflowID: "fleet:" + ScheduleDrift + ":schedule", Every: DriftInterval,
+			RunTimeout: roundsTimeout, Does: "Compare nodes with their templates"},
 	}
 }
 

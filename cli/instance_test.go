@@ -20,6 +20,7 @@ func instances() []instance.View {
 		{Instance: lifecycle.Instance{InstanceID: instanceID, Provider: "libvirt", ExternalID: "gpuaas-gpu-17", State: lifecycle.InstanceDraining,
 			StateSince: start().Add(-12 * time.Minute), Options: machine.Options{Region: "fra1", Type: "gpu-8", Image: "noble", Spot: true, SSHKeys: []string{"ssh-ed25519 AAAA me"}}},
 			NodeID: nodeID, Host: "gpu-17", StartedAt: start().Add(-26 * time.Hour),
+			ArtifactsAt: at(-time.Minute), Artifacts: map[string]string{"kernel": "6.8", "containerd": "aa\x1b[2J"},
 			Operation: &wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain,
 				Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain, Actor: "bob@laptop", StartedAt: start().Add(-13 * time.Minute)}},
 		{Instance: lifecycle.Instance{InstanceID: "0198f000-0000-7000-8000-0000000000e2", Provider: "manual", State: lifecycle.InstanceTerminated,

@@ -77,7 +77,7 @@ template at most. The command requires the role admin.
 
 With the policy notify_and_proceed, nodes whose agent is older than declared are upgraded, a
 few at a time. The release must be in the folder GPUAAS_AGENT_RELEASES of gpuaas-api.`,
-		"  gpuaas template set gpu-h100 --file gpu-h100.yaml --reason CHG-204\n  gpuaas template show gpu-h100 | gpuaas template set gpu-h100-test --file -",
+		"  gpuaas template set gpu-h100 --file gpu-h100.yaml --reason CHG-204\n  gpuaas template set gpu-h100-test --file - < gpu-h100.yaml",
 		func(ctx context.Context, name string) error {
 			if err := checkReason(c.CommandPath(), change.Reason, false); err != nil {
 				return err

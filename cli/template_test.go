@@ -152,7 +152,7 @@ func TestTemplateSet(t *testing.T) {
 	require.Zero(t, h.run("template", "set", "copy", "--file", "-"), h.err.String())
 	require.Equal(t, []string{"set gpu-h100 [h100] map[kernel:6.8] CHG-204",
 		"set copy [h100] map[agent:v1.4.0 kernel:6.8.0-90-generic verifier_set:newest] "}, h.api.decided)
-	require.NoError(t, os.WriteFile(file, []byte("artefacts: {}\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("artifact: {}\n"), 0o600))
 	h.golden("template-set-bad", "template", "set", "gpu-h100", "--file", file)
 	require.NoError(t, os.WriteFile(file, []byte("artifacts: {}\n"), 0o600))
 	h.golden("template-set-refused", "template", "set", "gpu-h100", "--file", file)

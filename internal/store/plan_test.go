@@ -51,6 +51,7 @@ func TestNodeViewUsesIndexes(t *testing.T) { //nolint:tparallel // one connectio
 		{"instances", views["instances"], "uuid, int", "NULL, NULL", "instances_node_idx"},
 		{"certificates", views["certificates"], "uuid[]", "NULL", ""},
 		{"open", query(t, "operations", "OpenOperations"), "uuid", "NULL", ""},
+		{"drift", views["drift"], "uuid, int", "NULL, NULL", "node_artifacts_pkey"},
 		{"conditions", views["conditions"], "uuid[], float8", "NULL, NULL", "conditions_pkey"},
 		{"signals", views["signals"], "uuid, int", "NULL, NULL", "signals_node_idx"},
 		{"reported", query(t, "signals", "ListConditions"), "uuid, text", "NULL, NULL", "conditions_pkey"},

@@ -185,7 +185,7 @@ func (s *Templates) storeDrift(ctx context.Context, r driftRow, is template.Repo
 	})
 }
 
-// stored is a drift without its next steps, which are made anew for each reader.
+// stored is a drift without its next steps, which each reader gets from the comparison.
 func stored(d template.Drift) template.Drift {
 	without := func(list []template.Difference) []template.Difference {
 		return convert(list, func(x template.Difference) template.Difference { x.Next = ""; return x })
@@ -229,7 +229,7 @@ func (s *Templates) DueRemedies(ctx context.Context, most int) ([]lifecycle.Oper
 	})
 }
 
-// beginRemedies gives up to most drifts the ID of the operation that corrects them.
+// beginRemedies stores with at most so many drifts the ID of the operation that corrects them.
 func beginRemedies(ctx context.Context, tx *tx, most int) error {
 	due, err := tx.DueRemedies(ctx, int32(most))
 	if err != nil {

@@ -308,3 +308,18 @@ func TestDueRemedies(t *testing.T) {
 	require.Contains(t, due(5), started[0], "another version is")
 	require.NotEqual(t, first[started[0]], due(5)[started[0]])
 }
+
+// A live instance has what its machine reported, and not what an earlier machine did.
+func TestArtifactsOfInstance(t *testing.T) {
+	e := setup(t)
+	caller, _, _ := e.enroll()
+	e.reports(caller, "v1.0.0", map[string]string{"kernel": "6.8"})
+	e.exec(`INSERT INTO instances (instance_id, node_id, provider, state, created_at) VALUES ($1, $2, 'manual', 'running', now() - interval '1 hour')
+		ON CONFLICT DO NOTHING`, schema.NewID(), caller.NodeID)
+	id := e.text("SELECT instance_id::text FROM instances WHERE node_id = $1 AND state <> 'terminated'", caller.NodeID)
+	got := e.instance(id)
+	require.Equal(t, map[string]string{"kernel": "6.8"}, got.Artifacts)
+	require.NotNil(t, got.ArtifactsAt)
+	e.exec("UPDATE node_artifacts SET reported_at = now() - interval '2 hours'")
+	require.Nil(t, e.instance(id).Artifacts)
+}

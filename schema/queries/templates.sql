@@ -70,7 +70,7 @@ ORDER BY d.since, d.node_id LIMIT $1;
 UPDATE node_drifts SET remedy = sqlc.arg(remedy)::uuid, remedy_upgrade = upgrade, remedy_refused = ''
 WHERE node_id = sqlc.arg(node_id) AND upgrade = sqlc.arg(upgrade) AND remedy_upgrade <> upgrade;
 
--- The remedies whose operation is to be started, or whose start is not known.
+-- The remedies whose operation must be started, or whose start is not known.
 -- name: PendingRemedies :many
 SELECT d.remedy::uuid AS remedy, d.node_id, d.template, d.version, d.upgrade, t.agent_release, n.host, n.region_code,
        coalesce((SELECT i.provider FROM instances i WHERE i.node_id = d.node_id AND i.state <> 'terminated'), n.onboarding_mode)::text AS provider

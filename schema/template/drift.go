@@ -146,8 +146,8 @@ func Compare(t Definition, n Node) (d Drift, unknown []string) {
 	return d, unknown
 }
 
-// versions are the versions of a node by name. The control plane knows those of the agent and of the
-// verifier set from elsewhere.
+// versions are the versions of a node by name. Those of the agent and of the verifier set come
+// from its heartbeats and polls.
 func (n Node) versions() map[string]string {
 	all := maps.Clone(n.Artifacts)
 	if all == nil {

@@ -225,7 +225,7 @@ type PendingRemediesRow struct {
 	Provider     string
 }
 
-// The remedies whose operation is to be started, or whose start is not known.
+// The remedies whose operation must be started, or whose start is not known.
 func (q *Queries) PendingRemedies(ctx context.Context) ([]PendingRemediesRow, error) {
 	rows, err := q.db.Query(ctx, pendingRemedies)
 	if err != nil {

@@ -18,9 +18,9 @@ type Drifts interface {
 	ScanDrift(ctx context.Context, after string, limit int) (DriftBatch, error)
 	// DueRemedies returns the upgrades of agents to start: those whose start is not known, and new ones
 	// as far as at most so many are open, of nodes whose template has the policy template.PolicyProceed. Each upgrade of a
-	// drift is chosen once and keeps its operation ID. It returns none while a restore mode is on.
+	// drift is chosen once and keeps its operation ID; one that was refused is chosen again after an hour, with another ID. It returns none while a restore mode is on.
 	DueRemedies(ctx context.Context, most int) ([]lifecycle.OperationInput, error)
-	// RefuseRemedy records why an operation of DueRemedies was not accepted. It is not tried again.
+	// RefuseRemedy records why an operation of DueRemedies was not accepted.
 	RefuseRemedy(ctx context.Context, nodeID, operationID, why string) error
 }
 

@@ -21,7 +21,7 @@ func newTemplate(e *env) *cobra.Command {
 	return newGroup("template", "Manage what nodes must run",
 		`Shows and changes templates. A template declares the versions and digests of artifacts that
 the nodes of SKUs or lifecycle classes must run: agent, kernel, driver of the GPUs, files.
-A node whose label template names a template has that one. docs/templates.md describes the
+A node whose label gpuaas/template names a template has that one. docs/templates.md describes the
 fields. "gpuaas node drift" compares a node with its template.`,
 		newTemplateList(e), newTemplateShow(e), newTemplateSet(e), newTemplateDelete(e), newTemplateDrift(e))
 }

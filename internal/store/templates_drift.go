@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"strconv"
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
@@ -21,14 +20,14 @@ const (
 	// drift that the last scan found. A node had the time to receive a verifier set after 10 minutes.
 	selectDrift = `SELECT n.node_id, n.host, n.state, n.agent_version, n.set_version,
 			coalesce((SELECT max(v.version) FROM verifier_sets v WHERE v.stored_at < now() - interval '10 minutes'), 0) AS newest_set,
-			coalesce(n.labels ->> 'template', '') AS named, a.artifacts AS reported, a.reported_at,
+			coalesce(n.labels ->> 'gpuaas/template', '') AS named, a.artifacts AS reported, a.reported_at,
 			coalesce(t.name, '') AS template, coalesce(t.version, 0) AS version, t.artifacts AS declared, t.managed, coalesce(t.policy, '') AS policy,
 			d.drift AS stored, coalesce(d.template, '') AS stored_template, coalesce(d.version, 0) AS stored_version, d.since,
 			coalesce(d.remedy::text, '') AS remedy, coalesce(d.remedy_refused, '') AS remedy_refused
 		FROM nodes n
 		LEFT JOIN template_assignments s ON s.kind = 'sku' AND s.value = n.sku
 		LEFT JOIN template_assignments c ON c.kind = 'class' AND c.value = n.lifecycle_class
-		LEFT JOIN templates t ON t.name = coalesce(n.labels ->> 'template', s.template, c.template) AND t.deleted_at IS NULL
+		LEFT JOIN templates t ON t.name = coalesce(n.labels ->> 'gpuaas/template', s.template, c.template) AND t.deleted_at IS NULL
 		LEFT JOIN node_artifacts a ON a.node_id = n.node_id AND a.incarnation = n.incarnation
 		LEFT JOIN node_drifts d ON d.node_id = n.node_id`
 	// fleetDrift counts the stored differences.
@@ -167,7 +166,8 @@ func (s *Templates) storeDrift(ctx context.Context, r driftRow, is template.Repo
 		if _, err := tx.lockNode(ctx, r.NodeID); err != nil {
 			return false, err
 		}
-		rows, detail := int64(0), ""
+		var rows int64
+		var detail string
 		if is.Drifted {
 			rows, err = tx.PutDrift(ctx, sqlc.PutDriftParams{NodeID: r.NodeID, Template: is.Template, Version: is.Version, Drift: raw, Upgrade: is.Upgrade})
 			if err == nil && rows == 0 {
@@ -235,10 +235,8 @@ func beginRemedies(ctx context.Context, tx *tx, most int) error {
 	if err != nil {
 		return err
 	}
-	for _, d := range due {
-		key := fmt.Sprintf("drift %s %d %s %s", d.Template, d.Version, d.Upgrade, strconv.FormatInt(d.Since.UnixMicro(), 10))
-		id := lifecycle.OperationID(d.NodeID, lifecycle.ActionUpgradeAgent, systemActor, key)
-		if _, err := tx.BeginRemedy(ctx, id, d.NodeID, d.Upgrade); err != nil {
+	for _, nodeID := range due {
+		if err := tx.BeginRemedy(ctx, schema.NewID(), nodeID); err != nil {
 			return err
 		}
 	}

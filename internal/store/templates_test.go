@@ -300,6 +300,11 @@ func TestDueRemedies(t *testing.T) {
 	require.NotContains(t, next, started[1])
 	require.NotContains(t, next, callers[3].NodeID)
 	require.Equal(t, first[started[0]], e.drift(started[0]).Remedy)
+	e.exec("UPDATE node_drifts SET remedy_at = remedy_at - interval '61 minutes'")
+	again := due(3)
+	require.NotEmpty(t, again[started[1]], "a refused start is repeated after an hour")
+	require.NotEqual(t, first[started[1]], again[started[1]], "as another operation")
+	require.Empty(t, e.drift(started[1]).RemedyRefused)
 
 	e.exec("UPDATE operations SET ended_at = now(), status = 'failed' WHERE operation_id = $1", claimed.Fence.OperationID)
 	require.NotContains(t, due(5), started[0], "an upgrade that failed is not tried again")

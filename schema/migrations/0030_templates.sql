@@ -40,6 +40,7 @@ CREATE TABLE node_drifts (
     since          timestamptz NOT NULL DEFAULT now(), -- of the drift, whatever its differences
     -- The operation that the policy started for the upgrade, and why it was refused.
     remedy         uuid,
+    remedy_at      timestamptz,
     remedy_upgrade text        NOT NULL DEFAULT '',
     remedy_refused text        NOT NULL DEFAULT ''
 );

@@ -57,18 +57,19 @@ DELETE FROM node_drifts WHERE node_id = $1;
 SELECT count(*) FROM node_drifts d LEFT JOIN operations o ON o.operation_id = d.remedy
 WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND o.ended_at IS NULL;
 
--- Nodes whose policy starts an upgrade and that can be upgraded now. Each upgrade is tried once.
+-- Nodes whose policy starts an upgrade and that can be upgraded now. Each upgrade is started once; one
+-- whose start was refused is tried again after an hour.
 -- name: DueRemedies :many
-SELECT d.node_id, d.template, d.version, d.upgrade, d.since FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
+SELECT d.node_id FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
 WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND t.agent_release <> ''
-  AND d.upgrade <> '' AND d.remedy_upgrade <> d.upgrade
+  AND d.upgrade <> '' AND (d.remedy_upgrade <> d.upgrade OR d.remedy_refused <> '' AND d.remedy_at < now() - interval '1 hour')
   AND n.state = 'active' AND n.identity_locked_at IS NULL AND n.agent_fault = '' AND n.last_heartbeat_at > now() - interval '2 minutes'
   AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = d.node_id AND o.ended_at IS NULL)
 ORDER BY d.since, d.node_id LIMIT $1;
 
--- name: BeginRemedy :execrows
-UPDATE node_drifts SET remedy = sqlc.arg(remedy)::uuid, remedy_upgrade = upgrade, remedy_refused = ''
-WHERE node_id = sqlc.arg(node_id) AND upgrade = sqlc.arg(upgrade) AND remedy_upgrade <> upgrade;
+-- name: BeginRemedy :exec
+UPDATE node_drifts SET remedy = sqlc.arg(remedy)::uuid, remedy_at = now(), remedy_upgrade = upgrade, remedy_refused = ''
+WHERE node_id = sqlc.arg(node_id);
 
 -- The remedies whose operation must be started, or whose start is not known.
 -- name: PendingRemedies :many

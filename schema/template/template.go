@@ -17,7 +17,7 @@ import (
 
 // Label is the key of the node label that names a node's template, in place of that of its SKU or
 // its lifecycle class.
-const Label = "template"
+const Label = "gpuaas/template"
 
 // Policy is what a drift leads to.
 type Policy string

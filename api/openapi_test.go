@@ -30,6 +30,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -183,12 +184,13 @@ func hasParameter(op operation, name string) bool {
 func bodies() (requests, responses []any) {
 	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, adminapi.RehydrateRequest{}, adminapi.LockRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{}, trust.BootstrapRequest{},
-		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}, health.Report{}, template.Change{}, template.Deletion{}}
-	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, wire.SignalList{}, wire.ReportAnswer{}, inventory.SKUList{}, machine.Providers{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
+		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}, health.Report{}}
+	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, signal.List{}, signal.Answer{}, inventory.SKUList{}, machine.Providers{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{}, audit.CheckpointPage{}, audit.Gap{},
 		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
-		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Plan{}, rotation.Trust{}, template.Template{}, template.List{}, template.Report{}, template.Fleet{}}
-	return requests, responses
+		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Plan{}, rotation.Trust{}}
+	requests = append(requests, template.Change{}, template.Deletion{})
+	return requests, append(responses, template.Template{}, template.List{}, template.Report{}, template.Fleet{})
 }
 
 // The client is generated on the Go types that the components name, so each

@@ -81,7 +81,9 @@ func repairs(a *Agent) map[task.Type]runner.Executor {
 	reset := gpuReset(a)
 	verify := repair.Verify{
 		BootID: a.bootID, DCGM: dcgm, BurnIn: strings.Fields(a.conf.BurnIn), Outside: reset.Outside,
-		Health:    func(ctx context.Context, gpus int) ([]schemahealth.Finding, int, error) { return a.monitor.Check(ctx, gpus) },
+		Health: func(ctx context.Context, gpus int) ([]schemahealth.Finding, int, error) {
+			return a.monitor.Check(ctx, gpus)
+		},
 		WriteDisk: func(ctx context.Context) (string, error) { return repair.WriteDisk(ctx, a.conf.StateDir) },
 	}
 	return map[task.Type]runner.Executor{

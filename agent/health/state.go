@@ -111,7 +111,9 @@ func (s *state) keep(events []host.Event) {
 		if e.BootID != s.BootID {
 			continue
 		}
-		same := func(o host.Event) bool { return o.Kind == e.Kind && o.Device == e.Device && o.Code == e.Code && o.Fatal == e.Fatal }
+		same := func(o host.Event) bool {
+			return o.Kind == e.Kind && o.Device == e.Device && o.Code == e.Code && o.Fatal == e.Fatal
+		}
 		count := 0
 		for _, o := range s.Events {
 			if same(o) {

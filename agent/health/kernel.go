@@ -25,6 +25,9 @@ const (
 	maxRecord  = 64 << 10 // bytes of a record; a longer one is skipped
 )
 
+// kmsgCursor begins a cursor of /dev/kmsg: the boot ID and the sequence of the last line follow.
+const kmsgCursor = "kmsg "
+
 // lines are what one reading of the kernel log found.
 type lines struct {
 	events []host.Event
@@ -56,6 +59,9 @@ func (m *Monitor) readKernel(ctx context.Context) (reading, error) {
 
 // readJournal reads journald's kernel lines of all boots after the cursor, or those of this boot.
 func (m *Monitor) readJournal(ctx context.Context, journalctl string, from lines) (got lines, err error) {
+	if strings.HasPrefix(from.cursor, kmsgCursor) {
+		from.cursor = "" // journald was installed meanwhile
+	}
 	got = lines{cursor: from.cursor, at: from.at}
 	for range maxChunks {
 		args := append([]string{"--quiet", "--no-pager", "--output=json", "--output-fields=MESSAGE,_BOOT_ID"}, m.conf.Journal...)

@@ -175,6 +175,10 @@ func TestUnusableCursor(t *testing.T) {
 	j.write(kernel(fallenOff))
 	require.Equal(t, 79, b.check(m)["gpu_xid "+firstUUID].Code)
 	require.NotEqual(t, "no cursor", m.state.Cursor)
+
+	m.state.Cursor, m.state.ReadAt = kmsgCursor+testBoot+" 4711", time.Time{}
+	require.Equal(t, health.Unhealthy, b.check(m)["gpu_xid "+firstUUID].Status)
+	require.NotContains(t, m.state.Cursor, kmsgCursor)
 }
 
 // TestUnreadableJournal: without the log, its checks are unknown.

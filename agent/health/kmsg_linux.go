@@ -12,9 +12,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/health/host"
 )
 
-// kmsgCursor begins a cursor of /dev/kmsg: the boot ID and the sequence of the last line follow.
-const kmsgCursor = "kmsg "
-
 // readKmsg reads the kernel's own buffer on a host without journald. It has only this boot.
 func (m *Monitor) readKmsg(ctx context.Context, from lines) (got lines, err error) {
 	if m.conf.BootedAt.IsZero() {

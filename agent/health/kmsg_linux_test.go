@@ -1,6 +1,9 @@
 package health
 
 import (
+	"context"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,4 +33,29 @@ func TestParseKmsg(t *testing.T) {
 		require.False(t, ok)
 		require.Equal(t, int64(-1), seq, bad)
 	}
+}
+
+// TestRealKmsg: the kernel's buffer is read once, up to its end.
+func TestRealKmsg(t *testing.T) {
+	t.Parallel()
+	file, err := os.Open("/dev/kmsg")
+	if err != nil {
+		t.Skipf("the kernel log cannot be read: %v", err)
+	}
+	require.NoError(t, file.Close())
+	b := newBench(t)
+	b.conf.BootedAt = b.at
+	m := b.monitor()
+	first, err := m.readKmsg(t.Context(), lines{})
+	require.NoError(t, err)
+	require.Regexp(t, "^kmsg "+testBoot+" -?[0-9]+$", first.cursor)
+	second, err := m.readKmsg(t.Context(), first)
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(second.cursor, kmsgCursor+testBoot))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	got, err := m.readKmsg(ctx, first)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, first.cursor, got.cursor, "nothing is skipped")
 }

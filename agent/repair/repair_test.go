@@ -333,10 +333,13 @@ func TestVerifyWithoutTools(t *testing.T) {
 	require.Equal(t, recovery.Test{Name: "dcgm_diag_3", Detail: "skipped: dcgmi is not installed"}, tests["dcgm_diag_3"])
 	require.Equal(t, recovery.Test{Name: "burn_in", Detail: "skipped: GPUAAS_BURN_IN is not set"}, tests["burn_in"])
 
-	v.Health = func(context.Context, int) ([]health.Finding, int, error) { return nil, 0, nil }
+	v.Health = func(context.Context, int) ([]health.Finding, int, error) {
+		return []health.Finding{{Checker: "gpu_xid", Results: []health.Result{{Status: health.Unknown, Reason: "NotRead"}}}}, 0, nil
+	}
 	r, tests = verify(t, v, task.VerifyParams{Rung: recovery.RungReboot})
 	require.True(t, r.OK)
-	require.Len(t, tests, 1, "%+v", tests)
+	require.Len(t, tests, 2, "%+v", tests)
+	require.Equal(t, "skipped: NotRead", tests["gpu_xid"].Detail)
 }
 
 // TestFailedVerification: each failed test fails the verification, and names the cause.

@@ -134,13 +134,14 @@ func (v Verify) checks(ctx context.Context, gpus int) (tests []recovery.Test, li
 		tests = append(tests, recovery.Test{Name: "gpu_list", OK: listed == gpus, Detail: fmt.Sprintf("%d of %d GPUs", listed, gpus)})
 	}
 	for _, f := range found {
-		tests = append(tests, testOf(f))
+		tests = append(tests, testOf(f, max(gpus, listed) > 0))
 	}
 	return tests, listed
 }
 
-// testOf makes a test of what a checker found. Its detail names the first result that decides.
-func testOf(f health.Finding) recovery.Test {
+// testOf makes a test of what a checker found on a node with or without GPUs. Its detail names the
+// first result that decides.
+func testOf(f health.Finding, gpus bool) recovery.Test {
 	for _, r := range f.Results {
 		if r.Status == health.Unhealthy && r.Repair.Acts() {
 			return recovery.Test{Name: f.Checker, Detail: describe(r)}
@@ -149,7 +150,7 @@ func testOf(f health.Finding) recovery.Test {
 	for _, r := range f.Results {
 		switch {
 		case r.Status != health.Unknown:
-		case strings.HasPrefix(f.Checker, "gpu_"):
+		case gpus && strings.HasPrefix(f.Checker, "gpu_"):
 			return recovery.Test{Name: f.Checker, Detail: "unknown: " + describe(r)}
 		default:
 			return skipped(f.Checker, "%s", describe(r))

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -108,7 +107,7 @@ func capabilities(t *testing.T, status string) (set uint64) {
 func restart(t *testing.T, run func(string) string) {
 	t.Helper()
 	signal.Ignore(syscall.SIGTERM) // systemd stops the unit of this test too
-	file := filepath.Join("/run", "stopped")
+	const file = "/run/stopped"
 	run("systemd-run --quiet --unit=last --property=ExecStopPost='/bin/touch " + file + "' sleep 36000")
 	require.NoError(t, NewUnits().Reboot(t.Context()))
 	require.Eventually(t, func() bool {

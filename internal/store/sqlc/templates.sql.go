@@ -48,17 +48,14 @@ func (q *Queries) AssignedTo(ctx context.Context, kind string, value string) (st
 	return template, err
 }
 
-const beginRemedy = `-- name: BeginRemedy :execrows
-UPDATE node_drifts SET remedy = $1::uuid, remedy_upgrade = upgrade, remedy_refused = ''
-WHERE node_id = $2 AND upgrade = $3 AND remedy_upgrade <> upgrade
+const beginRemedy = `-- name: BeginRemedy :exec
+UPDATE node_drifts SET remedy = $1::uuid, remedy_at = now(), remedy_upgrade = upgrade, remedy_refused = ''
+WHERE node_id = $2
 `
 
-func (q *Queries) BeginRemedy(ctx context.Context, remedy string, nodeID string, upgrade string) (int64, error) {
-	result, err := q.db.Exec(ctx, beginRemedy, remedy, nodeID, upgrade)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) BeginRemedy(ctx context.Context, remedy string, nodeID string) error {
+	_, err := q.db.Exec(ctx, beginRemedy, remedy, nodeID)
+	return err
 }
 
 const countDrifts = `-- name: CountDrifts :one
@@ -85,42 +82,29 @@ func (q *Queries) DeleteTemplate(ctx context.Context, name string) (int64, error
 }
 
 const dueRemedies = `-- name: DueRemedies :many
-SELECT d.node_id, d.template, d.version, d.upgrade, d.since FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
+SELECT d.node_id FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
 WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND t.agent_release <> ''
-  AND d.upgrade <> '' AND d.remedy_upgrade <> d.upgrade
+  AND d.upgrade <> '' AND (d.remedy_upgrade <> d.upgrade OR d.remedy_refused <> '' AND d.remedy_at < now() - interval '1 hour')
   AND n.state = 'active' AND n.identity_locked_at IS NULL AND n.agent_fault = '' AND n.last_heartbeat_at > now() - interval '2 minutes'
   AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = d.node_id AND o.ended_at IS NULL)
 ORDER BY d.since, d.node_id LIMIT $1
 `
 
-type DueRemediesRow struct {
-	NodeID   string
-	Template string
-	Version  int64
-	Upgrade  string
-	Since    time.Time
-}
-
-// Nodes whose policy starts an upgrade and that can be upgraded now. Each upgrade is tried once.
-func (q *Queries) DueRemedies(ctx context.Context, limit int32) ([]DueRemediesRow, error) {
+// Nodes whose policy starts an upgrade and that can be upgraded now. Each upgrade is started once; one
+// whose start was refused is tried again after an hour.
+func (q *Queries) DueRemedies(ctx context.Context, limit int32) ([]string, error) {
 	rows, err := q.db.Query(ctx, dueRemedies, limit)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []DueRemediesRow
+	var items []string
 	for rows.Next() {
-		var i DueRemediesRow
-		if err := rows.Scan(
-			&i.NodeID,
-			&i.Template,
-			&i.Version,
-			&i.Upgrade,
-			&i.Since,
-		); err != nil {
+		var node_id string
+		if err := rows.Scan(&node_id); err != nil {
 			return nil, err
 		}
-		items = append(items, i)
+		items = append(items, node_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -109,6 +109,9 @@ func (d *Definition) Check() error {
 	if v, set := d.Artifacts[inventory.ArtifactVerifierSet]; set && v != Newest {
 		return bad("artifacts", "verifier_set must be "+Newest+": rotations publish the sets")
 	}
+	if d.Policy == PolicyProceed && d.Artifacts[inventory.ArtifactAgent] == "" {
+		return bad("policy", string(PolicyProceed)+" needs a declared version of the artifact agent: nothing else is corrected")
+	}
 	return nil
 }
 

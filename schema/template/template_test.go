@@ -118,7 +118,7 @@ func TestCheckDefinition(t *testing.T) {
 		"bad_skus":    {{Artifacts: good.Artifacts, SKUs: []string{"a b"}}},
 		"bad_classes": {{Artifacts: good.Artifacts, Classes: []inventory.Class{"cheap"}}},
 		"bad_managed": {{Artifacts: good.Artifacts, Managed: []string{"*"}}, {Artifacts: good.Artifacts, Managed: []string{"a**"}}},
-		"bad_policy":  {{Artifacts: good.Artifacts, Policy: "always"}},
+		"bad_policy":  {{Artifacts: good.Artifacts, Policy: "always"}, {Artifacts: good.Artifacts, Policy: template.PolicyProceed}},
 	} {
 		for _, d := range list {
 			e := schema.AsError(d.Check())

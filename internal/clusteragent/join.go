@@ -32,7 +32,7 @@ const (
 // removed. An error of one node does not stop the others; without a response, the round ends.
 func (a *agent) join(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Keys(a.nodes)) {
-		if err := a.send(ctx, name, a.nodes[name]); schema.AsError(err).Reason == unreachable {
+		if err := a.send(ctx, name, a.nodes[name]); err != nil && schema.AsError(err).Reason == unreachable {
 			return
 		}
 	}

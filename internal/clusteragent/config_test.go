@@ -3,6 +3,7 @@ package clusteragent
 import (
 	"bytes"
 	"context"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -213,4 +214,20 @@ func TestLead(t *testing.T) {
 	harness.Receive(t, "the lead", leading)
 	cancel()
 	require.NoError(t, harness.Receive(t, "the end", ended))
+}
+
+var update = flag.Bool("update", false, "rewrite the reference page")
+
+func TestReferencePage(t *testing.T) {
+	t.Parallel()
+	const path = "../../docs/reference/gpuaas-cluster-agent.md"
+	page := Reference()
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(page), 0o644))
+	}
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	if page != string(got) {
+		t.Errorf("%s is not up to date; run ./task gen", path)
+	}
 }

@@ -35,7 +35,7 @@ type settings struct {
 	maxReboots   int           // of one node within rebootPeriod
 }
 
-// tracked is what the agent knows about one node.
+// tracked is the agent's data about one node.
 type tracked struct {
 	entry
 	tracker *health.Tracker
@@ -57,7 +57,7 @@ type agent struct {
 	client   kubernetes.Interface
 	list     func() ([]*corev1.Node, error)
 	executor Executor
-	control  *controlPlane // nil if the agent stands alone
+	control  *controlPlane // nil if it is not joined to one
 	record   *record
 	now      func() time.Time
 
@@ -146,7 +146,7 @@ func (a *agent) reconcile(ctx context.Context) {
 	a.repairAll(ctx)
 }
 
-// load replaces what the agent knows with the record.
+// load replaces the agent's data with the record.
 func (a *agent) load(ctx context.Context) error {
 	entries, err := a.record.load(ctx)
 	if err != nil {

@@ -329,7 +329,7 @@ func TestRecordFails(t *testing.T) {
 	require.Contains(t, r.log.String(), "delete the entry")
 }
 
-// A node that leaves the cluster has no series. Its successor of the same name starts anew.
+// A node that leaves the cluster has no series. Its successor of the same name starts without a history.
 func TestGoneNode(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "a", "b")

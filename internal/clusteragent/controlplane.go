@@ -53,7 +53,7 @@ func newControlPlane(address string, token schema.Secret, caFile string) (*contr
 }
 
 // report stores the conditions of the node with this host name. A repeated or older report changes
-// nothing and is no error.
+// nothing and succeeds.
 func (c *controlPlane) report(ctx context.Context, host string, r health.Report) error {
 	return c.call(ctx, http.MethodPut, nodePath(host)+"/conditions", r, nil)
 }

@@ -99,8 +99,7 @@ func (c *config) settings() settings {
 		maxRebooting: c.MaxRebooting, maxReboots: c.MaxReboots}
 }
 
-// options returns the executor of an agent that stands alone, or the control plane of one that is
-// joined.
+// options returns the control plane of a joined agent, and the executor of another one.
 func (c *config) options() ([]option, error) {
 	if c.joined() {
 		control, err := newControlPlane(c.ControlPlane, c.Token, c.CA)

@@ -45,7 +45,7 @@ func (a *agent) repairAll(ctx context.Context) {
 func (a *agent) repair(ctx context.Context, name string, t *tracked, faults []health.Condition) {
 	log := a.log.With(slog.String("node", name), slog.Any("faults", texts(faults)))
 	state, now := a.states.State(name), a.now()
-	if state.Phase() != health.PhaseUnhealthy && !(state.Phase() == health.PhaseWaitingReboot && state.Expired(now)) {
+	if !state.CanRepair(now) {
 		return // it waits for a restart, or an operator must act
 	}
 	reboots := append(t.recent(t.Reboots, now), t.recent(t.shadow, now)...)

@@ -84,7 +84,7 @@ func (e *CivoExecutor) Reboot(ctx context.Context, node string) error {
 		return fmt.Errorf("finding the instance of node %s: %w: %w", node, ErrNotRebooted, err)
 	}
 	err = e.call(ctx, http.MethodPost, "/v2/instances/"+url.PathEscape(id)+"/hard_reboots", map[string]string{"region": e.region}, nil)
-	if _, refused := errors.AsType[*civoRefusal](err); refused {
+	if _, refused := errors.AsType[*refusedError](err); refused {
 		return fmt.Errorf("rebooting instance %s: %w: %w", id, ErrNotRebooted, err)
 	}
 	if err != nil {
@@ -116,17 +116,17 @@ func (e *CivoExecutor) instance(ctx context.Context, node string) (string, error
 	return ids[0], nil
 }
 
-// civoRefusal is a response that shows that the request had no effect.
-type civoRefusal struct {
+// refusedError is a response that shows that the request had no effect.
+type refusedError struct {
 	status int
 	body   string
 }
 
 // Error implements error.
-func (r *civoRefusal) Error() string { return fmt.Sprintf("Civo responds %d: %s", r.status, r.body) }
+func (r *refusedError) Error() string { return fmt.Sprintf("Civo responds %d: %s", r.status, r.body) }
 
 // call sends a request and decodes the response. A response with a status of 300 to 499 is a
-// *civoRefusal; after other errors, the request may have had an effect.
+// *refusedError; after other errors, the request may have had an effect.
 func (e *CivoExecutor) call(ctx context.Context, method, path string, body, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, civoTimeout)
 	defer cancel()
@@ -156,7 +156,7 @@ func (e *CivoExecutor) call(ctx context.Context, method, path string, body, out 
 	case status >= http.StatusInternalServerError:
 		return fmt.Errorf("Civo responds %d: %s", status, e.line(content)) //nolint:staticcheck // a name
 	case status >= http.StatusMultipleChoices:
-		return &civoRefusal{status, e.line(content)}
+		return &refusedError{status, e.line(content)}
 	case err != nil || out == nil:
 		return err
 	}

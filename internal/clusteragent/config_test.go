@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,9 +72,7 @@ func TestRawValues(t *testing.T) {
 		{"CIVO_NODE_POOL_IDS", "b,a,b", func(c *config) any { return c.pools() }, []string{"a", "b"}},
 	} {
 		env := map[string]string{test.name: test.value}
-		for k, v := range civo {
-			env[k] = v
-		}
+		maps.Copy(env, civo)
 		c, err := loaded(t, env)
 		require.NoError(t, err, test)
 		require.Equal(t, test.want, test.get(c), test)

@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -102,7 +101,7 @@ func (a *agent) sweep(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err = a.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: new(types.UID(n.UID)), ResourceVersion: new(n.ResourceVersion)}})
+		Preconditions: &metav1.Preconditions{UID: new(n.UID), ResourceVersion: new(n.ResourceVersion)}})
 	switch {
 	case err == nil:
 		log.Warn("deleted the Node object")

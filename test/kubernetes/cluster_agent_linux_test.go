@@ -141,7 +141,7 @@ func newWatched(s shared) *watched {
 	w := &watched{shared: s, civo: newCivo(s.t)}
 	t := s.t
 	manifest := func(name string) string {
-		text, err := os.ReadFile(filepath.Join("../../deploy/cluster-agent", name))
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "cluster-agent", name))
 		require.NoError(t, err)
 		return string(text)
 	}
@@ -328,7 +328,7 @@ func (w *watched) run(env ...string) *running {
 		}
 	})
 	w.eventually("the agent is ready", func() bool {
-		answer, err := http.Get("http://" + address + "/readyz") //nolint:noctx // on this machine
+		answer, err := http.Get("http://" + address + "/readyz")
 		if err != nil {
 			return false
 		}
@@ -358,7 +358,7 @@ func (a *running) end(t *testing.T, signal syscall.Signal) {
 // metric returns the value of the first series of a metric with these labels, "" if there is none.
 func (a *running) metric(t *testing.T, name string, labels ...string) string {
 	t.Helper()
-	answer, err := http.Get(a.metrics) //nolint:noctx // on this machine
+	answer, err := http.Get(a.metrics)
 	require.NoError(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)

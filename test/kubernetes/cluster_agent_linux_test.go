@@ -82,7 +82,7 @@ func (c *civo) restarts() []string {
 
 // checksNodes runs the agent for nodes that lose Ready, GPUs, disk space and Cilium.
 func checksNodes(s shared) {
-	w := newWatched(s)
+	w := newWatched(s, append(faulty(), "outside")...)
 	t := s.t
 	monitor, armed := "CIVO_NODE_AGENT_MONITOR_ONLY=true", "CIVO_NODE_AGENT_MONITOR_ONLY=false"
 	a := w.run(monitor)
@@ -137,7 +137,7 @@ func checksNodes(s shared) {
 }
 
 // newWatched creates the nodes and applies the manifests of the agent.
-func newWatched(s shared) *watched {
+func newWatched(s shared, nodes ...string) *watched {
 	w := &watched{shared: s, civo: newCivo(s.t)}
 	t := s.t
 	manifest := func(name string) string {
@@ -146,12 +146,13 @@ func newWatched(s shared) *watched {
 		return string(text)
 	}
 	w.c.Apply(t, manifest("rbac.yaml"))
+	w.rights()
+	w.c.Apply(t, manifest("rbac-delete-nodes.yaml"))
 	var deployment kubetest.Object
 	require.NoError(t, yaml.Unmarshal([]byte(manifest("deployment.yaml")), &deployment))
 	w.c.Do(t, http.MethodPost, "/apis/apps/v1/namespaces/kube-system/deployments?dryRun=All", deployment, nil)
 	w.kubeconfig = w.c.ServiceAccount(t, "kube-system", clusterAgent)
-	w.rights()
-	for _, name := range append(faulty(), "outside") {
+	for _, name := range nodes {
 		w.create(name)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -250,13 +251,18 @@ func (w *watched) set(name string, change func(status kubetest.Object)) {
 // node lost is not ready.
 func (w *watched) fail() {
 	w.t.Helper()
-	w.mu.Lock()
-	w.alive = slices.DeleteFunc(w.alive, func(name string) bool { return name == "lost" })
-	w.mu.Unlock()
+	w.die("lost")
 	w.set("gpu", func(status kubetest.Object) { status["allocatable"] = kubetest.Object{"nvidia.com/gpu": "7"} })
 	w.set("disk", func(status kubetest.Object) { status["conditions"] = conditions("True", "True", "False") })
 	w.set("cilium", func(status kubetest.Object) { status["conditions"] = conditions("True", "False", "True") })
 	w.set("outside", func(status kubetest.Object) { status["conditions"] = conditions("False", "True", "True") })
+}
+
+// die ends the renewals of a node's lease.
+func (w *watched) die(node string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.alive = slices.DeleteFunc(w.alive, func(name string) bool { return name == node })
 }
 
 func renewal(name string) kubetest.Object {

@@ -99,9 +99,14 @@ func newAgent(client kubernetes.Interface, namespace string, s settings, log *sl
 	return a
 }
 
-// run reconciles until ctx ends.
+// run reconciles until ctx ends, and then forgets all nodes: another leader has their series.
 func (a *agent) run(ctx context.Context) {
-	a.loaded = false // another leader may have written since
+	defer func() {
+		for name := range a.nodes {
+			a.metrics.forget(name)
+		}
+		a.nodes, a.loaded = nil, false
+	}()
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
 	for {
@@ -195,10 +200,11 @@ func (a *agent) save(ctx context.Context) bool {
 // entryOf returns what is stored about a node, and false if that is nothing.
 func (a *agent) entryOf(name string, t *tracked) (e entry, keep bool) {
 	last := t.tracker.Last()
-	e = entry{UID: t.UID, Reboots: t.recent(t.Reboots, a.now()), BootBefore: t.BootBefore, Report: health.Report{At: last.At, BootID: last.BootID}}
+	e = entry{UID: t.UID, Reboots: t.recent(t.Reboots, a.now()), BootBefore: t.BootBefore}
 	for _, c := range last.Conditions {
 		if c.Status != health.Healthy {
 			c.Detail = ""
+			e.Report.At, e.Report.BootID = last.At, last.BootID
 			e.Report.Conditions = append(e.Report.Conditions, c)
 		}
 	}

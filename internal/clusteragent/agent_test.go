@@ -1,6 +1,7 @@
 package clusteragent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -287,6 +288,31 @@ func TestProgramRestarts(t *testing.T) {
 	r.start()
 	r.pass(time.Hour)
 	require.Len(t, r.executor.reboots, 4)
+}
+
+// A process that is no longer the leader has no series of nodes, and nothing is written about a node
+// that recovered.
+func TestEndOfTheLead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "a")
+	r.ready("a", corev1.ConditionFalse)
+	r.pass(6 * time.Minute)
+	r.booted("a", "boot-2")
+	r.ready("a", corev1.ConditionTrue)
+	r.pass(11 * time.Minute)
+	r.client.ClearActions()
+	r.pass(10 * time.Minute)
+	for _, action := range r.client.Actions() {
+		require.NotEqual(t, "configmaps", action.GetResource().Resource)
+	}
+	require.Positive(t, testutil.CollectAndCount(r.agent.metrics.phase))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.agent.run(ctx)
+	require.Zero(t, testutil.CollectAndCount(r.agent.metrics.phase))
+	r.pass(time.Minute)
+	r.phase("a", health.PhaseHealthy)
+	require.Len(t, r.executor.reboots, 1)
 }
 
 // A time in which the program did not run is no part of a fault.

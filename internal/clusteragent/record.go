@@ -28,7 +28,7 @@ type entry struct {
 	// State is zero while the program only monitors: what it would have done counts for nothing.
 	State health.State `json:"state,omitzero"`
 	// Report is the last one without the healthy conditions and the details.
-	Report health.Report `json:"report"`
+	Report health.Report `json:"report,omitzero"`
 	// Reboots are the times of the node's restarts within rebootPeriod, and BootBefore is the boot
 	// that the last one ended.
 	Reboots    []time.Time `json:"reboots,omitempty"`

@@ -2,6 +2,7 @@ package health_test
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -247,4 +248,41 @@ func TestRestoreRejectsBadStates(t *testing.T) {
 	}
 	var st health.State
 	require.Error(t, json.Unmarshal([]byte(`{"node":"a","phase":"Broken"}`), &st))
+}
+
+// TestRebootsAreApart checks random sequences of transitions and restarts: no reboot begins within the
+// time of the one before, unless that one was refused, and a rejected transition changes nothing.
+func TestRebootsAreApart(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		s, now := health.NewMemoryStore(), start()
+		var until time.Time
+		for range 200 {
+			now = now.Add(time.Duration(r.IntN(180)) * time.Second)
+			before := s.State("n")
+			var err error
+			switch r.IntN(8) {
+			case 0, 1:
+				_, err = s.Healthy("n", now)
+			case 2, 3:
+				_, err = s.Unhealthy("n", now)
+			case 4, 5:
+				if _, err = s.StartReboot("n", now, health.StandardRebootWait); err == nil {
+					require.False(t, now.Before(until), "seed %d: a reboot at %s within the time of another one", seed, now)
+					until = now.Add(health.StandardRebootWait)
+				}
+			case 6:
+				if _, err = s.RefuseReboot("n", now); err == nil {
+					until = time.Time{}
+				}
+			case 7:
+				s = restart(t, s)
+			}
+			if err != nil {
+				require.Equal(t, before, s.State("n"))
+			}
+			require.GreaterOrEqual(t, s.State("n").Reboots(), 0)
+		}
+	}
 }

@@ -33,7 +33,7 @@ func NewParser() *Parser {
 	lost := p(KindXID, "allen off the bus", `NVRM:\s.*?GPU (?:at )?(?:PCI:)?(?P<device>`+address+`)\b.*?(?P<message>fallen off the bus)`, always)
 	lost.code = 79
 	return &Parser{[]pattern{
-		p(KindXID, "NVRM: Xid", `NVRM: Xid \((?:PCI:)?(?P<device>`+address+`)[^)]*\): (?P<code>\d+)(?:,\s*(?P<message>.*))?$`, fatalLink),
+		p(KindXID, "NVRM: Xid", `NVRM: Xid \((?:PCI:)?(?P<device>`+address+`)[^)]*\): (?P<code>\d+)(?:,\s*(?P<message>.*))?$`, fatalLink()),
 		lost,
 		p(KindSXID, "SXid", `SXid \((?:PCI:)?(?P<device>`+address+`)\): (?P<code>\d+),\s*(?P<message>(?:Fatal|Non-fatal|Non-Fatal).*)$`, fatalWord),
 		p(KindMemory, "EDAC ", `EDAC (?P<device>MC\d+): \d+ UE (?P<message>.*)$`, always),
@@ -99,8 +99,12 @@ const maxCode = 99999
 // xidRecoveryAction is the XID that says that the recovery action of a GPU changed.
 const xidRecoveryAction = 154
 
-// fatalLink reports the severity that NVLink XIDs (144 to 150) have in their message.
-func fatalLink(message string) bool { return strings.Contains(" "+message+" ", " Fatal ") }
+// fatalLink reports the severity that NVLink XIDs (144 to 150) have in their message: "RLW_REMAP Fatal XC0
+// i0 Link 02". The form is longer than the name of a process, which is in the message too and whose user
+// chooses it.
+func fatalLink() func(string) bool {
+	return regexp.MustCompile(`\sFatal\s+XC\d\s+i\d+\s+Link\s`).MatchString
+}
 
 func fatalWord(message string) bool { return strings.HasPrefix(message, "Fatal") }
 
@@ -122,6 +126,18 @@ func uncorrected(message string) bool {
 	text, _, _ = strings.Cut(text, " ")
 	status, err := strconv.ParseUint(text, 16, 64)
 	return err == nil && status&(1<<61) != 0
+}
+
+// LostGPU returns the bus address of the GPU in a line with which nvidia-smi says that it cannot read it:
+// "Unable to determine the device handle for GPU0: 0000:24:00.0: GPU is lost. ...". It returns "" for
+// other lines.
+func LostGPU(line string) string {
+	form := regexp.MustCompile(`(?i)device handle for GPU(?:\s*|\d+:\s*)(` + address + `): (?:GPU is lost|Unknown Error)`)
+	m := form.FindStringSubmatch(line[:min(len(line), maxLine)])
+	if m == nil {
+		return ""
+	}
+	return PCIAddress(m[1])
 }
 
 func deviceName(s string) string {

@@ -67,12 +67,53 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
+func TestSMICorpus(t *testing.T) {
+	t.Parallel()
+	for _, r := range smiCorpus(t) {
+		require.Equal(t, r.Lost, device.LostGPU(r.Line), r.Line)
+		if r.Action != "" {
+			_, value, found := strings.Cut(r.Line, ": ")
+			if !found {
+				value = r.Line
+			}
+			require.Equal(t, r.Action, device.ParseAction(value), r.Line)
+		}
+	}
+	require.Empty(t, device.LostGPU("NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."))
+}
+
+// smiRecorded is one row of testdata/nvidia-smi.json.
+type smiRecorded struct {
+	Line   string        `json:"line"`
+	Lost   string        `json:"lost"`
+	Action device.Action `json:"action"`
+	Source string        `json:"source"`
+}
+
+func smiCorpus(t *testing.T) (rows []smiRecorded) {
+	t.Helper()
+	data, err := os.ReadFile("testdata/nvidia-smi.json")
+	require.NoError(t, err)
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	require.NoError(t, d.Decode(&rows))
+	require.NotEmpty(t, rows)
+	return rows
+}
+
 func TestCorpusNamesItsSources(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("testdata/README.md")
 	require.NoError(t, err)
+	sources := map[string]bool{}
 	for _, r := range corpus(t) {
-		require.Regexp(t, `(?m)^\| ([\w, -]+, )?`+r.Source+`(, [\w, -]+)? \|`, string(readme))
+		sources[r.Source] = true
+	}
+	for _, r := range smiCorpus(t) {
+		sources[r.Source] = true
+	}
+	for source := range sources {
+		require.Regexp(t, `(?m)^\| ([\w, -]+, )?`+source+`(, [\w, -]+)? \|`, string(readme))
 	}
 }
 
@@ -106,6 +147,20 @@ func TestMachineCheckThatWasCorrected(t *testing.T) {
 	e, ok := device.NewParser().Parse("mce: [Hardware Error]: CPU 1: Machine Check Event: 0 Bank 11: 8c00004f000800c2")
 	require.True(t, ok)
 	require.False(t, e.Fatal, "bit 61 of the status is not set")
+}
+
+// The name of a process is part of an XID's line, and its user chooses it: at most 15 characters.
+func TestProcessNamesDoNotSetTheSeverity(t *testing.T) {
+	t.Parallel()
+	p := device.NewParser()
+	for _, name := range []string{" Fatal ", "a Fatal XC0 i0 "} {
+		e, ok := p.Parse("NVRM: Xid (PCI:0000:01:00): 145, pid=7, name=" + name + ", RLW_REMAP Nonfatal XC0 i0 Link 02 (0x4 0x1)")
+		require.True(t, ok)
+		require.False(t, e.Fatal, name)
+	}
+	e, ok := p.Parse("NVRM: Xid (PCI:0000:01:00): 154, pid=7, name=a to 0x2 (b), GPU recovery action changed from 0x1 (Reset) to 0x0 (None)")
+	require.True(t, ok)
+	require.Equal(t, device.ActionNone, e.Action)
 }
 
 func TestPCIAddress(t *testing.T) {

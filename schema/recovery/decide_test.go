@@ -168,11 +168,8 @@ func TestHealing(t *testing.T) {
 	t.Parallel()
 	unhealthy := node(1)
 	unhealthy.Phase = health.PhaseUnhealthy
-	unknown := unhealthy
-	unknown.Conditions = append(unknown.Conditions[:1:1], health.Condition{Checker: "node_ready", Status: health.Unknown, Reason: "Timeout"})
-	interrupted := unknown
-	interrupted.Phase = health.PhaseHealthy
-	interrupted.Conditions = append(unhealthy.Conditions[:1:1], health.Condition{Checker: "node_ready", Status: health.Unknown, FaultSince: ago(hour)})
+	unknown := with(unhealthy, health.Condition{Checker: "node_ready", Status: health.Unknown, Reason: "Timeout"})
+	interrupted := with(node(1), health.Condition{Checker: "node_ready", Status: health.Unknown, FaultSince: ago(hour)})
 	silent := unhealthy
 	silent.Conditions = nil
 	for _, c := range []struct {

@@ -171,9 +171,9 @@ func reason(name string) health.Condition {
 // are those of world.round.
 func TestAnySequence(t *testing.T) {
 	t.Parallel()
-	seeds := 60
+	seeds := 40
 	if testing.Short() {
-		seeds = 15
+		seeds = 8
 	}
 	started := 0
 	for seed := range seeds {

@@ -129,6 +129,7 @@ func TestPolicyErrors(t *testing.T) {
 		{`{"windows": [{"weekly": {"days": ["mon"], "at": "9:00", "for": "1h"}, "reason": "x"}]}`, `windows[0].weekly.at is "9:00": write a time of day in UTC`},
 		{`{"windows": [{"weekly": {"days": [], "at": "09:00", "for": "1h"}, "reason": "x"}]}`, "windows[0].weekly.days has 0 entries"},
 		{`{"approvals": ["all"]}`, `approvals[0] is "all": use one of`},
+		{`{"approvals": ["quarantine"]}`, `approvals[0] is "quarantine": use one of reset_gpu, reboot, replace`},
 		{`{"disabled_checkers": ["a\nb"]}`, "disabled_checkers[0] is not one line"},
 		{`{"modes": "armed"}`, `unknown field "modes"`},
 		{`{"mode": "armed", "mode": "monitor"}`, `"mode" appears twice`},

@@ -61,6 +61,8 @@ func TestDecideOneNode(t *testing.T) {
 		{"a fault that needs a reboot", fault, nil, want{"", reboot, health.PhaseWaitingReboot, "for 1h, seen by 10 checks: start with rung reboot"}},
 		{"a fault that needs a reset", gpu(health.RepairResetGPU), nil, want{"", all, health.PhaseUnhealthy, "gpu_xid Xid 79 of GPU-1"}},
 		{"a fault that needs an RMA", gpu(health.RepairRMA), nil, want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
+		{"a name that the node chose", change(gpu(health.RepairReboot), func(n *recovery.Node) { n.Conditions[1].Component = "x`; rm -rf /" }), nil,
+			want{"", reboot, health.PhaseWaitingReboot, "of `x'; rm -rf /`"}},
 		{"a fault of the workload", gpu(health.RepairNone), nil, want{"", nil, health.PhaseHealthy, "needs no repair"}},
 		{"an unknown code", gpu(health.RepairObserve), nil, want{"", nil, health.PhaseHealthy, "needs no repair"}},
 		{"a repair that does not exist", gpu("explode"), nil, want{"", nil, health.PhaseHealthy, "needs no repair"}},

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 )
 
 // DropNotifications makes the store lose its notifications from now on, as a
@@ -29,6 +30,8 @@ func ViewSQL() map[string]string {
 		"certificates": selectCertificates,
 		"instance":     selectInstance,
 		"instances":    instanceFilter(adminapi.InstanceQuery{NodeID: schema.NewID()}).sql("SELECT "+instanceColumns+fromInstances, instanceOrder, 1),
+		"conditions":   selectConditions,
+		"signals":      signalFilter(adminapi.SignalQuery{NodeID: schema.NewID()}).sql(selectSignals, signalOrder, 1),
 		"task":         selectTask,
 		"watched":      watchedBatch,
 	}
@@ -41,6 +44,11 @@ func StuckSQL() map[string]string {
 		"list":  stuckFilter(adminapi.OperationQuery{}).sql("SELECT "+operationColumns+fromOperations, stuckSince+", o.operation_id", 100),
 		"count": stuckFilter(adminapi.OperationQuery{}).sql("SELECT count(*)"+fromOperations, "1", 0),
 	}
+}
+
+// RecordSignal records a signal in a transaction of its own.
+func (s *Signals) RecordSignal(ctx context.Context, sig health.Signal) error {
+	return s.db.write(ctx, "recording a signal", func(ctx context.Context, tx *tx) error { return recordSignal(ctx, tx, sig) })
 }
 
 // Notify sends a notification after those that are pending.

@@ -58,6 +58,10 @@ var grants = map[string][3]string{
 	"node_api_replicas":      {"S", "S", "SIUD"},
 	"rotations":              {"SU", "Siu", ""},
 	"rotation_waivers":       {"S", "SI", ""},
+	"signals":                {"SID", "SIu", "SIu"},
+	"signal_counts":          {"", "SIU", "SIU"},
+	"conditions":             {"SD", "SIUD", "SIUD"},
+	"health_reports":         {"SD", "SIU", "SIU"},
 }
 
 // prepared is setup with the privileges on the database itself, which a database that is

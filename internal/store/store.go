@@ -56,6 +56,8 @@ type Store struct {
 	Checkpoints *Checkpoints
 	// Retention deletes old records.
 	Retention *Retention
+	// Signals stores the signals and conditions of nodes.
+	Signals *Signals
 	// Surplus stores the surplus machines of providers.
 	Surplus *SurplusMachines
 	db      *db
@@ -131,6 +133,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		db:          d,
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
+		Signals:     &Signals{db: d},
 		Surplus:     &SurplusMachines{db: d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}

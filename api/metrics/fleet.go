@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -21,6 +22,8 @@ type Counts interface {
 	NodeCounts(ctx context.Context) ([]NodeCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
 	StuckCounts(ctx context.Context) ([]StuckCount, error)
+	// StuckNodeCounts returns the nodes that need attention by row of the stuck table.
+	StuckNodeCounts(ctx context.Context) ([]StuckNodeCount, error)
 	// CertificateCounts returns the state of the certificates that nodes hold.
 	CertificateCounts(ctx context.Context) (CertificateCounts, error)
 	// TaskLeases returns the unfinished tasks by status.
@@ -112,7 +115,7 @@ func (c *FleetCollector) read() error {
 	if err != nil {
 		return err
 	}
-	stuck, err := c.counts.StuckCounts(ctx)
+	parked, err := c.counts.StuckCounts(ctx)
 	if err != nil {
 		return err
 	}
@@ -138,9 +141,12 @@ func (c *FleetCollector) read() error {
 	if err := c.readSurplus(ctx); err != nil {
 		return err
 	}
+	if err := c.readStuckNodes(ctx); err != nil {
+		return err
+	}
 	c.setNodes(nodes)
 	operations := c.gauge("gpuaas_stuck_operations", "Parked and abandoned operations by phase and reason.", "phase", "reason")
-	for _, s := range stuck {
+	for _, s := range parked {
 		operations(float64(s.Operations), s.Phase, s.Reason)
 	}
 	leases := map[task.Status]int64{task.Pending: 0, task.Dispatched: 0, task.Running: 0, task.Lost: 0}
@@ -176,6 +182,25 @@ func (c *FleetCollector) readTables(ctx context.Context) error {
 		bytes(float64(t.Bytes), t.Table)
 	}
 	c.gauge("gpuaas_retention_age_seconds", "Time since old records were last deleted completely.")(age)
+	return nil
+}
+
+// readStuckNodes gives each row about nodes a series, so that one without nodes reads 0.
+func (c *FleetCollector) readStuckNodes(ctx context.Context) error {
+	counts, err := c.counts.StuckNodeCounts(ctx)
+	if err != nil {
+		return err
+	}
+	nodes := map[string]int64{}
+	for _, n := range counts {
+		nodes[n.Row] = n.Nodes
+	}
+	number := c.gauge("gpuaas_stuck_nodes", "Nodes that need attention although no operation of them is parked, by row of the stuck table.", "row")
+	for _, r := range stuck.Table() {
+		if r.Scope == stuck.ScopeNode {
+			number(float64(nodes[r.Name]), r.Name)
+		}
+	}
 	return nil
 }
 

@@ -24,6 +24,9 @@ type fakeCounts struct {
 
 func (f *fakeCounts) NodeCounts(context.Context) ([]NodeCount, error)   { return f.nodes, nil }
 func (f *fakeCounts) StuckCounts(context.Context) ([]StuckCount, error) { return nil, nil }
+func (f *fakeCounts) StuckNodeCounts(context.Context) ([]StuckNodeCount, error) {
+	return []StuckNodeCount{{Row: "silent", Nodes: 3}}, nil
+}
 func (f *fakeCounts) OutboxAge(context.Context) (float64, error)        { return 0, nil }
 func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
@@ -116,4 +119,18 @@ func TestGaugesAreAbsentWithoutDatabase(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, families)
 	require.Contains(t, log.String(), "down")
+}
+
+// TestStuckNodes: every row of the stuck table about nodes has a series, also without nodes.
+func TestStuckNodes(t *testing.T) {
+	t.Parallel()
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP gpuaas_stuck_nodes Nodes that need attention although no operation of them is parked, by row of the stuck table.
+# TYPE gpuaas_stuck_nodes gauge
+gpuaas_stuck_nodes{row="certificate"} 0
+gpuaas_stuck_nodes{row="draining"} 0
+gpuaas_stuck_nodes{row="silent"} 3
+gpuaas_stuck_nodes{row="terminating"} 0
+`), "gpuaas_stuck_nodes"))
 }

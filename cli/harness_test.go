@@ -231,6 +231,7 @@ func parkedSince(st lifecycle.OperationStatus, since time.Time) lifecycle.Operat
 
 // fakeAPI is an admin API over a few rows. It refuses what the real one would.
 type fakeAPI struct {
+	stuckNodes []wire.StuckNode
 	t          *testing.T
 	temporal   *fakeTemporal // what operations are
 	keys       []string      // the idempotency keys that were sent
@@ -585,6 +586,7 @@ func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, schema.AsError(err))
 		return
 	}
+	list.Nodes = append(list.Nodes, a.stuckNodes...)
 	a.answer(w, http.StatusOK, list)
 }
 

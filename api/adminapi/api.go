@@ -25,7 +25,7 @@ const (
 	DeliverArchive  = "archive"
 )
 
-// Config configures the admin API. Package, WebURL, Faults and Observe are
+// Config configures the admin API. Package, WebURL, Faults, Unclaimed and Observe are
 // optional.
 type Config struct {
 	// Env and NodeURL go into bootstrap bundles: the environment's name and the
@@ -67,6 +67,9 @@ type Config struct {
 	WebURL func(workflowID, runID string) string
 	// Faults returns the faults of the control plane that need an operator.
 	Faults func(r *http.Request) []wire.ControlPlaneFault
+	// Unclaimed returns the operations that were accepted and that no worker has claimed, oldest
+	// first.
+	Unclaimed func(context.Context) ([]wire.StuckNode, error)
 	// Observe records each request.
 	Observe edge.Observer
 }

@@ -101,6 +101,10 @@ type Operations interface {
 	// CountStuck returns the number of operations on the query's page of ListStuck and
 	// all later pages.
 	CountStuck(ctx context.Context, q OperationQuery) (int, error)
+	// ListStuckNodes lists the nodes of the stuck table's rows about nodes, oldest first, at most
+	// wire.MaxStuckNodes, and returns how many more there are. Only the query's node and selector
+	// count.
+	ListStuckNodes(ctx context.Context, q OperationQuery) (nodes []wire.StuckNode, more int, err error)
 	// NoteStored writes the audit row of a decision that Temporal stored for a later
 	// worker, once for the decision's ID. KindNotFound if there is no such operation.
 	NoteStored(ctx context.Context, r lifecycle.ResolveRequest, correlationID string) error

@@ -27,7 +27,7 @@ func (f *fakeCounts) StuckCounts(context.Context) ([]StuckCount, error) { return
 func (f *fakeCounts) StuckNodeCounts(context.Context) ([]StuckNodeCount, error) {
 	return []StuckNodeCount{{Row: "silent", Nodes: 3}}, nil
 }
-func (f *fakeCounts) OutboxAge(context.Context) (float64, error)        { return 0, nil }
+func (f *fakeCounts) OutboxAge(context.Context) (float64, error) { return 0, nil }
 func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // storeTimeout bounds every call to the database, so that a database that hangs
@@ -264,6 +265,9 @@ func (a *app) adminAPI() *adminapi.API {
 		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), ReleaseKeys: a.cfg.ReleaseKeys, Release: a.cfg.releases.document, WebURL: a.temporal.WebURL, Faults: a.faults,
+		Unclaimed: func(ctx context.Context) ([]wire.StuckNode, error) {
+			return a.temporal.Operations.Unclaimed(ctx, a.store.Admin.OnRecord)
+		},
 	})
 }
 

@@ -61,9 +61,10 @@ const maxNodeSeries = 1000
 // publishes them, so that a sum over all processes counts the fleet once. If
 // the database does not respond, the gauges are absent instead of outdated.
 type FleetCollector struct {
-	counts  Counts
-	leading func() bool
-	log     *slog.Logger
+	counts   Counts
+	requests func(context.Context) (int, error) // nil without Temporal
+	leading  func() bool
+	log      *slog.Logger
 
 	mu     sync.Mutex
 	readAt time.Time
@@ -74,6 +75,13 @@ type FleetCollector struct {
 // reports whether this process publishes the gauges.
 func NewFleetCollector(counts Counts, leading func() bool, log *slog.Logger) *FleetCollector {
 	return &FleetCollector{counts: counts, leading: leading, log: log}
+}
+
+// WithRequests adds the number of requests that no worker has claimed as the row pending. If count
+// fails, the row is absent.
+func (c *FleetCollector) WithRequests(count func(context.Context) (int, error)) *FleetCollector {
+	c.requests = count
+	return c
 }
 
 // Describe implements prometheus.Collector. It describes nothing, because the gauges
@@ -195,11 +203,17 @@ func (c *FleetCollector) readStuckNodes(ctx context.Context) error {
 	for _, n := range counts {
 		nodes[n.Row] = n.Nodes
 	}
-	number := c.gauge("gpuaas_stuck_nodes", "Nodes that need attention although no operation of them is parked, by row of the stuck table.", "row")
+	number := c.gauge("gpuaas_stuck_nodes", "Nodes and requests that need attention although no operation of them is parked, by row of the stuck table.", "row")
 	for _, r := range stuck.Table() {
 		if r.Scope == stuck.ScopeNode {
 			number(float64(nodes[r.Name]), r.Name)
 		}
+	}
+	if c.requests == nil {
+		return nil
+	}
+	if waiting, err := c.requests(ctx); err == nil {
+		number(float64(waiting), stuck.RowPending)
 	}
 	return nil
 }

@@ -218,7 +218,11 @@ func (a *app) delegation(ctx context.Context) (err error) {
 
 // work starts what runs beside the listeners.
 func (a *app) work(ctx context.Context) {
-	a.Registry.MustRegister(metrics.NewFleetCollector(a.store.Inventory, a.listener.Leading, a.Log))
+	a.Registry.MustRegister(metrics.NewFleetCollector(a.store.Inventory, a.listener.Leading, a.Log).
+		WithRequests(func(ctx context.Context) (int, error) {
+			waiting, err := a.unclaimed(ctx)
+			return len(waiting), err
+		}))
 	a.Go(ctx, "notifications", a.listener.Run)
 	a.Go(ctx, "event streams", a.admin.Run)
 	a.metrics.AdminTokens(true)
@@ -269,6 +273,11 @@ func (a *app) adminAPI() *adminapi.API {
 			return a.temporal.Operations.Unclaimed(ctx, a.store.Admin.OnRecord)
 		},
 	})
+}
+
+// unclaimed returns the operations that Temporal accepted and that are not on record.
+func (a *app) unclaimed(ctx context.Context) ([]wire.StuckNode, error) {
+	return a.temporal.Operations.Unclaimed(ctx, a.store.Admin.OnRecord)
 }
 
 // recordReceiving records that this process receives the requests of nodes, until ctx ends.

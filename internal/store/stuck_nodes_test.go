@@ -161,3 +161,8 @@ func TestOnRecord(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{known}, got)
 }
+
+// nodeLabels sets a label of a node.
+func nodeLabels(key, value string) wire.NodeChange {
+	return wire.NodeChange{Labels: map[string]string{key: value}}
+}

@@ -53,6 +53,8 @@ GRANT EXECUTE ON FUNCTION audit_append(text, text, text, text, text, text, text,
 GRANT UPDATE ON nodes, enrollment_tokens, node_certificates TO gpuaas_worker;
 GRANT INSERT ON enrollment_tokens TO gpuaas_worker; -- a machine that it creates enrolls
 GRANT INSERT, UPDATE ON providers TO gpuaas_worker;
+GRANT SELECT, INSERT, UPDATE ON operation_causes TO gpuaas_worker;
+GRANT SELECT ON operation_causes TO gpuaas_api_admin;
 GRANT INSERT, UPDATE, DELETE ON machine_leftovers TO gpuaas_worker;
 GRANT INSERT, UPDATE ON instances, operations, resources, node_tasks, node_removals TO gpuaas_worker;
 GRANT INSERT, UPDATE, DELETE ON outbox, identity_refusals TO gpuaas_worker;

@@ -37,7 +37,7 @@ CROSS JOIN LATERAL (SELECT
 	count(*) FILTER (WHERE m.region_code = n.region_code) AS region_nodes,
 	count(*) FILTER (WHERE m.region_code = n.region_code AND m.last_heartbeat_at < now() - make_interval(secs => $2::float8)) AS region_silent,
 	count(*) FILTER (WHERE m.region_code = n.region_code AND m.sku = n.sku AND m.state = 'active' AND NOT m.cordoned AND m.workloads = '[]'
-		AND m.node_id <> n.node_id) AS free
+		AND m.last_heartbeat_at > now() - make_interval(secs => $2::float8) AND m.node_id <> n.node_id) AS free
 	FROM nodes m WHERE m.state IN ('active', 'offline', 'draining', 'quarantined')) around
 WHERE n.node_id = $1::uuid`
 

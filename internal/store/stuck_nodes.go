@@ -83,7 +83,8 @@ const attentionColumns = ` SELECT f.node_id, f.host, f.state, f.state_since, f.l
 	count(*) FILTER (WHERE f.silent AND f.rack <> '') OVER (PARTITION BY f.rack) AS rack_silent,
 	count(*) FILTER (WHERE f.silent) OVER (PARTITION BY f.region_code) AS region_silent,
 	CASE f.entry WHEN 'draining' THEN (SELECT count(*) FROM nodes m WHERE m.state = 'active' AND NOT m.cordoned AND m.sku = f.sku
-		AND m.region_code = f.region_code AND m.workloads = '[]' AND m.node_id <> f.node_id) ELSE 0 END AS free, now() AS now
+		AND m.region_code = f.region_code AND m.workloads = '[]'
+		AND m.last_heartbeat_at > now() - make_interval(secs => $4::float8) AND m.node_id <> f.node_id) ELSE 0 END AS free, now() AS now
 	FROM found f ORDER BY f.since, f.node_id LIMIT `
 
 // ListStuckNodes implements adminapi.Operations.

@@ -19,7 +19,7 @@ func withNodes(e *env, changes map[string]string) {
 	e.register()
 	for host, change := range changes {
 		e.exec(`INSERT INTO nodes SELECT (jsonb_populate_record(n, jsonb_build_object('node_id', gen_random_uuid(), 'host', $1::text, 'state', 'active',
-			'last_heartbeat_at', now(), 'state_since', now() - interval '1 day'))).* FROM nodes n ORDER BY created_at LIMIT 1`, host)
+			'last_heartbeat_at', now(), 'polled_incarnation', 1, 'state_since', now() - interval '1 day'))).* FROM nodes n ORDER BY created_at LIMIT 1`, host)
 		e.exec(`UPDATE nodes SET `+change+` WHERE host = $1`, host)
 	}
 }

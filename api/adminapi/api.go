@@ -44,6 +44,7 @@ type Config struct {
 	Operations       Operations
 	Tasks            Tasks
 	Trail            Trail
+	Insights         Insights
 	Checkpoints      Checkpoints
 	// CheckpointKeys returns the public keys of audit checkpoints, by key ID.
 	CheckpointKeys func(context.Context) (map[string]ed25519.PublicKey, error)
@@ -128,6 +129,7 @@ func (a *API) Endpoints() []Endpoint {
 	const ok, viewer, operator, admin = http.StatusOK, trust.RoleViewer, trust.RoleOperator, trust.RoleAdmin
 	notFound, taken, keyInUse := schema.KindNotFound, schema.KindOperationInProgress, schema.KindKeyInUse
 	n, s, m, o, t, trail := nodes{a.base}, skus{a.base}, machines{a.base}, operations{a.base, a.bundles}, tasks{a.base}, trail{a.base}
+	i := insights{a.base}
 	all := []Endpoint{
 		a.on(post, "/nodes", http.StatusCreated, operator, n.register, keyInUse),
 		a.on(get, "/nodes", ok, viewer, n.list),
@@ -148,6 +150,10 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/operations", ok, viewer, o.list, notFound),
 		a.on(get, "/operations/{operation_id}", ok, viewer, o.show, notFound),
 		a.on(get, "/stuck", ok, viewer, o.stuck, notFound),
+		a.on(get, "/nodes/{node}/cause", ok, viewer, i.cause, notFound),
+		a.on(get, "/nodes/{node}/runbook", ok, viewer, i.runbook, notFound),
+		a.on(get, "/capacity", ok, viewer, i.capacity),
+		a.on(get, "/durations", ok, viewer, i.durations),
 		a.on(get, "/tasks", ok, viewer, t.list, notFound),
 		a.on(get, "/tasks/{task_id}", ok, viewer, t.show, notFound),
 		a.on(post, "/tasks/{task_id}/resume", ok, operator, t.decide(taskDecision{Tasks.ResumeTask, []task.Status{task.Pending, task.Dispatched, task.Running}}), notFound, schema.KindTaskStatus),

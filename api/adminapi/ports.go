@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/cause"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -135,6 +137,19 @@ type Trail interface {
 	// were stored after the position, in order of position. A zero position is
 	// ChangesOverlap before the database's time.
 	Changes(ctx context.Context, after Position, limit int) ([]Change, error)
+}
+
+// Insights reads what the records say about a node, the fleet and past operations.
+type Insights interface {
+	// Evidence returns what the database has about a node, for package cause. KindNotFound.
+	Evidence(ctx context.Context, nodeID string, lookback time.Duration) (cause.Evidence, error)
+	// Cause returns the stored probable cause of an operation's park since a time, nil without one.
+	Cause(ctx context.Context, operationID string, since time.Time) (*cause.Report, error)
+	// Capacity counts nodes by SKU and region, of one SKU and one region if they are not empty.
+	Capacity(ctx context.Context, sku, region string) ([]insight.Capacity, error)
+	// Durations returns how long the newest completed operations of an action took, of nodes of
+	// one provider.
+	Durations(ctx context.Context, a lifecycle.Action, provider string) ([]insight.Duration, error)
 }
 
 // Checkpoints reads the signed checkpoints of the audit trail.

@@ -46,7 +46,9 @@ func TestExplain(t *testing.T) {
 		"locked":   {func(e *cause.Evidence) { silent(e); e.Node.LockReason = "operator" }, "identity_locked", diagnosis.Operator, "operator"},
 		"agent fault": {func(e *cause.Evidence) { e.Node.AgentFault = "the journal cannot be written: no space left" }, "agent_fault", diagnosis.Node,
 			"heartbeats"},
-		"driver": {func(e *cause.Evidence) { e.Park.Reason, e.Node.DriverFault = "workloads_unknown", "docker does not respond" }, "driver_fault", diagnosis.Node, "reports"},
+		"driver": {func(e *cause.Evidence) {
+			e.Park.Reason, e.Node.DriverFault = "workloads_unknown", "docker does not respond"
+		}, "driver_fault", diagnosis.Node, "reports"},
 		"vault": {func(e *cause.Evidence) {
 			e.Park.Reason = "vault_sealed"
 			e.Faults = []cause.Fault{{Component: "vault", Reason: "sealed", Message: "Vault is sealed", Next: "vault operator unseal"}}
@@ -73,7 +75,7 @@ func TestExplain(t *testing.T) {
 		"capacity": {func(e *cause.Evidence) { e.Park.Reason, e.Node.Workloads = "drain_blocked", []string{"pod train-1"} }, "no_capacity", diagnosis.Operator, "train-1"},
 		"rejected": {func(e *cause.Evidence) { e.Refusals, e.LastRefusal = 4, "unknown_issuer" }, "identity_rejected", diagnosis.Operator, "4 requests"},
 		"old set":  {func(e *cause.Evidence) { e.Park.Reason, e.Node.NewestSet = "task_refused", 4 }, "verifier_set_old", diagnosis.Node, "poll"},
-		"restarted": {func(e *cause.Evidence) { e.Park.Reason, e.Node.BootedAt = "task_lost", ago(6 * time.Minute) }, "node_restarted", diagnosis.Node,
+		"restarted": {func(e *cause.Evidence) { e.Park.Reason, e.Node.BootedAt = "task_lost", ago(6*time.Minute) }, "node_restarted", diagnosis.Node,
 			"11:54"},
 		"many": {func(e *cause.Evidence) { e.Around.SameReason = 7 }, "common_cause", diagnosis.Operator, ""},
 		"changed": {func(e *cause.Evidence) {

@@ -3,6 +3,7 @@ package wire
 import (
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
@@ -46,6 +47,8 @@ type OperationView struct {
 	// Faults are the calls of an open operation that fail and are retried; empty if Temporal
 	// does not respond.
 	Faults []ControlPlaneFault `json:"faults,omitempty"`
+	// ProbableCause is what the workers found about the operation's park; nil without one.
+	ProbableCause *cause.Report `json:"probable_cause,omitempty"`
 }
 
 // ResolveOperation is the body of POST
@@ -63,6 +66,8 @@ type StuckOperation struct {
 	OperationSummary
 	State  lifecycle.NodeState `json:"state"`
 	WebURL string              `json:"web_url,omitempty"`
+	// ProbableCause is the first candidate of the operation's probable cause.
+	ProbableCause *cause.Candidate `json:"probable_cause,omitempty"`
 }
 
 // MaxStuckNodes bounds StuckList.Nodes.

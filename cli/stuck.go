@@ -135,7 +135,7 @@ func printStuck(e *console, list wire.StuckList, q stuckQuery) error {
 			s := cmp.Or(o.Stuck, &lifecycle.Stuck{Since: o.StartedAt})
 			t := target{id: o.NodeID, host: o.Host}
 			return []string{t.name(), dash(string(o.Action)), dash(cmp.Or(s.Phase, o.Phase)), string(o.WaitingOn), lifecycle.Span(now.Sub(s.Since)),
-				dash(cmp.Or(s.Message, s.Reason)), nextCommand(t, o.Action, o.Stuck), dash(o.OperationID)}
+				dash(why(o, s)), nextCommand(t, o.Action, o.Stuck), dash(o.OperationID)}
 		},
 		name: func(o wire.StuckOperation) string { return cmp.Or(o.OperationID, o.NodeID) },
 	})
@@ -149,6 +149,15 @@ func printStuck(e *console, list wire.StuckList, q stuckQuery) error {
 		printViews(e, list.Stuck)
 	}
 	return err
+}
+
+// why is the message of a row, with the probable cause if there is one.
+func why(o wire.StuckOperation, s *lifecycle.Stuck) string {
+	message := cmp.Or(s.Message, s.Reason)
+	if o.ProbableCause != nil {
+		message += "; probably: " + clean(o.ProbableCause.Summary)
+	}
+	return message
 }
 
 // withNodes returns the operations and nodes of the list as rows of one table, oldest first. The

@@ -79,7 +79,7 @@ func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, r 
 }
 
 func (c apiControl) stuck(ctx context.Context, q stuckQuery) (all wire.StuckList, err error) {
-	p := adminclient.ListStuckParams{Selector: q.selector, Reason: q.reasons, Action: q.actions}
+	p := adminclient.ListStuckParams{Selector: q.selector, Node: q.node, Reason: q.reasons, Action: q.actions}
 	all.Faults, all.Nodes = []wire.ControlPlaneFault{}, []wire.StuckNode{}
 	all.Stuck, err = pages(q.limit, func(size *int, token *string) ([]wire.StuckOperation, string, error) {
 		p.Limit, p.PageToken = size, token

@@ -18,6 +18,7 @@ import (
 // stuckQuery selects the operations that need attention.
 type stuckQuery struct {
 	selector         *string
+	node             *string // only this node; not with --direct
 	reasons, actions *[]string
 	limit            uint // 0 for all
 }

@@ -14,7 +14,7 @@ import (
 func TestRecommend(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[string]insight.Capacity{
-		"place workloads on the 2 free nodes": {Free: 2, Out: 1},
+		"place workloads on the 2 free nodes":                                                       {Free: 2, Out: 1},
 		"reactivate 1 drained or retired node: gpuaas node list --sku h100 --state drained,retired": {SKU: "h100", Out: 3, Returning: 1},
 		"return 3 nodes to service: gpuaas stuck -l sku=h100":                                       {SKU: "h100", Out: 3},
 		"add nodes of the SKU: every node has workloads":                                            {Busy: 3},

@@ -134,7 +134,7 @@ The field needs says so.`,
 func writeRunbook(w io.Writer, b insight.Runbook) {
 	fmt.Fprintf(w, "%s: %s\n", b.Host, clean(b.Summary))
 	for i, s := range b.Steps {
-		fmt.Fprintf(w, "\n%d. %s\n   owner: %s, harm: %s\n   %s\n", i+1, clean(s.Title), s.Owner, s.Harm, clean(s.Command))
+		fmt.Fprintf(w, "\n%d. %s\n   owner: %s, harm: %s\n   %s\n", i+1, clean(s.Title), s.Owner, s.Harm, clean(fillNode(s.Command, b.Host)))
 	}
 	for _, n := range b.Needs {
 		fmt.Fprintf(w, "\nneeds: %s\n", clean(n))

@@ -126,7 +126,7 @@ func RunbookOf(r cause.Report, s *lifecycle.Stuck) Runbook {
 			add(Step{Title: "Decide: " + o.Does, Owner: diagnosis.Operator, Command: o.Command, Harm: o.Harm})
 		}
 	}
-	add(Step{Title: "Check that the node works", Owner: diagnosis.Operator, Command: "gpuaas doctor " + r.Host, Harm: lifecycle.HarmNone})
+	b.Steps = append(b.Steps, Step{Title: "Check that the node works", Owner: diagnosis.Operator, Command: "gpuaas doctor " + r.Host, Harm: lifecycle.HarmNone})
 	return b
 }
 

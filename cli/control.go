@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -80,7 +81,7 @@ func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, r 
 
 func (c apiControl) stuck(ctx context.Context, q stuckQuery) (all wire.StuckList, err error) {
 	p := adminclient.ListStuckParams{Selector: q.selector, Node: q.node, Reason: q.reasons, Action: q.actions}
-	all.Faults, all.Nodes = []wire.ControlPlaneFault{}, []wire.StuckNode{}
+	all.Faults, all.Nodes = []wire.ControlPlaneFault{}, []stuck.Node{}
 	all.Stuck, err = pages(q.limit, func(size *int, token *string) ([]wire.StuckOperation, string, error) {
 		p.Limit, p.PageToken = size, token
 		list, err := decode[wire.StuckList](c.ListStuck(ctx, &p))

@@ -232,9 +232,9 @@ func TestDoctorChecks(t *testing.T) {
 	require.Equal(t, "inspect the node, then: gpuaas task resume "+taskID+" --reason TEXT", checkTasks([]wire.TaskView{pending}, now).Next)
 
 	row, _ := stuck.Find(stuck.RowDraining, stuck.ScopeNode)
-	list := wire.StuckList{Nodes: []wire.StuckNode{{Row: row.Name, NodeID: "other"}}}
+	list := wire.StuckList{Nodes: []stuck.Node{{Row: row.Name, NodeID: "other"}}}
 	require.Equal(t, diagnosis.OK, checkState(n, list).Result)
-	list.Nodes[0] = wire.StuckNode{Row: row.Name, NodeID: n.ID, Stuck: row.Stuck("gpu-17", "it drains for 1h", "", now)}
+	list.Nodes[0] = stuck.Node{Row: row.Name, NodeID: n.ID, Stuck: row.Stuck("gpu-17", "it drains for 1h", "", now)}
 	require.Equal(t, "gpuaas op show gpu-17", checkState(n, list).Next)
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -232,7 +233,7 @@ func parkedSince(st lifecycle.OperationStatus, since time.Time) lifecycle.Operat
 
 // fakeAPI is an admin API over a few rows. It refuses what the real one would.
 type fakeAPI struct {
-	stuckNodes []wire.StuckNode
+	stuckNodes []stuck.Node
 	durations  []insight.Duration
 	t          *testing.T
 	temporal   *fakeTemporal // what operations are

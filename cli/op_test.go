@@ -348,7 +348,7 @@ func TestStuck(t *testing.T) {
 		"nodes": {nil, func(h *harness) {
 			both(h)
 			row, _ := stuck.Find(stuck.RowSilent, stuck.ScopeNode)
-			h.api.stuckNodes = []wire.StuckNode{{Row: row.Name, NodeID: nodeID, Host: "gpu-19", State: lifecycle.NodeOffline,
+			h.api.stuckNodes = []stuck.Node{{Row: row.Name, NodeID: nodeID, Host: "gpu-19", State: lifecycle.NodeOffline,
 				Stuck: row.Stuck("gpu-19", "the node, which is offline, has sent no heartbeat for 1h", "", start().Add(-time.Hour))}}
 		}},
 		"nothing":       {nil, func(*harness) {}},

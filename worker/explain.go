@@ -12,7 +12,7 @@ import (
 
 // explain returns the activity that finds the probable causes of parks.
 func (p *parts) explain() *activities.Explain {
-	return &activities.Explain{Causes: p.store.Admin, Providers: p.cfg.sources, Faults: p.faults}
+	return &activities.Explain{Causes: p.store.Insights, Providers: p.cfg.sources, Faults: p.faults}
 }
 
 // faults returns the faults of Temporal and of this worker's dependencies.

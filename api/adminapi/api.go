@@ -14,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/secrets"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -70,7 +71,7 @@ type Config struct {
 	Faults func(r *http.Request) []wire.ControlPlaneFault
 	// Unclaimed returns the operations that were accepted and that no worker has claimed, oldest
 	// first.
-	Unclaimed func(context.Context) ([]wire.StuckNode, error)
+	Unclaimed func(context.Context) ([]stuck.Node, error)
 	// Observe records each request.
 	Observe edge.Observer
 }

@@ -22,6 +22,7 @@ import (
 
 // insights answers as a database with one parked drain.
 type insights struct {
+	adminapi.Insights
 	lookback time.Duration
 	provider string
 	kept     *cause.Report

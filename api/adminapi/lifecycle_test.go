@@ -186,10 +186,6 @@ func (d *backend) RunFaults(context.Context, lifecycle.Operation) ([]wire.Contro
 	return d.runFaults, d.runErr
 }
 
-func (d *backend) ListStuckNodes(context.Context, adminapi.OperationQuery) ([]wire.StuckNode, int, error) {
-	return nil, 0, nil
-}
-
 func (d *backend) NoteStored(_ context.Context, r lifecycle.ResolveRequest, _ string) error {
 	d.noted = append(d.noted, r)
 	return d.noteErr

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -103,10 +104,6 @@ type Operations interface {
 	// CountStuck returns the number of operations on the query's page of ListStuck and
 	// all later pages.
 	CountStuck(ctx context.Context, q OperationQuery) (int, error)
-	// ListStuckNodes lists the nodes of the stuck table's rows about nodes, oldest first, at most
-	// wire.MaxStuckNodes, and returns how many more there are. Only the query's node and selector
-	// count.
-	ListStuckNodes(ctx context.Context, q OperationQuery) (nodes []wire.StuckNode, more int, err error)
 	// NoteStored writes the audit row of a decision that Temporal stored for a later
 	// worker, once for the decision's ID. KindNotFound if there is no such operation.
 	NoteStored(ctx context.Context, r lifecycle.ResolveRequest, correlationID string) error
@@ -141,6 +138,10 @@ type Trail interface {
 
 // Insights reads what the records say about a node, the fleet and past operations.
 type Insights interface {
+	// ListStuckNodes lists the nodes of the stuck table's rows about nodes, oldest first, at most
+	// stuck.MaxNodes, and returns how many more there are. Only the query's node and selector
+	// count.
+	ListStuckNodes(ctx context.Context, q OperationQuery) (nodes []stuck.Node, more int, err error)
 	// Evidence returns what the database has about a node, for package cause. KindNotFound.
 	Evidence(ctx context.Context, nodeID string, lookback time.Duration) (cause.Evidence, error)
 	// Cause returns the stored probable cause of an operation's park since a time, nil without one.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -19,10 +20,10 @@ func (o operations) stuck(c *call) (any, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	list := wire.StuckList{Faults: []wire.ControlPlaneFault{}, Nodes: []wire.StuckNode{}}
+	list := wire.StuckList{Faults: []wire.ControlPlaneFault{}, Nodes: []stuck.Node{}}
 	var probes sync.WaitGroup
 	var failed error
-	if len(of.After) == 0 {
+	if o.Insights != nil && len(of.After) == 0 {
 		probes.Go(func() { failed = o.stuckNodes(c.Context(), of, &list) })
 	}
 	if o.Faults != nil && len(of.After) == 0 {
@@ -46,7 +47,7 @@ func (o operations) stuck(c *call) (any, error) {
 // record have no labels, so a selector excludes them. If Temporal does not respond, that is a fault
 // of the list.
 func (o operations) stuckNodes(ctx context.Context, of OperationQuery, list *wire.StuckList) error {
-	nodes, more, err := o.Operations.ListStuckNodes(ctx, of)
+	nodes, more, err := o.Insights.ListStuckNodes(ctx, of)
 	if err != nil {
 		return err
 	}
@@ -63,13 +64,13 @@ func (o operations) stuckNodes(ctx context.Context, of OperationQuery, list *wir
 			list.Nodes = append(list.Nodes, n)
 		}
 	}
-	slices.SortStableFunc(list.Nodes, func(a, b wire.StuckNode) int { return a.Stuck.Since.Compare(b.Stuck.Since) })
+	slices.SortStableFunc(list.Nodes, func(a, b stuck.Node) int { return a.Stuck.Since.Compare(b.Stuck.Since) })
 	return nil
 }
 
 // selects reports whether the query matches a node or a request. A node without an operation has
 // no action.
-func (q OperationQuery) selects(n wire.StuckNode) bool {
+func (q OperationQuery) selects(n stuck.Node) bool {
 	return (q.NodeID == "" || q.NodeID == n.NodeID) &&
 		(len(q.Actions) == 0 || slices.Contains(q.Actions, n.Action)) &&
 		(len(q.Reasons) == 0 || slices.Contains(q.Reasons, n.Stuck.Reason)) &&

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -26,7 +27,6 @@ type stuckRows struct {
 	err    error
 	counts int
 	rows   int // instead of five
-	nodes  []wire.StuckNode
 }
 
 func (s *stuckRows) ListStuck(_ context.Context, q adminapi.OperationQuery) (ops []wire.StuckOperation, next []string, err error) {
@@ -45,8 +45,14 @@ func (s *stuckRows) ListStuck(_ context.Context, q adminapi.OperationQuery) (ops
 	return ops, nil, s.err
 }
 
-func (s *stuckRows) ListStuckNodes(context.Context, adminapi.OperationQuery) ([]wire.StuckNode, int, error) {
-	return s.nodes, len(s.nodes) / 2, s.err
+// stuckNodes has nodes that need attention.
+type stuckNodes struct {
+	adminapi.Insights
+	nodes []stuck.Node
+}
+
+func (s *stuckNodes) ListStuckNodes(context.Context, adminapi.OperationQuery) ([]stuck.Node, int, error) {
+	return s.nodes, len(s.nodes) / 2, nil
 }
 
 func (s *stuckRows) CountStuck(_ context.Context, q adminapi.OperationQuery) (int, error) {
@@ -132,18 +138,18 @@ func TestStuckShowsEndedRuns(t *testing.T) {
 func TestStuckNodesAndRequests(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	node := func(host, reason string, minutes int, waiting lifecycle.Attention) wire.StuckNode {
-		return wire.StuckNode{Host: host, NodeID: host, Stuck: lifecycle.Stuck{Reason: reason, WaitingOn: waiting, Since: at.Add(-time.Duration(minutes) * time.Minute)}}
+	node := func(host, reason string, minutes int, waiting lifecycle.Attention) stuck.Node {
+		return stuck.Node{Host: host, NodeID: host, Stuck: lifecycle.Stuck{Reason: reason, WaitingOn: waiting, Since: at.Add(-time.Duration(minutes) * time.Minute)}}
 	}
 	d := newBackend()
-	waiting := []wire.StuckNode{node("gpu-2", "not_claimed_yet", 9, lifecycle.AttentionOperator)}
+	waiting := []stuck.Node{node("gpu-2", "not_claimed_yet", 9, lifecycle.AttentionOperator)}
 	waiting[0].Action = lifecycle.ActionDrain
 	var unavailable error
-	rows := &stuckRows{nodes: []wire.StuckNode{node("gpu-1", "node_silent", 8, lifecycle.AttentionAgent), node("gpu-3", "drain_long", 40, lifecycle.AttentionOperator)}}
+	rows := &stuckNodes{nodes: []stuck.Node{node("gpu-1", "node_silent", 8, lifecycle.AttentionAgent), node("gpu-3", "drain_long", 40, lifecycle.AttentionOperator)}}
 	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(token)), "ops", "")
 	require.NoError(t, err)
-	h := adminapi.New(adminapi.Config{Auth: tokens, Operations: rows, Lifecycle: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
-		Unclaimed: func(context.Context) ([]wire.StuckNode, error) { return waiting, unavailable }}).Handler()
+	h := adminapi.New(adminapi.Config{Auth: tokens, Operations: &stuckRows{}, Insights: rows, Lifecycle: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
+		Unclaimed: func(context.Context) ([]stuck.Node, error) { return waiting, unavailable }}).Handler()
 	get := func(query string) (hosts []string, list wire.StuckList) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/admin/stuck?limit=2"+query, nil)
 		r.Header.Set("Authorization", "Bearer "+token)

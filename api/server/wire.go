@@ -23,8 +23,8 @@ import (
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/secrets"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // storeTimeout bounds every call to the database, so that a database that hangs
@@ -263,21 +263,21 @@ func (a *app) bundles() adminapi.Bundles {
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Secrets: a.secrets, Auth: a.cfg.tokens,
-		Nodes: a.store.Admin, SKUs: a.store.Admin, Machines: a.store.Machines, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin, Insights: a.store.Admin,
+		Nodes: a.store.Admin, SKUs: a.store.Admin, Machines: a.store.Machines, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin, Insights: a.store.Insights,
 		Checkpoints: a.store.Checkpoints, CheckpointKeys: a.vault.CheckpointKeys,
 		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,
 		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), ReleaseKeys: a.cfg.ReleaseKeys, Release: a.cfg.releases.document, WebURL: a.temporal.WebURL, Faults: a.faults,
-		Unclaimed: func(ctx context.Context) ([]wire.StuckNode, error) {
-			return a.temporal.Operations.Unclaimed(ctx, a.store.Admin.OnRecord)
+		Unclaimed: func(ctx context.Context) ([]stuck.Node, error) {
+			return a.temporal.Requests.Unclaimed(ctx, a.store.Insights.OnRecord)
 		},
 	})
 }
 
 // unclaimed returns the operations that Temporal accepted and that are not on record.
-func (a *app) unclaimed(ctx context.Context) ([]wire.StuckNode, error) {
-	return a.temporal.Operations.Unclaimed(ctx, a.store.Admin.OnRecord)
+func (a *app) unclaimed(ctx context.Context) ([]stuck.Node, error) {
+	return a.temporal.Requests.Unclaimed(ctx, a.store.Insights.OnRecord)
 }
 
 // recordReceiving records that this process receives the requests of nodes, until ctx ends.

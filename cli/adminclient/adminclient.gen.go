@@ -23,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -301,7 +302,7 @@ type Stuck = lifecycle.Stuck
 type StuckList = wire.StuckList
 
 // StuckNode A node, or a request about one, that needs attention although no operation of it is parked.
-type StuckNode = wire.StuckNode
+type StuckNode = stuck.Node
 
 // StuckOperation An operation that needs attention: parked or overdue.
 type StuckOperation = wire.StuckOperation

@@ -80,7 +80,7 @@ type evidence struct {
 
 // Evidence reads what the database has about a node for package cause: KindNotFound if there is no
 // such node. It reads no faults of the control plane, and asks no provider.
-func (s *Admin) Evidence(ctx context.Context, nodeID string, lookback time.Duration) (e cause.Evidence, err error) {
+func (s *Insights) Evidence(ctx context.Context, nodeID string, lookback time.Duration) (e cause.Evidence, err error) {
 	rows, err := query(ctx, s.db, "reading the evidence about node "+nodeID, func(ctx context.Context) ([]evidence, error) {
 		return list[evidence](ctx, s.db, evidenceSQL, nodeID, lifecycle.SilentAfter.Seconds(), machine.DescriptionLife.Seconds(), stuck.RenewBy)
 	})
@@ -139,7 +139,7 @@ func fleetActions() []string {
 }
 
 // changes returns what changed about the node or the fleet in the lookback, newest first.
-func (s *Admin) changes(ctx context.Context, nodeID string, lookback time.Duration) ([]cause.Change, error) {
+func (s *Insights) changes(ctx context.Context, nodeID string, lookback time.Duration) ([]cause.Change, error) {
 	const sql = `SELECT at, action, actor, CASE stream WHEN $1 THEN 'node' ELSE 'fleet' END AS scope,
 		coalesce(nullif(detail ->> 'agent_version', ''), nullif(reason, ''), nullif(detail ->> 'version', ''), '') AS detail
 		FROM audit_events WHERE at > now() - make_interval(secs => $2::float8) AND result IN ('accepted', 'succeeded')
@@ -152,7 +152,7 @@ func (s *Admin) changes(ctx context.Context, nodeID string, lookback time.Durati
 
 // refusals adds the rejections of the node's requests since its last heartbeat, at most those of the
 // last day.
-func (s *Admin) refusals(ctx context.Context, e *cause.Evidence) error {
+func (s *Insights) refusals(ctx context.Context, e *cause.Evidence) error {
 	type row struct {
 		Reason string
 		Number int
@@ -169,7 +169,7 @@ func (s *Admin) refusals(ctx context.Context, e *cause.Evidence) error {
 }
 
 // Unexplained implements activities.Causes.
-func (s *Admin) Unexplained(ctx context.Context, limit int) ([]activities.UnexplainedPark, error) {
+func (s *Insights) Unexplained(ctx context.Context, limit int) ([]activities.UnexplainedPark, error) {
 	sql := `SELECT o.operation_id, o.node_id, n.host, n.onboarding_mode AS provider, coalesce(i.instance_id::text, '') AS instance_id,
 		coalesce(i.external_id, '') AS external_id, coalesce(i.region, '') AS region
 		FROM operations o JOIN nodes n USING (node_id)
@@ -183,7 +183,7 @@ func (s *Admin) Unexplained(ctx context.Context, limit int) ([]activities.Unexpl
 }
 
 // KeepCause implements activities.Causes.
-func (s *Admin) KeepCause(ctx context.Context, r cause.Report) error {
+func (s *Insights) KeepCause(ctx context.Context, r cause.Report) error {
 	return s.db.Call(ctx, "storing the probable cause of operation "+r.OperationID, func(ctx context.Context) error {
 		_, err := s.db.Pool().Exec(ctx, `INSERT INTO operation_causes (operation_id, stuck_since, report, found_at) VALUES ($1::uuid, $2, $3, now())
 			ON CONFLICT ON CONSTRAINT operation_causes_pkey DO UPDATE SET stuck_since = excluded.stuck_since, report = excluded.report, found_at = excluded.found_at`,
@@ -194,7 +194,7 @@ func (s *Admin) KeepCause(ctx context.Context, r cause.Report) error {
 
 // Cause returns the stored probable cause of an operation's park since a time, nil if there is
 // none.
-func (s *Admin) Cause(ctx context.Context, operationID string, since time.Time) (*cause.Report, error) {
+func (s *Insights) Cause(ctx context.Context, operationID string, since time.Time) (*cause.Report, error) {
 	type row struct{ Report cause.Report }
 	rows, err := query(ctx, s.db, "reading the probable cause", func(ctx context.Context) ([]row, error) {
 		return list[row](ctx, s.db, "SELECT report FROM operation_causes WHERE operation_id = $1::uuid AND stuck_since = $2", operationID, since)

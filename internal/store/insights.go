@@ -8,7 +8,7 @@ import (
 )
 
 // Capacity implements adminapi.Insights.
-func (s *Admin) Capacity(ctx context.Context, sku, region string) ([]insight.Capacity, error) {
+func (s *Insights) Capacity(ctx context.Context, sku, region string) ([]insight.Capacity, error) {
 	const sql = `SELECT sku, region_code AS region, count(*) AS nodes, count(*) FILTER (WHERE serves AND workloads = '[]') AS free,
 		count(*) FILTER (WHERE workloads <> '[]') AS busy, count(*) FILTER (WHERE NOT serves AND workloads = '[]') AS out,
 		coalesce(sum(gpus_total) FILTER (WHERE serves AND workloads = '[]'), 0) AS gpus_free,
@@ -23,7 +23,7 @@ func (s *Admin) Capacity(ctx context.Context, sku, region string) ([]insight.Cap
 
 // Durations implements adminapi.Insights. A phase that an operator skipped or forced does not
 // count.
-func (s *Admin) Durations(ctx context.Context, a lifecycle.Action, provider string) ([]insight.Duration, error) {
+func (s *Insights) Durations(ctx context.Context, a lifecycle.Action, provider string) ([]insight.Duration, error) {
 	const sql = `WITH newest AS (
 			SELECT o.started_at, o.ended_at, o.document FROM operations o JOIN nodes n USING (node_id)
 			WHERE o.status = 'completed' AND o.action = $1 AND n.onboarding_mode = $2 ORDER BY o.ended_at DESC LIMIT $3

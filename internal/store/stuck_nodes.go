@@ -13,7 +13,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // attentionSQL reads the nodes of the rows of the stuck table that are about nodes, each with the
@@ -87,8 +86,8 @@ const attentionColumns = ` SELECT f.node_id, f.host, f.state, f.state_since, f.l
 		AND m.last_heartbeat_at > now() - make_interval(secs => $4::float8) AND m.node_id <> f.node_id) ELSE 0 END AS free, now() AS now
 	FROM found f ORDER BY f.since, f.node_id LIMIT `
 
-// ListStuckNodes implements adminapi.Operations.
-func (s *Admin) ListStuckNodes(ctx context.Context, q adminapi.OperationQuery) (nodes []wire.StuckNode, more int, err error) {
+// ListStuckNodes implements adminapi.Insights.
+func (s *Insights) ListStuckNodes(ctx context.Context, q adminapi.OperationQuery) (nodes []stuck.Node, more int, err error) {
 	f := &filter{args: attentionArgs()}
 	f.id("n.node_id", q.NodeID, errNoNode)
 	f.selector(q.Selector)
@@ -99,7 +98,7 @@ func (s *Admin) ListStuckNodes(ctx context.Context, q adminapi.OperationQuery) (
 	for _, c := range f.conditions {
 		conditions += " AND (" + c + ")"
 	}
-	sql := fmt.Sprintf(attentionSQL, conditions) + attentionColumns + f.arg(wire.MaxStuckNodes)
+	sql := fmt.Sprintf(attentionSQL, conditions) + attentionColumns + f.arg(stuck.MaxNodes)
 	rows, err := query(ctx, s.db, "listing nodes that need attention", func(ctx context.Context) ([]attention, error) {
 		return list[attention](ctx, s.db, sql, f.args...)
 	})
@@ -121,10 +120,10 @@ func (s *Inventory) StuckNodeCounts(ctx context.Context) ([]metrics.StuckNodeCou
 }
 
 // view describes the node in the form of the list.
-func (a attention) view() wire.StuckNode {
+func (a attention) view() stuck.Node {
 	row, _ := stuck.Find(a.Entry, stuck.ScopeNode)
 	message, cause := a.describe()
-	return wire.StuckNode{Row: a.Entry, NodeID: a.NodeID, Host: a.Host, State: a.State, OperationID: a.OperationID, Action: a.Action,
+	return stuck.Node{Row: a.Entry, NodeID: a.NodeID, Host: a.Host, State: a.State, OperationID: a.OperationID, Action: a.Action,
 		Stuck: row.Stuck(a.Host, message, cause, a.Since.UTC())}
 }
 
@@ -191,7 +190,7 @@ func stamp(t *time.Time) string {
 }
 
 // OnRecord returns those of the operations that are on record.
-func (s *Admin) OnRecord(ctx context.Context, operationIDs []string) (known []string, err error) {
+func (s *Insights) OnRecord(ctx context.Context, operationIDs []string) (known []string, err error) {
 	type row struct{ OperationID string }
 	rows, err := query(ctx, s.db, "looking for operations", func(ctx context.Context) ([]row, error) {
 		return list[row](ctx, s.db, "SELECT operation_id FROM operations WHERE operation_id = ANY ($1::uuid[])", operationIDs)

@@ -25,12 +25,12 @@ func withNodes(e *env, changes map[string]string) {
 }
 
 // stuckNodes returns the nodes that need attention, by host.
-func (e *env) stuckNodes(q adminapi.OperationQuery) map[string]wire.StuckNode {
+func (e *env) stuckNodes(q adminapi.OperationQuery) map[string]stuck.Node {
 	e.t.Helper()
 	nodes, more, err := e.ListStuckNodes(e.t.Context(), q)
 	require.NoError(e.t, err)
 	require.Zero(e.t, more)
-	byHost := map[string]wire.StuckNode{}
+	byHost := map[string]stuck.Node{}
 	for _, n := range nodes {
 		byHost[n.Host] = n
 	}

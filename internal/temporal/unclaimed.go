@@ -13,7 +13,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/text"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -25,6 +24,9 @@ const (
 	maxWaiting, maxUnclaimed = visibilityPage, sampled
 )
 
+// Requests reads the operations that no worker has claimed.
+type Requests struct{ operations Operations }
+
 // waitingQuery selects the running operations that started before a time and that no worker has
 // parked.
 func waitingQuery(before time.Time) string {
@@ -35,15 +37,15 @@ func waitingQuery(before time.Time) string {
 // Unclaimed returns the operations that Temporal accepted and that have not claimed their node for
 // stuck.PendingAfter, or for a minute if no worker polls: at most maxUnclaimed, the oldest first.
 // onRecord returns those of the operations that are on record. It needs no worker.
-func (c Operations) Unclaimed(ctx context.Context, onRecord func(ctx context.Context, operationIDs []string) ([]string, error)) ([]wire.StuckNode, error) {
+func (c Requests) Unclaimed(ctx context.Context, onRecord func(ctx context.Context, operationIDs []string) ([]string, error)) ([]stuck.Node, error) {
 	return c.unclaimedBefore(ctx, time.Now().Add(-unpolledAfter), onRecord)
 }
 
 // unclaimedBefore is Unclaimed of the operations that were accepted before a time.
-func (c Operations) unclaimedBefore(ctx context.Context, before time.Time, onRecord func(context.Context, []string) ([]string, error)) ([]wire.StuckNode, error) {
+func (c Requests) unclaimedBefore(ctx context.Context, before time.Time, onRecord func(context.Context, []string) ([]string, error)) ([]stuck.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, faultBudget)
 	defer cancel()
-	waiting, err := c.list(ctx, waitingQuery(before), maxWaiting)
+	waiting, err := c.operations.list(ctx, waitingQuery(before), maxWaiting)
 	if err != nil || len(waiting) == 0 {
 		return nil, err
 	}
@@ -55,9 +57,9 @@ func (c Operations) unclaimedBefore(ctx context.Context, before time.Time, onRec
 	if err != nil {
 		return nil, err
 	}
-	queues, err := prober{c.connection}.queues(ctx)
+	queues, err := prober{c.operations.connection}.queues(ctx)
 	if err != nil {
-		return nil, c.interpret(err, "reading the task queue "+lifecycle.TaskQueue)
+		return nil, c.operations.interpret(err, "reading the task queue "+lifecycle.TaskQueue)
 	}
 	polled := len(queues) > 0 && len(queues[0].builds) > 0
 	waiting = slices.DeleteFunc(waiting, func(info *workflowpb.WorkflowExecutionInfo) bool {
@@ -65,17 +67,17 @@ func (c Operations) unclaimedBefore(ctx context.Context, before time.Time, onRec
 	})
 	slices.Reverse(waiting) // oldest first
 	waiting = waiting[:min(len(waiting), maxUnclaimed)]
-	out := make([]wire.StuckNode, len(waiting))
+	out := make([]stuck.Node, len(waiting))
 	inParallel(len(waiting), func(i int) { out[i] = c.unclaimed(ctx, waiting[i], polled) })
 	return out, nil
 }
 
 // unclaimed describes an operation that has not claimed its node.
-func (c Operations) unclaimed(ctx context.Context, info *workflowpb.WorkflowExecutionInfo, polled bool) wire.StuckNode {
-	st, row := parked(c.converter, info), pendingRow()
+func (c Requests) unclaimed(ctx context.Context, info *workflowpb.WorkflowExecutionInfo, polled bool) stuck.Node {
+	st, row := parked(c.operations.converter, info), pendingRow()
 	op, host, since := st.Operation, st.Node.Host, info.GetStartTime().AsTime()
 	message := fmt.Sprintf("Temporal accepted the %s %s ago, and no worker has claimed the node", op.Action, lifecycle.Span(time.Since(since)))
-	if until, err := c.claimBy(ctx, info); err == nil {
+	if until, err := c.operations.claimBy(ctx, info); err == nil {
 		message += map[bool]string{true: "; it expired at ", false: "; it expires at "}[time.Now().After(until)] + until.UTC().Format(time.RFC3339)
 	}
 	cause := "no gpuaas-worker polls the task queue " + lifecycle.TaskQueue
@@ -90,8 +92,8 @@ func (c Operations) unclaimed(ctx context.Context, info *workflowpb.WorkflowExec
 		row.Options = slices.Insert(row.Options, 0, lifecycle.Option{Decision: "show", Command: lifecycle.DirectOpCommand("show", op.Action, host), Harm: lifecycle.HarmNone,
 			Does: "Show the run without the database; it changes nothing"})
 	}
-	return wire.StuckNode{Row: row.Name, NodeID: st.Node.NodeID, Host: host, OperationID: op.OperationID, Action: op.Action,
-		Stuck: row.Stuck(host, message, cause, since.UTC()), WebURL: c.WebURL(op.WorkflowID, op.RunID)}
+	return stuck.Node{Row: row.Name, NodeID: st.Node.NodeID, Host: host, OperationID: op.OperationID, Action: op.Action,
+		Stuck: row.Stuck(host, message, cause, since.UTC()), WebURL: c.operations.WebURL(op.WorkflowID, op.RunID)}
 }
 
 func pendingRow() stuck.Row {
@@ -102,9 +104,9 @@ func pendingRow() stuck.Row {
 
 // claimFailure is why workers that poll have not claimed the node: the last failure of the run's
 // calls, of which the claim is the first.
-func (c Operations) claimFailure(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) string {
+func (c Requests) claimFailure(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) string {
 	run := info.GetExecution()
-	d, err := c.sdk.WorkflowService().DescribeWorkflowExecution(ctx, &workflowservice.DescribeWorkflowExecutionRequest{Namespace: c.namespace, Execution: run})
+	d, err := c.operations.sdk.WorkflowService().DescribeWorkflowExecution(ctx, &workflowservice.DescribeWorkflowExecutionRequest{Namespace: c.operations.namespace, Execution: run})
 	if err != nil {
 		return "workers poll, and Temporal does not describe the run"
 	}

@@ -36,11 +36,11 @@ func TestUnclaimed(t *testing.T) {
 		return err == nil && listed == 2
 	})
 	onRecord := func(context.Context, []string) ([]string, error) { return []string{known.OperationID}, nil }
-	nodes, err := c.Operations.Unclaimed(t.Context(), onRecord)
+	nodes, err := c.Requests.Unclaimed(t.Context(), onRecord)
 	require.NoError(t, err)
 	require.Empty(t, nodes, "they wait for less than a minute")
 
-	nodes, err = c.Operations.unclaimedBefore(t.Context(), time.Now().Add(time.Minute), onRecord)
+	nodes, err = c.Requests.unclaimedBefore(t.Context(), time.Now().Add(time.Minute), onRecord)
 	require.NoError(t, err)
 	require.Len(t, nodes, 1)
 	n := nodes[0]
@@ -53,7 +53,7 @@ func TestUnclaimed(t *testing.T) {
 
 	startWorker(t, c, worker.Options{}, sleeps)
 	harness.Eventually(t, "a worker polls, so the operation is not late yet", func() bool {
-		nodes, err = c.Operations.unclaimedBefore(t.Context(), time.Now().Add(time.Minute), onRecord)
+		nodes, err = c.Requests.unclaimedBefore(t.Context(), time.Now().Add(time.Minute), onRecord)
 		return err == nil && len(nodes) == 0
 	})
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 )
 
 // OperationSummary is one operation in a list.
@@ -70,9 +71,6 @@ type StuckOperation struct {
 	ProbableCause *cause.Candidate `json:"probable_cause,omitempty"`
 }
 
-// MaxStuckNodes bounds StuckList.Nodes.
-const MaxStuckNodes = 200
-
 // ComponentNodeIdentity is the component of the faults about identities of nodes: locks and alarms.
 const ComponentNodeIdentity = "node-identity"
 
@@ -84,28 +82,12 @@ type ControlPlaneFault struct {
 	Next      string `json:"next,omitempty"`
 }
 
-// StuckNode is a node, or a request about one, that needs attention although no operation of it
-// is parked: a row of the stuck table.
-type StuckNode struct {
-	// Row is the name of the row, for example silent.
-	Row    string              `json:"row"`
-	NodeID string              `json:"node_id"`
-	Host   string              `json:"host"`
-	State  lifecycle.NodeState `json:"state,omitempty"`
-	// OperationID and Action are the operation that holds the node, or the request that is not
-	// claimed yet.
-	OperationID string           `json:"operation_id,omitempty"`
-	Action      lifecycle.Action `json:"action,omitempty"`
-	Stuck       lifecycle.Stuck  `json:"stuck"`
-	WebURL      string           `json:"web_url,omitempty"`
-}
-
 // StuckList is the response to GET /api/v1/admin/stuck, oldest first. Only the first
 // page has the nodes and the faults.
 type StuckList struct {
 	Stuck []StuckOperation `json:"stuck"`
-	// Nodes are the nodes and requests that need attention, at most MaxStuckNodes.
-	Nodes []StuckNode `json:"nodes"`
+	// Nodes are the nodes and requests that need attention, at most stuck.MaxNodes.
+	Nodes []stuck.Node `json:"nodes"`
 	// MoreNodes is the number of further nodes.
 	MoreNodes int                 `json:"more_nodes,omitempty"`
 	Faults    []ControlPlaneFault `json:"faults"`

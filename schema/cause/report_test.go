@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 )
 
 var at = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant
@@ -136,4 +137,18 @@ func TestProbes(t *testing.T) {
 	require.NotContains(t, r.Top().Summary, "\n")
 	e.FaultsRead = false
 	require.Equal(t, diagnosis.Skipped, cause.Explain(e).Probes[0].Result)
+}
+
+// TestProbesOfTheTable: each probe that the stuck table names is asked.
+func TestProbesOfTheTable(t *testing.T) {
+	t.Parallel()
+	asked := map[string]bool{}
+	for _, c := range cause.Explain(healthy()).Probes {
+		asked[c.Name] = true
+	}
+	for _, r := range stuck.Table() {
+		for _, name := range r.Probes {
+			require.True(t, asked[name], "%s: %s", r.Name, name)
+		}
+	}
 }

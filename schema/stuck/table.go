@@ -89,13 +89,13 @@ func Table() []Row {
 			Name: RowPending, Scope: ScopeRequest, After: PendingAfter, When: "the request was accepted",
 			Reason: ReasonUnclaimed, WaitingOn: lifecycle.AttentionOperator,
 			Cause:  "no worker polls the task queue, or the database does not respond to the claim",
-			Probes: []string{"task queue", "postgres", "provider quota"},
+			Probes: []string{"task queue", "services"},
 			Options: []lifecycle.Option{
 				{Decision: "start-worker", Command: "systemctl start gpuaas-worker", Does: "Start a worker, which claims the node if the request has not expired", Harm: lifecycle.HarmNone},
 			},
 		},
 		ofPhase(RowProvisioning, lifecycle.ActionProvision, lifecycle.PhaseAdopt, "the provider was called", lifecycle.ReasonProviderSilent,
-			"provider", "provider quota", "task queue"),
+			"provider", "task queue"),
 		ofPhase(RowBootstrapping, lifecycle.ActionProvision, lifecycle.PhaseAgent, "the agent's first heartbeat was due", "agent_silent",
 			"heartbeat", "agent fault", "certificate", "recent changes"),
 		{
@@ -122,7 +122,7 @@ func Table() []Row {
 			Name: RowDraining, Scope: ScopeNode, States: []lifecycle.NodeState{lifecycle.NodeDraining}, After: DrainingAfter, When: "the node began to drain",
 			Reason: ReasonDrainLong, WaitingOn: lifecycle.AttentionOperator,
 			Cause:  "the workloads do not end, or no other node has the capacity for them",
-			Probes: []string{"workloads", "capacity", "deadline"},
+			Probes: []string{"workloads", "heartbeat"},
 			Options: []lifecycle.Option{
 				{Decision: "show", Command: "gpuaas op show NODE", Does: "Show the workloads that block the drain and its deadline; it changes nothing", Harm: lifecycle.HarmNone},
 				{Decision: lifecycle.DecisionCancel, Command: "gpuaas op cancel NODE --reason " + lifecycle.ReasonPlaceholder, Does: "End the drain and restore the node's previous state", Harm: lifecycle.HarmNone},
@@ -135,7 +135,7 @@ func Table() []Row {
 			After: 5 * time.Minute, When: "the node entered the state",
 			Reason: ReasonTeardownLong, WaitingOn: lifecycle.AttentionOperator,
 			Cause:  "no operation ends the node's termination",
-			Probes: []string{"operation", "task queue"},
+			Probes: []string{"task queue", "services"},
 			Options: []lifecycle.Option{
 				{Decision: "rehydrate", Command: lifecycle.RehydrateCommand("NODE"), Does: "Record the end of an abandoned operation and restore the node's state", Harm: lifecycle.HarmNone},
 			},

@@ -37,7 +37,7 @@ func readNodeReport(e *env, path string) (r diagnosis.Report, err error) {
 		if err != nil {
 			return r, usagef("gpuaas doctor", "--node-report: %s", err)
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }() // it was only read
 		in = f
 	}
 	raw, err := io.ReadAll(io.LimitReader(in, maxNodeReport+1))

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -18,7 +17,7 @@ import (
 // checks runs Check and returns the results by name.
 func checks(t *testing.T, c temporal.Config, vars map[string]string) map[string]diagnosis.Check {
 	t.Helper()
-	r, err := Check(context.Background(), CheckOptions{Temporal: c, Getenv: env(vars)})
+	r, err := Check(t.Context(), CheckOptions{Temporal: c, Getenv: env(vars)})
 	require.NoError(t, err)
 	byName := map[string]diagnosis.Check{}
 	for _, c := range r.Checks {

@@ -14,11 +14,12 @@ func (f *Folder) Free() (int64, error) {
 	if err != nil {
 		return 0, schema.Wrap(schema.KindServiceUnavailable, err, "writing to %s", f.path).WithNext("create the folder, or give the worker write access to it")
 	}
-	defer os.Remove(probe.Name())
-	defer probe.Close()
+	if err := remove(probe); err != nil {
+		return 0, schema.Wrap(schema.KindInternal, err, "removing %s", probe.Name())
+	}
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(f.path, &s); err != nil {
 		return 0, schema.Wrap(schema.KindInternal, err, "reading the free space of %s", f.path)
 	}
-	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:unconvert // the types differ on other systems
+	return int64(s.Bavail * uint64(s.Bsize)), nil
 }

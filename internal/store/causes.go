@@ -95,7 +95,8 @@ func (s *Insights) Evidence(ctx context.Context, nodeID string, lookback time.Du
 	if e.Changes, err = s.changes(ctx, nodeID, lookback); err != nil {
 		return e, err
 	}
-	return e, s.refusals(ctx, &e)
+	err = s.refusals(ctx, &e)
+	return e, err
 }
 
 // view converts the row.

@@ -19,13 +19,13 @@ func (e *env) nodeOf(host string) (id string) {
 	return id
 }
 
-// parkAt parks a drain of a host, since a time.
-func (e *env) parkAt(host, reason string, since time.Time) (operationID string) {
+// parkAt parks a drain of a host for agent_silent, since a time.
+func (e *env) parkAt(host string, since time.Time) (operationID string) {
 	e.t.Helper()
 	operationID = schema.NewID()
 	e.exec(`INSERT INTO operations (operation_id, node_id, op_seq, action, status, stuck, actor, workflow_id, run_id, claim)
-		SELECT $1::uuid, node_id, 1, 'drain', 'parked', jsonb_build_object('phase', 'cordon', 'reason', $3::text, 'waiting_on', 'agent', 'since', $4::text),
-		'ops', 'w', 'r', '{}' FROM nodes WHERE host = $2`, operationID, host, reason, since.UTC().Format(time.RFC3339Nano))
+		SELECT $1::uuid, node_id, 1, 'drain', 'parked', jsonb_build_object('phase', 'cordon', 'reason', 'agent_silent', 'waiting_on', 'agent', 'since', $3::text),
+		'ops', 'w', 'r', '{}' FROM nodes WHERE host = $2`, operationID, host, since.UTC().Format(time.RFC3339Nano))
 	return operationID
 }
 
@@ -37,8 +37,8 @@ func TestEvidence(t *testing.T) {
 		"a": rack + "last_heartbeat_at = now() - interval '10 minutes', uptime_seconds = 60, agent_fault = 'disk full', workloads = '[{\"kind\":\"pod\",\"name\":\"x\"}]'",
 		"b": rack + "last_heartbeat_at = now() - interval '10 minutes'", "c": rack + "cordoned = false", "d": "region_code = 'elsewhere'"})
 	since := time.Now().UTC().Add(-5 * time.Minute).Truncate(time.Millisecond)
-	op := e.parkAt("a", "agent_silent", since)
-	e.parkAt("b", "agent_silent", since)
+	op := e.parkAt("a", since)
+	e.parkAt("b", since)
 	id := e.nodeOf("a")
 	_, err := e.SetNode(t.Context(), id, nodeLabels("tier", "gold"), audit.Subject{Actor: "alice"})
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestCauses(t *testing.T) {
 	e := setup(t)
 	withNodes(e, map[string]string{"a": "cordoned = false"})
 	since := time.Now().UTC().Add(-5 * time.Minute).Truncate(time.Millisecond)
-	op := e.parkAt("a", "agent_silent", since)
+	op := e.parkAt("a", since)
 	parks, err := e.Unexplained(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, parks, 1)

@@ -94,11 +94,11 @@ func (s *Insights) ListStuckNodes(ctx context.Context, q adminapi.OperationQuery
 	if f.err != nil {
 		return nil, 0, f.err
 	}
-	conditions := ""
+	var conditions strings.Builder
 	for _, c := range f.conditions {
-		conditions += " AND (" + c + ")"
+		conditions.WriteString(" AND (" + c + ")")
 	}
-	sql := fmt.Sprintf(attentionSQL, conditions) + attentionColumns + f.arg(stuck.MaxNodes)
+	sql := fmt.Sprintf(attentionSQL, conditions.String()) + attentionColumns + f.arg(stuck.MaxNodes)
 	rows, err := query(ctx, s.db, "listing nodes that need attention", func(ctx context.Context) ([]attention, error) {
 		return list[attention](ctx, s.db, sql, f.args...)
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/stuck"
 )
 
-var at = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant
+var at = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return at.Add(-d) }
 

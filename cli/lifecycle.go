@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -96,7 +98,14 @@ func (e *env) prepare(ctx context.Context, ctl control, arg string, a lifecycle.
 	if err != nil {
 		return t, true, err
 	}
-	return t, true, e.printPlan(*t.view, provider, a, o.options)
+	took, err := decode[insight.DurationList](e.api().ListDurations(ctx, &adminclient.ListDurationsParams{Action: string(a), Provider: &t.view.OnboardingMode}))
+	if schema.KindOf(err) == schema.KindNotFound { // the API is older than this command
+		err = nil
+	}
+	if err != nil {
+		return t, true, err
+	}
+	return t, true, e.printPlan(*t.view, provider, a, o.options, took)
 }
 
 // runLifecycle starts the operation and, if requested, waits for its end.

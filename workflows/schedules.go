@@ -76,6 +76,16 @@ func SweepMachines(ctx workflow.Context) (s activities.SweepSummary, err error) 
 	return s, err
 }
 
+// ExplainParks is a run of the schedule that finds the probable cause of each park. It is no part of
+// the operation's own workflow: a probe that hangs delays no operation, and a new probe changes no
+// history.
+func ExplainParks(ctx workflow.Context) (Rounds[activities.ExplainSummary], error) {
+	return runRounds(ctx, func() (s activities.ExplainSummary, err error) {
+		err = workflow.ExecuteActivity(remote(ctx, callRound, 0, "Find the probable cause of each park"), explainer.ExplainParks).Get(ctx, &s)
+		return s, err
+	}, func(s activities.ExplainSummary) bool { return s.Explained > 0 })
+}
+
 // runRounds runs a round every lifecycle.RoundInterval until the time of a run is over. The
 // round after a failed one does the same work. If the last round fails, the run fails, so that its schedule counts as failing.
 // A cancel of the run ends it early as completed.

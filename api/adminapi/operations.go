@@ -76,6 +76,11 @@ func (o operations) show(c *call) (any, error) {
 	if err != nil || st.Operation.Status.Ended() || st.Operation.Status == lifecycle.OperationAbandoned {
 		return v, err
 	}
+	if s := st.Operation.Stuck; s != nil && o.Insights != nil {
+		if v.ProbableCause, err = o.Insights.Cause(c.Context(), st.Operation.OperationID, s.Since); err != nil {
+			return v, err
+		}
+	}
 	ctx, cancel := context.WithTimeout(c.Context(), runsBudget)
 	defer cancel()
 	if faults, err := o.Lifecycle.RunFaults(ctx, st.Operation); err == nil {

@@ -23,6 +23,13 @@ type StuckCount struct {
 	Operations int64
 }
 
+// StuckNodeCount is the number of nodes of one row of the stuck table, for the gauge
+// gpuaas_stuck_nodes.
+type StuckNodeCount struct {
+	Row   string
+	Nodes int64
+}
+
 // TaskCount is the number of node tasks of a status that is not terminal, for
 // the gauge task_leases.
 type TaskCount struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -21,6 +22,8 @@ type Counts interface {
 	NodeCounts(ctx context.Context) ([]NodeCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
 	StuckCounts(ctx context.Context) ([]StuckCount, error)
+	// StuckNodeCounts returns the nodes that need attention by row of the stuck table.
+	StuckNodeCounts(ctx context.Context) ([]StuckNodeCount, error)
 	// CertificateCounts returns the state of the certificates that nodes hold.
 	CertificateCounts(ctx context.Context) (CertificateCounts, error)
 	// TaskLeases returns the unfinished tasks by status.
@@ -65,9 +68,10 @@ const maxConditionSeries = 200
 // publishes them, so that a sum over all processes counts the fleet once. If
 // the database does not respond, the gauges are absent instead of outdated.
 type FleetCollector struct {
-	counts  Counts
-	leading func() bool
-	log     *slog.Logger
+	counts   Counts
+	requests func(context.Context) (int, error) // nil without Temporal
+	leading  func() bool
+	log      *slog.Logger
 
 	mu     sync.Mutex
 	readAt time.Time
@@ -78,6 +82,13 @@ type FleetCollector struct {
 // reports whether this process publishes the gauges.
 func NewFleetCollector(counts Counts, leading func() bool, log *slog.Logger) *FleetCollector {
 	return &FleetCollector{counts: counts, leading: leading, log: log}
+}
+
+// WithRequests adds the number of requests that no worker has claimed as the row pending. If count
+// fails, the row is absent.
+func (c *FleetCollector) WithRequests(count func(context.Context) (int, error)) *FleetCollector {
+	c.requests = count
+	return c
 }
 
 // Describe implements prometheus.Collector. It describes nothing, because the gauges
@@ -119,7 +130,7 @@ func (c *FleetCollector) read() error {
 	if err != nil {
 		return err
 	}
-	stuck, err := c.counts.StuckCounts(ctx)
+	parked, err := c.counts.StuckCounts(ctx)
 	if err != nil {
 		return err
 	}
@@ -148,9 +159,12 @@ func (c *FleetCollector) read() error {
 	if err := c.readConditions(ctx); err != nil {
 		return err
 	}
+	if err := c.readStuckNodes(ctx); err != nil {
+		return err
+	}
 	c.setNodes(nodes)
 	operations := c.gauge("gpuaas_stuck_operations", "Parked and abandoned operations by phase and reason.", "phase", "reason")
-	for _, s := range stuck {
+	for _, s := range parked {
 		operations(float64(s.Operations), s.Phase, s.Reason)
 	}
 	leases := map[task.Status]int64{task.Pending: 0, task.Dispatched: 0, task.Running: 0, task.Lost: 0}
@@ -186,6 +200,31 @@ func (c *FleetCollector) readTables(ctx context.Context) error {
 		bytes(float64(t.Bytes), t.Table)
 	}
 	c.gauge("gpuaas_retention_age_seconds", "Time since old records were last deleted completely.")(age)
+	return nil
+}
+
+// readStuckNodes gives each row about nodes a series, so that one without nodes reads 0.
+func (c *FleetCollector) readStuckNodes(ctx context.Context) error {
+	counts, err := c.counts.StuckNodeCounts(ctx)
+	if err != nil {
+		return err
+	}
+	nodes := map[string]int64{}
+	for _, n := range counts {
+		nodes[n.Row] = n.Nodes
+	}
+	number := c.gauge("gpuaas_stuck_nodes", "Nodes and requests that need attention although no operation of them is parked, by row of the stuck table.", "row")
+	for _, r := range stuck.Table() {
+		if r.Scope == stuck.ScopeNode {
+			number(float64(nodes[r.Name]), r.Name)
+		}
+	}
+	if c.requests == nil {
+		return nil
+	}
+	if waiting, err := c.requests(ctx); err == nil {
+		number(float64(waiting), stuck.RowPending)
+	}
 	return nil
 }
 

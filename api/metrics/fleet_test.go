@@ -25,7 +25,10 @@ type fakeCounts struct {
 
 func (f *fakeCounts) NodeCounts(context.Context) ([]NodeCount, error)   { return f.nodes, nil }
 func (f *fakeCounts) StuckCounts(context.Context) ([]StuckCount, error) { return nil, nil }
-func (f *fakeCounts) OutboxAge(context.Context) (float64, error)        { return 0, nil }
+func (f *fakeCounts) StuckNodeCounts(context.Context) ([]StuckNodeCount, error) {
+	return []StuckNodeCount{{Row: "silent", Nodes: 3}}, nil
+}
+func (f *fakeCounts) OutboxAge(context.Context) (float64, error) { return 0, nil }
 func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
 }
@@ -79,7 +82,8 @@ func TestNodeSeriesAreBounded(t *testing.T) {
 // The database's gauges are those of its tables and of the deletion of old records.
 func TestTableGauges(t *testing.T) {
 	t.Parallel()
-	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler)).
+		WithRequests(func(context.Context) (int, error) { return 2, nil })
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP gpuaas_retention_age_seconds Time since old records were last deleted completely.
 # TYPE gpuaas_retention_age_seconds gauge
@@ -96,7 +100,8 @@ gpuaas_table_rows{table="audit_events"} 7
 // A class without machines reads 0.
 func TestSurplusGauge(t *testing.T) {
 	t.Parallel()
-	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler)).
+		WithRequests(func(context.Context) (int, error) { return 2, nil })
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP gpuaas_surplus_machines Machines at providers that no instance owns, and second machines of instances (duplicate), by provider and class.
 # TYPE gpuaas_surplus_machines gauge
@@ -140,4 +145,20 @@ gpuaas_node_conditions{checker="gpu",reason="R0"} 2
 `), "gpuaas_node_conditions"))
 	leading = false
 	require.Zero(t, testutil.CollectAndCount(c, "gpuaas_node_conditions"))
+}
+
+// TestStuckNodes: every row of the stuck table about nodes has a series, also without nodes.
+func TestStuckNodes(t *testing.T) {
+	t.Parallel()
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler)).
+		WithRequests(func(context.Context) (int, error) { return 2, nil })
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP gpuaas_stuck_nodes Nodes and requests that need attention although no operation of them is parked, by row of the stuck table.
+# TYPE gpuaas_stuck_nodes gauge
+gpuaas_stuck_nodes{row="certificate"} 0
+gpuaas_stuck_nodes{row="draining"} 0
+gpuaas_stuck_nodes{row="pending"} 2
+gpuaas_stuck_nodes{row="silent"} 3
+gpuaas_stuck_nodes{row="terminating"} 0
+`), "gpuaas_stuck_nodes"))
 }

@@ -15,13 +15,17 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/cause"
+	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/signal"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -71,8 +75,26 @@ type BootstrapScriptRequest = wire.BootstrapScriptRequest
 // BootstrapScriptResponse defines model for BootstrapScriptResponse.
 type BootstrapScriptResponse = wire.BootstrapScriptResponse
 
+// Capacity defines model for Capacity.
+type Capacity = insight.Capacity
+
+// CapacityList defines model for CapacityList.
+type CapacityList = insight.CapacityList
+
+// CauseCandidate defines model for CauseCandidate.
+type CauseCandidate = cause.Candidate
+
+// CauseChange defines model for CauseChange.
+type CauseChange = cause.Change
+
+// CauseReport defines model for CauseReport.
+type CauseReport = cause.Report
+
 // CertFacts The public facts of a certificate.
 type CertFacts = trust.CertFacts
+
+// Check defines model for Check.
+type Check = diagnosis.Check
 
 // ConditionView A condition of a node. It is unknown and stale if its reporter has not reported for 15 minutes, or not since the node enrolled again.
 type ConditionView = signal.Condition
@@ -88,6 +110,12 @@ type Decision = lifecycle.Decision
 
 // Disk defines model for Disk.
 type Disk = inventory.Disk
+
+// Duration defines model for Duration.
+type Duration = insight.Duration
+
+// DurationList defines model for DurationList.
+type DurationList = insight.DurationList
 
 // Effect How often a task may run.
 type Effect = task.Effect
@@ -269,6 +297,12 @@ type RotationWaiting = rotation.Waiting
 // RunEnd How the last run of an abandoned operation ended.
 type RunEnd = lifecycle.RunEnd
 
+// Runbook defines model for Runbook.
+type Runbook = insight.Runbook
+
+// RunbookStep defines model for RunbookStep.
+type RunbookStep = insight.Step
+
 // SKUDeactivation The body and every field are optional.
 type SKUDeactivation = inventory.SKUDeactivation
 
@@ -292,6 +326,9 @@ type Stuck = lifecycle.Stuck
 
 // StuckList defines model for StuckList.
 type StuckList = wire.StuckList
+
+// StuckNode A node, or a request about one, that needs attention although no operation of it is parked.
+type StuckNode = stuck.Node
 
 // StuckOperation An operation that needs attention: parked or overdue.
 type StuckOperation = wire.StuckOperation
@@ -442,6 +479,23 @@ type ReadAuditStreamParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
+// ListCapacityParams defines parameters for ListCapacity.
+type ListCapacityParams struct {
+	Sku            *string        `form:"sku,omitempty" json:"sku,omitempty"`
+	Region         *string        `form:"region,omitempty" json:"region,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ListDurationsParams defines parameters for ListDurations.
+type ListDurationsParams struct {
+	// Action A value of Action.
+	Action string `form:"action" json:"action"`
+
+	// Provider The provider of the nodes.
+	Provider       *string        `form:"provider,omitempty" json:"provider,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
 // StreamEventsParams defines parameters for StreamEvents.
 type StreamEventsParams struct {
 	// Node Node id or host name, or system.
@@ -540,6 +594,13 @@ type MakeBootstrapScriptParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// GetNodeCauseParams defines parameters for GetNodeCause.
+type GetNodeCauseParams struct {
+	// LookbackHours How far back changes are read.
+	LookbackHours  *int           `form:"lookback_hours,omitempty" json:"lookback_hours,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
 // ReportConditionsParams defines parameters for ReportConditions.
 type ReportConditionsParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
@@ -559,6 +620,13 @@ type RehydrateNodeParams struct {
 
 	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetNodeRunbookParams defines parameters for GetNodeRunbook.
+type GetNodeRunbookParams struct {
+	// Cve The ID of a vulnerability that keeps the node from service.
+	Cve            *string        `form:"cve,omitempty" json:"cve,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
 // ListNodeSignalsParams defines parameters for ListNodeSignals.
@@ -972,6 +1040,20 @@ type ClientInterface interface {
 	// Corresponds with GET /api/v1/admin/audit/streams/{stream} (the `ReadAuditStream` operationId).
 	ReadAuditStream(ctx context.Context, stream Stream, params *ReadAuditStreamParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListCapacity Count free and busy nodes by SKU and region
+	//
+	// A recommendation says what gives more capacity.
+	//
+	// Corresponds with GET /api/v1/admin/capacity (the `ListCapacity` operationId).
+	ListCapacity(ctx context.Context, params *ListCapacityParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListDurations Return how long completed operations of an action took
+	//
+	// Computed from the newest completed operations of this installation, at most 500.
+	//
+	// Corresponds with GET /api/v1/admin/durations (the `ListDurations` operationId).
+	ListDurations(ctx context.Context, params *ListDurationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// StreamEvents Stream changes as server-sent events
 	//
 	// Corresponds with GET /api/v1/admin/events (the `StreamEvents` operationId).
@@ -1045,6 +1127,13 @@ type ClientInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScript(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetNodeCause Rank the possible causes of what keeps a node from working
+	//
+	// The evidence is that of the time of the request. It asks no provider; the workers do that when an operation parks.
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/cause (the `GetNodeCause` operationId).
+	GetNodeCause(ctx context.Context, node Node, params *GetNodeCauseParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ReportConditionsWithBody Report the health of a node, as the cluster agent does
 	//
 	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
@@ -1098,6 +1187,13 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetNodeRunbook Order what to do about a node
+	//
+	// The steps follow from the probable causes, the probes and the decisions that the park offers.
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/runbook (the `GetNodeRunbook` operationId).
+	GetNodeRunbook(ctx context.Context, node Node, params *GetNodeRunbookParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListNodeSignals List the signals of a node, newest first
 	//
@@ -1422,6 +1518,40 @@ func (c *Client) ReadAuditStream(ctx context.Context, stream Stream, params *Rea
 	return c.Client.Do(req)
 }
 
+// ListCapacity Count free and busy nodes by SKU and region
+//
+// A recommendation says what gives more capacity.
+//
+// Corresponds with GET /api/v1/admin/capacity (the `ListCapacity` operationId).
+func (c *Client) ListCapacity(ctx context.Context, params *ListCapacityParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListCapacityRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListDurations Return how long completed operations of an action took
+//
+// Computed from the newest completed operations of this installation, at most 500.
+//
+// Corresponds with GET /api/v1/admin/durations (the `ListDurations` operationId).
+func (c *Client) ListDurations(ctx context.Context, params *ListDurationsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListDurationsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // StreamEvents Stream changes as server-sent events
 //
 // Corresponds with GET /api/v1/admin/events (the `StreamEvents` operationId).
@@ -1605,6 +1735,23 @@ func (c *Client) MakeBootstrapScript(ctx context.Context, node Node, params *Mak
 	return c.Client.Do(req)
 }
 
+// GetNodeCause Rank the possible causes of what keeps a node from working
+//
+// The evidence is that of the time of the request. It asks no provider; the workers do that when an operation parks.
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/cause (the `GetNodeCause` operationId).
+func (c *Client) GetNodeCause(ctx context.Context, node Node, params *GetNodeCauseParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNodeCauseRequest(c.Server, node, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ReportConditionsWithBody Report the health of a node, as the cluster agent does
 //
 // Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
@@ -1709,6 +1856,23 @@ func (c *Client) RehydrateNodeWithBody(ctx context.Context, node Node, params *R
 // Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 func (c *Client) RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRehydrateNodeRequest(c.Server, node, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetNodeRunbook Order what to do about a node
+//
+// The steps follow from the probable causes, the probes and the decisions that the park offers.
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/runbook (the `GetNodeRunbook` operationId).
+func (c *Client) GetNodeRunbook(ctx context.Context, node Node, params *GetNodeRunbookParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNodeRunbookRequest(c.Server, node, params)
 	if err != nil {
 		return nil, err
 	}
@@ -2713,6 +2877,164 @@ func NewReadAuditStreamRequest(server string, stream Stream, params *ReadAuditSt
 	return req, nil
 }
 
+// NewListCapacityRequest constructs an http.Request for the ListCapacity method
+func NewListCapacityRequest(server string, params *ListCapacityParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/capacity")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Sku != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "sku", *params.Sku, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Region != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "region", *params.Region, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListDurationsRequest constructs an http.Request for the ListDurations method
+func NewListDurationsRequest(server string, params *ListDurationsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/durations")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.Provider != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "provider", *params.Provider, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewStreamEventsRequest constructs an http.Request for the StreamEvents method
 func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Request, error) {
 	var err error
@@ -3434,6 +3756,82 @@ func NewMakeBootstrapScriptRequestWithBody(server string, node Node, params *Mak
 	return req, nil
 }
 
+// NewGetNodeCauseRequest constructs an http.Request for the GetNodeCause method
+func NewGetNodeCauseRequest(server string, node Node, params *GetNodeCauseParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/cause", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.LookbackHours != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "lookback_hours", *params.LookbackHours, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewReportConditionsRequest calls the generic ReportConditions builder with application/json body
 func NewReportConditionsRequest(server string, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -3635,6 +4033,82 @@ func NewRehydrateNodeRequestWithBody(server string, node Node, params *Rehydrate
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetNodeRunbookRequest constructs an http.Request for the GetNodeRunbook method
+func NewGetNodeRunbookRequest(server string, node Node, params *GetNodeRunbookParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/runbook", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Cve != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cve", *params.Cve, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
 		}
 
 	}
@@ -5555,6 +6029,24 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/admin/audit/streams/{stream} (the `ReadAuditStream` operationId).
 	ReadAuditStreamWithResponse(ctx context.Context, stream Stream, params *ReadAuditStreamParams, reqEditors ...RequestEditorFn) (*ReadAuditStreamResponse, error)
 
+	// ListCapacityWithResponse Count free and busy nodes by SKU and region
+	//
+	// A recommendation says what gives more capacity.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/capacity (the `ListCapacity` operationId).
+	ListCapacityWithResponse(ctx context.Context, params *ListCapacityParams, reqEditors ...RequestEditorFn) (*ListCapacityResponse, error)
+
+	// ListDurationsWithResponse Return how long completed operations of an action took
+	//
+	// Computed from the newest completed operations of this installation, at most 500.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/durations (the `ListDurations` operationId).
+	ListDurationsWithResponse(ctx context.Context, params *ListDurationsParams, reqEditors ...RequestEditorFn) (*ListDurationsResponse, error)
+
 	// StreamEventsWithResponse Stream changes as server-sent events
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -5638,6 +6130,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScriptWithResponse(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*MakeBootstrapScriptResponse, error)
 
+	// GetNodeCauseWithResponse Rank the possible causes of what keeps a node from working
+	//
+	// The evidence is that of the time of the request. It asks no provider; the workers do that when an operation parks.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/cause (the `GetNodeCause` operationId).
+	GetNodeCauseWithResponse(ctx context.Context, node Node, params *GetNodeCauseParams, reqEditors ...RequestEditorFn) (*GetNodeCauseResponse, error)
+
 	// ReportConditionsWithBodyWithResponse Report the health of a node, as the cluster agent does
 	//
 	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
@@ -5691,6 +6192,15 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNodeWithResponse(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RehydrateNodeResponse, error)
+
+	// GetNodeRunbookWithResponse Order what to do about a node
+	//
+	// The steps follow from the probable causes, the probes and the decisions that the park offers.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/runbook (the `GetNodeRunbook` operationId).
+	GetNodeRunbookWithResponse(ctx context.Context, node Node, params *GetNodeRunbookParams, reqEditors ...RequestEditorFn) (*GetNodeRunbookResponse, error)
 
 	// ListNodeSignalsWithResponse List the signals of a node, newest first
 	//
@@ -6364,6 +6874,172 @@ func (r ReadAuditStreamResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ReadAuditStreamResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListCapacityResponse200Headers the declared response headers of an HTTP 200 response for ListCapacity
+type ListCapacityResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListCapacityResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CapacityList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListCapacityResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListCapacityResponse) GetJSON200() *CapacityList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListCapacityResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListCapacityResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListCapacityResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListCapacityResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListCapacityResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListCapacityResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListCapacityResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListCapacityResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListCapacityResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListDurationsResponse200Headers the declared response headers of an HTTP 200 response for ListDurations
+type ListDurationsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListDurationsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DurationList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListDurationsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListDurationsResponse) GetJSON200() *DurationList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListDurationsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListDurationsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListDurationsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListDurationsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListDurationsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListDurationsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListDurationsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListDurationsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListDurationsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7098,6 +7774,96 @@ func (r MakeBootstrapScriptResponse) ContentType() string {
 	return ""
 }
 
+// GetNodeCauseResponse200Headers the declared response headers of an HTTP 200 response for GetNodeCause
+type GetNodeCauseResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetNodeCauseResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CauseReport
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetNodeCauseResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNodeCauseResponse) GetJSON200() *CauseReport {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetNodeCauseResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetNodeCauseResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetNodeCauseResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetNodeCauseResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetNodeCauseResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetNodeCauseResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNodeCauseResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNodeCauseResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNodeCauseResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNodeCauseResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ReportConditionsResponse200Headers the declared response headers of an HTTP 200 response for ReportConditions
 type ReportConditionsResponse200Headers struct {
 	XCorrelationId *string
@@ -7369,6 +8135,96 @@ func (r RehydrateNodeResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RehydrateNodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetNodeRunbookResponse200Headers the declared response headers of an HTTP 200 response for GetNodeRunbook
+type GetNodeRunbookResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetNodeRunbookResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Runbook
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetNodeRunbookResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON200() *Runbook {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNodeRunbookResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNodeRunbookResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNodeRunbookResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNodeRunbookResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -9398,6 +10254,36 @@ func (c *ClientWithResponses) ReadAuditStreamWithResponse(ctx context.Context, s
 	return ParseReadAuditStreamResponse(rsp)
 }
 
+// ListCapacityWithResponse Count free and busy nodes by SKU and region
+//
+// A recommendation says what gives more capacity.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/capacity (the `ListCapacity` operationId).
+func (c *ClientWithResponses) ListCapacityWithResponse(ctx context.Context, params *ListCapacityParams, reqEditors ...RequestEditorFn) (*ListCapacityResponse, error) {
+	rsp, err := c.ListCapacity(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListCapacityResponse(rsp)
+}
+
+// ListDurationsWithResponse Return how long completed operations of an action took
+//
+// Computed from the newest completed operations of this installation, at most 500.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/durations (the `ListDurations` operationId).
+func (c *ClientWithResponses) ListDurationsWithResponse(ctx context.Context, params *ListDurationsParams, reqEditors ...RequestEditorFn) (*ListDurationsResponse, error) {
+	rsp, err := c.ListDurations(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListDurationsResponse(rsp)
+}
+
 // StreamEventsWithResponse Stream changes as server-sent events
 //
 // Returns a wrapper object for the known response body format(s).
@@ -9547,6 +10433,21 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithResponse(ctx context.Contex
 	return ParseMakeBootstrapScriptResponse(rsp)
 }
 
+// GetNodeCauseWithResponse Rank the possible causes of what keeps a node from working
+//
+// The evidence is that of the time of the request. It asks no provider; the workers do that when an operation parks.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/cause (the `GetNodeCause` operationId).
+func (c *ClientWithResponses) GetNodeCauseWithResponse(ctx context.Context, node Node, params *GetNodeCauseParams, reqEditors ...RequestEditorFn) (*GetNodeCauseResponse, error) {
+	rsp, err := c.GetNodeCause(ctx, node, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNodeCauseResponse(rsp)
+}
+
 // ReportConditionsWithBodyWithResponse Report the health of a node, as the cluster agent does
 //
 // Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
@@ -9635,6 +10536,21 @@ func (c *ClientWithResponses) RehydrateNodeWithResponse(ctx context.Context, nod
 		return nil, err
 	}
 	return ParseRehydrateNodeResponse(rsp)
+}
+
+// GetNodeRunbookWithResponse Order what to do about a node
+//
+// The steps follow from the probable causes, the probes and the decisions that the park offers.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/runbook (the `GetNodeRunbook` operationId).
+func (c *ClientWithResponses) GetNodeRunbookWithResponse(ctx context.Context, node Node, params *GetNodeRunbookParams, reqEditors ...RequestEditorFn) (*GetNodeRunbookResponse, error) {
+	rsp, err := c.GetNodeRunbook(ctx, node, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNodeRunbookResponse(rsp)
 }
 
 // ListNodeSignalsWithResponse List the signals of a node, newest first
@@ -10449,6 +11365,154 @@ func ParseReadAuditStreamResponse(rsp *http.Response) (*ReadAuditStreamResponse,
 	return response, nil
 }
 
+// ParseListCapacityResponse parses an HTTP response from a ListCapacityWithResponse call
+func ParseListCapacityResponse(rsp *http.Response) (*ListCapacityResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListCapacityResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CapacityList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListCapacityResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListDurationsResponse parses an HTTP response from a ListDurationsWithResponse call
+func ParseListDurationsResponse(rsp *http.Response) (*ListDurationsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListDurationsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DurationList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListDurationsResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseStreamEventsResponse parses an HTTP response from a StreamEventsWithResponse call
 func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -11114,6 +12178,87 @@ func ParseMakeBootstrapScriptResponse(rsp *http.Response) (*MakeBootstrapScriptR
 	return response, nil
 }
 
+// ParseGetNodeCauseResponse parses an HTTP response from a GetNodeCauseWithResponse call
+func ParseGetNodeCauseResponse(rsp *http.Response) (*GetNodeCauseResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNodeCauseResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CauseReport
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetNodeCauseResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseReportConditionsResponse parses an HTTP response from a ReportConditionsWithResponse call
 func ParseReportConditionsResponse(rsp *http.Response) (*ReportConditionsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -11351,6 +12496,87 @@ func ParseRehydrateNodeResponse(rsp *http.Response) (*RehydrateNodeResponse, err
 	switch {
 	case rsp.StatusCode == 200:
 		var headers RehydrateNodeResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetNodeRunbookResponse parses an HTTP response from a GetNodeRunbookWithResponse call
+func ParseGetNodeRunbookResponse(rsp *http.Response) (*GetNodeRunbookResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNodeRunbookResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Runbook
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetNodeRunbookResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

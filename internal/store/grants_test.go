@@ -40,6 +40,7 @@ var grants = map[string][3]string{
 	"node_sessions":          {"S", "SD", "SIUD"},
 	"node_tasks":             {"SIU", "Su", "Su"},
 	"nodes":                  {"SU", "SIU", "Su"},
+	"operation_causes":       {"SIU", "S", ""},
 	"operations":             {"SIU", "SU", "S"},
 	"outbox":                 {"SIUD", "SIUD", "SIUD"},
 	"providers":              {"SIU", "S", "S"},

@@ -60,8 +60,10 @@ type Store struct {
 	Signals *Signals
 	// Surplus stores the surplus machines of providers.
 	Surplus *SurplusMachines
-	db      *db
-	pools   map[string]*postgres.DB // by purpose
+	// Insights reads what needs attention and why.
+	Insights *Insights
+	db       *db
+	pools    map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -91,6 +93,10 @@ type Inventory struct {
 // Admin registers nodes, keeps the SKU catalog and serves the lists of the admin API.
 // It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
 type Admin struct{ db *db }
+
+// Insights reads what needs attention, why, and what past operations took. It implements
+// adminapi.Insights and activities.Causes.
+type Insights struct{ db *db }
 
 // Machines reads the providers of the workers and the instances of nodes. It implements
 // adminapi.Machines.
@@ -129,6 +135,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
 		Admin:       &Admin{db: d},
 		Machines:    &Machines{db: d},
+		Insights:    &Insights{db: d},
 		Restore:     &Restore{db: d, operations: &Operations{db: d}},
 		db:          d,
 		pools:       pools,

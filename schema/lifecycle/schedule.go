@@ -26,6 +26,7 @@ const (
 	WorkflowTrust   = "MaintainTrust"
 	WorkflowDelete  = "DeleteOldRecords"
 	WorkflowSweep   = "SweepMachines"
+	WorkflowExplain = "ExplainParks"
 )
 
 // The IDs of the schedules.
@@ -35,6 +36,7 @@ const (
 	ScheduleTrust   = "maintain-trust"
 	ScheduleDelete  = "delete-old-records"
 	ScheduleSweep   = "sweep-machines"
+	ScheduleExplain = "explain-parks"
 )
 
 // TrustInterval is the time between two runs of MaintainTrust.
@@ -95,6 +97,7 @@ func Schedules() []Schedule {
 			RunTimeout: roundsTimeout, Does: "Delete old records"},
 		{ID: ScheduleSweep, Workflow: WorkflowSweep, WorkflowID: "fleet:" + ScheduleSweep + ":schedule", Every: SweepInterval,
 			RunTimeout: roundsTimeout, Does: "Find machines that no instance owns"},
+		rounds(ScheduleExplain, WorkflowExplain, "Find the probable cause of each park"),
 	}
 }
 

@@ -61,6 +61,8 @@ GRANT UPDATE (detail) ON signals TO gpuaas_api_admin, gpuaas_api_node; -- the nu
 GRANT UPDATE ON nodes, enrollment_tokens, node_certificates TO gpuaas_worker;
 GRANT INSERT ON enrollment_tokens TO gpuaas_worker; -- a machine that it creates enrolls
 GRANT INSERT, UPDATE ON providers TO gpuaas_worker;
+GRANT SELECT, INSERT, UPDATE ON operation_causes TO gpuaas_worker;
+GRANT SELECT ON operation_causes TO gpuaas_api_admin;
 GRANT INSERT, UPDATE, DELETE ON machine_leftovers TO gpuaas_worker;
 GRANT INSERT, UPDATE ON instances, operations, resources, node_tasks, node_removals TO gpuaas_worker;
 GRANT INSERT, UPDATE, DELETE ON outbox, identity_refusals TO gpuaas_worker;

@@ -103,7 +103,7 @@ func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
 			WithReason("not_an_operation")
 	}
 	claim, err := r.Records.Claim(ctx, req)
-	claim.Plan = plan.On(claim.Source())
+	claim.Plan = plan.On(claim.Source()).ForGPUs(claim.GPUsTotal, req.Options)
 	return claim, err
 }
 

@@ -219,6 +219,11 @@ func restoreWorkloads(ctx workflow.Context, op *operation) error {
 // evictWorkloads drains the node's workloads: the agent waits until the deadline and
 // reports the workloads that still run. A forced drain kills them.
 func evictWorkloads(ctx workflow.Context, op *operation) error {
+	if op.plan.Action == lifecycle.ActionRecover && !op.parked() {
+		if err := local(ctx, "Read the agent's last heartbeat", nil, record.CheckAgent, op.in.NodeID); kindOf(err) == schema.KindAgentSilent {
+			return err
+		}
+	}
 	limit := op.in.Options.DrainTimeout()
 	summary := "Drain the node's workloads within " + lifecycle.Span(limit)
 	if op.forced {

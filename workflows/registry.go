@@ -18,6 +18,7 @@ var (
 	keys      *activities.Trust
 	retainer  *activities.Retention
 	sweeper   *activities.Sweep
+	repairs   *activities.Repair
 )
 
 // Entry is one registered workflow.

@@ -33,6 +33,18 @@ var steps = map[string]step{
 	lifecycle.PhaseUpgrade:  upgradeAgent,
 	lifecycle.PhaseIdentity: newIdentity,
 
+	lifecycle.PhaseVerifyFault:   verifyFault,
+	lifecycle.PhaseApproveReset:  approve,
+	lifecycle.PhaseApproveReboot: approve,
+	lifecycle.PhaseResetGPU:      resetGPU,
+	lifecycle.PhaseVerifyReset:   verifyRepair,
+	lifecycle.PhaseReboot:        rebootNode,
+	lifecycle.PhaseWaitReboot:    awaitReboot,
+	lifecycle.PhaseVerifyReboot:  verifyRepair,
+	lifecycle.PhaseRestoreCordon: restoreCordon,
+	lifecycle.PhaseEvidence:      keepEvidence,
+	lifecycle.PhaseUndoRecover:   undoRecover,
+
 	lifecycle.PhaseFacts:      collectFacts,
 	lifecycle.PhaseProbe:      probeNode,
 	lifecycle.PhaseCordon:     cordonNode,

@@ -58,6 +58,12 @@ var grants = map[string][3]string{
 	"node_api_replicas":      {"S", "S", "SIUD"},
 	"rotations":              {"SU", "Siu", ""},
 	"rotation_waivers":       {"S", "SI", ""},
+	"recovery_policies":      {"S", "SI", ""},
+	"recovery_states":        {"SIUD", "S", ""},
+	"recovery_decisions":     {"SIUD", "S", ""},
+	"recovery_attempts":      {"SIUD", "S", ""},
+	"budget_reservations":    {"SIUD", "S", ""},
+	"recovery_breaker":       {"SU", "SU", ""},
 }
 
 // prepared is setup with the privileges on the database itself, which a database that is

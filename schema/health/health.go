@@ -56,6 +56,12 @@ type Condition struct {
 	Since time.Time `json:"since"`
 	// Samples counts the checks since then with this status.
 	Samples int `json:"samples,omitempty"`
+	// FaultSince and FaultSamples are Since and Samples of the fault that an unknown condition
+	// interrupts, so that it continues when it is seen again. Zero for other conditions.
+	FaultSince   time.Time `json:"fault_since,omitzero"`
+	FaultSamples int       `json:"fault_samples,omitempty"`
+	// UnknownSeconds is how much of the time since the fault began was unknown; see Lasted.
+	UnknownSeconds int64 `json:"unknown_seconds,omitempty"`
 }
 
 // Report is what a reporter found at one time. It lists every checker that applies to the node, so

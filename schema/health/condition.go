@@ -1,0 +1,52 @@
+package health
+
+import (
+	"slices"
+	"time"
+)
+
+// Repairs returns every repair, the least harmful first.
+func Repairs() []Repair {
+	return []Repair{RepairNone, RepairObserve, RepairRestart, RepairResetGPU, RepairReboot, RepairReplace, RepairRMA}
+}
+
+// Acts reports whether the repair changes something on the node.
+func (r Repair) Acts() bool {
+	return slices.Index(Repairs(), r) > slices.Index(Repairs(), RepairObserve)
+}
+
+// Faulty reports whether the condition is a fault of the node that a repair may cure. An unhealthy
+// condition that is the workload's fault, or whose code is unknown, is not one.
+func (c Condition) Faulty() bool { return c.Status == Unhealthy && c.Repair.Acts() }
+
+// Lasted returns how long the checks have found the fault until a time: the time since Since without
+// that in which the status was unknown. It is 0 if the condition is not unhealthy.
+func (c Condition) Lasted(at time.Time) time.Duration {
+	if c.Status != Unhealthy {
+		return 0
+	}
+	return max(0, at.Sub(c.Since)-time.Duration(c.UnknownSeconds)*time.Second)
+}
+
+// Thresholds returns the thresholds of checkers by their names.
+func Thresholds[S any](checkers []Checker[S]) map[string]time.Duration {
+	all := map[string]time.Duration{}
+	for _, c := range checkers {
+		all[c.Name()] = c.Threshold()
+	}
+	return all
+}
+
+// Faults returns the faulty conditions.
+func (r Report) Faults() []Condition {
+	return slices.DeleteFunc(slices.Clone(r.Conditions), func(c Condition) bool { return !c.Faulty() })
+}
+
+// Due returns the faulty conditions that have lasted for the threshold of their own checker. A checker
+// without a threshold is never due: this reporter does not have it.
+func (r Report) Due(thresholds map[string]time.Duration) []Condition {
+	return slices.DeleteFunc(r.Faults(), func(c Condition) bool {
+		threshold, ok := thresholds[c.Checker]
+		return !ok || c.Lasted(r.At) < threshold
+	})
+}

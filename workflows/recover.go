@@ -233,8 +233,8 @@ func rebootNode(ctx workflow.Context, op *operation) error {
 	switch e := failureOf(err); {
 	case err == nil || ctx.Err() != nil || locked(e):
 		return err
-	case e.Reason == lifecycle.ReasonTaskLost: // the agent had the task: it may have restarted the node
-		return nil
+	case e.Reason == lifecycle.ReasonTaskLost || e.Reason == lifecycle.ReasonOtherBoot:
+		return nil // the agent had the task and may have restarted the node, or it restarted before
 	case e.Reason == lifecycle.ReasonTimeout:
 		var never bool
 		err = fromRecord(ctx, "Void the task if the agent never had it", &never, node.VoidUndispatched,
@@ -300,7 +300,7 @@ func verifyRepair(ctx workflow.Context, op *operation) error {
 func failedTests(tests []recovery.Test) string {
 	var failed []string
 	for _, t := range tests {
-		if !t.OK {
+		if !t.OK && !strings.HasPrefix(t.Detail, "`skipped: ") {
 			failed = append(failed, t.Name+": "+t.Detail)
 		}
 	}

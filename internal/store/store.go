@@ -58,6 +58,8 @@ type Store struct {
 	Retention *Retention
 	// Surplus stores the surplus machines of providers.
 	Surplus *SurplusMachines
+	// Repairs stores what repairs do to nodes.
+	Repairs *Repairs
 	db      *db
 	pools   map[string]*postgres.DB // by purpose
 }
@@ -132,6 +134,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
 		Surplus:     &SurplusMachines{db: d},
+		Repairs:     &Repairs{d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}
 	s.warnOfPrivileges(ctx, c.Log)

@@ -51,7 +51,10 @@ const (
 	// the node's result starts with either.
 	ReasonUpgradeRolledBack = "upgrade_rolled_back"
 	ReasonReleaseRejected   = "release_rejected"
-	ReasonResultMissing     = "result_missing" // the activity ended and the database has no result
+	// ReasonOtherBoot: the node has restarted already. The message of the node's result starts with it.
+	// It is no reason of a park.
+	ReasonOtherBoot     = "other_boot"
+	ReasonResultMissing = "result_missing" // the activity ended and the database has no result
 )
 
 // The reasons of errors that other packages compare. They are no reasons of a park.

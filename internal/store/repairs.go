@@ -1,0 +1,162 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/evidence"
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+)
+
+// Repairs implements activities.Repairs.
+type Repairs struct{ db *db }
+
+// Boot implements activities.Repairs.
+func (s *Repairs) Boot(ctx context.Context, nodeID string) (activities.NodeBoot, error) {
+	n, err := ofNode(ctx, s.db, "reading the boot", nodeID, s.db.q.NodeBoot)
+	if err != nil {
+		return activities.NodeBoot{}, err
+	}
+	if locked := refusedLocked(n.Host, lockOf(n.IdentityLockedAt, n.IdentityLockReason, n.IdentityLockedBy, n.IdentityLockNote)); locked != nil {
+		return activities.NodeBoot{}, locked
+	}
+	return activities.NodeBoot{BootID: n.BootID, Incarnation: n.Incarnation, Age: time.Duration(n.Seconds * float64(time.Second)),
+		Uptime: time.Duration(n.UptimeSeconds) * time.Second}, nil
+}
+
+// Conditions implements activities.Repairs.
+func (s *Repairs) Conditions(context.Context, string) ([]health.Condition, error) { return nil, nil }
+
+// RecordAttempt implements activities.Repairs.
+func (s *Repairs) RecordAttempt(ctx context.Context, f activities.Fence, a recovery.Attempt) error {
+	return s.db.write(ctx, "recording a rung of operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
+		if err := tx.lockOpenHolder(ctx, f); err != nil {
+			return err
+		}
+		if a.OperationID != f.OperationID || a.NodeID != f.NodeID {
+			return schema.NewError(schema.KindInvalidRequest, "the rung is of another operation or node")
+		}
+		p := sqlc.UpsertAttemptParams{OperationID: a.OperationID, Rung: a.Rung, NodeID: a.NodeID, SKU: a.SKU, Fault: a.Fault,
+			StartedAt: a.StartedAt, Outcome: a.Outcome, BootBefore: cleanText(a.BootBefore), BootAfter: cleanText(a.BootAfter),
+			Tests: make([]recovery.Test, len(a.Tests))}
+		for i, t := range a.Tests {
+			p.Tests[i] = recovery.Test{Name: cleanText(t.Name), OK: t.OK, Detail: cleanText(t.Detail)}
+		}
+		if !a.EndedAt.IsZero() {
+			p.EndedAt = &a.EndedAt
+		}
+		return tx.UpsertAttempt(ctx, p)
+	})
+}
+
+// BeginReset implements activities.Repairs.
+func (s *Repairs) BeginReset(ctx context.Context, f activities.Fence, step string) (began bool, err error) {
+	return write(ctx, s.db, "recording a reset by operation "+f.OperationID, func(ctx context.Context, tx *tx) (bool, error) {
+		op, err := tx.lockHeld(ctx, f)
+		switch {
+		case err != nil:
+			return false, err
+		case op.EndedAt != nil:
+			return false, errOperationEnded(f)
+		case lifecycle.IsUndo(op.Phase):
+			return false, errUndoBegan(f)
+		}
+		rows, err := tx.InsertReset(ctx, f.OperationID, step)
+		return rows > 0, err
+	})
+}
+
+// ForgetReset implements activities.Repairs.
+func (s *Repairs) ForgetReset(ctx context.Context, f activities.Fence, step string) error {
+	return s.db.write(ctx, "forgetting a reset by operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
+		if _, err := tx.lockHeld(ctx, f); err != nil {
+			return err
+		}
+		return tx.DeleteReset(ctx, f.OperationID, step)
+	})
+}
+
+// KeepEvidence implements activities.Repairs. It reads and stores in one transaction.
+func (s *Repairs) KeepEvidence(ctx context.Context, f activities.Fence, fault recovery.Fault, attempts []recovery.Attempt) error {
+	return s.db.write(ctx, "keeping the evidence of operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
+		if err := tx.lockOpenHolder(ctx, f); err != nil {
+			return err
+		}
+		b, err := tx.evidence(ctx, f)
+		if err != nil {
+			return err
+		}
+		b.Fault, b.Attempts = fault, attempts
+		return tx.InsertBundle(ctx, sqlc.InsertBundleParams{OperationID: f.OperationID, NodeID: f.NodeID, Host: b.Host, Bundle: b.Bounded()})
+	})
+}
+
+// evidence reads what the database has about the node of a repair.
+func (tx *tx) evidence(ctx context.Context, f activities.Fence) (evidence.Bundle, error) {
+	n, err := tx.BundleNode(ctx, f.NodeID)
+	if err != nil {
+		return evidence.Bundle{}, err
+	}
+	b := evidence.Bundle{OperationID: f.OperationID, NodeID: n.NodeID, Host: n.Host, SKU: n.SKU, Region: n.RegionCode, Provider: n.OnboardingMode,
+		At: n.Now.UTC(), BootID: n.BootID, AgentVersion: n.AgentVersion, Facts: n.Facts}
+	i, err := tx.liveInstance(ctx, f.NodeID)
+	if err != nil {
+		return b, err
+	}
+	b.InstanceID, b.ExternalID = i.InstanceID, i.ExternalID
+	earlier, err := tx.RecentAttempts(ctx, f.NodeID, f.OperationID, evidence.MaxEarlier)
+	if err != nil {
+		return b, err
+	}
+	b.Earlier = convert(earlier, attemptOf)
+	tasks, err := tx.BundleTasks(ctx, f.OperationID, evidence.MaxTasks)
+	if err != nil {
+		return b, err
+	}
+	b.Tasks = convert(tasks, evidenceTask)
+	trail, err := tx.BundleAudit(ctx, f.NodeID, f.OperationID)
+	b.Audit = evidence.AuditRange{Stream: f.NodeID, First: trail.FirstSeq, Last: trail.LastSeq}
+	return b, err
+}
+
+func evidenceTask(r sqlc.BundleTasksRow) evidence.Task {
+	t := evidence.Task{TaskID: r.TaskID, Type: r.Type, Status: r.Status, Step: r.Step, FinishedAt: r.FinishedAt}
+	if r.Result == nil {
+		return t
+	}
+	if t.Message = r.Result.Message; len(r.Result.Output) <= evidence.MaxOutput {
+		t.Output = r.Result.Output
+	}
+	return t
+}
+
+func attemptOf(r sqlc.RecoveryAttempt) recovery.Attempt {
+	a := recovery.Attempt{OperationID: r.OperationID, NodeID: r.NodeID, SKU: r.SKU, Rung: r.Rung, Fault: r.Fault, StartedAt: r.StartedAt.UTC(),
+		Outcome: r.Outcome, BootBefore: r.BootBefore, BootAfter: r.BootAfter, Tests: r.Tests}
+	if r.EndedAt != nil {
+		a.EndedAt = r.EndedAt.UTC()
+	}
+	return a
+}
+
+// Evidence implements adminapi.Repairs.
+func (s *Admin) Evidence(ctx context.Context, node string) (evidence.Bundle, error) {
+	return query(ctx, s.db, "reading the evidence of node "+node, func(ctx context.Context) (evidence.Bundle, error) {
+		var id *string
+		if schema.IsID(node) {
+			id = &node
+		}
+		b, err := s.db.q.NewestBundle(ctx, id, strings.ToLower(node))
+		if postgres.NotFound(err) {
+			return b, schema.NewError(schema.KindNotFound, "there is no evidence of a repair of node %s", node).WithNext("gpuaas op list --node " + node)
+		}
+		return b, err
+	})
+}

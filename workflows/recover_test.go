@@ -330,7 +330,7 @@ func TestCancelWhileTheNodeBoots(t *testing.T) {
 	w.silent[task.WorkloadCordon] = true
 	w.repairs.onPower = func(change machines.Power) { w.repairs.off = change == machines.PowerReset }
 	b := repairOf(t, w, recovery.Request{})
-	b.decideAt(5*time.Minute, lifecycle.DecisionCancel)
+	b.decideAt(10*time.Second, lifecycle.DecisionCancel)
 	st := b.run()
 	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
 	require.Equal(t, lifecycle.NodeOffline, w.finished.Node)

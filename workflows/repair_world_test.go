@@ -20,6 +20,7 @@ type repairWorld struct {
 	evidence *activities.EvidenceInput
 	onPower  func(machines.Power)
 	off      bool // the machine is switched off
+	late     bool // the node restarts with repairAll
 }
 
 // wholeLadder is a repair with every rung and every approval.

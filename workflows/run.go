@@ -225,7 +225,7 @@ func completed(op *operation) activities.Finish {
 		f.Node = op.claim.Prior
 	}
 	if op.plan.Action == lifecycle.ActionRecover {
-		f = op.recovered(f)
+		return op.recovered(f)
 	}
 	for _, p := range op.status.Operation.Phases {
 		switch {

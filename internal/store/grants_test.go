@@ -58,12 +58,18 @@ var grants = map[string][3]string{
 	"node_api_replicas":      {"S", "S", "SIUD"},
 	"rotations":              {"SU", "Siu", ""},
 	"rotation_waivers":       {"S", "SI", ""},
+	"machine_resets":         {"SID", "S", "S"},
+	"rma_bundles":            {"SI", "S", "S"},
 	"recovery_policies":      {"S", "SI", ""},
 	"recovery_states":        {"SIUD", "S", ""},
 	"recovery_decisions":     {"SIUD", "S", ""},
 	"recovery_attempts":      {"SIUD", "S", ""},
 	"budget_reservations":    {"SIUD", "S", ""},
 	"recovery_breaker":       {"SU", "SU", ""},
+	"signals":                {"SID", "SIu", "SIu"},
+	"signal_counts":          {"", "SIU", "SIU"},
+	"conditions":             {"SD", "SIUD", "SIUD"},
+	"health_reports":         {"SD", "SIU", "SIU"},
 }
 
 // prepared is setup with the privileges on the database itself, which a database that is

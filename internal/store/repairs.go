@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Repairs implements activities.Repairs.
@@ -32,7 +33,25 @@ func (s *Repairs) Boot(ctx context.Context, nodeID string) (activities.NodeBoot,
 }
 
 // Conditions implements activities.Repairs.
-func (s *Repairs) Conditions(context.Context, string) ([]health.Condition, error) { return nil, nil }
+func (s *Repairs) Conditions(ctx context.Context, nodeID string) ([]health.Condition, error) {
+	rows, err := query(ctx, s.db, "reading the conditions of node "+nodeID, func(ctx context.Context) ([]sqlc.NodeConditionsRow, error) {
+		if !schema.IsID(nodeID) {
+			return nil, errNoNode(nodeID)
+		}
+		return s.db.q.NodeConditions(ctx, wire.StaleHealth.Seconds(), nodeID)
+	})
+	return convert(rows, presentCondition), err
+}
+
+// presentCondition is a condition as it is now.
+func presentCondition(r sqlc.NodeConditionsRow) health.Condition {
+	c := health.Condition{Checker: r.Checker, Component: r.Component, Status: r.Status, Reason: r.Reason, Code: r.Code, Repair: r.Repair,
+		Detail: r.Detail, Since: r.Since.UTC(), Samples: r.Samples}
+	if !r.Fresh {
+		c.Status, c.Repair = health.Unknown, ""
+	}
+	return c
+}
 
 // RecordAttempt implements activities.Repairs.
 func (s *Repairs) RecordAttempt(ctx context.Context, f activities.Fence, a recovery.Attempt) error {
@@ -116,6 +135,19 @@ func (tx *tx) evidence(ctx context.Context, f activities.Fence) (evidence.Bundle
 		return b, err
 	}
 	b.Earlier = convert(earlier, attemptOf)
+	conditions, err := tx.NodeConditions(ctx, wire.StaleHealth.Seconds(), f.NodeID)
+	if err != nil {
+		return b, err
+	}
+	signals, err := tx.BundleSignals(ctx, f.NodeID, evidence.MaxSignals)
+	if err != nil {
+		return b, err
+	}
+	b.Conditions = convert(conditions, presentCondition)
+	b.Signals = convert(signals, func(r sqlc.BundleSignalsRow) health.Signal {
+		return health.Signal{SignalID: r.SignalID, Type: r.Type, Source: r.Source, NodeID: f.NodeID, At: r.At.UTC(), Status: r.Status,
+			Component: r.Component, Reason: r.Reason, Code: r.Code, Repair: r.Repair, BootID: r.BootID, Detail: r.Detail}
+	})
 	tasks, err := tx.BundleTasks(ctx, f.OperationID, evidence.MaxTasks)
 	if err != nil {
 		return b, err

@@ -17,6 +17,7 @@ const (
 	MaxTasks    = 50       // of the operation, the newest ones
 	MaxOutput   = 16 << 10 // bytes of the output of one task
 	MaxEarlier  = 50       // attempts before the operation
+	MaxSignals  = 200      // the newest ones
 	MaxDocument = 1 << 20  // bytes
 )
 
@@ -39,6 +40,8 @@ type Bundle struct {
 	// Facts have the serial numbers of the devices. nil if the node has reported none.
 	Facts      *inventory.Facts   `json:"facts,omitempty"`
 	Conditions []health.Condition `json:"conditions,omitempty"`
+	// Signals are the events of the node before the end of the repair, newest first.
+	Signals []health.Signal `json:"signals,omitempty"`
 	// Attempts are the rungs of the operation, with the boot IDs and tests that prove them. Earlier are
 	// those of the repairs before it, newest first.
 	Attempts []recovery.Attempt `json:"attempts,omitempty"`
@@ -79,7 +82,7 @@ func (b Bundle) Bounded() Bundle {
 				b.Tasks[i].Output = nil
 			}
 		},
-		func() { b.Earlier = nil },
+		func() { b.Earlier, b.Signals = nil, nil },
 		func() { b.Tasks, b.Facts = nil, nil },
 		func() { b.Conditions, b.Attempts = nil, nil },
 	} {

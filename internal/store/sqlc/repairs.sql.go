@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/evidence"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -64,6 +65,57 @@ func (q *Queries) BundleNode(ctx context.Context, nodeID string) (BundleNodeRow,
 		&i.Now,
 	)
 	return i, err
+}
+
+const bundleSignals = `-- name: BundleSignals :many
+SELECT signal_id, type, source, at, status, component, reason, code, repair, boot_id, detail
+FROM signals WHERE node_id = $1 ORDER BY at DESC, signal_id DESC LIMIT $2
+`
+
+type BundleSignalsRow struct {
+	SignalID  string
+	Type      health.SignalType
+	Source    health.Source
+	At        time.Time
+	Status    health.Status
+	Component string
+	Reason    string
+	Code      int
+	Repair    health.Repair
+	BootID    string
+	Detail    string
+}
+
+func (q *Queries) BundleSignals(ctx context.Context, nodeID string, limit int32) ([]BundleSignalsRow, error) {
+	rows, err := q.db.Query(ctx, bundleSignals, nodeID, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []BundleSignalsRow
+	for rows.Next() {
+		var i BundleSignalsRow
+		if err := rows.Scan(
+			&i.SignalID,
+			&i.Type,
+			&i.Source,
+			&i.At,
+			&i.Status,
+			&i.Component,
+			&i.Reason,
+			&i.Code,
+			&i.Repair,
+			&i.BootID,
+			&i.Detail,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const bundleTasks = `-- name: BundleTasks :many
@@ -196,6 +248,58 @@ func (q *Queries) NodeBoot(ctx context.Context, nodeID string) (NodeBootRow, err
 		&i.Seconds,
 	)
 	return i, err
+}
+
+const nodeConditions = `-- name: NodeConditions :many
+SELECT c.checker, c.component, c.status, c.reason, c.code, c.repair, c.detail, c.since, c.samples,
+       (r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => $1::float8))::boolean AS fresh
+FROM conditions c JOIN health_reports r USING (node_id, source) JOIN nodes n USING (node_id)
+WHERE c.node_id = $2 ORDER BY c.checker, c.component, c.source
+`
+
+type NodeConditionsRow struct {
+	Checker   string
+	Component string
+	Status    health.Status
+	Reason    string
+	Code      int
+	Repair    health.Repair
+	Detail    string
+	Since     time.Time
+	Samples   int
+	Fresh     bool
+}
+
+// The conditions of the node. One without a report for so long, or of an earlier incarnation, is unknown.
+func (q *Queries) NodeConditions(ctx context.Context, freshSeconds float64, nodeID string) ([]NodeConditionsRow, error) {
+	rows, err := q.db.Query(ctx, nodeConditions, freshSeconds, nodeID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NodeConditionsRow
+	for rows.Next() {
+		var i NodeConditionsRow
+		if err := rows.Scan(
+			&i.Checker,
+			&i.Component,
+			&i.Status,
+			&i.Reason,
+			&i.Code,
+			&i.Repair,
+			&i.Detail,
+			&i.Since,
+			&i.Samples,
+			&i.Fresh,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const recentAttempts = `-- name: RecentAttempts :many

@@ -45,6 +45,7 @@ type Config struct {
 	Tasks            Tasks
 	Trail            Trail
 	Signals          Signals
+	Repairs          Repairs
 	Checkpoints      Checkpoints
 	// CheckpointKeys returns the public keys of audit checkpoints, by key ID.
 	CheckpointKeys func(context.Context) (map[string]ed25519.PublicKey, error)
@@ -144,6 +145,7 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/instances/{instance_id}", ok, viewer, m.show, notFound),
 		a.on(get, "/operations", ok, viewer, o.list, notFound),
 		a.on(get, "/operations/{operation_id}", ok, viewer, o.show, notFound),
+		a.on(get, "/nodes/{node}/rma", ok, viewer, o.evidence, notFound),
 		a.on(get, "/stuck", ok, viewer, o.stuck, notFound),
 		a.on(get, "/tasks", ok, viewer, t.list, notFound),
 		a.on(get, "/tasks/{task_id}", ok, viewer, t.show, notFound),

@@ -84,6 +84,18 @@ func (o operations) show(c *call) (any, error) {
 	return v, nil
 }
 
+// evidence shows what is kept of the node's last repair that cured nothing.
+func (o operations) evidence(c *call) (any, error) {
+	if err := o.query(c).check(); err != nil {
+		return nil, err
+	}
+	node, err := o.find(c)
+	if err != nil {
+		return nil, err
+	}
+	return o.Repairs.Evidence(c.Context(), node)
+}
+
 func (o operations) view(st lifecycle.OperationStatus) wire.OperationView {
 	st.Operation.Phases = append([]lifecycle.Phase{}, st.Operation.Phases...)
 	return wire.OperationView{OperationStatus: st, WebURL: o.webURL(st.Operation.WorkflowID, st.Operation.RunID)}
@@ -238,7 +250,7 @@ func operationInput(action lifecycle.Action, node wire.NodeView, req wire.Lifecy
 
 func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 	o := r.Options
-	drains := action == lifecycle.ActionDrain || action == lifecycle.ActionRetire && o.Drain
+	drains := action == lifecycle.ActionDrain || action == lifecycle.ActionRecover || action == lifecycle.ActionRetire && o.Drain
 	switch {
 	case o.Drain && action != lifecycle.ActionRetire:
 		return badField("options", "drain belongs to retire")
@@ -253,7 +265,7 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 	case o.CordonOnly && action != lifecycle.ActionDrain:
 		return badField("options", "cordon_only belongs to drain")
 	case o.DrainTimeoutSeconds != 0 && !drains:
-		return badField("options", "drain_timeout_seconds belongs to drain, and to retire with drain")
+		return badField("options", "drain_timeout_seconds belongs to drain, to retire with drain, and to recover")
 	case o.DrainTimeoutSeconds < 0 || o.DrainTimeoutSeconds > int64(wire.MaxDrainDeadline/time.Second):
 		return badField("options", "drain_timeout_seconds must be 0 to 604800")
 	case action == lifecycle.ActionUpgradeAgent && o.AgentVersion == "":
@@ -264,6 +276,10 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 		return badField("options", "machine belongs to provision")
 	case !o.Machine.Valid():
 		return badField("options", "machine has IDs of at most 64 characters, and at most 16 SSH keys of one line each")
+	case action != lifecycle.ActionRecover && !reflect.ValueOf(o.Recovery).IsZero():
+		return badField("options", "recovery belongs to recover")
+	case lifecycle.CheckRecovery(o.Recovery) != nil:
+		return lifecycle.CheckRecovery(o.Recovery)
 	case o.Release != "":
 		return badField("options", "release is set by the server")
 	case r.StartWithinSeconds < 0 || r.StartWithinSeconds > int64(wire.MaxStartWithin/time.Second):

@@ -2,11 +2,9 @@ package store
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
-	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/evidence"
@@ -179,16 +177,10 @@ func attemptOf(r sqlc.RecoveryAttempt) recovery.Attempt {
 }
 
 // Evidence implements adminapi.Repairs.
-func (s *Admin) Evidence(ctx context.Context, node string) (evidence.Bundle, error) {
-	return query(ctx, s.db, "reading the evidence of node "+node, func(ctx context.Context) (evidence.Bundle, error) {
-		var id *string
-		if schema.IsID(node) {
-			id = &node
-		}
-		b, err := s.db.q.NewestBundle(ctx, id, strings.ToLower(node))
-		if postgres.NotFound(err) {
-			return b, schema.NewError(schema.KindNotFound, "there is no evidence of a repair of node %s", node).WithNext("gpuaas op list --node " + node)
-		}
-		return b, err
+func (s *Admin) Evidence(ctx context.Context, node wire.NodeView) (evidence.Bundle, error) {
+	return query(ctx, s.db, "reading the evidence of node "+node.ID, func(ctx context.Context) (evidence.Bundle, error) {
+		b, err := s.db.q.NewestBundle(ctx, node.ID)
+		return b, orMissing(err, schema.NewError(schema.KindNotFound, "there is no evidence of a repair of node %s", node.Host).
+			WithNext("gpuaas op list --node "+node.Host))
 	})
 }

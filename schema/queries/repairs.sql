@@ -28,10 +28,8 @@ DELETE FROM machine_resets WHERE operation_id = $1 AND step = $2;
 -- name: InsertBundle :exec
 INSERT INTO rma_bundles (operation_id, node_id, host, bundle) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
 
--- The newest bundle of a node, by its ID or, of a removed one too, its host.
 -- name: NewestBundle :one
-SELECT bundle FROM rma_bundles
-WHERE node_id = sqlc.narg(node_id)::uuid OR host = sqlc.arg(host)::text ORDER BY created_at DESC LIMIT 1;
+SELECT bundle FROM rma_bundles WHERE node_id = $1 ORDER BY created_at DESC LIMIT 1;
 
 -- name: BundleNode :one
 SELECT n.node_id, n.host, n.sku, n.region_code, n.onboarding_mode, n.boot_id, n.agent_version, n.facts, now()::timestamptz AS now

@@ -201,13 +201,11 @@ func (q *Queries) InsertReset(ctx context.Context, operationID string, step stri
 }
 
 const newestBundle = `-- name: NewestBundle :one
-SELECT bundle FROM rma_bundles
-WHERE node_id = $1::uuid OR host = $2::text ORDER BY created_at DESC LIMIT 1
+SELECT bundle FROM rma_bundles WHERE node_id = $1 ORDER BY created_at DESC LIMIT 1
 `
 
-// The newest bundle of a node, by its ID or, of a removed one too, its host.
-func (q *Queries) NewestBundle(ctx context.Context, nodeID *string, host string) (evidence.Bundle, error) {
-	row := q.db.QueryRow(ctx, newestBundle, nodeID, host)
+func (q *Queries) NewestBundle(ctx context.Context, nodeID string) (evidence.Bundle, error) {
+	row := q.db.QueryRow(ctx, newestBundle, nodeID)
 	var bundle evidence.Bundle
 	err := row.Scan(&bundle)
 	return bundle, err

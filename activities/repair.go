@@ -30,6 +30,11 @@ type Repairs interface {
 	// ForgetReset deletes the record of a reset that certainly had no effect, so that it can be
 	// repeated.
 	ForgetReset(ctx context.Context, f Fence, step string) error
+	// ReplaceInstance ends the node's instance, whose machine is deleted, with the identity of the
+	// machine, and returns the next instance, whose machine does not exist yet. A repeated call returns
+	// the same one. KindInvalidRequest, reason resources_open, while the ledger has an open entry and
+	// the teardown was not forced.
+	ReplaceInstance(ctx context.Context, f Fence, instanceID string) (lifecycle.Instance, error)
 	// KeepEvidence stores the evidence of the operation's repair once, for the vendor of the hardware.
 	KeepEvidence(ctx context.Context, f Fence, fault recovery.Fault, attempts []recovery.Attempt) error
 }
@@ -124,6 +129,18 @@ func (r *Repair) AwaitReboot(ctx context.Context, in RebootInput) (bootID string
 // RecordAttempt stores a rung of the operation; see Repairs.RecordAttempt.
 func (r *Repair) RecordAttempt(ctx context.Context, f Fence, a recovery.Attempt) error {
 	return Fail(r.Repairs.RecordAttempt(ctx, f, a))
+}
+
+// ReplaceInput is the input of ReplaceInstance.
+type ReplaceInput struct {
+	Fence      Fence  `json:"fence"`
+	InstanceID string `json:"instance_id"` // of the machine that was deleted
+}
+
+// ReplaceInstance ends an instance and begins the next one; see Repairs.ReplaceInstance.
+func (r *Repair) ReplaceInstance(ctx context.Context, in ReplaceInput) (lifecycle.Instance, error) {
+	next, err := r.Repairs.ReplaceInstance(ctx, in.Fence, in.InstanceID)
+	return next, Fail(err)
 }
 
 // EvidenceInput is the input of KeepEvidence.

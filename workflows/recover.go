@@ -23,6 +23,10 @@ type repair struct {
 	Done    []recovery.Attempt `json:"done,omitempty"`
 	// Outcome is that of the rung that failed and was not left yet.
 	Outcome string `json:"outcome,omitempty"`
+	// TornDown is set once the deletion of the machine has begun, and Replaced once the node has its
+	// next instance.
+	TornDown bool `json:"torn_down,omitempty"`
+	Replaced bool `json:"replaced,omitempty"`
 	// Powered is set once the provider was asked to restart the machine.
 	Powered bool `json:"powered,omitempty"`
 }
@@ -57,6 +61,8 @@ func (op *operation) passedOver() string {
 		return "the node is repaired"
 	case op.repair.Ended == repairNotNeeded:
 		return "the fault has ended"
+	case spec.Rung == recovery.RungReplace && op.claim.Instance.InstanceID == "":
+		return "the provider has not created the node's machine"
 	case spec.Rung != "" && op.rungOver(spec.Rung):
 		return "this rung of the repair has ended"
 	}
@@ -310,11 +316,32 @@ func failedTests(tests []recovery.Test) string {
 	return strings.Join(failed, "; ")
 }
 
+// replaceMachine ends the node's instance, whose machine is deleted, and begins the next one.
+func replaceMachine(ctx workflow.Context, op *operation) error {
+	var next lifecycle.Instance
+	in := activities.ReplaceInput{Fence: op.claim.Fence, InstanceID: op.claim.Instance.InstanceID}
+	if op.repair.Replaced {
+		return nil
+	}
+	if err := op.onRecord(ctx, "End the instance of the old machine", &next, repairs.ReplaceInstance, in); err != nil {
+		return err
+	}
+	op.claim.Instance, op.repair.Replaced = next, true
+	op.tries++ // the new machine has run none of the tasks
+	return nil
+}
+
 // restoreCordon uncordons a repaired node, unless it was cordoned before. The cordon of a quarantined
-// node is that of its quarantine, which the repair ends.
+// node is that of its quarantine, which the repair ends. A new machine has no cordon.
 func restoreCordon(ctx workflow.Context, op *operation) error {
-	if op.claim.Prior == lifecycle.NodeQuarantined {
+	keeps := op.claim.Cordoned && !op.claim.LeftCordon
+	switch {
+	case op.claim.Prior == lifecycle.NodeQuarantined && !op.repair.Replaced:
 		return uncordonNode(ctx, op)
+	case op.repair.Replaced && keeps && op.claim.Prior != lifecycle.NodeQuarantined:
+		return cordonNode(ctx, op)
+	case op.repair.Replaced:
+		return nil
 	}
 	return undoCordon(ctx, op)
 }
@@ -326,8 +353,21 @@ func keepEvidence(ctx workflow.Context, op *operation) error {
 }
 
 // undoRecover switches a machine on that the provider was asked to restart, and restores the cordon.
-// A machine that the provider cannot switch on is left as it is.
+// A machine that the provider cannot switch on is left as it is. If the machine was deleted, its
+// replacement is returned, and the node ends without a machine.
 func undoRecover(ctx workflow.Context, op *operation) error {
+	switch {
+	case op.repair.Replaced:
+		if err := returnMachine(ctx, op); err != nil {
+			return err
+		}
+		op.unrecorded.Instance = lifecycle.InstanceTerminated
+		return nil
+	case op.repair.TornDown:
+		if err := verifyMachine(ctx, op); err != nil || op.unrecorded.Instance == lifecycle.InstanceTerminated {
+			return err
+		}
+	}
 	if op.repair.Powered {
 		err := op.call(ctx, callProvider, "Switch the machine on if it is off", machine.AwaitMachine, machineOf(op))
 		if err != nil && (ctx.Err() != nil || kindOf(err).Info().Retry || kindOf(err) == schema.KindFenced) {
@@ -339,6 +379,9 @@ func undoRecover(ctx workflow.Context, op *operation) error {
 
 // recovered adds to the record of a repair how it ended.
 func (op *operation) recovered(f activities.Finish) activities.Finish {
+	if op.repair.Replaced {
+		f.Instance = lifecycle.InstanceRunning
+	}
 	last := recovery.RungQuarantine
 	if n := len(op.repair.Done); n > 0 {
 		last = op.repair.Done[n-1].Rung

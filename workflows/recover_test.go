@@ -26,7 +26,7 @@ func repairOf(t *testing.T, w *world, r recovery.Request) *bed {
 
 // climbing is a repair by reset and reboot, and then quarantine.
 func climbing() recovery.Request {
-	return recovery.Request{Rungs: wholeLadder().Rungs}
+	return recovery.Request{Rungs: []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot, recovery.RungQuarantine}}
 }
 
 // unfit makes the tests of the node fail after the rungs.

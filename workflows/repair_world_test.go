@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 )
@@ -25,8 +26,8 @@ type repairWorld struct {
 
 // wholeLadder is a repair with every rung and every approval.
 func wholeLadder() recovery.Request {
-	all := []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot, recovery.RungQuarantine}
-	return recovery.Request{Rungs: all, Approve: all[:2], Fault: recovery.Fault{Checker: "gpu_xid", Reason: "Xid", Code: 79}}
+	all := []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot, recovery.RungReplace, recovery.RungQuarantine}
+	return recovery.Request{Rungs: all, Approve: all[:3], Fault: recovery.Fault{Checker: "gpu_xid", Reason: "Xid", Code: 79}}
 }
 
 // boots gives the node another boot.
@@ -85,6 +86,10 @@ func (w *world) ForgetReset(_ context.Context, _ activities.Fence, step string) 
 	defer w.mu.Unlock()
 	delete(w.repairs.resets, step)
 	return err
+}
+
+func (w *world) ReplaceInstance(context.Context, activities.Fence, string) (lifecycle.Instance, error) {
+	return lifecycle.Instance{InstanceID: "i-2", Provider: "manual", State: lifecycle.InstancePending}, w.note("replace")
 }
 
 func (w *world) KeepEvidence(_ context.Context, f activities.Fence, fault recovery.Fault, attempts []recovery.Attempt) error {

@@ -289,6 +289,9 @@ func canceled(op *operation) activities.Finish {
 	case f.Instance != "" && f.Instance == op.plan.Instance: // too late: the operation reached its goal
 		f.Node = op.plan.To
 		f.Outcome = "canceled after the machine was deleted; the node can be provisioned again"
+	case op.plan.Action == lifecycle.ActionRecover && f.Instance == lifecycle.InstanceTerminated:
+		f.Node = lifecycle.NodeRegistered
+		f.Outcome = "canceled after the machine was deleted; the node can be provisioned again"
 	case op.plan.Holds:
 		f.Node = op.claim.Prior
 		f.Outcome = "rolled back"

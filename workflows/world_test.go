@@ -355,6 +355,7 @@ func (p worldProvider) Create(_ context.Context, s machines.Spec, _ activities.B
 	if p.onEnsure != nil {
 		p.onEnsure()
 	}
+	p.deleted = false
 	return machines.Machine{Ref: machines.Ref{InstanceID: s.InstanceID, ExternalID: "gpu-17"}, Phase: machines.Running}, p.note("ensure")
 }
 

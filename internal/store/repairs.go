@@ -7,6 +7,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -98,6 +99,60 @@ func (s *Repairs) ForgetReset(ctx context.Context, f activities.Fence, step stri
 		}
 		return tx.DeleteReset(ctx, f.OperationID, step)
 	})
+}
+
+// ReplaceInstance implements activities.Repairs. The node is registered then, as after a termination,
+// so that its next machine can enroll.
+func (s *Repairs) ReplaceInstance(ctx context.Context, f activities.Fence, instanceID string) (lifecycle.Instance, error) {
+	return write(ctx, s.db, "replacing instance "+instanceID, func(ctx context.Context, tx *tx) (lifecycle.Instance, error) {
+		n, op, err := tx.lockOperation(ctx, f)
+		switch {
+		case err != nil:
+			return lifecycle.Instance{}, err
+		case op.EndedAt != nil:
+			return lifecycle.Instance{}, errOperationEnded(f)
+		case lifecycle.IsUndo(op.Phase):
+			return lifecycle.Instance{}, errUndoBegan(f)
+		}
+		old, err := tx.liveInstance(ctx, f.NodeID)
+		if err != nil || old.InstanceID != instanceID && old.State.Live() {
+			return old, err // an earlier call replaced it
+		}
+		if err := requireTornDown(ctx, tx, n, f.OperationID); err != nil {
+			return old, err
+		}
+		return tx.replaceInstance(ctx, f, n, old)
+	})
+}
+
+// requireTornDown rejects the end of an instance whose machine may exist, unless a person forced the
+// teardown.
+func requireTornDown(ctx context.Context, tx *tx, n sqlc.LockNodeRow, operationID string) error {
+	document, err := tx.OperationDocument(ctx, operationID)
+	if err != nil || (activities.Finish{Document: document}).TeardownForced() {
+		return err
+	}
+	return requireReleased(ctx, tx, n)
+}
+
+func (tx *tx) replaceInstance(ctx context.Context, f activities.Fence, n sqlc.LockNodeRow, old lifecycle.Instance) (lifecycle.Instance, error) {
+	if _, err := setInstance(ctx, tx, f.NodeID, lifecycle.InstanceTerminated); err != nil {
+		return old, err
+	}
+	if err := endMachine(ctx, tx, n); err != nil {
+		return old, err
+	}
+	provider, err := providerOf(ctx, tx, n.OnboardingMode)
+	if err != nil {
+		return old, err
+	}
+	next, err := beginInstance(ctx, tx, n, old.Options, provider)
+	if err != nil {
+		return next, err
+	}
+	tx.note(operationEvent(f, audit.InstanceChanged, audit.Succeeded, "", map[string]string{"from": old.InstanceID, "to": next.InstanceID,
+		"phase": lifecycle.PhaseReplace}))
+	return next, tx.moveNode(ctx, n, lifecycle.NodeRegistered)
 }
 
 // KeepEvidence implements activities.Repairs. It reads and stores in one transaction.

@@ -175,10 +175,34 @@ func rungPhases(r recovery.Rung, of recovery.Request, climbs bool) []PhaseSpec {
 	case recovery.RungReboot:
 		phases = []PhaseSpec{reboot(), waitReboot(of), verifyRepair(PhaseVerifyReboot, "Test the node after the reboot")}
 	case recovery.RungReplace:
-		phases = []PhaseSpec{replaceMachine(), verifyRepair(PhaseVerifyReplace, "Test the new machine")}
+		return replacePhases(climbs)
 	}
 	for i := range phases {
 		phases[i].Rung, phases[i].Climbs = r, climbs
+	}
+	return phases
+}
+
+// replacePhases delete the machine of the node and create another one. Only a provider that creates
+// machines has them. A failure parks, because the machine may be gone; only the tests of the new
+// machine climb.
+func replacePhases(climbs bool) []PhaseSpec {
+	phases := []PhaseSpec{
+		tearDown("Delete the machine and everything else in the node's ledger",
+			"Continue with a new machine although the provider did not confirm that the old one is deleted; it may still exist, and the ledger keeps its entry"),
+		replaceMachine(),
+	}
+	made := provision(Options{})
+	for _, s := range made.Phases {
+		if slices.Contains([]string{PhaseAdopt, PhaseMachine, PhaseEnroll, PhaseAgent, PhaseFacts}, s.Name) {
+			phases = append(phases, s)
+		}
+	}
+	verify := verifyRepair(PhaseVerifyReplace, "Test the new machine")
+	verify.Climbs = climbs
+	phases = append(phases, verify)
+	for i := range phases {
+		phases[i].Rung, phases[i].OnCreate = recovery.RungReplace, true
 	}
 	return phases
 }
@@ -205,7 +229,7 @@ func approval(r recovery.Rung) PhaseSpec {
 		name, what, harm = PhaseApproveReplace, "replace the machine, which deletes its disks", HarmFinal
 	}
 	return PhaseSpec{
-		Name: name, Title: "Wait for the approval to " + what, Budget: recordBudget, Rung: r,
+		Name: name, Title: "Wait for the approval to " + what, Budget: recordBudget, Rung: r, OnCreate: r == recovery.RungReplace,
 		WaitingOn: AttentionOperator, Cause: "the policy asks a person before this repair",
 		Choices: []Option{
 			{Decision: DecisionRetry, Does: "Approve: " + what, Harm: harm},
@@ -247,12 +271,12 @@ func waitReboot(r recovery.Request) PhaseSpec {
 	}
 }
 
-// replaceMachine is the phase that replaces the machine of the node by another one of its provider.
+// replaceMachine ends the node's instance, whose machine is deleted, and begins the next one.
 func replaceMachine() PhaseSpec {
 	return PhaseSpec{
-		Name: PhaseReplace, Title: "Replace the machine", Budget: 10 * time.Minute,
-		WaitingOn: AttentionOperator, Cause: "the machine must be replaced by hand",
-		Choices: []Option{retry("Check again whether another machine has enrolled")},
+		Name: PhaseReplace, Title: "Void the identity of the old machine", Budget: recordBudget,
+		WaitingOn: AttentionOperator, Cause: causeRecord,
+		Choices: []Option{retry("Void the identity again")},
 	}
 }
 

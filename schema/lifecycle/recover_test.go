@@ -15,8 +15,8 @@ import (
 
 // wholeLadder is a repair with every rung and every approval.
 func wholeLadder() recovery.Request {
-	all := []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot, recovery.RungQuarantine}
-	return recovery.Request{Rungs: all, Approve: all[:2], Fault: recovery.Fault{Checker: "gpu_xid", Reason: "Xid", Code: 79}}
+	all := []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot, recovery.RungReplace, recovery.RungQuarantine}
+	return recovery.Request{Rungs: all, Approve: all[:3], Fault: recovery.Fault{Checker: "gpu_xid", Reason: "Xid", Code: 79}}
 }
 
 func phaseNames(p lifecycle.Plan) (names []string) {
@@ -39,7 +39,8 @@ func TestPlanOfARepair(t *testing.T) {
 		{recovery.Request{Fault: recovery.Fault{Repair: health.RepairRMA}}, []string{"cordon", "restore-cordon", "evidence", "recovered"}},
 		{recovery.Request{Rungs: []recovery.Rung{recovery.RungReboot}}, []string{"cordon", "drain", "reboot", "wait-reboot", "verify-reboot", "restore-cordon", "recovered"}},
 		{wholeLadder(), []string{"verify-fault", "cordon", "approve-reset", "drain", "reset-gpu", "verify-reset", "approve-reboot", "reboot",
-			"wait-reboot", "verify-reboot", "restore-cordon", "evidence", "recovered"}},
+			"wait-reboot", "verify-reboot", "approve-replace", "teardown", "replace", "adopt", "machine", "enroll", "agent", "facts", "verify-replace",
+			"restore-cordon", "evidence", "recovered"}},
 	} {
 		p, ok := lifecycle.PlanOf(lifecycle.ActionRecover, lifecycle.Options{Recovery: c.request})
 		require.True(t, ok)

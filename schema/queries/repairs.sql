@@ -19,6 +19,9 @@ SELECT operation_id, rung, node_id, sku, fault, started_at, ended_at, outcome, b
 FROM recovery_attempts WHERE node_id = sqlc.arg(node_id) AND operation_id <> sqlc.arg(operation_id)
 ORDER BY started_at DESC LIMIT sqlc.arg(most);
 
+-- name: OperationDocument :one
+SELECT document FROM operations WHERE operation_id = $1;
+
 -- name: InsertReset :execrows
 INSERT INTO machine_resets (operation_id, step) VALUES ($1, $2) ON CONFLICT DO NOTHING;
 

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -298,6 +299,17 @@ func (q *Queries) NodeConditions(ctx context.Context, freshSeconds float64, node
 		return nil, err
 	}
 	return items, nil
+}
+
+const operationDocument = `-- name: OperationDocument :one
+SELECT document FROM operations WHERE operation_id = $1
+`
+
+func (q *Queries) OperationDocument(ctx context.Context, operationID string) (*lifecycle.OperationStatus, error) {
+	row := q.db.QueryRow(ctx, operationDocument, operationID)
+	var document *lifecycle.OperationStatus
+	err := row.Scan(&document)
+	return document, err
 }
 
 const recentAttempts = `-- name: RecentAttempts :many

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/tls"
@@ -13,7 +14,7 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
-	"github.com/gpuaas/gpuaas/agent/host"
+	"github.com/gpuaas/gpuaas/agent/health"
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
@@ -52,16 +53,18 @@ type Agent struct {
 	session  string
 	started  time.Time
 	resumed  sync.Once
-	reread   atomic.Bool   // the CA bundle must be read again
-	leaving  atomic.Bool   // the agent stops and wipes its identity
-	replaced atomic.Bool   // the agent stops, and another release starts in its process
-	lastLoop atomic.Int64  // unix ns of the poll loop's latest iteration
-	polls    atomic.Int64  // made so far
-	changed  chan struct{} // holds a value when the node changed since the last heartbeat
-	reported time.Time     // of the last heartbeat that the server has; zero if one is due
-	kept     *checkpoint   // of the audit trail
-	fault    string        // why the agent accepts no tasks
-	doubt    bool          // the last status file could not be written
+	reread   atomic.Bool     // the CA bundle must be read again
+	leaving  atomic.Bool     // the agent stops and wipes its identity
+	replaced atomic.Bool     // the agent stops, and another release starts in its process
+	lastLoop atomic.Int64    // unix ns of the poll loop's latest iteration
+	polls    atomic.Int64    // made so far
+	changed  chan struct{}   // holds a value when the node changed since the last heartbeat
+	reported time.Time       // of the last heartbeat that the server has; zero if one is due
+	kept     *checkpoint     // of the audit trail
+	monitor  *health.Monitor // of this machine
+	health   healthReports
+	fault    string // why the agent accepts no tasks
+	doubt    bool   // the last status file could not be written
 	stop     context.CancelCauseFunc
 }
 
@@ -80,7 +83,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a := &Agent{
 		conf: c, deps: d, log: log, now: d.Clock.Now, timing: t,
 		state: disk.StateDir{Path: c.StateDir, FS: d.FS}, started: d.Clock.Now(), changed: make(chan struct{}, 1),
-		bootID: host.BootID("/"),
+		bootID: d.BootID(),
 		stop:   func(error) {},
 	}
 	if d.Ballast {
@@ -118,6 +121,10 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if d.Workloads == nil {
 		a.workloads.Observe(workload.NewGPUs(c.NvidiaSMI, a.now, log))
 	}
+	if a.monitor, err = newMonitor(a); err != nil {
+		return nil, err
+	}
+	a.health.monitor = cmp.Or[HealthMonitor](d.Health, a.monitor)
 	a.upgrade = openUpgrade(a)
 	if err := a.openTasks(); err != nil {
 		return nil, err
@@ -233,7 +240,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.workloads.Run(ctx) })
 	wg.Go(func() { a.watchdog(ctx) })
 	wg.Go(func() { a.upgrade.Watch(ctx) })
+	wg.Go(func() { a.health.monitor.Run(ctx, a.change) })
 	notify(systemd.SdNotifyReady)
+	if err := a.gpuReset().Recover(ctx); err != nil {
+		a.log.Error("an interrupted reset of GPUs is not undone", "err", err.Error())
+	}
 	err := a.work(ctx)
 	a.stop(err)
 	if !a.replaced.Load() { // systemd need not know: its process stays

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/agent/health"
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/envfile"
 	"github.com/gpuaas/gpuaas/agent/workload"
@@ -76,6 +77,13 @@ type Config struct {
 
 	// NvidiaSMI is the absolute path of nvidia-smi. Without one, it is looked up in PATH.
 	NvidiaSMI string
+
+	// HealthChecks are the health checks of the node: "all", "none", or names after a minus to switch
+	// them off, separated by commas: -gpu_fan,-host_clock. LoadConfig defaults to all; empty is none.
+	HealthChecks string
+	// BurnIn is the command of the longest test after a repair: an absolute path and arguments,
+	// separated by spaces. No shell reads it. Without one, the test is skipped.
+	BurnIn string
 
 	// EnvFile is the file that was read, "" if there was none.
 	EnvFile string
@@ -226,6 +234,8 @@ func configOf(vars map[string]string, file string) Config {
 		},
 		NvidiaSMI:      get("GPUAAS_NVIDIA_SMI", ""),
 		ReleasePubkeys: get("GPUAAS_RELEASE_PUBKEYS", ""),
+		HealthChecks:   get("GPUAAS_HEALTH_CHECKS", "all"),
+		BurnIn:         get("GPUAAS_BURN_IN", ""),
 		EnvFile:        file,
 	}
 }
@@ -260,6 +270,12 @@ func (c *Config) Validate() error {
 	}
 	if c.NvidiaSMI != "" && !filepath.IsAbs(c.NvidiaSMI) {
 		fault("GPUAAS_NVIDIA_SMI: %q is not an absolute path", c.NvidiaSMI)
+	}
+	if _, err := health.ParseSelection(c.HealthChecks); err != nil {
+		fault("GPUAAS_HEALTH_CHECKS: %v", err)
+	}
+	if c.BurnIn != "" && !filepath.IsAbs(c.BurnIn) {
+		fault("GPUAAS_BURN_IN: %q does not begin with an absolute path", c.BurnIn)
 	}
 	if err := c.checkDriver(); err != nil {
 		fault("%v", err)

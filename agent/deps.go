@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/release"
@@ -51,6 +52,13 @@ type Deps struct {
 	// Running is the binary of the process, for upgrades.
 	Running release.Running
 
+	// Health replaces the checks of this machine.
+	Health HealthMonitor
+	// BootID replaces the boot ID of this machine, for simulators.
+	BootID func() string
+	// Reboot replaces the restart of this machine. It returns once the restart has begun.
+	Reboot func(ctx context.Context) error
+
 	timing *timing // nil: defaultTiming
 }
 
@@ -83,5 +91,8 @@ func (d Deps) defaults() Deps {
 	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	d.FS = cmp.Or[disk.FS](d.FS, disk.OS{})
 	d.Clock = cmp.Or[Clock](d.Clock, systemClock{})
+	if d.BootID == nil {
+		d.BootID = func() string { return host.BootID("/") }
+	}
 	return d
 }

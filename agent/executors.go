@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/host"
@@ -23,7 +24,7 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 	probeIn := func(ctx context.Context, t runner.Task) (any, error) {
 		return host.Probe{Host: machine.For(programsOf(t)), StateDir: a.conf.StateDir}.Run(ctx, t.ClockOffset)
 	}
-	return map[task.Type]runner.Executor{
+	all := map[task.Type]runner.Executor{
 		task.FactsCollect: {Check: runner.NoParams, Folder: true, Run: func(ctx context.Context, t runner.Task) (any, error) {
 			return machine.For(programsOf(t)).Collect(ctx, a.now())
 		}},
@@ -37,6 +38,8 @@ func (a *Agent) executors() map[task.Type]runner.Executor {
 		// Its Run wipes nothing yet, so that it may run again.
 		task.WipeIdentity: {Check: runner.NoParams, Run: deleteRecords(a.workloads), Resumable: true, Reported: a.leave},
 	}
+	maps.Copy(all, a.repairs())
+	return all
 }
 
 // programsOf runs programs for a task.

@@ -41,7 +41,9 @@ func (a *Agent) send(ctx context.Context, api *nodeapi.Client, timeout time.Dura
 	}
 	now := a.now()
 	if a.reported.IsZero() || now.Sub(a.reported).Abs()+timeout >= wire.HeartbeatInterval {
-		q.Heartbeat = a.heartbeat(ctx)
+		if q.Heartbeat = a.heartbeat(ctx); q.Heartbeat != nil {
+			q.Heartbeat.Health = a.health.due(now, timeout)
+		}
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	changed := false
@@ -62,7 +64,11 @@ func (a *Agent) send(ctx context.Context, api *nodeapi.Client, timeout time.Dura
 	if err != nil && errors.Is(context.Cause(ctx), errChanged) {
 		err = errChanged
 	}
+	withoutHealth := q.Heartbeat != nil && a.health.answered(q.Heartbeat.Health, now, err)
 	switch {
+	case withoutHealth:
+		a.log.Warn("the server refused a heartbeat with a health report; the next one has none", "err", err.Error())
+		a.reported = time.Time{}
 	case q.Heartbeat != nil && schema.KindOf(err) == schema.KindInvalidRequest:
 		a.reported = now // the next poll goes without one, so that a refused heartbeat does not keep tasks from the node
 	case err != nil || changed:

@@ -44,7 +44,9 @@ the environment wins:
   several: docker,kubernetes), GPUAAS_WORKLOAD_SLICE, GPUAAS_WORKLOAD_LABEL,
   DOCKER_HOST (unix:///path), GPUAAS_DOCKER_STOP_DAEMON (true|false),
   GPUAAS_KUBECONFIG, GPUAAS_KUBERNETES_NODE, GPUAAS_KUBERNETES_STOP_UNIT,
-  GPUAAS_KUBERNETES_VIP_LEASE, GPUAAS_NVIDIA_SMI, GPUAAS_RELEASE_PUBKEYS
+  GPUAAS_KUBERNETES_VIP_LEASE, GPUAAS_NVIDIA_SMI, GPUAAS_RELEASE_PUBKEYS,
+  GPUAAS_HEALTH_CHECKS (all|none, or checks to switch off: -gpu_fan,-host_clock),
+  GPUAAS_BURN_IN (/path/of/program arguments)
 
 Examples:
   gpuaas-node-agent run
@@ -57,11 +59,18 @@ Exit codes: 0 done (also when the node was removed), 1 failed, or doctor found
 a fault, 2 usage or configuration, 3 refused, 6 the node API is unreachable.
 `
 
+// Extras are what a program adds to the agent. The agent of production has none.
+type Extras struct {
+	// Drivers are further workload drivers that GPUAAS_WORKLOAD_DRIVER may name.
+	Drivers map[string]workload.Maker
+	// Simulate replaces dependencies of the agent that the command run starts. Nil replaces none.
+	Simulate func(ctx context.Context, c Config, d *Deps) error
+}
+
 // Main runs the program and returns its exit code (schema.Exit*). Results go to stdout,
-// logs and errors to stderr. GPUAAS_WORKLOAD_DRIVER may name one of drivers in addition
-// to the built-in ones.
-func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, drivers map[string]workload.Maker) int {
-	p := program{env: env, stdout: stdout, stderr: stderr, drivers: drivers}
+// logs and errors to stderr.
+func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, extras Extras) int {
+	p := program{env: env, stdout: stdout, stderr: stderr, extras: extras}
 	if len(args) == 0 {
 		fmt.Fprint(stderr, help)
 		return schema.ExitUsage
@@ -102,13 +111,13 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, dri
 type program struct {
 	env            []string
 	stdout, stderr io.Writer
-	drivers        map[string]workload.Maker
+	extras         Extras
 }
 
 // load reads the configuration; it is not validated.
 func (p program) load() (Config, error) {
 	c, err := LoadConfig(p.env)
-	c.Drivers = p.drivers
+	c.Drivers = p.extras.Drivers
 	return c, err
 }
 
@@ -160,7 +169,11 @@ func (p program) run(ctx context.Context) error {
 	if err := p.launch(running); err != nil {
 		return err
 	}
-	a, err := p.agent(Deps{Reload: p.load, Ballast: true, Running: running})
+	d := Deps{Reload: p.load, Ballast: true, Running: running}
+	if err := p.simulate(ctx, &d); err != nil {
+		return err
+	}
+	a, err := p.agent(d)
 	if err != nil {
 		return err
 	}
@@ -170,6 +183,18 @@ func (p program) run(ctx context.Context) error {
 		return release.Restart(running, p.commandLine(), p.env)
 	}
 	return err
+}
+
+// simulate replaces dependencies if the program simulates the machine.
+func (p program) simulate(ctx context.Context, d *Deps) error {
+	if p.extras.Simulate == nil {
+		return nil
+	}
+	c, err := p.load()
+	if err != nil {
+		return usageError{err}
+	}
+	return p.extras.Simulate(ctx, c, d)
 }
 
 // launch starts the release that must run, unless this process is it.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net"
@@ -31,7 +32,7 @@ const reexecVar = "GPUAAS_TEST_REEXEC"
 func TestMain(m *testing.M) {
 	if os.Getenv(reexecVar) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, devworkload.Drivers())
+		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, Extras{Drivers: devworkload.Drivers()})
 		stop()
 		os.Exit(code)
 	}
@@ -45,13 +46,14 @@ func environ(c Config) []string {
 		"GPUAAS_TASK_SIGNING_PUBKEYS=" + c.SigningPubkeys, "GPUAAS_ENV=" + c.Env, "GPUAAS_CA_BUNDLE_PATH=" + c.CABundlePath,
 		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH=" + c.NodeCABundlePath, "GPUAAS_CERT_PATH=" + c.CertPath,
 		"GPUAAS_KEY_PATH=" + c.KeyPath, "GPUAAS_STATE_DIR=" + c.StateDir, "GPUAAS_WORKLOAD_DRIVER=" + c.WorkloadDriver,
+		"GPUAAS_HEALTH_CHECKS=" + cmp.Or(c.HealthChecks, "none"),
 	}
 }
 
 func runCommand(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code = Main(t.Context(), args, env, &out, &errOut, devworkload.Drivers())
+	code = Main(t.Context(), args, env, &out, &errOut, Extras{Drivers: devworkload.Drivers()})
 	return code, out.String(), errOut.String()
 }
 

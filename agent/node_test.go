@@ -46,6 +46,7 @@ func configIn(f *agenttest.API, dir string) Config {
 		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH": filepath.Join(dir, "node-ca.crt"),
 		"GPUAAS_CERT_PATH":                filepath.Join(dir, "cert.pem"), "GPUAAS_KEY_PATH": filepath.Join(dir, "key.pem"),
 		"GPUAAS_STATE_DIR": filepath.Join(dir, "state"), "GPUAAS_WORKLOAD_DRIVER": devworkload.Name,
+		"GPUAAS_HEALTH_CHECKS": "none", // of the machine that runs the tests
 	}, "")
 	c.Drivers = devworkload.Drivers()
 	require.NoError(f.T, os.WriteFile(c.CABundlePath, f.Server.PEM, 0o600))

@@ -228,8 +228,9 @@ func TestClosedList(t *testing.T) {
 		require.True(t, ok, row.Type)
 		// What may run again after a crash although it destroys: a drain, which
 		// remembers whom it asked, a wipe, which begins after its report, and an upgrade,
-		// which restarts the agent itself.
-		resumable := slices.Contains([]task.Type{task.WorkloadDrain, task.WipeIdentity, task.AgentUpgrade}, row.Type)
+		// which restarts the agent itself, a reboot, which begins after its report, and a reset of
+		// GPUs that no process uses.
+		resumable := slices.Contains([]task.Type{task.WorkloadDrain, task.WipeIdentity, task.AgentUpgrade, task.NodeReboot, task.GPUReset}, row.Type)
 		require.Equal(t, resumable, one.Resumable, row.Type)
 	}
 }

@@ -98,6 +98,13 @@ func (c *Clock) raise(sent time.Time) {
 	}
 }
 
+// Offset is the node's clock minus the server's by the latest answer. ok is false before the first.
+func (c *Clock) Offset() (offset time.Duration, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at.Sub(c.sent), !c.sent.IsZero()
+}
+
 // Local is the clock of the node.
 func (c *Clock) Local() time.Time { return c.local() }
 

@@ -17,6 +17,8 @@ const (
 	busNoSuchUnit    = "org.freedesktop.systemd1.NoSuchUnit"
 	busNoSuchProcess = "org.freedesktop.systemd1.NoSuchProcess"
 	busUnknownObject = "org.freedesktop.DBus.Error.UnknownObject"
+	// busUnknownInterface is the error for a property that the kind of unit does not have.
+	busUnknownInterface = "org.freedesktop.DBus.Error.UnknownInterface"
 )
 
 // bus calls systemd through D-Bus. Each call has a connection of its own, so that a bus that

@@ -33,6 +33,9 @@ type fakeUnit struct {
 	state   string // ActiveState
 	since   uint64 // µs
 	ignores bool   // stops
+
+	file     string // UnitFileState
+	restarts uint32
 }
 
 // fakeSystemd is systemd on a bus of a real dbus-daemon, as far as the drivers call it.
@@ -228,6 +231,10 @@ func (f *fakeSystemd) Get(m godbus.Message, iface, property string) (godbus.Vari
 	switch u := f.units[i]; {
 	case property == "Slice" && (iface == "org.freedesktop.systemd1.Service") == strings.HasSuffix(u.name, ".service"):
 		return godbus.MakeVariant(u.slice), nil
+	case property == "UnitFileState" && iface == "org.freedesktop.systemd1.Unit":
+		return godbus.MakeVariant(u.file), nil
+	case property == "NRestarts" && iface == "org.freedesktop.systemd1.Service" && strings.HasSuffix(u.name, ".service"):
+		return godbus.MakeVariant(u.restarts), nil
 	case property == "ActiveEnterTimestamp" && iface == "org.freedesktop.systemd1.Unit":
 		return godbus.MakeVariant(u.since), nil
 	}

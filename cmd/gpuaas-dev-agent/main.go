@@ -1,4 +1,4 @@
-// Command gpuaas-dev-agent is the node agent with the process driver of
+// Command gpuaas-dev-agent is the node agent with the process driver and a simulated machine, for
 // development and tests.
 package main
 
@@ -9,12 +9,12 @@ import (
 	"syscall"
 
 	"github.com/gpuaas/gpuaas/agent"
-	"github.com/gpuaas/gpuaas/deploy/dev/workload"
+	"github.com/gpuaas/gpuaas/deploy/dev/workload/machine"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, workload.Drivers())
+	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, machine.Extras())
 	stop()
 	os.Exit(code)
 }

@@ -12,7 +12,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, nil)
+	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, agent.Extras{})
 	stop()
 	os.Exit(code)
 }

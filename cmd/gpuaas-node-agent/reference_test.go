@@ -21,7 +21,7 @@ func TestReferencePage(t *testing.T) {
 	t.Parallel()
 	const path = "../../docs/reference/gpuaas-node-agent.md"
 	var help, stderr bytes.Buffer
-	require.Zero(t, agent.Main(t.Context(), []string{"--help"}, nil, &help, &stderr, nil), stderr.String())
+	require.Zero(t, agent.Main(t.Context(), []string{"--help"}, nil, &help, &stderr, agent.Extras{}), stderr.String())
 	page := "# gpuaas-node-agent\n\n<!-- Generated from the program's --help. Run ./task gen. -->\n" + markdown(help.String())
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(page), 0o644))

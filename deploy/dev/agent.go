@@ -42,7 +42,11 @@ DIR/agents/NAME/workloads/WORKLOAD.json:
 
 "restart" is optional: if true, the agent restarts a process that exits. gpuaas
 dev up restarts the agent with the rest of the stack; gpuaas dev down stops the
-agent and its workloads.`,
+agent and its workloads.
+
+The agent reports the health of a simulated machine and repairs that machine: a
+reboot restarts the agent, with another boot ID. DIR/agents/NAME/faults.json has
+the machine's faults, as the file of gpuaas dev fleet --faults.`,
 		Example: `  gpuaas node register gpu-17 --sku cpu-dev --region local
   gpuaas dev agent gpu-17 --detach`,
 		Args: exactArgs("NAME"), RunE: func(c *cobra.Command, args []string) error { return runAgent(c, o, args[0]) },

@@ -55,6 +55,18 @@ nodes (3):
   flapping    the agent and its connection restart every few seconds
   dies        the agent stops once a task is in its journal, and restarts later
 
+--faults injects faults into the nodes' machines while they run. The file has the
+faults as JSON, with the host names that each concerns; * stands for any text:
+
+  {"reboot_seconds": 5, "faults": [{"hosts": ["fleet-000*"], "condition": C}]}
+
+C is a condition as an agent reports it, for example:
+
+  {"checker": "gpu_xid", "reason": "BusFault", "code": 79, "repair": "reboot"}
+
+A reboot of the node ends its faults, and a reset of its GPUs those with the
+repair reset_gpu. A fault with "sticky": true lasts until it leaves the file.
+
 Identities and journals are stored in DIR/fleet, so a second run reuses the nodes
 without enrolling them again. The agents log to DIR/log/fleet.log.`,
 		Example: `  gpuaas dev fleet 100
@@ -66,6 +78,7 @@ without enrolling them again. The agents log to DIR/log/fleet.log.`,
 	f.String("sku", "cpu-dev", "SKU of new nodes; must be a SKU without GPUs")
 	f.String("region", "local", "region of new nodes")
 	f.String("misbehave", "", "nodes that misbehave, as NAME=SHARE,…")
+	f.String("faults", "", "`file` with the faults of the nodes' machines; the nodes read it again when it changes")
 	f.Uint64("seed", 1, "random seed that selects the nodes that misbehave")
 	f.String("task-time", "200ms", "simulated duration of a task, or a range such as 100ms..2s")
 	f.Int("workloads", 0, "simulated workloads per node")
@@ -109,7 +122,7 @@ func runFleet(c *cobra.Command, o *options, n string) error {
 
 // fleetFlags are the flags of the fleet program, which validates them.
 func fleetFlags() []string {
-	return []string{"prefix", "sku", "region", "misbehave", "seed", "task-time", "workloads", "restart-after", "flap-every",
+	return []string{"prefix", "sku", "region", "misbehave", "faults", "seed", "task-time", "workloads", "restart-after", "flap-every",
 		"report-every", "log-level"}
 }
 

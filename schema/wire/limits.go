@@ -5,7 +5,7 @@ import "time"
 // Limits and timings of the node API.
 const (
 	MaxBodyBytes   = 64 << 10         // request body
-	MaxPollBytes   = 512 << 10        // request body of a poll; the longest valid one fits
+	MaxPollBytes   = 768 << 10        // request body of a poll; the longest valid one fits
 	MaxResultBytes = 1 << 20          // request body of a task result
 	MaxOutput      = 256 << 10        // bytes of task.Result.Output as encoding/json writes it, with <, > and & escaped
 	MaxMessage     = 500              // characters of task.Result.Message that are kept; at most 2 KiB

@@ -142,6 +142,11 @@ func (h Heartbeat) validate() error {
 	case h.Phase != PhaseReady:
 		return badField("phase", "heartbeat: phase must be %q", PhaseReady)
 	}
+	if h.Health != nil {
+		if err := h.Health.Validate(); err != nil {
+			return err
+		}
+	}
 	return CheckWorkloads(h.Workloads)
 }
 

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -82,6 +84,14 @@ func TestPollRequestRejectsInvalidFields(t *testing.T) {
 			func(r *wire.PollRequest) { r.WaitSeconds = -1 },
 			func(r *wire.PollRequest) { r.WaitSeconds = math.NaN() },
 		},
+		"bad_health": {func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Health: &health.Report{}}
+		}, func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Health: &health.Report{At: time.Now(), Conditions: []health.Condition{
+				{Checker: "gpu_xid", Status: health.Healthy, Reason: "NoXID", Detail: "a\x1b[2J", Since: time.Now()}}}}
+		}, func(r *wire.PollRequest) {
+			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Health: &health.Report{At: time.Now(), Conditions: make([]health.Condition, health.MaxConditions+1)}}
+		}},
 		"bad_workloads": {func(r *wire.PollRequest) {
 			r.Heartbeat = &wire.Heartbeat{Phase: wire.PhaseReady, Workloads: make([]task.Workload, wire.MaxWorkloads+1)}
 		}, func(r *wire.PollRequest) {
@@ -103,6 +113,19 @@ func TestPollRequestRejectsInvalidFields(t *testing.T) {
 	}
 }
 
+// longestReport is the longest health report that is valid.
+func longestReport(at time.Time) *health.Report {
+	r := &health.Report{At: at, BootID: strings.Repeat("<", 64)}
+	for i := range health.MaxConditions {
+		r.Conditions = append(r.Conditions, health.Condition{
+			Checker: strings.Repeat("c", health.MaxName), Component: strings.Repeat("<", health.MaxComponent-3) + fmt.Sprintf("%03d", i),
+			Status: health.Unhealthy, Reason: strings.Repeat("R", health.MaxReason), Code: 1 << 30, Repair: health.RepairResetGPU,
+			Detail: strings.Repeat("<", health.MaxDetail), Since: at, Samples: 1 << 30, FaultSince: at, FaultSamples: 1 << 30, UnknownSeconds: 1 << 30,
+		})
+	}
+	return r
+}
+
 // TestLongestPoll: the longest poll that is valid fits the body, whatever characters the node
 // reports. encoding/json writes < with six bytes.
 func TestLongestPoll(t *testing.T) {
@@ -117,7 +140,7 @@ func TestLongestPoll(t *testing.T) {
 		WaitSeconds: math.Pi, Floors: task.Floors{TaskSeq: wire.MaxInteger, IdentitySequence: wire.MaxInteger},
 		Heartbeat: &wire.Heartbeat{AgentVersion: longest(wire.MaxAgentVersion), UptimeSeconds: wire.MaxInteger, BootID: longest(wire.MaxSession),
 			Cordoned: true, Phase: wire.PhaseReady, Fault: longest(wire.MaxFault), Driver: strings.Repeat("d", wire.MaxWorkloadKind),
-			DriverFault: longest(wire.MaxFault), At: w.Since, Workloads: slices.Repeat([]task.Workload{w}, wire.MaxWorkloads)}}
+			DriverFault: longest(wire.MaxFault), At: w.Since, Workloads: slices.Repeat([]task.Workload{w}, wire.MaxWorkloads), Health: longestReport(w.Since)}}
 	require.NoError(t, r.Validate())
 	body, err := json.Marshal(r)
 	require.NoError(t, err)

@@ -27,6 +27,9 @@ type Config struct {
 	// NodeURL replaces the node API's address in the bundles unless it is empty.
 	NodeURL string
 
+	// Faults is the path of the file with the faults of the nodes' machines (simulate.Faults), ""
+	// for none.
+	Faults    string
 	Misbehave []Share
 	// Seed selects the nodes that misbehave.
 	Seed uint64

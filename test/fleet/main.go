@@ -29,6 +29,8 @@ Flags:
   --misbehave LIST       NAME=SHARE,…: slow, silent, duplicate, late, flapping,
                          dies; a share is 5%, 0.05 or a number of nodes
   --seed N               selects the nodes that misbehave (default 1)
+  --faults FILE          faults of the nodes' machines, as JSON; read again when
+                         the file changes
   --task-time SPAN       simulated work of a task: 200ms or 100ms..2s (default 200ms)
   --workloads N          simulated workloads of each node (default 0)
   --restart-after D      how long a silent or dead agent stays down (default 2m)
@@ -130,6 +132,7 @@ func parse(args []string, getenv func(string) string) (c Config, logs logging, e
 	f.DurationVar(&c.RestartAfter, "restart-after", 2*time.Minute, "")
 	f.DurationVar(&c.FlapEvery, "flap-every", 5*time.Second, "")
 	f.DurationVar(&c.ReportEvery, "report-every", 5*time.Second, "")
+	f.StringVar(&c.Faults, "faults", "", "")
 	f.StringVar(&logs.file, "log", "", "")
 	f.TextVar(&logs.level, "log-level", slog.LevelWarn, "")
 	f.Func("misbehave", "", func(text string) (err error) { c.Misbehave, err = ParseShares(text); return err })

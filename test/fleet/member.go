@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent"
+	"github.com/gpuaas/gpuaas/deploy/dev/simulate"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -35,6 +36,7 @@ type member struct {
 	tally       *tally
 	connections connections
 	load        load
+	machine     *simulate.Machine
 
 	seen  atomic.Bool // the server accepted a poll
 	muted atomic.Bool // sends no requests
@@ -44,15 +46,16 @@ type member struct {
 	end    context.CancelCauseFunc // of the current process
 	known  map[string]bool         // tasks that the node misbehaved for
 	leases map[string]leaseEnd
-	// destroyed are the operations of which the node started a destructive task.
+	// destroyed are the operations and types of which the node started a destructive task.
 	destroyed map[string]bool
+	off       time.Duration // how long the machine that restarts is off
 }
 
 // leaseEnd is the end of a task's lease, and the time of its late result.
 type leaseEnd struct{ lease, result time.Time }
 
 func newMember(c Config, conf agent.Config, misbehavior Misbehavior, t *tally) *member {
-	return &member{conf: conf, fleet: c, misbehavior: misbehavior, tally: t, load: load{size: c.Workloads, since: time.Now().UTC()}}
+	return &member{conf: conf, machine: newMachine(c.Faults, conf.StateDir), fleet: c, misbehavior: misbehavior, tally: t, load: load{size: c.Workloads, since: time.Now().UTC()}}
 }
 
 // run runs agents, one after the other, until ctx ends or the node is removed.
@@ -70,6 +73,10 @@ func (m *member) run(ctx context.Context) {
 // downtime returns how long the node has no agent.
 func (m *member) downtime(cause error) time.Duration {
 	switch {
+	case errors.Is(cause, errRebooted):
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.off
 	case errors.Is(cause, errDied):
 		return around(m.fleet.RestartAfter).draw()
 	case errors.Is(cause, errFlapped), errors.Is(cause, errSilenced):
@@ -84,6 +91,7 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	defer end(nil)
 	a, err := agent.New(m.conf, agent.Deps{
 		Log: m.fleet.Log, FS: disk{}, Transport: m.newWire, Wrap: m.wrapExecutor, Workloads: &m.load,
+		Health: m.machine, BootID: m.machine.BootID, Reboot: m.reboot,
 	})
 	if err != nil {
 		m.fleet.Log.Error("the agent does not start", "node_id", m.conf.NodeID, "err", err.Error())
@@ -147,9 +155,10 @@ func (m *member) first(taskID string) bool {
 	return true
 }
 
-// firstIn reports whether the node starts a destructive task of the operation for the
-// first time.
-func (m *member) firstIn(operationID string) bool {
+// firstIn reports whether the node starts a destructive task of this type in the operation for
+// the first time.
+func (m *member) firstIn(operationID string, kind task.Type) bool {
+	operationID += " " + string(kind)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.destroyed[operationID] {

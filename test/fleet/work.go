@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/runner"
+	"github.com/gpuaas/gpuaas/deploy/dev/workload/machine"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/version"
@@ -26,6 +27,8 @@ func (m *member) wrapExecutor(kind task.Type, x runner.Executor) runner.Executor
 		work = m.facts
 	case task.NodeProbe:
 		work = m.probe
+	case task.GPUReset, task.NodeVerify:
+		work = machine.Repairs(m.machine, kind, x).Run
 	case task.AgentUpgrade: // a simulated node has no binary
 		work = func(context.Context, runner.Task) (any, error) {
 			return task.UpgradeResult{Version: version.Version()}, nil
@@ -42,7 +45,7 @@ func (m *member) wrapExecutor(kind task.Type, x runner.Executor) runner.Executor
 	x.Folder = false // nothing is written, and thousands of folders are slow
 	x.Run = func(ctx context.Context, t runner.Task) (any, error) {
 		m.tally.works.Add(1)
-		if t.Effect == task.EffectDestructive && !m.firstIn(t.OperationID) {
+		if t.Effect == task.EffectDestructive && !m.firstIn(t.OperationID, t.Type) {
 			m.tally.repeated.Add(1)
 		}
 		if err := m.simulateWork(ctx, t); err != nil {

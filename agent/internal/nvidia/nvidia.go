@@ -29,6 +29,16 @@ const driverFolder = "/proc/driver/nvidia/gpus"
 // --query-gpu=index,uuid. It returns CSV without header and units. found is false on a
 // machine that has neither the command nor the GPU driver. Errors are KindTaskFailed.
 func Query(ctx context.Context, programs command.Runner, path, columns string) (out string, found bool, err error) {
+	out, found, err = Run(ctx, programs, path, columns, "--format=csv,noheader,nounits")
+	if err != nil {
+		out = ""
+	}
+	return out, found, err
+}
+
+// Run runs nvidia-smi as Query does, with any arguments. It also returns what the program printed
+// before it failed.
+func Run(ctx context.Context, programs command.Runner, path string, args ...string) (out string, found bool, err error) {
 	path, err = exec.LookPath(cmp.Or(path, Default))
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		if _, driver := os.Stat(driverFolder); driver == nil {
@@ -39,9 +49,9 @@ func Query(ctx context.Context, programs command.Runner, path, columns string) (
 	if err != nil {
 		return "", true, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi cannot be run")
 	}
-	out, stderr, err := programs.Run(ctx, MaxBytes, path, columns, "--format=csv,noheader,nounits")
+	out, stderr, err := programs.Run(ctx, MaxBytes, path, args...)
 	if err != nil {
-		return "", true, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi fails: %s", text.Truncate(strings.TrimSpace(out+stderr)))
+		return out, true, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi fails: %s", text.Truncate(strings.TrimSpace(out+stderr)))
 	}
 	return out, true, nil
 }

@@ -90,7 +90,9 @@ func (p *place) parkTime() time.Duration {
 // test environment ends an activity after ten attempts, so the phase parks by then.
 func (p *place) retryTime(phase lifecycle.PhaseSpec) time.Duration {
 	switch {
-	case phase.Name == lifecycle.PhaseAgent || phase.Name == lifecycle.PhaseWaitReboot:
+	case phase.Name == lifecycle.PhaseWaitReboot:
+		return 170 * time.Second
+	case phase.Name == lifecycle.PhaseAgent:
 		return 130 * time.Second
 	case callOf(phase.Name) != "":
 		return 400 * time.Second

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.temporal.io/sdk/workflow"
 
@@ -268,10 +269,14 @@ func resetMachine(ctx workflow.Context, op *operation) error {
 // resetStep names the reset by the provider, as a task's type names its step.
 const resetStep task.Type = "machine.reset"
 
-// awaitReboot waits until the node's heartbeats show another boot of the same incarnation.
+// awaitReboot waits until the node's heartbeats show another boot of the same incarnation. An agent
+// that still runs in the old boot after a while has not restarted the node: then its provider does.
 func awaitReboot(ctx workflow.Context, op *operation) error {
 	a := op.repair.Attempt
 	in := activities.RebootInput{NodeID: op.in.NodeID, BootID: a.BootBefore, Incarnation: op.claim.Incarnation, Since: a.StartedAt}
+	if err := op.checkRestart(ctx, in); err != nil {
+		return err
+	}
 	err := withinBudget(ctx, op, "Wait for a heartbeat of the node's next boot", repairs.AwaitReboot, in)
 	if err != nil {
 		return err
@@ -282,6 +287,35 @@ func awaitReboot(ctx workflow.Context, op *operation) error {
 	}
 	a.BootAfter = facts.BootID
 	return nil
+}
+
+// restartGrace is how long an agent may take to restart its node.
+const restartGrace = 3 * time.Minute
+
+// checkRestart waits for the boot for restartGrace. If the agent still runs in the old boot then, it asks
+// the provider for a reset, once, if there is one that can.
+func (op *operation) checkRestart(ctx workflow.Context, in activities.RebootInput) error {
+	if op.repair.Powered || op.parked() || in.BootID == "" || op.claim.Instance.InstanceID == "" {
+		return nil
+	}
+	o := callShort
+	o.ScheduleToCloseTimeout = min(restartGrace, op.spec().Budget/2)
+	waited := op.call(ctx, o, "Wait until the agent has restarted the node", repairs.AwaitReboot, in)
+	if waited == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var facts activities.RepairFacts
+	if err := fromRecord(ctx, "Read the node's boot", &facts, repairs.ReadRepair, op.in.NodeID, recovery.Fault{}); err != nil {
+		return err
+	}
+	if facts.Silent || facts.BootID != in.BootID {
+		return nil
+	}
+	err := resetMachine(ctx, op)
+	if err != nil && ctx.Err() == nil && !kindOf(err).Info().Retry && kindOf(err) != schema.KindFenced {
+		return nil // the provider cannot: the wait shows whether the node restarts
+	}
+	return err
 }
 
 // verifyRepair tests the node after a rung. The decision force accepts a failed test.

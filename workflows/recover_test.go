@@ -223,6 +223,18 @@ func TestAgentRefusesReboot(t *testing.T) {
 	}
 }
 
+// TestAgentThatDoesNotRestart: the provider restarts a node whose agent accepted the restart and still
+// runs in the old boot.
+func TestAgentThatDoesNotRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) { return succeeded(struct{}{}), nil }
+	w.repairs.onPower = func(machines.Power) { w.boots("boot-2") }
+	require.Equal(t, "repaired by the rung reboot", repairOf(t, w, recovery.Request{}).run().Operation.Outcome)
+	require.Equal(t, 1, w.count("power reset"))
+	require.Equal(t, "boot-2", w.repairs.attempts[0].BootAfter)
+}
+
 // TestLostReboot: a reboot whose task is lost is not repeated: the next boot shows what happened.
 func TestLostReboot(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -119,6 +120,9 @@ func (o operations) start(action lifecycle.Action) handler {
 		if err != nil {
 			return nil, err
 		}
+		if err := o.mayReplace(c, req.Options); err != nil {
+			return nil, err
+		}
 		node, err := o.find(c)
 		if err != nil {
 			return nil, err
@@ -151,6 +155,15 @@ func (o operations) start(action lifecycle.Action) handler {
 		}
 		return started, unanswered(err, "operation "+op.OperationID+" was accepted", in, c.key)
 	}
+}
+
+// mayReplace rejects a repair that deletes the node's machine, unless the subject may terminate nodes.
+func (b base) mayReplace(c *call, o lifecycle.Options) error {
+	if !slices.Contains(o.Recovery.Rungs, recovery.RungReplace) {
+		return nil
+	}
+	_, err := b.authorize(c.Request, trust.RoleAdmin)
+	return err
 }
 
 // submit starts an operation. If an earlier request with the same idempotency key

@@ -145,7 +145,7 @@ func tearDownMachine(ctx workflow.Context, op *operation) error {
 		return err
 	}
 	if op.plan.Action == lifecycle.ActionRecover {
-		if _, err := op.beginRung(ctx); err != nil {
+		if _, err := (ladder{op}).beginRung(ctx); err != nil {
 			return err
 		}
 		op.repair.TornDown = true

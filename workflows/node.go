@@ -49,7 +49,7 @@ func onNodeOnce[T any](ctx workflow.Context, op *operation, t task.Type, params 
 		Step: op.currentStep, Phase: op.spec().Name, Type: t, Params: params, Attempt: int64(op.tries + 1),
 		// Only the state that the claim entered is certain: missing heartbeats may
 		// change the others meanwhile.
-		Expect:   task.Expectation{NodeState: op.enteredState()},
+		Expect:   task.Expectation{NodeState: (ladder{op}).enteredState()},
 		Deadline: taskDeadline(ctx, life), CorrelationID: op.in.CorrelationID,
 	}
 	if err := enqueue(ctx, op, &spec); err != nil {
@@ -64,7 +64,7 @@ func onNodeOnce[T any](ctx workflow.Context, op *operation, t task.Type, params 
 
 // enteredState is the state that the claim entered, empty once the node has another machine, whose
 // enrollment changes the state.
-func (op *operation) enteredState() lifecycle.NodeState {
+func (op ladder) enteredState() lifecycle.NodeState {
 	if op.repair.Replaced {
 		return ""
 	}

@@ -32,6 +32,9 @@ type repair struct {
 	Powered bool `json:"powered,omitempty"`
 }
 
+// ladder is an operation that repairs its node.
+type ladder struct{ *operation }
+
 // repairEnd is how a repair ended before its last rung.
 type repairEnd string
 
@@ -49,7 +52,7 @@ const (
 )
 
 // passedOver returns why a repair passes over the current phase, empty if it runs.
-func (op *operation) passedOver() string {
+func (op ladder) passedOver() string {
 	spec := op.spec()
 	switch {
 	case op.plan.Action != lifecycle.ActionRecover:
@@ -71,7 +74,7 @@ func (op *operation) passedOver() string {
 }
 
 // rungOver reports whether a phase of the rung failed or was skipped.
-func (op *operation) rungOver(r recovery.Rung) bool {
+func (op ladder) rungOver(r recovery.Rung) bool {
 	for i, spec := range op.plan.Phases[:op.phase] {
 		state := op.status.Operation.Phases[i].State
 		if spec.Rung == r && (state == lifecycle.PhaseFailed || state == lifecycle.PhaseSkipped) {
@@ -83,7 +86,7 @@ func (op *operation) rungOver(r recovery.Rung) bool {
 
 // enterPhase prepares the current phase. A repair records the rung that ended, and passes over phases
 // that are not needed any longer.
-func (op *operation) enterPhase(ctx workflow.Context) (pass bool) {
+func (op ladder) enterPhase(ctx workflow.Context) (pass bool) {
 	if a := op.repair.Attempt; a != nil && (op.repair.Ended != "" || op.rungOver(a.Rung)) {
 		op.endAttemptAt(ctx, op.attemptOutcome())
 	}
@@ -95,7 +98,7 @@ func (op *operation) enterPhase(ctx workflow.Context) (pass bool) {
 }
 
 // attemptOutcome is the outcome of the rung that ended.
-func (op *operation) attemptOutcome() string {
+func (op ladder) attemptOutcome() string {
 	switch {
 	case op.repair.Ended == repairCured:
 		return attemptCured
@@ -108,7 +111,7 @@ func (op *operation) attemptOutcome() string {
 // climb ends the rung of a phase that failed, if another rung follows, and reports whether it did. A
 // failure of the control plane climbs nothing: it says nothing about the node. The drain of a node
 // whose agent is silent is passed over: no one can stop its workloads.
-func (op *operation) climb(ctx workflow.Context, failure error) (climbed bool, err error) {
+func (op ladder) climb(ctx workflow.Context, failure error) (climbed bool, err error) {
 	spec, e := op.spec(), failureOf(failure)
 	if op.undoing || op.plan.Action != lifecycle.ActionRecover {
 		return false, nil
@@ -124,7 +127,7 @@ func (op *operation) climb(ctx workflow.Context, failure error) (climbed bool, e
 		return false, nil
 	}
 	// The next rung has tasks of its own, which must not run beside an open one.
-	if err := voidTasks(ctx, op, "Void the open tasks of the rung"); err != nil {
+	if err := voidTasks(ctx, op.operation, "Void the open tasks of the rung"); err != nil {
 		return false, err
 	}
 	message := e.Message
@@ -150,7 +153,7 @@ func outcomeOf(spec lifecycle.PhaseSpec, e *schema.Error) string {
 
 // beginRung records that a rung of the repair begins, unless it has begun. It keeps the boot that the
 // rung may end.
-func (op *operation) beginRung(ctx workflow.Context) (activities.RepairFacts, error) {
+func (op ladder) beginRung(ctx workflow.Context) (activities.RepairFacts, error) {
 	var facts activities.RepairFacts
 	if err := fromRecord(ctx, "Read the node's boot", &facts, repairs.ReadRepair, op.in.NodeID, recovery.Fault{}); err != nil {
 		return facts, err
@@ -167,7 +170,7 @@ func (op *operation) beginRung(ctx workflow.Context) (activities.RepairFacts, er
 }
 
 // endAttemptAt records the end of the current rung.
-func (op *operation) endAttemptAt(ctx workflow.Context, outcome string) {
+func (op ladder) endAttemptAt(ctx workflow.Context, outcome string) {
 	a := op.repair.Attempt
 	if a == nil {
 		return
@@ -178,7 +181,7 @@ func (op *operation) endAttemptAt(ctx workflow.Context, outcome string) {
 }
 
 // recordAttempt stores the current rung. It waits for the database, as other records do.
-func (op *operation) recordAttempt(ctx workflow.Context) {
+func (op ladder) recordAttempt(ctx workflow.Context) {
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	err := op.onRecord(free, "Record the rung "+string(op.repair.Attempt.Rung), nil, repairs.RecordAttempt, op.claim.Fence, *op.repair.Attempt)
@@ -214,7 +217,7 @@ func approve(_ workflow.Context, op *operation) error {
 
 // resetGPU resets the GPUs that have the fault.
 func resetGPU(ctx workflow.Context, op *operation) error {
-	if _, err := op.beginRung(ctx); err != nil {
+	if _, err := (ladder{op}).beginRung(ctx); err != nil {
 		return err
 	}
 	params := task.ResetParams{GPUs: op.in.Options.Recovery.GPUs}
@@ -225,7 +228,7 @@ func resetGPU(ctx workflow.Context, op *operation) error {
 // rebootNode restarts the node: by its agent if that is connected, and otherwise by its provider. If
 // it is not known whether the restart happens, the next phase finds out.
 func rebootNode(ctx workflow.Context, op *operation) error {
-	facts, err := op.beginRung(ctx)
+	facts, err := (ladder{op}).beginRung(ctx)
 	if err != nil {
 		return err
 	}
@@ -274,7 +277,7 @@ const resetStep task.Type = "machine.reset"
 func awaitReboot(ctx workflow.Context, op *operation) error {
 	a := op.repair.Attempt
 	in := activities.RebootInput{NodeID: op.in.NodeID, BootID: a.BootBefore, Incarnation: op.claim.Incarnation, Since: a.StartedAt}
-	if err := op.checkRestart(ctx, in); err != nil {
+	if err := (ladder{op}).checkRestart(ctx, in); err != nil {
 		return err
 	}
 	err := withinBudget(ctx, op, "Wait for a heartbeat of the node's next boot", repairs.AwaitReboot, in)
@@ -294,7 +297,7 @@ const restartGrace = 3 * time.Minute
 
 // checkRestart waits for the boot for restartGrace. If the agent still runs in the old boot then, it asks
 // the provider for a reset, once, if there is one that can.
-func (op *operation) checkRestart(ctx workflow.Context, in activities.RebootInput) error {
+func (op ladder) checkRestart(ctx workflow.Context, in activities.RebootInput) error {
 	if op.repair.Powered || op.parked() || in.BootID == "" || op.claim.Instance.InstanceID == "" {
 		return nil
 	}
@@ -311,7 +314,7 @@ func (op *operation) checkRestart(ctx workflow.Context, in activities.RebootInpu
 	if facts.Silent || facts.BootID != in.BootID {
 		return nil
 	}
-	err := resetMachine(ctx, op)
+	err := resetMachine(ctx, op.operation)
 	if err != nil && ctx.Err() == nil && !kindOf(err).Info().Retry && kindOf(err) != schema.KindFenced {
 		return nil // the provider cannot: the wait shows whether the node restarts
 	}
@@ -412,7 +415,7 @@ func undoRecover(ctx workflow.Context, op *operation) error {
 }
 
 // recovered adds to the record of a repair how it ended.
-func (op *operation) recovered(f activities.Finish) activities.Finish {
+func (op ladder) recovered(f activities.Finish) activities.Finish {
 	if op.repair.Replaced {
 		f.Instance = lifecycle.InstanceRunning
 	}

@@ -156,7 +156,7 @@ func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 func (op *operation) runPhases(ctx workflow.Context) error {
 	last := len(op.plan.Phases) - 1
 	for ; op.phase < last; op.phase++ {
-		if op.enterPhase(ctx) {
+		if (ladder{op}).enterPhase(ctx) {
 			continue
 		}
 		if err := op.runPhase(ctx); err != nil {
@@ -225,7 +225,7 @@ func completed(op *operation) activities.Finish {
 		f.Node = op.claim.Prior
 	}
 	if op.plan.Action == lifecycle.ActionRecover {
-		return op.recovered(f)
+		return (ladder{op}).recovered(f)
 	}
 	for _, p := range op.status.Operation.Phases {
 		switch {
@@ -247,7 +247,7 @@ func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, 
 	op.unpark(ctx)
 	op.mark(ctx, lifecycle.PhaseCanceled, "")
 	noteUndo(ctx, op)
-	op.endAttemptAt(ctx, attemptUnknown)
+	(ladder{op}).endAttemptAt(ctx, attemptUnknown)
 	if op.plan.Holds {
 		err := voidTasks(ctx, op, "Void the node's open tasks")
 		if kindOf(err) == schema.KindFenced {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Repairs implements activities.Repairs.
+// Repairs implements activities.Repairs and adminapi.Repairs.
 type Repairs struct{ db *db }
 
 // Boot implements activities.Repairs.
@@ -121,7 +121,7 @@ func (s *Repairs) ReplaceInstance(ctx context.Context, f activities.Fence, insta
 		if err := requireTornDown(ctx, tx, n, f.OperationID); err != nil {
 			return old, err
 		}
-		return tx.replaceInstance(ctx, f, n, old)
+		return replaceInstance(ctx, tx, f, n, old)
 	})
 }
 
@@ -135,7 +135,7 @@ func requireTornDown(ctx context.Context, tx *tx, n sqlc.LockNodeRow, operationI
 	return requireReleased(ctx, tx, n)
 }
 
-func (tx *tx) replaceInstance(ctx context.Context, f activities.Fence, n sqlc.LockNodeRow, old lifecycle.Instance) (lifecycle.Instance, error) {
+func replaceInstance(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, old lifecycle.Instance) (lifecycle.Instance, error) {
 	if _, err := setInstance(ctx, tx, f.NodeID, lifecycle.InstanceTerminated); err != nil {
 		return old, err
 	}
@@ -161,7 +161,7 @@ func (s *Repairs) KeepEvidence(ctx context.Context, f activities.Fence, fault re
 		if err := tx.lockOpenHolder(ctx, f); err != nil {
 			return err
 		}
-		b, err := tx.evidence(ctx, f)
+		b, err := evidenceOf(ctx, tx, f)
 		if err != nil {
 			return err
 		}
@@ -170,8 +170,8 @@ func (s *Repairs) KeepEvidence(ctx context.Context, f activities.Fence, fault re
 	})
 }
 
-// evidence reads what the database has about the node of a repair.
-func (tx *tx) evidence(ctx context.Context, f activities.Fence) (evidence.Bundle, error) {
+// evidenceOf reads what the database has about the node of a repair.
+func evidenceOf(ctx context.Context, tx *tx, f activities.Fence) (evidence.Bundle, error) {
 	n, err := tx.BundleNode(ctx, f.NodeID)
 	if err != nil {
 		return evidence.Bundle{}, err
@@ -232,7 +232,7 @@ func attemptOf(r sqlc.RecoveryAttempt) recovery.Attempt {
 }
 
 // Evidence implements adminapi.Repairs.
-func (s *Admin) Evidence(ctx context.Context, node wire.NodeView) (evidence.Bundle, error) {
+func (s *Repairs) Evidence(ctx context.Context, node wire.NodeView) (evidence.Bundle, error) {
 	return query(ctx, s.db, "reading the evidence of node "+node.ID, func(ctx context.Context) (evidence.Bundle, error) {
 		b, err := s.db.q.NewestBundle(ctx, node.ID)
 		return b, orMissing(err, schema.NewError(schema.KindNotFound, "there is no evidence of a repair of node %s", node.Host).

@@ -122,7 +122,7 @@ func TestKeepEvidence(t *testing.T) {
 	e := setup(t)
 	ctx, r := t.Context(), e.Store.Repairs
 	n := e.inState(lifecycle.NodeActive)
-	_, err := e.Evidence(ctx, n)
+	_, err := e.Store.Repairs.Evidence(ctx, n)
 	require.Equal(t, schema.KindNotFound, schema.KindOf(err))
 	e.exec(`UPDATE nodes SET facts = '{"hostname":"h","gpus":[{"uuid":"GPU-1","serial":"165"}]}', boot_id = 'boot-2' WHERE node_id = $1`, n.ID)
 
@@ -137,7 +137,7 @@ func TestKeepEvidence(t *testing.T) {
 		require.NoError(t, r.KeepEvidence(ctx, c.Fence, f, []recovery.Attempt{{Rung: recovery.RungReboot, Outcome: "not_cured"}}))
 	}
 	e.exec("UPDATE nodes SET state = 'removed', facts = NULL WHERE node_id = $1", n.ID)
-	b, err := e.Evidence(ctx, e.node(n.ID))
+	b, err := e.Store.Repairs.Evidence(ctx, e.node(n.ID))
 	require.NoError(t, err)
 	require.Equal(t, c.Fence.OperationID, b.OperationID)
 	require.Equal(t, fault, b.Fault)

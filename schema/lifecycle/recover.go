@@ -144,7 +144,7 @@ func CheckRecovery(r recovery.Request) error {
 
 func short(s string) bool { return s == "" || text.IsToken(s, maxRepairField, "-_.") }
 
-// rebootWait is how long the node may take to boot. The claim knows whether it has GPUs; see ForGPUs.
+// rebootWait is how long the node may take to boot. ForGPUs shortens it for a node without GPUs.
 func rebootWait(r recovery.Request) time.Duration {
 	if r.RebootWaitSeconds > 0 {
 		return time.Duration(r.RebootWaitSeconds) * time.Second

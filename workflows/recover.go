@@ -383,8 +383,15 @@ func restoreCordon(ctx workflow.Context, op *operation) error {
 	return undoCordon(ctx, op)
 }
 
-// keepEvidence stores what the vendor of the hardware needs.
+// keepEvidence stores what the vendor of the hardware needs. A repair without another rung records the
+// quarantine as its attempt.
 func keepEvidence(ctx workflow.Context, op *operation) error {
+	if len(op.repair.Done) == 0 {
+		if _, err := (ladder{op}).beginRung(ctx); err != nil {
+			return err
+		}
+		(ladder{op}).endAttemptAt(ctx, attemptNotCured)
+	}
 	in := activities.EvidenceInput{Fence: op.claim.Fence, Fault: op.in.Options.Recovery.Fault, Attempts: op.repair.Done}
 	return withinBudget(ctx, op, "Store the evidence", repairs.KeepEvidence, in)
 }

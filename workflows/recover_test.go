@@ -108,6 +108,17 @@ func TestRepairEndsInQuarantine(t *testing.T) {
 	require.Equal(t, lifecycle.PhaseSkipped, phaseStates(st.Operation)[lifecycle.PhaseRestoreCordon])
 }
 
+// TestRMA: hardware that must be repaired is quarantined without another rung, and nothing is drained.
+func TestRMA(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	repairOf(t, w, recovery.Request{Fault: recovery.Fault{Checker: "gpu_xid", Repair: health.RepairRMA}}).run()
+	require.Equal(t, lifecycle.NodeQuarantined, w.finished.Node)
+	require.Equal(t, []string{"quarantine not_cured"}, w.outcomesOfRungs())
+	require.Equal(t, []string{"workload.cordon"}, w.enqueued)
+	require.Len(t, w.repairs.evidence.Attempts, 1)
+}
+
 // TestNodeThatNeverReturns: a reboot after which no boot is seen climbs to quarantine, and parks if no
 // rung follows. A parked one continues when the node returns.
 func TestNodeThatNeverReturns(t *testing.T) {

@@ -170,3 +170,36 @@ func make4k() []byte {
 	}
 	return b
 }
+
+// TestReplaceInstance: the identity of the old machine ends, the node has another instance, and its new
+// machine enrolls while the repair holds the node.
+func TestReplaceInstance(t *testing.T) {
+	e := setup(t)
+	ctx, r := t.Context(), e.Store.Repairs
+	m := e.created()
+	c := e.claim(m.caller.NodeID, lifecycle.ActionRecover)
+	_, err := r.ReplaceInstance(ctx, c.Fence, c.Instance.InstanceID)
+	require.Equal(t, "resources_open", schema.AsError(err).Reason, "its machine may exist")
+	require.Equal(t, lifecycle.InstanceRunning, e.node(m.caller.NodeID).Instance.State)
+
+	require.NoError(t, e.Store.Operations.Released(ctx, c.Fence, c.Instance.InstanceID))
+	next, err := r.ReplaceInstance(ctx, c.Fence, c.Instance.InstanceID)
+	require.NoError(t, err)
+	require.NotEqual(t, c.Instance.InstanceID, next.InstanceID)
+	require.Equal(t, lifecycle.InstancePending, next.State)
+	require.Equal(t, c.Instance.Options, next.Options)
+	again, err := r.ReplaceInstance(ctx, c.Fence, c.Instance.InstanceID)
+	require.NoError(t, err)
+	require.Equal(t, next.InstanceID, again.InstanceID)
+	n := e.node(m.caller.NodeID)
+	require.Equal(t, lifecycle.NodeRegistered, n.State)
+
+	completed := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning}
+	require.Equal(t, "not_enrolled", schema.AsError(e.Finish(ctx, c.Fence, completed)).Reason)
+	tokenID, hash := e.token(m.caller.NodeID)
+	m.enroll(tokenID, hash, m.k(2))
+	require.NoError(t, e.Finish(ctx, c.Fence, completed))
+	require.Equal(t, lifecycle.NodeActive, e.node(m.caller.NodeID).State)
+	require.Equal(t, next.InstanceID, e.node(m.caller.NodeID).Instance.InstanceID)
+	require.EqualValues(t, 2, e.number("SELECT count(*) FROM instances WHERE node_id = $1", m.caller.NodeID))
+}

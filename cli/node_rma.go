@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -69,16 +70,16 @@ func faultLine(f recovery.Fault) string {
 
 // attemptLine is a rung in one line: its outcome, the boots and the tests.
 func attemptLine(a recovery.Attempt) string {
-	line := a.Outcome
+	parts := []string{a.Outcome}
 	if a.BootBefore != "" || a.BootAfter != "" {
-		line += fmt.Sprintf(", boot %s to %s", dash(a.BootBefore), dash(a.BootAfter))
+		parts = append(parts, fmt.Sprintf("boot %s to %s", dash(a.BootBefore), dash(a.BootAfter)))
 	}
 	for _, t := range a.Tests {
 		result := "failed"
 		if t.OK {
 			result = "ok"
 		}
-		line += fmt.Sprintf(", %s %s", t.Name, result)
+		parts = append(parts, t.Name+" "+result)
 	}
-	return line
+	return strings.Join(parts, ", ")
 }

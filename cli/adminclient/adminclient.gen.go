@@ -1158,7 +1158,7 @@ type ClientInterface interface {
 
 	// StartOperationWithBody Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1167,7 +1167,7 @@ type ClientInterface interface {
 
 	// StartOperation Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1823,7 +1823,7 @@ func (c *Client) UnlockNode(ctx context.Context, node Node, params *UnlockNodePa
 
 // StartOperationWithBody Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1842,7 +1842,7 @@ func (c *Client) StartOperationWithBody(ctx context.Context, node Node, action A
 
 // StartOperation Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5851,7 +5851,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartOperationWithBodyWithResponse Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5860,7 +5860,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartOperationWithResponse Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -9917,7 +9917,7 @@ func (c *ClientWithResponses) UnlockNodeWithResponse(ctx context.Context, node N
 
 // StartOperationWithBodyWithResponse Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -9932,7 +9932,7 @@ func (c *ClientWithResponses) StartOperationWithBodyWithResponse(ctx context.Con
 
 // StartOperationWithResponse Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

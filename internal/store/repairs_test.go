@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,21 +155,13 @@ func TestEvidenceIsBounded(t *testing.T) {
 	t.Parallel()
 	b := evidence.Bundle{NodeID: "n", Facts: nil}
 	for range 100 {
-		b.Tasks = append(b.Tasks, evidence.Task{TaskID: "t", Output: json.RawMessage(`"` + string(make4k()) + `"`)})
-		b.Tasks = append(b.Tasks, b.Tasks[0], b.Tasks[0], b.Tasks[0])
+		one := evidence.Task{TaskID: "t", Output: json.RawMessage(`"` + strings.Repeat("x", 4096) + `"`)}
+		b.Tasks = append(b.Tasks, one, one, one, one)
 	}
 	raw, err := json.Marshal(b.Bounded())
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(raw), evidence.MaxDocument)
 	require.NotNil(t, b.Tasks[0].Output, "the bundle itself is not changed")
-}
-
-func make4k() []byte {
-	b := make([]byte, 4096)
-	for i := range b {
-		b[i] = 'x'
-	}
-	return b
 }
 
 // TestReplaceInstance: the identity of the old machine ends, the node has another instance, and its new

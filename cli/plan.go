@@ -81,7 +81,7 @@ func (e *console) nothingChanged(refused int, thing string) error {
 
 func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o lifecycle.Options) plan {
 	m, _ := lifecycle.PlanOf(a, o)
-	m = m.On(provider)
+	m = m.On(provider).ForGPUs(n.GPUsTotal, o)
 	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
 		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, provider, m, o)}
 	for _, s := range m.Phases {

@@ -143,6 +143,7 @@ func register(w worker.Registry, p *parts, env string) {
 		p.retention(),
 		p.sweep(),
 		p.explain(),
+		&activities.Repair{Repairs: p.store.Repairs, Providers: p.cfg.sources},
 		&activities.Machine{Ledger: p.store.Operations, Providers: p.cfg.sources,
 			Boots: boot.Issuer{Tokens: p.store.Identities, CA: p.vault.ServerCA, NodeURL: p.cfg.NodeURL}},
 	} {

@@ -19,6 +19,7 @@ var (
 	retainer  *activities.Retention
 	sweeper   *activities.Sweep
 	explainer *activities.Explain
+	repairs   *activities.Repair
 )
 
 // Entry is one registered workflow.

@@ -47,6 +47,7 @@ type Config struct {
 	Trail            Trail
 	Signals          Signals
 	Insights         Insights
+	Repairs          Repairs
 	Checkpoints      Checkpoints
 	// CheckpointKeys returns the public keys of audit checkpoints, by key ID.
 	CheckpointKeys func(context.Context) (map[string]ed25519.PublicKey, error)
@@ -150,6 +151,7 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/instances/{instance_id}", ok, viewer, m.show, notFound),
 		a.on(get, "/operations", ok, viewer, o.list, notFound),
 		a.on(get, "/operations/{operation_id}", ok, viewer, o.show, notFound),
+		a.on(get, "/nodes/{node}/rma", ok, viewer, o.evidence, notFound),
 		a.on(get, "/stuck", ok, viewer, o.stuck, notFound),
 		a.on(get, "/nodes/{node}/cause", ok, viewer, i.cause, notFound),
 		a.on(get, "/nodes/{node}/runbook", ok, viewer, i.runbook, notFound),

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/cause"
+	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/instance"
@@ -70,6 +71,12 @@ type Signals interface {
 	// signal for each change. A second call with the report changes nothing. accepted is false
 	// if a newer report is stored.
 	ReportHealth(ctx context.Context, n wire.NodeView, r health.Report) (accepted bool, err error)
+}
+
+// Repairs reads what is kept of repairs.
+type Repairs interface {
+	// Evidence returns that of the node's last repair that cured nothing. KindNotFound if there is none.
+	Evidence(ctx context.Context, node wire.NodeView) (evidence.Bundle, error)
 }
 
 // EnrollmentTokens stores enrollment tokens and references to bundles.

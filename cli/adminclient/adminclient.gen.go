@@ -17,12 +17,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/stuck"
@@ -128,6 +130,15 @@ type ErrorBody = schema.ErrorBody
 
 // ErrorDetail The code determines the status. The reason narrows it. next is the command or action that resolves the failure, if there is one.
 type ErrorDetail = schema.ErrorDetail
+
+// EvidenceAudit The first and last sequence number of the operation's events in the node's audit stream, 0 without any.
+type EvidenceAudit = evidence.AuditRange
+
+// EvidenceBundle What is kept about a node that no repair cured, for the vendor of its hardware. It holds no secret. What the node reported in it is untrusted.
+type EvidenceBundle = evidence.Bundle
+
+// EvidenceTask A task of a repair.
+type EvidenceTask = evidence.Task
 
 // Facts The hardware and software of a host, as its agent reports them.
 type Facts = inventory.Facts
@@ -249,8 +260,20 @@ type ProviderLimits = machine.Limits
 // ProviderList defines model for ProviderList.
 type ProviderList = machine.Providers
 
+// RecoveryAttempt One rung of a repair, with its outcome and its proof.
+type RecoveryAttempt = recovery.Attempt
+
 // RecoveryBundle The bundle of a reissue. This one response is the only copy of its enrollment token.
 type RecoveryBundle = wire.RecoveryBundle
+
+// RecoveryFault The condition for which a node is repaired.
+type RecoveryFault = recovery.Fault
+
+// RecoveryRequest The repair of a recover. Without rungs, they follow from the fault; without a fault, the node is rebooted.
+type RecoveryRequest = recovery.Request
+
+// RecoveryTest One check that verified a repair.
+type RecoveryTest = recovery.Test
 
 // RegisterNodeRequest The properties of a new node.
 type RegisterNodeRequest = wire.RegisterNodeRequest
@@ -620,6 +643,13 @@ type RehydrateNodeParams struct {
 
 	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetEvidenceParams defines parameters for GetEvidence.
+type GetEvidenceParams struct {
+	// Fields The fields of each row to return, separated by commas.
+	Fields         *Fields        `form:"fields,omitempty" json:"fields,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
 // GetNodeRunbookParams defines parameters for GetNodeRunbook.
@@ -1188,6 +1218,11 @@ type ClientInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetEvidence Show the evidence of the node's last repair that cured nothing
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/rma (the `GetEvidence` operationId).
+	GetEvidence(ctx context.Context, node Node, params *GetEvidenceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetNodeRunbook Order what to do about a node
 	//
 	// The steps follow from the probable causes, the probes and the decisions that the park offers.
@@ -1220,7 +1255,7 @@ type ClientInterface interface {
 
 	// StartOperationWithBody Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1229,7 +1264,7 @@ type ClientInterface interface {
 
 	// StartOperation Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1866,6 +1901,21 @@ func (c *Client) RehydrateNode(ctx context.Context, node Node, params *Rehydrate
 	return c.Client.Do(req)
 }
 
+// GetEvidence Show the evidence of the node's last repair that cured nothing
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/rma (the `GetEvidence` operationId).
+func (c *Client) GetEvidence(ctx context.Context, node Node, params *GetEvidenceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetEvidenceRequest(c.Server, node, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetNodeRunbook Order what to do about a node
 //
 // The steps follow from the probable causes, the probes and the decisions that the park offers.
@@ -1938,7 +1988,7 @@ func (c *Client) UnlockNode(ctx context.Context, node Node, params *UnlockNodePa
 
 // StartOperationWithBody Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1957,7 +2007,7 @@ func (c *Client) StartOperationWithBody(ctx context.Context, node Node, action A
 
 // StartOperation Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4033,6 +4083,82 @@ func NewRehydrateNodeRequestWithBody(server string, node Node, params *Rehydrate
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetEvidenceRequest constructs an http.Request for the GetEvidence method
+func NewGetEvidenceRequest(server string, node Node, params *GetEvidenceParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/rma", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Fields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
 		}
 
 	}
@@ -6193,6 +6319,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNodeWithResponse(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RehydrateNodeResponse, error)
 
+	// GetEvidenceWithResponse Show the evidence of the node's last repair that cured nothing
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/rma (the `GetEvidence` operationId).
+	GetEvidenceWithResponse(ctx context.Context, node Node, params *GetEvidenceParams, reqEditors ...RequestEditorFn) (*GetEvidenceResponse, error)
+
 	// GetNodeRunbookWithResponse Order what to do about a node
 	//
 	// The steps follow from the probable causes, the probes and the decisions that the park offers.
@@ -6229,7 +6362,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartOperationWithBodyWithResponse Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6238,7 +6371,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartOperationWithResponse Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8135,6 +8268,96 @@ func (r RehydrateNodeResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RehydrateNodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetEvidenceResponse200Headers the declared response headers of an HTTP 200 response for GetEvidence
+type GetEvidenceResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetEvidenceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *EvidenceBundle
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetEvidenceResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetEvidenceResponse) GetJSON200() *EvidenceBundle {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetEvidenceResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetEvidenceResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetEvidenceResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetEvidenceResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetEvidenceResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetEvidenceResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetEvidenceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetEvidenceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetEvidenceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetEvidenceResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -10538,6 +10761,19 @@ func (c *ClientWithResponses) RehydrateNodeWithResponse(ctx context.Context, nod
 	return ParseRehydrateNodeResponse(rsp)
 }
 
+// GetEvidenceWithResponse Show the evidence of the node's last repair that cured nothing
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/rma (the `GetEvidence` operationId).
+func (c *ClientWithResponses) GetEvidenceWithResponse(ctx context.Context, node Node, params *GetEvidenceParams, reqEditors ...RequestEditorFn) (*GetEvidenceResponse, error) {
+	rsp, err := c.GetEvidence(ctx, node, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetEvidenceResponse(rsp)
+}
+
 // GetNodeRunbookWithResponse Order what to do about a node
 //
 // The steps follow from the probable causes, the probes and the decisions that the park offers.
@@ -10598,7 +10834,7 @@ func (c *ClientWithResponses) UnlockNodeWithResponse(ctx context.Context, node N
 
 // StartOperationWithBodyWithResponse Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10613,7 +10849,7 @@ func (c *ClientWithResponses) StartOperationWithBodyWithResponse(ctx context.Con
 
 // StartOperationWithResponse Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -12496,6 +12732,87 @@ func ParseRehydrateNodeResponse(rsp *http.Response) (*RehydrateNodeResponse, err
 	switch {
 	case rsp.StatusCode == 200:
 		var headers RehydrateNodeResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetEvidenceResponse parses an HTTP response from a GetEvidenceWithResponse call
+func ParseGetEvidenceResponse(rsp *http.Response) (*GetEvidenceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetEvidenceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest EvidenceBundle
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetEvidenceResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

@@ -41,8 +41,8 @@ CROSS JOIN LATERAL (SELECT
 	FROM nodes m WHERE m.state IN ('active', 'offline', 'draining', 'quarantined')) around
 WHERE n.node_id = $1::uuid`
 
-// evidence is a row of evidenceSQL.
-type evidence struct {
+// evidenceRow is a row of evidenceSQL.
+type evidenceRow struct {
 	NodeID             string
 	Host               string
 	State              lifecycle.NodeState
@@ -81,8 +81,8 @@ type evidence struct {
 // Evidence reads what the database has about a node for package cause: KindNotFound if there is no
 // such node. It reads no faults of the control plane, and asks no provider.
 func (s *Insights) Evidence(ctx context.Context, nodeID string, lookback time.Duration) (e cause.Evidence, err error) {
-	rows, err := query(ctx, s.db, "reading the evidence about node "+nodeID, func(ctx context.Context) ([]evidence, error) {
-		return list[evidence](ctx, s.db, evidenceSQL, nodeID, lifecycle.SilentAfter.Seconds(), machine.DescriptionLife.Seconds(), stuck.RenewBy)
+	rows, err := query(ctx, s.db, "reading the evidence about node "+nodeID, func(ctx context.Context) ([]evidenceRow, error) {
+		return list[evidenceRow](ctx, s.db, evidenceSQL, nodeID, lifecycle.SilentAfter.Seconds(), machine.DescriptionLife.Seconds(), stuck.RenewBy)
 	})
 	if err != nil {
 		return e, err
@@ -100,7 +100,7 @@ func (s *Insights) Evidence(ctx context.Context, nodeID string, lookback time.Du
 }
 
 // view converts the row.
-func (r evidence) view() cause.Evidence {
+func (r evidenceRow) view() cause.Evidence {
 	e := cause.Evidence{At: r.Now.UTC(), Node: cause.Node{ID: r.NodeID, Host: r.Host, State: r.State, SKU: r.SKU, Region: r.RegionCode, Rack: r.Rack,
 		Enrolled: r.Enrolled, AgentVersion: r.AgentVersion, AgentFault: r.AgentFault, DriverFault: r.DriverFault, LockReason: r.IdentityLockReason,
 		SetVersion: r.SetVersion, NewestSet: r.NewestSet},

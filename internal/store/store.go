@@ -62,8 +62,10 @@ type Store struct {
 	Surplus *SurplusMachines
 	// Insights reads what needs attention and why.
 	Insights *Insights
-	db       *db
-	pools    map[string]*postgres.DB // by purpose
+	// Repairs stores what repairs do to nodes.
+	Repairs *Repairs
+	db      *db
+	pools   map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -142,6 +144,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Checkpoints: &Checkpoints{db: d},
 		Signals:     &Signals{db: d},
 		Surplus:     &SurplusMachines{db: d},
+		Repairs:     &Repairs{d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}
 	s.warnOfPrivileges(ctx, c.Log)

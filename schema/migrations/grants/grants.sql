@@ -72,6 +72,17 @@ GRANT SELECT ON rotations, rotation_waivers, node_api_replicas TO gpuaas_worker,
 GRANT UPDATE ON rotations TO gpuaas_worker;
 GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
 
+-- It judges the health of nodes and starts repairs. The admin API sets the policy and closes the
+-- breaker.
+GRANT SELECT ON recovery_policies, recovery_states, recovery_decisions, recovery_attempts, budget_reservations, recovery_breaker
+    TO gpuaas_worker, gpuaas_api_admin;
+GRANT INSERT, UPDATE, DELETE ON recovery_states, recovery_decisions, recovery_attempts, budget_reservations TO gpuaas_worker;
+GRANT UPDATE ON recovery_breaker TO gpuaas_worker, gpuaas_api_admin;
+GRANT SELECT ON machine_resets, rma_bundles TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+GRANT INSERT, DELETE ON machine_resets TO gpuaas_worker;
+GRANT INSERT ON rma_bundles TO gpuaas_worker;
+GRANT INSERT ON recovery_policies TO gpuaas_api_admin;
+
 GRANT SELECT ON audit_archives, audit_archived_heads TO gpuaas_worker;
 GRANT SELECT ON retention_runs TO gpuaas_worker, gpuaas_api_admin;
 GRANT UPDATE ON retention_runs TO gpuaas_worker;

@@ -58,8 +58,10 @@ type Store struct {
 	Retention *Retention
 	// Surplus stores the surplus machines of providers.
 	Surplus *SurplusMachines
-	db      *db
-	pools   map[string]*postgres.DB // by purpose
+	// Recovery stores the policy, the decisions and the budgets of health recovery.
+	Recovery *Recovery
+	db       *db
+	pools    map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -132,6 +134,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
 		Surplus:     &SurplusMachines{db: d},
+		Recovery:    &Recovery{db: d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}
 	s.warnOfPrivileges(ctx, c.Log)

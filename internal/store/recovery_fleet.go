@@ -1,0 +1,90 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// attemptsFor is how long ago the attempts began that a round reads: the longest time that a policy
+// looks back.
+const attemptsFor = 30 * 24 * time.Hour
+
+// readNodes reads the nodes to judge.
+func (r *judging) readNodes(ctx context.Context) error {
+	fresh := (3 * wire.HealthInterval).Seconds()
+	rows, err := r.tx.NodesToJudge(ctx, refusedFor.Seconds(), fresh)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	ids := convert(rows, func(n sqlc.NodesToJudgeRow) string { return n.NodeID })
+	conditions, err := r.tx.ConditionsToJudge(ctx, fresh, ids)
+	if err != nil {
+		return err
+	}
+	attempts, err := r.tx.AttemptsToJudge(ctx, ids, attemptsFor.Seconds())
+	if err != nil {
+		return err
+	}
+	of := map[string][]health.Condition{}
+	for _, c := range conditions {
+		of[c.NodeID] = append(of[c.NodeID], health.Condition{Checker: c.Checker, Component: c.Component, Status: health.Status(c.Status), Reason: c.Reason,
+			Code: int(c.Code), Repair: health.Repair(c.Repair), Detail: c.Detail, Since: c.Since.UTC(), Samples: int(c.Samples)})
+	}
+	tried := map[string][]recovery.Attempt{}
+	for _, a := range attempts {
+		tried[a.NodeID] = append(tried[a.NodeID], attemptOf(a))
+	}
+	for _, n := range rows {
+		r.nodes[n.NodeID] = n
+		r.fleet.Nodes = append(r.fleet.Nodes, judged(n, of[n.NodeID], tried[n.NodeID]))
+	}
+	return nil
+}
+
+func judged(n sqlc.NodesToJudgeRow, conditions []health.Condition, attempts []recovery.Attempt) recovery.Node {
+	v := recovery.Node{NodeID: n.NodeID, Host: n.Host, SKU: n.SKU, Region: n.RegionCode, Rack: n.Rack, Class: string(n.LifecycleClass), GPUs: n.GPUsTotal,
+		Creates: n.Creates, State: string(n.State), Held: held(n, attempts), Phase: phaseNamed(n.Phase), Conditions: conditions, Attempts: attempts}
+	if n.BootedAt.Unix() > 0 {
+		v.BootedAt = n.BootedAt.UTC()
+	}
+	return v
+}
+
+// held returns why an operator or an operation holds the node, "" if none does. The operation of a
+// running attempt is the node's own repair, which the judge sees as such.
+func held(n sqlc.NodesToJudgeRow, attempts []recovery.Attempt) string {
+	for _, a := range attempts {
+		if a.Outcome == "" && a.OperationID == n.OperationID {
+			return ""
+		}
+	}
+	switch {
+	case n.OperationID != "":
+		return fmt.Sprintf("operation %s (%s) holds the node", n.OperationID, n.Action)
+	case n.State != lifecycle.NodeActive && n.State != lifecycle.NodeOffline:
+		return "the node is " + string(n.State)
+	case n.Cordoned:
+		return "the node is cordoned"
+	case n.Locked:
+		return "the identity of the node is locked"
+	case n.RefusedLately:
+		return n.Refused
+	}
+	return ""
+}
+
+func attemptOf(a sqlc.AttemptsToJudgeRow) recovery.Attempt {
+	v := recovery.Attempt{OperationID: a.OperationID, NodeID: a.NodeID, SKU: a.SKU, Rung: a.Rung, Fault: a.Fault, StartedAt: a.StartedAt.UTC(), Outcome: a.Outcome,
+		BootBefore: a.BootBefore, BootAfter: a.BootAfter, Tests: a.Tests}
+	if a.EndedAt != nil {
+		v.EndedAt = a.EndedAt.UTC()
+	}
+	return v
+}

@@ -1,0 +1,95 @@
+// Package record has what health recovery stores and shows: versions of the policy, decisions,
+// states of nodes and the use of budgets.
+package record
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+)
+
+// Policy is a stored version of the policy. Versions are never changed; the newest one is in use.
+type Policy struct {
+	// Version is 0 for the default policy, which is in use until the first one is stored.
+	Version int64 `json:"version"`
+	// Digest is that of the policy's canonical JSON.
+	Digest string        `json:"digest"`
+	Mode   recovery.Mode `json:"mode"`
+	Actor  string        `json:"actor,omitempty"`
+	Via    string        `json:"via,omitempty"`
+	Reason string        `json:"reason,omitempty"`
+	At     time.Time     `json:"at,omitzero"`
+	// Body is the policy. The list of versions omits it.
+	Body json.RawMessage `json:"body,omitempty"`
+}
+
+// Decision is a stored decision about a node. It is stored when it differs from the node's decision
+// before in its phase, fault, rung, brake or mode, so its figures are those of that time.
+type Decision struct {
+	DecisionID    string         `json:"decision_id"`
+	At            time.Time      `json:"at"`
+	NodeID        string         `json:"node_id"`
+	Host          string         `json:"host"`
+	SKU           string         `json:"sku"`
+	PolicyVersion int64          `json:"policy_version"`
+	Mode          recovery.Mode  `json:"mode"`
+	Phase         health.Phase   `json:"phase"`
+	Fault         recovery.Fault `json:"fault,omitzero"`
+	Rung          recovery.Rung  `json:"rung,omitempty"`
+	Brake         recovery.Brake `json:"brake,omitempty"`
+	Why           string         `json:"why"`
+	// OperationID is the repair that the decision started.
+	OperationID string `json:"operation_id,omitempty"`
+}
+
+// NodeState is a node that is not healthy, with its last decision. Why is the sentence of the last round.
+type NodeState struct {
+	Decision
+	// PhaseSince is when the node entered its phase.
+	PhaseSince time.Time `json:"phase_since"`
+}
+
+// Budget is the use of the budget of a scope.
+type Budget struct {
+	recovery.Size
+	// Limit is how many nodes of the scope may be repaired at the same time.
+	Limit int `json:"limit"`
+	// Operations are those that use the budget.
+	Operations []string `json:"operations,omitempty"`
+}
+
+// Status is what health recovery does now.
+type Status struct {
+	Policy  Policy                `json:"policy"`
+	Breaker recovery.BreakerState `json:"breaker"`
+	// JudgedAt is when the last round ended, zero if there was none.
+	JudgedAt  time.Time           `json:"judged_at,omitzero"`
+	Incidents []recovery.Incident `json:"incidents"`
+	Budgets   []Budget            `json:"budgets"` // those in use, and that of the fleet
+	Nodes     []NodeState         `json:"nodes"`   // that are not healthy, by host
+}
+
+// Facts are what a replay needs beside the signals.
+type Facts struct {
+	At       time.Time          `json:"at"` // by the clock of the database
+	Policy   Policy             `json:"policy"`
+	Sizes    []recovery.Size    `json:"sizes"`
+	Attempts []recovery.Attempt `json:"attempts"`
+	// Truncated is set if there are older attempts than the response has.
+	Truncated bool `json:"truncated,omitempty"`
+}
+
+// SetPolicy is a request to store a policy.
+type SetPolicy struct {
+	Body   json.RawMessage `json:"body"`
+	Reason string          `json:"reason"`
+	// DryRun checks the policy and stores nothing.
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+// Change is a request to arm, disarm or close the breaker.
+type Change struct {
+	Reason string `json:"reason"`
+}

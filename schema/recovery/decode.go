@@ -1,0 +1,51 @@
+package recovery
+
+import (
+	"encoding/json"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// MaxPolicy is the size limit of a policy document, in bytes.
+const MaxPolicy = 64 << 10
+
+// ReasonBadPolicy is the reason of a KindInvalidRequest for a policy that Validate rejects.
+const ReasonBadPolicy = "bad_policy"
+
+// DecodePolicy decodes and validates a policy in JSON. A top-level field that the document lacks has
+// the value of Default; a field that it has replaces that value as a whole. Unknown fields, fields
+// that appear twice and malformed values are KindInvalidRequest, with the field and the fix in the
+// message.
+func DecodePolicy(document []byte) (Policy, error) {
+	var given map[string]json.RawMessage
+	if err := schema.DecodeStrict(document, MaxPolicy, &given); err != nil {
+		return Policy{}, err
+	}
+	full, err := json.Marshal(Default())
+	if err != nil {
+		return Policy{}, schema.Wrap(schema.KindInternal, err, "encoding the default policy")
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(full, &fields); err != nil {
+		return Policy{}, schema.Wrap(schema.KindInternal, err, "decoding the default policy")
+	}
+	for name, value := range given {
+		fields[name] = value
+	}
+	merged, err := json.Marshal(fields)
+	if err != nil {
+		return Policy{}, schema.Wrap(schema.KindInvalidRequest, err, "malformed policy")
+	}
+	var p Policy
+	if err := schema.DecodeStrict(merged, 2*MaxPolicy, &p); err != nil {
+		return Policy{}, err
+	}
+	return p, p.Validate()
+}
+
+// Digest identifies the content of a policy: the SHA-256 of its JSON, in lower-case hex. Policies
+// that mean the same have the same digest, however their documents were written.
+func (p Policy) Digest() string {
+	raw, _ := json.Marshal(p) //nolint:errchkjson // a policy holds text, numbers and times
+	return schema.SHA256Hex(raw)
+}

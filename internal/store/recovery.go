@@ -36,52 +36,52 @@ const purposeRepair = "repair"
 const maxWhy = 500
 
 // Round implements activities.Repairs.
-func (s *Recovery) Round(ctx context.Context, judge activities.JudgeFunc) (activities.JudgedRound, error) {
-	return write(ctx, s.db, "judging the health of nodes", func(ctx context.Context, tx *tx) (activities.JudgedRound, error) {
+func (s *Recovery) Round(ctx context.Context, decide activities.DecideFunc) (activities.RepairRound, error) {
+	return write(ctx, s.db, "deciding about nodes with a fault", func(ctx context.Context, tx *tx) (activities.RepairRound, error) {
 		before, err := tx.LockBreaker(ctx)
 		if err != nil {
-			return activities.JudgedRound{}, err
+			return activities.RepairRound{}, err
 		}
 		if on, err := tx.restoring(ctx); err != nil || on {
-			return activities.JudgedRound{Restoring: on, Breaker: before.Breaker}, err
+			return activities.RepairRound{Restoring: on, Breaker: before.Breaker}, err
 		}
-		r := judging{tx: tx}
+		r := deciding{tx: tx}
 		if err := r.read(ctx, before); err != nil {
-			return activities.JudgedRound{}, err
+			return activities.RepairRound{}, err
 		}
-		verdict, mode, err := judge(r.policy, r.fleet)
+		result, mode, err := decide(r.policy, r.fleet)
 		if err != nil {
-			return activities.JudgedRound{}, err
+			return activities.RepairRound{}, err
 		}
 		r.mode = mode
-		for _, d := range verdict.Decisions {
+		for _, d := range result.Decisions {
 			if err := r.store(ctx, d); err != nil {
-				return activities.JudgedRound{}, err
+				return activities.RepairRound{}, err
 			}
 		}
-		if err := tx.SetBreaker(ctx, verdict.Breaker, append([]recovery.Incident{}, verdict.Incidents...)); err != nil {
-			return activities.JudgedRound{}, err
+		if err := tx.SetBreaker(ctx, result.Breaker, append([]recovery.Incident{}, result.Incidents...)); err != nil {
+			return activities.RepairRound{}, err
 		}
 		starts, err := tx.StartsToConfirm(ctx, startFor.Seconds())
-		return activities.JudgedRound{Nodes: len(r.fleet.Nodes), Decisions: r.changed, Incidents: verdict.Incidents, Breaker: verdict.Breaker,
+		return activities.RepairRound{Nodes: len(r.fleet.Nodes), Decisions: r.changed, Incidents: result.Incidents, Breaker: result.Breaker,
 			Starts: convert(starts, func(r sqlc.StartsToConfirmRow) lifecycle.OperationInput { return r.Input })}, err
 	})
 }
 
-// judging is one round.
-type judging struct {
+// deciding is one round.
+type deciding struct {
 	tx      *tx
 	policy  record.Policy
 	mode    recovery.Mode
 	fleet   recovery.Fleet
-	nodes   map[string]sqlc.NodesToJudgeRow // by ID
+	nodes   map[string]sqlc.NodesToDecideRow // by ID
 	last    map[string]sqlc.LastDecisionsRow
 	busy    map[string]bool // nodes with a reservation that counts
 	changed []record.Decision
 }
 
 // read ends what no operation continues, and reads the policy and the fleet.
-func (r *judging) read(ctx context.Context, before sqlc.LockBreakerRow) (err error) {
+func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err error) {
 	if err := r.tx.ReleaseEnded(ctx, claimFor.Seconds()); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (r *judging) read(ctx context.Context, before sqlc.LockBreakerRow) (err err
 	if err != nil {
 		return err
 	}
-	r.last, r.nodes, r.busy = map[string]sqlc.LastDecisionsRow{}, map[string]sqlc.NodesToJudgeRow{}, map[string]bool{}
+	r.last, r.nodes, r.busy = map[string]sqlc.LastDecisionsRow{}, map[string]sqlc.NodesToDecideRow{}, map[string]bool{}
 	for _, d := range last {
 		r.last[d.NodeID] = d
 	}
@@ -117,14 +117,14 @@ func (r *judging) read(ctx context.Context, before sqlc.LockBreakerRow) (err err
 }
 
 // store stores a decision if it differs from the node's previous one, and reserves what it starts.
-func (r *judging) store(ctx context.Context, d recovery.Decision) error {
+func (r *deciding) store(ctx context.Context, d recovery.Decision) error {
 	n, known := r.nodes[d.NodeID]
 	if !known {
-		return schema.NewError(schema.KindInternal, "the judge decided about node %s, which was not judged", d.NodeID)
+		return schema.NewError(schema.KindInternal, "there is a decision about node %s, which the round did not read", d.NodeID)
 	}
 	last, had := r.last[d.NodeID]
 	starts := d.Brake == "" && d.Rung != "" && r.mode == recovery.ModeArmed
-	if starts && r.busy[d.NodeID] { // one repair of a node at a time, whatever the judge says
+	if starts && r.busy[d.NodeID] { // one repair of a node at a time, whatever the decision is
 		starts = false
 	}
 	d.Why = text.Line(d.Why, maxWhy)
@@ -146,7 +146,7 @@ func sameDecision(last sqlc.LastDecisionsRow, d recovery.Decision, mode recovery
 }
 
 // add stores a decision with the node's state and, if it starts a repair, its reservation.
-func (r *judging) add(ctx context.Context, n sqlc.NodesToJudgeRow, d recovery.Decision, starts bool) error {
+func (r *deciding) add(ctx context.Context, n sqlc.NodesToDecideRow, d recovery.Decision, starts bool) error {
 	row := record.Decision{DecisionID: schema.NewID(), At: r.fleet.At, NodeID: n.NodeID, Host: n.Host, SKU: n.SKU, PolicyVersion: r.policy.Version,
 		Mode: r.mode, Phase: d.Phase, Fault: d.Fault, Rung: d.Rung, Brake: d.Brake, Why: d.Why}
 	if starts {
@@ -167,7 +167,7 @@ func (r *judging) add(ctx context.Context, n sqlc.NodesToJudgeRow, d recovery.De
 }
 
 // reserve reserves the budget of a repair and its first attempt.
-func (r *judging) reserve(ctx context.Context, n sqlc.NodesToJudgeRow, d recovery.Decision, row record.Decision) error {
+func (r *deciding) reserve(ctx context.Context, n sqlc.NodesToDecideRow, d recovery.Decision, row record.Decision) error {
 	d.Request.DecisionID = row.DecisionID
 	in := lifecycle.OperationInput{OperationID: row.OperationID, NodeID: n.NodeID, Action: actionRecover, Actor: systemActor, Via: viaRecovery, Reason: d.Why,
 		CorrelationID: row.DecisionID, Host: n.Host, Provider: n.Provider, Region: n.RegionCode, StartWithinSeconds: int64(lifecycle.StartWithin / time.Second),
@@ -252,7 +252,7 @@ func newestPolicy(ctx context.Context, q *sqlc.Queries) (record.Policy, error) {
 func scopeSizes(ctx context.Context, q *sqlc.Queries, used []sqlc.BudgetInUseRow) ([]recovery.Size, error) {
 	rows, err := q.ScopeSizes(ctx)
 	sizes := convert(rows, func(r sqlc.ScopeSizesRow) recovery.Size {
-		return recovery.Size{Scope: recovery.Scope(r.Scope), Key: r.Key, Nodes: int(r.Nodes)}
+		return recovery.Size{Scope: recovery.Scope(r.Scope), Key: r.Key, Nodes: int(r.Nodes), GPUNodes: int(r.GpuNodes)}
 	})
 	for _, u := range used {
 		for scope, key := range scopesOf(u) {

@@ -16,19 +16,19 @@ import (
 // looks back.
 const attemptsFor = 30 * 24 * time.Hour
 
-// readNodes reads the nodes to judge.
-func (r *judging) readNodes(ctx context.Context) error {
+// readNodes reads the nodes to decide about.
+func (r *deciding) readNodes(ctx context.Context) error {
 	fresh := (3 * wire.HealthInterval).Seconds()
-	rows, err := r.tx.NodesToJudge(ctx, refusedFor.Seconds(), fresh)
+	rows, err := r.tx.NodesToDecide(ctx, refusedFor.Seconds(), r.fleet.Breaker.Probing, fresh)
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	ids := convert(rows, func(n sqlc.NodesToJudgeRow) string { return n.NodeID })
-	conditions, err := r.tx.ConditionsToJudge(ctx, fresh, ids)
+	ids := convert(rows, func(n sqlc.NodesToDecideRow) string { return n.NodeID })
+	conditions, err := r.tx.ConditionsToDecide(ctx, fresh, ids)
 	if err != nil {
 		return err
 	}
-	attempts, err := r.tx.AttemptsToJudge(ctx, ids, attemptsFor.Seconds())
+	attempts, err := r.tx.AttemptsToDecide(ctx, ids, attemptsFor.Seconds())
 	if err != nil {
 		return err
 	}
@@ -43,12 +43,12 @@ func (r *judging) readNodes(ctx context.Context) error {
 	}
 	for _, n := range rows {
 		r.nodes[n.NodeID] = n
-		r.fleet.Nodes = append(r.fleet.Nodes, judged(n, of[n.NodeID], tried[n.NodeID]))
+		r.fleet.Nodes = append(r.fleet.Nodes, nodeOf(n, of[n.NodeID], tried[n.NodeID]))
 	}
 	return nil
 }
 
-func judged(n sqlc.NodesToJudgeRow, conditions []health.Condition, attempts []recovery.Attempt) recovery.Node {
+func nodeOf(n sqlc.NodesToDecideRow, conditions []health.Condition, attempts []recovery.Attempt) recovery.Node {
 	v := recovery.Node{NodeID: n.NodeID, Host: n.Host, SKU: n.SKU, Region: n.RegionCode, Rack: n.Rack, Class: string(n.LifecycleClass), GPUs: n.GPUsTotal,
 		Creates: n.Creates, State: string(n.State), Held: held(n, attempts), Phase: phaseNamed(n.Phase), Conditions: conditions, Attempts: attempts}
 	if n.BootedAt.Unix() > 0 {
@@ -58,8 +58,8 @@ func judged(n sqlc.NodesToJudgeRow, conditions []health.Condition, attempts []re
 }
 
 // held returns why an operator or an operation holds the node, "" if none does. The operation of a
-// running attempt is the node's own repair, which the judge sees as such.
-func held(n sqlc.NodesToJudgeRow, attempts []recovery.Attempt) string {
+// running attempt is the node's own repair, which its attempt shows.
+func held(n sqlc.NodesToDecideRow, attempts []recovery.Attempt) string {
 	for _, a := range attempts {
 		if a.Outcome == "" && a.OperationID == n.OperationID {
 			return ""
@@ -80,7 +80,7 @@ func held(n sqlc.NodesToJudgeRow, attempts []recovery.Attempt) string {
 	return ""
 }
 
-func attemptOf(a sqlc.AttemptsToJudgeRow) recovery.Attempt {
+func attemptOf(a sqlc.AttemptsToDecideRow) recovery.Attempt {
 	v := recovery.Attempt{OperationID: a.OperationID, NodeID: a.NodeID, SKU: a.SKU, Rung: a.Rung, Fault: a.Fault, StartedAt: a.StartedAt.UTC(), Outcome: a.Outcome,
 		BootBefore: a.BootBefore, BootAfter: a.BootAfter, Tests: a.Tests}
 	if a.EndedAt != nil {

@@ -33,9 +33,9 @@ func fault() recovery.Fault {
 	return recovery.Fault{Checker: "gpu_xid", Component: "GPU-1", Reason: "XID", Code: 79, Repair: health.RepairReboot}
 }
 
-// reboots is a judge that reboots every node without another repair, and keeps the fleet.
-func reboots(seen *recovery.Fleet) activities.JudgeFunc {
-	return func(_ record.Policy, f recovery.Fleet) (v recovery.Verdict, m recovery.Mode, err error) {
+// reboots reboots every node that nothing holds, and keeps the fleet.
+func reboots(seen *recovery.Fleet) activities.DecideFunc {
+	return func(_ record.Policy, f recovery.Fleet) (v recovery.Result, m recovery.Mode, err error) {
 		if seen != nil {
 			*seen = f
 		}
@@ -51,7 +51,7 @@ func reboots(seen *recovery.Fleet) activities.JudgeFunc {
 	}
 }
 
-func (e *env) judge(j activities.JudgeFunc) activities.JudgedRound {
+func (e *env) round(j activities.DecideFunc) activities.RepairRound {
 	e.t.Helper()
 	r, err := e.Recovery.Round(e.t.Context(), j)
 	require.NoError(e.t, err)
@@ -76,14 +76,14 @@ func busy(f recovery.Fleet) map[recovery.Scope]int {
 	return n
 }
 
-// TestJudgedFleet: a round reads the nodes with a fault and the sizes of all scopes. A condition of an
+// TestFleetOfRound: a round reads the nodes with a fault and the sizes of all scopes. A condition of an
 // old report is unknown, and a healthy node is not read.
-func TestJudgedFleet(t *testing.T) {
+func TestFleetOfRound(t *testing.T) {
 	e := setup(t)
 	n := e.faulty()
 	e.inState(lifecycle.NodeActive)
 	var f recovery.Fleet
-	e.judge(reboots(&f))
+	e.round(reboots(&f))
 	require.Len(t, f.Nodes, 1)
 	got := f.Nodes[0]
 	require.Equal(t, []any{n.ID, n.Host, "cpu-dev", "region-1", "r1", "", "active"}, []any{got.NodeID, got.Host, got.SKU, got.Region, got.Rack, got.Held, got.State})
@@ -95,13 +95,13 @@ func TestJudgedFleet(t *testing.T) {
 		{Scope: "region", Key: "region-1", Nodes: 2}, {Scope: "sku", Key: "cpu-dev", Nodes: 2}}, f.Sizes)
 
 	e.exec("UPDATE health_reports SET reported_at = now() - interval '20 minutes'")
-	e.judge(reboots(&f))
+	e.round(reboots(&f))
 	require.Equal(t, health.Unknown, f.Nodes[0].Conditions[0].Status, "its report is old")
 	require.Len(t, f.Nodes[0].Attempts, 1)
 	require.Equal(t, map[recovery.Scope]int{"fleet": 1, "rack": 1, "region": 1, "sku": 1}, busy(f))
 }
 
-// TestHeldNodes: the judge sees why an operator or an operation holds a node.
+// TestHeldNodes: a round sees why an operator or an operation holds a node.
 func TestHeldNodes(t *testing.T) {
 	e := setup(t)
 	for want, change := range map[string]string{
@@ -112,13 +112,13 @@ func TestHeldNodes(t *testing.T) {
 		n := e.faulty()
 		e.exec("UPDATE nodes SET "+change+" WHERE node_id = $1", n.ID)
 		var f recovery.Fleet
-		r := e.judge(reboots(&f))
+		r := e.round(reboots(&f))
 		require.Empty(t, r.Starts)
 		require.Equal(t, want, f.Nodes[len(f.Nodes)-1].Held)
 	}
 	n := e.faulty()
 	c := e.claim(n.ID, lifecycle.ActionDrain)
-	r := e.judge(reboots(nil))
+	r := e.round(reboots(nil))
 	require.Empty(t, r.Starts)
 	require.Contains(t, r.Decisions[0].Why, c.Fence.OperationID)
 }
@@ -129,28 +129,28 @@ func TestHeldNodes(t *testing.T) {
 func TestReservedBeforeStart(t *testing.T) {
 	e := setup(t)
 	n := e.faulty()
-	first := e.judge(reboots(nil))
+	first := e.round(reboots(nil))
 	require.Len(t, first.Starts, 1)
 	in := first.Starts[0]
 	require.Equal(t, first.Decisions[0].OperationID, in.OperationID)
 	require.Equal(t, first.Decisions[0].DecisionID, in.Options.Recovery.DecisionID)
 	require.Equal(t, []any{lifecycle.Action("recover"), n.ID, n.Host, "system"}, []any{in.Action, in.NodeID, in.Host, in.Actor})
 
-	again := e.judge(reboots(nil))
+	again := e.round(reboots(nil))
 	require.Empty(t, again.Decisions, "the node has one repair at a time")
 	require.Equal(t, first.Starts, again.Starts)
 	require.EqualValues(t, 1, e.number("SELECT count(*) FROM budget_reservations"))
 
 	require.NoError(t, e.Recovery.Started(t.Context(), in.OperationID))
-	require.Empty(t, e.judge(reboots(nil)).Starts)
+	require.Empty(t, e.round(reboots(nil)).Starts)
 	c := e.claims(in)
 	var f recovery.Fleet
-	e.judge(reboots(&f))
+	e.round(reboots(&f))
 	require.Equal(t, 1, busy(f)["fleet"])
 	require.Empty(t, f.Nodes[0].Held, "the node's own repair does not hold it")
 
 	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationFailed, Node: lifecycle.NodeQuarantined}))
-	e.judge(reboots(&f))
+	e.round(reboots(&f))
 	require.Zero(t, busy(f)["fleet"])
 	require.Equal(t, "unknown", f.Nodes[0].Attempts[0].Outcome, "the operation recorded none")
 	require.Equal(t, "the node is quarantined", f.Nodes[0].Held)
@@ -161,13 +161,13 @@ func TestReservedBeforeStart(t *testing.T) {
 func TestAbandonedRepair(t *testing.T) {
 	e := setup(t)
 	e.faulty()
-	in := e.judge(reboots(nil)).Starts[0]
+	in := e.round(reboots(nil)).Starts[0]
 	c := e.claims(in)
 	marked, err := e.Store.Operations.Abandon(t.Context(), in.OperationID, e.text("SELECT run_id FROM operations"), lifecycle.RunTerminated)
 	require.NoError(t, err)
 	require.True(t, marked)
 	var f recovery.Fleet
-	e.judge(reboots(&f))
+	e.round(reboots(&f))
 	require.Zero(t, busy(f)["fleet"])
 	require.Contains(t, f.Nodes[0].Held, c.Fence.OperationID)
 }
@@ -178,12 +178,12 @@ func TestAbandonedRepair(t *testing.T) {
 func TestRefusedStart(t *testing.T) {
 	e := setup(t)
 	e.faulty()
-	in := e.judge(reboots(nil)).Starts[0]
+	in := e.round(reboots(nil)).Starts[0]
 	for range 2 {
 		require.NoError(t, e.Recovery.Refused(t.Context(), in.OperationID, "operation x holds the node"))
 	}
 	var f recovery.Fleet
-	r := e.judge(reboots(&f))
+	r := e.round(reboots(&f))
 	require.Empty(t, r.Starts)
 	require.Zero(t, busy(f)["fleet"])
 	require.Empty(t, f.Nodes[0].Attempts)
@@ -191,7 +191,7 @@ func TestRefusedStart(t *testing.T) {
 	require.EqualValues(t, 2, e.number("SELECT count(*) FROM recovery_decisions"))
 
 	e.exec("UPDATE recovery_states SET refused_at = now() - interval '6 minutes'")
-	second := e.judge(reboots(nil)).Starts[0]
+	second := e.round(reboots(nil)).Starts[0]
 	require.NotEqual(t, in.OperationID, second.OperationID)
 	e.claims(second)
 	require.NoError(t, e.Recovery.Refused(t.Context(), second.OperationID, "late"))
@@ -203,26 +203,26 @@ func TestRefusedStart(t *testing.T) {
 func TestLostOperation(t *testing.T) {
 	e := setup(t)
 	e.faulty()
-	in := e.judge(reboots(nil)).Starts[0]
+	in := e.round(reboots(nil)).Starts[0]
 	e.exec("UPDATE budget_reservations SET reserved_at = now() - interval '6 minutes'")
 	var f recovery.Fleet
-	require.Empty(t, e.judge(reboots(&f)).Starts, "the next start may be too late")
+	require.Empty(t, e.round(reboots(&f)).Starts, "the next start may be too late")
 	require.Equal(t, 1, busy(f)["fleet"], "the last start may still claim the node")
 	e.exec("UPDATE budget_reservations SET reserved_at = now() - interval '1 hour'")
 	e.exec("UPDATE recovery_attempts SET started_at = now() - interval '1 hour'")
-	r := e.judge(reboots(&f))
+	r := e.round(reboots(&f))
 	require.Zero(t, busy(f)["fleet"])
 	require.Equal(t, "unknown", f.Nodes[0].Attempts[0].Outcome)
 	require.NotEqual(t, in.OperationID, r.Starts[0].OperationID)
 }
 
-// TestRestoreMode: nothing is judged while a restore mode is on.
+// TestRestoreMode: nothing is decided while a restore mode is on.
 func TestRestoreMode(t *testing.T) {
 	e := setup(t)
 	e.faulty()
 	e.exec("INSERT INTO restore_modes (actor, reason, ends_at) VALUES ('a', 'r', now() + interval '1 hour')")
-	r := e.judge(func(record.Policy, recovery.Fleet) (v recovery.Verdict, m recovery.Mode, err error) {
-		t.Error("the fleet was judged")
+	r := e.round(func(record.Policy, recovery.Fleet) (v recovery.Result, m recovery.Mode, err error) {
+		t.Error("a restored fleet was decided about")
 		return v, m, nil
 	})
 	require.True(t, r.Restoring)
@@ -233,9 +233,9 @@ func TestRestoreMode(t *testing.T) {
 func TestUnchangedDecision(t *testing.T) {
 	e := setup(t)
 	n := e.faulty()
-	decide := func(phase health.Phase, why string) activities.JudgedRound {
-		return e.judge(func(record.Policy, recovery.Fleet) (recovery.Verdict, recovery.Mode, error) {
-			return recovery.Verdict{Decisions: []recovery.Decision{{NodeID: n.ID, Phase: phase, Fault: fault(), Brake: recovery.BrakeThreshold, Why: why}}},
+	decide := func(phase health.Phase, why string) activities.RepairRound {
+		return e.round(func(record.Policy, recovery.Fleet) (recovery.Result, recovery.Mode, error) {
+			return recovery.Result{Decisions: []recovery.Decision{{NodeID: n.ID, Phase: phase, Fault: fault(), Brake: recovery.BrakeThreshold, Why: why}}},
 				recovery.ModeMonitor, nil
 		})
 	}
@@ -248,11 +248,11 @@ func TestUnchangedDecision(t *testing.T) {
 	require.EqualValues(t, 2, e.number("SELECT count(*) FROM recovery_decisions"))
 }
 
-// TestMonitorStartsNothing: in monitor mode nothing is reserved, whatever the judge returns.
+// TestMonitorStartsNothing: in monitor mode nothing is reserved, whatever is decided.
 func TestMonitorStartsNothing(t *testing.T) {
 	e := setup(t)
 	e.faulty()
-	r := e.judge(func(p record.Policy, f recovery.Fleet) (recovery.Verdict, recovery.Mode, error) {
+	r := e.round(func(p record.Policy, f recovery.Fleet) (recovery.Result, recovery.Mode, error) {
 		v, _, err := reboots(nil)(p, f)
 		return v, recovery.ModeMonitor, err
 	})
@@ -261,23 +261,23 @@ func TestMonitorStartsNothing(t *testing.T) {
 	require.EqualValues(t, 0, e.number("SELECT count(*) FROM budget_reservations"))
 }
 
-// TestFailedJudge: a judge that fails, for example because it cannot read the policy, changes nothing.
-func TestFailedJudge(t *testing.T) {
+// TestFailedDecision: a round that cannot decide, for example because it cannot read the policy, changes nothing.
+func TestFailedDecision(t *testing.T) {
 	e := setup(t)
 	e.faulty()
-	_, err := e.Recovery.Round(t.Context(), func(record.Policy, recovery.Fleet) (v recovery.Verdict, m recovery.Mode, err error) {
+	_, err := e.Recovery.Round(t.Context(), func(record.Policy, recovery.Fleet) (v recovery.Result, m recovery.Mode, err error) {
 		return v, m, schema.NewError(schema.KindInternal, "unreadable").WithReason("policy_unreadable")
 	})
 	requireKind(t, err, schema.KindInternal, "policy_unreadable")
 	require.EqualValues(t, 0, e.number("SELECT round FROM recovery_breaker"))
 }
 
-// TestConcurrentRounds: of workers that judge at once, one after the other does, so that a node has one
+// TestConcurrentRounds: of workers that decide at once, one after the other does, so that a node has one
 // repair and the budget of one.
 func TestConcurrentRounds(t *testing.T) {
 	e := setup(t)
 	e.faulty()
-	limited := func(p record.Policy, f recovery.Fleet) (recovery.Verdict, recovery.Mode, error) {
+	limited := func(p record.Policy, f recovery.Fleet) (recovery.Result, recovery.Mode, error) {
 		v, m, err := reboots(nil)(p, f)
 		if busy(f)["fleet"] > 0 {
 			v.Decisions[0].Brake = recovery.BrakeBudget

@@ -11,20 +11,20 @@ SELECT coalesce(max(version), 0) + 1, sqlc.arg(body), sqlc.arg(digest), sqlc.arg
 RETURNING version, created_at;
 
 -- name: LockBreaker :one
-SELECT breaker, incidents, round, judged_at, now()::timestamptz AS now FROM recovery_breaker FOR UPDATE;
+SELECT breaker, incidents, round, decided_at, now()::timestamptz AS now FROM recovery_breaker FOR UPDATE;
 
 -- name: ReadBreaker :one
-SELECT breaker, incidents, round, judged_at, now()::timestamptz AS now FROM recovery_breaker;
+SELECT breaker, incidents, round, decided_at, now()::timestamptz AS now FROM recovery_breaker;
 
 -- name: SetBreaker :exec
-UPDATE recovery_breaker SET breaker = $1, incidents = $2, round = round + 1, judged_at = now();
+UPDATE recovery_breaker SET breaker = $1, incidents = $2, round = round + 1, decided_at = now();
 
 -- name: CloseBreaker :exec
 UPDATE recovery_breaker SET breaker = $1;
 
--- The nodes to judge: those with an unhealthy condition of a fresh report, and those in a phase
--- other than healthy.
--- name: NodesToJudge :many
+-- The nodes to decide about: those with an unhealthy condition of a fresh report, those in a phase
+-- other than healthy, and the one that the breaker probes.
+-- name: NodesToDecide :many
 SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, n.state, n.cordoned,
     (n.identity_locked_at IS NOT NULL)::boolean AS locked, coalesce((p.info ->> 'creates')::boolean, false)::boolean AS creates,
     coalesce(CASE WHEN n.uptime_seconds > 0 THEN n.last_heartbeat_at - make_interval(secs => n.uptime_seconds) END, 'epoch'::timestamptz)::timestamptz AS booted_at,
@@ -35,33 +35,33 @@ SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', ''
 FROM nodes n LEFT JOIN recovery_states s ON s.node_id = n.node_id
     LEFT JOIN instances i ON i.node_id = n.node_id AND i.state <> 'terminated' LEFT JOIN providers p ON p.name = coalesce(i.provider, n.onboarding_mode)
     LEFT JOIN operations o ON o.node_id = n.node_id AND o.ended_at IS NULL AND o.op_seq > 0
-WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.node_id IN (
+WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.node_id::text = sqlc.arg(probing)::text OR n.node_id IN (
     SELECT c.node_id FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source
     WHERE c.status = 'unhealthy' AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8)))
 ORDER BY n.host, n.node_id;
 
 -- The conditions of the nodes. Those of a report that is not fresh, or of an earlier incarnation,
 -- are unknown.
--- name: ConditionsToJudge :many
+-- name: ConditionsToDecide :many
 SELECT c.node_id, c.checker, c.component,
     (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8) THEN c.status ELSE 'unknown' END)::text AS status,
     c.reason, c.code, c.repair, c.detail, c.since, c.samples
 FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes n ON n.node_id = c.node_id
 WHERE c.node_id = ANY (sqlc.arg(node_ids)::uuid[]) ORDER BY c.node_id, c.source, c.checker, c.component;
 
--- name: AttemptsToJudge :many
+-- name: AttemptsToDecide :many
 SELECT operation_id, node_id, sku, rung, fault, started_at, ended_at, outcome, boot_before, boot_after, tests FROM recovery_attempts
 WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[]) AND started_at > now() - make_interval(secs => sqlc.arg(seconds)::float8) ORDER BY node_id, started_at, rung;
 
 -- How many nodes each scope has that can show a fault: those with an agent.
 -- name: ScopeSizes :many
 WITH enrolled AS (
-    SELECT sku, coalesce(labels ->> 'rack', '') AS rack, region_code AS region FROM nodes
+    SELECT sku, coalesce(labels ->> 'rack', '') AS rack, region_code AS region, gpus_total FROM nodes
     WHERE state IN ('active', 'offline', 'quarantined', 'draining', 'drained'))
-SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes FROM enrolled
-UNION ALL SELECT 'sku', sku, count(*) FROM enrolled GROUP BY sku
-UNION ALL SELECT 'rack', rack, count(*) FROM enrolled WHERE rack <> '' GROUP BY rack
-UNION ALL SELECT 'region', region, count(*) FROM enrolled GROUP BY region
+SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes, count(*) FILTER (WHERE gpus_total > 0) AS gpu_nodes FROM enrolled
+UNION ALL SELECT 'sku', sku, count(*), count(*) FILTER (WHERE gpus_total > 0) FROM enrolled GROUP BY sku
+UNION ALL SELECT 'rack', rack, count(*), count(*) FILTER (WHERE gpus_total > 0) FROM enrolled WHERE rack <> '' GROUP BY rack
+UNION ALL SELECT 'region', region, count(*), count(*) FILTER (WHERE gpus_total > 0) FROM enrolled GROUP BY region
 ORDER BY 1, 2;
 
 -- The reservations that count: of open operations that are not abandoned, and of operations that

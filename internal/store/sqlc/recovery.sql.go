@@ -80,12 +80,12 @@ func (q *Queries) AddPolicy(ctx context.Context, arg AddPolicyParams) (AddPolicy
 	return i, err
 }
 
-const attemptsToJudge = `-- name: AttemptsToJudge :many
+const attemptsToDecide = `-- name: AttemptsToDecide :many
 SELECT operation_id, node_id, sku, rung, fault, started_at, ended_at, outcome, boot_before, boot_after, tests FROM recovery_attempts
 WHERE node_id = ANY ($1::uuid[]) AND started_at > now() - make_interval(secs => $2::float8) ORDER BY node_id, started_at, rung
 `
 
-type AttemptsToJudgeRow struct {
+type AttemptsToDecideRow struct {
 	OperationID string
 	NodeID      string
 	SKU         string
@@ -99,15 +99,15 @@ type AttemptsToJudgeRow struct {
 	Tests       []recovery.Test
 }
 
-func (q *Queries) AttemptsToJudge(ctx context.Context, nodeIds []string, seconds float64) ([]AttemptsToJudgeRow, error) {
-	rows, err := q.db.Query(ctx, attemptsToJudge, nodeIds, seconds)
+func (q *Queries) AttemptsToDecide(ctx context.Context, nodeIds []string, seconds float64) ([]AttemptsToDecideRow, error) {
+	rows, err := q.db.Query(ctx, attemptsToDecide, nodeIds, seconds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []AttemptsToJudgeRow
+	var items []AttemptsToDecideRow
 	for rows.Next() {
-		var i AttemptsToJudgeRow
+		var i AttemptsToDecideRow
 		if err := rows.Scan(
 			&i.OperationID,
 			&i.NodeID,
@@ -190,7 +190,7 @@ func (q *Queries) CloseBreaker(ctx context.Context, breaker recovery.BreakerStat
 	return err
 }
 
-const conditionsToJudge = `-- name: ConditionsToJudge :many
+const conditionsToDecide = `-- name: ConditionsToDecide :many
 SELECT c.node_id, c.checker, c.component,
     (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => $1::float8) THEN c.status ELSE 'unknown' END)::text AS status,
     c.reason, c.code, c.repair, c.detail, c.since, c.samples
@@ -198,7 +198,7 @@ FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = 
 WHERE c.node_id = ANY ($2::uuid[]) ORDER BY c.node_id, c.source, c.checker, c.component
 `
 
-type ConditionsToJudgeRow struct {
+type ConditionsToDecideRow struct {
 	NodeID    string
 	Checker   string
 	Component string
@@ -213,15 +213,15 @@ type ConditionsToJudgeRow struct {
 
 // The conditions of the nodes. Those of a report that is not fresh, or of an earlier incarnation,
 // are unknown.
-func (q *Queries) ConditionsToJudge(ctx context.Context, freshSeconds float64, nodeIds []string) ([]ConditionsToJudgeRow, error) {
-	rows, err := q.db.Query(ctx, conditionsToJudge, freshSeconds, nodeIds)
+func (q *Queries) ConditionsToDecide(ctx context.Context, freshSeconds float64, nodeIds []string) ([]ConditionsToDecideRow, error) {
+	rows, err := q.db.Query(ctx, conditionsToDecide, freshSeconds, nodeIds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ConditionsToJudgeRow
+	var items []ConditionsToDecideRow
 	for rows.Next() {
-		var i ConditionsToJudgeRow
+		var i ConditionsToDecideRow
 		if err := rows.Scan(
 			&i.NodeID,
 			&i.Checker,
@@ -416,14 +416,14 @@ func (q *Queries) LastDecisions(ctx context.Context) ([]LastDecisionsRow, error)
 }
 
 const lockBreaker = `-- name: LockBreaker :one
-SELECT breaker, incidents, round, judged_at, now()::timestamptz AS now FROM recovery_breaker FOR UPDATE
+SELECT breaker, incidents, round, decided_at, now()::timestamptz AS now FROM recovery_breaker FOR UPDATE
 `
 
 type LockBreakerRow struct {
 	Breaker   recovery.BreakerState
 	Incidents []recovery.Incident
 	Round     int64
-	JudgedAt  *time.Time
+	DecidedAt *time.Time
 	Now       time.Time
 }
 
@@ -434,7 +434,7 @@ func (q *Queries) LockBreaker(ctx context.Context) (LockBreakerRow, error) {
 		&i.Breaker,
 		&i.Incidents,
 		&i.Round,
-		&i.JudgedAt,
+		&i.DecidedAt,
 		&i.Now,
 	)
 	return i, err
@@ -469,7 +469,7 @@ func (q *Queries) NewestPolicy(ctx context.Context) (RecoveryPolicy, error) {
 	return i, err
 }
 
-const nodesToJudge = `-- name: NodesToJudge :many
+const nodesToDecide = `-- name: NodesToDecide :many
 SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, n.state, n.cordoned,
     (n.identity_locked_at IS NOT NULL)::boolean AS locked, coalesce((p.info ->> 'creates')::boolean, false)::boolean AS creates,
     coalesce(CASE WHEN n.uptime_seconds > 0 THEN n.last_heartbeat_at - make_interval(secs => n.uptime_seconds) END, 'epoch'::timestamptz)::timestamptz AS booted_at,
@@ -480,13 +480,13 @@ SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', ''
 FROM nodes n LEFT JOIN recovery_states s ON s.node_id = n.node_id
     LEFT JOIN instances i ON i.node_id = n.node_id AND i.state <> 'terminated' LEFT JOIN providers p ON p.name = coalesce(i.provider, n.onboarding_mode)
     LEFT JOIN operations o ON o.node_id = n.node_id AND o.ended_at IS NULL AND o.op_seq > 0
-WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.node_id IN (
+WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.node_id::text = $2::text OR n.node_id IN (
     SELECT c.node_id FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source
-    WHERE c.status = 'unhealthy' AND r.reported_at > now() - make_interval(secs => $2::float8)))
+    WHERE c.status = 'unhealthy' AND r.reported_at > now() - make_interval(secs => $3::float8)))
 ORDER BY n.host, n.node_id
 `
 
-type NodesToJudgeRow struct {
+type NodesToDecideRow struct {
 	NodeID         string
 	Host           string
 	SKU            string
@@ -507,17 +507,17 @@ type NodesToJudgeRow struct {
 	Action         string
 }
 
-// The nodes to judge: those with an unhealthy condition of a fresh report, and those in a phase
-// other than healthy.
-func (q *Queries) NodesToJudge(ctx context.Context, refusedSeconds float64, freshSeconds float64) ([]NodesToJudgeRow, error) {
-	rows, err := q.db.Query(ctx, nodesToJudge, refusedSeconds, freshSeconds)
+// The nodes to decide about: those with an unhealthy condition of a fresh report, those in a phase
+// other than healthy, and the one that the breaker probes.
+func (q *Queries) NodesToDecide(ctx context.Context, refusedSeconds float64, probing string, freshSeconds float64) ([]NodesToDecideRow, error) {
+	rows, err := q.db.Query(ctx, nodesToDecide, refusedSeconds, probing, freshSeconds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []NodesToJudgeRow
+	var items []NodesToDecideRow
 	for rows.Next() {
-		var i NodesToJudgeRow
+		var i NodesToDecideRow
 		if err := rows.Scan(
 			&i.NodeID,
 			&i.Host,
@@ -640,14 +640,14 @@ func (q *Queries) PutAttempt(ctx context.Context, arg PutAttemptParams) error {
 }
 
 const readBreaker = `-- name: ReadBreaker :one
-SELECT breaker, incidents, round, judged_at, now()::timestamptz AS now FROM recovery_breaker
+SELECT breaker, incidents, round, decided_at, now()::timestamptz AS now FROM recovery_breaker
 `
 
 type ReadBreakerRow struct {
 	Breaker   recovery.BreakerState
 	Incidents []recovery.Incident
 	Round     int64
-	JudgedAt  *time.Time
+	DecidedAt *time.Time
 	Now       time.Time
 }
 
@@ -658,7 +658,7 @@ func (q *Queries) ReadBreaker(ctx context.Context) (ReadBreakerRow, error) {
 		&i.Breaker,
 		&i.Incidents,
 		&i.Round,
-		&i.JudgedAt,
+		&i.DecidedAt,
 		&i.Now,
 	)
 	return i, err
@@ -760,19 +760,20 @@ func (q *Queries) Reserve(ctx context.Context, arg ReserveParams) error {
 
 const scopeSizes = `-- name: ScopeSizes :many
 WITH enrolled AS (
-    SELECT sku, coalesce(labels ->> 'rack', '') AS rack, region_code AS region FROM nodes
+    SELECT sku, coalesce(labels ->> 'rack', '') AS rack, region_code AS region, gpus_total FROM nodes
     WHERE state IN ('active', 'offline', 'quarantined', 'draining', 'drained'))
-SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes FROM enrolled
-UNION ALL SELECT 'sku', sku, count(*) FROM enrolled GROUP BY sku
-UNION ALL SELECT 'rack', rack, count(*) FROM enrolled WHERE rack <> '' GROUP BY rack
-UNION ALL SELECT 'region', region, count(*) FROM enrolled GROUP BY region
+SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes, count(*) FILTER (WHERE gpus_total > 0) AS gpu_nodes FROM enrolled
+UNION ALL SELECT 'sku', sku, count(*), count(*) FILTER (WHERE gpus_total > 0) FROM enrolled GROUP BY sku
+UNION ALL SELECT 'rack', rack, count(*), count(*) FILTER (WHERE gpus_total > 0) FROM enrolled WHERE rack <> '' GROUP BY rack
+UNION ALL SELECT 'region', region, count(*), count(*) FILTER (WHERE gpus_total > 0) FROM enrolled GROUP BY region
 ORDER BY 1, 2
 `
 
 type ScopeSizesRow struct {
-	Scope string
-	Key   string
-	Nodes int64
+	Scope    string
+	Key      string
+	Nodes    int64
+	GpuNodes int64
 }
 
 // How many nodes each scope has that can show a fault: those with an agent.
@@ -785,7 +786,12 @@ func (q *Queries) ScopeSizes(ctx context.Context) ([]ScopeSizesRow, error) {
 	var items []ScopeSizesRow
 	for rows.Next() {
 		var i ScopeSizesRow
-		if err := rows.Scan(&i.Scope, &i.Key, &i.Nodes); err != nil {
+		if err := rows.Scan(
+			&i.Scope,
+			&i.Key,
+			&i.Nodes,
+			&i.GpuNodes,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -797,7 +803,7 @@ func (q *Queries) ScopeSizes(ctx context.Context) ([]ScopeSizesRow, error) {
 }
 
 const setBreaker = `-- name: SetBreaker :exec
-UPDATE recovery_breaker SET breaker = $1, incidents = $2, round = round + 1, judged_at = now()
+UPDATE recovery_breaker SET breaker = $1, incidents = $2, round = round + 1, decided_at = now()
 `
 
 func (q *Queries) SetBreaker(ctx context.Context, breaker recovery.BreakerState, incidents []recovery.Incident) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 )
@@ -23,6 +24,20 @@ type Policy struct {
 	At     time.Time     `json:"at,omitzero"`
 	// Body is the policy. The list of versions omits it.
 	Body json.RawMessage `json:"body,omitempty"`
+}
+
+// Decode returns the policy, the default one if none is stored. A stored policy that this program
+// cannot read is KindInternal with reason policy_unreadable: nothing is repaired then.
+func (p Policy) Decode() (recovery.Policy, error) {
+	if p.Version == 0 {
+		return recovery.Default(), nil
+	}
+	decoded, err := recovery.DecodePolicy(p.Body)
+	if err != nil {
+		return decoded, schema.NewError(schema.KindInternal, "version %d of the recovery policy cannot be read: %s", p.Version, schema.AsError(err).Message).
+			WithReason("policy_unreadable").WithNext("gpuaas recovery policy set --file FILE --reason TEXT")
+	}
+	return decoded, nil
 }
 
 // Decision is a stored decision about a node. It is stored when it differs from the node's decision
@@ -64,8 +79,8 @@ type Budget struct {
 type Status struct {
 	Policy  Policy                `json:"policy"`
 	Breaker recovery.BreakerState `json:"breaker"`
-	// JudgedAt is when the last round ended, zero if there was none.
-	JudgedAt  time.Time           `json:"judged_at,omitzero"`
+	// DecidedAt is when the last round was, zero if there was none.
+	DecidedAt time.Time           `json:"decided_at,omitzero"`
 	Incidents []recovery.Incident `json:"incidents"`
 	Budgets   []Budget            `json:"budgets"` // those in use, and that of the fleet
 	Nodes     []NodeState         `json:"nodes"`   // that are not healthy, by host

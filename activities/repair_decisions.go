@@ -13,15 +13,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
 )
 
-// Repairs stores the decisions of health recovery and the budgets of repairs. Errors are
+// RepairDecisions stores the decisions of health recovery and the budgets of repairs. Errors are
 // *schema.Error.
-type Repairs interface {
-	// Round reads the newest policy and the fleet, calls judge, and stores the verdict: the
+type RepairDecisions interface {
+	// Round reads the newest policy and the fleet, calls decide, and stores the result: the
 	// decisions that changed, the phases and the breaker. For each repair that nothing stops it
 	// reserves the budget and the first attempt. All of that is one transaction, which excludes
-	// other rounds. Nothing is stored if judge returns an error, and nothing is judged while a
+	// other rounds. Nothing is stored if decide returns an error, and nothing is decided while a
 	// restore mode is on.
-	Round(ctx context.Context, judge JudgeFunc) (JudgedRound, error)
+	Round(ctx context.Context, decide DecideFunc) (RepairRound, error)
 	// Started records that the operation of a reservation was accepted. A second call changes
 	// nothing.
 	Started(ctx context.Context, operationID string) error
@@ -30,14 +30,14 @@ type Repairs interface {
 	Refused(ctx context.Context, operationID, why string) error
 }
 
-// JudgeFunc judges a fleet with a stored policy.
-type JudgeFunc func(record.Policy, recovery.Fleet) (recovery.Verdict, recovery.Mode, error)
+// DecideFunc decides about a fleet with a stored policy, and returns the mode of the policy.
+type DecideFunc func(record.Policy, recovery.Fleet) (recovery.Result, recovery.Mode, error)
 
-// JudgedRound is the result of Repairs.Round.
-type JudgedRound struct {
-	// Restoring is set if nothing was judged because a restore mode is on.
+// RepairRound is the result of RepairDecisions.Round.
+type RepairRound struct {
+	// Restoring is set if nothing was decided because a restore mode is on.
 	Restoring bool
-	// Nodes is the number of nodes that were judged, and Decisions are the decisions that changed.
+	// Nodes is the number of nodes that were decided about, and Decisions are the decisions that changed.
 	Nodes     int
 	Decisions []record.Decision
 	Incidents []recovery.Incident
@@ -53,22 +53,22 @@ type Starter interface {
 	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
 }
 
-// Judge has the activity that judges the health of nodes and starts their repairs.
-type Judge struct {
-	Repairs Repairs
-	Starter Starter
-	// Judge judges a fleet. Defaults to recovery.Judge with the stored policy.
-	Judge JudgeFunc
+// Repair has the activity that decides about nodes with a fault and starts their repairs.
+type Repair struct {
+	Decisions RepairDecisions
+	Starter   Starter
+	// Decide decides about a fleet. Defaults to recovery.Decide with the stored policy.
+	Decide DecideFunc
 	// Budget is how long a round starts repairs; 0 means half of lifecycle.RoundTry. The next round
 	// starts the others.
 	Budget time.Duration
 	// OnRound observes each round. nil observes nothing.
-	OnRound func(JudgedRound)
+	OnRound func(RepairRound)
 }
 
-// JudgeSummary is the result of one round.
-type JudgeSummary struct {
-	// Nodes is the number of nodes that were judged.
+// RepairSummary is the result of one round.
+type RepairSummary struct {
+	// Nodes is the number of nodes that were decided about.
 	Nodes int `json:"nodes,omitempty"`
 	// Decisions is the number of decisions that changed, and Started and Refused are the operations
 	// that were accepted and rejected.
@@ -79,57 +79,66 @@ type JudgeSummary struct {
 	Incidents int `json:"incidents,omitempty"`
 	// BreakerOpen is set while the breaker stops repairs.
 	BreakerOpen bool `json:"breaker_open,omitempty"`
-	// Restoring is set if nothing was judged because a restore mode is on.
+	// Restoring is set if nothing was decided because a restore mode is on.
 	Restoring bool `json:"restoring,omitempty"`
 }
 
-// JudgeHealth judges all nodes that have a fault once, and starts the repairs that nothing stops.
+// DecideRepairs decides once about all nodes that have a fault, and starts the repairs that nothing stops.
 // The decisions and the reservations are stored before an operation is started, and the ID of an
 // operation follows from its decision: after a crash, the next attempt or round completes the
 // start. An operation that is rejected releases its reservation. If a start fails for another
-// reason, JudgeHealth starts the others and returns the error at the end; a later round tries it
+// reason, DecideRepairs starts the others and returns the error at the end; a later round tries it
 // again until the operation can no longer claim its node.
-func (j *Judge) JudgeHealth(ctx context.Context) (JudgeSummary, error) {
-	until := time.Now().Add(cmp.Or(j.Budget, lifecycle.RoundTry/2))
-	judge := j.Judge
-	if judge == nil {
-		return JudgeSummary{}, nil // TODO
+func (r *Repair) DecideRepairs(ctx context.Context) (RepairSummary, error) {
+	until := time.Now().Add(cmp.Or(r.Budget, lifecycle.RoundTry/2))
+	decide := r.Decide
+	if decide == nil {
+		decide = decideStored
 	}
-	round, err := j.Repairs.Round(ctx, judge)
+	round, err := r.Decisions.Round(ctx, decide)
 	if err != nil {
-		return JudgeSummary{}, Fail(err)
+		return RepairSummary{}, Fail(err)
 	}
-	if j.OnRound != nil {
-		j.OnRound(round)
+	if r.OnRound != nil {
+		r.OnRound(round)
 	}
-	s := JudgeSummary{Nodes: round.Nodes, Decisions: len(round.Decisions), Incidents: len(round.Incidents),
+	s := RepairSummary{Nodes: round.Nodes, Decisions: len(round.Decisions), Incidents: len(round.Incidents),
 		BreakerOpen: !round.Breaker.OpenSince.IsZero(), Restoring: round.Restoring}
 	var failed error
 	for _, in := range round.Starts {
 		if ctx.Err() != nil || time.Now().After(until) {
 			break
 		}
-		failed = cmp.Or(failed, j.start(ctx, in, &s))
+		failed = cmp.Or(failed, r.start(ctx, in, &s))
 		activity.RecordHeartbeat(ctx)
 	}
 	if failed != nil {
 		// The decisions are stored. A retry would hide the failed start.
-		return JudgeSummary{}, Failure(schema.AsError(failed), true)
+		return RepairSummary{}, Failure(schema.AsError(failed), true)
 	}
 	return s, Fail(ctx.Err())
 }
 
 // start starts a repair and records the answer.
-func (j *Judge) start(ctx context.Context, in lifecycle.OperationInput, s *JudgeSummary) error {
-	_, err := j.Starter.Submit(ctx, in)
+func (r *Repair) start(ctx context.Context, in lifecycle.OperationInput, s *RepairSummary) error {
+	_, err := r.Starter.Submit(ctx, in)
 	e := schema.AsError(err)
 	switch {
 	case err == nil:
 		s.Started = append(s.Started, in.OperationID)
-		return j.Repairs.Started(ctx, in.OperationID)
+		return r.Decisions.Started(ctx, in.OperationID)
 	case e.Kind.Info().Retry || ctx.Err() != nil:
 		return schema.NewError(e.Kind, "starting the repair of node %s: %s", in.Host, e.Message).WithReason(e.Reason).WithNext(e.Next)
 	}
 	s.Refused = append(s.Refused, in.OperationID)
-	return j.Repairs.Refused(ctx, in.OperationID, e.Message)
+	return r.Decisions.Refused(ctx, in.OperationID, e.Message)
+}
+
+// decideStored decides with a stored policy, the default one if none is stored.
+func decideStored(p record.Policy, f recovery.Fleet) (recovery.Result, recovery.Mode, error) {
+	policy, err := p.Decode()
+	if err != nil {
+		return recovery.Result{}, "", err
+	}
+	return recovery.Decide(policy, f), policy.Mode, nil
 }

@@ -53,8 +53,8 @@ type Starter interface {
 	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
 }
 
-// Repair has the activity that decides about nodes with a fault and starts their repairs.
-type Repair struct {
+// RepairRounds has the activity that decides about nodes with a fault and starts their repairs.
+type RepairRounds struct {
 	Decisions RepairDecisions
 	Starter   Starter
 	// Decide decides about a fleet. Defaults to recovery.Decide with the stored policy.
@@ -83,13 +83,16 @@ type RepairSummary struct {
 	Restoring bool `json:"restoring,omitempty"`
 }
 
+// Changed reports whether the round stored a decision or started an operation.
+func (s RepairSummary) Changed() bool { return s.Decisions+len(s.Started)+len(s.Refused) > 0 }
+
 // DecideRepairs decides once about all nodes that have a fault, and starts the repairs that nothing stops.
 // The decisions and the reservations are stored before an operation is started, and the ID of an
 // operation follows from its decision: after a crash, the next attempt or round completes the
 // start. An operation that is rejected releases its reservation. If a start fails for another
 // reason, DecideRepairs starts the others and returns the error at the end; a later round tries it
 // again until the operation can no longer claim its node.
-func (r *Repair) DecideRepairs(ctx context.Context) (RepairSummary, error) {
+func (r *RepairRounds) DecideRepairs(ctx context.Context) (RepairSummary, error) {
 	until := time.Now().Add(cmp.Or(r.Budget, lifecycle.RoundTry/2))
 	decide := r.Decide
 	if decide == nil {
@@ -120,7 +123,7 @@ func (r *Repair) DecideRepairs(ctx context.Context) (RepairSummary, error) {
 }
 
 // start starts a repair and records the answer.
-func (r *Repair) start(ctx context.Context, in lifecycle.OperationInput, s *RepairSummary) error {
+func (r *RepairRounds) start(ctx context.Context, in lifecycle.OperationInput, s *RepairSummary) error {
 	_, err := r.Starter.Submit(ctx, in)
 	e := schema.AsError(err)
 	switch {

@@ -142,6 +142,7 @@ func register(w worker.Registry, p *parts, env string) {
 		&activities.Watch{Abandoner: p.store.Operations, Runs: p.temporal.Operations, OnAbandon: p.metrics.abandoned},
 		p.retention(),
 		p.sweep(),
+		&activities.RepairRounds{Decisions: p.store.Recovery, Starter: p.temporal.Operations, OnRound: p.metrics.decided},
 		&activities.Machine{Ledger: p.store.Operations, Providers: p.cfg.sources,
 			Boots: boot.Issuer{Tokens: p.store.Identities, CA: p.vault.ServerCA, NodeURL: p.cfg.NodeURL}},
 	} {

@@ -18,6 +18,7 @@ var (
 	keys      *activities.Trust
 	retainer  *activities.Retention
 	sweeper   *activities.Sweep
+	decider   *activities.RepairRounds
 )
 
 // Entry is one registered workflow.
@@ -33,7 +34,7 @@ type Entry struct {
 func Registry() []Entry {
 	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}, {lifecycle.WorkflowWatch, WatchOperations},
 		{lifecycle.WorkflowTrust, MaintainTrust}, {lifecycle.WorkflowDelete, DeleteOldRecords},
-		{lifecycle.WorkflowSweep, SweepMachines}, {lifecycle.WorkflowRotation, RotateKeys}}
+		{lifecycle.WorkflowSweep, SweepMachines}, {lifecycle.WorkflowDecide, DecideRepairs}, {lifecycle.WorkflowRotation, RotateKeys}}
 	for _, p := range lifecycle.Operations() {
 		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput, c *Carried) (lifecycle.OperationStatus, error) {
 			return run(ctx, p.Action, in, c)

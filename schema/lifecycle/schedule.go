@@ -26,6 +26,7 @@ const (
 	WorkflowTrust   = "MaintainTrust"
 	WorkflowDelete  = "DeleteOldRecords"
 	WorkflowSweep   = "SweepMachines"
+	WorkflowDecide  = "DecideRepairs"
 )
 
 // The IDs of the schedules.
@@ -35,6 +36,7 @@ const (
 	ScheduleTrust   = "maintain-trust"
 	ScheduleDelete  = "delete-old-records"
 	ScheduleSweep   = "sweep-machines"
+	ScheduleDecide  = "decide-repairs"
 )
 
 // TrustInterval is the time between two runs of MaintainTrust.
@@ -89,6 +91,7 @@ func Schedules() []Schedule {
 	return []Schedule{
 		rounds(ScheduleReclaim, WorkflowReclaim, "Reclaim stale tasks"),
 		rounds(ScheduleWatch, WorkflowWatch, "Find operations whose run ended"),
+		rounds(ScheduleDecide, WorkflowDecide, "Decide about nodes with a fault, and start their repairs"),
 		{ID: ScheduleTrust, Workflow: WorkflowTrust, WorkflowID: "fleet:" + ScheduleTrust + ":schedule", Every: TrustInterval,
 			RunTimeout: roundsTimeout, Does: "Renew the verifier set"},
 		{ID: ScheduleDelete, Workflow: WorkflowDelete, WorkflowID: "fleet:" + ScheduleDelete + ":schedule", Every: DeleteInterval,

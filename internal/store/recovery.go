@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -239,13 +240,16 @@ func phaseNamed(name string) health.Phase {
 	return p
 }
 
-// newestPolicy returns the newest stored policy, a zero one if there is none.
+// newestPolicy returns the newest stored policy, the default one with version 0 if there is none.
 func newestPolicy(ctx context.Context, q *sqlc.Queries) (record.Policy, error) {
 	row, err := q.NewestPolicy(ctx)
-	if err != nil {
-		return record.Policy{}, orMissing(err, nil)
+	if postgres.NotFound(err) {
+		return record.DefaultPolicy()
 	}
-	return record.Policy{Version: row.Version, Digest: row.Digest, Actor: row.Actor, Via: row.Via, Reason: row.Reason, At: row.CreatedAt.UTC(), Body: row.Body}, nil
+	if err != nil {
+		return record.Policy{}, err
+	}
+	return record.Policy{Version: row.Version, Digest: row.Digest, Mode: recovery.Mode(row.Mode), Actor: row.Actor, Via: row.Via, Reason: row.Reason, At: row.CreatedAt.UTC(), Body: row.Body}, nil
 }
 
 // scopeSizes returns the size of each scope, with the number of nodes that have a reservation.

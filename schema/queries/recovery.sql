@@ -1,5 +1,5 @@
 -- name: NewestPolicy :one
-SELECT version, body, digest, actor, via, reason, created_at FROM recovery_policies ORDER BY version DESC LIMIT 1;
+SELECT version, body, digest, coalesce(body ->> 'mode', '')::text AS mode, actor, via, reason, created_at FROM recovery_policies ORDER BY version DESC LIMIT 1;
 
 -- One transaction at a time adds a policy.
 -- name: LockPolicies :exec
@@ -142,10 +142,17 @@ FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_i
 -- name: DecisionOf :one
 SELECT decision_id, node_id, policy_version, mode, phase, fault, rung, brake, why, operation_id FROM recovery_decisions WHERE decision_id = $1;
 
--- The outcomes of the rungs since a time, by fault, SKU and rung.
--- name: Outcomes :many
+-- The newest attempts since a time.
+-- name: AttemptsSince :many
 SELECT operation_id, node_id, sku, rung, fault, started_at, ended_at, outcome, boot_before, boot_after, tests FROM recovery_attempts
-WHERE started_at >= sqlc.arg(since) ORDER BY started_at, operation_id, rung LIMIT sqlc.arg(most);
+WHERE started_at >= sqlc.arg(since) ORDER BY started_at DESC, operation_id DESC, rung DESC LIMIT sqlc.arg(most);
+
+-- The repairs that a budget stops in armed mode: how many, and the first one.
+-- name: BlockedByBudget :one
+SELECT count(*) AS nodes, coalesce((array_agg(n.host ORDER BY d.decided_at, n.host))[1], '')::text AS host,
+    coalesce((array_agg(s.why ORDER BY d.decided_at, n.host))[1], '')::text AS why
+FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id JOIN nodes n ON n.node_id = s.node_id
+WHERE d.brake = 'budget' AND d.mode = 'armed';
 
 -- Deletes decisions that no node's state needs.
 -- name: DeleteOldDecisions :execrows

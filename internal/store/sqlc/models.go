@@ -15,13 +15,3 @@ type Provider struct {
 	Info      machine.Info
 	UpdatedAt time.Time
 }
-
-type RecoveryPolicy struct {
-	Version   int64
-	Body      []byte
-	Digest    string
-	Actor     string
-	Via       string
-	Reason    string
-	CreatedAt time.Time
-}

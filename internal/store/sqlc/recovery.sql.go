@@ -80,6 +80,58 @@ func (q *Queries) AddPolicy(ctx context.Context, arg AddPolicyParams) (AddPolicy
 	return i, err
 }
 
+const attemptsSince = `-- name: AttemptsSince :many
+SELECT operation_id, node_id, sku, rung, fault, started_at, ended_at, outcome, boot_before, boot_after, tests FROM recovery_attempts
+WHERE started_at >= $1 ORDER BY started_at DESC, operation_id DESC, rung DESC LIMIT $2
+`
+
+type AttemptsSinceRow struct {
+	OperationID string
+	NodeID      string
+	SKU         string
+	Rung        recovery.Rung
+	Fault       recovery.Fault
+	StartedAt   time.Time
+	EndedAt     *time.Time
+	Outcome     string
+	BootBefore  string
+	BootAfter   string
+	Tests       []recovery.Test
+}
+
+// The newest attempts since a time.
+func (q *Queries) AttemptsSince(ctx context.Context, since time.Time, most int32) ([]AttemptsSinceRow, error) {
+	rows, err := q.db.Query(ctx, attemptsSince, since, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AttemptsSinceRow
+	for rows.Next() {
+		var i AttemptsSinceRow
+		if err := rows.Scan(
+			&i.OperationID,
+			&i.NodeID,
+			&i.SKU,
+			&i.Rung,
+			&i.Fault,
+			&i.StartedAt,
+			&i.EndedAt,
+			&i.Outcome,
+			&i.BootBefore,
+			&i.BootAfter,
+			&i.Tests,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const attemptsToDecide = `-- name: AttemptsToDecide :many
 SELECT operation_id, node_id, sku, rung, fault, started_at, ended_at, outcome, boot_before, boot_after, tests FROM recovery_attempts
 WHERE node_id = ANY ($1::uuid[]) AND started_at > now() - make_interval(secs => $2::float8) ORDER BY node_id, started_at, rung
@@ -129,6 +181,27 @@ func (q *Queries) AttemptsToDecide(ctx context.Context, nodeIds []string, second
 		return nil, err
 	}
 	return items, nil
+}
+
+const blockedByBudget = `-- name: BlockedByBudget :one
+SELECT count(*) AS nodes, coalesce((array_agg(n.host ORDER BY d.decided_at, n.host))[1], '')::text AS host,
+    coalesce((array_agg(s.why ORDER BY d.decided_at, n.host))[1], '')::text AS why
+FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id JOIN nodes n ON n.node_id = s.node_id
+WHERE d.brake = 'budget' AND d.mode = 'armed'
+`
+
+type BlockedByBudgetRow struct {
+	Nodes int64
+	Host  string
+	Why   string
+}
+
+// The repairs that a budget stops in armed mode: how many, and the first one.
+func (q *Queries) BlockedByBudget(ctx context.Context) (BlockedByBudgetRow, error) {
+	row := q.db.QueryRow(ctx, blockedByBudget)
+	var i BlockedByBudgetRow
+	err := row.Scan(&i.Nodes, &i.Host, &i.Why)
+	return i, err
 }
 
 const budgetInUse = `-- name: BudgetInUse :many
@@ -451,16 +524,28 @@ func (q *Queries) LockPolicies(ctx context.Context) error {
 }
 
 const newestPolicy = `-- name: NewestPolicy :one
-SELECT version, body, digest, actor, via, reason, created_at FROM recovery_policies ORDER BY version DESC LIMIT 1
+SELECT version, body, digest, coalesce(body ->> 'mode', '')::text AS mode, actor, via, reason, created_at FROM recovery_policies ORDER BY version DESC LIMIT 1
 `
 
-func (q *Queries) NewestPolicy(ctx context.Context) (RecoveryPolicy, error) {
+type NewestPolicyRow struct {
+	Version   int64
+	Body      []byte
+	Digest    string
+	Mode      string
+	Actor     string
+	Via       string
+	Reason    string
+	CreatedAt time.Time
+}
+
+func (q *Queries) NewestPolicy(ctx context.Context) (NewestPolicyRow, error) {
 	row := q.db.QueryRow(ctx, newestPolicy)
-	var i RecoveryPolicy
+	var i NewestPolicyRow
 	err := row.Scan(
 		&i.Version,
 		&i.Body,
 		&i.Digest,
+		&i.Mode,
 		&i.Actor,
 		&i.Via,
 		&i.Reason,
@@ -537,58 +622,6 @@ func (q *Queries) NodesToDecide(ctx context.Context, refusedSeconds float64, pro
 			&i.RefusedLately,
 			&i.OperationID,
 			&i.Action,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const outcomes = `-- name: Outcomes :many
-SELECT operation_id, node_id, sku, rung, fault, started_at, ended_at, outcome, boot_before, boot_after, tests FROM recovery_attempts
-WHERE started_at >= $1 ORDER BY started_at, operation_id, rung LIMIT $2
-`
-
-type OutcomesRow struct {
-	OperationID string
-	NodeID      string
-	SKU         string
-	Rung        recovery.Rung
-	Fault       recovery.Fault
-	StartedAt   time.Time
-	EndedAt     *time.Time
-	Outcome     string
-	BootBefore  string
-	BootAfter   string
-	Tests       []recovery.Test
-}
-
-// The outcomes of the rungs since a time, by fault, SKU and rung.
-func (q *Queries) Outcomes(ctx context.Context, since time.Time, most int32) ([]OutcomesRow, error) {
-	rows, err := q.db.Query(ctx, outcomes, since, most)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []OutcomesRow
-	for rows.Next() {
-		var i OutcomesRow
-		if err := rows.Scan(
-			&i.OperationID,
-			&i.NodeID,
-			&i.SKU,
-			&i.Rung,
-			&i.Fault,
-			&i.StartedAt,
-			&i.EndedAt,
-			&i.Outcome,
-			&i.BootBefore,
-			&i.BootAfter,
-			&i.Tests,
 		); err != nil {
 			return nil, err
 		}

@@ -68,7 +68,6 @@ GRANT SELECT ON recovery_policies, recovery_states, recovery_decisions, recovery
     TO gpuaas_worker, gpuaas_api_admin;
 GRANT INSERT, UPDATE, DELETE ON recovery_states, recovery_decisions, recovery_attempts, budget_reservations TO gpuaas_worker;
 GRANT UPDATE ON recovery_breaker TO gpuaas_worker, gpuaas_api_admin;
-GRANT SELECT ON conditions, health_reports TO gpuaas_worker, gpuaas_api_admin; -- TEMP
 GRANT INSERT ON recovery_policies TO gpuaas_api_admin;
 
 GRANT SELECT ON audit_archives, audit_archived_heads TO gpuaas_worker;

@@ -26,12 +26,21 @@ type Policy struct {
 	Body json.RawMessage `json:"body,omitempty"`
 }
 
-// Decode returns the policy, the default one if none is stored. A stored policy that this program
+// DefaultPolicy returns the policy that is in use until one is stored.
+func DefaultPolicy() (Policy, error) { return Stored(recovery.Default()) }
+
+// Stored returns a policy as it is stored, with version 0.
+func Stored(p recovery.Policy) (Policy, error) {
+	body, err := json.Marshal(p)
+	if err != nil {
+		return Policy{}, schema.Wrap(schema.KindInternal, err, "encoding the recovery policy")
+	}
+	return Policy{Digest: p.Digest(), Mode: p.Mode, Body: body}, nil
+}
+
+// Decode returns the policy. A stored policy that this program
 // cannot read is KindInternal with reason policy_unreadable: nothing is repaired then.
 func (p Policy) Decode() (recovery.Policy, error) {
-	if p.Version == 0 {
-		return recovery.Default(), nil
-	}
 	decoded, err := recovery.DecodePolicy(p.Body)
 	if err != nil {
 		return decoded, schema.NewError(schema.KindInternal, "version %d of the recovery policy cannot be read: %s", p.Version, schema.AsError(err).Message).
@@ -73,6 +82,18 @@ type Budget struct {
 	Limit int `json:"limit"`
 	// Operations are those that use the budget.
 	Operations []string `json:"operations,omitempty"`
+}
+
+// Limit returns how many nodes of a scope a policy allows to be repaired at once, for faults that each
+// of its nodes can have: the smallest of the budgets that apply. It is the number of nodes if none does.
+func Limit(p recovery.Policy, s recovery.Size) int {
+	limit := s.Nodes
+	for _, b := range p.Budgets {
+		if b.Scope == s.Scope && (b.Key == "" || b.Key == s.Key) {
+			limit = min(limit, b.Count, s.Nodes*b.Percent/100)
+		}
+	}
+	return limit
 }
 
 // Status is what health recovery does now.

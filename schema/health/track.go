@@ -46,6 +46,7 @@ func (t *Tracker) Last() Report { return t.last }
 //     in FaultSince. The time until the next known result is not part of what Lasted returns.
 //   - A component without a result has no condition: the checker no longer finds it or no longer
 //     applies. This also ends the events of an earlier boot.
+//   - An unknown result for the node makes the faults of the checker's components unknown too.
 //
 // The report has at most MaxConditions conditions, the unhealthy ones first.
 func (t *Tracker) Observe(at time.Time, bootID string, found []Finding) Report {
@@ -56,20 +57,45 @@ func (t *Tracker) Observe(at time.Time, bootID string, found []Finding) Report {
 	gap := t.gap(at)
 	seen := map[[2]string]bool{}
 	conditions := []Condition{}
+	add := func(now Condition) {
+		key := [2]string{now.Checker, now.Component}
+		if !seen[key] {
+			seen[key] = true
+			conditions = append(conditions, follow(before[key], now, at, gap))
+		}
+	}
 	for _, f := range found {
 		for _, r := range f.Results {
-			key := [2]string{f.Checker, r.Component}
-			if seen[key] {
-				continue
-			}
-			seen[key] = true
-			conditions = append(conditions, follow(before[key], r.condition(f.Checker), at, gap))
+			add(r.condition(f.Checker))
+		}
+		for _, now := range t.hidden(f) {
+			add(now)
 		}
 	}
 	slices.SortStableFunc(conditions, order)
 	t.last = Report{At: at, BootID: bootID, Conditions: slices.Clip(conditions[:min(len(conditions), MaxConditions)])}
 	return t.last
 }
+
+// hidden returns unknown conditions for the components that had a fault, if the checker's result for
+// the whole node is unknown: it could not look at them.
+func (t *Tracker) hidden(f Finding) (conditions []Condition) {
+	i := slices.IndexFunc(f.Results, func(r Result) bool { return r.Component == "" && r.Status == Unknown })
+	if i < 0 {
+		return nil
+	}
+	for _, c := range t.last.Conditions {
+		if c.Checker == f.Checker && c.Component != "" && c.open() {
+			now := f.Results[i].condition(f.Checker)
+			now.Component = c.Component
+			conditions = append(conditions, now)
+		}
+	}
+	return conditions
+}
+
+// open reports whether the condition is a fault, or an unknown one that interrupts a fault.
+func (c Condition) open() bool { return c.Status == Unhealthy || !c.FaultSince.IsZero() }
 
 // gap returns the time since the last report if it is too long to say what happened in it.
 func (t *Tracker) gap(at time.Time) time.Duration {
@@ -86,9 +112,8 @@ func follow(before, now Condition, at time.Time, gap time.Duration) Condition {
 	if before.Status == now.Status {
 		now.Since, now.Samples = before.Since, before.Samples+1
 	}
-	open := before.Status == Unhealthy || !before.FaultSince.IsZero()
 	switch {
-	case now.Status == Healthy || !open:
+	case now.Status == Healthy || !before.open():
 	case now.Status == Unknown && before.Status == Unhealthy:
 		now.FaultSince, now.FaultSamples = before.Since, before.Samples
 		now.UnknownSeconds = before.UnknownSeconds + seconds(gap)
@@ -111,7 +136,10 @@ func seconds(d time.Duration) int64 {
 // condition returns the result as a condition without a time. Texts are cut to the limits of a
 // report.
 func (r Result) condition(checker string) Condition {
-	c := Condition{Checker: checker, Component: r.Component, Status: r.Status, Reason: r.Reason, Code: r.Code, Detail: printable(r.Detail, MaxDetail)}
+	c := Condition{
+		Checker: checker, Component: printable(r.Component, MaxComponent), Status: r.Status,
+		Reason: reasonOr(r.Reason, "Unspecified"), Code: r.Code, Detail: printable(r.Detail, MaxDetail),
+	}
 	if r.Status == Unhealthy {
 		c.Repair = cmp.Or(r.Repair, RepairObserve)
 	}

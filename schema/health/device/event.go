@@ -10,11 +10,18 @@ type Kind string
 const (
 	KindXID    Kind = "xid"    // an error of an NVIDIA GPU
 	KindSXID   Kind = "sxid"   // an error of an NVSwitch
-	KindMemory Kind = "memory" // an error of the host's memory (EDAC)
-	KindCPU    Kind = "cpu"    // a machine check (MCE)
+	KindMemory Kind = "memory" // an error of the host's memory
+	KindCPU    Kind = "cpu"    // a machine check
+	KindPCI    Kind = "pci"    // a PCIe error
 	KindNIC    Kind = "nic"    // an error of a network adapter
 	KindDisk   Kind = "disk"   // an error of a disk or a file system
-	KindPCI    Kind = "pci"    // a PCIe error (AER)
+)
+
+// The limits of an event's texts, in characters.
+const (
+	maxLine    = 4096
+	maxMessage = 200
+	maxDevice  = 64
 )
 
 // Event is what one line of the kernel log says about a device.
@@ -22,11 +29,13 @@ type Event struct {
 	Kind Kind `json:"kind"`
 	// Code is the code of an XID or SXID, otherwise 0.
 	Code int `json:"code,omitempty"`
-	// Device is the bus address of a PCI device as "0000:3b:00", or another name, for example of a disk
-	// or of a memory controller.
+	// Device is the address of a PCI device as PCIAddress returns it, or another name, for example that
+	// of a disk or of a memory controller. At most 64 printable ASCII characters.
 	Device string `json:"device,omitempty"`
-	// Fatal is set if the line says that the error is not recoverable.
+	// Fatal is set if the line says that the error could not be corrected.
 	Fatal bool `json:"fatal,omitempty"`
-	// Message is the rest of the line: untrusted, printable ASCII, at most maxMessage characters.
+	// Action is the recovery action that an XID 154 names.
+	Action Action `json:"action,omitempty"`
+	// Message is the rest of the line. It is untrusted: at most 200 printable ASCII characters.
 	Message string `json:"message,omitempty"`
 }

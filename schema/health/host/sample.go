@@ -37,6 +37,9 @@ type Sample struct {
 	// Driver is the version of the NVIDIA driver, for example "550.90.07".
 	Driver string
 	GPUs   []GPU
+	// UUIDs has the UUID of each GPU that the agent has seen, by device.PCIAddress of its bus, also
+	// of those that nvidia-smi no longer lists. It names the GPU of an event while nvidia-smi hangs.
+	UUIDs map[string]string
 	// Events are the kernel events of this and earlier boots that the agent keeps, oldest first.
 	Events []Event
 	Disks  []Disk
@@ -65,9 +68,8 @@ type GPU struct {
 	// of the GPU have ended.
 	ResetAt time.Time
 
-	// RecoveryAction is nvidia-smi's gpu_recovery_action or its number in NVML, for example "None",
-	// "Reset" or "1"; empty if the driver does not have it.
-	RecoveryAction string
+	// RecoveryAction is device.ParseAction of gpu_recovery_action; empty if the driver does not have it.
+	RecoveryAction device.Action
 
 	// Uncorrectable ECC errors: since the driver's start, and of the device's lifetime.
 	ECCVolatile, ECCAggregate *Counter

@@ -21,6 +21,9 @@ func DecodePolicy(document []byte) (Policy, error) {
 	if err := schema.DecodeStrict(document, MaxPolicy, &given); err != nil {
 		return Policy{}, err
 	}
+	if given == nil {
+		return Policy{}, schema.NewError(schema.KindInvalidRequest, "malformed policy: the document is null: write an object, {} for the default").WithReason(ReasonBadPolicy)
+	}
 	full, err := json.Marshal(Default())
 	if err != nil {
 		return Policy{}, schema.Wrap(schema.KindInternal, err, "encoding the default policy")

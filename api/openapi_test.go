@@ -24,6 +24,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -50,6 +51,7 @@ type operation struct {
 	ErrorCodes  []schema.Kind            `json:"x-error-codes"`
 	Role        trust.Role               `json:"x-role"`
 	Exceptions  map[string]trust.Role    `json:"x-role-exceptions"` // by action or decision
+	Also        trust.Role               `json:"x-role-also"`
 	Security    *[]map[string][]struct{} `json:"security"`
 }
 
@@ -126,6 +128,7 @@ func TestDocumentNamesTheRoles(t *testing.T) {
 	for _, e := range adminapi.New(adminapi.Config{}).Endpoints() {
 		op := described[strings.ToLower(e.Method)+" "+e.Path]
 		assert.Equal(t, e.Role, cmp.Or(op.Exceptions[path.Base(e.Path)], op.Role), "%s %s", e.Method, e.Path)
+		assert.Equal(t, e.Also, op.Also, "%s %s", e.Method, e.Path)
 	}
 }
 
@@ -179,8 +182,8 @@ func hasParameter(op operation, name string) bool {
 func bodies() (requests, responses []any) {
 	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, adminapi.RehydrateRequest{}, adminapi.LockRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{}, trust.BootstrapRequest{},
-		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}}
-	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, inventory.SKUList{}, machine.Providers{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
+		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}, health.Report{}}
+	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, wire.SignalList{}, wire.ReportAnswer{}, inventory.SKUList{}, machine.Providers{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{}, audit.CheckpointPage{}, audit.Gap{},
 		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
 		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Plan{}, rotation.Trust{}}
@@ -327,6 +330,8 @@ func enumerations() map[reflect.Type][]string {
 	}
 	return map[reflect.Type][]string{
 		reflect.TypeFor[schema.Kind]():              texts(kinds),
+		reflect.TypeFor[health.Status]():            texts([]health.Status{health.Healthy, health.Unhealthy, health.Unknown}),
+		reflect.TypeFor[health.Repair]():            texts(health.Repairs()),
 		reflect.TypeFor[lifecycle.Action]():         texts(actions),
 		reflect.TypeFor[lifecycle.NodeState]():      texts(lifecycle.NodeStates()),
 		reflect.TypeFor[lifecycle.InstanceState]():  texts(instance.States()),

@@ -44,6 +44,7 @@ type Config struct {
 	Operations       Operations
 	Tasks            Tasks
 	Trail            Trail
+	Signals          Signals
 	Checkpoints      Checkpoints
 	// CheckpointKeys returns the public keys of audit checkpoints, by key ID.
 	CheckpointKeys func(context.Context) (map[string]ed25519.PublicKey, error)
@@ -104,10 +105,11 @@ const adminPath = "/api/v1/admin"
 // viaAPI is the interface that the audit names for requests of this API.
 const viaAPI = "api"
 
-// Endpoint is a route with the role that its callers need.
+// Endpoint is a route with the role that its callers need. Those with the role Also may use it, too;
+// empty for none.
 type Endpoint struct {
 	edge.Route
-	Role Role
+	Role, Also Role
 }
 
 // Routes returns the listener's endpoints, each with its authentication.
@@ -128,8 +130,6 @@ func (a *API) Endpoints() []Endpoint {
 	n, s, m, o, t, trail := nodes{a.base}, skus{a.base}, machines{a.base}, operations{a.base, a.bundles}, tasks{a.base}, trail{a.base}
 	all := []Endpoint{
 		a.on(post, "/nodes", http.StatusCreated, operator, n.register, keyInUse),
-		a.on(get, "/nodes", ok, viewer, n.list),
-		a.on(get, "/nodes/{node}", ok, viewer, n.show, notFound),
 		a.on(patch, "/nodes/{node}", ok, operator, n.set, notFound),
 		a.on(post, "/nodes/{node}/rehydrate", ok, operator, n.rehydrate, notFound, taken),
 		a.on(post, "/nodes/{node}/lock", ok, operator, n.lock(IdentityLocks.Lock), notFound),
@@ -160,6 +160,7 @@ func (a *API) Endpoints() []Endpoint {
 	all[len(all)-1].Timeout = eventsTime
 	all = append(all, a.rotations()...)
 	all = append(all, a.recovery()...)
+	all = append(all, a.signals()...)
 	for _, plan := range lifecycle.Operations() {
 		all = append(all, a.on(post, "/nodes/{node}/"+string(plan.Action), http.StatusAccepted, roleOf(plan), o.start(plan.Action),
 			notFound, schema.KindNodeInUse, taken, keyInUse, schema.KindClaimExpired, schema.KindInvalidNodeIdentity))
@@ -172,6 +173,20 @@ func (a *API) Endpoints() []Endpoint {
 		all = append(all, a.on(post, "/operations/{operation_id}/"+string(d), ok, role, o.resolve(d), notFound, schema.KindDecisionOutdated, keyInUse))
 	}
 	return all
+}
+
+// signals returns the endpoints of the health of nodes, and those with which its reporters find the
+// nodes.
+func (a *API) signals() []Endpoint {
+	const get, ok, viewer, reporter = http.MethodGet, http.StatusOK, trust.RoleViewer, trust.RoleReporter
+	n, s := nodes{a.base}, signals{a.base}
+	return []Endpoint{
+		a.also(reporter, get, "/nodes", viewer, n.list),
+		a.also(reporter, get, "/nodes/{node}", viewer, n.show, schema.KindNotFound),
+		a.on(get, "/signals", ok, viewer, s.list, schema.KindNotFound),
+		a.on(get, "/nodes/{node}/signals", ok, viewer, s.ofNode, schema.KindNotFound),
+		a.on(http.MethodPut, "/nodes/{node}/conditions", ok, reporter, s.report, schema.KindNotFound),
+	}
 }
 
 // rotations returns the endpoints of the keys that nodes trust.
@@ -233,13 +248,26 @@ func (a *API) on(method, path string, status int, role Role, h handler, kinds ..
 	if method != http.MethodGet {
 		route.MaxBody, route.Timeout = wire.MaxBodyBytes, submitTime
 	}
-	route.Handle = func(w http.ResponseWriter, r *http.Request) error {
-		subject, err := a.base.authorize(r, role)
+	route.Handle = a.handle(status, h, role)
+	return Endpoint{Route: route, Role: role}
+}
+
+// also is on for an endpoint that subjects with another role may read, too.
+func (a *API) also(other Role, method, path string, role Role, h handler, kinds ...schema.Kind) Endpoint {
+	e := a.on(method, path, http.StatusOK, role, h, kinds...)
+	e.Also, e.Handle = other, a.handle(http.StatusOK, h, role, other)
+	return e
+}
+
+// handle serves an endpoint for subjects with one of the roles.
+func (a *API) handle(status int, h handler, roles ...Role) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		subject, err := a.base.authorize(r, roles...)
 		if err != nil {
 			return err
 		}
 		c := &call{Request: r, w: w, secrets: a.base.Secrets, by: audit.Subject{Actor: subject.Name, Via: viaAPI, CorrelationID: edge.CorrelationID(r.Context())}}
-		c.authorize = func() error { _, err := a.base.authorize(r, role); return err }
+		c.authorize = func() error { _, err := a.base.authorize(r, roles...); return err }
 		if c.key, err = idempotencyKey(r.Header); err != nil {
 			return err
 		}
@@ -249,5 +277,4 @@ func (a *API) on(method, path string, status int, role Role, h handler, kinds ..
 		}
 		return edge.JSON(w, status, body)
 	}
-	return Endpoint{route, role}
 }

@@ -19,15 +19,16 @@ import (
 // base is the part that the handlers of all resources share.
 type base struct{ *Config }
 
-// authorize identifies the subject of a request and checks that it has the role.
-func (b base) authorize(r *http.Request, role Role) (Subject, error) {
+// authorize identifies the subject of a request and checks that it may do what one of the roles may.
+func (b base) authorize(r *http.Request, roles ...Role) (Subject, error) {
 	subject, err := b.Auth.Authenticate(r)
 	if err != nil {
 		return subject, err
 	}
 	edge.Annotate(r.Context(), slog.String("actor", subject.Name))
-	if !subject.Role.Allows(role) {
-		need := text.Or(slices.DeleteFunc(trust.Roles(), func(r Role) bool { return !r.Allows(role) }))
+	allowed := func(have Role) bool { return slices.ContainsFunc(roles, have.Allows) }
+	if !allowed(subject.Role) {
+		need := text.Or(slices.DeleteFunc(trust.Roles(), func(r Role) bool { return !allowed(r) }))
 		return subject, schema.NewError(schema.KindForbidden, "%s has the role %s; this needs the role %s", subject.Name, subject.Role, need).
 			WithReason("role").WithNext("use a token of a subject with the role " + need)
 	}

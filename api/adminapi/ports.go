@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -57,6 +58,15 @@ type Machines interface {
 	// Instance returns an instance, live or ended. KindNotFound otherwise.
 	Instance(ctx context.Context, instanceID string) (instance.View, error)
 	ListInstances(ctx context.Context, q InstanceQuery) (instances []instance.View, next []string, err error)
+}
+
+// Signals reads the signals of nodes and stores reports about their health.
+type Signals interface {
+	ListSignals(ctx context.Context, q SignalQuery) (signals []health.Signal, next []string, err error)
+	// ReportHealth replaces the conditions that the cluster agent reported for the node, with a
+	// signal for each change. A second call with the report changes nothing. accepted is false
+	// if a newer report is stored.
+	ReportHealth(ctx context.Context, n wire.NodeView, r health.Report) (accepted bool, err error)
 }
 
 // EnrollmentTokens stores enrollment tokens and references to bundles.

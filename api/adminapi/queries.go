@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"github.com/gpuaas/gpuaas/schema/health"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -90,6 +91,18 @@ type TaskQuery struct {
 	Types    []task.Type
 	Open     bool // excludes tasks that have ended; a lost task has not
 	Orphaned bool // only tasks whose result could not be delivered to Temporal
+	Since    time.Time
+	Selector Selector // of their nodes
+}
+
+// SignalQuery selects signals, newest first.
+type SignalQuery struct {
+	Page
+	NodeID   string
+	Types    []health.SignalType // one that ends with .* means each type with this beginning
+	Statuses []health.Status
+	SKUs     []string
+	Regions  []string
 	Since    time.Time
 	Selector Selector // of their nodes
 }

@@ -148,6 +148,9 @@ func (s *Admin) fillNodes(ctx context.Context, nodes []wire.NodeView, view admin
 			byID[c.NodeID].Identity = &certificates[i].CertFacts
 		}
 	}
+	if err := s.fillConditions(ctx, ids, byID); err != nil {
+		return err
+	}
 	newest, err := s.db.q.NewestSetVersion(ctx)
 	for _, v := range byID {
 		v.NewestSetVersion = newest

@@ -64,6 +64,10 @@ var grants = map[string][3]string{
 	"recovery_attempts":      {"SIUD", "S", ""},
 	"budget_reservations":    {"SIUD", "S", ""},
 	"recovery_breaker":       {"SU", "SU", ""},
+	"signals":                {"SID", "SIu", "SIu"},
+	"signal_counts":          {"", "SIU", "SIU"},
+	"conditions":             {"SD", "SIUD", "SIUD"},
+	"health_reports":         {"SD", "SIU", "SIU"},
 }
 
 // prepared is setup with the privileges on the database itself, which a database that is

@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
@@ -142,7 +143,8 @@ func noteQuotaOnce(ctx context.Context, tx *tx, f activities.Fence, c activities
 	}
 	tx.note(operationEvent(f, audit.QuotaExceeded, audit.Refused, "", map[string]string{"provider": c.Provider, "node": c.Host,
 		"region": c.Instance.Region, "phase": s.Phase, "message": s.Message}))
-	return nil
+	return tx.RecordSignal(ctx, health.Signal{Type: health.SignalQuota, Source: health.SourceProvider, NodeID: f.NodeID,
+		Detail: c.Provider + ": " + s.Message})
 }
 
 func notePark(tx *tx, f activities.Fence, action lifecycle.Action, s lifecycle.Stuck, parkID string) {

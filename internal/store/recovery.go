@@ -55,6 +55,7 @@ func (s *Recovery) Round(ctx context.Context, decide activities.DecideFunc) (act
 			return activities.RepairRound{}, err
 		}
 		r.mode = mode
+		slices.SortFunc(result.Decisions, func(a, b recovery.Decision) int { return cmp.Compare(a.NodeID, b.NodeID) }) // one order of locks
 		for _, d := range result.Decisions {
 			if err := r.store(ctx, d); err != nil {
 				return activities.RepairRound{}, err
@@ -157,6 +158,9 @@ func (r *deciding) add(ctx context.Context, n sqlc.NodesToDecideRow, d recovery.
 		return err
 	}
 	r.changed = append(r.changed, row)
+	if err := r.tx.RecordSignal(ctx, signalOf(row)); err != nil {
+		return err
+	}
 	state := sqlc.SetStateParams{NodeID: n.NodeID, DecisionID: row.DecisionID, Phase: d.Phase.String(), Why: d.Why}
 	if d.Phase == health.PhaseHealthy {
 		return r.tx.DropState(ctx, n.NodeID)
@@ -181,6 +185,16 @@ func (r *deciding) reserve(ctx context.Context, n sqlc.NodesToDecideRow, d recov
 	}
 	return r.tx.PutAttempt(ctx, sqlc.PutAttemptParams{OperationID: row.OperationID, Rung: d.Rung, NodeID: n.NodeID, Fault: d.Fault,
 		StartedAt: r.fleet.At, Tests: []recovery.Test{}})
+}
+
+// signalOf returns the signal of a decision. Its reason is the brake, or else the rung that starts.
+func signalOf(d record.Decision) health.Signal {
+	s := health.Signal{SignalID: d.DecisionID, Type: health.SignalRecovery, Source: health.SourceRecovery, NodeID: d.NodeID, Component: d.Fault.Component,
+		Reason: cmp.Or(string(d.Brake), string(d.Rung)), Code: d.Fault.Code, Repair: d.Fault.Repair, Detail: d.Why}
+	if s.Status = health.Unhealthy; d.Phase == health.PhaseHealthy {
+		s.Status, s.Repair = health.Healthy, ""
+	}
+	return s
 }
 
 // actionRecover is the action that repairs a node, and viaRecovery the interface of its requests.
@@ -224,6 +238,9 @@ func (s *Recovery) Refused(ctx context.Context, operationID, why string) error {
 		row := record.Decision{DecisionID: schema.NewID(), NodeID: d.NodeID, PolicyVersion: d.PolicyVersion, Mode: d.Mode, Phase: phaseNamed(d.Phase),
 			Fault: d.Fault, Rung: d.Rung, Brake: recovery.BrakeHeld, Why: why}
 		if err := addDecision(ctx, tx, row); err != nil {
+			return err
+		}
+		if err := tx.RecordSignal(ctx, signalOf(row)); err != nil {
 			return err
 		}
 		return tx.RefuseState(ctx, sqlc.RefuseStateParams{NodeID: d.NodeID, Refused: why, DecisionID: row.DecisionID, Why: why})

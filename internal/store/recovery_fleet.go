@@ -34,8 +34,7 @@ func (r *deciding) readNodes(ctx context.Context) error {
 	}
 	of := map[string][]health.Condition{}
 	for _, c := range conditions {
-		of[c.NodeID] = append(of[c.NodeID], health.Condition{Checker: c.Checker, Component: c.Component, Status: health.Status(c.Status), Reason: c.Reason,
-			Code: int(c.Code), Repair: health.Repair(c.Repair), Detail: c.Detail, Since: c.Since.UTC(), Samples: int(c.Samples)})
+		of[c.NodeID] = append(of[c.NodeID], conditionOf(c))
 	}
 	tried := map[string][]recovery.Attempt{}
 	for _, a := range attempts {
@@ -46,6 +45,16 @@ func (r *deciding) readNodes(ctx context.Context) error {
 		r.fleet.Nodes = append(r.fleet.Nodes, nodeOf(n, of[n.NodeID], tried[n.NodeID]))
 	}
 	return nil
+}
+
+// conditionOf returns a condition. The zero time of a fault is year 1 in the database.
+func conditionOf(c sqlc.ConditionsToDecideRow) health.Condition {
+	v := health.Condition{Checker: c.Checker, Component: c.Component, Status: health.Status(c.Status), Reason: c.Reason, Code: c.Code, Repair: c.Repair,
+		Detail: c.Detail, Since: c.Since.UTC(), Samples: c.Samples, FaultSamples: c.FaultSamples, UnknownSeconds: c.UnknownSeconds}
+	if c.FaultSince.Year() > 1 {
+		v.FaultSince = c.FaultSince.UTC()
+	}
+	return v
 }
 
 func nodeOf(n sqlc.NodesToDecideRow, conditions []health.Condition, attempts []recovery.Attempt) recovery.Node {

@@ -22,9 +22,10 @@ func (e *env) faulty() wire.NodeView {
 	e.t.Helper()
 	n := e.inState(lifecycle.NodeActive)
 	e.exec(`UPDATE nodes SET labels = '{"rack": "r1"}', last_heartbeat_at = now(), uptime_seconds = 7200 WHERE node_id = $1`, n.ID)
-	e.exec(`INSERT INTO health_reports (node_id, source, incarnation, boot_id, at) VALUES ($1, 'agent', 1, 'b1', now())`, n.ID)
-	e.exec(`INSERT INTO conditions (node_id, source, checker, component, status, reason, code, repair, detail, since, samples)
-		VALUES ($1, 'agent', 'gpu_xid', 'GPU-1', 'unhealthy', 'XID', 79, 'reboot', 'fell off the bus', now() - interval '1 hour', 9)`, n.ID)
+	e.exec(`INSERT INTO health_reports (node_id, source, incarnation, boot_id, at, reported_at, digest) VALUES ($1, 'agent', 1, 'b1', now(), now(), '')`, n.ID)
+	e.exec(`INSERT INTO conditions (node_id, source, checker, component, status, reason, code, repair, detail, since, samples,
+		fault_since, fault_samples, unknown_seconds) VALUES ($1, 'agent', 'gpu_xid', 'GPU-1', 'unhealthy', 'XID', 79, 'reboot', 'fell off the bus',
+		now() - interval '1 hour', 9, '0001-01-01Z', 0, 0)`, n.ID)
 	return n
 }
 

@@ -46,7 +46,7 @@ WHERE node_id = $1 RETURNING incarnation;
 -- name: ForgetMachine :exec
 UPDATE nodes SET cordoned = false, workloads = '[]', workloads_at = NULL, agent_fault = '', driver = '', driver_fault = '',
                  last_heartbeat_at = NULL, agent_version = '', boot_id = '', uptime_seconds = 0, facts = NULL,
-                 polled_incarnation = 0, previous_recovery_key = NULL
+                 polled_incarnation = 0, previous_recovery_key = NULL, silent_at = NULL
 WHERE node_id = $1;
 
 -- Stores the recovery key of an enrollment. If the enrollment proves the previous key too,
@@ -108,7 +108,8 @@ SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boole
 UPDATE nodes SET cordoned = $2, workloads = $3, workloads_at = $4 WHERE node_id = $1;
 
 -- A heartbeat that a task result overtook must not undo the result. One that is
--- much older means that the node's clock was set back.
+-- much older means that the node's clock was set back. No row if the node has another
+-- incarnation or, unless any_boot is set, another boot.
 -- name: Heartbeat :one
 UPDATE nodes SET
     last_heartbeat_at = now(), agent_version = sqlc.arg(agent_version), boot_id = sqlc.arg(boot_id),
@@ -121,7 +122,11 @@ UPDATE nodes SET
                       AND workloads_at < sqlc.arg(at)::timestamptz + interval '1 minute'
                      THEN workloads ELSE sqlc.arg(workloads) END
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
-RETURNING state;
+  AND (sqlc.arg(any_boot)::boolean OR boot_id = sqlc.arg(boot_id))
+RETURNING state, (silent_at IS NOT NULL)::boolean AS silent;
+
+-- name: BootOf :one
+SELECT boot_id FROM nodes WHERE node_id = $1;
 
 -- name: LastHeartbeat :one
 SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
@@ -133,22 +138,34 @@ SELECT host, identity_locked_at, identity_lock_reason, identity_locked_by, ident
     ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
 FROM nodes WHERE node_id = $1;
 
--- A node is silent only while the node API has been able to receive its heartbeat.
+-- Active nodes without a heartbeat for so long, and those in the other states, whose agent
+-- polls too, for which no signal was recorded yet. A node is silent only while the node API
+-- has been able to receive its heartbeat.
 -- name: SilentNodes :many
 SELECT node_id FROM nodes
-WHERE state = 'active'
+WHERE (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL AND state = ANY (sqlc.arg(polling)::text[]))
   AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.arg(seconds)::float8)
   AND node_api_receiving(sqlc.arg(seconds)::float8)
 ORDER BY node_id;
 
--- Locks those of the nodes that are in the state and, if silent_seconds is given, have
--- sent no heartbeat for so long. The order avoids deadlocks with other such statements.
--- name: LockNodesIn :many
-SELECT node_id FROM nodes
-WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[]) AND state = sqlc.arg(state)
-  AND (sqlc.narg(silent_seconds)::float8 IS NULL
-       OR greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.narg(silent_seconds)::float8))
+-- Locks those of the nodes that are still silent, as SilentNodes selects them. The order avoids
+-- deadlocks with other such statements.
+-- name: LockSilentNodes :many
+SELECT node_id, state, silent_at, last_heartbeat_at FROM nodes
+WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[])
+  AND (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL AND state = ANY (sqlc.arg(polling)::text[]))
+  AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.arg(seconds)::float8)
 ORDER BY node_id FOR NO KEY UPDATE;
+
+-- Locks those of the nodes that are offline or were silent.
+-- name: LockReturnedNodes :many
+SELECT node_id, state, silent_at FROM nodes
+WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[]) AND (state = 'offline' OR silent_at IS NOT NULL)
+ORDER BY node_id FOR NO KEY UPDATE;
+
+-- The caller holds the nodes' locks.
+-- name: SetSilent :exec
+UPDATE nodes SET silent_at = CASE WHEN sqlc.arg(silent)::boolean THEN now() END WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[]);
 
 -- The caller holds the nodes' locks.
 -- name: SetStateOfNodes :exec

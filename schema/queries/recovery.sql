@@ -36,8 +36,8 @@ FROM nodes n LEFT JOIN recovery_states s ON s.node_id = n.node_id
     LEFT JOIN instances i ON i.node_id = n.node_id AND i.state <> 'terminated' LEFT JOIN providers p ON p.name = coalesce(i.provider, n.onboarding_mode)
     LEFT JOIN operations o ON o.node_id = n.node_id AND o.ended_at IS NULL AND o.op_seq > 0
 WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.node_id::text = sqlc.arg(probing)::text OR n.node_id IN (
-    SELECT c.node_id FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source
-    WHERE c.status = 'unhealthy' AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8)))
+    SELECT c.node_id FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes m ON m.node_id = c.node_id
+    WHERE c.status = 'unhealthy' AND r.incarnation = m.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8)))
 ORDER BY n.host, n.node_id;
 
 -- The conditions of the nodes. Those of a report that is not fresh, or of an earlier incarnation,
@@ -45,7 +45,7 @@ ORDER BY n.host, n.node_id;
 -- name: ConditionsToDecide :many
 SELECT c.node_id, c.checker, c.component,
     (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8) THEN c.status ELSE 'unknown' END)::text AS status,
-    c.reason, c.code, c.repair, c.detail, c.since, c.samples
+    c.reason, c.code, c.repair, c.detail, c.since, c.samples, c.fault_since, c.fault_samples, c.unknown_seconds
 FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes n ON n.node_id = c.node_id
 WHERE c.node_id = ANY (sqlc.arg(node_ids)::uuid[]) ORDER BY c.node_id, c.source, c.checker, c.component;
 

@@ -96,10 +96,12 @@ type NodeView struct {
 	AgentFault string `json:"agent_fault,omitempty"`
 	// Driver is the workload driver that the agent uses, and DriverFault why it does not
 	// list the workloads. Driver is empty if none is configured.
-	Driver      string           `json:"driver,omitempty"`
-	DriverFault string           `json:"driver_fault,omitempty"`
-	Workloads   []task.Workload  `json:"workloads"`
-	Facts       *inventory.Facts `json:"facts,omitempty"`
+	Driver      string          `json:"driver,omitempty"`
+	DriverFault string          `json:"driver_fault,omitempty"`
+	Workloads   []task.Workload `json:"workloads"`
+	// Conditions are what the reporters found about the node, unhealthy ones first.
+	Conditions []ConditionView  `json:"conditions,omitempty"`
+	Facts      *inventory.Facts `json:"facts,omitempty"`
 
 	// Operation is the operation that holds the node, when one does.
 	Operation *OperationSummary `json:"operation,omitempty"`

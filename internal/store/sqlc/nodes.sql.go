@@ -14,6 +14,17 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
+const bootOf = `-- name: BootOf :one
+SELECT boot_id FROM nodes WHERE node_id = $1
+`
+
+func (q *Queries) BootOf(ctx context.Context, nodeID string) (string, error) {
+	row := q.db.QueryRow(ctx, bootOf, nodeID)
+	var boot_id string
+	err := row.Scan(&boot_id)
+	return boot_id, err
+}
+
 const claimNode = `-- name: ClaimNode :exec
 UPDATE nodes SET op_seq = op_seq + 1, operation_id = $3, state = $4,
                  state_since = CASE WHEN state = $4 THEN state_since ELSE now() END
@@ -89,7 +100,7 @@ func (q *Queries) FindNode(ctx context.Context, host string) (string, error) {
 const forgetMachine = `-- name: ForgetMachine :exec
 UPDATE nodes SET cordoned = false, workloads = '[]', workloads_at = NULL, agent_fault = '', driver = '', driver_fault = '',
                  last_heartbeat_at = NULL, agent_version = '', boot_id = '', uptime_seconds = 0, facts = NULL,
-                 polled_incarnation = 0, previous_recovery_key = NULL
+                 polled_incarnation = 0, previous_recovery_key = NULL, silent_at = NULL
 WHERE node_id = $1
 `
 
@@ -113,7 +124,8 @@ UPDATE nodes SET
                       AND workloads_at < $7::timestamptz + interval '1 minute'
                      THEN workloads ELSE $9 END
 WHERE node_id = $10 AND incarnation = $11
-RETURNING state
+  AND ($12::boolean OR boot_id = $2)
+RETURNING state, (silent_at IS NOT NULL)::boolean AS silent
 `
 
 type HeartbeatParams struct {
@@ -128,11 +140,18 @@ type HeartbeatParams struct {
 	Workloads     []task.Workload
 	NodeID        string
 	Incarnation   int64
+	AnyBoot       bool
+}
+
+type HeartbeatRow struct {
+	State  lifecycle.NodeState
+	Silent bool
 }
 
 // A heartbeat that a task result overtook must not undo the result. One that is
-// much older means that the node's clock was set back.
-func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle.NodeState, error) {
+// much older means that the node's clock was set back. No row if the node has another
+// incarnation or, unless any_boot is set, another boot.
+func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (HeartbeatRow, error) {
 	row := q.db.QueryRow(ctx, heartbeat,
 		arg.AgentVersion,
 		arg.BootID,
@@ -145,10 +164,11 @@ func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle
 		arg.Workloads,
 		arg.NodeID,
 		arg.Incarnation,
+		arg.AnyBoot,
 	)
-	var state lifecycle.NodeState
-	err := row.Scan(&state)
-	return state, err
+	var i HeartbeatRow
+	err := row.Scan(&i.State, &i.Silent)
+	return i, err
 }
 
 const heartbeatAge = `-- name: HeartbeatAge :one
@@ -417,29 +437,74 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 	return i, err
 }
 
-const lockNodesIn = `-- name: LockNodesIn :many
-SELECT node_id FROM nodes
-WHERE node_id = ANY ($1::uuid[]) AND state = $2
-  AND ($3::float8 IS NULL
-       OR greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $3::float8))
+const lockReturnedNodes = `-- name: LockReturnedNodes :many
+SELECT node_id, state, silent_at FROM nodes
+WHERE node_id = ANY ($1::uuid[]) AND (state = 'offline' OR silent_at IS NOT NULL)
 ORDER BY node_id FOR NO KEY UPDATE
 `
 
-// Locks those of the nodes that are in the state and, if silent_seconds is given, have
-// sent no heartbeat for so long. The order avoids deadlocks with other such statements.
-func (q *Queries) LockNodesIn(ctx context.Context, nodeIds []string, state lifecycle.NodeState, silentSeconds *float64) ([]string, error) {
-	rows, err := q.db.Query(ctx, lockNodesIn, nodeIds, state, silentSeconds)
+type LockReturnedNodesRow struct {
+	NodeID   string
+	State    lifecycle.NodeState
+	SilentAt *time.Time
+}
+
+// Locks those of the nodes that are offline or were silent.
+func (q *Queries) LockReturnedNodes(ctx context.Context, nodeIds []string) ([]LockReturnedNodesRow, error) {
+	rows, err := q.db.Query(ctx, lockReturnedNodes, nodeIds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []LockReturnedNodesRow
 	for rows.Next() {
-		var node_id string
-		if err := rows.Scan(&node_id); err != nil {
+		var i LockReturnedNodesRow
+		if err := rows.Scan(&i.NodeID, &i.State, &i.SilentAt); err != nil {
 			return nil, err
 		}
-		items = append(items, node_id)
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const lockSilentNodes = `-- name: LockSilentNodes :many
+SELECT node_id, state, silent_at, last_heartbeat_at FROM nodes
+WHERE node_id = ANY ($1::uuid[])
+  AND (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL AND state = ANY ($2::text[]))
+  AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $3::float8)
+ORDER BY node_id FOR NO KEY UPDATE
+`
+
+type LockSilentNodesRow struct {
+	NodeID          string
+	State           lifecycle.NodeState
+	SilentAt        *time.Time
+	LastHeartbeatAt *time.Time
+}
+
+// Locks those of the nodes that are still silent, as SilentNodes selects them. The order avoids
+// deadlocks with other such statements.
+func (q *Queries) LockSilentNodes(ctx context.Context, nodeIds []string, polling []string, seconds float64) ([]LockSilentNodesRow, error) {
+	rows, err := q.db.Query(ctx, lockSilentNodes, nodeIds, polling, seconds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LockSilentNodesRow
+	for rows.Next() {
+		var i LockSilentNodesRow
+		if err := rows.Scan(
+			&i.NodeID,
+			&i.State,
+			&i.SilentAt,
+			&i.LastHeartbeatAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -763,6 +828,16 @@ func (q *Queries) SetSequence(ctx context.Context, nodeID string, identitySequen
 	return err
 }
 
+const setSilent = `-- name: SetSilent :exec
+UPDATE nodes SET silent_at = CASE WHEN $1::boolean THEN now() END WHERE node_id = ANY ($2::uuid[])
+`
+
+// The caller holds the nodes' locks.
+func (q *Queries) SetSilent(ctx context.Context, silent bool, nodeIds []string) error {
+	_, err := q.db.Exec(ctx, setSilent, silent, nodeIds)
+	return err
+}
+
 const setStateOfNodes = `-- name: SetStateOfNodes :exec
 UPDATE nodes SET state = $1, state_since = now() WHERE node_id = ANY ($2::uuid[])
 `
@@ -775,15 +850,17 @@ func (q *Queries) SetStateOfNodes(ctx context.Context, state lifecycle.NodeState
 
 const silentNodes = `-- name: SilentNodes :many
 SELECT node_id FROM nodes
-WHERE state = 'active'
-  AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $1::float8)
-  AND node_api_receiving($1::float8)
+WHERE (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL AND state = ANY ($1::text[]))
+  AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $2::float8)
+  AND node_api_receiving($2::float8)
 ORDER BY node_id
 `
 
-// A node is silent only while the node API has been able to receive its heartbeat.
-func (q *Queries) SilentNodes(ctx context.Context, seconds float64) ([]string, error) {
-	rows, err := q.db.Query(ctx, silentNodes, seconds)
+// Active nodes without a heartbeat for so long, and those in the other states, whose agent
+// polls too, for which no signal was recorded yet. A node is silent only while the node API
+// has been able to receive its heartbeat.
+func (q *Queries) SilentNodes(ctx context.Context, polling []string, seconds float64) ([]string, error) {
+	rows, err := q.db.Query(ctx, silentNodes, polling, seconds)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
@@ -266,22 +267,25 @@ func (q *Queries) CloseBreaker(ctx context.Context, breaker recovery.BreakerStat
 const conditionsToDecide = `-- name: ConditionsToDecide :many
 SELECT c.node_id, c.checker, c.component,
     (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => $1::float8) THEN c.status ELSE 'unknown' END)::text AS status,
-    c.reason, c.code, c.repair, c.detail, c.since, c.samples
+    c.reason, c.code, c.repair, c.detail, c.since, c.samples, c.fault_since, c.fault_samples, c.unknown_seconds
 FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes n ON n.node_id = c.node_id
 WHERE c.node_id = ANY ($2::uuid[]) ORDER BY c.node_id, c.source, c.checker, c.component
 `
 
 type ConditionsToDecideRow struct {
-	NodeID    string
-	Checker   string
-	Component string
-	Status    string
-	Reason    string
-	Code      int32
-	Repair    string
-	Detail    string
-	Since     time.Time
-	Samples   int32
+	NodeID         string
+	Checker        string
+	Component      string
+	Status         string
+	Reason         string
+	Code           int
+	Repair         health.Repair
+	Detail         string
+	Since          time.Time
+	Samples        int
+	FaultSince     time.Time
+	FaultSamples   int
+	UnknownSeconds int64
 }
 
 // The conditions of the nodes. Those of a report that is not fresh, or of an earlier incarnation,
@@ -306,6 +310,9 @@ func (q *Queries) ConditionsToDecide(ctx context.Context, freshSeconds float64, 
 			&i.Detail,
 			&i.Since,
 			&i.Samples,
+			&i.FaultSince,
+			&i.FaultSamples,
+			&i.UnknownSeconds,
 		); err != nil {
 			return nil, err
 		}
@@ -566,8 +573,8 @@ FROM nodes n LEFT JOIN recovery_states s ON s.node_id = n.node_id
     LEFT JOIN instances i ON i.node_id = n.node_id AND i.state <> 'terminated' LEFT JOIN providers p ON p.name = coalesce(i.provider, n.onboarding_mode)
     LEFT JOIN operations o ON o.node_id = n.node_id AND o.ended_at IS NULL AND o.op_seq > 0
 WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.node_id::text = $2::text OR n.node_id IN (
-    SELECT c.node_id FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source
-    WHERE c.status = 'unhealthy' AND r.reported_at > now() - make_interval(secs => $3::float8)))
+    SELECT c.node_id FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes m ON m.node_id = c.node_id
+    WHERE c.status = 'unhealthy' AND r.incarnation = m.incarnation AND r.reported_at > now() - make_interval(secs => $3::float8)))
 ORDER BY n.host, n.node_id
 `
 

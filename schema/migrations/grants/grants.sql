@@ -49,6 +49,14 @@ GRANT SELECT (token_id, node_id, incarnation, purpose, bundle_purpose, state, cl
 GRANT EXECUTE ON FUNCTION audit_append(text, text, text, text, text, text, text, text, text, jsonb)
     TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 
+-- Each process records signals. The node API and the admin API store the reports of nodes and of
+-- the cluster agent.
+GRANT SELECT, INSERT ON signals TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+GRANT SELECT ON conditions, health_reports TO gpuaas_worker;
+GRANT SELECT, INSERT, UPDATE, DELETE ON conditions TO gpuaas_api_admin, gpuaas_api_node;
+GRANT SELECT, INSERT, UPDATE ON health_reports, signal_counts TO gpuaas_api_admin, gpuaas_api_node;
+GRANT UPDATE (detail) ON signals TO gpuaas_api_admin, gpuaas_api_node; -- the number of dropped signals
+
 -- The worker runs operations.
 GRANT UPDATE ON nodes, enrollment_tokens, node_certificates TO gpuaas_worker;
 GRANT INSERT ON enrollment_tokens TO gpuaas_worker; -- a machine that it creates enrolls
@@ -76,6 +84,8 @@ GRANT UPDATE ON retention_runs TO gpuaas_worker;
 GRANT EXECUTE ON FUNCTION audit_archive(bigint, bigint, text, text, bigint), audit_cut(text[], bigint[]),
     delete_old_tasks(double precision, bigint), delete_old_identities(double precision, bigint) TO gpuaas_worker;
 
+GRANT DELETE ON signals, conditions, health_reports TO gpuaas_worker; -- retention; a machine that is gone
+
 -- The admin API registers nodes, issues tokens, decides about tasks and records abandoned
 -- operations as failed.
 GRANT INSERT, UPDATE ON nodes, skus, enrollment_tokens TO gpuaas_api_admin;
@@ -95,7 +105,7 @@ GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
 GRANT UPDATE (state, state_since, cordoned, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at,
     identity_lock_reason, identity_locked_by, identity_lock_note, identity_alarm, identity_alarm_at, poll_session, poll_contested,
     previous_recovery_key, set_version, set_hash, last_heartbeat_at, agent_version, boot_id, driver, driver_fault, agent_fault, uptime_seconds, workloads, workloads_at,
-    task_seq_floor) ON nodes TO gpuaas_api_node;
+    task_seq_floor, silent_at) ON nodes TO gpuaas_api_node;
 GRANT INSERT, UPDATE ON enrollment_tokens, node_api, node_ca_bundles, node_certificates, identity_keys, identity_refusals TO gpuaas_api_node;
 GRANT UPDATE (status, lease_epoch, lease_until, holder, poll_number, progress, beat_at, cancel_seen, paused, result, output_tail,
     result_serial, result_key, result_body, result_signature, dispatched_at, lost_at, finished_at) ON node_tasks TO gpuaas_api_node;

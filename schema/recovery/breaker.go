@@ -7,18 +7,17 @@ import (
 
 // stepBreaker moves the breaker by one round: it opens, waits, lets one node be repaired, or closes.
 func (r *round) stepBreaker() {
-	r.storm = r.newlyUnhealthy()
-	limit := r.breakerLimit()
-	b := &r.breaker
+	b, within, limit := &r.breaker, time.Duration(r.policy.Breaker.Within), r.breakerLimit()
+	storm := r.newlyUnhealthy(r.at.Add(-within))
 	if b.OpenSince.IsZero() {
 		b.Probing, b.ProbingSince = "", time.Time{}
-		if len(r.storm) >= limit {
-			b.OpenSince, b.Why = r.at, r.stormText(limit)
+		if len(storm) >= limit {
+			b.OpenSince, b.Why = r.at, r.stormText(storm, limit)
 		}
 		return
 	}
-	if len(r.storm) >= limit && r.at.Sub(b.OpenSince) <= time.Duration(r.policy.Breaker.Within) {
-		b.Why = r.stormText(limit) // the storm may have grown
+	if len(storm) >= limit && r.at.Sub(b.OpenSince) <= within { // it may have grown
+		b.Why = r.stormText(r.newlyUnhealthy(b.OpenSince.Add(-within)), limit)
 	}
 	if b.Probing != "" {
 		r.checkProbe()
@@ -27,7 +26,7 @@ func (r *round) stepBreaker() {
 		return
 	}
 	halfOpen := b.OpenSince.Add(time.Duration(r.policy.Breaker.HalfOpenAfter))
-	if len(r.storm) >= limit || r.at.Before(halfOpen) {
+	if len(storm) >= limit || r.at.Before(halfOpen) {
 		return
 	}
 	switch {
@@ -79,10 +78,9 @@ func orUnknown(outcome string) string {
 	return outcome
 }
 
-// newlyUnhealthy returns the nodes whose fault began within the breaker's time. Nodes that an operator
-// holds do not count: their faults have a known cause.
-func (r *round) newlyUnhealthy() []patient {
-	from := r.at.Add(-time.Duration(r.policy.Breaker.Within))
+// newlyUnhealthy returns the nodes with a fault that began after a time. Nodes that an operator holds
+// do not count: their faults have a known cause.
+func (r *round) newlyUnhealthy(from time.Time) []patient {
 	if r.breaker.ClosedAt.After(from) {
 		from = r.breaker.ClosedAt
 	}
@@ -109,10 +107,10 @@ func (r *round) breakerLimit() int {
 }
 
 // stormText says what opened the breaker and what to do.
-func (r *round) stormText(limit int) string {
+func (r *round) stormText(storm []patient, limit int) string {
 	fleet := r.sizes[place{ScopeFleet, ""}].Nodes
 	return sentence("%d of %d nodes became unhealthy within %s, and the limit is %d: %s: %s",
-		len(r.storm), fleet, r.policy.Breaker.Within, limit, r.shared(r.storm), r.advice())
+		len(storm), fleet, r.policy.Breaker.Within, limit, r.shared(storm), r.advice())
 }
 
 func (r *round) advice() string {

@@ -79,7 +79,7 @@ func (r *round) suspectIncidents() {
 	having := map[Fault][]patient{}
 	var causes []Fault
 	for _, n := range r.nodes {
-		if _, frozen := r.frozen[n.NodeID]; frozen || !r.evident(n) || r.policy.Suspect.trusted(n.fault) {
+		if _, frozen := r.frozen[n.NodeID]; frozen || !r.unplanned(n) || r.policy.Suspect.trusted(n.fault) {
 			continue
 		}
 		cause := n.fault.cause()

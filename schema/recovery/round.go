@@ -22,9 +22,7 @@ type round struct {
 	started map[place]int // repairs that this round starts, or would in monitor mode
 	nodes   []patient     // the longest fault first
 	breaker BreakerState
-	// storm is how many nodes became unhealthy within the breaker's time, and probe is set while the
-	// round may still choose the node that the half-open breaker repairs.
-	storm     []patient
+	// probe is set while the round may still choose the node that the half-open breaker repairs.
 	probe     bool
 	frozen    map[string]freeze // by node ID
 	incidents []Incident
@@ -75,8 +73,13 @@ func (r *round) able(at place, f Fault) int {
 // evident reports whether the node's fault is evidence about its surroundings: enough checks saw it,
 // and neither a boot nor a maintenance explains it.
 func (r *round) evident(n patient) bool {
+	return n.samples >= r.policy.Samples && r.unplanned(n)
+}
+
+// unplanned reports whether the node has a fault that neither a boot nor a maintenance explains.
+func (r *round) unplanned(n patient) bool {
 	_, planned := r.policy.window(n.Node, r.at)
-	return n.faulty() && n.samples >= r.policy.Samples && !planned && !n.booting(r.policy, r.at)
+	return n.faulty() && !planned && !n.booting(r.policy, r.at)
 }
 
 // decide returns the decision about a node. The first brake that applies is the one that it names.

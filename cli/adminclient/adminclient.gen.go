@@ -15,10 +15,13 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/recovery/record"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -72,6 +75,9 @@ type BootstrapScriptResponse = wire.BootstrapScriptResponse
 // CertFacts The public facts of a certificate.
 type CertFacts = trust.CertFacts
 
+// ConditionView A condition of a node. It is unknown and stale if its reporter has not reported for 15 minutes, or not since the node enrolled again.
+type ConditionView = wire.ConditionView
+
 // ControlPlaneFault defines model for ControlPlaneFault.
 type ControlPlaneFault = wire.ControlPlaneFault
 
@@ -104,6 +110,21 @@ type GPU = inventory.GPU
 
 // Harm The worst damage that a decision may cause: none, loss of workloads, or an effect that cannot be undone.
 type Harm = lifecycle.Harm
+
+// HealthCondition The result of one checker for the node or one of its components.
+type HealthCondition = health.Condition
+
+// HealthPhase Where a node is in health recovery. It is separate from the node's state.
+type HealthPhase = health.Phase
+
+// HealthRepair What cures a fault, as the vendor's table says.
+type HealthRepair = health.Repair
+
+// HealthReport What a reporter found at one time. It lists every checker that applies to the node; the condition of another one ends.
+type HealthReport = health.Report
+
+// HealthStatus defines model for HealthStatus.
+type HealthStatus = health.Status
 
 // IdentityAlarm The time and the reason of an alarm: a second machine may use the node's identity or token. No request is rejected.
 type IdentityAlarm = trust.IdentityAlarm
@@ -204,8 +225,53 @@ type ProviderLimits = machine.Limits
 // ProviderList defines model for ProviderList.
 type ProviderList = machine.Providers
 
+// RecoveryAttempt One rung of a repair, with its outcome and its proof.
+type RecoveryAttempt = recovery.Attempt
+
+// RecoveryBreaker The breaker. While it is open, no repair starts.
+type RecoveryBreaker = recovery.BreakerState
+
+// RecoveryBudget The use of the budget of a scope.
+type RecoveryBudget = record.Budget
+
 // RecoveryBundle The bundle of a reissue. This one response is the only copy of its enrollment token.
 type RecoveryBundle = wire.RecoveryBundle
+
+// RecoveryChange defines model for RecoveryChange.
+type RecoveryChange = record.Change
+
+// RecoveryDecision A decision about a node.
+type RecoveryDecision = record.Decision
+
+// RecoveryDecisionList defines model for RecoveryDecisionList.
+type RecoveryDecisionList = record.Decisions
+
+// RecoveryFacts What a replay needs beside the signals.
+type RecoveryFacts = record.Facts
+
+// RecoveryFault The condition for which a node is repaired.
+type RecoveryFault = recovery.Fault
+
+// RecoveryIncident A fault of many nodes at once.
+type RecoveryIncident = recovery.Incident
+
+// RecoveryNodeState A node that is not healthy, with its last decision.
+type RecoveryNodeState = record.NodeState
+
+// RecoveryPolicy A version of the policy.
+type RecoveryPolicy = record.Policy
+
+// RecoveryPolicyList defines model for RecoveryPolicyList.
+type RecoveryPolicyList = record.Policies
+
+// RecoverySize How many nodes a scope has.
+type RecoverySize = recovery.Size
+
+// RecoveryStatus What health recovery does now.
+type RecoveryStatus = record.Status
+
+// RecoveryTest One check that verified a repair.
+type RecoveryTest = recovery.Test
 
 // RegisterNodeRequest The properties of a new node.
 type RegisterNodeRequest = wire.RegisterNodeRequest
@@ -218,6 +284,9 @@ type RehydrateRequest struct {
 
 // Rehydration from is the node's state before the request. ended is empty if the node had no open operation. terminated are the operations whose open run no record continued; no record changed. cordoned is true if the node rejects new workloads. next is the command that the node needs: enroll for a node that has not enrolled, uncordon for a cordoned node, if that is possible in its state, and a cordon for a quarantined node without one.
 type Rehydration = lifecycle.Rehydration
+
+// ReportAnswer defines model for ReportAnswer.
+type ReportAnswer = wire.ReportAnswer
 
 // ResolveOperation phase and stuck_since address the decision to a phase and a parking. If they no longer match, the decision is rejected as decision_outdated. An absent field is not compared.
 type ResolveOperation = wire.ResolveOperation
@@ -257,6 +326,15 @@ type SKUList = inventory.SKUList
 
 // SKUView An entry of the SKU catalog: what a machine must have.
 type SKUView = inventory.SKU
+
+// SetRecoveryPolicy defines model for SetRecoveryPolicy.
+type SetRecoveryPolicy = record.SetPolicy
+
+// Signal An event of a node. Signals about a condition have its status, component, reason, code and repair.
+type Signal = health.Signal
+
+// SignalList defines model for SignalList.
+type SignalList = wire.SignalList
 
 // StartRotation defines model for StartRotation.
 type StartRotation = rotation.Start
@@ -514,6 +592,11 @@ type MakeBootstrapScriptParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ReportConditionsParams defines parameters for ReportConditions.
+type ReportConditionsParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
 // LockNodeParams defines parameters for LockNode.
 type LockNodeParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
@@ -528,6 +611,27 @@ type RehydrateNodeParams struct {
 
 	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListNodeSignalsParams defines parameters for ListNodeSignals.
+type ListNodeSignalsParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken next_page_token of the previous page.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+
+	// Fields The fields of each row to return, separated by commas.
+	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// Type Types of signals, for example instance.silent; health.* means each type with this beginning.
+	Type *[]string `form:"type,omitempty" json:"type,omitempty"`
+
+	// Status Values of HealthStatus, of signals about conditions.
+	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
+
+	// Since Only rows after this time (RFC 3339), or from the last period, such as 24h.
+	Since          *string        `form:"since,omitempty" json:"since,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
 // UnlockNodeParams defines parameters for UnlockNode.
@@ -600,6 +704,102 @@ type DecideOperationParams struct {
 
 // ListProvidersParams defines parameters for ListProviders.
 type ListProvidersParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// GetRecoveryParams defines parameters for GetRecovery.
+type GetRecoveryParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ArmRecoveryParams defines parameters for ArmRecovery.
+type ArmRecoveryParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// CloseRecoveryBreakerParams defines parameters for CloseRecoveryBreaker.
+type CloseRecoveryBreakerParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ListDecisionsParams defines parameters for ListDecisions.
+type ListDecisionsParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken next_page_token of the previous page.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+
+	// Fields The fields of each row to return, separated by commas.
+	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// Node Node id or host name.
+	Node *string `form:"node,omitempty" json:"node,omitempty"`
+
+	// Since Only rows after this time (RFC 3339), or from the last period, such as 24h.
+	Since          *string        `form:"since,omitempty" json:"since,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// DisarmRecoveryParams defines parameters for DisarmRecovery.
+type DisarmRecoveryParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// GetRecoveryFactsParams defines parameters for GetRecoveryFacts.
+type GetRecoveryFactsParams struct {
+	// Since Only rows after this time (RFC 3339), or from the last period, such as 24h.
+	Since          *string        `form:"since,omitempty" json:"since,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ListRecoveryPoliciesParams defines parameters for ListRecoveryPolicies.
+type ListRecoveryPoliciesParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken next_page_token of the previous page.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+
+	// Fields The fields of each row to return, separated by commas.
+	Fields         *Fields        `form:"fields,omitempty" json:"fields,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// GetRecoveryPolicyParams defines parameters for GetRecoveryPolicy.
+type GetRecoveryPolicyParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// SetRecoveryPolicyParams defines parameters for SetRecoveryPolicy.
+type SetRecoveryPolicyParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ListSignalsParams defines parameters for ListSignals.
+type ListSignalsParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken next_page_token of the previous page.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+
+	// Selector Labels and the properties region, sku, state, provider, class and host of the node, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.
+	Selector *Selector `form:"selector,omitempty" json:"selector,omitempty"`
+
+	// Fields The fields of each row to return, separated by commas.
+	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// Node Node id or host name.
+	Node   *string   `form:"node,omitempty" json:"node,omitempty"`
+	Sku    *[]string `form:"sku,omitempty" json:"sku,omitempty"`
+	Region *[]string `form:"region,omitempty" json:"region,omitempty"`
+
+	// Type Types of signals, for example instance.silent; health.* means each type with this beginning.
+	Type *[]string `form:"type,omitempty" json:"type,omitempty"`
+
+	// Status Values of HealthStatus, of signals about conditions.
+	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
+
+	// Since Only rows after this time (RFC 3339), or from the last period, such as 24h.
+	Since          *string        `form:"since,omitempty" json:"since,omitempty"`
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
@@ -743,6 +943,9 @@ type SetNodeJSONRequestBody = NodeChange
 // MakeBootstrapScriptJSONRequestBody defines body for MakeBootstrapScript for application/json ContentType.
 type MakeBootstrapScriptJSONRequestBody = BootstrapScriptRequest
 
+// ReportConditionsJSONRequestBody defines body for ReportConditions for application/json ContentType.
+type ReportConditionsJSONRequestBody = HealthReport
+
 // LockNodeJSONRequestBody defines body for LockNode for application/json ContentType.
 type LockNodeJSONRequestBody = LockRequest
 
@@ -757,6 +960,18 @@ type StartOperationJSONRequestBody = LifecycleRequest
 
 // DecideOperationJSONRequestBody defines body for DecideOperation for application/json ContentType.
 type DecideOperationJSONRequestBody = ResolveOperation
+
+// ArmRecoveryJSONRequestBody defines body for ArmRecovery for application/json ContentType.
+type ArmRecoveryJSONRequestBody = RecoveryChange
+
+// CloseRecoveryBreakerJSONRequestBody defines body for CloseRecoveryBreaker for application/json ContentType.
+type CloseRecoveryBreakerJSONRequestBody = RecoveryChange
+
+// DisarmRecoveryJSONRequestBody defines body for DisarmRecovery for application/json ContentType.
+type DisarmRecoveryJSONRequestBody = RecoveryChange
+
+// SetRecoveryPolicyJSONRequestBody defines body for SetRecoveryPolicy for application/json ContentType.
+type SetRecoveryPolicyJSONRequestBody = SetRecoveryPolicy
 
 // AddSKUJSONRequestBody defines body for AddSKU for application/json ContentType.
 type AddSKUJSONRequestBody = NewSKU
@@ -961,6 +1176,24 @@ type ClientInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScript(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ReportConditionsWithBody Report the health of a node, as the cluster agent does
+	//
+	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
+	ReportConditionsWithBody(ctx context.Context, node Node, params *ReportConditionsParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReportConditions Report the health of a node, as the cluster agent does
+	//
+	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
+	ReportConditions(ctx context.Context, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// LockNodeWithBody Lock a node's identity
 	//
 	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
@@ -996,6 +1229,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListNodeSignals List the signals of a node, newest first
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/signals (the `ListNodeSignals` operationId).
+	ListNodeSignals(ctx context.Context, node Node, params *ListNodeSignalsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// UnlockNodeWithBody Lift an operator's lock of a node's identity
 	//
@@ -1067,6 +1305,110 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /api/v1/admin/providers (the `ListProviders` operationId).
 	ListProviders(ctx context.Context, params *ListProvidersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRecovery Show what health recovery does
+	//
+	// Corresponds with GET /api/v1/admin/recovery (the `GetRecovery` operationId).
+	GetRecovery(ctx context.Context, params *GetRecoveryParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ArmRecoveryWithBody Let health recovery start repairs
+	//
+	// Stores the policy in use as a new version with the mode armed.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+	ArmRecoveryWithBody(ctx context.Context, params *ArmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ArmRecovery Let health recovery start repairs
+	//
+	// Stores the policy in use as a new version with the mode armed.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+	ArmRecovery(ctx context.Context, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CloseRecoveryBreakerWithBody Close the breaker of health recovery
+	//
+	// Faults that began before do not open it again.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+	CloseRecoveryBreakerWithBody(ctx context.Context, params *CloseRecoveryBreakerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CloseRecoveryBreaker Close the breaker of health recovery
+	//
+	// Faults that began before do not open it again.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+	CloseRecoveryBreaker(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListDecisions List decisions of health recovery, newest first
+	//
+	// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
+	//
+	// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListDecisions` operationId).
+	ListDecisions(ctx context.Context, params *ListDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DisarmRecoveryWithBody Let health recovery only record what it would do
+	//
+	// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+	DisarmRecoveryWithBody(ctx context.Context, params *DisarmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DisarmRecovery Let health recovery only record what it would do
+	//
+	// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+	DisarmRecovery(ctx context.Context, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRecoveryFacts Show what a replay and the counts of outcomes need
+	//
+	// Corresponds with GET /api/v1/admin/recovery/facts (the `GetRecoveryFacts` operationId).
+	GetRecoveryFacts(ctx context.Context, params *GetRecoveryFactsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListRecoveryPolicies List the stored policies of health recovery, newest first
+	//
+	// Corresponds with GET /api/v1/admin/recovery/policies (the `ListRecoveryPolicies` operationId).
+	ListRecoveryPolicies(ctx context.Context, params *ListRecoveryPoliciesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRecoveryPolicy Show the policy of health recovery
+	//
+	// Corresponds with GET /api/v1/admin/recovery/policy (the `GetRecoveryPolicy` operationId).
+	GetRecoveryPolicy(ctx context.Context, params *GetRecoveryPolicyParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetRecoveryPolicyWithBody Store a policy of health recovery
+	//
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+	SetRecoveryPolicyWithBody(ctx context.Context, params *SetRecoveryPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetRecoveryPolicy Store a policy of health recovery
+	//
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+	SetRecoveryPolicy(ctx context.Context, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListSignals List the signals of all nodes, newest first
+	//
+	// Corresponds with GET /api/v1/admin/signals (the `ListSignals` operationId).
+	ListSignals(ctx context.Context, params *ListSignalsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListSKUs List the SKU catalog in order of name
 	//
@@ -1493,6 +1835,44 @@ func (c *Client) MakeBootstrapScript(ctx context.Context, node Node, params *Mak
 	return c.Client.Do(req)
 }
 
+// ReportConditionsWithBody Report the health of a node, as the cluster agent does
+//
+// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
+func (c *Client) ReportConditionsWithBody(ctx context.Context, node Node, params *ReportConditionsParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReportConditionsRequestWithBody(c.Server, node, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReportConditions Report the health of a node, as the cluster agent does
+//
+// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
+func (c *Client) ReportConditions(ctx context.Context, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReportConditionsRequest(c.Server, node, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // LockNodeWithBody Lock a node's identity
 //
 // Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
@@ -1559,6 +1939,21 @@ func (c *Client) RehydrateNodeWithBody(ctx context.Context, node Node, params *R
 // Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 func (c *Client) RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRehydrateNodeRequest(c.Server, node, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListNodeSignals List the signals of a node, newest first
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/signals (the `ListNodeSignals` operationId).
+func (c *Client) ListNodeSignals(ctx context.Context, node Node, params *ListNodeSignalsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListNodeSignalsRequest(c.Server, node, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1720,6 +2115,250 @@ func (c *Client) DecideOperation(ctx context.Context, operationId OperationId, d
 // Corresponds with GET /api/v1/admin/providers (the `ListProviders` operationId).
 func (c *Client) ListProviders(ctx context.Context, params *ListProvidersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListProvidersRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRecovery Show what health recovery does
+//
+// Corresponds with GET /api/v1/admin/recovery (the `GetRecovery` operationId).
+func (c *Client) GetRecovery(ctx context.Context, params *GetRecoveryParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRecoveryRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ArmRecoveryWithBody Let health recovery start repairs
+//
+// Stores the policy in use as a new version with the mode armed.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+func (c *Client) ArmRecoveryWithBody(ctx context.Context, params *ArmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewArmRecoveryRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ArmRecovery Let health recovery start repairs
+//
+// Stores the policy in use as a new version with the mode armed.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+func (c *Client) ArmRecovery(ctx context.Context, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewArmRecoveryRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CloseRecoveryBreakerWithBody Close the breaker of health recovery
+//
+// Faults that began before do not open it again.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+func (c *Client) CloseRecoveryBreakerWithBody(ctx context.Context, params *CloseRecoveryBreakerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCloseRecoveryBreakerRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CloseRecoveryBreaker Close the breaker of health recovery
+//
+// Faults that began before do not open it again.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+func (c *Client) CloseRecoveryBreaker(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCloseRecoveryBreakerRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListDecisions List decisions of health recovery, newest first
+//
+// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
+//
+// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListDecisions` operationId).
+func (c *Client) ListDecisions(ctx context.Context, params *ListDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListDecisionsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DisarmRecoveryWithBody Let health recovery only record what it would do
+//
+// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+func (c *Client) DisarmRecoveryWithBody(ctx context.Context, params *DisarmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDisarmRecoveryRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DisarmRecovery Let health recovery only record what it would do
+//
+// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+func (c *Client) DisarmRecovery(ctx context.Context, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDisarmRecoveryRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRecoveryFacts Show what a replay and the counts of outcomes need
+//
+// Corresponds with GET /api/v1/admin/recovery/facts (the `GetRecoveryFacts` operationId).
+func (c *Client) GetRecoveryFacts(ctx context.Context, params *GetRecoveryFactsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRecoveryFactsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListRecoveryPolicies List the stored policies of health recovery, newest first
+//
+// Corresponds with GET /api/v1/admin/recovery/policies (the `ListRecoveryPolicies` operationId).
+func (c *Client) ListRecoveryPolicies(ctx context.Context, params *ListRecoveryPoliciesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRecoveryPoliciesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRecoveryPolicy Show the policy of health recovery
+//
+// Corresponds with GET /api/v1/admin/recovery/policy (the `GetRecoveryPolicy` operationId).
+func (c *Client) GetRecoveryPolicy(ctx context.Context, params *GetRecoveryPolicyParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRecoveryPolicyRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetRecoveryPolicyWithBody Store a policy of health recovery
+//
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+func (c *Client) SetRecoveryPolicyWithBody(ctx context.Context, params *SetRecoveryPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetRecoveryPolicyRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetRecoveryPolicy Store a policy of health recovery
+//
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+func (c *Client) SetRecoveryPolicy(ctx context.Context, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetRecoveryPolicyRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListSignals List the signals of all nodes, newest first
+//
+// Corresponds with GET /api/v1/admin/signals (the `ListSignals` operationId).
+func (c *Client) ListSignals(ctx context.Context, params *ListSignalsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListSignalsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -3254,6 +3893,68 @@ func NewMakeBootstrapScriptRequestWithBody(server string, node Node, params *Mak
 	return req, nil
 }
 
+// NewReportConditionsRequest calls the generic ReportConditions builder with application/json body
+func NewReportConditionsRequest(server string, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReportConditionsRequestWithBody(server, node, params, "application/json", bodyReader)
+}
+
+// NewReportConditionsRequestWithBody constructs an http.Request for the ReportConditions method, with any body, and a specified content type
+func NewReportConditionsRequestWithBody(server string, node Node, params *ReportConditionsParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/conditions", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewLockNodeRequest calls the generic LockNode builder with application/json body
 func NewLockNodeRequest(server string, node Node, params *LockNodeParams, body LockNodeJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -3393,6 +4094,142 @@ func NewRehydrateNodeRequestWithBody(server string, node Node, params *Rehydrate
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListNodeSignalsRequest constructs an http.Request for the ListNodeSignals method
+func NewListNodeSignalsRequest(server string, node Node, params *ListNodeSignalsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/signals", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Fields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Type != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "type", *params.Type, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Status != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "status", *params.Status, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
 		}
 
 	}
@@ -3900,6 +4737,766 @@ func NewListProvidersRequest(server string, params *ListProvidersParams) (*http.
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetRecoveryRequest constructs an http.Request for the GetRecovery method
+func NewGetRecoveryRequest(server string, params *GetRecoveryParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewArmRecoveryRequest calls the generic ArmRecovery builder with application/json body
+func NewArmRecoveryRequest(server string, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewArmRecoveryRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewArmRecoveryRequestWithBody constructs an http.Request for the ArmRecovery method, with any body, and a specified content type
+func NewArmRecoveryRequestWithBody(server string, params *ArmRecoveryParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/arm")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewCloseRecoveryBreakerRequest calls the generic CloseRecoveryBreaker builder with application/json body
+func NewCloseRecoveryBreakerRequest(server string, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCloseRecoveryBreakerRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCloseRecoveryBreakerRequestWithBody constructs an http.Request for the CloseRecoveryBreaker method, with any body, and a specified content type
+func NewCloseRecoveryBreakerRequestWithBody(server string, params *CloseRecoveryBreakerParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/breaker/close")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListDecisionsRequest constructs an http.Request for the ListDecisions method
+func NewListDecisionsRequest(server string, params *ListDecisionsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/decisions")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Fields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Node != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "node", *params.Node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewDisarmRecoveryRequest calls the generic DisarmRecovery builder with application/json body
+func NewDisarmRecoveryRequest(server string, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDisarmRecoveryRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewDisarmRecoveryRequestWithBody constructs an http.Request for the DisarmRecovery method, with any body, and a specified content type
+func NewDisarmRecoveryRequestWithBody(server string, params *DisarmRecoveryParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/disarm")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetRecoveryFactsRequest constructs an http.Request for the GetRecoveryFacts method
+func NewGetRecoveryFactsRequest(server string, params *GetRecoveryFactsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/facts")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListRecoveryPoliciesRequest constructs an http.Request for the ListRecoveryPolicies method
+func NewListRecoveryPoliciesRequest(server string, params *ListRecoveryPoliciesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/policies")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Fields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetRecoveryPolicyRequest constructs an http.Request for the GetRecoveryPolicy method
+func NewGetRecoveryPolicyRequest(server string, params *GetRecoveryPolicyParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewSetRecoveryPolicyRequest calls the generic SetRecoveryPolicy builder with application/json body
+func NewSetRecoveryPolicyRequest(server string, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetRecoveryPolicyRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewSetRecoveryPolicyRequestWithBody constructs an http.Request for the SetRecoveryPolicy method, with any body, and a specified content type
+func NewSetRecoveryPolicyRequestWithBody(server string, params *SetRecoveryPolicyParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListSignalsRequest constructs an http.Request for the ListSignals method
+func NewListSignalsRequest(server string, params *ListSignalsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/signals")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Selector != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "selector", *params.Selector, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Fields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Node != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "node", *params.Node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Sku != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "sku", *params.Sku, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Region != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "region", *params.Region, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Type != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "type", *params.Type, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Status != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "status", *params.Status, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -5083,6 +6680,24 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScriptWithResponse(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*MakeBootstrapScriptResponse, error)
 
+	// ReportConditionsWithBodyWithResponse Report the health of a node, as the cluster agent does
+	//
+	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
+	ReportConditionsWithBodyWithResponse(ctx context.Context, node Node, params *ReportConditionsParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReportConditionsResponse, error)
+
+	// ReportConditionsWithResponse Report the health of a node, as the cluster agent does
+	//
+	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
+	ReportConditionsWithResponse(ctx context.Context, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody, reqEditors ...RequestEditorFn) (*ReportConditionsResponse, error)
+
 	// LockNodeWithBodyWithResponse Lock a node's identity
 	//
 	// Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
@@ -5118,6 +6733,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNodeWithResponse(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RehydrateNodeResponse, error)
+
+	// ListNodeSignalsWithResponse List the signals of a node, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/signals (the `ListNodeSignals` operationId).
+	ListNodeSignalsWithResponse(ctx context.Context, node Node, params *ListNodeSignalsParams, reqEditors ...RequestEditorFn) (*ListNodeSignalsResponse, error)
 
 	// UnlockNodeWithBodyWithResponse Lift an operator's lock of a node's identity
 	//
@@ -5195,6 +6817,122 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /api/v1/admin/providers (the `ListProviders` operationId).
 	ListProvidersWithResponse(ctx context.Context, params *ListProvidersParams, reqEditors ...RequestEditorFn) (*ListProvidersResponse, error)
+
+	// GetRecoveryWithResponse Show what health recovery does
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery (the `GetRecovery` operationId).
+	GetRecoveryWithResponse(ctx context.Context, params *GetRecoveryParams, reqEditors ...RequestEditorFn) (*GetRecoveryResponse, error)
+
+	// ArmRecoveryWithBodyWithResponse Let health recovery start repairs
+	//
+	// Stores the policy in use as a new version with the mode armed.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+	ArmRecoveryWithBodyWithResponse(ctx context.Context, params *ArmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ArmRecoveryResponse, error)
+
+	// ArmRecoveryWithResponse Let health recovery start repairs
+	//
+	// Stores the policy in use as a new version with the mode armed.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+	ArmRecoveryWithResponse(ctx context.Context, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*ArmRecoveryResponse, error)
+
+	// CloseRecoveryBreakerWithBodyWithResponse Close the breaker of health recovery
+	//
+	// Faults that began before do not open it again.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+	CloseRecoveryBreakerWithBodyWithResponse(ctx context.Context, params *CloseRecoveryBreakerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CloseRecoveryBreakerResponse, error)
+
+	// CloseRecoveryBreakerWithResponse Close the breaker of health recovery
+	//
+	// Faults that began before do not open it again.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+	CloseRecoveryBreakerWithResponse(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*CloseRecoveryBreakerResponse, error)
+
+	// ListDecisionsWithResponse List decisions of health recovery, newest first
+	//
+	// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListDecisions` operationId).
+	ListDecisionsWithResponse(ctx context.Context, params *ListDecisionsParams, reqEditors ...RequestEditorFn) (*ListDecisionsResponse, error)
+
+	// DisarmRecoveryWithBodyWithResponse Let health recovery only record what it would do
+	//
+	// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+	DisarmRecoveryWithBodyWithResponse(ctx context.Context, params *DisarmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DisarmRecoveryResponse, error)
+
+	// DisarmRecoveryWithResponse Let health recovery only record what it would do
+	//
+	// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+	DisarmRecoveryWithResponse(ctx context.Context, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*DisarmRecoveryResponse, error)
+
+	// GetRecoveryFactsWithResponse Show what a replay and the counts of outcomes need
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery/facts (the `GetRecoveryFacts` operationId).
+	GetRecoveryFactsWithResponse(ctx context.Context, params *GetRecoveryFactsParams, reqEditors ...RequestEditorFn) (*GetRecoveryFactsResponse, error)
+
+	// ListRecoveryPoliciesWithResponse List the stored policies of health recovery, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery/policies (the `ListRecoveryPolicies` operationId).
+	ListRecoveryPoliciesWithResponse(ctx context.Context, params *ListRecoveryPoliciesParams, reqEditors ...RequestEditorFn) (*ListRecoveryPoliciesResponse, error)
+
+	// GetRecoveryPolicyWithResponse Show the policy of health recovery
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery/policy (the `GetRecoveryPolicy` operationId).
+	GetRecoveryPolicyWithResponse(ctx context.Context, params *GetRecoveryPolicyParams, reqEditors ...RequestEditorFn) (*GetRecoveryPolicyResponse, error)
+
+	// SetRecoveryPolicyWithBodyWithResponse Store a policy of health recovery
+	//
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+	SetRecoveryPolicyWithBodyWithResponse(ctx context.Context, params *SetRecoveryPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetRecoveryPolicyResponse, error)
+
+	// SetRecoveryPolicyWithResponse Store a policy of health recovery
+	//
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+	SetRecoveryPolicyWithResponse(ctx context.Context, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*SetRecoveryPolicyResponse, error)
+
+	// ListSignalsWithResponse List the signals of all nodes, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/signals (the `ListSignals` operationId).
+	ListSignalsWithResponse(ctx context.Context, params *ListSignalsParams, reqEditors ...RequestEditorFn) (*ListSignalsResponse, error)
 
 	// ListSKUsWithResponse List the SKU catalog in order of name
 	//
@@ -6511,6 +8249,96 @@ func (r MakeBootstrapScriptResponse) ContentType() string {
 	return ""
 }
 
+// ReportConditionsResponse200Headers the declared response headers of an HTTP 200 response for ReportConditions
+type ReportConditionsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ReportConditionsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ReportAnswer
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ReportConditionsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ReportConditionsResponse) GetJSON200() *ReportAnswer {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ReportConditionsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ReportConditionsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ReportConditionsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ReportConditionsResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ReportConditionsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ReportConditionsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ReportConditionsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReportConditionsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReportConditionsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReportConditionsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // LockNodeResponse200Headers the declared response headers of an HTTP 200 response for LockNode
 type LockNodeResponse200Headers struct {
 	XCorrelationId *string
@@ -6692,6 +8520,96 @@ func (r RehydrateNodeResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RehydrateNodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListNodeSignalsResponse200Headers the declared response headers of an HTTP 200 response for ListNodeSignals
+type ListNodeSignalsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListNodeSignalsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SignalList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListNodeSignalsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListNodeSignalsResponse) GetJSON200() *SignalList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListNodeSignalsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListNodeSignalsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListNodeSignalsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ListNodeSignalsResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListNodeSignalsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListNodeSignalsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListNodeSignalsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListNodeSignalsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListNodeSignalsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListNodeSignalsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7247,6 +9165,850 @@ func (r ListProvidersResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListProvidersResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetRecoveryResponse200Headers the declared response headers of an HTTP 200 response for GetRecovery
+type GetRecoveryResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetRecoveryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryStatus
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetRecoveryResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRecoveryResponse) GetJSON200() *RecoveryStatus {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetRecoveryResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetRecoveryResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetRecoveryResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetRecoveryResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetRecoveryResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRecoveryResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRecoveryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRecoveryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRecoveryResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ArmRecoveryResponse200Headers the declared response headers of an HTTP 200 response for ArmRecovery
+type ArmRecoveryResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ArmRecoveryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ArmRecoveryResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ArmRecoveryResponse) GetJSON200() *RecoveryPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ArmRecoveryResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ArmRecoveryResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ArmRecoveryResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ArmRecoveryResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ArmRecoveryResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ArmRecoveryResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ArmRecoveryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ArmRecoveryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ArmRecoveryResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CloseRecoveryBreakerResponse200Headers the declared response headers of an HTTP 200 response for CloseRecoveryBreaker
+type CloseRecoveryBreakerResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type CloseRecoveryBreakerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryBreaker
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *CloseRecoveryBreakerResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON200() *RecoveryBreaker {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r CloseRecoveryBreakerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CloseRecoveryBreakerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CloseRecoveryBreakerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CloseRecoveryBreakerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListDecisionsResponse200Headers the declared response headers of an HTTP 200 response for ListDecisions
+type ListDecisionsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListDecisionsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryDecisionList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListDecisionsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListDecisionsResponse) GetJSON200() *RecoveryDecisionList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListDecisionsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListDecisionsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListDecisionsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ListDecisionsResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListDecisionsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListDecisionsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListDecisionsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListDecisionsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListDecisionsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListDecisionsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// DisarmRecoveryResponse200Headers the declared response headers of an HTTP 200 response for DisarmRecovery
+type DisarmRecoveryResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type DisarmRecoveryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *DisarmRecoveryResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON200() *RecoveryPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r DisarmRecoveryResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DisarmRecoveryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DisarmRecoveryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DisarmRecoveryResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetRecoveryFactsResponse200Headers the declared response headers of an HTTP 200 response for GetRecoveryFacts
+type GetRecoveryFactsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetRecoveryFactsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryFacts
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetRecoveryFactsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON200() *RecoveryFacts {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRecoveryFactsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRecoveryFactsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRecoveryFactsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRecoveryFactsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListRecoveryPoliciesResponse200Headers the declared response headers of an HTTP 200 response for ListRecoveryPolicies
+type ListRecoveryPoliciesResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListRecoveryPoliciesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicyList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListRecoveryPoliciesResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON200() *RecoveryPolicyList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListRecoveryPoliciesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListRecoveryPoliciesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListRecoveryPoliciesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListRecoveryPoliciesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetRecoveryPolicyResponse200Headers the declared response headers of an HTTP 200 response for GetRecoveryPolicy
+type GetRecoveryPolicyResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetRecoveryPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetRecoveryPolicyResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON200() *RecoveryPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRecoveryPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRecoveryPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRecoveryPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRecoveryPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SetRecoveryPolicyResponse200Headers the declared response headers of an HTTP 200 response for SetRecoveryPolicy
+type SetRecoveryPolicyResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type SetRecoveryPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SetRecoveryPolicyResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON200() *RecoveryPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r SetRecoveryPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetRecoveryPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetRecoveryPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetRecoveryPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListSignalsResponse200Headers the declared response headers of an HTTP 200 response for ListSignals
+type ListSignalsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListSignalsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SignalList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListSignalsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListSignalsResponse) GetJSON200() *SignalList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListSignalsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListSignalsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListSignalsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ListSignalsResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListSignalsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListSignalsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListSignalsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListSignalsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListSignalsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListSignalsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -8690,6 +11452,36 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithResponse(ctx context.Contex
 	return ParseMakeBootstrapScriptResponse(rsp)
 }
 
+// ReportConditionsWithBodyWithResponse Report the health of a node, as the cluster agent does
+//
+// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
+func (c *ClientWithResponses) ReportConditionsWithBodyWithResponse(ctx context.Context, node Node, params *ReportConditionsParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReportConditionsResponse, error) {
+	rsp, err := c.ReportConditionsWithBody(ctx, node, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReportConditionsResponse(rsp)
+}
+
+// ReportConditionsWithResponse Report the health of a node, as the cluster agent does
+//
+// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
+func (c *ClientWithResponses) ReportConditionsWithResponse(ctx context.Context, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody, reqEditors ...RequestEditorFn) (*ReportConditionsResponse, error) {
+	rsp, err := c.ReportConditions(ctx, node, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReportConditionsResponse(rsp)
+}
+
 // LockNodeWithBodyWithResponse Lock a node's identity
 //
 // Every replica of the API rejects the node's requests within five seconds (node_locked), and open polls end. The node's enrollment and reissue tokens and bundle references become void. No task is dispatched; the leases of running tasks end. The node keeps its identity and its workloads. If the identity is locked, the lock stays as it is: the request voids the tokens and references that were issued since, and its reason is audited.
@@ -8748,6 +11540,19 @@ func (c *ClientWithResponses) RehydrateNodeWithResponse(ctx context.Context, nod
 		return nil, err
 	}
 	return ParseRehydrateNodeResponse(rsp)
+}
+
+// ListNodeSignalsWithResponse List the signals of a node, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/signals (the `ListNodeSignals` operationId).
+func (c *ClientWithResponses) ListNodeSignalsWithResponse(ctx context.Context, node Node, params *ListNodeSignalsParams, reqEditors ...RequestEditorFn) (*ListNodeSignalsResponse, error) {
+	rsp, err := c.ListNodeSignals(ctx, node, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListNodeSignalsResponse(rsp)
 }
 
 // UnlockNodeWithBodyWithResponse Lift an operator's lock of a node's identity
@@ -8879,6 +11684,206 @@ func (c *ClientWithResponses) ListProvidersWithResponse(ctx context.Context, par
 		return nil, err
 	}
 	return ParseListProvidersResponse(rsp)
+}
+
+// GetRecoveryWithResponse Show what health recovery does
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery (the `GetRecovery` operationId).
+func (c *ClientWithResponses) GetRecoveryWithResponse(ctx context.Context, params *GetRecoveryParams, reqEditors ...RequestEditorFn) (*GetRecoveryResponse, error) {
+	rsp, err := c.GetRecovery(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRecoveryResponse(rsp)
+}
+
+// ArmRecoveryWithBodyWithResponse Let health recovery start repairs
+//
+// Stores the policy in use as a new version with the mode armed.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+func (c *ClientWithResponses) ArmRecoveryWithBodyWithResponse(ctx context.Context, params *ArmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ArmRecoveryResponse, error) {
+	rsp, err := c.ArmRecoveryWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseArmRecoveryResponse(rsp)
+}
+
+// ArmRecoveryWithResponse Let health recovery start repairs
+//
+// Stores the policy in use as a new version with the mode armed.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+func (c *ClientWithResponses) ArmRecoveryWithResponse(ctx context.Context, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*ArmRecoveryResponse, error) {
+	rsp, err := c.ArmRecovery(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseArmRecoveryResponse(rsp)
+}
+
+// CloseRecoveryBreakerWithBodyWithResponse Close the breaker of health recovery
+//
+// Faults that began before do not open it again.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+func (c *ClientWithResponses) CloseRecoveryBreakerWithBodyWithResponse(ctx context.Context, params *CloseRecoveryBreakerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CloseRecoveryBreakerResponse, error) {
+	rsp, err := c.CloseRecoveryBreakerWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCloseRecoveryBreakerResponse(rsp)
+}
+
+// CloseRecoveryBreakerWithResponse Close the breaker of health recovery
+//
+// Faults that began before do not open it again.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+func (c *ClientWithResponses) CloseRecoveryBreakerWithResponse(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*CloseRecoveryBreakerResponse, error) {
+	rsp, err := c.CloseRecoveryBreaker(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCloseRecoveryBreakerResponse(rsp)
+}
+
+// ListDecisionsWithResponse List decisions of health recovery, newest first
+//
+// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListDecisions` operationId).
+func (c *ClientWithResponses) ListDecisionsWithResponse(ctx context.Context, params *ListDecisionsParams, reqEditors ...RequestEditorFn) (*ListDecisionsResponse, error) {
+	rsp, err := c.ListDecisions(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListDecisionsResponse(rsp)
+}
+
+// DisarmRecoveryWithBodyWithResponse Let health recovery only record what it would do
+//
+// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+func (c *ClientWithResponses) DisarmRecoveryWithBodyWithResponse(ctx context.Context, params *DisarmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DisarmRecoveryResponse, error) {
+	rsp, err := c.DisarmRecoveryWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDisarmRecoveryResponse(rsp)
+}
+
+// DisarmRecoveryWithResponse Let health recovery only record what it would do
+//
+// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+func (c *ClientWithResponses) DisarmRecoveryWithResponse(ctx context.Context, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*DisarmRecoveryResponse, error) {
+	rsp, err := c.DisarmRecovery(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDisarmRecoveryResponse(rsp)
+}
+
+// GetRecoveryFactsWithResponse Show what a replay and the counts of outcomes need
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery/facts (the `GetRecoveryFacts` operationId).
+func (c *ClientWithResponses) GetRecoveryFactsWithResponse(ctx context.Context, params *GetRecoveryFactsParams, reqEditors ...RequestEditorFn) (*GetRecoveryFactsResponse, error) {
+	rsp, err := c.GetRecoveryFacts(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRecoveryFactsResponse(rsp)
+}
+
+// ListRecoveryPoliciesWithResponse List the stored policies of health recovery, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery/policies (the `ListRecoveryPolicies` operationId).
+func (c *ClientWithResponses) ListRecoveryPoliciesWithResponse(ctx context.Context, params *ListRecoveryPoliciesParams, reqEditors ...RequestEditorFn) (*ListRecoveryPoliciesResponse, error) {
+	rsp, err := c.ListRecoveryPolicies(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListRecoveryPoliciesResponse(rsp)
+}
+
+// GetRecoveryPolicyWithResponse Show the policy of health recovery
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery/policy (the `GetRecoveryPolicy` operationId).
+func (c *ClientWithResponses) GetRecoveryPolicyWithResponse(ctx context.Context, params *GetRecoveryPolicyParams, reqEditors ...RequestEditorFn) (*GetRecoveryPolicyResponse, error) {
+	rsp, err := c.GetRecoveryPolicy(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRecoveryPolicyResponse(rsp)
+}
+
+// SetRecoveryPolicyWithBodyWithResponse Store a policy of health recovery
+//
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+func (c *ClientWithResponses) SetRecoveryPolicyWithBodyWithResponse(ctx context.Context, params *SetRecoveryPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetRecoveryPolicyResponse, error) {
+	rsp, err := c.SetRecoveryPolicyWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetRecoveryPolicyResponse(rsp)
+}
+
+// SetRecoveryPolicyWithResponse Store a policy of health recovery
+//
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+func (c *ClientWithResponses) SetRecoveryPolicyWithResponse(ctx context.Context, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*SetRecoveryPolicyResponse, error) {
+	rsp, err := c.SetRecoveryPolicy(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetRecoveryPolicyResponse(rsp)
+}
+
+// ListSignalsWithResponse List the signals of all nodes, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/signals (the `ListSignals` operationId).
+func (c *ClientWithResponses) ListSignalsWithResponse(ctx context.Context, params *ListSignalsParams, reqEditors ...RequestEditorFn) (*ListSignalsResponse, error) {
+	rsp, err := c.ListSignals(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListSignalsResponse(rsp)
 }
 
 // ListSKUsWithResponse List the SKU catalog in order of name
@@ -10201,6 +13206,87 @@ func ParseMakeBootstrapScriptResponse(rsp *http.Response) (*MakeBootstrapScriptR
 	return response, nil
 }
 
+// ParseReportConditionsResponse parses an HTTP response from a ReportConditionsWithResponse call
+func ParseReportConditionsResponse(rsp *http.Response) (*ReportConditionsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReportConditionsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ReportAnswer
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ReportConditionsResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseLockNodeResponse parses an HTTP response from a LockNodeWithResponse call
 func ParseLockNodeResponse(rsp *http.Response) (*LockNodeResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -10357,6 +13443,87 @@ func ParseRehydrateNodeResponse(rsp *http.Response) (*RehydrateNodeResponse, err
 	switch {
 	case rsp.StatusCode == 200:
 		var headers RehydrateNodeResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListNodeSignalsResponse parses an HTTP response from a ListNodeSignalsWithResponse call
+func ParseListNodeSignalsResponse(rsp *http.Response) (*ListNodeSignalsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListNodeSignalsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SignalList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListNodeSignalsResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -10864,6 +14031,760 @@ func ParseListProvidersResponse(rsp *http.Response) (*ListProvidersResponse, err
 	switch {
 	case rsp.StatusCode == 200:
 		var headers ListProvidersResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetRecoveryResponse parses an HTTP response from a GetRecoveryWithResponse call
+func ParseGetRecoveryResponse(rsp *http.Response) (*GetRecoveryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRecoveryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryStatus
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetRecoveryResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseArmRecoveryResponse parses an HTTP response from a ArmRecoveryWithResponse call
+func ParseArmRecoveryResponse(rsp *http.Response) (*ArmRecoveryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ArmRecoveryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ArmRecoveryResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCloseRecoveryBreakerResponse parses an HTTP response from a CloseRecoveryBreakerWithResponse call
+func ParseCloseRecoveryBreakerResponse(rsp *http.Response) (*CloseRecoveryBreakerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CloseRecoveryBreakerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryBreaker
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers CloseRecoveryBreakerResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListDecisionsResponse parses an HTTP response from a ListDecisionsWithResponse call
+func ParseListDecisionsResponse(rsp *http.Response) (*ListDecisionsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListDecisionsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryDecisionList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListDecisionsResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDisarmRecoveryResponse parses an HTTP response from a DisarmRecoveryWithResponse call
+func ParseDisarmRecoveryResponse(rsp *http.Response) (*DisarmRecoveryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DisarmRecoveryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers DisarmRecoveryResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetRecoveryFactsResponse parses an HTTP response from a GetRecoveryFactsWithResponse call
+func ParseGetRecoveryFactsResponse(rsp *http.Response) (*GetRecoveryFactsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRecoveryFactsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryFacts
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetRecoveryFactsResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListRecoveryPoliciesResponse parses an HTTP response from a ListRecoveryPoliciesWithResponse call
+func ParseListRecoveryPoliciesResponse(rsp *http.Response) (*ListRecoveryPoliciesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListRecoveryPoliciesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicyList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListRecoveryPoliciesResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetRecoveryPolicyResponse parses an HTTP response from a GetRecoveryPolicyWithResponse call
+func ParseGetRecoveryPolicyResponse(rsp *http.Response) (*GetRecoveryPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRecoveryPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetRecoveryPolicyResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetRecoveryPolicyResponse parses an HTTP response from a SetRecoveryPolicyWithResponse call
+func ParseSetRecoveryPolicyResponse(rsp *http.Response) (*SetRecoveryPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetRecoveryPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SetRecoveryPolicyResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListSignalsResponse parses an HTTP response from a ListSignalsWithResponse call
+func ParseListSignalsResponse(rsp *http.Response) (*ListSignalsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListSignalsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SignalList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListSignalsResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

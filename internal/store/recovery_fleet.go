@@ -18,7 +18,7 @@ const attemptsFor = 30 * 24 * time.Hour
 
 // readNodes reads the nodes to decide about.
 func (r *deciding) readNodes(ctx context.Context) error {
-	fresh := (3 * wire.HealthInterval).Seconds()
+	fresh := wire.StaleHealth.Seconds()
 	rows, err := r.tx.NodesToDecide(ctx, refusedFor.Seconds(), r.fleet.Breaker.Probing, fresh)
 	if err != nil || len(rows) == 0 {
 		return err

@@ -68,6 +68,18 @@ type Decision struct {
 	OperationID string `json:"operation_id,omitempty"`
 }
 
+// Decisions is a page of decisions, newest first.
+type Decisions struct {
+	Decisions     []Decision `json:"decisions"`
+	NextPageToken string     `json:"next_page_token,omitempty"`
+}
+
+// Policies is a page of policies without their bodies, newest first.
+type Policies struct {
+	Policies      []Policy `json:"policies"`
+	NextPageToken string   `json:"next_page_token,omitempty"`
+}
+
 // NodeState is a node that is not healthy, with its last decision. Why is the sentence of the last round.
 type NodeState struct {
 	Decision

@@ -722,8 +722,8 @@ type CloseRecoveryBreakerParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
-// ListDecisionsParams defines parameters for ListDecisions.
-type ListDecisionsParams struct {
+// ListRecoveryDecisionsParams defines parameters for ListRecoveryDecisions.
+type ListRecoveryDecisionsParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken next_page_token of the previous page.
@@ -1347,12 +1347,12 @@ type ClientInterface interface {
 	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
 	CloseRecoveryBreaker(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListDecisions List decisions of health recovery, newest first
+	// ListRecoveryDecisions List decisions of health recovery, newest first
 	//
 	// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
 	//
-	// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListDecisions` operationId).
-	ListDecisions(ctx context.Context, params *ListDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+	// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListRecoveryDecisions` operationId).
+	ListRecoveryDecisions(ctx context.Context, params *ListRecoveryDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DisarmRecoveryWithBody Let health recovery only record what it would do
 	//
@@ -2216,13 +2216,13 @@ func (c *Client) CloseRecoveryBreaker(ctx context.Context, params *CloseRecovery
 	return c.Client.Do(req)
 }
 
-// ListDecisions List decisions of health recovery, newest first
+// ListRecoveryDecisions List decisions of health recovery, newest first
 //
 // A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
 //
-// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListDecisions` operationId).
-func (c *Client) ListDecisions(ctx context.Context, params *ListDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewListDecisionsRequest(c.Server, params)
+// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListRecoveryDecisions` operationId).
+func (c *Client) ListRecoveryDecisions(ctx context.Context, params *ListRecoveryDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRecoveryDecisionsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -4914,8 +4914,8 @@ func NewCloseRecoveryBreakerRequestWithBody(server string, params *CloseRecovery
 	return req, nil
 }
 
-// NewListDecisionsRequest constructs an http.Request for the ListDecisions method
-func NewListDecisionsRequest(server string, params *ListDecisionsParams) (*http.Request, error) {
+// NewListRecoveryDecisionsRequest constructs an http.Request for the ListRecoveryDecisions method
+func NewListRecoveryDecisionsRequest(server string, params *ListRecoveryDecisionsParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -6861,14 +6861,14 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
 	CloseRecoveryBreakerWithResponse(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*CloseRecoveryBreakerResponse, error)
 
-	// ListDecisionsWithResponse List decisions of health recovery, newest first
+	// ListRecoveryDecisionsWithResponse List decisions of health recovery, newest first
 	//
 	// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
-	// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListDecisions` operationId).
-	ListDecisionsWithResponse(ctx context.Context, params *ListDecisionsParams, reqEditors ...RequestEditorFn) (*ListDecisionsResponse, error)
+	// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListRecoveryDecisions` operationId).
+	ListRecoveryDecisionsWithResponse(ctx context.Context, params *ListRecoveryDecisionsParams, reqEditors ...RequestEditorFn) (*ListRecoveryDecisionsResponse, error)
 
 	// DisarmRecoveryWithBodyWithResponse Let health recovery only record what it would do
 	//
@@ -9420,12 +9420,12 @@ func (r CloseRecoveryBreakerResponse) ContentType() string {
 	return ""
 }
 
-// ListDecisionsResponse200Headers the declared response headers of an HTTP 200 response for ListDecisions
-type ListDecisionsResponse200Headers struct {
+// ListRecoveryDecisionsResponse200Headers the declared response headers of an HTTP 200 response for ListRecoveryDecisions
+type ListRecoveryDecisionsResponse200Headers struct {
 	XCorrelationId *string
 }
 
-type ListDecisionsResponse struct {
+type ListRecoveryDecisionsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
@@ -9443,51 +9443,51 @@ type ListDecisionsResponse struct {
 	// JSON503 the response for an HTTP 503 `application/json` response
 	JSON503 *Unavailable
 	// Headers200 the parsed response headers for an HTTP 200 response
-	Headers200 *ListDecisionsResponse200Headers
+	Headers200 *ListRecoveryDecisionsResponse200Headers
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r ListDecisionsResponse) GetJSON200() *RecoveryDecisionList {
+func (r ListRecoveryDecisionsResponse) GetJSON200() *RecoveryDecisionList {
 	return r.JSON200
 }
 
 // GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r ListDecisionsResponse) GetJSON400() *BadRequest {
+func (r ListRecoveryDecisionsResponse) GetJSON400() *BadRequest {
 	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r ListDecisionsResponse) GetJSON401() *Unauthorized {
+func (r ListRecoveryDecisionsResponse) GetJSON401() *Unauthorized {
 	return r.JSON401
 }
 
 // GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r ListDecisionsResponse) GetJSON403() *Forbidden {
+func (r ListRecoveryDecisionsResponse) GetJSON403() *Forbidden {
 	return r.JSON403
 }
 
 // GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r ListDecisionsResponse) GetJSON404() *NotFound {
+func (r ListRecoveryDecisionsResponse) GetJSON404() *NotFound {
 	return r.JSON404
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r ListDecisionsResponse) GetJSON500() *Internal {
+func (r ListRecoveryDecisionsResponse) GetJSON500() *Internal {
 	return r.JSON500
 }
 
 // GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r ListDecisionsResponse) GetJSON503() *Unavailable {
+func (r ListRecoveryDecisionsResponse) GetJSON503() *Unavailable {
 	return r.JSON503
 }
 
 // GetBody returns the raw response body bytes
-func (r ListDecisionsResponse) GetBody() []byte {
+func (r ListRecoveryDecisionsResponse) GetBody() []byte {
 	return r.Body
 }
 
 // Status returns HTTPResponse.Status
-func (r ListDecisionsResponse) Status() string {
+func (r ListRecoveryDecisionsResponse) Status() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Status
 	}
@@ -9495,7 +9495,7 @@ func (r ListDecisionsResponse) Status() string {
 }
 
 // StatusCode returns HTTPResponse.StatusCode
-func (r ListDecisionsResponse) StatusCode() int {
+func (r ListRecoveryDecisionsResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -9503,7 +9503,7 @@ func (r ListDecisionsResponse) StatusCode() int {
 }
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r ListDecisionsResponse) ContentType() string {
+func (r ListRecoveryDecisionsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -11759,19 +11759,19 @@ func (c *ClientWithResponses) CloseRecoveryBreakerWithResponse(ctx context.Conte
 	return ParseCloseRecoveryBreakerResponse(rsp)
 }
 
-// ListDecisionsWithResponse List decisions of health recovery, newest first
+// ListRecoveryDecisionsWithResponse List decisions of health recovery, newest first
 //
 // A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
 //
 // Returns a wrapper object for the known response body format(s).
 //
-// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListDecisions` operationId).
-func (c *ClientWithResponses) ListDecisionsWithResponse(ctx context.Context, params *ListDecisionsParams, reqEditors ...RequestEditorFn) (*ListDecisionsResponse, error) {
-	rsp, err := c.ListDecisions(ctx, params, reqEditors...)
+// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListRecoveryDecisions` operationId).
+func (c *ClientWithResponses) ListRecoveryDecisionsWithResponse(ctx context.Context, params *ListRecoveryDecisionsParams, reqEditors ...RequestEditorFn) (*ListRecoveryDecisionsResponse, error) {
+	rsp, err := c.ListRecoveryDecisions(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
-	return ParseListDecisionsResponse(rsp)
+	return ParseListRecoveryDecisionsResponse(rsp)
 }
 
 // DisarmRecoveryWithBodyWithResponse Let health recovery only record what it would do
@@ -14266,15 +14266,15 @@ func ParseCloseRecoveryBreakerResponse(rsp *http.Response) (*CloseRecoveryBreake
 	return response, nil
 }
 
-// ParseListDecisionsResponse parses an HTTP response from a ListDecisionsWithResponse call
-func ParseListDecisionsResponse(rsp *http.Response) (*ListDecisionsResponse, error) {
+// ParseListRecoveryDecisionsResponse parses an HTTP response from a ListRecoveryDecisionsWithResponse call
+func ParseListRecoveryDecisionsResponse(rsp *http.Response) (*ListRecoveryDecisionsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
 	defer func() { _ = rsp.Body.Close() }()
 	if err != nil {
 		return nil, err
 	}
 
-	response := &ListDecisionsResponse{
+	response := &ListRecoveryDecisionsResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
@@ -14333,7 +14333,7 @@ func ParseListDecisionsResponse(rsp *http.Response) (*ListDecisionsResponse, err
 
 	switch {
 	case rsp.StatusCode == 200:
-		var headers ListDecisionsResponse200Headers
+		var headers ListRecoveryDecisionsResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

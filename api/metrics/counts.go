@@ -46,6 +46,14 @@ type SurplusCount struct {
 	Duplicates int64
 }
 
+// ConditionCount is the number of nodes with an unhealthy condition of a checker for one reason, for
+// the gauge gpuaas_node_conditions.
+type ConditionCount struct {
+	Checker string
+	Reason  string
+	Nodes   int64
+}
+
 // CertificateCounts summarizes the certificates that nodes hold.
 type CertificateCounts struct {
 	// ShareLeft is the remaining share of the lifetime of the current certificate

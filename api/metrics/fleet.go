@@ -30,6 +30,9 @@ type Counts interface {
 	// SurplusCounts returns the machines that no instance owns, for each provider that creates
 	// machines.
 	SurplusCounts(ctx context.Context) ([]SurplusCount, error)
+	// ConditionCounts returns the nodes with unhealthy conditions by checker and reason, the largest
+	// count first.
+	ConditionCounts(ctx context.Context) ([]ConditionCount, error)
 	// OutboxAge returns the age of the oldest message to Temporal that failed and
 	// is still to be delivered, in seconds, 0 without one.
 	OutboxAge(ctx context.Context) (float64, error)
@@ -52,6 +55,10 @@ const (
 // series of their own. The nodes of the smallest others are counted by state, under
 // the SKU and region "other".
 const maxNodeSeries = 1000
+
+// maxConditionSeries limits the combinations of checker and reason, which nodes report, that have a
+// series of their own. The others are counted under "other".
+const maxConditionSeries = 200
 
 // FleetCollector publishes gauges about the whole fleet, read from the database
 // by a scrape at most once every 15 seconds. Only the leader among the processes
@@ -138,6 +145,9 @@ func (c *FleetCollector) read() error {
 	if err := c.readSurplus(ctx); err != nil {
 		return err
 	}
+	if err := c.readConditions(ctx); err != nil {
+		return err
+	}
 	c.setNodes(nodes)
 	operations := c.gauge("gpuaas_stuck_operations", "Parked and abandoned operations by phase and reason.", "phase", "reason")
 	for _, s := range stuck {
@@ -190,6 +200,28 @@ func (c *FleetCollector) readSurplus(ctx context.Context) error {
 		number(float64(n.Leftovers), n.Provider, string(machine.ClassLeftover))
 		number(float64(n.Orphans), n.Provider, string(machine.ClassOrphan))
 		number(float64(n.Duplicates), n.Provider, string(machine.ClassDuplicate))
+	}
+	return nil
+}
+
+// readConditions sets the gauge of unhealthy conditions. A checker and a reason without nodes have no
+// series.
+func (c *FleetCollector) readConditions(ctx context.Context) error {
+	counts, err := c.counts.ConditionCounts(ctx)
+	if err != nil {
+		return err
+	}
+	number := c.gauge("gpuaas_node_conditions", "Nodes with an unhealthy condition, by checker and reason.", "checker", "reason")
+	var others int64
+	for i, n := range counts {
+		if i < maxConditionSeries {
+			number(float64(n.Nodes), n.Checker, n.Reason)
+		} else {
+			others += n.Nodes
+		}
+	}
+	if others > 0 {
+		number(float64(others), "other", "other")
 	}
 	return nil
 }

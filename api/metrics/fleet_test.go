@@ -18,8 +18,9 @@ import (
 
 // fakeCounts is a database with nodes only.
 type fakeCounts struct {
-	nodes []NodeCount
-	err   error
+	nodes      []NodeCount
+	conditions []ConditionCount
+	err        error
 }
 
 func (f *fakeCounts) NodeCounts(context.Context) ([]NodeCount, error)   { return f.nodes, nil }
@@ -30,6 +31,9 @@ func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 }
 func (f *fakeCounts) SurplusCounts(context.Context) ([]SurplusCount, error) {
 	return []SurplusCount{{Provider: "libvirt", Leftovers: 2, Duplicates: 1}}, nil
+}
+func (f *fakeCounts) ConditionCounts(context.Context) ([]ConditionCount, error) {
+	return f.conditions, nil
 }
 func (f *fakeCounts) RetentionAge(context.Context) (float64, error)   { return 60, nil }
 func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error) { return nil, nil }
@@ -116,4 +120,24 @@ func TestGaugesAreAbsentWithoutDatabase(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, families)
 	require.Contains(t, log.String(), "down")
+}
+
+// However many checkers and reasons nodes report, the number of series is bounded.
+func TestConditionGauge(t *testing.T) {
+	t.Parallel()
+	f := &fakeCounts{}
+	for i := range maxConditionSeries + 5 {
+		f.conditions = append(f.conditions, ConditionCount{Checker: "gpu", Reason: fmt.Sprint("R", i), Nodes: 2})
+	}
+	leading := true
+	c := NewFleetCollector(f, func() bool { return leading }, slog.New(slog.DiscardHandler))
+	require.Equal(t, maxConditionSeries+1, testutil.CollectAndCount(c, "gpuaas_node_conditions"))
+	c = NewFleetCollector(&fakeCounts{conditions: f.conditions[:1]}, func() bool { return leading }, slog.New(slog.DiscardHandler))
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP gpuaas_node_conditions Nodes with an unhealthy condition, by checker and reason.
+# TYPE gpuaas_node_conditions gauge
+gpuaas_node_conditions{checker="gpu",reason="R0"} 2
+`), "gpuaas_node_conditions"))
+	leading = false
+	require.Zero(t, testutil.CollectAndCount(c, "gpuaas_node_conditions"))
 }

@@ -16,7 +16,7 @@ const (
 	// selectConditions reads the conditions of nodes, the unhealthy ones first. A stale one has the
 	// status unknown; $2 is when it becomes stale, in seconds.
 	selectConditions = `SELECT node_id, checker, component, CASE WHEN stale THEN 'unknown' ELSE status END AS status, reason, code, repair, detail, since,
-			samples, source, reported_at, boot_id, stale
+			samples, fault_since, fault_samples, unknown_seconds, source, reported_at, boot_id, stale
 		FROM (SELECT c.*, r.reported_at, r.boot_id, r.incarnation <> n.incarnation OR r.reported_at < now() - make_interval(secs => $2::float8) AS stale
 			FROM conditions c JOIN health_reports r USING (node_id, source) JOIN nodes n USING (node_id) WHERE c.node_id = ANY ($1::uuid[])) c
 		ORDER BY stale OR status <> 'unhealthy', status = 'healthy', checker, component, source`

@@ -6,6 +6,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // NodeCounts counts nodes by state, for the gauges.
@@ -40,6 +41,14 @@ func (s *Inventory) IdentityAttention(ctx context.Context) ([]metrics.IdentityCo
 		return s.db.q.IdentityAttentionCounts(ctx, trust.AlarmAge.Seconds())
 	})
 	return convert(rows, func(r sqlc.IdentityAttentionCountsRow) metrics.IdentityCount { return metrics.IdentityCount(r) }), err
+}
+
+// ConditionCounts counts the nodes with unhealthy conditions by checker and reason, for the gauge.
+func (s *Inventory) ConditionCounts(ctx context.Context) ([]metrics.ConditionCount, error) {
+	rows, err := query(ctx, s.db, "counting unhealthy conditions", func(ctx context.Context) ([]sqlc.ConditionCountsRow, error) {
+		return s.db.q.ConditionCounts(ctx, wire.StaleHealth.Seconds())
+	})
+	return convert(rows, func(r sqlc.ConditionCountsRow) metrics.ConditionCount { return metrics.ConditionCount(r) }), err
 }
 
 // OutboxAge returns the age of the oldest message that failed and is still to be

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 )
 
 // DropNotifications makes the store lose its notifications from now on, as a
@@ -41,6 +42,11 @@ func StuckSQL() map[string]string {
 		"list":  stuckFilter(adminapi.OperationQuery{}).sql("SELECT "+operationColumns+fromOperations, stuckSince+", o.operation_id", 100),
 		"count": stuckFilter(adminapi.OperationQuery{}).sql("SELECT count(*)"+fromOperations, "1", 0),
 	}
+}
+
+// RecordSignal records a signal in a transaction of its own.
+func (s *Admin) RecordSignal(ctx context.Context, sig health.Signal) error {
+	return s.db.write(ctx, "recording a signal", func(ctx context.Context, tx *tx) error { return tx.RecordSignal(ctx, sig) })
 }
 
 // Notify sends a notification after those that are pending.

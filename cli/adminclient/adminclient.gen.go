@@ -255,6 +255,9 @@ type RecoveryFault = recovery.Fault
 // RecoveryIncident A fault of many nodes at once.
 type RecoveryIncident = recovery.Incident
 
+// RecoveryNode What a replay needs of a node.
+type RecoveryNode = recovery.Node
+
 // RecoveryNodeState A node that is not healthy, with its last decision.
 type RecoveryNodeState = record.NodeState
 

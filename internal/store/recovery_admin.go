@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
@@ -186,6 +187,9 @@ func (s *Recovery) RecoveryFacts(ctx context.Context, since time.Time) (record.F
 		if f.Sizes, err = scopeSizes(ctx, s.db.q, nil); err != nil {
 			return f, err
 		}
+		if f.Nodes, err = s.nodesOfFacts(ctx, since); err != nil {
+			return f, err
+		}
 		rows, err := s.db.q.AttemptsSince(ctx, since, maxAttempts+1)
 		if f.Truncated = len(rows) > maxAttempts; f.Truncated {
 			rows = rows[:maxAttempts]
@@ -194,6 +198,27 @@ func (s *Recovery) RecoveryFacts(ctx context.Context, since time.Time) (record.F
 		slices.Reverse(f.Attempts)
 		return f, err
 	})
+}
+
+// nodesOfFacts returns the nodes with a fault or a repair since a time, with their unhealthy conditions
+// and without attempts.
+func (s *Recovery) nodesOfFacts(ctx context.Context, since time.Time) ([]recovery.Node, error) {
+	rows, err := s.db.q.NodesOfFacts(ctx, since)
+	if err != nil {
+		return nil, err
+	}
+	ids := convert(rows, func(n sqlc.NodesOfFactsRow) string { return n.NodeID })
+	conditions, err := s.db.q.ConditionsToDecide(ctx, wire.StaleHealth.Seconds(), ids)
+	of := map[string][]health.Condition{}
+	for _, c := range conditions {
+		if c.Status == string(health.Unhealthy) {
+			of[c.NodeID] = append(of[c.NodeID], conditionOf(c))
+		}
+	}
+	return append([]recovery.Node{}, convert(rows, func(n sqlc.NodesOfFactsRow) recovery.Node {
+		return recovery.Node{NodeID: n.NodeID, Host: n.Host, SKU: n.SKU, Region: n.RegionCode, Rack: n.Rack, Class: string(n.LifecycleClass), GPUs: n.GPUsTotal,
+			Creates: n.Creates, State: string(n.State), Conditions: append([]health.Condition{}, of[n.NodeID]...)}
+	})...), err
 }
 
 // recoveryFaults reports what of health recovery needs an operator: an open breaker, faults of many
@@ -210,7 +235,11 @@ func recoveryFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, erro
 			Message: "no repair starts, because the breaker is open for " + lifecycle.Span(row.Now.Sub(b.OpenSince)) + ": " + b.Why,
 			Next:    status + "; when the cause is removed: gpuaas recovery breaker close --reason TEXT"})
 	}
-	for _, i := range row.Incidents[:min(len(row.Incidents), maxIncidents)] {
+	incidents := row.Incidents
+	if len(faults) > 0 { // they are the same event: one line is enough
+		incidents = nil
+	}
+	for _, i := range incidents[:min(len(incidents), maxIncidents)] {
 		faults = append(faults, wire.ControlPlaneFault{Component: component, Reason: "incident", Message: i.Why, Next: status})
 	}
 	blocked, err := query(ctx, db, "reading the repairs that budgets stop", db.q.BlockedByBudget)

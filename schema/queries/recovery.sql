@@ -147,6 +147,16 @@ SELECT decision_id, node_id, policy_version, mode, phase, fault, rung, brake, wh
 SELECT operation_id, node_id, sku, rung, fault, started_at, ended_at, outcome, boot_before, boot_after, tests FROM recovery_attempts
 WHERE started_at >= sqlc.arg(since) ORDER BY started_at DESC, operation_id DESC, rung DESC LIMIT sqlc.arg(most);
 
+-- The nodes with a fault or a repair since a time, for a replay.
+-- name: NodesOfFacts :many
+SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, n.state,
+    coalesce((p.info ->> 'creates')::boolean, false)::boolean AS creates
+FROM nodes n LEFT JOIN instances i ON i.node_id = n.node_id AND i.state <> 'terminated' LEFT JOIN providers p ON p.name = coalesce(i.provider, n.onboarding_mode)
+WHERE n.node_id IN (SELECT s.node_id FROM signals s WHERE s.at >= sqlc.arg(since)::timestamptz AND s.type LIKE 'health.%'
+    UNION SELECT a.node_id FROM recovery_attempts a WHERE a.started_at >= sqlc.arg(since)::timestamptz
+    UNION SELECT c.node_id FROM conditions c WHERE c.status = 'unhealthy')
+ORDER BY n.host, n.node_id;
+
 -- The repairs that a budget stops in armed mode: how many, and the first one.
 -- name: BlockedByBudget :one
 SELECT count(*) AS nodes, coalesce((array_agg(n.host ORDER BY d.decided_at, n.host))[1], '')::text AS host,

@@ -561,6 +561,59 @@ func (q *Queries) NewestPolicy(ctx context.Context) (NewestPolicyRow, error) {
 	return i, err
 }
 
+const nodesOfFacts = `-- name: NodesOfFacts :many
+SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, n.state,
+    coalesce((p.info ->> 'creates')::boolean, false)::boolean AS creates
+FROM nodes n LEFT JOIN instances i ON i.node_id = n.node_id AND i.state <> 'terminated' LEFT JOIN providers p ON p.name = coalesce(i.provider, n.onboarding_mode)
+WHERE n.node_id IN (SELECT s.node_id FROM signals s WHERE s.at >= $1::timestamptz AND s.type LIKE 'health.%'
+    UNION SELECT a.node_id FROM recovery_attempts a WHERE a.started_at >= $1::timestamptz
+    UNION SELECT c.node_id FROM conditions c WHERE c.status = 'unhealthy')
+ORDER BY n.host, n.node_id
+`
+
+type NodesOfFactsRow struct {
+	NodeID         string
+	Host           string
+	SKU            string
+	RegionCode     string
+	Rack           string
+	LifecycleClass inventory.Class
+	GPUsTotal      int
+	State          lifecycle.NodeState
+	Creates        bool
+}
+
+// The nodes with a fault or a repair since a time, for a replay.
+func (q *Queries) NodesOfFacts(ctx context.Context, since time.Time) ([]NodesOfFactsRow, error) {
+	rows, err := q.db.Query(ctx, nodesOfFacts, since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NodesOfFactsRow
+	for rows.Next() {
+		var i NodesOfFactsRow
+		if err := rows.Scan(
+			&i.NodeID,
+			&i.Host,
+			&i.SKU,
+			&i.RegionCode,
+			&i.Rack,
+			&i.LifecycleClass,
+			&i.GPUsTotal,
+			&i.State,
+			&i.Creates,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const nodesToDecide = `-- name: NodesToDecide :many
 SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, n.state, n.cordoned,
     (n.identity_locked_at IS NOT NULL)::boolean AS locked, coalesce((p.info ->> 'creates')::boolean, false)::boolean AS creates,

@@ -124,6 +124,9 @@ type Facts struct {
 	At       time.Time          `json:"at"` // by the clock of the database
 	Policy   Policy             `json:"policy"`
 	Sizes    []recovery.Size    `json:"sizes"`
+	// Nodes are those with a fault or a repair since the time of the request, without their attempts
+	// and with the conditions that are unhealthy now.
+	Nodes    []recovery.Node    `json:"nodes"`
 	Attempts []recovery.Attempt `json:"attempts"`
 	// Truncated is set if there are older attempts than the response has.
 	Truncated bool `json:"truncated,omitempty"`

@@ -21,6 +21,8 @@ type OldRecords interface {
 	DeleteTasks(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	DeleteIdentities(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	DeleteMessages(ctx context.Context, keep time.Duration, limit int) (int64, error)
+	// DeleteRepairs deletes decisions and attempts of health recovery.
+	DeleteRepairs(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	// Succeeded records that everything old is deleted.
 	Succeeded(ctx context.Context) error
 }
@@ -54,7 +56,7 @@ type Archive interface {
 }
 
 // Keep is how long each class of records is kept; 0 is forever.
-type Keep struct{ Tasks, Identities, Messages, Audit time.Duration }
+type Keep struct{ Tasks, Identities, Messages, Repairs, Audit time.Duration }
 
 // Retention has the activity that deletes old records.
 type Retention struct {
@@ -139,6 +141,7 @@ func (r *retention) classes() []class {
 		{"messages", r.Keep.Messages, rows(r.Records.DeleteMessages)},
 		{"tasks", r.Keep.Tasks, rows(r.Records.DeleteTasks)},
 		{"identities", r.Keep.Identities, rows(r.Records.DeleteIdentities)},
+		{"repairs", r.Keep.Repairs, rows(r.Records.DeleteRepairs)},
 	}
 	if r.Archive != nil {
 		all = append(all, class{"audit", r.Keep.Audit, r.audit})

@@ -256,3 +256,15 @@ const maxIncidents = 5
 func blockedText(b sqlc.BlockedByBudgetRow) string {
 	return strconv.FormatInt(b.Nodes, 10) + " nodes wait for a budget before their repair, the first one " + b.Host + ": " + b.Why
 }
+
+// DeleteRepairs implements activities.OldRecords.
+func (s *Retention) DeleteRepairs(ctx context.Context, keep time.Duration, limit int) (int64, error) {
+	return query(ctx, s.db, "deleting old decisions of health recovery", func(ctx context.Context) (int64, error) {
+		decisions, err := s.db.q.DeleteOldDecisions(ctx, keep.Seconds(), int64(limit))
+		if err != nil || decisions >= int64(limit) {
+			return decisions, err
+		}
+		attempts, err := s.db.q.DeleteOldAttempts(ctx, keep.Seconds(), int64(limit)-decisions)
+		return decisions + attempts, err
+	})
+}

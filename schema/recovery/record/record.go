@@ -121,9 +121,9 @@ type Status struct {
 
 // Facts are what a replay needs beside the signals.
 type Facts struct {
-	At       time.Time          `json:"at"` // by the clock of the database
-	Policy   Policy             `json:"policy"`
-	Sizes    []recovery.Size    `json:"sizes"`
+	At     time.Time       `json:"at"` // by the clock of the database
+	Policy Policy          `json:"policy"`
+	Sizes  []recovery.Size `json:"sizes"`
 	// Nodes are those with a fault or a repair since the time of the request, without their attempts
 	// and with the conditions that are unhealthy now.
 	Nodes    []recovery.Node    `json:"nodes"`

@@ -44,8 +44,8 @@ func (r *round) nodeBrake(n patient) (Brake, string) {
 	if n.samples < r.policy.Samples {
 		return BrakeSamples, sentence("%s: %d of %d checks have seen it", n.fault.name(), n.samples, r.policy.Samples)
 	}
-	if limit := r.policy.threshold(n.fault.Checker); r.at.Sub(n.fault.Since) < limit {
-		return BrakeThreshold, sentence("%s for %s, and its threshold is %s", n.fault.name(), age(r.at, n.fault.Since), brief(limit))
+	if limit := r.policy.threshold(n.fault.Checker); n.lasted < limit {
+		return BrakeThreshold, sentence("%s for %s, and its threshold is %s", n.fault.name(), seconds(n.lasted), brief(limit))
 	}
 	if count := r.policy.repaired(n, r.at); count >= r.policy.Flapping.Repairs {
 		return BrakeFlapping, sentence("%s: %d repairs within %s did not last, and the limit is %d: find the cause, then repair it by hand: %s",
@@ -60,7 +60,7 @@ func (r *round) nodeBrake(n patient) (Brake, string) {
 // startBrake returns what stops the start of the repair that d requests, or why it starts. A repair
 // that starts takes its share of the budgets.
 func (r *round) startBrake(n patient, d Decision) (Brake, string) {
-	what := sentence("%s for %s, seen by %d checks", n.fault.name(), age(r.at, n.fault.Since), n.samples)
+	what := sentence("%s for %s, seen by %d checks", n.fault.name(), seconds(n.lasted), n.samples)
 	if slices.Contains(d.Request.Approve, d.Rung) {
 		return BrakeApproval, sentence("%s: rung %s needs an approval: %s", what, d.Rung, n.command(d.Request.Rungs))
 	}
@@ -104,4 +104,6 @@ func (p patient) command(rungs []Rung) string {
 }
 
 // age returns the time since then, to the second.
-func age(at, since time.Time) string { return brief(at.Sub(since).Truncate(time.Second)) }
+func age(at, since time.Time) string { return seconds(at.Sub(since)) }
+
+func seconds(d time.Duration) string { return brief(d.Truncate(time.Second)) }

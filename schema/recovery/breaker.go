@@ -90,7 +90,7 @@ func (r *round) newlyUnhealthy(from time.Time) []patient {
 		if !running && (n.Held != "" || !repairable(n.State) || !r.evident(n)) {
 			continue
 		}
-		if slices.ContainsFunc(n.faults, func(f seen) bool { return f.Since.After(from) }) {
+		if slices.ContainsFunc(n.faults, func(f seen) bool { return f.fault.Since.After(from) }) {
 			storm = append(storm, n)
 		}
 	}

@@ -5,11 +5,18 @@ import "slices"
 // overBudget says which budget does not allow one more repair, empty if all do. A budget that is
 // malformed, or whose scope has no size, allows none.
 func (r *round) overBudget(n patient) string {
-	fleet := false
 	for _, b := range r.policy.Budgets {
-		fleet = fleet || b.Scope == ScopeFleet
-		at, applies := b.place(n.Node)
-		if !applies {
+		if !slices.Contains(scopes(), b.Scope) {
+			return sentence("a budget has the scope %.40q, which does not exist, so it allows none: correct the policy", string(b.Scope))
+		}
+	}
+	for _, s := range scopes() {
+		at := place{s, n.key(s)}
+		b, ok := r.policy.budget(at)
+		if !ok && s == ScopeFleet {
+			return "the policy has no budget for the fleet: add one"
+		}
+		if !ok {
 			continue
 		}
 		limit, why := r.limit(b, at, n.fault)
@@ -20,10 +27,36 @@ func (r *round) overBudget(n patient) string {
 			return why
 		}
 	}
-	if !fleet {
-		return "the policy has no budget for the fleet: add one"
-	}
 	return ""
+}
+
+// budget returns the budget of a place: the one with its key, otherwise the one for each place of the
+// scope.
+func (p Policy) budget(at place) (Budget, bool) {
+	general, found := Budget{}, false
+	for _, b := range p.Budgets {
+		switch {
+		case b.Scope != at.scope || at.key == "" && at.scope != ScopeFleet:
+		case b.Key == at.key:
+			return b, true
+		case b.Key == "":
+			general, found = b, true
+		}
+	}
+	return general, found
+}
+
+// Limit returns how many repairs may run at once in a scope, for faults that all of its nodes can have.
+// false means that no budget limits the scope.
+func (p Policy) Limit(s Size) (limit int, limited bool) {
+	at := place{s.Scope, s.Key}
+	b, ok := p.budget(at)
+	if !ok {
+		return 0, false
+	}
+	r := round{sizes: map[place]Size{at: s}}
+	limit, _ = r.limit(b, at, Fault{})
+	return limit, true
 }
 
 // limit returns how many repairs may run at once in a place, and if none may, why.
@@ -31,9 +64,8 @@ func (r *round) limit(b Budget, at place, f Fault) (int, string) {
 	size, known := r.sizes[at]
 	able := r.able(at, f)
 	switch {
-	case !slices.Contains(scopes(), b.Scope) || b.Count < 0 || b.Percent < 0 || b.Percent > 100:
-		return 0, sentence("a budget is malformed (scope %.40q, count %d, percent %d), so it allows none: correct the policy",
-			string(b.Scope), b.Count, b.Percent)
+	case b.Count < 0 || b.Percent < 0 || b.Percent > 100:
+		return 0, sentence("the budget of %s is malformed (count %d, percent %d), so it allows none: correct the policy", at.name(), b.Count, b.Percent)
 	case !known || size.Nodes <= 0 || size.Busy < 0:
 		return 0, sentence("the size of %s is not known, so its budget allows none", at.name())
 	case b.Count == 0 || b.Percent == 0:
@@ -54,15 +86,6 @@ func (r *round) spend(n patient) {
 	for _, s := range scopes() {
 		r.started[place{s, n.key(s)}]++
 	}
-}
-
-// place returns where the budget counts a node; false if it does not apply to it.
-func (b Budget) place(n Node) (place, bool) {
-	if b.Scope == ScopeFleet || !slices.Contains(scopes(), b.Scope) {
-		return place{b.Scope, ""}, true
-	}
-	key := n.key(b.Scope)
-	return place{b.Scope, key}, key != "" && (b.Key == "" || b.Key == key)
 }
 
 // name is how sentences name a place.

@@ -170,6 +170,9 @@ func TestHealing(t *testing.T) {
 	unhealthy.Phase = health.PhaseUnhealthy
 	unknown := unhealthy
 	unknown.Conditions = append(unknown.Conditions[:1:1], health.Condition{Checker: "node_ready", Status: health.Unknown, Reason: "Timeout"})
+	interrupted := unknown
+	interrupted.Phase = health.PhaseHealthy
+	interrupted.Conditions = append(unhealthy.Conditions[:1:1], health.Condition{Checker: "node_ready", Status: health.Unknown, FaultSince: ago(hour)})
 	silent := unhealthy
 	silent.Conditions = nil
 	for _, c := range []struct {
@@ -178,7 +181,8 @@ func TestHealing(t *testing.T) {
 		want health.Phase
 	}{
 		{"healthy", unhealthy, health.PhaseHealthy},
-		{"unknown", unknown, health.PhaseUnhealthy},
+		{"a check that never ends", unknown, health.PhaseHealthy},
+		{"a fault that became unknown", interrupted, health.PhaseUnhealthy},
 		{"nothing reported", silent, health.PhaseUnhealthy},
 		{"never checked", recovery.Node{NodeID: "id", Host: "h", State: "active"}, health.PhaseUnknown},
 	} {

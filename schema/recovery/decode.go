@@ -2,6 +2,8 @@ package recovery
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -32,8 +34,11 @@ func DecodePolicy(document []byte) (Policy, error) {
 	if err := json.Unmarshal(full, &fields); err != nil {
 		return Policy{}, schema.Wrap(schema.KindInternal, err, "decoding the default policy")
 	}
-	for name, value := range given {
-		fields[name] = value
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if err := decodeField(name, given[name]); err != nil {
+			return Policy{}, err
+		}
+		fields[name] = given[name]
 	}
 	merged, err := json.Marshal(fields)
 	if err != nil {
@@ -44,6 +49,18 @@ func DecodePolicy(document []byte) (Policy, error) {
 		return Policy{}, err
 	}
 	return p, p.Validate()
+}
+
+// decodeField decodes one field alone, so that the error names it.
+func decodeField(name string, value json.RawMessage) error {
+	document, err := json.Marshal(map[string]json.RawMessage{name: value})
+	if err != nil {
+		return schema.Wrap(schema.KindInvalidRequest, err, "malformed policy: field %.40q", name)
+	}
+	if err := schema.DecodeStrict(document, 2*MaxPolicy, new(Policy)); err != nil {
+		return schema.Wrap(schema.KindInvalidRequest, err, "malformed policy: field %.40q", name).WithReason(ReasonBadPolicy)
+	}
+	return nil
 }
 
 // Digest identifies the content of a policy: the SHA-256 of its JSON, in lower-case hex. Policies

@@ -23,8 +23,11 @@ func Default() Policy {
 		Samples:   3,
 		Threshold: minutes(10),
 		Thresholds: map[string]Duration{
-			"disk_pressure": minutes(30),
-			"node_ready":    minutes(5),
+			"node_ready": minutes(5), "disk_pressure": minutes(30),
+			"gpu_thermal": minutes(30), "host_disk": minutes(30), "host_clock": minutes(30), "host_memory": minutes(30),
+			"host_services": minutes(5),
+			// Events, and the word of the driver, do not become truer with time.
+			"gpu_xid": 0, "gpu_sxid": 0, "gpu_ecc": 0, "gpu_recovery_action": 0, "host_kernel": 0,
 		},
 		Cooldown: minutes(30),
 		Flapping: Flapping{Repairs: 5, Within: minutes(7 * 24 * 60)},

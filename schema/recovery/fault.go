@@ -13,15 +13,15 @@ import (
 // A patient is a node in one round, with what was derived from its facts.
 type patient struct {
 	Node
-	fault   Fault // zero if nothing needs a repair
-	samples int   // of the fault
-	faults  []seen
+	faults []seen
+	seen   // the one for which the node is repaired; zero if there is none
 }
 
 // seen is one fault of a node that needs a repair.
 type seen struct {
-	Fault
+	fault   Fault
 	samples int
+	lasted  time.Duration // without the time in which it was unknown
 }
 
 func (p patient) faulty() bool { return p.fault.Checker != "" }
@@ -51,18 +51,20 @@ func newPatient(policy Policy, n Node, at time.Time) patient {
 	p := patient{Node: n}
 	for _, c := range n.Conditions {
 		if f, ok := policy.fault(n, c, at); ok {
-			p.faults = append(p.faults, seen{f, c.Samples})
+			c.Since = f.Since
+			p.faults = append(p.faults, seen{f, c.Samples, c.Lasted(at)})
 		}
 	}
 	slices.SortFunc(p.faults, func(a, b seen) int {
 		return cmp.Or(
-			-compareBool(policy.mature(a, at), policy.mature(b, at)),
-			-cmp.Compare(severity(a.Repair), severity(b.Repair)),
-			a.Since.Compare(b.Since), -cmp.Compare(a.samples, b.samples), cmp.Compare(a.Checker, b.Checker),
-			cmp.Compare(a.Component, b.Component), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Code, b.Code))
+			-compareBool(policy.mature(a), policy.mature(b)),
+			-cmp.Compare(severity(a.fault), severity(b.fault)),
+			a.fault.Since.Compare(b.fault.Since), -cmp.Compare(a.samples, b.samples), -cmp.Compare(a.lasted, b.lasted),
+			cmp.Compare(a.fault.Checker, b.fault.Checker), cmp.Compare(a.fault.Component, b.fault.Component),
+			cmp.Compare(a.fault.Reason, b.fault.Reason), cmp.Compare(a.fault.Code, b.fault.Code))
 	})
 	if len(p.faults) > 0 {
-		p.fault, p.samples = p.faults[0].Fault, p.faults[0].samples
+		p.seen = p.faults[0]
 	}
 	return p
 }
@@ -92,17 +94,15 @@ func (p Policy) fault(n Node, c health.Condition, at time.Time) (Fault, bool) {
 			break
 		}
 	}
-	return f, severity(f.Repair) > severity(health.RepairObserve)
+	return f, f.Repair.Acts()
 }
 
-// severity orders repairs; a repair that is not in the list counts as observe.
-func severity(r health.Repair) int {
-	return max(slices.Index(repairs(), r), slices.Index(repairs(), health.RepairObserve))
-}
+// severity orders faults by how much their repairs harm.
+func severity(f Fault) int { return slices.Index(health.Repairs(), f.Repair) }
 
 // mature reports whether a fault has lasted and was seen often enough for a repair.
-func (p Policy) mature(s seen, at time.Time) bool {
-	return at.Sub(s.Since) >= p.threshold(s.Checker) && s.samples >= p.Samples
+func (p Policy) mature(s seen) bool {
+	return s.lasted >= p.threshold(s.fault.Checker) && s.samples >= p.Samples
 }
 
 // name is how sentences name a fault.

@@ -101,13 +101,13 @@ func (p Policy) request(n patient, left []Rung) Request {
 func (p patient) resets() []string {
 	var gpus []string
 	for _, f := range p.faults {
-		if f.Repair != health.RepairResetGPU {
+		if f.fault.Repair != health.RepairResetGPU {
 			continue
 		}
-		if !strings.HasPrefix(f.Component, "GPU-") {
+		if !strings.HasPrefix(f.fault.Component, "GPU-") {
 			return nil
 		}
-		gpus = append(gpus, f.Component)
+		gpus = append(gpus, f.fault.Component)
 	}
 	slices.Sort(gpus)
 	return slices.Compact(gpus)

@@ -72,8 +72,9 @@ type Match struct {
 	Repairs  []health.Repair `json:"repairs,omitempty"` // what the fault needs
 }
 
-// Budget is how many repairs may run at once in each scope of its kind. The limit is the smaller of
-// Count and Percent of the nodes that can show the fault, rounded down. 0 means none.
+// Budget is how many repairs may run at once in each place of its scope. The limit is the smaller of
+// Count and Percent of the nodes that can show the fault, rounded down. 0 means none. For one SKU, rack
+// or region, a budget with its Key replaces that without a key.
 type Budget struct {
 	Scope Scope `json:"scope"`
 	// Key is the SKU, rack or region to which the budget applies; empty means each one.

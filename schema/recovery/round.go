@@ -120,9 +120,10 @@ func (p patient) during(a Attempt) health.Phase {
 }
 
 // healed returns the phase of a node without a fault. Only a healthy condition is evidence that it is
-// healthy, and an unknown one ends no fault.
+// healthy, and a fault that became unknown has not ended.
 func (p patient) healed(policy Policy) (health.Phase, string) {
 	var healthy, unknown, harmless int
+	interrupted := false
 	for _, c := range p.Conditions {
 		switch {
 		case slices.Contains(policy.DisabledCheckers, c.Checker):
@@ -132,10 +133,11 @@ func (p patient) healed(policy Policy) (health.Phase, string) {
 			harmless++
 		default:
 			unknown++
+			interrupted = interrupted || !c.FaultSince.IsZero()
 		}
 	}
 	switch {
-	case p.Phase > health.PhaseHealthy && (healthy == 0 || unknown > 0):
+	case interrupted, p.Phase > health.PhaseHealthy && healthy == 0:
 		return health.PhaseUnhealthy, sentence("no fault is reported, but %d conditions are unknown and %d are healthy", unknown, healthy)
 	case healthy+harmless == 0:
 		return p.Phase, "nothing is known about the node's health"

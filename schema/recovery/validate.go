@@ -20,14 +20,6 @@ const (
 // rungs returns the rungs in the order of ladders.
 func rungs() []Rung { return []Rung{RungResetGPU, RungReboot, RungReplace, RungQuarantine} }
 
-// repairs returns the repairs, the least harmful first.
-func repairs() []health.Repair {
-	return []health.Repair{
-		health.RepairNone, health.RepairObserve, health.RepairRestart, health.RepairResetGPU,
-		health.RepairReboot, health.RepairReplace, health.RepairRMA,
-	}
-}
-
 // Validate checks a policy. Its error is KindInvalidRequest with ReasonBadPolicy and lists each field
 // with a fault and its fix.
 func (p Policy) Validate() error {
@@ -108,8 +100,8 @@ func (f *findings) overrides(all []Override) {
 		if len(o.Match.Checkers) == 0 {
 			f.add(field+".match.checkers", "is empty: name the checkers, for example gpu_xid")
 		}
-		if !slices.Contains(repairs(), o.Repair) {
-			f.add(field+".repair", "is %.40q: use one of %s", string(o.Repair), list(repairs()))
+		if !slices.Contains(health.Repairs(), o.Repair) {
+			f.add(field+".repair", "is %.40q: use one of %s", string(o.Repair), list(health.Repairs()))
 		}
 	}
 }
@@ -221,8 +213,8 @@ func (f *findings) match(field string, m Match) {
 	f.length(field+".codes", len(m.Codes))
 	f.length(field+".repairs", len(m.Repairs))
 	for i, r := range m.Repairs {
-		if !slices.Contains(repairs(), r) {
-			f.add(fmt.Sprintf("%s.repairs[%d]", field, i), "is %.40q: use one of %s", string(r), list(repairs()))
+		if !slices.Contains(health.Repairs(), r) {
+			f.add(fmt.Sprintf("%s.repairs[%d]", field, i), "is %.40q: use one of %s", string(r), list(health.Repairs()))
 		}
 	}
 }

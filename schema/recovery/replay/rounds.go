@@ -15,6 +15,9 @@ import (
 // sampleEvery is the time between two checks that Rounds assumes: signals have no number of samples.
 const sampleEvery = 30 * time.Second
 
+// reasonEnded is the reason of the signal about a condition that the reporter no longer lists.
+const reasonEnded = "ended"
+
 // Facts are what an installation recorded.
 type Facts struct {
 	// Nodes are the nodes with their places, classes and attempts. A condition of a node that no signal
@@ -113,11 +116,22 @@ func (p *past) apply(s health.Signal) {
 		return
 	}
 	key := part{checker, s.Component}
+	if s.Status == health.Unknown && s.Reason == reasonEnded {
+		delete(p.faults[i], key)
+		return
+	}
+	before := p.faults[i][key]
 	c := health.Condition{
 		Checker: checker, Component: s.Component, Status: s.Status, Reason: s.Reason, Code: s.Code, Repair: s.Repair, Since: s.At,
 	}
-	if before, ok := p.faults[i][key]; ok && before.Status == s.Status {
+	switch {
+	case before.Status == s.Status:
 		c.Since = before.Since // only the reason changed
+	case before.Status == health.Unhealthy && s.Status == health.Unknown:
+		c.FaultSince = before.Since
+	case before.Status == health.Unknown && s.Status == health.Unhealthy && !before.FaultSince.IsZero():
+		c.Since = before.FaultSince
+		c.UnknownSeconds = int64(s.At.Sub(before.Since) / time.Second)
 	}
 	p.faults[i][key] = c
 }

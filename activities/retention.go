@@ -23,6 +23,7 @@ type OldRecords interface {
 	DeleteMessages(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	// DeleteRepairs deletes decisions and attempts of health recovery.
 	DeleteRepairs(ctx context.Context, keep time.Duration, limit int) (int64, error)
+	DeleteSignals(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	// Succeeded records that everything old is deleted.
 	Succeeded(ctx context.Context) error
 }
@@ -56,7 +57,7 @@ type Archive interface {
 }
 
 // Keep is how long each class of records is kept; 0 is forever.
-type Keep struct{ Tasks, Identities, Messages, Repairs, Audit time.Duration }
+type Keep struct{ Tasks, Identities, Messages, Signals, Repairs, Audit time.Duration }
 
 // Retention has the activity that deletes old records.
 type Retention struct {
@@ -142,6 +143,7 @@ func (r *retention) classes() []class {
 		{"tasks", r.Keep.Tasks, rows(r.Records.DeleteTasks)},
 		{"identities", r.Keep.Identities, rows(r.Records.DeleteIdentities)},
 		{"repairs", r.Keep.Repairs, rows(r.Records.DeleteRepairs)},
+		{"signals", r.Keep.Signals, rows(r.Records.DeleteSignals)},
 	}
 	if r.Archive != nil {
 		all = append(all, class{"audit", r.Keep.Audit, r.audit})

@@ -102,7 +102,8 @@ gpuaas-api names. The file contains only the token's hash. The API rereads it wh
 changes.
 
 Roles: a viewer reads; an operator also starts operations and resolves them; an admin
-also removes nodes and forces phases; a bootstrapper only creates bootstrap scripts.`,
+also removes nodes and forces phases; a bootstrapper only creates bootstrap scripts;
+a reporter, such as the cluster agent, only reports the health of nodes and reads the nodes.`,
 		"  gpuaas admin token new alice --role operator\n  gpuaas admin token new ci --role viewer -o json | jq -r .line >> admin-tokens",
 		func(ctx context.Context, arg string) error { return runAdminTokenNew(e, arg, role) })
 	addChoices(c, &role, "role", "`ROLE` of the subject (default viewer)", trust.Roles()...)

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -268,6 +269,8 @@ type fakeAPI struct {
 	note      string // of an enrollment
 	instances []instance.View
 	added     []inventory.NewSKU
+	// signals are the signals of every node.
+	signals []health.Signal
 	// provisioned, if not nil, is the end of the provisioning of each host that is registered.
 	provisioned map[string]lifecycle.OperationStatus
 }
@@ -308,6 +311,7 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	}
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/bootstrap-script", a.postScript)
 	mux.HandleFunc("GET /api/v1/admin/operations", a.getOperations)
+	mux.HandleFunc("GET /api/v1/admin/nodes/{node}/signals", a.listSignals)
 	mux.HandleFunc("GET /api/v1/admin/audit", a.listAudit)
 	mux.HandleFunc("GET /api/v1/admin/audit/streams", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, http.StatusOK, wire.AuditStreamList{Streams: a.streams})
@@ -654,6 +658,26 @@ func (a *fakeAPI) listAudit(w http.ResponseWriter, r *http.Request) {
 	var limit int
 	fmt.Sscan(r.URL.Query().Get("limit"), &limit) //nolint:errcheck // the client always sends one
 	page.Events = page.Events[:min(limit, len(page.Events))]
+	a.answer(w, http.StatusOK, page)
+}
+
+// listSignals filters by type, and pages of two rows follow each other.
+func (a *fakeAPI) listSignals(w http.ResponseWriter, r *http.Request) {
+	if a.find(w, r) == nil {
+		return
+	}
+	var limit, from int
+	fmt.Sscan(r.URL.Query().Get("limit"), &limit)     //nolint:errcheck // the client always sends one
+	fmt.Sscan(r.URL.Query().Get("page_token"), &from) //nolint:errcheck // none on the first page
+	all := slices.DeleteFunc(slices.Clone(a.signals), func(s health.Signal) bool {
+		types := r.URL.Query()["type"]
+		return len(types) > 0 && !slices.Contains(types, string(s.Type))
+	})
+	to := min(from+min(limit, 2), len(all))
+	page := wire.SignalList{Signals: append([]health.Signal{}, all[min(from, to):to]...)}
+	if to < len(all) {
+		page.NextPageToken = fmt.Sprint(to)
+	}
 	a.answer(w, http.StatusOK, page)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -25,7 +26,8 @@ func newNodeShow(e *env) *cobra.Command {
 	return e.command("show NODE", "Show a node",
 		`Shows a node: state and since when, its newest instance, last heartbeat, the operation that
 holds it, the workloads that block its retirement, its open tasks, and the facts its agent
-reported.
+reported. It also shows the unhealthy conditions of the node and its newest signals; text in
+quotes was reported and is not verified.
 
 Shows both sides of its identity: the certificate that the control plane has for the
 node and the CA generations that it trusts, with fingerprints to compare with those on
@@ -40,9 +42,13 @@ certificate is not a trusted CA.`,
 			}
 			var tasks []wire.TaskView
 			var machine *instance.View
+			var signals []health.Signal
 			if e.output == formatTable || e.output == formatWide {
 				if tasks, err = listTasks(ctx, api, adminclient.ListTasksParams{Node: &n.ID, All: new(bool)}, 20); err != nil {
 					e.message("warning: its tasks are not shown: %s", err)
+				}
+				if signals, err = listSignals(ctx, api, n.ID, adminclient.ListNodeSignalsParams{}, recentSignals); err != nil {
+					e.message("warning: its signals are not shown: %s", err)
 				}
 				if machine, err = instanceOf(ctx, api, n); err != nil {
 					e.message("warning: the times of its instance are not shown: %s", err)
@@ -52,10 +58,14 @@ certificate is not a trusted CA.`,
 				e.writeNode(w, n, machine)
 				e.writeIdentity(w, n)
 				e.writeWork(w, n, tasks)
+				e.writeHealth(w, n, signals)
 				writeFacts(w, n.Facts)
 			}, n.Host)
 		})
 }
+
+// recentSignals is how many signals a node is shown with.
+const recentSignals = 5
 
 // instanceOf returns the newest instance of a node, nil if it has none. With an error it is only
 // what the node has of it.

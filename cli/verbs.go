@@ -29,7 +29,7 @@ type verb struct {
 
 func newNode(e *env) *cobra.Command {
 	c := newGroup("node", "Manage nodes and their lifecycle", "Registers and shows nodes, and runs lifecycle operations on them.",
-		newNodeRegister(e), newNodeCreate(e), newNodeList(e), newNodeShow(e), newNodeHistory(e), newNodeSet(e), newNodeScript(e), newNodeRehydrate(e),
+		newNodeRegister(e), newNodeCreate(e), newNodeList(e), newNodeShow(e), newNodeHistory(e), newNodeSignals(e), newNodeSet(e), newNodeScript(e), newNodeRehydrate(e),
 		newNodeLock(e), newNodeUnlock(e))
 	c.Example = "  gpuaas node list\n  gpuaas node register gpu-17 --sku h100 --region fra1\n  gpuaas node bootstrap-script gpu-17 | ssh root@gpu-17 sh\n" +
 		"  gpuaas node drain gpu-17 --deadline 30m --reason RMA-4411"

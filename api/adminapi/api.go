@@ -180,13 +180,15 @@ func (a *API) Endpoints() []Endpoint {
 func (a *API) signals() []Endpoint {
 	const get, ok, viewer, reporter = http.MethodGet, http.StatusOK, trust.RoleViewer, trust.RoleReporter
 	n, s := nodes{a.base}, signals{a.base}
-	return []Endpoint{
+	all := []Endpoint{
 		a.also(reporter, get, "/nodes", viewer, n.list),
 		a.also(reporter, get, "/nodes/{node}", viewer, n.show, schema.KindNotFound),
 		a.on(get, "/signals", ok, viewer, s.list, schema.KindNotFound),
 		a.on(get, "/nodes/{node}/signals", ok, viewer, s.ofNode, schema.KindNotFound),
 		a.on(http.MethodPut, "/nodes/{node}/conditions", ok, reporter, s.report, schema.KindNotFound),
 	}
+	all[len(all)-1].MaxBody = wire.MaxPollBytes // the longest valid report fits
+	return all
 }
 
 // rotations returns the endpoints of the keys that nodes trust.

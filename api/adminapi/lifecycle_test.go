@@ -251,7 +251,7 @@ func (d *backend) api() *adminapi.API {
 	}
 	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: d.auth,
 		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
-		Nodes:   d, SKUs: d, Machines: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
+		Nodes:   d, SKUs: d, Machines: d, Signals: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
 		Release: func(version string) (string, error) { return version + d.signed, d.releaseErr }})
 }
 

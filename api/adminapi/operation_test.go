@@ -267,7 +267,7 @@ func tokensFile(t *testing.T, lines ...string) string {
 // Each subject may do what its role allows and nothing else.
 func TestRoles(t *testing.T) {
 	d := parked()
-	d.tokens = tokensFile(t, "# subjects\n\n", tokenLine("vic", "viewer"), tokenLine("olga", "operator"), tokenLine("ada", "admin"), tokenLine("boot", "bootstrapper"))
+	d.tokens = tokensFile(t, "# subjects\n\n", tokenLine("vic", "viewer"), tokenLine("olga", "operator"), tokenLine("ada", "admin"), tokenLine("boot", "bootstrapper"), tokenLine("rep", "reporter"))
 	handler := d.api().Handler()
 	try := func(name, method, path string) schema.Kind {
 		r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1/admin"+path, strings.NewReader(map[string]string{http.MethodPost: `{"reason":"x"}`}[method]))
@@ -292,6 +292,8 @@ func TestRoles(t *testing.T) {
 		{"ada", http.MethodPost, "/nodes/gpu-1/remove", ""}, {"ada", http.MethodPost, operation + "/force", ""},
 		{"boot", http.MethodGet, "/nodes", forbidden}, {"boot", http.MethodPost, "/nodes/gpu-1/bootstrap-script", schema.KindInvalidRequest},
 		{"vic", http.MethodPost, "/audit/accept-gap", forbidden}, {"olga", http.MethodPost, "/audit/accept-gap", forbidden},
+		{"rep", http.MethodGet, "/nodes", ""}, {"rep", http.MethodGet, "/nodes/gpu-1", ""}, {"rep", http.MethodPost, "/nodes/gpu-1/drain", forbidden},
+		{"rep", http.MethodGet, "/signals", forbidden}, {"rep", http.MethodGet, "/audit", forbidden}, {"vic", http.MethodPut, "/nodes/gpu-1/conditions", forbidden},
 		{"boot", http.MethodPost, "/nodes/gpu-1/enroll", forbidden}, {"mallory", http.MethodGet, "/nodes", schema.KindUnauthenticated},
 	} {
 		assert.Equal(t, c.want, try(c.name, c.method, c.path), "%s %s %s", c.name, c.method, c.path)
@@ -302,11 +304,11 @@ func TestRoles(t *testing.T) {
 // that changes something is the admin's until this list has it.
 func TestRolesOfEveryEndpoint(t *testing.T) {
 	d := parked()
-	d.tokens = tokensFile(t, tokenLine("vic", "viewer"), tokenLine("olga", "operator"), tokenLine("ada", "admin"), tokenLine("boot", "bootstrapper"))
+	d.tokens = tokensFile(t, tokenLine("vic", "viewer"), tokenLine("olga", "operator"), tokenLine("ada", "admin"), tokenLine("boot", "bootstrapper"), tokenLine("rep", "reporter"))
 	api := d.api()
 	handler := api.Handler()
-	script := "POST /nodes/{node}/bootstrap-script"
-	operators := []string{script, "POST /nodes", "PATCH /nodes/{node}", "POST /nodes/{node}/rehydrate", "POST /nodes/{node}/lock",
+	script, report := "POST /nodes/{node}/bootstrap-script", "PUT /nodes/{node}/conditions"
+	operators := []string{script, report, "POST /nodes", "PATCH /nodes/{node}", "POST /nodes/{node}/rehydrate", "POST /nodes/{node}/lock",
 		"POST /tasks/{task_id}/resume", "POST /tasks/{task_id}/cancel"}
 	for _, p := range lifecycle.Operations() {
 		if p.Action != lifecycle.ActionTerminate && p.Action != lifecycle.ActionRemove {
@@ -321,6 +323,7 @@ func TestRolesOfEveryEndpoint(t *testing.T) {
 	may := map[string]func(endpoint string) bool{
 		"vic":  func(e string) bool { return strings.HasPrefix(e, "GET ") },
 		"boot": func(e string) bool { return e == script },
+		"rep":  func(e string) bool { return e == report || e == "GET /nodes" || e == "GET /nodes/{node}" },
 		"olga": func(e string) bool { return strings.HasPrefix(e, "GET ") || slices.Contains(operators, e) },
 		"ada":  func(string) bool { return true },
 	}

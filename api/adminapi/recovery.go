@@ -75,7 +75,9 @@ func (h recoveries) status(c *call) (any, error) {
 	}
 	st.Policy.Body = nil
 	for i, b := range st.Budgets {
-		st.Budgets[i].Limit = record.Limit(p, b.Size)
+		if limit, limited := p.Limit(b.Size); limited {
+			st.Budgets[i].Limit = &limit
+		}
 	}
 	return st, nil
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -42,16 +43,26 @@ func (r *deciding) readNodes(ctx context.Context) error {
 	}
 	for _, n := range rows {
 		r.nodes[n.NodeID] = n
-		r.fleet.Nodes = append(r.fleet.Nodes, nodeOf(n, of[n.NodeID], tried[n.NodeID]))
+		r.fleet.Nodes = append(r.fleet.Nodes, nodeOf(n, append(of[n.NodeID], silence(n)...), tried[n.NodeID]))
 	}
 	return nil
 }
 
-// conditionOf returns a condition. The zero time of a fault is year 1 in the database.
+// silence returns the condition of a node without heartbeats: whatever the cause, no agent can report it.
+func silence(n sqlc.NodesToDecideRow) []health.Condition {
+	if n.SilentAt.Unix() <= 0 {
+		return nil
+	}
+	return []health.Condition{{Checker: "heartbeat", Status: health.Unhealthy, Reason: "Silent", Repair: health.RepairReboot, Since: n.SilentAt.UTC(),
+		Samples: math.MaxInt16, Detail: "the node sends no heartbeats"}}
+}
+
+// conditionOf returns a condition. The zero time of a fault is year 1 in the database. An unknown
+// condition that interrupts a fault keeps the time of the fault.
 func conditionOf(c sqlc.ConditionsToDecideRow) health.Condition {
 	v := health.Condition{Checker: c.Checker, Component: c.Component, Status: health.Status(c.Status), Reason: c.Reason, Code: c.Code, Repair: c.Repair,
 		Detail: c.Detail, Since: c.Since.UTC(), Samples: c.Samples, FaultSamples: c.FaultSamples, UnknownSeconds: c.UnknownSeconds}
-	if c.FaultSince.Year() > 1 {
+	if v.Status == health.Unknown && c.FaultSince.Year() > 1 {
 		v.FaultSince = c.FaultSince.UTC()
 	}
 	return v

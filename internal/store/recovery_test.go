@@ -102,6 +102,21 @@ func TestFleetOfRound(t *testing.T) {
 	require.Equal(t, map[recovery.Scope]int{"fleet": 1, "rack": 1, "region": 1, "sku": 1}, busy(f))
 }
 
+// TestSilentNode: a node without heartbeats has a fault that nothing on it can report.
+func TestSilentNode(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeOffline)
+	e.exec("UPDATE nodes SET silent_at = now() - interval '1 hour' WHERE node_id = $1", n.ID)
+	drained := e.inState(lifecycle.NodeDrained)
+	e.exec("UPDATE nodes SET silent_at = now() WHERE node_id = $1", drained.ID)
+	var f recovery.Fleet
+	e.round(reboots(&f))
+	require.Len(t, f.Nodes, 1)
+	require.Equal(t, n.ID, f.Nodes[0].NodeID)
+	require.Equal(t, "Silent", f.Nodes[0].Conditions[0].Reason)
+	require.Equal(t, time.Hour, f.At.Sub(f.Nodes[0].Conditions[0].Since).Round(time.Minute))
+}
+
 // TestHeldNodes: a round sees why an operator or an operation holds a node.
 func TestHeldNodes(t *testing.T) {
 	e := setup(t)

@@ -46,7 +46,7 @@ func (e *env) retention() *retention {
 		Keys: func(context.Context) (map[string]ed25519.PublicKey, error) {
 			return map[string]ed25519.PublicKey{"k.v1": public}, nil
 		},
-		Keep: activities.Keep{Tasks: 100 * day, Identities: 100 * day, Messages: 100 * day, Audit: 100 * day}}
+		Keep: activities.Keep{Tasks: 100 * day, Identities: 100 * day, Messages: 100 * day, Signals: 100 * day, Audit: 100 * day}}
 	return r
 }
 

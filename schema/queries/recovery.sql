@@ -22,20 +22,20 @@ UPDATE recovery_breaker SET breaker = $1, incidents = $2, round = round + 1, dec
 -- name: CloseBreaker :exec
 UPDATE recovery_breaker SET breaker = $1;
 
--- The nodes to decide about: those with an unhealthy condition of a fresh report, those in a phase
--- other than healthy, and the one that the breaker probes.
+-- The nodes to decide about: those with an unhealthy condition of a fresh report, those without
+-- heartbeats, those in a phase other than healthy, and the one that the breaker probes.
 -- name: NodesToDecide :many
 SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, n.state, n.cordoned,
     (n.identity_locked_at IS NOT NULL)::boolean AS locked, coalesce((p.info ->> 'creates')::boolean, false)::boolean AS creates,
     coalesce(CASE WHEN n.uptime_seconds > 0 THEN n.last_heartbeat_at - make_interval(secs => n.uptime_seconds) END, 'epoch'::timestamptz)::timestamptz AS booted_at,
     coalesce(i.provider, n.onboarding_mode)::text AS provider,
-    coalesce(s.phase, '')::text AS phase, coalesce(s.refused, '')::text AS refused,
+    coalesce(n.silent_at, 'epoch'::timestamptz)::timestamptz AS silent_at, coalesce(s.phase, '')::text AS phase, coalesce(s.refused, '')::text AS refused,
     coalesce(s.refused_at > now() - make_interval(secs => sqlc.arg(refused_seconds)::float8), false)::boolean AS refused_lately,
     coalesce(o.operation_id::text, '')::text AS operation_id, coalesce(o.action, '')::text AS action
 FROM nodes n LEFT JOIN recovery_states s ON s.node_id = n.node_id
     LEFT JOIN instances i ON i.node_id = n.node_id AND i.state <> 'terminated' LEFT JOIN providers p ON p.name = coalesce(i.provider, n.onboarding_mode)
     LEFT JOIN operations o ON o.node_id = n.node_id AND o.ended_at IS NULL AND o.op_seq > 0
-WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.node_id::text = sqlc.arg(probing)::text OR n.node_id IN (
+WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.silent_at IS NOT NULL AND n.state IN ('active', 'offline') OR n.node_id::text = sqlc.arg(probing)::text OR n.node_id IN (
     SELECT c.node_id FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes m ON m.node_id = c.node_id
     WHERE c.status = 'unhealthy' AND r.incarnation = m.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8)))
 ORDER BY n.host, n.node_id;
@@ -45,7 +45,8 @@ ORDER BY n.host, n.node_id;
 -- name: ConditionsToDecide :many
 SELECT c.node_id, c.checker, c.component,
     (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8) THEN c.status ELSE 'unknown' END)::text AS status,
-    c.reason, c.code, c.repair, c.detail, c.since, c.samples, c.fault_since, c.fault_samples, c.unknown_seconds
+    c.reason, c.code, c.repair, c.detail, c.since, c.samples,
+    (CASE WHEN c.status = 'unhealthy' THEN c.since ELSE c.fault_since END)::timestamptz AS fault_since, c.fault_samples, c.unknown_seconds
 FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes n ON n.node_id = c.node_id
 WHERE c.node_id = ANY (sqlc.arg(node_ids)::uuid[]) ORDER BY c.node_id, c.source, c.checker, c.component;
 

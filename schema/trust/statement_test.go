@@ -80,11 +80,11 @@ func TestEnvelopeDigest(t *testing.T) {
 
 func TestRoles(t *testing.T) {
 	t.Parallel()
-	const viewer, operator, admin, bootstrapper = trust.RoleViewer, trust.RoleOperator, trust.RoleAdmin, trust.RoleBootstrapper
-	require.ElementsMatch(t, []trust.Role{viewer, operator, admin, bootstrapper}, trust.Roles())
+	const viewer, operator, admin, bootstrapper, reporter = trust.RoleViewer, trust.RoleOperator, trust.RoleAdmin, trust.RoleBootstrapper, trust.RoleReporter
+	require.ElementsMatch(t, []trust.Role{viewer, operator, admin, bootstrapper, reporter}, trust.Roles())
 	for have, allowed := range map[trust.Role][]trust.Role{
-		viewer: {viewer}, operator: {viewer, operator, bootstrapper}, admin: {viewer, operator, admin, bootstrapper},
-		bootstrapper: {bootstrapper}, "": nil, "root": nil,
+		viewer: {viewer}, operator: {viewer, operator, bootstrapper, reporter}, admin: {viewer, operator, admin, bootstrapper, reporter},
+		bootstrapper: {bootstrapper}, reporter: {reporter}, "": nil, "root": nil,
 	} {
 		var got []trust.Role
 		for _, need := range []trust.Role{viewer, operator, admin, bootstrapper} {

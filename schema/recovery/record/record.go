@@ -90,22 +90,11 @@ type NodeState struct {
 // Budget is the use of the budget of a scope.
 type Budget struct {
 	recovery.Size
-	// Limit is how many nodes of the scope may be repaired at the same time.
-	Limit int `json:"limit"`
+	// Limit is how many nodes of the scope may be repaired at the same time, for faults that all of its
+	// nodes can have; nil if no budget limits the scope.
+	Limit *int `json:"limit,omitempty"`
 	// Operations are those that use the budget.
 	Operations []string `json:"operations,omitempty"`
-}
-
-// Limit returns how many nodes of a scope a policy allows to be repaired at once, for faults that each
-// of its nodes can have: the smallest of the budgets that apply. It is the number of nodes if none does.
-func Limit(p recovery.Policy, s recovery.Size) int {
-	limit := s.Nodes
-	for _, b := range p.Budgets {
-		if b.Scope == s.Scope && (b.Key == "" || b.Key == s.Key) {
-			limit = min(limit, b.Count, s.Nodes*b.Percent/100)
-		}
-	}
-	return limit
 }
 
 // Status is what health recovery does now.

@@ -50,11 +50,11 @@ repair, and what stops the repair.`,
 			if err != nil {
 				return err
 			}
-			return e.printRecovery(st)
+			return printRecovery(e.console, st)
 		})
 }
 
-func (e *env) printRecovery(st record.Status) error {
+func printRecovery(e *console, st record.Status) error {
 	now := e.clock.now()
 	return e.print(st, func(w io.Writer) {
 		fields(w, "Mode:", string(st.Policy.Mode), "Policy:", policyText(st.Policy), "Last round:", since(now, st.DecidedAt), "Breaker:", breakerText(now, st.Breaker))

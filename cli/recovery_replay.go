@@ -43,7 +43,7 @@ in which nodes were silent or held by operators.
 Both policies are replayed as armed, so that a policy in the mode monitor shows what it would
 do; with --as-is, each in its own mode.`,
 		"  gpuaas recovery replay --policy policy.yaml\n  gpuaas recovery replay --policy policy.yaml --since 168h -o json | jq .counts",
-		func(ctx context.Context, _ string) error { return e.replayPolicy(ctx, c, o) })
+		func(ctx context.Context, _ string) error { return replayPolicy(ctx, e, c, o) })
 	f := c.Flags()
 	f.StringVar(&o.policy, "policy", "", "the policy to try, in YAML or JSON (required)")
 	addSince(c, &o.since, "what was recorded")
@@ -53,7 +53,7 @@ do; with --as-is, each in its own mode.`,
 	return c
 }
 
-func (e *env) replayPolicy(ctx context.Context, c *cobra.Command, o replayOptions) error {
+func replayPolicy(ctx context.Context, e *env, c *cobra.Command, o replayOptions) error {
 	if o.step < time.Second {
 		return usagef(c.CommandPath(), "--step must be at least 1s")
 	}
@@ -80,7 +80,7 @@ func (e *env) replayPolicy(ctx context.Context, c *cobra.Command, o replayOption
 		before.Mode, after.Mode = recovery.ModeArmed, recovery.ModeArmed
 	}
 	rounds := replay.Rounds(replay.Facts{Nodes: withAttempts(f), Sizes: f.Sizes, Signals: signals, Until: f.At}, o.step)
-	return e.printReplay(replay.Run(before, after, rounds, o.Options))
+	return printReplay(e.console, replay.Run(before, after, rounds, o.Options))
 }
 
 // recordedSignals returns the signals that a replay needs.
@@ -105,7 +105,7 @@ func withAttempts(f record.Facts) []recovery.Node {
 	return nodes
 }
 
-func (e *env) printReplay(d replay.Diff) error {
+func printReplay(e *console, d replay.Diff) error {
 	if d.Rounds == 0 {
 		e.message("no fault was recorded in that time: there is nothing to compare")
 	}

@@ -159,7 +159,7 @@ func TestRecoveryPolicy(t *testing.T) {
 	require.Equal(t, recovery.Default().Digest(), p.Digest())
 
 	a.path = ""
-	for text, message := range map[string]string{"mode: loud": "mode", "samplez: 3": "samplez", "{": "neither YAML nor JSON"} {
+	for text, message := range map[string]string{"mode: noisy": "mode", "samplez: 3": "samplez", "{": "neither YAML nor JSON"} {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		require.NotZero(t, h.run("recovery", "policy", "set", "--file", file, "--reason", "CHG-1"))
 		require.Contains(t, h.err.String(), message)

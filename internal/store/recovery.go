@@ -122,7 +122,7 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 func (r *deciding) store(ctx context.Context, d recovery.Decision) error {
 	n, known := r.nodes[d.NodeID]
 	if !known {
-		return schema.NewError(schema.KindInternal, "there is a decision about node %s, which the round did not read", d.NodeID)
+		return schema.NewError(schema.KindInternal, "there is a decision about node %s, which is no node of the round", d.NodeID)
 	}
 	last, had := r.last[d.NodeID]
 	starts := d.Brake == "" && d.Rung != "" && r.mode == recovery.ModeArmed

@@ -32,7 +32,8 @@ type stateFields struct {
 	UnhealthySince time.Time `json:"unhealthy_since,omitzero"`
 	Reboots        int       `json:"reboots,omitempty"`
 	RebootedAt     time.Time `json:"rebooted_at,omitzero"`
-	Deadline       time.Time `json:"deadline,omitzero"`
+	RebootUntil    time.Time `json:"reboot_until,omitzero"`
+	DrainUntil     time.Time `json:"drain_until,omitzero"`
 	RefusedAt      time.Time `json:"refused_at,omitzero"`
 }
 
@@ -48,20 +49,36 @@ func (s State) Since() time.Time { return s.f.Since }
 // UnhealthySince returns when the node became unhealthy; zero while it is healthy.
 func (s State) UnhealthySince() time.Time { return s.f.UnhealthySince }
 
-// Reboots returns how often the node was rebooted since it became unhealthy.
+// Reboots returns how often the node was rebooted since it was last healthy: a healthy phase
+// that begins within the time of a reboot does not count yet.
 func (s State) Reboots() int { return s.f.Reboots }
 
-// RebootedAt returns when the last reboot was requested; zero while the node is healthy.
+// RebootedAt returns when the last reboot was requested; zero if Reboots is 0.
 func (s State) RebootedAt() time.Time { return s.f.RebootedAt }
 
 // Deadline returns until when the node has time in PhaseWaitingReboot or PhaseDrain, otherwise zero.
-func (s State) Deadline() time.Time { return s.f.Deadline }
+func (s State) Deadline() time.Time {
+	switch s.f.Phase {
+	case PhaseWaitingReboot:
+		return s.f.RebootUntil
+	case PhaseDrain:
+		return s.f.DrainUntil
+	}
+	return time.Time{}
+}
 
 // RefusedAt returns when a reboot was refused last, which did not count; zero if none was.
 func (s State) RefusedAt() time.Time { return s.f.RefusedAt }
 
 // Expired reports whether the time of the phase has passed.
-func (s State) Expired(at time.Time) bool { return !s.f.Deadline.IsZero() && !at.Before(s.f.Deadline) }
+func (s State) Expired(at time.Time) bool { return !s.Deadline().IsZero() && !at.Before(s.Deadline()) }
+
+// CanRepair reports whether a reboot or a drain may start: the node has a fault, and the time of its
+// last reboot has passed.
+func (s State) CanRepair(at time.Time) bool {
+	faulty := s.f.Phase == PhaseUnhealthy || s.f.Phase == PhaseWaitingReboot
+	return faulty && !at.Before(s.f.RebootUntil)
+}
 
 // MarshalJSON encodes the state for a store.
 func (s State) MarshalJSON() ([]byte, error) { return json.Marshal(s.f) }

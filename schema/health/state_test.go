@@ -2,6 +2,7 @@ package health_test
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -141,13 +142,52 @@ func TestStateOfRebootAndRecovery(t *testing.T) {
 
 	st, err = s.Healthy("gpu-17", at(60*time.Minute))
 	require.NoError(t, err)
+	require.Equal(t, 2, st.Reboots())
+	st, err = s.Healthy("gpu-17", at(92*time.Minute))
+	require.NoError(t, err)
 	require.Zero(t, st.Reboots())
 	require.Zero(t, st.UnhealthySince())
 	require.Zero(t, st.Deadline())
 	require.Equal(t, "gpu-17", st.Node())
-	st, err = s.Healthy("gpu-17", at(70*time.Minute))
+	st, err = s.Healthy("gpu-17", at(95*time.Minute))
 	require.NoError(t, err)
 	require.Equal(t, at(60*time.Minute), st.Since())
+}
+
+// A node may look healthy for a moment before it restarts. Then it is down: that must not lead to a
+// second reboot.
+func TestHealthyBeforeTheRestartKeepsTheReboot(t *testing.T) {
+	t.Parallel()
+	s := storeIn(t, health.PhaseWaitingReboot)
+	_, err := s.Healthy("n", at(10*time.Second))
+	require.NoError(t, err)
+	s = restart(t, s)
+	st, err := s.Unhealthy("n", at(20*time.Second))
+	require.NoError(t, err)
+	require.Equal(t, 1, st.Reboots())
+	require.False(t, st.CanRepair(at(9*time.Minute)))
+	_, err = s.StartReboot("n", at(9*time.Minute), time.Hour)
+	require.Error(t, err)
+	_, err = s.StartDrain("n", at(9*time.Minute), time.Hour)
+	require.Error(t, err)
+	require.True(t, st.CanRepair(start().Add(health.StandardRebootWait)))
+	st, err = s.StartReboot("n", at(10*time.Minute), time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, 2, st.Reboots(), "the ladder continues")
+}
+
+// A node that is healthy after the time of its reboot starts again without a history.
+func TestHealthyAfterTheRebootForgetsIt(t *testing.T) {
+	t.Parallel()
+	s := storeIn(t, health.PhaseWaitingReboot)
+	for _, when := range []time.Duration{5 * time.Minute, 11 * time.Minute} {
+		_, err := s.Healthy("n", at(when))
+		require.NoError(t, err)
+	}
+	st := s.State("n")
+	require.Zero(t, st.Reboots())
+	require.Zero(t, st.RebootedAt())
+	require.Equal(t, at(5*time.Minute), st.Since())
 }
 
 func TestRefusedRebootDoesNotCount(t *testing.T) {
@@ -208,4 +248,41 @@ func TestRestoreRejectsBadStates(t *testing.T) {
 	}
 	var st health.State
 	require.Error(t, json.Unmarshal([]byte(`{"node":"a","phase":"Broken"}`), &st))
+}
+
+// TestRebootsAreApart checks random sequences of transitions and restarts: no reboot begins within the
+// time of the one before, unless that one was refused, and a rejected transition changes nothing.
+func TestRebootsAreApart(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		s, now := health.NewMemoryStore(), start()
+		var until time.Time
+		for range 200 {
+			now = now.Add(time.Duration(r.IntN(180)) * time.Second)
+			before := s.State("n")
+			var err error
+			switch r.IntN(8) {
+			case 0, 1:
+				_, err = s.Healthy("n", now)
+			case 2, 3:
+				_, err = s.Unhealthy("n", now)
+			case 4, 5:
+				if _, err = s.StartReboot("n", now, health.StandardRebootWait); err == nil {
+					require.False(t, now.Before(until), "seed %d: a reboot at %s within the time of another one", seed, now)
+					until = now.Add(health.StandardRebootWait)
+				}
+			case 6:
+				if _, err = s.RefuseReboot("n", now); err == nil {
+					until = time.Time{}
+				}
+			case 7:
+				s = restart(t, s)
+			}
+			if err != nil {
+				require.Equal(t, before, s.State("n"))
+			}
+			require.GreaterOrEqual(t, s.State("n").Reboots(), 0)
+		}
+	}
 }

@@ -16,7 +16,7 @@ const ReasonPhase = "wrong_phase"
 
 // StateStore keeps the state of each node. Each transition is checked: one that the node's phase does
 // not allow is a KindInvalidRequest with ReasonPhase and changes nothing. A transition that already
-// happened, such as Healthy of a healthy node, changes nothing either and is no error. The methods are
+// happened, such as Healthy of a healthy node, changes nothing either and returns no failure. The methods are
 // safe for concurrent use.
 //
 // A caller that acts on a transition first stores it (see Snapshot) and then acts, so that a restart
@@ -24,25 +24,26 @@ const ReasonPhase = "wrong_phase"
 type StateStore interface {
 	// State returns the state of the node: the zero phase for an unknown one.
 	State(node string) State
-	// Healthy records that no check finds a fault. It is allowed in every phase.
+	// Healthy records that no check finds a fault. It is allowed in every phase. A reboot whose time has
+	// not passed still counts, and no other one may start: the node may not have begun to restart yet.
 	Healthy(node string, at time.Time) (State, error)
 	// Unhealthy records that a check finds a fault. Only a node in PhaseUnknown or PhaseHealthy changes:
 	// the others have a fault already.
 	Unhealthy(node string, at time.Time) (State, error)
-	// StartReboot reserves one reboot before it is requested. It is allowed in PhaseUnhealthy, and in
-	// PhaseWaitingReboot when the time of the last reboot has passed. wait is how long the node has to
+	// StartReboot reserves one reboot before it is requested. It is allowed in PhaseUnhealthy and
+	// PhaseWaitingReboot, when the time of the last reboot has passed. wait is how long the node has to
 	// become healthy; see RebootWait.
 	StartReboot(node string, at time.Time, wait time.Duration) (State, error)
 	// RefuseReboot returns the reservation of a reboot that certainly did not happen, for example
 	// because the provider rejected the request. After a timeout, the reboot may have happened: then
 	// the reservation stays. It is allowed in PhaseWaitingReboot.
 	RefuseReboot(node string, at time.Time) (State, error)
-	// StartDrain begins the drain before a replacement. It is allowed in PhaseUnhealthy, and in
-	// PhaseWaitingReboot when the time of the last reboot has passed.
+	// StartDrain begins the drain before a replacement. It is allowed in PhaseUnhealthy and
+	// PhaseWaitingReboot, when the time of the last reboot has passed.
 	StartDrain(node string, at time.Time, wait time.Duration) (State, error)
 	// StartReplace begins the replacement of the machine. It is allowed in PhaseDrain.
 	StartReplace(node string, at time.Time) (State, error)
-	// Forget drops the state of a node that is gone. An unknown node is no error.
+	// Forget drops the state of a node that is gone. An unknown node is not an error.
 	Forget(node string)
 	// Snapshot returns the states of all nodes, by name.
 	Snapshot() []State
@@ -70,9 +71,14 @@ func (m *memoryStore) State(node string) State {
 
 func (m *memoryStore) Healthy(node string, at time.Time) (State, error) {
 	return m.change(node, func(f *stateFields) bool {
-		if f.Phase != PhaseHealthy {
-			*f = stateFields{Node: node, Phase: PhaseHealthy, Since: at}
+		next := stateFields{Node: node, Phase: PhaseHealthy, Since: at}
+		if f.Phase == PhaseHealthy {
+			next.Since = f.Since
 		}
+		if at.Before(f.RebootUntil) {
+			next.Reboots, next.RebootedAt, next.RebootUntil = f.Reboots, f.RebootedAt, f.RebootUntil
+		}
+		*f = next
 		return true
 	})
 }
@@ -89,11 +95,11 @@ func (m *memoryStore) Unhealthy(node string, at time.Time) (State, error) {
 
 func (m *memoryStore) StartReboot(node string, at time.Time, wait time.Duration) (State, error) {
 	return m.change(node, func(f *stateFields) bool {
-		if !f.escalates(at) {
+		if !(State{*f}).CanRepair(at) {
 			return false
 		}
 		f.enter(PhaseWaitingReboot, at)
-		f.Deadline, f.RebootedAt = at.Add(wait), at
+		f.RebootUntil, f.RebootedAt = at.Add(wait), at
 		f.Reboots++
 		return true
 	})
@@ -106,7 +112,7 @@ func (m *memoryStore) RefuseReboot(node string, at time.Time) (State, error) {
 		}
 		f.enter(PhaseUnhealthy, at)
 		f.Reboots--
-		f.RefusedAt = at
+		f.RefusedAt, f.RebootUntil = at, time.Time{}
 		return true
 	})
 }
@@ -116,11 +122,11 @@ func (m *memoryStore) StartDrain(node string, at time.Time, wait time.Duration) 
 		if f.Phase == PhaseDrain {
 			return true
 		}
-		if !f.escalates(at) {
+		if !(State{*f}).CanRepair(at) {
 			return false
 		}
 		f.enter(PhaseDrain, at)
-		f.Deadline = at.Add(wait)
+		f.DrainUntil = at.Add(wait)
 		return true
 	})
 }
@@ -183,13 +189,5 @@ func (m *memoryStore) change(node string, f func(*stateFields) bool) (State, err
 	return State{next}, nil
 }
 
-// enter starts a phase without a deadline.
-func (f *stateFields) enter(p Phase, at time.Time) {
-	f.Phase, f.Since, f.Deadline = p, at, time.Time{}
-}
-
-// escalates reports whether the next repair may start: the node has a fault, and the time of its last
-// reboot has passed.
-func (f *stateFields) escalates(at time.Time) bool {
-	return f.Phase == PhaseUnhealthy || f.Phase == PhaseWaitingReboot && State{*f}.Expired(at)
-}
+// enter starts a phase.
+func (f *stateFields) enter(p Phase, at time.Time) { f.Phase, f.Since = p, at }

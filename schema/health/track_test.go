@@ -197,7 +197,7 @@ func TestTrackerBoundsReports(t *testing.T) {
 }
 
 // TestTrackerProperties checks random scripts: samples grow by one while the status stays, a fault
-// goes on over unknown results, only a healthy result or a missing one ends it, and it never lasts
+// continues over unknown results, only a healthy result or a missing one ends it, and it never lasts
 // longer than the time since it began.
 func TestTrackerProperties(t *testing.T) {
 	t.Parallel()

@@ -110,6 +110,10 @@ func TestDecideOneNode(t *testing.T) {
 		{"cool-down", tried(fault, recovery.RungReboot, ago(5*time.Minute), "not_cured"), nil, want{recovery.BrakeCooldown, nil, health.PhaseUnhealthy, "ended 5m ago, and the cool-down is 30m"}},
 		{"still there after the reboot", tried(fault, recovery.RungReboot, ago(40*time.Minute), "not_cured"), nil,
 			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
+		{"a fault that began during the reboot and is still there", tried(failing(1, ago(45*time.Minute)), recovery.RungReboot, ago(40*time.Minute), "not_cured"), nil,
+			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
+		{"a rung that could not be done", tried(fault, recovery.RungReboot, ago(40*time.Minute), "failed"), nil,
+			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
 		{"an unknown outcome", tried(fault, recovery.RungReboot, ago(40*time.Minute), "unknown"), nil,
 			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
 		{"a new fault after the cure", tried(fault, recovery.RungReboot, ago(2*hour), "cured"), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
@@ -125,6 +129,22 @@ func TestDecideOneNode(t *testing.T) {
 			other.Fault.Checker = "node_ready"
 			n.Attempts = []recovery.Attempt{other}
 		}), nil, want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
+		{"another fault that began during the reboot", change(failing(1, ago(45*time.Minute)), func(n *recovery.Node) {
+			other := attempt(*n, recovery.RungReboot, ago(40*time.Minute), "cured")
+			other.Fault.Checker = "gpu_xid"
+			n.Attempts = []recovery.Attempt{other}
+		}), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
+		{"a reboot for another fault that failed", change(fault, func(n *recovery.Node) {
+			other := attempt(*n, recovery.RungReboot, ago(40*time.Minute), "failed")
+			other.Fault.Checker = "gpu_xid"
+			n.Attempts = []recovery.Attempt{other}
+		}), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
+		{"a worse fault that is too young", with(fault, condition("gpu_ecc", "Uncorrectable", health.RepairRMA, now()), condition("gpu_fan", "Stopped", health.RepairRMA, ago(time.Minute))),
+			func(p *recovery.Policy) { p.Thresholds["gpu_ecc"] = p.Threshold }, want{"", reboot, health.PhaseWaitingReboot, ""}},
+		{"a worse fault", with(fault, condition("gpu_fan", "Stopped", health.RepairRMA, ago(30*time.Minute))), nil,
+			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, "gpu_fan Stopped"}},
+		{"time that was unknown", change(failing(1, ago(7*time.Minute)), func(n *recovery.Node) { n.Conditions[1].UnknownSeconds = 180 }), nil,
+			want{recovery.BrakeThreshold, nil, health.PhaseUnhealthy, "for 4m, and its threshold is 5m"}},
 		{"flapping", func() recovery.Node {
 			n := fault
 			for i := range 5 {
@@ -168,11 +188,8 @@ func TestHealing(t *testing.T) {
 	t.Parallel()
 	unhealthy := node(1)
 	unhealthy.Phase = health.PhaseUnhealthy
-	unknown := unhealthy
-	unknown.Conditions = append(unknown.Conditions[:1:1], health.Condition{Checker: "node_ready", Status: health.Unknown, Reason: "Timeout"})
-	interrupted := unknown
-	interrupted.Phase = health.PhaseHealthy
-	interrupted.Conditions = append(unhealthy.Conditions[:1:1], health.Condition{Checker: "node_ready", Status: health.Unknown, FaultSince: ago(hour)})
+	unknown := with(unhealthy, health.Condition{Checker: "node_ready", Status: health.Unknown, Reason: "Timeout"})
+	interrupted := with(node(1), health.Condition{Checker: "node_ready", Status: health.Unknown, FaultSince: ago(hour)})
 	silent := unhealthy
 	silent.Conditions = nil
 	for _, c := range []struct {

@@ -2,6 +2,7 @@ package recovery_test
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -34,9 +35,7 @@ func TestDefaultThresholds(t *testing.T) {
 	checkers, err := host.Checkers()
 	require.NoError(t, err)
 	all := health.Thresholds(checkers)
-	for name, threshold := range health.Thresholds(health.NewDefaultCheckers()) {
-		all[name] = threshold
-	}
+	maps.Copy(all, health.Thresholds(health.NewDefaultCheckers()))
 	p := recovery.Default()
 	for name := range p.Thresholds {
 		assert.Contains(t, all, name, "a checker of the policy does not exist")
@@ -128,8 +127,7 @@ func TestPolicyErrors(t *testing.T) {
 		{`{"disabled_checkers": ["` + strings.Repeat("x", recovery.MaxPolicy) + `"]}`, "more than 65536 bytes"},
 	} {
 		_, err := recovery.DecodePolicy([]byte(c.document))
-		require.Error(t, err, c.document)
-		assert.ErrorContains(t, err, c.want, c.document)
+		require.ErrorContains(t, err, c.want, c.document)
 		assert.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), c.document)
 		assert.Less(t, len(err.Error()), 8000, "a bounded message")
 	}

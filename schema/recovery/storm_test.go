@@ -206,6 +206,53 @@ func TestHalfOpen(t *testing.T) {
 	assert.Greater(t, len(w.begun), 2, "the other nodes are repaired within the budget")
 }
 
+// TestStormThatLasts keeps the breaker open while nodes still become unhealthy.
+func TestStormThatLasts(t *testing.T) {
+	t.Parallel()
+	p := armed()
+	p.Suspect.Percent = 100
+	w := newWorld(t, p, 400)
+	for i := range 360 {
+		w.fail(i, reason(fmt.Sprintf("Reason%d", i%7)))
+		if i%5 == 4 {
+			w.round(time.Minute)
+		}
+	}
+	assert.NotZero(t, w.breaker.OpenSince)
+	for _, host := range w.begun {
+		assert.Less(t, host, "gpu-0030", "before the breaker opened")
+	}
+	assert.Empty(t, w.breaker.Probing)
+}
+
+// TestHeldNodesAreNoStorm is a rack that an operator took out of service.
+func TestHeldNodesAreNoStorm(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, armed(), 1000)
+	for i := range 100 {
+		w.fail(i*10, reason("KubeletNotReady"))
+		w.nodes[i*10].Held = "new firmware"
+	}
+	w.fail(555, reason("Xid"))
+	for range 20 {
+		w.round(time.Minute)
+	}
+	assert.Zero(t, w.breaker.OpenSince)
+	assert.Equal(t, []string{"gpu-0555"}, w.begun)
+}
+
+// TestSlowReason is a reason that many nodes have because nothing was repaired for weeks.
+func TestSlowReason(t *testing.T) {
+	t.Parallel()
+	var nodes []recovery.Node
+	for i := range 30 {
+		nodes = append(nodes, failing(i*3, ago(time.Duration(10*i+1)*hour)))
+	}
+	got := recovery.Decide(armed(), fleet(now(), 100, nodes...))
+	assert.Empty(t, got.Incidents)
+	assert.Len(t, acting(got), 3)
+}
+
 // TestProbeThatDoesNotStart is a probe whose operation was rejected: the next round chooses again.
 func TestProbeThatDoesNotStart(t *testing.T) {
 	t.Parallel()

@@ -32,13 +32,14 @@ func actions() []Action {
 // ParseAction returns the action that nvidia-smi prints for gpu_recovery_action ("None", "Reset",
 // "Reboot", "Drain P2P", "Drain and Reset", "GPU Reset Required") or its number in NVML. It returns ""
 // if the driver does not have the figure ("N/A", "[Not Supported]"), and ActionOther for other texts.
+// nvidia-smi prints "[GPU requires reset]" instead of any figure of a GPU that needs a reset.
 func ParseAction(text string) Action {
 	folded := strings.ToLower(strings.Trim(strings.TrimSpace(text), "[]"))
 	if folded == "" || folded == "n/a" || folded == "not supported" {
 		return ""
 	}
 	if number, err := strconv.ParseUint(folded, 0, 8); err == nil {
-		if int(number) < len(actions()) { //nolint:gosec // at most 255
+		if int(number) < len(actions()) {
 			return actions()[number]
 		}
 		return ActionOther
@@ -93,7 +94,8 @@ func (a Action) Repair() health.Repair {
 // changedAction reads the new action in the message of XID 154: "GPU recovery action changed from 0x0
 // (None) to 0x4 (Drain and Reset)".
 func changedAction(message string) Action {
-	_, to, ok := strings.Cut(message, " to ")
+	_, change, _ := strings.Cut(message, "recovery action changed from ")
+	_, to, ok := strings.Cut(change, " to ")
 	if !ok {
 		return ActionOther
 	}

@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// address matches the bus address of a PCI device.
+const address = `(?:[0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{1,2}:[0-9a-fA-F]{2}(?:\.[0-7])?`
+
 // pattern recognizes one form of a line. Its groups are named device, code, and message.
 type pattern struct {
 	kind Kind
@@ -27,19 +30,19 @@ func NewParser() *Parser {
 	p := func(kind Kind, has, form string, fatal func(string) bool) pattern {
 		return pattern{kind: kind, has: has, form: regexp.MustCompile(form), fatal: fatal}
 	}
-	lost := p(KindXID, "allen off the bus", `NVRM:\s.*?GPU (?:at )?(?:PCI:)?(?P<device>[0-9a-fA-F:.]+).*?(?P<message>GPU has fallen off the bus)`, always)
+	lost := p(KindXID, "allen off the bus", `NVRM:\s.*?GPU (?:at )?(?:PCI:)?(?P<device>`+address+`)\b.*?(?P<message>fallen off the bus)`, always)
 	lost.code = 79
 	return &Parser{[]pattern{
-		p(KindXID, "NVRM: Xid", `NVRM: Xid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)[^)]*\): (?P<code>\d+)(?:,\s*(?P<message>.*))?$`, fatalLink),
+		p(KindXID, "NVRM: Xid", `NVRM: Xid \((?:PCI:)?(?P<device>`+address+`)[^)]*\): (?P<code>\d+)(?:,\s*(?P<message>.*))?$`, fatalLink()),
 		lost,
-		p(KindSXID, "SXid", `SXid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)\): (?P<code>\d+),\s*(?P<message>(?:Fatal|Non-fatal|Non-Fatal).*)$`, fatalWord),
+		p(KindSXID, "SXid", `SXid \((?:PCI:)?(?P<device>`+address+`)\): (?P<code>\d+),\s*(?P<message>(?:Fatal|Non-fatal|Non-Fatal).*)$`, fatalWord),
 		p(KindMemory, "EDAC ", `EDAC (?P<device>MC\d+): \d+ UE (?P<message>.*)$`, always),
 		p(KindMemory, "EDAC ", `EDAC (?P<device>MC\d+): \d+ CE (?P<message>.*)$`, never),
 		p(KindMemory, "Memory failure", `Memory failure: (?P<device>0x[0-9a-fA-F]+): (?P<message>.*)$`, failedRecovery),
 		p(KindCPU, "[Hardware Error]", `\[Hardware Error\]: (?:CPU )(?P<device>\d+): Machine Check(?: Exception| Event)?: (?P<message>.*)$`, uncorrected),
-		p(KindPCI, "PCIe Bus Error", `(?P<device>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]): (?:AER: )?PCIe Bus Error: (?P<message>severity=.*)$`, uncorrectedPCI),
-		p(KindNIC, "mlx5_core", `mlx5_core (?P<device>[0-9a-fA-F:.]+): (?P<message>.*(?:poll_health|health_care|mlx5_health).*(?:Fatal error|compromised|recovery failed|unresponsive).*)$`, always),
-		p(KindNIC, "mlx5_core", `mlx5_core (?P<device>[0-9a-fA-F:.]+): (?P<message>.*(?:insufficient power on the PCIe slot|High Temperature|Cable error|Cable unplugged).*)$`, never),
+		p(KindPCI, "PCIe Bus Error", `(?P<device>`+address+`): (?:AER: )?PCIe Bus Error: (?P<message>severity=.*)$`, uncorrectedPCI),
+		p(KindNIC, "mlx5_core", `mlx5_core (?P<device>`+address+`): (?P<message>.*(?:poll_health|health_care|mlx5_health).*(?:Fatal error|compromised|recovery failed|unresponsive).*)$`, always),
+		p(KindNIC, "mlx5_core", `mlx5_core (?P<device>`+address+`): (?P<message>.*(?:insufficient power on the PCIe slot|High Temperature|Cable error|Cable unplugged).*)$`, never),
 		p(KindDisk, "Remounting filesystem read-only", `(?P<message>\((?P<device>[\w-]+)\): Remounting filesystem read-only)`, always),
 		p(KindDisk, "I/O error", `(?:I/O error|critical medium error), dev (?P<device>[\w-]+), (?P<message>sector.*)$`, never),
 		p(KindDisk, "critical medium error", `critical medium error, dev (?P<device>[\w-]+), (?P<message>sector.*)$`, never),
@@ -96,8 +99,12 @@ const maxCode = 99999
 // xidRecoveryAction is the XID that says that the recovery action of a GPU changed.
 const xidRecoveryAction = 154
 
-// fatalLink reports the severity that NVLink XIDs (144 to 150) have in their message.
-func fatalLink(message string) bool { return strings.Contains(" "+message+" ", " Fatal ") }
+// fatalLink reports the severity that NVLink XIDs (144 to 150) have in their message: "RLW_REMAP Fatal XC0
+// i0 Link 02". The form is longer than the name of a process, which is in the message too and whose user
+// chooses it.
+func fatalLink() func(string) bool {
+	return regexp.MustCompile(`\sFatal\s+XC\d\s+i\d+\s+Link\s`).MatchString
+}
 
 func fatalWord(message string) bool { return strings.HasPrefix(message, "Fatal") }
 
@@ -119,6 +126,18 @@ func uncorrected(message string) bool {
 	text, _, _ = strings.Cut(text, " ")
 	status, err := strconv.ParseUint(text, 16, 64)
 	return err == nil && status&(1<<61) != 0
+}
+
+// LostGPU returns the bus address of the GPU in a line with which nvidia-smi says that it cannot read it:
+// "Unable to determine the device handle for GPU0: 0000:24:00.0: GPU is lost. ...". It returns "" for
+// other lines.
+func LostGPU(line string) string {
+	form := regexp.MustCompile(`(?i)device handle for GPU(?:\s*|\d+:\s*)(` + address + `): (?:GPU is lost|Unknown Error)`)
+	m := form.FindStringSubmatch(line[:min(len(line), maxLine)])
+	if m == nil {
+		return ""
+	}
+	return PCIAddress(m[1])
 }
 
 func deviceName(s string) string {

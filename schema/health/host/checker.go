@@ -1,6 +1,7 @@
 package host
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -81,12 +82,7 @@ func eachGPU(check func(GPU) health.Result) func(Sample) []health.Result {
 // anyGPU returns whether a GPU has the figure that a check needs.
 func anyGPU(has func(GPU) bool) func(Sample) bool {
 	return func(s Sample) bool {
-		for _, g := range s.GPUs {
-			if has(g) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(s.GPUs, has)
 	}
 }
 

@@ -16,7 +16,7 @@ const (
 // hotC is a temperature at which a fan must turn.
 const hotC = 70
 
-// gpuFan reports fans that do not turn. A fan that stands still while its GPU is cool is normal.
+// gpuFan reports fans that do not turn. A fan that is off while its GPU is cool is normal.
 func gpuFan() health.Checker[Sample] {
 	return checker{
 		name: "gpu_fan", threshold: 10 * time.Minute, input: InputGPUs, healthy: ReasonFanTurns,

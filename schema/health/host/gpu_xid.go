@@ -96,7 +96,7 @@ func latestActions(s Sample) map[string]int {
 }
 
 // classify returns the result of one event. The recovery action that the driver shows now decides
-// before the table: the table knows the code, the driver the GPU.
+// before the table, because it is about this GPU and not only about the code.
 func classify(t device.Table, e Event, g GPU, listed bool) health.Result {
 	row := t.Lookup(e.Code, g.Model)
 	repair := row.RepairOf(e.Event)

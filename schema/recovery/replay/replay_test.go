@@ -144,6 +144,17 @@ func TestNotCured(t *testing.T) {
 	assert.Equal(t, recovery.RungReboot, d.Changes[i].New.Rung)
 }
 
+// TestFaultThatReturns repairs a node again if the record has a new fault after the assumed cure.
+func TestFaultThatReturns(t *testing.T) {
+	t.Parallel()
+	f := facts()
+	f.Signals = []health.Signal{signal(1, 0, health.Unhealthy), signal(1, time.Hour, health.Healthy), signal(1, 2*time.Hour, health.Unhealthy)}
+	f.Until = after(4 * time.Hour)
+	d := replay.Run(armed(), armed(), replay.Rounds(f, time.Minute), replay.Options{})
+	assert.Equal(t, [2]int{2, 2}, count(d, replay.CountAction, "reboot"))
+	assert.Equal(t, [2]int{1, 1}, count(d, replay.CountNodes, "repaired"))
+}
+
 // TestRecordedRepair uses the recorded effect where the policy starts the repair that really ran: it
 // was slow, and did not help.
 func TestRecordedRepair(t *testing.T) {

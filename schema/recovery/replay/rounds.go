@@ -85,6 +85,9 @@ func newPast(f Facts) (*past, []health.Signal) {
 			about[s.NodeID][part{checker, s.Component}] = true
 		}
 	}
+	p.nodes = slices.DeleteFunc(p.nodes, func(n recovery.Node) bool { // most nodes have no fault
+		return len(about[n.NodeID])+len(n.Conditions)+len(n.Attempts) == 0
+	})
 	for i := range p.nodes {
 		n := &p.nodes[i]
 		p.index[n.NodeID] = i

@@ -80,7 +80,7 @@ func replayPolicy(ctx context.Context, e *env, c *cobra.Command, o replayOptions
 		before.Mode, after.Mode = recovery.ModeArmed, recovery.ModeArmed
 	}
 	rounds := replay.Rounds(replay.Facts{Nodes: withAttempts(f), Sizes: f.Sizes, Signals: signals, Until: f.At}, o.step)
-	return printReplay(e.console, replay.Run(before, after, rounds, o.Options))
+	return printPolicyReplay(e.console, replay.Run(before, after, rounds, o.Options))
 }
 
 // recordedSignals returns the signals that a replay needs.
@@ -105,7 +105,7 @@ func withAttempts(f record.Facts) []recovery.Node {
 	return nodes
 }
 
-func printReplay(e *console, d replay.Diff) error {
+func printPolicyReplay(e *console, d replay.Diff) error {
 	if d.Rounds == 0 {
 		e.message("no fault was recorded in that time: there is nothing to compare")
 	}

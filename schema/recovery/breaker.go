@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -53,15 +54,18 @@ func (r *round) checkProbe() {
 		return
 	}
 	n := r.nodes[i]
-	if _, running := n.running(); running || n.Held != "" || !r.at.After(b.ProbingSince) {
+	if _, running := n.running(); running || !r.at.After(b.ProbingSince) {
 		return
 	}
-	since := b.ProbingSince
-	b.Probing, b.ProbingSince = "", time.Time{}
-	if len(n.Attempts) == 0 || n.Attempts[len(n.Attempts)-1].StartedAt.Before(since) {
-		return // it never started
+	if len(n.Attempts) == 0 || n.Attempts[len(n.Attempts)-1].StartedAt.Before(b.ProbingSince) {
+		b.Probing, b.ProbingSince = "", time.Time{} // it never started
+		return
 	}
 	last := n.Attempts[len(n.Attempts)-1]
+	if last.OperationID != "" && strings.Contains(n.Held, last.OperationID) {
+		return // between two rungs
+	}
+	b.Probing, b.ProbingSince = "", time.Time{}
 	if last.Outcome == OutcomeCured {
 		r.closeBreaker(sentence("the repair of %s with rung %s was verified", n.Host, last.Rung))
 		return

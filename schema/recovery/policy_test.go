@@ -3,6 +3,9 @@ package recovery_test
 import (
 	"encoding/json"
 	"maps"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -243,4 +246,35 @@ func FuzzDecodePolicy(f *testing.F) {
 		}
 		require.Len(t, recovery.Decide(p, fleet(now(), 100, failing(1, ago(hour)), node(2))).Decisions, 2)
 	})
+}
+
+// TestPolicyDoc checks the documents of docs/recovery-policy.md: the first is the default policy. The
+// table of brakes lists all of them.
+func TestPolicyDoc(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/recovery-policy.md")
+	require.NoError(t, err)
+	documents := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllSubmatch(doc, -1)
+	require.Len(t, documents, 2)
+	var fields map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(documents[0][1], &fields))
+	var want map[string]json.RawMessage
+	raw, err := json.Marshal(recovery.Default())
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &want))
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(want)), slices.Collect(maps.Keys(fields)), "the document lists every field")
+	for _, d := range documents {
+		_, err := recovery.DecodePolicy(d[1])
+		require.NoError(t, err)
+	}
+	p, err := recovery.DecodePolicy(documents[0][1])
+	require.NoError(t, err)
+	assert.Equal(t, recovery.Default(), p)
+	for _, b := range []recovery.Brake{
+		recovery.BrakeMonitor, recovery.BrakeThreshold, recovery.BrakeSamples, recovery.BrakeBootGrace, recovery.BrakeBudget,
+		recovery.BrakeBreaker, recovery.BrakeRack, recovery.BrakeCooldown, recovery.BrakeFlapping, recovery.BrakeWindow,
+		recovery.BrakeHeld, recovery.BrakeApproval, recovery.BrakeSuspect,
+	} {
+		assert.Contains(t, string(doc), "| `"+string(b)+"` |")
+	}
 }

@@ -212,17 +212,19 @@ func TestStormThatLasts(t *testing.T) {
 	p := armed()
 	p.Suspect.Percent = 100
 	w := newWorld(t, p, 400)
-	for i := range 360 {
-		w.fail(i, reason(fmt.Sprintf("Reason%d", i%7)))
-		if i%5 == 4 {
+	begun := -1
+	for i := range 180 { // three a minute, less than half of each rack
+		w.fail(i*7%400, reason(fmt.Sprintf("Reason%d", i%7)))
+		if i%3 == 2 {
 			w.round(time.Minute)
+		}
+		if begun < 0 && !w.breaker.OpenSince.IsZero() {
+			begun = len(w.begun)
 		}
 	}
 	assert.NotZero(t, w.breaker.OpenSince)
-	for _, host := range w.begun {
-		assert.Less(t, host, "gpu-0030", "before the breaker opened")
-	}
-	assert.Empty(t, w.breaker.Probing)
+	assert.Len(t, w.begun, begun, "repairs began only before the breaker opened")
+	assert.Empty(t, w.last.Incidents)
 }
 
 // TestHeldNodesAreNoStorm is a rack that an operator took out of service.
@@ -258,14 +260,41 @@ func TestProbeThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	f := fleet(now(), 400, failing(1, ago(hour)), failing(21, ago(hour)))
 	f.Breaker = recovery.BreakerState{OpenSince: ago(hour), Probing: "id-0001", ProbingSince: ago(time.Minute), Why: "storm"}
-	f.Nodes[0].Held = "an operator drains it"
-	assert.Empty(t, acting(recovery.Decide(armed(), f)), "the node may still be repaired")
-	f.Nodes[0].Held = ""
 	got := recovery.Decide(armed(), f)
 	assert.Equal(t, []string{"gpu-0001"}, acting(got))
 	assert.Equal(t, now(), got.Breaker.ProbingSince)
+	f.Nodes[0].Held = "an operator drains it"
+	assert.Equal(t, []string{"gpu-0021"}, acting(recovery.Decide(armed(), f)))
+	f.Nodes[0].Held = ""
 	f.Breaker.Probing = "id-gone"
 	assert.Equal(t, []string{"gpu-0001"}, acting(recovery.Decide(armed(), f)))
+}
+
+// TestProbeWithSeveralRungs waits for the end of the operation, and reads its last rung.
+func TestProbeWithSeveralRungs(t *testing.T) {
+	t.Parallel()
+	f := fleet(now(), 400, failing(1, ago(hour)), failing(21, ago(hour)))
+	f.Breaker = recovery.BreakerState{OpenSince: ago(hour), Probing: "id-0001", ProbingSince: ago(20 * time.Minute), Why: "storm"}
+	first := attempt(f.Nodes[0], recovery.RungResetGPU, ago(5*time.Minute), recovery.OutcomeNotCured)
+	first.OperationID = "op-7"
+	f.Nodes[0].Attempts = []recovery.Attempt{first}
+	f.Nodes[0].Held = "operation op-7 (recover) holds the node"
+	got := recovery.Decide(armed(), f)
+	assert.Empty(t, acting(got))
+	assert.Equal(t, "id-0001", got.Breaker.Probing, "the operation drains the node before the next rung")
+
+	second := attempt(f.Nodes[0], recovery.RungReboot, ago(time.Minute), recovery.OutcomeCured)
+	second.OperationID, second.StartedAt = "op-7", ago(4*time.Minute)
+	f.Nodes[0].Held = ""
+	f.Nodes[0].Attempts = []recovery.Attempt{first, second}
+	got = recovery.Decide(armed(), f)
+	assert.Zero(t, got.Breaker.OpenSince)
+
+	f.Nodes[0].Attempts[1].Outcome = recovery.OutcomeNotCured
+	f.Nodes[0].Held = "the node is quarantined"
+	got = recovery.Decide(armed(), f)
+	assert.Equal(t, now(), got.Breaker.OpenSince)
+	assert.Empty(t, got.Breaker.Probing, "a node that stays quarantined does not keep the breaker half-open")
 }
 
 // TestOperatorClosesBreaker shows that faults from before do not open it again.

@@ -194,6 +194,28 @@ func TestRecordedCure(t *testing.T) {
 	assert.Equal(t, recovery.BrakeHeld, last.Old.Brake, "the last difference is the repair that runs")
 }
 
+// TestRecordedRounds runs a policy that would not have started the repair that runs in the record.
+func TestRecordedRounds(t *testing.T) {
+	t.Parallel()
+	f := facts()
+	n := f.Nodes[1]
+	n.State, n.Held = "quarantined", "operation op-1"
+	n.Conditions = []health.Condition{{Checker: "node_ready", Status: health.Unhealthy, Reason: "KubeletNotReady", Repair: health.RepairReboot, Since: after(-10 * time.Minute), Samples: 20}}
+	n.Attempts = []recovery.Attempt{{OperationID: "op-1", NodeID: id(1), Rung: recovery.RungReboot, StartedAt: after(30 * time.Second)}}
+	rounds := []recovery.Fleet{
+		{At: start(), Sizes: f.Sizes},
+		{At: after(time.Minute), Nodes: []recovery.Node{n}, Sizes: f.Sizes},
+	}
+	never := armed()
+	never.DisabledCheckers = []string{"node_ready"}
+	d := replay.Run(armed(), never, slices.Values(rounds), replay.Options{})
+	assert.Equal(t, 2, d.Rounds)
+	require.Len(t, d.Changes, 1)
+	assert.Equal(t, recovery.RungReboot, d.Changes[0].Old.Rung)
+	assert.Empty(t, d.Changes[0].Old.Brake, "the repair of the record is not the policy's until it starts one")
+	assert.Empty(t, d.Changes[0].New.Rung)
+}
+
 // TestRounds checks how signals become facts.
 func TestRounds(t *testing.T) {
 	t.Parallel()

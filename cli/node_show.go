@@ -58,7 +58,7 @@ certificate is not a trusted CA.`,
 				e.writeNode(w, n, machine)
 				e.writeIdentity(w, n)
 				e.writeWork(w, n, tasks)
-				e.writeHealth(w, n, signals)
+				writeHealth(e.console, w, n, signals)
 				writeFacts(w, n.Facts)
 			}, n.Host)
 		})

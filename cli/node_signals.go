@@ -37,7 +37,7 @@ GPUAAS_RETAIN_SIGNALS of gpuaas-worker is set.`,
 					return err
 				}
 				e.clearScreen(watch)
-				return e.printSignals(signals)
+				return printSignals(e.console, signals)
 			})
 		})
 	addSince(c, &q.Since, "signals")
@@ -63,7 +63,7 @@ func listSignals(ctx context.Context, api *adminclient.Client, node string, q ad
 	})
 }
 
-func (e *console) printSignals(signals []health.Signal) error {
+func printSignals(e *console, signals []health.Signal) error {
 	return printList(e, listing[health.Signal]{
 		object: wire.SignalList{Signals: signals}, rows: signals, empty: "no signal matches",
 		header: []string{"TIME", "TYPE", "STATUS", "COMPONENT", "REASON", "REPAIR", "DETAIL", "SOURCE", "BOOT", "INSTANCE", "ID"}, wide: 4,
@@ -93,7 +93,7 @@ func signalDetail(s health.Signal) string {
 
 // writeHealth shows the unhealthy conditions of a node, how many others there are, and its newest
 // signals.
-func (e *console) writeHealth(w io.Writer, n wire.NodeView, signals []health.Signal) {
+func writeHealth(e *console, w io.Writer, n wire.NodeView, signals []health.Signal) {
 	label, others := "Health:", map[string]int{}
 	for _, c := range n.Conditions {
 		switch {

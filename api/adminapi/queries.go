@@ -1,9 +1,9 @@
 package adminapi
 
 import (
-	"github.com/gpuaas/gpuaas/schema/health"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )

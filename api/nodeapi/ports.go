@@ -123,8 +123,10 @@ type Tasks interface {
 // Heartbeats stores what nodes report about themselves. Errors are *schema.Error.
 type Heartbeats interface {
 	// Heartbeat stores the state that an authenticated node reported with its poll
-	// and returns an offline node to active. KindInvalidNodeIdentity if the node
-	// has begun another incarnation than c's.
+	// and returns an offline node to active. It records the end of a silence, another boot and
+	// each change of a condition as a signal, once. A report about its health that another one
+	// overtook changes nothing. KindInvalidNodeIdentity if the node has begun another
+	// incarnation than c's.
 	Heartbeat(ctx context.Context, c Caller, h wire.Heartbeat) error
 }
 

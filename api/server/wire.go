@@ -258,7 +258,7 @@ func (a *app) bundles() adminapi.Bundles {
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Secrets: a.secrets, Auth: a.cfg.tokens,
-		Nodes: a.store.Admin, SKUs: a.store.Admin, Machines: a.store.Machines, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin, Signals: a.store.Admin,
+		Nodes: a.store.Admin, SKUs: a.store.Admin, Machines: a.store.Machines, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin, Signals: a.store.Signals,
 		Checkpoints: a.store.Checkpoints, CheckpointKeys: a.vault.CheckpointKeys,
 		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,
 		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations, Recovery: a.store.Recovery,

@@ -148,7 +148,7 @@ func (s *Admin) fillNodes(ctx context.Context, nodes []wire.NodeView, view admin
 			byID[c.NodeID].Identity = &certificates[i].CertFacts
 		}
 	}
-	if err := s.fillConditions(ctx, ids, byID); err != nil {
+	if err := fillConditions(ctx, s.db, ids, byID); err != nil {
 		return err
 	}
 	newest, err := s.db.q.NewestSetVersion(ctx)

@@ -13,6 +13,7 @@ import (
 const (
 	selectSignals = `SELECT s.signal_id, s.type, s.source, s.node_id, n.host, coalesce(s.instance_id::text, '') AS instance_id, s.at, s.status,
 		s.component, s.reason, s.code, s.repair, s.boot_id, s.detail FROM signals s JOIN nodes n USING (node_id)`
+	signalOrder = "s.at DESC, s.signal_id DESC"
 	// selectConditions reads the conditions of nodes, the unhealthy ones first. A stale one has the
 	// status unknown; $2 is when it becomes stale, in seconds.
 	selectConditions = `SELECT node_id, checker, component, CASE WHEN stale THEN 'unknown' ELSE status END AS status, reason, code, repair, detail, since,
@@ -22,8 +23,16 @@ const (
 		ORDER BY stale OR status <> 'unhealthy', status = 'healthy', checker, component, source`
 )
 
+// Signals reads signals and stores reports about the health of nodes. It implements adminapi.Signals.
+type Signals struct{ db *db }
+
 // ListSignals implements adminapi.Signals.
-func (s *Admin) ListSignals(ctx context.Context, q adminapi.SignalQuery) (signals []health.Signal, next []string, err error) {
+func (s *Signals) ListSignals(ctx context.Context, q adminapi.SignalQuery) (signals []health.Signal, next []string, err error) {
+	return page(ctx, s.db, listQuery{"listing signals", selectSignals, signalOrder, q.Limit}, signalFilter(q),
+		func(s health.Signal) []string { return timeKey(s.At, s.SignalID) })
+}
+
+func signalFilter(q adminapi.SignalQuery) *filter {
 	f := &filter{}
 	f.id("s.node_id", q.NodeID, errNoNode)
 	f.signalTypes(q.Types)
@@ -33,8 +42,7 @@ func (s *Admin) ListSignals(ctx context.Context, q adminapi.SignalQuery) (signal
 	f.selector(q.Selector)
 	f.since("s.at", q.Since)
 	f.afterTime("s.at, s.signal_id", "<", q.After)
-	return page(ctx, s.db, listQuery{"listing signals", selectSignals, "s.at DESC, s.signal_id DESC", q.Limit}, f,
-		func(s health.Signal) []string { return timeKey(s.At, s.SignalID) })
+	return f
 }
 
 // signalTypes adds a condition that a signal has one of the types. One that ends with .* means each
@@ -57,11 +65,11 @@ func (f *filter) signalTypes(types []health.SignalType) {
 }
 
 // fillConditions adds the conditions of nodes.
-func (s *Admin) fillConditions(ctx context.Context, ids []string, byID map[string]*wire.NodeView) error {
+func fillConditions(ctx context.Context, db *db, ids []string, byID map[string]*wire.NodeView) error {
 	rows, err := list[struct {
 		NodeID string
 		wire.ConditionView
-	}](ctx, s.db, selectConditions, ids, wire.StaleHealth.Seconds())
+	}](ctx, db, selectConditions, ids, wire.StaleHealth.Seconds())
 	for _, r := range rows {
 		byID[r.NodeID].Conditions = append(byID[r.NodeID].Conditions, r.ConditionView)
 	}
@@ -69,7 +77,7 @@ func (s *Admin) fillConditions(ctx context.Context, ids []string, byID map[strin
 }
 
 // ReportHealth implements adminapi.Signals.
-func (s *Admin) ReportHealth(ctx context.Context, n wire.NodeView, r health.Report) (accepted bool, err error) {
+func (s *Signals) ReportHealth(ctx context.Context, n wire.NodeView, r health.Report) (accepted bool, err error) {
 	return storeHealth(ctx, s.db, healthReport{Report: r, nodeID: n.ID, source: health.SourceCluster, incarnation: n.Incarnation})
 }
 

@@ -62,7 +62,7 @@ func storeHealth(ctx context.Context, db *db, r healthReport) (accepted bool, er
 		case last.Incarnation == r.incarnation && r.At.Before(last.At) && r.At.After(last.At.Add(-reordered)):
 			return false, nil
 		}
-		if err := tx.replaceConditions(ctx, r, last.At, node.Now); err != nil {
+		if err := replaceConditions(ctx, tx, r, last.At, node.Now); err != nil {
 			return false, err
 		}
 		return true, tx.PutReport(ctx, sqlc.PutReportParams{NodeID: r.nodeID, Source: r.source, Incarnation: r.incarnation, BootID: r.BootID, At: r.At, Digest: digest})
@@ -93,7 +93,7 @@ type conditionKey struct{ checker, component string }
 
 // replaceConditions stores the difference between the stored conditions and those of the report.
 // last is the time of the report before by the reporter's clock, now that of the database.
-func (tx *tx) replaceConditions(ctx context.Context, r healthReport, last, now time.Time) error {
+func replaceConditions(ctx context.Context, tx *tx, r healthReport, last, now time.Time) error {
 	rows, err := tx.ListConditions(ctx, r.nodeID, r.source)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (tx *tx) replaceConditions(ctx context.Context, r healthReport, last, now t
 			d.end(stored[key])
 		}
 	}
-	return tx.storeDiff(ctx, d)
+	return storeDiff(ctx, tx, d)
 }
 
 // converted returns a reported condition with its Since by the clock of the database. A status
@@ -175,7 +175,7 @@ func (d *conditionsDiff) signal(c health.Condition) {
 		Component: c.Component, Reason: c.Reason, Code: c.Code, Repair: c.Repair, BootID: d.report.BootID, Detail: c.Detail})
 }
 
-func (tx *tx) storeDiff(ctx context.Context, d conditionsDiff) error {
+func storeDiff(ctx context.Context, tx *tx, d conditionsDiff) error {
 	if len(d.ended) > 0 {
 		gone := sqlc.DeleteConditionsParams{NodeID: d.report.nodeID, Source: d.report.source}
 		for _, c := range d.ended {
@@ -190,7 +190,7 @@ func (tx *tx) storeDiff(ctx context.Context, d conditionsDiff) error {
 			return err
 		}
 	}
-	return tx.recordLimited(ctx, d.report.nodeID, d.signals)
+	return recordLimited(ctx, tx, d.report.nodeID, d.signals)
 }
 
 // columnsOf returns the conditions to store, one list for each column.
@@ -199,10 +199,10 @@ func columnsOf(d conditionsDiff) sqlc.PutConditionsParams {
 	for _, c := range d.put {
 		p.Checkers, p.Components = append(p.Checkers, c.Checker), append(p.Components, c.Component)
 		p.Statuses, p.Reasons = append(p.Statuses, string(c.Status)), append(p.Reasons, c.Reason)
-		p.Codes, p.Samples = append(p.Codes, int32(c.Code)), append(p.Samples, int32(c.Samples)) //nolint:gosec // a report is validated
+		p.Codes, p.Samples = append(p.Codes, int32(c.Code)), append(p.Samples, int32(c.Samples))
 		p.Repairs, p.Details = append(p.Repairs, string(c.Repair)), append(p.Details, c.Detail)
 		p.Sinces, p.FaultSinces = append(p.Sinces, c.Since), append(p.FaultSinces, c.FaultSince)
-		p.FaultSamples, p.UnknownSeconds = append(p.FaultSamples, int32(c.FaultSamples)), append(p.UnknownSeconds, c.UnknownSeconds) //nolint:gosec // as above
+		p.FaultSamples, p.UnknownSeconds = append(p.FaultSamples, int32(c.FaultSamples)), append(p.UnknownSeconds, c.UnknownSeconds)
 	}
 	return p
 }

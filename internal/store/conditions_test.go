@@ -85,26 +85,26 @@ func TestConditionsSince(t *testing.T) {
 	ctx := t.Context()
 	c, _, _ := e.enroll()
 	clock := time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC) // the node's
-	tell := func(r *health.Report) wire.ConditionView {
+	send := func(r *health.Report) wire.ConditionView {
 		t.Helper()
 		require.NoError(t, e.Heartbeat(ctx, c, wire.Heartbeat{Health: r}))
 		return e.node(c.NodeID).Conditions[0]
 	}
 	fault := unhealthy("gpu", "", "Fallen")
 	fault.Since, fault.Samples = clock.Add(-10*time.Minute), 3
-	first := tell(report(clock, fault))
+	first := send(report(clock, fault))
 	require.WithinDuration(t, time.Now().Add(-10*time.Minute), first.Since, time.Minute)
 	fault.Reason, fault.Samples = "Xid", 4
-	second := tell(report(clock.Add(time.Hour), fault))
+	second := send(report(clock.Add(time.Hour), fault))
 	require.Equal(t, first.Since, second.Since)
 	require.Equal(t, 4, second.Samples)
 	fault.Since = clock.Add(61 * time.Minute)
-	third := tell(report(clock.Add(62*time.Minute), fault))
+	third := send(report(clock.Add(62*time.Minute), fault))
 	require.WithinDuration(t, time.Now().Add(-time.Minute), third.Since, time.Minute)
 	fault.Since = time.Unix(0, 0)
 	fault.Status, fault.Repair = health.Unknown, ""
 	fault.FaultSince, fault.FaultSamples, fault.UnknownSeconds = clock, 7, 60
-	fourth := tell(report(clock.Add(63*time.Minute), fault))
+	fourth := send(report(clock.Add(63*time.Minute), fault))
 	require.WithinDuration(t, time.Now().Add(-30*day), fourth.Since, time.Minute, "the age is bounded")
 	require.WithinDuration(t, time.Now().Add(-63*time.Minute), fourth.FaultSince, time.Minute)
 	require.Equal(t, 7, fourth.FaultSamples)
@@ -118,16 +118,16 @@ func TestOvertakenReport(t *testing.T) {
 	ctx := t.Context()
 	n := e.register()
 	at := time.Now()
-	tell := func(r *health.Report) bool {
+	send := func(r *health.Report) bool {
 		t.Helper()
 		accepted, err := e.ReportHealth(ctx, e.node(n.ID), *r)
 		require.NoError(t, err)
 		return accepted
 	}
-	require.True(t, tell(report(at, healthy("node_ready", ""))))
-	require.False(t, tell(report(at.Add(-time.Second), unhealthy("node_ready", "", "NotReady"))))
+	require.True(t, send(report(at, healthy("node_ready", ""))))
+	require.False(t, send(report(at.Add(-time.Second), unhealthy("node_ready", "", "NotReady"))))
 	require.Equal(t, []string{"node_ready  healthy OK"}, e.conditions(n.ID))
-	require.True(t, tell(report(at.Add(-time.Hour), unhealthy("node_ready", "", "NotReady"))))
+	require.True(t, send(report(at.Add(-time.Hour), unhealthy("node_ready", "", "NotReady"))))
 	require.Equal(t, []string{"node_ready  unhealthy NotReady"}, e.conditions(n.ID))
 	require.Equal(t, health.SourceCluster, e.node(n.ID).Conditions[0].Source)
 }

@@ -30,6 +30,8 @@ func ViewSQL() map[string]string {
 		"certificates": selectCertificates,
 		"instance":     selectInstance,
 		"instances":    instanceFilter(adminapi.InstanceQuery{NodeID: schema.NewID()}).sql("SELECT "+instanceColumns+fromInstances, instanceOrder, 1),
+		"conditions":   selectConditions,
+		"signals":      signalFilter(adminapi.SignalQuery{NodeID: schema.NewID()}).sql(selectSignals, signalOrder, 1),
 		"task":         selectTask,
 		"watched":      watchedBatch,
 	}
@@ -45,8 +47,8 @@ func StuckSQL() map[string]string {
 }
 
 // RecordSignal records a signal in a transaction of its own.
-func (s *Admin) RecordSignal(ctx context.Context, sig health.Signal) error {
-	return s.db.write(ctx, "recording a signal", func(ctx context.Context, tx *tx) error { return tx.RecordSignal(ctx, sig) })
+func (s *Signals) RecordSignal(ctx context.Context, sig health.Signal) error {
+	return s.db.write(ctx, "recording a signal", func(ctx context.Context, tx *tx) error { return recordSignal(ctx, tx, sig) })
 }
 
 // Notify sends a notification after those that are pending.

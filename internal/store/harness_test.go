@@ -37,6 +37,7 @@ type env struct {
 	*store.Identities
 	*store.Inventory
 	*store.Admin
+	*store.Signals
 	t     testing.TB
 	url   string
 	raw   *pgxpool.Pool
@@ -68,7 +69,7 @@ func openWith(t testing.TB, conns int32) *env {
 	raw, err := pgxpool.New(t.Context(), dsn)
 	require.NoError(t, err)
 	t.Cleanup(raw.Close)
-	return &env{Store: s, Operations: s.Operations, Tasks: s.Tasks, Identities: s.Identities, Inventory: s.Inventory, Admin: s.Admin,
+	return &env{Store: s, Operations: s.Operations, Tasks: s.Tasks, Identities: s.Identities, Inventory: s.Inventory, Admin: s.Admin, Signals: s.Signals,
 		t: t, url: dsn, raw: raw}
 }
 

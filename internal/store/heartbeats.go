@@ -35,7 +35,7 @@ func (s *Inventory) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 	row, err := query(ctx, s.db, doing, func(ctx context.Context) (sqlc.HeartbeatRow, error) { return s.db.q.Heartbeat(ctx, p) })
 	if postgres.NotFound(err) {
 		p.AnyBoot = true
-		row, err = write(ctx, s.db, doing, func(ctx context.Context, tx *tx) (sqlc.HeartbeatRow, error) { return tx.heartbeatOfBoot(ctx, p) })
+		row, err = write(ctx, s.db, doing, func(ctx context.Context, tx *tx) (sqlc.HeartbeatRow, error) { return heartbeatOfBoot(ctx, tx, p) })
 	}
 	if err == nil && h.Health != nil {
 		r := healthReport{Report: *h.Health, nodeID: c.NodeID, source: health.SourceAgent, incarnation: c.Incarnation, fenced: true}
@@ -50,7 +50,7 @@ func (s *Inventory) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Hear
 
 // heartbeatOfBoot stores a heartbeat that may have another boot ID than the one before, with a
 // signal if it has. The first boot ID of a machine is no signal.
-func (tx *tx) heartbeatOfBoot(ctx context.Context, p sqlc.HeartbeatParams) (sqlc.HeartbeatRow, error) {
+func heartbeatOfBoot(ctx context.Context, tx *tx, p sqlc.HeartbeatParams) (sqlc.HeartbeatRow, error) {
 	node, err := tx.lockNode(ctx, p.NodeID)
 	if schema.KindOf(err) == schema.KindNotFound || err == nil && node.Incarnation != p.Incarnation {
 		err = errOtherIncarnation()
@@ -64,7 +64,7 @@ func (tx *tx) heartbeatOfBoot(ctx context.Context, p sqlc.HeartbeatParams) (sqlc
 	}
 	if before != "" && p.BootID != "" && before != p.BootID {
 		booted := health.Signal{Type: health.SignalBooted, Source: health.SourceHeartbeat, BootID: p.BootID, Detail: "the boot before was " + before}
-		if err := tx.recordLimited(ctx, p.NodeID, []health.Signal{booted}); err != nil {
+		if err := recordLimited(ctx, tx, p.NodeID, []health.Signal{booted}); err != nil {
 			return sqlc.HeartbeatRow{}, err
 		}
 	}
@@ -84,7 +84,7 @@ func (s *Inventory) markBack(ctx context.Context, nodeIDs []string) error {
 		for _, n := range nodes {
 			if n.SilentAt != nil {
 				silent = append(silent, n.NodeID)
-				if err := tx.RecordSignal(ctx, health.Signal{Type: health.SignalReturned, Source: health.SourceHeartbeat, NodeID: n.NodeID,
+				if err := recordSignal(ctx, tx, health.Signal{Type: health.SignalReturned, Source: health.SourceHeartbeat, NodeID: n.NodeID,
 					Detail: "it was silent since " + n.SilentAt.UTC().Format(time.RFC3339)}); err != nil {
 					return err
 				}
@@ -96,7 +96,7 @@ func (s *Inventory) markBack(ctx context.Context, nodeIDs []string) error {
 		if err := tx.SetSilent(ctx, false, silent); err != nil {
 			return err
 		}
-		return tx.moveAll(ctx, move, nodeActor, offline)
+		return moveAll(ctx, tx, move, nodeActor, offline)
 	})
 }
 
@@ -142,7 +142,7 @@ func (s *Inventory) markSilent(ctx context.Context, nodeIDs []string, olderThan 
 		for _, n := range nodes {
 			if n.SilentAt == nil && n.LastHeartbeatAt != nil {
 				silent = append(silent, n.NodeID)
-				if err := tx.RecordSignal(ctx, health.Signal{Type: health.SignalSilent, Source: health.SourceWatch, NodeID: n.NodeID,
+				if err := recordSignal(ctx, tx, health.Signal{Type: health.SignalSilent, Source: health.SourceWatch, NodeID: n.NodeID,
 					Detail: fmt.Sprintf("%s; its last heartbeat was at %s", n.State, n.LastHeartbeatAt.UTC().Format(time.RFC3339))}); err != nil {
 					return nil, err
 				}
@@ -154,12 +154,12 @@ func (s *Inventory) markSilent(ctx context.Context, nodeIDs []string, olderThan 
 		if err := tx.SetSilent(ctx, true, silent); err != nil {
 			return nil, err
 		}
-		return active, tx.moveAll(ctx, move, func(string) string { return systemActor }, active)
+		return active, moveAll(ctx, tx, move, func(string) string { return systemActor }, active)
 	})
 }
 
 // moveAll makes a move outside any operation of the nodes, which the caller has locked.
-func (tx *tx) moveAll(ctx context.Context, move lifecycle.Plan, actor func(nodeID string) string, nodeIDs []string) error {
+func moveAll(ctx context.Context, tx *tx, move lifecycle.Plan, actor func(nodeID string) string, nodeIDs []string) error {
 	for _, id := range nodeIDs {
 		e := nodeEvent(id, audit.ActionName(move.Action), audit.Succeeded, map[string]string{"from": string(move.From[0]), "to": string(move.To)})
 		e.Actor = actor(id)

@@ -143,7 +143,7 @@ func noteQuotaOnce(ctx context.Context, tx *tx, f activities.Fence, c activities
 	}
 	tx.note(operationEvent(f, audit.QuotaExceeded, audit.Refused, "", map[string]string{"provider": c.Provider, "node": c.Host,
 		"region": c.Instance.Region, "phase": s.Phase, "message": s.Message}))
-	return tx.RecordSignal(ctx, health.Signal{Type: health.SignalQuota, Source: health.SourceProvider, NodeID: f.NodeID,
+	return recordSignal(ctx, tx, health.Signal{Type: health.SignalQuota, Source: health.SourceProvider, NodeID: f.NodeID,
 		Detail: c.Provider + ": " + s.Message})
 }
 

@@ -14,10 +14,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// RecordSignal adds a signal about a node, with the node's live instance. SignalID is optional: a
+// recordSignal adds a signal about a node, with the node's live instance. SignalID is optional: a
 // second call with the same one adds nothing. Host, InstanceID and At are ignored. It is for signals
 // that a node cannot cause at will; those have recordLimited.
-func (tx *tx) RecordSignal(ctx context.Context, s health.Signal) error {
+func recordSignal(ctx context.Context, tx *tx, s health.Signal) error {
 	return tx.InsertSignal(ctx, sqlc.InsertSignalParams{SignalID: cmp.Or(s.SignalID, schema.NewID()), NodeID: s.NodeID, Type: s.Type, Source: s.Source,
 		Status: s.Status, Component: s.Component, Reason: s.Reason, Code: s.Code, Repair: s.Repair, BootID: s.BootID,
 		Detail: printable(s.Detail)})
@@ -36,7 +36,7 @@ func printable(s string) string {
 // recordLimited adds signals that the node or a reporter about it caused, at most
 // wire.MaxNodeSignals in an hour. It counts the others in the detail of one signal of the type
 // wire.SignalDropped. The caller holds the node's lock.
-func (tx *tx) recordLimited(ctx context.Context, nodeID string, signals []health.Signal) error {
+func recordLimited(ctx context.Context, tx *tx, nodeID string, signals []health.Signal) error {
 	if len(signals) == 0 {
 		return nil
 	}
@@ -47,14 +47,14 @@ func (tx *tx) recordLimited(ctx context.Context, nodeID string, signals []health
 	admitted := min(len(signals), max(0, wire.MaxNodeSignals-count.Recorded))
 	for _, s := range signals[:admitted] {
 		s.NodeID = nodeID
-		if err := tx.RecordSignal(ctx, s); err != nil {
+		if err := recordSignal(ctx, tx, s); err != nil {
 			return err
 		}
 	}
 	count.Recorded += admitted
 	if dropped := len(signals) - admitted; dropped > 0 {
 		count.Dropped += dropped
-		if count.SignalID, err = tx.recordDropped(ctx, nodeID, signals[0].Source, count); err != nil {
+		if count.SignalID, err = recordDropped(ctx, tx, nodeID, signals[0].Source, count); err != nil {
 			return err
 		}
 	}
@@ -62,11 +62,11 @@ func (tx *tx) recordLimited(ctx context.Context, nodeID string, signals []health
 }
 
 // recordDropped shows the number of dropped signals of this hour, and returns the signal that has it.
-func (tx *tx) recordDropped(ctx context.Context, nodeID string, source health.Source, count sqlc.SignalCountRow) (*string, error) {
+func recordDropped(ctx context.Context, tx *tx, nodeID string, source health.Source, count sqlc.SignalCountRow) (*string, error) {
 	detail := fmt.Sprintf("%d signals were dropped: the node caused more than %d in an hour", count.Dropped, wire.MaxNodeSignals)
 	if count.SignalID != nil {
 		return count.SignalID, tx.SetSignalDetail(ctx, *count.SignalID, detail)
 	}
 	id := schema.NewID()
-	return &id, tx.RecordSignal(ctx, health.Signal{SignalID: id, NodeID: nodeID, Type: wire.SignalDropped, Source: source, Detail: detail})
+	return &id, recordSignal(ctx, tx, health.Signal{SignalID: id, NodeID: nodeID, Type: wire.SignalDropped, Source: source, Detail: detail})
 }

@@ -117,18 +117,18 @@ func TestBootIsASignal(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, _, _ := e.enroll()
-	beat := func(boot string) func() {
+	poll := func(boot string) func() {
 		return func() {
 			for _, err := range race(5, func(int) error { return e.Heartbeat(ctx, c, wire.Heartbeat{BootID: boot}) }) {
 				require.NoError(t, err)
 			}
 		}
 	}
-	require.Empty(t, e.newSignals(c.NodeID, beat("a")))
-	require.Equal(t, []string{"instance.booted"}, e.newSignals(c.NodeID, beat("b")))
-	require.Empty(t, e.newSignals(c.NodeID, beat("b")))
-	require.Empty(t, e.newSignals(c.NodeID, beat("")))
-	require.Empty(t, e.newSignals(c.NodeID, beat("b")), "the one before is not known")
+	require.Empty(t, e.newSignals(c.NodeID, poll("a")))
+	require.Equal(t, []string{"instance.booted"}, e.newSignals(c.NodeID, poll("b")))
+	require.Empty(t, e.newSignals(c.NodeID, poll("b")))
+	require.Empty(t, e.newSignals(c.NodeID, poll("")))
+	require.Empty(t, e.newSignals(c.NodeID, poll("b")), "the one before is not known")
 	rows, _, err := e.ListSignals(ctx, adminapi.SignalQuery{Page: all, NodeID: c.NodeID})
 	require.NoError(t, err)
 	require.Equal(t, health.Signal{SignalID: rows[0].SignalID, Type: health.SignalBooted, Source: health.SourceHeartbeat, NodeID: c.NodeID, Host: c.Host,

@@ -56,6 +56,8 @@ type Store struct {
 	Checkpoints *Checkpoints
 	// Retention deletes old records.
 	Retention *Retention
+	// Signals stores the signals and conditions of nodes.
+	Signals *Signals
 	// Surplus stores the surplus machines of providers.
 	Surplus *SurplusMachines
 	// Recovery stores the policy, the decisions and the budgets of health recovery.
@@ -133,6 +135,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		db:          d,
 		pools:       pools,
 		Checkpoints: &Checkpoints{db: d},
+		Signals:     &Signals{db: d},
 		Surplus:     &SurplusMachines{db: d},
 		Recovery:    &Recovery{db: d},
 	}

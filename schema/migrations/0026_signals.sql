@@ -2,7 +2,6 @@
 
 -- When instance.silent was recorded for the node; NULL after the next heartbeat.
 ALTER TABLE nodes ADD COLUMN silent_at timestamptz;
-UPDATE nodes SET silent_at = state_since WHERE state = 'offline';
 
 -- The last report of each reporter about a node. An unchanged report updates only this row.
 CREATE TABLE health_reports (

@@ -25,7 +25,9 @@ const (
 const APITokenPrefix = "gpuat_"
 
 // Roles returns every role.
-func Roles() []Role { return []Role{RoleViewer, RoleOperator, RoleAdmin, RoleBootstrapper, RoleReporter} }
+func Roles() []Role {
+	return []Role{RoleViewer, RoleOperator, RoleAdmin, RoleBootstrapper, RoleReporter}
+}
 
 // Allows reports whether a subject of role r may do what requires the role need. An
 // operator and an admin may do what a bootstrapper and a reporter may.

@@ -87,7 +87,7 @@ func TestRoles(t *testing.T) {
 		bootstrapper: {bootstrapper}, reporter: {reporter}, "": nil, "root": nil,
 	} {
 		var got []trust.Role
-		for _, need := range []trust.Role{viewer, operator, admin, bootstrapper} {
+		for _, need := range []trust.Role{viewer, operator, admin, bootstrapper, reporter} {
 			if have.Allows(need) {
 				got = append(got, need)
 			}

@@ -22,7 +22,7 @@ import (
 
 func newRecoveryPolicy(e *env) *cobra.Command {
 	return newGroup("policy", "Show and set the policy of health recovery",
-		"The policy says which faults are repaired, how, and what stops a repair. docs/health.md\ndescribes its fields.",
+		"The policy says which faults are repaired, how, and what stops a repair. docs/recovery-policy.md\ndescribes its fields.",
 		newRecoveryPolicyShow(e), newRecoveryPolicySet(e), newRecoveryPolicyHistory(e))
 }
 

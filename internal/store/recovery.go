@@ -158,7 +158,7 @@ func (r *deciding) add(ctx context.Context, n sqlc.NodesToDecideRow, d recovery.
 		return err
 	}
 	r.changed = append(r.changed, row)
-	if err := r.tx.RecordSignal(ctx, signalOf(row)); err != nil {
+	if err := recordSignal(ctx, r.tx, signalOf(row)); err != nil {
 		return err
 	}
 	state := sqlc.SetStateParams{NodeID: n.NodeID, DecisionID: row.DecisionID, Phase: d.Phase.String(), Why: d.Why}
@@ -240,7 +240,7 @@ func (s *Recovery) Refused(ctx context.Context, operationID, why string) error {
 		if err := addDecision(ctx, tx, row); err != nil {
 			return err
 		}
-		if err := tx.RecordSignal(ctx, signalOf(row)); err != nil {
+		if err := recordSignal(ctx, tx, signalOf(row)); err != nil {
 			return err
 		}
 		return tx.RefuseState(ctx, sqlc.RefuseStateParams{NodeID: d.NodeID, Refused: why, DecisionID: row.DecisionID, Why: why})

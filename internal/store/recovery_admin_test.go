@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -191,6 +192,11 @@ func TestRecoveryStatus(t *testing.T) {
 	}
 	require.Equal(t, "fleet , rack r1, region region-1, sku cpu-dev", strings.Join(scopes, ", "))
 	require.False(t, st.DecidedAt.IsZero())
+	counts, err := e.RecoveryCounts(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, counts.RoundAge)
+	counts.RoundAge = 0
+	require.Equal(t, metrics.RecoveryCounts{Nodes: 1, Used: 1}, counts)
 }
 
 // TestListDecisions: pages of decisions, newest first, of one node and since a time.

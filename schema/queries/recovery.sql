@@ -165,6 +165,17 @@ SELECT count(*) AS nodes, coalesce((array_agg(n.host ORDER BY d.decided_at, n.ho
 FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id JOIN nodes n ON n.node_id = s.node_id
 WHERE d.brake = 'budget' AND d.mode = 'armed';
 
+-- The state of health recovery, for the gauges.
+-- name: RecoveryCounts :one
+SELECT (b.breaker ? 'open_since')::boolean AS breaker_open, jsonb_array_length(b.incidents)::bigint AS incidents,
+    (SELECT count(*) FROM recovery_states) AS nodes,
+    (SELECT count(*) FROM budget_reservations r LEFT JOIN operations o ON o.operation_id = r.operation_id
+     WHERE CASE WHEN o.operation_id IS NULL THEN r.reserved_at > now() - make_interval(secs => sqlc.arg(claim_seconds)::float8)
+                ELSE o.ended_at IS NULL AND o.status <> 'abandoned' END) AS used,
+    (SELECT count(*) FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id WHERE d.brake = 'budget' AND d.mode = 'armed') AS blocked,
+    coalesce(extract(epoch FROM now() - b.decided_at), 0)::float8 AS round_age
+FROM recovery_breaker b;
+
 -- Deletes decisions that no node's state needs.
 -- name: DeleteOldDecisions :execrows
 DELETE FROM recovery_decisions WHERE decision_id IN (

@@ -760,6 +760,41 @@ func (q *Queries) ReadBreaker(ctx context.Context) (ReadBreakerRow, error) {
 	return i, err
 }
 
+const recoveryCounts = `-- name: RecoveryCounts :one
+SELECT (b.breaker ? 'open_since')::boolean AS breaker_open, jsonb_array_length(b.incidents)::bigint AS incidents,
+    (SELECT count(*) FROM recovery_states) AS nodes,
+    (SELECT count(*) FROM budget_reservations r LEFT JOIN operations o ON o.operation_id = r.operation_id
+     WHERE CASE WHEN o.operation_id IS NULL THEN r.reserved_at > now() - make_interval(secs => $1::float8)
+                ELSE o.ended_at IS NULL AND o.status <> 'abandoned' END) AS used,
+    (SELECT count(*) FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id WHERE d.brake = 'budget' AND d.mode = 'armed') AS blocked,
+    coalesce(extract(epoch FROM now() - b.decided_at), 0)::float8 AS round_age
+FROM recovery_breaker b
+`
+
+type RecoveryCountsRow struct {
+	BreakerOpen bool
+	Incidents   int64
+	Nodes       int64
+	Used        int64
+	Blocked     int64
+	RoundAge    float64
+}
+
+// The state of health recovery, for the gauges.
+func (q *Queries) RecoveryCounts(ctx context.Context, claimSeconds float64) (RecoveryCountsRow, error) {
+	row := q.db.QueryRow(ctx, recoveryCounts, claimSeconds)
+	var i RecoveryCountsRow
+	err := row.Scan(
+		&i.BreakerOpen,
+		&i.Incidents,
+		&i.Nodes,
+		&i.Used,
+		&i.Blocked,
+		&i.RoundAge,
+	)
+	return i, err
+}
+
 const refuseState = `-- name: RefuseState :exec
 UPDATE recovery_states SET refused_at = now(), refused = $2, decision_id = $3, why = $4 WHERE node_id = $1
 `

@@ -167,7 +167,7 @@ func TestRecoveryReads(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, 7, f.query.Limit)
 	require.WithinDuration(t, time.Now().Add(-24*time.Hour), f.query.Since, time.Minute)
-	code, _ = askRecovery(t, f, "viewer", http.MethodGet, "/decisions?sinse=24h", "", nil)
+	code, _ = askRecovery(t, f, "viewer", http.MethodGet, "/decisions?before=24h", "", nil)
 	require.Equal(t, http.StatusBadRequest, code)
 }
 

@@ -197,11 +197,11 @@ func signalOf(d record.Decision) health.Signal {
 	return s
 }
 
-// actionRecover is the action that repairs a node, and viaRecovery the interface of its requests.
-const (
-	actionRecover lifecycle.Action = "recover"
-	viaRecovery                    = "recovery"
-)
+// actionRecover is the action that repairs a node.
+const actionRecover lifecycle.Action = "recover"
+
+// viaRecovery is the interface of its requests.
+const viaRecovery = "recovery"
 
 func addDecision(ctx context.Context, tx *tx, d record.Decision) error {
 	p := sqlc.AddDecisionParams{DecisionID: d.DecisionID, NodeID: d.NodeID, PolicyVersion: d.PolicyVersion, Mode: d.Mode, Phase: d.Phase.String(),

@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -301,7 +300,7 @@ func TestConcurrentRounds(t *testing.T) {
 		return v, m, err
 	}
 	require.NoError(t, errors.Join(race(8, func(int) error {
-		_, err := e.Recovery.Round(context.Background(), limited)
+		_, err := e.Recovery.Round(t.Context(), limited)
 		return err
 	})...))
 	require.EqualValues(t, 1, e.number("SELECT count(*) FROM budget_reservations"))

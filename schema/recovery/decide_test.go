@@ -61,6 +61,8 @@ func TestDecideOneNode(t *testing.T) {
 		{"a fault that needs a reboot", fault, nil, want{"", reboot, health.PhaseWaitingReboot, "for 1h, seen by 10 checks: start with rung reboot"}},
 		{"a fault that needs a reset", gpu(health.RepairResetGPU), nil, want{"", all, health.PhaseUnhealthy, "gpu_xid Xid 79 of GPU-1"}},
 		{"a fault that needs an RMA", gpu(health.RepairRMA), nil, want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
+		{"a name that the node chose", change(gpu(health.RepairReboot), func(n *recovery.Node) { n.Conditions[1].Component = "x`; rm -rf /" }), nil,
+			want{"", reboot, health.PhaseWaitingReboot, "of `x'; rm -rf /`"}},
 		{"a fault of the workload", gpu(health.RepairNone), nil, want{"", nil, health.PhaseHealthy, "needs no repair"}},
 		{"an unknown code", gpu(health.RepairObserve), nil, want{"", nil, health.PhaseHealthy, "needs no repair"}},
 		{"a repair that does not exist", gpu("explode"), nil, want{"", nil, health.PhaseHealthy, "needs no repair"}},
@@ -223,6 +225,7 @@ func TestResetNamesGPUs(t *testing.T) {
 	}
 	assert.Equal(t, []string{"GPU-1", "GPU-2"}, gpus(on("GPU-2"), on("GPU-1"), on("GPU-1")))
 	assert.Empty(t, gpus(on("GPU-2"), on("")), "a fault that names no GPU needs a reset of all")
+	assert.Empty(t, gpus(on("GPU-2; reboot")), "the node chooses the name")
 }
 
 // TestRepairableStates compares the states that the package names with those of the lifecycle.

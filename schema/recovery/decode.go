@@ -48,7 +48,26 @@ func DecodePolicy(document []byte) (Policy, error) {
 	if err := schema.DecodeStrict(merged, 2*MaxPolicy, &p); err != nil {
 		return Policy{}, err
 	}
-	return p, p.Validate()
+	return p.filled(), p.Validate()
+}
+
+// filled returns the policy with empty lists instead of nil, so that policies that mean the same have
+// the same JSON.
+func (p Policy) filled() Policy {
+	p.Ladders, p.Repairs, p.Budgets, p.Windows = orEmpty(p.Ladders), orEmpty(p.Repairs), orEmpty(p.Budgets), orEmpty(p.Windows)
+	p.ReplaceClasses, p.GPUReplaceClasses = orEmpty(p.ReplaceClasses), orEmpty(p.GPUReplaceClasses)
+	p.Approvals, p.DisabledCheckers = orEmpty(p.Approvals), orEmpty(p.DisabledCheckers)
+	if p.Thresholds == nil {
+		p.Thresholds = map[string]Duration{}
+	}
+	return p
+}
+
+func orEmpty[T any](values []T) []T {
+	if values == nil {
+		return []T{}
+	}
+	return values
 }
 
 // decodeField decodes one field alone, so that the error names it.
@@ -66,6 +85,6 @@ func decodeField(name string, value json.RawMessage) error {
 // Digest identifies the content of a policy: the SHA-256 of its JSON, in lower-case hex. Policies
 // that mean the same have the same digest, however their documents were written.
 func (p Policy) Digest() string {
-	raw, _ := json.Marshal(p) //nolint:errchkjson // a policy holds text, numbers and times
+	raw, _ := json.Marshal(p.filled()) //nolint:errchkjson // a policy holds text, numbers and times
 	return schema.SHA256Hex(raw)
 }

@@ -6,7 +6,7 @@ import "time"
 // few nodes to some thousands. Nodes with GPUs are reset or rebooted, never replaced.
 func Default() Policy {
 	minutes := func(n int) Duration { return Duration(time.Duration(n) * time.Minute) }
-	return Policy{
+	p := Policy{
 		Mode:           ModeMonitor,
 		Ladders:        []Ladder{{Rungs: []Rung{RungResetGPU, RungReboot, RungReplace, RungQuarantine}}},
 		ReplaceClasses: []string{"ephemeral", "spot"},
@@ -32,4 +32,5 @@ func Default() Policy {
 		Cooldown: minutes(30),
 		Flapping: Flapping{Repairs: 5, Within: minutes(7 * 24 * 60)},
 	}
+	return p.filled()
 }

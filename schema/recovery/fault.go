@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // A patient is a node in one round, with what was derived from its facts.
@@ -112,8 +113,12 @@ func (f Fault) name() string {
 	if f.Code != 0 {
 		fmt.Fprintf(b, " %d", f.Code)
 	}
-	if f.Component != "" {
-		fmt.Fprintf(b, " of %s", f.Component)
+	switch {
+	case f.Component == "":
+	case text.IsToken(f.Component, health.MaxComponent, "-_.:/"):
+		b.WriteString(" of " + f.Component)
+	default: // the node chooses the name
+		b.WriteString(" of " + text.Quote(f.Component, health.MaxComponent))
 	}
 	return b.String()
 }

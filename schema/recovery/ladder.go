@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // lowest returns the first rung that can cure a fault that needs the repair, empty if none can: no
@@ -89,22 +90,25 @@ func (p Policy) request(n patient, left []Rung) Request {
 		r.GPUs = n.resets()
 	}
 	for _, rung := range left {
-		if slices.Contains(p.Approvals, rung) {
+		if slices.Contains(p.Approvals, rung) && slices.Contains(approvable(), rung) {
 			r.Approve = append(r.Approve, rung)
 		}
 	}
 	return r
 }
 
+// maxResets is how many GPUs a request lists.
+const maxResets = 64
+
 // resets returns the UUIDs of the GPUs whose faults need a reset, sorted; none means all, if a fault
-// does not name its GPU.
+// does not name its GPU. The node reports the names, so they are checked.
 func (p patient) resets() []string {
 	var gpus []string
 	for _, f := range p.faults {
 		if f.fault.Repair != health.RepairResetGPU {
 			continue
 		}
-		if !strings.HasPrefix(f.fault.Component, "GPU-") {
+		if !strings.HasPrefix(f.fault.Component, "GPU-") || !text.IsToken(f.fault.Component, health.MaxComponent, "-") || len(gpus) == maxResets {
 			return nil
 		}
 		gpus = append(gpus, f.fault.Component)

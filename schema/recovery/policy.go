@@ -13,17 +13,17 @@ type Policy struct {
 	Mode Mode `json:"mode"`
 	// Ladders are tried in order; the first whose match fits the node and the fault gives the rungs. A
 	// fault that no ladder fits is not repaired.
-	Ladders []Ladder `json:"ladders,omitempty"`
+	Ladders []Ladder `json:"ladders"`
 	// Repairs replace the repair that the reporter named, for example for one XID. The first match
 	// applies.
-	Repairs []Override `json:"repairs,omitempty"`
+	Repairs []Override `json:"repairs"`
 	// ReplaceClasses are the classes whose nodes without GPUs may be replaced, GPUReplaceClasses those
 	// whose nodes with GPUs may. A node of another class is rebooted at most.
-	ReplaceClasses    []string `json:"replace_classes,omitempty"`
-	GPUReplaceClasses []string `json:"gpu_replace_classes,omitempty"`
+	ReplaceClasses    []string `json:"replace_classes"`
+	GPUReplaceClasses []string `json:"gpu_replace_classes"`
 	// Budgets limit the repairs that run at once. All that apply to a node must allow its repair. An
 	// armed policy needs one for the fleet.
-	Budgets []Budget `json:"budgets,omitempty"`
+	Budgets []Budget `json:"budgets"`
 	Breaker Breaker  `json:"breaker"`
 	Suspect Suspect  `json:"suspect"`
 	Rack    RackRule `json:"rack"`
@@ -34,16 +34,16 @@ type Policy struct {
 	// Threshold is how long a fault must last before its repair; Thresholds are those of checkers, by
 	// name, that differ.
 	Threshold  Duration            `json:"threshold"`
-	Thresholds map[string]Duration `json:"thresholds,omitempty"`
+	Thresholds map[string]Duration `json:"thresholds"`
 	// Cooldown is how long after a repair of a node no other starts on it.
 	Cooldown Duration `json:"cooldown"`
 	Flapping Flapping `json:"flapping"`
 	// Windows are times in which matching nodes are not repaired.
-	Windows []Window `json:"windows,omitempty"`
+	Windows []Window `json:"windows"`
 	// Approvals are the rungs that an operator must approve.
-	Approvals []Rung `json:"approvals,omitempty"`
+	Approvals []Rung `json:"approvals"`
 	// DisabledCheckers are the names of checkers whose faults count for nothing.
-	DisabledCheckers []string `json:"disabled_checkers,omitempty"`
+	DisabledCheckers []string `json:"disabled_checkers"`
 }
 
 // Ladder is the rungs for the faults that match.

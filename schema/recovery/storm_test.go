@@ -79,6 +79,30 @@ func TestScatteredStorm(t *testing.T) {
 	assert.Contains(t, w.last.Notices()[0], "300 of 1000 nodes became unhealthy within 10m")
 }
 
+// TestFastStorm is a storm of events, which have no threshold: the first nodes are repaired before the
+// others fail, and no more than the budget.
+func TestFastStorm(t *testing.T) {
+	t.Parallel()
+	p := armed()
+	p.Suspect.Percent = 100
+	w := newWorld(t, p, 1000)
+	for i := range 300 {
+		xid := condition("gpu_xid", "Xid", health.RepairReboot, time.Time{})
+		xid.Component, xid.Code = "GPU-1", 79
+		w.fail(i*3, xid)
+		if i%10 == 9 {
+			w.round(20 * time.Second)
+		}
+	}
+	for range 20 {
+		w.round(time.Minute)
+	}
+	assert.NotEmpty(t, w.begun)
+	assert.LessOrEqual(t, len(w.begun), 3, "the budget of the SKU")
+	assert.NotZero(t, w.breaker.OpenSince)
+	assert.Contains(t, w.breaker.Why, "have gpu_xid Xid 79")
+}
+
 // TestSlowStorm stays below the breaker: the budget is the limit.
 func TestSlowStorm(t *testing.T) {
 	t.Parallel()
@@ -147,7 +171,9 @@ func TestNewReasonOnMany(t *testing.T) {
 	for i := range 300 { // a rollout over ten hours: too slow for the breaker
 		w.fail(i%3+i/3*10, condition("gpu_nvlink", "ReplayErrors", health.RepairReboot, time.Time{}))
 		w.nodes[i%3+i/3*10].Held = "rollout" // which holds each node until it is done
-		w.round(2 * time.Minute)
+		if i%3 == 2 {
+			w.round(6 * time.Minute)
+		}
 	}
 	for i := range w.nodes {
 		w.nodes[i].Held = ""

@@ -20,6 +20,9 @@ const (
 // rungs returns the rungs in the order of ladders.
 func rungs() []Rung { return []Rung{RungResetGPU, RungReboot, RungReplace, RungQuarantine} }
 
+// approvable returns the rungs that can wait for an approval. A quarantine ends no work.
+func approvable() []Rung { return []Rung{RungResetGPU, RungReboot, RungReplace} }
+
 // Validate checks a policy. Its error is KindInvalidRequest with ReasonBadPolicy and lists each field
 // with a fault and its fix.
 func (p Policy) Validate() error {
@@ -59,7 +62,9 @@ func (f *findings) policy(p Policy) {
 	f.within("cooldown", p.Cooldown, 0, 7*24*time.Hour)
 	f.windows(p.Windows)
 	for i, r := range p.Approvals {
-		f.rung(fmt.Sprintf("approvals[%d]", i), r)
+		if !slices.Contains(approvable(), r) {
+			f.add(fmt.Sprintf("approvals[%d]", i), "is %.40q: use one of %s", string(r), list(approvable()))
+		}
 	}
 	f.texts("disabled_checkers", p.DisabledCheckers)
 }

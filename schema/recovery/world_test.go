@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,7 +128,9 @@ func (w *world) finish() {
 }
 
 func (w *world) number(host string) int {
-	return slices.IndexFunc(w.nodes, func(n recovery.Node) bool { return n.Host == host })
+	i, err := strconv.Atoi(strings.TrimPrefix(host, "gpu-"))
+	require.NoError(w.t, err)
+	return i
 }
 
 // check compares the decisions with the facts.

@@ -3,6 +3,7 @@ package replay_test
 import (
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -289,4 +290,42 @@ func TestAtOnce(t *testing.T) {
 		assert.Equal(t, fleet.Sizes[0].Busy, fleet.Sizes[3].Busy, "of its rack")
 	}
 	assert.Equal(t, []int{0, 1, 1, 0, 0, 0}, busy)
+}
+
+// TestAnyRecord runs random records. A policy does not differ from itself, and its repairs are within
+// its budgets.
+func TestAnyRecord(t *testing.T) {
+	t.Parallel()
+	repaired := 0
+	for seed := range uint64(4) {
+		random := rand.New(rand.NewPCG(seed, 13))
+		f := facts()
+		statuses := []health.Status{health.Unhealthy, health.Unhealthy, health.Healthy, health.Unknown}
+		for range 150 {
+			s := signal(random.IntN(200), time.Duration(random.IntN(8*60))*time.Minute, statuses[random.IntN(len(statuses))])
+			f.Signals = append(f.Signals, s)
+		}
+		for range 10 { // some of them really were repaired
+			s := f.Signals[random.IntN(len(f.Signals))]
+			n := &f.Nodes[slices.IndexFunc(f.Nodes, func(n recovery.Node) bool { return n.NodeID == s.NodeID })]
+			n.Attempts = append(n.Attempts, recovery.Attempt{
+				OperationID: "op-" + s.SignalID, NodeID: s.NodeID, Rung: recovery.RungReboot, StartedAt: s.At.Add(6 * time.Minute),
+				EndedAt: s.At.Add(time.Duration(10+random.IntN(60)) * time.Minute), Outcome: recovery.OutcomeNotCured,
+				Fault: recovery.Fault{Checker: "node_ready", Reason: "KubeletNotReady", Since: s.At},
+			})
+		}
+		p := armed()
+		p.Suspect.Percent = 100
+		d := replay.Run(p, p, replay.Rounds(f, time.Minute), replay.Options{NotCured: seed%2 == 1})
+		require.Empty(t, d.Changes, "seed %d", seed)
+		for _, peak := range d.Peaks {
+			i := slices.IndexFunc(f.Sizes, func(s recovery.Size) bool { return s.Scope == peak.Scope && s.Key == peak.Key })
+			limit, limited := p.Limit(f.Sizes[i])
+			require.True(t, limited)
+			require.LessOrEqual(t, peak.New, limit, "seed %d: %s %s", seed, peak.Scope, peak.Key)
+			require.Equal(t, peak.Old, peak.New)
+		}
+		repaired += count(d, replay.CountNodes, "repaired")[1]
+	}
+	require.Greater(t, repaired, 4)
 }

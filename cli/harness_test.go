@@ -30,6 +30,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -674,7 +675,7 @@ func (a *fakeAPI) listSignals(w http.ResponseWriter, r *http.Request) {
 		return len(types) > 0 && !slices.Contains(types, string(s.Type))
 	})
 	to := min(from+min(limit, 2), len(all))
-	page := wire.SignalList{Signals: append([]health.Signal{}, all[min(from, to):to]...)}
+	page := signal.List{Signals: append([]health.Signal{}, all[min(from, to):to]...)}
 	if to < len(all) {
 		page.NextPageToken = fmt.Sprint(to)
 	}

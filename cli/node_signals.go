@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -51,21 +52,21 @@ GPUAAS_RETAIN_SIGNALS of gpuaas-worker is set.`,
 // signalTypes are the types that completion suggests.
 func signalTypes() []string {
 	return texts([]health.SignalType{health.SignalSilent, health.SignalReturned, health.SignalBooted, health.SignalDrift, health.SignalSpotNotice,
-		health.SignalQuota, health.SignalRecovery, wire.SignalDropped, health.ConditionSignal("*")})
+		health.SignalQuota, health.SignalRecovery, signal.Dropped, health.ConditionSignal("*")})
 }
 
 // listSignals returns the signals of a node, newest first.
 func listSignals(ctx context.Context, api *adminclient.Client, node string, q adminclient.ListNodeSignalsParams, limit uint) ([]health.Signal, error) {
 	return pages(limit, func(size *int, token *string) ([]health.Signal, string, error) {
 		q.Limit, q.PageToken = size, token
-		list, err := decode[wire.SignalList](api.ListNodeSignals(ctx, node, &q))
+		list, err := decode[signal.List](api.ListNodeSignals(ctx, node, &q))
 		return list.Signals, list.NextPageToken, err
 	})
 }
 
 func printSignals(e *console, signals []health.Signal) error {
 	return printList(e, listing[health.Signal]{
-		object: wire.SignalList{Signals: signals}, rows: signals, empty: "no signal matches",
+		object: signal.List{Signals: signals}, rows: signals, empty: "no signal matches",
 		header: []string{"TIME", "TYPE", "STATUS", "COMPONENT", "REASON", "REPAIR", "DETAIL", "SOURCE", "BOOT", "INSTANCE", "ID"}, wide: 4,
 		cells: func(s health.Signal) []string {
 			return []string{s.At.UTC().Format(time.RFC3339), string(s.Type), dash(string(s.Status)), dash(s.Component), dash(faultName(s.Reason, s.Code)),

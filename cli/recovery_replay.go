@@ -15,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
 	"github.com/gpuaas/gpuaas/schema/recovery/replay"
-	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/schema/signal"
 )
 
 // replaySince is how far a replay goes back without --since.
@@ -87,7 +87,7 @@ func replayPolicy(ctx context.Context, e *env, c *cobra.Command, o replayOptions
 func recordedSignals(ctx context.Context, api *adminclient.Client, since *string) ([]health.Signal, error) {
 	types := []string{string(health.ConditionSignal("*")), string(health.SignalBooted)}
 	return pages(0, func(size *int, token *string) ([]health.Signal, string, error) {
-		list, err := decode[wire.SignalList](api.ListSignals(ctx, &adminclient.ListSignalsParams{Limit: size, PageToken: token, Since: since, Type: &types}))
+		list, err := decode[signal.List](api.ListSignals(ctx, &adminclient.ListSignalsParams{Limit: size, PageToken: token, Since: since, Type: &types}))
 		return list.Signals, list.NextPageToken, err
 	})
 }

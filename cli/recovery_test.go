@@ -15,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
-	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/schema/signal"
 )
 
 // recoveryAPI answers by path and keeps the last request that changes something.
@@ -178,10 +178,10 @@ func TestRecoveryReplay(t *testing.T) {
 	for scope, key := range map[recovery.Scope]string{recovery.ScopeFleet: "", recovery.ScopeSKU: "h100", recovery.ScopeRegion: "fra1"} {
 		sizes = append(sizes, recovery.Size{Scope: scope, Key: key, Nodes: 100, GPUNodes: 100})
 	}
-	signal := health.Signal{SignalID: operationID, Type: health.ConditionSignal("gpu_xid"), NodeID: nodeID, Host: "gpu-17", At: start().Add(-2 * time.Hour),
+	xid := health.Signal{SignalID: operationID, Type: health.ConditionSignal("gpu_xid"), NodeID: nodeID, Host: "gpu-17", At: start().Add(-2 * time.Hour),
 		Status: health.Unhealthy, Component: "GPU-1", Reason: "XID", Code: 79, Repair: health.RepairReboot}
 	facts := record.Facts{At: start(), Policy: storedPolicy(t, recovery.ModeMonitor, 0), Sizes: sizes, Nodes: []recovery.Node{node}}
-	h, _ := recovering(t, map[string]any{"GET " + recoveryPath + "/facts": facts, "GET /api/v1/admin/signals": wire.SignalList{Signals: []health.Signal{signal}}})
+	h, _ := recovering(t, map[string]any{"GET " + recoveryPath + "/facts": facts, "GET /api/v1/admin/signals": signal.List{Signals: []health.Signal{xid}}})
 	file := filepath.Join(h.env.dir, "policy.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("ladders: []\n"), 0o600))
 	require.Zero(t, h.golden("recovery-replay", "recovery", "replay", "--policy", file))

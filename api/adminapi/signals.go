@@ -8,8 +8,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/text"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // signals serves the signals of nodes and takes the reports of the cluster agent.
@@ -62,5 +62,5 @@ func (s signals) report(c *call) (any, error) {
 		return nil, err
 	}
 	accepted, err := s.Signals.ReportHealth(c.Context(), node, r)
-	return wire.ReportAnswer{Accepted: accepted}, err
+	return signal.Answer{Accepted: accepted}, err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -42,7 +43,7 @@ func TestSignalsByHTTP(t *testing.T) {
 	}
 	heartbeat(two, report(at.Add(time.Second), "gpu_xid", health.Healthy))
 	for _, r := range []*replica{one, two} {
-		var list wire.SignalList
+		var list signal.List
 		r.ask(http.MethodGet, "/nodes/"+m.id+"/signals?type=health.*", nil).into(t, &list)
 		var got []string
 		for _, s := range list.Signals {

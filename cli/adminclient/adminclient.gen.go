@@ -23,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
 	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -76,7 +77,7 @@ type BootstrapScriptResponse = wire.BootstrapScriptResponse
 type CertFacts = trust.CertFacts
 
 // ConditionView A condition of a node. It is unknown and stale if its reporter has not reported for 15 minutes, or not since the node enrolled again.
-type ConditionView = wire.ConditionView
+type ConditionView = signal.Condition
 
 // ControlPlaneFault defines model for ControlPlaneFault.
 type ControlPlaneFault = wire.ControlPlaneFault
@@ -289,7 +290,7 @@ type RehydrateRequest struct {
 type Rehydration = lifecycle.Rehydration
 
 // ReportAnswer defines model for ReportAnswer.
-type ReportAnswer = wire.ReportAnswer
+type ReportAnswer = signal.Answer
 
 // ResolveOperation phase and stuck_since address the decision to a phase and a parking. If they no longer match, the decision is rejected as decision_outdated. An absent field is not compared.
 type ResolveOperation = wire.ResolveOperation
@@ -337,7 +338,7 @@ type SetRecoveryPolicy = record.SetPolicy
 type Signal = health.Signal
 
 // SignalList defines model for SignalList.
-type SignalList = wire.SignalList
+type SignalList = signal.List
 
 // StartRotation defines model for StartRotation.
 type StartRotation = rotation.Start

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -68,10 +69,10 @@ func (f *filter) signalTypes(types []health.SignalType) {
 func fillConditions(ctx context.Context, db *db, ids []string, byID map[string]*wire.NodeView) error {
 	rows, err := list[struct {
 		NodeID string
-		wire.ConditionView
+		signal.Condition
 	}](ctx, db, selectConditions, ids, wire.StaleHealth.Seconds())
 	for _, r := range rows {
-		byID[r.NodeID].Conditions = append(byID[r.NodeID].Conditions, r.ConditionView)
+		byID[r.NodeID].Conditions = append(byID[r.NodeID].Conditions, r.Condition)
 	}
 	return err
 }

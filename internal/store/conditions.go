@@ -10,7 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
-	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/schema/signal"
 )
 
 // maxConditionAge bounds how long before its report a condition may have begun.
@@ -166,7 +166,7 @@ func (d *conditionsDiff) compare(was, is health.Condition) {
 func (d *conditionsDiff) end(was health.Condition) {
 	d.ended = append(d.ended, was)
 	if was.Status == health.Unhealthy {
-		d.signal(health.Condition{Checker: was.Checker, Component: was.Component, Status: health.Unknown, Reason: wire.ReasonEnded, Code: was.Code})
+		d.signal(health.Condition{Checker: was.Checker, Component: was.Component, Status: health.Unknown, Reason: signal.ReasonEnded, Code: was.Code})
 	}
 }
 

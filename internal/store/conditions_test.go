@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -85,7 +86,7 @@ func TestConditionsSince(t *testing.T) {
 	ctx := t.Context()
 	c, _, _ := e.enroll()
 	clock := time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC) // the node's
-	send := func(r *health.Report) wire.ConditionView {
+	send := func(r *health.Report) signal.Condition {
 		t.Helper()
 		require.NoError(t, e.Heartbeat(ctx, c, wire.Heartbeat{Health: r}))
 		return e.node(c.NodeID).Conditions[0]
@@ -202,9 +203,9 @@ func TestHostileNodeIsBounded(t *testing.T) {
 		require.NoError(t, e.Heartbeat(ctx, c, wire.Heartbeat{BootID: fmt.Sprint(i), Health: report(at.Add(time.Duration(i)*time.Second), list...)}))
 	}
 	require.Equal(t, int64(health.MaxConditions), e.number("SELECT count(*) FROM conditions"))
-	require.Equal(t, int64(wire.MaxNodeSignals+1), e.number("SELECT count(*) FROM signals"))
+	require.Equal(t, int64(signal.MaxPerHour+1), e.number("SELECT count(*) FROM signals"))
 	caused := int64(reports*health.MaxConditions + (reports-1)*health.MaxConditions + reports - 1) // begun, ended, booted
-	require.Equal(t, fmt.Sprintf("%d signals were dropped: the node caused more than 256 in an hour", caused-wire.MaxNodeSignals),
+	require.Equal(t, fmt.Sprintf("%d signals were dropped: the node caused more than 256 in an hour", caused-signal.MaxPerHour),
 		e.text("SELECT detail FROM signals WHERE type = 'signals.dropped'"))
 	require.Contains(t, e.conditions(c.NodeID), "gpu GPU-78-0 unhealthy R78")
 

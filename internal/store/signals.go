@@ -10,8 +10,8 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/text"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // recordSignal adds a signal about a node, with the node's live instance. SignalID is optional: a
@@ -34,8 +34,8 @@ func printable(s string) string {
 }
 
 // recordLimited adds signals that the node or a reporter about it caused, at most
-// wire.MaxNodeSignals in an hour. It counts the others in the detail of one signal of the type
-// wire.SignalDropped. The caller holds the node's lock.
+// signal.MaxPerHour in an hour. It counts the others in the detail of one signal of the type
+// signal.Dropped. The caller holds the node's lock.
 func recordLimited(ctx context.Context, tx *tx, nodeID string, signals []health.Signal) error {
 	if len(signals) == 0 {
 		return nil
@@ -44,7 +44,7 @@ func recordLimited(ctx context.Context, tx *tx, nodeID string, signals []health.
 	if err != nil && !postgres.NotFound(err) {
 		return err
 	}
-	admitted := min(len(signals), max(0, wire.MaxNodeSignals-count.Recorded))
+	admitted := min(len(signals), max(0, signal.MaxPerHour-count.Recorded))
 	for _, s := range signals[:admitted] {
 		s.NodeID = nodeID
 		if err := recordSignal(ctx, tx, s); err != nil {
@@ -63,10 +63,10 @@ func recordLimited(ctx context.Context, tx *tx, nodeID string, signals []health.
 
 // recordDropped shows the number of dropped signals of this hour, and returns the signal that has it.
 func recordDropped(ctx context.Context, tx *tx, nodeID string, source health.Source, count sqlc.SignalCountRow) (*string, error) {
-	detail := fmt.Sprintf("%d signals were dropped: the node caused more than %d in an hour", count.Dropped, wire.MaxNodeSignals)
+	detail := fmt.Sprintf("%d signals were dropped: the node caused more than %d in an hour", count.Dropped, signal.MaxPerHour)
 	if count.SignalID != nil {
 		return count.SignalID, tx.SetSignalDetail(ctx, *count.SignalID, detail)
 	}
 	id := schema.NewID()
-	return &id, recordSignal(ctx, tx, health.Signal{SignalID: id, NodeID: nodeID, Type: wire.SignalDropped, Source: source, Detail: detail})
+	return &id, recordSignal(ctx, tx, health.Signal{SignalID: id, NodeID: nodeID, Type: signal.Dropped, Source: source, Detail: detail})
 }

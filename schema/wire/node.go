@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -100,8 +101,8 @@ type NodeView struct {
 	DriverFault string          `json:"driver_fault,omitempty"`
 	Workloads   []task.Workload `json:"workloads"`
 	// Conditions are what the reporters found about the node, unhealthy ones first.
-	Conditions []ConditionView  `json:"conditions,omitempty"`
-	Facts      *inventory.Facts `json:"facts,omitempty"`
+	Conditions []signal.Condition `json:"conditions,omitempty"`
+	Facts      *inventory.Facts   `json:"facts,omitempty"`
 
 	// Operation is the operation that holds the node, when one does.
 	Operation *OperationSummary `json:"operation,omitempty"`

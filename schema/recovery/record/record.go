@@ -31,30 +31,11 @@ func DefaultPolicy() (Policy, error) { return Stored(recovery.Default()) }
 
 // Stored returns a policy as it is stored, with version 0.
 func Stored(p recovery.Policy) (Policy, error) {
-	body, err := complete(p)
+	body, err := json.Marshal(p)
 	if err != nil {
 		return Policy{}, schema.Wrap(schema.KindInternal, err, "encoding the recovery policy")
 	}
 	return Policy{Digest: p.Digest(), Mode: p.Mode, Body: body}, nil
-}
-
-// complete encodes a policy with every field: one that is left out would be read as its default, and
-// a list that was emptied must stay empty.
-func complete(p recovery.Policy) (json.RawMessage, error) {
-	fields := map[string]json.RawMessage{}
-	for _, v := range []recovery.Policy{recovery.Default(), p} {
-		for name := range fields {
-			fields[name] = json.RawMessage("null")
-		}
-		raw, err := json.Marshal(v)
-		if err == nil {
-			err = json.Unmarshal(raw, &fields)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return json.Marshal(fields)
 }
 
 // Decode returns the policy. A stored policy that this program

@@ -20,6 +20,7 @@ var (
 	sweeper   *activities.Sweep
 	explainer *activities.Explain
 	repairs   *activities.Repair
+	decider   *activities.RepairRounds
 )
 
 // Entry is one registered workflow.
@@ -35,7 +36,7 @@ type Entry struct {
 func Registry() []Entry {
 	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}, {lifecycle.WorkflowWatch, WatchOperations},
 		{lifecycle.WorkflowTrust, MaintainTrust}, {lifecycle.WorkflowDelete, DeleteOldRecords},
-		{lifecycle.WorkflowSweep, SweepMachines}, {lifecycle.WorkflowExplain, ExplainParks}, {lifecycle.WorkflowRotation, RotateKeys}}
+		{lifecycle.WorkflowSweep, SweepMachines}, {lifecycle.WorkflowExplain, ExplainParks}, {lifecycle.WorkflowDecide, DecideRepairs}, {lifecycle.WorkflowRotation, RotateKeys}}
 	for _, p := range lifecycle.Operations() {
 		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput, c *Carried) (lifecycle.OperationStatus, error) {
 			return run(ctx, p.Action, in, c)

@@ -56,6 +56,7 @@ type Config struct {
 	Trust          Trust
 	Rotations      Rotations
 	RotationDriver RotationDriver
+	Recovery       Recovery
 	Log            *slog.Logger
 	// Package describes the agent package of a new bundle, with a fresh pull
 	// credential where it needs one. Nil if no package is configured.
@@ -170,6 +171,7 @@ func (a *API) Endpoints() []Endpoint {
 	}
 	all[len(all)-1].Timeout = eventsTime
 	all = append(all, a.rotations()...)
+	all = append(all, a.recovery()...)
 	all = append(all, a.signals()...)
 	for _, plan := range lifecycle.Operations() {
 		all = append(all, a.on(post, "/nodes/{node}/"+string(plan.Action), http.StatusAccepted, roleOf(plan), o.start(plan.Action),

@@ -44,6 +44,16 @@ type IdentityCount struct {
 	Nodes  int64
 }
 
+// RecoveryCounts is the state of health recovery, for the gauges gpuaas_recovery_*.
+type RecoveryCounts struct {
+	BreakerOpen bool
+	Incidents   int64
+	Nodes       int64 // in a phase other than healthy
+	Used        int64 // operations that use budgets
+	Blocked     int64 // nodes whose repair a budget stops
+	RoundAge    float64
+}
+
 // SurplusCount is the number of machines at a provider that no instance owns, for the gauge
 // gpuaas_surplus_machines.
 type SurplusCount struct {

@@ -36,6 +36,8 @@ type Counts interface {
 	// ConditionCounts returns the nodes with unhealthy conditions by checker and reason, the largest
 	// count first.
 	ConditionCounts(ctx context.Context) ([]ConditionCount, error)
+	// RecoveryCounts returns the state of health recovery.
+	RecoveryCounts(ctx context.Context) (RecoveryCounts, error)
 	// OutboxAge returns the age of the oldest message to Temporal that failed and
 	// is still to be delivered, in seconds, 0 without one.
 	OutboxAge(ctx context.Context) (float64, error)
@@ -162,6 +164,9 @@ func (c *FleetCollector) read() error {
 	if err := c.readStuckNodes(ctx); err != nil {
 		return err
 	}
+	if err := c.readRecovery(ctx); err != nil {
+		return err
+	}
 	c.setNodes(nodes)
 	operations := c.gauge("gpuaas_stuck_operations", "Parked and abandoned operations by phase and reason.", "phase", "reason")
 	for _, s := range parked {
@@ -262,6 +267,25 @@ func (c *FleetCollector) readConditions(ctx context.Context) error {
 	if others > 0 {
 		number(float64(others), "other", "other")
 	}
+	return nil
+}
+
+// readRecovery sets the gauges of health recovery.
+func (c *FleetCollector) readRecovery(ctx context.Context) error {
+	counts, err := c.counts.RecoveryCounts(ctx)
+	if err != nil {
+		return err
+	}
+	open := 0.0
+	if counts.BreakerOpen {
+		open = 1
+	}
+	c.gauge("gpuaas_recovery_breaker_open", "1 while the breaker of health recovery stops repairs.")(open)
+	c.gauge("gpuaas_recovery_incidents", "Faults of many nodes at once.")(float64(counts.Incidents))
+	c.gauge("gpuaas_recovery_unhealthy_nodes", "Nodes in a health phase other than Healthy.")(float64(counts.Nodes))
+	c.gauge("gpuaas_recovery_budget_used", "Operations that use the budgets of health recovery.")(float64(counts.Used))
+	c.gauge("gpuaas_recovery_budget_blocked_nodes", "Nodes whose repair a budget stops.")(float64(counts.Blocked))
+	c.gauge("gpuaas_recovery_round_age_seconds", "Time since the last round of health recovery; 0 if there was none.")(counts.RoundAge)
 	return nil
 }
 

@@ -32,6 +32,10 @@ func (f *fakeCounts) OutboxAge(context.Context) (float64, error) { return 0, nil
 func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
 }
+func (f *fakeCounts) RecoveryCounts(context.Context) (RecoveryCounts, error) {
+	return RecoveryCounts{BreakerOpen: true, Incidents: 1, Nodes: 30, Used: 2, Blocked: 28, RoundAge: 12}, nil
+}
+
 func (f *fakeCounts) SurplusCounts(context.Context) ([]SurplusCount, error) {
 	return []SurplusCount{{Provider: "libvirt", Leftovers: 2, Duplicates: 1}}, nil
 }
@@ -109,6 +113,32 @@ gpuaas_surplus_machines{class="duplicate",provider="libvirt"} 1
 gpuaas_surplus_machines{class="leftover",provider="libvirt"} 2
 gpuaas_surplus_machines{class="orphan",provider="libvirt"} 0
 `), "gpuaas_surplus_machines"))
+}
+
+func TestRecoveryGauges(t *testing.T) {
+	t.Parallel()
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP gpuaas_recovery_breaker_open 1 while the breaker of health recovery stops repairs.
+# TYPE gpuaas_recovery_breaker_open gauge
+gpuaas_recovery_breaker_open 1
+# HELP gpuaas_recovery_budget_blocked_nodes Nodes whose repair a budget stops.
+# TYPE gpuaas_recovery_budget_blocked_nodes gauge
+gpuaas_recovery_budget_blocked_nodes 28
+# HELP gpuaas_recovery_budget_used Operations that use the budgets of health recovery.
+# TYPE gpuaas_recovery_budget_used gauge
+gpuaas_recovery_budget_used 2
+# HELP gpuaas_recovery_incidents Faults of many nodes at once.
+# TYPE gpuaas_recovery_incidents gauge
+gpuaas_recovery_incidents 1
+# HELP gpuaas_recovery_round_age_seconds Time since the last round of health recovery; 0 if there was none.
+# TYPE gpuaas_recovery_round_age_seconds gauge
+gpuaas_recovery_round_age_seconds 12
+# HELP gpuaas_recovery_unhealthy_nodes Nodes in a health phase other than Healthy.
+# TYPE gpuaas_recovery_unhealthy_nodes gauge
+gpuaas_recovery_unhealthy_nodes 30
+`), "gpuaas_recovery_breaker_open", "gpuaas_recovery_budget_blocked_nodes", "gpuaas_recovery_budget_used", "gpuaas_recovery_incidents",
+		"gpuaas_recovery_round_age_seconds", "gpuaas_recovery_unhealthy_nodes"))
 }
 
 // When a number cannot be read, no gauge keeps its old value.

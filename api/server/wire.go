@@ -266,7 +266,7 @@ func (a *app) adminAPI() *adminapi.API {
 		Nodes: a.store.Admin, SKUs: a.store.Admin, Machines: a.store.Machines, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin, Signals: a.store.Signals, Insights: a.store.Insights, Repairs: a.store.Repairs,
 		Checkpoints: a.store.Checkpoints, CheckpointKeys: a.vault.CheckpointKeys,
 		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,
-		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations,
+		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations, Recovery: a.store.Recovery,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), ReleaseKeys: a.cfg.ReleaseKeys, Release: a.cfg.releases.document, WebURL: a.temporal.WebURL, Faults: a.faults,
 		Unclaimed: func(ctx context.Context) ([]stuck.Node, error) {

@@ -64,8 +64,10 @@ type Store struct {
 	Insights *Insights
 	// Repairs stores what repairs do to nodes.
 	Repairs *Repairs
-	db      *db
-	pools   map[string]*postgres.DB // by purpose
+	// Recovery stores the policy, the decisions and the budgets of health recovery.
+	Recovery *Recovery
+	db       *db
+	pools    map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -145,6 +147,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Signals:     &Signals{db: d},
 		Surplus:     &SurplusMachines{db: d},
 		Repairs:     &Repairs{d},
+		Recovery:    &Recovery{db: d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}
 	s.warnOfPrivileges(ctx, c.Log)

@@ -27,6 +27,7 @@ const (
 	WorkflowDelete  = "DeleteOldRecords"
 	WorkflowSweep   = "SweepMachines"
 	WorkflowExplain = "ExplainParks"
+	WorkflowDecide  = "DecideRepairs"
 )
 
 // The IDs of the schedules.
@@ -37,6 +38,7 @@ const (
 	ScheduleDelete  = "delete-old-records"
 	ScheduleSweep   = "sweep-machines"
 	ScheduleExplain = "explain-parks"
+	ScheduleDecide  = "decide-repairs"
 )
 
 // TrustInterval is the time between two runs of MaintainTrust.
@@ -91,6 +93,7 @@ func Schedules() []Schedule {
 	return []Schedule{
 		rounds(ScheduleReclaim, WorkflowReclaim, "Reclaim stale tasks"),
 		rounds(ScheduleWatch, WorkflowWatch, "Find operations whose run ended"),
+		rounds(ScheduleDecide, WorkflowDecide, "Decide about nodes with a fault, and start their repairs"),
 		{ID: ScheduleTrust, Workflow: WorkflowTrust, WorkflowID: "fleet:" + ScheduleTrust + ":schedule", Every: TrustInterval,
 			RunTimeout: roundsTimeout, Does: "Renew the verifier set"},
 		{ID: ScheduleDelete, Workflow: WorkflowDelete, WorkflowID: "fleet:" + ScheduleDelete + ":schedule", Every: DeleteInterval,

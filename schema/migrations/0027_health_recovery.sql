@@ -92,14 +92,14 @@ CREATE TABLE budget_reservations (
 
 CREATE INDEX budget_reservations_node_idx ON budget_reservations (node_id);
 
--- The state between two rounds of JudgeHealth. One row, which a round locks.
+-- The state between two rounds of DecideRepairs. One row, which a round locks.
 CREATE TABLE recovery_breaker (
     only_row   boolean     NOT NULL DEFAULT true CONSTRAINT recovery_breaker_pkey PRIMARY KEY
                            CONSTRAINT recovery_breaker_only_row_check CHECK (only_row),
     breaker    jsonb       NOT NULL DEFAULT '{}', -- recovery.BreakerState
     incidents  jsonb       NOT NULL DEFAULT '[]',
     round      bigint      NOT NULL DEFAULT 0,
-    judged_at  timestamptz
+    decided_at  timestamptz
 );
 
 INSERT INTO recovery_breaker DEFAULT VALUES;

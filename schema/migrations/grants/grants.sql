@@ -72,7 +72,7 @@ GRANT SELECT ON rotations, rotation_waivers, node_api_replicas TO gpuaas_worker,
 GRANT UPDATE ON rotations TO gpuaas_worker;
 GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
 
--- It judges the health of nodes and starts repairs. The admin API sets the policy and closes the
+-- It decides about nodes with a fault and starts repairs. The admin API sets the policy and closes the
 -- breaker.
 GRANT SELECT ON recovery_policies, recovery_states, recovery_decisions, recovery_attempts, budget_reservations, recovery_breaker
     TO gpuaas_worker, gpuaas_api_admin;

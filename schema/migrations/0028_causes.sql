@@ -9,9 +9,5 @@ CREATE TABLE operation_causes (
     found_at     timestamptz NOT NULL DEFAULT now()
 );
 
--- For the durations of phases in a plan: the newest operations of an action.
-CREATE INDEX operations_completed_idx ON operations (action, ended_at) WHERE status = 'completed';
-
 -- +goose Down
-DROP INDEX operations_completed_idx;
 DROP TABLE operation_causes;

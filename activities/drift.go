@@ -24,12 +24,6 @@ type Drifts interface {
 	RefuseRemedy(ctx context.Context, nodeID, operationID, why string) error
 }
 
-// Submitter starts operations. A second call with the same operation ID attaches to the first one's
-// run.
-type Submitter interface {
-	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
-}
-
 // DriftBatch is the result of comparing a batch of nodes.
 type DriftBatch struct {
 	// Nodes were compared; Drifted differ from their template, and the drift of Changed is another one than
@@ -51,8 +45,8 @@ const (
 
 // DriftScan has the activity that compares all nodes with their templates.
 type DriftScan struct {
-	Drifts    Drifts
-	Submitter Submitter
+	Drifts  Drifts
+	Starter Starter
 }
 
 // DriftSummary is the result of a round.
@@ -98,7 +92,7 @@ func (s *DriftScan) ScanDrift(ctx context.Context) (sum DriftSummary, err error)
 
 // start starts an upgrade and records a rejection.
 func (s *DriftScan) start(ctx context.Context, in lifecycle.OperationInput, sum *DriftSummary) error {
-	_, err := s.Submitter.Submit(ctx, in)
+	_, err := s.Starter.Submit(ctx, in)
 	e := schema.AsError(err)
 	switch {
 	case err == nil:

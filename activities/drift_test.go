@@ -53,7 +53,7 @@ func scanDrift(t *testing.T, d *drifts, s *answers) (sum activities.DriftSummary
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	scan := &activities.DriftScan{Drifts: d, Submitter: s}
+	scan := &activities.DriftScan{Drifts: d, Starter: s}
 	env.RegisterActivity(scan)
 	v, err := env.ExecuteActivity(scan.ScanDrift)
 	if err == nil {

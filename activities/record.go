@@ -102,8 +102,11 @@ func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
 		return Claim{}, schema.NewError(schema.KindInvalidRequest, "%q is not an operation", req.Action).
 			WithReason("not_an_operation")
 	}
+	if err := lifecycle.CheckRecovery(req.Options.Recovery); err != nil {
+		return Claim{}, err
+	}
 	claim, err := r.Records.Claim(ctx, req)
-	claim.Plan = plan.On(claim.Source())
+	claim.Plan = plan.On(claim.Source()).ForGPUs(claim.GPUsTotal, req.Options)
 	return claim, err
 }
 

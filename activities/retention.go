@@ -21,6 +21,8 @@ type OldRecords interface {
 	DeleteTasks(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	DeleteIdentities(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	DeleteMessages(ctx context.Context, keep time.Duration, limit int) (int64, error)
+	// DeleteRepairs deletes decisions and attempts of health recovery.
+	DeleteRepairs(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	DeleteSignals(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	// Succeeded records that everything old is deleted.
 	Succeeded(ctx context.Context) error
@@ -55,7 +57,7 @@ type Archive interface {
 }
 
 // Keep is how long each class of records is kept; 0 is forever.
-type Keep struct{ Tasks, Identities, Messages, Signals, Audit time.Duration }
+type Keep struct{ Tasks, Identities, Messages, Signals, Repairs, Audit time.Duration }
 
 // Retention has the activity that deletes old records.
 type Retention struct {
@@ -140,6 +142,7 @@ func (r *retention) classes() []class {
 		{"messages", r.Keep.Messages, rows(r.Records.DeleteMessages)},
 		{"tasks", r.Keep.Tasks, rows(r.Records.DeleteTasks)},
 		{"identities", r.Keep.Identities, rows(r.Records.DeleteIdentities)},
+		{"repairs", r.Keep.Repairs, rows(r.Records.DeleteRepairs)},
 		{"signals", r.Keep.Signals, rows(r.Records.DeleteSignals)},
 	}
 	if r.Archive != nil {

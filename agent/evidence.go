@@ -2,7 +2,6 @@ package agent
 
 import (
 	"archive/tar"
-	"bytes"
 	"cmp"
 	"compress/gzip"
 	"context"
@@ -11,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -124,35 +122,12 @@ func variable(env []string, name string) string {
 	return ""
 }
 
-// withoutSecrets replaces each line that contains a secret: also a token of before, or another
-// program's. Of a line of indented JSON it replaces only the string, so that the file can be parsed.
+// withoutSecrets redacts the files: a bundle may leave the company.
 func withoutSecrets(scan *secrets.Scanner, files []evidenceFile) []evidenceFile {
 	for i, f := range files {
-		var kept bytes.Buffer
-		inKey := false
-		for line := range bytes.Lines(f.content) {
-			found := scan.Find(line) != ""
-			starts, ends := bytes.Contains(line, []byte("-----BEGIN ")), bytes.Contains(line, []byte("-----END "))
-			if found || inKey {
-				inKey = (inKey || starts) && !ends
-				line = redacted(scan, line)
-			}
-			kept.Write(line)
-		}
-		files[i].content = kept.Bytes()
+		files[i].content = scan.Redact(f.content)
 	}
 	return files
-}
-
-// jsonString matches a line of indented JSON that has a string: its key, the string, and a comma.
-var jsonString = regexp.MustCompile(`^(\s*(?:"[^"]*": )?)".*"(,?)\n?$`)
-
-func redacted(scan *secrets.Scanner, line []byte) []byte {
-	kept := jsonString.ReplaceAll(line, []byte("${1}\"REDACTED\"${2}\n"))
-	if bytes.Equal(kept, line) || scan.Find(kept) != "" {
-		return []byte("REDACTED\n")
-	}
-	return kept
 }
 
 // isPublic reports whether the value of a variable of the env file is no secret.

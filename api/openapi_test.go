@@ -24,11 +24,15 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/cause"
+	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery/record"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -184,11 +188,11 @@ func hasParameter(op operation, name string) bool {
 func bodies() (requests, responses []any) {
 	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, adminapi.RehydrateRequest{}, adminapi.LockRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{}, trust.BootstrapRequest{},
-		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}, health.Report{}}
-	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, signal.List{}, signal.Answer{}, inventory.SKUList{}, machine.Providers{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
+		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}, health.Report{}, record.SetPolicy{}, record.Change{}}
+	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, signal.List{}, signal.Answer{}, evidence.Bundle{}, inventory.SKUList{}, machine.Providers{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{}, audit.CheckpointPage{}, audit.Gap{},
-		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
-		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Plan{}, rotation.Trust{}}
+		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, cause.Report{}, insight.CapacityList{}, insight.DurationList{}, insight.Runbook{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
+		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Plan{}, rotation.Trust{}, record.Status{}, record.Decisions{}, record.Facts{}, record.Policies{}}
 	requests = append(requests, template.Change{}, template.Deletion{})
 	return requests, append(responses, template.Template{}, template.List{}, template.Report{}, template.Fleet{})
 }
@@ -335,6 +339,7 @@ func enumerations() map[reflect.Type][]string {
 		reflect.TypeFor[schema.Kind]():              texts(kinds),
 		reflect.TypeFor[health.Status]():            texts([]health.Status{health.Healthy, health.Unhealthy, health.Unknown}),
 		reflect.TypeFor[health.Repair]():            texts(health.Repairs()),
+		reflect.TypeFor[health.Phase]():             phases(),
 		reflect.TypeFor[lifecycle.Action]():         texts(actions),
 		reflect.TypeFor[lifecycle.NodeState]():      texts(lifecycle.NodeStates()),
 		reflect.TypeFor[lifecycle.InstanceState]():  texts(instance.States()),
@@ -357,4 +362,12 @@ func texts[T ~string](values []T) []string {
 		out[i] = string(v)
 	}
 	return out
+}
+
+// phases are the names of the phases.
+func phases() (names []string) {
+	for p := health.PhaseUnknown; p <= health.PhaseReplace; p++ {
+		names = append(names, p.String())
+	}
+	return names
 }

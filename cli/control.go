@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -79,12 +80,13 @@ func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, r 
 }
 
 func (c apiControl) stuck(ctx context.Context, q stuckQuery) (all wire.StuckList, err error) {
-	p := adminclient.ListStuckParams{Selector: q.selector, Reason: q.reasons, Action: q.actions}
-	all.Faults = []wire.ControlPlaneFault{}
+	p := adminclient.ListStuckParams{Selector: q.selector, Node: q.node, Reason: q.reasons, Action: q.actions}
+	all.Faults, all.Nodes = []wire.ControlPlaneFault{}, []stuck.Node{}
 	all.Stuck, err = pages(q.limit, func(size *int, token *string) ([]wire.StuckOperation, string, error) {
 		p.Limit, p.PageToken = size, token
 		list, err := decode[wire.StuckList](c.ListStuck(ctx, &p))
 		all.Faults, all.More = append(all.Faults, list.Faults...), list.More
+		all.Nodes, all.MoreNodes = append(all.Nodes, list.Nodes...), all.MoreNodes+list.MoreNodes
 		return list.Stuck, list.NextPageToken, err
 	})
 	return all, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -237,7 +238,7 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 	if q.selector != nil {
 		return wire.StuckList{}, usagef("gpuaas stuck", "--selector needs the admin API and does not work with --direct")
 	}
-	list := wire.StuckList{Stuck: []wire.StuckOperation{}, Faults: []wire.ControlPlaneFault{}}
+	list := wire.StuckList{Stuck: []wire.StuckOperation{}, Nodes: []stuck.Node{}, Faults: []wire.ControlPlaneFault{}}
 	var probes sync.WaitGroup
 	var api []wire.ControlPlaneFault
 	probes.Go(func() { list.Faults = append(list.Faults, c.lc.Faults(ctx)...) })

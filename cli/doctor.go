@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -25,32 +26,41 @@ type nodeEvidence struct {
 	Stuck    wire.StuckList
 	Refusals []audit.Row
 	Report   diagnosis.Report
+	// Cause is the probable cause, nil without one.
+	Cause *cause.Report
 	// Unlocked is when the identity was unlocked in the last wire.LockedPollMax, nil if it was not.
 	Unlocked *time.Time
 }
 
 func newDoctor(e *env) *cobra.Command {
-	var bundle string
+	var bundle, nodeReport string
 	c := e.command("doctor NODE", "Find what keeps a node from working",
 		`Checks a node from the control plane's side: its registration, its identity, its last poll,
-what its agent reports, recent rejections of its requests, the operation that holds it, and
-the control plane itself. For each fault, it names who can most likely correct it and the
-next step. It changes nothing.
+what its agent reports, recent rejections of its requests, its open tasks, the operation
+that holds it, and the control plane itself. For each fault, it names who can most likely
+correct it and the next step, and at the end the probable cause. It changes nothing.
 
 "gpuaas-node-agent doctor" on the node checks the same from the other side: its
 configuration, the way to the node API, and whether the API accepts its certificate.
+--node-report adds its output to this report.
 
 --bundle also writes a zip archive for a support case: the checks, the node, its history,
-its tasks, its audit events, and the faults of the control plane. It contains no secret.
+its tasks, its audit events, the faults of the control plane, and the commands that collect
+the logs. It contains no secret.
 
 The exit code is 1 if there is a fault.`,
-		"  gpuaas doctor gpu-17\n  gpuaas doctor gpu-17 -o json\n  gpuaas doctor gpu-17 --bundle gpu-17.zip",
+		"  gpuaas doctor gpu-17\n  gpuaas doctor gpu-17 -o json\n  gpuaas doctor gpu-17 --bundle gpu-17.zip\n"+
+			"  ssh root@gpu-17 gpuaas-node-agent doctor -o json | gpuaas doctor gpu-17 --node-report -",
 		func(ctx context.Context, arg string) error {
 			file, err := newEvidenceFile(bundle)
 			if err != nil {
 				return err
 			}
 			defer file.discard()
+			node, err := readNodeReport(e, nodeReport)
+			if err != nil {
+				return err
+			}
 			refusals := uint(1) // the check needs the last one
 			if file != nil {
 				refusals = evidenceRows
@@ -58,6 +68,12 @@ The exit code is 1 if there is a fault.`,
 			ev, err := examine(ctx, e, arg, refusals)
 			if err != nil {
 				return err
+			}
+			ev.Report.Checks = append(ev.Report.Checks, node.Checks...)
+			if len(ev.Report.Faults()) > 0 {
+				var c diagnosis.Check
+				c, ev.Cause = checkCause(ctx, e, ev.Node)
+				ev.Report.Add(c)
 			}
 			if err := e.print(ev.Report, func(w io.Writer) { writeReport(w, ev.Report) }); err != nil {
 				return err
@@ -72,6 +88,7 @@ The exit code is 1 if there is a fault.`,
 			}
 			return nil
 		})
+	c.Flags().StringVar(&nodeReport, "node-report", "", "add the checks of this `FILE`, the output of gpuaas-node-agent doctor -o json; - for stdin")
 	c.Flags().StringVar(&bundle, "bundle", "", "also write the evidence to this `FILE`, a zip archive")
 	return c
 }
@@ -94,12 +111,16 @@ func examine(ctx context.Context, e *env, arg string, refusals uint) (ev nodeEvi
 	if ev.Unlocked, err = lastUnlock(ctx, e, ev.Node); err != nil {
 		return ev, err
 	}
-	if ev.Stuck, err = e.apiControl().stuck(ctx, stuckQuery{limit: 1}); err != nil {
+	if ev.Stuck, err = e.apiControl().stuck(ctx, stuckQuery{limit: 1, node: &ev.Node.ID}); err != nil {
+		return ev, err
+	}
+	tasks, err := listTasks(ctx, api, adminclient.ListTasksParams{Node: &ev.Node.ID}, evidenceRows)
+	if err != nil {
 		return ev, err
 	}
 	n, now := ev.Node, e.clock.now()
-	for _, c := range []diagnosis.Check{checkRegistration(n), checkIdentity(n, now), checkHeartbeat(ev, now), checkAgent(n),
-		checkDriver(n), checkRefusals(n, ev.Refusals), checkOperation(n)} {
+	for _, c := range []diagnosis.Check{checkRegistration(n), checkState(n, ev.Stuck), checkIdentity(n, now), checkHeartbeat(ev, now), checkAgent(n),
+		checkVerifierSet(n), checkDriver(n), checkRefusals(n, ev.Refusals), checkTasks(tasks, now), checkOperation(n)} {
 		ev.Report.Add(c)
 	}
 	for _, c := range checkControlPlane(ev.Stuck.Faults) {

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 )
 
 // newEvidenceFile opens the file of a bundle, nil for none. It replaces no file: the evidence of
@@ -27,19 +28,21 @@ func newEvidenceFile(path string) (*secretFile, error) {
 // evidenceRows is how many operations, tasks and audit events a bundle has at most.
 const evidenceRows = 200
 
-// writeEvidence writes the bundle. What cannot be read is named in it.
+// writeEvidence writes the bundle without secrets, although the admin API returns none: an operator
+// may have typed one into a reason. What cannot be read is named in it.
 func writeEvidence(ctx context.Context, e *env, out *secretFile, ev nodeEvidence) (err error) {
 	var packed strings.Builder
-	archive := zip.NewWriter(&packed)
+	archive, scan := zip.NewWriter(&packed), secrets.New()
 	add := func(name string, v any, readErr error) {
 		if readErr != nil {
 			v = map[string]string{"error": readErr.Error()}
 		}
 		part, createErr := archive.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate, Modified: e.clock.now()})
 		if createErr == nil {
-			enc := json.NewEncoder(part)
-			enc.SetIndent("", "  ")
-			createErr = enc.Encode(v)
+			var raw []byte
+			if raw, createErr = json.MarshalIndent(v, "", "  "); createErr == nil {
+				_, createErr = part.Write(append(scan.Redact(raw), '\n'))
+			}
 		}
 		err = errors.Join(err, createErr)
 	}
@@ -47,6 +50,9 @@ func writeEvidence(ctx context.Context, e *env, out *secretFile, ev nodeEvidence
 	add("doctor.json", ev.Report, nil)
 	add("node.json", ev.Node, nil)
 	add("control-plane.json", ev.Stuck.Faults, nil)
+	if ev.Cause != nil {
+		add("cause.json", ev.Cause, nil)
+	}
 	add("refusals.json", append([]audit.Row{}, ev.Refusals...), nil)
 	entries, readErr := history(ctx, api, node, nil, evidenceRows)
 	add("history.json", entries, readErr)
@@ -58,6 +64,11 @@ func writeEvidence(ctx context.Context, e *env, out *secretFile, ev nodeEvidence
 	add("trust.json", keys, readErr)
 	turn, readErr := decode[rotation.View](api.GetRotation(ctx, nil))
 	add("rotation.json", turn, readErr)
+	if commands, createErr := archive.CreateHeader(&zip.FileHeader{Name: "commands.txt", Method: zip.Deflate, Modified: e.clock.now()}); createErr != nil {
+		err = errors.Join(err, createErr)
+	} else if _, writeErr := commands.Write([]byte(controlPlaneEvidence(ev.Node))); writeErr != nil {
+		err = errors.Join(err, writeErr)
+	}
 	if err = errors.Join(err, archive.Close()); err != nil {
 		return fmt.Errorf("packing %s: %w", out.path, err)
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"archive/zip"
+	"context"
 	"encoding/json"
 	"io"
 	"net/url"
@@ -14,10 +15,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -157,7 +161,9 @@ func TestDoctor(t *testing.T) {
 func TestDoctorEvidence(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	h.api.nodes = []wire.NodeView{enrolled()}
+	n := enrolled()
+	n.Labels = map[string]string{"token": "hvs.CAESIJlU9Qj0eXampleExampleExampleExample"}
+	h.api.nodes = []wire.NodeView{n}
 	for i := range int64(3) {
 		h.api.audit[nodeID] = append(h.api.audit[nodeID], audit.Event{Seq: i + 1, At: start().Add(-time.Minute),
 			Action: audit.IdentityRefused, Result: audit.Refused, Reason: schema.ReasonExpired})
@@ -179,13 +185,15 @@ func TestDoctorEvidence(t *testing.T) {
 		require.NoError(t, err)
 		content, err := io.ReadAll(in)
 		require.NoError(t, err)
-		require.True(t, json.Valid(content), f.Name)
+		require.True(t, f.Name == "commands.txt" || json.Valid(content), f.Name)
 		files[f.Name] = string(content)
 	}
-	for _, name := range []string{"doctor.json", "node.json", "control-plane.json", "refusals.json", "history.json", "tasks.json", "audit.json", "trust.json", "rotation.json"} {
+	for _, name := range []string{"doctor.json", "node.json", "control-plane.json", "refusals.json", "history.json", "tasks.json", "audit.json", "trust.json", "rotation.json", "commands.txt"} {
 		require.Contains(t, files, name)
 	}
 	require.Contains(t, files["node.json"], nodeID)
+	require.Contains(t, files["node.json"], `"token": "REDACTED"`)
+	require.Contains(t, files["commands.txt"], "gpuaas admin check")
 	var refusals []audit.Row
 	require.NoError(t, json.Unmarshal([]byte(files["refusals.json"]), &refusals))
 	require.Len(t, refusals, 3)
@@ -200,4 +208,63 @@ func TestDoctorEvidence(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "no", "dir.zip")
 	require.Equal(t, schema.ExitRefused, h.run("doctor", "gpu-17", "--bundle", missing))
 	require.Contains(t, h.err.String(), "creating "+missing+": no such file or directory")
+}
+
+// TestDoctorChecks are the checks of the verifier set, of the open tasks, and of what needs
+// attention without a parked operation.
+func TestDoctorChecks(t *testing.T) {
+	t.Parallel()
+	n := enrolled()
+	now := start()
+	require.Equal(t, diagnosis.OK, checkVerifierSet(n).Result)
+	n.NewestSetVersion = 4
+	require.Equal(t, diagnosis.Node, checkVerifierSet(n).Owner)
+	n.SetLost = true
+	require.Equal(t, diagnosis.ControlPlane, checkVerifierSet(n).Owner)
+	n.LastHeartbeatAt = nil
+	require.Equal(t, diagnosis.Skipped, checkVerifierSet(n).Result)
+
+	pending := wire.TaskView{TaskID: taskID, Type: task.FactsCollect, Status: task.Pending, CreatedAt: now.Add(-time.Minute)}
+	require.Equal(t, diagnosis.OK, checkTasks([]wire.TaskView{pending}, now).Result)
+	pending.CreatedAt = now.Add(-3 * time.Minute)
+	require.Contains(t, checkTasks([]wire.TaskView{pending}, now).Answer, "was not dispatched for 3m")
+	pending.Status = task.Lost
+	require.Equal(t, "inspect the node, then: gpuaas task resume "+taskID+" --reason TEXT", checkTasks([]wire.TaskView{pending}, now).Next)
+
+	row, _ := stuck.Find(stuck.RowDraining, stuck.ScopeNode)
+	list := wire.StuckList{Nodes: []stuck.Node{{Row: row.Name, NodeID: "other"}}}
+	require.Equal(t, diagnosis.OK, checkState(n, list).Result)
+	list.Nodes[0] = stuck.Node{Row: row.Name, NodeID: n.ID, Stuck: row.Stuck("gpu-17", "it drains for 1h", "", now)}
+	require.Equal(t, "gpuaas op show gpu-17", checkState(n, list).Next)
+}
+
+// TestNodeReport adds the checks of the node's own doctor, whose text is untrusted.
+func TestNodeReport(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.api.nodes = []wire.NodeView{enrolled()}
+	file := filepath.Join(t.TempDir(), "node.json")
+	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
+	write(`{"checks":[{"name":"route","asked":"GET","answer":"404\u001b[2J, not from the node API","result":"failed","owner":"ingress","next":"check GPUAAS_API_URL"},{"name":"disk","result":"fine"}]}`)
+	require.Equal(t, schema.ExitFailed, h.run("doctor", "gpu-17", "--node-report", file))
+	require.Regexp(t, `failed +node: route +404\?\[2J, not from the node API`, h.out.String())
+	require.Regexp(t, `failed +node: disk`, h.out.String(), "an unknown result is a fault")
+	require.Contains(t, h.out.String(), "probable cause")
+	for _, bad := range []string{"", "{}", "[]", `{"checks":[` + strings.Repeat(`{},`, 60) + `{}]}`, strings.Repeat(" ", maxNodeReport+1)} {
+		write(bad)
+		require.Equal(t, schema.ExitUsage, h.run("doctor", "gpu-17", "--node-report", file))
+	}
+	require.Equal(t, schema.ExitUsage, h.run("doctor", "gpu-17", "--node-report", file+".none"))
+}
+
+func TestAdminCheck(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	require.NotZero(t, h.run("admin", "check"), "this program is not linked with it")
+	h.env.platform.Check = func(context.Context, temporal.Config) (r diagnosis.Report, err error) {
+		r.Add(diagnosis.Check{Name: "database", Asked: "a connection"}.OK("connected"))
+		r.Add(diagnosis.Check{Name: "vault"}.Failed("Vault is sealed", diagnosis.ControlPlane, "vault operator unseal"))
+		return r, nil
+	}
+	h.golden("admin-check", "admin", "check")
 }

@@ -98,7 +98,7 @@ func optional(value **string) func(string) error {
 }
 
 // listedValues is how many values the help of a flag lists; completion offers all.
-const listedValues = 12
+const listedValues = 14
 
 // addFilter adds a flag for alternatives, separated by commas. allowed, if not empty,
 // is the closed set of its values.

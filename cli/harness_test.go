@@ -26,11 +26,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/signal"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -234,6 +236,8 @@ func parkedSince(st lifecycle.OperationStatus, since time.Time) lifecycle.Operat
 
 // fakeAPI is an admin API over a few rows. It refuses what the real one would.
 type fakeAPI struct {
+	stuckNodes []stuck.Node
+	durations  []insight.Duration
 	t          *testing.T
 	temporal   *fakeTemporal // what operations are
 	keys       []string      // the idempotency keys that were sent
@@ -335,6 +339,20 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	mux.HandleFunc("GET /api/v1/admin/operations/{id}", a.getOperation)
 	mux.HandleFunc("POST /api/v1/admin/operations/{id}/{decision}", a.postDecision)
 	mux.HandleFunc("GET /api/v1/admin/stuck", a.getStuck)
+	mux.HandleFunc("GET /api/v1/admin/nodes/{node}/cause", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, causeOf()) })
+	mux.HandleFunc("GET /api/v1/admin/nodes/{node}/runbook", func(w http.ResponseWriter, r *http.Request) {
+		book := insight.RunbookOf(causeOf(), parkedDrain().Operation.Stuck)
+		if id := r.URL.Query().Get("cve"); id != "" {
+			book = insight.CVERunbook("gpu-17", id)
+		}
+		a.answer(w, http.StatusOK, book)
+	})
+	mux.HandleFunc("GET /api/v1/admin/capacity", func(w http.ResponseWriter, _ *http.Request) {
+		a.answer(w, http.StatusOK, insight.CapacityList{Capacity: []insight.Capacity{{SKU: "h100", Region: "fra1", Nodes: 3, Free: 1, Busy: 2, GPUsFree: 8, Recommendation: "place workloads on the 1 free node"}}})
+	})
+	mux.HandleFunc("GET /api/v1/admin/durations", func(w http.ResponseWriter, r *http.Request) {
+		a.answer(w, http.StatusOK, insight.DurationList{Action: lifecycle.Action(r.URL.Query().Get("action")), Provider: "manual", Durations: a.durations})
+	})
 	mux.HandleFunc("GET /api/v1/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -596,6 +614,7 @@ func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, schema.AsError(err))
 		return
 	}
+	list.Nodes = append(list.Nodes, a.stuckNodes...)
 	a.answer(w, http.StatusOK, list)
 }
 

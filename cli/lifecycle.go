@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -34,7 +36,9 @@ type lifecycleOptions struct {
 	startWithin time.Duration
 	// deadline becomes options.DrainTimeoutSeconds of an action that drains.
 	deadline time.Duration
-	options  lifecycle.Options
+	// rebootWait becomes options.Recovery.RebootWaitSeconds.
+	rebootWait time.Duration
+	options    lifecycle.Options
 	// sshKeys are files, whose content becomes options.Machine.SSHKeys.
 	sshKeys []string
 	// confirm is verb.confirm.
@@ -62,6 +66,13 @@ func (o *lifecycleOptions) check(c *cobra.Command) (err error) {
 	}
 	if c.Flags().Changed("start-within") && (o.startWithin < time.Second || o.startWithin > wire.MaxStartWithin) {
 		return usagef(c.CommandPath(), "--start-within %s: must be 1s to %s", o.startWithin, lifecycle.Span(wire.MaxStartWithin))
+	}
+	if o.rebootWait != 0 && (o.rebootWait < time.Second || o.rebootWait > lifecycle.MaxRebootWait) {
+		return usagef(c.CommandPath(), "--reboot-wait %s: must be 1s to %s", o.rebootWait, lifecycle.Span(lifecycle.MaxRebootWait))
+	}
+	o.options.Recovery.RebootWaitSeconds = int64(o.rebootWait / time.Second)
+	if err := lifecycle.CheckRecovery(o.options.Recovery); err != nil {
+		return usagef(c.CommandPath(), "%s", schema.AsError(err).Message)
 	}
 	if o.options.Machine.SSHKeys, err = readPublicKeys(c.CommandPath(), o.sshKeys); err != nil {
 		return err
@@ -96,7 +107,14 @@ func (e *env) prepare(ctx context.Context, ctl control, arg string, a lifecycle.
 	if err != nil {
 		return t, true, err
 	}
-	return t, true, e.printPlan(*t.view, provider, a, o.options)
+	took, err := decode[insight.DurationList](e.api().ListDurations(ctx, &adminclient.ListDurationsParams{Action: string(a), Provider: &t.view.OnboardingMode}))
+	if schema.KindOf(err) == schema.KindNotFound { // the API is older than this command
+		err = nil
+	}
+	if err != nil {
+		return t, true, err
+	}
+	return t, true, e.printPlan(*t.view, provider, a, o.options, took)
 }
 
 // runLifecycle starts the operation and, if requested, waits for its end.

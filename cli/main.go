@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/restore"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -86,6 +87,9 @@ type Platform struct {
 	// for each object that it creates or finds. Running it again changes nothing.
 	// Without it admin setup fails.
 	Setup func(ctx context.Context, c temporal.Config, log io.Writer) error
+	// Check checks the parts of the installation that the environment and the given Temporal name.
+	// Without it admin check fails.
+	Check func(ctx context.Context, c temporal.Config) (diagnosis.Report, error)
 	// RotateSecretIDs creates Vault secret IDs for worker and API. Without it admin
 	// rotate-secret-ids fails.
 	RotateSecretIDs func(ctx context.Context, log io.Writer) error

@@ -14,7 +14,7 @@ func newOp(e *env) *cobra.Command {
 	c := newGroup("op", "Show, follow and resolve operations",
 		"Shows operations, follows them, and resolves them when they are parked. Of a parked\n"+
 			"operation, show and watch print the possible decisions: each as a command that is valid\n"+
-			"for this park only.", newOpList(e), newOpShow(e), newOpWatch(e))
+			"for this park only.", newOpList(e), newOpShow(e), newOpWatch(e), newOpCause(e))
 	c.Example = "  gpuaas op list --open\n  gpuaas op show gpu-17\n  gpuaas op watch gpu-17\n" +
 		"  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait\n" +
 		"  gpuaas op retry --stuck-reason service_unavailable --reason \"Vault is unsealed\""

@@ -140,6 +140,10 @@ func (e *console) writeOperation(w io.Writer, t target, v wire.OperationView) {
 	fmt.Fprintln(w)
 	fields(w, "Waiting on:", string(s.WaitingOn), "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason),
 		"Since:", e.stamp(s.Since), "Likely cause:", dash(s.Cause), "Retries:", retries(s), "Next:", nextCommand(t, op.Action, s))
+	if top := v.ProbableCause.Top(); top != nil {
+		row(w, "Probable cause:", fmt.Sprintf("%s (%s, confidence %.2f)", clean(top.Summary), top.Cause, top.Confidence))
+		row(w, "", fmt.Sprintf("owner: %s; next: %s; all candidates: gpuaas op cause %s", top.Owner, clean(top.Next), t.name()))
+	}
 	writeOptions(w, t, s)
 }
 

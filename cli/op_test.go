@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -342,8 +343,14 @@ func TestStuck(t *testing.T) {
 		args []string
 		with func(h *harness)
 	}{
-		"both":          {nil, both},
-		"json":          {[]string{"-o", "json"}, both},
+		"both": {nil, both},
+		"json": {[]string{"-o", "json"}, both},
+		"nodes": {nil, func(h *harness) {
+			both(h)
+			row, _ := stuck.Find(stuck.RowSilent, stuck.ScopeNode)
+			h.api.stuckNodes = []stuck.Node{{Row: row.Name, NodeID: nodeID, Host: "gpu-19", State: lifecycle.NodeOffline,
+				Stuck: row.Stuck("gpu-19", "the node, which is offline, has sent no heartbeat for 1h", "", start().Add(-time.Hour))}}
+		}},
 		"nothing":       {nil, func(*harness) {}},
 		"nothing-json":  {[]string{"-o", "json"}, func(*harness) {}},
 		"temporal-down": {nil, func(h *harness) { h.temporal.down = true }},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -19,6 +20,8 @@ type plan struct {
 	Action lifecycle.Action  `json:"action"`
 	Node   lifecycle.NodeRef `json:"node"`
 	Phases []planPhase       `json:"phases"`
+	// History is how long whole operations took here, nil without history.
+	History *insight.Duration `json:"history,omitempty"`
 	// EndsAs is the node's state after success.
 	EndsAs lifecycle.NodeState `json:"ends_as"`
 	// Workloads are the names of the workloads that a drain would end.
@@ -40,6 +43,8 @@ type planPhase struct {
 	Title         string              `json:"title"`
 	BudgetSeconds int64               `json:"budget_seconds"`
 	WaitingOn     lifecycle.Attention `json:"waiting_on"`
+	// History is how long the phase took here, nil without history.
+	History *insight.Duration `json:"history,omitempty"`
 }
 
 // planBlocker is a reason for which the operation would be refused now.
@@ -52,8 +57,13 @@ type planBlocker struct {
 
 // printPlan prints the plan of an action. A plan that would be refused ends with exit
 // code 3.
-func (e *console) printPlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o lifecycle.Options) error {
+// took is the history of the action on the node's provider.
+func (e *console) printPlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o lifecycle.Options, took insight.DurationList) error {
 	p := makePlan(n, provider, a, o)
+	p.History = took.Of("")
+	for i, s := range p.Phases {
+		p.Phases[i].History = took.Of(s.Name)
+	}
 	if err := e.print(map[string]plan{"plan": p}, func(w io.Writer) { writePlan(w, p) }, n.Host); err != nil {
 		return err
 	}
@@ -71,11 +81,11 @@ func (e *console) nothingChanged(refused int, thing string) error {
 
 func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o lifecycle.Options) plan {
 	m, _ := lifecycle.PlanOf(a, o)
-	m = m.On(provider)
+	m = m.On(provider).ForGPUs(n.GPUsTotal, o)
 	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
 		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, provider, m, o)}
 	for _, s := range m.Phases {
-		p.Phases = append(p.Phases, planPhase{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
+		p.Phases = append(p.Phases, planPhase{Name: s.Name, Title: s.Title, BudgetSeconds: int64(s.Budget / time.Second), WaitingOn: s.WaitingOn})
 		if s.Name == lifecycle.PhaseDrain {
 			p.drains(n, o)
 		}
@@ -133,10 +143,24 @@ func planBlockers(n wire.NodeView, provider machine.Info, m lifecycle.Plan, o li
 	return out
 }
 
+// usually says how long something took in this installation.
+func usually(d *insight.Duration) string {
+	if d == nil {
+		return "no history"
+	}
+	span := func(seconds float64) string {
+		return lifecycle.Span(time.Duration(seconds * float64(time.Second)))
+	}
+	return fmt.Sprintf("median %s, p90 %s (of %d)", span(d.MedianSeconds), span(d.P90Seconds), d.Samples)
+}
+
 func writePlan(w io.Writer, p plan) {
 	fmt.Fprintf(w, "Plan: %s %s, which is %s\n", p.Action, p.Node.Host, p.Node.State)
 	for i, s := range p.Phases {
-		row(w, fmt.Sprintf("  %d. %s", i+1, s.Title), "up to "+lifecycle.Span(time.Duration(s.BudgetSeconds)*time.Second))
+		row(w, fmt.Sprintf("  %d. %s", i+1, s.Title), "up to "+lifecycle.Span(time.Duration(s.BudgetSeconds)*time.Second), usually(s.History))
+	}
+	if p.History != nil {
+		row(w, "  In all", "", usually(p.History))
 	}
 	if p.EndsAs != "" {
 		fmt.Fprintf(w, "Then the node is %s.\n", p.EndsAs)

@@ -87,7 +87,7 @@ func newRoot(e *env) *cobra.Command {
 	completes(root, "output", cobra.FixedCompletions([]string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML),
 		string(formatName), string(formatPath)}, cobra.ShellCompDirectiveNoFileComp))
 	completes(root, "context", e.completeContext)
-	root.AddCommand(newNode(e), newSKU(e), newTemplate(e), newProvider(e), newInstance(e), newOp(e), newTask(e), newStuck(e), newDoctor(e), newAudit(e), newRotate(e), newTrust(e), newAdmin(e), newConfig(e), newLogin(e), newVersion(e))
+	root.AddCommand(newNode(e), newSKU(e), newTemplate(e), newProvider(e), newInstance(e), newOp(e), newTask(e), newStuck(e), newDoctor(e), newCapacity(e), newAudit(e), newRotate(e), newTrust(e), newRecovery(e), newAdmin(e), newConfig(e), newLogin(e), newVersion(e))
 	if e.platform.Dev != nil {
 		dev := e.platform.Dev(e.stdout, e.stderr, func(v any, text func(w io.Writer)) error { return e.print(v, text) })
 		asGroup(dev)

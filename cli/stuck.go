@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +18,7 @@ import (
 // stuckQuery selects the operations that need attention.
 type stuckQuery struct {
 	selector         *string
+	node             *string // only this node; not with --direct
 	reasons, actions *[]string
 	limit            uint // 0 for all
 }
@@ -48,18 +50,20 @@ func (q stuckQuery) all() string {
 func newStuck(e *env) *cobra.Command {
 	var watch, exitCode bool
 	var q stuckQuery
-	c := e.command("stuck", "List operations that need attention",
+	c := e.command("stuck", "List operations and nodes that need attention",
 		`Lists every parked, abandoned or overdue operation, oldest first: why and for how long it
-has needed attention, who must act, and the least harmful command that resolves it. Faults
-of the control plane are reported as warnings: a service that does not respond, workers
+has needed attention, who must act, and the least harmful command that resolves it. It also
+lists what no operation is parked for: requests that no worker has claimed, nodes that are
+silent, drains of more than 30 minutes, certificates that are not renewed, and nodes that
+no operation terminates. Faults of the control plane are reported as warnings: a service that does not respond, workers
 that do not poll or are too slow, workflow tasks that fail, activities that are retried,
 results that are not delivered, and schedules that do not run.
 
 With --direct the list comes from Temporal alone. It needs no worker and has no abandoned
-operations, which only the database shows. An admin API that is configured and does not
-respond is a fault then.
+operations and no nodes, which only the database shows; a request that no worker has
+claimed is overdue then. An admin API that is configured and does not respond is a fault.
 
-The exit code is 0. With --exit-code it is 5 if there is an operation or a fault.
+The exit code is 0. With --exit-code it is 5 if there is an operation, a node or a fault.
 
 `+selectorHelp,
 		"  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck --stuck-reason agent_silent -l rack=r7\n  gpuaas stuck --exit-code -o json | jq -r '.stuck[].stuck.next'",
@@ -78,7 +82,7 @@ The exit code is 0. With --exit-code it is 5 if there is an operation or a fault
 				e.clearScreen(watch)
 				return printStuck(e.console, list, q)
 			})
-			if err == nil && exitCode && !watch && len(list.Stuck)+len(list.Faults) > 0 {
+			if err == nil && exitCode && !watch && len(list.Stuck)+len(list.Nodes)+len(list.Faults) > 0 {
 				return &exitError{schema.ExitPending, nil}
 			}
 			return err
@@ -126,16 +130,19 @@ func printStuck(e *console, list wire.StuckList, q stuckQuery) error {
 		empty = "no operation that needs attention matches; all of them: gpuaas stuck"
 	}
 	err := printList(e, listing[wire.StuckOperation]{
-		object: list, rows: list.Stuck, empty: empty,
+		object: list, rows: withNodes(list), empty: empty,
 		header: []string{"NODE", "ACTION", "PHASE", "WAITING ON", "SINCE", "WHY", "NEXT", "ID"}, wide: 1,
 		cells: func(o wire.StuckOperation) []string {
 			s := cmp.Or(o.Stuck, &lifecycle.Stuck{Since: o.StartedAt})
 			t := target{id: o.NodeID, host: o.Host}
-			return []string{t.name(), string(o.Action), dash(cmp.Or(s.Phase, o.Phase)), string(o.WaitingOn), lifecycle.Span(now.Sub(s.Since)),
-				dash(cmp.Or(s.Message, s.Reason)), nextCommand(t, o.Action, o.Stuck), o.OperationID}
+			return []string{t.name(), dash(string(o.Action)), dash(cmp.Or(s.Phase, o.Phase)), string(o.WaitingOn), lifecycle.Span(now.Sub(s.Since)),
+				dash(why(o, s)), nextCommand(t, o.Action, o.Stuck), dash(o.OperationID)}
 		},
-		name: func(o wire.StuckOperation) string { return o.OperationID },
+		name: func(o wire.StuckOperation) string { return cmp.Or(o.OperationID, o.NodeID) },
 	})
+	if err == nil && list.MoreNodes > 0 {
+		e.message("and %d more nodes: gpuaas node list --state offline", list.MoreNodes)
+	}
 	if err == nil && list.More > 0 {
 		e.message("and %d more: %s", list.More, q.all())
 	}
@@ -143,6 +150,33 @@ func printStuck(e *console, list wire.StuckList, q stuckQuery) error {
 		printViews(e, list.Stuck)
 	}
 	return err
+}
+
+// why is the message of a row, with the probable cause if there is one.
+func why(o wire.StuckOperation, s *lifecycle.Stuck) string {
+	message := cmp.Or(s.Message, s.Reason)
+	if o.ProbableCause != nil {
+		message += "; probably: " + clean(o.ProbableCause.Summary)
+	}
+	return message
+}
+
+// withNodes returns the operations and nodes of the list as rows of one table, oldest first. The
+// phase of a node is the row of the stuck table.
+func withNodes(list wire.StuckList) []wire.StuckOperation {
+	rows := slices.Clone(list.Stuck)
+	for _, n := range list.Nodes {
+		rows = append(rows, wire.StuckOperation{State: n.State, WebURL: n.WebURL, OperationSummary: wire.OperationSummary{OperationID: n.OperationID,
+			NodeID: n.NodeID, Host: n.Host, Action: n.Action, WaitingOn: n.Stuck.WaitingOn, Stuck: &n.Stuck, StartedAt: n.Stuck.Since}})
+	}
+	since := func(o wire.StuckOperation) time.Time {
+		if o.Stuck == nil {
+			return o.StartedAt
+		}
+		return o.Stuck.Since
+	}
+	slices.SortStableFunc(rows, func(a, b wire.StuckOperation) int { return since(a).Compare(since(b)) })
+	return rows
 }
 
 // printViews prints the lists of the Web UI that show the same operations: all of them, and

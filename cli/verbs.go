@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 // verb is how one lifecycle action differs from the others on the command line.
@@ -29,8 +31,8 @@ type verb struct {
 
 func newNode(e *env) *cobra.Command {
 	c := newGroup("node", "Manage nodes and their lifecycle", "Registers and shows nodes, and runs lifecycle operations on them.",
-		newNodeRegister(e), newNodeCreate(e), newNodeList(e), newNodeShow(e), newNodeHistory(e), newNodeSignals(e), newNodeDrift(e), newNodeSet(e), newNodeScript(e), newNodeRehydrate(e),
-		newNodeLock(e), newNodeUnlock(e))
+		newNodeRegister(e), newNodeCreate(e), newNodeList(e), newNodeShow(e), newNodeHistory(e), newNodeSignals(e), newNodeDrift(e), newNodeSet(e), newNodeScript(e), newNodeRehydrate(e), newNodeRunbook(e),
+		newNodeLock(e), newNodeUnlock(e), newNodeRMA(e))
 	c.Example = "  gpuaas node list\n  gpuaas node register gpu-17 --sku h100 --region fra1\n  gpuaas node bootstrap-script gpu-17 | ssh root@gpu-17 sh\n" +
 		"  gpuaas node drain gpu-17 --deadline 30m --reason RMA-4411"
 	all := verbs()
@@ -158,6 +160,7 @@ continues in spite of them.`,
 		lifecycle.ActionUpgradeAgent: upgradeVerb(),
 		lifecycle.ActionRetire:       retireVerb(),
 		lifecycle.ActionTerminate:    terminateVerb(),
+		lifecycle.ActionRecover:      recoverVerb(),
 		lifecycle.ActionRemove:       removeVerb(),
 	}
 }
@@ -189,6 +192,61 @@ because the machine is gone.`,
 			addDeadline(c, o, "with --drain: ")
 		},
 	}
+}
+
+func recoverVerb() verb {
+	return verb{
+		short: "Repair a node: reset its GPUs, reboot it, or quarantine it",
+		long: `Repairs the node. It is quarantined, cordoned and drained, and then the rungs of the repair
+are climbed until the node passes its tests: reset_gpu resets the GPUs, reboot restarts the
+node through its agent or else through its provider, and quarantine leaves the node out of
+service with the evidence for its vendor (gpuaas node rma). The default is reboot, then
+quarantine. A node that is repaired returns to service.
+
+A rung that fails is followed by the next one. If none follows, the operation parks. With
+--approve the operation parks before a rung until a person approves it with gpuaas op
+retry, or refuses it with gpuaas op skip.
+
+Workloads are drained first. The workloads of a node whose agent is silent cannot be
+drained: a reboot by the provider ends them.`,
+		example: `  gpuaas node recover gpu-17 --dry-run
+  gpuaas node recover gpu-17 --yes --reason "XID 79"
+  gpuaas node recover gpu-17 --rung reset_gpu,reboot --approve reboot --yes`,
+		confirm: func(o lifecycle.Options) string {
+			names := make([]string, 0, len(lifecycle.Rungs(o.Recovery)))
+			for _, r := range lifecycle.Rungs(o.Recovery) {
+				names = append(names, string(r))
+			}
+			return "this stops the workloads that run on it, and performs these rungs until it passes its tests: " + strings.Join(names, ", ")
+		},
+		flags: func(_ *env, c *cobra.Command, o *lifecycleOptions) {
+			addDeadline(c, o, "")
+			f := c.Flags()
+			f.Var(newRungs(&o.options.Recovery.Rungs), "rung", "the `RUNGS` to climb, in this order: reset_gpu, reboot, quarantine (default reboot,quarantine)")
+			f.Var(newRungs(&o.options.Recovery.Approve), "approve", "park before these `RUNGS` until a person approves")
+			f.StringSliceVar(&o.options.Recovery.GPUs, "gpu", nil, "reset only the GPUs with these `UUIDS`")
+			f.DurationVar(&o.rebootWait, "reboot-wait", 0, "how long a reboot may take (default 40m with GPUs, and 10m without)")
+		},
+	}
+}
+
+// rungs is a flag with a list of rungs.
+type rungs struct{ to *[]recovery.Rung }
+
+func newRungs(to *[]recovery.Rung) *rungs { return &rungs{to} }
+
+// String implements pflag.Value.
+func (r *rungs) String() string { return "" }
+
+// Type implements pflag.Value.
+func (r *rungs) Type() string { return "rungs" }
+
+// Set implements pflag.Value. A repeated flag adds rungs.
+func (r *rungs) Set(s string) error {
+	for name := range strings.SplitSeq(s, ",") {
+		*r.to = append(*r.to, recovery.Rung(strings.TrimSpace(name)))
+	}
+	return nil
 }
 
 func upgradeVerb() verb {

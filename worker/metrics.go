@@ -18,6 +18,7 @@ type metrics struct {
 	reclaims   *prometheus.CounterVec
 	abandons   *prometheus.CounterVec
 	deletions  *prometheus.CounterVec
+	decisions  *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -42,8 +43,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"action", "reason"}),
 		deletions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuaas_deleted_records_total",
-			Help: "Old records that were deleted, by class: audit, identities, messages or tasks.",
+			Help: "Old records that were deleted, by class: audit, identities, messages, repairs or tasks.",
 		}, []string{"class"}),
+		decisions: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpuaas_recovery_decisions_total",
+			Help: "Decisions about nodes with a fault that changed, by rung and by the brake that stops the repair; brake is empty for a repair that starts.",
+		}, []string{"rung", "brake"}),
 	}
 }
 
@@ -70,4 +75,11 @@ func (m *metrics) abandoned(a lifecycle.Action, end lifecycle.RunEnd) {
 // deleted records deleted rows. It is the observer of activities.Retention.
 func (m *metrics) deleted(class string, rows int64) {
 	m.deletions.WithLabelValues(class).Add(float64(rows))
+}
+
+// decided records the decisions of a round. It is the observer of activities.RepairRounds.
+func (m *metrics) decided(r activities.RepairRound) {
+	for _, d := range r.Decisions {
+		m.decisions.WithLabelValues(string(d.Rung), string(d.Brake)).Inc()
+	}
 }

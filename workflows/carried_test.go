@@ -16,7 +16,7 @@ func carriedFields() map[string]string {
 	return map[string]string{
 		"status": "Status", "claim": "Claim", "plan": "Claim", "phase": "Phase", "undoing": "Undoing", "lastStep": "LastStep",
 		"tries": "Tries", "undoBegan": "UndoBegan", "forced": "Forced", "adopted": "Adopted",
-		"facts": "Facts", "taskUntil": "TaskUntil", "returns": "Returns", "unrecorded": "Unrecorded", "goalReached": "AwaitsGoal",
+		"facts": "Facts", "repair": "Repair", "taskUntil": "TaskUntil", "returns": "Returns", "unrecorded": "Unrecorded", "goalReached": "AwaitsGoal",
 		"enrolled": "Enrolled", "currentStep": "CurrentStep", "returned": "Returned", "decided": "Decided",
 	}
 }

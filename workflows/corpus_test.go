@@ -102,7 +102,7 @@ func (c corpusCase) world(parks bool) *world {
 	case c.plan.Action == lifecycle.ActionRemove || c.situation == isUndoParked:
 		w.fail["release"] = release
 	}
-	if undo := c.plan.Undo; undo != nil && undo.Name == lifecycle.PhaseUndoCordon {
+	if undo := c.plan.Undo; undo != nil && (undo.Name == lifecycle.PhaseUndoCordon || undo.Name == lifecycle.PhaseUndoRecover) {
 		delete(w.open, task.WorkloadUncordon)
 		if c.situation == isUndoParked {
 			w.on[task.WorkloadUncordon] = func(activities.TaskSpec) (task.Result, error) {

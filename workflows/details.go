@@ -98,6 +98,7 @@ func (st *state) stuckText(s lifecycle.Stuck) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n**Waiting on: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n",
 		s.WaitingOn, clock(s.Since), shown(s.Message), s.Reason, s.Cause)
+	fmt.Fprintf(&b, "\nWhat the probes of this cause found: `gpuaas op cause %s`\n", st.name())
 	if s.Retrying != nil {
 		b.WriteString("\n" + st.retryingText(*s.Retrying) + "\n")
 	}

@@ -144,6 +144,12 @@ func tearDownMachine(ctx workflow.Context, op *operation) error {
 	if err := admitTeardown(ctx, op); err != nil {
 		return err
 	}
+	if op.plan.Action == lifecycle.ActionRecover {
+		if _, err := (ladder{op}).beginRung(ctx); err != nil {
+			return err
+		}
+		op.repair.TornDown = true
+	}
 	if op.forced {
 		o := callProvider
 		o.RetryPolicy = once

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 // situation is what an operation does when a decision arrives.
@@ -41,7 +42,11 @@ type cell struct {
 // situations. The states in which the action may start take turns.
 func cells() (all []cell) {
 	for _, p := range lifecycle.Operations() {
-		for _, o := range []lifecycle.Options{{}, {CordonOnly: true}, {Drain: true}, {Force: true}} {
+		options := []lifecycle.Options{{}, {CordonOnly: true}, {Drain: true}, {Force: true}}
+		if p.Action == lifecycle.ActionRecover { // the last rung parks
+			options = []lifecycle.Options{{Recovery: recovery.Request{Rungs: []recovery.Rung{recovery.RungReboot}}}}
+		}
+		for _, o := range options {
 			if o.CordonOnly && p.Action != lifecycle.ActionDrain || (o.Drain || o.Force) && p.Action != lifecycle.ActionRetire {
 				continue
 			}
@@ -111,9 +116,9 @@ func (c cell) legal(d lifecycle.Decision) bool {
 	case lifecycle.DecisionExtend:
 		return c.at == atBlocked
 	case lifecycle.DecisionForce:
-		return slices.Contains([]string{"drain", "probe", "sku", "teardown"}, phase)
+		return slices.Contains([]string{"drain", "probe", "sku", "teardown", "verify-reboot"}, phase)
 	case lifecycle.DecisionSkip:
-		return slices.Contains([]string{"cordon", "drain", "idle", "uncordon"}, phase) ||
+		return slices.Contains([]string{"cordon", "drain", "idle", "uncordon", "reboot", "wait-reboot", "verify-reboot", "restore-cordon"}, phase) ||
 			phase == "probe" && c.action == lifecycle.ActionReactivate
 	}
 	return false
@@ -152,6 +157,7 @@ func (c cell) endState(canceled bool) lifecycle.NodeState {
 		lifecycle.ActionRelease: "active", lifecycle.ActionDrain: "drained", lifecycle.ActionUncordon: c.from,
 		lifecycle.ActionRetire: "retired", lifecycle.ActionReactivate: "active", lifecycle.ActionRemove: "removed",
 		lifecycle.ActionReissueEnrollment: c.from, lifecycle.ActionUpgradeAgent: c.from, lifecycle.ActionTerminate: "registered",
+		lifecycle.ActionRecover: "active",
 	}
 	if canceled || c.options.CordonOnly {
 		return c.from

@@ -16,6 +16,8 @@ func taskOf(phase string) task.Type {
 		lifecycle.PhaseCordon: task.WorkloadCordon, lifecycle.PhaseDrain: task.WorkloadDrain, lifecycle.PhaseIdle: task.WorkloadCordon,
 		lifecycle.PhaseUpgrade:  task.AgentUpgrade,
 		lifecycle.PhaseUncordon: task.WorkloadUncordon, lifecycle.PhaseUndoCordon: task.WorkloadUncordon,
+		lifecycle.PhaseReboot: task.NodeReboot, lifecycle.PhaseVerifyReboot: task.NodeVerify,
+		lifecycle.PhaseRestoreCordon: task.WorkloadUncordon, lifecycle.PhaseUndoRecover: task.WorkloadUncordon,
 	}[phase]
 }
 
@@ -42,6 +44,11 @@ func (w *world) fails(phase string) {
 	switch t, call := taskOf(phase), callOf(phase); {
 	case phase == lifecycle.PhaseSKU:
 		w.gpus = 8
+	case phase == lifecycle.PhaseWaitReboot:
+		w.rebootsLate(func() { w.fail["boot?"] = schema.NewError(schema.KindInvalidRequest, "no luck") })
+	case phase == lifecycle.PhaseReboot:
+		w.fail["power reset"] = schema.NewError(schema.KindInvalidRequest, "no luck")
+		fallthrough
 	case t != "":
 		w.on[t] = func(activities.TaskSpec) (task.Result, error) {
 			return task.Result{}, final(schema.KindTaskFailed, "no luck")
@@ -66,11 +73,31 @@ func (w *world) hold(phase string) {
 			}
 			return task.Result{}, activities.Fail(errDown)
 		}
+	case phase == lifecycle.PhaseWaitReboot:
+		w.rebootsLate(func() {})
 	case t != "":
 		w.on[t] = func(activities.TaskSpec) (task.Result, error) { return task.Result{}, activities.Fail(errDown) }
 	case call != "":
 		w.fail[call] = errDown
 	}
+}
+
+// rebootsLate lets the node restart only with repair, and calls then when it has the task.
+func (w *world) rebootsLate(then func()) {
+	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.repairs.late = true
+		then()
+		return succeeded(struct{}{}), nil
+	}
+}
+
+// free lets tasks of a type succeed again.
+func (w *world) free(t task.Type) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.on, t)
 }
 
 // block lets workloads block a drain, until repair.
@@ -85,7 +112,8 @@ func (w *world) block() {
 // breakAll makes every node task and every call of the provider fail permanently.
 func (w *world) breakAll() {
 	for _, phase := range []string{lifecycle.PhaseFacts, lifecycle.PhaseProbe, lifecycle.PhaseSKU, lifecycle.PhaseCordon, lifecycle.PhaseUpgrade,
-		lifecycle.PhaseDrain, lifecycle.PhaseUndoCordon, lifecycle.PhaseAdopt, lifecycle.PhaseUndoAdopt, lifecycle.PhaseUndoTeardown, lifecycle.PhaseAgent} {
+		lifecycle.PhaseDrain, lifecycle.PhaseUndoCordon, lifecycle.PhaseAdopt, lifecycle.PhaseUndoAdopt, lifecycle.PhaseUndoTeardown, lifecycle.PhaseAgent,
+		lifecycle.PhaseReboot, lifecycle.PhaseWaitReboot, lifecycle.PhaseVerifyReboot} {
 		w.fails(phase)
 	}
 }
@@ -96,6 +124,9 @@ func (w *world) repairAll() {
 	clear(w.fail)
 	clear(w.on)
 	w.gpus = 0
+	if w.repairs.late {
+		w.repairs.boot = "boot-2"
+	}
 }
 
 // events reports the events that happened before the phase.

@@ -49,7 +49,7 @@ func onNodeOnce[T any](ctx workflow.Context, op *operation, t task.Type, params 
 		Step: op.currentStep, Phase: op.spec().Name, Type: t, Params: params, Attempt: int64(op.tries + 1),
 		// Only the state that the claim entered is certain: missing heartbeats may
 		// change the others meanwhile.
-		Expect:   task.Expectation{NodeState: op.plan.Enter},
+		Expect:   task.Expectation{NodeState: (ladder{op}).enteredState()},
 		Deadline: taskDeadline(ctx, life), CorrelationID: op.in.CorrelationID,
 	}
 	if err := enqueue(ctx, op, &spec); err != nil {
@@ -60,6 +60,15 @@ func onNodeOnce[T any](ctx workflow.Context, op *operation, t task.Type, params 
 		err = task.Result{Output: outcome.Output}.Decode(&out)
 	}
 	return out, err
+}
+
+// enteredState is the state that the claim entered, empty once the node has another machine, whose
+// enrollment changes the state.
+func (op ladder) enteredState() lifecycle.NodeState {
+	if op.repair.Replaced {
+		return ""
+	}
+	return op.plan.Enter
 }
 
 // enqueue publishes the phase and enqueues its task, both in one local activity. The task's
@@ -219,6 +228,11 @@ func restoreWorkloads(ctx workflow.Context, op *operation) error {
 // evictWorkloads drains the node's workloads: the agent waits until the deadline and
 // reports the workloads that still run. A forced drain kills them.
 func evictWorkloads(ctx workflow.Context, op *operation) error {
+	if op.plan.Action == lifecycle.ActionRecover && !op.parked() {
+		if err := local(ctx, "Read the agent's last heartbeat", nil, record.CheckAgent, op.in.NodeID); kindOf(err) == schema.KindAgentSilent {
+			return err
+		}
+	}
 	limit := op.in.Options.DrainTimeout()
 	summary := "Drain the node's workloads within " + lifecycle.Span(limit)
 	if op.forced {

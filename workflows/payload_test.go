@@ -42,7 +42,7 @@ func payloadTypes(t *testing.T) []reflect.Type {
 		f := reflect.TypeOf(e.Run)
 		types = slices.AppendSeq(slices.AppendSeq(types, f.Ins()), f.Outs())
 	}
-	for _, v := range []any{record, node, machine, reclaimer, watcher, retainer, sweeper, scanner} {
+	for _, v := range []any{record, node, machine, reclaimer, watcher, retainer, sweeper, explainer, scanner} {
 		for method := range reflect.TypeOf(v).Methods() {
 			in := slices.Collect(method.Type.Ins())
 			types = slices.AppendSeq(append(types, in[1:]...), method.Type.Outs()) // the receiver is the first

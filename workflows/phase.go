@@ -55,6 +55,9 @@ func (op *operation) canceledRun(ctx workflow.Context) error {
 // effort. It reports whether runPhase must attempt the phase again.
 func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool, err error) {
 	if failure != nil && op.decision == nil {
+		if climbed, err := (ladder{op}).climb(ctx, failure); climbed || err != nil {
+			return false, err
+		}
 		if op.spec().BestEffort || undoLocked(op, failure) {
 			op.mark(ctx, lifecycle.PhaseSkipped, failureOf(failure).Message)
 			return false, nil

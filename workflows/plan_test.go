@@ -21,7 +21,7 @@ func TestEveryPhaseHasAStep(t *testing.T) {
 	t.Parallel()
 	planned := map[string]bool{}
 	for _, p := range lifecycle.Operations() {
-		for _, o := range []lifecycle.Options{{}, {Drain: true}, {CordonOnly: true}, {NewIdentity: true}} {
+		for _, o := range []lifecycle.Options{{}, {Drain: true}, {CordonOnly: true}, {NewIdentity: true}, {Recovery: wholeLadder()}} {
 			plan, _ := lifecycle.PlanOf(p.Action, o)
 			last := len(plan.Phases) - 1
 			for _, s := range plan.Phases[:last] {

@@ -299,6 +299,7 @@ func (w *world) worker(c *temporal.Client) worker.Worker {
 		"EnqueueNodeTask": tasks.EnqueueNodeTask, "ReadFirstTask": tasks.ReadFirstTask, "RunNodeTask": w.runTask, "ReadTaskResult": w.readResult} {
 		out.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}
+	out.RegisterActivity(&activities.Repair{Repairs: w, Providers: w.sources()})
 	out.RegisterActivity(&activities.Machine{Ledger: w, Providers: w.sources()})
 	return out
 }

@@ -19,6 +19,9 @@ var (
 	retainer  *activities.Retention
 	sweeper   *activities.Sweep
 	scanner   *activities.DriftScan
+	explainer *activities.Explain
+	repairs   *activities.Repair
+	decider   *activities.RepairRounds
 )
 
 // Entry is one registered workflow.
@@ -34,7 +37,7 @@ type Entry struct {
 func Registry() []Entry {
 	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}, {lifecycle.WorkflowWatch, WatchOperations},
 		{lifecycle.WorkflowTrust, MaintainTrust}, {lifecycle.WorkflowDelete, DeleteOldRecords},
-		{lifecycle.WorkflowSweep, SweepMachines}, {lifecycle.WorkflowDrift, ScanDrift}, {lifecycle.WorkflowRotation, RotateKeys}}
+		{lifecycle.WorkflowSweep, SweepMachines}, {lifecycle.WorkflowDrift, ScanDrift}, {lifecycle.WorkflowExplain, ExplainParks}, {lifecycle.WorkflowDecide, DecideRepairs}, {lifecycle.WorkflowRotation, RotateKeys}}
 	for _, p := range lifecycle.Operations() {
 		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput, c *Carried) (lifecycle.OperationStatus, error) {
 			return run(ctx, p.Action, in, c)

@@ -37,6 +37,7 @@ type Carried struct {
 	CurrentStep string                    `json:"current_step,omitempty"`
 	TaskUntil   time.Time                 `json:"task_until,omitzero"`
 	Facts       inventory.Facts           `json:"facts"`
+	Repair      repair                    `json:"repair,omitzero"`
 	Unrecorded  activities.Advance        `json:"unrecorded"`
 	Enrolled    activities.Enrollment     `json:"enrolled"`
 	// Decided are the newest decisions that phases took.
@@ -65,7 +66,7 @@ func continueAsNew(ctx workflow.Context, op *operation) error {
 func carry(op *operation) *Carried {
 	return &Carried{
 		Claim: op.claim, Status: clone(op.status), Phase: op.phase, Undoing: op.undoing, LastStep: op.lastStep,
-		Tries: op.tries, UndoBegan: op.undoBegan, Returns: op.returns, Forced: op.forced, Adopted: op.adopted,
+		Tries: op.tries, UndoBegan: op.undoBegan, Returns: op.returns, Forced: op.forced, Adopted: op.adopted, Repair: op.repair,
 		CurrentStep: op.currentStep, TaskUntil: op.taskUntil, Facts: op.facts, Unrecorded: op.unrecorded,
 		Enrolled: op.enrolled, Returned: op.returned[op.currentStep], Decided: op.decided,
 		AwaitsGoal: op.goalReached != nil,
@@ -80,7 +81,7 @@ func (c Carried) restore(op *operation) {
 	op.phase, op.undoing, op.lastStep, op.resumed = c.Phase, c.Undoing, c.LastStep, true
 	op.tries, op.undoBegan, op.returns, op.forced, op.adopted = c.Tries, c.UndoBegan, c.Returns, c.Forced, c.Adopted
 	op.currentStep, op.taskUntil, op.facts, op.unrecorded, op.enrolled = c.CurrentStep, c.TaskUntil, c.Facts, c.Unrecorded, c.Enrolled
-	op.published, op.decided = true, c.Decided
+	op.published, op.decided, op.repair = true, c.Decided, c.Repair
 	if c.AwaitsGoal {
 		op.goalReached = func(workflow.Context) bool { return false } // until resume enters the phase again
 	}

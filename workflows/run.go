@@ -29,6 +29,8 @@ type operation struct {
 	// adopted is set once the node's ledger has the operation's machine.
 	adopted bool
 	facts   inventory.Facts
+	// repair is the progress of a recover.
+	repair repair
 	// taskUntil is when the newest task expires. returns counts how often a lost task
 	// returned in the current phase without a decision.
 	taskUntil time.Time
@@ -154,6 +156,9 @@ func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 func (op *operation) runPhases(ctx workflow.Context) error {
 	last := len(op.plan.Phases) - 1
 	for ; op.phase < last; op.phase++ {
+		if (ladder{op}).enterPhase(ctx) {
+			continue
+		}
 		if err := op.runPhase(ctx); err != nil {
 			return err
 		}
@@ -219,6 +224,9 @@ func completed(op *operation) activities.Finish {
 	if f.Node == "" && op.plan.Enter != "" {
 		f.Node = op.claim.Prior
 	}
+	if op.plan.Action == lifecycle.ActionRecover {
+		return (ladder{op}).recovered(f)
+	}
 	for _, p := range op.status.Operation.Phases {
 		switch {
 		case p.Name == lifecycle.PhaseTeardown && p.State == lifecycle.PhaseForced:
@@ -239,6 +247,7 @@ func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, 
 	op.unpark(ctx)
 	op.mark(ctx, lifecycle.PhaseCanceled, "")
 	noteUndo(ctx, op)
+	(ladder{op}).endAttemptAt(ctx, attemptUnknown)
 	if op.plan.Holds {
 		err := voidTasks(ctx, op, "Void the node's open tasks")
 		if kindOf(err) == schema.KindFenced {
@@ -279,6 +288,9 @@ func canceled(op *operation) activities.Finish {
 	switch {
 	case f.Instance != "" && f.Instance == op.plan.Instance: // too late: the operation reached its goal
 		f.Node = op.plan.To
+		f.Outcome = "canceled after the machine was deleted; the node can be provisioned again"
+	case op.plan.Action == lifecycle.ActionRecover && f.Instance == lifecycle.InstanceTerminated:
+		f.Node = lifecycle.NodeRegistered
 		f.Outcome = "canceled after the machine was deleted; the node can be provisioned again"
 	case op.plan.Holds:
 		f.Node = op.claim.Prior

@@ -43,6 +43,15 @@ func WatchOperations(ctx workflow.Context) (Rounds[activities.WatchSummary], err
 	}, func(s activities.WatchSummary) bool { return len(s.Abandoned) > 0 })
 }
 
+// DecideRepairs is a run of health recovery. Each round decides about the nodes with a fault, and
+// starts the repairs that nothing stops.
+func DecideRepairs(ctx workflow.Context) (Rounds[activities.RepairSummary], error) {
+	return runRounds(ctx, func() (s activities.RepairSummary, err error) {
+		err = workflow.ExecuteActivity(remote(ctx, callRound, 0, "Decide about nodes with a fault"), decider.DecideRepairs).Get(ctx, &s)
+		return s, err
+	}, activities.RepairSummary.Changed)
+}
+
 // DeleteOldRecords is a run of the schedule that deletes old records. Rounds follow each other
 // until nothing is left to delete, or the time of a run is over; the next run continues. A
 // round that fails ends the run. A cancel of the run ends it early as completed.
@@ -85,6 +94,16 @@ func ScanDrift(ctx workflow.Context) (s activities.DriftSummary, err error) {
 		return s, nil //nolint:nilerr // a cancel
 	}
 	return s, err
+}
+
+// ExplainParks is a run of the schedule that finds the probable cause of each park. It is no part of
+// the operation's own workflow: a probe that hangs delays no operation, and a new probe changes no
+// history.
+func ExplainParks(ctx workflow.Context) (Rounds[activities.ExplainSummary], error) {
+	return runRounds(ctx, func() (s activities.ExplainSummary, err error) {
+		err = workflow.ExecuteActivity(remote(ctx, callRound, 0, "Find the probable cause of each park"), explainer.ExplainParks).Get(ctx, &s)
+		return s, err
+	}, func(s activities.ExplainSummary) bool { return s.Explained > 0 })
 }
 
 // runRounds runs a round every lifecycle.RoundInterval until the time of a run is over. The

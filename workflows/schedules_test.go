@@ -66,6 +66,24 @@ func TestScheduledRunHasRounds(t *testing.T) {
 	}
 }
 
+// TestExplainRounds: a run explains the parks of each round, and its result lists the rounds that
+// found some.
+func TestExplainRounds(t *testing.T) {
+	t.Parallel()
+	found := activities.ExplainSummary{Explained: 2, Causes: map[string]int{"node_silent": 2}}
+	env, rounds := scheduled(t, lifecycle.WorkflowExplain, "ExplainParks", func(round int, _ string) (activities.ExplainSummary, error) {
+		if round == 1 {
+			return found, nil
+		}
+		return activities.ExplainSummary{}, nil
+	})
+	require.NoError(t, env.GetWorkflowError())
+	var got Rounds[activities.ExplainSummary]
+	require.NoError(t, env.GetWorkflowResult(&got))
+	require.Equal(t, Rounds[activities.ExplainSummary]{Rounds: lifecycle.Rounds, Changes: []activities.ExplainSummary{found}}, got)
+	require.Len(t, rounds, lifecycle.Rounds)
+}
+
 // TestFailedRound: a round that fails does not end the run, and its result says so.
 func TestFailedRound(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	machines "github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/test/harness"
 )
@@ -92,6 +93,7 @@ type world struct {
 	// phase is that of the newest advance, document the status that was written last.
 	phase    string
 	document *lifecycle.OperationStatus
+	repairs  repairWorld
 }
 
 func newWorld(prior lifecycle.NodeState) *world {
@@ -353,6 +355,7 @@ func (p worldProvider) Create(_ context.Context, s machines.Spec, _ activities.B
 	if p.onEnsure != nil {
 		p.onEnsure()
 	}
+	p.deleted = false
 	return machines.Machine{Ref: machines.Ref{InstanceID: s.InstanceID, ExternalID: "gpu-17"}, Phase: machines.Running}, p.note("ensure")
 }
 
@@ -361,14 +364,20 @@ func (p worldProvider) Describe(_ context.Context, r machines.Ref) (machines.Mac
 		return machines.Machine{}, machines.Errorf(machines.ReasonMissing, "no machine")
 	}
 	phase := machines.Running
+	if p.repairs.off {
+		phase = machines.Stopped
+	}
 	if p.deleting {
 		phase = machines.Deleting
 	}
 	return machines.Machine{Ref: r, Phase: phase}, p.note("describe")
 }
 
-func (p worldProvider) Power(context.Context, machines.Ref, machines.Power) error {
-	return p.note("power")
+func (p worldProvider) Power(_ context.Context, _ machines.Ref, change machines.Power) error {
+	if p.repairs.onPower != nil {
+		p.repairs.onPower(change)
+	}
+	return p.note("power " + string(change))
 }
 
 func (p worldProvider) Console(context.Context, machines.Ref) ([]byte, error) {
@@ -559,6 +568,13 @@ func (w *world) defaultOutput(t task.Type) any {
 		return inventory.Facts{CPUs: 2, MemoryBytes: 1 << 30}
 	case task.NodeProbe:
 		return inventory.ProbeReport{Healthy: true}
+	case task.NodeReboot:
+		w.boots("boot-2")
+		return nil
+	case task.GPUReset:
+		return task.ResetResult{Reset: []string{"GPU-1"}}
+	case task.NodeVerify:
+		return task.VerifyResult{OK: true, BootID: "boot-2", Tests: []recovery.Test{{Name: "gpus", OK: true, Detail: "8"}}}
 	case task.AgentUpgrade:
 		return task.UpgradeResult{Version: "v2.0.0"}
 	case task.WorkloadDrain:
@@ -611,6 +627,7 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 	}
 	b.env.RegisterActivity(&activities.Record{Records: w})
 	b.env.RegisterActivity(&activities.Task{Records: w, Tasks: w, NewTasks: activities.TaskSigner{Signer: w}})
+	b.env.RegisterActivity(&activities.Repair{Repairs: w, Providers: w.sources()})
 	b.env.RegisterActivity(&activities.Machine{Ledger: w, Providers: w.sources()})
 	b.env.OnActivity(node.RunNodeTask, anything, anything).Return(w.runTask)
 	b.env.OnActivity(node.ReadTaskResult, anything, anything).Return(w.readResult)

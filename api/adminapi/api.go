@@ -14,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/secrets"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -25,7 +26,7 @@ const (
 	DeliverArchive  = "archive"
 )
 
-// Config configures the admin API. Package, WebURL, Faults and Observe are
+// Config configures the admin API. Package, WebURL, Faults, Unclaimed and Observe are
 // optional.
 type Config struct {
 	// Env and NodeURL go into bootstrap bundles: the environment's name and the
@@ -46,6 +47,8 @@ type Config struct {
 	Trail            Trail
 	Signals          Signals
 	Templates        Templates
+	Insights         Insights
+	Repairs          Repairs
 	Checkpoints      Checkpoints
 	// CheckpointKeys returns the public keys of audit checkpoints, by key ID.
 	CheckpointKeys func(context.Context) (map[string]ed25519.PublicKey, error)
@@ -54,6 +57,7 @@ type Config struct {
 	Trust          Trust
 	Rotations      Rotations
 	RotationDriver RotationDriver
+	Recovery       Recovery
 	Log            *slog.Logger
 	// Package describes the agent package of a new bundle, with a fresh pull
 	// credential where it needs one. Nil if no package is configured.
@@ -69,6 +73,9 @@ type Config struct {
 	WebURL func(workflowID, runID string) string
 	// Faults returns the faults of the control plane that need an operator.
 	Faults func(r *http.Request) []wire.ControlPlaneFault
+	// Unclaimed returns the operations that were accepted and that no worker has claimed, oldest
+	// first.
+	Unclaimed func(context.Context) ([]stuck.Node, error)
 	// Observe records each request.
 	Observe edge.Observer
 }
@@ -128,6 +135,7 @@ func (a *API) Endpoints() []Endpoint {
 	const ok, viewer, operator, admin = http.StatusOK, trust.RoleViewer, trust.RoleOperator, trust.RoleAdmin
 	notFound, taken, keyInUse := schema.KindNotFound, schema.KindOperationInProgress, schema.KindKeyInUse
 	n, s, m, o, t, trail := nodes{a.base}, skus{a.base}, machines{a.base}, operations{a.base, a.bundles}, tasks{a.base}, trail{a.base}
+	i := insights{a.base}
 	all := []Endpoint{
 		a.on(post, "/nodes", http.StatusCreated, operator, n.register, keyInUse),
 		a.on(patch, "/nodes/{node}", ok, operator, n.set, notFound),
@@ -145,7 +153,12 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/instances/{instance_id}", ok, viewer, m.show, notFound),
 		a.on(get, "/operations", ok, viewer, o.list, notFound),
 		a.on(get, "/operations/{operation_id}", ok, viewer, o.show, notFound),
+		a.on(get, "/nodes/{node}/rma", ok, viewer, o.evidence, notFound),
 		a.on(get, "/stuck", ok, viewer, o.stuck, notFound),
+		a.on(get, "/nodes/{node}/cause", ok, viewer, i.cause, notFound),
+		a.on(get, "/nodes/{node}/runbook", ok, viewer, i.runbook, notFound),
+		a.on(get, "/capacity", ok, viewer, i.capacity),
+		a.on(get, "/durations", ok, viewer, i.durations),
 		a.on(get, "/tasks", ok, viewer, t.list, notFound),
 		a.on(get, "/tasks/{task_id}", ok, viewer, t.show, notFound),
 		a.on(post, "/tasks/{task_id}/resume", ok, operator, t.decide(taskDecision{Tasks.ResumeTask, []task.Status{task.Pending, task.Dispatched, task.Running}}), notFound, schema.KindTaskStatus),
@@ -159,6 +172,7 @@ func (a *API) Endpoints() []Endpoint {
 	}
 	all[len(all)-1].Timeout = eventsTime
 	all = append(all, a.rotations()...)
+	all = append(all, a.recovery()...)
 	all = append(all, a.signals()...)
 	all = append(all, a.templates()...)
 	for _, plan := range lifecycle.Operations() {

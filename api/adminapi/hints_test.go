@@ -110,9 +110,9 @@ func TestNextSteps(t *testing.T) {
 		status              int
 		next                string
 	}{
-		{http.MethodPost, "/nodes/gpu-1/explode", token, http.StatusNotFound, "the path must end in one of bootstrap-script, conditions, drain, drift, enroll, "},
+		{http.MethodPost, "/nodes/gpu-1/explode", token, http.StatusNotFound, "the path must end in one of bootstrap-script, cause, conditions, drain, drift, enroll, "},
 		{http.MethodPost, operation + "/explode", token, http.StatusNotFound, "the path must end in one of cancel, extend, force, retry, skip"},
-		{http.MethodGet, "/nodez", token, http.StatusNotFound, "the path must end in one of audit, drift, events, instances, nodes, operations, providers, signals, skus, stuck, tasks, templates, trust"},
+		{http.MethodGet, "/nodez", token, http.StatusNotFound, "the path must end in one of audit, capacity, drift, durations, events, instances, nodes, operations, providers, recovery, signals, skus, stuck, tasks, templates, trust"},
 		{http.MethodGet, "/operations/7", token, http.StatusNotFound, "gpuaas op list"},
 		{http.MethodGet, "/tasks/7", token, http.StatusNotFound, "gpuaas task list --all"},
 		{http.MethodGet, "/nodes/-", token, http.StatusNotFound, "gpuaas node list"},

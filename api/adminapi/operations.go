@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -76,12 +77,29 @@ func (o operations) show(c *call) (any, error) {
 	if err != nil || st.Operation.Status.Ended() || st.Operation.Status == lifecycle.OperationAbandoned {
 		return v, err
 	}
+	if s := st.Operation.Stuck; s != nil && o.Insights != nil {
+		if v.ProbableCause, err = o.Insights.Cause(c.Context(), st.Operation.OperationID, s.Since); err != nil {
+			return v, err
+		}
+	}
 	ctx, cancel := context.WithTimeout(c.Context(), runsBudget)
 	defer cancel()
 	if faults, err := o.Lifecycle.RunFaults(ctx, st.Operation); err == nil {
 		v.Faults = faults
 	}
 	return v, nil
+}
+
+// evidence shows what is kept of the node's last repair that cured nothing.
+func (o operations) evidence(c *call) (any, error) {
+	if err := o.query(c).check(); err != nil {
+		return nil, err
+	}
+	node, err := o.find(c)
+	if err != nil {
+		return nil, err
+	}
+	return o.Repairs.Evidence(c.Context(), node)
 }
 
 func (o operations) view(st lifecycle.OperationStatus) wire.OperationView {
@@ -105,6 +123,9 @@ func (o operations) start(action lifecycle.Action) handler {
 	return func(c *call) (any, error) {
 		req, err := body(c, edge.DecodeOptional, func(r *wire.LifecycleRequest) error { return checkLifecycle(action, r) })
 		if err != nil {
+			return nil, err
+		}
+		if err := o.mayReplace(c, req.Options); err != nil {
 			return nil, err
 		}
 		node, err := o.find(c)
@@ -139,6 +160,15 @@ func (o operations) start(action lifecycle.Action) handler {
 		}
 		return started, unanswered(err, "operation "+op.OperationID+" was accepted", in, c.key)
 	}
+}
+
+// mayReplace rejects a repair that deletes the node's machine, unless the subject may terminate nodes.
+func (b base) mayReplace(c *call, o lifecycle.Options) error {
+	if !slices.Contains(o.Recovery.Rungs, recovery.RungReplace) {
+		return nil
+	}
+	_, err := b.authorize(c.Request, trust.RoleAdmin)
+	return err
 }
 
 // submit starts an operation. If an earlier request with the same idempotency key
@@ -238,7 +268,7 @@ func operationInput(action lifecycle.Action, node wire.NodeView, req wire.Lifecy
 
 func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 	o := r.Options
-	drains := action == lifecycle.ActionDrain || action == lifecycle.ActionRetire && o.Drain
+	drains := action == lifecycle.ActionDrain || action == lifecycle.ActionRecover || action == lifecycle.ActionRetire && o.Drain
 	switch {
 	case o.Drain && action != lifecycle.ActionRetire:
 		return badField("options", "drain belongs to retire")
@@ -253,7 +283,7 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 	case o.CordonOnly && action != lifecycle.ActionDrain:
 		return badField("options", "cordon_only belongs to drain")
 	case o.DrainTimeoutSeconds != 0 && !drains:
-		return badField("options", "drain_timeout_seconds belongs to drain, and to retire with drain")
+		return badField("options", "drain_timeout_seconds belongs to drain, to retire with drain, and to recover")
 	case o.DrainTimeoutSeconds < 0 || o.DrainTimeoutSeconds > int64(wire.MaxDrainDeadline/time.Second):
 		return badField("options", "drain_timeout_seconds must be 0 to 604800")
 	case action == lifecycle.ActionUpgradeAgent && o.AgentVersion == "":
@@ -264,6 +294,10 @@ func checkLifecycle(action lifecycle.Action, r *wire.LifecycleRequest) error {
 		return badField("options", "machine belongs to provision")
 	case !o.Machine.Valid():
 		return badField("options", "machine has IDs of at most 64 characters, and at most 16 SSH keys of one line each")
+	case action != lifecycle.ActionRecover && !reflect.ValueOf(o.Recovery).IsZero():
+		return badField("options", "recovery belongs to recover")
+	case lifecycle.CheckRecovery(o.Recovery) != nil:
+		return lifecycle.CheckRecovery(o.Recovery)
 	case o.Release != "":
 		return badField("options", "release is set by the server")
 	case r.StartWithinSeconds < 0 || r.StartWithinSeconds > int64(wire.MaxStartWithin/time.Second):

@@ -5,11 +5,15 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/cause"
+	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -67,6 +71,12 @@ type Signals interface {
 	// signal for each change. A second call with the report changes nothing. accepted is false
 	// if a newer report is stored.
 	ReportHealth(ctx context.Context, n wire.NodeView, r health.Report) (accepted bool, err error)
+}
+
+// Repairs reads what is kept of repairs.
+type Repairs interface {
+	// Evidence returns that of the node's last repair that cured nothing. KindNotFound if there is none.
+	Evidence(ctx context.Context, node wire.NodeView) (evidence.Bundle, error)
 }
 
 // EnrollmentTokens stores enrollment tokens and references to bundles.
@@ -141,6 +151,23 @@ type Trail interface {
 	// were stored after the position, in order of position. A zero position is
 	// ChangesOverlap before the database's time.
 	Changes(ctx context.Context, after Position, limit int) ([]Change, error)
+}
+
+// Insights reads what the records say about a node, the fleet and past operations.
+type Insights interface {
+	// ListStuckNodes lists the nodes of the stuck table's rows about nodes, oldest first, at most
+	// stuck.MaxNodes, and returns how many more there are. Only the query's node and selector
+	// count.
+	ListStuckNodes(ctx context.Context, q OperationQuery) (nodes []stuck.Node, more int, err error)
+	// Evidence returns what the database has about a node, for package cause. KindNotFound.
+	Evidence(ctx context.Context, nodeID string, lookback time.Duration) (cause.Evidence, error)
+	// Cause returns the stored probable cause of an operation's park since a time, nil without one.
+	Cause(ctx context.Context, operationID string, since time.Time) (*cause.Report, error)
+	// Capacity counts nodes by SKU and region, of one SKU and one region if they are not empty.
+	Capacity(ctx context.Context, sku, region string) ([]insight.Capacity, error)
+	// Durations returns how long the newest completed operations of an action took, of nodes of
+	// one provider.
+	Durations(ctx context.Context, a lifecycle.Action, provider string) ([]insight.Duration, error)
 }
 
 // Checkpoints reads the signed checkpoints of the audit trail.

@@ -1,24 +1,31 @@
 package adminapi
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // stuck lists the operations that need attention, oldest first, and on the first page
-// the faults of the control plane.
+// the nodes and requests that do, and the faults of the control plane.
 func (o operations) stuck(c *call) (any, error) {
 	q := o.query(c)
 	of := conditions(q)
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	list := wire.StuckList{Faults: []wire.ControlPlaneFault{}}
+	list := wire.StuckList{Faults: []wire.ControlPlaneFault{}, Nodes: []stuck.Node{}}
 	var probes sync.WaitGroup
+	var failed error
+	if o.Insights != nil && len(of.After) == 0 {
+		probes.Go(func() { failed = o.stuckNodes(c.Context(), of, &list) })
+	}
 	if o.Faults != nil && len(of.After) == 0 {
 		probes.Go(func() { list.Faults = append(list.Faults, o.Faults(c.Request)...) })
 	}
@@ -33,11 +40,48 @@ func (o operations) stuck(c *call) (any, error) {
 		ops[i].WebURL = o.webURL(s.WorkflowID, s.RunID)
 	}
 	list.Stuck, list.More, list.NextPageToken = append([]wire.StuckOperation{}, ops...), max(all-len(ops), 0), pageToken(next)
-	return list, err
+	return list, cmp.Or(err, failed)
+}
+
+// stuckNodes adds the nodes and the requests that match to the list. Requests that are not on
+// record have no labels, so a selector excludes them. If Temporal does not respond, that is a fault
+// of the list.
+func (o operations) stuckNodes(ctx context.Context, of OperationQuery, list *wire.StuckList) error {
+	nodes, more, err := o.Insights.ListStuckNodes(ctx, of)
+	if err != nil {
+		return err
+	}
+	if o.Unclaimed != nil && len(of.Selector) == 0 {
+		ctx, cancel := context.WithTimeout(ctx, faultsBudget)
+		defer cancel()
+		if waiting, err := o.Unclaimed(ctx); err == nil {
+			nodes = append(nodes, waiting...)
+		}
+	}
+	list.MoreNodes = more
+	for _, n := range nodes {
+		if of.selects(n) {
+			list.Nodes = append(list.Nodes, n)
+		}
+	}
+	slices.SortStableFunc(list.Nodes, func(a, b stuck.Node) int { return a.Stuck.Since.Compare(b.Stuck.Since) })
+	return nil
+}
+
+// selects reports whether the query matches a node or a request. A node without an operation has
+// no action.
+func (q OperationQuery) selects(n stuck.Node) bool {
+	return (q.NodeID == "" || q.NodeID == n.NodeID) &&
+		(len(q.Actions) == 0 || slices.Contains(q.Actions, n.Action)) &&
+		(len(q.Reasons) == 0 || slices.Contains(q.Reasons, n.Stuck.Reason)) &&
+		(len(q.WaitingOn) == 0 || slices.Contains(q.WaitingOn, n.Stuck.WaitingOn))
 }
 
 // runsBudget bounds the time to read the runs of a page of stuck operations.
 const runsBudget = time.Second
+
+// faultsBudget bounds the time to read the requests that no worker has claimed.
+const faultsBudget = 3 * time.Second
 
 // showRunEnds shows the operations whose run ended, and which the run watcher has not
 // marked yet, as abandoned: the commands that they parked with no longer work. An

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -42,6 +43,16 @@ func (s *stuckRows) ListStuck(_ context.Context, q adminapi.OperationQuery) (ops
 			Stuck: &lifecycle.Stuck{Reason: "drain_blocked", Next: "gpuaas op extend", Options: make([]lifecycle.Option, 3)}}})
 	}
 	return ops, nil, s.err
+}
+
+// stuckNodes has nodes that need attention.
+type stuckNodes struct {
+	adminapi.Insights
+	nodes []stuck.Node
+}
+
+func (s *stuckNodes) ListStuckNodes(context.Context, adminapi.OperationQuery) ([]stuck.Node, int, error) {
+	return s.nodes, len(s.nodes) / 2, nil
 }
 
 func (s *stuckRows) CountStuck(_ context.Context, q adminapi.OperationQuery) (int, error) {
@@ -120,4 +131,46 @@ func TestStuckShowsEndedRuns(t *testing.T) {
 		require.Len(t, s.Stuck.Options, 1)
 		require.Contains(t, s.Stuck.Options[0].Does, "restore the node's state, active")
 	}
+}
+
+// TestStuckNodesAndRequests: the first page has the nodes and the requests that need attention,
+// oldest first, as the filters select them.
+func TestStuckNodesAndRequests(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	node := func(host, reason string, minutes int, waiting lifecycle.Attention) stuck.Node {
+		return stuck.Node{Host: host, NodeID: host, Stuck: lifecycle.Stuck{Reason: reason, WaitingOn: waiting, Since: at.Add(-time.Duration(minutes) * time.Minute)}}
+	}
+	d := newBackend()
+	waiting := []stuck.Node{node("gpu-2", "not_claimed_yet", 9, lifecycle.AttentionOperator)}
+	waiting[0].Action = lifecycle.ActionDrain
+	var unavailable error
+	rows := &stuckNodes{nodes: []stuck.Node{node("gpu-1", "node_silent", 8, lifecycle.AttentionAgent), node("gpu-3", "drain_long", 40, lifecycle.AttentionOperator)}}
+	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(token)), "ops", "")
+	require.NoError(t, err)
+	h := adminapi.New(adminapi.Config{Auth: tokens, Operations: &stuckRows{}, Insights: rows, Lifecycle: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
+		Unclaimed: func(context.Context) ([]stuck.Node, error) { return waiting, unavailable }}).Handler()
+	get := func(query string) (hosts []string, list wire.StuckList) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/admin/stuck?limit=2"+query, nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &list), w.Body.String())
+		require.Contains(t, w.Body.String(), `"nodes":[`)
+		for _, n := range list.Nodes {
+			hosts = append(hosts, n.Host)
+		}
+		return hosts, list
+	}
+	hosts, list := get("")
+	require.Equal(t, []string{"gpu-3", "gpu-2", "gpu-1"}, hosts)
+	require.Equal(t, 1, list.MoreNodes)
+	for query, want := range map[string][]string{"&reason=node_silent": {"gpu-1"}, "&waiting_on=operator": {"gpu-3", "gpu-2"}, "&action=drain": {"gpu-2"},
+		"&selector=rack%3Dr7": {"gpu-3", "gpu-1"}, "&page_token=" + list.NextPageToken: nil} {
+		hosts, _ := get(query)
+		require.Equal(t, want, hosts, query)
+	}
+	unavailable = schema.NewError(schema.KindServiceUnavailable, "Temporal does not respond")
+	hosts, _ = get("")
+	require.Equal(t, []string{"gpu-3", "gpu-1"}, hosts, "without Temporal the nodes are still listed")
 }

@@ -23,6 +23,13 @@ type StuckCount struct {
 	Operations int64
 }
 
+// StuckNodeCount is the number of nodes of one row of the stuck table, for the gauge
+// gpuaas_stuck_nodes.
+type StuckNodeCount struct {
+	Row   string
+	Nodes int64
+}
+
 // TaskCount is the number of node tasks of a status that is not terminal, for
 // the gauge task_leases.
 type TaskCount struct {
@@ -35,6 +42,16 @@ type TaskCount struct {
 type IdentityCount struct {
 	Reason string
 	Nodes  int64
+}
+
+// RecoveryCounts is the state of health recovery, for the gauges gpuaas_recovery_*.
+type RecoveryCounts struct {
+	BreakerOpen bool
+	Incidents   int64
+	Nodes       int64 // in a phase other than healthy
+	Used        int64 // operations that use budgets
+	Blocked     int64 // nodes whose repair a budget stops
+	RoundAge    float64
 }
 
 // SurplusCount is the number of machines at a provider that no instance owns, for the gauge

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -21,6 +22,8 @@ type Counts interface {
 	NodeCounts(ctx context.Context) ([]NodeCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
 	StuckCounts(ctx context.Context) ([]StuckCount, error)
+	// StuckNodeCounts returns the nodes that need attention by row of the stuck table.
+	StuckNodeCounts(ctx context.Context) ([]StuckNodeCount, error)
 	// CertificateCounts returns the state of the certificates that nodes hold.
 	CertificateCounts(ctx context.Context) (CertificateCounts, error)
 	// TaskLeases returns the unfinished tasks by status.
@@ -33,6 +36,8 @@ type Counts interface {
 	// ConditionCounts returns the nodes with unhealthy conditions by checker and reason, the largest
 	// count first.
 	ConditionCounts(ctx context.Context) ([]ConditionCount, error)
+	// RecoveryCounts returns the state of health recovery.
+	RecoveryCounts(ctx context.Context) (RecoveryCounts, error)
 	// OutboxAge returns the age of the oldest message to Temporal that failed and
 	// is still to be delivered, in seconds, 0 without one.
 	OutboxAge(ctx context.Context) (float64, error)
@@ -65,9 +70,10 @@ const maxConditionSeries = 200
 // publishes them, so that a sum over all processes counts the fleet once. If
 // the database does not respond, the gauges are absent instead of outdated.
 type FleetCollector struct {
-	counts  Counts
-	leading func() bool
-	log     *slog.Logger
+	counts   Counts
+	requests func(context.Context) (int, error) // nil without Temporal
+	leading  func() bool
+	log      *slog.Logger
 
 	mu     sync.Mutex
 	readAt time.Time
@@ -78,6 +84,13 @@ type FleetCollector struct {
 // reports whether this process publishes the gauges.
 func NewFleetCollector(counts Counts, leading func() bool, log *slog.Logger) *FleetCollector {
 	return &FleetCollector{counts: counts, leading: leading, log: log}
+}
+
+// WithRequests adds the number of requests that no worker has claimed as the row pending. If count
+// fails, the row is absent.
+func (c *FleetCollector) WithRequests(count func(context.Context) (int, error)) *FleetCollector {
+	c.requests = count
+	return c
 }
 
 // Describe implements prometheus.Collector. It describes nothing, because the gauges
@@ -119,7 +132,7 @@ func (c *FleetCollector) read() error {
 	if err != nil {
 		return err
 	}
-	stuck, err := c.counts.StuckCounts(ctx)
+	parked, err := c.counts.StuckCounts(ctx)
 	if err != nil {
 		return err
 	}
@@ -148,9 +161,15 @@ func (c *FleetCollector) read() error {
 	if err := c.readConditions(ctx); err != nil {
 		return err
 	}
+	if err := c.readStuckNodes(ctx); err != nil {
+		return err
+	}
+	if err := c.readRecovery(ctx); err != nil {
+		return err
+	}
 	c.setNodes(nodes)
 	operations := c.gauge("gpuaas_stuck_operations", "Parked and abandoned operations by phase and reason.", "phase", "reason")
-	for _, s := range stuck {
+	for _, s := range parked {
 		operations(float64(s.Operations), s.Phase, s.Reason)
 	}
 	leases := map[task.Status]int64{task.Pending: 0, task.Dispatched: 0, task.Running: 0, task.Lost: 0}
@@ -189,6 +208,31 @@ func (c *FleetCollector) readTables(ctx context.Context) error {
 	return nil
 }
 
+// readStuckNodes gives each row about nodes a series, so that one without nodes reads 0.
+func (c *FleetCollector) readStuckNodes(ctx context.Context) error {
+	counts, err := c.counts.StuckNodeCounts(ctx)
+	if err != nil {
+		return err
+	}
+	nodes := map[string]int64{}
+	for _, n := range counts {
+		nodes[n.Row] = n.Nodes
+	}
+	number := c.gauge("gpuaas_stuck_nodes", "Nodes and requests that need attention although no operation of them is parked, by row of the stuck table.", "row")
+	for _, r := range stuck.Table() {
+		if r.Scope == stuck.ScopeNode {
+			number(float64(nodes[r.Name]), r.Name)
+		}
+	}
+	if c.requests == nil {
+		return nil
+	}
+	if waiting, err := c.requests(ctx); err == nil {
+		number(float64(waiting), stuck.RowPending)
+	}
+	return nil
+}
+
 // readSurplus gives all classes of each provider a series, so that one without machines reads 0.
 func (c *FleetCollector) readSurplus(ctx context.Context) error {
 	counts, err := c.counts.SurplusCounts(ctx)
@@ -223,6 +267,25 @@ func (c *FleetCollector) readConditions(ctx context.Context) error {
 	if others > 0 {
 		number(float64(others), "other", "other")
 	}
+	return nil
+}
+
+// readRecovery sets the gauges of health recovery.
+func (c *FleetCollector) readRecovery(ctx context.Context) error {
+	counts, err := c.counts.RecoveryCounts(ctx)
+	if err != nil {
+		return err
+	}
+	open := 0.0
+	if counts.BreakerOpen {
+		open = 1
+	}
+	c.gauge("gpuaas_recovery_breaker_open", "1 while the breaker of health recovery stops repairs.")(open)
+	c.gauge("gpuaas_recovery_incidents", "Faults of many nodes at once.")(float64(counts.Incidents))
+	c.gauge("gpuaas_recovery_unhealthy_nodes", "Nodes in a health phase other than Healthy.")(float64(counts.Nodes))
+	c.gauge("gpuaas_recovery_budget_used", "Operations that use the budgets of health recovery.")(float64(counts.Used))
+	c.gauge("gpuaas_recovery_budget_blocked_nodes", "Nodes whose repair a budget stops.")(float64(counts.Blocked))
+	c.gauge("gpuaas_recovery_round_age_seconds", "Time since the last round of health recovery; 0 if there was none.")(counts.RoundAge)
 	return nil
 }
 

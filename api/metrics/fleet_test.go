@@ -25,10 +25,17 @@ type fakeCounts struct {
 
 func (f *fakeCounts) NodeCounts(context.Context) ([]NodeCount, error)   { return f.nodes, nil }
 func (f *fakeCounts) StuckCounts(context.Context) ([]StuckCount, error) { return nil, nil }
-func (f *fakeCounts) OutboxAge(context.Context) (float64, error)        { return 0, nil }
+func (f *fakeCounts) StuckNodeCounts(context.Context) ([]StuckNodeCount, error) {
+	return []StuckNodeCount{{Row: "silent", Nodes: 3}}, nil
+}
+func (f *fakeCounts) OutboxAge(context.Context) (float64, error) { return 0, nil }
 func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
 }
+func (f *fakeCounts) RecoveryCounts(context.Context) (RecoveryCounts, error) {
+	return RecoveryCounts{BreakerOpen: true, Incidents: 1, Nodes: 30, Used: 2, Blocked: 28, RoundAge: 12}, nil
+}
+
 func (f *fakeCounts) SurplusCounts(context.Context) ([]SurplusCount, error) {
 	return []SurplusCount{{Provider: "libvirt", Leftovers: 2, Duplicates: 1}}, nil
 }
@@ -79,7 +86,8 @@ func TestNodeSeriesAreBounded(t *testing.T) {
 // The database's gauges are those of its tables and of the deletion of old records.
 func TestTableGauges(t *testing.T) {
 	t.Parallel()
-	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler)).
+		WithRequests(func(context.Context) (int, error) { return 2, nil })
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP gpuaas_retention_age_seconds Time since old records were last deleted completely.
 # TYPE gpuaas_retention_age_seconds gauge
@@ -96,7 +104,8 @@ gpuaas_table_rows{table="audit_events"} 7
 // A class without machines reads 0.
 func TestSurplusGauge(t *testing.T) {
 	t.Parallel()
-	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler)).
+		WithRequests(func(context.Context) (int, error) { return 2, nil })
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP gpuaas_surplus_machines Machines at providers that no instance owns, and second machines of instances (duplicate), by provider and class.
 # TYPE gpuaas_surplus_machines gauge
@@ -104,6 +113,32 @@ gpuaas_surplus_machines{class="duplicate",provider="libvirt"} 1
 gpuaas_surplus_machines{class="leftover",provider="libvirt"} 2
 gpuaas_surplus_machines{class="orphan",provider="libvirt"} 0
 `), "gpuaas_surplus_machines"))
+}
+
+func TestRecoveryGauges(t *testing.T) {
+	t.Parallel()
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler))
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP gpuaas_recovery_breaker_open 1 while the breaker of health recovery stops repairs.
+# TYPE gpuaas_recovery_breaker_open gauge
+gpuaas_recovery_breaker_open 1
+# HELP gpuaas_recovery_budget_blocked_nodes Nodes whose repair a budget stops.
+# TYPE gpuaas_recovery_budget_blocked_nodes gauge
+gpuaas_recovery_budget_blocked_nodes 28
+# HELP gpuaas_recovery_budget_used Operations that use the budgets of health recovery.
+# TYPE gpuaas_recovery_budget_used gauge
+gpuaas_recovery_budget_used 2
+# HELP gpuaas_recovery_incidents Faults of many nodes at once.
+# TYPE gpuaas_recovery_incidents gauge
+gpuaas_recovery_incidents 1
+# HELP gpuaas_recovery_round_age_seconds Time since the last round of health recovery; 0 if there was none.
+# TYPE gpuaas_recovery_round_age_seconds gauge
+gpuaas_recovery_round_age_seconds 12
+# HELP gpuaas_recovery_unhealthy_nodes Nodes in a health phase other than Healthy.
+# TYPE gpuaas_recovery_unhealthy_nodes gauge
+gpuaas_recovery_unhealthy_nodes 30
+`), "gpuaas_recovery_breaker_open", "gpuaas_recovery_budget_blocked_nodes", "gpuaas_recovery_budget_used", "gpuaas_recovery_incidents",
+		"gpuaas_recovery_round_age_seconds", "gpuaas_recovery_unhealthy_nodes"))
 }
 
 // When a number cannot be read, no gauge keeps its old value.
@@ -140,4 +175,20 @@ gpuaas_node_conditions{checker="gpu",reason="R0"} 2
 `), "gpuaas_node_conditions"))
 	leading = false
 	require.Zero(t, testutil.CollectAndCount(c, "gpuaas_node_conditions"))
+}
+
+// TestStuckNodes: every row of the stuck table about nodes has a series, also without nodes.
+func TestStuckNodes(t *testing.T) {
+	t.Parallel()
+	c := NewFleetCollector(&fakeCounts{}, func() bool { return true }, slog.New(slog.DiscardHandler)).
+		WithRequests(func(context.Context) (int, error) { return 2, nil })
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP gpuaas_stuck_nodes Nodes and requests that need attention although no operation of them is parked, by row of the stuck table.
+# TYPE gpuaas_stuck_nodes gauge
+gpuaas_stuck_nodes{row="certificate"} 0
+gpuaas_stuck_nodes{row="draining"} 0
+gpuaas_stuck_nodes{row="pending"} 2
+gpuaas_stuck_nodes{row="silent"} 3
+gpuaas_stuck_nodes{row="terminating"} 0
+`), "gpuaas_stuck_nodes"))
 }

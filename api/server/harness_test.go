@@ -211,7 +211,7 @@ func (c *cluster) replicaOn(url string) *replica {
 		lifecycles = c.lifecycle
 	}
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
-		Nodes: adminSide.Admin, SKUs: adminSide.Admin, Machines: adminSide.Machines, EnrollmentTokens: adminSide.Identities, Locks: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin, Signals: adminSide.Signals, Templates: adminSide.Templates, Checkpoints: adminSide.Checkpoints,
+		Nodes: adminSide.Admin, SKUs: adminSide.Admin, Machines: adminSide.Machines, EnrollmentTokens: adminSide.Identities, Locks: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin, Signals: adminSide.Signals, Templates: adminSide.Templates, Repairs: adminSide.Repairs, Checkpoints: adminSide.Checkpoints,
 		CheckpointKeys: func(context.Context) (map[string]ed25519.PublicKey, error) { return nil, nil },
 		Lifecycle:      lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.packageSource(), Release: agent.releases.document})

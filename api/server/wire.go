@@ -23,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/secrets"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -217,7 +218,11 @@ func (a *app) delegation(ctx context.Context) (err error) {
 
 // work starts what runs beside the listeners.
 func (a *app) work(ctx context.Context) {
-	a.Registry.MustRegister(metrics.NewFleetCollector(a.store.Inventory, a.listener.Leading, a.Log))
+	a.Registry.MustRegister(metrics.NewFleetCollector(a.store.Inventory, a.listener.Leading, a.Log).
+		WithRequests(func(ctx context.Context) (int, error) {
+			waiting, err := a.unclaimed(ctx)
+			return len(waiting), err
+		}))
 	a.Go(ctx, "notifications", a.listener.Run)
 	a.Go(ctx, "event streams", a.admin.Run)
 	a.metrics.AdminTokens(true)
@@ -258,13 +263,21 @@ func (a *app) bundles() adminapi.Bundles {
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Secrets: a.secrets, Auth: a.cfg.tokens,
-		Nodes: a.store.Admin, SKUs: a.store.Admin, Machines: a.store.Machines, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin, Signals: a.store.Signals, Templates: a.store.Templates,
+		Nodes: a.store.Admin, SKUs: a.store.Admin, Machines: a.store.Machines, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin, Signals: a.store.Signals, Templates: a.store.Templates, Insights: a.store.Insights, Repairs: a.store.Repairs,
 		Checkpoints: a.store.Checkpoints, CheckpointKeys: a.vault.CheckpointKeys,
 		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,
-		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations,
+		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations, Recovery: a.store.Recovery,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), ReleaseKeys: a.cfg.ReleaseKeys, Release: a.cfg.releases.document, WebURL: a.temporal.WebURL, Faults: a.faults,
+		Unclaimed: func(ctx context.Context) ([]stuck.Node, error) {
+			return a.temporal.Requests.Unclaimed(ctx, a.store.Insights.OnRecord)
+		},
 	})
+}
+
+// unclaimed returns the operations that Temporal accepted and that are not on record.
+func (a *app) unclaimed(ctx context.Context) ([]stuck.Node, error) {
+	return a.temporal.Requests.Unclaimed(ctx, a.store.Insights.OnRecord)
 }
 
 // recordReceiving records that this process receives the requests of nodes, until ctx ends.

@@ -15,13 +15,20 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/cause"
+	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/recovery/record"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/signal"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -72,8 +79,26 @@ type BootstrapScriptRequest = wire.BootstrapScriptRequest
 // BootstrapScriptResponse defines model for BootstrapScriptResponse.
 type BootstrapScriptResponse = wire.BootstrapScriptResponse
 
+// Capacity defines model for Capacity.
+type Capacity = insight.Capacity
+
+// CapacityList defines model for CapacityList.
+type CapacityList = insight.CapacityList
+
+// CauseCandidate defines model for CauseCandidate.
+type CauseCandidate = cause.Candidate
+
+// CauseChange defines model for CauseChange.
+type CauseChange = cause.Change
+
+// CauseReport defines model for CauseReport.
+type CauseReport = cause.Report
+
 // CertFacts The public facts of a certificate.
 type CertFacts = trust.CertFacts
+
+// Check defines model for Check.
+type Check = diagnosis.Check
 
 // ConditionView A condition of a node. It is unknown and stale if its reporter has not reported for 15 minutes, or not since the node enrolled again.
 type ConditionView = signal.Condition
@@ -99,6 +124,12 @@ type DriftDifference = template.Difference
 // DriftReport How a node differs from its template.
 type DriftReport = template.Report
 
+// Duration defines model for Duration.
+type Duration = insight.Duration
+
+// DurationList defines model for DurationList.
+type DurationList = insight.DurationList
+
 // Effect How often a task may run.
 type Effect = task.Effect
 
@@ -110,6 +141,15 @@ type ErrorBody = schema.ErrorBody
 
 // ErrorDetail The code determines the status. The reason narrows it. next is the command or action that resolves the failure, if there is one.
 type ErrorDetail = schema.ErrorDetail
+
+// EvidenceAudit The first and last sequence number of the operation's events in the node's audit stream, 0 without any.
+type EvidenceAudit = evidence.AuditRange
+
+// EvidenceBundle What is kept about a node that no repair cured, for the vendor of its hardware. It holds no secret. What the node reported in it is untrusted.
+type EvidenceBundle = evidence.Bundle
+
+// EvidenceTask A task of a repair.
+type EvidenceTask = evidence.Task
 
 // Facts The hardware and software of a host, as its agent reports them.
 type Facts = inventory.Facts
@@ -125,6 +165,9 @@ type Harm = lifecycle.Harm
 
 // HealthCondition The result of one checker for the node or one of its components.
 type HealthCondition = health.Condition
+
+// HealthPhase Where a node is in health recovery. It is separate from the node's state.
+type HealthPhase = health.Phase
 
 // HealthRepair What cures a fault, as the vendor's table says.
 type HealthRepair = health.Repair
@@ -234,8 +277,59 @@ type ProviderLimits = machine.Limits
 // ProviderList defines model for ProviderList.
 type ProviderList = machine.Providers
 
+// RecoveryAttempt One rung of a repair, with its outcome and its proof.
+type RecoveryAttempt = recovery.Attempt
+
+// RecoveryBreaker The breaker. While it is open, no repair starts.
+type RecoveryBreaker = recovery.BreakerState
+
+// RecoveryBudget The use of the budget of a scope.
+type RecoveryBudget = record.Budget
+
 // RecoveryBundle The bundle of a reissue. This one response is the only copy of its enrollment token.
 type RecoveryBundle = wire.RecoveryBundle
+
+// RecoveryChange defines model for RecoveryChange.
+type RecoveryChange = record.Change
+
+// RecoveryDecision A decision about a node.
+type RecoveryDecision = record.Decision
+
+// RecoveryDecisionList defines model for RecoveryDecisionList.
+type RecoveryDecisionList = record.Decisions
+
+// RecoveryFacts What a replay needs beside the signals.
+type RecoveryFacts = record.Facts
+
+// RecoveryFault The condition for which a node is repaired.
+type RecoveryFault = recovery.Fault
+
+// RecoveryIncident A fault of many nodes at once.
+type RecoveryIncident = recovery.Incident
+
+// RecoveryNode What a replay needs of a node.
+type RecoveryNode = recovery.Node
+
+// RecoveryNodeState A node that is not healthy, with its last decision.
+type RecoveryNodeState = record.NodeState
+
+// RecoveryPolicy A version of the policy.
+type RecoveryPolicy = record.Policy
+
+// RecoveryPolicyList defines model for RecoveryPolicyList.
+type RecoveryPolicyList = record.Policies
+
+// RecoveryRequest The repair of a recover. Without rungs, they follow from the fault; without a fault, the node is rebooted.
+type RecoveryRequest = recovery.Request
+
+// RecoverySize How many nodes a scope has.
+type RecoverySize = recovery.Size
+
+// RecoveryStatus What health recovery does now.
+type RecoveryStatus = record.Status
+
+// RecoveryTest One check that verified a repair.
+type RecoveryTest = recovery.Test
 
 // RegisterNodeRequest The properties of a new node.
 type RegisterNodeRequest = wire.RegisterNodeRequest
@@ -282,6 +376,12 @@ type RotationWaiting = rotation.Waiting
 // RunEnd How the last run of an abandoned operation ended.
 type RunEnd = lifecycle.RunEnd
 
+// Runbook defines model for Runbook.
+type Runbook = insight.Runbook
+
+// RunbookStep defines model for RunbookStep.
+type RunbookStep = insight.Step
+
 // SKUDeactivation The body and every field are optional.
 type SKUDeactivation = inventory.SKUDeactivation
 
@@ -290,6 +390,9 @@ type SKUList = inventory.SKUList
 
 // SKUView An entry of the SKU catalog: what a machine must have.
 type SKUView = inventory.SKU
+
+// SetRecoveryPolicy defines model for SetRecoveryPolicy.
+type SetRecoveryPolicy = record.SetPolicy
 
 // Signal An event of a node. Signals about a condition have its status, component, reason, code and repair.
 type Signal = health.Signal
@@ -305,6 +408,9 @@ type Stuck = lifecycle.Stuck
 
 // StuckList defines model for StuckList.
 type StuckList = wire.StuckList
+
+// StuckNode A node, or a request about one, that needs attention although no operation of it is parked.
+type StuckNode = stuck.Node
 
 // StuckOperation An operation that needs attention: parked or overdue.
 type StuckOperation = wire.StuckOperation
@@ -470,8 +576,25 @@ type ReadAuditStreamParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
+// ListCapacityParams defines parameters for ListCapacity.
+type ListCapacityParams struct {
+	Sku            *string        `form:"sku,omitempty" json:"sku,omitempty"`
+	Region         *string        `form:"region,omitempty" json:"region,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
 // GetFleetDriftParams defines parameters for GetFleetDrift.
 type GetFleetDriftParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ListDurationsParams defines parameters for ListDurations.
+type ListDurationsParams struct {
+	// Action A value of Action.
+	Action string `form:"action" json:"action"`
+
+	// Provider The provider of the nodes.
+	Provider       *string        `form:"provider,omitempty" json:"provider,omitempty"`
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
@@ -573,6 +696,13 @@ type MakeBootstrapScriptParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// GetNodeCauseParams defines parameters for GetNodeCause.
+type GetNodeCauseParams struct {
+	// LookbackHours How far back changes are read.
+	LookbackHours  *int           `form:"lookback_hours,omitempty" json:"lookback_hours,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
 // ReportConditionsParams defines parameters for ReportConditions.
 type ReportConditionsParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
@@ -597,6 +727,20 @@ type RehydrateNodeParams struct {
 
 	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A key belongs to its subject, node and endpoint. A request with the same key and other content is rejected as idempotency_key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetEvidenceParams defines parameters for GetEvidence.
+type GetEvidenceParams struct {
+	// Fields The fields of each row to return, separated by commas.
+	Fields         *Fields        `form:"fields,omitempty" json:"fields,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// GetNodeRunbookParams defines parameters for GetNodeRunbook.
+type GetNodeRunbookParams struct {
+	// Cve The ID of a vulnerability that keeps the node from service.
+	Cve            *string        `form:"cve,omitempty" json:"cve,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
 // ListNodeSignalsParams defines parameters for ListNodeSignals.
@@ -690,6 +834,73 @@ type DecideOperationParams struct {
 
 // ListProvidersParams defines parameters for ListProviders.
 type ListProvidersParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// GetRecoveryParams defines parameters for GetRecovery.
+type GetRecoveryParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ArmRecoveryParams defines parameters for ArmRecovery.
+type ArmRecoveryParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// CloseRecoveryBreakerParams defines parameters for CloseRecoveryBreaker.
+type CloseRecoveryBreakerParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ListRecoveryDecisionsParams defines parameters for ListRecoveryDecisions.
+type ListRecoveryDecisionsParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken next_page_token of the previous page.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+
+	// Fields The fields of each row to return, separated by commas.
+	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// Node Node id or host name.
+	Node *string `form:"node,omitempty" json:"node,omitempty"`
+
+	// Since Only rows after this time (RFC 3339), or from the last period, such as 24h.
+	Since          *string        `form:"since,omitempty" json:"since,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// DisarmRecoveryParams defines parameters for DisarmRecovery.
+type DisarmRecoveryParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// GetRecoveryFactsParams defines parameters for GetRecoveryFacts.
+type GetRecoveryFactsParams struct {
+	// Since Only rows after this time (RFC 3339), or from the last period, such as 24h.
+	Since          *string        `form:"since,omitempty" json:"since,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// ListRecoveryPoliciesParams defines parameters for ListRecoveryPolicies.
+type ListRecoveryPoliciesParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken next_page_token of the previous page.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+
+	// Fields The fields of each row to return, separated by commas.
+	Fields         *Fields        `form:"fields,omitempty" json:"fields,omitempty"`
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// GetRecoveryPolicyParams defines parameters for GetRecoveryPolicy.
+type GetRecoveryPolicyParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
+// SetRecoveryPolicyParams defines parameters for SetRecoveryPolicy.
+type SetRecoveryPolicyParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
@@ -900,6 +1111,18 @@ type StartOperationJSONRequestBody = LifecycleRequest
 // DecideOperationJSONRequestBody defines body for DecideOperation for application/json ContentType.
 type DecideOperationJSONRequestBody = ResolveOperation
 
+// ArmRecoveryJSONRequestBody defines body for ArmRecovery for application/json ContentType.
+type ArmRecoveryJSONRequestBody = RecoveryChange
+
+// CloseRecoveryBreakerJSONRequestBody defines body for CloseRecoveryBreaker for application/json ContentType.
+type CloseRecoveryBreakerJSONRequestBody = RecoveryChange
+
+// DisarmRecoveryJSONRequestBody defines body for DisarmRecovery for application/json ContentType.
+type DisarmRecoveryJSONRequestBody = RecoveryChange
+
+// SetRecoveryPolicyJSONRequestBody defines body for SetRecoveryPolicy for application/json ContentType.
+type SetRecoveryPolicyJSONRequestBody = SetRecoveryPolicy
+
 // AddSKUJSONRequestBody defines body for AddSKU for application/json ContentType.
 type AddSKUJSONRequestBody = NewSKU
 
@@ -1036,12 +1259,26 @@ type ClientInterface interface {
 	// Corresponds with GET /api/v1/admin/audit/streams/{stream} (the `ReadAuditStream` operationId).
 	ReadAuditStream(ctx context.Context, stream Stream, params *ReadAuditStreamParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListCapacity Count free and busy nodes by SKU and region
+	//
+	// A recommendation says what gives more capacity.
+	//
+	// Corresponds with GET /api/v1/admin/capacity (the `ListCapacity` operationId).
+	ListCapacity(ctx context.Context, params *ListCapacityParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetFleetDrift Count how nodes differ from their templates
 	//
 	// As the last scan recorded it; scans follow each other every 10 minutes.
 	//
 	// Corresponds with GET /api/v1/admin/drift (the `GetFleetDrift` operationId).
 	GetFleetDrift(ctx context.Context, params *GetFleetDriftParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListDurations Return how long completed operations of an action took
+	//
+	// Computed from the newest completed operations of this installation, at most 500.
+	//
+	// Corresponds with GET /api/v1/admin/durations (the `ListDurations` operationId).
+	ListDurations(ctx context.Context, params *ListDurationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StreamEvents Stream changes as server-sent events
 	//
@@ -1116,6 +1353,13 @@ type ClientInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScript(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetNodeCause Rank the possible causes of what keeps a node from working
+	//
+	// The evidence is that of the time of the request. It asks no provider; the workers do that when an operation parks.
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/cause (the `GetNodeCause` operationId).
+	GetNodeCause(ctx context.Context, node Node, params *GetNodeCauseParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ReportConditionsWithBody Report the health of a node, as the cluster agent does
 	//
 	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
@@ -1175,6 +1419,18 @@ type ClientInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNode(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetEvidence Show the evidence of the node's last repair that cured nothing
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/rma (the `GetEvidence` operationId).
+	GetEvidence(ctx context.Context, node Node, params *GetEvidenceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetNodeRunbook Order what to do about a node
+	//
+	// The steps follow from the probable causes, the probes and the decisions that the park offers.
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/runbook (the `GetNodeRunbook` operationId).
+	GetNodeRunbook(ctx context.Context, node Node, params *GetNodeRunbookParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListNodeSignals List the signals of a node, newest first
 	//
 	// Corresponds with GET /api/v1/admin/nodes/{node}/signals (the `ListNodeSignals` operationId).
@@ -1200,7 +1456,7 @@ type ClientInterface interface {
 
 	// StartOperationWithBody Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1209,7 +1465,7 @@ type ClientInterface interface {
 
 	// StartOperation Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1250,6 +1506,105 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /api/v1/admin/providers (the `ListProviders` operationId).
 	ListProviders(ctx context.Context, params *ListProvidersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRecovery Show what health recovery does
+	//
+	// Corresponds with GET /api/v1/admin/recovery (the `GetRecovery` operationId).
+	GetRecovery(ctx context.Context, params *GetRecoveryParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ArmRecoveryWithBody Let health recovery start repairs
+	//
+	// Stores the policy in use as a new version with the mode armed.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+	ArmRecoveryWithBody(ctx context.Context, params *ArmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ArmRecovery Let health recovery start repairs
+	//
+	// Stores the policy in use as a new version with the mode armed.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+	ArmRecovery(ctx context.Context, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CloseRecoveryBreakerWithBody Close the breaker of health recovery
+	//
+	// Faults that began before do not open it again.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+	CloseRecoveryBreakerWithBody(ctx context.Context, params *CloseRecoveryBreakerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CloseRecoveryBreaker Close the breaker of health recovery
+	//
+	// Faults that began before do not open it again.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+	CloseRecoveryBreaker(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListRecoveryDecisions List decisions of health recovery, newest first
+	//
+	// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
+	//
+	// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListRecoveryDecisions` operationId).
+	ListRecoveryDecisions(ctx context.Context, params *ListRecoveryDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DisarmRecoveryWithBody Let health recovery only record what it would do
+	//
+	// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+	DisarmRecoveryWithBody(ctx context.Context, params *DisarmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DisarmRecovery Let health recovery only record what it would do
+	//
+	// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+	DisarmRecovery(ctx context.Context, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRecoveryFacts Show what a replay and the counts of outcomes need
+	//
+	// Corresponds with GET /api/v1/admin/recovery/facts (the `GetRecoveryFacts` operationId).
+	GetRecoveryFacts(ctx context.Context, params *GetRecoveryFactsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListRecoveryPolicies List the stored policies of health recovery, newest first
+	//
+	// Corresponds with GET /api/v1/admin/recovery/policies (the `ListRecoveryPolicies` operationId).
+	ListRecoveryPolicies(ctx context.Context, params *ListRecoveryPoliciesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRecoveryPolicy Show the policy of health recovery
+	//
+	// Corresponds with GET /api/v1/admin/recovery/policy (the `GetRecoveryPolicy` operationId).
+	GetRecoveryPolicy(ctx context.Context, params *GetRecoveryPolicyParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetRecoveryPolicyWithBody Store a policy of health recovery
+	//
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+	SetRecoveryPolicyWithBody(ctx context.Context, params *SetRecoveryPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetRecoveryPolicy Store a policy of health recovery
+	//
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+	SetRecoveryPolicy(ctx context.Context, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListSignals List the signals of all nodes, newest first
 	//
@@ -1544,6 +1899,23 @@ func (c *Client) ReadAuditStream(ctx context.Context, stream Stream, params *Rea
 	return c.Client.Do(req)
 }
 
+// ListCapacity Count free and busy nodes by SKU and region
+//
+// A recommendation says what gives more capacity.
+//
+// Corresponds with GET /api/v1/admin/capacity (the `ListCapacity` operationId).
+func (c *Client) ListCapacity(ctx context.Context, params *ListCapacityParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListCapacityRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetFleetDrift Count how nodes differ from their templates
 //
 // As the last scan recorded it; scans follow each other every 10 minutes.
@@ -1551,6 +1923,23 @@ func (c *Client) ReadAuditStream(ctx context.Context, stream Stream, params *Rea
 // Corresponds with GET /api/v1/admin/drift (the `GetFleetDrift` operationId).
 func (c *Client) GetFleetDrift(ctx context.Context, params *GetFleetDriftParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetFleetDriftRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListDurations Return how long completed operations of an action took
+//
+// Computed from the newest completed operations of this installation, at most 500.
+//
+// Corresponds with GET /api/v1/admin/durations (the `ListDurations` operationId).
+func (c *Client) ListDurations(ctx context.Context, params *ListDurationsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListDurationsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1744,6 +2133,23 @@ func (c *Client) MakeBootstrapScript(ctx context.Context, node Node, params *Mak
 	return c.Client.Do(req)
 }
 
+// GetNodeCause Rank the possible causes of what keeps a node from working
+//
+// The evidence is that of the time of the request. It asks no provider; the workers do that when an operation parks.
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/cause (the `GetNodeCause` operationId).
+func (c *Client) GetNodeCause(ctx context.Context, node Node, params *GetNodeCauseParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNodeCauseRequest(c.Server, node, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ReportConditionsWithBody Report the health of a node, as the cluster agent does
 //
 // Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
@@ -1873,6 +2279,38 @@ func (c *Client) RehydrateNode(ctx context.Context, node Node, params *Rehydrate
 	return c.Client.Do(req)
 }
 
+// GetEvidence Show the evidence of the node's last repair that cured nothing
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/rma (the `GetEvidence` operationId).
+func (c *Client) GetEvidence(ctx context.Context, node Node, params *GetEvidenceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetEvidenceRequest(c.Server, node, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetNodeRunbook Order what to do about a node
+//
+// The steps follow from the probable causes, the probes and the decisions that the park offers.
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/runbook (the `GetNodeRunbook` operationId).
+func (c *Client) GetNodeRunbook(ctx context.Context, node Node, params *GetNodeRunbookParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNodeRunbookRequest(c.Server, node, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListNodeSignals List the signals of a node, newest first
 //
 // Corresponds with GET /api/v1/admin/nodes/{node}/signals (the `ListNodeSignals` operationId).
@@ -1928,7 +2366,7 @@ func (c *Client) UnlockNode(ctx context.Context, node Node, params *UnlockNodePa
 
 // StartOperationWithBody Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1947,7 +2385,7 @@ func (c *Client) StartOperationWithBody(ctx context.Context, node Node, action A
 
 // StartOperation Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2039,6 +2477,235 @@ func (c *Client) DecideOperation(ctx context.Context, operationId OperationId, d
 // Corresponds with GET /api/v1/admin/providers (the `ListProviders` operationId).
 func (c *Client) ListProviders(ctx context.Context, params *ListProvidersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListProvidersRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRecovery Show what health recovery does
+//
+// Corresponds with GET /api/v1/admin/recovery (the `GetRecovery` operationId).
+func (c *Client) GetRecovery(ctx context.Context, params *GetRecoveryParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRecoveryRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ArmRecoveryWithBody Let health recovery start repairs
+//
+// Stores the policy in use as a new version with the mode armed.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+func (c *Client) ArmRecoveryWithBody(ctx context.Context, params *ArmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewArmRecoveryRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ArmRecovery Let health recovery start repairs
+//
+// Stores the policy in use as a new version with the mode armed.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+func (c *Client) ArmRecovery(ctx context.Context, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewArmRecoveryRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CloseRecoveryBreakerWithBody Close the breaker of health recovery
+//
+// Faults that began before do not open it again.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+func (c *Client) CloseRecoveryBreakerWithBody(ctx context.Context, params *CloseRecoveryBreakerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCloseRecoveryBreakerRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CloseRecoveryBreaker Close the breaker of health recovery
+//
+// Faults that began before do not open it again.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+func (c *Client) CloseRecoveryBreaker(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCloseRecoveryBreakerRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListRecoveryDecisions List decisions of health recovery, newest first
+//
+// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
+//
+// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListRecoveryDecisions` operationId).
+func (c *Client) ListRecoveryDecisions(ctx context.Context, params *ListRecoveryDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRecoveryDecisionsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DisarmRecoveryWithBody Let health recovery only record what it would do
+//
+// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+func (c *Client) DisarmRecoveryWithBody(ctx context.Context, params *DisarmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDisarmRecoveryRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DisarmRecovery Let health recovery only record what it would do
+//
+// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+func (c *Client) DisarmRecovery(ctx context.Context, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDisarmRecoveryRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRecoveryFacts Show what a replay and the counts of outcomes need
+//
+// Corresponds with GET /api/v1/admin/recovery/facts (the `GetRecoveryFacts` operationId).
+func (c *Client) GetRecoveryFacts(ctx context.Context, params *GetRecoveryFactsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRecoveryFactsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListRecoveryPolicies List the stored policies of health recovery, newest first
+//
+// Corresponds with GET /api/v1/admin/recovery/policies (the `ListRecoveryPolicies` operationId).
+func (c *Client) ListRecoveryPolicies(ctx context.Context, params *ListRecoveryPoliciesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRecoveryPoliciesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRecoveryPolicy Show the policy of health recovery
+//
+// Corresponds with GET /api/v1/admin/recovery/policy (the `GetRecoveryPolicy` operationId).
+func (c *Client) GetRecoveryPolicy(ctx context.Context, params *GetRecoveryPolicyParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRecoveryPolicyRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetRecoveryPolicyWithBody Store a policy of health recovery
+//
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+func (c *Client) SetRecoveryPolicyWithBody(ctx context.Context, params *SetRecoveryPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetRecoveryPolicyRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetRecoveryPolicy Store a policy of health recovery
+//
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+func (c *Client) SetRecoveryPolicy(ctx context.Context, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetRecoveryPolicyRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2973,6 +3640,87 @@ func NewReadAuditStreamRequest(server string, stream Stream, params *ReadAuditSt
 	return req, nil
 }
 
+// NewListCapacityRequest constructs an http.Request for the ListCapacity method
+func NewListCapacityRequest(server string, params *ListCapacityParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/capacity")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Sku != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "sku", *params.Sku, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Region != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "region", *params.Region, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewGetFleetDriftRequest constructs an http.Request for the GetFleetDrift method
 func NewGetFleetDriftRequest(server string, params *GetFleetDriftParams) (*http.Request, error) {
 	var err error
@@ -2990,6 +3738,83 @@ func NewGetFleetDriftRequest(server string, params *GetFleetDriftParams) (*http.
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListDurationsRequest constructs an http.Request for the ListDurations method
+func NewListDurationsRequest(server string, params *ListDurationsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/durations")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.Provider != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "provider", *params.Provider, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -3736,6 +4561,82 @@ func NewMakeBootstrapScriptRequestWithBody(server string, node Node, params *Mak
 	return req, nil
 }
 
+// NewGetNodeCauseRequest constructs an http.Request for the GetNodeCause method
+func NewGetNodeCauseRequest(server string, node Node, params *GetNodeCauseParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/cause", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.LookbackHours != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "lookback_hours", *params.LookbackHours, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewReportConditionsRequest calls the generic ReportConditions builder with application/json body
 func NewReportConditionsRequest(server string, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -3986,6 +4887,158 @@ func NewRehydrateNodeRequestWithBody(server string, node Node, params *Rehydrate
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetEvidenceRequest constructs an http.Request for the GetEvidence method
+func NewGetEvidenceRequest(server string, node Node, params *GetEvidenceParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/rma", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Fields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetNodeRunbookRequest constructs an http.Request for the GetNodeRunbook method
+func NewGetNodeRunbookRequest(server string, node Node, params *GetNodeRunbookParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/runbook", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Cve != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cve", *params.Cve, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
 		}
 
 	}
@@ -4635,6 +5688,589 @@ func NewListProvidersRequest(server string, params *ListProvidersParams) (*http.
 	if err != nil {
 		return nil, err
 	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetRecoveryRequest constructs an http.Request for the GetRecovery method
+func NewGetRecoveryRequest(server string, params *GetRecoveryParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewArmRecoveryRequest calls the generic ArmRecovery builder with application/json body
+func NewArmRecoveryRequest(server string, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewArmRecoveryRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewArmRecoveryRequestWithBody constructs an http.Request for the ArmRecovery method, with any body, and a specified content type
+func NewArmRecoveryRequestWithBody(server string, params *ArmRecoveryParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/arm")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewCloseRecoveryBreakerRequest calls the generic CloseRecoveryBreaker builder with application/json body
+func NewCloseRecoveryBreakerRequest(server string, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCloseRecoveryBreakerRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCloseRecoveryBreakerRequestWithBody constructs an http.Request for the CloseRecoveryBreaker method, with any body, and a specified content type
+func NewCloseRecoveryBreakerRequestWithBody(server string, params *CloseRecoveryBreakerParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/breaker/close")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListRecoveryDecisionsRequest constructs an http.Request for the ListRecoveryDecisions method
+func NewListRecoveryDecisionsRequest(server string, params *ListRecoveryDecisionsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/decisions")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Fields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Node != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "node", *params.Node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewDisarmRecoveryRequest calls the generic DisarmRecovery builder with application/json body
+func NewDisarmRecoveryRequest(server string, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDisarmRecoveryRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewDisarmRecoveryRequestWithBody constructs an http.Request for the DisarmRecovery method, with any body, and a specified content type
+func NewDisarmRecoveryRequestWithBody(server string, params *DisarmRecoveryParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/disarm")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetRecoveryFactsRequest constructs an http.Request for the GetRecoveryFacts method
+func NewGetRecoveryFactsRequest(server string, params *GetRecoveryFactsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/facts")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListRecoveryPoliciesRequest constructs an http.Request for the ListRecoveryPolicies method
+func NewListRecoveryPoliciesRequest(server string, params *ListRecoveryPoliciesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/policies")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Fields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetRecoveryPolicyRequest constructs an http.Request for the GetRecoveryPolicy method
+func NewGetRecoveryPolicyRequest(server string, params *GetRecoveryPolicyParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewSetRecoveryPolicyRequest calls the generic SetRecoveryPolicy builder with application/json body
+func NewSetRecoveryPolicyRequest(server string, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetRecoveryPolicyRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewSetRecoveryPolicyRequestWithBody constructs an http.Request for the SetRecoveryPolicy method, with any body, and a specified content type
+func NewSetRecoveryPolicyRequestWithBody(server string, params *SetRecoveryPolicyParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/recovery/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	if params != nil {
 
@@ -6121,6 +7757,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/admin/audit/streams/{stream} (the `ReadAuditStream` operationId).
 	ReadAuditStreamWithResponse(ctx context.Context, stream Stream, params *ReadAuditStreamParams, reqEditors ...RequestEditorFn) (*ReadAuditStreamResponse, error)
 
+	// ListCapacityWithResponse Count free and busy nodes by SKU and region
+	//
+	// A recommendation says what gives more capacity.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/capacity (the `ListCapacity` operationId).
+	ListCapacityWithResponse(ctx context.Context, params *ListCapacityParams, reqEditors ...RequestEditorFn) (*ListCapacityResponse, error)
+
 	// GetFleetDriftWithResponse Count how nodes differ from their templates
 	//
 	// As the last scan recorded it; scans follow each other every 10 minutes.
@@ -6129,6 +7774,15 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /api/v1/admin/drift (the `GetFleetDrift` operationId).
 	GetFleetDriftWithResponse(ctx context.Context, params *GetFleetDriftParams, reqEditors ...RequestEditorFn) (*GetFleetDriftResponse, error)
+
+	// ListDurationsWithResponse Return how long completed operations of an action took
+	//
+	// Computed from the newest completed operations of this installation, at most 500.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/durations (the `ListDurations` operationId).
+	ListDurationsWithResponse(ctx context.Context, params *ListDurationsParams, reqEditors ...RequestEditorFn) (*ListDurationsResponse, error)
 
 	// StreamEventsWithResponse Stream changes as server-sent events
 	//
@@ -6213,6 +7867,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScriptWithResponse(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*MakeBootstrapScriptResponse, error)
 
+	// GetNodeCauseWithResponse Rank the possible causes of what keeps a node from working
+	//
+	// The evidence is that of the time of the request. It asks no provider; the workers do that when an operation parks.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/cause (the `GetNodeCause` operationId).
+	GetNodeCauseWithResponse(ctx context.Context, node Node, params *GetNodeCauseParams, reqEditors ...RequestEditorFn) (*GetNodeCauseResponse, error)
+
 	// ReportConditionsWithBodyWithResponse Report the health of a node, as the cluster agent does
 	//
 	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
@@ -6274,6 +7937,22 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /api/v1/admin/nodes/{node}/rehydrate (the `RehydrateNode` operationId).
 	RehydrateNodeWithResponse(ctx context.Context, node Node, params *RehydrateNodeParams, body RehydrateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RehydrateNodeResponse, error)
 
+	// GetEvidenceWithResponse Show the evidence of the node's last repair that cured nothing
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/rma (the `GetEvidence` operationId).
+	GetEvidenceWithResponse(ctx context.Context, node Node, params *GetEvidenceParams, reqEditors ...RequestEditorFn) (*GetEvidenceResponse, error)
+
+	// GetNodeRunbookWithResponse Order what to do about a node
+	//
+	// The steps follow from the probable causes, the probes and the decisions that the park offers.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/nodes/{node}/runbook (the `GetNodeRunbook` operationId).
+	GetNodeRunbookWithResponse(ctx context.Context, node Node, params *GetNodeRunbookParams, reqEditors ...RequestEditorFn) (*GetNodeRunbookResponse, error)
+
 	// ListNodeSignalsWithResponse List the signals of a node, newest first
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -6301,7 +7980,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartOperationWithBodyWithResponse Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6310,7 +7989,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartOperationWithResponse Start an action on a node
 	//
-	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+	// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6357,6 +8036,115 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /api/v1/admin/providers (the `ListProviders` operationId).
 	ListProvidersWithResponse(ctx context.Context, params *ListProvidersParams, reqEditors ...RequestEditorFn) (*ListProvidersResponse, error)
+
+	// GetRecoveryWithResponse Show what health recovery does
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery (the `GetRecovery` operationId).
+	GetRecoveryWithResponse(ctx context.Context, params *GetRecoveryParams, reqEditors ...RequestEditorFn) (*GetRecoveryResponse, error)
+
+	// ArmRecoveryWithBodyWithResponse Let health recovery start repairs
+	//
+	// Stores the policy in use as a new version with the mode armed.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+	ArmRecoveryWithBodyWithResponse(ctx context.Context, params *ArmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ArmRecoveryResponse, error)
+
+	// ArmRecoveryWithResponse Let health recovery start repairs
+	//
+	// Stores the policy in use as a new version with the mode armed.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+	ArmRecoveryWithResponse(ctx context.Context, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*ArmRecoveryResponse, error)
+
+	// CloseRecoveryBreakerWithBodyWithResponse Close the breaker of health recovery
+	//
+	// Faults that began before do not open it again.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+	CloseRecoveryBreakerWithBodyWithResponse(ctx context.Context, params *CloseRecoveryBreakerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CloseRecoveryBreakerResponse, error)
+
+	// CloseRecoveryBreakerWithResponse Close the breaker of health recovery
+	//
+	// Faults that began before do not open it again.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+	CloseRecoveryBreakerWithResponse(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*CloseRecoveryBreakerResponse, error)
+
+	// ListRecoveryDecisionsWithResponse List decisions of health recovery, newest first
+	//
+	// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListRecoveryDecisions` operationId).
+	ListRecoveryDecisionsWithResponse(ctx context.Context, params *ListRecoveryDecisionsParams, reqEditors ...RequestEditorFn) (*ListRecoveryDecisionsResponse, error)
+
+	// DisarmRecoveryWithBodyWithResponse Let health recovery only record what it would do
+	//
+	// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+	DisarmRecoveryWithBodyWithResponse(ctx context.Context, params *DisarmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DisarmRecoveryResponse, error)
+
+	// DisarmRecoveryWithResponse Let health recovery only record what it would do
+	//
+	// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+	DisarmRecoveryWithResponse(ctx context.Context, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*DisarmRecoveryResponse, error)
+
+	// GetRecoveryFactsWithResponse Show what a replay and the counts of outcomes need
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery/facts (the `GetRecoveryFacts` operationId).
+	GetRecoveryFactsWithResponse(ctx context.Context, params *GetRecoveryFactsParams, reqEditors ...RequestEditorFn) (*GetRecoveryFactsResponse, error)
+
+	// ListRecoveryPoliciesWithResponse List the stored policies of health recovery, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery/policies (the `ListRecoveryPolicies` operationId).
+	ListRecoveryPoliciesWithResponse(ctx context.Context, params *ListRecoveryPoliciesParams, reqEditors ...RequestEditorFn) (*ListRecoveryPoliciesResponse, error)
+
+	// GetRecoveryPolicyWithResponse Show the policy of health recovery
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/recovery/policy (the `GetRecoveryPolicy` operationId).
+	GetRecoveryPolicyWithResponse(ctx context.Context, params *GetRecoveryPolicyParams, reqEditors ...RequestEditorFn) (*GetRecoveryPolicyResponse, error)
+
+	// SetRecoveryPolicyWithBodyWithResponse Store a policy of health recovery
+	//
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+	SetRecoveryPolicyWithBodyWithResponse(ctx context.Context, params *SetRecoveryPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetRecoveryPolicyResponse, error)
+
+	// SetRecoveryPolicyWithResponse Store a policy of health recovery
+	//
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+	SetRecoveryPolicyWithResponse(ctx context.Context, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*SetRecoveryPolicyResponse, error)
 
 	// ListSignalsWithResponse List the signals of all nodes, newest first
 	//
@@ -7002,6 +8790,89 @@ func (r ReadAuditStreamResponse) ContentType() string {
 	return ""
 }
 
+// ListCapacityResponse200Headers the declared response headers of an HTTP 200 response for ListCapacity
+type ListCapacityResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListCapacityResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CapacityList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListCapacityResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListCapacityResponse) GetJSON200() *CapacityList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListCapacityResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListCapacityResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListCapacityResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListCapacityResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListCapacityResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListCapacityResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListCapacityResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListCapacityResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListCapacityResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetFleetDriftResponse200Headers the declared response headers of an HTTP 200 response for GetFleetDrift
 type GetFleetDriftResponse200Headers struct {
 	XCorrelationId *string
@@ -7079,6 +8950,89 @@ func (r GetFleetDriftResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetFleetDriftResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListDurationsResponse200Headers the declared response headers of an HTTP 200 response for ListDurations
+type ListDurationsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListDurationsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DurationList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListDurationsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListDurationsResponse) GetJSON200() *DurationList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListDurationsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListDurationsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListDurationsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListDurationsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListDurationsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListDurationsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListDurationsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListDurationsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListDurationsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7813,6 +9767,96 @@ func (r MakeBootstrapScriptResponse) ContentType() string {
 	return ""
 }
 
+// GetNodeCauseResponse200Headers the declared response headers of an HTTP 200 response for GetNodeCause
+type GetNodeCauseResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetNodeCauseResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CauseReport
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetNodeCauseResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNodeCauseResponse) GetJSON200() *CauseReport {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetNodeCauseResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetNodeCauseResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetNodeCauseResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetNodeCauseResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetNodeCauseResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetNodeCauseResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNodeCauseResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNodeCauseResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNodeCauseResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNodeCauseResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ReportConditionsResponse200Headers the declared response headers of an HTTP 200 response for ReportConditions
 type ReportConditionsResponse200Headers struct {
 	XCorrelationId *string
@@ -8174,6 +10218,186 @@ func (r RehydrateNodeResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RehydrateNodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetEvidenceResponse200Headers the declared response headers of an HTTP 200 response for GetEvidence
+type GetEvidenceResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetEvidenceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *EvidenceBundle
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetEvidenceResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetEvidenceResponse) GetJSON200() *EvidenceBundle {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetEvidenceResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetEvidenceResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetEvidenceResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetEvidenceResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetEvidenceResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetEvidenceResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetEvidenceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetEvidenceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetEvidenceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetEvidenceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetNodeRunbookResponse200Headers the declared response headers of an HTTP 200 response for GetNodeRunbook
+type GetNodeRunbookResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetNodeRunbookResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Runbook
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetNodeRunbookResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON200() *Runbook {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetNodeRunbookResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNodeRunbookResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNodeRunbookResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNodeRunbookResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNodeRunbookResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -8819,6 +11043,760 @@ func (r ListProvidersResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListProvidersResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetRecoveryResponse200Headers the declared response headers of an HTTP 200 response for GetRecovery
+type GetRecoveryResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetRecoveryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryStatus
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetRecoveryResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRecoveryResponse) GetJSON200() *RecoveryStatus {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetRecoveryResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetRecoveryResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetRecoveryResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetRecoveryResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetRecoveryResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRecoveryResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRecoveryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRecoveryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRecoveryResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ArmRecoveryResponse200Headers the declared response headers of an HTTP 200 response for ArmRecovery
+type ArmRecoveryResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ArmRecoveryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ArmRecoveryResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ArmRecoveryResponse) GetJSON200() *RecoveryPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ArmRecoveryResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ArmRecoveryResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ArmRecoveryResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ArmRecoveryResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ArmRecoveryResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ArmRecoveryResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ArmRecoveryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ArmRecoveryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ArmRecoveryResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CloseRecoveryBreakerResponse200Headers the declared response headers of an HTTP 200 response for CloseRecoveryBreaker
+type CloseRecoveryBreakerResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type CloseRecoveryBreakerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryBreaker
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *CloseRecoveryBreakerResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON200() *RecoveryBreaker {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r CloseRecoveryBreakerResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r CloseRecoveryBreakerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CloseRecoveryBreakerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CloseRecoveryBreakerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CloseRecoveryBreakerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListRecoveryDecisionsResponse200Headers the declared response headers of an HTTP 200 response for ListRecoveryDecisions
+type ListRecoveryDecisionsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListRecoveryDecisionsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryDecisionList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListRecoveryDecisionsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListRecoveryDecisionsResponse) GetJSON200() *RecoveryDecisionList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListRecoveryDecisionsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListRecoveryDecisionsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListRecoveryDecisionsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ListRecoveryDecisionsResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListRecoveryDecisionsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListRecoveryDecisionsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListRecoveryDecisionsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListRecoveryDecisionsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListRecoveryDecisionsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListRecoveryDecisionsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// DisarmRecoveryResponse200Headers the declared response headers of an HTTP 200 response for DisarmRecovery
+type DisarmRecoveryResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type DisarmRecoveryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *DisarmRecoveryResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON200() *RecoveryPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r DisarmRecoveryResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r DisarmRecoveryResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DisarmRecoveryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DisarmRecoveryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DisarmRecoveryResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetRecoveryFactsResponse200Headers the declared response headers of an HTTP 200 response for GetRecoveryFacts
+type GetRecoveryFactsResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetRecoveryFactsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryFacts
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetRecoveryFactsResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON200() *RecoveryFacts {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetRecoveryFactsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRecoveryFactsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRecoveryFactsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRecoveryFactsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRecoveryFactsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListRecoveryPoliciesResponse200Headers the declared response headers of an HTTP 200 response for ListRecoveryPolicies
+type ListRecoveryPoliciesResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ListRecoveryPoliciesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicyList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListRecoveryPoliciesResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON200() *RecoveryPolicyList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListRecoveryPoliciesResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListRecoveryPoliciesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListRecoveryPoliciesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListRecoveryPoliciesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListRecoveryPoliciesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetRecoveryPolicyResponse200Headers the declared response headers of an HTTP 200 response for GetRecoveryPolicy
+type GetRecoveryPolicyResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetRecoveryPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetRecoveryPolicyResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON200() *RecoveryPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetRecoveryPolicyResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRecoveryPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRecoveryPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRecoveryPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRecoveryPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SetRecoveryPolicyResponse200Headers the declared response headers of an HTTP 200 response for SetRecoveryPolicy
+type SetRecoveryPolicyResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type SetRecoveryPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RecoveryPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SetRecoveryPolicyResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON200() *RecoveryPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r SetRecoveryPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetRecoveryPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetRecoveryPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetRecoveryPolicyResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -10563,6 +13541,21 @@ func (c *ClientWithResponses) ReadAuditStreamWithResponse(ctx context.Context, s
 	return ParseReadAuditStreamResponse(rsp)
 }
 
+// ListCapacityWithResponse Count free and busy nodes by SKU and region
+//
+// A recommendation says what gives more capacity.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/capacity (the `ListCapacity` operationId).
+func (c *ClientWithResponses) ListCapacityWithResponse(ctx context.Context, params *ListCapacityParams, reqEditors ...RequestEditorFn) (*ListCapacityResponse, error) {
+	rsp, err := c.ListCapacity(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListCapacityResponse(rsp)
+}
+
 // GetFleetDriftWithResponse Count how nodes differ from their templates
 //
 // As the last scan recorded it; scans follow each other every 10 minutes.
@@ -10576,6 +13569,21 @@ func (c *ClientWithResponses) GetFleetDriftWithResponse(ctx context.Context, par
 		return nil, err
 	}
 	return ParseGetFleetDriftResponse(rsp)
+}
+
+// ListDurationsWithResponse Return how long completed operations of an action took
+//
+// Computed from the newest completed operations of this installation, at most 500.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/durations (the `ListDurations` operationId).
+func (c *ClientWithResponses) ListDurationsWithResponse(ctx context.Context, params *ListDurationsParams, reqEditors ...RequestEditorFn) (*ListDurationsResponse, error) {
+	rsp, err := c.ListDurations(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListDurationsResponse(rsp)
 }
 
 // StreamEventsWithResponse Stream changes as server-sent events
@@ -10727,6 +13735,21 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithResponse(ctx context.Contex
 	return ParseMakeBootstrapScriptResponse(rsp)
 }
 
+// GetNodeCauseWithResponse Rank the possible causes of what keeps a node from working
+//
+// The evidence is that of the time of the request. It asks no provider; the workers do that when an operation parks.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/cause (the `GetNodeCause` operationId).
+func (c *ClientWithResponses) GetNodeCauseWithResponse(ctx context.Context, node Node, params *GetNodeCauseParams, reqEditors ...RequestEditorFn) (*GetNodeCauseResponse, error) {
+	rsp, err := c.GetNodeCause(ctx, node, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNodeCauseResponse(rsp)
+}
+
 // ReportConditionsWithBodyWithResponse Report the health of a node, as the cluster agent does
 //
 // Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
@@ -10830,6 +13853,34 @@ func (c *ClientWithResponses) RehydrateNodeWithResponse(ctx context.Context, nod
 	return ParseRehydrateNodeResponse(rsp)
 }
 
+// GetEvidenceWithResponse Show the evidence of the node's last repair that cured nothing
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/rma (the `GetEvidence` operationId).
+func (c *ClientWithResponses) GetEvidenceWithResponse(ctx context.Context, node Node, params *GetEvidenceParams, reqEditors ...RequestEditorFn) (*GetEvidenceResponse, error) {
+	rsp, err := c.GetEvidence(ctx, node, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetEvidenceResponse(rsp)
+}
+
+// GetNodeRunbookWithResponse Order what to do about a node
+//
+// The steps follow from the probable causes, the probes and the decisions that the park offers.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/nodes/{node}/runbook (the `GetNodeRunbook` operationId).
+func (c *ClientWithResponses) GetNodeRunbookWithResponse(ctx context.Context, node Node, params *GetNodeRunbookParams, reqEditors ...RequestEditorFn) (*GetNodeRunbookResponse, error) {
+	rsp, err := c.GetNodeRunbook(ctx, node, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNodeRunbookResponse(rsp)
+}
+
 // ListNodeSignalsWithResponse List the signals of a node, newest first
 //
 // Returns a wrapper object for the known response body format(s).
@@ -10875,7 +13926,7 @@ func (c *ClientWithResponses) UnlockNodeWithResponse(ctx context.Context, node N
 
 // StartOperationWithBodyWithResponse Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10890,7 +13941,7 @@ func (c *ClientWithResponses) StartOperationWithBodyWithResponse(ctx context.Con
 
 // StartOperationWithResponse Start an action on a node
 //
-// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate and remove require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
+// docs/states.md lists the actions and the states in which they start. A repeated request with the same Idempotency-Key returns the same operation with its current status, even after the operation has ended. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, only in this response. While the operation runs, a repeated request returns a new bundle and voids the token of the previous one. terminate, remove, and a recover with the rung replace require the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain or options.force is set, and a terminate or a remove unless options.force is set. After a 503 the operation may run: repeat the request with the same Idempotency-Key, or list the node's operations.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10972,6 +14023,193 @@ func (c *ClientWithResponses) ListProvidersWithResponse(ctx context.Context, par
 		return nil, err
 	}
 	return ParseListProvidersResponse(rsp)
+}
+
+// GetRecoveryWithResponse Show what health recovery does
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery (the `GetRecovery` operationId).
+func (c *ClientWithResponses) GetRecoveryWithResponse(ctx context.Context, params *GetRecoveryParams, reqEditors ...RequestEditorFn) (*GetRecoveryResponse, error) {
+	rsp, err := c.GetRecovery(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRecoveryResponse(rsp)
+}
+
+// ArmRecoveryWithBodyWithResponse Let health recovery start repairs
+//
+// Stores the policy in use as a new version with the mode armed.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+func (c *ClientWithResponses) ArmRecoveryWithBodyWithResponse(ctx context.Context, params *ArmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ArmRecoveryResponse, error) {
+	rsp, err := c.ArmRecoveryWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseArmRecoveryResponse(rsp)
+}
+
+// ArmRecoveryWithResponse Let health recovery start repairs
+//
+// Stores the policy in use as a new version with the mode armed.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/arm (the `ArmRecovery` operationId).
+func (c *ClientWithResponses) ArmRecoveryWithResponse(ctx context.Context, params *ArmRecoveryParams, body ArmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*ArmRecoveryResponse, error) {
+	rsp, err := c.ArmRecovery(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseArmRecoveryResponse(rsp)
+}
+
+// CloseRecoveryBreakerWithBodyWithResponse Close the breaker of health recovery
+//
+// Faults that began before do not open it again.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+func (c *ClientWithResponses) CloseRecoveryBreakerWithBodyWithResponse(ctx context.Context, params *CloseRecoveryBreakerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CloseRecoveryBreakerResponse, error) {
+	rsp, err := c.CloseRecoveryBreakerWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCloseRecoveryBreakerResponse(rsp)
+}
+
+// CloseRecoveryBreakerWithResponse Close the breaker of health recovery
+//
+// Faults that began before do not open it again.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/breaker/close (the `CloseRecoveryBreaker` operationId).
+func (c *ClientWithResponses) CloseRecoveryBreakerWithResponse(ctx context.Context, params *CloseRecoveryBreakerParams, body CloseRecoveryBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*CloseRecoveryBreakerResponse, error) {
+	rsp, err := c.CloseRecoveryBreaker(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCloseRecoveryBreakerResponse(rsp)
+}
+
+// ListRecoveryDecisionsWithResponse List decisions of health recovery, newest first
+//
+// A decision is stored when its phase, fault, rung, brake or mode differs from the node's previous one.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery/decisions (the `ListRecoveryDecisions` operationId).
+func (c *ClientWithResponses) ListRecoveryDecisionsWithResponse(ctx context.Context, params *ListRecoveryDecisionsParams, reqEditors ...RequestEditorFn) (*ListRecoveryDecisionsResponse, error) {
+	rsp, err := c.ListRecoveryDecisions(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListRecoveryDecisionsResponse(rsp)
+}
+
+// DisarmRecoveryWithBodyWithResponse Let health recovery only record what it would do
+//
+// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+func (c *ClientWithResponses) DisarmRecoveryWithBodyWithResponse(ctx context.Context, params *DisarmRecoveryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DisarmRecoveryResponse, error) {
+	rsp, err := c.DisarmRecoveryWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDisarmRecoveryResponse(rsp)
+}
+
+// DisarmRecoveryWithResponse Let health recovery only record what it would do
+//
+// Stores the policy in use as a new version with the mode monitor. Repairs that run continue.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/disarm (the `DisarmRecovery` operationId).
+func (c *ClientWithResponses) DisarmRecoveryWithResponse(ctx context.Context, params *DisarmRecoveryParams, body DisarmRecoveryJSONRequestBody, reqEditors ...RequestEditorFn) (*DisarmRecoveryResponse, error) {
+	rsp, err := c.DisarmRecovery(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDisarmRecoveryResponse(rsp)
+}
+
+// GetRecoveryFactsWithResponse Show what a replay and the counts of outcomes need
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery/facts (the `GetRecoveryFacts` operationId).
+func (c *ClientWithResponses) GetRecoveryFactsWithResponse(ctx context.Context, params *GetRecoveryFactsParams, reqEditors ...RequestEditorFn) (*GetRecoveryFactsResponse, error) {
+	rsp, err := c.GetRecoveryFacts(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRecoveryFactsResponse(rsp)
+}
+
+// ListRecoveryPoliciesWithResponse List the stored policies of health recovery, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery/policies (the `ListRecoveryPolicies` operationId).
+func (c *ClientWithResponses) ListRecoveryPoliciesWithResponse(ctx context.Context, params *ListRecoveryPoliciesParams, reqEditors ...RequestEditorFn) (*ListRecoveryPoliciesResponse, error) {
+	rsp, err := c.ListRecoveryPolicies(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListRecoveryPoliciesResponse(rsp)
+}
+
+// GetRecoveryPolicyWithResponse Show the policy of health recovery
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/recovery/policy (the `GetRecoveryPolicy` operationId).
+func (c *ClientWithResponses) GetRecoveryPolicyWithResponse(ctx context.Context, params *GetRecoveryPolicyParams, reqEditors ...RequestEditorFn) (*GetRecoveryPolicyResponse, error) {
+	rsp, err := c.GetRecoveryPolicy(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRecoveryPolicyResponse(rsp)
+}
+
+// SetRecoveryPolicyWithBodyWithResponse Store a policy of health recovery
+//
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+func (c *ClientWithResponses) SetRecoveryPolicyWithBodyWithResponse(ctx context.Context, params *SetRecoveryPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetRecoveryPolicyResponse, error) {
+	rsp, err := c.SetRecoveryPolicyWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetRecoveryPolicyResponse(rsp)
+}
+
+// SetRecoveryPolicyWithResponse Store a policy of health recovery
+//
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/admin/recovery/policy (the `SetRecoveryPolicy` operationId).
+func (c *ClientWithResponses) SetRecoveryPolicyWithResponse(ctx context.Context, params *SetRecoveryPolicyParams, body SetRecoveryPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*SetRecoveryPolicyResponse, error) {
+	rsp, err := c.SetRecoveryPolicy(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetRecoveryPolicyResponse(rsp)
 }
 
 // ListSignalsWithResponse List the signals of all nodes, newest first
@@ -11728,6 +14966,80 @@ func ParseReadAuditStreamResponse(rsp *http.Response) (*ReadAuditStreamResponse,
 	return response, nil
 }
 
+// ParseListCapacityResponse parses an HTTP response from a ListCapacityWithResponse call
+func ParseListCapacityResponse(rsp *http.Response) (*ListCapacityResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListCapacityResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CapacityList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListCapacityResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseGetFleetDriftResponse parses an HTTP response from a GetFleetDriftWithResponse call
 func ParseGetFleetDriftResponse(rsp *http.Response) (*GetFleetDriftResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -11789,6 +15101,80 @@ func ParseGetFleetDriftResponse(rsp *http.Response) (*GetFleetDriftResponse, err
 	switch {
 	case rsp.StatusCode == 200:
 		var headers GetFleetDriftResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListDurationsResponse parses an HTTP response from a ListDurationsWithResponse call
+func ParseListDurationsResponse(rsp *http.Response) (*ListDurationsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListDurationsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DurationList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListDurationsResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -12467,6 +15853,87 @@ func ParseMakeBootstrapScriptResponse(rsp *http.Response) (*MakeBootstrapScriptR
 	return response, nil
 }
 
+// ParseGetNodeCauseResponse parses an HTTP response from a GetNodeCauseWithResponse call
+func ParseGetNodeCauseResponse(rsp *http.Response) (*GetNodeCauseResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNodeCauseResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CauseReport
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetNodeCauseResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseReportConditionsResponse parses an HTTP response from a ReportConditionsWithResponse call
 func ParseReportConditionsResponse(rsp *http.Response) (*ReportConditionsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -12785,6 +16252,168 @@ func ParseRehydrateNodeResponse(rsp *http.Response) (*RehydrateNodeResponse, err
 	switch {
 	case rsp.StatusCode == 200:
 		var headers RehydrateNodeResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetEvidenceResponse parses an HTTP response from a GetEvidenceWithResponse call
+func ParseGetEvidenceResponse(rsp *http.Response) (*GetEvidenceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetEvidenceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest EvidenceBundle
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetEvidenceResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetNodeRunbookResponse parses an HTTP response from a GetNodeRunbookWithResponse call
+func ParseGetNodeRunbookResponse(rsp *http.Response) (*GetNodeRunbookResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNodeRunbookResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Runbook
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetNodeRunbookResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -13373,6 +17002,679 @@ func ParseListProvidersResponse(rsp *http.Response) (*ListProvidersResponse, err
 	switch {
 	case rsp.StatusCode == 200:
 		var headers ListProvidersResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetRecoveryResponse parses an HTTP response from a GetRecoveryWithResponse call
+func ParseGetRecoveryResponse(rsp *http.Response) (*GetRecoveryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRecoveryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryStatus
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetRecoveryResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseArmRecoveryResponse parses an HTTP response from a ArmRecoveryWithResponse call
+func ParseArmRecoveryResponse(rsp *http.Response) (*ArmRecoveryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ArmRecoveryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ArmRecoveryResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCloseRecoveryBreakerResponse parses an HTTP response from a CloseRecoveryBreakerWithResponse call
+func ParseCloseRecoveryBreakerResponse(rsp *http.Response) (*CloseRecoveryBreakerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CloseRecoveryBreakerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryBreaker
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers CloseRecoveryBreakerResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListRecoveryDecisionsResponse parses an HTTP response from a ListRecoveryDecisionsWithResponse call
+func ParseListRecoveryDecisionsResponse(rsp *http.Response) (*ListRecoveryDecisionsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListRecoveryDecisionsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryDecisionList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListRecoveryDecisionsResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDisarmRecoveryResponse parses an HTTP response from a DisarmRecoveryWithResponse call
+func ParseDisarmRecoveryResponse(rsp *http.Response) (*DisarmRecoveryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DisarmRecoveryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers DisarmRecoveryResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetRecoveryFactsResponse parses an HTTP response from a GetRecoveryFactsWithResponse call
+func ParseGetRecoveryFactsResponse(rsp *http.Response) (*GetRecoveryFactsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRecoveryFactsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryFacts
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetRecoveryFactsResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListRecoveryPoliciesResponse parses an HTTP response from a ListRecoveryPoliciesWithResponse call
+func ParseListRecoveryPoliciesResponse(rsp *http.Response) (*ListRecoveryPoliciesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListRecoveryPoliciesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicyList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListRecoveryPoliciesResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetRecoveryPolicyResponse parses an HTTP response from a GetRecoveryPolicyWithResponse call
+func ParseGetRecoveryPolicyResponse(rsp *http.Response) (*GetRecoveryPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRecoveryPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetRecoveryPolicyResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetRecoveryPolicyResponse parses an HTTP response from a SetRecoveryPolicyWithResponse call
+func ParseSetRecoveryPolicyResponse(rsp *http.Response) (*SetRecoveryPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetRecoveryPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RecoveryPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SetRecoveryPolicyResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli"
 	"github.com/gpuaas/gpuaas/deploy/dev"
 	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/restore"
 	"github.com/gpuaas/gpuaas/worker"
 )
@@ -16,7 +17,7 @@ import (
 // adapter and the workflows. The CLI links none of them.
 func platform() cli.Platform {
 	return cli.Platform{
-		Setup: setup, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand,
+		Setup: setup, Check: check, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand,
 	}
 }
 
@@ -26,6 +27,10 @@ func restoreMode(ctx context.Context, o cli.RestoreOptions) (restore.Mode, error
 
 func rotateSecretIDs(ctx context.Context, log io.Writer) error {
 	return worker.RotateSecretIDs(ctx, os.Getenv, log)
+}
+
+func check(ctx context.Context, c temporal.Config) (diagnosis.Report, error) {
+	return worker.Check(ctx, worker.CheckOptions{Temporal: c, Getenv: os.Getenv})
 }
 
 func setup(ctx context.Context, c temporal.Config, log io.Writer) error {

@@ -13,6 +13,9 @@ const (
 	temporal = "go.temporal.io"
 	postgres = "github.com/jackc/pgx"
 	vault    = "github.com/hashicorp/vault"
+	// kubernetes is the prefix of the modules of the Kubernetes client. Only gpuaas-cluster-agent
+	// reaches them.
+	kubernetes = "k8s.io"
 )
 
 // A row lists packages that a folder must not reach, directly or through other
@@ -48,12 +51,14 @@ func rows() []row {
 		{"deploy/dev", ours("workflows", "activities", "worker", "api", "agent", "internal", "test")},
 		{"deploy", nil},
 		{"internal/archtest", nil},
+		{"internal/clusteragent", append(ours("workflows", "activities", "worker", "api", "agent", "cli", "deploy", "test"), clients...)},
 		{"internal/daemon", append(ours("workflows", "activities", "worker", "api", "agent", "cli", "deploy", "test"), temporal, vault)},
 		{"internal/postgres", append(ours("schema/lifecycle", "schema/task", "workflows", "activities", "worker", "api", "agent", "cli", "deploy", "test"), temporal, vault)},
 		{"internal", ours("workflows", "worker", "api/server", "agent", "cli", "deploy", "test")},
 		{"worker", programs},
 		{"cmd/gpuaas-node-agent", append(ours("workflows", "activities", "worker", "api", "cli", "internal/store", "deploy", "test"), clients...)},
 		{"cmd/gpuaas-dev-agent", append(ours("workflows", "activities", "worker", "api", "cli", "internal/store", "test"), clients...)},
+		{"cmd/gpuaas-cluster-agent", append(ours("workflows", "activities", "worker", "api", "agent", "cli", "internal/store", "deploy", "test"), clients...)},
 		{"cmd/gpuaas-worker", programs},
 		{"cmd/gpuaas-api", programs},
 		{"cmd/gpuaas-fleet", append(ours("workflows", "activities", "worker", "api", "cli", "internal/store"), clients...)},
@@ -83,7 +88,11 @@ func reach(pkgs []pkg) (violations []string) {
 			violations = append(violations, p.folder()+" has no row in the import table")
 			continue
 		}
-		for _, never := range rows()[i].never {
+		forbidden := rows()[i].never
+		if !slices.Contains([]string{"internal/clusteragent", "cmd/gpuaas-cluster-agent"}, p.folder()) {
+			forbidden = append(slices.Clone(forbidden), kubernetes)
+		}
+		for _, never := range forbidden {
 			for _, dep := range p.Deps {
 				if within(dep, never) {
 					violations = append(violations, p.folder()+" reaches "+dep)
@@ -100,12 +109,15 @@ func TestReachReports(t *testing.T) {
 		{ImportPath: module + "/agent", Deps: []string{module + "/schema", "go.temporal.io/sdk/client"}},
 		{ImportPath: module + "/cli", Deps: []string{module + "/internal/store/sqlc", module + "/internal/temporal"}},
 		{ImportPath: module + "/deploy/dev", Deps: []string{module + "/internal/temporal"}},
+		{ImportPath: module + "/worker", Deps: []string{"k8s.io/client-go/rest", "sigs.k8s.io/yaml"}},
+		{ImportPath: module + "/internal/clusteragent", Deps: []string{"k8s.io/client-go/rest"}},
 		{ImportPath: module + "/helpers"},
 	})
 	require.Equal(t, []string{
 		"agent reaches go.temporal.io/sdk/client",
 		"cli reaches " + module + "/internal/store/sqlc",
 		"deploy/dev reaches " + module + "/internal/temporal",
+		"worker reaches k8s.io/client-go/rest",
 		"helpers has no row in the import table",
 	}, got)
 }

@@ -21,6 +21,9 @@ type Program struct {
 	// Config points to the program's configuration, a struct that embeds Common
 	// and is filled as Load says. Values it holds already are defaults.
 	Config Config
+	// Detached is set if the program uses neither Temporal nor the databases of the control plane, so
+	// that its reference does not describe them.
+	Detached bool
 	// Flags declares the program's own flags. Defaults to none.
 	Flags func(*flag.FlagSet)
 	// Start opens the program's parts and starts its goroutines. It returns nil

@@ -86,7 +86,13 @@ func settingsOf(target any) []Setting {
 }
 
 // settings lists everything that the program reads from the environment.
-func (p Program) settings() []Setting { return append(settingsOf(p.Config), librarySettings()...) }
+func (p Program) settings() []Setting {
+	library := librarySettings()
+	if p.Detached {
+		library = library[len(library)-1:] // that of traces
+	}
+	return append(settingsOf(p.Config), library...)
+}
 
 //go:embed reference.tmpl
 var pages string

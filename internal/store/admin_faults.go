@@ -20,8 +20,8 @@ const undeliveredAfter = time.Minute
 
 // Faults returns what the database shows and an operator must know: nodes with a locked
 // identity or an alarm about it, nodes with a lost verifier set, messages that do not reach
-// Temporal, old records that are not deleted, machines that no instance owns, and the restore
-// mode.
+// Temporal, old records that are not deleted, machines that no instance owns, repairs that health
+// recovery does not start, and the restore mode.
 func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	faults, err := s.identityFaults(ctx)
 	if err != nil {
@@ -43,8 +43,12 @@ func (s *Admin) Faults(ctx context.Context) ([]wire.ControlPlaneFault, error) {
 	if err != nil {
 		return nil, err
 	}
+	repairs, err := recoveryFaults(ctx, s.db)
+	if err != nil {
+		return nil, err
+	}
 	mode, err := restoreFaults(ctx, s.db)
-	return slices.Concat(mode, faults, sets, outbox, old, machines), err
+	return slices.Concat(mode, repairs, faults, sets, outbox, old, machines), err
 }
 
 // setFaults reports nodes with a verifier set that the database does not have.

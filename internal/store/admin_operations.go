@@ -36,6 +36,10 @@ func (s *Admin) ListOperations(ctx context.Context, q adminapi.OperationQuery) (
 
 const stuckSince = `coalesce((o.stuck ->> 'since')::timestamptz, o.deadline_at, o.started_at)`
 
+// topCause is the first candidate of the stored cause of an operation's park.
+const topCause = `(SELECT c.report #> '{candidates,0}' FROM operation_causes c WHERE c.operation_id = o.operation_id AND c.stuck_since = (o.stuck ->> 'since')::timestamptz)
+	AS probable_cause, `
+
 // isStuck is the condition of an operation that needs attention: it is parked, abandoned
 // or overdue.
 func isStuck() string {
@@ -71,7 +75,7 @@ func (s *Admin) ListStuck(ctx context.Context, q adminapi.OperationQuery) (ops [
 		wire.StuckOperation
 		Since time.Time
 	}
-	rows, next, err := page(ctx, s.db, listQuery{"listing stuck operations", "SELECT n.state, " + stuckSince + " AS since, " +
+	rows, next, err := page(ctx, s.db, listQuery{"listing stuck operations", "SELECT n.state, " + stuckSince + " AS since, " + topCause +
 		operationColumns + fromOperations, stuckSince + ", o.operation_id", q.Limit}, f,
 		func(r row) []string { return timeKey(r.Since, r.OperationID) })
 	for _, r := range rows {

@@ -75,3 +75,11 @@ func (s *Inventory) SurplusCounts(ctx context.Context) ([]metrics.SurplusCount, 
 func (s *Inventory) RetentionAge(ctx context.Context) (float64, error) {
 	return query(ctx, s.db, "reading when old records were deleted", s.db.q.RetentionAge)
 }
+
+// RecoveryCounts returns the state of health recovery, for the gauges.
+func (s *Inventory) RecoveryCounts(ctx context.Context) (metrics.RecoveryCounts, error) {
+	row, err := query(ctx, s.db, "counting the nodes of health recovery", func(ctx context.Context) (sqlc.RecoveryCountsRow, error) {
+		return s.db.q.RecoveryCounts(ctx, claimFor.Seconds())
+	})
+	return metrics.RecoveryCounts(row), err
+}

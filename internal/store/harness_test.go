@@ -38,6 +38,7 @@ type env struct {
 	*store.Inventory
 	*store.Admin
 	*store.Signals
+	*store.Insights
 	t     testing.TB
 	url   string
 	raw   *pgxpool.Pool
@@ -69,7 +70,7 @@ func openWith(t testing.TB, conns int32) *env {
 	raw, err := pgxpool.New(t.Context(), dsn)
 	require.NoError(t, err)
 	t.Cleanup(raw.Close)
-	return &env{Store: s, Operations: s.Operations, Tasks: s.Tasks, Identities: s.Identities, Inventory: s.Inventory, Admin: s.Admin, Signals: s.Signals,
+	return &env{Store: s, Operations: s.Operations, Tasks: s.Tasks, Identities: s.Identities, Inventory: s.Inventory, Admin: s.Admin, Signals: s.Signals, Insights: s.Insights,
 		t: t, url: dsn, raw: raw}
 }
 

@@ -80,17 +80,17 @@ func admitToken(ctx context.Context, tx *tx, p trust.TokenPurpose, n sqlc.LockNo
 		WithReason("token_purpose")
 }
 
-// admitSecond rejects a token for a new incarnation while a provisioning holds the node, whose
-// machine has enrolled: it could not complete.
+// admitSecond rejects a token for a new incarnation while a provisioning or a repair holds the node,
+// whose machine has enrolled: it could not complete.
 func admitSecond(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
 	if n.OperationID == nil || n.PolledIncarnation != n.Incarnation {
 		return nil
 	}
 	op, err := tx.GetOperation(ctx, *n.OperationID)
-	if err != nil || op.EndedAt != nil || op.Action != lifecycle.ActionProvision {
+	if err != nil || op.EndedAt != nil || op.Action != lifecycle.ActionProvision && op.Action != lifecycle.ActionRecover {
 		return err
 	}
-	return schema.NewError(schema.KindInvalidRequest, "the machine of node %s has enrolled, and its provisioning is not over", n.Host).
+	return schema.NewError(schema.KindInvalidRequest, "the machine of node %s has enrolled, and its %s is not over", n.Host, op.Action).
 		WithReason("already_enrolled").WithNext("gpuaas op show " + n.Host)
 }
 

@@ -174,7 +174,7 @@ func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.Claim
 	case lifecycle.ActionProvision:
 		c.Instance, err = beginInstance(ctx, tx, n, r.Options.Machine, a.provider)
 		detail["instance_id"] = c.Instance.InstanceID
-	case lifecycle.ActionTerminate:
+	case lifecycle.ActionTerminate, lifecycle.ActionRecover:
 		c.Instance, err = endInstance(ctx, tx, n.NodeID, state, detail)
 	default:
 		err = followNode(ctx, tx, n.NodeID, state, detail)
@@ -229,7 +229,7 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 		p.RunStartedAt = &r.RunStartedAt
 	}
 	if plan, ok := lifecycle.PlanOf(r.Action, r.Options); ok && r.Document != nil {
-		plan = plan.On(c.Source())
+		plan = plan.On(c.Source()).ForGPUs(c.GPUsTotal, r.Options)
 		plan.Begin(&r.Document.Operation, n.Now.UTC())
 		p.Status, p.Phase = r.Document.Operation.Status, plan.Phases[0].Name
 	}

@@ -22,6 +22,8 @@ func requireGoal(ctx context.Context, tx *tx, n sqlc.LockNodeRow, op sqlc.GetOpe
 		return nil
 	case (op.Action == lifecycle.ActionEnroll || op.Claim.Creates && op.Action == lifecycle.ActionProvision) && n.PolledIncarnation != n.Incarnation:
 		return schema.NewError(schema.KindInvalidRequest, "node %s has not polled with a certificate", n.NodeID).WithReason("not_enrolled")
+	case op.Action == lifecycle.ActionRecover && e.Instance == lifecycle.InstanceRunning && n.PolledIncarnation != n.Incarnation:
+		return schema.NewError(schema.KindInvalidRequest, "the new machine of node %s has not polled with a certificate", n.NodeID).WithReason("not_enrolled")
 	case (op.Action == lifecycle.ActionTerminate || op.Action == lifecycle.ActionRemove) && !e.TeardownForced():
 		return requireReleased(ctx, tx, n)
 	}

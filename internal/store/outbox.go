@@ -103,11 +103,11 @@ func (tx *tx) enqueueResult(ctx context.Context, taskID, workflowID string) erro
 }
 
 // signalEnrollment signals the open enrollment of the node, for the first poll its open
-// provisioning, which may have created the machine, and for a reissued identity its open reissue. Without an open operation there is none to signal:
+// provisioning or repair, which may have created the machine, and for a reissued identity its open reissue. Without an open operation there is none to signal:
 // a later one reads the state from the database.
 func (tx *tx) signalEnrollment(ctx context.Context, nodeID string, incarnation int64, reissued bool, event lifecycle.AgentEventName) error {
 	return tx.signalOpen(ctx, lifecycle.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation}, func(a lifecycle.Action) bool {
-		return a == lifecycle.ActionEnroll || a == lifecycle.ActionProvision && event == lifecycle.EventFirstPoll || reissued && (a == lifecycle.ActionReissueEnrollment || a == lifecycle.ActionReactivate)
+		return a == lifecycle.ActionEnroll || (a == lifecycle.ActionProvision || a == lifecycle.ActionRecover) && event == lifecycle.EventFirstPoll || reissued && (a == lifecycle.ActionReissueEnrollment || a == lifecycle.ActionReactivate)
 	})
 }
 

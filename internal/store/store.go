@@ -62,8 +62,14 @@ type Store struct {
 	Templates *Templates
 	// Surplus stores the surplus machines of providers.
 	Surplus *SurplusMachines
-	db      *db
-	pools   map[string]*postgres.DB // by purpose
+	// Insights reads what needs attention and why.
+	Insights *Insights
+	// Repairs stores what repairs do to nodes.
+	Repairs *Repairs
+	// Recovery stores the policy, the decisions and the budgets of health recovery.
+	Recovery *Recovery
+	db       *db
+	pools    map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -93,6 +99,10 @@ type Inventory struct {
 // Admin registers nodes, keeps the SKU catalog and serves the lists of the admin API.
 // It implements adminapi.Nodes, adminapi.SKUs, adminapi.Operations and adminapi.Trail.
 type Admin struct{ db *db }
+
+// Insights reads what needs attention, why, and what past operations took. It implements
+// adminapi.Insights and activities.Causes.
+type Insights struct{ db *db }
 
 // Machines reads the providers of the workers and the instances of nodes. It implements
 // adminapi.Machines.
@@ -131,6 +141,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Inventory:   &Inventory{db: d, returns: &batcher{}},
 		Admin:       &Admin{db: d},
 		Machines:    &Machines{db: d},
+		Insights:    &Insights{db: d},
 		Restore:     &Restore{db: d, operations: &Operations{db: d}},
 		db:          d,
 		pools:       pools,
@@ -138,6 +149,8 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Signals:     &Signals{db: d},
 		Templates:   &Templates{db: d},
 		Surplus:     &SurplusMachines{db: d},
+		Repairs:     &Repairs{d},
+		Recovery:    &Recovery{db: d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}
 	s.warnOfPrivileges(ctx, c.Log)

@@ -68,6 +68,7 @@ type Client struct {
 	Deployments  Deployments
 	Replays      Replays
 	Rotations    Rotations
+	Requests     Requests
 }
 
 // Operations starts operations, reads their status and sends decisions.
@@ -120,7 +121,7 @@ func dial(cfg Config, env envconfig.EnvLookup) (*Client, error) {
 	conn := &connection{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
 		webUI: cmp.Or(cfg.WebUI, defaultWebUI), scanner: scanner, converter: opts.DataConverter,
 		secure: opts.ConnectionOptions.TLS != nil}
-	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn, cfg.SkipNamespace}, Deployments{conn}, Replays{conn}, Rotations{conn}}, nil
+	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn, cfg.SkipNamespace}, Deployments{conn}, Replays{conn}, Rotations{conn}, Requests{Operations{conn}}}, nil
 }
 
 // Withhold adds a secret to those that must never reach Temporal.

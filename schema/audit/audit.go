@@ -75,6 +75,8 @@ const (
 	SKUDeactivated   = "skus.deactivate"
 	TemplateSet      = "templates.set"
 	TemplateDeleted  = "templates.delete"
+	PolicySet        = "recovery.policy_set" // the policy of health recovery
+	BreakerClosed    = "recovery.breaker_closed"
 	InstanceChanged  = "instances.state_changed"
 	ResourcePlanned  = "resources.planned"
 	ResourceCreated  = "resources.created"
@@ -98,7 +100,7 @@ func ActionName(a lifecycle.Action) string {
 func Actions() []string {
 	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
 		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, RotationStarted, RotationChanged, RotationDecided, RotationEnded, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, TemplateSet, TemplateDeleted, InstanceChanged, ResourcePlanned,
+		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, RotationStarted, RotationChanged, RotationDecided, RotationEnded, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, TemplateSet, TemplateDeleted, PolicySet, BreakerClosed, InstanceChanged, ResourcePlanned,
 		ResourceCreated, ResourceReleased, QuotaExceeded, CheckpointMissing, GapAccepted, Archived, CheckpointUnverified}
 	for _, p := range lifecycle.All() {
 		all = append(all, ActionName(p.Action))

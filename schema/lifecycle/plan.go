@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
@@ -78,6 +79,12 @@ type PhaseSpec struct {
 	// Destructive phases end work. While the operation is parked, such a phase is not
 	// started again without a decision, only asked about its task.
 	Destructive bool `json:"destructive,omitempty"`
+	// Rung is the rung of a repair that the phase belongs to. Its phases are skipped once the node is
+	// verified as healthy, or once one of them failed or was skipped.
+	Rung recovery.Rung `json:"rung,omitempty"`
+	// Climbs is set if another rung follows: then a failure of the phase ends its rung, and the
+	// operation continues with the next one instead of parking.
+	Climbs bool `json:"climbs,omitempty"`
 	// OnCreate phases exist only if the provider creates the machine; see Plan.On.
 	OnCreate bool `json:"on_create,omitempty"`
 	// Choices are the decisions that the phase allows, apart from cancel.
@@ -117,7 +124,7 @@ func (s *PhaseSpec) limit(l machine.Limits) {
 //nolint:gochecknoglobals // read-only table
 var plans = []func(Options) Plan{
 	register, enroll, provision, heartbeatLost, heartbeatBack, quarantine, release,
-	drain, uncordon, retire, reactivate, terminate, remove, upgradeAgent, reissueEnrollment,
+	drain, uncordon, retire, reactivate, terminate, remove, upgradeAgent, reissueEnrollment, recoverNode,
 }
 
 // All returns the plan of every action with default options, transitions
@@ -210,10 +217,10 @@ func (p Plan) refusal(s NodeState, first Action) error {
 }
 
 // leadsTo returns the action that changes a node's state from s to one of the wanted
-// states, or "" if no single action does, or only one that is final.
+// states, or "" if no single action does, or only one that is final or a repair.
 func leadsTo(s NodeState, want []NodeState) Action {
 	for _, p := range All() {
-		if p.Holds && !p.Final() && p.To != s && slices.Contains(p.From, s) && slices.Contains(want, p.To) {
+		if p.Holds && !p.Final() && p.Action != ActionRecover && p.To != s && slices.Contains(p.From, s) && slices.Contains(want, p.To) {
 			return p.Action
 		}
 	}
@@ -268,7 +275,9 @@ func (s PhaseSpec) Allows(d Decision) bool {
 func IsUndo(phase string) bool { return slices.Contains(Undos(), phase) }
 
 // Undos returns the phases that undo an operation.
-func Undos() []string { return []string{PhaseUndoCordon, PhaseUndoAdopt, PhaseUndoTeardown} }
+func Undos() []string {
+	return []string{PhaseUndoCordon, PhaseUndoAdopt, PhaseUndoTeardown, PhaseUndoRecover}
+}
 
 // AfterUndo reports whether a phase may no longer run, because the recorded one is the undo: a
 // run that was reset to before the undo would run it. An empty phase is not known.

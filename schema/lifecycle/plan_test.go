@@ -34,6 +34,8 @@ func legal() map[lifecycle.Action]map[lifecycle.NodeState]lifecycle.NodeState {
 			lifecycle.NodeQuarantined: lifecycle.NodeRegistered, lifecycle.NodeDrained: lifecycle.NodeRegistered, lifecycle.NodeRetired: lifecycle.NodeRegistered},
 		lifecycle.ActionRemove: {lifecycle.NodeRegistered: lifecycle.NodeRemoved, lifecycle.NodeBootstrapIssued: lifecycle.NodeRemoved,
 			lifecycle.NodeEnrolling: lifecycle.NodeRemoved, lifecycle.NodeRetired: lifecycle.NodeRemoved},
+		lifecycle.ActionRecover: {lifecycle.NodeActive: lifecycle.NodeActive, lifecycle.NodeOffline: lifecycle.NodeActive,
+			lifecycle.NodeQuarantined: lifecycle.NodeActive},
 		lifecycle.ActionUpgradeAgent: {lifecycle.NodeActive: "", lifecycle.NodeOffline: "", lifecycle.NodeQuarantined: "", lifecycle.NodeDrained: "", lifecycle.NodeRetired: ""},
 		lifecycle.ActionReissueEnrollment: {lifecycle.NodeRegistered: "", lifecycle.NodeBootstrapIssued: "", lifecycle.NodeEnrolling: "", lifecycle.NodeActive: "",
 			lifecycle.NodeOffline: "", lifecycle.NodeQuarantined: "", lifecycle.NodeDrained: "", lifecycle.NodeRetired: ""},
@@ -99,7 +101,7 @@ func TestRefusalNamesNextAction(t *testing.T) {
 
 // variants are the options that change a plan.
 func variants() []lifecycle.Options {
-	return []lifecycle.Options{{}, {Drain: true}, {CordonOnly: true}, {Drain: true, CordonOnly: true}}
+	return []lifecycle.Options{{}, {Drain: true}, {CordonOnly: true}, {Drain: true, CordonOnly: true}, {Recovery: wholeLadder()}}
 }
 
 func TestPhases(t *testing.T) {

@@ -22,8 +22,14 @@ const (
 	// ReasonWorkloadsUnknown: the agent cannot list all workloads of the node.
 	ReasonWorkloadsUnknown = "workloads_unknown"
 	// ReasonLastServer: the node runs the only control plane of a cluster.
-	ReasonLastServer      = "last_server"
-	ReasonProbeFailed     = "probe_failed"
+	ReasonLastServer  = "last_server"
+	ReasonProbeFailed = "probe_failed"
+	// ReasonApproval: the policy asks a person before the next rung of a repair.
+	ReasonApproval = "approval"
+	// ReasonNotCured: the node did not pass its tests after the last rung of a repair.
+	ReasonNotCured = "not_cured"
+	// ReasonNoPower: neither the agent nor a provider can restart the node.
+	ReasonNoPower         = "no_power_control"
 	ReasonSKUMismatch     = "sku_mismatch"
 	ReasonStepUnknown     = "step_unknown"
 	ReasonProviderUnknown = "provider_unknown"
@@ -45,7 +51,10 @@ const (
 	// the node's result starts with either.
 	ReasonUpgradeRolledBack = "upgrade_rolled_back"
 	ReasonReleaseRejected   = "release_rejected"
-	ReasonResultMissing     = "result_missing" // the activity ended and the database has no result
+	// ReasonOtherBoot: the node has restarted already. The message of the node's result starts with it.
+	// It is no reason of a park.
+	ReasonOtherBoot     = "other_boot"
+	ReasonResultMissing = "result_missing" // the activity ended and the database has no result
 )
 
 // The reasons of errors that other packages compare. They are no reasons of a park.
@@ -87,6 +96,12 @@ func ParkReasons() []ParkReason {
 		{string(schema.KindNodeInUse), "The node that is being retired runs workloads, which the agent listed after the cordon. The message names them.",
 			"Cancel the operation and drain the node (gpuaas node retire NODE --drain), or end the workloads, then retry."},
 		{ReasonProbeFailed, "A health check failed. The message names it.", "Repair the node, then retry. Force accepts the node as it is."},
+		{ReasonApproval, "The policy asks a person before the next rung of a repair. The phase names the rung.",
+			"Read the fault (gpuaas node show), then retry, which approves, or skip, which refuses and continues with the next rung."},
+		{ReasonNotCured, "The node did not pass its tests after the last rung of a repair. The message names the tests.",
+			"Repair the node by hand, then retry. Skip ends the repair with the node quarantined. Force accepts the node as it is."},
+		{ReasonNoPower, "The agent does not restart the node, and no provider has its machine.",
+			"Restart the node by hand, for example at its BMC, then retry."},
 		{ReasonSKUMismatch, "The machine does not match its registered SKU. The message lists the differences.",
 			"Correct the machine or the number of GPUs (gpuaas node set --gpus), then retry. Force accepts the machine as it is. The SKU of an enrolled node cannot be changed: cancel the operation, retire and remove the node, and register the host again."},
 		{ReasonTaskLost, "The node lost power or network, or its agent ended, while it ran a task that must not run twice unnoticed.",

@@ -27,6 +27,8 @@ const (
 	WorkflowDelete  = "DeleteOldRecords"
 	WorkflowSweep   = "SweepMachines"
 	WorkflowDrift   = "ScanDrift"
+	WorkflowExplain = "ExplainParks"
+	WorkflowDecide  = "DecideRepairs"
 )
 
 // The IDs of the schedules.
@@ -37,6 +39,8 @@ const (
 	ScheduleDelete  = "delete-old-records"
 	ScheduleSweep   = "sweep-machines"
 	ScheduleDrift   = "scan-drift"
+	ScheduleExplain = "explain-parks"
+	ScheduleDecide  = "decide-repairs"
 )
 
 // TrustInterval is the time between two runs of MaintainTrust.
@@ -94,6 +98,7 @@ func Schedules() []Schedule {
 	return []Schedule{
 		rounds(ScheduleReclaim, WorkflowReclaim, "Reclaim stale tasks"),
 		rounds(ScheduleWatch, WorkflowWatch, "Find operations whose run ended"),
+		rounds(ScheduleDecide, WorkflowDecide, "Decide about nodes with a fault, and start their repairs"),
 		{ID: ScheduleTrust, Workflow: WorkflowTrust, WorkflowID: "fleet:" + ScheduleTrust + ":schedule", Every: TrustInterval,
 			RunTimeout: roundsTimeout, Does: "Renew the verifier set"},
 		{ID: ScheduleDelete, Workflow: WorkflowDelete, WorkflowID: "fleet:" + ScheduleDelete + ":schedule", Every: DeleteInterval,
@@ -102,6 +107,7 @@ func Schedules() []Schedule {
 			RunTimeout: roundsTimeout, Does: "Find machines that no instance owns"},
 		{ID: ScheduleDrift, Workflow: WorkflowDrift, WorkflowID: "fleet:" + ScheduleDrift + ":schedule", Every: DriftInterval,
 			RunTimeout: roundsTimeout, Does: "Compare nodes with their templates"},
+		rounds(ScheduleExplain, WorkflowExplain, "Find the probable cause of each park"),
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package recovery decides whether and how a node with a fault is repaired: the policy, the ladder of
 // repairs, the budgets and the breaker. It is pure, so that recorded facts give the same decisions
-// again: see Judge and Replay.
+// again: see Decide and package replay.
 package recovery
 
 import (

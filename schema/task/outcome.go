@@ -60,7 +60,7 @@ func (r Result) Failure() *schema.Error {
 	if r.Code == schema.KindTaskRefused && strings.HasPrefix(r.Message, lifecycle.ReasonSeqReplayed+":") {
 		return schema.NewError(r.Code, "the node reports: %s", text.Quote(r.Message, maxReported)).WithReason(lifecycle.ReasonSeqReplayed)
 	}
-	for _, reason := range []string{lifecycle.ReasonUpgradeRolledBack, lifecycle.ReasonReleaseRejected} {
+	for _, reason := range []string{lifecycle.ReasonUpgradeRolledBack, lifecycle.ReasonReleaseRejected, lifecycle.ReasonOtherBoot} {
 		if strings.HasPrefix(r.Message, reason+":") {
 			return schema.NewError(ReportedCode(r.Code), "the node reports: %s", text.Quote(r.Message, maxReported)).WithReason(reason)
 		}
@@ -135,6 +135,23 @@ func (r Result) Brief(t Type) (json.RawMessage, error) {
 		})
 	case NewIdentity:
 		return brief(r, func(*struct{}) {})
+	case NodeReboot:
+		return json.RawMessage("{}"), nil // whether the node restarts, its next boot ID shows
+	case GPUReset:
+		return brief(r, func(reset *ResetResult) {
+			reset.Reset = reset.Reset[:min(len(reset.Reset), maxGPUs)]
+			for i, id := range reset.Reset {
+				reset.Reset[i] = name(id)
+			}
+		})
+	case NodeVerify:
+		return brief(r, func(v *VerifyResult) {
+			v.BootID = ""
+			v.Tests = v.Tests[:min(len(v.Tests), maxChecks)]
+			for i, t := range v.Tests {
+				v.Tests[i].Name, v.Tests[i].Detail = name(t.Name), text.Quote(t.Detail, maxDetail)
+			}
+		})
 	case AgentUpgrade:
 		return brief(r, func(u *UpgradeResult) { u.Version = name(u.Version) })
 	}

@@ -38,6 +38,7 @@ func TestTypes(t *testing.T) {
 	}
 	require.Equal(t, map[task.Type]task.Effect{
 		task.FactsCollect: task.EffectRead, task.NodeProbe: task.EffectRead,
+		task.NodeReboot: task.EffectDestructive, task.GPUReset: task.EffectDestructive, task.NodeVerify: task.EffectIdempotent,
 		task.WorkloadCordon: task.EffectIdempotent, task.WorkloadUncordon: task.EffectIdempotent, task.UpdateTrust: task.EffectIdempotent,
 		task.NewIdentity:   task.EffectIdempotent,
 		task.WorkloadDrain: task.EffectDestructive, task.WipeIdentity: task.EffectDestructive, task.AgentUpgrade: task.EffectDestructive,

@@ -3,7 +3,9 @@ package wire
 import (
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/stuck"
 )
 
 // OperationSummary is one operation in a list.
@@ -46,6 +48,8 @@ type OperationView struct {
 	// Faults are the calls of an open operation that fail and are retried; empty if Temporal
 	// does not respond.
 	Faults []ControlPlaneFault `json:"faults,omitempty"`
+	// ProbableCause is what the workers found about the operation's park; nil without one.
+	ProbableCause *cause.Report `json:"probable_cause,omitempty"`
 }
 
 // ResolveOperation is the body of POST
@@ -63,6 +67,8 @@ type StuckOperation struct {
 	OperationSummary
 	State  lifecycle.NodeState `json:"state"`
 	WebURL string              `json:"web_url,omitempty"`
+	// ProbableCause is the first candidate of the operation's probable cause.
+	ProbableCause *cause.Candidate `json:"probable_cause,omitempty"`
 }
 
 // ComponentNodeIdentity is the component of the faults about identities of nodes: locks and alarms.
@@ -77,10 +83,14 @@ type ControlPlaneFault struct {
 }
 
 // StuckList is the response to GET /api/v1/admin/stuck, oldest first. Only the first
-// page has the faults.
+// page has the nodes and the faults.
 type StuckList struct {
-	Stuck  []StuckOperation    `json:"stuck"`
-	Faults []ControlPlaneFault `json:"faults"`
+	Stuck []StuckOperation `json:"stuck"`
+	// Nodes are the nodes and requests that need attention, at most stuck.MaxNodes.
+	Nodes []stuck.Node `json:"nodes"`
+	// MoreNodes is the number of further nodes.
+	MoreNodes int                 `json:"more_nodes,omitempty"`
+	Faults    []ControlPlaneFault `json:"faults"`
 	// More is the number of operations that follow those in Stuck.
 	More          int    `json:"more"`
 	NextPageToken string `json:"next_page_token,omitempty"`

@@ -53,8 +53,14 @@ const imageDir = "../../bin/vm-image-workload"
 // bootTimeout is how long a machine may take to boot.
 const bootTimeout = "2m"
 
-// newSite starts a stack.
+// newSite starts a stack whose machines run a workload.
 func newSite(t *testing.T) *site {
+	t.Helper()
+	return newSiteOf(t, imageDir)
+}
+
+// newSiteOf starts a stack whose machines have the image.
+func newSiteOf(t *testing.T, imageDir string) *site {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts virtual machines")
@@ -63,7 +69,7 @@ func newSite(t *testing.T) *site {
 	var err error
 	s.env, s.state, err = s.host.Settings(imageDir, libvirt.KernelFile, libvirt.InitramfsFile)
 	if errors.Is(err, os.ErrNotExist) {
-		t.Skip("there is no image; build it with ./task vm-image:workload")
+		t.Skip("there is no image in " + imageDir + "; build it with ./task vm-image or ./task vm-image:workload")
 	}
 	require.NoError(t, err)
 	s.wrapVirsh()

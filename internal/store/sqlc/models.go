@@ -8,10 +8,25 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 type Provider struct {
 	Name      string
 	Info      machine.Info
 	UpdatedAt time.Time
+}
+
+type RecoveryAttempt struct {
+	OperationID string
+	Rung        recovery.Rung
+	NodeID      string
+	SKU         string
+	Fault       recovery.Fault
+	StartedAt   time.Time
+	EndedAt     *time.Time
+	Outcome     string
+	BootBefore  string
+	BootAfter   string
+	Tests       []recovery.Test
 }

@@ -68,6 +68,8 @@ GRANT INSERT, UPDATE, DELETE ON node_drifts TO gpuaas_worker;
 GRANT UPDATE ON nodes, enrollment_tokens, node_certificates TO gpuaas_worker;
 GRANT INSERT ON enrollment_tokens TO gpuaas_worker; -- a machine that it creates enrolls
 GRANT INSERT, UPDATE ON providers TO gpuaas_worker;
+GRANT SELECT, INSERT, UPDATE ON operation_causes TO gpuaas_worker;
+GRANT SELECT ON operation_causes TO gpuaas_api_admin;
 GRANT INSERT, UPDATE, DELETE ON machine_leftovers TO gpuaas_worker;
 GRANT INSERT, UPDATE ON instances, operations, resources, node_tasks, node_removals TO gpuaas_worker;
 GRANT INSERT, UPDATE, DELETE ON outbox, identity_refusals TO gpuaas_worker;
@@ -76,6 +78,17 @@ GRANT INSERT, UPDATE ON audit_checkpoint_heads TO gpuaas_worker;
 GRANT SELECT ON rotations, rotation_waivers, node_api_replicas TO gpuaas_worker, gpuaas_api_admin;
 GRANT UPDATE ON rotations TO gpuaas_worker;
 GRANT INSERT ON verifier_sets TO gpuaas_worker; -- a set is signed, and a rotation publishes one
+
+-- It decides about nodes with a fault and starts repairs. The admin API sets the policy and closes the
+-- breaker.
+GRANT SELECT ON recovery_policies, recovery_states, recovery_decisions, recovery_attempts, budget_reservations, recovery_breaker
+    TO gpuaas_worker, gpuaas_api_admin;
+GRANT INSERT, UPDATE, DELETE ON recovery_states, recovery_decisions, recovery_attempts, budget_reservations TO gpuaas_worker;
+GRANT UPDATE ON recovery_breaker TO gpuaas_worker, gpuaas_api_admin;
+GRANT SELECT ON machine_resets, rma_bundles TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
+GRANT INSERT, DELETE ON machine_resets TO gpuaas_worker;
+GRANT INSERT ON rma_bundles TO gpuaas_worker;
+GRANT INSERT ON recovery_policies TO gpuaas_api_admin;
 
 GRANT SELECT ON audit_archives, audit_archived_heads TO gpuaas_worker;
 GRANT SELECT ON retention_runs TO gpuaas_worker, gpuaas_api_admin;

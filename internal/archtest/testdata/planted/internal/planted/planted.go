@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require" // want: depguard
+	"k8s.io/client-go/rest"               // want: depguard
 
 	"github.com/gpuaas/gpuaas/workflows" // want: depguard
 )
@@ -16,6 +17,7 @@ import (
 // Do calls what it must not.
 func Do(t require.TestingT) {
 	require.NotNil(t, workflows.Clean)
+	require.NotNil(t, rest.InClusterConfig)
 	log.Println(rand.Int())
 	fmt.Println("hello")    // want: forbidigo
 	time.Sleep(time.Second) // want: forbidigo

@@ -6,7 +6,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/health"
 )
 
-// Node is everything that the judge looks at about one node with a fault.
+// Node is everything that Decide reads about one node.
 type Node struct {
 	NodeID  string `json:"node_id"`
 	Host    string `json:"host"`
@@ -17,7 +17,8 @@ type Node struct {
 	GPUs    int    `json:"gpus"`           // of the SKU
 	Creates bool   `json:"creates"`        // the provider can create another machine
 	State   string `json:"state"`          // lifecycle.NodeState
-	// Held is why an operator or an operation holds the node, empty if none does.
+	// Held is why an operator or an operation holds the node, empty if none does. It has the ID of the
+	// operation.
 	Held string `json:"held,omitempty"`
 	// BootedAt is when the boot ID last changed, zero if that is not known.
 	BootedAt   time.Time          `json:"booted_at,omitzero"`
@@ -32,7 +33,9 @@ type Size struct {
 	Scope Scope  `json:"scope"`
 	Key   string `json:"key"` // "" for the fleet
 	Nodes int    `json:"nodes"`
-	// Busy counts nodes whose repair runs now.
+	// GPUNodes counts those of Nodes that have GPUs: the denominator for faults of GPUs.
+	GPUNodes int `json:"gpu_nodes"`
+	// Busy counts the nodes of the scope that hold a reservation now, for a repair or a rollout.
 	Busy int `json:"busy"`
 }
 
@@ -47,8 +50,8 @@ const (
 	ScopeRegion Scope = "region"
 )
 
-// Fleet is what the judge reads: the nodes with an unhealthy condition or in a phase other than
-// healthy, and the sizes of all scopes.
+// Fleet is what Decide reads: the nodes with an unhealthy condition, in a phase other than healthy, or
+// probed by the breaker, and the sizes of the fleet and of every SKU, rack and region of these nodes.
 type Fleet struct {
 	At      time.Time    `json:"at"`
 	Nodes   []Node       `json:"nodes"`
@@ -56,17 +59,22 @@ type Fleet struct {
 	Breaker BreakerState `json:"breaker"`
 }
 
-// BreakerState is the breaker between two rounds. It stops repairs, never their end.
+// BreakerState is the breaker between two rounds. It stops the start of repairs, never their end.
 type BreakerState struct {
 	// OpenSince is zero if the breaker is closed. Probing is set while one node is repaired to find
 	// out whether the breaker can close.
-	OpenSince time.Time `json:"open_since,omitzero"`
-	Probing   string    `json:"probing,omitempty"` // the node ID
-	// Why names the cause and the figures, in one sentence for operators.
+	OpenSince    time.Time `json:"open_since,omitzero"`
+	Probing      string    `json:"probing,omitempty"` // the node ID
+	ProbingSince time.Time `json:"probing_since,omitzero"`
+	// ClosedAt is when the breaker or an operator last closed it. Faults that began before do not open
+	// it again.
+	ClosedAt time.Time `json:"closed_at,omitzero"`
+	// Why names the cause and the figures, in one sentence for operators. After the breaker closed, it
+	// says why.
 	Why string `json:"why,omitempty"`
 }
 
-// Decision is what the judge decides about one node in one round.
+// Decision is what a round decides about one node.
 type Decision struct {
 	NodeID string       `json:"node_id"`
 	Host   string       `json:"host"`
@@ -89,8 +97,8 @@ type Incident struct {
 	Why   string   `json:"why"`
 }
 
-// Verdict is the result of one round.
-type Verdict struct {
+// Result is the result of one round. It has one decision for each node of the fleet.
+type Result struct {
 	Decisions []Decision   `json:"decisions"`
 	Incidents []Incident   `json:"incidents,omitempty"`
 	Breaker   BreakerState `json:"breaker"`

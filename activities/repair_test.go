@@ -1,0 +1,148 @@
+package activities_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+)
+
+// repairPort is the store and the provider of a repair.
+type repairPort struct {
+	activities.Repairs
+	activities.MachineProvider
+	boot       activities.NodeBoot
+	conditions []health.Condition
+	resets     map[string]bool
+	phase      machine.Phase
+	err        error // of Power
+	powers     []machine.Power
+}
+
+func (p *repairPort) Boot(context.Context, string) (activities.NodeBoot, error) { return p.boot, nil }
+
+func (p *repairPort) Conditions(context.Context, string) ([]health.Condition, error) {
+	return p.conditions, nil
+}
+
+func (p *repairPort) BeginReset(_ context.Context, _ activities.Fence, step string) (bool, error) {
+	began := !p.resets[step]
+	p.resets[step] = true
+	return began, nil
+}
+
+func (p *repairPort) ForgetReset(_ context.Context, _ activities.Fence, step string) error {
+	delete(p.resets, step)
+	return nil
+}
+
+func (p *repairPort) Describe(_ context.Context, r machine.Ref) (machine.Machine, error) {
+	return machine.Machine{Ref: r, Phase: p.phase}, nil
+}
+
+func (p *repairPort) Power(_ context.Context, _ machine.Ref, change machine.Power) error {
+	p.powers = append(p.powers, change)
+	return p.err
+}
+
+func repairOf(p *repairPort) *activities.Repair {
+	return &activities.Repair{Repairs: p, Providers: map[string]activities.Source{"acme": {Provider: p}}}
+}
+
+// reset runs ResetMachine as an activity.
+func (p *repairPort) reset(t *testing.T, provider, step string) error {
+	t.Helper()
+	env := new(testsuite.WorkflowTestSuite).NewTestActivityEnvironment()
+	r := repairOf(p)
+	env.RegisterActivity(r)
+	in := activities.ResetInput{Step: step, MachineInput: activities.MachineInput{Host: "gpu-17", Instance: lifecycle.Instance{InstanceID: "i", Provider: provider}}}
+	_, err := env.ExecuteActivity(r.ResetMachine, in)
+	return err
+}
+
+// TestResetMachine: a step asks for one hard reset, however often it runs, unless the provider certainly
+// did nothing. A machine that is off is switched on.
+func TestResetMachine(t *testing.T) {
+	t.Parallel()
+	p := &repairPort{resets: map[string]bool{}, phase: machine.Running}
+	for range 2 {
+		require.NoError(t, p.reset(t, "acme", "machine.reset"))
+	}
+	require.Equal(t, []machine.Power{machine.PowerReset}, p.powers)
+	p.err = machine.Errorf(machine.ReasonAmbiguous, "no answer")
+	require.Error(t, p.reset(t, "acme", "machine.reset#2"))
+	require.NoError(t, p.reset(t, "acme", "machine.reset#2"), "the next boot shows what happened")
+	require.Len(t, p.powers, 2)
+	p.phase, p.err = machine.Stopped, nil
+	require.NoError(t, p.reset(t, "acme", "machine.reset#2"), "the ambiguous reset switched it off")
+	require.Equal(t, machine.PowerOn, p.powers[2])
+
+	p = &repairPort{resets: map[string]bool{}, phase: machine.Running, err: machine.Errorf(machine.ReasonUnavailable, "not reached")}
+	require.Error(t, p.reset(t, "acme", "machine.reset"))
+	p.err = nil
+	require.NoError(t, p.reset(t, "acme", "machine.reset"))
+	require.Len(t, p.powers, 2, "a reset that had no effect is repeated")
+
+	for _, phase := range []machine.Phase{machine.Failed, machine.Deleting, machine.Creating} {
+		p = &repairPort{resets: map[string]bool{}, phase: phase}
+		require.Equal(t, machine.ReasonFailed, activities.Typed(p.reset(t, "acme", "machine.reset")).Reason)
+		require.Empty(t, p.powers)
+	}
+	require.Equal(t, lifecycle.ReasonProviderUnknown, activities.Typed(p.reset(t, "other", "machine.reset")).Reason)
+}
+
+// TestAwaitReboot: only a fresh heartbeat of another boot in the same incarnation ends the wait.
+func TestAwaitReboot(t *testing.T) {
+	t.Parallel()
+	in := activities.RebootInput{NodeID: "n", BootID: "boot-1", Incarnation: 3, Since: time.Now().Add(-10 * time.Minute)}
+	for name, c := range map[string]struct {
+		boot activities.NodeBoot
+		in   activities.RebootInput
+		want string
+	}{
+		"another boot":               {activities.NodeBoot{BootID: "boot-2", Incarnation: 3}, in, "boot-2"},
+		"the same boot":              {activities.NodeBoot{BootID: "boot-1", Incarnation: 3}, in, ""},
+		"no boot ID":                 {activities.NodeBoot{Incarnation: 3}, in, ""},
+		"a boot ID that is a text":   {activities.NodeBoot{BootID: "boot 2\n", Incarnation: 3}, in, ""},
+		"no heartbeat":               {activities.NodeBoot{BootID: "boot-2", Incarnation: 3, Age: -1}, in, ""},
+		"an old heartbeat":           {activities.NodeBoot{BootID: "boot-2", Incarnation: 3, Age: time.Hour}, in, ""},
+		"another incarnation":        {activities.NodeBoot{BootID: "boot-2", Incarnation: 4}, in, ""},
+		"an unknown boot, restarted": {activities.NodeBoot{BootID: "boot-2", Incarnation: 3, Uptime: time.Minute}, activities.RebootInput{Incarnation: 3, Since: in.Since}, "boot-2"},
+		"an unknown boot that runs":  {activities.NodeBoot{BootID: "boot-1", Incarnation: 3, Uptime: time.Hour}, activities.RebootInput{Incarnation: 3, Since: in.Since}, ""},
+	} {
+		got, err := repairOf(&repairPort{boot: c.boot}).AwaitReboot(t.Context(), c.in)
+		require.Equal(t, c.want, got, name)
+		if c.want == "" {
+			require.Equal(t, schema.KindAgentSilent, activities.Typed(err).Kind, name)
+		}
+	}
+}
+
+// TestReadRepair: a fault has ended only if a condition of its checker and component is healthy.
+func TestReadRepair(t *testing.T) {
+	t.Parallel()
+	fault := recovery.Fault{Checker: "gpu_xid", Component: "GPU-1"}
+	for name, c := range map[string]struct {
+		condition health.Condition
+		want      bool
+	}{
+		"healthy":           {health.Condition{Checker: "gpu_xid", Component: "GPU-1", Status: health.Healthy}, true},
+		"unhealthy":         {health.Condition{Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy}, false},
+		"unknown":           {health.Condition{Checker: "gpu_xid", Component: "GPU-1", Status: health.Unknown}, false},
+		"another component": {health.Condition{Checker: "gpu_xid", Component: "GPU-2", Status: health.Healthy}, false},
+		"another checker":   {health.Condition{Checker: "gpu_ecc", Component: "GPU-1", Status: health.Healthy}, false},
+	} {
+		facts, err := repairOf(&repairPort{conditions: []health.Condition{c.condition}}).ReadRepair(t.Context(), "n", fault)
+		require.NoError(t, err)
+		require.Equal(t, c.want, facts.Healed, name)
+	}
+}

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func newAdminCheck(e *env) *cobra.Command {
+	c := e.command("check", "Check the parts of an installation",
+		`Checks the database (schema, roles, clock), Vault (seal, clock, CAs and keys), Temporal
+(namespace, search attributes, workers, schedules, calls that fail), the providers, and the
+folder of archived audit events. It asks each service itself, so it also works while the
+admin API is unavailable. It changes nothing. A part that the environment does not name is
+skipped.
+
+For one node, use "gpuaas doctor NODE".
+
+Environment:
+  GPUAAS_DATABASE_URL      the database (or GPUAAS_DATABASE_URL_FILE)
+  VAULT_ADDR               Vault
+  GPUAAS_VAULT_TOKEN_FILE  a file with a token that may read Vault's CAs, roles and keys
+  GPUAAS_ENV               name of this environment, for example prod
+  GPUAAS_AUDIT_ARCHIVE_DIR the folder of archived audit events, if it is mounted here
+
+The exit code is 1 if there is a fault.`,
+		"  gpuaas admin check\n  gpuaas admin check -o json | jq '.checks[] | select(.result == \"failed\")'",
+		func(ctx context.Context, _ string) error {
+			if e.platform.Check == nil {
+				return errNotLinked("check")
+			}
+			r, err := e.platform.Check(ctx, e.temporalConfig())
+			if err != nil {
+				return err
+			}
+			if err := e.print(r, func(w io.Writer) { writeReport(w, r) }); err != nil {
+				return err
+			}
+			if len(r.Faults()) > 0 {
+				return &exitError{schema.ExitFailed, nil}
+			}
+			return nil
+		})
+	return c
+}

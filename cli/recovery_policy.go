@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/recovery/record"
+)
+
+func newRecoveryPolicy(e *env) *cobra.Command {
+	return newGroup("policy", "Show and set the policy of health recovery",
+		"The policy says which faults are repaired, how, and what stops a repair. docs/recovery-policy.md\ndescribes its fields.",
+		newRecoveryPolicyShow(e), newRecoveryPolicySet(e), newRecoveryPolicyHistory(e))
+}
+
+func newRecoveryPolicyShow(e *env) *cobra.Command {
+	return e.command("show", "Show the policy in use",
+		"Prints the policy in use, which gpuaas recovery policy set accepts after a change. With\n-o json or -o yaml the output has its version, its digest and who stored it, too.",
+		"  gpuaas recovery policy show > policy.yaml\n  gpuaas recovery policy show -o json | jq .body.budgets",
+		func(ctx context.Context, _ string) error {
+			p, err := decode[record.Policy](e.api().GetRecoveryPolicy(ctx, nil))
+			if err != nil {
+				return err
+			}
+			document, err := yaml.JSONToYAML(p.Body)
+			if err != nil {
+				return schema.Wrap(schema.KindInternal, err, "the policy in the response cannot be parsed")
+			}
+			e.message("%s, mode %s, digest %s", policyText(p), p.Mode, p.Digest)
+			return e.print(p, func(w io.Writer) { w.Write(document) }, strconv.FormatInt(p.Version, 10)) //nolint:errcheck // print reports it
+		})
+}
+
+func newRecoveryPolicySet(e *env) *cobra.Command {
+	var file string
+	var r record.SetPolicy
+	var c *cobra.Command
+	c = e.command("set", "Store a policy",
+		`Stores a policy from a file in YAML or JSON. A field that the file lacks has its default. The
+policy is used from the next round on, within 30 seconds. A malformed policy is rejected with
+the field and the fix, and the policy in use stays. Try a change before on what was recorded:
+gpuaas recovery replay --policy FILE.`,
+		"  gpuaas recovery policy set --file policy.yaml --dry-run\n  gpuaas recovery policy set --file policy.yaml --reason CHG-204",
+		func(ctx context.Context, _ string) error {
+			if err := checkReason(c.CommandPath(), r.Reason, !r.DryRun); err != nil {
+				return err
+			}
+			_, body, err := readPolicy(c.CommandPath(), "--file", file)
+			if err != nil {
+				return err
+			}
+			r.Body = body
+			now, err := decode[record.Policy](e.api().GetRecoveryPolicy(ctx, nil))
+			if err != nil {
+				return err
+			}
+			p, err := decode[record.Policy](e.api().SetRecoveryPolicy(ctx, nil, r))
+			if err != nil {
+				return err
+			}
+			return printPolicySet(e.console, now, p, r.DryRun)
+		})
+	c.Flags().StringVar(&file, "file", "", "the policy, in YAML or JSON (required)")
+	c.Flags().StringVar(&r.Reason, "reason", "", "reason, kept in the audit trail (required without --dry-run)")
+	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "check the policy and show what changes; store nothing")
+	return c
+}
+
+// readPolicy reads and checks a policy in YAML or JSON, and returns it as given in JSON, too.
+func readPolicy(command, flag, path string) (recovery.Policy, json.RawMessage, error) {
+	if path == "" {
+		return recovery.Policy{}, nil, usagef(command, "missing %s: name a file with a policy, for example the output of gpuaas recovery policy show", flag)
+	}
+	document, err := os.ReadFile(path)
+	if err != nil {
+		return recovery.Policy{}, nil, usagef(command, "reading the policy: %s", err)
+	}
+	body, err := yaml.YAMLToJSONStrict(document)
+	if err != nil {
+		return recovery.Policy{}, nil, usagef(command, "%s is neither YAML nor JSON: %s", path, err)
+	}
+	p, err := recovery.DecodePolicy(body)
+	return p, body, err
+}
+
+func printPolicySet(e *console, now, p record.Policy, dryRun bool) error {
+	switch {
+	case dryRun:
+		e.message("the policy is valid; nothing was stored")
+	case p.Version == now.Version:
+		e.message("this policy is in use; nothing was stored")
+	}
+	return e.print(p, func(w io.Writer) {
+		if p.Version != 0 {
+			fields(w, "Policy:", policyText(p))
+		}
+		fields(w, "Mode:", string(p.Mode), "Digest:", p.Digest)
+		for _, line := range policyDifferences(now.Body, p.Body) {
+			fmt.Fprintln(w, line)
+		}
+	}, strconv.FormatInt(p.Version, 10))
+}
+
+func printPolicyChange(e *console, p record.Policy) error {
+	return e.print(p, func(w io.Writer) { fields(w, "Mode:", string(p.Mode), "Policy:", policyText(p)) }, strconv.FormatInt(p.Version, 10))
+}
+
+// policyDifferences lists the fields of two policies that differ, with their values as JSON.
+func policyDifferences(before, after json.RawMessage) (lines []string) {
+	var was, is map[string]json.RawMessage
+	if json.Unmarshal(before, &was) != nil || json.Unmarshal(after, &is) != nil {
+		return nil
+	}
+	names := maps.Clone(was)
+	maps.Copy(names, is)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if a, b := canonical(was[name]), canonical(is[name]); a != b {
+			lines = append(lines, fmt.Sprintf("  %s: %s → %s", name, dash(a), dash(b)))
+		}
+	}
+	return lines
+}
+
+// canonical returns JSON with the fields of objects in order: the database may return another order.
+func canonical(raw json.RawMessage) string {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return ""
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+func newRecoveryPolicyHistory(e *env) *cobra.Command {
+	return e.command("history", "List the stored policies",
+		"Lists the stored policies, newest first: who stored them, when and why.",
+		"  gpuaas recovery policy history\n  gpuaas recovery policy history -o json",
+		func(ctx context.Context, _ string) error {
+			all, err := pages(0, func(size *int, token *string) ([]record.Policy, string, error) {
+				list, err := decode[record.Policies](e.api().ListRecoveryPolicies(ctx, &adminclient.ListRecoveryPoliciesParams{Limit: size, PageToken: token}))
+				return list.Policies, list.NextPageToken, err
+			})
+			if err != nil {
+				return err
+			}
+			return printList(e.console, listing[record.Policy]{
+				object: record.Policies{Policies: all}, rows: all, empty: "no policy is stored; the default policy is in use: gpuaas recovery policy show",
+				header: []string{"VERSION", "TIME", "MODE", "BY", "REASON", "DIGEST"}, wide: 1,
+				cells: func(p record.Policy) []string {
+					return []string{strconv.FormatInt(p.Version, 10), p.At.UTC().Format(time.RFC3339), string(p.Mode), p.Actor, clean(p.Reason), p.Digest}
+				},
+				name: func(p record.Policy) string { return strconv.FormatInt(p.Version, 10) },
+			})
+		})
+}

@@ -1,0 +1,57 @@
+-- What the node's last heartbeat says of its boot; see HeartbeatAge.
+-- name: NodeBoot :one
+SELECT host, boot_id, incarnation, uptime_seconds, identity_locked_at, identity_lock_reason, identity_locked_by, identity_lock_note,
+       (CASE WHEN last_heartbeat_at IS NULL THEN -1
+             ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
+FROM nodes WHERE node_id = $1;
+
+-- The end of an attempt is final: a late call of the beginning does not reopen it.
+-- name: UpsertAttempt :exec
+INSERT INTO recovery_attempts (operation_id, rung, node_id, sku, fault, started_at, ended_at, outcome, boot_before, boot_after, tests)
+VALUES (sqlc.arg(operation_id), sqlc.arg(rung), sqlc.arg(node_id), sqlc.arg(sku), sqlc.arg(fault), sqlc.arg(started_at), sqlc.narg(ended_at),
+        sqlc.arg(outcome), sqlc.arg(boot_before), sqlc.arg(boot_after), sqlc.arg(tests))
+ON CONFLICT (operation_id, rung) DO UPDATE SET fault = excluded.fault, started_at = excluded.started_at, ended_at = excluded.ended_at,
+    outcome = excluded.outcome, boot_before = excluded.boot_before, boot_after = excluded.boot_after, tests = excluded.tests
+WHERE recovery_attempts.outcome = '' OR excluded.outcome <> '';
+
+-- name: RecentAttempts :many
+SELECT operation_id, rung, node_id, sku, fault, started_at, ended_at, outcome, boot_before, boot_after, tests
+FROM recovery_attempts WHERE node_id = sqlc.arg(node_id) AND operation_id <> sqlc.arg(operation_id)
+ORDER BY started_at DESC LIMIT sqlc.arg(most);
+
+-- name: OperationDocument :one
+SELECT document FROM operations WHERE operation_id = $1;
+
+-- name: InsertReset :execrows
+INSERT INTO machine_resets (operation_id, step) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
+-- name: DeleteReset :exec
+DELETE FROM machine_resets WHERE operation_id = $1 AND step = $2;
+
+-- name: InsertBundle :exec
+INSERT INTO rma_bundles (operation_id, node_id, host, bundle) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
+
+-- name: NewestBundle :one
+SELECT bundle FROM rma_bundles WHERE node_id = $1 ORDER BY created_at DESC LIMIT 1;
+
+-- name: BundleNode :one
+SELECT n.node_id, n.host, n.sku, n.region_code, n.onboarding_mode, n.boot_id, n.agent_version, n.facts, now()::timestamptz AS now
+FROM nodes n WHERE n.node_id = $1;
+
+-- name: BundleTasks :many
+SELECT task_id, type, status, step, result, finished_at FROM node_tasks WHERE operation_id = $1 ORDER BY seq DESC LIMIT $2;
+
+-- name: BundleAudit :one
+SELECT coalesce(min(seq), 0)::bigint AS first_seq, coalesce(max(seq), 0)::bigint AS last_seq
+FROM audit_events WHERE stream = sqlc.arg(stream)::text AND operation_id = sqlc.arg(operation_id)::text;
+
+-- The conditions of the node. One without a report for so long, or of an earlier incarnation, is unknown.
+-- name: NodeConditions :many
+SELECT c.checker, c.component, c.status, c.reason, c.code, c.repair, c.detail, c.since, c.samples,
+       (r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8))::boolean AS fresh
+FROM conditions c JOIN health_reports r USING (node_id, source) JOIN nodes n USING (node_id)
+WHERE c.node_id = sqlc.arg(node_id) ORDER BY c.checker, c.component, c.source;
+
+-- name: BundleSignals :many
+SELECT signal_id, type, source, at, status, component, reason, code, repair, boot_id, detail
+FROM signals WHERE node_id = $1 ORDER BY at DESC, signal_id DESC LIMIT $2;

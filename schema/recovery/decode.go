@@ -1,0 +1,90 @@
+package recovery
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// MaxPolicy is the size limit of a policy document, in bytes.
+const MaxPolicy = 64 << 10
+
+// ReasonBadPolicy is the reason of a KindInvalidRequest for a policy that Validate rejects.
+const ReasonBadPolicy = "bad_policy"
+
+// DecodePolicy decodes and validates a policy in JSON. A top-level field that the document lacks has
+// the value of Default; a field that it has replaces that value as a whole. Unknown fields, fields
+// that appear twice and malformed values are KindInvalidRequest, with the field and the fix in the
+// message.
+func DecodePolicy(document []byte) (Policy, error) {
+	var given map[string]json.RawMessage
+	if err := schema.DecodeStrict(document, MaxPolicy, &given); err != nil {
+		return Policy{}, err
+	}
+	if given == nil {
+		return Policy{}, schema.NewError(schema.KindInvalidRequest, "malformed policy: the document is null: write an object, {} for the default").WithReason(ReasonBadPolicy)
+	}
+	full, err := json.Marshal(Default())
+	if err != nil {
+		return Policy{}, schema.Wrap(schema.KindInternal, err, "encoding the default policy")
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(full, &fields); err != nil {
+		return Policy{}, schema.Wrap(schema.KindInternal, err, "decoding the default policy")
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if err := decodeField(name, given[name]); err != nil {
+			return Policy{}, err
+		}
+		fields[name] = given[name]
+	}
+	merged, err := json.Marshal(fields)
+	if err != nil {
+		return Policy{}, schema.Wrap(schema.KindInvalidRequest, err, "malformed policy")
+	}
+	var p Policy
+	if err := schema.DecodeStrict(merged, 2*MaxPolicy, &p); err != nil {
+		return Policy{}, err
+	}
+	return p.filled(), p.Validate()
+}
+
+// filled returns the policy with empty lists instead of nil, so that policies that mean the same have
+// the same JSON.
+func (p Policy) filled() Policy {
+	p.Ladders, p.Repairs, p.Budgets, p.Windows = orEmpty(p.Ladders), orEmpty(p.Repairs), orEmpty(p.Budgets), orEmpty(p.Windows)
+	p.ReplaceClasses, p.GPUReplaceClasses = orEmpty(p.ReplaceClasses), orEmpty(p.GPUReplaceClasses)
+	p.Approvals, p.DisabledCheckers = orEmpty(p.Approvals), orEmpty(p.DisabledCheckers)
+	if p.Thresholds == nil {
+		p.Thresholds = map[string]Duration{}
+	}
+	return p
+}
+
+func orEmpty[T any](values []T) []T {
+	if values == nil {
+		return []T{}
+	}
+	return values
+}
+
+// decodeField decodes one field alone, so that the error names it.
+func decodeField(name string, value json.RawMessage) error {
+	document, err := json.Marshal(map[string]json.RawMessage{name: value})
+	if err != nil {
+		return schema.Wrap(schema.KindInvalidRequest, err, "malformed policy: field %.40q", name)
+	}
+	if err := schema.DecodeStrict(document, 2*MaxPolicy, new(Policy)); err != nil {
+		return schema.Wrap(schema.KindInvalidRequest, err, "malformed policy: field %.40q", name).WithReason(ReasonBadPolicy)
+	}
+	return nil
+}
+
+// Digest identifies the content of a policy: the SHA-256 of its JSON, in lower-case hex. Policies
+// that mean the same have the same digest, however their documents were written.
+func (p Policy) Digest() string {
+	raw, _ := json.Marshal(p.filled()) //nolint:errchkjson // a policy holds text, numbers and times
+	return schema.SHA256Hex(raw)
+}

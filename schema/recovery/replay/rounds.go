@@ -1,0 +1,203 @@
+package replay
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+)
+
+// sampleEvery is the time between two checks that Rounds assumes: signals have no number of samples.
+const sampleEvery = 30 * time.Second
+
+// reasonEnded is the reason of the signal about a condition that the reporter no longer lists.
+const reasonEnded = "ended"
+
+// Facts are what an installation recorded.
+type Facts struct {
+	// Nodes are the nodes with their places, classes and attempts. A condition of a node that no signal
+	// is about, and that began before the first signal, is as it is in all rounds.
+	Nodes []recovery.Node
+	// Sizes are the scopes. Their number of busy nodes is derived from the attempts.
+	Sizes []recovery.Size
+	// Signals are the changes of conditions and the boots, in any order. Other signals, and those of
+	// nodes that are not in Nodes, count for nothing.
+	Signals []health.Signal
+	// Until is the end of the record. Defaults to the last signal.
+	Until time.Time
+}
+
+// Rounds rebuilds the rounds from the signals: one each step from the first signal on. A step that is
+// not positive is one minute. Rounds in which no node has a fault or a repair are left out.
+func Rounds(f Facts, step time.Duration) iter.Seq[recovery.Fleet] {
+	if step <= 0 {
+		step = time.Minute
+	}
+	return func(yield func(recovery.Fleet) bool) {
+		p, signals := newPast(f)
+		if len(signals) == 0 {
+			return
+		}
+		until := f.Until
+		if until.IsZero() {
+			until = signals[len(signals)-1].At.Add(step)
+		}
+		for at := signals[0].At; !at.After(until); at = at.Add(step) {
+			for len(signals) > 0 && !signals[0].At.After(at) {
+				p.apply(signals[0])
+				signals = signals[1:]
+			}
+			if fleet := p.fleet(at); len(fleet.Nodes) > 0 && !yield(fleet) {
+				return
+			}
+		}
+	}
+}
+
+// A past is the state of all nodes at one time of the record.
+type past struct {
+	nodes  []recovery.Node
+	sizes  []recovery.Size
+	index  map[string]int
+	faults []map[part]health.Condition // by the node's index
+	listed map[int]bool                // the nodes of the last round
+}
+
+type part struct{ checker, component string }
+
+// newPast returns the state before the first signal, and the signals by time.
+func newPast(f Facts) (*past, []health.Signal) {
+	p := &past{nodes: slices.Clone(f.Nodes), sizes: f.Sizes, index: map[string]int{}, listed: map[int]bool{}}
+	signals := slices.SortedFunc(slices.Values(f.Signals), func(a, b health.Signal) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.SignalID, b.SignalID))
+	})
+	about := map[string]map[part]bool{}
+	for _, s := range signals {
+		if about[s.NodeID] == nil {
+			about[s.NodeID] = map[part]bool{}
+		}
+		if checker, ok := strings.CutPrefix(string(s.Type), string(health.ConditionSignal(""))); ok {
+			about[s.NodeID][part{checker, s.Component}] = true
+		}
+	}
+	p.nodes = slices.DeleteFunc(p.nodes, func(n recovery.Node) bool { // most nodes have no fault
+		return len(about[n.NodeID])+len(n.Conditions)+len(n.Attempts) == 0
+	})
+	for i := range p.nodes {
+		n := &p.nodes[i]
+		p.index[n.NodeID] = i
+		conditions := map[part]health.Condition{}
+		for _, c := range n.Conditions {
+			if key := (part{c.Checker, c.Component}); !about[n.NodeID][key] && len(signals) > 0 && c.Since.Before(signals[0].At) {
+				conditions[key] = c
+			}
+		}
+		p.faults = append(p.faults, conditions)
+		n.BootedAt, n.Held, n.Phase = time.Time{}, "", health.PhaseUnknown
+		n.State = cmp.Or(n.State, "active")
+	}
+	return p, signals
+}
+
+// apply changes the state as a signal says.
+func (p *past) apply(s health.Signal) {
+	i, ok := p.index[s.NodeID]
+	if !ok {
+		return
+	}
+	if s.Type == health.SignalBooted {
+		p.nodes[i].BootedAt = s.At
+		return
+	}
+	checker, ok := strings.CutPrefix(string(s.Type), string(health.ConditionSignal("")))
+	if !ok {
+		return
+	}
+	key := part{checker, s.Component}
+	if s.Status == health.Unknown && s.Reason == reasonEnded {
+		delete(p.faults[i], key)
+		return
+	}
+	before := p.faults[i][key]
+	c := health.Condition{
+		Checker: checker, Component: s.Component, Status: s.Status, Reason: s.Reason, Code: s.Code, Repair: s.Repair, Since: s.At,
+	}
+	switch {
+	case before.Status == s.Status:
+		c.Since = before.Since // only the reason changed
+	case before.Status == health.Unhealthy && s.Status == health.Unknown:
+		c.FaultSince = before.Since
+	case before.Status == health.Unknown && s.Status == health.Unhealthy && !before.FaultSince.IsZero():
+		c.Since = before.FaultSince
+		c.UnknownSeconds = int64(s.At.Sub(before.Since) / time.Second)
+	}
+	p.faults[i][key] = c
+}
+
+// fleet returns the nodes with a fault or a repair, and those that the last round listed, whose fault
+// ended.
+func (p *past) fleet(at time.Time) recovery.Fleet {
+	f := recovery.Fleet{At: at}
+	busy := map[place]int{}
+	listed := map[int]bool{}
+	for i, n := range p.nodes {
+		n.Attempts = until(n.Attempts, at)
+		running := repairing(n.Attempts)
+		if running {
+			for _, at := range places(n) {
+				busy[at]++
+			}
+		}
+		listed[i] = running || unhealthy(p.faults[i])
+		if listed[i] || p.listed[i] {
+			n.Conditions = conditions(p.faults[i], at)
+			f.Nodes = append(f.Nodes, n)
+		}
+	}
+	p.listed = listed
+	for _, size := range p.sizes {
+		size.Busy = busy[place{size.Scope, size.Key}]
+		f.Sizes = append(f.Sizes, size)
+	}
+	return f
+}
+
+// until returns the attempts as they were at a time.
+func until(attempts []recovery.Attempt, at time.Time) []recovery.Attempt {
+	var were []recovery.Attempt
+	for _, a := range attempts {
+		if a.StartedAt.After(at) {
+			continue
+		}
+		if a.EndedAt.After(at) {
+			a.EndedAt, a.Outcome, a.BootAfter, a.Tests = time.Time{}, "", "", nil
+		}
+		were = append(were, a)
+	}
+	return were
+}
+
+func unhealthy(conditions map[part]health.Condition) bool {
+	for _, c := range conditions {
+		if c.Status == health.Unhealthy {
+			return true
+		}
+	}
+	return false
+}
+
+// conditions returns the conditions sorted, with the samples that the time allows.
+func conditions(all map[part]health.Condition, at time.Time) []health.Condition {
+	sorted := slices.SortedFunc(maps.Values(all), func(a, b health.Condition) int {
+		return cmp.Or(cmp.Compare(a.Checker, b.Checker), cmp.Compare(a.Component, b.Component))
+	})
+	for i := range sorted {
+		sorted[i].Samples = 1 + int(at.Sub(sorted[i].Since)/sampleEvery)
+	}
+	return sorted
+}

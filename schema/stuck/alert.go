@@ -1,0 +1,94 @@
+package stuck
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// Alert is a rule of Prometheus.
+type Alert struct {
+	Name string
+	Expr string
+	// For is how long the expression must hold.
+	For time.Duration
+	// Severity is "warning", or "critical" for what keeps the control plane from working.
+	Severity string
+	// Owner is who must act, Summary what happened, and Command what to type.
+	Owner, Summary, Command string
+}
+
+// Alerts returns the alert rules: one of each row of the table, one of all other parks, and those
+// of the control plane.
+func Alerts() []Alert {
+	var alerts []Alert
+	var phases []string
+	for _, r := range Table() {
+		a := Alert{Name: "Gpuaas" + camel(r.Name), Severity: "warning", For: time.Minute, Owner: string(r.WaitingOn), Command: "gpuaas stuck"}
+		switch r.Scope {
+		case ScopeOperation:
+			if slices.Contains(phases, r.Phase) {
+				continue
+			}
+			phases = append(phases, r.Phase)
+			a.Name += "Parked"
+			a.Expr = fmt.Sprintf("sum by (phase, reason) (gpuaas_stuck_operations{phase=%q}) > 0", r.Phase)
+			a.Summary = fmt.Sprintf("{{ $value }} operations are parked in phase %s ({{ $labels.reason }}). Likely cause: %s.", r.Phase, r.Cause)
+		default:
+			a.Expr = fmt.Sprintf("sum by (row) (gpuaas_stuck_nodes{row=%q}) > 0", r.Name)
+			a.Summary = fmt.Sprintf("{{ $value }} %s since more than %s after %s. Likely cause: %s.", subject(r), limit(r), r.When, r.Cause)
+		}
+		alerts = append(alerts, a)
+	}
+	return slices.Concat(alerts, []Alert{{
+		Name: "GpuaasOperationParked", Severity: "warning", For: 5 * time.Minute, Owner: string(lifecycle.AttentionOperator), Command: "gpuaas stuck",
+		Expr:    fmt.Sprintf("sum by (phase, reason) (gpuaas_stuck_operations{phase!~%q}) > 0", strings.Join(phases, "|")),
+		Summary: "{{ $value }} operations are parked in phase {{ $labels.phase }} ({{ $labels.reason }}).",
+	}}, controlPlane())
+}
+
+// controlPlane returns the alerts about the services and the schedules.
+func controlPlane() []Alert {
+	owner := string(lifecycle.AttentionOperator)
+	return []Alert{
+		{Name: "GpuaasMetricsAbsent", Expr: `absent(gpuaas_nodes)`, For: 5 * time.Minute, Severity: "critical", Owner: owner, Command: "gpuaas admin check",
+			Summary: "No gpuaas-api publishes the gauges of the fleet: no replica runs, or the database does not respond."},
+		{Name: "GpuaasDependencyDown", Expr: `gpuaas_dependency_up == 0`, For: 2 * time.Minute, Severity: "critical", Owner: owner, Command: "gpuaas admin check",
+			Summary: "The dependency {{ $labels.name }} of {{ $labels.instance }} does not respond."},
+		{Name: "GpuaasSignerMismatch", Expr: `gpuaas_task_signer_ok == 0`, For: 2 * time.Minute, Severity: "critical", Owner: owner, Command: "gpuaas stuck",
+			Summary: "{{ $labels.instance }} signs no task: the keys in Vault are not those of the verifier set."},
+		{Name: "GpuaasResultsUndelivered", Expr: `gpuaas_outbox_age_seconds > 300`, For: time.Minute, Severity: "critical", Owner: owner, Command: "gpuaas stuck",
+			Summary: "Results of nodes do not reach Temporal, the oldest for {{ $value | humanizeDuration }}."},
+		{Name: "GpuaasOperationAbandoned", Expr: `sum by (action, reason) (increase(gpuaas_abandoned_operations_total[15m])) > 0`, Severity: "warning", Owner: owner, Command: "gpuaas stuck",
+			Summary: "Runs of {{ $labels.action }} ended in Temporal without an outcome ({{ $labels.reason }})."},
+		{Name: "GpuaasIdentityAttention", Expr: `sum by (reason) (gpuaas_identity_attention) > 0`, For: time.Minute, Severity: "warning", Owner: owner, Command: "gpuaas stuck",
+			Summary: "{{ $value }} nodes have a locked identity or an alarm about it ({{ $labels.reason }})."},
+		{Name: "GpuaasSurplusMachines", Expr: `sum by (provider, class) (gpuaas_surplus_machines) > 0`, For: time.Hour, Severity: "warning", Owner: owner, Command: "gpuaas stuck",
+			Summary: "{{ $value }} machines at {{ $labels.provider }} cost money and no node uses them ({{ $labels.class }})."},
+		{Name: "GpuaasOldRecordsKept", Expr: `gpuaas_retention_age_seconds > 86400`, For: time.Hour, Severity: "warning", Owner: owner, Command: "gpuaas stuck",
+			Summary: "Old records were last deleted {{ $value | humanizeDuration }} ago, so the database grows."},
+		{Name: "GpuaasOperationsFail", For: 15 * time.Minute, Severity: "warning", Owner: owner, Command: "gpuaas op list --status failed --since 24h",
+			Expr:    `sum by (action) (increase(gpuaas_operations_total{outcome="failed"}[24h])) / sum by (action) (increase(gpuaas_operations_total[24h])) > 0.05 and sum by (action) (increase(gpuaas_operations_total[24h])) > 20`,
+			Summary: "{{ $value | humanizePercentage }} of the operations {{ $labels.action }} of the last day failed; the objective is 5%."},
+	}
+}
+
+// subject names what a row counts.
+func subject(r Row) string {
+	if r.Scope == ScopeRequest {
+		return "requests are not claimed"
+	}
+	return "nodes are in row " + r.Name
+}
+
+func limit(r Row) string {
+	if r.After == 0 {
+		return "0s"
+	}
+	return lifecycle.Span(r.After)
+}
+
+func camel(name string) string { return strings.ToUpper(name[:1]) + name[1:] }

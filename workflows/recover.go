@@ -1,0 +1,447 @@
+package workflows
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// repair is how far a recover is.
+type repair struct {
+	// Ended is how the repair ended, empty while it climbs.
+	Ended repairEnd `json:"ended,omitempty"`
+	// Attempt is the rung that runs, nil between two rungs. Done are the rungs that ended.
+	Attempt *recovery.Attempt  `json:"attempt,omitempty"`
+	Done    []recovery.Attempt `json:"done,omitempty"`
+	// Outcome is that of the rung that failed and was not left yet.
+	Outcome string `json:"outcome,omitempty"`
+	// TornDown is set once the deletion of the machine has begun, and Replaced once the node has its
+	// next instance.
+	TornDown bool `json:"torn_down,omitempty"`
+	Replaced bool `json:"replaced,omitempty"`
+	// Powered is set once the provider was asked to restart the machine.
+	Powered bool `json:"powered,omitempty"`
+}
+
+// ladder is an operation that repairs its node.
+type ladder struct{ *operation }
+
+// repairEnd is how a repair ended before its last rung.
+type repairEnd string
+
+const (
+	repairCured     repairEnd = "cured"      // the node passed its tests
+	repairNotNeeded repairEnd = "not_needed" // the fault had ended
+)
+
+// The outcomes of an attempt; see recovery.Attempt.
+const (
+	attemptCured    = "cured"
+	attemptNotCured = "not_cured"
+	attemptFailed   = "failed"
+	attemptUnknown  = "unknown"
+)
+
+// passedOver returns why a repair passes over the current phase, empty if it runs.
+func (op ladder) passedOver() string {
+	spec := op.spec()
+	switch {
+	case op.plan.Action != lifecycle.ActionRecover:
+		return ""
+	case spec.Name == lifecycle.PhaseRestoreCordon && op.repair.Ended != repairCured:
+		return "the node was not repaired"
+	case spec.Name == lifecycle.PhaseRestoreCordon:
+		return ""
+	case op.repair.Ended == repairCured:
+		return "the node is repaired"
+	case op.repair.Ended == repairNotNeeded:
+		return "the fault has ended"
+	case spec.Rung == recovery.RungReplace && op.claim.Instance.InstanceID == "":
+		return "the provider has not created the node's machine"
+	case spec.Rung != "" && op.rungOver(spec.Rung):
+		return "this rung of the repair has ended"
+	}
+	return ""
+}
+
+// rungOver reports whether a phase of the rung failed or was skipped.
+func (op ladder) rungOver(r recovery.Rung) bool {
+	for i, spec := range op.plan.Phases[:op.phase] {
+		state := op.status.Operation.Phases[i].State
+		if spec.Rung == r && (state == lifecycle.PhaseFailed || state == lifecycle.PhaseSkipped) {
+			return true
+		}
+	}
+	return false
+}
+
+// enterPhase prepares the current phase. A repair records the rung that ended, and passes over phases
+// that are not needed any longer.
+func (op ladder) enterPhase(ctx workflow.Context) (pass bool) {
+	if a := op.repair.Attempt; a != nil && (op.repair.Ended != "" || op.rungOver(a.Rung)) {
+		op.endAttemptAt(ctx, op.attemptOutcome())
+	}
+	why := op.passedOver()
+	if why != "" {
+		op.mark(ctx, lifecycle.PhaseSkipped, why)
+	}
+	return why != ""
+}
+
+// attemptOutcome is the outcome of the rung that ended.
+func (op ladder) attemptOutcome() string {
+	switch {
+	case op.repair.Ended == repairCured:
+		return attemptCured
+	case op.repair.Outcome != "":
+		return op.repair.Outcome
+	}
+	return attemptNotCured // an operator skipped it
+}
+
+// climb ends the rung of a phase that failed, if another rung follows, and reports whether it did. A
+// failure of the control plane climbs nothing: it says nothing about the node. The drain of a node
+// whose agent is silent is passed over: no one can stop its workloads.
+func (op ladder) climb(ctx workflow.Context, failure error) (climbed bool, err error) {
+	spec, e := op.spec(), failureOf(failure)
+	if op.undoing || op.plan.Action != lifecycle.ActionRecover {
+		return false, nil
+	}
+	if spec.Name == lifecycle.PhaseDrain && e.Kind == schema.KindAgentSilent {
+		op.mark(ctx, lifecycle.PhaseSkipped, e.Message)
+		return true, nil
+	}
+	timeout := e.Reason == lifecycle.ReasonTimeout
+	ours := e.Kind == schema.KindServiceUnavailable && !timeout || e.Kind == schema.KindInternal
+	if !spec.Climbs || ours || locked(e) || slices.Contains([]string{lifecycle.ReasonStepUnknown, lifecycle.ReasonProviderUnknown,
+		lifecycle.ReasonResultMissing, lifecycle.ReasonTaskCanceled}, e.Reason) {
+		return false, nil
+	}
+	// The next rung has tasks of its own, which must not run beside an open one.
+	if err := voidTasks(ctx, op.operation, "Void the open tasks of the rung"); err != nil {
+		return false, err
+	}
+	message := e.Message
+	if timeout {
+		_, message = timedOut(spec)
+	}
+	op.repair.Outcome = outcomeOf(spec, e)
+	op.mark(ctx, lifecycle.PhaseFailed, message)
+	op.tries++ // the next rung's tasks are new ones
+	return true, nil
+}
+
+// outcomeOf is the outcome of a rung whose phase failed.
+func outcomeOf(spec lifecycle.PhaseSpec, e *schema.Error) string {
+	switch {
+	case e.Kind == schema.KindUnfit:
+		return attemptNotCured
+	case spec.Destructive && (e.Reason == lifecycle.ReasonTimeout || e.Reason == lifecycle.ReasonTaskLost):
+		return attemptUnknown
+	}
+	return attemptFailed
+}
+
+// beginRung records that a rung of the repair begins, unless it has begun. It keeps the boot that the
+// rung may end.
+func (op ladder) beginRung(ctx workflow.Context) (activities.RepairFacts, error) {
+	var facts activities.RepairFacts
+	if err := fromRecord(ctx, "Read the node's boot", &facts, repairs.ReadRepair, op.in.NodeID, recovery.Fault{}); err != nil {
+		return facts, err
+	}
+	rung := op.spec().Rung
+	if op.repair.Attempt != nil && op.repair.Attempt.Rung == rung {
+		return facts, nil
+	}
+	op.repair.Outcome = ""
+	op.repair.Attempt = &recovery.Attempt{OperationID: op.in.OperationID, NodeID: op.in.NodeID, SKU: op.claim.SKU.Name, Rung: rung,
+		Fault: op.in.Options.Recovery.Fault, StartedAt: now(ctx), BootBefore: facts.BootID}
+	op.recordAttempt(ctx)
+	return facts, nil
+}
+
+// endAttemptAt records the end of the current rung.
+func (op ladder) endAttemptAt(ctx workflow.Context, outcome string) {
+	a := op.repair.Attempt
+	if a == nil {
+		return
+	}
+	a.EndedAt, a.Outcome = now(ctx), outcome
+	op.recordAttempt(ctx)
+	op.repair.Attempt, op.repair.Done, op.repair.Outcome = nil, append(op.repair.Done, *a), ""
+}
+
+// recordAttempt stores the current rung. It waits for the database, as other records do.
+func (op ladder) recordAttempt(ctx workflow.Context) {
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	err := op.onRecord(free, "Record the rung "+string(op.repair.Attempt.Rung), nil, repairs.RecordAttempt, op.claim.Fence, *op.repair.Attempt)
+	noteRejected(ctx, op.state, err)
+}
+
+// verifyFault ends the repair if the fault has ended and the node passes its probe. It fails, which
+// the plan ignores, if the node does not show that.
+func verifyFault(ctx workflow.Context, op *operation) error {
+	var facts activities.RepairFacts
+	fault := op.in.Options.Recovery.Fault
+	if err := fromRecord(ctx, "Read whether the fault is still reported", &facts, repairs.ReadRepair, op.in.NodeID, fault); err != nil {
+		return err
+	}
+	if facts.Silent || !facts.Healed {
+		return nil
+	}
+	if err := probeNode(ctx, op); err != nil {
+		return err
+	}
+	op.repair.Ended = repairNotNeeded
+	return nil
+}
+
+// approve parks the operation until a person approves the rung, which a retry does.
+func approve(_ workflow.Context, op *operation) error {
+	if op.status.Operation.Phases[op.phase].Attempt > 1 {
+		return nil
+	}
+	return schema.NewError(schema.KindInvalidRequest, "the policy asks for an approval before the rung %s of the repair", op.spec().Rung).
+		WithReason(lifecycle.ReasonApproval)
+}
+
+// resetGPU resets the GPUs that have the fault.
+func resetGPU(ctx workflow.Context, op *operation) error {
+	if _, err := (ladder{op}).beginRung(ctx); err != nil {
+		return err
+	}
+	params := task.ResetParams{GPUs: op.in.Options.Recovery.GPUs}
+	_, err := onNode[task.ResetResult](ctx, op, task.GPUReset, params.Encode(), "Reset the GPUs")
+	return err
+}
+
+// rebootNode restarts the node: by its agent if that is connected, and otherwise by its provider. If
+// it is not known whether the restart happens, the next phase finds out.
+func rebootNode(ctx workflow.Context, op *operation) error {
+	facts, err := (ladder{op}).beginRung(ctx)
+	if err != nil {
+		return err
+	}
+	if facts.BootID != "" && facts.BootID != op.repair.Attempt.BootBefore { // an earlier try did it
+		return nil
+	}
+	if facts.Silent || facts.BootID == "" {
+		return resetMachine(ctx, op)
+	}
+	params := task.RebootParams{BootID: facts.BootID}
+	_, err = onNode[struct{}](ctx, op, task.NodeReboot, params.Encode(), "Restart the node through its agent")
+	switch e := failureOf(err); {
+	case err == nil || ctx.Err() != nil || locked(e):
+		return err
+	case e.Reason == lifecycle.ReasonTaskLost || e.Reason == lifecycle.ReasonOtherBoot:
+		return nil // the agent had the task and may have restarted the node, or it restarted before
+	case e.Reason == lifecycle.ReasonTimeout:
+		var never bool
+		err = fromRecord(ctx, "Void the task if the agent never had it", &never, node.VoidUndispatched,
+			activities.VoidInput{Fence: op.claim.Fence, Step: op.currentStep})
+		if err != nil || !never {
+			return err
+		}
+	case e.Kind != schema.KindTaskFailed && e.Kind != schema.KindTaskRefused || e.Reason == lifecycle.ReasonResultMissing || e.Reason == lifecycle.ReasonTaskCanceled:
+		return err
+	}
+	return resetMachine(ctx, op)
+}
+
+// resetMachine asks the provider for a hard reset of the machine. It is asked once for each decision.
+func resetMachine(ctx workflow.Context, op *operation) error {
+	in := activities.ResetInput{MachineInput: machineOf(op), Step: op.stepName(resetStep)}
+	if op.claim.Instance.InstanceID == "" {
+		return schema.NewError(schema.KindProviderRefused, "the agent cannot restart the node, and no provider has its machine").
+			WithReason(lifecycle.ReasonNoPower)
+	}
+	op.repair.Powered = true
+	return op.call(ctx, callProvider, "Ask the provider to reset the machine", repairs.ResetMachine, in)
+}
+
+// resetStep names the reset by the provider, as a task's type names its step.
+const resetStep task.Type = "machine.reset"
+
+// awaitReboot waits until the node's heartbeats show another boot of the same incarnation. An agent
+// that still runs in the old boot after a while has not restarted the node: then its provider does.
+func awaitReboot(ctx workflow.Context, op *operation) error {
+	a := op.repair.Attempt
+	in := activities.RebootInput{NodeID: op.in.NodeID, BootID: a.BootBefore, Incarnation: op.claim.Incarnation, Since: a.StartedAt}
+	if err := (ladder{op}).checkRestart(ctx, in); err != nil {
+		return err
+	}
+	err := withinBudget(ctx, op, "Wait for a heartbeat of the node's next boot", repairs.AwaitReboot, in)
+	if err != nil {
+		return err
+	}
+	var facts activities.RepairFacts
+	if err := fromRecord(ctx, "Read the node's boot", &facts, repairs.ReadRepair, op.in.NodeID, recovery.Fault{}); err != nil {
+		return err
+	}
+	a.BootAfter = facts.BootID
+	return nil
+}
+
+// restartGrace is how long an agent may take to restart its node.
+const restartGrace = 3 * time.Minute
+
+// checkRestart waits for the boot for restartGrace. If the agent still runs in the old boot then, it asks
+// the provider for a reset, once, if there is one that can.
+func (op ladder) checkRestart(ctx workflow.Context, in activities.RebootInput) error {
+	if op.repair.Powered || op.parked() || in.BootID == "" || op.claim.Instance.InstanceID == "" {
+		return nil
+	}
+	o := callShort
+	o.ScheduleToCloseTimeout = min(restartGrace, op.spec().Budget/2)
+	waited := op.call(ctx, o, "Wait until the agent has restarted the node", repairs.AwaitReboot, in)
+	if waited == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var facts activities.RepairFacts
+	if err := fromRecord(ctx, "Read the node's boot", &facts, repairs.ReadRepair, op.in.NodeID, recovery.Fault{}); err != nil {
+		return err
+	}
+	if facts.Silent || facts.BootID != in.BootID {
+		return nil
+	}
+	err := resetMachine(ctx, op.operation)
+	if err != nil && ctx.Err() == nil && !kindOf(err).Info().Retry && kindOf(err) != schema.KindFenced {
+		return nil // the provider cannot: the wait shows whether the node restarts
+	}
+	return err
+}
+
+// verifyRepair tests the node after a rung. The decision force accepts a failed test.
+func verifyRepair(ctx workflow.Context, op *operation) error {
+	rung := op.spec().Rung
+	params := task.VerifyParams{Rung: rung, GPUs: op.claim.GPUsTotal}
+	out, err := onNode[task.VerifyResult](ctx, op, task.NodeVerify, params.Encode(), "Test the node")
+	if err != nil {
+		return err
+	}
+	if a := op.repair.Attempt; a != nil {
+		a.Tests = out.Tests
+	}
+	if !out.OK && !op.forced {
+		return schema.NewError(schema.KindUnfit, "the node did not pass its tests after the rung %s: %s", rung, failedTests(out.Tests)).
+			WithReason(lifecycle.ReasonNotCured)
+	}
+	op.repair.Ended = repairCured
+	return nil
+}
+
+func failedTests(tests []recovery.Test) string {
+	var failed []string
+	for _, t := range tests {
+		if !t.OK && !strings.HasPrefix(t.Detail, "`skipped: ") {
+			failed = append(failed, t.Name+": "+t.Detail)
+		}
+	}
+	if len(failed) == 0 {
+		return "no test names a cause"
+	}
+	return strings.Join(failed, "; ")
+}
+
+// replaceMachine ends the node's instance, whose machine is deleted, and begins the next one.
+func replaceMachine(ctx workflow.Context, op *operation) error {
+	var next lifecycle.Instance
+	in := activities.ReplaceInput{Fence: op.claim.Fence, InstanceID: op.claim.Instance.InstanceID}
+	if op.repair.Replaced {
+		return nil
+	}
+	if err := op.onRecord(ctx, "End the instance of the old machine", &next, repairs.ReplaceInstance, in); err != nil {
+		return err
+	}
+	op.claim.Instance, op.repair.Replaced = next, true
+	op.tries++ // the new machine has run none of the tasks
+	return nil
+}
+
+// restoreCordon uncordons a repaired node, unless it was cordoned before. The cordon of a quarantined
+// node is that of its quarantine, which the repair ends. A new machine has no cordon.
+func restoreCordon(ctx workflow.Context, op *operation) error {
+	keeps := op.claim.Cordoned && !op.claim.LeftCordon
+	switch {
+	case op.claim.Prior == lifecycle.NodeQuarantined && !op.repair.Replaced:
+		return uncordonNode(ctx, op)
+	case op.repair.Replaced && keeps && op.claim.Prior != lifecycle.NodeQuarantined:
+		return cordonNode(ctx, op)
+	case op.repair.Replaced:
+		return nil
+	}
+	return undoCordon(ctx, op)
+}
+
+// keepEvidence stores what the vendor of the hardware needs. A repair without another rung records the
+// quarantine as its attempt.
+func keepEvidence(ctx workflow.Context, op *operation) error {
+	if len(op.repair.Done) == 0 {
+		if _, err := (ladder{op}).beginRung(ctx); err != nil {
+			return err
+		}
+		(ladder{op}).endAttemptAt(ctx, attemptNotCured)
+	}
+	in := activities.EvidenceInput{Fence: op.claim.Fence, Fault: op.in.Options.Recovery.Fault, Attempts: op.repair.Done}
+	return withinBudget(ctx, op, "Store the evidence", repairs.KeepEvidence, in)
+}
+
+// undoRecover switches a machine on that the provider was asked to restart, and restores the cordon.
+// A machine that the provider cannot switch on is left as it is. If the machine was deleted, its
+// replacement is returned, and the node ends without a machine.
+func undoRecover(ctx workflow.Context, op *operation) error {
+	switch {
+	case op.repair.Replaced:
+		if err := returnMachine(ctx, op); err != nil {
+			return err
+		}
+		op.unrecorded.Instance = lifecycle.InstanceTerminated
+		return nil
+	case op.repair.TornDown:
+		if err := verifyMachine(ctx, op); err != nil || op.unrecorded.Instance == lifecycle.InstanceTerminated {
+			return err
+		}
+	}
+	if op.repair.Powered {
+		err := op.call(ctx, callProvider, "Switch the machine on if it is off", machine.AwaitMachine, machineOf(op))
+		if err != nil && (ctx.Err() != nil || kindOf(err).Info().Retry || kindOf(err) == schema.KindFenced) {
+			return err
+		}
+	}
+	return undoCordon(ctx, op)
+}
+
+// recovered adds to the record of a repair how it ended.
+func (op ladder) recovered(f activities.Finish) activities.Finish {
+	if op.repair.Replaced {
+		f.Instance = lifecycle.InstanceRunning
+	}
+	last := recovery.RungQuarantine
+	if n := len(op.repair.Done); n > 0 {
+		last = op.repair.Done[n-1].Rung
+	}
+	switch op.repair.Ended {
+	case repairCured:
+		f.Outcome = "repaired by the rung " + string(last)
+	case repairNotNeeded:
+		f.Node, f.Outcome = op.claim.Prior, "not needed: the fault had ended"
+	default:
+		f.Node, f.Outcome = lifecycle.NodeQuarantined, fmt.Sprintf("not repaired after %d attempts; the node stays quarantined", len(op.repair.Done))
+		if slices.ContainsFunc(op.status.Operation.Phases, func(p lifecycle.Phase) bool {
+			return p.Name == lifecycle.PhaseEvidence && p.State == lifecycle.PhaseCompleted
+		}) {
+			f.Outcome += "; evidence: gpuaas node rma " + op.name()
+		}
+	}
+	return f
+}

@@ -1,0 +1,406 @@
+package workflows
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	machines "github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// repairOf sets up the repair of a node in a state.
+func repairOf(t *testing.T, w *world, r recovery.Request) *bed {
+	t.Helper()
+	b := setup(t, lifecycle.ActionRecover, w)
+	b.in.Options.Recovery = r
+	return b
+}
+
+// climbing is a repair by reset and reboot, and then quarantine.
+func climbing() recovery.Request {
+	return recovery.Request{Rungs: []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot, recovery.RungQuarantine}}
+}
+
+// unfit makes the tests of the node fail after the rungs.
+func (w *world) unfit(rungs ...recovery.Rung) {
+	w.on[task.NodeVerify] = func(spec activities.TaskSpec) (task.Result, error) {
+		ok := !slices.ContainsFunc(rungs, func(r recovery.Rung) bool { return string(spec.Params) == string(task.VerifyParams{Rung: r}.Encode()) })
+		return succeeded(task.VerifyResult{OK: ok, Tests: []recovery.Test{{Name: "ecc", OK: ok, Detail: "2 errors"}, {Name: "nccl", Detail: "skipped: not configured"}}}), nil
+	}
+}
+
+// phaseStates are the states of the phases by name.
+func phaseStates(op lifecycle.Operation) map[string]lifecycle.PhaseState {
+	all := map[string]lifecycle.PhaseState{}
+	for _, p := range op.Phases {
+		all[p.Name] = p.State
+	}
+	return all
+}
+
+// TestVerifyBudget: the phase of the tests is longer than the tests.
+func TestVerifyBudget(t *testing.T) {
+	t.Parallel()
+	p, _ := lifecycle.PlanOf(lifecycle.ActionRecover, lifecycle.Options{})
+	for _, s := range p.Phases {
+		if s.Name == lifecycle.PhaseVerifyReboot {
+			require.Greater(t, s.Budget, task.VerifyTime)
+		}
+	}
+}
+
+// TestRepairByReset: the first rung repairs the node, and the others are passed over.
+func TestRepairByReset(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	st := repairOf(t, w, climbing()).run()
+	require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
+	require.Equal(t, "repaired by the rung reset_gpu", st.Operation.Outcome)
+	require.Equal(t, lifecycle.NodeQuarantined, w.claimed)
+	require.Equal(t, lifecycle.NodeActive, w.finished.Node)
+	require.Equal(t, []string{"workload.cordon", "workload.drain", "gpu.reset", "node.verify", "workload.uncordon"}, w.enqueued)
+	require.Equal(t, []string{"reset_gpu cured"}, w.outcomesOfRungs())
+	require.Equal(t, lifecycle.PhaseSkipped, phaseStates(st.Operation)[lifecycle.PhaseReboot])
+	require.Nil(t, w.repairs.evidence)
+}
+
+// TestRepairClimbs: a reset that does not cure the node is followed by a reboot, whose proof is the
+// next boot.
+func TestRepairClimbs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.unfit(recovery.RungResetGPU)
+	st := repairOf(t, w, climbing()).run()
+	require.Equal(t, "repaired by the rung reboot", st.Operation.Outcome)
+	require.Equal(t, []string{"reset_gpu not_cured", "reboot cured"}, w.outcomesOfRungs())
+	reboot := w.repairs.attempts[1]
+	require.Equal(t, "boot-1", reboot.BootBefore)
+	require.Equal(t, "boot-2", reboot.BootAfter)
+	require.Len(t, reboot.Tests, 2)
+	require.False(t, reboot.EndedAt.IsZero())
+	require.Equal(t, lifecycle.PhaseFailed, phaseStates(st.Operation)[lifecycle.PhaseVerifyReset])
+	require.Contains(t, st.Operation.Phases[3].Reason, "ecc: `2 errors`")
+	require.NotContains(t, st.Operation.Phases[3].Reason, "nccl")
+	require.Equal(t, []string{"workload.cordon", "workload.drain", "gpu.reset", "node.verify", "node.reboot#2", "node.verify#2", "workload.uncordon#2"}, w.enqueued)
+	require.Empty(t, w.parks)
+}
+
+// TestRepairEndsInQuarantine: a node that no rung repairs stays quarantined and cordoned, with evidence.
+func TestRepairEndsInQuarantine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.unfit(recovery.RungResetGPU, recovery.RungReboot)
+	st := repairOf(t, w, climbing()).run()
+	require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
+	require.Equal(t, lifecycle.NodeQuarantined, w.finished.Node)
+	require.Equal(t, "not repaired after 2 attempts; the node stays quarantined; evidence: gpuaas node rma gpu-17", st.Operation.Outcome)
+	require.Equal(t, []string{"reset_gpu not_cured", "reboot not_cured"}, w.outcomesOfRungs())
+	require.Len(t, w.repairs.evidence.Attempts, 2)
+	require.NotContains(t, w.enqueued, "workload.uncordon#3")
+	require.Equal(t, lifecycle.PhaseSkipped, phaseStates(st.Operation)[lifecycle.PhaseRestoreCordon])
+}
+
+// TestRMA: hardware that must be repaired is quarantined without another rung, and nothing is drained.
+func TestRMA(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	repairOf(t, w, recovery.Request{Fault: recovery.Fault{Checker: "gpu_xid", Repair: health.RepairRMA}}).run()
+	require.Equal(t, lifecycle.NodeQuarantined, w.finished.Node)
+	require.Equal(t, []string{"quarantine not_cured"}, w.outcomesOfRungs())
+	require.Equal(t, []string{"workload.cordon"}, w.enqueued)
+	require.Len(t, w.repairs.evidence.Attempts, 1)
+}
+
+// TestNodeThatNeverReturns: a reboot after which no boot is seen climbs to quarantine, and parks if no
+// rung follows. A parked one continues when the node returns.
+func TestNodeThatNeverReturns(t *testing.T) {
+	t.Parallel()
+	gone := func(w *world) {
+		w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.heartbeat = time.Hour
+			return succeeded(struct{}{}), nil
+		}
+	}
+	w := newWorld(lifecycle.NodeActive)
+	gone(w)
+	st := repairOf(t, w, recovery.Request{}).run()
+	require.Equal(t, lifecycle.NodeQuarantined, w.finished.Node)
+	require.Equal(t, []string{"reboot failed"}, w.outcomesOfRungs())
+	require.Equal(t, lifecycle.PhaseFailed, phaseStates(st.Operation)[lifecycle.PhaseWaitReboot])
+	require.Equal(t, lifecycle.PhaseSkipped, phaseStates(st.Operation)[lifecycle.PhaseVerifyReboot])
+	require.NotNil(t, w.repairs.evidence)
+
+	w = newWorld(lifecycle.NodeActive)
+	gone(w)
+	b := repairOf(t, w, recovery.Request{Rungs: []recovery.Rung{recovery.RungReboot}})
+	b.env.RegisterDelayedCallback(func() {
+		require.Equal(t, lifecycle.PhaseWaitReboot, b.status().Operation.Stuck.Phase)
+		w.boots("boot-2")
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.heartbeat = 0
+	}, 2*time.Hour)
+	st = b.run()
+	require.Equal(t, "repaired by the rung reboot", st.Operation.Outcome)
+	require.Equal(t, string(schema.KindAgentSilent), w.parks[0].Reason)
+	require.Empty(t, w.decisions)
+}
+
+// TestSilentAgent: the provider restarts a node whose agent is silent, and nothing is drained.
+func TestSilentAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeOffline)
+	w.heartbeat = time.Hour
+	w.silent[task.WorkloadCordon] = true
+	w.repairs.onPower = func(change machines.Power) {
+		require.Equal(t, machines.PowerReset, change)
+		w.boots("boot-2")
+		w.heartbeat = 0
+	}
+	st := repairOf(t, w, recovery.Request{}).run()
+	require.Equal(t, "repaired by the rung reboot", st.Operation.Outcome)
+	require.Equal(t, lifecycle.NodeActive, w.finished.Node)
+	require.Equal(t, 1, w.count("power reset"))
+	require.Equal(t, lifecycle.PhaseSkipped, phaseStates(st.Operation)[lifecycle.PhaseDrain])
+	require.NotContains(t, w.enqueued, "workload.drain")
+	require.NotContains(t, w.enqueued, "node.reboot")
+}
+
+// TestAmbiguousReset: a reset whose result is lost is not repeated. The next boot shows what happened.
+func TestAmbiguousReset(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeOffline)
+	w.heartbeat = time.Hour
+	w.silent[task.WorkloadCordon] = true
+	w.fail["power reset"] = machines.Errorf(machines.ReasonAmbiguous, "no response")
+	w.repairs.onPower = func(machines.Power) { w.boots("boot-2"); w.heartbeat = 0 }
+	st := repairOf(t, w, recovery.Request{}).run()
+	require.Equal(t, "repaired by the rung reboot", st.Operation.Outcome)
+	require.Equal(t, 1, w.count("power reset!"))
+	require.Zero(t, w.count("reset forgotten"))
+}
+
+// TestNoPower: without an agent and without power control, the rung fails.
+func TestNoPower(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeOffline)
+	w.heartbeat = time.Hour
+	w.silent[task.WorkloadCordon] = true
+	w.fail["power reset"] = machines.Errorf(machines.ReasonPerson, "reset the machine gpu-17 at its BMC")
+	st := repairOf(t, w, recovery.Request{}).run()
+	require.Equal(t, lifecycle.NodeQuarantined, w.finished.Node)
+	require.Equal(t, []string{"reboot failed"}, w.outcomesOfRungs())
+	require.Equal(t, 1, w.count("reset forgotten"))
+	require.Contains(t, st.Operation.Phases[2].Reason, "at its BMC")
+
+	w = newWorld(lifecycle.NodeOffline) // the last rung parks, and the person restarts the node
+	w.heartbeat = time.Hour
+	w.silent[task.WorkloadCordon] = true
+	w.instance = &lifecycle.Instance{}
+	b := repairOf(t, w, recovery.Request{Rungs: []recovery.Rung{recovery.RungReboot}})
+	b.env.RegisterDelayedCallback(func() { w.boots("boot-2"); w.heartbeat = 0 }, time.Hour)
+	b.decideAt(2*time.Hour, lifecycle.DecisionRetry)
+	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
+	require.Equal(t, lifecycle.ReasonNoPower, w.parks[0].Reason)
+	require.NotContains(t, w.enqueued, "node.reboot", "the node has restarted already")
+}
+
+// TestAgentRefusesReboot: the provider restarts a node whose agent does not. An agent that reports
+// another boot has restarted it already.
+func TestAgentRefusesReboot(t *testing.T) {
+	t.Parallel()
+	for message, resets := range map[string]int{"systemctl failed": 1, "other_boot: the node has boot boot-2": 0} {
+		w := newWorld(lifecycle.NodeActive)
+		w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
+			if resets == 0 {
+				w.boots("boot-2")
+			}
+			failed := task.Result{Status: task.Failed, Code: schema.KindTaskFailed, Message: message}
+			return failed, activities.Failure(failed.Failure(), true)
+		}
+		w.repairs.onPower = func(machines.Power) { w.boots("boot-2") }
+		require.Equal(t, "repaired by the rung reboot", repairOf(t, w, recovery.Request{}).run().Operation.Outcome, message)
+		require.Equal(t, resets, w.count("power reset"), message)
+	}
+}
+
+// TestAgentThatDoesNotRestart: the provider restarts a node whose agent accepted the restart and still
+// runs in the old boot.
+func TestAgentThatDoesNotRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) { return succeeded(struct{}{}), nil }
+	w.repairs.onPower = func(machines.Power) { w.boots("boot-2") }
+	require.Equal(t, "repaired by the rung reboot", repairOf(t, w, recovery.Request{}).run().Operation.Outcome)
+	require.Equal(t, 1, w.count("power reset"))
+	require.Equal(t, "boot-2", w.repairs.attempts[0].BootAfter)
+}
+
+// TestLostReboot: a reboot whose task is lost is not repeated: the next boot shows what happened.
+func TestLostReboot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
+		w.boots("boot-2")
+		return task.Result{}, activities.Failure(schema.NewError(schema.KindTaskFailed, "lost").WithReason(lifecycle.ReasonTaskLost), true)
+	}
+	st := repairOf(t, w, recovery.Request{}).run()
+	require.Equal(t, "repaired by the rung reboot", st.Operation.Outcome)
+	require.Zero(t, w.count("power reset"))
+}
+
+// TestRepairNotNeeded: a fault that ended is not repaired, and the node returns to its state.
+func TestRepairNotNeeded(t *testing.T) {
+	t.Parallel()
+	fault := recovery.Fault{Checker: "gpu_xid", Component: "GPU-1", Reason: "Xid", Code: 79}
+	w := newWorld(lifecycle.NodeActive)
+	w.repairs.conditions = []health.Condition{{Checker: "gpu_xid", Component: "GPU-1", Status: health.Healthy}}
+	st := repairOf(t, w, recovery.Request{Fault: fault}).run()
+	require.Equal(t, "not needed: the fault had ended", st.Operation.Outcome)
+	require.Equal(t, lifecycle.NodeActive, w.finished.Node)
+	require.Equal(t, []string{"node.probe"}, w.enqueued)
+	require.Empty(t, w.repairs.attempts)
+
+	for name, conditions := range map[string][]health.Condition{"another component": {{Checker: "gpu_xid", Component: "GPU-2", Status: health.Healthy}},
+		"unknown": {{Checker: "gpu_xid", Component: "GPU-1", Status: health.Unknown}}, "none": nil} {
+		w := newWorld(lifecycle.NodeActive)
+		w.repairs.conditions = conditions
+		require.Equal(t, "repaired by the rung reboot", repairOf(t, w, recovery.Request{Fault: fault}).run().Operation.Outcome, name)
+	}
+}
+
+// TestApproval: an approved rung waits for a person, who approves with a retry or refuses with a skip.
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	r := climbing()
+	r.Approve = []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot}
+	w := newWorld(lifecycle.NodeActive)
+	b := repairOf(t, w, r)
+	b.env.RegisterDelayedCallback(func() {
+		require.NotContains(t, w.enqueued, "workload.drain", "nothing ends before the approval")
+	}, 30*time.Minute)
+	b.decideAt(time.Hour, lifecycle.DecisionSkip)
+	b.decideAt(2*time.Hour, lifecycle.DecisionRetry)
+	st := b.run()
+	require.Equal(t, []error{nil, nil}, b.resolved)
+	require.Equal(t, "repaired by the rung reboot", st.Operation.Outcome)
+	require.NotContains(t, w.enqueued, "gpu.reset")
+	require.Equal(t, []string{"reboot cured"}, w.outcomesOfRungs())
+	for i, phase := range []string{lifecycle.PhaseApproveReset, lifecycle.PhaseApproveReboot} {
+		require.Equal(t, lifecycle.ReasonApproval, w.parks[i].Reason)
+		require.Equal(t, phase, w.parks[i].Phase)
+		require.Equal(t, lifecycle.AttentionOperator, w.parks[i].WaitingOn)
+		require.Nil(t, w.parks[i].Retrying)
+	}
+}
+
+// TestLastRungDecisions: when no rung follows, a person decides about a node that is not cured.
+func TestLastRungDecisions(t *testing.T) {
+	t.Parallel()
+	for decision, want := range map[lifecycle.Decision]string{
+		lifecycle.DecisionForce: "repaired by the rung reboot",
+		lifecycle.DecisionSkip:  "not repaired after 1 attempts; the node stays quarantined",
+	} {
+		w := newWorld(lifecycle.NodeActive)
+		w.unfit(recovery.RungReboot)
+		b := repairOf(t, w, recovery.Request{Rungs: []recovery.Rung{recovery.RungReboot}})
+		b.decideAt(time.Hour, decision)
+		require.Equal(t, want, b.run().Operation.Outcome)
+		require.Equal(t, lifecycle.ReasonNotCured, w.parks[0].Reason)
+		require.Nil(t, w.repairs.evidence)
+	}
+}
+
+// TestCancelOfARepair: a cancel in each phase restores the node's state and its cordon.
+func TestCancelOfARepair(t *testing.T) {
+	t.Parallel()
+	for phase, open := range map[string]task.Type{
+		lifecycle.PhaseCordon: task.WorkloadCordon, lifecycle.PhaseDrain: task.WorkloadDrain, lifecycle.PhaseResetGPU: task.GPUReset,
+		lifecycle.PhaseVerifyReset: task.NodeVerify,
+	} {
+		for _, prior := range []lifecycle.NodeState{lifecycle.NodeActive, lifecycle.NodeQuarantined} {
+			w := newWorld(prior)
+			w.cordoned = prior == lifecycle.NodeQuarantined
+			w.open[open] = true
+			b := repairOf(t, w, climbing())
+			b.decideAt(20*time.Second, lifecycle.DecisionCancel)
+			st := b.run()
+			require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status, phase)
+			require.Equal(t, prior, w.finished.Node, phase)
+			require.Equal(t, lifecycle.PhaseCanceled, phaseStates(st.Operation)[phase])
+			for _, a := range w.repairs.attempts {
+				require.Equal(t, attemptUnknown, a.Outcome, phase)
+			}
+		}
+	}
+}
+
+// TestCancelWhileTheNodeBoots: a machine that the provider restarted and that is off is switched on.
+func TestCancelWhileTheNodeBoots(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeOffline)
+	w.heartbeat = time.Hour
+	w.silent[task.WorkloadCordon] = true
+	w.repairs.onPower = func(change machines.Power) { w.repairs.off = change == machines.PowerReset }
+	b := repairOf(t, w, recovery.Request{})
+	b.decideAt(10*time.Second, lifecycle.DecisionCancel)
+	st := b.run()
+	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
+	require.Equal(t, lifecycle.NodeOffline, w.finished.Node)
+	require.Equal(t, 1, w.count("power on"))
+	require.Equal(t, []string{"reboot unknown"}, w.outcomesOfRungs())
+}
+
+// TestRepairOfACordonedNode: a node that had a cordon keeps it, and the repair of a quarantined one
+// removes that of its quarantine.
+func TestRepairOfACordonedNode(t *testing.T) {
+	t.Parallel()
+	for prior, keeps := range map[lifecycle.NodeState]bool{lifecycle.NodeActive: true, lifecycle.NodeQuarantined: false} {
+		w := newWorld(prior)
+		w.cordoned = true
+		var params string
+		w.on[task.WorkloadUncordon] = func(spec activities.TaskSpec) (task.Result, error) {
+			params = string(spec.Params)
+			return succeeded(task.CordonResult{Cordoned: keeps}), nil
+		}
+		require.Equal(t, lifecycle.OperationCompleted, repairOf(t, w, recovery.Request{}).run().Operation.Status)
+		require.Equal(t, lifecycle.NodeActive, w.finished.Node)
+		require.Equal(t, keeps, params == `{"keep_cordon":true}`, prior)
+	}
+}
+
+// TestControlPlaneFailureDoesNotClimb: an outage of the control plane says nothing about the node.
+func TestControlPlaneFailureDoesNotClimb(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.fail["enqueue gpu.reset"] = schema.NewError(schema.KindServiceUnavailable, "Vault is sealed").WithReason(lifecycle.ReasonVaultSealed)
+	b := repairOf(t, w, climbing())
+	b.env.RegisterDelayedCallback(func() {
+		require.Equal(t, lifecycle.PhaseResetGPU, b.status().Operation.Stuck.Phase)
+		w.heal("enqueue gpu.reset")
+	}, time.Hour)
+	require.Equal(t, "repaired by the rung reset_gpu", b.run().Operation.Outcome)
+	require.Equal(t, lifecycle.ReasonVaultSealed, w.parks[0].Reason)
+}
+
+// TestEvidenceParks: the evidence waits for the database, and the record of a rung does too.
+func TestEvidenceParks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.unfit(recovery.RungReboot)
+	w.fail["evidence"] = schema.NewError(schema.KindInternal, "no luck")
+	b := repairOf(t, w, recovery.Request{})
+	b.env.RegisterDelayedCallback(func() { w.heal("evidence"); b.decide(lifecycle.DecisionRetry, "fixed") }, 2*time.Hour)
+	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+	require.NotNil(t, w.repairs.evidence)
+}

@@ -36,7 +36,7 @@ func newDoctor(e *env) *cobra.Command {
 	var bundle, nodeReport string
 	c := e.command("doctor NODE", "Find what keeps a node from working",
 		`Checks a node from the control plane's side: its registration, its identity, its last poll,
-what its agent reports, recent rejections of its requests, its open tasks, the operation
+what its agent reports, its health, recent rejections of its requests, its open tasks, the operation
 that holds it, and the control plane itself. For each fault, it names who can most likely
 correct it and the next step, and at the end the probable cause. It changes nothing.
 
@@ -119,7 +119,7 @@ func examine(ctx context.Context, e *env, arg string, refusals uint) (ev nodeEvi
 		return ev, err
 	}
 	n, now := ev.Node, e.clock.now()
-	for _, c := range []diagnosis.Check{checkRegistration(n), checkState(n, ev.Stuck), checkIdentity(n, now), checkHeartbeat(ev, now), checkAgent(n),
+	for _, c := range []diagnosis.Check{checkRegistration(n), checkState(n, ev.Stuck), checkIdentity(n, now), checkHeartbeat(ev, now), checkAgent(n), checkHealth(n),
 		checkVerifierSet(n), checkDriver(n), checkRefusals(n, ev.Refusals), checkTasks(tasks, now), checkOperation(n)} {
 		ev.Report.Add(c)
 	}
@@ -276,10 +276,15 @@ func ownerOf(a lifecycle.Attention) diagnosis.Owner {
 	return diagnosis.Operator
 }
 
+// reasonNotRepaired is the reason of the fault that lists nodes which no repair cured.
+const reasonNotRepaired = "not_repaired"
+
 // checkControlPlane checks the control plane. The identity of the node has a check of its own,
 // and those of other nodes do not keep this one from working.
 func checkControlPlane(faults []wire.ControlPlaneFault) []diagnosis.Check {
-	faults = slices.DeleteFunc(slices.Clone(faults), func(f wire.ControlPlaneFault) bool { return f.Component == wire.ComponentNodeIdentity })
+	faults = slices.DeleteFunc(slices.Clone(faults), func(f wire.ControlPlaneFault) bool {
+		return f.Component == wire.ComponentNodeIdentity || f.Reason == reasonNotRepaired
+	})
 	c := diagnosis.Check{Name: "control plane", Asked: "faults of the services, the workers and the schedules"}
 	if len(faults) == 0 {
 		return []diagnosis.Check{c.OK("none")}

@@ -13,9 +13,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -78,7 +80,36 @@ func checkState(n wire.NodeView, list wire.StuckList) diagnosis.Check {
 				ownerOf(s.Stuck.WaitingOn), cmp.Or(s.Stuck.Next, "gpuaas stuck"))
 		}
 	}
-	return c.OK("no")
+	return c.OK("nothing needs attention")
+}
+
+// checkHealth names the faults that the health checkers found last. A fault that needs no repair is none.
+func checkHealth(n wire.NodeView) diagnosis.Check {
+	c := diagnosis.Check{Name: "health", Asked: "what the health checkers found last"}
+	var r health.Report
+	observe := 0
+	for _, found := range n.Conditions {
+		switch {
+		case found.Stale:
+		case found.Faulty():
+			r.Conditions = append(r.Conditions, found.Condition)
+		case found.Status == health.Unhealthy:
+			observe++
+		}
+	}
+	next := "gpuaas recovery status shows what health recovery does; to repair it by hand: gpuaas node recover " + n.Host + " --dry-run"
+	if n.State == lifecycle.NodeQuarantined {
+		next = "the evidence of a repair, if there was one: gpuaas node rma " + n.Host + "; when the node is repaired: gpuaas node release " + n.Host + " --reason " + lifecycle.ReasonPlaceholder
+	}
+	switch {
+	case n.LastHeartbeatAt == nil || n.State == lifecycle.NodeRemoved:
+		return c.Skipped()
+	case len(r.Conditions) > 0:
+		return c.Failed(clean(health.Summary(r.Conditions)), diagnosis.Node, next)
+	case observe > 0:
+		return c.OK(text.Count(observe, "condition") + " to observe: gpuaas node show " + n.Host)
+	}
+	return c.OK("no fault")
 }
 
 func checkVerifierSet(n wire.NodeView) diagnosis.Check {

@@ -19,7 +19,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -111,6 +113,10 @@ func TestDoctor(t *testing.T) {
 		"silent": {func(_ *harness, n *wire.NodeView) { n.LastHeartbeatAt = at(-lifecycle.SilentAfter - time.Second) },
 			"last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
 		"full disk": {func(_ *harness, n *wire.NodeView) { n.AgentFault = "disk_full: no space" }, "agent", diagnosis.Node, "gpuaas-node-agent doctor"},
+		"a broken GPU": {func(_ *harness, n *wire.NodeView) {
+			n.Conditions = []signal.Condition{{Condition: health.Condition{Checker: "gpu_fan", Status: health.Unhealthy, Repair: health.RepairObserve}},
+				{Condition: health.Condition{Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy, Reason: "BusFault", Code: 79, Repair: health.RepairReboot}}}
+		}, "health", diagnosis.Node, "gpuaas node recover gpu-17 --dry-run"},
 		"no driver": {func(_ *harness, n *wire.NodeView) { n.Driver = "" }, "workload driver", diagnosis.Operator, "GPUAAS_WORKLOAD_DRIVER"},
 		"driver fault": {func(_ *harness, n *wire.NodeView) { n.DriverFault = "dockerd does not respond" },
 			"workload driver", diagnosis.Node, "correct the driver"},

@@ -85,7 +85,8 @@ func newCapacity(e *env) *cobra.Command {
 	var sku, region string
 	c := e.command("capacity", "Count free and busy nodes by SKU and region",
 		`Counts the nodes of each SKU and region: free nodes are active, are not cordoned, send
-heartbeats and have no workload. It recommends what gives more capacity.`,
+heartbeats, and have neither a workload nor a fault that needs a repair. It recommends
+what gives more capacity.`,
 		"  gpuaas capacity\n  gpuaas capacity --sku h100 --region fra1",
 		func(ctx context.Context, _ string) error {
 			p.Sku, p.Region = given(sku), given(region)

@@ -3,12 +3,14 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -93,6 +95,9 @@ func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o life
 	if o.CordonOnly {
 		p.EndsAs = n.StartState()
 	}
+	if a == lifecycle.ActionRecover && slices.Equal(lifecycle.Rungs(o.Recovery), []recovery.Rung{recovery.RungQuarantine}) {
+		p.EndsAs = m.Enter
+	}
 	p.Refused = len(p.Blockers) > 0
 	return p
 }
@@ -163,7 +168,11 @@ func writePlan(w io.Writer, p plan) {
 		row(w, "  In all", "", usually(p.History))
 	}
 	if p.EndsAs != "" {
-		fmt.Fprintf(w, "Then the node is %s.\n", p.EndsAs)
+		otherwise := ""
+		if p.Action == lifecycle.ActionRecover && p.EndsAs != lifecycle.NodeQuarantined {
+			otherwise = "; if it is not repaired, it stays quarantined"
+		}
+		fmt.Fprintf(w, "Then the node is %s%s.\n", p.EndsAs, otherwise)
 	}
 	if len(p.Workloads) > 0 {
 		fmt.Fprintln(w, "Workloads to stop:")

@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -48,6 +49,8 @@ func TestPlanOfAnAbandonedNode(t *testing.T) {
 		require.Equal(t, refused, makePlan(n, machine.Info{}, action, lifecycle.Options{}).Refused, action)
 	}
 	require.Equal(t, lifecycle.NodeActive, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}).EndsAs)
+	require.Equal(t, lifecycle.NodeQuarantined, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionRecover,
+		lifecycle.Options{Recovery: recovery.Request{Rungs: []recovery.Rung{recovery.RungQuarantine}}}).EndsAs, "no rung repairs the node")
 	n.Operation.Status = lifecycle.OperationRunning
 	require.True(t, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{}).Refused)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/text"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // CheckOptions are the options of Check.
@@ -124,19 +125,21 @@ func (r *checkRun) providers(ctx context.Context, db *store.Store) {
 	}
 	for _, p := range providers {
 		var fault error
+		answer := "described, and enabled"
 		switch age := time.Since(p.UpdatedAt); {
 		case age > machine.DescriptionLife:
 			fault = schema.NewError(schema.KindInternal, "no worker has described it for %s", lifecycle.Span(age)).WithNext("start a gpuaas-worker that has the provider")
 		case p.Disabled != "" && p.Creates:
-			fault = schema.NewError(schema.KindInternal, "disabled: %s", text.Line(p.Disabled, 200)).WithNext("gpuaas provider show " + p.Name)
+			answer = "not configured: " + text.Line(p.Disabled, 200) // most installations use few of the providers
 		}
-		r.add("provider "+p.Name, "whether a worker has the provider, and it can be used", "described, and enabled", fault)
+		r.add("provider "+p.Name, "whether a worker has the provider, and whether it is configured", answer, fault)
 	}
 }
 
 // records adds the faults that the database shows.
 func (r *checkRun) records(ctx context.Context, db *store.Store) {
 	faults, err := db.Admin.Faults(ctx)
+	faults = slices.DeleteFunc(faults, func(f wire.ControlPlaneFault) bool { return f.Component == "health-recovery" }) // faults of nodes
 	if err == nil && len(faults) > 0 {
 		err = schema.NewError(schema.KindInternal, "%s, the first one: %s", text.Count(len(faults), "fault"), faults[0].Message).WithNext(cmp.Or(faults[0].Next, "gpuaas stuck"))
 	}

@@ -48,6 +48,10 @@ func TestCheck(t *testing.T) {
 	require.Equal(t, "no gpuaas-worker polls", got["workers"].Answer)
 	require.Equal(t, diagnosis.Failed, got["temporal: worker"].Result)
 
+	require.NoError(t, postgres.Run(t.Context(), b.url, `UPDATE providers SET updated_at = now(), info = info || '{"creates": true, "disabled": "MAAS_API_BASE_URL is not set"}'`))
+	got = checks(t, conf, vars)
+	require.Equal(t, []any{diagnosis.OK, "not configured: MAAS_API_BASE_URL is not set"}, []any{got["provider manual"].Result, got["provider manual"].Answer})
+
 	pgtest.ShiftClock(t, b.url, 45*time.Second)
 	require.Contains(t, checks(t, conf, vars)["database clock"].Answer, "differs from this machine's clock by 4")
 	pgtest.ShiftClock(t, b.url, 0)

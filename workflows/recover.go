@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // repair is how far a recover is.
@@ -436,7 +437,7 @@ func (op ladder) recovered(f activities.Finish) activities.Finish {
 	case repairNotNeeded:
 		f.Node, f.Outcome = op.claim.Prior, "not needed: the fault had ended"
 	default:
-		f.Node, f.Outcome = lifecycle.NodeQuarantined, fmt.Sprintf("not repaired after %d attempts; the node stays quarantined", len(op.repair.Done))
+		f.Node, f.Outcome = lifecycle.NodeQuarantined, fmt.Sprintf("not repaired after %s; the node stays quarantined", text.Count(len(op.repair.Done), "attempt"))
 		if slices.ContainsFunc(op.status.Operation.Phases, func(p lifecycle.Phase) bool {
 			return p.Name == lifecycle.PhaseEvidence && p.State == lifecycle.PhaseCompleted
 		}) {

@@ -309,7 +309,7 @@ func TestLastRungDecisions(t *testing.T) {
 	t.Parallel()
 	for decision, want := range map[lifecycle.Decision]string{
 		lifecycle.DecisionForce: "repaired by the rung reboot",
-		lifecycle.DecisionSkip:  "not repaired after 1 attempts; the node stays quarantined",
+		lifecycle.DecisionSkip:  "not repaired after 1 attempt; the node stays quarantined",
 	} {
 		w := newWorld(lifecycle.NodeActive)
 		w.unfit(recovery.RungReboot)
@@ -317,6 +317,8 @@ func TestLastRungDecisions(t *testing.T) {
 		b.decideAt(time.Hour, decision)
 		require.Equal(t, want, b.run().Operation.Outcome)
 		require.Equal(t, lifecycle.ReasonNotCured, w.parks[0].Reason)
+		require.Equal(t, lifecycle.AttentionOperator, w.parks[0].WaitingOn, "its agent answers")
+		require.Contains(t, w.parks[0].Cause, "outlasted the repair")
 		require.Nil(t, w.repairs.evidence)
 	}
 }

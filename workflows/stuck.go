@@ -65,6 +65,8 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 			"(Docker, systemd or the Kubernetes API server does not respond), or nvidia-smi fails there; correct that, then retry"
 	case e.Reason == lifecycle.ReasonLastServer:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the cluster would lose its last control plane; add a second server, then retry, or cancel and terminate the node"
+	case e.Reason == lifecycle.ReasonNotCured:
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the fault outlasted the repair, so the hardware may be broken; repair the node by hand, then retry"
 	case e.Kind == schema.KindNodeInUse && spec.Name == lifecycle.PhaseIdle:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "workloads started after the last heartbeat; cancel, then run: gpuaas node retire "+op.name()+" --drain"
 	case e.Reason == lifecycle.ReasonTaskCanceled:

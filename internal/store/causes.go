@@ -6,12 +6,15 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/cause"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // evidenceSQL reads what the database has about a node ($1): its record, its newest open operation
@@ -92,7 +95,10 @@ func (s *Insights) Evidence(ctx context.Context, nodeID string, lookback time.Du
 	}
 	e = rows[0].view()
 	e.Lookback = lookback
-	if e.Changes, err = s.changes(ctx, nodeID, lookback); err != nil {
+	if e.Changes, err = s.changes(ctx, nodeID, e.Park.OperationID, lookback); err != nil {
+		return e, err
+	}
+	if e.Node.Conditions, err = s.conditions(ctx, nodeID); err != nil {
 		return e, err
 	}
 	err = s.refusals(ctx, &e)
@@ -139,16 +145,26 @@ func fleetActions() []string {
 		audit.RestoreStarted, audit.RestoreEnded}
 }
 
-// changes returns what changed about the node or the fleet in the lookback, newest first.
-func (s *Insights) changes(ctx context.Context, nodeID string, lookback time.Duration) ([]cause.Change, error) {
+// changes returns what changed about the node or the fleet in the lookback, newest first: an operation
+// once, when it was accepted, and not the one that parked.
+func (s *Insights) changes(ctx context.Context, nodeID, parked string, lookback time.Duration) ([]cause.Change, error) {
 	const sql = `SELECT at, action, actor, CASE stream WHEN $1 THEN 'node' ELSE 'fleet' END AS scope,
 		coalesce(nullif(detail ->> 'agent_version', ''), nullif(reason, ''), nullif(detail ->> 'version', ''), '') AS detail
-		FROM audit_events WHERE at > now() - make_interval(secs => $2::float8) AND result IN ('accepted', 'succeeded')
+		FROM audit_events WHERE at > now() - make_interval(secs => $2::float8) AND (result = 'accepted' OR result = 'succeeded' AND operation_id = '')
+		AND (operation_id = '' OR operation_id <> $6)
 		AND (stream = $1 AND action = ANY ($3::text[]) OR stream = '` + audit.SystemStream + `' AND action = ANY ($4::text[]))
 		ORDER BY at DESC, seq DESC LIMIT $5`
 	return query(ctx, s.db, "reading what changed", func(ctx context.Context) ([]cause.Change, error) {
-		return list[cause.Change](ctx, s.db, sql, nodeID, lookback.Seconds(), changeActions(), fleetActions(), cause.MaxChanges)
+		return list[cause.Change](ctx, s.db, sql, nodeID, lookback.Seconds(), changeActions(), fleetActions(), cause.MaxChanges, parked)
 	})
+}
+
+// conditions returns what the reporters found about the node, as health recovery reads it.
+func (s *Insights) conditions(ctx context.Context, nodeID string) ([]health.Condition, error) {
+	rows, err := query(ctx, s.db, "reading the conditions of node "+nodeID, func(ctx context.Context) ([]sqlc.ConditionsToDecideRow, error) {
+		return s.db.q.ConditionsToDecide(ctx, wire.StaleHealth.Seconds(), []string{nodeID})
+	})
+	return convert(rows, conditionOf), err
 }
 
 // refusals adds the rejections of the node's requests since its last heartbeat, at most those of the

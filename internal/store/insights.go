@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Capacity implements adminapi.Insights.
@@ -13,11 +14,14 @@ func (s *Insights) Capacity(ctx context.Context, sku, region string) ([]insight.
 		count(*) FILTER (WHERE workloads <> '[]') AS busy, count(*) FILTER (WHERE NOT serves AND workloads = '[]') AS out,
 		coalesce(sum(gpus_total) FILTER (WHERE serves AND workloads = '[]'), 0) AS gpus_free,
 		count(*) FILTER (WHERE state IN ('drained', 'retired') AND workloads = '[]') AS returning
-		FROM (SELECT *, state = 'active' AND NOT cordoned AND coalesce(last_heartbeat_at > now() - make_interval(secs => $3::float8), false) AS serves
+		FROM (SELECT *, state = 'active' AND NOT cordoned AND coalesce(last_heartbeat_at > now() - make_interval(secs => $3::float8), false)
+				AND NOT EXISTS (SELECT FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source
+					WHERE c.node_id = nodes.node_id AND c.status = 'unhealthy' AND c.repair NOT IN ('', 'none', 'observe')
+					AND r.reported_at > now() - make_interval(secs => $4::float8)) AS serves
 			FROM nodes WHERE state <> 'removed' AND ($1 = '' OR sku = $1) AND ($2 = '' OR region_code = $2)) n
 		GROUP BY 1, 2 ORDER BY 1, 2`
 	return query(ctx, s.db, "counting capacity", func(ctx context.Context) ([]insight.Capacity, error) {
-		return list[insight.Capacity](ctx, s.db, sql, sku, region, lifecycle.SilentAfter.Seconds())
+		return list[insight.Capacity](ctx, s.db, sql, sku, region, lifecycle.SilentAfter.Seconds(), wire.StaleHealth.Seconds())
 	})
 }
 

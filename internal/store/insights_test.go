@@ -27,6 +27,12 @@ func TestCapacity(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, got, 1)
 	require.Equal(t, 4, got[0].GPUsFree)
+
+	n := e.faulty()
+	e.exec("UPDATE nodes SET sku = $1, region_code = 'zz2' WHERE node_id = $2", first.SKU, n.ID)
+	got, err = e.Capacity(t.Context(), first.SKU, "zz2")
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 0, 1}, []int{got[0].Nodes, got[0].Free, got[0].Out}, "a node with a fault is not free")
 }
 
 // TestDurations computes the median and the 90th percentile of completed phases of one action and

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -243,11 +244,39 @@ func recoveryFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, erro
 		faults = append(faults, wire.ControlPlaneFault{Component: component, Reason: "incident", Message: i.Why, Next: status})
 	}
 	blocked, err := query(ctx, db, "reading the repairs that budgets stop", db.q.BlockedByBudget)
-	if err != nil || blocked.Nodes == 0 {
+	if err != nil {
 		return faults, err
 	}
-	return append(faults, wire.ControlPlaneFault{Component: component, Reason: "budget", Next: status,
-		Message: blockedText(blocked)}), nil
+	if blocked.Nodes > 0 {
+		faults = append(faults, wire.ControlPlaneFault{Component: component, Reason: "budget", Next: status, Message: blockedText(blocked)})
+	}
+	left, err := notRepaired(ctx, db)
+	if err != nil || left.Nodes == 0 {
+		return faults, err
+	}
+	return append(faults, wire.ControlPlaneFault{Component: component, Reason: "not_repaired", Next: "gpuaas node rma " + left.Host + "; when the node is repaired: gpuaas node release " + left.Host + " --reason TEXT",
+		Message: text.Count(int(left.Nodes), "node") + " stayed quarantined because no repair cured the fault, the newest one " + left.Host + " since " + left.Since.UTC().Format(time.RFC3339)}), nil
+}
+
+// leftRow counts the nodes that a repair left quarantined, and names the newest one.
+type leftRow struct {
+	Nodes int64
+	Host  string
+	Since time.Time
+}
+
+// notRepaired reads the nodes whose last repair ended with its evidence, and that are quarantined since.
+func notRepaired(ctx context.Context, db *db) (leftRow, error) {
+	const sql = `SELECT count(*) AS nodes, coalesce((array_agg(n.host ORDER BY b.at DESC, n.host))[1], '') AS host, coalesce(max(b.at), now()) AS since
+		FROM nodes n JOIN LATERAL (SELECT max(created_at) AS at FROM rma_bundles r WHERE r.node_id = n.node_id) b ON b.at >= n.state_since
+		WHERE n.state = '` + string(lifecycle.NodeQuarantined) + `'`
+	rows, err := query(ctx, db, "reading the nodes that no repair cured", func(ctx context.Context) ([]leftRow, error) {
+		return list[leftRow](ctx, db, sql)
+	})
+	if err != nil || len(rows) == 0 {
+		return leftRow{}, err
+	}
+	return rows[0], nil
 }
 
 // maxIncidents bounds the incidents that are reported one by one.

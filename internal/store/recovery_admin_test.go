@@ -130,6 +130,26 @@ func TestStoredPolicyDecides(t *testing.T) {
 	require.Contains(t, e.noted(n.ID), "recovery unhealthy reboot")
 }
 
+// TestNotRepairedInStuck: a node that a repair left quarantined is a fault with the commands for it, and
+// one that an operator quarantined later is none.
+func TestNotRepairedInStuck(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeQuarantined)
+	faults, err := e.Faults(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, faults)
+	e.exec("INSERT INTO rma_bundles (operation_id, node_id, host, created_at, bundle) VALUES (gen_random_uuid(), $1, 'x', now() + interval '1 second', '{}')", n.ID)
+	faults, err = e.Faults(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"health-recovery", "not_repaired"}, []string{faults[0].Component, faults[0].Reason})
+	require.Contains(t, faults[0].Message, "1 node stayed quarantined because no repair cured the fault, the newest one "+n.Host)
+	require.Equal(t, "gpuaas node rma "+n.Host+"; when the node is repaired: gpuaas node release "+n.Host+" --reason TEXT", faults[0].Next)
+	e.exec("UPDATE nodes SET state_since = now() + interval '1 minute'")
+	faults, err = e.Faults(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, faults)
+}
+
 // noted are the signals of health recovery about a node.
 func (e *env) noted(nodeID string) (all []string) {
 	e.t.Helper()

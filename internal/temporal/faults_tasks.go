@@ -14,6 +14,7 @@ import (
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -172,7 +173,9 @@ func retriedActivities(described []*workflowservice.DescribeWorkflowExecutionRes
 // kind of the error if it has no other. It returns nil for others, and for the silence of a node.
 func retriedFailure(a *workflowpb.PendingActivityInfo) (f *failurepb.Failure, reason string) {
 	f = a.GetLastFailure()
-	if a.GetAttempt() < 2 || f == nil || f.GetTimeoutFailureInfo().GetTimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT {
+	silent := f.GetTimeoutFailureInfo().GetTimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT ||
+		f.GetApplicationFailureInfo().GetType() == string(schema.KindAgentSilent) // a node that boots
+	if a.GetAttempt() < 2 || f == nil || silent {
 		return nil, ""
 	}
 	return f, cmp.Or(failureOf(f).Reason, f.GetApplicationFailureInfo().GetType(), "failing")

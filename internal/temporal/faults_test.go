@@ -211,6 +211,7 @@ func TestRetriedFailure(t *testing.T) {
 		"first try":       {1, failure(outage), ""},
 		"no failure":      {2, nil, ""},
 		"silence":         {2, silence, ""},
+		"a node boots":    {9, failure(schema.NewError(schema.KindAgentSilent, "the node is restarting")), ""},
 		"kind":            {2, failure(outage), string(schema.KindServiceUnavailable)},
 		"specific reason": {2, failure(outage.WithReason("provider_unavailable")), "provider_unavailable"},
 		"foreign":         {2, &failurepb.Failure{Message: "x"}, "failing"},

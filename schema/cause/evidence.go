@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
@@ -56,6 +57,13 @@ type Node struct {
 	SetVersion, NewestSet int64
 	// Workloads are the names of the node's workloads.
 	Workloads []string
+	// Conditions are those that the health checkers found last.
+	Conditions []health.Condition
+}
+
+// faults returns the unhealthy conditions that need a repair.
+func (n Node) faults() []health.Condition {
+	return health.Report{Conditions: n.Conditions}.Faults()
 }
 
 // Park is the park of the node's operation, empty without one.
@@ -118,7 +126,7 @@ func (e Evidence) Silent() bool {
 
 // probes returns the questions with their answers.
 func (e Evidence) probes() []diagnosis.Check {
-	return []diagnosis.Check{e.probeQueue(), e.probeServices(), e.probeHeartbeat(), e.probeAgent(), e.probeCertificate(), e.probeLock(),
+	return []diagnosis.Check{e.probeQueue(), e.probeServices(), e.probeHeartbeat(), e.probeAgent(), e.probeHealth(), e.probeCertificate(), e.probeLock(),
 		e.probeNeighbors(), e.probeProvider(), e.probeWorkloads(), e.probeRefusals(), e.probeChanges()}
 }
 
@@ -166,7 +174,7 @@ func (e Evidence) probeHeartbeat() diagnosis.Check {
 		return c.Skipped()
 	case e.Node.LastHeartbeat.IsZero():
 		return c.Failed("never", diagnosis.Node, "on the node: gpuaas-node-agent doctor")
-	case !e.Around.Receiving:
+	case e.Silent() && !e.Around.Receiving:
 		return c.Failed("the node API does not receive requests, so silence proves nothing", diagnosis.ControlPlane, "gpuaas admin check")
 	case e.Silent():
 		return c.Failed(lifecycle.Span(e.At.Sub(e.Node.LastHeartbeat))+" ago", diagnosis.Node, "gpuaas doctor "+e.Node.Host)
@@ -183,6 +191,18 @@ func (e Evidence) probeAgent() diagnosis.Check {
 		return c.Skipped()
 	}
 	return c.OK("no fault, version " + quoted(cmp.Or(e.Node.AgentVersion, "unknown")))
+}
+
+func (e Evidence) probeHealth() diagnosis.Check {
+	c := diagnosis.Check{Name: "health", Asked: "what the health checkers found last"}
+	faults := e.Node.faults()
+	switch {
+	case len(e.Node.Conditions) == 0:
+		return c.Skipped()
+	case len(faults) > 0:
+		return c.Failed(quoted(health.Summary(faults)), diagnosis.Node, "gpuaas recovery status")
+	}
+	return c.OK("no fault that needs a repair")
 }
 
 func (e Evidence) probeCertificate() diagnosis.Check {

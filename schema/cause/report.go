@@ -68,7 +68,7 @@ func Explain(e Evidence) Report {
 	if !e.Park.Since.IsZero() {
 		r.Since = &e.Park.Since
 	}
-	for _, rule := range []func(Evidence) []Candidate{controlPlane, identity, silence, reported, provider, workloads, rejected, many, changed} {
+	for _, rule := range []func(Evidence) []Candidate{controlPlane, identity, silence, reported, unhealthy, provider, workloads, rejected, many, changed} {
 		r.Candidates = append(r.Candidates, rule(e)...)
 	}
 	slices.SortStableFunc(r.Candidates, func(a, b Candidate) int { return cmp.Compare(b.Confidence, a.Confidence) })

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/stuck"
@@ -78,6 +79,12 @@ func TestExplain(t *testing.T) {
 		"old set":  {func(e *cause.Evidence) { e.Park.Reason, e.Node.NewestSet = "task_refused", 4 }, "verifier_set_old", diagnosis.Node, "poll"},
 		"restarted": {func(e *cause.Evidence) { e.Park.Reason, e.Node.BootedAt = "task_lost", ago(6*time.Minute) }, "node_restarted", diagnosis.Node,
 			"11:54"},
+		"not cured": {func(e *cause.Evidence) {
+			e.Park.Reason = lifecycle.ReasonNotCured
+			e.Changes = []cause.Change{{At: ago(6 * time.Minute), Action: "nodes.set", Scope: "node"}}
+			e.Node.Conditions = []health.Condition{{Checker: "host_disk", Status: health.Healthy},
+				{Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy, Reason: "BusFault", Code: 79, Repair: health.RepairReboot, Since: ago(time.Hour)}}
+		}, "node_unhealthy", diagnosis.Node, "11:00"},
 		"many": {func(e *cause.Evidence) { e.Around.SameReason = 7 }, "common_cause", diagnosis.Operator, ""},
 		"changed": {func(e *cause.Evidence) {
 			e.Changes = []cause.Change{{At: ago(time.Minute), Action: "nodes.set", Scope: "node"}, {At: ago(15 * time.Minute), Action: "nodes.upgrade-agent", Actor: "alice", Scope: "node", Detail: "1.3.0"}}
@@ -117,6 +124,23 @@ func TestChangeAfterTheFault(t *testing.T) {
 	r := cause.Explain(e)
 	require.Len(t, r.Candidates, 2)
 	require.Contains(t, r.Candidates[0].Summary, "nodes.set")
+}
+
+// TestReceivingAgain: a node that sends heartbeats is not explained by an outage of the node API, which
+// counts as one for minutes after its start; and without a park or a silence no change is a cause.
+func TestReceivingAgain(t *testing.T) {
+	t.Parallel()
+	e := healthy()
+	e.Park, e.Around.Receiving = cause.Park{}, false
+	e.Changes = []cause.Change{{At: ago(time.Minute), Action: "nodes.enroll", Scope: "node"}}
+	r := cause.Explain(e)
+	require.Empty(t, r.Candidates)
+	for _, c := range r.Probes {
+		require.NotEqual(t, diagnosis.Failed, c.Result, c.Name)
+	}
+	e.Node.Conditions = []health.Condition{{Checker: "gpu_xid", Status: health.Unhealthy, Reason: "BusFault", Code: 79, Repair: health.RepairReboot}}
+	r = cause.Explain(e)
+	require.Equal(t, "the node has a fault: gpu_xid BusFault 79, needs reboot", r.Top().Summary)
 }
 
 // TestProbes: each question has an answer or was skipped, and text of a node stays one short line.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/text"
@@ -35,7 +36,7 @@ func controlPlane(e Evidence) (out []Candidate) {
 		out = append(out, Candidate{Cause: f.Component + "_" + f.Reason, Summary: f.Message, Confidence: confidence, Owner: diagnosis.ControlPlane,
 			Next: cmp.Or(f.Next, "gpuaas stuck"), Reasoning: []string{"the control plane has this fault now: " + f.Component + ", " + f.Reason}})
 	}
-	if !e.Around.Receiving && e.Node.Enrolled && !own {
+	if !e.Around.Receiving && e.Silent() && !own {
 		out = append(out, Candidate{Cause: "node_api_down", Summary: "no replica of the node API receives requests, so nodes cannot report", Confidence: 0.93,
 			Owner: diagnosis.ControlPlane, Next: "gpuaas admin check", Reasoning: []string{"no replica recorded in the last minutes that it receives requests"}})
 	}
@@ -98,6 +99,20 @@ func reported(e Evidence) (out []Candidate) {
 			Next: "gpuaas op show " + e.Node.Host, Reasoning: []string{"the node booted at " + e.Node.BootedAt.UTC().Format(time.RFC3339)}})
 	}
 	return out
+}
+
+// unhealthy explains a state of the node by its faults.
+func unhealthy(e Evidence) []Candidate {
+	faults := e.Node.faults()
+	if len(faults) == 0 {
+		return nil
+	}
+	c := Candidate{Cause: "node_unhealthy", Summary: "the node has a fault: " + quoted(health.Summary(faults)), Confidence: 0.6, Owner: diagnosis.Node,
+		Next: "gpuaas recovery status", Reasoning: []string{"the health checkers report it since " + faults[0].Since.UTC().Format(time.RFC3339)}}
+	if e.Park.Reason == "" || e.Park.Reason == lifecycle.ReasonNotCured {
+		c.Confidence = 0.9
+	}
+	return []Candidate{c}
 }
 
 // provider explains a park that waits for a provider.
@@ -177,10 +192,10 @@ func many(e Evidence) []Candidate {
 // a stronger candidate than one of the fleet.
 func changed(e Evidence) (out []Candidate) {
 	began := e.Park.Since
-	if began.IsZero() || e.Silent() && e.Node.LastHeartbeat.Before(began) {
+	if e.Silent() && (began.IsZero() || e.Node.LastHeartbeat.Before(began)) {
 		began = e.Node.LastHeartbeat
 	}
-	if began.IsZero() {
+	if began.IsZero() { // nothing keeps the node from working
 		return nil
 	}
 	for _, c := range e.Changes {

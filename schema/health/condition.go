@@ -2,6 +2,8 @@ package health
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -26,6 +28,28 @@ func (c Condition) Lasted(at time.Time) time.Duration {
 		return 0
 	}
 	return max(0, at.Sub(c.Since)-time.Duration(c.UnknownSeconds)*time.Second)
+}
+
+// Name names the condition: its checker, its component and its reason with the code.
+func (c Condition) Name() string {
+	words := []string{c.Checker, c.Component, c.Reason}
+	if c.Code != 0 {
+		words = append(words, strconv.Itoa(c.Code))
+	}
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
+}
+
+// Summary names the first of the faults with its repair, and says how many others there are. Its
+// text was reported: escape it.
+func Summary(faults []Condition) string {
+	if len(faults) == 0 {
+		return ""
+	}
+	first := faults[0].Name() + ", needs " + string(faults[0].Repair)
+	if more := len(faults) - 1; more > 0 {
+		first += ", and " + strconv.Itoa(more) + " more"
+	}
+	return first
 }
 
 // Thresholds returns the thresholds of checkers by their names.

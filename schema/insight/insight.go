@@ -138,6 +138,7 @@ func CVERunbook(host, id string) Runbook {
 		{Title: "Take the node out of service until it is known", Owner: diagnosis.Operator, Command: quarantine, Harm: lifecycle.HarmNone},
 		{Title: "Find the affected package and its fixed version in the vendor's advisory, and compare it on the node", Owner: diagnosis.Node, Command: "on the node: the package manager's query, for example dpkg-query -W PACKAGE", Harm: lifecycle.HarmNone},
 		{Title: "If the image is affected, build and publish a fixed image, then replace the machine", Owner: diagnosis.Operator, Command: "gpuaas node drain " + host, Harm: lifecycle.HarmWork},
-		{Title: "Return the node to service", Owner: diagnosis.Operator, Command: "gpuaas node release " + host + " --reason " + id, Harm: lifecycle.HarmNone},
+		{Title: "If the node is not affected, end the quarantine", Owner: diagnosis.Operator, Command: "gpuaas node release " + host + " --reason " + id, Harm: lifecycle.HarmNone},
+		{Title: "If it was drained and is fixed, return it to service", Owner: diagnosis.Operator, Command: "gpuaas node reactivate " + host + " --reason " + id, Harm: lifecycle.HarmNone},
 	}, Needs: []string{"a list of the software on each node: agents report none", "a feed of vulnerabilities: none is configured"}}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -56,6 +57,9 @@ func (c Candidate) Admit(a Action, o Options) (Plan, error) {
 			WithReason(machine.ReasonDisabled).WithNext("gpuaas provider show " + c.Provider.Name)
 	case a == ActionProvision && c.Provider.Check(o.Machine) != nil:
 		err = c.Provider.Check(o.Machine)
+	case a == ActionRecover && !c.Provider.Creates && slices.Contains(Rungs(o.Recovery), recovery.RungReplace):
+		err = schema.NewError(schema.KindInvalidRequest, "provider %q creates no machines, so the rung replace is not possible for node %s", c.Provider.Name, c.Host).
+			WithReason("no_created_machine").WithNext("leave out replace, for example: gpuaas node recover " + c.Host + " --rung reboot,quarantine --dry-run")
 	case a == ActionTerminate && c.noMachine() != nil:
 		err = c.noMachine()
 	case c.Lock != nil && needsAgent(a, o):

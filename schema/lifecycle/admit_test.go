@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -59,6 +60,8 @@ func TestAdmit(t *testing.T) {
 		"busy terminate":                    {lifecycle.Candidate{State: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Provider: creating, Workloads: work}, lifecycle.ActionTerminate, lifecycle.Options{}, schema.KindNodeInUse, ""},
 		"forced terminate":                  {lifecycle.Candidate{State: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Provider: creating, Workloads: work}, lifecycle.ActionTerminate, lifecycle.Options{Force: true}, "", ""},
 		"locked terminate":                  {lifecycle.Candidate{State: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Provider: creating, Lock: lock}, lifecycle.ActionTerminate, lifecycle.Options{}, "", ""},
+		"replace by hand":                   {lifecycle.Candidate{State: lifecycle.NodeActive, Provider: machine.Info{Name: "manual"}}, lifecycle.ActionRecover, lifecycle.Options{Recovery: recovery.Request{Rungs: []recovery.Rung{recovery.RungReplace}}}, schema.KindInvalidRequest, "no_created_machine"},
+		"replace":                           {lifecycle.Candidate{State: lifecycle.NodeActive, Provider: creating}, lifecycle.ActionRecover, lifecycle.Options{Recovery: recovery.Request{Rungs: []recovery.Rung{recovery.RungReplace}}}, "", ""},
 		"locked, other state":               {lifecycle.Candidate{State: lifecycle.NodeRetired, Lock: lock}, lifecycle.ActionRetire, lifecycle.Options{}, schema.KindInvalidRequest, "invalid_state"},
 	} {
 		p, err := tc.node.Admit(tc.action, tc.options)

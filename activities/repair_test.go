@@ -145,4 +145,21 @@ func TestReadRepair(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.want, facts.Healed, name)
 	}
+	both := []health.Condition{{Checker: "gpu_xid", Component: "GPU-1", Status: health.Healthy}, {Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy}}
+	facts, err := repairOf(&repairPort{conditions: both}).ReadRepair(t.Context(), "n", fault)
+	require.NoError(t, err)
+	require.False(t, facts.Healed, "one of two reporters still finds the fault")
+}
+
+// TestReadRepairOfSilence: a heartbeat ends the silence for which a node is repaired. No condition says so.
+func TestReadRepairOfSilence(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		age  time.Duration
+		want bool
+	}{"silent": {time.Hour, false}, "no heartbeat": {-1, false}, "returned": {0, true}} {
+		facts, err := repairOf(&repairPort{boot: activities.NodeBoot{Age: c.age}}).ReadRepair(t.Context(), "n", recovery.Fault{Checker: health.CheckerHeartbeat, Reason: "Silent"})
+		require.NoError(t, err)
+		require.Equal(t, c.want, facts.Healed, name)
+	}
 }

@@ -277,6 +277,11 @@ func TestRepairNotNeeded(t *testing.T) {
 		w.repairs.conditions = conditions
 		require.Equal(t, "repaired by the rung reboot", repairOf(t, w, recovery.Request{Fault: fault}).run().Operation.Outcome, name)
 	}
+
+	w = newWorld(lifecycle.NodeOffline)
+	silent := recovery.Fault{Checker: health.CheckerHeartbeat, Reason: "Silent", Repair: health.RepairReboot}
+	require.Equal(t, "not needed: the fault had ended", repairOf(t, w, recovery.Request{Fault: silent}).run().Operation.Outcome, "the node returned")
+	require.Empty(t, w.repairs.attempts)
 }
 
 // TestApproval: an approved rung waits for a person, who approves with a retry or refuses with a skip.

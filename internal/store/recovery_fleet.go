@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -12,10 +11,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
-
-// attemptsFor is how long ago the attempts began that a round reads: the longest time that a policy
-// looks back.
-const attemptsFor = 30 * 24 * time.Hour
 
 // readNodes reads the nodes to decide about.
 func (r *deciding) readNodes(ctx context.Context) error {
@@ -29,7 +24,7 @@ func (r *deciding) readNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	attempts, err := r.tx.AttemptsToDecide(ctx, ids, attemptsFor.Seconds())
+	attempts, err := r.tx.AttemptsToDecide(ctx, ids, recovery.LookBack.Seconds())
 	if err != nil {
 		return err
 	}
@@ -53,7 +48,7 @@ func silence(n sqlc.NodesToDecideRow) []health.Condition {
 	if n.SilentAt.Unix() <= 0 {
 		return nil
 	}
-	return []health.Condition{{Checker: "heartbeat", Status: health.Unhealthy, Reason: "Silent", Repair: health.RepairReboot, Since: n.SilentAt.UTC(),
+	return []health.Condition{{Checker: health.CheckerHeartbeat, Status: health.Unhealthy, Reason: "Silent", Repair: health.RepairReboot, Since: n.SilentAt.UTC(),
 		Samples: math.MaxInt16, Detail: "the node sends no heartbeats"}}
 }
 

@@ -153,7 +153,7 @@ func (f *findings) rules(p Policy) {
 	f.number("rack.percent", p.Rack.Percent, 1, 100)
 	f.number("rack.nodes", p.Rack.Nodes, MinCorrelated, 1000)
 	f.number("flapping.repairs", p.Flapping.Repairs, 1, 1000)
-	f.within("flapping.within", p.Flapping.Within, time.Hour, 90*24*time.Hour)
+	f.within("flapping.within", p.Flapping.Within, time.Hour, LookBack)
 }
 
 func (f *findings) thresholds(all map[string]Duration) {

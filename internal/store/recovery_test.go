@@ -167,9 +167,24 @@ func TestReservedBeforeStart(t *testing.T) {
 	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationFailed, Node: lifecycle.NodeQuarantined}))
 	e.round(reboots(&f))
 	require.Zero(t, busy(f)["fleet"])
-	require.Equal(t, "unknown", f.Nodes[0].Attempts[0].Outcome, "the operation recorded none")
+	require.Equal(t, recovery.OutcomeNotBegun, f.Nodes[0].Attempts[0].Outcome, "the operation did not begin the rung")
 	require.Equal(t, "the node is quarantined", f.Nodes[0].Held)
 	require.EqualValues(t, 0, e.number("SELECT count(*) FROM budget_reservations"))
+}
+
+// TestRungThatEndedUnrecorded: whether a rung was done that its operation began, and whose end it did
+// not record, is not known.
+func TestRungThatEndedUnrecorded(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	in := e.round(reboots(nil)).Starts[0]
+	c := e.claims(in)
+	require.NoError(t, e.Repairs.RecordAttempt(t.Context(), c.Fence, recovery.Attempt{OperationID: in.OperationID, NodeID: n.ID, SKU: n.SKU, Rung: recovery.RungReboot,
+		Fault: fault(), StartedAt: time.Now()}))
+	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationFailed, Node: lifecycle.NodeQuarantined}))
+	var f recovery.Fleet
+	e.round(reboots(&f))
+	require.Equal(t, recovery.OutcomeUnknown, f.Nodes[0].Attempts[0].Outcome)
 }
 
 // TestAbandonedRepair: an abandoned operation uses no budget.

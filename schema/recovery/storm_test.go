@@ -292,6 +292,12 @@ func TestProbeThatDoesNotStart(t *testing.T) {
 	f.Nodes[0].Held = "an operator drains it"
 	assert.Equal(t, []string{"gpu-0021"}, acting(recovery.Decide(armed(), f)))
 	f.Nodes[0].Held = ""
+	f.Nodes[0].Attempts = []recovery.Attempt{attempt(f.Nodes[0], recovery.RungReboot, ago(time.Second), recovery.OutcomeNotBegun)}
+	f.Nodes[0].Attempts[0].StartedAt = f.Breaker.ProbingSince
+	got = recovery.Decide(armed(), f)
+	assert.Equal(t, []string{"gpu-0021"}, acting(got), "a repair that was canceled before its first rung shows nothing")
+	assert.Equal(t, f.Breaker.OpenSince, got.Breaker.OpenSince)
+	f.Nodes[0].Attempts = nil
 	f.Breaker.Probing = "id-gone"
 	assert.Equal(t, []string{"gpu-0001"}, acting(recovery.Decide(armed(), f)))
 }

@@ -344,7 +344,7 @@ func TestCancelOfARepair(t *testing.T) {
 			require.Equal(t, prior, w.finished.Node, phase)
 			require.Equal(t, lifecycle.PhaseCanceled, phaseStates(st.Operation)[phase])
 			for _, a := range w.repairs.attempts {
-				require.Equal(t, attemptUnknown, a.Outcome, phase)
+				require.Equal(t, recovery.OutcomeUnknown, a.Outcome, phase)
 			}
 		}
 	}

@@ -33,10 +33,10 @@ func (p Policy) ladder(n Node, f Fault) ([]Rung, bool) {
 	if i < 0 {
 		return nil, false
 	}
-	from := slices.Index(rungs(), lowest(f.Repair))
+	from := slices.Index(Rungs(), lowest(f.Repair))
 	var fit []Rung
 	for _, r := range p.Ladders[i].Rungs {
-		if from >= 0 && slices.Index(rungs(), r) >= from && p.allows(n, r) {
+		if from >= 0 && slices.Index(Rungs(), r) >= from && p.allows(n, r) {
 			fit = append(fit, r)
 		}
 	}
@@ -90,7 +90,7 @@ func (p Policy) request(n patient, left []Rung) Request {
 		r.GPUs = n.resets()
 	}
 	for _, rung := range left {
-		if slices.Contains(p.Approvals, rung) && slices.Contains(approvable(), rung) {
+		if slices.Contains(p.Approvals, rung) && rung.Approvable() {
 			r.Approve = append(r.Approve, rung)
 		}
 	}

@@ -58,7 +58,7 @@ func Outcomes(attempts []Attempt) []OutcomeCount {
 	}
 	slices.SortFunc(all, func(a, b OutcomeCount) int {
 		return cmp.Or(cmp.Compare(a.Checker, b.Checker), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Code, b.Code),
-			cmp.Compare(a.SKU, b.SKU), cmp.Compare(slices.Index(rungs(), a.Rung), slices.Index(rungs(), b.Rung)))
+			cmp.Compare(a.SKU, b.SKU), cmp.Compare(slices.Index(Rungs(), a.Rung), slices.Index(Rungs(), b.Rung)))
 	})
 	return all
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -38,7 +39,11 @@ func (r *deciding) readNodes(ctx context.Context) error {
 	}
 	for _, n := range rows {
 		r.nodes[n.NodeID] = n
-		r.fleet.Nodes = append(r.fleet.Nodes, nodeOf(n, append(of[n.NodeID], silence(n)...), tried[n.NodeID]))
+		v := nodeOf(n, append(of[n.NodeID], silence(n)...), tried[n.NodeID])
+		if id := r.busy[n.NodeID]; v.Held == "" && id != "" && !slices.ContainsFunc(v.Attempts, func(a recovery.Attempt) bool { return a.OperationID == id }) {
+			v.Held = fmt.Sprintf("operation %s has reserved the node", id) // for another purpose
+		}
+		r.fleet.Nodes = append(r.fleet.Nodes, v)
 	}
 	return nil
 }

@@ -172,6 +172,20 @@ func TestReservedBeforeStart(t *testing.T) {
 	require.EqualValues(t, 0, e.number("SELECT count(*) FROM budget_reservations"))
 }
 
+// TestReservedForAnotherPurpose: a node that another operation has reserved, and not claimed yet, is held.
+func TestReservedForAnotherPurpose(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	id := schema.NewID()
+	e.exec(`INSERT INTO budget_reservations (operation_id, purpose, node_id, sku, rack, region, input) VALUES ($1, 'rollout', $2, 'cpu-dev', 'r1', 'region-1', '{}')`, id, n.ID)
+	var f recovery.Fleet
+	r := e.round(reboots(&f))
+	require.Empty(t, r.Starts)
+	require.Equal(t, "operation "+id+" has reserved the node", f.Nodes[0].Held)
+	require.Equal(t, recovery.BrakeHeld, r.Decisions[0].Brake)
+	require.Equal(t, 1, busy(f)["rack"])
+}
+
 // TestRungThatEndedUnrecorded: whether a rung was done that its operation began, and whose end it did
 // not record, is not known.
 func TestRungThatEndedUnrecorded(t *testing.T) {

@@ -44,6 +44,7 @@ type units struct {
 	active []string
 	calls  []string
 	fails  string // a call that fails
+	then   func() // is called after each call
 }
 
 func (u *units) Active(_ context.Context, name string) (bool, error) {
@@ -64,6 +65,9 @@ func (u *units) do(call string, do func()) error {
 		return errors.New("the job of systemd ended as failed")
 	}
 	do()
+	if u.then != nil {
+		u.then()
+	}
 	return nil
 }
 
@@ -169,6 +173,18 @@ func TestResetOfGPUInUse(t *testing.T) {
 }
 
 // TestFailedReset: whatever fails, the services run again.
+// TestResetOfGPUThatIsTaken: a process that opens a GPU while its services stop keeps it from the reset.
+func TestResetOfGPUThatIsTaken(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.units.then = func() { m.file("apps", secondUUID+", 4711, train") }
+	_, err := m.run(task.ResetParams{})
+	require.Equal(t, ReasonInUse, schema.AsError(err).Reason)
+	require.NotContains(t, m.calls(), "--gpu-reset")
+	require.Empty(t, m.done)
+	m.restored()
+}
+
 func TestFailedReset(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -172,6 +172,18 @@ func TestResetOfGPUInUse(t *testing.T) {
 	require.Empty(t, m.units.calls)
 }
 
+// TestUnconfirmedReset: without the server's confirmation, nothing is stopped and no GPU is reset.
+func TestUnconfirmedReset(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	one := taskOf(t, task.ResetParams{})
+	one.Confirm = func(context.Context, time.Duration) error { return errors.New("canceled") }
+	_, err := m.reset.Run(t.Context(), one)
+	require.ErrorContains(t, err, "canceled")
+	require.Equal(t, []string{""}, m.calls())
+	require.Empty(t, m.units.calls)
+}
+
 // TestFailedReset: whatever fails, the services run again.
 // TestResetOfGPUThatIsTaken: a process that opens a GPU while its services stop keeps it from the reset.
 func TestResetOfGPUThatIsTaken(t *testing.T) {

@@ -386,6 +386,9 @@ func TestFailedVerification(t *testing.T) {
 		"a GPU is missing": {func(v *Verify) {
 			v.Health = func(context.Context, int) ([]health.Finding, int, error) { return nil, 7, nil }
 		}, "gpu_list", "7 of 8 GPUs"},
+		"a GPU too many": {func(v *Verify) {
+			v.Health = func(context.Context, int) ([]health.Finding, int, error) { return nil, 9, nil }
+		}, "gpu_list", "9 of 8 GPUs"},
 		"an XID": {func(v *Verify) {
 			v.Health = found(health.Result{Component: "GPU-1", Status: health.Unhealthy, Reason: "BusFault", Repair: health.RepairReboot, Detail: "XID 79"})
 		}, "gpu_xid", "GPU-1 BusFault XID 79"},

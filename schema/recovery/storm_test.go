@@ -445,3 +445,16 @@ func TestListedTwice(t *testing.T) {
 	got := recovery.Decide(armed(), fleet(now(), 1000, failing(1, ago(hour)), failing(1, ago(hour))))
 	assert.Len(t, got.Decisions, 1)
 }
+
+// TestBreakerOfSmallFleet: one or two nodes are no storm, however small the fleet is, and three are.
+func TestBreakerOfSmallFleet(t *testing.T) {
+	t.Parallel()
+	for size := range 12 {
+		var nodes []recovery.Node
+		for bad := range min(size, 3) + 1 {
+			got := recovery.Decide(armed(), fleet(now(), size, nodes...))
+			assert.Equal(t, bad < recovery.MinCorrelated, got.Breaker.OpenSince.IsZero(), "%d of %d nodes", bad, size)
+			nodes = append(nodes, failing(bad*10, ago(6*time.Minute)))
+		}
+	}
+}

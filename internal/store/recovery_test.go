@@ -172,6 +172,21 @@ func TestReservedBeforeStart(t *testing.T) {
 	require.EqualValues(t, 0, e.number("SELECT count(*) FROM budget_reservations"))
 }
 
+// TestRepairByAPerson: a repair that a person started uses the budgets until it ends.
+func TestRepairByAPerson(t *testing.T) {
+	e := setup(t)
+	first, second := e.faulty(), e.faulty()
+	c := e.claim(first.ID, lifecycle.ActionRecover)
+	var f recovery.Fleet
+	r := e.round(reboots(&f))
+	require.Len(t, r.Starts, 1)
+	require.Equal(t, second.ID, r.Starts[0].NodeID, "a claimed repair is not started again")
+	require.Equal(t, map[recovery.Scope]int{"fleet": 1, "rack": 1, "region": 1, "sku": 1}, busy(f))
+	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
+	e.round(reboots(&f))
+	require.Equal(t, 1, busy(f)["rack"], "that of the other node")
+}
+
 // TestReservedForAnotherPurpose: a node that another operation has reserved, and not claimed yet, is held.
 func TestReservedForAnotherPurpose(t *testing.T) {
 	e := setup(t)

@@ -78,6 +78,12 @@ ORDER BY r.reserved_at, r.operation_id;
 INSERT INTO budget_reservations (operation_id, purpose, node_id, sku, rack, region, decision_id, input)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (operation_id) DO NOTHING;
 
+-- Reserves the budget of a repair that a person started, and that has claimed its node.
+-- name: ReserveClaimed :exec
+INSERT INTO budget_reservations (operation_id, purpose, node_id, sku, rack, region, input, started_at)
+SELECT sqlc.arg(operation_id), 'repair', n.node_id, n.sku, coalesce(n.labels ->> 'rack', ''), n.region_code, '{}', now()
+FROM nodes n WHERE n.node_id = sqlc.arg(node_id) ON CONFLICT (operation_id) DO NOTHING;
+
 -- The reservations of repairs whose start is not confirmed.
 -- name: StartsToConfirm :many
 SELECT r.operation_id, r.input FROM budget_reservations r

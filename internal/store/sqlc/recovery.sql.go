@@ -825,6 +825,18 @@ func (q *Queries) Reserve(ctx context.Context, arg ReserveParams) error {
 	return err
 }
 
+const reserveClaimed = `-- name: ReserveClaimed :exec
+INSERT INTO budget_reservations (operation_id, purpose, node_id, sku, rack, region, input, started_at)
+SELECT $1, 'repair', n.node_id, n.sku, coalesce(n.labels ->> 'rack', ''), n.region_code, '{}', now()
+FROM nodes n WHERE n.node_id = $2 ON CONFLICT (operation_id) DO NOTHING
+`
+
+// Reserves the budget of a repair that a person started, and that has claimed its node.
+func (q *Queries) ReserveClaimed(ctx context.Context, operationID string, nodeID string) error {
+	_, err := q.db.Exec(ctx, reserveClaimed, operationID, nodeID)
+	return err
+}
+
 const scopeSizes = `-- name: ScopeSizes :many
 WITH enrolled AS (
     SELECT sku, coalesce(labels ->> 'rack', '') AS rack, region_code AS region, gpus_total FROM nodes

@@ -119,7 +119,7 @@ func TestAwaitReboot(t *testing.T) {
 		"an unknown boot, restarted": {activities.NodeBoot{BootID: "boot-2", Incarnation: 3, Uptime: time.Minute}, activities.RebootInput{Incarnation: 3, Since: in.Since}, "boot-2"},
 		"an unknown boot that ran before the heartbeat": {activities.NodeBoot{BootID: "boot-1", Incarnation: 3, Age: 2 * time.Minute, Uptime: 9 * time.Minute},
 			activities.RebootInput{Incarnation: 3, Since: in.Since}, ""},
-		"an unknown boot that runs":  {activities.NodeBoot{BootID: "boot-1", Incarnation: 3, Uptime: time.Hour}, activities.RebootInput{Incarnation: 3, Since: in.Since}, ""},
+		"an unknown boot that runs": {activities.NodeBoot{BootID: "boot-1", Incarnation: 3, Uptime: time.Hour}, activities.RebootInput{Incarnation: 3, Since: in.Since}, ""},
 	} {
 		got, err := repairOf(&repairPort{boot: c.boot}).AwaitReboot(t.Context(), c.in)
 		require.Equal(t, c.want, got, name)

@@ -398,6 +398,21 @@ func TestControlPlaneFailureDoesNotClimb(t *testing.T) {
 	require.Equal(t, lifecycle.ReasonVaultSealed, w.parks[0].Reason)
 }
 
+// TestLockedNodeDoesNotClimb: a locked identity is no fault of the node, and no reason for the next rung.
+func TestLockedNodeDoesNotClimb(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.fail["boot?"] = schema.NewError(schema.KindInvalidRequest, "the identity is locked").WithReason(schema.ReasonNodeLocked)
+	b := repairOf(t, w, climbing())
+	b.env.RegisterDelayedCallback(func() {
+		require.Equal(t, lifecycle.PhaseResetGPU, b.status().Operation.Stuck.Phase)
+		w.heal("boot?")
+		b.decide(lifecycle.DecisionRetry, "unlocked")
+	}, time.Hour)
+	require.Equal(t, "repaired by the rung reset_gpu", b.run().Operation.Outcome)
+	require.Equal(t, []string{"reset_gpu cured"}, w.outcomesOfRungs())
+}
+
 // TestEvidenceParks: the evidence waits for the database, and the record of a rung does too.
 func TestEvidenceParks(t *testing.T) {
 	t.Parallel()

@@ -64,22 +64,30 @@ type RepairFacts struct {
 	Healed bool `json:"healed,omitempty"`
 }
 
-// ReadRepair reads the node's boot and whether the fault is still there. Without a fault, or without
-// a condition of its checker and component, the fault is not healed. The boot ID is reported by the
-// node: one that is no plain word counts as not known.
+// ReadRepair reads the node's boot and whether the fault is still there. A heartbeat ends a silence.
+// Without a fault, or without a condition of its checker and component, any other fault is not healed;
+// nor is it while one of two reporters still finds it. The boot ID is reported by the node: one that
+// is no plain word counts as not known.
 func (r *Repair) ReadRepair(ctx context.Context, nodeID string, f recovery.Fault) (RepairFacts, error) {
 	boot, err := r.Repairs.Boot(ctx, nodeID)
 	if err != nil {
 		return RepairFacts{}, Fail(err)
 	}
 	facts := RepairFacts{BootID: plainBoot(boot.BootID), Silent: boot.Age < 0 || boot.Age > agentFresh}
-	if f.Checker == "" {
+	switch f.Checker {
+	case "":
+		return facts, nil
+	case health.CheckerHeartbeat:
+		facts.Healed = !facts.Silent
 		return facts, nil
 	}
 	conditions, err := r.Repairs.Conditions(ctx, nodeID)
-	facts.Healed = slices.ContainsFunc(conditions, func(c health.Condition) bool {
-		return c.Checker == f.Checker && c.Component == f.Component && c.Status == health.Healthy
-	})
+	has := func(s health.Status) bool {
+		return slices.ContainsFunc(conditions, func(c health.Condition) bool {
+			return c.Checker == f.Checker && c.Component == f.Component && c.Status == s
+		})
+	}
+	facts.Healed = has(health.Healthy) && !has(health.Unhealthy)
 	return facts, Fail(err)
 }
 

@@ -117,7 +117,9 @@ func TestAwaitReboot(t *testing.T) {
 		"an old heartbeat":           {activities.NodeBoot{BootID: "boot-2", Incarnation: 3, Age: time.Hour}, in, ""},
 		"another incarnation":        {activities.NodeBoot{BootID: "boot-2", Incarnation: 4}, in, ""},
 		"an unknown boot, restarted": {activities.NodeBoot{BootID: "boot-2", Incarnation: 3, Uptime: time.Minute}, activities.RebootInput{Incarnation: 3, Since: in.Since}, "boot-2"},
-		"an unknown boot that runs":  {activities.NodeBoot{BootID: "boot-1", Incarnation: 3, Uptime: time.Hour}, activities.RebootInput{Incarnation: 3, Since: in.Since}, ""},
+		"an unknown boot that ran before the heartbeat": {activities.NodeBoot{BootID: "boot-1", Incarnation: 3, Age: 2 * time.Minute, Uptime: 9 * time.Minute},
+			activities.RebootInput{Incarnation: 3, Since: in.Since}, ""},
+		"an unknown boot that runs": {activities.NodeBoot{BootID: "boot-1", Incarnation: 3, Uptime: time.Hour}, activities.RebootInput{Incarnation: 3, Since: in.Since}, ""},
 	} {
 		got, err := repairOf(&repairPort{boot: c.boot}).AwaitReboot(t.Context(), c.in)
 		require.Equal(t, c.want, got, name)
@@ -142,6 +144,23 @@ func TestReadRepair(t *testing.T) {
 		"another checker":   {health.Condition{Checker: "gpu_ecc", Component: "GPU-1", Status: health.Healthy}, false},
 	} {
 		facts, err := repairOf(&repairPort{conditions: []health.Condition{c.condition}}).ReadRepair(t.Context(), "n", fault)
+		require.NoError(t, err)
+		require.Equal(t, c.want, facts.Healed, name)
+	}
+	both := []health.Condition{{Checker: "gpu_xid", Component: "GPU-1", Status: health.Healthy}, {Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy}}
+	facts, err := repairOf(&repairPort{conditions: both}).ReadRepair(t.Context(), "n", fault)
+	require.NoError(t, err)
+	require.False(t, facts.Healed, "one of two reporters still finds the fault")
+}
+
+// TestReadRepairOfSilence: a heartbeat ends the silence for which a node is repaired. No condition says so.
+func TestReadRepairOfSilence(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		age  time.Duration
+		want bool
+	}{"silent": {time.Hour, false}, "no heartbeat": {-1, false}, "returned": {0, true}} {
+		facts, err := repairOf(&repairPort{boot: activities.NodeBoot{Age: c.age}}).ReadRepair(t.Context(), "n", recovery.Fault{Checker: health.CheckerHeartbeat, Reason: "Silent"})
 		require.NoError(t, err)
 		require.Equal(t, c.want, facts.Healed, name)
 	}

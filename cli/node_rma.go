@@ -35,7 +35,7 @@ after the removal of the node.`,
 // writeEvidence shows the evidence in short. What the node reported is escaped by the writer.
 func (e *console) writeEvidence(w io.Writer, b evidence.Bundle) {
 	fields(w, "Node:", b.Host, "  ID:", b.NodeID, "SKU:", b.SKU, "Provider:", b.Provider, "Instance:", dash(b.InstanceID), "External ID:", dash(b.ExternalID),
-		"Operation:", b.OperationID, "At:", e.stamp(b.At), "Fault:", faultLine(b.Fault), "Boot:", dash(b.BootID))
+		"Operation:", b.OperationID, "At:", e.stamp(b.At), "Fault:", dash(faultText(b.Fault)), "Boot:", dash(b.BootID))
 	if b.Facts != nil {
 		for _, g := range b.Facts.GPUs {
 			fields(w, fmt.Sprintf("GPU %d:", g.Index), clean(fmt.Sprintf("%s, %s, serial %s", g.Model, g.UUID, dash(g.Serial))))
@@ -53,21 +53,6 @@ func (e *console) writeEvidence(w io.Writer, b evidence.Bundle) {
 		text.Count(len(b.Tasks), "task"), text.Count(len(b.Earlier), "earlier attempt"), b.Audit.First, b.Audit.Last, b.Audit.Stream))
 }
 
-// faultLine is a fault in one line.
-func faultLine(f recovery.Fault) string {
-	if f.Checker == "" {
-		return "-"
-	}
-	line := f.Checker + " " + f.Reason
-	if f.Code != 0 {
-		line += fmt.Sprintf(" %d", f.Code)
-	}
-	if f.Component != "" {
-		line += " (" + f.Component + ")"
-	}
-	return clean(line)
-}
-
 // attemptLine is a rung in one line: its outcome, the boots and the tests.
 func attemptLine(a recovery.Attempt) string {
 	parts := []string{a.Outcome}
@@ -75,9 +60,12 @@ func attemptLine(a recovery.Attempt) string {
 		parts = append(parts, fmt.Sprintf("boot %s to %s", dash(a.BootBefore), dash(a.BootAfter)))
 	}
 	for _, t := range a.Tests {
-		result := "failed"
-		if t.OK {
+		result := "skipped"
+		switch {
+		case t.OK:
 			result = "ok"
+		case t.Failed():
+			result = "failed"
 		}
 		parts = append(parts, t.Name+" "+result)
 	}

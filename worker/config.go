@@ -11,13 +11,14 @@ import (
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 // The shortest retentions: the functions of the database delete nothing newer.
 const (
 	minRetain        = 24 * time.Hour
 	minRetainAudit   = 7 * 24 * time.Hour
-	minRetainRepairs = 720 * time.Hour
+	minRetainRepairs = recovery.LookBack
 )
 
 // config is the program's configuration.

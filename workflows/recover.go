@@ -44,14 +44,6 @@ const (
 	repairNotNeeded repairEnd = "not_needed" // the fault had ended
 )
 
-// The outcomes of an attempt; see recovery.Attempt.
-const (
-	attemptCured    = "cured"
-	attemptNotCured = "not_cured"
-	attemptFailed   = "failed"
-	attemptUnknown  = "unknown"
-)
-
 // passedOver returns why a repair passes over the current phase, empty if it runs.
 func (op ladder) passedOver() string {
 	spec := op.spec()
@@ -102,11 +94,11 @@ func (op ladder) enterPhase(ctx workflow.Context) (pass bool) {
 func (op ladder) attemptOutcome() string {
 	switch {
 	case op.repair.Ended == repairCured:
-		return attemptCured
+		return recovery.OutcomeCured
 	case op.repair.Outcome != "":
 		return op.repair.Outcome
 	}
-	return attemptNotCured // an operator skipped it
+	return recovery.OutcomeNotCured // an operator skipped it
 }
 
 // climb ends the rung of a phase that failed, if another rung follows, and reports whether it did. A
@@ -145,11 +137,11 @@ func (op ladder) climb(ctx workflow.Context, failure error) (climbed bool, err e
 func outcomeOf(spec lifecycle.PhaseSpec, e *schema.Error) string {
 	switch {
 	case e.Kind == schema.KindUnfit:
-		return attemptNotCured
+		return recovery.OutcomeNotCured
 	case spec.Destructive && (e.Reason == lifecycle.ReasonTimeout || e.Reason == lifecycle.ReasonTaskLost):
-		return attemptUnknown
+		return recovery.OutcomeUnknown
 	}
-	return attemptFailed
+	return recovery.OutcomeFailed
 }
 
 // beginRung records that a rung of the repair begins, unless it has begun. It keeps the boot that the
@@ -344,7 +336,7 @@ func verifyRepair(ctx workflow.Context, op *operation) error {
 func failedTests(tests []recovery.Test) string {
 	var failed []string
 	for _, t := range tests {
-		if !t.OK && !strings.HasPrefix(t.Detail, "`skipped: ") {
+		if t.Failed() {
 			failed = append(failed, t.Name+": "+t.Detail)
 		}
 	}
@@ -391,7 +383,7 @@ func keepEvidence(ctx workflow.Context, op *operation) error {
 		if _, err := (ladder{op}).beginRung(ctx); err != nil {
 			return err
 		}
-		(ladder{op}).endAttemptAt(ctx, attemptNotCured)
+		(ladder{op}).endAttemptAt(ctx, recovery.OutcomeNotCured)
 	}
 	in := activities.EvidenceInput{Fence: op.claim.Fence, Fault: op.in.Options.Recovery.Fault, Attempts: op.repair.Done}
 	return withinBudget(ctx, op, "Store the evidence", repairs.KeepEvidence, in)

@@ -277,6 +277,11 @@ func TestRepairNotNeeded(t *testing.T) {
 		w.repairs.conditions = conditions
 		require.Equal(t, "repaired by the rung reboot", repairOf(t, w, recovery.Request{Fault: fault}).run().Operation.Outcome, name)
 	}
+
+	w = newWorld(lifecycle.NodeOffline)
+	silent := recovery.Fault{Checker: health.CheckerHeartbeat, Reason: "Silent", Repair: health.RepairReboot}
+	require.Equal(t, "not needed: the fault had ended", repairOf(t, w, recovery.Request{Fault: silent}).run().Operation.Outcome, "the node returned")
+	require.Empty(t, w.repairs.attempts)
 }
 
 // TestApproval: an approved rung waits for a person, who approves with a retry or refuses with a skip.
@@ -341,7 +346,7 @@ func TestCancelOfARepair(t *testing.T) {
 			require.Equal(t, prior, w.finished.Node, phase)
 			require.Equal(t, lifecycle.PhaseCanceled, phaseStates(st.Operation)[phase])
 			for _, a := range w.repairs.attempts {
-				require.Equal(t, attemptUnknown, a.Outcome, phase)
+				require.Equal(t, recovery.OutcomeUnknown, a.Outcome, phase)
 			}
 		}
 	}
@@ -393,6 +398,21 @@ func TestControlPlaneFailureDoesNotClimb(t *testing.T) {
 	}, time.Hour)
 	require.Equal(t, "repaired by the rung reset_gpu", b.run().Operation.Outcome)
 	require.Equal(t, lifecycle.ReasonVaultSealed, w.parks[0].Reason)
+}
+
+// TestLockedNodeDoesNotClimb: a locked identity is no fault of the node, and no reason for the next rung.
+func TestLockedNodeDoesNotClimb(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.fail["boot?"] = schema.NewError(schema.KindInvalidRequest, "the identity is locked").WithReason(schema.ReasonNodeLocked)
+	b := repairOf(t, w, climbing())
+	b.env.RegisterDelayedCallback(func() {
+		require.Equal(t, lifecycle.PhaseResetGPU, b.status().Operation.Stuck.Phase)
+		w.heal("boot?")
+		b.decide(lifecycle.DecisionRetry, "unlocked")
+	}, time.Hour)
+	require.Equal(t, "repaired by the rung reset_gpu", b.run().Operation.Outcome)
+	require.Equal(t, []string{"reset_gpu cured"}, w.outcomesOfRungs())
 }
 
 // TestEvidenceParks: the evidence waits for the database, and the record of a rung does too.

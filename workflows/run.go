@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 // operation is one running lifecycle action. Replay rebuilds all of it.
@@ -247,7 +248,7 @@ func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, 
 	op.unpark(ctx)
 	op.mark(ctx, lifecycle.PhaseCanceled, "")
 	noteUndo(ctx, op)
-	(ladder{op}).endAttemptAt(ctx, attemptUnknown)
+	(ladder{op}).endAttemptAt(ctx, recovery.OutcomeUnknown)
 	if op.plan.Holds {
 		err := voidTasks(ctx, op, "Void the node's open tasks")
 		if kindOf(err) == schema.KindFenced {

@@ -44,6 +44,7 @@ type units struct {
 	active []string
 	calls  []string
 	fails  string // a call that fails
+	then   func() // is called after each call
 }
 
 func (u *units) Active(_ context.Context, name string) (bool, error) {
@@ -64,6 +65,9 @@ func (u *units) do(call string, do func()) error {
 		return errors.New("the job of systemd ended as failed")
 	}
 	do()
+	if u.then != nil {
+		u.then()
+	}
 	return nil
 }
 
@@ -168,7 +172,31 @@ func TestResetOfGPUInUse(t *testing.T) {
 	require.Empty(t, m.units.calls)
 }
 
+// TestUnconfirmedReset: without the server's confirmation, nothing is stopped and no GPU is reset.
+func TestUnconfirmedReset(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	one := taskOf(t, task.ResetParams{})
+	one.Confirm = func(context.Context, time.Duration) error { return errors.New("canceled") }
+	_, err := m.reset.Run(t.Context(), one)
+	require.ErrorContains(t, err, "canceled")
+	require.Equal(t, []string{""}, m.calls())
+	require.Empty(t, m.units.calls)
+}
+
 // TestFailedReset: whatever fails, the services run again.
+// TestResetOfGPUThatIsTaken: a process that opens a GPU while its services stop keeps it from the reset.
+func TestResetOfGPUThatIsTaken(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.units.then = func() { m.file("apps", secondUUID+", 4711, train") }
+	_, err := m.run(task.ResetParams{})
+	require.Equal(t, ReasonInUse, schema.AsError(err).Reason)
+	require.NotContains(t, m.calls(), "--gpu-reset")
+	require.Empty(t, m.done)
+	m.restored()
+}
+
 func TestFailedReset(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -358,6 +386,9 @@ func TestFailedVerification(t *testing.T) {
 		"a GPU is missing": {func(v *Verify) {
 			v.Health = func(context.Context, int) ([]health.Finding, int, error) { return nil, 7, nil }
 		}, "gpu_list", "7 of 8 GPUs"},
+		"a GPU too many": {func(v *Verify) {
+			v.Health = func(context.Context, int) ([]health.Finding, int, error) { return nil, 9, nil }
+		}, "gpu_list", "9 of 8 GPUs"},
 		"an XID": {func(v *Verify) {
 			v.Health = found(health.Result{Component: "GPU-1", Status: health.Unhealthy, Reason: "BusFault", Repair: health.RepairReboot, Detail: "XID 79"})
 		}, "gpu_xid", "GPU-1 BusFault XID 79"},

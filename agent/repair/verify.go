@@ -29,10 +29,6 @@ const (
 	maxDetail     = 256
 )
 
-// skippedPrefix begins the detail of a test that was not made. Such a test is not OK, and does not
-// make the verification fail.
-const skippedPrefix = "skipped: "
-
 // Verify runs node.verify.
 type Verify struct {
 	BootID string
@@ -58,7 +54,7 @@ func verifyParams(params json.RawMessage) (p task.VerifyParams, err error) {
 	if err := schema.DecodeStrict(params, wire.MaxBodyBytes, &p); err != nil {
 		return p, err
 	}
-	rungs := []recovery.Rung{"", recovery.RungResetGPU, recovery.RungReboot, recovery.RungReplace, recovery.RungQuarantine}
+	rungs := append([]recovery.Rung{""}, recovery.Rungs()...)
 	if !slices.Contains(rungs, p.Rung) {
 		return p, schema.NewError(schema.KindInvalidRequest, "rung must be one of %s", text.Printable(fmt.Sprintf("%q", rungs), maxDetail))
 	}
@@ -111,14 +107,12 @@ func (v Verify) Run(ctx context.Context, t execution.Task) (any, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx) // a test that was canceled did not fail
 	}
-	r.OK = !slices.ContainsFunc(r.Tests, func(one recovery.Test) bool {
-		return !one.OK && !strings.HasPrefix(one.Detail, skippedPrefix)
-	})
+	r.OK = !slices.ContainsFunc(r.Tests, recovery.Test.Failed)
 	return r, nil
 }
 
 func skipped(name, format string, args ...any) recovery.Test {
-	return recovery.Test{Name: name, Detail: skippedPrefix + fmt.Sprintf(format, args...)}
+	return recovery.Test{Name: name, Detail: recovery.SkippedTest + fmt.Sprintf(format, args...)}
 }
 
 // checks tests the number of GPUs and makes one test of each checker. A check that cannot be made is

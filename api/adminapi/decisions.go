@@ -1,9 +1,12 @@
 package adminapi
 
 import (
+	"slices"
+
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -23,10 +26,31 @@ func (o operations) resolve(d lifecycle.Decision) handler {
 		op, node := st.Operation, st.Node
 		decision := lifecycle.ResolveRequest{ID: lifecycle.DecisionID(op.OperationID, c.by.Actor, c.key), OperationID: op.OperationID,
 			Phase: req.Phase, StuckSince: req.StuckSince, Decision: d, Reason: req.Reason, By: c.by.Actor, Via: c.by.Via}
+		if err := o.mayApprove(c, op, &decision); err != nil {
+			return nil, err
+		}
 		st, err = o.deliver(c, st, decision)
 		st.Node.NodeID, st.Node.Host = node.NodeID, node.Host
 		return o.view(st), err
 	}
+}
+
+// mayApprove rejects the retry that approves the replacement of a machine, unless the subject may
+// terminate nodes. Another retry of such a repair is for the phase that was read, so that it does not
+// approve what the operation reaches meanwhile.
+func (o operations) mayApprove(c *call, op lifecycle.Operation, r *lifecycle.ResolveRequest) error {
+	approves := func(p lifecycle.Phase) bool { return p.Name == lifecycle.PhaseApproveReplace }
+	if r.Decision != lifecycle.DecisionRetry || !slices.ContainsFunc(op.Phases, approves) {
+		return nil
+	}
+	if r.Phase == "" && op.Stuck != nil {
+		r.Phase = op.Stuck.Phase
+	}
+	if r.Phase != "" && r.Phase != lifecycle.PhaseApproveReplace {
+		return nil
+	}
+	_, err := o.authorize(c.Request, trust.RoleAdmin)
+	return err
 }
 
 // deliver delivers a decision to the operation's open run. Temporal determines whether there

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
@@ -20,8 +21,8 @@ const (
 	defaultMetricsPort   = 9625
 	defaultMetricsAddr   = ":9625"
 	minMetricsPort       = 1024
-	defaultRebootWait    = 10 * time.Minute
-	defaultGPURebootWait = 40 * time.Minute
+	defaultRebootWait    = health.StandardRebootWait
+	defaultGPURebootWait = health.GPURebootWait
 	maxWaitMinutes       = 24 * 60
 	defaultNamespace     = "kube-system"
 	namespaceFile        = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"

@@ -1,7 +1,6 @@
 package clusteragent
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -90,5 +89,3 @@ func nodeInformer(client kubernetes.Interface, selector labels.Selector) (inform
 	}))
 	return factory, factory.Core().V1().Nodes()
 }
-
-var _ = fmt.Sprint

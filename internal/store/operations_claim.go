@@ -185,6 +185,11 @@ func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.Claim
 	if c, err = insertOperation(ctx, tx, r, n, c, detail); err != nil {
 		return c, err
 	}
+	if r.Action == lifecycle.ActionRecover { // the budgets never stop a person, but count what a person started
+		if err := tx.ReserveClaimed(ctx, r.OperationID, n.NodeID); err != nil {
+			return c, err
+		}
+	}
 	return c, tx.ClaimNode(ctx, sqlc.ClaimNodeParams{
 		NodeID: n.NodeID, OpSeq: n.OpSeq, OperationID: &r.OperationID, State: state,
 	})

@@ -78,7 +78,7 @@ type deciding struct {
 	fleet   recovery.Fleet
 	nodes   map[string]sqlc.NodesToDecideRow // by ID
 	last    map[string]sqlc.LastDecisionsRow
-	busy    map[string]bool // nodes with a reservation that counts
+	busy    map[string]string // the operation of the reservation that counts, by node
 	changed []record.Decision
 }
 
@@ -100,7 +100,7 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 	if err != nil {
 		return err
 	}
-	r.last, r.nodes, r.busy = map[string]sqlc.LastDecisionsRow{}, map[string]sqlc.NodesToDecideRow{}, map[string]bool{}
+	r.last, r.nodes, r.busy = map[string]sqlc.LastDecisionsRow{}, map[string]sqlc.NodesToDecideRow{}, map[string]string{}
 	for _, d := range last {
 		r.last[d.NodeID] = d
 	}
@@ -109,7 +109,7 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 		return err
 	}
 	for _, u := range used {
-		r.busy[u.NodeID] = true
+		r.busy[u.NodeID] = u.OperationID
 	}
 	r.fleet = recovery.Fleet{At: before.Now.UTC(), Breaker: before.Breaker}
 	if r.fleet.Sizes, err = scopeSizes(ctx, r.tx.Queries, used); err != nil {
@@ -126,7 +126,7 @@ func (r *deciding) store(ctx context.Context, d recovery.Decision) error {
 	}
 	last, had := r.last[d.NodeID]
 	starts := d.Brake == "" && d.Rung != "" && r.mode == recovery.ModeArmed
-	if starts && r.busy[d.NodeID] { // one repair of a node at a time, whatever the decision is
+	if starts && r.busy[d.NodeID] != "" { // one repair of a node at a time, whatever the decision is
 		starts = false
 	}
 	d.Why = text.Line(d.Why, maxWhy)
@@ -177,7 +177,7 @@ func (r *deciding) reserve(ctx context.Context, n sqlc.NodesToDecideRow, d recov
 	in := lifecycle.OperationInput{OperationID: row.OperationID, NodeID: n.NodeID, Action: lifecycle.ActionRecover, Actor: systemActor, Via: viaRecovery, Reason: d.Why,
 		CorrelationID: row.DecisionID, Host: n.Host, Provider: n.Provider, Region: n.RegionCode, StartWithinSeconds: int64(lifecycle.StartWithin / time.Second),
 		Options: lifecycle.Options{Recovery: d.Request}}
-	r.busy[n.NodeID] = true
+	r.busy[n.NodeID] = row.OperationID
 	err := r.tx.Reserve(ctx, sqlc.ReserveParams{OperationID: row.OperationID, Purpose: purposeRepair, NodeID: n.NodeID, SKU: n.SKU, Rack: n.Rack,
 		Region: n.RegionCode, DecisionID: &row.DecisionID, Input: in})
 	if err != nil {

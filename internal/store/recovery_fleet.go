@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"time"
+	"slices"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -12,10 +12,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
-
-// attemptsFor is how long ago the attempts began that a round reads: the longest time that a policy
-// looks back.
-const attemptsFor = 30 * 24 * time.Hour
 
 // readNodes reads the nodes to decide about.
 func (r *deciding) readNodes(ctx context.Context) error {
@@ -29,7 +25,7 @@ func (r *deciding) readNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	attempts, err := r.tx.AttemptsToDecide(ctx, ids, attemptsFor.Seconds())
+	attempts, err := r.tx.AttemptsToDecide(ctx, ids, recovery.LookBack.Seconds())
 	if err != nil {
 		return err
 	}
@@ -43,7 +39,11 @@ func (r *deciding) readNodes(ctx context.Context) error {
 	}
 	for _, n := range rows {
 		r.nodes[n.NodeID] = n
-		r.fleet.Nodes = append(r.fleet.Nodes, nodeOf(n, append(of[n.NodeID], silence(n)...), tried[n.NodeID]))
+		v := nodeOf(n, append(of[n.NodeID], silence(n)...), tried[n.NodeID])
+		if id := r.busy[n.NodeID]; v.Held == "" && id != "" && !slices.ContainsFunc(v.Attempts, func(a recovery.Attempt) bool { return a.OperationID == id }) {
+			v.Held = fmt.Sprintf("operation %s has reserved the node", id) // for another purpose
+		}
+		r.fleet.Nodes = append(r.fleet.Nodes, v)
 	}
 	return nil
 }
@@ -53,7 +53,7 @@ func silence(n sqlc.NodesToDecideRow) []health.Condition {
 	if n.SilentAt.Unix() <= 0 {
 		return nil
 	}
-	return []health.Condition{{Checker: "heartbeat", Status: health.Unhealthy, Reason: "Silent", Repair: health.RepairReboot, Since: n.SilentAt.UTC(),
+	return []health.Condition{{Checker: health.CheckerHeartbeat, Status: health.Unhealthy, Reason: "Silent", Repair: health.RepairReboot, Since: n.SilentAt.UTC(),
 		Samples: math.MaxInt16, Detail: "the node sends no heartbeats"}}
 }
 

@@ -167,9 +167,53 @@ func TestReservedBeforeStart(t *testing.T) {
 	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationFailed, Node: lifecycle.NodeQuarantined}))
 	e.round(reboots(&f))
 	require.Zero(t, busy(f)["fleet"])
-	require.Equal(t, "unknown", f.Nodes[0].Attempts[0].Outcome, "the operation recorded none")
+	require.Equal(t, recovery.OutcomeNotBegun, f.Nodes[0].Attempts[0].Outcome, "the operation did not begin the rung")
 	require.Equal(t, "the node is quarantined", f.Nodes[0].Held)
 	require.EqualValues(t, 0, e.number("SELECT count(*) FROM budget_reservations"))
+}
+
+// TestRepairByAPerson: a repair that a person started uses the budgets until it ends.
+func TestRepairByAPerson(t *testing.T) {
+	e := setup(t)
+	first, second := e.faulty(), e.faulty()
+	c := e.claim(first.ID, lifecycle.ActionRecover)
+	var f recovery.Fleet
+	r := e.round(reboots(&f))
+	require.Len(t, r.Starts, 1)
+	require.Equal(t, second.ID, r.Starts[0].NodeID, "a claimed repair is not started again")
+	require.Equal(t, map[recovery.Scope]int{"fleet": 1, "rack": 1, "region": 1, "sku": 1}, busy(f))
+	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
+	e.round(reboots(&f))
+	require.Equal(t, 1, busy(f)["rack"], "that of the other node")
+}
+
+// TestReservedForAnotherPurpose: a node that another operation has reserved, and not claimed yet, is held.
+func TestReservedForAnotherPurpose(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	id := schema.NewID()
+	e.exec(`INSERT INTO budget_reservations (operation_id, purpose, node_id, sku, rack, region, input) VALUES ($1, 'rollout', $2, 'cpu-dev', 'r1', 'region-1', '{}')`, id, n.ID)
+	var f recovery.Fleet
+	r := e.round(reboots(&f))
+	require.Empty(t, r.Starts)
+	require.Equal(t, "operation "+id+" has reserved the node", f.Nodes[0].Held)
+	require.Equal(t, recovery.BrakeHeld, r.Decisions[0].Brake)
+	require.Equal(t, 1, busy(f)["rack"])
+}
+
+// TestRungThatEndedUnrecorded: whether a rung was done that its operation began, and whose end it did
+// not record, is not known.
+func TestRungThatEndedUnrecorded(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	in := e.round(reboots(nil)).Starts[0]
+	c := e.claims(in)
+	require.NoError(t, e.Repairs.RecordAttempt(t.Context(), c.Fence, recovery.Attempt{OperationID: in.OperationID, NodeID: n.ID, SKU: n.SKU, Rung: recovery.RungReboot,
+		Fault: fault(), StartedAt: time.Now()}))
+	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationFailed, Node: lifecycle.NodeQuarantined}))
+	var f recovery.Fleet
+	e.round(reboots(&f))
+	require.Equal(t, recovery.OutcomeUnknown, f.Nodes[0].Attempts[0].Outcome)
 }
 
 // TestAbandonedRepair: an abandoned operation uses no budget.

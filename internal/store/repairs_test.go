@@ -118,6 +118,22 @@ func TestBeginReset(t *testing.T) {
 	require.Equal(t, schema.KindFenced, schema.KindOf(err))
 }
 
+// TestUndoEndsRepairs: once the undo of a repair began, a late call neither resets nor replaces the machine.
+func TestUndoEndsRepairs(t *testing.T) {
+	e := setup(t)
+	ctx, r := t.Context(), e.Store.Repairs
+	m := e.created()
+	c := e.claim(m.caller.NodeID, lifecycle.ActionRecover)
+	require.NoError(t, e.Store.Operations.Released(ctx, c.Fence, c.Instance.InstanceID))
+	e.exec("UPDATE operations SET phase = $2 WHERE operation_id = $1", c.Fence.OperationID, lifecycle.PhaseUndoRecover)
+	_, err := r.BeginReset(ctx, c.Fence, "machine.reset")
+	require.Equal(t, schema.KindFenced, schema.KindOf(err))
+	_, err = r.ReplaceInstance(ctx, c.Fence, c.Instance.InstanceID)
+	require.Equal(t, schema.KindFenced, schema.KindOf(err))
+	require.EqualValues(t, 0, e.number("SELECT count(*) FROM machine_resets"))
+	require.Equal(t, c.Instance.InstanceID, e.node(m.caller.NodeID).Instance.InstanceID)
+}
+
 // TestKeepEvidence: the evidence of a repair is stored once, and is kept for a removed node.
 func TestKeepEvidence(t *testing.T) {
 	e := setup(t)

@@ -16,7 +16,8 @@ import (
 )
 
 // attentionSQL reads the nodes of the rows of the stuck table that are about nodes, each with the
-// first row that applies. %s are the conditions on the table nodes n. A node with a locked identity
+// first row that applies. %s are the conditions on the table nodes n of the nodes that are wanted; the
+// others count for the causes of those. A node with a locked identity
 // is a fault of its own. A node of which a parked operation says the same is not repeated.
 // Without a node API that receives requests, silence proves nothing.
 const attentionSQL = `WITH seen AS (
@@ -30,11 +31,12 @@ const attentionSQL = `WITH seen AS (
 		(n.state = ANY ($2::text[]) AND c.not_before + (c.not_after - c.not_before) * $1::float8 < now()) AS overdue,
 		(n.state = 'draining' AND n.state_since < now() - make_interval(secs => $5::float8)
 			AND coalesce(o.status, '') NOT IN ('parked', 'abandoned')) AS long,
-		(n.state IN ('terminating', 'removing') AND o.operation_id IS NULL AND n.state_since < now() - make_interval(secs => $6::float8)) AS unowned
+		(n.state IN ('terminating', 'removing') AND o.operation_id IS NULL AND n.state_since < now() - make_interval(secs => $6::float8)) AS unowned,
+		(true%s) AS wanted
 	FROM nodes n
 	LEFT JOIN operations o ON o.node_id = n.node_id AND o.ended_at IS NULL AND o.op_seq > 0
 	LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.slot = 'current'
-	WHERE n.identity_locked_at IS NULL AND n.state <> 'removed'%s
+	WHERE n.identity_locked_at IS NULL AND n.state <> 'removed'
 ), found AS (
 	SELECT *, CASE WHEN silent THEN 'silent' WHEN overdue THEN 'certificate' WHEN long THEN 'draining' ELSE 'terminating' END AS entry,
 		CASE WHEN silent THEN coalesce(last_heartbeat_at, state_since) WHEN overdue THEN renew_by ELSE state_since END AS since
@@ -75,16 +77,17 @@ type attention struct {
 	RegionSilent int64
 	Free         int64
 	Now          time.Time
+	Wanted       bool
 }
 
-const attentionColumns = ` SELECT f.node_id, f.host, f.state, f.state_since, f.last_heartbeat_at, f.sku, f.region_code, f.workloads, f.rack,
-	f.operation_id, f.action, f.deadline_at, f.not_after, f.renew_by, f.entry, f.since, count(*) OVER () AS total,
+const attentionColumns = ` SELECT * FROM (SELECT f.node_id, f.host, f.state, f.state_since, f.last_heartbeat_at, f.sku, f.region_code, f.workloads, f.rack,
+	f.operation_id, f.action, f.deadline_at, f.not_after, f.renew_by, f.entry, f.since, f.wanted, count(*) FILTER (WHERE f.wanted) OVER () AS total,
 	count(*) FILTER (WHERE f.silent AND f.rack <> '') OVER (PARTITION BY f.rack) AS rack_silent,
 	count(*) FILTER (WHERE f.silent) OVER (PARTITION BY f.region_code) AS region_silent,
 	CASE f.entry WHEN 'draining' THEN (SELECT count(*) FROM nodes m WHERE m.state = 'active' AND NOT m.cordoned AND m.sku = f.sku
 		AND m.region_code = f.region_code AND m.workloads = '[]'
 		AND m.last_heartbeat_at > now() - make_interval(secs => $4::float8) AND m.node_id <> f.node_id) ELSE 0 END AS free, now() AS now
-	FROM found f ORDER BY f.since, f.node_id LIMIT `
+	FROM found f) f WHERE f.wanted ORDER BY f.since, f.node_id LIMIT `
 
 // ListStuckNodes implements adminapi.Insights.
 func (s *Insights) ListStuckNodes(ctx context.Context, q adminapi.OperationQuery) (nodes []stuck.Node, more int, err error) {

@@ -111,7 +111,11 @@ func TestSilentRack(t *testing.T) {
 	e := setup(t)
 	change := `labels = '{"rack":"r7"}', state = 'offline', last_heartbeat_at = now() - interval '6 minutes'`
 	withNodes(e, map[string]string{"r1": change, "r2": change, "r3": change})
-	require.Contains(t, e.stuckNodes(adminapi.OperationQuery{})["r1"].Stuck.Cause, "3 nodes of rack r7 are silent: their switch or their power")
+	all := e.stuckNodes(adminapi.OperationQuery{})
+	require.Contains(t, all["r1"].Stuck.Cause, "3 nodes of rack r7 are silent: their switch or their power")
+	one := e.stuckNodes(adminapi.OperationQuery{NodeID: all["r1"].NodeID})
+	require.Len(t, one, 1)
+	require.Equal(t, all["r1"].Stuck.Cause, one["r1"].Stuck.Cause, "the cause does not depend on what was asked for")
 }
 
 // TestCertificateOverdue: a node that polls and does not renew is listed, with the time at which

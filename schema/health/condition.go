@@ -7,6 +7,10 @@ import (
 	"time"
 )
 
+// CheckerHeartbeat is the checker of a node's silence. No reporter has it: the control plane finds the
+// silence, and a heartbeat ends it.
+const CheckerHeartbeat = "heartbeat"
+
 // Repairs returns every repair, the least harmful first.
 func Repairs() []Repair {
 	return []Repair{RepairNone, RepairObserve, RepairRestart, RepairResetGPU, RepairReboot, RepairReplace, RepairRMA}

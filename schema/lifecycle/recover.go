@@ -35,8 +35,8 @@ const (
 // How long a node may take from a reboot to the first heartbeat of the next boot. A node with GPUs
 // trains its memory and links, and checks its devices.
 const (
-	RebootWaitGPU   = 40 * time.Minute
-	RebootWaitPlain = 10 * time.Minute
+	RebootWaitGPU   = health.GPURebootWait
+	RebootWaitPlain = health.StandardRebootWait
 	// MaxRebootWait is the longest wait that a request may ask for.
 	MaxRebootWait = 24 * time.Hour
 )
@@ -60,7 +60,7 @@ func recoverNode(o Options) Plan {
 	phases = append(phases, tryCordon())
 	rungs := Rungs(r)
 	for i, rung := range rungs {
-		if approved(rung) && slices.Contains(r.Approve, rung) {
+		if rung.Approvable() && slices.Contains(r.Approve, rung) {
 			phases = append(phases, approval(rung))
 		}
 		if i == 0 && rung != recovery.RungQuarantine {
@@ -100,14 +100,6 @@ func Rungs(r recovery.Request) []recovery.Rung {
 	return []recovery.Rung{recovery.RungReboot, recovery.RungQuarantine}
 }
 
-// ladder is every rung in the order in which a repair may climb it.
-func ladder() []recovery.Rung {
-	return []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot, recovery.RungReplace, recovery.RungQuarantine}
-}
-
-// approved reports whether a rung can wait for an approval: it ends work.
-func approved(r recovery.Rung) bool { return r != recovery.RungQuarantine }
-
 // CheckRecovery rejects a repair that the control plane cannot perform, as KindInvalidRequest, reason
 // bad_recovery.
 func CheckRecovery(r recovery.Request) error {
@@ -116,17 +108,17 @@ func CheckRecovery(r recovery.Request) error {
 	}
 	at := -1
 	for _, rung := range r.Rungs {
-		i := slices.Index(ladder(), rung)
+		i := slices.Index(recovery.Rungs(), rung)
 		switch {
 		case i < 0:
-			return bad("unknown rung %s: the rungs are %s", text.Quote(string(rung), maxRepairField), text.Or(ladder()))
+			return bad("unknown rung %s: the rungs are %s", text.Quote(string(rung), maxRepairField), text.Or(recovery.Rungs()))
 		case i <= at:
-			return bad("the rungs must have this order, each at most once: %s", text.Or(ladder()))
+			return bad("the rungs must have this order, each at most once: %s", text.Or(recovery.Rungs()))
 		}
 		at = i
 	}
 	for _, rung := range r.Approve {
-		if !slices.Contains(Rungs(r), rung) || !approved(rung) {
+		if !slices.Contains(Rungs(r), rung) || !rung.Approvable() {
 			return bad("approve has %s, which is not a rung of the repair that can wait for an approval", text.Quote(string(rung), maxRepairField))
 		}
 	}

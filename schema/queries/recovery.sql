@@ -78,6 +78,12 @@ ORDER BY r.reserved_at, r.operation_id;
 INSERT INTO budget_reservations (operation_id, purpose, node_id, sku, rack, region, decision_id, input)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (operation_id) DO NOTHING;
 
+-- Reserves the budget of a repair that a person started, and that has claimed its node.
+-- name: ReserveClaimed :exec
+INSERT INTO budget_reservations (operation_id, purpose, node_id, sku, rack, region, input, started_at)
+SELECT sqlc.arg(operation_id), 'repair', n.node_id, n.sku, coalesce(n.labels ->> 'rack', ''), n.region_code, '{}', now()
+FROM nodes n WHERE n.node_id = sqlc.arg(node_id) ON CONFLICT (operation_id) DO NOTHING;
+
 -- The reservations of repairs whose start is not confirmed.
 -- name: StartsToConfirm :many
 SELECT r.operation_id, r.input FROM budget_reservations r
@@ -103,8 +109,11 @@ DELETE FROM budget_reservations r WHERE EXISTS (SELECT FROM operations o WHERE o
    OR r.reserved_at <= now() - make_interval(secs => sqlc.arg(claim_seconds)::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id);
 
 -- Ends the attempts whose operation ended, was abandoned or never claimed its node, without a recorded outcome.
+-- An operation records the time at which it begins a rung: one that still has the time of its decision was not begun.
 -- name: EndAttempts :exec
-UPDATE recovery_attempts a SET outcome = 'unknown', ended_at = now()
+UPDATE recovery_attempts a SET ended_at = now(),
+    outcome = CASE WHEN EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id)
+        AND EXISTS (SELECT FROM recovery_decisions d WHERE d.operation_id = a.operation_id AND d.decided_at = a.started_at) THEN 'not_begun' ELSE 'unknown' END
 WHERE a.outcome = '' AND (EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id AND (o.ended_at IS NOT NULL OR o.status = 'abandoned'))
    OR a.started_at <= now() - make_interval(secs => sqlc.arg(claim_seconds)::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id));
 

@@ -66,6 +66,9 @@ func (r *round) checkProbe() {
 		return // between two rungs
 	}
 	b.Probing, b.ProbingSince = "", time.Time{}
+	if last.Outcome == OutcomeNotBegun {
+		return // it shows nothing
+	}
 	if last.Outcome == OutcomeCured {
 		r.closeBreaker(sentence("the repair of %s with rung %s was verified", n.Host, last.Rung))
 		return

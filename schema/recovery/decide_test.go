@@ -1,6 +1,7 @@
 package recovery_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -106,10 +107,17 @@ func TestDecideOneNode(t *testing.T) {
 		{"a clock that is ahead", failing(1, now().Add(hour)), nil, want{recovery.BrakeThreshold, nil, health.PhaseUnhealthy, "for 0s"}},
 		{"no time", failing(1, time.Time{}), nil, want{recovery.BrakeThreshold, nil, health.PhaseUnhealthy, "for 0s"}},
 		{"seen once", change(fault, func(n *recovery.Node) { n.Conditions[1].Samples = 1 }), nil, want{recovery.BrakeSamples, nil, health.PhaseUnhealthy, "1 of 3 checks"}},
+		{"seen twice", change(fault, func(n *recovery.Node) { n.Conditions[1].Samples = 2 }), nil, want{recovery.BrakeSamples, nil, health.PhaseUnhealthy, "2 of 3 checks"}},
+		{"seen three times", change(fault, func(n *recovery.Node) { n.Conditions[1].Samples = 3 }), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
+		{"the end of the boot grace", change(fault, func(n *recovery.Node) { n.BootedAt = ago(15 * time.Minute) }), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
 		{"an approval", fault, func(p *recovery.Policy) { p.Approvals = []recovery.Rung{recovery.RungReboot} },
 			want{recovery.BrakeApproval, reboot, health.PhaseUnhealthy, "gpuaas node recover gpu-0001 --rung reboot,quarantine"}},
 
 		{"cool-down", tried(fault, recovery.RungReboot, ago(5*time.Minute), "not_cured"), nil, want{recovery.BrakeCooldown, nil, health.PhaseUnhealthy, "ended 5m ago, and the cool-down is 30m"}},
+		{"cool-down after the second of two repairs", tried(tried(gpu(health.RepairResetGPU), recovery.RungResetGPU, ago(2*hour), "failed"), recovery.RungReboot, ago(5*time.Minute), "failed"), nil,
+			want{recovery.BrakeCooldown, nil, health.PhaseUnhealthy, "ended 5m ago"}},
+		{"the end of the cool-down", tried(fault, recovery.RungReboot, ago(30*time.Minute), "not_cured"), nil,
+			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
 		{"still there after the reboot", tried(fault, recovery.RungReboot, ago(40*time.Minute), "not_cured"), nil,
 			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
 		{"a fault that began during the reboot and is still there", tried(failing(1, ago(45*time.Minute)), recovery.RungReboot, ago(40*time.Minute), "not_cured"), nil,
@@ -118,6 +126,8 @@ func TestDecideOneNode(t *testing.T) {
 			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
 		{"an unknown outcome", tried(fault, recovery.RungReboot, ago(40*time.Minute), "unknown"), nil,
 			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
+		{"a rung that was not begun", tried(fault, recovery.RungReboot, ago(40*time.Minute), "not_begun"), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
+		{"cool-down after a canceled repair", tried(fault, recovery.RungReboot, ago(5*time.Minute), "not_begun"), nil, want{recovery.BrakeCooldown, nil, health.PhaseUnhealthy, ""}},
 		{"a new fault after the cure", tried(fault, recovery.RungReboot, ago(2*hour), "cured"), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
 		{"every rung tried", tried(tried(fault, recovery.RungReboot, ago(50*time.Minute), "not_cured"), recovery.RungQuarantine, ago(45*time.Minute), "not_cured"), nil,
 			want{"", nil, health.PhaseUnhealthy, "every rung was tried (reboot, quarantine)"}},
@@ -154,6 +164,18 @@ func TestDecideOneNode(t *testing.T) {
 			}
 			return n
 		}(), nil, want{recovery.BrakeFlapping, nil, health.PhaseUnhealthy, "5 repairs within 168h did not last"}},
+		{"repairs with several rungs, one that was not begun and an old one are too few", func() recovery.Node {
+			n := fault
+			for i := range 4 {
+				for _, rung := range []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot} {
+					a := attempt(n, rung, ago(time.Duration(2+20*i)*hour), "cured")
+					a.OperationID = fmt.Sprintf("op-%d", i)
+					n.Attempts = append(n.Attempts, a)
+				}
+			}
+			n.Attempts = append(n.Attempts, attempt(n, recovery.RungReboot, ago(90*hour), "not_begun"), attempt(n, recovery.RungReboot, ago(200*hour), "cured"))
+			return n
+		}(), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
 		{"a repair that runs", change(fault, func(n *recovery.Node) {
 			n.Attempts = []recovery.Attempt{{OperationID: "op-1", Rung: recovery.RungReboot, StartedAt: ago(time.Minute)}}
 		}), nil, want{recovery.BrakeHeld, nil, health.PhaseWaitingReboot, "operation op-1 repairs the node"}},

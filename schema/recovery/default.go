@@ -8,7 +8,7 @@ func Default() Policy {
 	minutes := func(n int) Duration { return Duration(time.Duration(n) * time.Minute) }
 	p := Policy{
 		Mode:           ModeMonitor,
-		Ladders:        []Ladder{{Rungs: []Rung{RungResetGPU, RungReboot, RungReplace, RungQuarantine}}},
+		Ladders:        []Ladder{{Rungs: Rungs()}},
 		ReplaceClasses: []string{"ephemeral", "spot"},
 		Budgets: []Budget{
 			{Scope: ScopeFleet, Count: 5, Percent: 10},

@@ -33,10 +33,10 @@ func (p Policy) ladder(n Node, f Fault) ([]Rung, bool) {
 	if i < 0 {
 		return nil, false
 	}
-	from := slices.Index(rungs(), lowest(f.Repair))
+	from := slices.Index(Rungs(), lowest(f.Repair))
 	var fit []Rung
 	for _, r := range p.Ladders[i].Rungs {
-		if from >= 0 && slices.Index(rungs(), r) >= from && p.allows(n, r) {
+		if from >= 0 && slices.Index(Rungs(), r) >= from && p.allows(n, r) {
 			fit = append(fit, r)
 		}
 	}
@@ -73,7 +73,7 @@ func untried(all []Rung, n Node, f Fault) []Rung {
 // left reports whether the fault was there before the attempt's end and is still there. An attempt for
 // another fault counts if its rung was done and concerns the whole node.
 func (a Attempt) left(f Fault) bool {
-	if a.EndedAt.IsZero() || f.Since.After(a.EndedAt) {
+	if a.EndedAt.IsZero() || a.Outcome == OutcomeNotBegun || f.Since.After(a.EndedAt) {
 		return false
 	}
 	if a.Fault.Checker == f.Checker && a.Fault.Component == f.Component {
@@ -90,7 +90,7 @@ func (p Policy) request(n patient, left []Rung) Request {
 		r.GPUs = n.resets()
 	}
 	for _, rung := range left {
-		if slices.Contains(p.Approvals, rung) && slices.Contains(approvable(), rung) {
+		if slices.Contains(p.Approvals, rung) && rung.Approvable() {
 			r.Approve = append(r.Approve, rung)
 		}
 	}
@@ -143,7 +143,7 @@ func (p Policy) cooling(n patient, at time.Time) (time.Time, bool) {
 func (p Policy) repaired(n patient, at time.Time) int {
 	operations := map[string]bool{}
 	for _, a := range n.Attempts {
-		if at.Sub(a.StartedAt) < time.Duration(p.Flapping.Within) {
+		if at.Sub(a.StartedAt) < time.Duration(p.Flapping.Within) && a.Outcome != OutcomeNotBegun {
 			operations[a.OperationID] = true
 		}
 	}

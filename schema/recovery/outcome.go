@@ -12,6 +12,9 @@ const (
 	OutcomeNotCured = "not_cured" // the rung was done, and the fault is still there
 	OutcomeFailed   = "failed"    // the rung could not be done
 	OutcomeUnknown  = "unknown"   // whether the rung was done is not known
+	// OutcomeNotBegun: the repair ended before the rung, for example because the fault had ended or an
+	// operator canceled it. It counts for the cool-down only.
+	OutcomeNotBegun = "not_begun"
 )
 
 // OutcomeCount counts how the attempts with one rung for one kind of fault on one SKU ended.
@@ -27,8 +30,8 @@ type OutcomeCount struct {
 	Unknown  int    `json:"unknown"`
 }
 
-// Outcomes counts the attempts that ended, sorted by fault, SKU and rung. An attempt that is listed
-// twice counts once.
+// Outcomes counts the attempts that ended, sorted by fault, SKU and rung. One that is listed twice
+// counts once, and one that was not begun does not count.
 func Outcomes(attempts []Attempt) []OutcomeCount {
 	type id struct {
 		operation string
@@ -38,7 +41,7 @@ func Outcomes(attempts []Attempt) []OutcomeCount {
 	counts := map[OutcomeCount]*OutcomeCount{}
 	for _, a := range attempts {
 		key := id{a.OperationID, a.Rung}
-		if a.EndedAt.IsZero() || counted[key] {
+		if a.EndedAt.IsZero() || a.Outcome == OutcomeNotBegun || counted[key] {
 			continue
 		}
 		counted[key] = true
@@ -55,7 +58,7 @@ func Outcomes(attempts []Attempt) []OutcomeCount {
 	}
 	slices.SortFunc(all, func(a, b OutcomeCount) int {
 		return cmp.Or(cmp.Compare(a.Checker, b.Checker), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Code, b.Code),
-			cmp.Compare(a.SKU, b.SKU), cmp.Compare(slices.Index(rungs(), a.Rung), slices.Index(rungs(), b.Rung)))
+			cmp.Compare(a.SKU, b.SKU), cmp.Compare(slices.Index(Rungs(), a.Rung), slices.Index(Rungs(), b.Rung)))
 	})
 	return all
 }

@@ -132,6 +132,10 @@ type Weekly struct {
 	For  Duration `json:"for"`  // at most 24h
 }
 
+// LookBack is the longest time that a policy looks back at repairs: attempts are read, and kept, for as
+// long.
+const LookBack = 30 * 24 * time.Hour
+
 // MinCorrelated is the smallest number of nodes that the rules for faults of many nodes count as many.
 const MinCorrelated = 3
 

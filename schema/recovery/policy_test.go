@@ -115,6 +115,7 @@ func TestPolicyErrors(t *testing.T) {
 		{`{"suspect": {"percent": 20, "within": "24h", "trusted": ["Xid"]}}`, `suspect.trusted[0] is "Xid": write checker/Reason`},
 		{`{"rack": {"percent": 50, "nodes": 2}}`, "rack.nodes is 2: set it to 3 to 1000"},
 		{`{"flapping": {"repairs": 0, "within": "168h"}}`, "flapping.repairs is 0: set it to 1 to 1000"},
+		{`{"flapping": {"repairs": 5, "within": "721h"}}`, "flapping.within is 721h: set it to 1h to 720h"}, // no older attempts are read
 		{`{"samples": 0}`, "samples is 0: set it to 1 to 1000"},
 		{`{"threshold": "-5m"}`, "threshold is -5m: set it to 1m to 168h"},
 		{`{"thresholds": {"gpu": "-1s"}}`, `thresholds["gpu"] is -1s: set it to 0s to 168h`},

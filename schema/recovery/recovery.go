@@ -4,6 +4,7 @@
 package recovery
 
 import (
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -85,7 +86,7 @@ type Attempt struct {
 	Fault       Fault     `json:"fault"`
 	StartedAt   time.Time `json:"started_at"`
 	EndedAt     time.Time `json:"ended_at,omitzero"`
-	// Outcome is "cured", "not_cured", "failed" or "unknown"; empty while it runs.
+	// Outcome is one of the constants; empty while it runs.
 	Outcome string `json:"outcome,omitempty"`
 	// The proof: the boot IDs around the rung, and the tests after it with their figures.
 	BootBefore string `json:"boot_before,omitempty"`
@@ -93,9 +94,18 @@ type Attempt struct {
 	Tests      []Test `json:"tests,omitempty"`
 }
 
+// SkippedTest begins the detail of a test that was not made, for example because its program is not
+// installed. Such a test is not OK, and does not make the verification fail.
+const SkippedTest = "skipped: "
+
 // Test is one check that verified a repair.
 type Test struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail,omitempty"`
+}
+
+// Failed reports whether the test was made and failed. Details from nodes may be quoted.
+func (t Test) Failed() bool {
+	return !t.OK && !strings.HasPrefix(strings.TrimPrefix(t.Detail, "`"), SkippedTest)
 }

@@ -292,6 +292,12 @@ func TestProbeThatDoesNotStart(t *testing.T) {
 	f.Nodes[0].Held = "an operator drains it"
 	assert.Equal(t, []string{"gpu-0021"}, acting(recovery.Decide(armed(), f)))
 	f.Nodes[0].Held = ""
+	f.Nodes[0].Attempts = []recovery.Attempt{attempt(f.Nodes[0], recovery.RungReboot, ago(time.Second), recovery.OutcomeNotBegun)}
+	f.Nodes[0].Attempts[0].StartedAt = f.Breaker.ProbingSince
+	got = recovery.Decide(armed(), f)
+	assert.Equal(t, []string{"gpu-0021"}, acting(got), "a repair that was canceled before its first rung shows nothing")
+	assert.Equal(t, f.Breaker.OpenSince, got.Breaker.OpenSince)
+	f.Nodes[0].Attempts = nil
 	f.Breaker.Probing = "id-gone"
 	assert.Equal(t, []string{"gpu-0001"}, acting(recovery.Decide(armed(), f)))
 }
@@ -438,4 +444,17 @@ func TestListedTwice(t *testing.T) {
 	t.Parallel()
 	got := recovery.Decide(armed(), fleet(now(), 1000, failing(1, ago(hour)), failing(1, ago(hour))))
 	assert.Len(t, got.Decisions, 1)
+}
+
+// TestBreakerOfSmallFleet: one or two nodes are no storm, however small the fleet is, and three are.
+func TestBreakerOfSmallFleet(t *testing.T) {
+	t.Parallel()
+	for size := range 12 {
+		var nodes []recovery.Node
+		for bad := range min(size, 3) + 1 {
+			got := recovery.Decide(armed(), fleet(now(), size, nodes...))
+			assert.Equal(t, bad < recovery.MinCorrelated, got.Breaker.OpenSince.IsZero(), "%d of %d nodes", bad, size)
+			nodes = append(nodes, failing(bad*10, ago(6*time.Minute)))
+		}
+	}
 }

@@ -17,11 +17,15 @@ const (
 	maxText     = 200 // characters of a text
 )
 
-// rungs returns the rungs in the order of ladders.
-func rungs() []Rung { return []Rung{RungResetGPU, RungReboot, RungReplace, RungQuarantine} }
+// Rungs returns the rungs in the order of ladders.
+func Rungs() []Rung { return []Rung{RungResetGPU, RungReboot, RungReplace, RungQuarantine} }
 
-// approvable returns the rungs that can wait for an approval. A quarantine ends no work.
-func approvable() []Rung { return []Rung{RungResetGPU, RungReboot, RungReplace} }
+// Approvable reports whether the rung can wait for an approval. A quarantine ends no work.
+func (r Rung) Approvable() bool { return r != RungQuarantine && slices.Contains(Rungs(), r) }
+
+func approvable() []Rung {
+	return slices.DeleteFunc(Rungs(), func(r Rung) bool { return !r.Approvable() })
+}
 
 // Validate checks a policy. Its error is KindInvalidRequest with ReasonBadPolicy and lists each field
 // with a fault and its fix.
@@ -62,7 +66,7 @@ func (f *findings) policy(p Policy) {
 	f.within("cooldown", p.Cooldown, 0, 7*24*time.Hour)
 	f.windows(p.Windows)
 	for i, r := range p.Approvals {
-		if !slices.Contains(approvable(), r) {
+		if !r.Approvable() {
 			f.add(fmt.Sprintf("approvals[%d]", i), "is %.40q: use one of %s", string(r), list(approvable()))
 		}
 	}
@@ -75,16 +79,16 @@ func (f *findings) ladders(all []Ladder) {
 		field := fmt.Sprintf("ladders[%d]", i)
 		f.match(field+".match", l.Match)
 		if len(l.Rungs) == 0 {
-			f.add(field+".rungs", "is empty: list at least one of %s", list(rungs()))
+			f.add(field+".rungs", "is empty: list at least one of %s", list(Rungs()))
 		}
 		last := -1
 		for j, r := range l.Rungs {
-			at := slices.Index(rungs(), r)
+			at := slices.Index(Rungs(), r)
 			switch {
 			case at < 0:
 				f.rung(fmt.Sprintf("%s.rungs[%d]", field, j), r)
 			case at <= last:
-				f.add(fmt.Sprintf("%s.rungs[%d]", field, j), "is %q after %q: list each rung once, in the order %s", r, l.Rungs[j-1], list(rungs()))
+				f.add(fmt.Sprintf("%s.rungs[%d]", field, j), "is %q after %q: list each rung once, in the order %s", r, l.Rungs[j-1], list(Rungs()))
 			}
 			last = max(last, at)
 		}
@@ -92,8 +96,8 @@ func (f *findings) ladders(all []Ladder) {
 }
 
 func (f *findings) rung(field string, r Rung) {
-	if !slices.Contains(rungs(), r) {
-		f.add(field, "is %.40q: use one of %s", string(r), list(rungs()))
+	if !slices.Contains(Rungs(), r) {
+		f.add(field, "is %.40q: use one of %s", string(r), list(Rungs()))
 	}
 }
 
@@ -153,7 +157,7 @@ func (f *findings) rules(p Policy) {
 	f.number("rack.percent", p.Rack.Percent, 1, 100)
 	f.number("rack.nodes", p.Rack.Nodes, MinCorrelated, 1000)
 	f.number("flapping.repairs", p.Flapping.Repairs, 1, 1000)
-	f.within("flapping.within", p.Flapping.Within, time.Hour, 90*24*time.Hour)
+	f.within("flapping.within", p.Flapping.Within, time.Hour, LookBack)
 }
 
 func (f *findings) thresholds(all map[string]Duration) {

@@ -22,7 +22,7 @@ type Alert struct {
 }
 
 // Alerts returns the alert rules: one of each row of the table, one of all other parks, and those
-// of the control plane.
+// of the control plane and of health recovery.
 func Alerts() []Alert {
 	var alerts []Alert
 	var phases []string
@@ -39,7 +39,7 @@ func Alerts() []Alert {
 			a.Summary = fmt.Sprintf("{{ $value }} operations are parked in phase %s ({{ $labels.reason }}). Likely cause: %s.", r.Phase, r.Cause)
 		default:
 			a.Expr = fmt.Sprintf("sum by (row) (gpuaas_stuck_nodes{row=%q}) > 0", r.Name)
-			a.Summary = fmt.Sprintf("{{ $value }} %s since more than %s after %s. Likely cause: %s.", subject(r), limit(r), r.When, r.Cause)
+			a.Summary = fmt.Sprintf("{{ $value }} %s %s %s. Likely cause: %s.", subject(r), after(r), r.When, r.Cause)
 		}
 		alerts = append(alerts, a)
 	}
@@ -47,7 +47,7 @@ func Alerts() []Alert {
 		Name: "GpuaasOperationParked", Severity: "warning", For: 5 * time.Minute, Owner: string(lifecycle.AttentionOperator), Command: "gpuaas stuck",
 		Expr:    fmt.Sprintf("sum by (phase, reason) (gpuaas_stuck_operations{phase!~%q}) > 0", strings.Join(phases, "|")),
 		Summary: "{{ $value }} operations are parked in phase {{ $labels.phase }} ({{ $labels.reason }}).",
-	}}, controlPlane())
+	}}, controlPlane(), recovery())
 }
 
 // controlPlane returns the alerts about the services and the schedules.
@@ -76,19 +76,35 @@ func controlPlane() []Alert {
 	}
 }
 
+// recovery returns the alerts about health recovery, which docs/health.md lists.
+func recovery() []Alert {
+	const status = "gpuaas recovery status"
+	owner := string(lifecycle.AttentionOperator)
+	return []Alert{
+		{Name: "GpuaasBreakerOpen", Expr: `gpuaas_recovery_breaker_open == 1`, For: 5 * time.Minute, Severity: "warning", Owner: owner, Command: status,
+			Summary: "No repair starts: many nodes became unhealthy at once, and the breaker is open."},
+		{Name: "GpuaasIncident", Expr: `gpuaas_recovery_incidents > 0`, For: 15 * time.Minute, Severity: "warning", Owner: owner, Command: status,
+			Summary: "{{ $value }} incidents: faults of many nodes that have one cause, so none of them is repaired."},
+		{Name: "GpuaasRepairsBlocked", Expr: `gpuaas_recovery_budget_blocked_nodes > 0`, For: time.Hour, Severity: "warning", Owner: owner, Command: status,
+			Summary: "{{ $value }} nodes wait for a budget before their repair."},
+		{Name: "GpuaasRecoveryStopped", Expr: `gpuaas_recovery_round_age_seconds > 300`, For: time.Minute, Severity: "critical", Owner: owner, Command: "gpuaas stuck",
+			Summary: "Health recovery last decided {{ $value | humanizeDuration }} ago, so no fault is repaired."},
+	}
+}
+
 // subject names what a row counts.
 func subject(r Row) string {
 	if r.Scope == ScopeRequest {
-		return "requests are not claimed"
+		return "requests have not been claimed"
 	}
-	return "nodes are in row " + r.Name
+	return "nodes have been in row " + r.Name
 }
 
-func limit(r Row) string {
+func after(r Row) string {
 	if r.After == 0 {
-		return "0s"
+		return "after"
 	}
-	return lifecycle.Span(r.After)
+	return "for more than " + lifecycle.Span(r.After) + " after"
 }
 
 func camel(name string) string { return strings.ToUpper(name[:1]) + name[1:] }

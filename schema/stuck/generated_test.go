@@ -133,3 +133,21 @@ func TestAlerts(t *testing.T) {
 		require.True(t, slices.ContainsFunc(alerts, func(a stuck.Alert) bool { return strings.Contains(a.Expr, want) }), r.Name)
 	}
 }
+
+// TestHealthAlerts: each metric of health recovery for which docs/health.md names an alert has a rule.
+func TestHealthAlerts(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "health.md"))
+	require.NoError(t, err)
+	alerts, documented := stuck.Alerts(), 0
+	for line := range strings.Lines(string(raw)) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 || !strings.HasPrefix(line, "| `gpuaas_") || strings.TrimSpace(cells[3]) == "" {
+			continue
+		}
+		documented++
+		name := strings.Trim(strings.TrimSpace(cells[1]), "`")
+		require.True(t, slices.ContainsFunc(alerts, func(a stuck.Alert) bool { return strings.HasPrefix(a.Expr, name+" ") }), name)
+	}
+	require.NotZero(t, documented)
+}

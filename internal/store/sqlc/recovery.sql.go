@@ -401,12 +401,15 @@ func (q *Queries) DropState(ctx context.Context, nodeID string) error {
 }
 
 const endAttempts = `-- name: EndAttempts :exec
-UPDATE recovery_attempts a SET outcome = 'unknown', ended_at = now()
+UPDATE recovery_attempts a SET ended_at = now(),
+    outcome = CASE WHEN EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id)
+        AND EXISTS (SELECT FROM recovery_decisions d WHERE d.operation_id = a.operation_id AND d.decided_at = a.started_at) THEN 'not_begun' ELSE 'unknown' END
 WHERE a.outcome = '' AND (EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id AND (o.ended_at IS NOT NULL OR o.status = 'abandoned'))
    OR a.started_at <= now() - make_interval(secs => $1::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id))
 `
 
 // Ends the attempts whose operation ended, was abandoned or never claimed its node, without a recorded outcome.
+// An operation records the time at which it begins a rung: one that still has the time of its decision was not begun.
 func (q *Queries) EndAttempts(ctx context.Context, claimSeconds float64) error {
 	_, err := q.db.Exec(ctx, endAttempts, claimSeconds)
 	return err
@@ -819,6 +822,18 @@ func (q *Queries) Reserve(ctx context.Context, arg ReserveParams) error {
 		arg.DecisionID,
 		arg.Input,
 	)
+	return err
+}
+
+const reserveClaimed = `-- name: ReserveClaimed :exec
+INSERT INTO budget_reservations (operation_id, purpose, node_id, sku, rack, region, input, started_at)
+SELECT $1, 'repair', n.node_id, n.sku, coalesce(n.labels ->> 'rack', ''), n.region_code, '{}', now()
+FROM nodes n WHERE n.node_id = $2 ON CONFLICT (operation_id) DO NOTHING
+`
+
+// Reserves the budget of a repair that a person started, and that has claimed its node.
+func (q *Queries) ReserveClaimed(ctx context.Context, operationID string, nodeID string) error {
+	_, err := q.db.Exec(ctx, reserveClaimed, operationID, nodeID)
 	return err
 }
 

@@ -10,13 +10,11 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/signal"
 )
 
 // sampleEvery is the time between two checks that Rounds assumes: signals have no number of samples.
 const sampleEvery = 30 * time.Second
-
-// reasonEnded is the reason of the signal about a condition that the reporter no longer lists.
-const reasonEnded = "ended"
 
 // Facts are what an installation recorded.
 type Facts struct {
@@ -119,7 +117,7 @@ func (p *past) apply(s health.Signal) {
 		return
 	}
 	key := part{checker, s.Component}
-	if s.Status == health.Unknown && s.Reason == reasonEnded {
+	if s.Status == health.Unknown && s.Reason == signal.ReasonEnded {
 		delete(p.faults[i], key)
 		return
 	}

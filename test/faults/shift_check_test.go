@@ -50,9 +50,9 @@ func (s *shift) check(failure error, before storetest.Node) error {
 }
 
 // repaired is the state of a node after a repair: what its outcome says.
-func repaired(o lifecycle.Operation, prior lifecycle.NodeState, n storetest.Node) lifecycle.NodeState {
+func repaired(o lifecycle.Operation, prior lifecycle.NodeState) lifecycle.NodeState {
 	switch {
-	case o.Status == lifecycle.OperationCanceled && n.Instance == lifecycle.InstanceTerminated: // canceled without a machine
+	case o.Status == lifecycle.OperationCanceled && strings.Contains(o.Outcome, "the machine was deleted"):
 		return lifecycle.NodeRegistered
 	case o.Status != lifecycle.OperationCompleted, strings.HasPrefix(o.Outcome, "not needed"):
 		return prior
@@ -122,7 +122,7 @@ func (s *shift) checkRecord(st lifecycle.OperationStatus, before storetest.Node)
 		want = s.op.plan.To
 	}
 	if row.Action == lifecycle.ActionRecover {
-		want = repaired(st.Operation, row.Prior, n)
+		want = repaired(st.Operation, row.Prior)
 	}
 	enrolls := s.op.lateBundle && slices.Contains(s.op.plan.Through, n.State)
 	if s.op.plan.Holds && want != n.State && !enrolls {

@@ -57,7 +57,7 @@ func TestStorm(t *testing.T) {
 	lines := s.stuck(t)
 	require.Len(t, lines, 1)
 	require.Contains(t, lines[0].Message, "became unhealthy within")
-	require.Contains(t, lines[0].Message, "rack storm-r001")
+	require.Contains(t, lines[0].Message, "storm-r001")
 	require.Contains(t, lines[0].Next, "gpuaas recovery breaker close --reason")
 	t.Logf("gpuaas stuck: %s; next: %s", lines[0].Message, lines[0].Next)
 	s.rounds(t, 3) // with the breaker open and the faults still there

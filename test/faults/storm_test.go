@@ -50,33 +50,32 @@ func TestStorm(t *testing.T) {
 	}
 	s := newStormy(t, *stormFlag)
 	budget := s.arm(t)
-	s.fail(t)
+	s.cure(t)
+	before := s.started(t)
+	bad := s.fail(t)
 	s.await(t, "the breaker opens", func() bool { return !s.status(t).Breaker.OpenSince.IsZero() })
-	bad := s.size * 3 / 10
-	s.await(t, "every node that failed is decided about", func() bool { return s.number(t, "SELECT count(*) FROM recovery_states") >= bad-budget })
+	s.await(t, "every node that failed is decided about", func() bool {
+		return s.number(t, "SELECT count(*) FROM recovery_states s JOIN nodes n USING (node_id) WHERE n.labels ->> 'rack' <= "+
+			fmt.Sprintf("'storm-r%03d'", bad/stormRack)) >= bad-budget
+	})
+	s.rounds(t, 3) // with the breaker open and the faults still there
 	lines := s.stuck(t)
 	require.Len(t, lines, 1)
 	require.Contains(t, lines[0].Message, "became unhealthy within")
 	require.Contains(t, lines[0].Message, "storm-r001")
 	require.Contains(t, lines[0].Next, "gpuaas recovery breaker close --reason")
 	t.Logf("gpuaas stuck: %s; next: %s", lines[0].Message, lines[0].Next)
-	s.rounds(t, 3) // with the breaker open and the faults still there
-	require.LessOrEqual(t, s.started(t), budget, "repairs that started")
+	require.LessOrEqual(t, s.started(t)-before, budget, "repairs that started")
 
-	s.write(t, 0)
-	s.await(t, "the nodes are healthy", func() bool {
-		return s.number(t, "SELECT count(*) FROM conditions WHERE status = 'unhealthy'") == 0 && len(s.status(t).Nodes) == 0
-	})
+	s.write(t, 0, 0)
+	s.calm(t)
 	s.await(t, "the breaker closes", func() bool { return s.status(t).Breaker.OpenSince.IsZero() })
-	s.await(t, "the repairs end and release the budget", func() bool {
-		s.rounds(t, 1)
-		return s.number(t, "SELECT count(*) FROM budget_reservations") == 0
-	})
-	require.LessOrEqual(t, s.started(t), budget, "repairs that started")
+	s.rounds(t, 2)
+	require.LessOrEqual(t, s.started(t)-before, budget, "repairs that started")
 	require.Equal(t, s.size, s.number(t, "SELECT count(*) FROM nodes WHERE state = 'active' AND NOT cordoned"))
 	require.Empty(t, s.stuck(t))
 	t.Logf("storm: %d of %d nodes in %d racks failed within %s; %d repairs started, the budget is %d; breaker: %s",
-		bad, s.size, bad/stormRack, stormSpan, s.started(t), budget, s.status(t).Breaker.Why)
+		bad, s.size, bad/stormRack, stormSpan, s.started(t)-before, budget, s.status(t).Breaker.Why)
 }
 
 // newStormy starts a stack and its fleet, and waits until all nodes are enrolled.
@@ -94,7 +93,7 @@ func newStormy(t *testing.T, size int) *stormy {
 	})
 	require.NoError(t, err)
 	s := &stormy{Stack: up, size: size, faults: filepath.Join(dir, "faults.json")}
-	s.write(t, 0)
+	s.write(t, 0, 0)
 	fleet := up.Command(context.WithoutCancel(t.Context()), "dev", "fleet", fmt.Sprint(size), "--dir", up.Dir, "--region", "local",
 		"--prefix", "storm", "--rack-size", fmt.Sprint(stormRack), "--faults", s.faults, "--report-every", "30s")
 	fleet.Stdout, fleet.Stderr = t.Output(), t.Output()
@@ -125,26 +124,50 @@ func (s *stormy) arm(t *testing.T) int {
 	return limit
 }
 
+// cure lets one node fail, and waits for its repair: the policy is armed.
+func (s *stormy) cure(t *testing.T) {
+	t.Helper()
+	s.write(t, s.size-1, s.size)
+	s.await(t, "the repair of one node", func() bool {
+		return s.number(t, "SELECT count(*) FROM recovery_attempts WHERE outcome = 'cured'") == 1
+	})
+	s.write(t, 0, 0)
+	s.calm(t)
+}
+
 // fail lets 30 % of the nodes fail, rack by rack, within stormSpan.
-func (s *stormy) fail(t *testing.T) {
+func (s *stormy) fail(t *testing.T) (failed int) {
 	t.Helper()
 	racks := s.size * 3 / 10 / stormRack
 	every := time.NewTicker(stormSpan / time.Duration(racks))
 	defer every.Stop()
 	for n := range racks {
-		s.write(t, n+1)
+		s.write(t, 0, (n+1)*stormRack)
 		<-every.C
 	}
+	return racks * stormRack
 }
 
-// write stores the faults of the first racks.
-func (s *stormy) write(t *testing.T, racks int) {
+// calm waits until no node has a fault and no repair runs.
+func (s *stormy) calm(t *testing.T) {
+	t.Helper()
+	s.await(t, "the nodes are healthy", func() bool {
+		return s.number(t, "SELECT count(*) FROM conditions WHERE status = 'unhealthy'") == 0 && len(s.status(t).Nodes) == 0
+	})
+	s.await(t, "the repairs end and release the budget", func() bool {
+		return s.number(t, "SELECT count(*) FROM budget_reservations") == 0 &&
+			s.number(t, "SELECT count(*) FROM operations WHERE ended_at IS NULL") == 0
+	})
+}
+
+// write stores faults of the nodes from a number to another one, which a restart ends.
+func (s *stormy) write(t *testing.T, from, to int) {
 	t.Helper()
 	f := faulty.Faults{RebootSeconds: 2, Faults: []faulty.Fault{}}
-	if racks > 0 {
-		fault := faulty.Fault{Sticky: true, Condition: health.Condition{Checker: "host_kernel", Reason: "LinkDown", Repair: health.RepairReboot,
+	if to > from {
+		fault := faulty.Fault{Condition: health.Condition{Checker: "host_kernel", Reason: "LinkDown", Repair: health.RepairReboot,
 			Detail: "the link of eth0 is down"}}
-		for n := range racks * stormRack {
+		for n := from; n < to; n++ {
 			fault.Hosts = append(fault.Hosts, fmt.Sprintf("storm-%04d", n+1))
 		}
 		f.Faults = append(f.Faults, fault)

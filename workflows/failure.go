@@ -34,7 +34,24 @@ func failureOf(err error) *schema.Error {
 	if temporal.IsTimeoutError(err) {
 		return schema.NewError(schema.KindServiceUnavailable, "no response in time").WithReason(lifecycle.ReasonTimeout)
 	}
-	return schema.NewError(schema.KindInternal, "unexpected failure")
+	return schema.NewError(schema.KindInternal, "unexpected failure%s", unexpected(err))
+}
+
+// unexpected names what failed without a typed error: the activity and the type of its error. The
+// error's text stays in the worker's log: it may be anything.
+func unexpected(err error) (what string) {
+	if a, ok := errors.AsType[*temporal.ActivityError](err); ok {
+		what = " of the activity " + a.ActivityType().GetName()
+	}
+	var panicked *temporal.PanicError
+	app, ok := errors.AsType[*temporal.ApplicationError](err)
+	switch {
+	case errors.As(err, &panicked):
+		what += ": it panicked"
+	case ok && text.IsToken(app.Type(), maxReason, "_"):
+		what += ": " + app.Type()
+	}
+	return what
 }
 
 // kindOf returns the kind of a failed call.

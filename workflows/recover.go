@@ -110,6 +110,9 @@ func (op ladder) climb(ctx workflow.Context, failure error) (climbed bool, err e
 		return false, nil
 	}
 	if spec.Name == lifecycle.PhaseDrain && e.Kind == schema.KindAgentSilent {
+		if err := voidTasks(ctx, op.operation, "Void the drain"); err != nil {
+			return false, err
+		}
 		op.mark(ctx, lifecycle.PhaseSkipped, e.Message)
 		return true, nil
 	}
@@ -270,6 +273,9 @@ const resetStep task.Type = "machine.reset"
 func awaitReboot(ctx workflow.Context, op *operation) error {
 	a := op.repair.Attempt
 	in := activities.RebootInput{NodeID: op.in.NodeID, BootID: a.BootBefore, Incarnation: op.claim.Incarnation, Since: a.StartedAt}
+	if err := (ladder{op}).restartAgain(ctx); err != nil {
+		return err
+	}
 	if err := (ladder{op}).checkRestart(ctx, in); err != nil {
 		return err
 	}
@@ -283,6 +289,22 @@ func awaitReboot(ctx workflow.Context, op *operation) error {
 	}
 	a.BootAfter = facts.BootID
 	return nil
+}
+
+// restartAgain restarts the node again if a person asks to wait again, and the agent still runs in the old
+// boot: the first restart was lost, and waiting alone would never end.
+func (op ladder) restartAgain(ctx workflow.Context) error {
+	if op.status.Operation.Phases[op.phase].Attempt < 2 || op.parked() {
+		return nil
+	}
+	var facts activities.RepairFacts
+	if err := fromRecord(ctx, "Read the node's boot", &facts, repairs.ReadRepair, op.in.NodeID, recovery.Fault{}); err != nil {
+		return err
+	}
+	if before := op.repair.Attempt.BootBefore; facts.Silent || before == "" || facts.BootID != before {
+		return nil
+	}
+	return rebootNode(ctx, op.operation)
 }
 
 // restartGrace is how long an agent may take to restart its node.

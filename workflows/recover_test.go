@@ -259,6 +259,37 @@ func TestLostReboot(t *testing.T) {
 	require.Zero(t, w.count("power reset"))
 }
 
+// TestRestartThatWasLost: a person who asks to wait again has the node restarted again if its agent still
+// runs in the old boot.
+func TestRestartThatWasLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.instance = &lifecycle.Instance{} // no provider can
+	restarts := 0
+	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
+		if restarts++; restarts > 1 {
+			w.boots("boot-2")
+		}
+		return succeeded(struct{}{}), nil
+	}
+	b := repairOf(t, w, recovery.Request{Rungs: []recovery.Rung{recovery.RungReboot}})
+	b.decideAt(4*time.Hour, lifecycle.DecisionRetry)
+	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
+	require.Equal(t, 2, restarts)
+	require.Equal(t, lifecycle.PhaseWaitReboot, w.parks[0].Phase)
+}
+
+// TestSkipVoidsTasks: the next rung does not begin beside the task of the one that a person skipped.
+func TestSkipVoidsTasks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.open[task.GPUReset] = true
+	b := repairOf(t, w, climbing())
+	b.decideAt(time.Minute, lifecycle.DecisionSkip)
+	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
+	require.Equal(t, 1, w.count("void"))
+}
+
 // TestRepairNotNeeded: a fault that ended is not repaired, and the node returns to its state.
 func TestRepairNotNeeded(t *testing.T) {
 	t.Parallel()

@@ -156,6 +156,8 @@ func (op park) reported(s *lifecycle.Stuck, e *schema.Error) {
 		s.Cause = "the agent did not accept the release, and nothing was changed"
 	case e.Reason == lifecycle.ReasonProbeFailed:
 		s.Cause = "the agent probed the node, and a check failed"
+	case e.Reason == lifecycle.ReasonNotCured:
+		s.Cause = "the agent tested the node after the repair, and a test failed; the message names it"
 	case e.Kind == schema.KindTaskRefused:
 		s.Cause = "the agent rejected the task and did not run it" + show + ", and the agent's log on the node (journalctl -u gpuaas-node-agent)"
 	case (e.Kind == schema.KindTaskFailed || e.Kind == schema.KindUnfit) && e.Reason == "":

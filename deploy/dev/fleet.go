@@ -77,6 +77,7 @@ without enrolling them again. The agents log to DIR/log/fleet.log.`,
 	f.String("prefix", "fleet", "prefix of the host names")
 	f.String("sku", "cpu-dev", "SKU of new nodes; must be a SKU without GPUs")
 	f.String("region", "local", "region of new nodes")
+	f.Int("rack-size", 0, "nodes per rack, which is the label rack of new nodes; 0 sets no label")
 	f.String("misbehave", "", "nodes that misbehave, as NAME=SHARE,…")
 	f.String("faults", "", "`file` with the faults of the nodes' machines; the nodes read it again when it changes")
 	f.Uint64("seed", 1, "random seed that selects the nodes that misbehave")
@@ -122,7 +123,7 @@ func runFleet(c *cobra.Command, o *options, n string) error {
 
 // fleetFlags are the flags of the fleet program, which validates them.
 func fleetFlags() []string {
-	return []string{"prefix", "sku", "region", "misbehave", "faults", "seed", "task-time", "workloads", "restart-after", "flap-every",
+	return []string{"prefix", "sku", "region", "rack-size", "misbehave", "faults", "seed", "task-time", "workloads", "restart-after", "flap-every",
 		"report-every", "log-level"}
 }
 

@@ -257,7 +257,7 @@ func waitReboot(r recovery.Request) PhaseSpec {
 		Name: PhaseWaitReboot, Title: "Wait for the node's next boot", Budget: rebootWait(r),
 		WaitingOn: AttentionAgent, Cause: "the node does not boot, or its agent does not start; read its console",
 		Choices: []Option{
-			retry("Wait for the boot again"),
+			retry("Wait for the boot again; restart the node again if its agent still runs in the old boot"),
 			{Decision: DecisionSkip, Does: "Continue with the next rung of the repair", Harm: HarmNone},
 		},
 	}

@@ -14,6 +14,9 @@
 // the real store and the real relay, while worker, API, relay and Temporal crash
 // between their commits (-rounds N, -round S).
 //
+// TestStorm lets 30 % of a fleet on a real stack fail within a minute while repairs are
+// armed, and counts the repairs that start (-storm N). It needs bin/ (./task build).
+//
 // The package contains only tests: TestSeededFaults (-seeds N, -seed S),
 // TestExpiringFleet (-agents N) and TestThroughVault. docs/identity-faults.md maps
 // each defense to the test that fails without it.

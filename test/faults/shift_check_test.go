@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.temporal.io/sdk/temporal"
 
@@ -45,7 +46,20 @@ func (s *shift) check(failure error, before storetest.Node) error {
 	if o.Status == lifecycle.OperationFailed && !s.op.disturbed {
 		return fmt.Errorf("the %s failed: %s", o.Action, o.Outcome)
 	}
-	return errors.Join(s.checkDestructive(), s.checkRecord(st, before), s.checkDecisions(o.OperationID), s.checkNode())
+	return errors.Join(s.checkDestructive(), s.checkRecord(st, before), s.checkDecisions(o.OperationID), s.checkAttempts(o), s.checkNode())
+}
+
+// repaired is the state of a node after a repair: what its outcome says.
+func repaired(o lifecycle.Operation, prior lifecycle.NodeState) lifecycle.NodeState {
+	switch {
+	case o.Status == lifecycle.OperationCanceled && strings.Contains(o.Outcome, "the machine was deleted"):
+		return lifecycle.NodeRegistered
+	case o.Status != lifecycle.OperationCompleted, strings.HasPrefix(o.Outcome, "not needed"):
+		return prior
+	case strings.HasPrefix(o.Outcome, "not repaired"):
+		return lifecycle.NodeQuarantined
+	}
+	return lifecycle.NodeActive
 }
 
 // checkDecisions verifies that the audit has each decision that the operation took.
@@ -106,6 +120,9 @@ func (s *shift) checkRecord(st lifecycle.OperationStatus, before storetest.Node)
 	late := s.op.plan.Action == lifecycle.ActionTerminate && n.Instance == lifecycle.InstanceTerminated // the cancel was too late
 	if (row.Status == lifecycle.OperationCompleted || late) && s.op.plan.To != "" {
 		want = s.op.plan.To
+	}
+	if row.Action == lifecycle.ActionRecover {
+		want = repaired(st.Operation, row.Prior)
 	}
 	enrolls := s.op.lateBundle && slices.Contains(s.op.plan.Through, n.State)
 	if s.op.plan.Holds && want != n.State && !enrolls {

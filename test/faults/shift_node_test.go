@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/test/testkit/storetest"
 )
@@ -38,11 +39,9 @@ func (s *shift) offer(id string) {
 
 // dispatch is the node's poll.
 func (s *shift) dispatch(id string) {
-	for _, p := range []party{theNode, theDatabase} {
-		if until, away := s.away(p); away {
-			s.after(until.Sub(s.now())+time.Second, func() { s.dispatch(id) })
-			return
-		}
+	if until, away := s.unreachable(); away {
+		s.after(until.Sub(s.now())+time.Second, func() { s.dispatch(id) })
+		return
 	}
 	spec, epoch, ok := s.Dispatch(id)
 	if !ok {
@@ -78,6 +77,11 @@ func forced(raw json.RawMessage) bool {
 func (s *shift) perform(r *rand.Rand, id string, t task.Type, force bool, epoch int64) {
 	result := task.Result{LeaseEpoch: epoch, Status: task.Succeeded, Output: s.output(t, true, force)}
 	took := time.Second
+	if s.rebooted(id) {
+		s.report(id, task.Result{LeaseEpoch: epoch, Status: task.Failed, Code: schema.KindTaskFailed,
+			Message: lifecycle.ReasonOtherBoot + ": the node has another boot"})
+		return
+	}
 	if !s.calm() {
 		took = upToLog(r, 10*time.Minute)
 		switch n := r.IntN(100); {
@@ -121,11 +125,9 @@ func (s *shift) crash(r *rand.Rand, id string, result task.Result) {
 
 // report posts a result until the API responds.
 func (s *shift) report(id string, result task.Result) {
-	for _, p := range []party{theNode, theDatabase} {
-		if until, away := s.away(p); away {
-			s.after(until.Sub(s.now())+time.Second, func() { s.report(id, result) })
-			return
-		}
+	if until, away := s.unreachable(); away {
+		s.after(until.Sub(s.now())+time.Second, func() { s.report(id, result) })
+		return
 	}
 	err := s.Report(id, result)
 	s.logf("node reports task %.8s as %s: %v", id, result.Status, err)
@@ -134,11 +136,49 @@ func (s *shift) report(id string, result task.Result) {
 		return
 	}
 	s.noteWorkloads(id, result)
+	s.noteRepair(id, result)
 	if r := s.random("twice"); !s.calm() && r.IntN(8) == 0 {
 		s.hit("result sent again")
 		s.after(upToLog(r, time.Hour), func() { s.report(id, result) })
 	}
 	s.relay()
+}
+
+// unreachable returns when the node's agent reaches the API again, and whether it does not now.
+func (s *shift) unreachable() (until time.Time, away bool) {
+	for _, p := range []party{theNode, theDatabase} {
+		if until, away := s.away(p); away {
+			return until, true
+		}
+	}
+	s.mu.Lock()
+	until = s.onAt
+	s.mu.Unlock()
+	return until, s.off()
+}
+
+// rebooted reports whether the task is the restart of an earlier boot.
+func (s *shift) rebooted(id string) bool {
+	var p task.RebootParams
+	row, _ := s.Task(id)
+	return row.Type == task.NodeReboot && json.Unmarshal(row.Params, &p) == nil && p.BootID != s.Node(s.nodeID).BootID
+}
+
+// noteRepair is what the machine does once the server has the result of a repair.
+func (s *shift) noteRepair(id string, result task.Result) {
+	row, _ := s.Task(id)
+	if result.Status != task.Succeeded {
+		return
+	}
+	switch row.Type {
+	case task.NodeReboot:
+		var p task.RebootParams
+		if json.Unmarshal(row.Params, &p) == nil && p.BootID == s.Node(s.nodeID).BootID {
+			s.restart("the agent")
+		}
+	case task.GPUReset:
+		s.heal(s.random("reset"))
+	}
 }
 
 // noteWorkloads is the node's next heartbeat after a drain.
@@ -172,6 +212,13 @@ func (s *shift) output(t task.Type, good, force bool) json.RawMessage {
 			d.Blocked = []task.Blocker{{Workload: "job-1", Reason: "ignores SIGTERM"}}
 		}
 		out = d
+	case task.GPUReset:
+		out = task.ResetResult{Reset: []string{}}
+	case task.NodeReboot:
+		out = struct{}{}
+	case task.NodeVerify:
+		ok := good && s.unhealthy().Checker == ""
+		out = task.VerifyResult{OK: ok, BootID: s.Node(s.nodeID).BootID, Tests: []recovery.Test{{Name: "gpu_xid", OK: ok}}}
 	default:
 		out = task.CordonResult{Cordoned: t == task.WorkloadCordon, Was: s.Node(s.nodeID).Cordoned, Workloads: []task.Workload{}}
 	}

@@ -116,6 +116,7 @@ func (s *shift) watch() {
 	if stuck := st.Operation.Stuck; stuck != nil {
 		s.checkStuck(*stuck)
 		if s.calm() {
+			s.heal(s.r) // this fault ends, too
 			s.follow(st.Operation)
 		}
 	}

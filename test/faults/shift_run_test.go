@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -94,7 +95,7 @@ func newShift(seed uint64) *shift {
 	start := time.Date(2041, 3, 1, 0, 0, 0, 0, time.UTC)
 	s := &shift{shiftWorld: newShiftWorld(seed, start), waits: map[string]waiting{}, canceled: map[string]bool{}}
 	s.r = s.random("shift")
-	s.enqueued = s.offer
+	s.enqueued, s.restarted = s.offer, s.restart
 	state := lifecycle.NodeRegistered
 	if s.r.IntN(10) < 7 {
 		state = lifecycle.NodeActive
@@ -133,11 +134,17 @@ func (s *shift) between() {
 			n.Workloads = []string{"job-1"}
 		}
 	})
+	if s.Node(s.nodeID).State.Enrolled() && s.r.IntN(3) == 0 {
+		s.fail()
+	}
 }
 
 // choose returns an action, mostly one that may start.
 func (s *shift) choose() (lifecycle.Action, lifecycle.Options) {
 	possible := lifecycle.ActionsIn(s.Node(s.nodeID).State)
+	if slices.Contains(possible, lifecycle.ActionRecover) && s.unhealthy().Checker != "" && s.r.IntN(2) == 0 {
+		return lifecycle.ActionRecover, lifecycle.Options{Recovery: s.repair()}
+	}
 	if s.r.IntN(12) == 0 || len(possible) == 0 {
 		for _, p := range lifecycle.Operations() {
 			possible = append(possible, p.Action)
@@ -149,6 +156,8 @@ func (s *shift) choose() (lifecycle.Action, lifecycle.Options) {
 		o.CordonOnly = s.r.IntN(4) == 0
 	case a == lifecycle.ActionRetire:
 		o.Drain = s.r.IntN(2) == 0
+	case a == lifecycle.ActionRecover:
+		o.Recovery = s.repair()
 	}
 	return a, o
 }
@@ -233,7 +242,9 @@ func (s *shift) newEnv(first bool) {
 	}
 	env.RegisterActivity(&activities.Record{Records: s})
 	env.RegisterActivity(&activities.Task{Records: s, Tasks: s, NewTasks: activities.TaskSigner{Signer: s}})
-	env.RegisterActivity(&activities.Machine{Ledger: s, Providers: map[string]activities.Source{provider: {Info: machines.Info{Name: provider, Creates: true}, Provider: shiftProvider{s.shiftWorld}}}})
+	sources := map[string]activities.Source{provider: {Info: machines.Info{Name: provider, Creates: true}, Provider: shiftProvider{s.shiftWorld}}}
+	env.RegisterActivity(&activities.Machine{Ledger: s, Providers: sources})
+	env.RegisterActivity(&activities.Repair{Repairs: s, Providers: sources})
 	env.SetOnActivityCanceledListener(func(info *activity.Info) {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -52,6 +52,9 @@ type shiftWorld struct {
 	trace    []string
 	machines map[string]bool // by resource
 	enqueued func(taskID string)
+	onAt     time.Time // when the machine that restarts has booted
+	// restarted is called when something restarts the machine.
+	restarted func(by string)
 }
 
 func newShiftWorld(seed uint64, start time.Time) *shiftWorld {
@@ -192,9 +195,7 @@ func (w *shiftWorld) Registration(ctx context.Context, id string) (activities.Re
 }
 
 func (w *shiftWorld) HeartbeatAge(ctx context.Context, id string) (time.Duration, error) {
-	if _, away := w.away(theNode); !away {
-		w.Change(id, func(n *storetest.Node) { n.HeartbeatAt = w.now() })
-	}
+	w.heartbeat(id)
 	return callFor(w, theDatabase, "heartbeat", func() (time.Duration, error) { return w.Store.HeartbeatAge(ctx, id) })
 }
 
@@ -273,7 +274,20 @@ func (p shiftProvider) Describe(_ context.Context, r machines.Ref) (machines.Mac
 	return machines.Machine{Ref: r, Phase: machines.Running}, err
 }
 
-func (p shiftProvider) Power(context.Context, machines.Ref, machines.Power) error { return nil }
+func (p shiftProvider) Power(_ context.Context, r machines.Ref, to machines.Power) error {
+	return p.call(theProvider, "power", func() error {
+		p.mu.Lock()
+		exists := p.machines[r.InstanceID]
+		p.mu.Unlock()
+		if !exists {
+			return machines.Errorf(machines.ReasonMissing, "no machine")
+		}
+		if to == machines.PowerReset {
+			p.restarted("the provider")
+		}
+		return nil
+	})
+}
 
 func (p shiftProvider) Console(context.Context, machines.Ref) ([]byte, error) { return nil, nil }
 
@@ -317,5 +331,6 @@ var (
 	_ activities.Records         = (*shiftWorld)(nil)
 	_ activities.Tasks           = (*shiftWorld)(nil)
 	_ activities.Ledger          = (*shiftWorld)(nil)
+	_ activities.Repairs         = (*shiftWorld)(nil)
 	_ activities.MachineProvider = shiftProvider{}
 )

@@ -135,3 +135,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // host returns the host name of the i-th node, counted from 0.
 func (c Config) host(i int) string { return fmt.Sprintf("%s-%04d", c.Prefix, i+1) }
+
+// labels returns the labels of the i-th node.
+func (c Config) labels(i int) map[string]string {
+	if c.RackSize == 0 {
+		return nil
+	}
+	return map[string]string{"rack": fmt.Sprintf("%s-r%03d", c.Prefix, i/c.RackSize+1)}
+}

@@ -22,6 +22,9 @@ type Config struct {
 	Prefix string
 	// SKU and Region are those of nodes that must be registered.
 	SKU, Region string
+	// RackSize is the number of nodes of a rack, which is the label rack of a node that must be
+	// registered. 0 sets no label.
+	RackSize int
 	// AdminURL is the URL of the admin API, Token its bearer token.
 	AdminURL, Token string
 	// NodeURL replaces the node API's address in the bundles unless it is empty.
@@ -63,6 +66,7 @@ func (c Config) Validate() error {
 	check(hostPrefix.MatchString(c.Prefix), "prefix", "--prefix %q: want lower-case letters, digits and -, 41 at most", c.Prefix)
 	check(c.SKU != "", "sku", "--sku is empty")
 	check(c.Region != "", "region", "--region is empty")
+	check(c.RackSize >= 0, "rack_size", "--rack-size %d: want 0 or more", c.RackSize)
 	check(c.AdminURL != "", "admin_url", "the admin API's URL is not set (GPUAAS_API_URL)")
 	check(c.Workloads >= 0 && c.Workloads <= 64, "workloads", "--workloads %d: want 0 to 64", c.Workloads)
 	check(c.RestartAfter > 0, "restart_after", "--restart-after %s: want more than 0", c.RestartAfter)

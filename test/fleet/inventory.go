@@ -44,7 +44,7 @@ func (v *nodeInventory) run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			c, err := v.prepare(ctx, v.conf.host(i), known)
+			c, err := v.prepare(ctx, i, known)
 			v.note(err)
 			if err == nil {
 				v.ready(i, c)
@@ -83,11 +83,12 @@ func (v *nodeInventory) state() (prepared, left int, why error) {
 }
 
 // prepare returns the configuration of one node's agent.
-func (v *nodeInventory) prepare(ctx context.Context, host string, known map[string]wire.NodeView) (agent.Config, error) {
+func (v *nodeInventory) prepare(ctx context.Context, i int, known map[string]wire.NodeView) (agent.Config, error) {
+	host := v.conf.host(i)
 	node, there := known[host]
 	if !there {
 		var err error
-		node, err = v.admin.register(ctx, wire.RegisterNodeRequest{Host: host, SKU: v.conf.SKU, RegionCode: v.conf.Region})
+		node, err = v.admin.register(ctx, wire.RegisterNodeRequest{Host: host, SKU: v.conf.SKU, RegionCode: v.conf.Region, Labels: v.conf.labels(i)})
 		if err != nil {
 			return agent.Config{}, named(host, err)
 		}

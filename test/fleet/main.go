@@ -127,6 +127,7 @@ func parse(args []string, getenv func(string) string) (c Config, logs logging, e
 	f.StringVar(&c.Prefix, "prefix", "fleet", "")
 	f.StringVar(&c.SKU, "sku", "cpu-dev", "")
 	f.StringVar(&c.Region, "region", "local", "")
+	f.IntVar(&c.RackSize, "rack-size", 0, "")
 	f.Uint64Var(&c.Seed, "seed", 1, "")
 	f.IntVar(&c.Workloads, "workloads", 0, "")
 	f.DurationVar(&c.RestartAfter, "restart-after", 2*time.Minute, "")

@@ -121,8 +121,8 @@ func (s *nodeRecords) accept(n *node, r activities.ClaimRequest, f activities.Fe
 	switch r.Action {
 	case lifecycle.ActionProvision:
 		c.Instance = lifecycle.Instance{InstanceID: n.InstanceID, Provider: n.Provider, State: n.Instance}
-	case lifecycle.ActionTerminate:
-		if before.Live() { // otherwise the termination only releases what the ledger has
+	case lifecycle.ActionTerminate, lifecycle.ActionRecover:
+		if before.Live() { // otherwise a termination only releases what the ledger has
 			c.Instance = lifecycle.Instance{InstanceID: n.InstanceID, Provider: n.Provider, State: before}
 		}
 	}
@@ -156,7 +156,7 @@ func (n *node) begin(r activities.ClaimRequest) {
 	}
 }
 
-func (s *nodeRecords) end(op *operation, status lifecycle.OperationState, at time.Time) {
+func (s *state) end(op *operation, status lifecycle.OperationState, at time.Time) {
 	op.Status, op.EndedAt, op.Stuck = status, &at, nil
 }
 

@@ -103,7 +103,7 @@ func (s *state) openResources(nodeID string) (open []activities.Resource) {
 }
 
 // holding returns KindFenced if the operation ended or does not hold the node.
-func (s *resourceLedger) holding(f activities.Fence) error {
+func (s *state) holding(f activities.Fence) error {
 	_, op, err := s.held(f)
 	if err == nil && op.EndedAt != nil {
 		return errEnded(f)

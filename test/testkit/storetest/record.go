@@ -97,7 +97,8 @@ func (s *nodeRecords) Finish(_ context.Context, f activities.Fence, _ string, e 
 	case !e.Status.Ended() || e.Status == lifecycle.OperationRejected:
 		return schema.NewError(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
 	case (op.Action == lifecycle.ActionEnroll || op.claim.Creates && op.Action == lifecycle.ActionProvision) &&
-		e.Status == lifecycle.OperationCompleted && n.polledIncarnation != n.Incarnation:
+		e.Status == lifecycle.OperationCompleted && n.polledIncarnation != n.Incarnation,
+		op.Action == lifecycle.ActionRecover && e.Status == lifecycle.OperationCompleted && e.Instance == lifecycle.InstanceRunning && n.polledIncarnation != n.Incarnation:
 		return schema.NewError(schema.KindInvalidRequest, "node %s has not polled with a certificate", n.ID).WithReason("not_enrolled")
 	case (op.Action == lifecycle.ActionTerminate || op.Action == lifecycle.ActionRemove) && e.Status == lifecycle.OperationCompleted && !e.TeardownForced() && len(s.openResources(n.ID)) > 0:
 		return schema.NewError(schema.KindInvalidRequest, "the ledger of node %s has open entries", n.ID).WithReason("resources_open")
@@ -124,7 +125,7 @@ func (s *nodeRecords) Finish(_ context.Context, f activities.Fence, _ string, e 
 }
 
 // endMachine ends the identity, an open reissue and the reports of a machine that is gone.
-func (s *nodeRecords) endMachine(n *node) {
+func (s *state) endMachine(n *node) {
 	for _, op := range s.openOf(n.ID) {
 		if op.Action == lifecycle.ActionReissueEnrollment {
 			s.end(op, lifecycle.OperationFailed, s.Now())
@@ -213,7 +214,7 @@ func (s *nodeRecords) IssueBundle(nodeID string, reissue bool) {
 		return
 	}
 	if n.polledIncarnation == n.Incarnation {
-		if op := s.ops[n.OperationID]; op != nil && op.EndedAt == nil && op.Action == lifecycle.ActionProvision {
+		if op := s.ops[n.OperationID]; op != nil && op.EndedAt == nil && (op.Action == lifecycle.ActionProvision || op.Action == lifecycle.ActionRecover) {
 			return
 		}
 		n.Incarnation++

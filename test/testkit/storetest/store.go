@@ -9,19 +9,22 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Store is the record of nodes, operations, tasks and resources in memory. It implements
-// activities.Records, activities.Tasks and activities.Ledger, and what the node API does
+// activities.Records, activities.Tasks, activities.Ledger and activities.Repairs, and what the node API does
 // with tasks and identities.
 type Store struct {
 	*state
 	*nodeRecords
 	*taskQueue
 	*resourceLedger
+	*repairRecords
 }
 
 // The parts of a store share its state.
@@ -29,6 +32,7 @@ type (
 	nodeRecords    struct{ *state }
 	taskQueue      struct{ *state }
 	resourceLedger struct{ *state }
+	repairRecords  struct{ *state }
 )
 
 // state is everything that a store has.
@@ -45,6 +49,9 @@ type state struct {
 	ops       map[string]*operation
 	tasks     map[string]*queued
 	resources []*entry
+	attempts  []recovery.Attempt
+	resets    map[string]bool // by operation and step
+	evidence  map[string]bool // by operation
 	trail     []audit.Event
 	outbox    []Message
 }
@@ -52,8 +59,9 @@ type state struct {
 // NewStore returns an empty store.
 func NewStore(now func() time.Time) *Store {
 	s := &state{Now: now, SKU: inventory.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
-		nodes: map[string]*node{}, ops: map[string]*operation{}, tasks: map[string]*queued{}}
-	return &Store{s, &nodeRecords{s}, &taskQueue{s}, &resourceLedger{s}}
+		nodes: map[string]*node{}, ops: map[string]*operation{}, tasks: map[string]*queued{}, resets: map[string]bool{}, evidence: map[string]bool{}}
+
+	return &Store{s, &nodeRecords{s}, &taskQueue{s}, &resourceLedger{s}, &repairRecords{s}}
 }
 
 // Node is a node as stored.
@@ -72,6 +80,10 @@ type Node struct {
 	Workloads   []string
 	HeartbeatAt time.Time // zero if there was none
 	Enrolled    activities.Enrollment
+	// BootID and BootedAt are those of the machine, Conditions what its agent reports.
+	BootID     string
+	BootedAt   time.Time
+	Conditions []health.Condition
 }
 
 type node struct {
@@ -113,7 +125,8 @@ type Message struct {
 func (s *state) Register(host, provider string, state lifecycle.NodeState) Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := &node{Node: Node{ID: schema.NewID(), Host: host, Provider: provider, State: state, Incarnation: 1}}
+	n := &node{Node: Node{ID: schema.NewID(), Host: host, Provider: provider, State: state, Incarnation: 1,
+		BootID: schema.NewID(), BootedAt: s.Now().Add(-time.Hour)}}
 	if state.Enrolled() {
 		n.polledIncarnation = 1
 	}

@@ -590,7 +590,7 @@ func (q *Queries) NodesOfFacts(ctx context.Context, since time.Time) ([]NodesOfF
 const nodesToDecide = `-- name: NodesToDecide :many
 SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, n.state, n.cordoned,
     (n.identity_locked_at IS NOT NULL)::boolean AS locked, coalesce((p.info ->> 'creates')::boolean, false)::boolean AS creates,
-    coalesce(CASE WHEN n.uptime_seconds > 0 THEN n.last_heartbeat_at - make_interval(secs => n.uptime_seconds) END, 'epoch'::timestamptz)::timestamptz AS booted_at,
+    coalesce(CASE WHEN n.uptime_seconds > 0 THEN n.last_heartbeat_at - make_interval(secs => least(n.uptime_seconds, 3155760000)) END, 'epoch'::timestamptz)::timestamptz AS booted_at,
     coalesce(i.provider, n.onboarding_mode)::text AS provider,
     coalesce(n.silent_at, 'epoch'::timestamptz)::timestamptz AS silent_at, coalesce(s.phase, '')::text AS phase, coalesce(s.refused, '')::text AS refused,
     coalesce(s.refused_at > now() - make_interval(secs => $1::float8), false)::boolean AS refused_lately,
@@ -627,7 +627,8 @@ type NodesToDecideRow struct {
 }
 
 // The nodes to decide about: those with an unhealthy condition of a fresh report, those without
-// heartbeats, those in a phase other than healthy, and the one that the breaker probes.
+// heartbeats, those in a phase other than healthy, and the one that the breaker probes. A node may report
+// any uptime: that of a century at most counts.
 func (q *Queries) NodesToDecide(ctx context.Context, refusedSeconds float64, probing string, freshSeconds float64) ([]NodesToDecideRow, error) {
 	rows, err := q.db.Query(ctx, nodesToDecide, refusedSeconds, probing, freshSeconds)
 	if err != nil {

@@ -59,7 +59,7 @@ CREATE TABLE recovery_attempts (
     started_at   timestamptz NOT NULL DEFAULT now(),
     ended_at     timestamptz,
     outcome      text        NOT NULL DEFAULT '' CONSTRAINT recovery_attempts_outcome_check
-                     CHECK (outcome IN ('', 'cured', 'not_cured', 'failed', 'unknown')),
+                     CHECK (outcome IN ('', 'cured', 'not_cured', 'failed', 'unknown', 'not_begun')),
     boot_before  text        NOT NULL DEFAULT '',
     boot_after   text        NOT NULL DEFAULT '',
     tests        jsonb       NOT NULL DEFAULT '[]',

@@ -86,6 +86,16 @@ WHERE r.purpose = 'repair' AND r.started_at IS NULL AND r.reserved_at > now() - 
   AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id)
 ORDER BY r.reserved_at, r.operation_id;
 
+-- Withdraws the reservations whose start is not confirmed: no operation claimed its node with them.
+-- name: WithdrawStarts :many
+DELETE FROM budget_reservations r WHERE r.purpose = 'repair' AND r.started_at IS NULL
+  AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id)
+RETURNING r.operation_id;
+
+-- Confirms the start of a repair that claims its node now, unless its reservation was withdrawn.
+-- name: ClaimReservation :execrows
+UPDATE budget_reservations SET started_at = coalesce(started_at, now()) WHERE operation_id = $1 AND purpose = 'repair';
+
 -- name: ConfirmStart :exec
 UPDATE budget_reservations SET started_at = coalesce(started_at, now()) WHERE operation_id = $1;
 
@@ -103,9 +113,12 @@ DELETE FROM recovery_attempts WHERE operation_id = $1;
 DELETE FROM budget_reservations r WHERE EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id AND (o.ended_at IS NOT NULL OR o.status = 'abandoned'))
    OR r.reserved_at <= now() - make_interval(secs => sqlc.arg(claim_seconds)::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id);
 
--- Ends the attempts whose operation ended, was abandoned or never claimed its node, without a recorded outcome.
+-- Ends the attempts whose operation ended, was abandoned or never claimed its node, without a recorded outcome. A
+-- rung that is only reserved, before the claim and without the boot that it may end, never began.
 -- name: EndAttempts :exec
-UPDATE recovery_attempts a SET outcome = 'unknown', ended_at = now()
+UPDATE recovery_attempts a SET ended_at = now(), outcome = CASE
+    WHEN a.boot_before = '' AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id AND o.started_at <= a.started_at) THEN 'not_begun'
+    ELSE 'unknown' END
 WHERE a.outcome = '' AND (EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id AND (o.ended_at IS NOT NULL OR o.status = 'abandoned'))
    OR a.started_at <= now() - make_interval(secs => sqlc.arg(claim_seconds)::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id));
 

@@ -73,7 +73,7 @@ func untried(all []Rung, n Node, f Fault) []Rung {
 // left reports whether the fault was there before the attempt's end and is still there. An attempt for
 // another fault counts if its rung was done and concerns the whole node.
 func (a Attempt) left(f Fault) bool {
-	if a.EndedAt.IsZero() || f.Since.After(a.EndedAt) {
+	if a.EndedAt.IsZero() || a.Outcome == OutcomeNotBegun || f.Since.After(a.EndedAt) {
 		return false
 	}
 	if a.Fault.Checker == f.Checker && a.Fault.Component == f.Component {
@@ -143,7 +143,7 @@ func (p Policy) cooling(n patient, at time.Time) (time.Time, bool) {
 func (p Policy) repaired(n patient, at time.Time) int {
 	operations := map[string]bool{}
 	for _, a := range n.Attempts {
-		if at.Sub(a.StartedAt) < time.Duration(p.Flapping.Within) {
+		if a.Outcome != OutcomeNotBegun && at.Sub(a.StartedAt) < time.Duration(p.Flapping.Within) {
 			operations[a.OperationID] = true
 		}
 	}

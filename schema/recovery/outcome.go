@@ -12,6 +12,7 @@ const (
 	OutcomeNotCured = "not_cured" // the rung was done, and the fault is still there
 	OutcomeFailed   = "failed"    // the rung could not be done
 	OutcomeUnknown  = "unknown"   // whether the rung was done is not known
+	OutcomeNotBegun = "not_begun" // the repair ended before the rung
 )
 
 // OutcomeCount counts how the attempts with one rung for one kind of fault on one SKU ended.
@@ -27,7 +28,7 @@ type OutcomeCount struct {
 	Unknown  int    `json:"unknown"`
 }
 
-// Outcomes counts the attempts that ended, sorted by fault, SKU and rung. An attempt that is listed
+// Outcomes counts the attempts that began and ended, sorted by fault, SKU and rung. An attempt that is listed
 // twice counts once.
 func Outcomes(attempts []Attempt) []OutcomeCount {
 	type id struct {
@@ -38,7 +39,7 @@ func Outcomes(attempts []Attempt) []OutcomeCount {
 	counts := map[OutcomeCount]*OutcomeCount{}
 	for _, a := range attempts {
 		key := id{a.OperationID, a.Rung}
-		if a.EndedAt.IsZero() || counted[key] {
+		if a.EndedAt.IsZero() || a.Outcome == OutcomeNotBegun || counted[key] {
 			continue
 		}
 		counted[key] = true

@@ -85,7 +85,7 @@ type Attempt struct {
 	Fault       Fault     `json:"fault"`
 	StartedAt   time.Time `json:"started_at"`
 	EndedAt     time.Time `json:"ended_at,omitzero"`
-	// Outcome is "cured", "not_cured", "failed" or "unknown"; empty while it runs.
+	// Outcome is "cured", "not_cured", "failed", "unknown" or "not_begun"; empty while it runs.
 	Outcome string `json:"outcome,omitempty"`
 	// The proof: the boot IDs around the rung, and the tests after it with their figures.
 	BootBefore string `json:"boot_before,omitempty"`

@@ -65,7 +65,8 @@ type RepairFacts struct {
 }
 
 // ReadRepair reads the node's boot and whether the fault is still there. Without a fault, or without
-// a condition of its checker and component, the fault is not healed. The boot ID is reported by the
+// a condition of its checker and component, the fault is not healed. That of a silent node ends with its
+// next heartbeat. The boot ID is reported by the
 // node: one that is no plain word counts as not known.
 func (r *Repair) ReadRepair(ctx context.Context, nodeID string, f recovery.Fault) (RepairFacts, error) {
 	boot, err := r.Repairs.Boot(ctx, nodeID)
@@ -73,7 +74,11 @@ func (r *Repair) ReadRepair(ctx context.Context, nodeID string, f recovery.Fault
 		return RepairFacts{}, Fail(err)
 	}
 	facts := RepairFacts{BootID: plainBoot(boot.BootID), Silent: boot.Age < 0 || boot.Age > agentFresh}
-	if f.Checker == "" {
+	switch f.Checker {
+	case "":
+		return facts, nil
+	case health.CheckerHeartbeat:
+		facts.Healed = !facts.Silent
 		return facts, nil
 	}
 	conditions, err := r.Repairs.Conditions(ctx, nodeID)

@@ -146,3 +146,14 @@ func TestReadRepair(t *testing.T) {
 		require.Equal(t, c.want, facts.Healed, name)
 	}
 }
+
+// TestReadSilence: the fault of a silent node has ended once it sends heartbeats again.
+func TestReadSilence(t *testing.T) {
+	t.Parallel()
+	for age, healed := range map[time.Duration]bool{-1: false, time.Second: true, time.Hour: false} {
+		port := &repairPort{boot: activities.NodeBoot{BootID: "b1", Age: age}}
+		facts, err := repairOf(port).ReadRepair(t.Context(), "n", recovery.Fault{Checker: health.CheckerHeartbeat, Reason: "Silent"})
+		require.NoError(t, err)
+		require.Equal(t, healed, facts.Healed, age)
+	}
+}

@@ -53,7 +53,7 @@ func silence(n sqlc.NodesToDecideRow) []health.Condition {
 	if n.SilentAt.Unix() <= 0 {
 		return nil
 	}
-	return []health.Condition{{Checker: "heartbeat", Status: health.Unhealthy, Reason: "Silent", Repair: health.RepairReboot, Since: n.SilentAt.UTC(),
+	return []health.Condition{{Checker: health.CheckerHeartbeat, Status: health.Unhealthy, Reason: "Silent", Repair: health.RepairReboot, Since: n.SilentAt.UTC(),
 		Samples: math.MaxInt16, Detail: "the node sends no heartbeats"}}
 }
 

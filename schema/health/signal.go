@@ -2,6 +2,10 @@ package health
 
 import "time"
 
+// CheckerHeartbeat is the checker of the fault of a node that sends no heartbeats. No reporter has it: the
+// node's record shows whether the fault has ended.
+const CheckerHeartbeat = "heartbeat"
+
 // SignalType names a kind of signal: an event of a node that an operator may want to know about.
 type SignalType string
 

@@ -118,6 +118,7 @@ func TestDecideOneNode(t *testing.T) {
 			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
 		{"an unknown outcome", tried(fault, recovery.RungReboot, ago(40*time.Minute), "unknown"), nil,
 			want{"", []recovery.Rung{recovery.RungQuarantine}, health.PhaseUnhealthy, ""}},
+		{"a rung that never began", tried(fault, recovery.RungReboot, ago(40*time.Minute), "not_begun"), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
 		{"a new fault after the cure", tried(fault, recovery.RungReboot, ago(2*hour), "cured"), nil, want{"", reboot, health.PhaseWaitingReboot, ""}},
 		{"every rung tried", tried(tried(fault, recovery.RungReboot, ago(50*time.Minute), "not_cured"), recovery.RungQuarantine, ago(45*time.Minute), "not_cured"), nil,
 			want{"", nil, health.PhaseUnhealthy, "every rung was tried (reboot, quarantine)"}},

@@ -82,9 +82,12 @@ func (r *Repair) ReadRepair(ctx context.Context, nodeID string, f recovery.Fault
 		return facts, nil
 	}
 	conditions, err := r.Repairs.Conditions(ctx, nodeID)
-	facts.Healed = slices.ContainsFunc(conditions, func(c health.Condition) bool {
-		return c.Checker == f.Checker && c.Component == f.Component && c.Status == health.Healthy
-	})
+	shown := func(s health.Status) bool {
+		return slices.ContainsFunc(conditions, func(c health.Condition) bool {
+			return c.Checker == f.Checker && c.Component == f.Component && c.Status == s
+		})
+	}
+	facts.Healed = shown(health.Healthy) && !shown(health.Unhealthy) // one reporter does not hide what another one reports
 	return facts, Fail(err)
 }
 

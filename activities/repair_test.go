@@ -131,6 +131,10 @@ func TestAwaitReboot(t *testing.T) {
 func TestReadRepair(t *testing.T) {
 	t.Parallel()
 	fault := recovery.Fault{Checker: "gpu_xid", Component: "GPU-1"}
+	two := []health.Condition{{Checker: "gpu_xid", Component: "GPU-1", Status: health.Healthy}, {Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy}}
+	facts, err := repairOf(&repairPort{conditions: two}).ReadRepair(t.Context(), "n", fault)
+	require.NoError(t, err)
+	require.False(t, facts.Healed, "another reporter still has the fault")
 	for name, c := range map[string]struct {
 		condition health.Condition
 		want      bool

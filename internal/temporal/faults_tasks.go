@@ -14,6 +14,7 @@ import (
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -143,7 +144,7 @@ func retriedActivities(described []*workflowservice.DescribeWorkflowExecutionRes
 	for _, d := range described {
 		for _, a := range d.GetPendingActivities() {
 			f, reason := retriedFailure(a)
-			if f == nil {
+			if f == nil || reason == string(schema.KindAgentSilent) {
 				continue
 			}
 			activity := a.GetActivityType().GetName()
@@ -169,7 +170,7 @@ func retriedActivities(described []*workflowservice.DescribeWorkflowExecutionRes
 }
 
 // retriedFailure returns the last failure of an activity that is retried, and its reason, which is the
-// kind of the error if it has no other. It returns nil for others, and for the silence of a node.
+// kind of the error if it has no other. It returns nil for others, and for an activity that waits by its heartbeats.
 func retriedFailure(a *workflowpb.PendingActivityInfo) (f *failurepb.Failure, reason string) {
 	f = a.GetLastFailure()
 	if a.GetAttempt() < 2 || f == nil || f.GetTimeoutFailureInfo().GetTimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT {

@@ -151,6 +151,17 @@ func TestReadRepair(t *testing.T) {
 	}
 }
 
+// TestDeafNodeAPI: while the node API receives no heartbeats, no node counts as silent, which would reset it without
+// a drain.
+func TestDeafNodeAPI(t *testing.T) {
+	t.Parallel()
+	r := repairOf(&repairPort{boot: activities.NodeBoot{BootID: "b1", Age: time.Hour, Deaf: true}})
+	_, err := r.ReadRepair(t.Context(), "n", recovery.Fault{})
+	require.ErrorContains(t, err, "the node API receives no heartbeats")
+	_, err = r.AwaitReboot(t.Context(), activities.RebootInput{BootID: "b0"})
+	require.ErrorContains(t, err, "the node API receives no heartbeats")
+}
+
 // TestReadSilence: the fault of a silent node has ended once it sends heartbeats again.
 func TestReadSilence(t *testing.T) {
 	t.Parallel()

@@ -57,7 +57,7 @@ func TestRungThatNeverBegan(t *testing.T) {
 		want := recovery.OutcomeNotBegun
 		if boot != "" {
 			a := recovery.Attempt{OperationID: in.OperationID, NodeID: in.NodeID, SKU: "cpu-dev", Rung: recovery.RungReboot, StartedAt: time.Now(), BootBefore: boot}
-			require.NoError(t, e.Repairs.RecordAttempt(t.Context(), c.Fence, a))
+			require.NoError(t, e.Store.Repairs.RecordAttempt(t.Context(), c.Fence, a))
 			want = recovery.OutcomeUnknown
 		}
 		require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive}))
@@ -114,4 +114,25 @@ func claimOf(in lifecycle.OperationInput) activities.ClaimRequest {
 	r := request(in.NodeID, in.Action)
 	r.OperationInput = in
 	return r
+}
+
+// TestDeafNodeAPI: while the node API receives no heartbeats, their age says nothing about a node.
+func TestDeafNodeAPI(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	e.exec("UPDATE nodes SET last_heartbeat_at = now() - interval '1 hour' WHERE node_id = $1", n.ID)
+	require.NoError(t, e.Inventory.RecordReceiving(t.Context(), schema.NewID(), ""))
+	boot, err := e.Store.Repairs.Boot(t.Context(), n.ID)
+	require.NoError(t, err)
+	require.True(t, boot.Deaf, "it receives since a moment ago")
+	_, err = e.HeartbeatAge(t.Context(), n.ID)
+	requireKind(t, err, schema.KindServiceUnavailable, "node_api_down")
+
+	e.exec("UPDATE node_api SET receiving_since = now() - interval '1 hour'")
+	boot, err = e.Store.Repairs.Boot(t.Context(), n.ID)
+	require.NoError(t, err)
+	require.False(t, boot.Deaf)
+	age, err := e.HeartbeatAge(t.Context(), n.ID)
+	require.NoError(t, err)
+	require.Greater(t, age, 50*time.Minute)
 }

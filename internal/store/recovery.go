@@ -148,7 +148,7 @@ func admitRepair(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	if err != nil {
 		return err
 	}
-	why := ""
+	var why string
 	switch {
 	case policy.Mode != recovery.ModeArmed:
 		why = "the policy is not armed"

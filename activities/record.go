@@ -139,12 +139,12 @@ func (r *Record) ReadRegistration(ctx context.Context, nodeID string) (Registrat
 	return reg, Fail(err)
 }
 
-// agentFresh is how recent a heartbeat must be for the agent to count as
+// AgentFresh is how recent a heartbeat must be for the agent to count as
 // connected: two missed ones are allowed.
-const agentFresh = 3 * wire.HeartbeatInterval
+const AgentFresh = 3 * wire.HeartbeatInterval
 
 // CheckAgent fails with KindAgentSilent until the node's agent sent a heartbeat
-// within agentFresh. Temporal retries the activity, so waiting adds no events to
+// within AgentFresh. Temporal retries the activity, so waiting adds no events to
 // the history.
 func (r *Record) CheckAgent(ctx context.Context, nodeID string) error {
 	age, err := r.Records.HeartbeatAge(ctx, nodeID)
@@ -153,7 +153,7 @@ func (r *Record) CheckAgent(ctx context.Context, nodeID string) error {
 		return Fail(err)
 	case age < 0:
 		return Fail(schema.NewError(schema.KindAgentSilent, "the agent has never sent a heartbeat"))
-	case age > agentFresh:
+	case age > AgentFresh:
 		return Fail(schema.NewError(schema.KindAgentSilent, "the agent's last heartbeat was %s ago", age.Round(time.Second)))
 	}
 	return nil

@@ -47,6 +47,25 @@ type NodeBoot struct {
 	// how long the node had run then.
 	Age    time.Duration `json:"age"`
 	Uptime time.Duration `json:"uptime"`
+	// Deaf is set while the node API cannot have received heartbeats for two minutes: an old one says
+	// nothing about the node then.
+	Deaf bool `json:"deaf,omitempty"`
+}
+
+// silent reports whether the node's agent is not connected. It fails with KindServiceUnavailable while
+// that is not known.
+func (b NodeBoot) silent() (bool, error) {
+	silent := b.Age < 0 || b.Age > AgentFresh
+	if silent && b.Deaf {
+		return false, ErrDeaf()
+	}
+	return silent, nil
+}
+
+// ErrDeaf is the error of a question about a node's heartbeats while the node API receives none.
+func ErrDeaf() error {
+	return schema.NewError(schema.KindServiceUnavailable, "the node API receives no heartbeats, so that no node seems to send any").
+		WithReason("node_api_down").WithNext("gpuaas stuck")
 }
 
 // Repair has the activities of a repair.
@@ -73,7 +92,10 @@ func (r *Repair) ReadRepair(ctx context.Context, nodeID string, f recovery.Fault
 	if err != nil {
 		return RepairFacts{}, Fail(err)
 	}
-	facts := RepairFacts{BootID: plainBoot(boot.BootID), Silent: boot.Age < 0 || boot.Age > agentFresh}
+	facts := RepairFacts{BootID: plainBoot(boot.BootID)}
+	if facts.Silent, err = boot.silent(); err != nil {
+		return RepairFacts{}, Fail(err)
+	}
 	switch f.Checker {
 	case "":
 		return facts, nil
@@ -118,6 +140,10 @@ func (r *Repair) AwaitReboot(ctx context.Context, in RebootInput) (bootID string
 	if err != nil {
 		return "", Fail(err)
 	}
+	silent, err := boot.silent()
+	if err != nil {
+		return "", Fail(err)
+	}
 	id := plainBoot(boot.BootID)
 	another := in.BootID != "" && id != "" && id != in.BootID
 	if in.BootID == "" {
@@ -126,7 +152,7 @@ func (r *Repair) AwaitReboot(ctx context.Context, in RebootInput) (bootID string
 	switch {
 	case boot.Incarnation != in.Incarnation:
 		return "", Fail(schema.NewError(schema.KindAgentSilent, "the node enrolled again while it was restarted"))
-	case boot.Age < 0 || boot.Age > agentFresh:
+	case silent:
 		return "", Fail(schema.NewError(schema.KindAgentSilent, "the node is restarting: its agent sends no heartbeat"))
 	case !another:
 		return "", Fail(schema.NewError(schema.KindAgentSilent, "the node still runs the boot that the restart should end"))

@@ -133,6 +133,10 @@ func TestAwaitReboot(t *testing.T) {
 func TestReadRepair(t *testing.T) {
 	t.Parallel()
 	fault := recovery.Fault{Checker: "gpu_xid", Component: "GPU-1"}
+	two := []health.Condition{{Checker: "gpu_xid", Component: "GPU-1", Status: health.Healthy}, {Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy}}
+	facts, err := repairOf(&repairPort{conditions: two}).ReadRepair(t.Context(), "n", fault)
+	require.NoError(t, err)
+	require.False(t, facts.Healed, "another reporter still has the fault")
 	for name, c := range map[string]struct {
 		condition health.Condition
 		want      bool
@@ -163,5 +167,27 @@ func TestReadRepairOfSilence(t *testing.T) {
 		facts, err := repairOf(&repairPort{boot: activities.NodeBoot{Age: c.age}}).ReadRepair(t.Context(), "n", recovery.Fault{Checker: health.CheckerHeartbeat, Reason: "Silent"})
 		require.NoError(t, err)
 		require.Equal(t, c.want, facts.Healed, name)
+	}
+}
+
+// TestDeafNodeAPI: while the node API receives no heartbeats, no node counts as silent, which would reset it without
+// a drain.
+func TestDeafNodeAPI(t *testing.T) {
+	t.Parallel()
+	r := repairOf(&repairPort{boot: activities.NodeBoot{BootID: "b1", Age: time.Hour, Deaf: true}})
+	_, err := r.ReadRepair(t.Context(), "n", recovery.Fault{})
+	require.ErrorContains(t, err, "the node API receives no heartbeats")
+	_, err = r.AwaitReboot(t.Context(), activities.RebootInput{BootID: "b0"})
+	require.ErrorContains(t, err, "the node API receives no heartbeats")
+}
+
+// TestReadSilence: the fault of a silent node has ended once it sends heartbeats again.
+func TestReadSilence(t *testing.T) {
+	t.Parallel()
+	for age, healed := range map[time.Duration]bool{-1: false, time.Second: true, time.Hour: false} {
+		port := &repairPort{boot: activities.NodeBoot{BootID: "b1", Age: age}}
+		facts, err := repairOf(port).ReadRepair(t.Context(), "n", recovery.Fault{Checker: health.CheckerHeartbeat, Reason: "Silent"})
+		require.NoError(t, err)
+		require.Equal(t, healed, facts.Healed, age)
 	}
 }

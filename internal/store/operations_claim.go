@@ -84,7 +84,9 @@ func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimReques
 	if n, err = withoutEndedRun(ctx, tx, r, n); err != nil {
 		return a, n, err
 	}
-	a, err = s.admitHolder(ctx, tx, r, n)
+	if a, err = s.admitHolder(ctx, tx, r, n); err == nil {
+		err = admitRepair(ctx, tx, r, n)
+	}
 	return a, n, err
 }
 

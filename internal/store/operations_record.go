@@ -322,7 +322,11 @@ func (s *Operations) HeartbeatAge(ctx context.Context, nodeID string) (time.Dura
 	if locked := refusedLocked(n.Host, lockOf(n.IdentityLockedAt, n.IdentityLockReason, n.IdentityLockedBy, n.IdentityLockNote)); locked != nil {
 		return 0, locked
 	}
-	return time.Duration(n.Seconds * float64(time.Second)), nil
+	age := time.Duration(n.Seconds * float64(time.Second))
+	if age > activities.AgentFresh && n.Deaf {
+		return 0, activities.ErrDeaf()
+	}
+	return age, nil
 }
 
 // ofNode reads a fact of one node. KindNotFound if there is no such node.

@@ -84,6 +84,14 @@ type deciding struct {
 
 // read ends what no operation continues, and reads the policy and the fleet.
 func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err error) {
+	if r.policy, err = newestPolicy(ctx, r.tx.Queries); err != nil {
+		return err
+	}
+	if r.policy.Mode != recovery.ModeArmed {
+		if err := withdrawStarts(ctx, r.tx); err != nil {
+			return err
+		}
+	}
 	if err := r.tx.ReleaseEnded(ctx, claimFor.Seconds()); err != nil {
 		return err
 	}
@@ -91,9 +99,6 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 		return err
 	}
 	if err := r.tx.DropRemoved(ctx); err != nil {
-		return err
-	}
-	if r.policy, err = newestPolicy(ctx, r.tx.Queries); err != nil {
 		return err
 	}
 	last, err := r.tx.LastDecisions(ctx)
@@ -116,6 +121,50 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 		return err
 	}
 	return r.readNodes(ctx)
+}
+
+// withdrawStarts ends the reservations that no operation uses yet: a policy that is not armed starts no repair.
+func withdrawStarts(ctx context.Context, tx *tx) error {
+	withdrawn, err := tx.WithdrawStarts(ctx)
+	for _, id := range withdrawn {
+		if err := tx.DeleteAttempts(ctx, id); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// admitRepair rejects the claim of a repair that health recovery decided, if that was withdrawn or an operator
+// took the node since.
+func admitRepair(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) error {
+	if r.Action != lifecycle.ActionRecover || r.Via != viaRecovery {
+		return nil
+	}
+	reserved, err := tx.ClaimReservation(ctx, r.OperationID)
+	if err != nil {
+		return err
+	}
+	policy, err := newestPolicy(ctx, tx.Queries)
+	if err != nil {
+		return err
+	}
+	var why string
+	switch {
+	case policy.Mode != recovery.ModeArmed:
+		why = "the policy is not armed"
+	case reserved == 0:
+		why = "its reservation has ended"
+	case n.State != lifecycle.NodeActive && n.State != lifecycle.NodeOffline:
+		why = "the node is " + string(n.State)
+	case n.Cordoned:
+		why = "the node is cordoned"
+	case n.IdentityLockedAt != nil:
+		why = "the identity of the node is locked"
+	default:
+		return nil
+	}
+	return schema.NewError(schema.KindInvalidRequest, "the repair that health recovery decided does not start: %s", why).
+		WithReason("repair_withdrawn").WithNext("gpuaas recovery decisions --node " + n.Host)
 }
 
 // store stores a decision if it differs from the node's previous one, and reserves what it starts.

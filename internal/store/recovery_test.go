@@ -16,10 +16,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// faulty adds an active node in rack r1 with an unhealthy condition of a fresh report.
+// faulty adds an active node in rack r1 with an unhealthy condition of a fresh report. The policy is armed.
 func (e *env) faulty() wire.NodeView {
 	e.t.Helper()
 	n := e.inState(lifecycle.NodeActive)
+	e.exec(`INSERT INTO recovery_policies (version, body, digest, actor, reason) VALUES (1, '{"mode": "armed"}', 'd', 'a', 'r') ON CONFLICT DO NOTHING`)
 	e.exec(`UPDATE nodes SET labels = '{"rack": "r1"}', last_heartbeat_at = now(), uptime_seconds = 7200 WHERE node_id = $1`, n.ID)
 	e.exec(`INSERT INTO health_reports (node_id, source, incarnation, boot_id, at, reported_at, digest) VALUES ($1, 'agent', 1, 'b1', now(), now(), '')`, n.ID)
 	e.exec(`INSERT INTO conditions (node_id, source, checker, component, status, reason, code, repair, detail, since, samples,
@@ -271,7 +272,7 @@ func TestLostOperation(t *testing.T) {
 	e.exec("UPDATE recovery_attempts SET started_at = now() - interval '1 hour'")
 	r := e.round(reboots(&f))
 	require.Zero(t, busy(f)["fleet"])
-	require.Equal(t, "unknown", f.Nodes[0].Attempts[0].Outcome)
+	require.Equal(t, recovery.OutcomeNotBegun, f.Nodes[0].Attempts[0].Outcome)
 	require.NotEqual(t, in.OperationID, r.Starts[0].OperationID)
 }
 

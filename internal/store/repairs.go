@@ -28,8 +28,11 @@ func (s *Repairs) Boot(ctx context.Context, nodeID string) (activities.NodeBoot,
 		return activities.NodeBoot{}, locked
 	}
 	return activities.NodeBoot{BootID: n.BootID, Incarnation: n.Incarnation, Age: time.Duration(n.Seconds * float64(time.Second)),
-		Uptime: time.Duration(n.UptimeSeconds) * time.Second}, nil
+		Uptime: time.Duration(min(n.UptimeSeconds, maxUptime)) * time.Second, Deaf: n.Deaf}, nil
 }
+
+// maxUptime bounds what a node may say of its uptime, in seconds.
+const maxUptime = 100 * 365 * 24 * 60 * 60
 
 // Conditions implements activities.Repairs.
 func (s *Repairs) Conditions(ctx context.Context, nodeID string) ([]health.Condition, error) {

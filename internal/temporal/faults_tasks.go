@@ -144,7 +144,7 @@ func retriedActivities(described []*workflowservice.DescribeWorkflowExecutionRes
 	for _, d := range described {
 		for _, a := range d.GetPendingActivities() {
 			f, reason := retriedFailure(a)
-			if f == nil {
+			if f == nil || reason == string(schema.KindAgentSilent) {
 				continue
 			}
 			activity := a.GetActivityType().GetName()
@@ -170,7 +170,7 @@ func retriedActivities(described []*workflowservice.DescribeWorkflowExecutionRes
 }
 
 // retriedFailure returns the last failure of an activity that is retried, and its reason, which is the
-// kind of the error if it has no other. It returns nil for others, and for the silence of a node.
+// kind of the error if it has no other. It returns nil for others, and for an activity that waits by its heartbeats.
 func retriedFailure(a *workflowpb.PendingActivityInfo) (f *failurepb.Failure, reason string) {
 	f = a.GetLastFailure()
 	silent := f.GetTimeoutFailureInfo().GetTimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT ||

@@ -132,10 +132,10 @@ SELECT boot_id FROM nodes WHERE node_id = $1;
 SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
 
 -- The seconds since the last heartbeat by the database's clock, -1 without one, and the lock of
--- the node's identity.
+-- the node's identity. deaf is set while the node API cannot have received heartbeats for two minutes.
 -- name: HeartbeatAge :one
 SELECT host, identity_locked_at, identity_lock_reason, identity_locked_by, identity_lock_note, (CASE WHEN last_heartbeat_at IS NULL THEN -1
-    ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
+    ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds, (NOT node_api_receiving(120))::boolean AS deaf
 FROM nodes WHERE node_id = $1;
 
 -- Active nodes without a heartbeat for so long, and those in the other states, whose agent

@@ -23,11 +23,12 @@ UPDATE recovery_breaker SET breaker = $1, incidents = $2, round = round + 1, dec
 UPDATE recovery_breaker SET breaker = $1;
 
 -- The nodes to decide about: those with an unhealthy condition of a fresh report, those without
--- heartbeats, those in a phase other than healthy, and the one that the breaker probes.
+-- heartbeats, those in a phase other than healthy, and the one that the breaker probes. A node may report
+-- any uptime: that of a century at most counts.
 -- name: NodesToDecide :many
 SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, n.state, n.cordoned,
     (n.identity_locked_at IS NOT NULL)::boolean AS locked, coalesce((p.info ->> 'creates')::boolean, false)::boolean AS creates,
-    coalesce(CASE WHEN n.uptime_seconds > 0 THEN n.last_heartbeat_at - make_interval(secs => n.uptime_seconds) END, 'epoch'::timestamptz)::timestamptz AS booted_at,
+    coalesce(CASE WHEN n.uptime_seconds > 0 THEN n.last_heartbeat_at - make_interval(secs => least(n.uptime_seconds, 3155760000)) END, 'epoch'::timestamptz)::timestamptz AS booted_at,
     coalesce(i.provider, n.onboarding_mode)::text AS provider,
     coalesce(n.silent_at, 'epoch'::timestamptz)::timestamptz AS silent_at, coalesce(s.phase, '')::text AS phase, coalesce(s.refused, '')::text AS refused,
     coalesce(s.refused_at > now() - make_interval(secs => sqlc.arg(refused_seconds)::float8), false)::boolean AS refused_lately,
@@ -91,6 +92,16 @@ WHERE r.purpose = 'repair' AND r.started_at IS NULL AND r.reserved_at > now() - 
   AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id)
 ORDER BY r.reserved_at, r.operation_id;
 
+-- Withdraws the reservations whose start is not confirmed: no operation claimed its node with them.
+-- name: WithdrawStarts :many
+DELETE FROM budget_reservations r WHERE r.purpose = 'repair' AND r.started_at IS NULL
+  AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id)
+RETURNING r.operation_id;
+
+-- Confirms the start of a repair that claims its node now, unless its reservation was withdrawn.
+-- name: ClaimReservation :execrows
+UPDATE budget_reservations SET started_at = coalesce(started_at, now()) WHERE operation_id = $1 AND purpose = 'repair';
+
 -- name: ConfirmStart :exec
 UPDATE budget_reservations SET started_at = coalesce(started_at, now()) WHERE operation_id = $1;
 
@@ -108,12 +119,12 @@ DELETE FROM recovery_attempts WHERE operation_id = $1;
 DELETE FROM budget_reservations r WHERE EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id AND (o.ended_at IS NOT NULL OR o.status = 'abandoned'))
    OR r.reserved_at <= now() - make_interval(secs => sqlc.arg(claim_seconds)::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id);
 
--- Ends the attempts whose operation ended, was abandoned or never claimed its node, without a recorded outcome.
--- An operation records the time at which it begins a rung: one that still has the time of its decision was not begun.
+-- Ends the attempts whose operation ended, was abandoned or never claimed its node, without a recorded outcome. A
+-- rung that is only reserved, before the claim and without the boot that it may end, never began.
 -- name: EndAttempts :exec
-UPDATE recovery_attempts a SET ended_at = now(),
-    outcome = CASE WHEN EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id)
-        AND EXISTS (SELECT FROM recovery_decisions d WHERE d.operation_id = a.operation_id AND d.decided_at = a.started_at) THEN 'not_begun' ELSE 'unknown' END
+UPDATE recovery_attempts a SET ended_at = now(), outcome = CASE
+    WHEN a.boot_before = '' AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id AND o.started_at <= a.started_at) THEN 'not_begun'
+    ELSE 'unknown' END
 WHERE a.outcome = '' AND (EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id AND (o.ended_at IS NOT NULL OR o.status = 'abandoned'))
    OR a.started_at <= now() - make_interval(secs => sqlc.arg(claim_seconds)::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id));
 

@@ -1,8 +1,9 @@
--- What the node's last heartbeat says of its boot; see HeartbeatAge.
+-- What the node's last heartbeat says of its boot; see HeartbeatAge. deaf is set while the node API cannot have
+-- received heartbeats for two minutes.
 -- name: NodeBoot :one
 SELECT host, boot_id, incarnation, uptime_seconds, identity_locked_at, identity_lock_reason, identity_locked_by, identity_lock_note,
        (CASE WHEN last_heartbeat_at IS NULL THEN -1
-             ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
+             ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds, (NOT node_api_receiving(120))::boolean AS deaf
 FROM nodes WHERE node_id = $1;
 
 -- The end of an attempt is final: a late call of the beginning does not reopen it.

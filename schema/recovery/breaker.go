@@ -40,6 +40,17 @@ func (r *round) stepBreaker() {
 	}
 }
 
+// until returns the state without times in the future. The clock of the database was set back then, and the
+// breaker must not wait until it reaches them.
+func (b BreakerState) until(at time.Time) BreakerState {
+	for _, t := range []*time.Time{&b.OpenSince, &b.ProbingSince, &b.ClosedAt} {
+		if t.After(at) {
+			*t = at
+		}
+	}
+	return b
+}
+
 func (r *round) closeBreaker(why string) {
 	r.breaker = BreakerState{ClosedAt: r.at, Why: sentence("closed at %s: %s", stamp(r.at), why)}
 }

@@ -36,7 +36,7 @@ type freeze struct {
 
 func newRound(p Policy, f Fleet) *round {
 	r := &round{
-		policy: p, at: f.At, breaker: f.Breaker,
+		policy: p, at: f.At, breaker: f.Breaker.until(f.At),
 		sizes: map[place]Size{}, started: map[place]int{}, frozen: map[string]freeze{},
 	}
 	for _, s := range f.Sizes {

@@ -355,6 +355,29 @@ func TestOperatorClosesBreaker(t *testing.T) {
 	assert.NotZero(t, w.breaker.OpenSince, "a second storm")
 }
 
+// TestClockSetBack: the breaker does not wait until the clock reaches its times again.
+func TestClockSetBack(t *testing.T) {
+	t.Parallel()
+	p := armed()
+	p.Suspect.Percent = 100
+	w := newWorld(t, p, 400)
+	w.breaker = recovery.BreakerState{ClosedAt: w.at.Add(8760 * time.Hour)}
+	w.round(time.Minute)
+	for i := range 40 {
+		w.fail(i*10, reason("KubeletNotReady"))
+	}
+	for range 6 {
+		w.round(time.Minute)
+	}
+	require.NotZero(t, w.breaker.OpenSince, "a storm after the clock was set back")
+
+	w.breaker = recovery.BreakerState{OpenSince: w.at.Add(8760 * time.Hour), Why: "storm"}
+	for range 35 {
+		w.round(time.Minute)
+	}
+	assert.NotEmpty(t, w.begun, "a probe")
+}
+
 // TestMonitorMode starts nothing, and names the brake that would stop an armed policy.
 func TestMonitorMode(t *testing.T) {
 	t.Parallel()

@@ -173,7 +173,7 @@ func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (Heartbeat
 
 const heartbeatAge = `-- name: HeartbeatAge :one
 SELECT host, identity_locked_at, identity_lock_reason, identity_locked_by, identity_lock_note, (CASE WHEN last_heartbeat_at IS NULL THEN -1
-    ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
+    ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds, (NOT node_api_receiving(120))::boolean AS deaf
 FROM nodes WHERE node_id = $1
 `
 
@@ -184,10 +184,11 @@ type HeartbeatAgeRow struct {
 	IdentityLockedBy   string
 	IdentityLockNote   string
 	Seconds            float64
+	Deaf               bool
 }
 
 // The seconds since the last heartbeat by the database's clock, -1 without one, and the lock of
-// the node's identity.
+// the node's identity. deaf is set while the node API cannot have received heartbeats for two minutes.
 func (q *Queries) HeartbeatAge(ctx context.Context, nodeID string) (HeartbeatAgeRow, error) {
 	row := q.db.QueryRow(ctx, heartbeatAge, nodeID)
 	var i HeartbeatAgeRow
@@ -198,6 +199,7 @@ func (q *Queries) HeartbeatAge(ctx context.Context, nodeID string) (HeartbeatAge
 		&i.IdentityLockedBy,
 		&i.IdentityLockNote,
 		&i.Seconds,
+		&i.Deaf,
 	)
 	return i, err
 }

@@ -227,6 +227,19 @@ func (q *Queries) BudgetInUse(ctx context.Context, claimSeconds float64) ([]Budg
 	return items, nil
 }
 
+const claimReservation = `-- name: ClaimReservation :execrows
+UPDATE budget_reservations SET started_at = coalesce(started_at, now()) WHERE operation_id = $1 AND purpose = 'repair'
+`
+
+// Confirms the start of a repair that claims its node now, unless its reservation was withdrawn.
+func (q *Queries) ClaimReservation(ctx context.Context, operationID string) (int64, error) {
+	result, err := q.db.Exec(ctx, claimReservation, operationID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const closeBreaker = `-- name: CloseBreaker :exec
 UPDATE recovery_breaker SET breaker = $1
 `
@@ -401,15 +414,15 @@ func (q *Queries) DropState(ctx context.Context, nodeID string) error {
 }
 
 const endAttempts = `-- name: EndAttempts :exec
-UPDATE recovery_attempts a SET ended_at = now(),
-    outcome = CASE WHEN EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id)
-        AND EXISTS (SELECT FROM recovery_decisions d WHERE d.operation_id = a.operation_id AND d.decided_at = a.started_at) THEN 'not_begun' ELSE 'unknown' END
+UPDATE recovery_attempts a SET ended_at = now(), outcome = CASE
+    WHEN a.boot_before = '' AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id AND o.started_at <= a.started_at) THEN 'not_begun'
+    ELSE 'unknown' END
 WHERE a.outcome = '' AND (EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id AND (o.ended_at IS NOT NULL OR o.status = 'abandoned'))
    OR a.started_at <= now() - make_interval(secs => $1::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = a.operation_id))
 `
 
-// Ends the attempts whose operation ended, was abandoned or never claimed its node, without a recorded outcome.
-// An operation records the time at which it begins a rung: one that still has the time of its decision was not begun.
+// Ends the attempts whose operation ended, was abandoned or never claimed its node, without a recorded outcome. A
+// rung that is only reserved, before the claim and without the boot that it may end, never began.
 func (q *Queries) EndAttempts(ctx context.Context, claimSeconds float64) error {
 	_, err := q.db.Exec(ctx, endAttempts, claimSeconds)
 	return err
@@ -593,7 +606,7 @@ func (q *Queries) NodesOfFacts(ctx context.Context, since time.Time) ([]NodesOfF
 const nodesToDecide = `-- name: NodesToDecide :many
 SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, n.state, n.cordoned,
     (n.identity_locked_at IS NOT NULL)::boolean AS locked, coalesce((p.info ->> 'creates')::boolean, false)::boolean AS creates,
-    coalesce(CASE WHEN n.uptime_seconds > 0 THEN n.last_heartbeat_at - make_interval(secs => n.uptime_seconds) END, 'epoch'::timestamptz)::timestamptz AS booted_at,
+    coalesce(CASE WHEN n.uptime_seconds > 0 THEN n.last_heartbeat_at - make_interval(secs => least(n.uptime_seconds, 3155760000)) END, 'epoch'::timestamptz)::timestamptz AS booted_at,
     coalesce(i.provider, n.onboarding_mode)::text AS provider,
     coalesce(n.silent_at, 'epoch'::timestamptz)::timestamptz AS silent_at, coalesce(s.phase, '')::text AS phase, coalesce(s.refused, '')::text AS refused,
     coalesce(s.refused_at > now() - make_interval(secs => $1::float8), false)::boolean AS refused_lately,
@@ -630,7 +643,8 @@ type NodesToDecideRow struct {
 }
 
 // The nodes to decide about: those with an unhealthy condition of a fresh report, those without
-// heartbeats, those in a phase other than healthy, and the one that the breaker probes.
+// heartbeats, those in a phase other than healthy, and the one that the breaker probes. A node may report
+// any uptime: that of a century at most counts.
 func (q *Queries) NodesToDecide(ctx context.Context, refusedSeconds float64, probing string, freshSeconds float64) ([]NodesToDecideRow, error) {
 	rows, err := q.db.Query(ctx, nodesToDecide, refusedSeconds, probing, freshSeconds)
 	if err != nil {
@@ -939,6 +953,33 @@ func (q *Queries) StartsToConfirm(ctx context.Context, claimSeconds float64) ([]
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const withdrawStarts = `-- name: WithdrawStarts :many
+DELETE FROM budget_reservations r WHERE r.purpose = 'repair' AND r.started_at IS NULL
+  AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id)
+RETURNING r.operation_id
+`
+
+// Withdraws the reservations whose start is not confirmed: no operation claimed its node with them.
+func (q *Queries) WithdrawStarts(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, withdrawStarts)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var operation_id string
+		if err := rows.Scan(&operation_id); err != nil {
+			return nil, err
+		}
+		items = append(items, operation_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

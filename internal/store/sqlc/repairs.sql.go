@@ -215,7 +215,7 @@ func (q *Queries) NewestBundle(ctx context.Context, nodeID string) (evidence.Bun
 const nodeBoot = `-- name: NodeBoot :one
 SELECT host, boot_id, incarnation, uptime_seconds, identity_locked_at, identity_lock_reason, identity_locked_by, identity_lock_note,
        (CASE WHEN last_heartbeat_at IS NULL THEN -1
-             ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds
+             ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds, (NOT node_api_receiving(120))::boolean AS deaf
 FROM nodes WHERE node_id = $1
 `
 
@@ -229,9 +229,11 @@ type NodeBootRow struct {
 	IdentityLockedBy   string
 	IdentityLockNote   string
 	Seconds            float64
+	Deaf               bool
 }
 
-// What the node's last heartbeat says of its boot; see HeartbeatAge.
+// What the node's last heartbeat says of its boot; see HeartbeatAge. deaf is set while the node API cannot have
+// received heartbeats for two minutes.
 func (q *Queries) NodeBoot(ctx context.Context, nodeID string) (NodeBootRow, error) {
 	row := q.db.QueryRow(ctx, nodeBoot, nodeID)
 	var i NodeBootRow
@@ -245,6 +247,7 @@ func (q *Queries) NodeBoot(ctx context.Context, nodeID string) (NodeBootRow, err
 		&i.IdentityLockedBy,
 		&i.IdentityLockNote,
 		&i.Seconds,
+		&i.Deaf,
 	)
 	return i, err
 }

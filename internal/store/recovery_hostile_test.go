@@ -1,0 +1,138 @@
+package store_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/recovery/record"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// TestUptimeOfNode: a node that reports any uptime that the wire accepts does not stop the decisions
+// about the others.
+func TestUptimeOfNode(t *testing.T) {
+	e := setup(t)
+	for _, uptime := range []int64{0, 1 << 33, 1 << 45, wire.MaxInteger} {
+		n := e.faulty()
+		require.NoError(t, e.Inventory.Heartbeat(t.Context(), nodeapi.Caller{NodeID: n.ID, Incarnation: 1}, wire.Heartbeat{UptimeSeconds: uptime, BootID: "b1"}))
+	}
+	var f recovery.Fleet
+	e.round(reboots(&f))
+	require.Len(t, f.Nodes, 4)
+}
+
+// TestRungThatNeverBegan: the reserved rung of an operation that never claimed its node, or ended before the rung,
+// was not tried. One that began and has no outcome may have been done.
+func TestRungThatNeverBegan(t *testing.T) {
+	e := setup(t)
+	e.faulty()
+	var f recovery.Fleet
+	ended := func(in lifecycle.OperationInput, outcome string) {
+		t.Helper()
+		e.round(reboots(&f))
+		for _, a := range f.Nodes[0].Attempts {
+			if a.OperationID == in.OperationID {
+				require.Equal(t, outcome, a.Outcome)
+				return
+			}
+		}
+		require.Fail(t, "the attempt is gone")
+	}
+	lost := e.round(reboots(nil)).Starts[0]
+	e.exec("UPDATE budget_reservations SET reserved_at = now() - interval '1 hour'")
+	e.exec("UPDATE recovery_attempts SET started_at = now() - interval '1 hour'")
+	ended(lost, recovery.OutcomeNotBegun)
+
+	for _, boot := range []string{"", "b1"} {
+		in := e.round(reboots(nil)).Starts[0]
+		c := e.claims(in)
+		want := recovery.OutcomeNotBegun
+		if boot != "" {
+			a := recovery.Attempt{OperationID: in.OperationID, NodeID: in.NodeID, SKU: "cpu-dev", Rung: recovery.RungReboot, StartedAt: time.Now(), BootBefore: boot}
+			require.NoError(t, e.Store.Repairs.RecordAttempt(t.Context(), c.Fence, a))
+			want = recovery.OutcomeUnknown
+		}
+		require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive}))
+		ended(in, want)
+	}
+}
+
+// TestDisarmed: a policy that is no longer armed starts no repair that was reserved before, whether the operation
+// is already started or not.
+func TestDisarmed(t *testing.T) {
+	e := setup(t)
+	e.faulty()
+	in := e.round(reboots(nil)).Starts[0]
+	e.exec(`INSERT INTO recovery_policies (version, body, digest, actor, reason) VALUES (2, '{"mode": "monitor"}', 'd', 'a', 'r')`)
+	_, err := e.Claim(t.Context(), claimOf(in))
+	requireKind(t, err, schema.KindInvalidRequest, "repair_withdrawn")
+
+	monitor := func(p record.Policy, f recovery.Fleet) (recovery.Result, recovery.Mode, error) {
+		v, _, err := reboots(nil)(p, f)
+		return v, recovery.ModeMonitor, err
+	}
+	require.Empty(t, e.round(monitor).Starts)
+	require.EqualValues(t, 0, e.number("SELECT count(*) FROM budget_reservations"))
+	require.EqualValues(t, 0, e.number("SELECT count(*) FROM recovery_attempts"))
+	e.exec("DELETE FROM recovery_policies WHERE version = 2")
+	_, err = e.Claim(t.Context(), claimOf(in))
+	requireKind(t, err, schema.KindInvalidRequest, "repair_withdrawn")
+}
+
+// TestHeldSinceDecision: a repair that health recovery decided does not take a node that an operator took meanwhile.
+// One that has claimed its node is repeated.
+func TestHeldSinceDecision(t *testing.T) {
+	e := setup(t)
+	for _, change := range []string{"cordoned = true", "state = 'quarantined'", "identity_locked_at = now(), identity_lock_reason = 'clone'"} {
+		n := e.faulty()
+		starts := e.round(reboots(nil)).Starts
+		in := starts[slices.IndexFunc(starts, func(s lifecycle.OperationInput) bool { return s.NodeID == n.ID })]
+		e.exec("UPDATE nodes SET "+change+" WHERE node_id = $1", n.ID)
+		_, err := e.Claim(t.Context(), claimOf(in))
+		requireKind(t, err, schema.KindInvalidRequest, "")
+	}
+	e.faulty()
+	in := e.round(reboots(nil)).Starts
+	last := claimOf(in[len(in)-1])
+	first, err := e.Claim(t.Context(), last)
+	require.NoError(t, err)
+	again, err := e.Claim(t.Context(), last)
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+}
+
+// claimOf is the claim of a repair that a round starts.
+func claimOf(in lifecycle.OperationInput) activities.ClaimRequest {
+	r := request(in.NodeID, in.Action)
+	r.OperationInput = in
+	return r
+}
+
+// TestDeafNodeAPI: while the node API receives no heartbeats, their age says nothing about a node.
+func TestDeafNodeAPI(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	e.exec("UPDATE nodes SET last_heartbeat_at = now() - interval '1 hour' WHERE node_id = $1", n.ID)
+	require.NoError(t, e.Inventory.RecordReceiving(t.Context(), schema.NewID(), ""))
+	boot, err := e.Store.Repairs.Boot(t.Context(), n.ID)
+	require.NoError(t, err)
+	require.True(t, boot.Deaf, "it receives since a moment ago")
+	_, err = e.HeartbeatAge(t.Context(), n.ID)
+	requireKind(t, err, schema.KindServiceUnavailable, "node_api_down")
+
+	e.exec("UPDATE node_api SET receiving_since = now() - interval '1 hour'")
+	boot, err = e.Store.Repairs.Boot(t.Context(), n.ID)
+	require.NoError(t, err)
+	require.False(t, boot.Deaf)
+	age, err := e.HeartbeatAge(t.Context(), n.ID)
+	require.NoError(t, err)
+	require.Greater(t, age, 50*time.Minute)
+}

@@ -83,9 +83,9 @@ func newStormy(t *testing.T, size int) *stormy {
 	t.Helper()
 	bin, err := filepath.Abs("../../bin/gpuaas")
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp("", "gpuaas-storm-")
+	dir, err := os.MkdirTemp("", "gpuaas-storm-") //nolint:usetesting // Postgres runs as another user, which cannot enter t.TempDir
 	require.NoError(t, err)
-	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // Postgres runs as another user
+	require.NoError(t, os.Chmod(dir, 0o755))
 	up, err := devstack.Up(t.Context(), bin, filepath.Join(dir, "dev"))
 	t.Cleanup(func() {
 		require.NoError(t, up.Down())

@@ -36,7 +36,7 @@ func newDoctor(e *env) *cobra.Command {
 	var bundle, nodeReport string
 	c := e.command("doctor NODE", "Find what keeps a node from working",
 		`Checks a node from the control plane's side: its registration, its identity, its last poll,
-what its agent reports, recent rejections of its requests, its open tasks, the operation
+what its agent reports, its health conditions, recent rejections of its requests, its open tasks, the operation
 that holds it, and the control plane itself. For each fault, it names who can most likely
 correct it and the next step, and at the end the probable cause. It changes nothing.
 
@@ -120,7 +120,7 @@ func examine(ctx context.Context, e *env, arg string, refusals uint) (ev nodeEvi
 	}
 	n, now := ev.Node, e.clock.now()
 	for _, c := range []diagnosis.Check{checkRegistration(n), checkState(n, ev.Stuck), checkIdentity(n, now), checkHeartbeat(ev, now), checkAgent(n),
-		checkVerifierSet(n), checkDriver(n), checkRefusals(n, ev.Refusals), checkTasks(tasks, now), checkOperation(n)} {
+		checkVerifierSet(n), checkHealth(n, now), checkDriver(n), checkRefusals(n, ev.Refusals), checkTasks(tasks, now), checkOperation(n)} {
 		ev.Report.Add(c)
 	}
 	for _, c := range checkControlPlane(ev.Stuck.Faults) {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
@@ -14,8 +16,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -93,6 +97,40 @@ func checkVerifierSet(n wire.NodeView) diagnosis.Check {
 		return c.Failed(answer, diagnosis.Node, "the agent loads the set with its next poll; if it does not: gpuaas-node-agent doctor on the node")
 	}
 	return c.OK(answer)
+}
+
+// checkHealth checks the conditions that the reporters found. A fault that no repair cures, for example
+// one of a workload, is no fault of the node. The detail of a condition is untrusted.
+func checkHealth(n wire.NodeView, now time.Time) diagnosis.Check {
+	c := diagnosis.Check{Name: "health", Asked: "the conditions that the node's agent and the cluster agent report"}
+	var faults []signal.Condition
+	fresh := 0
+	for _, o := range n.Conditions {
+		if o.Faulty() && !o.Stale {
+			faults = append(faults, o)
+		}
+		if !o.Stale {
+			fresh++
+		}
+	}
+	switch {
+	case len(n.Conditions) == 0:
+		return c.Skipped()
+	case len(faults) == 0 && fresh == 0:
+		return c.OK("unknown: no report is recent")
+	case len(faults) == 0:
+		return c.OK(fmt.Sprintf("no fault in %s", text.Count(fresh, "condition")))
+	}
+	first := faults[0]
+	answer := fmt.Sprintf("%s: %s for %s, needs %s", strings.TrimSpace(first.Checker+" "+first.Component), faultName(first.Reason, first.Code),
+		lifecycle.Span(first.Lasted(now)), first.Repair)
+	if first.Detail != "" {
+		answer += ": " + strconv.Quote(first.Detail)
+	}
+	if more := len(faults) - 1; more > 0 {
+		answer += fmt.Sprintf("; and %s", text.Count(more, "other fault"))
+	}
+	return c.Failed(clean(answer), diagnosis.Operator, "gpuaas node recover "+n.Host+" --dry-run shows the repair; gpuaas node signals "+n.Host+" shows the signals")
 }
 
 // lateTask is how old a task that was not dispatched is a fault: a node that polls receives a task

@@ -19,7 +19,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -111,6 +113,10 @@ func TestDoctor(t *testing.T) {
 		"silent": {func(_ *harness, n *wire.NodeView) { n.LastHeartbeatAt = at(-lifecycle.SilentAfter - time.Second) },
 			"last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
 		"full disk": {func(_ *harness, n *wire.NodeView) { n.AgentFault = "disk_full: no space" }, "agent", diagnosis.Node, "gpuaas-node-agent doctor"},
+		"ill": {func(_ *harness, n *wire.NodeView) {
+			n.Conditions = []signal.Condition{{Condition: health.Condition{Checker: "gpu_xid", Component: "GPU-0", Status: health.Unhealthy, Reason: "Xid",
+				Code: 79, Repair: health.RepairReboot, Since: start().Add(-time.Hour)}, Source: health.SourceAgent}}
+		}, "health", diagnosis.Operator, "gpuaas node recover gpu-17 --dry-run"},
 		"no driver": {func(_ *harness, n *wire.NodeView) { n.Driver = "" }, "workload driver", diagnosis.Operator, "GPUAAS_WORKLOAD_DRIVER"},
 		"driver fault": {func(_ *harness, n *wire.NodeView) { n.DriverFault = "dockerd does not respond" },
 			"workload driver", diagnosis.Node, "correct the driver"},
@@ -223,6 +229,18 @@ func TestDoctorChecks(t *testing.T) {
 	require.Equal(t, diagnosis.ControlPlane, checkVerifierSet(n).Owner)
 	n.LastHeartbeatAt = nil
 	require.Equal(t, diagnosis.Skipped, checkVerifierSet(n).Result)
+
+	require.Equal(t, diagnosis.Skipped, checkHealth(n, now).Result)
+	fault := health.Condition{Checker: "gpu_xid", Component: "GPU-0", Status: health.Unhealthy, Reason: "Xid", Code: 79,
+		Repair: health.RepairReboot, Detail: "fallen off\x1b[2J\nok", Since: now.Add(-time.Hour)}
+	ofWork, second := fault, fault
+	ofWork.Repair, second.Component = health.RepairNone, "GPU-1"
+	n.Conditions = []signal.Condition{{Condition: ofWork}}
+	require.Equal(t, "no fault in 1 condition", checkHealth(n, now).Answer)
+	n.Conditions = []signal.Condition{{Condition: fault, Stale: true}}
+	require.Equal(t, diagnosis.OK, checkHealth(n, now).Result)
+	n.Conditions = []signal.Condition{{Condition: fault}, {Condition: second}, {Condition: ofWork}}
+	require.Equal(t, `gpu_xid GPU-0: Xid 79 for 1h, needs reboot: "fallen off\x1b[2J\nok"; and 1 other fault`, checkHealth(n, now).Answer)
 
 	pending := wire.TaskView{TaskID: taskID, Type: task.FactsCollect, Status: task.Pending, CreatedAt: now.Add(-time.Minute)}
 	require.Equal(t, diagnosis.OK, checkTasks([]wire.TaskView{pending}, now).Result)

@@ -92,7 +92,7 @@ func (s *Insights) Evidence(ctx context.Context, nodeID string, lookback time.Du
 	}
 	e = rows[0].view()
 	e.Lookback = lookback
-	if e.Changes, err = s.changes(ctx, nodeID, lookback); err != nil {
+	if e.Changes, err = s.changes(ctx, nodeID, e.Park.OperationID, lookback); err != nil {
 		return e, err
 	}
 	err = s.refusals(ctx, &e)
@@ -139,15 +139,16 @@ func fleetActions() []string {
 		audit.RestoreStarted, audit.RestoreEnded}
 }
 
-// changes returns what changed about the node or the fleet in the lookback, newest first.
-func (s *Insights) changes(ctx context.Context, nodeID string, lookback time.Duration) ([]cause.Change, error) {
+// changes returns what changed about the node or the fleet in the lookback, newest first, without what
+// the parked operation itself changed.
+func (s *Insights) changes(ctx context.Context, nodeID, parked string, lookback time.Duration) ([]cause.Change, error) {
 	const sql = `SELECT at, action, actor, CASE stream WHEN $1 THEN 'node' ELSE 'fleet' END AS scope,
 		coalesce(nullif(detail ->> 'agent_version', ''), nullif(reason, ''), nullif(detail ->> 'version', ''), '') AS detail
 		FROM audit_events WHERE at > now() - make_interval(secs => $2::float8) AND result IN ('accepted', 'succeeded')
 		AND (stream = $1 AND action = ANY ($3::text[]) OR stream = '` + audit.SystemStream + `' AND action = ANY ($4::text[]))
-		ORDER BY at DESC, seq DESC LIMIT $5`
+		AND ($6 = '' OR operation_id <> $6) ORDER BY at DESC, seq DESC LIMIT $5`
 	return query(ctx, s.db, "reading what changed", func(ctx context.Context) ([]cause.Change, error) {
-		return list[cause.Change](ctx, s.db, sql, nodeID, lookback.Seconds(), changeActions(), fleetActions(), cause.MaxChanges)
+		return list[cause.Change](ctx, s.db, sql, nodeID, lookback.Seconds(), changeActions(), fleetActions(), cause.MaxChanges, parked)
 	})
 }
 

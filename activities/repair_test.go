@@ -151,10 +151,6 @@ func TestReadRepair(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.want, facts.Healed, name)
 	}
-	both := []health.Condition{{Checker: "gpu_xid", Component: "GPU-1", Status: health.Healthy}, {Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy}}
-	facts, err := repairOf(&repairPort{conditions: both}).ReadRepair(t.Context(), "n", fault)
-	require.NoError(t, err)
-	require.False(t, facts.Healed, "one of two reporters still finds the fault")
 }
 
 // TestReadRepairOfSilence: a heartbeat ends the silence for which a node is repaired. No condition says so.

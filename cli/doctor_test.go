@@ -227,8 +227,22 @@ func TestDoctorChecks(t *testing.T) {
 	require.Equal(t, diagnosis.Node, checkVerifierSet(n).Owner)
 	n.SetLost = true
 	require.Equal(t, diagnosis.ControlPlane, checkVerifierSet(n).Owner)
+	heartbeat := n.LastHeartbeatAt
 	n.LastHeartbeatAt = nil
 	require.Equal(t, diagnosis.Skipped, checkVerifierSet(n).Result)
+	require.Equal(t, diagnosis.Skipped, checkHealth(n).Result)
+
+	n.LastHeartbeatAt = heartbeat
+	fault := health.Condition{Checker: "gpu_xid", Component: "GPU-0", Status: health.Unhealthy, Reason: "Xid", Code: 79,
+		Repair: health.RepairReboot, Detail: "fallen off\x1b[2J\nok", Since: now.Add(-time.Hour)}
+	ofWork, second := fault, fault
+	ofWork.Repair, second.Component = health.RepairNone, "GPU-1"
+	n.Conditions = []signal.Condition{{Condition: ofWork}}
+	require.Equal(t, "1 condition to observe: gpuaas node show "+n.Host, checkHealth(n).Answer)
+	n.Conditions = []signal.Condition{{Condition: fault, Stale: true}}
+	require.Equal(t, diagnosis.OK, checkHealth(n).Result)
+	n.Conditions = []signal.Condition{{Condition: fault}, {Condition: second}, {Condition: ofWork}}
+	require.Equal(t, "gpu_xid GPU-0 Xid 79, needs reboot, and 1 more", checkHealth(n).Answer)
 
 	pending := wire.TaskView{TaskID: taskID, Type: task.FactsCollect, Status: task.Pending, CreatedAt: now.Add(-time.Minute)}
 	require.Equal(t, diagnosis.OK, checkTasks([]wire.TaskView{pending}, now).Result)

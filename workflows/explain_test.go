@@ -29,7 +29,8 @@ func TestHistoriesOfExplain(t *testing.T) {
 	}, activity.RegisterOptions{Name: "ExplainParks"})
 	require.NoError(t, w.Start())
 	t.Cleanup(w.Stop)
-	run, err := r.SDK().ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "fleet:explain", TaskQueue: lifecycle.TaskQueue}, lifecycle.WorkflowExplain)
+	run, err := r.SDK().ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{
+		ID: "fleet:explain", TaskQueue: lifecycle.TaskQueue, StaticSummary: "Find why operations and nodes are stuck"}, lifecycle.WorkflowExplain)
 	require.NoError(t, err)
 	harness.Eventually(t, "the second try of the round", func() bool { return tries.Load() == 2 })
 	require.NoError(t, r.SDK().CancelWorkflow(t.Context(), run.GetID(), run.GetRunID()))

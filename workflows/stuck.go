@@ -186,8 +186,15 @@ func bundleFirst(options []lifecycle.Option) {
 // timedOut returns the reason and message of a phase that exceeded its budget. They
 // name the party that did not respond.
 func timedOut(spec lifecycle.PhaseSpec) (reason, message string) {
-	switch spec.WaitingOn {
-	case lifecycle.AttentionAgent, lifecycle.AttentionCompensation:
+	party := spec.WaitingOn
+	if party == lifecycle.AttentionCompensation { // an undo waits for the party of its step
+		party = lifecycle.AttentionAgent
+		if spec.Name == lifecycle.PhaseUndoAdopt || spec.Name == lifecycle.PhaseUndoTeardown {
+			party = lifecycle.AttentionProvider
+		}
+	}
+	switch party {
+	case lifecycle.AttentionAgent:
 		return string(schema.KindAgentSilent), "the node's agent did not respond within " + lifecycle.Span(spec.Budget)
 	case lifecycle.AttentionProvider:
 		return lifecycle.ReasonProviderSilent, "the provider did not respond within " + lifecycle.Span(spec.Budget)

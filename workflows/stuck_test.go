@@ -167,3 +167,25 @@ func TestUndoOfALockedNode(t *testing.T) {
 		})
 	}
 }
+
+// TestTimedOut: a phase that exceeded its budget names the party that did not respond. An undo waits for
+// the party of its step.
+func TestTimedOut(t *testing.T) {
+	t.Parallel()
+	reasons := map[string]string{}
+	for _, p := range lifecycle.Operations() {
+		plan, _ := lifecycle.PlanOf(p.Action, lifecycle.Options{})
+		for _, spec := range plan.Phases {
+			reason, _ := timedOut(spec)
+			want := map[lifecycle.Attention]string{lifecycle.AttentionAgent: string(schema.KindAgentSilent), lifecycle.AttentionProvider: lifecycle.ReasonProviderSilent,
+				lifecycle.AttentionOperator: lifecycle.ReasonTimeout}[spec.WaitingOn]
+			require.Equal(t, want, reason, "%s %s", p.Action, spec.Name)
+		}
+		if plan.Undo != nil {
+			reasons[plan.Undo.Name], _ = timedOut(*plan.Undo)
+		}
+	}
+	require.Equal(t, lifecycle.ReasonProviderSilent, reasons[lifecycle.PhaseUndoAdopt])
+	require.Equal(t, lifecycle.ReasonProviderSilent, reasons[lifecycle.PhaseUndoTeardown])
+	require.Equal(t, string(schema.KindAgentSilent), reasons[lifecycle.PhaseUndoCordon])
+}

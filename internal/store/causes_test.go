@@ -42,6 +42,8 @@ func TestEvidence(t *testing.T) {
 	id := e.nodeOf("a")
 	_, err := e.SetNode(t.Context(), id, nodeLabels("tier", "gold"), audit.Subject{Actor: "alice"})
 	require.NoError(t, err)
+	e.exec(`INSERT INTO audit_events (stream, seq, at, actor, action, target, result, operation_id, prev_hash, hash)
+		SELECT stream, seq + 1, now(), 'ops', $2, target, 'accepted', $3, '', '' FROM audit_events WHERE stream = $1`, id, audit.ActionName(lifecycle.ActionDrain), op)
 
 	got, err := e.Evidence(t.Context(), id, cause.Lookback)
 	require.NoError(t, err)
@@ -53,7 +55,7 @@ func TestEvidence(t *testing.T) {
 	require.Equal(t, 2, got.Around.SameReason)
 	require.True(t, got.Around.Receiving)
 	require.Equal(t, 1, got.Around.Free)
-	require.Len(t, got.Changes, 1)
+	require.Len(t, got.Changes, 1, "the parked operation is not its own cause")
 	require.Equal(t, []string{audit.NodeSet, "alice", "node"}, []string{got.Changes[0].Action, got.Changes[0].Actor, got.Changes[0].Scope})
 	require.Equal(t, "agent_fault", cause.Explain(got).TopCandidate)
 

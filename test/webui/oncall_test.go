@@ -23,9 +23,6 @@ func unseen() map[string]string {
 		string(lifecycle.RunFailed):       "needs a defect in a workflow; the page is that of run_terminated",
 		string(lifecycle.RunLost):         "Temporal has no page of a deleted workflow",
 		lifecycle.ReasonLastServer:        "needs a Kubernetes cluster; the page is that of drain_blocked",
-		lifecycle.ReasonApproval:          "the page is that of sku_mismatch, with other options",
-		lifecycle.ReasonNotCured:          "the page is that of probe_failed, in another phase",
-		lifecycle.ReasonNoPower:           "needs a node without an instance; the page is that of provider_silent",
 		lifecycle.ReasonMachineSilent:     "needs a virtual machine; the page is that of agent_silent",
 	}
 	for _, p := range machine.Problems() {

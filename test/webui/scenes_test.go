@@ -41,7 +41,9 @@ type scene struct {
 func scenes() map[string]scene { return merge(nodeScenes(), outageScenes()) }
 
 // nodeScenes are those that concern one node. They run at the same time.
-func nodeScenes() map[string]scene { return merge(operationScenes(), agentScenes(), abandonedScenes()) }
+func nodeScenes() map[string]scene {
+	return merge(operationScenes(), agentScenes(), abandonedScenes(), repairScenes())
+}
 
 func merge(parts ...map[string]scene) map[string]scene {
 	all := map[string]scene{}

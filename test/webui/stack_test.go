@@ -43,10 +43,13 @@ const (
 
 var (
 	screenshots = flag.String("screenshots", "", "write screenshots to this `folder`, relative to the repository")
-	// stack, temporal and browser are set by TestMain before any test runs and never again.
+	// stack, temporal, browser, provider and settings are set by TestMain before any test runs and never again.
 	stack    *devstack.Stack
 	temporal client.Client
 	browser  context.Context
+	provider *cloud
+	// settings are the variables with which the stack was started.
+	settings []string
 )
 
 func TestMain(m *testing.M) {
@@ -94,7 +97,12 @@ func withStack(m *testing.M) (code int, err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another user
 		return 1, err
 	}
-	up, upErr := devstack.Up(context.Background(), bin, filepath.Join(dir, "dev"))
+	provider = openCloud()
+	defer provider.close()
+	if settings, err = provider.settings(dir); err != nil {
+		return 1, err
+	}
+	up, upErr := devstack.UpWith(context.Background(), bin, filepath.Join(dir, "dev"), settings)
 	defer func() { err = errors.Join(err, up.Down(), os.RemoveAll(dir)) }()
 	if upErr != nil {
 		return 1, upErr
@@ -248,7 +256,7 @@ func parked(t *testing.T, host, reason string, flags ...string) (op wire.StuckOp
 	t.Helper()
 	defer func() {
 		if t.Failed() {
-			t.Logf("the operation of %s: %+v", host, op)
+			t.Logf("the operation of %s: %+v: %+v", host, op, op.Stuck)
 		}
 	}()
 	eventually(t, host+" parks: "+reason, func() bool {

@@ -49,6 +49,9 @@ func TestWebUI(t *testing.T) {
 func (s scene) follow(t *testing.T, reason string) {
 	t.Helper()
 	op := parked(t, s.host, reason, s.flags...)
+	if s.flags == nil && op.Status == lifecycle.OperationParked {
+		requireEverywhere(t, op)
+	}
 	p := open(t, op.WebURL)
 	if s.timer == "" {
 		p.requireTimer(*op.Stuck)

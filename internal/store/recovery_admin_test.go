@@ -106,6 +106,7 @@ func TestStoredPolicyDecides(t *testing.T) {
 		e.inState(lifecycle.NodeActive)
 	}
 	n := e.faulty()
+	e.exec(`UPDATE recovery_policies SET body = '{"mode": "monitor"}'`)
 	e.exec("UPDATE nodes SET gpus_total = 8")
 	r := e.round(stored)
 	require.Empty(t, r.Starts)

@@ -32,7 +32,7 @@ func openCloud() *cloud {
 	c.front = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c.silent.Load() {
 			c.waiting.Add(1)
-			<-r.Context().Done() // until the client gives up
+			<-r.Context().Done() // until the client ends the request
 			return
 		}
 		c.ServeHTTP(w, r)

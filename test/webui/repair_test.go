@@ -67,7 +67,7 @@ func parkNoPower(t *testing.T, host string) {
 	gpuaas(t, "node", "recover", host, "--rung", "reboot", "--yes", "--no-wait", "--reason", "it hangs")
 }
 
-// silence backdates what the control plane heard of the node, whose agent must be dead or suspended.
+// silence backdates the last heartbeat of the node, whose agent must be dead or suspended.
 func silence(t *testing.T, host string) {
 	t.Helper()
 	exec(t, "UPDATE node_api SET receiving_since = now() - interval '1 hour'")

@@ -86,27 +86,3 @@ func endHungProvision(t *testing.T, op wire.StuckOperation) {
 	require.Empty(t, provider.Used())
 	require.Equal(t, lifecycle.NodeRegistered, show(t, op.Host).State)
 }
-
-// parkHungTermination terminates the machine of a canceled provision, whose return was skipped.
-func parkHungTermination(t *testing.T, host string) {
-	t.Helper()
-	gpuaas(t, "node", "register", host, "--mode", maas.Name, "--sku", "cpu-dev", "--region", "region-1")
-	gpuaas(t, "node", "provision", host, "--no-wait", "--reason", "RMA-4411")
-	eventually(t, "the machine exists", func() bool { return inPhase(t, host, lifecycle.PhaseEnroll) })
-	provider.hang(t)
-	gpuaas(t, "op", "cancel", host, "--yes", "--reason", "test")
-	expire(t, host, "ReturnMachine")
-	requireEverywhere(t, parked(t, host, lifecycle.ReasonProviderSilent))
-	gpuaas(t, "op", "skip", host, "--yes", "--reason", "test")
-	eventually(t, "the provision ends", func() bool { return operationOf(t, host).Status == lifecycle.OperationCanceled })
-	gpuaas(t, "node", "terminate", host, "--yes", "--force", "--no-wait", "--reason", "RMA-4411")
-	provider.called(t)
-	expire(t, host, "TearDownMachine")
-}
-
-func endHungTermination(t *testing.T, op wire.StuckOperation) {
-	t.Helper()
-	ended(t, op.Host)
-	require.Empty(t, provider.Used())
-	require.Equal(t, lifecycle.NodeRegistered, show(t, op.Host).State)
-}

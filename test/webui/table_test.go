@@ -17,19 +17,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestStuckTable injects the fault of each row of the stuck table, but for that of a node whose termination
-// no operation owns. The row is the same wherever an
-// operator reads it, and its first command, typed as it is printed, ends it well or says what does.
+// TestStuckTable injects the fault of each row of the stuck table, apart from those of terminations. The row is
+// the same wherever an operator reads it, and its first command, typed as it is printed, ends it well or
+// says what does.
 func TestStuckTable(t *testing.T) {
 	needStack(t)
 	exec(t, "UPDATE node_api SET receiving_since = now() - interval '1 hour'")
-	t.Run("provider", func(t *testing.T) {
-		t.Run("provisioning", func(t *testing.T) {
-			operationRow(t, "row-01", stuck.RowProvisioning, parkHungProvision, provider.respond, endHungProvision)
-		})
-		t.Run("terminating", func(t *testing.T) {
-			operationRow(t, "row-02", stuck.RowTerminating, parkHungTermination, provider.respond, endHungTermination)
-		})
+	t.Run("provisioning", func(t *testing.T) {
+		operationRow(t, "row-01", stuck.RowProvisioning, parkHungProvision, provider.respond, endHungProvision)
 	})
 	t.Run("nodes", func(t *testing.T) {
 		for name, row := range map[string]func(*testing.T){"bootstrapping": bootstrappingRow, "silent": silentRow, "certificate": certificateRow, "draining": drainingRow} {
@@ -101,6 +96,7 @@ func suspend(t *testing.T, host string) (resume func()) {
 
 // bootstrappingRow provisions a node whose agent hangs.
 func bootstrappingRow(t *testing.T) {
+	t.Helper()
 	var resume func()
 	park := func(t *testing.T, host string) {
 		t.Helper()
@@ -191,6 +187,7 @@ func checked(t *testing.T, host, name string) diagnosis.Check {
 }
 
 func silentRow(t *testing.T) {
+	t.Helper()
 	const host = "row-04"
 	node(t, host, "cpu-dev")
 	resume := suspend(t, host)
@@ -207,6 +204,7 @@ func silentRow(t *testing.T) {
 }
 
 func certificateRow(t *testing.T) {
+	t.Helper()
 	const host = "row-05"
 	node(t, host, "cpu-dev")
 	id := show(t, host).ID
@@ -220,6 +218,7 @@ func certificateRow(t *testing.T) {
 }
 
 func drainingRow(t *testing.T) {
+	t.Helper()
 	const host = "row-06"
 	node(t, host, "cpu-dev")
 	workload(t, host)

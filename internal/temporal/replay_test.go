@@ -36,11 +36,14 @@ func differs(ctx workflow.Context) error {
 // TestReplay replays open and ended runs with the same workflows, with a planted
 // nondeterminism, and without one of the workflows.
 func TestReplay(t *testing.T) {
-	c := connect(t)
+	t.Parallel()
+	c, err := Dial(Config{Address: server.Address(t), Namespace: "t-" + schema.NewID()})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
 	ctx := t.Context()
-	for _, s := range lifecycle.Schedules() { // their runs would be open, too
-		require.NoError(t, c.sdk.ScheduleClient().GetHandle(ctx, s.ID).Delete(ctx))
-	}
+	// No schedules: their runs would be open, too.
+	require.NoError(t, c.Installation.ensureNamespace(ctx))
+	require.NoError(t, c.Installation.ensureAttributes(ctx))
 	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{})
 	for _, name := range []string{"A", "B"} {
 		w.RegisterWorkflowWithOptions(waits, workflow.RegisterOptions{Name: name})

@@ -330,14 +330,14 @@ func (s *sweep) freed(e *endedRun) bool {
 }
 
 // countStranded counts the nodes that are not in the state before the operation, in the one
-// after it, or in one that the node itself reached meanwhile, or where no further action may
-// start.
+// that it enters or that is after it, or in one that the node itself reached meanwhile, or where no
+// further action may start.
 func (s *sweep) countStranded(all []*endedRun) (stranded int) {
 	s.Helper()
 	for _, e := range all {
 		plan, _ := lifecycle.PlanOf(e.action, e.options)
 		view := s.view(e)
-		legal := append([]lifecycle.NodeState{e.prior, plan.To}, plan.Through...)
+		legal := append([]lifecycle.NodeState{e.prior, plan.Enter, plan.To}, plan.Through...)
 		if !slices.Contains(legal, view.State) || view.State != lifecycle.NodeRemoved && len(lifecycle.ActionsIn(view.State)) == 0 {
 			stranded++
 			s.Logf("stranded: %s: the node is %s; typed: %q", e, view.State, e.typed)

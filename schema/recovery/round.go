@@ -42,7 +42,8 @@ func newRound(p Policy, f Fleet) *round {
 	for _, s := range f.Sizes {
 		at := place{s.Scope, s.Key}
 		if known, twice := r.sizes[at]; twice { // two rows of one scope: the careful figures
-			s.Nodes, s.GPUNodes, s.Busy = min(s.Nodes, known.Nodes), min(s.GPUNodes, known.GPUNodes), max(s.Busy, known.Busy)
+			s.Nodes, s.GPUNodes = min(s.Nodes, known.Nodes), min(s.GPUNodes, known.GPUNodes)
+			s.Busy, s.Out = max(s.Busy, known.Busy), max(s.Out, known.Out)
 		}
 		r.sizes[at] = s
 	}

@@ -77,6 +77,11 @@ func (r *round) evident(n patient) bool {
 	return n.samples >= r.policy.Samples && r.unplanned(n)
 }
 
+// evidentFree is evident for a node that no one holds: the faults of the others have a known cause.
+func (r *round) evidentFree(n patient) bool {
+	return n.Held == "" && repairable(n.State) && r.evident(n)
+}
+
 // unplanned reports whether the node has a fault that neither a boot nor a maintenance explains.
 func (r *round) unplanned(n patient) bool {
 	_, planned := r.policy.window(n.Node, r.at)

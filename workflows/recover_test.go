@@ -161,14 +161,14 @@ func TestNodeThatNeverReturns(t *testing.T) {
 func TestDeafNodeAPI(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeActive)
-	hears := func(deaf bool, age time.Duration) {
+	receives := func(deaf bool, age time.Duration) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.repairs.deaf, w.heartbeat = deaf, age
 	}
 	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
 		w.boots("boot-1")
-		hears(true, time.Hour)
+		receives(true, time.Hour)
 		return succeeded(struct{}{}), nil
 	}
 	b := repairOf(t, w, climbing())
@@ -177,7 +177,7 @@ func TestDeafNodeAPI(t *testing.T) {
 		require.Equal(t, lifecycle.PhaseWaitReboot, b.status().Operation.Stuck.Phase)
 		require.Equal(t, "node_api_down", b.status().Operation.Stuck.Reason)
 		w.boots("boot-2")
-		hears(false, 0)
+		receives(false, 0)
 	}, 5*time.Hour)
 	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
 	require.Equal(t, []string{"reset_gpu not_cured", "reboot cured"}, w.outcomesOfRungs())

@@ -104,7 +104,7 @@ func (r *round) newlyUnhealthy(from time.Time) []patient {
 	}
 	var storm []patient
 	for _, n := range r.nodes {
-		if _, running := n.running(); !running && !r.evidentFree(n) {
+		if _, running := n.running(); !running && !evidentFree(r, n) {
 			continue
 		}
 		if slices.ContainsFunc(n.faults, func(f seen) bool { return f.fault.Since.After(from) }) {

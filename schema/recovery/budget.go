@@ -25,7 +25,7 @@ func (r *round) overBudget(n patient) string {
 				return why
 			}
 		}
-		if why := r.overMaxOut(at); why != "" {
+		if why := overMaxOut(r, at); why != "" {
 			return why
 		}
 	}
@@ -33,7 +33,7 @@ func (r *round) overBudget(n patient) string {
 }
 
 // overMaxOut says why one more node of the place may not be out of service, empty if it may.
-func (r *round) overMaxOut(at place) string {
+func overMaxOut(r *round, at place) string {
 	b, ok := budgetOf(r.policy.MaxOut, at)
 	size, known := r.sizes[at]
 	running := size.Busy + r.started[at]

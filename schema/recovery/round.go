@@ -78,7 +78,7 @@ func (r *round) evident(n patient) bool {
 }
 
 // evidentFree is evident for a node that no one holds: the faults of the others have a known cause.
-func (r *round) evidentFree(n patient) bool {
+func evidentFree(r *round, n patient) bool {
 	return n.Held == "" && repairable(n.State) && r.evident(n)
 }
 

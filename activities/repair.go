@@ -65,7 +65,7 @@ func (b NodeBoot) silent() (bool, error) {
 // ErrDeaf is the error of a question about a node's heartbeats while the node API receives none.
 func ErrDeaf() error {
 	return schema.NewError(schema.KindServiceUnavailable, "the node API receives no heartbeats, so that no node seems to send any").
-		WithReason("node_api_down").WithNext("gpuaas stuck")
+		WithReason(lifecycle.ReasonNodeAPIDown).WithNext("gpuaas stuck")
 }
 
 // Repair has the activities of a repair.

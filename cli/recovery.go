@@ -113,6 +113,9 @@ func budgetText(b record.Budget) string {
 	if b.Limit != nil {
 		use = fmt.Sprintf("%d of %d in use", b.Busy, *b.Limit)
 	}
+	if b.Out > 0 {
+		use += fmt.Sprintf(", %d quarantined by repairs", b.Out)
+	}
 	return fmt.Sprintf("%s: %s, %s", strings.TrimSpace(string(b.Scope)+" "+b.Key), use, text.Count(b.Nodes, "node"))
 }
 

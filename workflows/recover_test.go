@@ -156,6 +156,35 @@ func TestNodeThatNeverReturns(t *testing.T) {
 	require.Empty(t, w.decisions)
 }
 
+// TestDeafNodeAPI: while the node API receives no heartbeats, the wait for a boot climbs no rung. It parks, and
+// continues with the next boot once heartbeats arrive.
+func TestDeafNodeAPI(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	receives := func(deaf bool, age time.Duration) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.repairs.deaf, w.heartbeat = deaf, age
+	}
+	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
+		w.boots("boot-1")
+		receives(true, time.Hour)
+		return succeeded(struct{}{}), nil
+	}
+	b := repairOf(t, w, climbing())
+	w.unfit(recovery.RungResetGPU)
+	b.env.RegisterDelayedCallback(func() {
+		require.Equal(t, lifecycle.PhaseWaitReboot, b.status().Operation.Stuck.Phase)
+		require.Equal(t, "node_api_down", b.status().Operation.Stuck.Reason)
+		w.boots("boot-2")
+		receives(false, 0)
+	}, 5*time.Hour)
+	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
+	require.Equal(t, []string{"reset_gpu not_cured", "reboot cured"}, w.outcomesOfRungs())
+	require.Zero(t, w.count("power reset"))
+	require.Len(t, w.parks, 1)
+}
+
 // TestSilentAgent: the provider restarts a node whose agent is silent, and nothing is drained.
 func TestSilentAgent(t *testing.T) {
 	t.Parallel()

@@ -20,6 +20,7 @@ type repairWorld struct {
 	resets   map[string]bool
 	evidence *activities.EvidenceInput
 	onPower  func(machines.Power)
+	deaf     bool // the node API receives no heartbeats
 	off      bool // the machine is switched off
 	late     bool // the node restarts with repairAll
 }
@@ -45,7 +46,7 @@ func (w *world) Boot(context.Context, string) (activities.NodeBoot, error) {
 	if id == "" {
 		id = "boot-1"
 	}
-	return activities.NodeBoot{BootID: id, Incarnation: 1, Age: w.heartbeat, Uptime: time.Hour}, err
+	return activities.NodeBoot{BootID: id, Incarnation: 1, Age: w.heartbeat, Uptime: time.Hour, Deaf: w.repairs.deaf}, err
 }
 
 func (w *world) Conditions(context.Context, string) ([]health.Condition, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/signal"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // maxConditionAge bounds how long before its report a condition may have begun.
@@ -62,7 +63,11 @@ func storeHealth(ctx context.Context, db *db, r healthReport) (accepted bool, er
 		case last.Incarnation == r.incarnation && r.At.Before(last.At) && r.At.After(last.At.Add(-reordered)):
 			return false, nil
 		}
-		if err := replaceConditions(ctx, tx, r, last.At, node.Now); err != nil {
+		before := reporting{last: last.At, now: node.Now, oldest: node.Now.Add(-wire.HealthInterval)}
+		if last.Incarnation == r.incarnation && last.ReportedAt.Before(before.oldest) {
+			before.oldest = last.ReportedAt
+		}
+		if err := replaceConditions(ctx, tx, r, before); err != nil {
 			return false, err
 		}
 		return true, tx.PutReport(ctx, sqlc.PutReportParams{NodeID: r.nodeID, Source: r.source, Incarnation: r.incarnation, BootID: r.BootID, At: r.At, Digest: digest})
@@ -91,9 +96,17 @@ func conditionsDigest(conditions []health.Condition) ([]byte, error) {
 // conditionKey identifies a condition of a reporter.
 type conditionKey struct{ checker, component string }
 
+// reporting is when a reporter reports.
+type reporting struct {
+	last time.Time // of the report before, by the reporter's clock
+	now  time.Time // by the database's clock
+	// oldest is when a status that the report before does not have may have begun, by the database's
+	// clock: since that report, and before a first one within the interval of reports.
+	oldest time.Time
+}
+
 // replaceConditions stores the difference between the stored conditions and those of the report.
-// last is the time of the report before by the reporter's clock, now that of the database.
-func replaceConditions(ctx context.Context, tx *tx, r healthReport, last, now time.Time) error {
+func replaceConditions(ctx context.Context, tx *tx, r healthReport, when reporting) error {
 	rows, err := tx.ListConditions(ctx, r.nodeID, r.source)
 	if err != nil {
 		return err
@@ -111,7 +124,7 @@ func replaceConditions(ctx context.Context, tx *tx, r healthReport, last, now ti
 		}
 		seen[key] = true
 		was, known := stored[key]
-		d.compare(was, converted(c, was, known, r.At, last, now))
+		d.compare(was, converted(c, was, known, r.At, when))
 	}
 	for _, c := range rows {
 		if key := (conditionKey{c.Checker, c.Component}); !seen[key] {
@@ -123,22 +136,35 @@ func replaceConditions(ctx context.Context, tx *tx, r healthReport, last, now ti
 
 // converted returns a reported condition with its Since by the clock of the database. A status
 // that the reporter has seen since before its last report keeps the time that is stored, so that
-// the delays of reports do not move it.
-func converted(c, was health.Condition, known bool, at, last, now time.Time) health.Condition {
-	if known && c.Status == was.Status && !c.Since.After(last) {
+// the delays of reports do not move it. Another one began since that report, or continues a stored
+// fault: a reporter gives no new fault an age.
+func converted(c, was health.Condition, known bool, at time.Time, when reporting) health.Condition {
+	oldest := when.oldest
+	switch {
+	case was.Status == health.Unhealthy && was.Since.Before(oldest):
+		oldest = was.Since
+	case was.Status == health.Unknown && !was.FaultSince.IsZero() && was.FaultSince.Before(oldest):
+		oldest = was.FaultSince
+	}
+	if known && c.Status == was.Status && !c.Since.After(when.last) {
 		c.Since = was.Since
 	} else {
-		c.Since = inDatabase(c.Since, at, now)
+		c.Since = inDatabase(c.Since, at, when.now, oldest)
 	}
 	if !c.FaultSince.IsZero() {
-		c.FaultSince = inDatabase(c.FaultSince, at, now)
+		c.FaultSince = inDatabase(c.FaultSince, at, when.now, oldest)
 	}
 	return c
 }
 
-// inDatabase returns a time before a report, by the clock of the reporter, by that of the database.
-func inDatabase(t, at, now time.Time) time.Time {
-	return now.Add(-min(max(at.Sub(t), 0), maxConditionAge))
+// inDatabase returns a time before a report, by the clock of the reporter, by that of the database. It
+// is not before oldest.
+func inDatabase(t, at, now, oldest time.Time) time.Time {
+	inside := now.Add(-min(max(at.Sub(t), 0), maxConditionAge))
+	if inside.Before(oldest) {
+		return oldest
+	}
+	return inside
 }
 
 // conditionsDiff is what a report changes.

@@ -92,9 +92,9 @@ func TestConditionsSince(t *testing.T) {
 		return e.node(c.NodeID).Conditions[0]
 	}
 	fault := unhealthy("gpu", "", "Fallen")
-	fault.Since, fault.Samples = clock.Add(-10*time.Minute), 3
+	fault.Since, fault.Samples = clock.Add(-3*time.Minute), 3
 	first := send(report(clock, fault))
-	require.WithinDuration(t, time.Now().Add(-10*time.Minute), first.Since, time.Minute)
+	require.WithinDuration(t, time.Now().Add(-3*time.Minute), first.Since, time.Minute)
 	fault.Reason, fault.Samples = "Xid", 4
 	second := send(report(clock.Add(time.Hour), fault))
 	require.Equal(t, first.Since, second.Since)
@@ -106,10 +106,46 @@ func TestConditionsSince(t *testing.T) {
 	fault.Status, fault.Repair = health.Unknown, ""
 	fault.FaultSince, fault.FaultSamples, fault.UnknownSeconds = clock, 7, 60
 	fourth := send(report(clock.Add(63*time.Minute), fault))
-	require.WithinDuration(t, time.Now().Add(-30*day), fourth.Since, time.Minute, "the age is bounded")
-	require.WithinDuration(t, time.Now().Add(-63*time.Minute), fourth.FaultSince, time.Minute)
+	require.WithinDuration(t, time.Now().Add(-wire.HealthInterval), fourth.Since, time.Minute, "the age is bounded")
+	require.WithinDuration(t, time.Now().Add(-wire.HealthInterval), fourth.FaultSince, time.Minute)
 	require.Equal(t, 7, fourth.FaultSamples)
 	require.Equal(t, int64(60), fourth.UnknownSeconds)
+}
+
+// TestNewFaultHasNoAge: a fault that the report before did not have began since then, whatever the reporter says, and
+// one of a first report within the interval of reports. One that was unknown for a while continues.
+func TestNewFaultHasNoAge(t *testing.T) {
+	e := setup(t)
+	c, _, _ := e.enroll()
+	clock := time.Now()
+	send := func(checker string, status health.Status, since time.Time) (got signal.Condition) {
+		t.Helper()
+		fault := unhealthy(checker, "", "Fallen")
+		fault.Status, fault.Since, fault.Samples = status, since, 30_000
+		if status == health.Unknown {
+			fault.Repair, fault.FaultSince = "", since
+		}
+		clock = clock.Add(time.Second)
+		require.NoError(t, e.Heartbeat(t.Context(), c, wire.Heartbeat{Health: report(clock, fault)}))
+		return e.node(c.NodeID).Conditions[0]
+	}
+	month := clock.Add(-30 * day)
+	ago := func(d time.Duration, got time.Time) {
+		t.Helper()
+		require.WithinDuration(t, time.Now().Add(-d), got, time.Minute)
+	}
+	ago(wire.HealthInterval, send("first", health.Unhealthy, month).Since)
+	ago(wire.HealthInterval, send("second", health.Unhealthy, month).Since)
+
+	e.exec("UPDATE health_reports SET reported_at = now() - interval '2 hours'")
+	ago(90*time.Minute, send("third", health.Unhealthy, clock.Add(-90*time.Minute)).Since)
+	e.exec("UPDATE health_reports SET reported_at = now() - interval '2 hours'")
+	ago(2*time.Hour, send("fourth", health.Unhealthy, month).Since)
+
+	ago(2*time.Hour, send("fourth", health.Unknown, clock.Add(-2*time.Hour)).FaultSince)
+	ago(2*time.Hour, send("fourth", health.Unhealthy, clock.Add(-2*time.Hour)).Since)
+	ago(2*time.Hour, send("fourth", health.Unknown, month).FaultSince)
+	ago(2*time.Hour, send("fourth", health.Unhealthy, month).Since)
 }
 
 // A report that another one overtook changes nothing. A much older one means that the reporter's

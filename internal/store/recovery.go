@@ -319,7 +319,7 @@ func newestPolicy(ctx context.Context, q *sqlc.Queries) (record.Policy, error) {
 func scopeSizes(ctx context.Context, q *sqlc.Queries, used []sqlc.BudgetInUseRow) ([]recovery.Size, error) {
 	rows, err := q.ScopeSizes(ctx)
 	sizes := convert(rows, func(r sqlc.ScopeSizesRow) recovery.Size {
-		return recovery.Size{Scope: recovery.Scope(r.Scope), Key: r.Key, Nodes: int(r.Nodes), GPUNodes: int(r.GpuNodes)}
+		return recovery.Size{Scope: recovery.Scope(r.Scope), Key: r.Key, Nodes: int(r.Nodes), GPUNodes: int(r.GpuNodes), Out: int(r.Out)}
 	})
 	for _, u := range used {
 		for scope, key := range scopesOf(u) {

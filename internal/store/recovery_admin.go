@@ -110,11 +110,11 @@ func (s *Recovery) RecoveryStatus(ctx context.Context) (record.Status, error) {
 	})
 }
 
-// budgetsOf returns the scopes that are in use, and the fleet.
+// budgetsOf returns the scopes with repairs or with nodes that repairs left quarantined, and the fleet.
 func budgetsOf(sizes []recovery.Size, used []sqlc.BudgetInUseRow) []record.Budget {
 	all := []record.Budget{}
 	for _, size := range sizes {
-		if size.Busy == 0 && size.Scope != recovery.ScopeFleet {
+		if size.Busy == 0 && size.Out == 0 && size.Scope != recovery.ScopeFleet {
 			continue
 		}
 		b := record.Budget{Size: size}

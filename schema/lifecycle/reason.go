@@ -41,6 +41,8 @@ const (
 	ReasonRecordUnavailable = "record_unavailable"
 	ReasonVaultSealed       = "vault_sealed"
 	ReasonVaultUnreachable  = "vault_unreachable"
+	// ReasonNodeAPIDown: no replica of the node API receives heartbeats.
+	ReasonNodeAPIDown = "node_api_down"
 	// ReasonClockSkew: the clocks of machines of the control plane differ too much to sign.
 	ReasonClockSkew = "clock_skew"
 	// ReasonSeqReplayed: the node refused a task whose sequence is not above that of its
@@ -124,6 +126,8 @@ func ParkReasons() []ParkReason {
 		{ReasonVaultSealed, "Vault is sealed, so no task can be signed. The phase is retried.", "Unseal Vault. The operation then continues without a decision."},
 		{ReasonVaultUnreachable, "Vault did not respond, so no task can be signed. The phase is retried.",
 			"Check Vault and its network. The operation then continues without a decision."},
+		{ReasonNodeAPIDown, "No replica of the node API receives heartbeats, so it is not known whether the node is connected or has restarted. The phase is retried.",
+			"Start the node API, or repair its network. The operation then continues without a decision."},
 		{ReasonClockSkew, "The worker's clock differs from the database's by more than 30 s, so no task is signed. The phase is retried.",
 			"Correct the clock that is wrong (timedatectl on both machines). The operation then continues without a decision."},
 		{ReasonRecordUnavailable, "The database does not accept the operation's record. The write is repeated until it succeeds.",

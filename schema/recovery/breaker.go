@@ -104,8 +104,7 @@ func (r *round) newlyUnhealthy(from time.Time) []patient {
 	}
 	var storm []patient
 	for _, n := range r.nodes {
-		_, running := n.running()
-		if !running && (n.Held != "" || !repairable(n.State) || !r.evident(n)) {
+		if _, running := n.running(); !running && !evidentFree(r, n) {
 			continue
 		}
 		if slices.ContainsFunc(n.faults, func(f seen) bool { return f.fault.Since.After(from) }) {

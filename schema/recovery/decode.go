@@ -54,7 +54,8 @@ func DecodePolicy(document []byte) (Policy, error) {
 // filled returns the policy with empty lists instead of nil, so that policies that mean the same have
 // the same JSON.
 func (p Policy) filled() Policy {
-	p.Ladders, p.Repairs, p.Budgets, p.Windows = orEmpty(p.Ladders), orEmpty(p.Repairs), orEmpty(p.Budgets), orEmpty(p.Windows)
+	p.Ladders, p.Repairs, p.Windows = orEmpty(p.Ladders), orEmpty(p.Repairs), orEmpty(p.Windows)
+	p.Budgets, p.MaxOut = orEmpty(p.Budgets), orEmpty(p.MaxOut)
 	p.ReplaceClasses, p.GPUReplaceClasses = orEmpty(p.ReplaceClasses), orEmpty(p.GPUReplaceClasses)
 	p.Approvals, p.DisabledCheckers = orEmpty(p.Approvals), orEmpty(p.DisabledCheckers)
 	if p.Thresholds == nil {

@@ -16,6 +16,7 @@ func Default() Policy {
 			{Scope: ScopeSKU, Count: 3, Percent: 20},
 			{Scope: ScopeRack, Count: 1, Percent: 34},
 		},
+		MaxOut:    []Budget{{Scope: ScopeFleet, Count: 20, Percent: 10}},
 		Breaker:   Breaker{Nodes: 20, Percent: 10, Within: minutes(10), HalfOpenAfter: minutes(30)},
 		Suspect:   Suspect{Percent: 20, Within: minutes(24 * 60)},
 		Rack:      RackRule{Percent: 50, Nodes: MinCorrelated},

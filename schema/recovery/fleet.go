@@ -37,6 +37,8 @@ type Size struct {
 	GPUNodes int `json:"gpu_nodes"`
 	// Busy counts the nodes of the scope that hold a reservation now, for a repair or a rollout.
 	Busy int `json:"busy"`
+	// Out counts the nodes of the scope that health recovery quarantined and no person released.
+	Out int `json:"out"`
 }
 
 // Scope is what a budget counts.

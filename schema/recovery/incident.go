@@ -22,7 +22,7 @@ func (r *round) findIncidents() {
 func (r *round) rackIncidents() {
 	in := map[string][]patient{}
 	for _, n := range r.nodes {
-		if n.Rack != "" && r.evident(n) {
+		if _, running := n.running(); n.Rack != "" && (evidentFree(r, n) || running && r.evident(n)) {
 			in[n.Rack] = append(in[n.Rack], n)
 		}
 	}

@@ -24,6 +24,10 @@ type Policy struct {
 	// Budgets limit the repairs that run at once. All that apply to a node must allow its repair. An
 	// armed policy needs one for the fleet.
 	Budgets []Budget `json:"budgets"`
+	// MaxOut limits the nodes that repairs have quarantined, and no person has released, together with
+	// the repairs that run: each of those may end in a quarantine too. A percentage allows at least
+	// MinCorrelated nodes.
+	MaxOut  []Budget `json:"max_out"`
 	Breaker Breaker  `json:"breaker"`
 	Suspect Suspect  `json:"suspect"`
 	Rack    RackRule `json:"rack"`

@@ -105,6 +105,7 @@ func TestPolicyErrors(t *testing.T) {
 		{`{"repairs": [{"match": {"codes": [79]}, "repair": "kick"}]}`, `repairs[0].match.checkers is empty: name the checkers, for example gpu_xid; repairs[0].repair is "kick": use one of none`},
 		{`{"budgets": []}`, `budgets has none for the fleet: add {"scope": "fleet"`},
 		{`{"budgets": null}`, `budgets has none for the fleet`},
+		{`{"max_out": [{"scope": "zone", "count": -1, "percent": 1}]}`, `max_out[0].scope is "zone": use one of fleet, region, sku, rack; max_out[0].count is -1: set it to 0 to 1000000`},
 		{`{"budgets": [{"scope": "fleet", "key": "x", "count": 1, "percent": 1}]}`, `budgets[0].key is "x": remove it, the fleet has no key`},
 		{`{"budgets": [{"scope": "fleet", "count": -1, "percent": 120}]}`, "budgets[0].count is -1: set it to 0 to 1000000; budgets[0].percent is 120: set it to 0 to 100"},
 		{`{"budgets": [{"scope": "zone", "count": 1, "percent": 1}]}`, `budgets[0].scope is "zone": use one of fleet, region, sku, rack`},

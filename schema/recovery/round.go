@@ -42,7 +42,8 @@ func newRound(p Policy, f Fleet) *round {
 	for _, s := range f.Sizes {
 		at := place{s.Scope, s.Key}
 		if known, twice := r.sizes[at]; twice { // two rows of one scope: the careful figures
-			s.Nodes, s.GPUNodes, s.Busy = min(s.Nodes, known.Nodes), min(s.GPUNodes, known.GPUNodes), max(s.Busy, known.Busy)
+			s.Nodes, s.GPUNodes = min(s.Nodes, known.Nodes), min(s.GPUNodes, known.GPUNodes)
+			s.Busy, s.Out = max(s.Busy, known.Busy), max(s.Out, known.Out)
 		}
 		r.sizes[at] = s
 	}
@@ -74,6 +75,11 @@ func (r *round) able(at place, f Fault) int {
 // and neither a boot nor a maintenance explains it.
 func (r *round) evident(n patient) bool {
 	return n.samples >= r.policy.Samples && r.unplanned(n)
+}
+
+// evidentFree is evident for a node that no one holds: the faults of the others have a known cause.
+func evidentFree(r *round, n patient) bool {
+	return n.Held == "" && repairable(n.State) && r.evident(n)
 }
 
 // unplanned reports whether the node has a fault that neither a boot nor a maintenance explains.

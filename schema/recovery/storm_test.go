@@ -269,6 +269,25 @@ func TestHeldNodesAreNoStorm(t *testing.T) {
 	assert.Equal(t, []string{"gpu-0555"}, w.begun)
 }
 
+// TestHeldNodesOfRack: nodes of a rack that wait for their vendor do not stop the repair of its last node.
+func TestHeldNodesOfRack(t *testing.T) {
+	t.Parallel()
+	nodes := []recovery.Node{failing(0, ago(hour)), failing(1, ago(hour)), failing(2, ago(hour)), failing(3, ago(hour))}
+	nodes[0].Held, nodes[0].State = "the node is quarantined", "quarantined"
+	nodes[1].Held = "an operator drains it"
+	nodes[2].State = "drained"
+	f := fleet(now(), 100, nodes...)
+	f.Sizes[3].Nodes, f.Sizes[3].GPUNodes = 4, 4
+	got := recovery.Decide(armed(), f)
+	assert.Empty(t, got.Incidents)
+	assert.Equal(t, []string{"gpu-0003"}, acting(got))
+
+	nodes[0].Held, nodes[0].State, nodes[1].Held = "", "offline", ""
+	got = recovery.Decide(armed(), f)
+	assert.Len(t, got.Incidents, 1)
+	assert.Empty(t, acting(got))
+}
+
 // TestSlowReason is a reason that many nodes have because nothing was repaired for weeks.
 func TestSlowReason(t *testing.T) {
 	t.Parallel()

@@ -57,7 +57,10 @@ func (f *findings) policy(p Policy) {
 	f.overrides(p.Repairs)
 	f.texts("replace_classes", p.ReplaceClasses)
 	f.texts("gpu_replace_classes", p.GPUReplaceClasses)
-	f.budgets(p)
+	if !f.budgets("budgets", p.Budgets) {
+		f.add("budgets", "has none for the fleet: add {\"scope\": \"fleet\", \"count\": 5, \"percent\": 10}")
+	}
+	f.budgets("max_out", p.MaxOut)
 	f.rules(p)
 	f.within("boot_grace", p.BootGrace, 0, 24*time.Hour)
 	f.number("samples", p.Samples, 1, 1000)
@@ -115,11 +118,12 @@ func (f *findings) overrides(all []Override) {
 	}
 }
 
-func (f *findings) budgets(p Policy) {
-	f.length("budgets", len(p.Budgets))
+// budgets checks a list of budgets, and reports whether it has one for the fleet.
+func (f *findings) budgets(name string, all []Budget) (fleet bool) {
+	f.length(name, len(all))
 	seen := map[string]bool{}
-	for i, b := range p.Budgets {
-		field := fmt.Sprintf("budgets[%d]", i)
+	for i, b := range all {
+		field := fmt.Sprintf("%s[%d]", name, i)
 		if !slices.Contains(scopes(), b.Scope) {
 			f.add(field+".scope", "is %.40q: use one of %s", string(b.Scope), list(scopes()))
 		}
@@ -135,9 +139,7 @@ func (f *findings) budgets(p Policy) {
 			seen[key] = true
 		}
 	}
-	if !seen[string(ScopeFleet)+"/"] {
-		f.add("budgets", "has none for the fleet: add {\"scope\": \"fleet\", \"count\": 5, \"percent\": 10}")
-	}
+	return seen[string(ScopeFleet)+"/"]
 }
 
 // rules checks the rules for faults of many nodes and for repeated repairs.

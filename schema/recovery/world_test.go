@@ -28,6 +28,7 @@ type world struct {
 	repair func(n recovery.Node, r recovery.Request) (time.Duration, string)
 	ends   map[int]ending // by the node's number
 	begun  []string       // hosts, in the order of the repairs
+	out    int            // nodes that repairs quarantined
 }
 
 type ending struct {
@@ -60,6 +61,7 @@ func (w *world) heal(i int) { w.nodes[i].Conditions = node(i).Conditions }
 func (w *world) fleet() recovery.Fleet {
 	f := fleet(w.at, len(w.nodes))
 	f.Breaker = w.breaker
+	f.Sizes[0].Out = w.out
 	for i, n := range w.nodes {
 		if n.Phase != health.PhaseHealthy || len(n.Conditions) > 1 || n.NodeID == w.breaker.Probing {
 			f.Nodes = append(f.Nodes, n)

@@ -23,6 +23,7 @@ func unseen() map[string]string {
 		string(lifecycle.RunFailed):       "needs a defect in a workflow; the page is that of run_terminated",
 		string(lifecycle.RunLost):         "Temporal has no page of a deleted workflow",
 		lifecycle.ReasonLastServer:        "needs a Kubernetes cluster; the page is that of drain_blocked",
+		lifecycle.ReasonNodeAPIDown:       "needs an outage of the node API during a repair; the page is that of vault_unreachable",
 		lifecycle.ReasonMachineSilent:     "needs a virtual machine; the page is that of agent_silent",
 	}
 	for _, p := range machine.Problems() {

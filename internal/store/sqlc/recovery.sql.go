@@ -853,12 +853,14 @@ func (q *Queries) ReserveClaimed(ctx context.Context, operationID string, nodeID
 
 const scopeSizes = `-- name: ScopeSizes :many
 WITH enrolled AS (
-    SELECT sku, coalesce(labels ->> 'rack', '') AS rack, region_code AS region, gpus_total FROM nodes
-    WHERE state IN ('active', 'offline', 'quarantined', 'draining', 'drained'))
-SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes, count(*) FILTER (WHERE gpus_total > 0) AS gpu_nodes FROM enrolled
-UNION ALL SELECT 'sku', sku, count(*), count(*) FILTER (WHERE gpus_total > 0) FROM enrolled GROUP BY sku
-UNION ALL SELECT 'rack', rack, count(*), count(*) FILTER (WHERE gpus_total > 0) FROM enrolled WHERE rack <> '' GROUP BY rack
-UNION ALL SELECT 'region', region, count(*), count(*) FILTER (WHERE gpus_total > 0) FROM enrolled GROUP BY region
+    SELECT n.sku, coalesce(n.labels ->> 'rack', '') AS rack, n.region_code AS region, n.gpus_total,
+        (n.state = 'quarantined' AND coalesce((SELECT o.action = 'recover' AND o.via = 'recovery' FROM operations o
+            WHERE o.node_id = n.node_id AND o.op_seq > 0 AND o.status = 'completed' ORDER BY o.op_seq DESC LIMIT 1), false)) AS out
+    FROM nodes n WHERE n.state IN ('active', 'offline', 'quarantined', 'draining', 'drained'))
+SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes, count(*) FILTER (WHERE gpus_total > 0) AS gpu_nodes, count(*) FILTER (WHERE out) AS out FROM enrolled
+UNION ALL SELECT 'sku', sku, count(*), count(*) FILTER (WHERE gpus_total > 0), count(*) FILTER (WHERE out) FROM enrolled GROUP BY sku
+UNION ALL SELECT 'rack', rack, count(*), count(*) FILTER (WHERE gpus_total > 0), count(*) FILTER (WHERE out) FROM enrolled WHERE rack <> '' GROUP BY rack
+UNION ALL SELECT 'region', region, count(*), count(*) FILTER (WHERE gpus_total > 0), count(*) FILTER (WHERE out) FROM enrolled GROUP BY region
 ORDER BY 1, 2
 `
 
@@ -867,9 +869,11 @@ type ScopeSizesRow struct {
 	Key      string
 	Nodes    int64
 	GpuNodes int64
+	Out      int64
 }
 
-// How many nodes each scope has that can show a fault: those with an agent.
+// How many nodes each scope has that can show a fault: those with an agent. Out are those that a repair
+// of health recovery left quarantined.
 func (q *Queries) ScopeSizes(ctx context.Context) ([]ScopeSizesRow, error) {
 	rows, err := q.db.Query(ctx, scopeSizes)
 	if err != nil {
@@ -884,6 +888,7 @@ func (q *Queries) ScopeSizes(ctx context.Context) ([]ScopeSizesRow, error) {
 			&i.Key,
 			&i.Nodes,
 			&i.GpuNodes,
+			&i.Out,
 		); err != nil {
 			return nil, err
 		}

@@ -159,7 +159,7 @@ func (p *past) fleet(at time.Time) recovery.Fleet {
 	}
 	p.listed = listed
 	for _, size := range p.sizes {
-		size.Busy = busy[place{size.Scope, size.Key}]
+		size.Busy, size.Out = busy[place{size.Scope, size.Key}], 0 // what is out of service now says nothing about then
 		f.Sizes = append(f.Sizes, size)
 	}
 	return f

@@ -48,7 +48,8 @@ configuration, the way to the node API, and whether the API accepts its certific
 its tasks, its audit events, the faults of the control plane, and the commands that collect
 the logs. It contains no secret.
 
-The exit code is 1 if there is a fault.`,
+A fault of the control plane that does not concern the node is information (info). The exit
+code is 1 if there is another fault.`,
 		"  gpuaas doctor gpu-17\n  gpuaas doctor gpu-17 -o json\n  gpuaas doctor gpu-17 --bundle gpu-17.zip\n"+
 			"  ssh root@gpu-17 gpuaas-node-agent doctor -o json | gpuaas doctor gpu-17 --node-report -",
 		func(ctx context.Context, arg string) error {
@@ -123,7 +124,7 @@ func examine(ctx context.Context, e *env, arg string, refusals uint) (ev nodeEvi
 		checkVerifierSet(n), checkDriver(n), checkRefusals(n, ev.Refusals), checkTasks(tasks, now), checkOperation(n)} {
 		ev.Report.Add(c)
 	}
-	for _, c := range checkControlPlane(ev.Stuck.Faults) {
+	for _, c := range checkControlPlane(n, ev.Stuck.Faults) {
 		ev.Report.Add(c)
 	}
 	return ev, nil
@@ -280,8 +281,9 @@ func ownerOf(a lifecycle.Attention) diagnosis.Owner {
 const reasonNotRepaired = "not_repaired"
 
 // checkControlPlane checks the control plane. The identity of the node has a check of its own,
-// and those of other nodes do not keep this one from working.
-func checkControlPlane(faults []wire.ControlPlaneFault) []diagnosis.Check {
+// and those of other nodes do not keep this one from working. A fault that does not concern the node is
+// information.
+func checkControlPlane(n wire.NodeView, faults []wire.ControlPlaneFault) []diagnosis.Check {
 	faults = slices.DeleteFunc(slices.Clone(faults), func(f wire.ControlPlaneFault) bool {
 		return f.Component == wire.ComponentNodeIdentity || f.Reason == reasonNotRepaired
 	})
@@ -292,9 +294,29 @@ func checkControlPlane(faults []wire.ControlPlaneFault) []diagnosis.Check {
 	var all []diagnosis.Check
 	for _, f := range faults {
 		c.Name = "control plane: " + f.Component
+		if !concerns(n, f) {
+			all = append(all, c.Info(clean(f.Message), f.Next))
+			continue
+		}
 		all = append(all, c.Failed(f.Message, diagnosis.ControlPlane, cmp.Or(f.Next, "gpuaas stuck")))
 	}
 	return all
+}
+
+// concerns reports whether a fault of the control plane may keep the node from working. One that is not
+// known here may.
+func concerns(n wire.NodeView, f wire.ControlPlaneFault) bool {
+	switch f.Component {
+	case "audit-trail", "retention", "surplus-machine", "rotation", lifecycle.ScheduleDelete, lifecycle.ScheduleSweep, lifecycle.ScheduleDrift, lifecycle.ScheduleExplain:
+		return false
+	case "health-recovery", lifecycle.ScheduleDecide: // it repairs nodes with a fault
+		return len(openFaults(n)) > 0
+	case "tasks": // they are of operations
+		return n.Operation != nil && !n.Operation.Status.Ended()
+	case "verifier-set":
+		return f.Reason != "lost" || n.SetLost
+	}
+	return true
 }
 
 func writeReport(w io.Writer, r diagnosis.Report) {
@@ -302,6 +324,9 @@ func writeReport(w io.Writer, r diagnosis.Report) {
 		row(w, string(c.Result), c.Name, dash(c.Answer))
 		if c.Result == diagnosis.Failed {
 			row(w, "", "owner:", string(c.Owner))
+			row(w, "", "next:", c.Next)
+		}
+		if c.Result == diagnosis.Info && c.Next != "" {
 			row(w, "", "next:", c.Next)
 		}
 	}

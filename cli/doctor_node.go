@@ -86,14 +86,10 @@ func checkState(n wire.NodeView, list wire.StuckList) diagnosis.Check {
 // checkHealth names the faults that the health checkers found last. A fault that needs no repair is none.
 func checkHealth(n wire.NodeView) diagnosis.Check {
 	c := diagnosis.Check{Name: "health", Asked: "what the health checkers found last"}
-	var r health.Report
+	faults := openFaults(n)
 	observe := 0
 	for _, found := range n.Conditions {
-		switch {
-		case found.Stale:
-		case found.Faulty():
-			r.Conditions = append(r.Conditions, found.Condition)
-		case found.Status == health.Unhealthy:
+		if !found.Stale && !found.Faulty() && found.Status == health.Unhealthy {
 			observe++
 		}
 	}
@@ -104,12 +100,22 @@ func checkHealth(n wire.NodeView) diagnosis.Check {
 	switch {
 	case n.LastHeartbeatAt == nil || n.State == lifecycle.NodeRemoved:
 		return c.Skipped()
-	case len(r.Conditions) > 0:
-		return c.Failed(clean(health.Summary(r.Conditions)), diagnosis.Node, next)
+	case len(faults) > 0:
+		return c.Failed(clean(health.Summary(faults)), diagnosis.Node, next)
 	case observe > 0:
 		return c.OK(text.Count(observe, "condition") + " to observe: gpuaas node show " + n.Host)
 	}
 	return c.OK("no fault")
+}
+
+// openFaults returns the conditions that need a repair, as the checkers found them last.
+func openFaults(n wire.NodeView) (faults []health.Condition) {
+	for _, c := range n.Conditions {
+		if !c.Stale && c.Faulty() {
+			faults = append(faults, c.Condition)
+		}
+	}
+	return faults
 }
 
 func checkVerifierSet(n wire.NodeView) diagnosis.Check {

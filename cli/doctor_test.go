@@ -74,6 +74,23 @@ func TestDoctor(t *testing.T) {
 		h.temporal.faults = []wire.ControlPlaneFault{{Component: "worker", Reason: "no_worker", Message: "no worker polls", Next: "start gpuaas-worker"}}
 		h.golden("doctor-parked", "doctor", "gpu-17")
 	})
+	t.Run("faults that do not concern the node", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.nodes = []wire.NodeView{enrolled()}
+		h.temporal.faults = []wire.ControlPlaneFault{{Component: "surplus-machine", Reason: "orphan", Message: "provider maas has 1 machine\x1b[2J", Next: "delete it"},
+			{Component: "tasks", Reason: "unavailable", Message: "the activity Drain fails in 1 operation", Next: "gpuaas op show gpu-18"},
+			{Component: "verifier-set", Reason: "lost", Message: "a set is lost on gpu-18"}, {Component: "health-recovery", Reason: "breaker_open", Message: "no repair starts"}}
+		require.Zero(t, h.golden("doctor-info", "doctor", "gpu-17"))
+
+		n := enrolled()
+		n.Operation = &wire.OperationSummary{Action: lifecycle.ActionDrain, Status: lifecycle.OperationRunning}
+		n.Conditions = []signal.Condition{{Condition: health.Condition{Checker: "gpu_xid", Status: health.Unhealthy, Repair: health.RepairReboot}}}
+		n.SetLost = true
+		for _, f := range h.temporal.faults {
+			require.Equal(t, f.Component != "surplus-machine", concerns(n, f), f.Component)
+		}
+	})
 	for name, c := range map[string]struct {
 		set   func(h *harness, n *wire.NodeView)
 		check string

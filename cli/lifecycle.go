@@ -127,6 +127,11 @@ func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o
 	if done {
 		return err
 	}
+	if t.view != nil {
+		if warning := releaseWarning(*t.view, a); warning != "" {
+			e.message("warning: %s", warning)
+		}
+	}
 	if o.confirm != nil {
 		what := string(a) + " " + t.name() + ": " + o.confirm(o.options)
 		if err := e.confirm(ctx, "gpuaas node "+string(a), what, o.yes); err != nil {

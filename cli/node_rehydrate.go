@@ -32,7 +32,10 @@ on the node itself: a cordon stays until gpuaas node uncordon NODE.
 
 The runs are read from Temporal at once, without waiting for the run watcher. An operation
 whose run is open is not changed: the command is rejected (operation_in_progress), and
-gpuaas op cancel NODE ends the operation. Without an abandoned operation nothing changes.
+gpuaas op cancel NODE ends the operation. Without an abandoned operation nothing changes,
+unless the node is draining, terminating or removing and no operation holds it, as after a
+change of the database: it returns to its state before its last operation, or is
+quarantined if none is on record. If its machine is gone, terminate or remove it again.
 
 With --selector or --stuck-reason it rehydrates the node of every abandoned operation that
 matches. The run watcher marks an operation up to two minutes after its run ended. The
@@ -72,6 +75,11 @@ an interrupt or a failure. The exit code is 1 if a node failed, and 5 if one was
 func writeRehydration(w io.Writer, done lifecycle.Rehydration) {
 	for _, id := range done.Terminated {
 		fmt.Fprintf(w, "%s: the left-over run of operation %s was terminated; no record changed\n", done.Node.Host, id)
+	}
+	if len(done.Ended) == 0 && done.From != done.Node.State {
+		fmt.Fprintf(w, "%s: no operation held the node, which was %s; it is %s again\n", done.Node.Host, done.From, done.Node.State)
+		writeCordon(w, done)
+		return
 	}
 	if len(done.Ended) == 0 {
 		fmt.Fprintf(w, "%s: no operation is abandoned; the node is %s\n", done.Node.Host, done.Node.State)

@@ -59,6 +59,8 @@ func TestNodeRehydrate(t *testing.T) {
 		h := setup(t)
 		h.api.rehydrated = lifecycle.Rehydration{Node: ref, From: lifecycle.NodeActive, Ended: []lifecycle.EndedOperation{}}
 		h.golden("rehydrate-none", "node", "rehydrate", "gpu-17")
+		h.api.rehydrated.From = lifecycle.NodeTerminating
+		h.golden("rehydrate-restored", "node", "rehydrate", "gpu-17")
 		require.Equal(t, schema.ExitUsage, h.run("node", "rehydrate", "gpu-17", "--reason", lifecycle.ReasonPlaceholder))
 	})
 	t.Run("refused", func(t *testing.T) {

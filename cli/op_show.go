@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,8 +69,9 @@ func newOpShow(e *env) *cobra.Command {
 	return e.opCommand("show", "Show an operation",
 		`Shows the operation that holds a node, or the last one that did: its phases, why it
 is parked and since when, who must act, and the possible decisions, the least harmful
-first. The status is read from the database and needs neither Temporal nor a worker. While
-Temporal responds, calls that failed and are retried are shown with their last error.
+first. Of a drain that runs, it names the workloads that the node reported last. The status
+is read from the database and needs neither Temporal nor a worker. While Temporal responds,
+calls that failed and are retried are shown with their last error.
 
 A reissue-enrollment runs beside the operation that holds the node: --reissue shows it.`,
 		"  gpuaas op show gpu-17\n  gpuaas op show gpu-17 --reissue\n  gpuaas op show gpu-17 -o json | jq .operation.status", nil,
@@ -123,6 +125,12 @@ func (e *console) writeOperation(w io.Writer, t target, v wire.OperationView) {
 	for _, p := range op.Phases {
 		row(w, p.Name, string(p.State), dash(elapsed(p.StartedAt, p.EndedAt, e.clock.now())), strconv.Itoa(p.Attempt), dash(p.Reason))
 	}
+	for i, line := range drainWaits(t, op) {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		row(w, "Waits for:", line)
+	}
 	if h := hint(t, op); h != "" {
 		fmt.Fprintln(w)
 		row(w, "What to do:", h)
@@ -164,4 +172,28 @@ func retries(s *lifecycle.Stuck) string {
 	}
 	return fmt.Sprintf("in the background, every %s to %s; the operation continues when one succeeds",
 		lifecycle.Span(lifecycle.RetryPause), lifecycle.Span(lifecycle.MaxRetryPause))
+}
+
+// maxWaits is the number of workloads that are named.
+const maxWaits = 20
+
+// drainWaits lists what a drain that runs waits for, as the node reported it last.
+func drainWaits(t target, op lifecycle.Operation) (lines []string) {
+	drains := slices.ContainsFunc(op.Phases, func(p lifecycle.Phase) bool {
+		return p.Name == lifecycle.PhaseDrain && p.State == lifecycle.PhaseRunning
+	})
+	if t.view == nil || !drains || op.Status.Ended() {
+		return nil
+	}
+	names := t.view.Blockers()
+	if len(names) == 0 {
+		return []string{"the end of the drain; the node reports no workload"}
+	}
+	for i, name := range names {
+		if i == maxWaits {
+			return append(lines, fmt.Sprintf("%d more: gpuaas node show %s", len(names)-i, t.name()))
+		}
+		lines = append(lines, clean(name))
+	}
+	return lines
 }

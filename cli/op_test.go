@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/stuck"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -43,6 +44,16 @@ func TestOpShow(t *testing.T) {
 		"failing": {func(h *harness) {
 			h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
 			h.temporal.runFaults = []wire.ControlPlaneFault{{Component: "tasks", Reason: "service_unavailable", Message: "the activity EnqueueTask fails and is retried, now in attempt 7: Vault at vault.test\x1b[2J does not respond"}}
+		}},
+		"draining": {func(h *harness) {
+			n := node()
+			n.State, n.Workloads = lifecycle.NodeDraining, []task.Workload{{Name: "train-1", Kind: "container"}, {Name: "train-2\x1b[2J", Kind: "container"}}
+			h.api.nodes, h.temporal.statuses = []wire.NodeView{n}, []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
+		}},
+		"draining-empty": {func(h *harness) {
+			n := node()
+			n.State, n.Workloads = lifecycle.NodeDraining, nil
+			h.api.nodes, h.temporal.statuses = []wire.NodeView{n}, []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
 		}},
 		"none": {func(*harness) {}},
 		"down": {func(h *harness) { h.temporal.down = true }},

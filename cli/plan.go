@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
@@ -28,15 +30,15 @@ type plan struct {
 	EndsAs lifecycle.NodeState `json:"ends_as"`
 	// Workloads are the names of the workloads that a drain would end.
 	Workloads []string `json:"workloads"`
-	// Warnings are those of the workloads.
+	// Warnings are those of the workloads, and of a release the fault that the node still has.
 	Warnings []planWarning `json:"warnings,omitempty"`
 	Blockers []planBlocker `json:"blockers"`
 	Refused  bool          `json:"refused"`
 }
 
-// planWarning is what to know before a drain ends a workload of the plan.
+// planWarning is what to know before a drain ends a workload of the plan, or before the operation.
 type planWarning struct {
-	Workload string `json:"workload"`
+	Workload string `json:"workload,omitempty"`
 	Warning  string `json:"warning"`
 }
 
@@ -92,6 +94,9 @@ func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o life
 			p.drains(n, o)
 		}
 	}
+	if warning := releaseWarning(n, a); warning != "" {
+		p.Warnings = append(p.Warnings, planWarning{Warning: warning})
+	}
 	if o.CordonOnly {
 		p.EndsAs = n.StartState()
 	}
@@ -100,6 +105,15 @@ func makePlan(n wire.NodeView, provider machine.Info, a lifecycle.Action, o life
 	}
 	p.Refused = len(p.Blockers) > 0
 	return p
+}
+
+// releaseWarning is the warning before a node that still has a fault returns to service.
+func releaseWarning(n wire.NodeView, a lifecycle.Action) string {
+	faults := openFaults(n)
+	if a != lifecycle.ActionRelease || len(faults) == 0 {
+		return ""
+	}
+	return "the node still has a fault: " + clean(health.Summary(faults)) + "; health recovery may take it out of service again"
 }
 
 // drains adds what a drain does with the node's workloads: what it stops, and what blocks it unless
@@ -184,7 +198,7 @@ func writePlan(w io.Writer, p plan) {
 		fmt.Fprintln(w, "Warnings:")
 	}
 	for _, warned := range p.Warnings {
-		row(w, fmt.Sprintf("  - %s: %s", warned.Workload, warned.Warning))
+		row(w, "  - "+strings.TrimPrefix(warned.Workload+": "+warned.Warning, ": "))
 	}
 	if p.Refused {
 		fmt.Fprintln(w, "Blockers:")

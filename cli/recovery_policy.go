@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/health/host"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
 )
@@ -58,8 +61,11 @@ gpuaas recovery replay --policy FILE.`,
 			if err := checkReason(c.CommandPath(), r.Reason, !r.DryRun); err != nil {
 				return err
 			}
-			_, body, err := readPolicy(c.CommandPath(), "--file", file)
+			policy, body, err := readPolicy(c.CommandPath(), "--file", file)
 			if err != nil {
+				return err
+			}
+			if err := warnOfCheckers(e.console, policy); err != nil {
 				return err
 			}
 			r.Body = body
@@ -94,6 +100,34 @@ func readPolicy(command, flag, path string) (recovery.Policy, json.RawMessage, e
 	}
 	p, err := recovery.DecodePolicy(body)
 	return p, body, err
+}
+
+// warnOfCheckers warns of names that no checker has. They are allowed, because a newer agent may have
+// the checker.
+func warnOfCheckers(e *console, p recovery.Policy) error {
+	known := []string{health.CheckerHeartbeat}
+	onNode, err := host.Checkers()
+	if err != nil {
+		return schema.Wrap(schema.KindInternal, err, "reading the names of the checkers")
+	}
+	for _, c := range onNode {
+		known = append(known, c.Name())
+	}
+	for _, c := range health.NewDefaultCheckers() {
+		known = append(known, c.Name())
+	}
+	slices.Sort(known)
+	for _, field := range []struct {
+		name   string
+		values []string
+	}{{"disabled_checkers", p.DisabledCheckers}, {"thresholds", slices.Sorted(maps.Keys(p.Thresholds))}} {
+		for _, name := range field.values {
+			if !slices.Contains(known, name) {
+				e.message("warning: %s names %q, which is no known checker, so it has no effect; the checkers are %s", field.name, clean(name), strings.Join(slices.Compact(known), ", "))
+			}
+		}
+	}
+	return nil
 }
 
 func printPolicySet(e *console, now, p record.Policy, dryRun bool) error {

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,6 +158,14 @@ func TestRecoveryPolicy(t *testing.T) {
 	p, err := recovery.DecodePolicy(sent)
 	require.NoError(t, err)
 	require.Equal(t, recovery.Default().Digest(), p.Digest())
+
+	require.NotContains(t, h.err.String(), "warning")
+
+	require.NoError(t, os.WriteFile(file, []byte("disabled_checkers: [heartbeet, heartbeat, gpu_xid, node_ready]\nthresholds: {gpu_fam: 5m, gpu_fan: 5m}\n"), 0o600))
+	require.Zero(t, h.run("recovery", "policy", "set", "--file", file, "--dry-run"))
+	require.Contains(t, h.err.String(), `warning: disabled_checkers names "heartbeet", which is no known checker`)
+	require.Contains(t, h.err.String(), `warning: thresholds names "gpu_fam"`)
+	require.Equal(t, 2, strings.Count(h.err.String(), "warning"))
 
 	a.path = ""
 	for text, message := range map[string]string{"mode: noisy": "mode", "samplez: 3": "samplez", "{": "neither YAML nor JSON"} {

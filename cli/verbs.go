@@ -222,7 +222,7 @@ drained: a reboot by the provider ends them.`,
 		flags: func(_ *env, c *cobra.Command, o *lifecycleOptions) {
 			addDeadline(c, o, "")
 			f := c.Flags()
-			f.Var(newRungs(&o.options.Recovery.Rungs), "rung", "the `RUNGS` to climb, in this order: reset_gpu, reboot, quarantine (default reboot,quarantine)")
+			f.Var(newRungs(&o.options.Recovery.Rungs), "rung", "the `RUNGS` to climb, in this order: reset_gpu, reboot, replace, quarantine (default reboot,quarantine)")
 			f.Var(newRungs(&o.options.Recovery.Approve), "approve", "park before these `RUNGS` until a person approves")
 			f.StringSliceVar(&o.options.Recovery.GPUs, "gpu", nil, "reset only the GPUs with these `UUIDS`")
 			f.DurationVar(&o.rebootWait, "reboot-wait", 0, "how long a reboot may take (default 40m with GPUs, and 10m without)")

@@ -207,7 +207,8 @@ func approve(_ workflow.Context, op *operation) error {
 	if op.status.Operation.Phases[op.phase].Attempt > 1 {
 		return nil
 	}
-	return schema.NewError(schema.KindInvalidRequest, "the policy asks for an approval before the rung %s of the repair", op.spec().Rung).
+	return schema.NewError(schema.KindInvalidRequest, "%s an approval before the rung %s of the repair",
+		lifecycle.ApprovalAsked(op.in.Options.Recovery), op.spec().Rung).
 		WithReason(lifecycle.ReasonApproval)
 }
 

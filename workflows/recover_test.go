@@ -345,9 +345,18 @@ func TestRepairNotNeeded(t *testing.T) {
 }
 
 // TestApproval: an approved rung waits for a person, who approves with a retry or refuses with a skip.
+// The park says who asks for it.
 func TestApproval(t *testing.T) {
 	t.Parallel()
+	for decision, asks := range map[string]string{"": "the operator that started the repair", schema.NewID(): "the policy"} {
+		testApproval(t, decision, asks)
+	}
+}
+
+func testApproval(t *testing.T, decision, asks string) {
+	t.Helper()
 	r := climbing()
+	r.DecisionID = decision
 	r.Approve = []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot}
 	w := newWorld(lifecycle.NodeActive)
 	b := repairOf(t, w, r)
@@ -363,6 +372,8 @@ func TestApproval(t *testing.T) {
 	require.Equal(t, []string{"reboot cured"}, w.outcomesOfRungs())
 	for i, phase := range []string{lifecycle.PhaseApproveReset, lifecycle.PhaseApproveReboot} {
 		require.Equal(t, lifecycle.ReasonApproval, w.parks[i].Reason)
+		require.Contains(t, w.parks[i].Message, asks+" asks for an approval")
+		require.Contains(t, w.parks[i].Cause, asks+" asks for an approval")
 		require.Equal(t, phase, w.parks[i].Phase)
 		require.Equal(t, lifecycle.AttentionOperator, w.parks[i].WaitingOn)
 		require.Nil(t, w.parks[i].Retrying)

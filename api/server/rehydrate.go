@@ -60,7 +60,7 @@ func (r rehydrator) Rehydrate(ctx context.Context, nodeID, reason string, by aud
 }
 
 // endLeftovers ends the runs of the node that no record continues; see EndLeftover. If the
-// end of an operation was just recorded, a failure is not returned: the next operation ends
+// end of an operation or a state was just recorded, a failure is not returned: the next operation ends
 // such a run, too.
 func (r rehydrator) endLeftovers(ctx context.Context, done lifecycle.Rehydration) (lifecycle.Rehydration, error) {
 	for _, a := range []lifecycle.Action{lifecycle.ActionDrain, lifecycle.ActionReissueEnrollment} { // one for each workflow ID
@@ -68,7 +68,7 @@ func (r rehydrator) endLeftovers(ctx context.Context, done lifecycle.Rehydration
 		if err == nil && !left.ClaimBy.IsZero() {
 			err = errUnclaimed(left, done.Node.Host)
 		}
-		if err != nil && len(done.Ended) == 0 {
+		if err != nil && len(done.Ended) == 0 && done.From == done.Node.State {
 			return done, err
 		}
 		if left.Terminated {

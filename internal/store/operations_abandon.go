@@ -1,11 +1,13 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -208,6 +210,11 @@ func (s *Operations) AcceptAbandoned(ctx context.Context, nodeID, reason string,
 		if len(open) > 0 && len(r.done.Ended) == 0 {
 			return r.done, refuse(errNotAbandoned(node, open[0]), event)
 		}
+		if len(open) == 0 {
+			if err := r.restore(ctx, event); err != nil {
+				return r.done, err
+			}
+		}
 		provider, err := providerOf(ctx, tx, node.OnboardingMode)
 		r.done.Cordoned, r.done.Next = node.Cordoned, lifecycle.NodeNext(r.done.Node, node.Cordoned, provider.Creates)
 		return r.done, err
@@ -226,6 +233,35 @@ type rehydration struct {
 func errNotAbandoned(n sqlc.LockNodeRow, op sqlc.OpenOperationsRow) error {
 	return schema.NewError(schema.KindInvalidRequest, "operation %s of node %s is %s: its workflow run is open", op.OperationID, n.Host, op.Status).
 		WithReason(lifecycle.ReasonNotAbandoned).WithNext(lifecycle.OpCommand("show", op.Action, n.Host))
+}
+
+// restore ends a state that only an operation ends, of a node that no operation holds: the state
+// before the last operation returns. Without its record the node is quarantined, because nothing says
+// whether it may get work.
+func (r *rehydration) restore(ctx context.Context, event audit.Event) error {
+	n := r.node
+	if n.State.Without(lifecycle.NodeQuarantined) == n.State {
+		return nil
+	}
+	prior, err := r.tx.StateBeforeOperation(ctx, n.NodeID, n.OpSeq)
+	if err != nil && !postgres.NotFound(err) {
+		return err
+	}
+	to, err := stateAfter(ctx, r.tx, n.NodeID, cmp.Or(lifecycle.NodeState(prior), lifecycle.NodeQuarantined).Without(lifecycle.NodeQuarantined))
+	if err != nil {
+		return err
+	}
+	if err := r.tx.SetNodeState(ctx, n.NodeID, n.OpSeq, to); err != nil {
+		return err
+	}
+	if err := followNode(ctx, r.tx, n.NodeID, to, map[string]string{}); err != nil {
+		return err
+	}
+	event.Reason, event.Detail = r.reason, map[string]string{"from": string(n.State), "to": string(to)}
+	r.tx.note(event)
+	r.done.Node.State = to
+	r.tx.wakeNode(n.NodeID)
+	return nil
 }
 
 // accept ends one abandoned operation as failed. If it holds the node, accept restores

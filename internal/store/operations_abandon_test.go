@@ -379,6 +379,32 @@ func TestRehydrateKeepsNewerState(t *testing.T) {
 	}
 }
 
+// TestRehydrateWithoutOperation: a node in a state that only an operation ends, which no operation holds, returns
+// to the state before its last operation, and to quarantined if none is on record.
+func TestRehydrateWithoutOperation(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	for _, state := range []lifecycle.NodeState{lifecycle.NodeTerminating, lifecycle.NodeRemoving, lifecycle.NodeDraining} {
+		known, unknown := e.inState(lifecycle.NodeDrained), e.inState(state)
+		_, c := e.opened(known.ID, lifecycle.ActionRetire, lifecycle.Options{})
+		require.NoError(t, e.Finish(ctx, c.Fence, activities.Finish{Status: lifecycle.OperationFailed, Node: state}))
+		for id, want := range map[string]lifecycle.NodeState{known.ID: lifecycle.NodeDrained, unknown.ID: lifecycle.NodeQuarantined} {
+			rows := e.changes(id, func() {
+				got, err := e.AcceptAbandoned(ctx, id, "lost in a restore", rehydrator)
+				require.NoError(t, err)
+				require.Equal(t, []lifecycle.NodeState{state, want}, []lifecycle.NodeState{got.From, got.Node.State})
+				require.Empty(t, got.Ended)
+			})
+			require.Equal(t, want, e.node(id).State)
+			require.Equal(t, []string{"nodes.rehydrate succeeded lost in a restore"}, rows)
+			require.Empty(t, e.changes(id, func() {
+				_, err := e.AcceptAbandoned(ctx, id, "x", rehydrator)
+				require.NoError(t, err)
+			}), "a repeated call changes nothing")
+		}
+	}
+}
+
 // TestAbandonedReissue: a reissue does not hold its node, so its end changes nothing of
 // the node or of the operation that does.
 func TestAbandonedReissue(t *testing.T) {

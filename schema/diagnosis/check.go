@@ -13,6 +13,8 @@ const (
 	Failed Result = "failed"
 	// Skipped: an earlier fault makes the question pointless.
 	Skipped Result = "skipped"
+	// Info: the answer is a fault, but not of what was asked about.
+	Info Result = "info"
 )
 
 // Owner is who can most likely correct a fault.
@@ -53,6 +55,12 @@ func (c Check) OK(answer string) Check {
 // Failed returns the check with the answer of a question that found a fault.
 func (c Check) Failed(answer string, owner Owner, next string) Check {
 	c.Answer, c.Result, c.Owner, c.Next = answer, Failed, owner, next
+	return c
+}
+
+// Info returns the check with a fault that does not concern what was asked about.
+func (c Check) Info(answer, next string) Check {
+	c.Answer, c.Result, c.Next = answer, Info, next
 	return c
 }
 

@@ -73,7 +73,7 @@ func RehydrateCommand(node string) string { return "gpuaas node rehydrate " + no
 
 // Rehydration is the result of gpuaas node rehydrate: the node's abandoned operations
 // are recorded as failed. If no action could start in the node's state, the state before
-// them is restored.
+// them is restored. The same restores the state of a node that no operation holds.
 type Rehydration struct {
 	Node NodeRef `json:"node"`
 	// From is the node's state before the rehydration.

@@ -24,7 +24,7 @@ const (
 	// ReasonLastServer: the node runs the only control plane of a cluster.
 	ReasonLastServer  = "last_server"
 	ReasonProbeFailed = "probe_failed"
-	// ReasonApproval: the policy asks a person before the next rung of a repair.
+	// ReasonApproval: the policy, or the operator that started the repair, asks for an approval before the next rung of a repair.
 	ReasonApproval = "approval"
 	// ReasonNotCured: the node did not pass its tests after the last rung of a repair.
 	ReasonNotCured = "not_cured"
@@ -98,7 +98,7 @@ func ParkReasons() []ParkReason {
 		{string(schema.KindNodeInUse), "The node that is being retired runs workloads, which the agent listed after the cordon. The message names them.",
 			"Cancel the operation and drain the node (gpuaas node retire NODE --drain), or end the workloads, then retry."},
 		{ReasonProbeFailed, "A health check failed. The message names it.", "Repair the node, then retry. Force accepts the node as it is."},
-		{ReasonApproval, "The policy asks a person before the next rung of a repair. The phase names the rung.",
+		{ReasonApproval, "The policy, or the operator that started the repair, asks for an approval before the next rung. The phase names the rung.",
 			"Read the fault (gpuaas node show), then retry, which approves, or skip, which refuses and continues with the next rung."},
 		{ReasonNotCured, "The node did not pass its tests after the last rung of a repair. The message names the tests.",
 			"Repair the node by hand, then retry. Skip ends the repair with the node quarantined. Force accepts the node as it is."},

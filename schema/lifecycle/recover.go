@@ -61,7 +61,7 @@ func recoverNode(o Options) Plan {
 	rungs := Rungs(r)
 	for i, rung := range rungs {
 		if rung.Approvable() && slices.Contains(r.Approve, rung) {
-			phases = append(phases, approval(rung))
+			phases = append(phases, approval(r, rung))
 		}
 		if i == 0 && rung != recovery.RungQuarantine {
 			phases = append(phases, evictWorkloads(o))
@@ -210,9 +210,18 @@ func verifyFault() PhaseSpec {
 	}
 }
 
+// ApprovalAsked says who asks for the approvals of a repair: the policy that decided it, or the operator
+// that started it.
+func ApprovalAsked(r recovery.Request) string {
+	if r.DecisionID == "" {
+		return "the operator that started the repair asks for"
+	}
+	return "the policy asks for"
+}
+
 // approval is the phase before a rung that a person must approve. It parks at once. Its retry
 // approves.
-func approval(r recovery.Rung) PhaseSpec {
+func approval(request recovery.Request, r recovery.Rung) PhaseSpec {
 	name, what, harm := PhaseApproveReboot, "reboot the node", HarmNone
 	switch r {
 	case recovery.RungResetGPU:
@@ -222,7 +231,7 @@ func approval(r recovery.Rung) PhaseSpec {
 	}
 	return PhaseSpec{
 		Name: name, Title: "Wait for the approval to " + what, Budget: recordBudget, Rung: r, OnCreate: r == recovery.RungReplace,
-		WaitingOn: AttentionOperator, Cause: "the policy asks a person before this repair",
+		WaitingOn: AttentionOperator, Cause: ApprovalAsked(request) + " an approval before this repair",
 		Choices: []Option{
 			{Decision: DecisionRetry, Does: "Approve: " + what, Harm: harm},
 			{Decision: DecisionSkip, Does: "Refuse, and continue with the next rung of the repair", Harm: HarmNone},

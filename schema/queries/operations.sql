@@ -21,6 +21,10 @@ SELECT operation_id, op_seq, action, status, phase, step, stuck, document, corre
        coalesce(latest_run_id, run_id)::text AS newest_run_id, run_started_at, claim, before_abandon
 FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
 
+-- The state before the operation that held the node last.
+-- name: StateBeforeOperation :one
+SELECT coalesce(o.claim ->> 'prior', '')::text AS prior FROM operations o WHERE o.node_id = $1 AND o.op_seq = $2;
+
 -- name: AdvanceOperation :exec
 UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, document = coalesce($7, document),
                       before_abandon = $8

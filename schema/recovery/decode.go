@@ -1,9 +1,14 @@
 package recovery
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -77,10 +82,42 @@ func decodeField(name string, value json.RawMessage) error {
 	if err != nil {
 		return schema.Wrap(schema.KindInvalidRequest, err, "malformed policy: field %.40q", name)
 	}
-	if err := schema.DecodeStrict(document, 2*MaxPolicy, new(Policy)); err != nil {
+	err = schema.DecodeStrict(document, 2*MaxPolicy, new(Policy))
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		article := "a "
+		if wrong.Value == "array" || wrong.Value == "object" {
+			article = "an "
+		}
+		return schema.NewError(schema.KindInvalidRequest, "malformed policy: field %.80q is %s%.40s: write %s",
+			cmp.Or(wrong.Field, name), article, wrong.Value, formOf(wrong.Type)).WithReason(ReasonBadPolicy)
+	}
+	if _, parsed := errors.AsType[*time.ParseError](err); parsed || err != nil && strings.Contains(err.Error(), "Time.UnmarshalJSON") {
+		return schema.NewError(schema.KindInvalidRequest, "malformed policy: field %.40q has a time that is none: write for example \"2026-01-02T15:04:05Z\"", name).
+			WithReason(ReasonBadPolicy)
+	}
+	if err != nil {
 		return schema.Wrap(schema.KindInvalidRequest, err, "malformed policy: field %.40q", name).WithReason(ReasonBadPolicy)
 	}
 	return nil
+}
+
+// formOf describes the JSON that a field of a type has.
+func formOf(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[Duration]():
+		return `a duration, for example "10m"`
+	case t == reflect.TypeFor[time.Time]():
+		return `a time, for example "2026-01-02T15:04:05Z"`
+	case t.Kind() == reflect.Int:
+		return "a whole number"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.String:
+		return "text"
+	case t.Kind() == reflect.Slice:
+		return "a list"
+	}
+	return "an object"
 }
 
 // Digest identifies the content of a policy: the SHA-256 of its JSON, in lower-case hex. Policies

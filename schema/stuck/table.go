@@ -124,7 +124,7 @@ func Table() []Row {
 			Cause:  "the workloads do not end, or no other node has the capacity for them",
 			Probes: []string{"workloads", "heartbeat"},
 			Options: []lifecycle.Option{
-				{Decision: "show", Command: "gpuaas op show NODE", Does: "Show the phase of the drain and its deadline; it changes nothing", Harm: lifecycle.HarmNone},
+				{Decision: "show", Command: "gpuaas op show NODE", Does: "Show the phase of the drain, its deadline and the workloads that it waits for; it changes nothing", Harm: lifecycle.HarmNone},
 				{Decision: lifecycle.DecisionCancel, Command: "gpuaas op cancel NODE --reason " + lifecycle.ReasonPlaceholder, Does: "End the drain and restore the node's previous state", Harm: lifecycle.HarmNone},
 			},
 		},

@@ -227,6 +227,18 @@ func (q *Queries) SetOperationRun(ctx context.Context, runID string, operationID
 	return err
 }
 
+const stateBeforeOperation = `-- name: StateBeforeOperation :one
+SELECT coalesce(o.claim ->> 'prior', '')::text AS prior FROM operations o WHERE o.node_id = $1 AND o.op_seq = $2
+`
+
+// The state before the operation that held the node last.
+func (q *Queries) StateBeforeOperation(ctx context.Context, nodeID string, opSeq int64) (string, error) {
+	row := q.db.QueryRow(ctx, stateBeforeOperation, nodeID, opSeq)
+	var prior string
+	err := row.Scan(&prior)
+	return prior, err
+}
+
 const stuckCounts = `-- name: StuckCounts :many
 SELECT phase, coalesce(stuck ->> 'reason', '')::text AS reason, count(*) AS operations FROM operations
 WHERE stuck IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2

@@ -79,6 +79,9 @@ type RepairFacts struct {
 	BootID string `json:"boot_id,omitempty"`
 	// Silent is set if the node's agent is not connected.
 	Silent bool `json:"silent,omitempty"`
+	// HeartbeatAge is the age of the newest heartbeat. Directly after a restart, it is one of the boot
+	// that has ended.
+	HeartbeatAge time.Duration `json:"heartbeat_age,omitempty"`
 	// Healed is set if the condition for which the node is repaired is healthy now.
 	Healed bool `json:"healed,omitempty"`
 }
@@ -92,7 +95,7 @@ func (r *Repair) ReadRepair(ctx context.Context, nodeID string, f recovery.Fault
 	if err != nil {
 		return RepairFacts{}, Fail(err)
 	}
-	facts := RepairFacts{BootID: plainBoot(boot.BootID)}
+	facts := RepairFacts{BootID: plainBoot(boot.BootID), HeartbeatAge: max(0, boot.Age)}
 	if facts.Silent, err = boot.silent(); err != nil {
 		return RepairFacts{}, Fail(err)
 	}

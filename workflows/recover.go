@@ -302,7 +302,7 @@ func (op ladder) restartAgain(ctx workflow.Context) error {
 	if err := fromRecord(ctx, "Read the node's boot", &facts, repairs.ReadRepair, op.in.NodeID, recovery.Fault{}); err != nil {
 		return err
 	}
-	if before := op.repair.Attempt.BootBefore; facts.Silent || before == "" || facts.BootID != before {
+	if before := op.repair.Attempt.BootBefore; before == "" || !op.stillRuns(facts, before) {
 		return nil
 	}
 	return rebootNode(ctx, op.operation)
@@ -311,6 +311,15 @@ func (op ladder) restartAgain(ctx workflow.Context) error {
 // restartGrace is how long an agent may take to restart its node.
 const restartGrace = 3 * time.Minute
 
+// grace is restartGrace, or half of a shorter wait.
+func (op ladder) grace() time.Duration { return min(restartGrace, op.spec().Budget/2) }
+
+// stillRuns reports whether the node's agent runs in a boot that should have ended: a heartbeat of that
+// boot arrived in the second half of the grace. An older one was sent before the restart.
+func (op ladder) stillRuns(facts activities.RepairFacts, boot string) bool {
+	return !facts.Silent && facts.BootID == boot && facts.HeartbeatAge < op.grace()/2
+}
+
 // checkRestart waits for the boot for restartGrace. If the agent still runs in the old boot then, it asks
 // the provider for a reset, once, if there is one that can.
 func (op ladder) checkRestart(ctx workflow.Context, in activities.RebootInput) error {
@@ -318,7 +327,7 @@ func (op ladder) checkRestart(ctx workflow.Context, in activities.RebootInput) e
 		return nil
 	}
 	o := callShort
-	o.ScheduleToCloseTimeout = min(restartGrace, op.spec().Budget/2)
+	o.ScheduleToCloseTimeout = op.grace()
 	waited := op.call(ctx, o, "Wait until the agent has restarted the node", repairs.AwaitReboot, in)
 	if waited == nil || ctx.Err() != nil {
 		return ctx.Err()
@@ -327,7 +336,7 @@ func (op ladder) checkRestart(ctx workflow.Context, in activities.RebootInput) e
 	if err := fromRecord(ctx, "Read the node's boot", &facts, repairs.ReadRepair, op.in.NodeID, recovery.Fault{}); err != nil {
 		return err
 	}
-	if facts.Silent || facts.BootID != in.BootID {
+	if !op.stillRuns(facts, in.BootID) {
 		return nil
 	}
 	err := resetMachine(ctx, op.operation)

@@ -275,6 +275,21 @@ func TestAgentThatDoesNotRestart(t *testing.T) {
 	require.Equal(t, "boot-2", w.repairs.attempts[0].BootAfter)
 }
 
+// TestHeartbeatFromBeforeTheRestart: a heartbeat that the agent sent before it restarted the node does
+// not have the provider restart it again.
+func TestHeartbeatFromBeforeTheRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
+		w.mu.Lock()
+		w.heartbeat = 100 * time.Second
+		w.mu.Unlock()
+		return succeeded(struct{}{}), nil
+	}
+	repairOf(t, w, recovery.Request{}).run()
+	require.Zero(t, w.count("power reset"))
+}
+
 // TestLostReboot: a reboot whose task is lost is not repeated: the next boot shows what happened.
 func TestLostReboot(t *testing.T) {
 	t.Parallel()

@@ -167,9 +167,9 @@ func TestInformerWatches(t *testing.T) {
 	})
 }
 
-// A kubeconfig that cannot be used is an error with its path.
+// A kubeconfig that cannot be used is an error with its path. Not parallel, because the
+// program sets klog's logger, which client-go reads in the other tests.
 func TestKubeconfig(t *testing.T) {
-	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "k3s.yaml")
 	wrong := filepath.Join(t.TempDir(), "wrong.yaml")
 	require.NoError(t, os.WriteFile(wrong, []byte("{"), 0o600))

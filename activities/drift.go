@@ -1,13 +1,11 @@
 package activities
 
 import (
-	"cmp"
 	"context"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
@@ -71,36 +69,15 @@ func (s *DriftScan) ScanDrift(ctx context.Context) (sum DriftSummary, err error)
 		more = b.Next != ""
 		activity.RecordHeartbeat(ctx)
 	}
-	starts, err := s.Drifts.DueRemedies(ctx, MaxRemedies)
+	due, err := s.Drifts.DueRemedies(ctx, MaxRemedies)
 	if err != nil {
 		return DriftSummary{}, Fail(err)
 	}
-	var failed error
-	until := time.Now().Add(lifecycle.RoundTry / 2)
-	for _, in := range starts {
-		if ctx.Err() != nil || time.Now().After(until) {
-			break
-		}
-		failed = cmp.Or(failed, s.start(ctx, in, &sum))
-		activity.RecordHeartbeat(ctx)
+	sum.Started, sum.Refused, err = starts{s.Starter, "the upgrade of the agent", nil, func(ctx context.Context, in lifecycle.OperationInput, why string) error {
+		return s.Drifts.RefuseRemedy(ctx, in.NodeID, in.OperationID, why)
+	}}.all(ctx, due, time.Now().Add(lifecycle.RoundTry/2))
+	if err != nil {
+		return DriftSummary{}, err
 	}
-	if failed != nil {
-		return DriftSummary{}, Failure(schema.AsError(failed), true)
-	}
-	return sum, Fail(ctx.Err())
-}
-
-// start starts an upgrade and records a rejection.
-func (s *DriftScan) start(ctx context.Context, in lifecycle.OperationInput, sum *DriftSummary) error {
-	_, err := s.Starter.Submit(ctx, in)
-	e := schema.AsError(err)
-	switch {
-	case err == nil:
-		sum.Started = append(sum.Started, in.OperationID)
-		return nil
-	case e.Kind.Info().Retry || ctx.Err() != nil:
-		return schema.NewError(e.Kind, "starting the upgrade of the agent of node %s: %s", in.Host, e.Message).WithReason(e.Reason).WithNext(e.Next)
-	}
-	sum.Refused = append(sum.Refused, in.OperationID)
-	return s.Drifts.RefuseRemedy(ctx, in.NodeID, in.OperationID, e.Message)
+	return sum, nil
 }

@@ -60,7 +60,7 @@ var grants = map[string][3]string{
 	"rotations":              {"SU", "Siu", ""},
 	"rotation_waivers":       {"S", "SI", ""},
 	"machine_resets":         {"SID", "S", "S"},
-	"rma_bundles":            {"SI", "S", "S"},
+	"rma_bundles":            {"SID", "S", "S"},
 	"recovery_policies":      {"S", "SI", ""},
 	"recovery_states":        {"SIUD", "S", ""},
 	"recovery_decisions":     {"SIUD", "S", ""},

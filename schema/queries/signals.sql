@@ -68,4 +68,4 @@ GROUP BY c.checker, c.reason ORDER BY nodes DESC, c.checker, c.reason;
 -- name: DeleteOldSignals :execrows
 DELETE FROM signals WHERE signal_id IN (
     SELECT s.signal_id FROM signals s WHERE s.at < now() - make_interval(secs => sqlc.arg(keep_seconds)::float8)
-    ORDER BY s.at LIMIT sqlc.arg(max_rows)::bigint FOR UPDATE SKIP LOCKED);
+    ORDER BY s.at LIMIT sqlc.arg(max_rows)::bigint);

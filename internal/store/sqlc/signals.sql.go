@@ -72,7 +72,7 @@ func (q *Queries) DeleteConditions(ctx context.Context, arg DeleteConditionsPara
 const deleteOldSignals = `-- name: DeleteOldSignals :execrows
 DELETE FROM signals WHERE signal_id IN (
     SELECT s.signal_id FROM signals s WHERE s.at < now() - make_interval(secs => $1::float8)
-    ORDER BY s.at LIMIT $2::bigint FOR UPDATE SKIP LOCKED)
+    ORDER BY s.at LIMIT $2::bigint)
 `
 
 func (q *Queries) DeleteOldSignals(ctx context.Context, keepSeconds float64, maxRows int64) (int64, error) {

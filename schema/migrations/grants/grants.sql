@@ -87,7 +87,7 @@ GRANT INSERT, UPDATE, DELETE ON recovery_states, recovery_decisions, recovery_at
 GRANT UPDATE ON recovery_breaker TO gpuaas_worker, gpuaas_api_admin;
 GRANT SELECT ON machine_resets, rma_bundles TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT INSERT, DELETE ON machine_resets TO gpuaas_worker;
-GRANT INSERT ON rma_bundles TO gpuaas_worker;
+GRANT INSERT, DELETE ON rma_bundles TO gpuaas_worker;
 GRANT INSERT ON recovery_policies TO gpuaas_api_admin;
 
 GRANT SELECT ON audit_archives, audit_archived_heads TO gpuaas_worker;

@@ -32,10 +32,10 @@ SELECT template FROM template_assignments WHERE kind = $1 AND value = $2;
 -- name: UnknownSKUs :many
 SELECT given.name::text FROM unnest(sqlc.arg(names)::text[]) AS given (name) WHERE NOT EXISTS (SELECT FROM skus s WHERE s.name = given.name);
 
--- Stores what a node reported. No row if it has begun another incarnation.
+-- Stores what a node reported. No row if it was removed or has begun another incarnation.
 -- name: PutArtifacts :execrows
 INSERT INTO node_artifacts (node_id, incarnation, artifacts, reported_at)
-SELECT n.node_id, n.incarnation, sqlc.arg(artifacts), now() FROM nodes n WHERE n.node_id = sqlc.arg(node_id) AND n.incarnation = sqlc.arg(incarnation)
+SELECT n.node_id, n.incarnation, sqlc.arg(artifacts), now() FROM nodes n WHERE n.node_id = sqlc.arg(node_id) AND n.incarnation = sqlc.arg(incarnation) AND n.state <> 'removed'
 ON CONFLICT (node_id) DO UPDATE SET incarnation = excluded.incarnation, artifacts = excluded.artifacts, reported_at = excluded.reported_at;
 
 -- Stores the drift of a node if it is another one than before. The caller holds the node's lock.

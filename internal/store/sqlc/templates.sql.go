@@ -242,11 +242,11 @@ func (q *Queries) PendingRemedies(ctx context.Context) ([]PendingRemediesRow, er
 
 const putArtifacts = `-- name: PutArtifacts :execrows
 INSERT INTO node_artifacts (node_id, incarnation, artifacts, reported_at)
-SELECT n.node_id, n.incarnation, $1, now() FROM nodes n WHERE n.node_id = $2 AND n.incarnation = $3
+SELECT n.node_id, n.incarnation, $1, now() FROM nodes n WHERE n.node_id = $2 AND n.incarnation = $3 AND n.state <> 'removed'
 ON CONFLICT (node_id) DO UPDATE SET incarnation = excluded.incarnation, artifacts = excluded.artifacts, reported_at = excluded.reported_at
 `
 
-// Stores what a node reported. No row if it has begun another incarnation.
+// Stores what a node reported. No row if it was removed or has begun another incarnation.
 func (q *Queries) PutArtifacts(ctx context.Context, artifacts []byte, nodeID string, incarnation int64) (int64, error) {
 	result, err := q.db.Exec(ctx, putArtifacts, artifacts, nodeID, incarnation)
 	if err != nil {

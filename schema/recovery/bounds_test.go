@@ -81,8 +81,10 @@ func TestTwoSizes(t *testing.T) {
 	} {
 		f := fleet(now(), 100, failing(1, ago(hour)))
 		require.NotEmpty(t, acting(recovery.Decide(armed(), f)))
-		f.Sizes = append(f.Sizes, other)
-		assert.Empty(t, acting(recovery.Decide(armed(), f)), name)
+		first, last := f, f
+		first.Sizes, last.Sizes = append([]recovery.Size{other}, f.Sizes...), append(f.Sizes, other)
+		assert.Empty(t, acting(recovery.Decide(armed(), first)), name)
+		assert.Empty(t, acting(recovery.Decide(armed(), last)), name)
 	}
 }
 

@@ -140,3 +140,23 @@ func TestNullList(t *testing.T) {
 	assert.Equal(t, empty, null)
 	assert.Equal(t, empty.Digest(), null.Digest())
 }
+
+// TestSilentNodeWithoutPower: no one can restart a silent node whose provider has no power over it, and a
+// quarantine would only keep it out of service after its return.
+func TestSilentNodeWithoutPower(t *testing.T) {
+	t.Parallel()
+	n := with(node(1), condition(health.CheckerHeartbeat, "Silent", health.RepairReboot, ago(hour)))
+	n.State = "offline"
+	d := recovery.Decide(armed(), fleet(now(), 100, n)).Decisions[0]
+	assert.False(t, d.Acts())
+	assert.Contains(t, d.Why, "no rung of its ladder does that on this node: repair it by hand")
+	n.Creates = true
+	d = recovery.Decide(armed(), fleet(now(), 100, n)).Decisions[0]
+	assert.True(t, d.Acts())
+	assert.Equal(t, recovery.RungReboot, d.Rung)
+
+	n.Creates = false
+	p := armed()
+	p.Repairs = []recovery.Override{{Match: recovery.Match{Checkers: []string{health.CheckerHeartbeat}}, Repair: health.RepairRMA}}
+	assert.Equal(t, recovery.RungQuarantine, recovery.Decide(p, fleet(now(), 100, n)).Decisions[0].Rung, "the policy asks for it")
+}

@@ -15,7 +15,7 @@ type Node struct {
 	Rack    string `json:"rack,omitempty"` // the node's label "rack"
 	Class   string `json:"class"`          // inventory.Class
 	GPUs    int    `json:"gpus"`           // of the SKU
-	Creates bool   `json:"creates"`        // the provider can create another machine
+	Creates bool   `json:"creates"`        // the provider creates machines, so it can restart and replace this one
 	State   string `json:"state"`          // lifecycle.NodeState
 	// Held is why an operator or an operation holds the node, empty if none does. It has the ID of the
 	// operation.

@@ -855,7 +855,8 @@ const scopeSizes = `-- name: ScopeSizes :many
 WITH enrolled AS (
     SELECT n.sku, coalesce(n.labels ->> 'rack', '') AS rack, n.region_code AS region, n.gpus_total,
         (n.state = 'quarantined' AND coalesce((SELECT o.action = 'recover' AND o.via = 'recovery' FROM operations o
-            WHERE o.node_id = n.node_id AND o.op_seq > 0 AND o.status = 'completed' ORDER BY o.op_seq DESC LIMIT 1), false)) AS out
+            WHERE o.node_id = n.node_id AND o.op_seq > 0 AND (o.status = 'completed' OR o.action = 'recover' AND o.status IN ('failed', 'abandoned'))
+            ORDER BY o.op_seq DESC LIMIT 1), false)) AS out
     FROM nodes n WHERE n.state IN ('active', 'offline', 'quarantined', 'draining', 'drained'))
 SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes, count(*) FILTER (WHERE gpus_total > 0) AS gpu_nodes, count(*) FILTER (WHERE out) AS out FROM enrolled
 UNION ALL SELECT 'sku', sku, count(*), count(*) FILTER (WHERE gpus_total > 0), count(*) FILTER (WHERE out) FROM enrolled GROUP BY sku
@@ -873,7 +874,7 @@ type ScopeSizesRow struct {
 }
 
 // How many nodes each scope has that can show a fault: those with an agent. Out are those that a repair
-// of health recovery left quarantined.
+// of health recovery left quarantined, also one whose run was lost.
 func (q *Queries) ScopeSizes(ctx context.Context) ([]ScopeSizesRow, error) {
 	rows, err := q.db.Query(ctx, scopeSizes)
 	if err != nil {

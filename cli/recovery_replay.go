@@ -57,7 +57,7 @@ func replayPolicy(ctx context.Context, e *env, c *cobra.Command, o replayOptions
 	if o.step < time.Second {
 		return usagef(c.CommandPath(), "--step must be at least 1s")
 	}
-	after, _, err := readPolicy(c.CommandPath(), "--policy", o.policy)
+	file, err := readPolicy(c.CommandPath(), "--policy", o.policy)
 	if err != nil {
 		return err
 	}
@@ -76,6 +76,7 @@ func replayPolicy(ctx context.Context, e *env, c *cobra.Command, o replayOptions
 	if f.Truncated {
 		e.message("warning: there are more repairs than the admin API returns; the effects of older ones are assumed")
 	}
+	after := file.Policy
 	if !o.asIs {
 		before.Mode, after.Mode = recovery.ModeArmed, recovery.ModeArmed
 	}

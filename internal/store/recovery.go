@@ -198,8 +198,8 @@ func sameDecision(last sqlc.LastDecisionsRow, d recovery.Decision, mode recovery
 
 // add stores a decision with the node's state and, if it starts a repair, its reservation.
 func (r *deciding) add(ctx context.Context, n sqlc.NodesToDecideRow, d recovery.Decision, starts bool) error {
-	row := record.Decision{DecisionID: schema.NewID(), At: r.fleet.At, NodeID: n.NodeID, Host: n.Host, SKU: n.SKU, PolicyVersion: r.policy.Version,
-		Mode: r.mode, Phase: d.Phase, Fault: d.Fault, Rung: d.Rung, Brake: d.Brake, Why: d.Why}
+	row := record.Decision{DecisionID: schema.NewID(), At: r.fleet.At, NodeID: n.NodeID, Host: n.Host, SKU: n.SKU, Region: n.RegionCode, Rack: n.Rack,
+		PolicyVersion: r.policy.Version, Mode: r.mode, Phase: d.Phase, Fault: d.Fault, Rung: d.Rung, Brake: d.Brake, Why: d.Why}
 	if starts {
 		row.OperationID = lifecycle.OperationID(n.NodeID, lifecycle.ActionRecover, systemActor, row.DecisionID)
 	}
@@ -312,7 +312,11 @@ func newestPolicy(ctx context.Context, q *sqlc.Queries) (record.Policy, error) {
 	if err != nil {
 		return record.Policy{}, err
 	}
-	return record.Policy{Version: row.Version, Digest: row.Digest, Mode: recovery.Mode(row.Mode), Actor: row.Actor, Via: row.Via, Reason: row.Reason, At: row.CreatedAt.UTC(), Body: row.Body}, nil
+	return policyOf(row), nil
+}
+
+func policyOf(row sqlc.NewestPolicyRow) record.Policy {
+	return record.Policy{Version: row.Version, Digest: row.Digest, Mode: recovery.Mode(row.Mode), Actor: row.Actor, Via: row.Via, Reason: row.Reason, At: row.CreatedAt.UTC(), Body: row.Body}
 }
 
 // scopeSizes returns the size of each scope, with the number of nodes that have a reservation.

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -21,6 +23,21 @@ import (
 func (s *Recovery) Policy(ctx context.Context) (record.Policy, error) {
 	return query(ctx, s.db, "reading the recovery policy", func(ctx context.Context) (record.Policy, error) {
 		return newestPolicy(ctx, s.db.q)
+	})
+}
+
+// PolicyWithDigest implements adminapi.Recovery.
+func (s *Recovery) PolicyWithDigest(ctx context.Context, digest string) (record.Policy, error) {
+	return query(ctx, s.db, "reading a version of the recovery policy", func(ctx context.Context) (record.Policy, error) {
+		row, err := s.db.q.PolicyWithDigest(ctx, digest)
+		if !postgres.NotFound(err) {
+			return policyOf(sqlc.NewestPolicyRow(row)), err
+		}
+		p, err := record.DefaultPolicy()
+		if err == nil && p.Digest != digest {
+			err = schema.NewError(schema.KindNotFound, "no recovery policy has the digest %.64q", digest)
+		}
+		return p, err
 	})
 }
 
@@ -130,7 +147,7 @@ func budgetsOf(sizes []recovery.Size, used []sqlc.BudgetInUseRow) []record.Budge
 
 // decisionColumns are those of a record.Decision, with its phase as text.
 const (
-	decisionColumns = `d.decision_id, d.decided_at AS at, d.node_id, n.host, n.sku, d.policy_version, d.mode, d.phase AS phase_name, d.fault, d.rung, d.brake,
+	decisionColumns = `d.decision_id, d.decided_at AS at, d.node_id, n.host, n.sku, n.region_code AS region, coalesce(n.labels ->> 'rack', '') AS rack, d.policy_version, d.mode, d.phase AS phase_name, d.fault, d.rung, d.brake,
 	d.why, coalesce(d.operation_id::text, '') AS operation_id`
 	stateColumns = decisionColumns + `, s.phase_since, s.why AS shown FROM recovery_states s JOIN recovery_decisions d USING (decision_id)
 	JOIN nodes n ON n.node_id = s.node_id ORDER BY n.host, n.node_id`

@@ -204,8 +204,8 @@ func TestRecoveryStatus(t *testing.T) {
 	st, err := e.Recovery.RecoveryStatus(t.Context())
 	require.NoError(t, err)
 	require.Len(t, st.Nodes, 1)
-	require.Equal(t, []any{n.Host, health.PhaseUnhealthy, recovery.RungReboot, in.OperationID, "gpu_xid"},
-		[]any{st.Nodes[0].Host, st.Nodes[0].Phase, st.Nodes[0].Rung, st.Nodes[0].OperationID, st.Nodes[0].Fault.Checker})
+	require.Equal(t, []any{"r1", n.Host, health.PhaseUnhealthy, recovery.RungReboot, in.OperationID, "gpu_xid"},
+		[]any{st.Nodes[0].Rack, st.Nodes[0].Host, st.Nodes[0].Phase, st.Nodes[0].Rung, st.Nodes[0].OperationID, st.Nodes[0].Fault.Checker})
 	scopes := []string{}
 	for _, b := range st.Budgets {
 		scopes = append(scopes, string(b.Scope)+" "+b.Key)
@@ -233,6 +233,7 @@ func TestListDecisions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, a.Host, page[0].Host)
 	require.Equal(t, fault(), page[0].Fault)
+	require.Equal(t, []string{"region-1", "r1"}, []string{page[0].Region, page[0].Rack})
 	require.Empty(t, next)
 	page, _, err = e.Recovery.ListDecisions(t.Context(), adminapi.DecisionQuery{Page: all, Since: time.Now().Add(-time.Hour)})
 	require.NoError(t, err)
@@ -285,4 +286,48 @@ func TestRemovedNode(t *testing.T) {
 	st, err := e.Recovery.RecoveryStatus(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, st.Nodes)
+}
+
+// TestPolicyWithDigest: the newest version with a digest is found, also the default policy, which is never
+// stored.
+func TestPolicyWithDigest(t *testing.T) {
+	e := setup(t)
+	first := e.arm()
+	e.setPolicy(func(p *recovery.Policy) { p.Samples = 9 })
+	third := e.setPolicy(func(p *recovery.Policy) { p.Samples = recovery.Default().Samples })
+	require.Equal(t, first.Digest, third.Digest)
+	p, err := e.Recovery.PolicyWithDigest(t.Context(), first.Digest)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, p.Version)
+	require.JSONEq(t, string(third.Body), string(p.Body))
+	p, err = e.Recovery.PolicyWithDigest(t.Context(), recovery.Default().Digest())
+	require.NoError(t, err)
+	require.Zero(t, p.Version)
+	_, err = e.Recovery.PolicyWithDigest(t.Context(), "ab")
+	requireKind(t, err, schema.KindNotFound, "")
+}
+
+// TestOutdatedPolicyChange: of changes at once that were made from one policy, one is stored.
+func TestOutdatedPolicyChange(t *testing.T) {
+	e := setup(t)
+	base := e.arm()
+	stored := 0
+	for _, err := range race(4, func(i int) error {
+		_, err := e.Recovery.ChangePolicy(t.Context(), func(now record.Policy) (recovery.Policy, error) {
+			p := recovery.Default()
+			if p.Samples = 10 + i; now.Digest != base.Digest {
+				return p, schema.NewError(schema.KindDecisionOutdated, "changed")
+			}
+			return p, nil
+		}, "r", operator)
+		return err
+	}) {
+		if err == nil {
+			stored++
+			continue
+		}
+		requireKind(t, err, schema.KindDecisionOutdated, "")
+	}
+	require.Equal(t, 1, stored)
+	require.EqualValues(t, 2, e.number("SELECT max(version) FROM recovery_policies"))
 }

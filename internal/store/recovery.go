@@ -116,7 +116,7 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 	for _, u := range used {
 		r.busy[u.NodeID] = u.OperationID
 	}
-	r.fleet = recovery.Fleet{At: before.Now.UTC(), Breaker: before.Breaker}
+	r.fleet = recovery.Fleet{At: before.Now.UTC(), Breaker: before.Breaker, Incidents: before.Incidents}
 	if r.fleet.Sizes, err = scopeSizes(ctx, r.tx.Queries, used); err != nil {
 		return err
 	}

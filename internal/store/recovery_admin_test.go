@@ -193,6 +193,9 @@ func TestBreakerInStuck(t *testing.T) {
 	faults, err = e.Faults(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "incident", faults[0].Reason)
+	var f recovery.Fleet
+	e.round(reboots(&f))
+	require.Equal(t, []recovery.Incident{{Scope: recovery.ScopeRack, Key: "r1", Why: "rack r1"}}, f.Incidents, "the next round has them")
 }
 
 // TestRecoveryStatus: the status has the nodes that are not healthy with the newest sentence, and the

@@ -151,6 +151,34 @@ func TestNotRepairedInStuck(t *testing.T) {
 	require.Empty(t, faults)
 }
 
+// TestAbandonedRepairInStuck: a node whose repair was abandoned stays quarantined. Once that is accepted,
+// gpuaas stuck has the command that returns it, and gpuaas node rehydrate and show have the same.
+func TestAbandonedRepairInStuck(t *testing.T) {
+	e := setup(t)
+	e.faulty()
+	in := e.round(reboots(nil)).Starts[0]
+	_, err := e.Claim(t.Context(), claimOf(in))
+	require.NoError(t, err)
+	e.exec("UPDATE nodes SET cordoned = true WHERE node_id = $1", in.NodeID)
+	marked, err := e.Store.Operations.Abandon(t.Context(), in.OperationID, e.text("SELECT run_id FROM operations"), lifecycle.RunTerminated)
+	require.NoError(t, err)
+	require.True(t, marked)
+	done, err := e.Store.Operations.AcceptAbandoned(t.Context(), in.NodeID, "", operator)
+	require.NoError(t, err)
+	release := "gpuaas node release " + in.Host
+	require.Equal(t, []any{lifecycle.NodeQuarantined, release}, []any{done.Node.State, done.Next})
+	faults, err := e.Faults(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"health-recovery", "not_repaired"}, []string{faults[0].Component, faults[0].Reason})
+	require.Contains(t, faults[0].Message, "1 node stayed quarantined because no repair cured the fault, the newest one "+in.Host)
+	require.Equal(t, "gpuaas op list --node "+in.Host+"; when the node is repaired: "+release+" --reason TEXT", faults[0].Next)
+	c := e.claim(in.NodeID, lifecycle.ActionRelease)
+	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
+	faults, err = e.Faults(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, faults)
+}
+
 // noted are the signals of health recovery about a node.
 func (e *env) noted(nodeID string) (all []string) {
 	e.t.Helper()

@@ -1,6 +1,10 @@
 -- name: NewestPolicy :one
 SELECT version, body, digest, coalesce(body ->> 'mode', '')::text AS mode, actor, via, reason, created_at FROM recovery_policies ORDER BY version DESC LIMIT 1;
 
+-- name: PolicyWithDigest :one
+SELECT version, body, digest, coalesce(body ->> 'mode', '')::text AS mode, actor, via, reason, created_at FROM recovery_policies
+WHERE digest = $1 ORDER BY version DESC LIMIT 1;
+
 -- One transaction at a time adds a policy.
 -- name: LockPolicies :exec
 SELECT pg_advisory_xact_lock(hashtextextended('gpuaas-recovery-policies', 0));

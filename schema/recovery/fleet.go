@@ -59,6 +59,8 @@ type Fleet struct {
 	Nodes   []Node       `json:"nodes"`
 	Sizes   []Size       `json:"sizes"`
 	Breaker BreakerState `json:"breaker"`
+	// Incidents are those of the round before.
+	Incidents []Incident `json:"incidents,omitempty"`
 }
 
 // BreakerState is the breaker between two rounds. It stops the start of repairs, never their end.
@@ -92,6 +94,8 @@ type Decision struct {
 
 // Incident is a fault of many nodes at once: one line for operators instead of one for each node.
 type Incident struct {
+	// Brake is BrakeRack or BrakeSuspect: what stops the repairs of the nodes.
+	Brake Brake    `json:"brake,omitempty"`
 	Scope Scope    `json:"scope"`
 	Key   string   `json:"key"`
 	Fault Fault    `json:"fault"`

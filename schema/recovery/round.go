@@ -26,6 +26,7 @@ type round struct {
 	probe     bool
 	frozen    map[string]freeze // by node ID
 	incidents []Incident
+	before    []Incident // of the last round
 }
 
 // freeze is the brake of a node whose fault is that of many.
@@ -36,7 +37,7 @@ type freeze struct {
 
 func newRound(p Policy, f Fleet) *round {
 	r := &round{
-		policy: p, at: f.At, breaker: f.Breaker.until(f.At),
+		policy: p, at: f.At, breaker: f.Breaker.until(f.At), before: f.Incidents,
 		sizes: map[place]Size{}, started: map[place]int{}, frozen: map[string]freeze{},
 	}
 	for _, s := range f.Sizes {

@@ -685,6 +685,38 @@ func (q *Queries) NodesToDecide(ctx context.Context, refusedSeconds float64, pro
 	return items, nil
 }
 
+const policyWithDigest = `-- name: PolicyWithDigest :one
+SELECT version, body, digest, coalesce(body ->> 'mode', '')::text AS mode, actor, via, reason, created_at FROM recovery_policies
+WHERE digest = $1 ORDER BY version DESC LIMIT 1
+`
+
+type PolicyWithDigestRow struct {
+	Version   int64
+	Body      []byte
+	Digest    string
+	Mode      string
+	Actor     string
+	Via       string
+	Reason    string
+	CreatedAt time.Time
+}
+
+func (q *Queries) PolicyWithDigest(ctx context.Context, digest string) (PolicyWithDigestRow, error) {
+	row := q.db.QueryRow(ctx, policyWithDigest, digest)
+	var i PolicyWithDigestRow
+	err := row.Scan(
+		&i.Version,
+		&i.Body,
+		&i.Digest,
+		&i.Mode,
+		&i.Actor,
+		&i.Via,
+		&i.Reason,
+		&i.CreatedAt,
+	)
+	return i, err
+}
+
 const readBreaker = `-- name: ReadBreaker :one
 SELECT breaker, incidents, round, decided_at, now()::timestamptz AS now FROM recovery_breaker
 `

@@ -2,6 +2,8 @@ package vm
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // productImage is the image with the product agent, which really restarts its machine.
@@ -19,11 +22,12 @@ const productImage = "../../bin/vm-image"
 // booted is the end of what the init of the image prints first.
 const booted = " s: started"
 
-// TestRecover repairs virtual machines. They have no disk, so a restarted one has lost its identity:
-// the reboot is real, and the next rung follows.
+// TestRecover repairs virtual machines, which really restart. One returns. The others lose their disks
+// before, and so do not return as the same node: the next rung follows.
 func TestRecover(t *testing.T) {
 	s := newSiteOf(t, productImage)
 	s.bootDirectly()
+	t.Run("return", func(t *testing.T) { returned(s.with(t)) })
 	t.Run("replace", func(t *testing.T) { replaced(s.with(t)) })
 	t.Run("quarantine", func(t *testing.T) { quarantined(s.with(t)) })
 	s.nothingLeft()
@@ -33,12 +37,61 @@ func TestRecover(t *testing.T) {
 // boots counts the boots of the node's machine.
 func (s *site) boots(name string) int { return strings.Count(s.console(name), booted) }
 
+// loseDisk makes the disk of the node's machine an empty one.
+func (s *site) loseDisk(name string) {
+	s.t.Helper()
+	path := filepath.Join(s.state, "disks", s.node(name).Instance.InstanceID+".img")
+	info, err := os.Stat(path)
+	require.NoError(s.t, err)
+	require.NoError(s.t, os.Truncate(path, 0))
+	require.NoError(s.t, os.Truncate(path, info.Size()))
+}
+
+// returned: the machine restarts once and returns as the same node, with the same certificate. It
+// also returns after it was switched off, when its provider passes no boot document.
+func returned(s *site) {
+	s.register("back", libvirt.Name)
+	s.run("node", "provision", "back", "--wait")
+	before := s.node("back")
+	s.run("node", "recover", "back", "--yes", "--reason", "test", "--wait")
+	s.logPhases("back")
+	require.Equal(s.t, "repaired by the rung reboot", s.operation("back").Operation.Outcome)
+	after := s.node("back")
+	require.Equal(s.t, 2, s.boots("back"), "the machine restarts once")
+	s.sameNode(before, after)
+	require.NotEqual(s.t, before.BootID, after.BootID)
+
+	domain := "gpuaas-" + before.Instance.InstanceID
+	s.host.Virsh(s.t, "destroy", domain)
+	s.host.Virsh(s.t, "start", domain)
+	s.eventually("the node reports its third boot", func() bool { return s.node("back").BootID != after.BootID })
+	require.Equal(s.t, 3, s.boots("back"))
+	s.sameNode(before, s.node("back"))
+	require.Equal(s.t, 1, strings.Count(s.console("back"), "bundle received"), "the machine enrolls once")
+
+	s.run("node", "terminate", "back", "--force", "--yes", "--reason", "test", "--wait")
+	s.run("node", "remove", "back", "--yes", "--reason", "test", "--wait")
+	require.Empty(s.t, s.left())
+}
+
+// sameNode requires that the node be active with the same machine and the same identity.
+func (s *site) sameNode(before, after wire.NodeView) {
+	s.t.Helper()
+	require.Equal(s.t, lifecycle.NodeActive, after.State)
+	require.Equal(s.t, lifecycle.InstanceRunning, after.Instance.State)
+	require.Equal(s.t, before.Instance.InstanceID, after.Instance.InstanceID)
+	require.Equal(s.t, before.Incarnation, after.Incarnation)
+	require.Equal(s.t, before.Identity, after.Identity)
+	require.Equal(s.t, []string{"gpuaas-" + before.Instance.InstanceID}, s.domains())
+}
+
 // replaced: the machine restarts once and does not return. Another one replaces it, enrolls, and
 // passes its tests.
 func replaced(s *site) {
 	s.register("sick", libvirt.Name)
 	s.run("node", "provision", "sick", "--wait")
 	before := s.node("sick")
+	s.loseDisk("sick")
 	s.run("node", "recover", "sick", "--rung", "reboot,replace,quarantine", "--reboot-wait", "1m", "--yes", "--reason", "test", "--wait")
 	s.logPhases("sick")
 	op := s.operation("sick").Operation
@@ -58,6 +111,7 @@ func quarantined(s *site) {
 	s.register("worse", libvirt.Name)
 	s.run("node", "provision", "worse", "--wait")
 	require.Equal(s.t, 1, s.boots("worse"))
+	s.loseDisk("worse")
 	s.run("node", "recover", "worse", "--reboot-wait", "1m", "--yes", "--reason", "test", "--wait")
 	s.logPhases("worse")
 	s.eventually("the machine has restarted", func() bool { return s.boots("worse") >= 2 })

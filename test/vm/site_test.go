@@ -268,7 +268,7 @@ func (s *site) nothingLeft() {
 // left returns the files of machines in the provider's folder.
 func (s *site) left() (files []string) {
 	s.t.Helper()
-	for _, dir := range []string{"consoles", "boot"} {
+	for _, dir := range []string{"consoles", "boot", "disks"} {
 		found, err := filepath.Glob(filepath.Join(s.state, dir, "*"))
 		require.NoError(s.t, err)
 		files = append(files, found...)

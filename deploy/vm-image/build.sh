@@ -39,7 +39,7 @@ command -v mke2fs >/dev/null 2>&1 || { echo "This machine has no mke2fs. Install
 id=f2a5c1de-7f4e-4b61-9d0c-3f6f1c0a9b27
 rm -f "$cache/state.img"
 E2FSPROGS_FAKE_TIME=1 SOURCE_DATE_EPOCH=1 mke2fs -q -F -t ext4 -b 4096 -m 0 -N 4096 -J size=4 -L gpuaas -U "$id" -O '^resize_inode' \
-	-E "lazy_itable_init=0,lazy_journal_init=0,nodiscard,root_owner=0:0,hash_seed=$id" "$cache/state.img" 128M
+	-E "lazy_itable_init=0,lazy_journal_init=0,nodiscard,root_owner=0:0,hash_seed=$id" "$cache/state.img" 512M >/dev/null
 export CGO_ENABLED=0 GOOS=linux GOARCH=amd64
 agent=gpuaas-node-agent
 [ -z "$workload" ] || agent=gpuaas-dev-agent

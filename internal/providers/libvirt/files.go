@@ -98,8 +98,9 @@ func (f files) writeBoot(s machine.Spec, b activities.Boot, settings Settings) (
 	})
 }
 
-// diskSize is the size of a machine's disk. The file takes only the space that the machine has written.
-const diskSize = 128 << 20
+// diskSize is the size of a machine's disk, which must exceed the free space that the agent's probe
+// asks for (256 MiB). The file takes only the space that the machine has written.
+const diskSize = 512 << 20
 
 // newDisk creates the machine's empty disk. The caller has the lock, and no domain uses an older disk.
 func (f files) newDisk(id string) error {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,8 +13,10 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/providers/libvirt"
 	"github.com/gpuaas/gpuaas/schema/evidence"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/signal"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -22,8 +26,8 @@ const productImage = "../../bin/vm-image"
 // booted is the end of what the init of the image prints first.
 const booted = " s: started"
 
-// TestRecover repairs virtual machines, which really restart. One returns. The others lose their disks
-// before, and so do not return as the same node: the next rung follows.
+// TestRecover repairs virtual machines, which really restart. Health recovery repairs one, which
+// returns. The others lose their disks before, and so do not return: the next rung follows.
 func TestRecover(t *testing.T) {
 	s := newSiteOf(t, productImage)
 	s.bootDirectly()
@@ -47,21 +51,38 @@ func (s *site) loseDisk(name string) {
 	require.NoError(s.t, os.Truncate(path, info.Size()))
 }
 
-// returned: the machine restarts once and returns as the same node, with the same certificate. It
-// also returns after it was switched off, when its provider passes no boot document.
+// returned: a device of the machine reports a fatal error. The agent finds it in the kernel log, health
+// recovery restarts the machine once, and it returns as the same node, with the same certificate and
+// without the fault. It also returns after it was switched off, when its provider passes no boot
+// document.
 func returned(s *site) {
 	s.register("back", libvirt.Name)
 	s.run("node", "provision", "back", "--wait")
 	before := s.node("back")
-	s.run("node", "recover", "back", "--yes", "--reason", "test", "--wait")
+	domain := "gpuaas-" + before.Instance.InstanceID
+	s.arm("back")
+	s.breakPort(domain)
+	var op lifecycle.Operation
+	require.Eventually(s.t, func() bool {
+		op = s.operation("back").Operation
+		return op.Action == lifecycle.ActionRecover && op.Status.Ended()
+	}, operationTimeout, conditionEvery, "health recovery repairs the node")
+	s.run("recovery", "disarm", "--reason", "test")
 	s.logPhases("back")
-	require.Equal(s.t, "repaired by the rung reboot", s.operation("back").Operation.Outcome)
+	require.Equal(s.t, "repaired by the rung reboot", op.Outcome)
+	var counted struct{ Outcomes []recovery.OutcomeCount }
+	require.NoError(s.t, json.Unmarshal([]byte(s.run("recovery", "outcomes", "-o", "json")), &counted))
+	require.Len(s.t, counted.Outcomes, 1)
+	require.Equal(s.t, "host_kernel", counted.Outcomes[0].Checker)
+	require.Equal(s.t, 1, counted.Outcomes[0].Cured)
 	after := s.node("back")
 	require.Equal(s.t, 2, s.boots("back"), "the machine restarts once")
 	s.sameNode(before, after)
 	require.NotEqual(s.t, before.BootID, after.BootID)
+	s.eventually("the fault has ended", func() bool {
+		return !slices.ContainsFunc(s.node("back").Conditions, func(c signal.Condition) bool { return c.Status == health.Unhealthy })
+	})
 
-	domain := "gpuaas-" + before.Instance.InstanceID
 	s.host.Virsh(s.t, "destroy", domain)
 	s.host.Virsh(s.t, "start", domain)
 	s.eventually("the node reports its third boot", func() bool { return s.node("back").BootID != after.BootID })
@@ -72,6 +93,30 @@ func returned(s *site) {
 	s.run("node", "terminate", "back", "--force", "--yes", "--reason", "test", "--wait")
 	s.run("node", "remove", "back", "--yes", "--reason", "test", "--wait")
 	require.Empty(s.t, s.left())
+}
+
+// arm makes health recovery repair the node at once.
+func (s *site) arm(name string) {
+	s.t.Helper()
+	p := recovery.Default()
+	p.Mode, p.Samples, p.BootGrace, p.Cooldown = recovery.ModeArmed, 1, 0, 0
+	p.Ladders = []recovery.Ladder{{Match: recovery.Match{Hosts: []string{name}}, Rungs: []recovery.Rung{recovery.RungReboot, recovery.RungQuarantine}}}
+	p.Budgets = []recovery.Budget{{Scope: recovery.ScopeFleet, Count: 1, Percent: 100}}
+	p.Breaker.Nodes, p.Breaker.Percent, p.Suspect.Percent = 1000, 100, 100
+	raw, err := json.Marshal(p)
+	require.NoError(s.t, err)
+	file := filepath.Join(s.t.TempDir(), "policy.json")
+	require.NoError(s.t, os.WriteFile(file, raw, 0o600))
+	s.run("recovery", "policy", "set", "--file", file, "--reason", "test")
+}
+
+// breakPort makes a PCIe port of the domain report a fatal error. No device uses the last port, which
+// libvirt adds for a device that is added later.
+func (s *site) breakPort(domain string) {
+	s.t.Helper()
+	ports := regexp.MustCompile(`<alias name='(pci\.\d+)'/>`).FindAllStringSubmatch(s.host.Virsh(s.t, "dumpxml", domain), -1)
+	require.NotEmpty(s.t, ports)
+	s.host.Virsh(s.t, "qemu-monitor-command", domain, "--hmp", "pcie_aer_inject_error "+ports[len(ports)-1][1]+" DLP")
 }
 
 // sameNode requires that the node be active with the same machine and the same identity.

@@ -68,6 +68,6 @@ func Format(disk Disk, packed []byte) (formatted bool, err error) {
 }
 
 func write(disk io.WriterAt, packed []byte) error {
-	_, err := disk.WriteAt(packed[header:header+block], int64(binary.BigEndian.Uint64(packed))) //nolint:gosec // an offset of Pack
+	_, err := disk.WriteAt(packed[header:header+block], int64(binary.BigEndian.Uint64(packed)))
 	return err
 }

@@ -194,6 +194,7 @@ func silentRow(t *testing.T) {
 	node(t, host, "cpu-dev")
 	resume := suspend(t, host)
 	silence(t, host)
+	eventually(t, host+" is offline", func() bool { return show(t, host).State == lifecycle.NodeOffline })
 	found := nodeRow(t, host, stuck.RowSilent)
 	out, err := inShell(t, found.Stuck.Next)
 	require.Error(t, err, "it found the fault")

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -240,7 +241,7 @@ func TestOldBootAfterDeafNodeAPI(t *testing.T) {
 	})
 	b.decideAt(10*time.Hour, lifecycle.DecisionRetry)
 	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
-	require.Equal(t, 2, w.count("enqueue node.reboot"))
+	require.Len(t, slices.DeleteFunc(slices.Clone(w.enqueued), func(step string) bool { return !strings.HasPrefix(step, "node.reboot") }), 2)
 }
 
 // TestSilentAgent: the provider restarts a node whose agent is silent, and nothing is drained.

@@ -232,6 +232,8 @@ func requireMerged(t *testing.T, nodeHost string, raw []byte, fault diagnosis.Ch
 	return faults[0]
 }
 
+// requireCured requires that neither doctor finds a fault. The first poll after a fault stays open until
+// its time ends, and the doctor on the node shows the one before meanwhile.
 func requireCured(t *testing.T, m *machine, nodeHost string) {
 	t.Helper()
 	var here result
@@ -245,6 +247,6 @@ func requireCured(t *testing.T, m *machine, nodeHost string) {
 		var r diagnosis.Report
 		there, r = m.diagnose()
 		here = run(t, "doctor", nodeHost)
-		return len(r.Faults()) == 0 && here.code == schema.ExitDone
+		return here.code == schema.ExitDone && !slices.ContainsFunc(r.Faults(), func(c diagnosis.Check) bool { return c.Name != "last poll" })
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -155,12 +156,16 @@ func TestDoctorNamesTheRoute(t *testing.T) {
 		owner       diagnosis.Owner
 		answer      string
 		next        string
+		// command is the part of the next step that is one, and shows what it prints.
+		command, shows string
 	}{
-		{"wrong route", "route", i.notFound, diagnosis.Ingress, "status 404, not from the node API", "check GPUAAS_API_URL in " + m.path(trust.DefaultEnvFile)},
-		{"no certificate", "server certificate", i.broken, diagnosis.Ingress, "before it sent a certificate", "openssl s_client -connect localhost:"},
-		{"unknown CA of the server", "server certificate", i.foreign, diagnosis.Operator, "CN=other ca", "gpuaas node bootstrap-script " + id},
-		{"unknown CA of the node", "identity accepted", i.strict, diagnosis.ControlPlane, "unknown certificate authority", "trusted_cas of gpuaas node show " + id + " -o json"},
-		{"a proxy that ends TLS", "identity accepted", i.ending, diagnosis.Ingress, "status 401, invalid_node_identity (no_certificate)", "pass TCP through"},
+		{"wrong route", "route", i.notFound, diagnosis.Ingress, "status 404, not from the node API", "check GPUAAS_API_URL in " + m.path(trust.DefaultEnvFile), "", ""},
+		{"no certificate", "server certificate", i.broken, diagnosis.Ingress, "before it sent a certificate", "in the load balancer's log",
+			`openssl s_client -connect \S+ -servername \S+`, "no peer certificate available"},
+		{"unknown CA of the server", "server certificate", i.foreign, diagnosis.Operator, "CN=other ca", "check the hosts file, DNS and the load balancer", "", ""},
+		{"unknown CA of the node", "identity accepted", i.strict, diagnosis.ControlPlane, "unknown certificate authority", "compare the issuer with trusted_cas",
+			`gpuaas node show \S+ -o json`, `"trusted_cas"`},
+		{"a proxy that ends TLS", "identity accepted", i.ending, diagnosis.Ingress, "status 401, invalid_node_identity (no_certificate)", "pass TCP through", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m.configure(bundle, c.url(), i.ca)
@@ -179,6 +184,15 @@ func TestDoctorNamesTheRoute(t *testing.T) {
 			require.Contains(t, fault.Next, c.next)
 			for _, shown := range []string{c.answer, string(c.owner), c.next} {
 				require.Contains(t, read, shown)
+			}
+			if c.command != "" {
+				command := regexp.MustCompile(c.command).FindString(fault.Next)
+				require.NotEmpty(t, command, fault.Next)
+				if strings.HasPrefix(command, "gpuaas ") {
+					require.Contains(t, typed(t, nodeHost, command).stdout, c.shows)
+				} else {
+					require.Contains(t, string(m.types(command)), c.shows)
+				}
 			}
 			require.NotContains(t, string(raw), trust.TokenPrefix)
 			requireMerged(t, nodeHost, raw, fault)

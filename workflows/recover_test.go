@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,6 +187,64 @@ func TestDeafNodeAPI(t *testing.T) {
 	require.Equal(t, []string{"reset_gpu not_cured", "reboot cured"}, w.outcomesOfRungs())
 	require.Zero(t, w.count("power reset"))
 	require.Len(t, w.parks, 1)
+}
+
+// deafDuringRestart is a repair whose node API receives no heartbeats from the first restart on, for five
+// hours. Only a later restart, or one by the provider, ends the node's boot.
+func deafDuringRestart(t *testing.T, w *world, r recovery.Request) *bed {
+	t.Helper()
+	receives := func(deaf bool, age time.Duration) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.repairs.deaf, w.heartbeat = deaf, age
+	}
+	restarts := 0
+	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
+		if restarts++; restarts > 1 {
+			w.boots("boot-2")
+		} else {
+			receives(true, time.Hour)
+		}
+		return succeeded(struct{}{}), nil
+	}
+	w.repairs.onPower = func(machines.Power) { w.boots("boot-2") }
+	b := repairOf(t, w, r)
+	b.at(5*time.Hour, func() {
+		require.Equal(t, lifecycle.ReasonNodeAPIDown, b.status().Operation.Stuck.Reason)
+		receives(false, 0)
+	})
+	return b
+}
+
+// TestOldBootAfterDeafNodeAPI: the node still runs its old boot when the node API receives heartbeats
+// again. The repair continues as without the outage: the provider restarts the node, or the next rung
+// follows. After the last rung, the park says what the node runs, and a retry restarts it.
+func TestOldBootAfterDeafNodeAPI(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	require.Equal(t, "repaired by the rung reboot", deafDuringRestart(t, w, recovery.Request{}).run().Operation.Outcome)
+	require.Equal(t, 1, w.count("power reset"))
+	require.Len(t, w.parks, 1)
+
+	w = newWorld(lifecycle.NodeActive)
+	w.instance = &lifecycle.Instance{} // no provider can
+	deafDuringRestart(t, w, recovery.Request{}).run()
+	require.Equal(t, lifecycle.NodeQuarantined, w.finished.Node)
+	require.Equal(t, []string{"reboot failed"}, w.outcomesOfRungs())
+	require.Len(t, w.parks, 1)
+
+	w = newWorld(lifecycle.NodeActive)
+	w.instance = &lifecycle.Instance{}
+	b := deafDuringRestart(t, w, recovery.Request{Rungs: []recovery.Rung{recovery.RungReboot}})
+	b.at(9*time.Hour, func() {
+		s := b.status().Operation.Stuck
+		require.Equal(t, string(schema.KindAgentSilent), s.Reason)
+		require.Contains(t, s.Message, "still runs the boot that the restart should end")
+		require.Contains(t, s.Next, "gpuaas op retry")
+	})
+	b.decideAt(10*time.Hour, lifecycle.DecisionRetry)
+	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
+	require.Len(t, slices.DeleteFunc(slices.Clone(w.enqueued), func(step string) bool { return !strings.HasPrefix(step, "node.reboot") }), 2)
 }
 
 // TestSilentAgent: the provider restarts a node whose agent is silent, and nothing is drained.

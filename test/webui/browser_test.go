@@ -109,8 +109,9 @@ func (p *page) wait(what, expression string) {
 	}
 }
 
-// frames is the text that the page and its frames show. The frames render the Markdown.
-const frames = `[document.body, ...[...document.querySelectorAll('iframe')].map(f => f.contentDocument && f.contentDocument.body)].filter(b => b).map(b => b.innerText).join('\n')`
+// frames is the text that the page and its frames show. The frames render the Markdown, with typographic
+// apostrophes outside of code.
+const frames = `[document.body, ...[...document.querySelectorAll('iframe')].map(f => f.contentDocument && f.contentDocument.body)].filter(b => b).map(b => b.innerText).join('\n').replaceAll('\u2019', "'")`
 
 // sees waits until the page shows a text, in any frame.
 func (p *page) sees(text string) {

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/stack"
 	"github.com/gpuaas/gpuaas/test/testkit/libvirttest"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // The limits of a machine that emulates its CPU on a busy host.
@@ -68,9 +69,7 @@ func newSiteOf(t *testing.T, imageDir string) *site {
 	s := &site{t: t, host: host.Open(t), dir: t.TempDir()}
 	var err error
 	s.env, s.state, err = s.host.Settings(imageDir, libvirt.KernelFile, libvirt.InitramfsFile)
-	if errors.Is(err, os.ErrNotExist) {
-		t.Skip("there is no image in " + imageDir + "; build it with ./task vm-image or ./task vm-image:workload")
-	}
+	need.That(t, !errors.Is(err, os.ErrNotExist), "there is no image in %s; build it with ./task vm-image or ./task vm-image:workload", imageDir)
 	require.NoError(t, err)
 	s.wrapVirsh()
 	s.rack = openRack(t, s.killAt)
@@ -127,7 +126,7 @@ const (
 func (s *site) bootOverHTTP() {
 	s.t.Helper()
 	if _, err := os.Stat(ipxe); err != nil {
-		s.t.Log("machines do not boot over HTTP: iPXE is not installed; run: sh tools/need-libvirt.sh")
+		s.t.Log("machines do not boot over HTTP: iPXE is not installed; run: sh tools/need.sh libvirt")
 		return
 	}
 	port, err := stack.FreePorts(1)

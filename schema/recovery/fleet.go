@@ -59,6 +59,9 @@ type Fleet struct {
 	Nodes   []Node       `json:"nodes"`
 	Sizes   []Size       `json:"sizes"`
 	Breaker BreakerState `json:"breaker"`
+	// CloseWith is how an operator closes the breaker, for sentences. Empty means the command of the control
+	// plane.
+	CloseWith string `json:"close_with,omitempty"`
 }
 
 // BreakerState is the breaker between two rounds. It stops the start of repairs, never their end.

@@ -574,3 +574,42 @@ func TestEvidenceParks(t *testing.T) {
 	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	require.NotNil(t, w.repairs.evidence)
 }
+
+// TestSlowAgent: the provider does not restart a node whose agent has the task and does not respond in time: the
+// agent may restart the node a moment later. If the agent never had the task, the provider does.
+func TestSlowAgent(t *testing.T) {
+	t.Parallel()
+	for began, resets := range map[bool]int{true: 0, false: 1} {
+		w := newWorld(lifecycle.NodeActive)
+		w.silent[task.NodeReboot], w.began = true, began
+		w.repairs.onPower = func(machines.Power) { w.boots("boot-2") }
+		b := repairOf(t, w, recovery.Request{})
+		b.env.RegisterDelayedCallback(func() { w.boots("boot-2") }, 20*time.Second)
+		require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
+		require.Equal(t, resets, w.count("power reset"), "the agent has the task: %t", began)
+	}
+}
+
+// TestLostReset: a reset of the GPUs whose task is lost or does not end in time has an unknown outcome, and the
+// next rung follows. One that the node reports as failed has failed.
+func TestLostReset(t *testing.T) {
+	t.Parallel()
+	failing := func(reason string) func(activities.TaskSpec) (task.Result, error) {
+		return func(activities.TaskSpec) (task.Result, error) {
+			return task.Result{}, activities.Failure(schema.NewError(schema.KindTaskFailed, "no reset").WithReason(reason), true)
+		}
+	}
+	for _, c := range []struct {
+		reset func(w *world)
+		want  string
+	}{
+		{func(w *world) { w.on[task.GPUReset] = failing(lifecycle.ReasonTaskLost) }, "reset_gpu unknown"},
+		{func(w *world) { w.silent[task.GPUReset] = true }, "reset_gpu unknown"},
+		{func(w *world) { w.on[task.GPUReset] = failing("") }, "reset_gpu failed"},
+	} {
+		w := newWorld(lifecycle.NodeActive)
+		c.reset(w)
+		require.Equal(t, "repaired by the rung reboot", repairOf(t, w, climbing()).run().Operation.Outcome)
+		require.Equal(t, []string{c.want, "reboot cured"}, w.outcomesOfRungs())
+	}
+}

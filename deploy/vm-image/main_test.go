@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // kernelPackage writes a Debian package with the files and returns it.
 func kernelPackage(t *testing.T, files ...string) string {
 	t.Helper()
-	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("dpkg-deb is not installed")
-	}
+	need.Program(t, "dpkg-deb", "run: sh tools/need.sh host")
 	root := t.TempDir()
 	write(t, filepath.Join(root, "DEBIAN", "control"), "Package: linux-image-test\nVersion: 1\nArchitecture: amd64\nMaintainer: test <test@example.com>\nDescription: test\n")
 	for _, f := range files {
@@ -90,9 +90,7 @@ func TestMissingParts(t *testing.T) {
 // cpio, which shares no code with the writer, reads the archive.
 func TestArchive(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("cpio"); err != nil {
-		t.Skip("cpio is not installed")
-	}
+	need.Program(t, "cpio", "run: sh tools/need.sh host")
 	data := archive([]item{{name: "etc", mode: folder | 0o755}, {name: "etc/file", mode: file | 0o644, data: []byte("text\n")}, {name: "init", mode: file | 0o755, data: []byte("x")}})
 	require.Zero(t, len(data)%512)
 	list := exec.CommandContext(t.Context(), "cpio", "-itv", "--quiet")

@@ -61,6 +61,9 @@ type Fleet struct {
 	Breaker BreakerState `json:"breaker"`
 	// Incidents are those of the round before.
 	Incidents []Incident `json:"incidents,omitempty"`
+	// CloseWith is how an operator closes the breaker, for sentences. Empty means the command of the control
+	// plane.
+	CloseWith string `json:"close_with,omitempty"`
 }
 
 // BreakerState is the breaker between two rounds. It stops the start of repairs, never their end.

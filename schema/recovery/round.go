@@ -22,6 +22,8 @@ type round struct {
 	started map[place]int // repairs that this round starts, or would in monitor mode
 	nodes   []patient     // the longest fault first
 	breaker BreakerState
+	// closeWith is how an operator closes the breaker.
+	closeWith string
 	// probe is set while the round may still choose the node that the half-open breaker repairs.
 	probe     bool
 	frozen    map[string]freeze // by node ID
@@ -38,6 +40,7 @@ type freeze struct {
 func newRound(p Policy, f Fleet) *round {
 	r := &round{
 		policy: p, at: f.At, breaker: f.Breaker.until(f.At), before: f.Incidents,
+		closeWith: cmp.Or(f.CloseWith, "gpuaas recovery breaker close --reason TEXT"),
 		sizes: map[place]Size{}, started: map[place]int{}, frozen: map[string]freeze{},
 	}
 	for _, s := range f.Sizes {

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/stack"
 	"github.com/gpuaas/gpuaas/test/testkit/libvirttest"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // The limits of a machine that emulates its CPU on a busy host.
@@ -74,13 +75,10 @@ func newSiteOf(t *testing.T, imageDir string) *site {
 		t.Skip("starts virtual machines")
 	}
 	s := &site{t: t, host: host.Open(t), dir: t.TempDir()}
-	missing := "there is no image in " + imageDir + "; build it with: " + buildOf(imageDir)
 	var err error
 	s.env, s.state, err = s.host.Settings(imageDir, libvirt.KernelFile, libvirt.InitramfsFile)
-	if errors.Is(err, os.ErrNotExist) && os.Getenv("CI") != "true" {
-		t.Skip(missing)
-	}
-	require.NoError(t, err, missing)
+	need.That(t, !errors.Is(err, os.ErrNotExist), "there is no image in %s; build it with: %s", imageDir, buildOf(imageDir))
+	require.NoError(t, err)
 	s.wrapVirsh()
 	s.rack = openRack(t, s.killAt)
 	s.env = append(s.env, "PATH="+s.dir+":"+os.Getenv("PATH"), "GPUAAS_LIBVIRT_BOOT_TIMEOUT="+bootTimeout, "GPUAAS_SWEEP=delete")
@@ -136,7 +134,7 @@ const (
 func (s *site) bootOverHTTP() {
 	s.t.Helper()
 	if _, err := os.Stat(ipxe); err != nil {
-		s.t.Log("machines do not boot over HTTP: iPXE is not installed; run: sh tools/need-libvirt.sh")
+		s.t.Log("machines do not boot over HTTP: iPXE is not installed; run: sh tools/need.sh libvirt")
 		return
 	}
 	port, err := stack.FreePorts(1)

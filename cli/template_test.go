@@ -157,3 +157,31 @@ func TestTemplateSet(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("artifacts: {}\n"), 0o600))
 	h.golden("template-set-refused", "template", "set", "gpu-h100", "--file", file)
 }
+
+// What YAML reads as a number is refused, in place of another version: 6.10 would be 6.1.
+func TestTemplateSetNumbers(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for document, want := range map[string]string{
+		"artifacts: {kernel: 6.10}\n":     "artifacts.kernel has a number",
+		"artifacts: {containerd: 12e3}\n": "artifacts.containerd has a number",
+		"artifacts: {kernel: yes}\n":      "artifacts.kernel has a bool",
+		"managed: [6.10]\n":               "managed has a number",
+		"{\"artifacts\": []}\n":           "is no template: json: cannot unmarshal array",
+	} {
+		h.env.stdin = strings.NewReader(document)
+		require.Equal(t, schema.ExitUsage, h.run("template", "set", "gpu-h100", "--file", "-"), document)
+		require.Contains(t, h.err.String(), want)
+	}
+	require.Empty(t, h.api.decided)
+}
+
+// Options of --remediate are refused without it: they would do nothing.
+func TestDriftOptions(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for _, option := range []string{"--no-wait", "--reason=x"} {
+		require.Equal(t, schema.ExitUsage, h.run("node", "drift", "gpu-17", option))
+		require.Contains(t, h.err.String(), "are for --remediate")
+	}
+}

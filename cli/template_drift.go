@@ -121,3 +121,19 @@ func writeDrift(e *console, w io.Writer, r template.Report) {
 	}
 	fields(w, "Unknown:", strings.Join(r.Unknown, ", "), "Remedy:", r.Remedy, "  Refused:", r.RemedyRefused, "Next:", r.Next)
 }
+
+// writeTemplate shows in two lines whether a node differs from its template, and nothing without one.
+func writeTemplate(w io.Writer, r template.Report) {
+	if r.Template == "" {
+		return
+	}
+	next := ""
+	if r.Status != template.StatusInSync {
+		next = "gpuaas node drift " + r.Host
+	}
+	is := string(r.Status)
+	if r.Drifted {
+		is += ": " + r.Drift.String()
+	}
+	fields(w, "Template:", fmt.Sprintf("%s version %d, %s", r.Template, r.Version, is), "  Next:", next)
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -124,6 +125,13 @@ func (s *Templates) FleetDrift(ctx context.Context) (fleet template.Fleet, err e
 		nodes, err := s.db.q.CountDrifts(ctx)
 		return template.Fleet{Nodes: nodes, Counts: append([]template.Count{}, counts...)}, err
 	})
+}
+
+// DriftCounts counts the nodes that differ from their template by template, change and artifact, for the
+// gauge.
+func (s *Inventory) DriftCounts(ctx context.Context) ([]metrics.DriftCount, error) {
+	rows, err := query(ctx, s.db, "counting the drift of nodes", s.db.q.DriftCounts)
+	return convert(rows, func(r sqlc.DriftCountsRow) metrics.DriftCount { return metrics.DriftCount(r) }), err
 }
 
 // storeArtifacts stores what a node reported. Nothing changes if it has begun another incarnation.

@@ -98,3 +98,10 @@ SELECT count(*) FROM node_drifts WHERE ended_at IS NULL;
 -- Excludes other transactions that choose remedies.
 -- name: LockRemedies :exec
 SELECT pg_advisory_xact_lock(hashtextextended('gpuaas.drift.remedies', 0));
+
+-- The nodes that differ, by template, change and declared artifact. The names of others are of nodes.
+-- name: DriftCounts :many
+SELECT d.template, c.change::text AS change, (CASE WHEN c.change = 'detach' THEN '' ELSE x ->> 'name' END)::text AS artifact, count(DISTINCT d.node_id) AS nodes
+FROM node_drifts d CROSS JOIN (VALUES ('attach'), ('detach'), ('update')) c (change)
+    CROSS JOIN jsonb_array_elements(coalesce(d.drift -> c.change, '[]')) x
+GROUP BY 1, 2, 3 ORDER BY nodes DESC, 1, 2, 3;

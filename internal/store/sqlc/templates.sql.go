@@ -83,6 +83,46 @@ func (q *Queries) DeleteTemplate(ctx context.Context, name string) (int64, error
 	return result.RowsAffected(), nil
 }
 
+const driftCounts = `-- name: DriftCounts :many
+SELECT d.template, c.change::text AS change, (CASE WHEN c.change = 'detach' THEN '' ELSE x ->> 'name' END)::text AS artifact, count(DISTINCT d.node_id) AS nodes
+FROM node_drifts d CROSS JOIN (VALUES ('attach'), ('detach'), ('update')) c (change)
+    CROSS JOIN jsonb_array_elements(coalesce(d.drift -> c.change, '[]')) x
+GROUP BY 1, 2, 3 ORDER BY nodes DESC, 1, 2, 3
+`
+
+type DriftCountsRow struct {
+	Template string
+	Change   string
+	Artifact string
+	Nodes    int64
+}
+
+// The nodes that differ, by template, change and declared artifact. The names of others are of nodes.
+func (q *Queries) DriftCounts(ctx context.Context) ([]DriftCountsRow, error) {
+	rows, err := q.db.Query(ctx, driftCounts)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DriftCountsRow
+	for rows.Next() {
+		var i DriftCountsRow
+		if err := rows.Scan(
+			&i.Template,
+			&i.Change,
+			&i.Artifact,
+			&i.Nodes,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const dueRemedies = `-- name: DueRemedies :many
 SELECT d.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, now()::timestamptz AS now
 FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template

@@ -110,7 +110,24 @@ func (s *Templates) Drift(ctx context.Context, nodeID string) (template.Report, 
 	if err != nil {
 		return template.Report{}, err
 	}
-	return rows[0].report(), nil
+	r := rows[0].report()
+	if r.Policy == template.PolicyProceed && r.Upgrade != "" && r.Next == "" {
+		r.Next, err = s.withheld(ctx, r)
+	}
+	return r, err
+}
+
+// withheld is the next step for a node whose version too many nodes received and do not run, "" otherwise.
+func (s *Templates) withheld(ctx context.Context, r template.Report) (string, error) {
+	uncured, err := query(ctx, s.db, "counting upgrades without effect", func(ctx context.Context) ([]sqlc.UncuredRemediesRow, error) {
+		return s.db.q.UncuredRemedies(ctx, remedyClaimFor.Seconds())
+	})
+	for _, u := range uncured {
+		if u.Upgrade == r.Upgrade && int(u.Nodes) >= activities.MaxRemedies {
+			return fmt.Sprintf("%d nodes received %s and do not run it, and no further node receives it: see gpuaas op list --action upgrade-agent", u.Nodes, r.Upgrade), nil
+		}
+	}
+	return "", err
 }
 
 func driftKey(r driftRow) []string { return []string{r.NodeID} }

@@ -34,7 +34,7 @@ func (s *Templates) DueRemedies(ctx context.Context, most int) ([]lifecycle.Oper
 			return nil, err
 		}
 		if free := most - int(open); free > 0 {
-			if err := beginRemedies(ctx, tx, free); err != nil {
+			if err := beginRemedies(ctx, tx, free, most); err != nil {
 				return nil, err
 			}
 		}
@@ -44,31 +44,46 @@ func (s *Templates) DueRemedies(ctx context.Context, most int) ([]lifecycle.Oper
 }
 
 // beginRemedies stores with at most so many drifts the ID of the operation that corrects them. It leaves
-// out nodes that a maintenance window of the policy of health recovery covers.
-func beginRemedies(ctx context.Context, tx *tx, most int) error {
+// out nodes that a maintenance window of the policy of health recovery covers, and versions that so many
+// nodes received and do not run.
+func beginRemedies(ctx context.Context, tx *tx, free, most int) error {
 	due, err := tx.DueRemedies(ctx)
 	if err != nil || len(due) == 0 {
 		return err
 	}
-	stored, err := newestPolicy(ctx, tx.Queries)
+	policy, err := policyInUse(ctx, tx)
 	if err != nil {
 		return err
 	}
-	policy, err := stored.Decode()
+	uncured, err := tx.UncuredRemedies(ctx, remedyClaimFor.Seconds())
 	if err != nil {
 		return err
+	}
+	given := map[string]int{}
+	for _, u := range uncured {
+		given[u.Upgrade] = int(u.Nodes)
 	}
 	for _, d := range due {
 		n := recovery.Node{NodeID: d.NodeID, Host: d.Host, SKU: d.SKU, Region: d.RegionCode, Rack: d.Rack, Class: string(d.LifecycleClass), GPUs: d.GPUsTotal}
-		if _, planned := policy.Window(n, d.Now); planned || most == 0 {
+		if _, planned := policy.Window(n, d.Now); planned || free == 0 || given[d.Upgrade] >= most {
 			continue
 		}
 		if err := tx.BeginRemedy(ctx, schema.NewID(), d.NodeID); err != nil {
 			return err
 		}
-		most--
+		given[d.Upgrade]++
+		free--
 	}
 	return nil
+}
+
+// policyInUse returns the newest policy of health recovery.
+func policyInUse(ctx context.Context, tx *tx) (recovery.Policy, error) {
+	stored, err := newestPolicy(ctx, tx.Queries)
+	if err != nil {
+		return recovery.Policy{}, err
+	}
+	return stored.Decode()
 }
 
 // viaDrift is the interface that the audit names for operations that a template's policy started.

@@ -184,3 +184,35 @@ func TestChangingArtifacts(t *testing.T) {
 	require.Contains(t, r.Next, "removed")
 	require.Len(t, e.driftSignals(c.NodeID), 1)
 }
+
+// A version that five nodes received and do not run is given to no further node, whatever became of the operations.
+func TestVersionThatDoesNotCure(t *testing.T) {
+	e := setup(t)
+	nodes := map[string]nodeapi.Caller{}
+	for range 7 {
+		c := e.older()
+		nodes[c.NodeID] = c
+	}
+	e.declare("dev", map[string]string{"agent": "v1.4.0"}, proceed)
+	first := e.due()
+	require.Len(t, first, 5)
+	ends := []lifecycle.OperationState{lifecycle.OperationCompleted, lifecycle.OperationFailed, lifecycle.OperationCanceled}
+	for nodeID, id := range first {
+		e.upgraded(nodeID, id, ends[len(ends)-1])
+		ends = append(ends[len(ends)-1:], ends[:len(ends)-1]...)
+	}
+	require.Empty(t, e.due())
+	for nodeID := range nodes {
+		if first[nodeID] == "" {
+			require.Contains(t, e.drift(nodeID).Next, "5 nodes received v1.4.0 and do not run it")
+		}
+	}
+	for nodeID := range first {
+		e.reports(nodes[nodeID], "v1.4.0", nil)
+		break
+	}
+	require.Len(t, e.due(), 1, "one node runs it")
+	e.declare("dev", map[string]string{"agent": "v1.4.1"}, proceed)
+	e.exec("UPDATE node_drifts SET remedy_refused = 'x' WHERE remedy NOT IN (SELECT operation_id FROM operations)")
+	require.Len(t, e.due(), 5, "another version is given")
+}

@@ -62,10 +62,19 @@ SELECT count(*) FROM node_drifts d LEFT JOIN operations o ON o.operation_id = d.
 WHERE d.remedy IS NOT NULL AND d.remedy_refused = ''
   AND CASE WHEN o.operation_id IS NULL THEN d.remedy_at > now() - make_interval(secs => sqlc.arg(claim_seconds)::float8) ELSE o.ended_at IS NULL END;
 
+-- The remedies that have not cured by version: those whose node still differs and that run, ended, or may
+-- still claim their node.
+-- name: UncuredRemedies :many
+SELECT d.remedy_upgrade AS upgrade, count(*)::int AS nodes
+FROM node_drifts d JOIN nodes n USING (node_id) LEFT JOIN operations o ON o.operation_id = d.remedy
+WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND d.upgrade = d.remedy_upgrade AND d.remedy_incarnation = n.incarnation
+  AND (o.operation_id IS NOT NULL OR d.remedy_at > now() - make_interval(secs => sqlc.arg(claim_seconds)::float8))
+GROUP BY 1;
+
 -- Nodes whose policy starts an upgrade and that can be upgraded now. Each upgrade is started once in an
 -- incarnation of the node; one that was refused or did not claim its node is tried again after an hour.
 -- name: DueRemedies :many
-SELECT d.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, now()::timestamptz AS now
+SELECT d.node_id, d.upgrade, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, now()::timestamptz AS now
 FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
 WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND t.agent_release <> '' AND d.upgrade <> ''
   AND (d.remedy IS NULL OR d.remedy_upgrade <> d.upgrade OR d.remedy_incarnation <> n.incarnation

@@ -124,7 +124,7 @@ func (q *Queries) DriftCounts(ctx context.Context) ([]DriftCountsRow, error) {
 }
 
 const dueRemedies = `-- name: DueRemedies :many
-SELECT d.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, now()::timestamptz AS now
+SELECT d.node_id, d.upgrade, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, now()::timestamptz AS now
 FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
 WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND t.agent_release <> '' AND d.upgrade <> ''
   AND (d.remedy IS NULL OR d.remedy_upgrade <> d.upgrade OR d.remedy_incarnation <> n.incarnation
@@ -137,6 +137,7 @@ ORDER BY d.since, d.node_id
 
 type DueRemediesRow struct {
 	NodeID         string
+	Upgrade        string
 	Host           string
 	SKU            string
 	RegionCode     string
@@ -159,6 +160,7 @@ func (q *Queries) DueRemedies(ctx context.Context) ([]DueRemediesRow, error) {
 		var i DueRemediesRow
 		if err := rows.Scan(
 			&i.NodeID,
+			&i.Upgrade,
 			&i.Host,
 			&i.SKU,
 			&i.RegionCode,
@@ -448,6 +450,41 @@ DELETE FROM template_assignments WHERE template = $1
 func (q *Queries) Unassign(ctx context.Context, template string) error {
 	_, err := q.db.Exec(ctx, unassign, template)
 	return err
+}
+
+const uncuredRemedies = `-- name: UncuredRemedies :many
+SELECT d.remedy_upgrade AS upgrade, count(*)::int AS nodes
+FROM node_drifts d JOIN nodes n USING (node_id) LEFT JOIN operations o ON o.operation_id = d.remedy
+WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND d.upgrade = d.remedy_upgrade AND d.remedy_incarnation = n.incarnation
+  AND (o.operation_id IS NOT NULL OR d.remedy_at > now() - make_interval(secs => $1::float8))
+GROUP BY 1
+`
+
+type UncuredRemediesRow struct {
+	Upgrade string
+	Nodes   int32
+}
+
+// The remedies that have not cured by version: those whose node still differs and that run, ended, or may
+// still claim their node.
+func (q *Queries) UncuredRemedies(ctx context.Context, claimSeconds float64) ([]UncuredRemediesRow, error) {
+	rows, err := q.db.Query(ctx, uncuredRemedies, claimSeconds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UncuredRemediesRow
+	for rows.Next() {
+		var i UncuredRemediesRow
+		if err := rows.Scan(&i.Upgrade, &i.Nodes); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const unknownSKUs = `-- name: UnknownSKUs :many

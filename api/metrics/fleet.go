@@ -36,6 +36,9 @@ type Counts interface {
 	// ConditionCounts returns the nodes with unhealthy conditions by checker and reason, the largest
 	// count first.
 	ConditionCounts(ctx context.Context) ([]ConditionCount, error)
+	// DriftCounts returns the nodes that differ from their template by template, change and artifact, the
+	// largest count first.
+	DriftCounts(ctx context.Context) ([]DriftCount, error)
 	// RecoveryCounts returns the state of health recovery.
 	RecoveryCounts(ctx context.Context) (RecoveryCounts, error)
 	// OutboxAge returns the age of the oldest message to Temporal that failed and
@@ -162,6 +165,9 @@ func (c *FleetCollector) read() error {
 		return err
 	}
 	if err := c.readStuckNodes(ctx); err != nil {
+		return err
+	}
+	if err := c.readDrift(ctx); err != nil {
 		return err
 	}
 	if err := c.readRecovery(ctx); err != nil {

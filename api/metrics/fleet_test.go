@@ -20,6 +20,7 @@ import (
 type fakeCounts struct {
 	nodes      []NodeCount
 	conditions []ConditionCount
+	drifts     []DriftCount
 	err        error
 }
 
@@ -39,6 +40,7 @@ func (f *fakeCounts) RecoveryCounts(context.Context) (RecoveryCounts, error) {
 func (f *fakeCounts) SurplusCounts(context.Context) ([]SurplusCount, error) {
 	return []SurplusCount{{Provider: "libvirt", Leftovers: 2, Duplicates: 1}}, nil
 }
+func (f *fakeCounts) DriftCounts(context.Context) ([]DriftCount, error) { return f.drifts, nil }
 func (f *fakeCounts) ConditionCounts(context.Context) ([]ConditionCount, error) {
 	return f.conditions, nil
 }

@@ -88,7 +88,7 @@ func evidentFree(r *round, n patient) bool {
 
 // unplanned reports whether the node has a fault that neither a boot nor a maintenance explains.
 func (r *round) unplanned(n patient) bool {
-	_, planned := r.policy.window(n.Node, r.at)
+	_, planned := r.policy.Window(n.Node, r.at)
 	return n.faulty() && !planned && !n.booting(r.policy, r.at)
 }
 

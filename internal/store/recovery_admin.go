@@ -250,26 +250,40 @@ func recoveryFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, erro
 	if blocked.Nodes > 0 {
 		faults = append(faults, wire.ControlPlaneFault{Component: component, Reason: "budget", Next: status, Message: blockedText(blocked)})
 	}
+	return appendNotRepaired(ctx, db, faults)
+}
+
+// appendNotRepaired adds the fault that names the nodes that a repair left quarantined.
+func appendNotRepaired(ctx context.Context, db *db, faults []wire.ControlPlaneFault) ([]wire.ControlPlaneFault, error) {
 	left, err := notRepaired(ctx, db)
 	if err != nil || left.Nodes == 0 {
 		return faults, err
 	}
-	return append(faults, wire.ControlPlaneFault{Component: component, Reason: "not_repaired", Next: "gpuaas node rma " + left.Host + "; when the node is repaired: gpuaas node release " + left.Host + " --reason TEXT",
-		Message: text.Count(int(left.Nodes), "node") + " stayed quarantined because no repair cured the fault, the newest one " + left.Host + " since " + left.Since.UTC().Format(time.RFC3339)}), nil
+	read := "gpuaas doctor "
+	if left.Evidence {
+		read = "gpuaas node rma "
+	}
+	message := text.Count(int(left.Nodes), "node") + " stayed quarantined because its repair ended without a cure, the newest one " + left.Host
+	return append(faults, wire.ControlPlaneFault{Component: "health-recovery", Reason: "not_repaired", Message: message + " since " + left.Since.UTC().Format(time.RFC3339),
+		Next: read + left.Host + "; when the node is repaired: gpuaas node release " + left.Host + " --reason TEXT"}), nil
 }
 
-// leftRow counts the nodes that a repair left quarantined, and names the newest one.
+// leftRow counts the nodes that a repair left quarantined, and names the newest one. Evidence is set if its
+// repair has an RMA bundle.
 type leftRow struct {
-	Nodes int64
-	Host  string
-	Since time.Time
+	Nodes    int64
+	Host     string
+	Since    time.Time
+	Evidence bool
 }
 
-// notRepaired reads the nodes whose last repair ended with its evidence, and that are quarantined since.
+// notRepaired reads the quarantined nodes whose last operation is a repair that has ended, with its evidence or
+// after it was abandoned.
 func notRepaired(ctx context.Context, db *db) (leftRow, error) {
-	const sql = `SELECT count(*) AS nodes, coalesce((array_agg(n.host ORDER BY b.at DESC, n.host))[1], '') AS host, coalesce(max(b.at), now()) AS since
-		FROM nodes n JOIN LATERAL (SELECT max(created_at) AS at FROM rma_bundles r WHERE r.node_id = n.node_id) b ON b.at >= n.state_since
-		WHERE n.state = '` + string(lifecycle.NodeQuarantined) + `'`
+	const sql = `SELECT count(*) OVER () AS nodes, n.host, o.ended_at AS since, EXISTS (SELECT FROM rma_bundles b WHERE b.operation_id = o.operation_id) AS evidence
+		FROM nodes n JOIN LATERAL (SELECT l.operation_id, l.action, l.status, l.ended_at FROM operations l WHERE l.node_id = n.node_id AND l.op_seq > 0
+			ORDER BY l.op_seq DESC LIMIT 1) o ON o.action = '` + string(lifecycle.ActionRecover) + `' AND o.status IN ('completed', 'failed')
+		WHERE n.state = '` + string(lifecycle.NodeQuarantined) + `' ORDER BY o.ended_at DESC, n.host LIMIT 1`
 	rows, err := query(ctx, db, "reading the nodes that no repair cured", func(ctx context.Context) ([]leftRow, error) {
 		return list[leftRow](ctx, db, sql)
 	})

@@ -268,21 +268,26 @@ func recoveryFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, erro
 	if blocked.Nodes > 0 {
 		faults = append(faults, wire.ControlPlaneFault{Component: component, Reason: "budget", Next: status, Message: blockedText(blocked)})
 	}
+	return appendNotRepaired(ctx, db, faults)
+}
+
+// appendNotRepaired adds the fault that names the nodes that a repair left quarantined.
+func appendNotRepaired(ctx context.Context, db *db, faults []wire.ControlPlaneFault) ([]wire.ControlPlaneFault, error) {
 	left, err := notRepaired(ctx, db)
 	if err != nil || left.Nodes == 0 {
 		return faults, err
 	}
-	read := "gpuaas node rma " + left.Host
-	if !left.Evidence {
-		read = "gpuaas op list --node " + left.Host
+	read := "gpuaas doctor "
+	if left.Evidence {
+		read = "gpuaas node rma "
 	}
-	return append(faults, wire.ControlPlaneFault{Component: component, Reason: "not_repaired",
-		Next:    read + "; when the node is repaired: " + lifecycle.ReleaseCommand(left.Host) + " --reason " + lifecycle.ReasonPlaceholder,
+	return append(faults, wire.ControlPlaneFault{Component: "health-recovery", Reason: "not_repaired",
+		Next:    read + left.Host + "; when the node is repaired: " + lifecycle.ReleaseCommand(left.Host) + " --reason " + lifecycle.ReasonPlaceholder,
 		Message: text.Count(int(left.Nodes), "node") + " stayed quarantined because no repair cured the fault, the newest one " + left.Host + " since " + left.Since.UTC().Format(time.RFC3339)}), nil
 }
 
 // leftRow counts the nodes that a repair left quarantined, and names the newest one. Evidence is set if its
-// repair kept some.
+// repair has an RMA bundle.
 type leftRow struct {
 	Nodes    int64
 	Host     string
@@ -290,16 +295,13 @@ type leftRow struct {
 	Evidence bool
 }
 
-// notRepaired reads the nodes whose last repair ended with its evidence, or failed without it, for example because
-// it was abandoned, and that are quarantined since.
+// notRepaired reads the quarantined nodes whose last operation is a repair that has ended, with its evidence or
+// after it was abandoned.
 func notRepaired(ctx context.Context, db *db) (leftRow, error) {
-	const sql = `WITH repaired AS (
-			SELECT n.host, n.state_since, (SELECT max(r.created_at) FROM rma_bundles r WHERE r.node_id = n.node_id AND r.created_at >= n.state_since) AS kept_at,
-				(SELECT CASE WHEN o.action = 'recover' AND o.status = 'failed' THEN o.ended_at END
-				 FROM operations o WHERE o.node_id = n.node_id AND o.op_seq > 0 ORDER BY o.op_seq DESC LIMIT 1) AS failed_at
-			FROM nodes n WHERE n.state = '` + string(lifecycle.NodeQuarantined) + `'),
-		ordered AS (SELECT host, coalesce(kept_at, failed_at) AS at, kept_at IS NOT NULL AS evidence FROM repaired WHERE coalesce(kept_at, failed_at) IS NOT NULL)
-		SELECT (SELECT count(*) FROM ordered) AS nodes, host, at AS since, evidence FROM ordered ORDER BY at DESC, host LIMIT 1`
+	const sql = `SELECT count(*) OVER () AS nodes, n.host, o.ended_at AS since, EXISTS (SELECT FROM rma_bundles b WHERE b.operation_id = o.operation_id) AS evidence
+		FROM nodes n JOIN LATERAL (SELECT l.operation_id, l.action, l.status, l.ended_at FROM operations l WHERE l.node_id = n.node_id AND l.op_seq > 0
+			ORDER BY l.op_seq DESC LIMIT 1) o ON o.action = '` + string(lifecycle.ActionRecover) + `' AND o.status IN ('completed', 'failed')
+		WHERE n.state = '` + string(lifecycle.NodeQuarantined) + `' ORDER BY o.ended_at DESC, n.host LIMIT 1`
 	rows, err := query(ctx, db, "reading the nodes that no repair cured", func(ctx context.Context) ([]leftRow, error) {
 		return list[leftRow](ctx, db, sql)
 	})

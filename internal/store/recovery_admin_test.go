@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // setPolicy stores the default policy with a change.
@@ -131,24 +132,43 @@ func TestStoredPolicyDecides(t *testing.T) {
 	require.Contains(t, e.noted(n.ID), "recovery unhealthy reboot")
 }
 
-// TestNotRepairedInStuck: a node that a repair left quarantined is a fault with the commands for it, and
-// one that an operator quarantined later is none.
+// TestNotRepairedInStuck: a node that a repair left quarantined is a fault with the commands for it, whether
+// the repair ended with its evidence, was abandoned, or ended while the database was restored. One that an
+// operator quarantined, or released, is none.
 func TestNotRepairedInStuck(t *testing.T) {
 	e := setup(t)
-	n := e.inState(lifecycle.NodeQuarantined)
-	faults, err := e.Faults(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, faults)
-	e.exec("INSERT INTO rma_bundles (operation_id, node_id, host, created_at, bundle) VALUES (gen_random_uuid(), $1, 'x', now() + interval '1 second', '{}')", n.ID)
-	faults, err = e.Faults(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []string{"health-recovery", "not_repaired"}, []string{faults[0].Component, faults[0].Reason})
-	require.Contains(t, faults[0].Message, "1 node stayed quarantined because no repair cured the fault, the newest one "+n.Host)
-	require.Equal(t, "gpuaas node rma "+n.Host+"; when the node is repaired: gpuaas node release "+n.Host+" --reason TEXT", faults[0].Next)
-	e.exec("UPDATE nodes SET state_since = now() + interval '1 minute'")
-	faults, err = e.Faults(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, faults)
+	quarantined := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeQuarantined}
+	listed := func() (faults []wire.ControlPlaneFault) {
+		t.Helper()
+		all, err := e.Faults(t.Context())
+		require.NoError(t, err)
+		for _, f := range all {
+			if f.Reason == "not_repaired" {
+				faults = append(faults, f)
+			}
+		}
+		return faults
+	}
+	require.NoError(t, e.Finish(t.Context(), e.claim(e.inState(lifecycle.NodeActive).ID, lifecycle.ActionQuarantine).Fence, quarantined))
+	n := e.inState(lifecycle.NodeActive)
+	repair := e.claim(n.ID, lifecycle.ActionRecover)
+	require.Empty(t, listed(), "it runs")
+	require.NoError(t, e.Store.Repairs.KeepEvidence(t.Context(), repair.Fence, fault(), nil))
+	require.NoError(t, e.Finish(t.Context(), repair.Fence, quarantined))
+	require.Len(t, listed(), 1)
+	require.Contains(t, listed()[0].Message, "1 node stayed quarantined because its repair ended without a cure, the newest one "+n.Host)
+	require.Equal(t, "gpuaas node rma "+n.Host+"; when the node is repaired: gpuaas node release "+n.Host+" --reason TEXT", listed()[0].Next)
+	require.NoError(t, e.Finish(t.Context(), e.claim(n.ID, lifecycle.ActionRelease).Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
+	require.Empty(t, listed(), "a person released it")
+
+	lost := e.inState(lifecycle.NodeActive)
+	r, _ := e.opened(lost.ID, lifecycle.ActionRecover, lifecycle.Options{})
+	e.startRestoreMode()
+	require.NoError(t, e.Abandon(t.Context(), r.OperationID, r.RunID, lifecycle.RunClosed))
+	require.Equal(t, lifecycle.NodeQuarantined, e.node(lost.ID).State)
+	require.Len(t, listed(), 1)
+	require.Contains(t, listed()[0].Message, lost.Host)
+	require.Equal(t, "gpuaas doctor "+lost.Host+"; when the node is repaired: gpuaas node release "+lost.Host+" --reason TEXT", listed()[0].Next)
 }
 
 // TestAbandonedRepairInStuck: a node whose repair was abandoned stays quarantined. Once that is accepted,

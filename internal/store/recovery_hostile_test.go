@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
@@ -135,4 +136,50 @@ func TestDeafNodeAPI(t *testing.T) {
 	age, err := e.HeartbeatAge(t.Context(), n.ID)
 	require.NoError(t, err)
 	require.Greater(t, age, 50*time.Minute)
+}
+
+// TestConditionsOfDump: a condition that was reported before the database was restored is unknown until its
+// reporter reports again: no repair starts for it.
+func TestConditionsOfDump(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	e.startRestoreMode()
+	_, err := e.owner().Stop(t.Context(), operator)
+	require.NoError(t, err)
+	require.Empty(t, e.round(reboots(nil)).Starts)
+	conditions, err := e.Store.Repairs.Conditions(t.Context(), n.ID)
+	require.NoError(t, err)
+	require.Equal(t, health.Unknown, conditions[0].Status)
+
+	e.exec("UPDATE health_reports SET reported_at = now()")
+	var f recovery.Fleet
+	require.Len(t, e.round(reboots(&f)).Starts, 1)
+	require.Equal(t, health.Unhealthy, f.Nodes[0].Conditions[0].Status)
+	conditions, err = e.Store.Repairs.Conditions(t.Context(), n.ID)
+	require.NoError(t, err)
+	require.Equal(t, health.Unhealthy, conditions[0].Status)
+}
+
+// TestContinuedRepair: a repair that was abandoned and continues after a reset of its run uses the budgets again.
+func TestContinuedRepair(t *testing.T) {
+	e := setup(t)
+	e.faulty()
+	in := e.round(reboots(nil)).Starts[0]
+	r := claimOf(in)
+	_, err := e.Claim(t.Context(), r)
+	require.NoError(t, err)
+	var f recovery.Fleet
+	for _, abandoned := range []bool{true, false} {
+		used := 1
+		if abandoned {
+			used = 0
+			require.NoError(t, e.Abandon(t.Context(), r.OperationID, r.RunID, lifecycle.RunTerminated))
+		} else {
+			require.NoError(t, e.Continue(t.Context(), r.OperationID, r.RunID))
+		}
+		require.Empty(t, e.round(reboots(&f)).Starts)
+		require.Equal(t, used, busy(f)[recovery.ScopeFleet])
+	}
+	_, err = e.AcceptAbandoned(t.Context(), in.NodeID, "x", rehydrator)
+	requireKind(t, err, schema.KindInvalidRequest, "not_abandoned")
 }

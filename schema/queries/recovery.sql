@@ -42,14 +42,14 @@ FROM nodes n LEFT JOIN recovery_states s ON s.node_id = n.node_id
     LEFT JOIN operations o ON o.node_id = n.node_id AND o.ended_at IS NULL AND o.op_seq > 0
 WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.silent_at IS NOT NULL AND n.state IN ('active', 'offline') OR n.node_id::text = sqlc.arg(probing)::text OR n.node_id IN (
     SELECT c.node_id FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes m ON m.node_id = c.node_id
-    WHERE c.status = 'unhealthy' AND r.incarnation = m.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8)))
+    WHERE c.status = 'unhealthy' AND r.incarnation = m.incarnation AND r.reported_at > greatest(now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8), (SELECT max(started_at) FROM restore_modes))))
 ORDER BY n.host, n.node_id;
 
--- The conditions of the nodes. Those of a report that is not fresh, or of an earlier incarnation,
--- are unknown.
+-- The conditions of the nodes. Those of a report that is not fresh, of an earlier incarnation, or from before
+-- a restore of the database are unknown.
 -- name: ConditionsToDecide :many
 SELECT c.node_id, c.checker, c.component,
-    (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8) THEN c.status ELSE 'unknown' END)::text AS status,
+    (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > greatest(now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8), (SELECT max(started_at) FROM restore_modes)) THEN c.status ELSE 'unknown' END)::text AS status,
     c.reason, c.code, c.repair, c.detail, c.since, c.samples,
     (CASE WHEN c.status = 'unhealthy' THEN c.since ELSE c.fault_since END)::timestamptz AS fault_since, c.fault_samples, c.unknown_seconds
 FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes n ON n.node_id = c.node_id
@@ -122,9 +122,10 @@ RETURNING r.node_id, r.decision_id;
 -- name: DeleteAttempts :exec
 DELETE FROM recovery_attempts WHERE operation_id = $1;
 
--- Deletes the reservations that do not count any longer.
+-- Deletes the reservations that do not count any longer. That of an abandoned operation counts again if the
+-- operation continues.
 -- name: ReleaseEnded :exec
-DELETE FROM budget_reservations r WHERE EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id AND (o.ended_at IS NOT NULL OR o.status = 'abandoned'))
+DELETE FROM budget_reservations r WHERE EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id AND o.ended_at IS NOT NULL)
    OR r.reserved_at <= now() - make_interval(secs => sqlc.arg(claim_seconds)::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id);
 
 -- Ends the attempts whose operation ended, was abandoned or never claimed its node, without a recorded outcome. A

@@ -54,10 +54,11 @@ SELECT task_id, type, status, step, result, finished_at FROM node_tasks WHERE op
 SELECT coalesce(min(seq), 0)::bigint AS first_seq, coalesce(max(seq), 0)::bigint AS last_seq
 FROM audit_events WHERE stream = sqlc.arg(stream)::text AND operation_id = sqlc.arg(operation_id)::text;
 
--- The conditions of the node. One without a report for so long, or of an earlier incarnation, is unknown.
+-- The conditions of the node. One without a report for so long or since a restore of the database, or of an
+-- earlier incarnation, is unknown.
 -- name: NodeConditions :many
 SELECT c.checker, c.component, c.status, c.reason, c.code, c.repair, c.detail, c.since, c.samples,
-       (r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8))::boolean AS fresh
+       (r.incarnation = n.incarnation AND r.reported_at > greatest(now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8), (SELECT max(started_at) FROM restore_modes)))::boolean AS fresh
 FROM conditions c JOIN health_reports r USING (node_id, source) JOIN nodes n USING (node_id)
 WHERE c.node_id = sqlc.arg(node_id) ORDER BY c.checker, c.component, c.source;
 

@@ -41,7 +41,7 @@ func newRound(p Policy, f Fleet) *round {
 	r := &round{
 		policy: p, at: f.At, breaker: f.Breaker.until(f.At), before: f.Incidents,
 		closeWith: cmp.Or(f.CloseWith, "gpuaas recovery breaker close --reason TEXT"),
-		sizes: map[place]Size{}, started: map[place]int{}, frozen: map[string]freeze{},
+		sizes:     map[place]Size{}, started: map[place]int{}, frozen: map[string]freeze{},
 	}
 	for _, s := range f.Sizes {
 		at := place{s.Scope, s.Key}

@@ -251,7 +251,7 @@ func (q *Queries) CloseBreaker(ctx context.Context, breaker recovery.BreakerStat
 
 const conditionsToDecide = `-- name: ConditionsToDecide :many
 SELECT c.node_id, c.checker, c.component,
-    (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => $1::float8) THEN c.status ELSE 'unknown' END)::text AS status,
+    (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > greatest(now() - make_interval(secs => $1::float8), (SELECT max(started_at) FROM restore_modes)) THEN c.status ELSE 'unknown' END)::text AS status,
     c.reason, c.code, c.repair, c.detail, c.since, c.samples,
     (CASE WHEN c.status = 'unhealthy' THEN c.since ELSE c.fault_since END)::timestamptz AS fault_since, c.fault_samples, c.unknown_seconds
 FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes n ON n.node_id = c.node_id
@@ -274,8 +274,8 @@ type ConditionsToDecideRow struct {
 	UnknownSeconds int64
 }
 
-// The conditions of the nodes. Those of a report that is not fresh, or of an earlier incarnation,
-// are unknown.
+// The conditions of the nodes. Those of a report that is not fresh, of an earlier incarnation, or from before
+// a restore of the database are unknown.
 func (q *Queries) ConditionsToDecide(ctx context.Context, freshSeconds float64, nodeIds []string) ([]ConditionsToDecideRow, error) {
 	rows, err := q.db.Query(ctx, conditionsToDecide, freshSeconds, nodeIds)
 	if err != nil {
@@ -616,7 +616,7 @@ FROM nodes n LEFT JOIN recovery_states s ON s.node_id = n.node_id
     LEFT JOIN operations o ON o.node_id = n.node_id AND o.ended_at IS NULL AND o.op_seq > 0
 WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.silent_at IS NOT NULL AND n.state IN ('active', 'offline') OR n.node_id::text = $2::text OR n.node_id IN (
     SELECT c.node_id FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes m ON m.node_id = c.node_id
-    WHERE c.status = 'unhealthy' AND r.incarnation = m.incarnation AND r.reported_at > now() - make_interval(secs => $3::float8)))
+    WHERE c.status = 'unhealthy' AND r.incarnation = m.incarnation AND r.reported_at > greatest(now() - make_interval(secs => $3::float8), (SELECT max(started_at) FROM restore_modes))))
 ORDER BY n.host, n.node_id
 `
 
@@ -799,11 +799,12 @@ func (q *Queries) RefuseState(ctx context.Context, arg RefuseStateParams) error 
 }
 
 const releaseEnded = `-- name: ReleaseEnded :exec
-DELETE FROM budget_reservations r WHERE EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id AND (o.ended_at IS NOT NULL OR o.status = 'abandoned'))
+DELETE FROM budget_reservations r WHERE EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id AND o.ended_at IS NOT NULL)
    OR r.reserved_at <= now() - make_interval(secs => $1::float8) AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = r.operation_id)
 `
 
-// Deletes the reservations that do not count any longer.
+// Deletes the reservations that do not count any longer. That of an abandoned operation counts again if the
+// operation continues.
 func (q *Queries) ReleaseEnded(ctx context.Context, claimSeconds float64) error {
 	_, err := q.db.Exec(ctx, releaseEnded, claimSeconds)
 	return err

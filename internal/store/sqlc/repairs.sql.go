@@ -271,7 +271,7 @@ func (q *Queries) NodeBoot(ctx context.Context, nodeID string) (NodeBootRow, err
 
 const nodeConditions = `-- name: NodeConditions :many
 SELECT c.checker, c.component, c.status, c.reason, c.code, c.repair, c.detail, c.since, c.samples,
-       (r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => $1::float8))::boolean AS fresh
+       (r.incarnation = n.incarnation AND r.reported_at > greatest(now() - make_interval(secs => $1::float8), (SELECT max(started_at) FROM restore_modes)))::boolean AS fresh
 FROM conditions c JOIN health_reports r USING (node_id, source) JOIN nodes n USING (node_id)
 WHERE c.node_id = $2 ORDER BY c.checker, c.component, c.source
 `
@@ -289,7 +289,8 @@ type NodeConditionsRow struct {
 	Fresh     bool
 }
 
-// The conditions of the node. One without a report for so long, or of an earlier incarnation, is unknown.
+// The conditions of the node. One without a report for so long or since a restore of the database, or of an
+// earlier incarnation, is unknown.
 func (q *Queries) NodeConditions(ctx context.Context, freshSeconds float64, nodeID string) ([]NodeConditionsRow, error) {
 	rows, err := q.db.Query(ctx, nodeConditions, freshSeconds, nodeID)
 	if err != nil {

@@ -125,8 +125,8 @@ func (p *page) metadata(timeline string, a lifecycle.Action, host string) {
 	const patience = 20 * time.Second
 	eventually(p.t, "the page has the details of the run", func() bool {
 		p.navigate(metadataOf(timeline))
-		shown, _ := p.becomes(includes(string(a)+" "+host+": "), patience)
-		return shown
+		ok, _ := p.becomes(includes(string(a)+" "+host+": "), patience)
+		return ok
 	})
 }
 

@@ -122,10 +122,10 @@ func (p *page) becomes(expression string, within time.Duration) (ok bool, err er
 // without them if the worker does not respond in time, so it is opened again until it shows their heading.
 func (p *page) metadata(timeline string, a lifecycle.Action, host string) {
 	p.t.Helper()
-	const patience = 20 * time.Second
+	const limit = 20 * time.Second
 	eventually(p.t, "the page has the details of the run", func() bool {
 		p.navigate(metadataOf(timeline))
-		ok, _ := p.becomes(includes(string(a)+" "+host+": "), patience)
+		ok, _ := p.becomes(includes(string(a)+" "+host+": "), limit)
 		return ok
 	})
 }

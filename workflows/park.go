@@ -152,7 +152,7 @@ func (op park) retry(ctx workflow.Context) (ended, again bool, err error) {
 	if stuck.Reason == before.Reason {
 		return false, false, nil
 	}
-	if (ladder{op.operation}).outageEnded(ctx, before.Reason, failure) {
+	if ladder(op).outageEnded(ctx, before.Reason, failure) {
 		return true, true, nil
 	}
 	op.enter(ctx, stuck)

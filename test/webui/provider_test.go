@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -107,7 +106,8 @@ func parkHungTermination(t *testing.T, host string) {
 	require.Equal(t, []any{lifecycle.OperationRunning, lifecycle.PhaseTeardown}, []any{op.Status, op.Phases[0].Name})
 	require.NotContains(t, gpuaas(t, "stuck"), host)
 	require.Equal(t, string(lifecycle.AttentionNone), attributesOf(t, op.WorkflowID, op.RunID)[lifecycle.AttrAttention])
-	p := open(t, strings.TrimSuffix(webURL(op.WorkflowID, op.RunID), "/timeline")+"/user-metadata")
+	p := open(t, webURL(op.WorkflowID, op.RunID))
+	p.metadata(webURL(op.WorkflowID, op.RunID), op.Action, host)
 	p.sees("Waiting on: provider. Parks at")
 	p.close()
 	expire(t, host, "TearDownMachine")

@@ -12,11 +12,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/health/host"
 )
 
+// adapters is the folder of RDMA adapters.
+func (b *bench) adapters() string { return filepath.Join(b.conf.Root, "sys", "class", "infiniband") }
+
 // port writes the files of a port of a bench's host.
 func (b *bench) port(name, state, downed, symbols string) {
 	b.t.Helper()
 	adapter, number := filepath.Split(name)
-	folder := filepath.Join(b.conf.Root, "sys/class/infiniband", adapter, "ports", number)
+	folder := filepath.Join(b.adapters(), adapter, "ports", number)
 	require.NoError(b.t, os.MkdirAll(filepath.Join(folder, "counters"), 0o700))
 	for file, content := range map[string]string{"state": state, "counters/link_downed": downed, "counters/symbol_error": symbols} {
 		require.NoError(b.t, os.WriteFile(filepath.Join(folder, file), []byte(content+"\n"), 0o600))
@@ -45,14 +48,14 @@ func TestInfiniBand(t *testing.T) {
 	require.Contains(t, got["host_infiniband mlx5_2/1"].Detail, "INIT")
 	require.NotContains(t, got, "host_infiniband mlx5_1/1")
 
-	require.NoError(t, os.RemoveAll(filepath.Join(b.conf.Root, "sys/class/infiniband/mlx5_2")))
+	require.NoError(t, os.RemoveAll(filepath.Join(b.adapters(), "mlx5_2")))
 	b.port("mlx5_0/1", "4: ACTIVE", "4", "191")
 	b.pass(2 * time.Hour)
 	got = b.check(m)
 	require.Equal(t, host.ReasonPortMissing, got["host_infiniband mlx5_2/1"].Reason)
 	require.Equal(t, health.RepairObserve, got["host_infiniband mlx5_2/1"].Repair)
 	require.Equal(t, host.ReasonSymbolErrors, got["host_infiniband mlx5_0/1"].Reason)
-	require.NoError(t, os.RemoveAll(filepath.Join(b.conf.Root, "sys/class/infiniband")))
+	require.NoError(t, os.RemoveAll(b.adapters()))
 	require.Equal(t, host.ReasonPortMissing, b.check(m)["host_infiniband mlx5_0/1"].Reason, "the driver is not loaded")
 }
 
@@ -63,7 +66,7 @@ func TestInfiniBandNotRead(t *testing.T) {
 	b.port("mlx5_0/1", "4: ACTIVE", "0", "0")
 	m := b.monitor()
 	require.Equal(t, health.Healthy, b.check(m)["host_infiniband"].Status)
-	require.NoError(t, os.RemoveAll(filepath.Join(b.conf.Root, "sys/class/infiniband")))
-	require.NoError(t, os.WriteFile(filepath.Join(b.conf.Root, "sys/class/infiniband"), nil, 0o600))
+	require.NoError(t, os.RemoveAll(b.adapters()))
+	require.NoError(t, os.WriteFile(b.adapters(), nil, 0o600))
 	require.Equal(t, health.Unknown, b.check(m)["host_infiniband"].Status)
 }

@@ -17,9 +17,9 @@ programs() {
 
 case ${1-} in
 libvirt)
-	programs libvirtd virsh qemu-system-x86_64 cpio
+	programs libvirtd virsh qemu-system-x86_64 cpio mke2fs
 	[ -e /usr/lib/ipxe/ipxe.lkrn ] || missing="$missing ipxe"
-	packages="libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 cpio ipxe"
+	packages="libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 cpio e2fsprogs ipxe"
 	;;
 kubernetes)
 	programs etcd containerd ctr runc unshare

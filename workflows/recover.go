@@ -90,15 +90,23 @@ func (op ladder) enterPhase(ctx workflow.Context) (pass bool) {
 	return why != ""
 }
 
-// attemptOutcome is the outcome of the rung that ended.
+// attemptOutcome is the outcome of the rung that ended. Of one that an operator skipped before its tests, it is
+// not known whether it was done.
 func (op ladder) attemptOutcome() string {
 	switch {
 	case op.repair.Ended == repairCured:
 		return recovery.OutcomeCured
 	case op.repair.Outcome != "":
 		return op.repair.Outcome
+	case op.phase > 0 && isVerify(op.plan.Phases[op.phase-1].Name):
+		return recovery.OutcomeNotCured
 	}
-	return recovery.OutcomeNotCured // an operator skipped it
+	return recovery.OutcomeUnknown
+}
+
+// isVerify reports whether a phase tests the node after a rung.
+func isVerify(phase string) bool {
+	return slices.Contains([]string{lifecycle.PhaseVerifyReset, lifecycle.PhaseVerifyReboot, lifecycle.PhaseVerifyReplace}, phase)
 }
 
 // climb ends the rung of a phase that failed, if another rung follows, and reports whether it did. A

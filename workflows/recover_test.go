@@ -394,6 +394,7 @@ func TestSkipVoidsTasks(t *testing.T) {
 	b.decideAt(time.Minute, lifecycle.DecisionSkip)
 	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
 	require.Equal(t, 1, w.count("void"))
+	require.Equal(t, []string{"reset_gpu unknown", "reboot cured"}, w.outcomesOfRungs(), "the reset may run")
 }
 
 // TestRepairNotNeeded: a fault that ended is not repaired, and the node returns to its state.
@@ -473,6 +474,9 @@ func TestLastRungDecisions(t *testing.T) {
 		require.Equal(t, lifecycle.AttentionOperator, w.parks[0].WaitingOn, "its agent answers")
 		require.Contains(t, w.parks[0].Cause, "outlasted the repair")
 		require.Nil(t, w.repairs.evidence)
+		if decision == lifecycle.DecisionSkip {
+			require.Equal(t, []string{"reboot not_cured"}, w.outcomesOfRungs())
+		}
 	}
 }
 

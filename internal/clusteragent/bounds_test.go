@@ -1,12 +1,15 @@
 package clusteragent
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
 )
 
@@ -40,4 +43,23 @@ func TestRestartThatEndedWithoutEffect(t *testing.T) {
 	r.pass(2 * time.Minute)
 	require.Equal(t, []string{"a", "b"}, r.executor.reboots)
 	r.phase("a", health.PhaseWaitingReboot)
+}
+
+// TestRecordIsBounded: a record that no ConfigMap can hold is not stored in part.
+func TestRecordIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	stored := &record{client: r.client, namespace: namespace}
+	entries := map[string]entry{}
+	for i := range 10 {
+		entries[fmt.Sprintf("node-%d", i)] = entry{UID: strings.Repeat("u", maxRecord/10)}
+	}
+	err := stored.save(t.Context(), entries)
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
+	require.ErrorContains(t, err, "the states of 10 nodes need ")
+	loaded, err := stored.load(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, loaded)
+	delete(entries, "node-0")
+	require.NoError(t, stored.save(t.Context(), entries))
 }

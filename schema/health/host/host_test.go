@@ -133,7 +133,7 @@ func TestFaults(t *testing.T) {
 		"new ECC errors":         {"gpu_ecc", first(func(g *host.GPU) { g.ECCVolatile.Increase = 1 }), "GPU-a", host.ReasonECCErrors, health.RepairObserve},
 		"SRAM threshold":         {"gpu_ecc", first(func(g *host.GPU) { g.SRAMThreshold = new(true) }), "GPU-a", host.ReasonSRAMThreshold, health.RepairRMA},
 		"remap failed":           {"gpu_row_remap", first(func(g *host.GPU) { g.RemapFailure, g.RemapPending = new(true), new(true) }), "GPU-a", host.ReasonRemapFailed, health.RepairRMA},
-		"remap pending":          {"gpu_row_remap", first(func(g *host.GPU) { g.RemapPending = new(true) }), "GPU-a", host.ReasonRemapPending, health.RepairResetGPU},
+		"remap pending":          {"gpu_row_remap", first(func(g *host.GPU) { g.RemapPending = new(true) }), "GPU-a", host.ReasonRemapPending, health.RepairObserve},
 		"page retirement":        {"gpu_row_remap", first(func(g *host.GPU) { g.RetiredPending = new(true) }), "GPU-a", host.ReasonRetirementPending, health.RepairResetGPU},
 		"rows were remapped":     {"gpu_row_remap", first(func(g *host.GPU) { g.RemapUncorrectable.Increase = 1 }), "GPU-a", host.ReasonRowsRemapped, health.RepairObserve},
 		"a link is down":         {"gpu_nvlink", first(func(g *host.GPU) { g.Links[1].Up = false }), "GPU-a", host.ReasonLinkDown, health.RepairResetGPU},

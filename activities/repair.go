@@ -71,6 +71,8 @@ func ErrDeaf() error {
 type Repair struct {
 	Repairs   Repairs
 	Providers map[string]Source // by name
+	// OnAttempt observes each recorded end of a rung. nil observes nothing.
+	OnAttempt func(recovery.Attempt)
 }
 
 // RepairFacts are what a repair reads of its node.
@@ -175,7 +177,11 @@ func (r *Repair) AwaitReboot(ctx context.Context, in RebootInput) (bootID string
 
 // RecordAttempt stores a rung of the operation; see Repairs.RecordAttempt.
 func (r *Repair) RecordAttempt(ctx context.Context, f Fence, a recovery.Attempt) error {
-	return Fail(r.Repairs.RecordAttempt(ctx, f, a))
+	err := r.Repairs.RecordAttempt(ctx, f, a)
+	if err == nil && !a.EndedAt.IsZero() && r.OnAttempt != nil {
+		r.OnAttempt(a)
+	}
+	return Fail(err)
 }
 
 // ReplaceInput is the input of ReplaceInstance.

@@ -144,7 +144,7 @@ func register(w worker.Registry, p *parts, env string) {
 		p.retention(),
 		p.sweep(),
 		p.explain(),
-		&activities.Repair{Repairs: p.store.Repairs, Providers: p.cfg.sources},
+		&activities.Repair{Repairs: p.store.Repairs, Providers: p.cfg.sources, OnAttempt: p.metrics.attempted},
 		&activities.RepairRounds{Decisions: p.store.Recovery, Starter: p.temporal.Operations, OnRound: p.metrics.decided},
 		&activities.DriftScan{Drifts: p.store.Templates, Starter: p.temporal.Operations},
 		&activities.Machine{Ledger: p.store.Operations, Providers: p.cfg.sources,

@@ -25,8 +25,8 @@ func TestRemovalForgetsTheReports(t *testing.T) {
 	c, _, _ := e.enroll()
 	e.exec("UPDATE nodes SET state = 'active', recovery_key = NULL")
 	ofHost, ofCluster := report(time.Now(), unhealthy("gpu", "GPU-0", "Fallen")), report(time.Now(), unhealthy("node_ready", "", "NotReady"))
-	beat := wire.Heartbeat{BootID: "a", Health: ofHost, Artifacts: map[string]string{"driver": "1"}}
-	require.NoError(t, e.Heartbeat(ctx, c, beat))
+	sent := wire.Heartbeat{BootID: "a", Health: ofHost, Artifacts: map[string]string{"driver": "1"}}
+	require.NoError(t, e.Heartbeat(ctx, c, sent))
 	_, err := e.ReportHealth(ctx, e.node(c.NodeID), *ofCluster)
 	require.NoError(t, err)
 	require.Equal(t, 1, e.scan().Drifted)
@@ -59,8 +59,8 @@ func TestRemovalForgetsTheReports(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, counts)
 
-	requireKind(t, e.Heartbeat(ctx, c, beat), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
-	require.NoError(t, e.Heartbeat(ctx, c, wire.Heartbeat{BootID: "a", Artifacts: beat.Artifacts}))
+	requireKind(t, e.Heartbeat(ctx, c, sent), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+	require.NoError(t, e.Heartbeat(ctx, c, wire.Heartbeat{BootID: "a", Artifacts: sent.Artifacts}))
 	_, err = e.ReportHealth(ctx, wire.NodeView{ID: c.NodeID, Incarnation: c.Incarnation}, *ofCluster)
 	require.Error(t, err)
 	require.Zero(t, e.scan().Drifted)

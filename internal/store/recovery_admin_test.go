@@ -269,6 +269,16 @@ func TestRecoveryStatus(t *testing.T) {
 	require.Positive(t, counts.RoundAge)
 	counts.RoundAge = 0
 	require.Equal(t, metrics.RecoveryCounts{Nodes: 1, Used: 1}, counts)
+	e.exec("UPDATE recovery_states SET phase_since = now() - interval '1 hour'")
+	phases, err := e.PhaseCounts(t.Context())
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, phases[0].OldestSeconds, 3600.0)
+	phases[0].OldestSeconds = 0
+	require.Equal(t, []metrics.PhaseCount{{Phase: health.PhaseUnhealthy.String(), Nodes: 1}}, phases)
+	e.exec("UPDATE nodes SET state = 'removed'")
+	phases, err = e.PhaseCounts(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, phases, "a removed node is in no phase")
 }
 
 // TestListDecisions: pages of decisions, newest first, of one node and since a time.

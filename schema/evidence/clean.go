@@ -29,7 +29,8 @@ func (b Bundle) Clean(scan *secrets.Scanner) (out Bundle, err error) {
 	if raw, err = json.Marshal(cleaned(document, scan, scan.Texts())); err != nil {
 		return out, err
 	}
-	return out, json.Unmarshal(raw, &out)
+	err = json.Unmarshal(raw, &out)
+	return out, err
 }
 
 // cleaned returns a JSON value with clean texts. redact is that of the list that has the value: an

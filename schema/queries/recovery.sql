@@ -196,6 +196,11 @@ SELECT (b.breaker ? 'open_since')::boolean AS breaker_open, jsonb_array_length(b
     coalesce(extract(epoch FROM now() - b.decided_at), 0)::float8 AS round_age
 FROM recovery_breaker b;
 
+-- Counts the nodes of each phase other than healthy, and how long the oldest is in it, for the gauges.
+-- name: PhaseCounts :many
+SELECT s.phase, count(*) AS nodes, greatest(0, extract(epoch FROM now() - min(s.phase_since)))::float8 AS oldest_seconds
+FROM recovery_states s JOIN nodes n USING (node_id) WHERE n.state <> 'removed' GROUP BY s.phase ORDER BY s.phase;
+
 -- Deletes decisions that no node's state needs.
 -- name: DeleteOldDecisions :execrows
 DELETE FROM recovery_decisions WHERE decision_id IN (

@@ -685,6 +685,38 @@ func (q *Queries) NodesToDecide(ctx context.Context, refusedSeconds float64, pro
 	return items, nil
 }
 
+const phaseCounts = `-- name: PhaseCounts :many
+SELECT s.phase, count(*) AS nodes, greatest(0, extract(epoch FROM now() - min(s.phase_since)))::float8 AS oldest_seconds
+FROM recovery_states s JOIN nodes n USING (node_id) WHERE n.state <> 'removed' GROUP BY s.phase ORDER BY s.phase
+`
+
+type PhaseCountsRow struct {
+	Phase         string
+	Nodes         int64
+	OldestSeconds float64
+}
+
+// Counts the nodes of each phase other than healthy, and how long the oldest is in it, for the gauges.
+func (q *Queries) PhaseCounts(ctx context.Context) ([]PhaseCountsRow, error) {
+	rows, err := q.db.Query(ctx, phaseCounts)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PhaseCountsRow
+	for rows.Next() {
+		var i PhaseCountsRow
+		if err := rows.Scan(&i.Phase, &i.Nodes, &i.OldestSeconds); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const policyWithDigest = `-- name: PolicyWithDigest :one
 SELECT version, body, digest, coalesce(body ->> 'mode', '')::text AS mode, actor, via, reason, created_at FROM recovery_policies
 WHERE digest = $1 ORDER BY version DESC LIMIT 1

@@ -45,7 +45,7 @@ func newRecoveryPolicyShow(e *env) *cobra.Command {
 				return schema.Wrap(schema.KindInternal, err, "the policy in the response cannot be parsed")
 			}
 			e.message("%s, mode %s, digest %s", policyText(p), p.Mode, p.Digest)
-			return e.print(p, func(w io.Writer) { fmt.Fprintf(w, "%s%s\n%s", policyLine, p.Digest, document) }, strconv.FormatInt(p.Version, 10)) //nolint:errcheck // print reports it
+			return e.print(p, func(w io.Writer) { fmt.Fprintf(w, "%s%s\n%s", policyLine, p.Digest, document) }, strconv.FormatInt(p.Version, 10))
 		})
 }
 
@@ -80,7 +80,7 @@ file without this line, give the digest with --expected-digest.`,
 			}
 			r.Body, r.ExpectedDigest = policy.body, cmp.Or(expected, policy.madeFrom)
 			if r.ExpectedDigest == "" {
-				e.message("warning: %s does not say from which policy it was made, so it replaces %s, whoever stored that", file, policyText(now))
+				e.message("warning: %s does not say from which policy it was made, so it replaces %s without a comparison", file, policyText(now))
 				r.ExpectedDigest = now.Digest
 			}
 			p, err := decode[record.Policy](e.api().SetRecoveryPolicy(ctx, nil, r))
@@ -134,7 +134,7 @@ func readBounded(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	defer file.Close() //nolint:errcheck // it was only read
 	const most = 4 * recovery.MaxPolicy
 	document, err := io.ReadAll(io.LimitReader(file, most+1))
 	if err == nil && len(document) > most {

@@ -55,8 +55,8 @@ func (h recoveries) arm(c *call) (any, error) {
 	return h.change(c, withMode(recovery.ModeArmed), req.ExpectedDigest, req.Reason)
 }
 
-// disarm lets the policy in use only record decisions. It expects no policy: who stops repairs wants that
-// of each.
+// disarm lets the policy in use only record decisions. It expects no policy: repairs stop, whatever
+// another operator changed meanwhile.
 func (h recoveries) disarm(c *call) (any, error) {
 	req, err := body(c, edge.Decode, checkRecoveryChange)
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 const purposeRepair = "repair"
 
 // A ledger is the one account of the nodes that operations may disturb at the same time, in one
-// transaction. Whoever starts such operations, repairs or rollouts, draws on it:
+// transaction. Repairs draw on it, and rollouts can:
 //
 //   - The owner of a reservation is one operation, by its ID. It is reserved before the operation is started.
 //   - A reservation counts one node in each scope: the fleet, and the SKU, the rack and the region that the

@@ -105,7 +105,7 @@ func (r *round) suspicious(cause Fault, nodes []patient) bool {
 	if able <= 0 {
 		return false
 	}
-	if len(nodes) >= max(MinCorrelated, (needed+1)/2) && r.wasSuspect(cause) {
+	if len(nodes) >= max(MinCorrelated, (needed+1)/2) && wasSuspect(r.before, cause) {
 		return true
 	}
 	for i := needed - 1; i < len(nodes); i++ {
@@ -116,8 +116,8 @@ func (r *round) suspicious(cause Fault, nodes []patient) bool {
 	return false
 }
 
-func (r *round) wasSuspect(cause Fault) bool {
-	return slices.ContainsFunc(r.before, func(in Incident) bool { return in.Brake == BrakeSuspect && in.Fault.cause() == cause })
+func wasSuspect(before []Incident, cause Fault) bool {
+	return slices.ContainsFunc(before, func(in Incident) bool { return in.Brake == BrakeSuspect && in.Fault.cause() == cause })
 }
 
 func (r *round) suspectIncident(cause Fault, nodes []patient) {

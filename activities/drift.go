@@ -15,8 +15,10 @@ type Drifts interface {
 	// stores each drift that changed, with a signal. A second call changes nothing.
 	ScanDrift(ctx context.Context, after string, limit int) (DriftBatch, error)
 	// DueRemedies returns the upgrades of agents to start: those whose start is not known, and new ones
-	// as far as at most so many are open, of nodes whose template has the policy template.PolicyProceed. Each upgrade of a
-	// drift is chosen once and keeps its operation ID; one that was refused is chosen again after an hour, with another ID. It returns none while a restore mode is on.
+	// as far as at most so many are open and at most so many nodes received the version and do not run it, of nodes
+	// whose template has the policy template.PolicyProceed and that nothing else holds. The upgrade of a node to a version is
+	// chosen once in an incarnation and keeps its operation ID; one that was refused, or whose operation did not claim
+	// the node, is chosen again after an hour, with another ID. It returns none while a restore mode is on.
 	DueRemedies(ctx context.Context, most int) ([]lifecycle.OperationInput, error)
 	// RefuseRemedy records why an operation of DueRemedies was not accepted.
 	RefuseRemedy(ctx context.Context, nodeID, operationID, why string) error
@@ -34,10 +36,11 @@ type DriftBatch struct {
 }
 
 const (
-	// driftBatch is how many nodes one query reads.
-	driftBatch = 500
-	// MaxRemedies is how many upgrades that a policy started are open at a time, parked ones included. A
-	// release that does not work stops there.
+	// driftBatch is how many nodes one query reads. Between batches the activity sends a heartbeat, and each
+	// node whose drift changed has a transaction.
+	driftBatch = 100
+	// MaxRemedies is how many upgrades that a policy started are open at a time, parked ones included, and
+	// how many nodes may have received a version that they do not run.
 	MaxRemedies = 5
 )
 

@@ -62,7 +62,7 @@ func newNodeDrift(e *env) *cobra.Command {
 		`Compares what a node reports with its template: declared artifacts that it does not have
 (attach), managed ones that are not declared (detach), and those in another version
 (update), each with the next step. Text in quotes was reported by the node: it is not
-verified.
+verified. NODE is also the ID of a live instance.
 
 With --remediate, the command starts the operation that corrects a part of the drift: the
 upgrade of an agent that is older than declared. What else differs stays.`,

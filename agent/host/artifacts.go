@@ -121,7 +121,7 @@ func (a *Artifacts) digest(ctx context.Context, path string) string {
 	}
 	sum := sha256.New()
 	// A file that grows meanwhile is read up to the bound; the next reading sees its other size.
-	if _, err := io.Copy(sum, io.LimitReader(untilEnd{ctx, f}, maxArtifactFile)); err != nil {
+	if _, err := io.Copy(sum, io.LimitReader(untilEnd(ctx, f), maxArtifactFile)); err != nil {
 		return inventory.Unreadable
 	}
 	is.digest = hex.EncodeToString(sum.Sum(nil))
@@ -129,17 +129,19 @@ func (a *Artifacts) digest(ctx context.Context, path string) string {
 	return is.digest
 }
 
-// untilEnd reads until its context ends, so that large files do not delay the stop of the agent.
-type untilEnd struct {
-	ctx context.Context
-	io.Reader
-}
+// readFunc is an io.Reader.
+type readFunc func(p []byte) (int, error)
 
-func (r untilEnd) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+// untilEnd reads from r until ctx ends, so that large files do not delay the stop of the agent.
+func untilEnd(ctx context.Context, r io.Reader) io.Reader {
+	return readFunc(func(p []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return r.Read(p)
+	})
 }
 
 // osImage identifies the image of the operating system: IMAGE_ID and IMAGE_VERSION of os-release, or

@@ -1381,7 +1381,7 @@ type ClientInterface interface {
 	// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
 	ReportConditions(ctx context.Context, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetDrift Compare a node with its template
+	// GetDrift Compare a node, or the node of a live instance, with its template
 	//
 	// Corresponds with GET /api/v1/admin/nodes/{node}/drift (the `GetDrift` operationId).
 	GetDrift(ctx context.Context, node Node, params *GetDriftParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2191,7 +2191,7 @@ func (c *Client) ReportConditions(ctx context.Context, node Node, params *Report
 	return c.Client.Do(req)
 }
 
-// GetDrift Compare a node with its template
+// GetDrift Compare a node, or the node of a live instance, with its template
 //
 // Corresponds with GET /api/v1/admin/nodes/{node}/drift (the `GetDrift` operationId).
 func (c *Client) GetDrift(ctx context.Context, node Node, params *GetDriftParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7897,7 +7897,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
 	ReportConditionsWithResponse(ctx context.Context, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody, reqEditors ...RequestEditorFn) (*ReportConditionsResponse, error)
 
-	// GetDriftWithResponse Compare a node with its template
+	// GetDriftWithResponse Compare a node, or the node of a live instance, with its template
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -13797,7 +13797,7 @@ func (c *ClientWithResponses) ReportConditionsWithResponse(ctx context.Context, 
 	return ParseReportConditionsResponse(rsp)
 }
 
-// GetDriftWithResponse Compare a node with its template
+// GetDriftWithResponse Compare a node, or the node of a live instance, with its template
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -120,12 +120,12 @@ func TestRemedyWithoutOperation(t *testing.T) {
 		require.False(t, second[n] != "" && second[n] == first[n], "another operation")
 	}
 	e.exec("UPDATE node_drifts SET remedy_at = now() - interval '26 minutes' WHERE remedy IS NOT NULL")
-	require.Empty(t, e.due(), "a start is not tried for ever")
+	require.Empty(t, e.due(), "a start is tried for 25 minutes")
 	e.exec("UPDATE node_drifts SET remedy_at = now() - interval '61 minutes' WHERE remedy IS NOT NULL")
 	require.Len(t, e.due(), 5)
 }
 
-// What is chosen is not started once the policy is taken back or the template is deleted.
+// What is chosen is not started once the template is deleted.
 func TestRemedyOfDeletedTemplate(t *testing.T) {
 	e := setup(t)
 	c := e.older()

@@ -295,11 +295,11 @@ type leftRow struct {
 	Evidence bool
 }
 
-// notRepaired reads the quarantined nodes whose last operation is a repair that has ended, with its evidence or
-// after it was abandoned.
+// notRepaired reads the quarantined nodes whose last operation, apart from canceled ones, is a repair that has
+// ended, with its evidence or after it was abandoned.
 func notRepaired(ctx context.Context, db *db) (leftRow, error) {
 	const sql = `SELECT count(*) OVER () AS nodes, n.host, o.ended_at AS since, EXISTS (SELECT FROM rma_bundles b WHERE b.operation_id = o.operation_id) AS evidence
-		FROM nodes n JOIN LATERAL (SELECT l.operation_id, l.action, l.status, l.ended_at FROM operations l WHERE l.node_id = n.node_id AND l.op_seq > 0
+		FROM nodes n JOIN LATERAL (SELECT l.operation_id, l.action, l.status, l.ended_at FROM operations l WHERE l.node_id = n.node_id AND l.op_seq > 0 AND l.status <> 'cancelled'
 			ORDER BY l.op_seq DESC LIMIT 1) o ON o.action = '` + string(lifecycle.ActionRecover) + `' AND o.status IN ('completed', 'failed')
 		WHERE n.state = '` + string(lifecycle.NodeQuarantined) + `' ORDER BY o.ended_at DESC, n.host LIMIT 1`
 	rows, err := query(ctx, db, "reading the nodes that no repair cured", func(ctx context.Context) ([]leftRow, error) {

@@ -78,7 +78,8 @@ func nodeOf(n sqlc.NodesToDecideRow, conditions []health.Condition, attempts []r
 }
 
 // held returns why an operator or an operation holds the node, "" if none does. The operation of a
-// running attempt is the node's own repair, which its attempt shows.
+// running attempt is the node's own repair, which its attempt shows. An abandoned operation runs nothing
+// that the breaker could wait for, so its ID is left out.
 func held(n sqlc.NodesToDecideRow, attempts []recovery.Attempt) string {
 	for _, a := range attempts {
 		if a.Outcome == "" && a.OperationID == n.OperationID {
@@ -86,6 +87,8 @@ func held(n sqlc.NodesToDecideRow, attempts []recovery.Attempt) string {
 		}
 	}
 	switch {
+	case n.Abandoned:
+		return fmt.Sprintf("an abandoned operation (%s) holds the node: gpuaas node rehydrate %s", n.Action, n.Host)
 	case n.OperationID != "":
 		return fmt.Sprintf("operation %s (%s) holds the node", n.OperationID, n.Action)
 	case n.State != lifecycle.NodeActive && n.State != lifecycle.NodeOffline:

@@ -183,3 +183,31 @@ func TestContinuedRepair(t *testing.T) {
 	_, err = e.AcceptAbandoned(t.Context(), in.NodeID, "x", rehydrator)
 	requireKind(t, err, schema.KindInvalidRequest, "not_abandoned")
 }
+
+// TestAbandonedProbe: the breaker does not wait for a repair that was abandoned. It stays open, and the time until
+// the next repair starts again.
+func TestAbandonedProbe(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	r := claimOf(e.round(reboots(nil)).Starts[0])
+	c, err := e.Claim(t.Context(), r)
+	require.NoError(t, err)
+	a := recovery.Attempt{OperationID: r.OperationID, NodeID: n.ID, SKU: "cpu-dev", Rung: recovery.RungReboot, StartedAt: time.Now(), BootBefore: "b1"}
+	require.NoError(t, e.Store.Repairs.RecordAttempt(t.Context(), c.Fence, a))
+	probing := recovery.BreakerState{OpenSince: time.Now().Add(-time.Hour), Probing: n.ID, ProbingSince: time.Now().Add(-time.Minute)}
+	breaker := func() recovery.BreakerState {
+		t.Helper()
+		return e.round(func(p record.Policy, f recovery.Fleet) (recovery.Result, recovery.Mode, error) {
+			f.Breaker = probing
+			return recovery.Decide(recovery.Default(), f), recovery.ModeArmed, nil
+		}).Breaker
+	}
+	require.Equal(t, n.ID, breaker().Probing, "the repair runs")
+	require.NoError(t, e.Abandon(t.Context(), r.OperationID, r.RunID, lifecycle.RunTerminated))
+	b := breaker()
+	require.Empty(t, b.Probing)
+	require.WithinDuration(t, time.Now(), b.OpenSince, time.Minute)
+	var f recovery.Fleet
+	require.Empty(t, e.round(reboots(&f)).Starts)
+	require.Equal(t, "an abandoned operation (recover) holds the node: gpuaas node rehydrate "+n.Host, f.Nodes[0].Held)
+}

@@ -48,3 +48,43 @@ func TestNodesOut(t *testing.T) {
 	e.round(reboots(&f))
 	require.Zero(t, out(f)["fleet"], "a person released it, and quarantined it later")
 }
+
+// TestNodeOutOnce: a node that a repair cured before, and that is repaired again, uses a budget and is not out of
+// service for good. A canceled repair of a node that is out changes nothing, nor does one that was abandoned.
+func TestNodeOutOnce(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	var f recovery.Fleet
+	sizes := func() (used, gone int) {
+		t.Helper()
+		e.round(reboots(&f))
+		return busy(f)[recovery.ScopeFleet], out(f)[recovery.ScopeFleet]
+	}
+	repair := func(end activities.Finish) activities.ClaimRequest {
+		t.Helper()
+		r := claimOf(e.round(reboots(nil)).Starts[0])
+		c, err := e.Claim(t.Context(), r)
+		require.NoError(t, err)
+		if end.Status != "" {
+			require.NoError(t, e.Finish(t.Context(), c.Fence, end))
+		}
+		return r
+	}
+	repair(activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive})
+	r := repair(activities.Finish{})
+	used, gone := sizes()
+	require.Equal(t, []int{1, 0}, []int{used, gone}, "the second repair runs")
+
+	require.NoError(t, e.Abandon(t.Context(), r.OperationID, r.RunID, lifecycle.RunTerminated))
+	used, gone = sizes()
+	require.Equal(t, []int{0, 1}, []int{used, gone}, "it was abandoned")
+	_, err := e.AcceptAbandoned(t.Context(), n.ID, "x", rehydrator)
+	require.NoError(t, err)
+	byHand := e.claim(n.ID, lifecycle.ActionRecover)
+	require.NoError(t, e.Finish(t.Context(), byHand.Fence, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeQuarantined}))
+	used, gone = sizes()
+	require.Equal(t, []int{0, 1}, []int{used, gone}, "a person began a repair, and canceled it")
+	faults, err := e.Faults(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "not_repaired", faults[0].Reason)
+}

@@ -610,7 +610,8 @@ SELECT n.node_id, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', ''
     coalesce(i.provider, n.onboarding_mode)::text AS provider,
     coalesce(n.silent_at, 'epoch'::timestamptz)::timestamptz AS silent_at, coalesce(s.phase, '')::text AS phase, coalesce(s.refused, '')::text AS refused,
     coalesce(s.refused_at > now() - make_interval(secs => $1::float8), false)::boolean AS refused_lately,
-    coalesce(o.operation_id::text, '')::text AS operation_id, coalesce(o.action, '')::text AS action
+    coalesce(o.operation_id::text, '')::text AS operation_id, coalesce(o.action, '')::text AS action,
+    coalesce(o.status = 'abandoned', false)::boolean AS abandoned
 FROM nodes n LEFT JOIN recovery_states s ON s.node_id = n.node_id
     LEFT JOIN instances i ON i.node_id = n.node_id AND i.state <> 'terminated' LEFT JOIN providers p ON p.name = coalesce(i.provider, n.onboarding_mode)
     LEFT JOIN operations o ON o.node_id = n.node_id AND o.ended_at IS NULL AND o.op_seq > 0
@@ -640,6 +641,7 @@ type NodesToDecideRow struct {
 	RefusedLately  bool
 	OperationID    string
 	Action         string
+	Abandoned      bool
 }
 
 // The nodes to decide about: those with an unhealthy condition of a fresh report, those without
@@ -674,6 +676,7 @@ func (q *Queries) NodesToDecide(ctx context.Context, refusedSeconds float64, pro
 			&i.RefusedLately,
 			&i.OperationID,
 			&i.Action,
+			&i.Abandoned,
 		); err != nil {
 			return nil, err
 		}

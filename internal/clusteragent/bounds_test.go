@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 // TestDrainWithoutRestarts: a node whose restarts did not help is left to an operator also once no further
@@ -54,12 +55,12 @@ func TestRecordIsBounded(t *testing.T) {
 	for i := range 10 {
 		entries[fmt.Sprintf("node-%d", i)] = entry{UID: strings.Repeat("u", maxRecord/10)}
 	}
-	err := stored.save(t.Context(), entries)
+	err := stored.save(t.Context(), entries, recovery.BreakerState{})
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
 	require.ErrorContains(t, err, "the states of 10 nodes need ")
-	loaded, err := stored.load(t.Context())
+	loaded, _, err := stored.load(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, loaded)
 	delete(entries, "node-0")
-	require.NoError(t, stored.save(t.Context(), entries))
+	require.NoError(t, stored.save(t.Context(), entries, recovery.BreakerState{}))
 }

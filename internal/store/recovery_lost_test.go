@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 )
@@ -26,6 +27,10 @@ func TestLostRepairsAreOut(t *testing.T) {
 	}
 	require.Zero(t, outNow(), "it runs")
 	require.NoError(t, e.Abandon(t.Context(), in.OperationID, e.text("SELECT run_id FROM operations"), lifecycle.RunTerminated))
+	st, err := e.Recovery.RecoveryStatus(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, st.Budgets[0].Busy, "also before the next round")
+	require.Empty(t, st.Budgets[0].Operations)
 	require.Equal(t, 1, outNow(), "it is abandoned")
 
 	_, err = e.AcceptAbandoned(t.Context(), n.ID, "terminated by mistake", rehydrator)
@@ -36,4 +41,27 @@ func TestLostRepairsAreOut(t *testing.T) {
 	require.NoError(t, e.Finish(t.Context(), released.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
 	e.exec("UPDATE nodes SET state = 'quarantined' WHERE node_id = $1", n.ID)
 	require.Zero(t, outNow(), "a person released it")
+}
+
+// TestFaultOfAnEarlierEnrollment: what was reported before the node enrolled again is no reason for a repair, although
+// the report is fresh.
+func TestFaultOfAnEarlierEnrollment(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	e.exec("UPDATE nodes SET incarnation = incarnation + 1 WHERE node_id = $1", n.ID)
+	var f recovery.Fleet
+	e.round(reboots(&f))
+	require.Empty(t, f.Nodes)
+
+	e.exec("UPDATE nodes SET silent_at = now() WHERE node_id = $1", n.ID)
+	e.round(reboots(&f))
+	require.Equal(t, map[string]health.Status{"gpu_xid": health.Unknown, health.CheckerHeartbeat: health.Unhealthy}, statuses(f.Nodes[0]))
+}
+
+func statuses(n recovery.Node) map[string]health.Status {
+	all := map[string]health.Status{}
+	for _, c := range n.Conditions {
+		all[c.Checker] = c.Status
+	}
+	return all
 }

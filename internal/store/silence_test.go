@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/stuck"
@@ -80,4 +81,13 @@ func TestSilenceReaders(t *testing.T) {
 	}
 	require.Equal(t, want, signaled)
 	require.Equal(t, lifecycle.NodeOffline, e.node(e.nodeOf("active-silent")).State)
+}
+
+// TestNoCompilation: the database compiles no statement of the store. The list of nodes that need
+// attention took 5 s with 10,000 nodes, of which all but 0.1 s was the compilation.
+func TestNoCompilation(t *testing.T) {
+	e := setup(t)
+	var jit string
+	require.NoError(t, e.Pools()[store.PoolShared].Pool().QueryRow(t.Context(), "SHOW jit").Scan(&jit))
+	require.Equal(t, "off", jit)
 }

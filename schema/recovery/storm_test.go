@@ -554,3 +554,22 @@ func TestBreakerOfSmallFleet(t *testing.T) {
 		}
 	}
 }
+
+// TestMemoryOfOthers: an incident of a rack, or of another reason, makes no reason suspect.
+func TestMemoryOfOthers(t *testing.T) {
+	t.Parallel()
+	p := armed()
+	p.Suspect.Percent = 20
+	for _, in := range []recovery.Incident{
+		{Brake: recovery.BrakeRack, Fault: recovery.Fault{Checker: "gpu_nvlink", Reason: "ReplayErrors"}},
+		{Brake: recovery.BrakeSuspect, Fault: recovery.Fault{Checker: "gpu_nvlink", Reason: "LinkDown"}},
+	} {
+		w := newWorld(t, p, 1000)
+		for i := range 100 {
+			w.fail(i*10, condition("gpu_nvlink", "ReplayErrors", health.RepairReboot, time.Time{}))
+		}
+		w.last.Incidents = []recovery.Incident{in}
+		w.round(time.Hour)
+		assert.Zero(t, brakes(w.last)[recovery.BrakeSuspect], in.Brake)
+	}
+}

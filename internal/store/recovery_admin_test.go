@@ -337,16 +337,25 @@ func TestOldRepairs(t *testing.T) {
 	require.Zero(t, rows)
 }
 
-// TestRemovedNode: a removed node is not decided about, and its state ends.
+// TestRemovedNode: a removed node is not decided about, and its state ends. So does that of a node whose machine
+// was terminated, but not while a repair replaces the machine.
 func TestRemovedNode(t *testing.T) {
 	e := setup(t)
-	n := e.faulty()
-	e.round(stored)
-	e.exec("UPDATE nodes SET state = 'removed' WHERE node_id = $1", n.ID)
-	require.Zero(t, e.round(stored).Nodes)
-	st, err := e.Recovery.RecoveryStatus(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, st.Nodes)
+	for change, left := range map[string]int{
+		"state = 'removed'":    0,
+		"state = 'registered'": 0,
+		"state = 'registered', operation_id = gen_random_uuid()": 1,
+	} {
+		n := e.faulty()
+		e.round(stored)
+		e.exec("DELETE FROM conditions")
+		e.exec("UPDATE nodes SET "+change+" WHERE node_id = $1", n.ID)
+		require.Equal(t, left, e.round(stored).Nodes, change)
+		st, err := e.Recovery.RecoveryStatus(t.Context())
+		require.NoError(t, err)
+		require.Len(t, st.Nodes, left, change)
+		e.exec("DELETE FROM recovery_states")
+	}
 }
 
 // TestPolicyWithDigest: the newest version with a digest is found, also the default policy, which is never

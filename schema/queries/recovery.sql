@@ -147,8 +147,9 @@ INSERT INTO recovery_states (node_id, decision_id, phase, why) VALUES ($1, $2, $
 ON CONFLICT (node_id) DO UPDATE SET decision_id = EXCLUDED.decision_id, why = EXCLUDED.why, phase = EXCLUDED.phase,
     phase_since = CASE WHEN recovery_states.phase = EXCLUDED.phase THEN recovery_states.phase_since ELSE now() END;
 
+-- Deletes the states of removed nodes, and of those whose machine was terminated.
 -- name: DropRemoved :exec
-DELETE FROM recovery_states s USING nodes n WHERE n.node_id = s.node_id AND n.state = 'removed';
+DELETE FROM recovery_states s USING nodes n WHERE n.node_id = s.node_id AND (n.state = 'removed' OR n.state = 'registered' AND n.operation_id IS NULL);
 
 -- name: DropState :exec
 DELETE FROM recovery_states WHERE node_id = $1;

@@ -396,9 +396,10 @@ func (q *Queries) DeleteOldDecisions(ctx context.Context, keepSeconds float64, m
 }
 
 const dropRemoved = `-- name: DropRemoved :exec
-DELETE FROM recovery_states s USING nodes n WHERE n.node_id = s.node_id AND n.state = 'removed'
+DELETE FROM recovery_states s USING nodes n WHERE n.node_id = s.node_id AND (n.state = 'removed' OR n.state = 'registered' AND n.operation_id IS NULL)
 `
 
+// Deletes the states of removed nodes, and of those whose machine was terminated.
 func (q *Queries) DropRemoved(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, dropRemoved)
 	return err

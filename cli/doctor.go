@@ -152,10 +152,16 @@ func checkRegistration(n wire.NodeView) diagnosis.Check {
 	case lifecycle.NodeRemoved:
 		return c.Failed(answer, diagnosis.Operator, "the node is removed; to use the machine again: gpuaas node register")
 	case lifecycle.NodeQuarantined:
+		if held(n) {
+			return c.Failed(answer, diagnosis.Operator, "gpuaas op show "+n.Host)
+		}
 		return c.Failed(answer, diagnosis.Operator, "gpuaas node history "+n.Host+" shows why; then "+cmp.Or(n.Next(), "gpuaas node release "+n.Host+" --reason TEXT"))
 	}
 	return c.OK(answer)
 }
+
+// held reports whether an operation that has not ended holds the node.
+func held(n wire.NodeView) bool { return n.Operation != nil && !n.Operation.Status.Ended() }
 
 func checkIdentity(n wire.NodeView, now time.Time) diagnosis.Check {
 	c := diagnosis.Check{Name: "identity", Asked: "the certificate that the node API accepts"}
@@ -310,9 +316,9 @@ func concerns(n wire.NodeView, f wire.ControlPlaneFault) bool {
 	case "audit-trail", "retention", "surplus-machine", "rotation", lifecycle.ScheduleDelete, lifecycle.ScheduleSweep, lifecycle.ScheduleDrift, lifecycle.ScheduleExplain:
 		return false
 	case "health-recovery", lifecycle.ScheduleDecide: // it repairs nodes with a fault
-		return len(openFaults(n)) > 0
+		return n.State != lifecycle.NodeQuarantined && len(openFaults(n)) > 0
 	case "tasks": // they are of operations
-		return n.Operation != nil && !n.Operation.Status.Ended()
+		return held(n)
 	case "verifier-set":
 		return f.Reason != "lost" || n.SetLost
 	}

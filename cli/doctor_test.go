@@ -134,6 +134,13 @@ func TestDoctor(t *testing.T) {
 			n.Conditions = []signal.Condition{{Condition: health.Condition{Checker: "gpu_fan", Status: health.Unhealthy, Repair: health.RepairObserve}},
 				{Condition: health.Condition{Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy, Reason: "BusFault", Code: 79, Repair: health.RepairReboot}}}
 		}, "health", diagnosis.Node, "gpuaas node recover gpu-17 --dry-run"},
+		"a broken GPU in a running repair": {func(_ *harness, n *wire.NodeView) {
+			n.Operation = &wire.OperationSummary{Action: lifecycle.ActionRecover, Status: lifecycle.OperationRunning, Phase: "drain"}
+			n.Conditions = []signal.Condition{{Condition: health.Condition{Checker: "gpu_xid", Status: health.Unhealthy, Reason: "BusFault", Repair: health.RepairReboot}}}
+		}, "health", diagnosis.Node, "gpuaas op show gpu-17"},
+		"quarantined by an operation": {func(_ *harness, n *wire.NodeView) {
+			n.State, n.Operation = lifecycle.NodeQuarantined, &wire.OperationSummary{Action: lifecycle.ActionRecover, Status: lifecycle.OperationRunning, Phase: "drain"}
+		}, "registration", diagnosis.Operator, "gpuaas op show gpu-17"},
 		"no driver": {func(_ *harness, n *wire.NodeView) { n.Driver = "" }, "workload driver", diagnosis.Operator, "GPUAAS_WORKLOAD_DRIVER"},
 		"driver fault": {func(_ *harness, n *wire.NodeView) { n.DriverFault = "dockerd does not respond" },
 			"workload driver", diagnosis.Node, "correct the driver"},

@@ -494,6 +494,8 @@ func TestBudgets(t *testing.T) {
 	busy.Sizes[0].Busy = 5
 	gpu := fleet(now(), 100, with(node(1), condition("gpu_xid", "Xid", health.RepairReboot, ago(hour))))
 	gpu.Sizes[0].GPUNodes = 9
+	noGPU := fleet(now(), 100, with(node(1), condition("gpu_xid", "Xid", health.RepairReboot, ago(hour))))
+	noGPU.Sizes[0].GPUNodes = 0
 	for _, c := range []struct {
 		name   string
 		policy recovery.Policy
@@ -512,6 +514,7 @@ func TestBudgets(t *testing.T) {
 		{"no size", one(1, 1), unsized, "the size of the fleet is not known"},
 		{"used up", one(5, 10), busy, "5 of 5 repairs run"},
 		{"nodes that can have the fault", one(5, 10), gpu, "10 % of its 9 nodes, rounded down: set percent to 12 or more"},
+		{"a GPU of a node without GPUs", one(5, 10), noGPU, "no node of the fleet is registered with GPUs, so its budget allows no repair of a GPU: register"},
 		{"of this SKU", set(recovery.Budget{Scope: recovery.ScopeFleet, Count: 9, Percent: 9},
 			recovery.Budget{Scope: recovery.ScopeSKU}, recovery.Budget{Scope: recovery.ScopeSKU, Key: hgx, Count: 1, Percent: 5}),
 			fleet(now(), 100, failing(1, ago(hour))), ""},

@@ -45,8 +45,9 @@ configuration, the way to the node API, and whether the API accepts its certific
 --node-report adds its output to this report.
 
 --bundle also writes a zip archive for a support case: the checks, the node, its history,
-its tasks, its audit events, the faults of the control plane, and the commands that collect
-the logs. It contains no secret.
+its tasks, its audit events, its signals, the decisions of health recovery, the evidence of
+its last repair that ended in quarantine, the faults of the control plane, and the commands
+that collect the logs. It contains no secret.
 
 A fault of the control plane that does not concern the node is information (info). The exit
 code is 1 if there is another fault.`,

@@ -139,11 +139,7 @@ brake or mode differs from the node's previous one. In the mode monitor, a decis
 the policy would have done.`,
 		"  gpuaas recovery decisions --node gpu-17\n  gpuaas recovery decisions --since 24h -o json",
 		func(ctx context.Context, _ string) error {
-			all, err := pages(limit, func(size *int, token *string) ([]record.Decision, string, error) {
-				q.Limit, q.PageToken = size, token
-				list, err := decode[record.Decisions](e.api().ListRecoveryDecisions(ctx, &q))
-				return list.Decisions, list.NextPageToken, err
-			})
+			all, err := listDecisions(ctx, e.api(), q, limit)
 			if err != nil {
 				return err
 			}
@@ -161,6 +157,15 @@ the policy would have done.`,
 	addSince(c, &q.Since, "decisions")
 	c.Flags().UintVar(&limit, "limit", wire.DefaultPage, "list the newest N; 0 for all")
 	return c
+}
+
+// listDecisions returns the newest decisions of health recovery that match, all of them for a limit of 0.
+func listDecisions(ctx context.Context, api *adminclient.Client, q adminclient.ListRecoveryDecisionsParams, limit uint) ([]record.Decision, error) {
+	return pages(limit, func(size *int, token *string) ([]record.Decision, string, error) {
+		q.Limit, q.PageToken = size, token
+		list, err := decode[record.Decisions](api.ListRecoveryDecisions(ctx, &q))
+		return list.Decisions, list.NextPageToken, err
+	})
 }
 
 func newRecoveryOutcomes(e *env) *cobra.Command {

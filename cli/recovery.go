@@ -231,7 +231,11 @@ func newRecoveryBreaker(e *env) *cobra.Command {
 		},
 		func(e *console, b recovery.BreakerState) error {
 			return e.print(b, func(w io.Writer) {
-				fields(w, "Breaker:", breakerText(e.clock.now(), b), "Why:", clean(b.Why))
+				at := "-" // it was never open
+				if !b.ClosedAt.IsZero() {
+					at = e.stamp(b.ClosedAt)
+				}
+				fields(w, "Breaker:", breakerText(e.clock.now(), b), "At:", at, "Why:", dash(clean(b.Why)))
 			})
 		})
 	c.Example = "  gpuaas recovery breaker close --reason 'switch replaced'"

@@ -156,6 +156,9 @@ func checkRegistration(n wire.NodeView) diagnosis.Check {
 		if held(n) {
 			return c.Failed(answer, diagnosis.Operator, "gpuaas op show "+n.Host)
 		}
+		if len(openFaults(n)) > 0 {
+			return c.Failed(answer, diagnosis.Operator, "gpuaas node history "+n.Host+" shows why; the check health has the next step")
+		}
 		return c.Failed(answer, diagnosis.Operator, "gpuaas node history "+n.Host+" shows why; then "+cmp.Or(n.Next(), "gpuaas node release "+n.Host+" --reason TEXT"))
 	}
 	return c.OK(answer)

@@ -247,6 +247,25 @@ func TestSuspectStays(t *testing.T) {
 	require.Empty(t, w.last.Incidents)
 }
 
+// TestHeldFaultsCloseTheBreaker: nodes that wait for their hardware do not keep the breaker open after the
+// others are healthy, because no repair of them can show that repairs help.
+func TestHeldFaultsCloseTheBreaker(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		hold func(*recovery.Node)
+		open bool
+	}{
+		"quarantined":         {func(n *recovery.Node) { n.Held, n.State = "the node is quarantined", "quarantined" }, false},
+		"drained":             {func(n *recovery.Node) { n.State = "drained" }, false},
+		"a node to be probed": {func(*recovery.Node) {}, true},
+	} {
+		f := fleet(now(), 100, failing(1, ago(3*hour)))
+		c.hold(&f.Nodes[0])
+		f.Breaker = recovery.BreakerState{OpenSince: ago(hour), Why: "a switch failed"}
+		assert.Equal(t, c.open, !recovery.Decide(armed(), f).Breaker.OpenSince.IsZero(), name)
+	}
+}
+
 // TestHalfOpen runs the breaker through its cycle.
 func TestHalfOpen(t *testing.T) {
 	t.Parallel()

@@ -188,7 +188,7 @@ last 30 days.`,
 				object: outcomes{all}, rows: all, empty: "no repair ended",
 				header: []string{"FAULT", "SKU", "REPAIR", "CURED", "NOT CURED", "FAILED", "UNKNOWN"},
 				cells: func(o recovery.OutcomeCount) []string {
-					return []string{faultText(recovery.Fault{Checker: o.Checker, Reason: o.Reason, Code: o.Code}), dash(o.SKU), string(o.Rung),
+					return []string{dash(faultText(recovery.Fault{Checker: o.Checker, Reason: o.Reason, Code: o.Code})), dash(o.SKU), string(o.Rung),
 						strconv.Itoa(o.Cured), strconv.Itoa(o.NotCured), strconv.Itoa(o.Failed), strconv.Itoa(o.Unknown)}
 				},
 				name: func(o recovery.OutcomeCount) string {

@@ -130,6 +130,24 @@ func TestPolicyMadeFrom(t *testing.T) {
 	}
 }
 
+// TestPolicyThatArms: a file that arms health recovery is no surprise, neither before it is stored nor after.
+func TestPolicyThatArms(t *testing.T) {
+	t.Parallel()
+	monitor, armed := storedPolicy(t, recovery.ModeMonitor, 4), storedPolicy(t, recovery.ModeArmed, 5)
+	for _, c := range []struct {
+		now, set record.Policy
+		warns    bool
+	}{{monitor, armed, true}, {armed, armed, false}, {armed, monitor, false}, {monitor, monitor, false}} {
+		h, _ := recovering(t, map[string]any{"GET " + recoveryPath + "/policy": c.now, "POST " + recoveryPath + "/policy": c.set})
+		file := filepath.Join(t.TempDir(), "policy.yaml")
+		require.NoError(t, os.WriteFile(file, []byte("mode: "+string(c.set.Mode)+"\n"), 0o600))
+		for _, flag := range []string{"--dry-run", "--reason=CHG-1"} {
+			require.Zero(t, h.run("recovery", "policy", "set", "--file", file, flag), h.err.String())
+			require.Equal(t, c.warns, strings.Contains(h.err.String(), "this policy arms health recovery"), flag)
+		}
+	}
+}
+
 // TestHostilePolicyFile: a file that is no policy is an error of the command line, however large or nested.
 func TestHostilePolicyFile(t *testing.T) {
 	t.Parallel()

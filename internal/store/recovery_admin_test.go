@@ -155,7 +155,7 @@ func TestWaitingInStuck(t *testing.T) {
 			Message: want + ", the first one " + n.Host + ": do this"}}, listed(recovery.ModeArmed, brake))
 		require.Empty(t, listed(recovery.ModeMonitor, brake))
 	}
-	require.Empty(t, listed(recovery.ModeArmed, recovery.BrakeThreshold), "it ends by itself")
+	require.Empty(t, listed(recovery.ModeArmed, recovery.BrakeThreshold), "it ends without a person")
 }
 
 // TestNotRepairedInStuck: a node that a repair left quarantined is a fault with the commands for it, whether

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,9 +68,20 @@ func printRecovery(e *console, st record.Status) error {
 		fmt.Fprintln(w)
 		row(w, "NODE", "PHASE", "SINCE", "FAULT", "REPAIR", "STOPPED BY", "WHY")
 		for _, n := range st.Nodes {
-			row(w, n.Host, n.Phase.String(), lifecycle.Span(now.Sub(n.PhaseSince)), dash(faultText(n.Fault)), dash(string(n.Rung)), dash(string(n.Brake)), clean(n.Why))
+			row(w, n.Host, n.Phase.String(), lifecycle.Span(now.Sub(n.PhaseSince)), dash(faultText(n.Fault)), dash(string(n.Rung)), dash(string(n.Brake)), whyStopped(st, n))
 		}
 	}, hostsOf(st.Nodes)...)
+}
+
+// whyStopped is why nothing repairs a node. What the lines above the table say is not repeated for each node.
+func whyStopped(st record.Status, n record.NodeState) string {
+	switch {
+	case n.Brake == recovery.BrakeBreaker && !st.Breaker.OpenSince.IsZero():
+		return "see Breaker"
+	case slices.ContainsFunc(st.Incidents, func(i recovery.Incident) bool { return i.Why == n.Why }):
+		return "see Incident"
+	}
+	return clean(n.Why)
 }
 
 func hostsOf(nodes []record.NodeState) (hosts []string) {

@@ -79,6 +79,7 @@ func TestArmConfirmation(t *testing.T) {
 		"one starts":           {unarmed(t, recovery.BrakeMonitor), "arm health recovery: 1 repair starts now"},
 		"one waits":            {unarmed(t, recovery.BrakeBudget), "0 repairs start now, and 1 wait for a budget"},
 		"two start, one waits": {unarmed(t, recovery.BrakeMonitor, recovery.BrakeMonitor, recovery.BrakeBudget), "2 repairs start now, and 1 wait for a budget"},
+		"two start later":      {unarmed(t, recovery.BrakeSamples, recovery.BrakeCooldown, recovery.BrakeWindow), "0 repairs start now, and 2 may start later"},
 		"no round":             {never, "no round has decided yet"},
 		"an old round":         {old, "the last round was 1h ago"},
 		"a new policy":         {changed, "no round has decided with this policy yet"},

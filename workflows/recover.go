@@ -84,6 +84,9 @@ func (op ladder) enterPhase(ctx workflow.Context) (pass bool) {
 		op.endAttemptAt(ctx, op.attemptOutcome())
 	}
 	why := op.passedOver()
+	if why == "" && op.needsNoDrain(ctx) {
+		why = "no rung is left that ends workloads"
+	}
 	if why != "" {
 		op.mark(ctx, lifecycle.PhaseSkipped, why)
 	}

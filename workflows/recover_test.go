@@ -458,6 +458,20 @@ func testApproval(t *testing.T, decision, asks string) {
 	}
 }
 
+// TestRefusedRepair: if every rung is refused that ends workloads, the node is quarantined with its workloads.
+func TestRefusedRepair(t *testing.T) {
+	t.Parallel()
+	reboot := []recovery.Rung{recovery.RungReboot, recovery.RungQuarantine}
+	w := newWorld(lifecycle.NodeActive)
+	b := repairOf(t, w, recovery.Request{Rungs: reboot, Approve: reboot[:1]})
+	b.decideAt(time.Hour, lifecycle.DecisionSkip)
+	st := b.run()
+	require.Equal(t, []error{nil}, b.resolved)
+	require.Equal(t, lifecycle.NodeQuarantined, w.finished.Node)
+	require.Equal(t, []string{"workload.cordon"}, w.enqueued)
+	require.Equal(t, lifecycle.PhaseSkipped, phaseStates(st.Operation)[lifecycle.PhaseDrain])
+}
+
 // TestLastRungDecisions: when no rung follows, a person decides about a node that is not cured.
 func TestLastRungDecisions(t *testing.T) {
 	t.Parallel()

@@ -18,13 +18,13 @@ import (
 )
 
 // Recovery stores the policy, the decisions and the budgets of health recovery. It implements
-// activities.Repairs and adminapi.Recovery.
+// activities.RepairDecisions and adminapi.Recovery.
 type Recovery struct{ db *db }
 
 // maxWhy bounds the sentence of a decision, in characters.
 const maxWhy = 500
 
-// Round implements activities.Repairs.
+// Round implements activities.RepairDecisions.
 func (s *Recovery) Round(ctx context.Context, decide activities.DecideFunc) (activities.RepairRound, error) {
 	return write(ctx, s.db, "deciding about nodes with a fault", func(ctx context.Context, tx *tx) (activities.RepairRound, error) {
 		before, err := tx.LockBreaker(ctx)
@@ -244,14 +244,14 @@ func addDecision(ctx context.Context, tx *tx, d record.Decision) error {
 	return tx.AddDecision(ctx, p)
 }
 
-// Started implements activities.Repairs.
+// Started implements activities.RepairDecisions.
 func (s *Recovery) Started(ctx context.Context, operationID string) error {
 	return s.db.Call(ctx, "recording the start of operation "+operationID, func(ctx context.Context) error {
 		return ledger{s.db.q}.confirm(ctx, operationID)
 	})
 }
 
-// Refused implements activities.Repairs. The attempt never took place, so it does not count for the
+// Refused implements activities.RepairDecisions. The attempt never took place, so it does not count for the
 // brakes; the node is left alone for refusedFor instead.
 func (s *Recovery) Refused(ctx context.Context, operationID, why string) error {
 	return s.db.write(ctx, "releasing the reservation of operation "+operationID, func(ctx context.Context, tx *tx) error {

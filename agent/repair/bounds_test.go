@@ -22,8 +22,8 @@ func TestResetOfMissingGPU(t *testing.T) {
 	require.Empty(t, m.done)
 }
 
-// TestResetGivesUp: the tries of a GPU that stays open end.
-func TestResetGivesUp(t *testing.T) {
+// TestResetStops: the tries of a GPU that stays open end.
+func TestResetStops(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.reset.SMI = agenttest.Stub(t, `cd `+m.dir+`

@@ -65,8 +65,8 @@ WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[]) AND started_at > now() - make_i
 -- name: ScopeSizes :many
 WITH enrolled AS (
     SELECT n.sku, coalesce(n.labels ->> 'rack', '') AS rack, n.region_code AS region, n.gpus_total,
-        (n.state = 'quarantined' AND coalesce((SELECT o.action = 'recover' AND o.via = 'recovery' FROM operations o
-            WHERE o.node_id = n.node_id AND o.op_seq > 0 AND (o.status = 'completed' OR o.action = 'recover' AND o.status IN ('failed', 'abandoned'))
+        (n.state = 'quarantined' AND coalesce((SELECT o.action = 'recover' AND o.via = 'recovery' AND o.status IN ('completed', 'failed', 'abandoned') FROM operations o
+            WHERE o.node_id = n.node_id AND o.op_seq > 0 AND o.status <> 'cancelled' AND (o.action = 'recover' OR o.status NOT IN ('failed', 'abandoned'))
             ORDER BY o.op_seq DESC LIMIT 1), false)) AS out
     FROM nodes n WHERE n.state IN ('active', 'offline', 'quarantined', 'draining', 'drained'))
 SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes, count(*) FILTER (WHERE gpus_total > 0) AS gpu_nodes, count(*) FILTER (WHERE out) AS out FROM enrolled

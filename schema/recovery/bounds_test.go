@@ -2,6 +2,7 @@ package recovery_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -82,7 +83,7 @@ func TestTwoSizes(t *testing.T) {
 		f := fleet(now(), 100, failing(1, ago(hour)))
 		require.NotEmpty(t, acting(recovery.Decide(armed(), f)))
 		first, last := f, f
-		first.Sizes, last.Sizes = append([]recovery.Size{other}, f.Sizes...), append(f.Sizes, other)
+		first.Sizes, last.Sizes = slices.Concat([]recovery.Size{other}, f.Sizes), slices.Concat(f.Sizes, []recovery.Size{other})
 		assert.Empty(t, acting(recovery.Decide(armed(), first)), name)
 		assert.Empty(t, acting(recovery.Decide(armed(), last)), name)
 	}

@@ -41,11 +41,6 @@ func newSystemdMachine(t *testing.T, host string) *systemdMachine {
 	return m
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
 // enter is the command line that runs a program on the machine.
 func (m *systemdMachine) enter() []string { return systemdtest.Enter(m.pid) }
 

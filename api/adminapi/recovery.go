@@ -76,7 +76,7 @@ func (h recoveries) status(c *call) (any, error) {
 	st.Policy.Body = nil
 	if err != nil {
 		st.PolicyFault = schema.AsError(err).Message
-		return st, nil //nolint:nilerr // it is part of the status
+		return st, nil
 	}
 	for i, b := range st.Budgets {
 		if limit, limited := p.Limit(b.Size); limited {

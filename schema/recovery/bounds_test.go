@@ -155,7 +155,7 @@ func TestSilentNodeWithoutPower(t *testing.T) {
 	assert.False(t, recovery.Decide(armed(), fleet(now(), 100, other)).Decisions[0].Acts(), "nor for what others report of it")
 	p := armed()
 	p.DisabledCheckers = []string{health.CheckerHeartbeat}
-	assert.False(t, recovery.Decide(p, fleet(now(), 100, other)).Decisions[0].Acts(), "it is silent all the same")
+	assert.False(t, recovery.Decide(p, fleet(now(), 100, other)).Decisions[0].Acts(), "it is silent nevertheless")
 
 	n.Creates = true
 	d = recovery.Decide(armed(), fleet(now(), 100, n)).Decisions[0]

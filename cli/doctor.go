@@ -45,8 +45,9 @@ configuration, the way to the node API, and whether the API accepts its certific
 --node-report adds its output to this report.
 
 --bundle also writes a zip archive for a support case: the checks, the node, its history,
-its tasks, its audit events, the faults of the control plane, and the commands that collect
-the logs. It contains no secret.
+its tasks, its audit events, its signals, the decisions of health recovery, the evidence of
+its last repair that ended in quarantine, the faults of the control plane, and the commands
+that collect the logs. It contains no secret.
 
 A fault of the control plane that does not concern the node is information (info). The exit
 code is 1 if there is another fault.`,
@@ -152,10 +153,19 @@ func checkRegistration(n wire.NodeView) diagnosis.Check {
 	case lifecycle.NodeRemoved:
 		return c.Failed(answer, diagnosis.Operator, "the node is removed; to use the machine again: gpuaas node register")
 	case lifecycle.NodeQuarantined:
+		if held(n) {
+			return c.Failed(answer, diagnosis.Operator, "gpuaas op show "+n.Host)
+		}
+		if len(openFaults(n)) > 0 {
+			return c.Failed(answer, diagnosis.Operator, "gpuaas node history "+n.Host+" shows why; the check health has the next step")
+		}
 		return c.Failed(answer, diagnosis.Operator, "gpuaas node history "+n.Host+" shows why; then "+cmp.Or(n.Next(), "gpuaas node release "+n.Host+" --reason TEXT"))
 	}
 	return c.OK(answer)
 }
+
+// held reports whether an operation that has not ended holds the node.
+func held(n wire.NodeView) bool { return n.Operation != nil && !n.Operation.Status.Ended() }
 
 func checkIdentity(n wire.NodeView, now time.Time) diagnosis.Check {
 	c := diagnosis.Check{Name: "identity", Asked: "the certificate that the node API accepts"}
@@ -310,9 +320,9 @@ func concerns(n wire.NodeView, f wire.ControlPlaneFault) bool {
 	case "audit-trail", "retention", "surplus-machine", "rotation", lifecycle.ScheduleDelete, lifecycle.ScheduleSweep, lifecycle.ScheduleDrift, lifecycle.ScheduleExplain:
 		return false
 	case "health-recovery", lifecycle.ScheduleDecide: // it repairs nodes with a fault
-		return len(openFaults(n)) > 0
+		return n.State != lifecycle.NodeQuarantined && len(openFaults(n)) > 0
 	case "tasks": // they are of operations
-		return n.Operation != nil && !n.Operation.Status.Ended()
+		return held(n)
 	case "verifier-set":
 		return f.Reason != "lost" || n.SetLost
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/secrets"
 )
@@ -25,7 +26,7 @@ func newEvidenceFile(path string) (*secretFile, error) {
 	return newSecretFile(path)
 }
 
-// evidenceRows is how many operations, tasks and audit events a bundle has at most.
+// evidenceRows is how many operations, tasks, signals, decisions and audit events a bundle has at most.
 const evidenceRows = 200
 
 // writeEvidence writes the bundle without secrets, although the admin API returns none: an operator
@@ -60,6 +61,13 @@ func writeEvidence(ctx context.Context, e *env, out *secretFile, ev nodeEvidence
 	add("tasks.json", tasks, readErr)
 	events, readErr := listAudit(ctx, api, adminclient.ListAuditParams{Node: &node}, evidenceRows)
 	add("audit.json", events, readErr)
+	signals, readErr := listSignals(ctx, api, node, adminclient.ListNodeSignalsParams{}, evidenceRows)
+	add("signals.json", signals, readErr)
+	decisions, readErr := listDecisions(ctx, api, adminclient.ListRecoveryDecisionsParams{Node: &node}, evidenceRows)
+	add("decisions.json", decisions, readErr)
+	if rma, readErr := decode[evidence.Bundle](api.GetEvidence(ctx, node, nil)); schema.KindOf(readErr) != schema.KindNotFound { // no repair ended without a cure
+		add("rma.json", rma, readErr)
+	}
 	keys, readErr := decode[json.RawMessage](api.GetTrust(ctx, nil))
 	add("trust.json", keys, readErr)
 	turn, readErr := decode[rotation.View](api.GetRotation(ctx, nil))

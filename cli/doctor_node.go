@@ -93,15 +93,11 @@ func checkHealth(n wire.NodeView) diagnosis.Check {
 			observe++
 		}
 	}
-	next := "gpuaas recovery status shows what health recovery does; to repair it by hand: gpuaas node recover " + n.Host + " --dry-run"
-	if n.State == lifecycle.NodeQuarantined {
-		next = "the evidence of a repair, if there was one: gpuaas node rma " + n.Host + "; when the node is repaired: gpuaas node release " + n.Host + " --reason " + lifecycle.ReasonPlaceholder
-	}
 	switch {
 	case n.LastHeartbeatAt == nil || n.State == lifecycle.NodeRemoved:
 		return c.Skipped()
 	case len(faults) > 0:
-		return c.Failed(clean(health.Summary(faults)), diagnosis.Node, next)
+		return c.Failed(clean(health.Summary(faults)), diagnosis.Node, cause.RepairNext(n.Host, n.State, held(n)))
 	case observe > 0:
 		return c.OK(text.Count(observe, "condition") + " to observe: gpuaas node show " + n.Host)
 	}

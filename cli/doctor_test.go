@@ -19,6 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/signal"
@@ -134,6 +135,13 @@ func TestDoctor(t *testing.T) {
 			n.Conditions = []signal.Condition{{Condition: health.Condition{Checker: "gpu_fan", Status: health.Unhealthy, Repair: health.RepairObserve}},
 				{Condition: health.Condition{Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy, Reason: "BusFault", Code: 79, Repair: health.RepairReboot}}}
 		}, "health", diagnosis.Node, "gpuaas node recover gpu-17 --dry-run"},
+		"a broken GPU in a running repair": {func(_ *harness, n *wire.NodeView) {
+			n.Operation = &wire.OperationSummary{Action: lifecycle.ActionRecover, Status: lifecycle.OperationRunning, Phase: "drain"}
+			n.Conditions = []signal.Condition{{Condition: health.Condition{Checker: "gpu_xid", Status: health.Unhealthy, Reason: "BusFault", Repair: health.RepairReboot}}}
+		}, "health", diagnosis.Node, "gpuaas op show gpu-17"},
+		"quarantined by an operation": {func(_ *harness, n *wire.NodeView) {
+			n.State, n.Operation = lifecycle.NodeQuarantined, &wire.OperationSummary{Action: lifecycle.ActionRecover, Status: lifecycle.OperationRunning, Phase: "drain"}
+		}, "registration", diagnosis.Operator, "gpuaas op show gpu-17"},
 		"no driver": {func(_ *harness, n *wire.NodeView) { n.Driver = "" }, "workload driver", diagnosis.Operator, "GPUAAS_WORKLOAD_DRIVER"},
 		"driver fault": {func(_ *harness, n *wire.NodeView) { n.DriverFault = "dockerd does not respond" },
 			"workload driver", diagnosis.Node, "correct the driver"},
@@ -179,6 +187,23 @@ func TestDoctor(t *testing.T) {
 	})
 }
 
+// unzip returns the files of an archive by name.
+func unzip(t *testing.T, path string) map[string]string {
+	t.Helper()
+	archive, err := zip.OpenReader(path)
+	require.NoError(t, err)
+	defer archive.Close()
+	files := map[string]string{}
+	for _, f := range archive.File {
+		in, err := f.Open()
+		require.NoError(t, err)
+		content, err := io.ReadAll(in)
+		require.NoError(t, err)
+		files[f.Name] = string(content)
+	}
+	return files
+}
+
 // TestDoctorEvidence: the bundle has what the API has about the node, also if a part of it
 // cannot be read.
 func TestDoctorEvidence(t *testing.T) {
@@ -191,6 +216,7 @@ func TestDoctorEvidence(t *testing.T) {
 		h.api.audit[nodeID] = append(h.api.audit[nodeID], audit.Event{Seq: i + 1, At: start().Add(-time.Minute),
 			Action: audit.IdentityRefused, Result: audit.Refused, Reason: schema.ReasonExpired})
 	}
+	h.api.evidence = &evidence.Bundle{Host: "gpu-17", OperationID: "op-of-the-repair"}
 	file := filepath.Join(t.TempDir(), "gpu-17.zip")
 	require.Equal(t, schema.ExitDone, h.run("doctor", "gpu-17", "--bundle", file), h.err.String())
 	require.Equal(t, "200", refusalsRead(t, h))
@@ -199,21 +225,14 @@ func TestDoctorEvidence(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 
-	archive, err := zip.OpenReader(file)
-	require.NoError(t, err)
-	defer archive.Close()
-	files := map[string]string{}
-	for _, f := range archive.File {
-		in, err := f.Open()
-		require.NoError(t, err)
-		content, err := io.ReadAll(in)
-		require.NoError(t, err)
-		require.True(t, f.Name == "commands.txt" || json.Valid(content), f.Name)
-		files[f.Name] = string(content)
+	files := unzip(t, file)
+	for name, content := range files {
+		require.True(t, name == "commands.txt" || json.Valid([]byte(content)), name)
 	}
-	for _, name := range []string{"doctor.json", "node.json", "control-plane.json", "refusals.json", "history.json", "tasks.json", "audit.json", "trust.json", "rotation.json", "commands.txt"} {
+	for _, name := range []string{"doctor.json", "node.json", "control-plane.json", "refusals.json", "history.json", "tasks.json", "audit.json", "signals.json", "decisions.json", "trust.json", "rotation.json", "commands.txt"} {
 		require.Contains(t, files, name)
 	}
+	require.Contains(t, files["rma.json"], "op-of-the-repair")
 	require.Contains(t, files["node.json"], nodeID)
 	require.Contains(t, files["node.json"], `"token": "REDACTED"`)
 	require.Contains(t, files["commands.txt"], "gpuaas admin check")
@@ -228,6 +247,10 @@ func TestDoctorEvidence(t *testing.T) {
 	after, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, before, after)
+	h.api.evidence = nil
+	cured := filepath.Join(t.TempDir(), "cured.zip")
+	require.Equal(t, schema.ExitDone, h.run("doctor", "gpu-17", "--bundle", cured), h.err.String())
+	require.NotContains(t, unzip(t, cured), "rma.json")
 	missing := filepath.Join(t.TempDir(), "no", "dir.zip")
 	require.Equal(t, schema.ExitRefused, h.run("doctor", "gpu-17", "--bundle", missing))
 	require.Contains(t, h.err.String(), "creating "+missing+": no such file or directory")

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/instance"
@@ -240,7 +241,8 @@ type fakeAPI struct {
 	durations  []insight.Duration
 	t          *testing.T
 	temporal   *fakeTemporal // what operations are
-	keys       []string      // the idempotency keys that were sent
+	evidence   *evidence.Bundle
+	keys       []string // the idempotency keys that were sent
 	changed    []wire.NodeChange
 	server     *httptest.Server
 	nodes      []wire.NodeView
@@ -339,6 +341,13 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	mux.HandleFunc("GET /api/v1/admin/operations/{id}", a.getOperation)
 	mux.HandleFunc("POST /api/v1/admin/operations/{id}/{decision}", a.postDecision)
 	mux.HandleFunc("GET /api/v1/admin/stuck", a.getStuck)
+	mux.HandleFunc("GET /api/v1/admin/nodes/{node}/rma", func(w http.ResponseWriter, _ *http.Request) {
+		if a.evidence == nil {
+			a.fail(w, schema.NewError(schema.KindNotFound, "there is no evidence of a repair of node gpu-17"))
+			return
+		}
+		a.answer(w, http.StatusOK, a.evidence)
+	})
 	mux.HandleFunc("GET /api/v1/admin/nodes/{node}/cause", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, causeOf()) })
 	mux.HandleFunc("GET /api/v1/admin/nodes/{node}/runbook", func(w http.ResponseWriter, r *http.Request) {
 		book := insight.RunbookOf(causeOf(), parkedDrain().Operation.Stuck)

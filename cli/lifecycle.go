@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -73,6 +74,9 @@ func (o *lifecycleOptions) check(c *cobra.Command) (err error) {
 	o.options.Recovery.RebootWaitSeconds = int64(o.rebootWait / time.Second)
 	if err := lifecycle.CheckRecovery(o.options.Recovery); err != nil {
 		return usagef(c.CommandPath(), "%s", schema.AsError(err).Message)
+	}
+	if r := o.options.Recovery; len(r.GPUs) > 0 && !slices.Contains(r.Rungs, recovery.RungResetGPU) {
+		return usagef(c.CommandPath(), "--gpu needs the rung reset_gpu, for example --rung reset_gpu,quarantine")
 	}
 	if o.options.Machine.SSHKeys, err = readPublicKeys(c.CommandPath(), o.sshKeys); err != nil {
 		return err

@@ -455,3 +455,15 @@ func TestStartWithin(t *testing.T) {
 		require.Contains(t, h.err.String(), "--start-within")
 	}
 }
+
+// TestGPUsNeedAReset: GPUs that no rung resets are a mistake.
+func TestGPUsNeedAReset(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.api.nodes = []wire.NodeView{enrolled()}
+	for _, rungs := range [][]string{nil, {"--rung", "reboot,quarantine"}} {
+		require.Equal(t, schema.ExitUsage, h.run(append([]string{"node", "recover", "gpu-17", "--yes", "--gpu", "GPU-1"}, rungs...)...))
+		require.Contains(t, h.err.String(), "--gpu needs the rung reset_gpu")
+	}
+	require.Zero(t, h.run("node", "recover", "gpu-17", "--yes", "--no-wait", "--gpu", "GPU-1", "--rung", "reset_gpu"), h.err.String())
+}

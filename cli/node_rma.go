@@ -46,7 +46,7 @@ func (e *console) writeEvidence(w io.Writer, b evidence.Bundle) {
 	}
 	for _, c := range b.Conditions {
 		if c.Status != health.Healthy {
-			fields(w, "Condition:", clean(c.Name()+": "+c.Detail))
+			fields(w, "Condition:", clean(strings.TrimSuffix(c.Name()+": "+c.Detail, ": ")))
 		}
 	}
 	fields(w, "Recorded:", fmt.Sprintf("%s, %s, %s; audit events %d to %d of stream %s", text.Count(len(b.Signals), "signal"),

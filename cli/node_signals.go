@@ -104,7 +104,11 @@ func writeHealth(e *console, w io.Writer, n wire.NodeView, signals []health.Sign
 			others[string(c.Status)]++
 		default:
 			row(w, label, fmt.Sprintf("%s: %s, needs %s, since %s", strings.TrimSpace(c.Checker+" "+c.Component), faultName(c.Reason, c.Code), c.Repair, e.stamp(c.Since)))
-			row(w, "", fmt.Sprintf("by the %s, %s ago: %q", c.Source, lifecycle.Span(e.clock.now().Sub(c.ReportedAt)), c.Detail))
+			by := fmt.Sprintf("by the %s, %s ago", c.Source, lifecycle.Span(e.clock.now().Sub(c.ReportedAt)))
+			if c.Detail != "" {
+				by += fmt.Sprintf(": %q", c.Detail)
+			}
+			row(w, "", by)
 			label = ""
 		}
 	}

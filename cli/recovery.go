@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,9 +69,20 @@ func printRecovery(e *console, st record.Status) error {
 		fmt.Fprintln(w)
 		row(w, "NODE", "PHASE", "SINCE", "FAULT", "REPAIR", "STOPPED BY", "WHY")
 		for _, n := range st.Nodes {
-			row(w, n.Host, n.Phase.String(), lifecycle.Span(now.Sub(n.PhaseSince)), dash(faultText(n.Fault)), dash(string(n.Rung)), dash(string(n.Brake)), clean(n.Why))
+			row(w, n.Host, n.Phase.String(), lifecycle.Span(now.Sub(n.PhaseSince)), dash(faultText(n.Fault)), dash(string(n.Rung)), dash(string(n.Brake)), whyStopped(st, n))
 		}
 	}, hostsOf(st.Nodes)...)
+}
+
+// whyStopped is why nothing repairs a node. What the lines above the table say is not repeated for each node.
+func whyStopped(st record.Status, n record.NodeState) string {
+	switch {
+	case n.Brake == recovery.BrakeBreaker && !st.Breaker.OpenSince.IsZero():
+		return "see Breaker"
+	case slices.ContainsFunc(st.Incidents, func(i recovery.Incident) bool { return i.Why == n.Why }):
+		return "see Incident"
+	}
+	return clean(n.Why)
 }
 
 func hostsOf(nodes []record.NodeState) (hosts []string) {
@@ -144,11 +156,7 @@ brake or mode differs from the node's previous one. In the mode monitor, a decis
 the policy would have done.`,
 		"  gpuaas recovery decisions --node gpu-17\n  gpuaas recovery decisions --since 24h -o json",
 		func(ctx context.Context, _ string) error {
-			all, err := pages(limit, func(size *int, token *string) ([]record.Decision, string, error) {
-				q.Limit, q.PageToken = size, token
-				list, err := decode[record.Decisions](e.api().ListRecoveryDecisions(ctx, &q))
-				return list.Decisions, list.NextPageToken, err
-			})
+			all, err := listDecisions(ctx, e.api(), q, limit)
 			if err != nil {
 				return err
 			}
@@ -166,6 +174,15 @@ the policy would have done.`,
 	addSince(c, &q.Since, "decisions")
 	c.Flags().UintVar(&limit, "limit", wire.DefaultPage, "list the newest N; 0 for all")
 	return c
+}
+
+// listDecisions returns the newest decisions of health recovery that match, all of them for a limit of 0.
+func listDecisions(ctx context.Context, api *adminclient.Client, q adminclient.ListRecoveryDecisionsParams, limit uint) ([]record.Decision, error) {
+	return pages(limit, func(size *int, token *string) ([]record.Decision, string, error) {
+		q.Limit, q.PageToken = size, token
+		list, err := decode[record.Decisions](api.ListRecoveryDecisions(ctx, &q))
+		return list.Decisions, list.NextPageToken, err
+	})
 }
 
 func newRecoveryOutcomes(e *env) *cobra.Command {
@@ -188,7 +205,7 @@ last 30 days.`,
 				object: outcomes{all}, rows: all, empty: "no repair ended",
 				header: []string{"FAULT", "SKU", "REPAIR", "CURED", "NOT CURED", "FAILED", "UNKNOWN"},
 				cells: func(o recovery.OutcomeCount) []string {
-					return []string{faultText(recovery.Fault{Checker: o.Checker, Reason: o.Reason, Code: o.Code}), dash(o.SKU), string(o.Rung),
+					return []string{dash(faultText(recovery.Fault{Checker: o.Checker, Reason: o.Reason, Code: o.Code})), dash(o.SKU), string(o.Rung),
 						strconv.Itoa(o.Cured), strconv.Itoa(o.NotCured), strconv.Itoa(o.Failed), strconv.Itoa(o.Unknown)}
 				},
 				name: func(o recovery.OutcomeCount) string {
@@ -231,7 +248,11 @@ func newRecoveryBreaker(e *env) *cobra.Command {
 		},
 		func(e *console, b recovery.BreakerState) error {
 			return e.print(b, func(w io.Writer) {
-				fields(w, "Breaker:", breakerText(e.clock.now(), b), "Why:", clean(b.Why))
+				at := "-" // it was never open
+				if !b.ClosedAt.IsZero() {
+					at = e.stamp(b.ClosedAt)
+				}
+				fields(w, "Breaker:", breakerText(e.clock.now(), b), "At:", at, "Why:", dash(clean(b.Why)))
 			})
 		})
 	c.Example = "  gpuaas recovery breaker close --reason 'switch replaced'"

@@ -25,9 +25,9 @@ func newRecoveryArm(e *env) *cobra.Command {
 	c = e.command("arm", "Let health recovery start repairs",
 		`Stores the policy in use as a new version with the mode armed. Before, the command shows
 how many repairs would start now, by the decisions of the last round: by their first step
-and by region, SKU and rack, and what stops others. If repairs would start, if budgets stop
-others, or if the decisions do not show it, it asks for confirmation. If the policy changes
-meanwhile, it is not armed.`,
+and by region, SKU and rack, and what stops others. If repairs would start now or later, if
+budgets stop others, or if the decisions do not show it, it asks for confirmation. If the
+policy changes meanwhile, it is not armed.`,
 		"  gpuaas recovery arm --dry-run\n  gpuaas recovery arm --reason CHG-204",
 		func(ctx context.Context, _ string) error {
 			if err := checkReason(c.CommandPath(), r.Reason, !dryRun); err != nil {
@@ -149,7 +149,15 @@ func printArmPreview(e *console, v armPreview) error {
 	return e.nothingChanged(0, "repair")
 }
 
-// confirmArm shows the preview, and asks if arming starts repairs now or if that is not clear. A budget
+// later is how many repairs start without a person once time has passed, if their faults last.
+func (v armPreview) later() (n int) {
+	for _, b := range []recovery.Brake{recovery.BrakeSamples, recovery.BrakeThreshold, recovery.BrakeBootGrace, recovery.BrakeCooldown} {
+		n += v.Stopped[string(b)]
+	}
+	return n
+}
+
+// confirmArm shows the preview, and asks if arming starts repairs now or later, or if that is not clear. A budget
 // that stops repairs starts them one after the other.
 func confirmArm(ctx context.Context, e *console, command string, v armPreview, yes bool) error {
 	if v.Policy.Mode == recovery.ModeArmed {
@@ -165,13 +173,16 @@ func confirmArm(ctx context.Context, e *console, command string, v armPreview, y
 	switch {
 	case v.Unclear != "":
 		what = "arm health recovery: what starts is not clear, because " + v.Unclear
-	case v.Starts+waiting == 0:
+	case v.Starts+waiting+v.later() == 0:
 		return nil
 	case v.Starts != 1:
 		what = fmt.Sprintf("arm health recovery: %d repairs start now", v.Starts)
 	}
 	if waiting > 0 {
 		what += fmt.Sprintf(", and %d wait for a budget", waiting)
+	}
+	if later := v.later(); later > 0 {
+		what += fmt.Sprintf(", and %d may start later, after more checks, a threshold, a boot or a cool-down", later)
 	}
 	return e.confirm(ctx, command, what, yes)
 }

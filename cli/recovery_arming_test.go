@@ -79,6 +79,7 @@ func TestArmConfirmation(t *testing.T) {
 		"one starts":           {unarmed(t, recovery.BrakeMonitor), "arm health recovery: 1 repair starts now"},
 		"one waits":            {unarmed(t, recovery.BrakeBudget), "0 repairs start now, and 1 wait for a budget"},
 		"two start, one waits": {unarmed(t, recovery.BrakeMonitor, recovery.BrakeMonitor, recovery.BrakeBudget), "2 repairs start now, and 1 wait for a budget"},
+		"two start later":      {unarmed(t, recovery.BrakeSamples, recovery.BrakeCooldown, recovery.BrakeWindow), "0 repairs start now, and 2 may start later"},
 		"no round":             {never, "no round has decided yet"},
 		"an old round":         {old, "the last round was 1h ago"},
 		"a new policy":         {changed, "no round has decided with this policy yet"},
@@ -127,6 +128,24 @@ func TestPolicyMadeFrom(t *testing.T) {
 		require.Zero(t, h.run(args...), h.err.String())
 		require.Equal(t, c.sent, a.body["expected_digest"], c)
 		require.Equal(t, c.warns, strings.Contains(h.err.String(), "does not say from which policy"), c)
+	}
+}
+
+// TestPolicyThatArms: a file that arms health recovery is no surprise, neither before it is stored nor after.
+func TestPolicyThatArms(t *testing.T) {
+	t.Parallel()
+	monitor, armed := storedPolicy(t, recovery.ModeMonitor, 4), storedPolicy(t, recovery.ModeArmed, 5)
+	for _, c := range []struct {
+		now, set record.Policy
+		warns    bool
+	}{{monitor, armed, true}, {armed, armed, false}, {armed, monitor, false}, {monitor, monitor, false}} {
+		h, _ := recovering(t, map[string]any{"GET " + recoveryPath + "/policy": c.now, "POST " + recoveryPath + "/policy": c.set})
+		file := filepath.Join(t.TempDir(), "policy.yaml")
+		require.NoError(t, os.WriteFile(file, []byte("mode: "+string(c.set.Mode)+"\n"), 0o600))
+		for _, flag := range []string{"--dry-run", "--reason=CHG-1"} {
+			require.Zero(t, h.run("recovery", "policy", "set", "--file", file, flag), h.err.String())
+			require.Equal(t, c.warns, strings.Contains(h.err.String(), "this policy arms health recovery"), flag)
+		}
 	}
 }
 

@@ -178,6 +178,10 @@ func printPolicySet(e *console, now, p record.Policy, dryRun bool) error {
 	case p.Version == now.Version:
 		e.message("this policy is in use; nothing was stored")
 	}
+	if now.Mode != recovery.ModeArmed && p.Mode == recovery.ModeArmed {
+		e.message("warning: this policy arms health recovery: repairs start in the first round after it is stored; " +
+			"gpuaas recovery arm shows which, and asks, so store a policy in the mode monitor first")
+	}
 	return e.print(p, func(w io.Writer) {
 		if p.Version != 0 {
 			fields(w, "Policy:", policyText(p))

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,12 @@ func TestRecoveryStatus(t *testing.T) {
 		Budgets: []record.Budget{{Size: recovery.Size{Scope: recovery.ScopeFleet, Nodes: 1000, Busy: 1}, Limit: new(5)},
 			{Size: recovery.Size{Scope: recovery.ScopeRack, Key: "r7", Nodes: 20, Busy: 1}}},
 		Nodes: []record.NodeState{{Decision: decided(t), PhaseSince: start().Add(-30 * time.Minute)}}}
+	for brake, why := range map[recovery.Brake]string{recovery.BrakeRack: st.Incidents[0].Why, recovery.BrakeBreaker: "the breaker is open: " + st.Breaker.Why} {
+		d := decided(t)
+		d.Host, d.Brake, d.Why = "gpu-"+string(brake), brake, why
+		st.Nodes = append(st.Nodes, record.NodeState{Decision: d, PhaseSince: start().Add(-time.Minute)})
+	}
+	slices.SortFunc(st.Nodes, func(a, b record.NodeState) int { return strings.Compare(a.Host, b.Host) })
 	h, _ := recovering(t, map[string]any{"GET " + recoveryPath: st})
 	require.Zero(t, h.golden("recovery-status", "recovery", "status"))
 	require.Zero(t, h.golden("recovery-status-name", "recovery", "status", "-o", "name"))

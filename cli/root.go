@@ -24,9 +24,9 @@ type globalFlags struct {
 }
 
 const rootLong = `gpuaas manages the lifecycle of GPU nodes: register, enroll, reissue-enrollment,
-provision, quarantine, release, drain, uncordon, retire, reactivate, terminate, remove
-and upgrade-agent. Every action except register runs as a durable operation. gpuaas starts
-operations, follows them, and resolves them when they are parked.
+provision, quarantine, release, drain, uncordon, retire, reactivate, terminate, remove,
+upgrade-agent and recover. Every action except register runs as a durable operation.
+gpuaas starts operations, follows them, and resolves them when they are parked.
 
 NODE is a node id or a host name. Results go to stdout, messages to stderr.
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/text"
@@ -79,7 +80,7 @@ upgrade of an agent that is older than declared. What else differs stays.`,
 				return e.print(r, func(w io.Writer) { writeDrift(e.console, w, r) }, r.Host)
 			}
 			if r.Upgrade == "" {
-				return usagef(c.CommandPath(), "--remediate: no operation corrects the drift of %s; see: gpuaas node drift %[1]s", r.Host)
+				return schema.NewError(schema.KindInvalidRequest, "no operation corrects the drift of %s", r.Host).WithNext("gpuaas node drift " + r.Host + " has the next step of each difference")
 			}
 			o.options.AgentVersion = r.Upgrade
 			if o.reason == "" {

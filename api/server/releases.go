@@ -55,7 +55,8 @@ func (r releases) document(version string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(r.dir, version+documentSuffix))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", schema.NewError(schema.KindNotFound, "there is no release %s of the agent; there is %s", version, r.list()).WithReason("no_release")
+		return "", schema.NewError(schema.KindNotFound, "gpuaas-api has no release %s of the agent; it has %s", version, r.list()).
+			WithReason("no_release").WithNext("put the signed release into the folder GPUAAS_AGENT_RELEASES of each gpuaas-api: gpuaas admin sign-agent --help")
 	case err != nil:
 		return "", schema.Wrap(schema.KindServiceUnavailable, err, "reading release %s", version)
 	}

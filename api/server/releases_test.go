@@ -80,7 +80,8 @@ func TestReleases(t *testing.T) {
 	_, err = r.document("v5.0.0")
 	require.ErrorContains(t, err, "release v5.0.0 cannot be used: its binary "+gone[len("sha256:"):]+" is missing")
 	_, err = r.document("v9.0.0")
-	require.ErrorContains(t, err, "there is v2.0.0, v3.0.0, v4.1.0, v5.0.0")
+	require.ErrorContains(t, err, "it has v2.0.0, v3.0.0, v4.1.0, v5.0.0")
+	require.Contains(t, schema.AsError(err).Next, "GPUAAS_AGENT_RELEASES")
 	_, err = releases{}.document("v2.0.0")
 	require.Equal(t, "no_releases", schema.AsError(err).Reason)
 }

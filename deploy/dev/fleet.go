@@ -62,7 +62,7 @@ faults as JSON, with the host names that each concerns; * stands for any text:
 
 C is a condition as an agent reports it, for example:
 
-  {"checker": "gpu_xid", "reason": "BusFault", "code": 79, "repair": "reboot"}
+  {"checker": "host_kernel", "reason": "PCIeError", "repair": "reboot"}
 
 A reboot of the node ends its faults, and a reset of its GPUs those with the
 repair reset_gpu. A fault with "sticky": true lasts until it leaves the file.

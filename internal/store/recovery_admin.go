@@ -261,12 +261,23 @@ func recoveryFaults(ctx context.Context, db *db) ([]wire.ControlPlaneFault, erro
 	for _, i := range incidents[:min(len(incidents), maxIncidents)] {
 		faults = append(faults, wire.ControlPlaneFault{Component: component, Reason: "incident", Message: i.Why, Next: status})
 	}
-	blocked, err := query(ctx, db, "reading the repairs that budgets stop", db.q.BlockedByBudget)
-	if err != nil {
-		return faults, err
-	}
-	if blocked.Nodes > 0 {
-		faults = append(faults, wire.ControlPlaneFault{Component: component, Reason: "budget", Next: status, Message: blockedText(blocked)})
+	for _, w := range []struct {
+		brake recovery.Brake
+		what  string
+	}{
+		{recovery.BrakeBudget, "a budget before"},
+		{recovery.BrakeApproval, "an approval of"},
+		{recovery.BrakeFlapping, "a person, because repairs did not last, before"},
+	} {
+		stopped, err := query(ctx, db, "reading the repairs that wait", func(ctx context.Context) (sqlc.StoppedByRow, error) {
+			return db.q.StoppedBy(ctx, w.brake)
+		})
+		if err != nil {
+			return faults, err
+		}
+		if stopped.Nodes > 0 {
+			faults = append(faults, wire.ControlPlaneFault{Component: component, Reason: string(w.brake), Next: status, Message: waitingText(stopped, w.what)})
+		}
 	}
 	return appendNotRepaired(ctx, db, faults)
 }
@@ -314,8 +325,13 @@ func notRepaired(ctx context.Context, db *db) (leftRow, error) {
 // maxIncidents bounds the incidents that are reported one by one.
 const maxIncidents = 5
 
-func blockedText(b sqlc.BlockedByBudgetRow) string {
-	return strconv.FormatInt(b.Nodes, 10) + " nodes wait for a budget before their repair, the first one " + b.Host + ": " + b.Why
+// waitingText says how many repairs wait for something, and why the first one does.
+func waitingText(s sqlc.StoppedByRow, what string) string {
+	verb := " wait for "
+	if s.Nodes == 1 {
+		verb = " waits for "
+	}
+	return text.Count(int(s.Nodes), "node") + verb + what + " a repair, the first one " + s.Host + ": " + s.Why
 }
 
 // DeleteRepairs implements activities.OldRecords.

@@ -132,6 +132,32 @@ func TestStoredPolicyDecides(t *testing.T) {
 	require.Contains(t, e.noted(n.ID), "recovery unhealthy reboot")
 }
 
+// TestWaitingInStuck: a repair of an armed policy that waits for a person is a fault that says what the person
+// does. In monitor mode nothing waits.
+func TestWaitingInStuck(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	listed := func(mode recovery.Mode, brake recovery.Brake) []wire.ControlPlaneFault {
+		t.Helper()
+		e.round(func(_ record.Policy, f recovery.Fleet) (recovery.Result, recovery.Mode, error) {
+			return recovery.Result{Decisions: []recovery.Decision{{NodeID: f.Nodes[0].NodeID, Phase: health.PhaseUnhealthy, Fault: fault(), Brake: brake, Why: "do this"}}}, mode, nil
+		})
+		all, err := e.Faults(t.Context())
+		require.NoError(t, err)
+		return all
+	}
+	for brake, want := range map[recovery.Brake]string{
+		recovery.BrakeBudget:   "1 node waits for a budget before a repair",
+		recovery.BrakeApproval: "1 node waits for an approval of a repair",
+		recovery.BrakeFlapping: "1 node waits for a person, because repairs did not last, before a repair",
+	} {
+		require.Equal(t, []wire.ControlPlaneFault{{Component: "health-recovery", Reason: string(brake), Next: "gpuaas recovery status",
+			Message: want + ", the first one " + n.Host + ": do this"}}, listed(recovery.ModeArmed, brake))
+		require.Empty(t, listed(recovery.ModeMonitor, brake))
+	}
+	require.Empty(t, listed(recovery.ModeArmed, recovery.BrakeThreshold), "it ends without a person")
+}
+
 // TestNotRepairedInStuck: a node that a repair left quarantined is a fault with the commands for it, whether
 // the repair ended with its evidence, was abandoned, or ended while the database was restored. One that an
 // operator quarantined, or released, is none.

@@ -202,7 +202,7 @@ func (e Evidence) probeHealth() diagnosis.Check {
 	case len(e.Node.Conditions) == 0:
 		return c.Skipped()
 	case len(faults) > 0:
-		return c.Failed(quoted(health.Summary(faults)), diagnosis.Node, "gpuaas recovery status")
+		return c.Failed(quoted(health.Summary(faults)), diagnosis.Node, RepairNext(e.Node.Host, e.Node.State, e.Park.OperationID != ""))
 	}
 	return c.OK("no fault that needs a repair")
 }

@@ -126,6 +126,29 @@ func TestChangeAfterTheFault(t *testing.T) {
 	require.Contains(t, r.Candidates[0].Summary, "nodes.set")
 }
 
+// TestNoCauseOfADecision: what changed before explains neither a park that asks for an approval, nor is the
+// renewal of the node's certificate a change that someone made.
+func TestNoCauseOfADecision(t *testing.T) {
+	t.Parallel()
+	e := healthy()
+	e.Changes = []cause.Change{{At: ago(6 * time.Minute), Action: "nodes.certificate_promoted", Actor: "node:" + e.Node.ID, Scope: "node"}}
+	require.Empty(t, cause.Explain(e).Candidates)
+	e.Changes[0].Actor = "alice"
+	require.Len(t, cause.Explain(e).Candidates, 1)
+	e.Park.Reason = lifecycle.ReasonApproval
+	require.Empty(t, cause.Explain(e).Candidates)
+}
+
+// TestRepairNext: the next step fits what holds the node.
+func TestRepairNext(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, cause.RepairNext("gpu-17", lifecycle.NodeActive, false), "gpuaas node recover gpu-17 --dry-run")
+	left := cause.RepairNext("gpu-17", lifecycle.NodeQuarantined, false)
+	require.Contains(t, left, "gpuaas node rma gpu-17")
+	require.Contains(t, left, "gpuaas node release gpu-17 --reason TEXT")
+	require.Equal(t, "gpuaas op show gpu-17", cause.RepairNext("gpu-17", lifecycle.NodeQuarantined, true))
+}
+
 // TestReceivingAgain: a node that sends heartbeats is not explained by an outage of the node API, which
 // counts as one for minutes after its start; and without a park or a silence no change is a cause.
 func TestReceivingAgain(t *testing.T) {

@@ -108,11 +108,24 @@ func unhealthy(e Evidence) []Candidate {
 		return nil
 	}
 	c := Candidate{Cause: "node_unhealthy", Summary: "the node has a fault: " + quoted(health.Summary(faults)), Confidence: 0.6, Owner: diagnosis.Node,
-		Next: "gpuaas recovery status", Reasoning: []string{"the health checkers report it since " + faults[0].Since.UTC().Format(time.RFC3339)}}
+		Next: RepairNext(e.Node.Host, e.Node.State, e.Park.OperationID != ""), Reasoning: []string{"the health checkers report it since " + faults[0].Since.UTC().Format(time.RFC3339)}}
 	if e.Park.Reason == "" || e.Park.Reason == lifecycle.ReasonNotCured {
 		c.Confidence = 0.9
 	}
 	return []Candidate{c}
+}
+
+// RepairNext is what to do about a fault of a node: what to read first, and how a person repairs the node
+// or returns it to service. An open operation of the node has its own options.
+func RepairNext(host string, state lifecycle.NodeState, open bool) string {
+	switch {
+	case open:
+		return "gpuaas op show " + host
+	case state == lifecycle.NodeQuarantined:
+		return "the evidence of a repair, if there was one: gpuaas node rma " + host + "; when the node is repaired: " +
+			lifecycle.ReleaseCommand(host) + " --reason " + lifecycle.ReasonPlaceholder
+	}
+	return "what health recovery does: gpuaas recovery status; to repair the node by hand: gpuaas node recover " + host + " --dry-run"
 }
 
 // provider explains a park that waits for a provider.
@@ -195,12 +208,13 @@ func changed(e Evidence) (out []Candidate) {
 	if e.Silent() && (began.IsZero() || e.Node.LastHeartbeat.Before(began)) {
 		began = e.Node.LastHeartbeat
 	}
-	if began.IsZero() { // nothing keeps the node from working
+	if began.IsZero() || e.Park.Reason == lifecycle.ReasonApproval { // nothing keeps the node from working, or a person must decide
 		return nil
 	}
 	for _, c := range e.Changes {
 		before := began.Sub(c.At)
-		if before < 0 || before > cmp.Or(e.Lookback, Lookback) || len(out) == 2 {
+		routine := c.Actor == "node:"+e.Node.ID // the renewal of its certificate
+		if routine || before < 0 || before > cmp.Or(e.Lookback, Lookback) || len(out) == 2 {
 			continue
 		}
 		confidence := map[string]float64{"node": 0.55, "fleet": 0.35}[c.Scope]

@@ -181,11 +181,11 @@ WHERE n.node_id IN (SELECT s.node_id FROM signals s WHERE s.at >= sqlc.arg(since
 ORDER BY n.host, n.node_id;
 
 -- The repairs that a budget stops in armed mode: how many, and the first one.
--- name: BlockedByBudget :one
+-- name: StoppedBy :one
 SELECT count(*) AS nodes, coalesce((array_agg(n.host ORDER BY d.decided_at, n.host))[1], '')::text AS host,
     coalesce((array_agg(s.why ORDER BY d.decided_at, n.host))[1], '')::text AS why
 FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id JOIN nodes n ON n.node_id = s.node_id
-WHERE d.brake = 'budget' AND d.mode = 'armed';
+WHERE d.brake = sqlc.arg(brake) AND d.mode = 'armed';
 
 -- The state of health recovery, for the gauges.
 -- name: RecoveryCounts :one

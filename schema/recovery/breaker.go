@@ -31,14 +31,18 @@ func (r *round) stepBreaker() {
 		return
 	}
 	switch {
-	case !slices.ContainsFunc(r.nodes, patient.faulty):
-		r.closeBreaker("no node has a fault")
+	case !slices.ContainsFunc(r.nodes, patient.treatable):
+		r.closeBreaker("no node has a fault, apart from those that are held")
 	case r.policy.Mode != ModeArmed:
 		r.closeBreaker("monitor mode repairs no node, so the breaker closes after " + r.policy.Breaker.HalfOpenAfter.String())
 	default:
 		r.probe = true
 	}
 }
+
+// treatable reports whether the node has a fault and nothing holds it. The others, such as nodes that wait
+// for their vendor, are not repaired, so they cannot show that repairs help.
+func (n patient) treatable() bool { return n.faulty() && n.Held == "" && repairable(n.State) }
 
 // until returns the state without times in the future. The clock of the database was set back then, and the
 // breaker must not wait until it reaches them.

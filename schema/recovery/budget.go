@@ -95,7 +95,8 @@ func (r *round) limit(b Budget, at place, f Fault) (int, string) {
 	case b.Count == 0 || b.Percent == 0:
 		return 0, sentence("the budget of %s is 0 (count %d, percent %d): raise it in the policy, or repair the node by hand", at.name(), b.Count, b.Percent)
 	case able <= 0:
-		return 0, sentence("no node of %s can have the fault %s, so its budget allows none", at.name(), f.name())
+		return 0, sentence("no node of %s is registered with GPUs, so its budget allows no repair of a GPU: "+
+			"register the node with a SKU that has GPUs, or repair it by hand", at.name())
 	}
 	limit := min(b.Count, share(b.Percent, able))
 	if limit > 0 {

@@ -245,6 +245,25 @@ func TestSuspectStays(t *testing.T) {
 	require.Empty(t, w.last.Incidents)
 }
 
+// TestHeldFaultsCloseTheBreaker: nodes that wait for their hardware do not keep the breaker open after the
+// others are healthy, because no repair of them can show that repairs help.
+func TestHeldFaultsCloseTheBreaker(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		hold func(*recovery.Node)
+		open bool
+	}{
+		"quarantined":         {func(n *recovery.Node) { n.Held, n.State = "the node is quarantined", "quarantined" }, false},
+		"drained":             {func(n *recovery.Node) { n.State = "drained" }, false},
+		"a node to be probed": {func(*recovery.Node) {}, true},
+	} {
+		f := fleet(now(), 100, failing(1, ago(3*hour)))
+		c.hold(&f.Nodes[0])
+		f.Breaker = recovery.BreakerState{OpenSince: ago(hour), Why: "a switch failed"}
+		assert.Equal(t, c.open, !recovery.Decide(armed(), f).Breaker.OpenSince.IsZero(), name)
+	}
+}
+
 // TestHalfOpen runs the breaker through its cycle.
 func TestHalfOpen(t *testing.T) {
 	t.Parallel()
@@ -492,6 +511,8 @@ func TestBudgets(t *testing.T) {
 	busy.Sizes[0].Busy = 5
 	gpu := fleet(now(), 100, with(node(1), condition("gpu_xid", "Xid", health.RepairReboot, ago(hour))))
 	gpu.Sizes[0].GPUNodes = 9
+	noGPU := fleet(now(), 100, with(node(1), condition("gpu_xid", "Xid", health.RepairReboot, ago(hour))))
+	noGPU.Sizes[0].GPUNodes = 0
 	for _, c := range []struct {
 		name   string
 		policy recovery.Policy
@@ -510,6 +531,7 @@ func TestBudgets(t *testing.T) {
 		{"no size", one(1, 1), unsized, "the size of the fleet is not known"},
 		{"used up", one(5, 10), busy, "5 of 5 repairs run"},
 		{"nodes that can have the fault", one(5, 10), gpu, "10 % of its 9 nodes, rounded down: set percent to 12 or more"},
+		{"a GPU of a node without GPUs", one(5, 10), noGPU, "no node of the fleet is registered with GPUs, so its budget allows no repair of a GPU: register"},
 		{"of this SKU", set(recovery.Budget{Scope: recovery.ScopeFleet, Count: 9, Percent: 9},
 			recovery.Budget{Scope: recovery.ScopeSKU}, recovery.Budget{Scope: recovery.ScopeSKU, Key: hgx, Count: 1, Percent: 5}),
 			fleet(now(), 100, failing(1, ago(hour))), ""},

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/inventory"
@@ -118,12 +119,17 @@ func (n NodeView) StartState() lifecycle.NodeState {
 	return n.State.Without(n.Operation.PriorState)
 }
 
-// Next is the command that a node without an operation needs; see lifecycle.NodeNext. It is
-// empty while an operation holds the node, which has its own. Only the provider manual creates no
+// Next is the command that a node without an operation needs; see lifecycle.NodeNext. A quarantined node that
+// has a fault is not released before its fault is read. It is empty while an operation holds the node,
+// which has its own. Only the provider manual creates no
 // machines.
 func (n NodeView) Next() string {
 	if n.Operation != nil {
 		return ""
+	}
+	faulty := func(c signal.Condition) bool { return !c.Stale && c.Faulty() }
+	if n.State == lifecycle.NodeQuarantined && slices.ContainsFunc(n.Conditions, faulty) {
+		return "gpuaas doctor " + n.Host
 	}
 	return lifecycle.NodeNext(lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State}, n.Cordoned, n.OnboardingMode != inventory.ProviderManual)
 }

@@ -156,27 +156,6 @@ func (q *Queries) AttemptsToDecide(ctx context.Context, nodeIds []string, second
 	return items, nil
 }
 
-const blockedByBudget = `-- name: BlockedByBudget :one
-SELECT count(*) AS nodes, coalesce((array_agg(n.host ORDER BY d.decided_at, n.host))[1], '')::text AS host,
-    coalesce((array_agg(s.why ORDER BY d.decided_at, n.host))[1], '')::text AS why
-FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id JOIN nodes n ON n.node_id = s.node_id
-WHERE d.brake = 'budget' AND d.mode = 'armed'
-`
-
-type BlockedByBudgetRow struct {
-	Nodes int64
-	Host  string
-	Why   string
-}
-
-// The repairs that a budget stops in armed mode: how many, and the first one.
-func (q *Queries) BlockedByBudget(ctx context.Context) (BlockedByBudgetRow, error) {
-	row := q.db.QueryRow(ctx, blockedByBudget)
-	var i BlockedByBudgetRow
-	err := row.Scan(&i.Nodes, &i.Host, &i.Why)
-	return i, err
-}
-
 const budgetInUse = `-- name: BudgetInUse :many
 SELECT r.operation_id, r.purpose, r.node_id, r.sku, r.rack, r.region, r.reserved_at, (o.operation_id IS NOT NULL)::boolean AS claimed
 FROM budget_reservations r LEFT JOIN operations o ON o.operation_id = r.operation_id
@@ -1033,6 +1012,27 @@ func (q *Queries) StartsToConfirm(ctx context.Context, claimSeconds float64) ([]
 		return nil, err
 	}
 	return items, nil
+}
+
+const stoppedBy = `-- name: StoppedBy :one
+SELECT count(*) AS nodes, coalesce((array_agg(n.host ORDER BY d.decided_at, n.host))[1], '')::text AS host,
+    coalesce((array_agg(s.why ORDER BY d.decided_at, n.host))[1], '')::text AS why
+FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id JOIN nodes n ON n.node_id = s.node_id
+WHERE d.brake = $1 AND d.mode = 'armed'
+`
+
+type StoppedByRow struct {
+	Nodes int64
+	Host  string
+	Why   string
+}
+
+// The repairs that a budget stops in armed mode: how many, and the first one.
+func (q *Queries) StoppedBy(ctx context.Context, brake recovery.Brake) (StoppedByRow, error) {
+	row := q.db.QueryRow(ctx, stoppedBy, brake)
+	var i StoppedByRow
+	err := row.Scan(&i.Nodes, &i.Host, &i.Why)
+	return i, err
 }
 
 const withdrawStarts = `-- name: WithdrawStarts :many

@@ -253,8 +253,12 @@ func TestHeldFaultsCloseTheBreaker(t *testing.T) {
 		hold func(*recovery.Node)
 		open bool
 	}{
-		"quarantined":         {func(n *recovery.Node) { n.Held, n.State = "the node is quarantined", "quarantined" }, false},
-		"drained":             {func(n *recovery.Node) { n.State = "drained" }, false},
+		"quarantined": {func(n *recovery.Node) { n.Held, n.State = "the node is quarantined", "quarantined" }, false},
+		"drained":     {func(n *recovery.Node) { n.State = "drained" }, false},
+		"silent without power control": {func(n *recovery.Node) {
+			n.Creates = false
+			n.Conditions = []health.Condition{{Checker: health.CheckerHeartbeat, Status: health.Unhealthy, Repair: health.RepairReboot, Since: ago(hour), Samples: 1000}}
+		}, false},
 		"a node to be probed": {func(*recovery.Node) {}, true},
 	} {
 		f := fleet(now(), 100, failing(1, ago(3*hour)))

@@ -44,7 +44,7 @@ func (s *Recovery) Round(ctx context.Context, decide activities.DecideFunc) (act
 			return activities.RepairRound{}, err
 		}
 		if on, err := tx.restoring(ctx); err != nil || on {
-			return activities.RepairRound{Restoring: on, Breaker: before.Breaker}, err
+			return activities.RepairRound{Restoring: on, Breaker: before.Breaker}, cmp.Or(err, withdrawStarts(ctx, tx))
 		}
 		r := deciding{tx: tx}
 		if err := r.read(ctx, before); err != nil {
@@ -123,7 +123,8 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 	return r.readNodes(ctx)
 }
 
-// withdrawStarts ends the reservations that no operation uses yet: a policy that is not armed starts no repair.
+// withdrawStarts ends the reservations that no operation uses yet: a policy that is not armed starts no repair, and
+// one of a restored dump may have run in the lost time.
 func withdrawStarts(ctx context.Context, tx *tx) error {
 	withdrawn, err := tx.WithdrawStarts(ctx)
 	for _, id := range withdrawn {

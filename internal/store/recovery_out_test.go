@@ -50,7 +50,7 @@ func TestNodesOut(t *testing.T) {
 }
 
 // TestNodeOutOnce: a node that a repair cured before, and that is repaired again, uses a budget and is not out of
-// service for good. A canceled repair of a node that is out changes nothing, nor does one that was abandoned.
+// service beside that. A canceled repair of a node that is out changes nothing, nor does one that was abandoned.
 func TestNodeOutOnce(t *testing.T) {
 	e := setup(t)
 	n := e.faulty()

@@ -263,7 +263,7 @@ func appendNotRepaired(ctx context.Context, db *db, faults []wire.ControlPlaneFa
 	if left.Evidence {
 		read = "gpuaas node rma "
 	}
-	message := text.Count(int(left.Nodes), "node") + " stayed quarantined because its repair ended without a cure, the newest one " + left.Host
+	message := text.Count(int(left.Nodes), "node") + " stayed quarantined because a repair ended without a cure, the newest one " + left.Host
 	return append(faults, wire.ControlPlaneFault{Component: "health-recovery", Reason: "not_repaired", Message: message + " since " + left.Since.UTC().Format(time.RFC3339),
 		Next: read + left.Host + "; when the node is repaired: gpuaas node release " + left.Host + " --reason TEXT"}), nil
 }

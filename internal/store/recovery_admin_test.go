@@ -156,7 +156,7 @@ func TestNotRepairedInStuck(t *testing.T) {
 	require.NoError(t, e.Store.Repairs.KeepEvidence(t.Context(), repair.Fence, fault(), nil))
 	require.NoError(t, e.Finish(t.Context(), repair.Fence, quarantined))
 	require.Len(t, listed(), 1)
-	require.Contains(t, listed()[0].Message, "1 node stayed quarantined because its repair ended without a cure, the newest one "+n.Host)
+	require.Contains(t, listed()[0].Message, "1 node stayed quarantined because a repair ended without a cure, the newest one "+n.Host)
 	require.Equal(t, "gpuaas node rma "+n.Host+"; when the node is repaired: gpuaas node release "+n.Host+" --reason TEXT", listed()[0].Next)
 	require.NoError(t, e.Finish(t.Context(), e.claim(n.ID, lifecycle.ActionRelease).Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
 	require.Empty(t, listed(), "a person released it")

@@ -222,14 +222,14 @@ func TestAbandonedRepair(t *testing.T) {
 	e := setup(t)
 	e.faulty()
 	in := e.round(reboots(nil)).Starts[0]
-	c := e.claims(in)
+	e.claims(in)
 	marked, err := e.Store.Operations.Abandon(t.Context(), in.OperationID, e.text("SELECT run_id FROM operations"), lifecycle.RunTerminated)
 	require.NoError(t, err)
 	require.True(t, marked)
 	var f recovery.Fleet
 	e.round(reboots(&f))
 	require.Zero(t, busy(f)["fleet"])
-	require.Contains(t, f.Nodes[0].Held, c.Fence.OperationID)
+	require.Contains(t, f.Nodes[0].Held, "an abandoned operation (quarantine) holds the node")
 }
 
 // TestRefusedStart: a rejected start releases the budget and the attempt, and the node is left alone

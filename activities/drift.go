@@ -1,13 +1,11 @@
 package activities
 
 import (
-	"cmp"
 	"context"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
@@ -17,8 +15,10 @@ type Drifts interface {
 	// stores each drift that changed, with a signal. A second call changes nothing.
 	ScanDrift(ctx context.Context, after string, limit int) (DriftBatch, error)
 	// DueRemedies returns the upgrades of agents to start: those whose start is not known, and new ones
-	// as far as at most so many are open, of nodes whose template has the policy template.PolicyProceed. Each upgrade of a
-	// drift is chosen once and keeps its operation ID; one that was refused is chosen again after an hour, with another ID. It returns none while a restore mode is on.
+	// as far as at most so many are open and at most so many nodes received the version and do not run it, of nodes
+	// whose template has the policy template.PolicyProceed and that nothing else holds. The upgrade of a node to a version is
+	// chosen once in an incarnation and keeps its operation ID; one that was refused, or whose operation did not claim
+	// the node, is chosen again after an hour, with another ID. It returns none while a restore mode is on.
 	DueRemedies(ctx context.Context, most int) ([]lifecycle.OperationInput, error)
 	// RefuseRemedy records why an operation of DueRemedies was not accepted.
 	RefuseRemedy(ctx context.Context, nodeID, operationID, why string) error
@@ -36,10 +36,11 @@ type DriftBatch struct {
 }
 
 const (
-	// driftBatch is how many nodes one query reads.
-	driftBatch = 500
-	// MaxRemedies is how many upgrades that a policy started are open at a time, parked ones included. A
-	// release that does not work stops there.
+	// driftBatch is how many nodes one query reads. Between batches the activity sends a heartbeat, and each
+	// node whose drift changed has a transaction.
+	driftBatch = 100
+	// MaxRemedies is how many upgrades that a policy started are open at a time, parked ones included, and
+	// how many nodes may have received a version that they do not run.
 	MaxRemedies = 5
 )
 
@@ -71,36 +72,15 @@ func (s *DriftScan) ScanDrift(ctx context.Context) (sum DriftSummary, err error)
 		more = b.Next != ""
 		activity.RecordHeartbeat(ctx)
 	}
-	starts, err := s.Drifts.DueRemedies(ctx, MaxRemedies)
+	due, err := s.Drifts.DueRemedies(ctx, MaxRemedies)
 	if err != nil {
 		return DriftSummary{}, Fail(err)
 	}
-	var failed error
-	until := time.Now().Add(lifecycle.RoundTry / 2)
-	for _, in := range starts {
-		if ctx.Err() != nil || time.Now().After(until) {
-			break
-		}
-		failed = cmp.Or(failed, s.start(ctx, in, &sum))
-		activity.RecordHeartbeat(ctx)
+	sum.Started, sum.Refused, err = starts{s.Starter, "the upgrade of the agent", nil, func(ctx context.Context, in lifecycle.OperationInput, why string) error {
+		return s.Drifts.RefuseRemedy(ctx, in.NodeID, in.OperationID, why)
+	}}.all(ctx, due, time.Now().Add(lifecycle.RoundTry/2))
+	if err != nil {
+		return DriftSummary{}, err
 	}
-	if failed != nil {
-		return DriftSummary{}, Failure(schema.AsError(failed), true)
-	}
-	return sum, Fail(ctx.Err())
-}
-
-// start starts an upgrade and records a rejection.
-func (s *DriftScan) start(ctx context.Context, in lifecycle.OperationInput, sum *DriftSummary) error {
-	_, err := s.Starter.Submit(ctx, in)
-	e := schema.AsError(err)
-	switch {
-	case err == nil:
-		sum.Started = append(sum.Started, in.OperationID)
-		return nil
-	case e.Kind.Info().Retry || ctx.Err() != nil:
-		return schema.NewError(e.Kind, "starting the upgrade of the agent of node %s: %s", in.Host, e.Message).WithReason(e.Reason).WithNext(e.Next)
-	}
-	sum.Refused = append(sum.Refused, in.OperationID)
-	return s.Drifts.RefuseRemedy(ctx, in.NodeID, in.OperationID, e.Message)
+	return sum, nil
 }

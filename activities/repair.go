@@ -2,7 +2,6 @@ package activities
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -72,6 +71,8 @@ func ErrDeaf() error {
 type Repair struct {
 	Repairs   Repairs
 	Providers map[string]Source // by name
+	// OnAttempt observes each recorded end of a rung. nil observes nothing.
+	OnAttempt func(recovery.Attempt)
 }
 
 // RepairFacts are what a repair reads of its node.
@@ -87,9 +88,10 @@ type RepairFacts struct {
 }
 
 // ReadRepair reads the node's boot and whether the fault is still there. A heartbeat ends a silence.
-// Without a fault, or without a condition of its checker and component, any other fault is not healed;
-// nor is it while one of two reporters still finds it. The boot ID is reported by the node: one that
-// is no plain word counts as not known.
+// Any other fault has ended if a condition of its checker is healthy, that of its component or that of
+// the whole node: a checker has none of a component without a fault. It has not while one of two
+// reporters still finds it, or cannot look. The boot ID is reported by the node: one that is no plain
+// word counts as not known.
 func (r *Repair) ReadRepair(ctx context.Context, nodeID string, f recovery.Fault) (RepairFacts, error) {
 	boot, err := r.Repairs.Boot(ctx, nodeID)
 	if err != nil {
@@ -107,13 +109,23 @@ func (r *Repair) ReadRepair(ctx context.Context, nodeID string, f recovery.Fault
 		return facts, nil
 	}
 	conditions, err := r.Repairs.Conditions(ctx, nodeID)
-	has := func(s health.Status) bool {
-		return slices.ContainsFunc(conditions, func(c health.Condition) bool {
-			return c.Checker == f.Checker && c.Component == f.Component && c.Status == s
-		})
-	}
-	facts.Healed = has(health.Healthy) && !has(health.Unhealthy)
+	facts.Healed = healed(conditions, f)
 	return facts, Fail(err)
+}
+
+// healed reports whether conditions show that a fault has ended.
+func healed(conditions []health.Condition, f recovery.Fault) bool {
+	healthy := false
+	for _, c := range conditions {
+		switch {
+		case c.Checker != f.Checker:
+		case c.Status == health.Healthy && (c.Component == "" || c.Component == f.Component):
+			healthy = true
+		case c.Component == f.Component:
+			return false
+		}
+	}
+	return healthy
 }
 
 // plainBoot returns a boot ID that a node reports, empty if it has not the form of one.
@@ -167,7 +179,11 @@ func (r *Repair) AwaitReboot(ctx context.Context, in RebootInput) (bootID string
 
 // RecordAttempt stores a rung of the operation; see Repairs.RecordAttempt.
 func (r *Repair) RecordAttempt(ctx context.Context, f Fence, a recovery.Attempt) error {
-	return Fail(r.Repairs.RecordAttempt(ctx, f, a))
+	err := r.Repairs.RecordAttempt(ctx, f, a)
+	if err == nil && !a.EndedAt.IsZero() && r.OnAttempt != nil {
+		r.OnAttempt(a)
+	}
+	return Fail(err)
 }
 
 // ReplaceInput is the input of ReplaceInstance.

@@ -5,9 +5,6 @@ import (
 	"context"
 	"time"
 
-	"go.temporal.io/sdk/activity"
-
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
@@ -45,12 +42,6 @@ type RepairRound struct {
 	// Starts are the operations to start: those of this round, and earlier ones whose start is not
 	// recorded.
 	Starts []lifecycle.OperationInput
-}
-
-// Starter starts operations. A second call with the same operation ID attaches to the first one's
-// run.
-type Starter interface {
-	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
 }
 
 // RepairRounds has the activity that decides about nodes with a fault and starts their repairs.
@@ -107,34 +98,13 @@ func (r *RepairRounds) DecideRepairs(ctx context.Context) (RepairSummary, error)
 	}
 	s := RepairSummary{Nodes: round.Nodes, Decisions: len(round.Decisions), Incidents: len(round.Incidents),
 		BreakerOpen: !round.Breaker.OpenSince.IsZero(), Restoring: round.Restoring}
-	var failed error
-	for _, in := range round.Starts {
-		if ctx.Err() != nil || time.Now().After(until) {
-			break
-		}
-		failed = cmp.Or(failed, r.start(ctx, in, &s))
-		activity.RecordHeartbeat(ctx)
+	s.Started, s.Refused, err = starts{r.Starter, "the repair", r.Decisions.Started, func(ctx context.Context, in lifecycle.OperationInput, why string) error {
+		return r.Decisions.Refused(ctx, in.OperationID, why)
+	}}.all(ctx, round.Starts, until)
+	if err != nil {
+		return RepairSummary{}, err
 	}
-	if failed != nil {
-		// The decisions are stored. A retry would hide the failed start.
-		return RepairSummary{}, Failure(schema.AsError(failed), true)
-	}
-	return s, Fail(ctx.Err())
-}
-
-// start starts a repair and records the answer.
-func (r *RepairRounds) start(ctx context.Context, in lifecycle.OperationInput, s *RepairSummary) error {
-	_, err := r.Starter.Submit(ctx, in)
-	e := schema.AsError(err)
-	switch {
-	case err == nil:
-		s.Started = append(s.Started, in.OperationID)
-		return r.Decisions.Started(ctx, in.OperationID)
-	case e.Kind.Info().Retry || ctx.Err() != nil:
-		return schema.NewError(e.Kind, "starting the repair of node %s: %s", in.Host, e.Message).WithReason(e.Reason).WithNext(e.Next)
-	}
-	s.Refused = append(s.Refused, in.OperationID)
-	return r.Decisions.Refused(ctx, in.OperationID, e.Message)
+	return s, nil
 }
 
 // decideStored decides with a stored policy, the default one if none is stored.

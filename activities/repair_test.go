@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/health/host"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/recovery"
@@ -191,13 +192,32 @@ func TestDeafNodeAPI(t *testing.T) {
 	require.ErrorContains(t, err, "the node API receives no heartbeats")
 }
 
-// TestReadSilence: the fault of a silent node has ended once it sends heartbeats again.
-func TestReadSilence(t *testing.T) {
+// TestReadRepairOfComponent: a checker of hosts has no condition of a component without a fault. It is
+// healthy for the whole node then.
+func TestReadRepairOfComponent(t *testing.T) {
 	t.Parallel()
-	for age, healed := range map[time.Duration]bool{-1: false, time.Second: true, time.Hour: false} {
-		port := &repairPort{boot: activities.NodeBoot{BootID: "b1", Age: age}}
-		facts, err := repairOf(port).ReadRepair(t.Context(), "n", recovery.Fault{Checker: health.CheckerHeartbeat, Reason: "Silent"})
+	tracker := health.NewTracker(health.Report{})
+	fault := recovery.Fault{Checker: "host_services", Component: "nvidia-fabricmanager"}
+	checkers, err := host.Checkers()
+	require.NoError(t, err)
+	healed := func(services ...host.Service) bool {
+		sample := host.Sample{At: time.Now(), Services: services}
+		report := tracker.Observe(sample.At, "b1", health.Run(checkers, sample))
+		facts, err := repairOf(&repairPort{conditions: report.Conditions}).ReadRepair(t.Context(), "n", fault)
 		require.NoError(t, err)
-		require.Equal(t, healed, facts.Healed, age)
+		return facts.Healed
+	}
+	fabric, other := host.Service{Name: fault.Component}, host.Service{Name: "nvidia-persistenced"}
+	require.False(t, healed(fabric))
+	fabric.Active = true
+	require.False(t, healed(fabric, other), "the checker still has a fault")
+	other.Active = true
+	require.True(t, healed(fabric, other))
+
+	for status, want := range map[health.Status]bool{health.Healthy: true, health.Unhealthy: false, health.Unknown: false} {
+		all := []health.Condition{{Checker: fault.Checker, Status: health.Healthy}, {Checker: fault.Checker, Component: fault.Component, Status: status}}
+		facts, err := repairOf(&repairPort{conditions: all}).ReadRepair(t.Context(), "n", fault)
+		require.NoError(t, err)
+		require.Equal(t, want, facts.Healed, "another reporter finds it %s", status)
 	}
 }

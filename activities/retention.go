@@ -24,6 +24,8 @@ type OldRecords interface {
 	// DeleteRepairs deletes decisions and attempts of health recovery.
 	DeleteRepairs(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	DeleteSignals(ctx context.Context, keep time.Duration, limit int) (int64, error)
+	// DeleteEvidence deletes the RMA bundles of repairs.
+	DeleteEvidence(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	// Succeeded records that everything old is deleted.
 	Succeeded(ctx context.Context) error
 }
@@ -57,7 +59,7 @@ type Archive interface {
 }
 
 // Keep is how long each class of records is kept; 0 is forever.
-type Keep struct{ Tasks, Identities, Messages, Signals, Repairs, Audit time.Duration }
+type Keep struct{ Tasks, Identities, Messages, Signals, Repairs, Evidence, Audit time.Duration }
 
 // Retention has the activity that deletes old records.
 type Retention struct {
@@ -144,6 +146,7 @@ func (r *retention) classes() []class {
 		{"identities", r.Keep.Identities, rows(r.Records.DeleteIdentities)},
 		{"repairs", r.Keep.Repairs, rows(r.Records.DeleteRepairs)},
 		{"signals", r.Keep.Signals, rows(r.Records.DeleteSignals)},
+		{"evidence", r.Keep.Evidence, rows(r.Records.DeleteEvidence)},
 	}
 	if r.Archive != nil {
 		all = append(all, class{"audit", r.Keep.Audit, r.audit})

@@ -17,7 +17,7 @@ import (
 const artifactsEvery = 10 * time.Minute
 
 // artifacts returns what reads the artifacts of this machine. binary is the agent's.
-func (c Config) artifacts(binary string) (func() map[string]string, error) {
+func (c Config) artifacts(binary string) (func(context.Context) map[string]string, error) {
 	files, err := host.ParseArtifacts(c.Artifacts)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (c Config) artifacts(binary string) (func() map[string]string, error) {
 
 // artifactReports reads the artifacts and decides which heartbeats carry them.
 type artifactReports struct {
-	read func() map[string]string // nil for none
+	read func(context.Context) map[string]string // nil for none
 	mu   sync.Mutex
 	now  map[string]string
 	// sent is what the server has since sentAt. Only the poll loop uses it, and refusedAt, which
@@ -43,7 +43,10 @@ type artifactReports struct {
 // run reads the artifacts periodically until ctx ends, and calls changed if they differ.
 func (r *artifactReports) run(ctx context.Context, changed func()) {
 	for r.read != nil {
-		found := r.read()
+		found := r.read(ctx)
+		if ctx.Err() != nil {
+			return // what was read is incomplete
+		}
 		r.mu.Lock()
 		differs := !maps.Equal(r.now, found)
 		r.now = found

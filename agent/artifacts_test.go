@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"testing"
@@ -27,7 +28,7 @@ func lastArtifacts(f *agenttest.API) (found map[string]string) {
 func TestArtifactsInHeartbeats(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
-	start(t, configFor(f), Deps{Artifacts: func() map[string]string { return map[string]string{"kernel": "6.8"} }})
+	start(t, configFor(f), Deps{Artifacts: func(context.Context) map[string]string { return map[string]string{"kernel": "6.8"} }})
 	f.Until("the artifacts", func() bool { return lastArtifacts(f)["kernel"] == "6.8" })
 }
 
@@ -48,7 +49,7 @@ func TestServerWithoutArtifacts(t *testing.T) {
 		}
 		return nil
 	}
-	start(t, configFor(f), Deps{Artifacts: func() map[string]string { return map[string]string{"kernel": "6.8"} }})
+	start(t, configFor(f), Deps{Artifacts: func(context.Context) map[string]string { return map[string]string{"kernel": "6.8"} }})
 	f.Until("a heartbeat without artifacts", func() bool {
 		n := len(f.Heartbeats)
 		return refused > 0 && n > refused && f.Heartbeats[n-1].Artifacts == nil
@@ -86,7 +87,7 @@ func TestConfiguredArtifacts(t *testing.T) {
 	require.NoError(t, c.Validate())
 	read, err := c.artifacts(c.CABundlePath)
 	require.NoError(t, err)
-	found := read()
+	found := read(t.Context())
 	require.Len(t, found["ca_bundle"], 64)
 	require.Equal(t, found["ca_bundle"], found["agent_binary"])
 	require.Len(t, found["node_ca"], 64)

@@ -14,15 +14,14 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/test/agenttest"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // BenchmarkIdleAgent reports what the shipped agent weighs: the size of its
 // stripped static binary and the memory of an enrolled agent that waits for
 // work. The limits of the project are 15 MiB and 25 MiB.
 func BenchmarkIdleAgent(b *testing.B) {
-	if runtime.GOOS != "linux" {
-		b.Skip("resident memory is read from /proc")
-	}
+	need.That(b, runtime.GOOS == "linux", "resident memory is read from /proc")
 	bin := filepath.Join(b.TempDir(), "gpuaas-node-agent")
 	build := exec.CommandContext(b.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, "../cmd/gpuaas-node-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -54,8 +54,9 @@ type Deps struct {
 
 	// Health replaces the checks of this machine.
 	Health HealthMonitor
-	// Artifacts reads the versions and digests of what runs on the node by name. Nil reports none.
-	Artifacts func() map[string]string
+	// Artifacts reads the versions and digests of what runs on the node by name; the result is incomplete if the
+	// context ended. Nil reports none.
+	Artifacts func(context.Context) map[string]string
 	// BootID replaces the boot ID of this machine, for simulators.
 	BootID func() string
 	// Reboot replaces the restart of this machine. It returns once the restart has begun.

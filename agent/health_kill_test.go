@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/test/agenttest"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // xidJournal is a real journal with the line of an XID, behind a journalctl that kills the agent that
@@ -22,10 +23,8 @@ import (
 func xidJournal(t *testing.T) (path string) {
 	t.Helper()
 	const remote = "/lib/systemd/systemd-journal-remote"
-	journalctl, err := exec.LookPath("journalctl")
-	if err != nil || !exists(remote) {
-		t.Skip("the tools of journald are missing")
-	}
+	journalctl := need.Program(t, "journalctl", "run: sh tools/need.sh host")
+	need.Program(t, remote, "run: sh tools/need.sh host")
 	dir := t.TempDir()
 	at := time.Now().Add(-time.Minute).UnixMicro()
 	line := fmt.Sprintf("__REALTIME_TIMESTAMP=%d\n__MONOTONIC_TIMESTAMP=1\n_BOOT_ID=%s\n_TRANSPORT=kernel\nMESSAGE=%s\n\n", at,

@@ -188,7 +188,7 @@ func (p program) run(ctx context.Context) error {
 }
 
 // artifacts returns what reads the artifacts of this machine. The configuration was checked.
-func (p program) artifacts() func() map[string]string {
+func (p program) artifacts() func(context.Context) map[string]string {
 	binary, _ := os.Executable() // without it, the digest of the binary is missing
 	c, err := p.load()
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/agenttest"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // The versions of the builds in these tests.
@@ -242,9 +243,7 @@ func TestUpgradeProcesses(t *testing.T) {
 	})
 	t.Run("hangs", func(t *testing.T) { // systemd's watchdog kills it
 		t.Parallel()
-		if runtime.GOOS != "linux" {
-			t.Skip("it reads /proc")
-		}
+		need.That(t, runtime.GOOS == "linux", "it reads /proc")
 		n := node(t)
 		n.supervise(t)
 		p := n.Payload(task.AgentUpgrade, 1, n.publish("v3.0.0", otherProgram("v3.0.0", "exec sleep 1000")))

@@ -199,7 +199,7 @@ func checkHeartbeat(ev nodeEvidence, now time.Time) diagnosis.Check {
 		return c.Failed("never", diagnosis.Node, next)
 	}
 	answer := n.LastHeartbeatAt.UTC().Format(time.RFC3339)
-	if silent := now.Sub(*n.LastHeartbeatAt); silent > lifecycle.SilentAfter {
+	if silent := now.Sub(*n.LastHeartbeatAt); lifecycle.Silent(n.State, n.StateSince, *n.LastHeartbeatAt, now) {
 		if ev.Unlocked != nil && n.LastHeartbeatAt.Before(*ev.Unlocked) {
 			return c.OK(answer + "; the identity was unlocked, and its agent polls again by " + ev.Unlocked.Add(wire.LockedPollMax).UTC().Format(time.RFC3339))
 		}

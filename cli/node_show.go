@@ -18,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
+	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -27,7 +28,7 @@ func newNodeShow(e *env) *cobra.Command {
 		`Shows a node: state and since when, its newest instance, last heartbeat, the operation that
 holds it, the workloads that block its retirement, its open tasks, and the facts its agent
 reported. It also shows the unhealthy conditions of the node and its newest signals; text in
-quotes was reported and is not verified.
+quotes was reported and is not verified. If the node has a template, it says what differs.
 
 Shows both sides of its identity: the certificate that the control plane has for the
 node and the CA generations that it trusts, with fingerprints to compare with those on
@@ -43,6 +44,7 @@ certificate is not a trusted CA.`,
 			var tasks []wire.TaskView
 			var machine *instance.View
 			var signals []health.Signal
+			var drift template.Report
 			if e.output == formatTable || e.output == formatWide {
 				if tasks, err = listTasks(ctx, api, adminclient.ListTasksParams{Node: &n.ID, All: new(bool)}, 20); err != nil {
 					e.message("warning: its tasks are not shown: %s", err)
@@ -53,9 +55,13 @@ certificate is not a trusted CA.`,
 				if machine, err = instanceOf(ctx, api, n); err != nil {
 					e.message("warning: the times of its instance are not shown: %s", err)
 				}
+				if drift, err = decode[template.Report](api.GetDrift(ctx, n.ID, nil)); err != nil {
+					e.message("warning: how it differs from its template is not shown: %s", err)
+				}
 			}
 			return e.print(n, func(w io.Writer) {
 				e.writeNode(w, n, machine)
+				writeTemplate(w, drift)
 				e.writeIdentity(w, n)
 				e.writeWork(w, n, tasks)
 				writeHealth(e.console, w, n, signals)

@@ -25,11 +25,7 @@ it. Its policy begins in the mode monitor, in which decisions are recorded and n
 repaired; gpuaas recovery arm lets it start repairs. Every repair is an operation. Changes
 of the policy, of the mode and of the breaker require the role admin.`,
 		newRecoveryStatus(e), newRecoveryDecisions(e), newRecoveryOutcomes(e), newRecoveryPolicy(e),
-		newRecoveryChange(e, "arm", "Let health recovery start repairs",
-			"Stores the policy in use as a new version with the mode armed. Check before what it would\ndo: gpuaas recovery status and gpuaas recovery decisions.",
-			func(ctx context.Context, r record.Change) (record.Policy, error) {
-				return decode[record.Policy](e.api().ArmRecovery(ctx, nil, r))
-			}, printPolicyChange),
+		newRecoveryArm(e),
 		newRecoveryChange(e, "disarm", "Let health recovery only record what it would do",
 			"Stores the policy in use as a new version with the mode monitor. No further repair starts;\nrepairs that run continue.",
 			func(ctx context.Context, r record.Change) (record.Policy, error) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/health/host"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 func newRecoveryPolicy(e *env) *cobra.Command {
@@ -43,35 +45,43 @@ func newRecoveryPolicyShow(e *env) *cobra.Command {
 				return schema.Wrap(schema.KindInternal, err, "the policy in the response cannot be parsed")
 			}
 			e.message("%s, mode %s, digest %s", policyText(p), p.Mode, p.Digest)
-			return e.print(p, func(w io.Writer) { w.Write(document) }, strconv.FormatInt(p.Version, 10)) //nolint:errcheck // print reports it
+			return e.print(p, func(w io.Writer) { fmt.Fprintf(w, "%s%s\n%s", policyLine, p.Digest, document) }, strconv.FormatInt(p.Version, 10))
 		})
 }
 
 func newRecoveryPolicySet(e *env) *cobra.Command {
-	var file string
+	var file, expected string
 	var r record.SetPolicy
 	var c *cobra.Command
 	c = e.command("set", "Store a policy",
 		`Stores a policy from a file in YAML or JSON. A field that the file lacks has its default. The
 policy is used from the next round on, within 30 seconds. A malformed policy is rejected with
 the field and the fix, and the policy in use stays. Try a change before on what was recorded:
-gpuaas recovery replay --policy FILE.`,
+gpuaas recovery replay --policy FILE.
+
+The first line of the output of gpuaas recovery policy show has the digest of that policy. If
+another one is in use now, the command stores nothing and shows what changed since. For a
+file without this line, give the digest with --expected-digest.`,
 		"  gpuaas recovery policy set --file policy.yaml --dry-run\n  gpuaas recovery policy set --file policy.yaml --reason CHG-204",
 		func(ctx context.Context, _ string) error {
 			if err := checkReason(c.CommandPath(), r.Reason, !r.DryRun); err != nil {
 				return err
 			}
-			policy, body, err := readPolicy(c.CommandPath(), "--file", file)
+			policy, err := readPolicy(c.CommandPath(), "--file", file)
 			if err != nil {
 				return err
 			}
-			if err := warnOfCheckers(e.console, policy); err != nil {
+			if err := warnOfCheckers(e.console, policy.Policy); err != nil {
 				return err
 			}
-			r.Body = body
 			now, err := decode[record.Policy](e.api().GetRecoveryPolicy(ctx, nil))
 			if err != nil {
 				return err
+			}
+			r.Body, r.ExpectedDigest = policy.body, cmp.Or(expected, policy.madeFrom)
+			if r.ExpectedDigest == "" {
+				e.message("warning: %s does not say from which policy it was made, so it replaces %s without a comparison", file, policyText(now))
+				r.ExpectedDigest = now.Digest
 			}
 			p, err := decode[record.Policy](e.api().SetRecoveryPolicy(ctx, nil, r))
 			if err != nil {
@@ -79,27 +89,58 @@ gpuaas recovery replay --policy FILE.`,
 			}
 			return printPolicySet(e.console, now, p, r.DryRun)
 		})
+	c.Flags().StringVar(&expected, "expected-digest", "", "store nothing if the policy in use has another digest (default that in the file)")
 	c.Flags().StringVar(&file, "file", "", "the policy, in YAML or JSON (required)")
 	c.Flags().StringVar(&r.Reason, "reason", "", "reason, kept in the audit trail (required without --dry-run)")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "check the policy and show what changes; store nothing")
 	return c
 }
 
-// readPolicy reads and checks a policy in YAML or JSON, and returns it as given in JSON, too.
-func readPolicy(command, flag, path string) (recovery.Policy, json.RawMessage, error) {
+// policyFile is a policy that was read from a file.
+type policyFile struct {
+	recovery.Policy
+	body     json.RawMessage // as given, in JSON
+	madeFrom string          // the digest of the policy that was shown, empty if the file does not have it
+}
+
+// policyLine begins the first line of a policy that gpuaas recovery policy show prints, before the digest.
+const policyLine = "# The recovery policy with the digest "
+
+// readPolicy reads and checks a policy in YAML or JSON.
+func readPolicy(command, flag, path string) (policyFile, error) {
 	if path == "" {
-		return recovery.Policy{}, nil, usagef(command, "missing %s: name a file with a policy, for example the output of gpuaas recovery policy show", flag)
+		return policyFile{}, usagef(command, "missing %s: name a file with a policy, for example the output of gpuaas recovery policy show", flag)
 	}
-	document, err := os.ReadFile(path)
+	document, err := readBounded(path)
 	if err != nil {
-		return recovery.Policy{}, nil, usagef(command, "reading the policy: %s", err)
+		return policyFile{}, usagef(command, "reading the policy: %s", err)
 	}
 	body, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
-		return recovery.Policy{}, nil, usagef(command, "%s is neither YAML nor JSON: %s", path, err)
+		return policyFile{}, usagef(command, "%s is neither YAML nor JSON: %s", path, err)
 	}
-	p, err := recovery.DecodePolicy(body)
-	return p, body, err
+	f := policyFile{body: body}
+	first, _, _ := strings.Cut(string(document), "\n")
+	if digest, ok := strings.CutPrefix(strings.TrimSpace(first), policyLine); ok && text.IsSHA256Hex(digest) {
+		f.madeFrom = digest
+	}
+	f.Policy, err = recovery.DecodePolicy(body)
+	return f, err
+}
+
+// readBounded reads a file that may have at most four times the size of a policy: YAML has blanks and comments.
+func readBounded(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // it was only read
+	const most = 4 * recovery.MaxPolicy
+	document, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && len(document) > most {
+		err = fmt.Errorf("%s has more than %d bytes", path, most)
+	}
+	return document, err
 }
 
 // warnOfCheckers warns of names that no checker has. They are allowed, because a newer agent may have
@@ -142,43 +183,14 @@ func printPolicySet(e *console, now, p record.Policy, dryRun bool) error {
 			fields(w, "Policy:", policyText(p))
 		}
 		fields(w, "Mode:", string(p.Mode), "Digest:", p.Digest)
-		for _, line := range policyDifferences(now.Body, p.Body) {
-			fmt.Fprintln(w, line)
+		for _, line := range recovery.Differences(now.Body, p.Body) {
+			fmt.Fprintln(w, "  "+clean(line))
 		}
 	}, strconv.FormatInt(p.Version, 10))
 }
 
 func printPolicyChange(e *console, p record.Policy) error {
 	return e.print(p, func(w io.Writer) { fields(w, "Mode:", string(p.Mode), "Policy:", policyText(p)) }, strconv.FormatInt(p.Version, 10))
-}
-
-// policyDifferences lists the fields of two policies that differ, with their values as JSON.
-func policyDifferences(before, after json.RawMessage) (lines []string) {
-	var was, is map[string]json.RawMessage
-	if json.Unmarshal(before, &was) != nil || json.Unmarshal(after, &is) != nil {
-		return nil
-	}
-	names := maps.Clone(was)
-	maps.Copy(names, is)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if a, b := canonical(was[name]), canonical(is[name]); a != b {
-			lines = append(lines, fmt.Sprintf("  %s: %s → %s", name, dash(a), dash(b)))
-		}
-	}
-	return lines
-}
-
-// canonical returns JSON with the fields of objects in order: the database may return another order.
-func canonical(raw json.RawMessage) string {
-	var v any
-	if json.Unmarshal(raw, &v) != nil {
-		return ""
-	}
-	text, err := json.Marshal(v)
-	if err != nil {
-		return ""
-	}
-	return string(text)
 }
 
 func newRecoveryPolicyHistory(e *env) *cobra.Command {

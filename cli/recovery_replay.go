@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/recovery/record"
@@ -38,7 +39,8 @@ func newRecoveryReplay(e *env) *cobra.Command {
 where their decisions differ: which repairs would start, what would stop them, and how many
 would run at once. It changes nothing. A repair that was not recorded is assumed to cure its
 fault, unless --not-cured is given. The record has conditions and boots; it has no times
-in which nodes were silent or held by operators.
+in which nodes were silent or held by operators. The output names the brakes that are not
+simulated as they were.
 
 Both policies are replayed as armed, so that a policy in the mode monitor shows what it would
 do; with --as-is, each in its own mode.`,
@@ -57,7 +59,7 @@ func replayPolicy(ctx context.Context, e *env, c *cobra.Command, o replayOptions
 	if o.step < time.Second {
 		return usagef(c.CommandPath(), "--step must be at least 1s")
 	}
-	after, _, err := readPolicy(c.CommandPath(), "--policy", o.policy)
+	file, err := readPolicy(c.CommandPath(), "--policy", o.policy)
 	if err != nil {
 		return err
 	}
@@ -76,20 +78,32 @@ func replayPolicy(ctx context.Context, e *env, c *cobra.Command, o replayOptions
 	if f.Truncated {
 		e.message("warning: there are more repairs than the admin API returns; the effects of older ones are assumed")
 	}
+	after := file.Policy
 	if !o.asIs {
 		before.Mode, after.Mode = recovery.ModeArmed, recovery.ModeArmed
 	}
-	rounds := replay.Rounds(replay.Facts{Nodes: withAttempts(f), Sizes: f.Sizes, Signals: signals, Until: f.At}, o.step)
-	return printPolicyReplay(e.console, replay.Run(before, after, rounds, o.Options))
+	past := replay.Facts{Nodes: withAttempts(f), Sizes: f.Sizes, Signals: signals, Until: f.At}
+	if err := past.Check(o.step); err != nil {
+		return err
+	}
+	return printPolicyReplay(e.console, replay.Run(before, after, replay.Rounds(past, o.step), o.Options))
 }
+
+// maxReplaySignals bounds the signals of a replay.
+const maxReplaySignals = 500_000
 
 // recordedSignals returns the signals that a replay needs.
 func recordedSignals(ctx context.Context, api *adminclient.Client, since *string) ([]health.Signal, error) {
 	types := []string{string(health.ConditionSignal("*")), string(health.SignalBooted)}
-	return pages(0, func(size *int, token *string) ([]health.Signal, string, error) {
+	all, err := pages(maxReplaySignals, func(size *int, token *string) ([]health.Signal, string, error) {
 		list, err := decode[signal.List](api.ListSignals(ctx, &adminclient.ListSignalsParams{Limit: size, PageToken: token, Since: since, Type: &types}))
 		return list.Signals, list.NextPageToken, err
 	})
+	if err == nil && len(all) >= maxReplaySignals {
+		err = schema.NewError(schema.KindInvalidRequest, "more than %d signals were recorded since %s", maxReplaySignals-1, *since).
+			WithReason("bad_record").WithNext("replay a shorter time: gpuaas recovery replay --since 24h --policy FILE")
+	}
+	return all, err
 }
 
 // withAttempts returns the nodes with their attempts.
@@ -119,13 +133,22 @@ func printPolicyReplay(e *console, d replay.Diff) error {
 			row(w, "WHAT", "NAME", "IN USE", "NEW")
 		}
 		for _, n := range d.Counts {
-			row(w, n.Kind, dash(n.Name), strconv.Itoa(n.Old), strconv.Itoa(n.New))
+			row(w, n.Kind, dash(clean(n.Name)), strconv.Itoa(n.Old), strconv.Itoa(n.New))
 		}
-		for _, p := range d.Peaks {
-			row(w, "most at once", strings.TrimSpace(string(p.Scope)+" "+p.Key), strconv.Itoa(p.Old), strconv.Itoa(p.New))
-		}
+		writePeaks(w, "most at once", d.Peaks)
+		writePeaks(w, "most out of service", d.Out)
 		writeReplayChanges(w, d.Changes)
+		fmt.Fprintln(w, "\nNot simulated as it was:")
+		for _, a := range d.Assumed {
+			row(w, "  "+string(a.Brake), a.Why)
+		}
 	})
+}
+
+func writePeaks(w io.Writer, what string, peaks []replay.Peak) {
+	for _, p := range peaks {
+		row(w, what, strings.TrimSpace(string(p.Scope)+" "+clean(p.Key)), strconv.Itoa(p.Old), strconv.Itoa(p.New))
+	}
 }
 
 // maxReplayChanges bounds the differences that the table lists.
@@ -139,7 +162,7 @@ func writeReplayChanges(w io.Writer, changes []replay.Change) {
 	}
 	row(w, "TIME", "NODE", "FAULT", "IN USE", "NEW", "WHY")
 	for _, c := range changes[:min(len(changes), maxReplayChanges)] {
-		row(w, c.At.UTC().Format(time.RFC3339), c.Host, dash(faultText(c.Fault)), choiceText(c.Old), choiceText(c.New), dash(clean(c.New.Why)))
+		row(w, c.At.UTC().Format(time.RFC3339), clean(c.Host), dash(faultText(c.Fault)), choiceText(c.Old), choiceText(c.New), dash(clean(c.New.Why)))
 	}
 	if more := len(changes) - maxReplayChanges; more > 0 {
 		fmt.Fprintf(w, "and %d more; -o json has all\n", more)

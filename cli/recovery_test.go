@@ -123,11 +123,10 @@ func TestRecoveryLists(t *testing.T) {
 func TestRecoveryChanges(t *testing.T) {
 	t.Parallel()
 	h, a := recovering(t, map[string]any{
-		"POST " + recoveryPath + "/arm":           storedPolicy(t, recovery.ModeArmed, 3),
 		"POST " + recoveryPath + "/disarm":        storedPolicy(t, recovery.ModeMonitor, 4),
 		"POST " + recoveryPath + "/breaker/close": recovery.BreakerState{ClosedAt: start(), Why: "closed by alice: switch replaced"},
 	})
-	for _, command := range [][]string{{"arm"}, {"disarm"}, {"breaker", "close"}} {
+	for _, command := range [][]string{{"disarm"}, {"breaker", "close"}} {
 		args := append([]string{"recovery"}, command...)
 		require.Equal(t, schema.ExitUsage, h.run(args...), command)
 		require.Contains(t, h.err.String(), "missing --reason")
@@ -165,7 +164,8 @@ func TestRecoveryPolicy(t *testing.T) {
 	require.Zero(t, h.run("recovery", "policy", "set", "--file", file, "--dry-run"))
 	require.Contains(t, h.err.String(), `warning: disabled_checkers names "heartbeet", which is no known checker`)
 	require.Contains(t, h.err.String(), `warning: thresholds names "gpu_fam"`)
-	require.Equal(t, 2, strings.Count(h.err.String(), "warning"))
+	require.Contains(t, h.err.String(), "does not say from which policy it was made")
+	require.Equal(t, 3, strings.Count(h.err.String(), "warning"))
 
 	a.path = ""
 	for text, message := range map[string]string{"mode: noisy": "mode", "samplez: 3": "samplez", "{": "neither YAML nor JSON"} {

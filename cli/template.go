@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,7 +113,22 @@ func readTemplate(e *env, command, file string, to *template.Definition) error {
 	if err != nil {
 		return usagef(command, "reading the template: %s", err)
 	}
-	if err := yaml.UnmarshalStrict(document, to); err != nil {
+	return decodeTemplate(command, file, document, to)
+}
+
+// decodeTemplate decodes a template. A version that YAML reads as a number is an error: 6.10 would be
+// stored as 6.1.
+func decodeTemplate(command, file string, document []byte, to *template.Definition) error {
+	document, err := yaml.YAMLToJSONStrict(document)
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(document))
+		d.DisallowUnknownFields()
+		err = d.Decode(to)
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Type.Kind() == reflect.String {
+		return usagef(command, "%s is no template: %s has a %s in place of a text: write it in quotes, such as \"6.10\"", file, wrong.Field, wrong.Value)
+	}
+	if err != nil {
 		return usagef(command, "%s is no template: %s", file, err)
 	}
 	return nil

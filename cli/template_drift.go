@@ -29,7 +29,7 @@ reported by nodes: it is not verified. Signals of the type instance.drift name t
 				e.message("%s from their template", differ(fleet.Nodes))
 			}
 			return printList(e.console, listing[template.Count]{
-				object: fleet, rows: fleet.Counts, empty: "no node differs from its template",
+				object: fleet, rows: fleet.Counts, empty: "the last scan found no node that differs from its template; the next one is within 10 minutes",
 				header: []string{"NODES", "TEMPLATE", "VERSION", "CHANGE", "ARTIFACT", "DECLARED", "REPORTED"},
 				cells: func(c template.Count) []string {
 					return []string{strconv.FormatInt(c.Nodes, 10), c.Template, strconv.FormatInt(c.Version, 10), c.Change, c.Name, dash(c.Declared), reported(c.Reported)}
@@ -62,12 +62,15 @@ func newNodeDrift(e *env) *cobra.Command {
 		`Compares what a node reports with its template: declared artifacts that it does not have
 (attach), managed ones that are not declared (detach), and those in another version
 (update), each with the next step. Text in quotes was reported by the node: it is not
-verified.
+verified. NODE is also the ID of a live instance.
 
 With --remediate, the command starts the operation that corrects a part of the drift: the
 upgrade of an agent that is older than declared. What else differs stays.`,
 		"  gpuaas node drift gpu-17\n  gpuaas node drift gpu-17 -o json | jq '.drift, .update'\n  gpuaas node drift gpu-17 --remediate --reason CHG-204",
 		func(ctx context.Context, node string) error {
+			if !remediate && (o.noWait || o.reason != "") {
+				return usagef(c.CommandPath(), "--no-wait and --reason are for --remediate")
+			}
 			r, err := decode[template.Report](e.api().GetDrift(ctx, node, nil))
 			if err != nil {
 				return err
@@ -117,4 +120,20 @@ func writeDrift(e *console, w io.Writer, r template.Report) {
 		}
 	}
 	fields(w, "Unknown:", strings.Join(r.Unknown, ", "), "Remedy:", r.Remedy, "  Refused:", r.RemedyRefused, "Next:", r.Next)
+}
+
+// writeTemplate shows in two lines whether a node differs from its template, and nothing without one.
+func writeTemplate(w io.Writer, r template.Report) {
+	if r.Template == "" {
+		return
+	}
+	next := ""
+	if r.Status != template.StatusInSync {
+		next = "gpuaas node drift " + r.Host
+	}
+	is := string(r.Status)
+	if r.Drifted {
+		is += ": " + r.Drift.String()
+	}
+	fields(w, "Template:", fmt.Sprintf("%s version %d, %s", r.Template, r.Version, is), "  Next:", next)
 }

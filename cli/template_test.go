@@ -38,7 +38,7 @@ func someDrift() template.Report {
 }
 
 func (a *fakeAPI) serveTemplates(mux *http.ServeMux) {
-	a.templates, a.drift = someTemplates(), someDrift()
+	a.templates, a.drift = someTemplates(), template.Report{Host: "gpu-17", Status: template.StatusNoTemplate}
 	a.fleetDrift = template.Fleet{Nodes: 12, Counts: []template.Count{
 		{Template: "gpu-h100", Version: 4, Change: "update", Name: "kernel", Declared: "6.8", Reported: "6.7\x1b[2J", Nodes: 11},
 		{Template: "gpu-h100", Version: 4, Change: "attach", Name: "gpu_driver", Declared: "570", Nodes: 1}}}
@@ -102,11 +102,13 @@ func TestTemplate(t *testing.T) {
 		"node":         {"node", "drift", "gpu-17"},
 		"node-json":    {"node", "drift", "gpu-17", "-o", "json"},
 		"node-unknown": {"node", "drift", "gpu-99"},
+		"node-show":    {"node", "show", "gpu-17"},
 		"remediate":    {"node", "drift", "gpu-17", "--remediate", "--no-wait"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
+			h.api.drift = someDrift()
 			h.golden("template-"+name, args...)
 			require.NotContains(t, h.out.String(), "\x1b")
 		})
@@ -134,6 +136,7 @@ func TestTemplateEdges(t *testing.T) {
 func TestRemediate(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
+	h.api.drift = someDrift()
 	require.Zero(t, h.run("node", "drift", "gpu-17", "--remediate", "--no-wait"), h.err.String())
 	require.Len(t, h.temporal.submitted, 1)
 	in := h.temporal.submitted[0]
@@ -156,4 +159,32 @@ func TestTemplateSet(t *testing.T) {
 	h.golden("template-set-bad", "template", "set", "gpu-h100", "--file", file)
 	require.NoError(t, os.WriteFile(file, []byte("artifacts: {}\n"), 0o600))
 	h.golden("template-set-refused", "template", "set", "gpu-h100", "--file", file)
+}
+
+// What YAML reads as a number is refused, in place of another version: 6.10 would be 6.1.
+func TestTemplateSetNumbers(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for document, want := range map[string]string{
+		"artifacts: {kernel: 6.10}\n":     "artifacts has a number",
+		"artifacts: {containerd: 12e3}\n": "artifacts has a number",
+		"artifacts: {kernel: yes}\n":      "artifacts has a bool",
+		"managed: [6.10]\n":               "managed has a number",
+		"{\"artifacts\": []}\n":           "is no template: json: cannot unmarshal array",
+	} {
+		h.env.stdin = strings.NewReader(document)
+		require.Equal(t, schema.ExitUsage, h.run("template", "set", "gpu-h100", "--file", "-"), document)
+		require.Contains(t, h.err.String(), want)
+	}
+	require.Empty(t, h.api.decided)
+}
+
+// Options of --remediate are refused without it: they would do nothing.
+func TestDriftOptions(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for _, option := range []string{"--no-wait", "--reason=x"} {
+		require.Equal(t, schema.ExitUsage, h.run("node", "drift", "gpu-17", option))
+		require.Contains(t, h.err.String(), "are for --remediate")
+	}
 }

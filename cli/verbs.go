@@ -196,12 +196,13 @@ because the machine is gone.`,
 
 func recoverVerb() verb {
 	return verb{
-		short: "Repair a node: reset its GPUs, reboot it, or quarantine it",
+		short: "Repair a node: reset its GPUs, reboot it, replace its machine, or quarantine it",
 		long: `Repairs the node. It is quarantined, cordoned and drained, and then the rungs of the repair
 are climbed until the node passes its tests: reset_gpu resets the GPUs, reboot restarts the
-node through its agent or else through its provider, and quarantine leaves the node out of
-service with the evidence for its vendor (gpuaas node rma). The default is reboot, then
-quarantine. A node that is repaired returns to service.
+node through its agent or else through its provider, replace deletes the machine and creates
+another one, and quarantine leaves the node out of service with the evidence for its vendor
+(gpuaas node rma). The default is reboot, then quarantine. A node that is repaired returns to
+service. The rung replace requires the role admin, and a provider that creates machines.
 
 A rung that fails is followed by the next one. If none follows, the operation parks. With
 --approve the operation parks before a rung until a person approves it with gpuaas op

@@ -35,6 +35,7 @@ type config struct {
 	RetainIdentities time.Duration `env:"GPUAAS_RETAIN_IDENTITIES" envDefault:"9600h" help:"How long ended certificates, tokens and keys of nodes are kept after they expired. 0 keeps them forever."`
 	RetainMessages   time.Duration `env:"GPUAAS_RETAIN_MESSAGES" envDefault:"720h" help:"How long messages to workflows that are gone are kept. 0 keeps them forever."`
 	RetainRepairs    time.Duration `env:"GPUAAS_RETAIN_REPAIRS" envDefault:"4320h" help:"How long the decisions of health recovery and the outcomes of repairs are kept: at least as long as a policy looks back, 720h. 0 keeps them forever."`
+	RetainEvidence   time.Duration `env:"GPUAAS_RETAIN_EVIDENCE" envDefault:"9600h" help:"How long the RMA bundles of nodes that no repair cured are kept, also after the removal of the node. 0 keeps them forever."`
 	RetainSignals    time.Duration `env:"GPUAAS_RETAIN_SIGNALS" envDefault:"2160h" help:"How long the signals of nodes are kept. A policy of the health recovery can be replayed on those that are kept. 0 keeps them forever."`
 	RetainAudit      time.Duration `env:"GPUAAS_RETAIN_AUDIT" envDefault:"9600h" help:"How long audit events are kept in the database before they are archived and deleted. 0 keeps them forever, and so does a worker without GPUAAS_AUDIT_ARCHIVE_DIR."`
 	ArchiveDir       string        `env:"GPUAAS_AUDIT_ARCHIVE_DIR" help:"Folder for archived audit events, which all workers share and which is backed up."`
@@ -67,6 +68,7 @@ func (c *config) Check(f *daemon.Faults) {
 	checkRetain(f, "GPUAAS_RETAIN_MESSAGES", c.RetainMessages, minRetain)
 	checkRetain(f, "GPUAAS_RETAIN_REPAIRS", c.RetainRepairs, minRetainRepairs)
 	checkRetain(f, "GPUAAS_RETAIN_SIGNALS", c.RetainSignals, minRetain)
+	checkRetain(f, "GPUAAS_RETAIN_EVIDENCE", c.RetainEvidence, minRetain)
 	checkRetain(f, "GPUAAS_RETAIN_AUDIT", c.RetainAudit, minRetainAudit)
 	f.Check(c.ActivitySlots < 0, "GPUAAS_ACTIVITY_SLOTS must not be negative, for example 20")
 }

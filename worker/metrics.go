@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -19,6 +20,7 @@ type metrics struct {
 	abandons   *prometheus.CounterVec
 	deletions  *prometheus.CounterVec
 	decisions  *prometheus.CounterVec
+	attempts   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -43,12 +45,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"action", "reason"}),
 		deletions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuaas_deleted_records_total",
-			Help: "Old records that were deleted, by class: audit, identities, messages, repairs or tasks.",
+			Help: "Old records that were deleted, by class: audit, evidence, identities, messages, repairs, signals or tasks.",
 		}, []string{"class"}),
 		decisions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuaas_recovery_decisions_total",
 			Help: "Decisions about nodes with a fault that changed, by rung and by the brake that stops the repair; brake is empty for a repair that starts.",
 		}, []string{"rung", "brake"}),
+		attempts: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpuaas_recovery_attempts_total",
+			Help: "Rungs of repairs that ended, by rung and outcome.",
+		}, []string{"rung", "outcome"}),
 	}
 }
 
@@ -82,4 +88,9 @@ func (m *metrics) decided(r activities.RepairRound) {
 	for _, d := range r.Decisions {
 		m.decisions.WithLabelValues(string(d.Rung), string(d.Brake)).Inc()
 	}
+}
+
+// attempted records the end of a rung. It is the observer of activities.Repair.
+func (m *metrics) attempted(a recovery.Attempt) {
+	m.attempts.WithLabelValues(string(a.Rung), a.Outcome).Inc()
 }

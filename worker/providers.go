@@ -26,7 +26,7 @@ type ProviderSettings struct {
 	LibvirtMode  string            `env:"POWERNODE_LIBVIRT_MODE" envDefault:"disabled" help:"Provider libvirt: real creates virtual machines on this host, recorder only records the commands, disabled refuses every call."`
 	ImageBase    string            `env:"POWERNODE_IMAGE_BASE" example:"/usr/share/gpuaas/vm-image" help:"Folder with the kernel and the initramfs of virtual machines (./task vm-image)."`
 	LibvirtURI   string            `env:"GPUAAS_LIBVIRT_URI" envDefault:"qemu:///system" help:"Connection to libvirt, on this host."`
-	LibvirtState string            `env:"GPUAAS_LIBVIRT_STATE_DIR" envDefault:"/var/lib/gpuaas/libvirt" help:"Folder of the consoles and boot files of virtual machines."`
+	LibvirtState string            `env:"GPUAAS_LIBVIRT_STATE_DIR" envDefault:"/var/lib/gpuaas/libvirt" help:"Folder of the consoles, disks and boot files of virtual machines."`
 	LibvirtUID   int               `env:"GPUAAS_LIBVIRT_QEMU_UID" help:"ID of the user that QEMU runs as, if libvirt does not change the owner of files. Only for a worker that runs as root."`
 	LibvirtType  string            `env:"GPUAAS_LIBVIRT_DOMAIN_TYPE" envDefault:"qemu" help:"qemu, which emulates the CPU, or kvm."`
 	LibvirtHosts map[string]string `env:"GPUAAS_LIBVIRT_HOSTS" example:"node-api.example.com:10.0.2.2" help:"Addresses of names that virtual machines resolve without DNS, as NAME:ADDRESS separated by commas. A virtual machine reaches this host at 10.0.2.2."`

@@ -164,7 +164,7 @@ func watchSilence(ctx context.Context, s *store.Inventory, log *slog.Logger) err
 			return nil
 		case <-tick.C:
 		}
-		lost, err := s.MarkSilent(ctx, lifecycle.SilentAfter)
+		lost, err := s.MarkSilent(ctx)
 		if err != nil && ctx.Err() == nil {
 			log.Warn("cannot find silent nodes", slog.Any("err", err))
 		}

@@ -123,7 +123,8 @@ func (p *parts) newTasks(env string) activities.TaskSigner {
 // retention returns the activity that deletes old records.
 func (p *parts) retention() *activities.Retention {
 	r := &activities.Retention{Records: p.store.Retention, Trail: p.store.Retention, Keys: p.vault.CheckpointKeys, OnDelete: p.metrics.deleted,
-		Keep: activities.Keep{Tasks: p.cfg.RetainTasks, Identities: p.cfg.RetainIdentities, Messages: p.cfg.RetainMessages, Signals: p.cfg.RetainSignals, Repairs: p.cfg.RetainRepairs, Audit: p.cfg.RetainAudit}}
+		Keep: activities.Keep{Tasks: p.cfg.RetainTasks, Identities: p.cfg.RetainIdentities, Messages: p.cfg.RetainMessages, Signals: p.cfg.RetainSignals, Repairs: p.cfg.RetainRepairs,
+			Evidence: p.cfg.RetainEvidence, Audit: p.cfg.RetainAudit}}
 	if p.cfg.ArchiveDir != "" {
 		r.Archive = archive.New(p.cfg.ArchiveDir)
 	}
@@ -143,7 +144,7 @@ func register(w worker.Registry, p *parts, env string) {
 		p.retention(),
 		p.sweep(),
 		p.explain(),
-		&activities.Repair{Repairs: p.store.Repairs, Providers: p.cfg.sources},
+		&activities.Repair{Repairs: p.store.Repairs, Providers: p.cfg.sources, OnAttempt: p.metrics.attempted},
 		&activities.RepairRounds{Decisions: p.store.Recovery, Starter: p.temporal.Operations, OnRound: p.metrics.decided},
 		&activities.DriftScan{Drifts: p.store.Templates, Starter: p.temporal.Operations},
 		&activities.Machine{Ledger: p.store.Operations, Providers: p.cfg.sources,

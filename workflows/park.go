@@ -28,15 +28,16 @@ const maxReturns = 5
 type park struct{ *operation }
 
 // wait waits for a decision, for the phase's goal, or for a lost task to return. again
-// is set when the lost task returned, because the same step then finds it. While it
-// waits for a party that did not respond, it retries the phase in the background; the
-// operation continues when that succeeds. wait returns errCanceled if the run is canceled
+// is set when the lost task returned, because the same step then finds it, and when the
+// phase of a repair must run again after an outage. While it waits for a party that did
+// not respond, it retries the phase in the background; the operation continues when that
+// succeeds. wait returns errCanceled if the run is canceled
 // meanwhile, errRenew if the operation must continue as a new run, and the error of a write
 // that is fenced.
 func (op park) wait(ctx workflow.Context, cause error) (again bool, err error) {
 	if errors.Is(cause, errResumed) {
-		if healed, err := op.resume(ctx); healed || err != nil {
-			return false, err
+		if ended, again, err := op.resume(ctx); ended || err != nil {
+			return again, err
 		}
 	} else {
 		op.enter(ctx, op.stuck(op.silence(ctx, cause), now(ctx)))
@@ -57,8 +58,8 @@ func (op park) wait(ctx workflow.Context, cause error) (again bool, err error) {
 		case op.renewDue(ctx):
 			return false, errRenew
 		}
-		if healed, err := op.retry(ctx); healed || err != nil {
-			return false, err
+		if ended, again, err := op.retry(ctx); ended || err != nil {
+			return again, err
 		}
 	}
 	return false, op.fence
@@ -121,36 +122,41 @@ func (op park) awaitParked(ctx workflow.Context, d time.Duration, todo string) (
 		})
 }
 
-// retry runs the phase's work while the operation stays parked. healed is set when
-// the work succeeded or a decision interrupted it. A new reason is shown and recorded;
-// the time since which the operation is parked stays.
-func (op park) retry(ctx workflow.Context) (healed bool, err error) {
+// retry runs the phase's work while the operation stays parked. ended is set when
+// the work succeeded or a decision interrupted it, and together with again when the
+// phase must run outside of the park. A new reason is shown and recorded; the time since
+// which the operation is parked stays.
+func (op park) retry(ctx workflow.Context) (ended, again bool, err error) {
 	before := *op.status.Operation.Stuck
 	if before.Retrying != nil {
 		op.setRetrying(ctx, nil)
 	}
 	if op.confirmPark(ctx); op.fence != nil {
-		return false, op.fence
+		return false, false, op.fence
 	}
 	failure := op.attempt(ctx)
 	switch {
 	case op.fence != nil:
-		return false, op.fence
+		return false, false, op.fence
 	case ctx.Err() != nil:
-		return false, errCanceled
+		return false, false, errCanceled
 	case failure == nil || op.decision != nil:
-		return true, nil
+		return true, false, nil
 	case kindOf(failure) == schema.KindFenced || errors.Is(failure, errNodeRemoved):
-		return false, failure
+		return false, false, failure
 	case undoLocked(op.operation, failure):
-		return true, nil
+		return true, false, nil
 	}
 	stuck := op.stuck(op.silence(ctx, failure), before.Since)
 	op.noteFailure(ctx, stuck.Message)
-	if stuck.Reason != before.Reason {
-		op.enter(ctx, stuck)
+	if stuck.Reason == before.Reason {
+		return false, false, nil
 	}
-	return false, nil
+	if ladder(op).outageEnded(ctx, before.Reason, failure) {
+		return true, true, nil
+	}
+	op.enter(ctx, stuck)
+	return false, false, nil
 }
 
 // silence returns why the task of a destructive phase, which waits for workloads, is not done

@@ -90,15 +90,23 @@ func (op ladder) enterPhase(ctx workflow.Context) (pass bool) {
 	return why != ""
 }
 
-// attemptOutcome is the outcome of the rung that ended.
+// attemptOutcome is the outcome of the rung that ended. Of one that an operator skipped before its tests, it is
+// not known whether it was done.
 func (op ladder) attemptOutcome() string {
 	switch {
 	case op.repair.Ended == repairCured:
 		return recovery.OutcomeCured
 	case op.repair.Outcome != "":
 		return op.repair.Outcome
+	case op.phase > 0 && isVerify(op.plan.Phases[op.phase-1].Name):
+		return recovery.OutcomeNotCured
 	}
-	return recovery.OutcomeNotCured // an operator skipped it
+	return recovery.OutcomeUnknown
+}
+
+// isVerify reports whether a phase tests the node after a rung.
+func isVerify(phase string) bool {
+	return slices.Contains([]string{lifecycle.PhaseVerifyReset, lifecycle.PhaseVerifyReboot, lifecycle.PhaseVerifyReplace}, phase)
 }
 
 // climb ends the rung of a phase that failed, if another rung follows, and reports whether it did. A
@@ -116,10 +124,7 @@ func (op ladder) climb(ctx workflow.Context, failure error) (climbed bool, err e
 		op.mark(ctx, lifecycle.PhaseSkipped, e.Message)
 		return true, nil
 	}
-	timeout := e.Reason == lifecycle.ReasonTimeout
-	ours := e.Kind == schema.KindServiceUnavailable && !timeout || e.Kind == schema.KindInternal
-	if !spec.Climbs || ours || locked(e) || slices.Contains([]string{lifecycle.ReasonStepUnknown, lifecycle.ReasonProviderUnknown,
-		lifecycle.ReasonResultMissing, lifecycle.ReasonTaskCanceled}, e.Reason) {
+	if !op.failsRung(e) {
 		return false, nil
 	}
 	// The next rung has tasks of its own, which must not run beside an open one.
@@ -127,7 +132,7 @@ func (op ladder) climb(ctx workflow.Context, failure error) (climbed bool, err e
 		return false, err
 	}
 	message := e.Message
-	if timeout {
+	if e.Reason == lifecycle.ReasonTimeout {
 		_, message = timedOut(spec)
 	}
 	op.repair.Outcome = outcomeOf(spec, e)
@@ -135,6 +140,25 @@ func (op ladder) climb(ctx workflow.Context, failure error) (climbed bool, err e
 	op.tries++ // the next rung's tasks are new ones
 	return true, nil
 }
+
+// failsRung reports whether a failure of the current phase ends its rung.
+func (op ladder) failsRung(e *schema.Error) bool {
+	ours := e.Kind == schema.KindServiceUnavailable && e.Reason != lifecycle.ReasonTimeout || e.Kind == schema.KindInternal
+	return op.spec().Climbs && !ours && !locked(e) && !slices.Contains([]string{lifecycle.ReasonStepUnknown, lifecycle.ReasonProviderUnknown,
+		lifecycle.ReasonResultMissing, lifecycle.ReasonTaskCanceled}, e.Reason)
+}
+
+// outageEnded reports whether a repair, which an outage of the control plane parked, fails for a reason of
+// its node now. The phase then runs again outside of the park, where such a failure climbs.
+func (op ladder) outageEnded(ctx workflow.Context, parked string, failure error) bool {
+	outages := []string{lifecycle.ReasonNodeAPIDown, lifecycle.ReasonVaultSealed, lifecycle.ReasonVaultUnreachable, lifecycle.ReasonClockSkew,
+		string(schema.KindServiceUnavailable)}
+	return !op.undoing && op.plan.Action == lifecycle.ActionRecover && slices.Contains(outages, parked) && op.failsRung(failureOf(failure)) &&
+		workflow.GetVersion(ctx, changeClimbName, workflow.DefaultVersion, 1) > workflow.DefaultVersion
+}
+
+// changeClimbName is the change that made a repair climb after an outage.
+const changeClimbName = "climb-after-outage"
 
 // outcomeOf is the outcome of a rung whose phase failed.
 func outcomeOf(spec lifecycle.PhaseSpec, e *schema.Error) string {

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,12 +50,15 @@ func phaseStates(op lifecycle.Operation) map[string]lifecycle.PhaseState {
 // TestVerifyBudget: the phase of the tests is longer than the tests.
 func TestVerifyBudget(t *testing.T) {
 	t.Parallel()
-	p, _ := lifecycle.PlanOf(lifecycle.ActionRecover, lifecycle.Options{})
+	p, _ := lifecycle.PlanOf(lifecycle.ActionRecover, lifecycle.Options{Recovery: recovery.Request{Rungs: recovery.Rungs()}})
+	tests := 0
 	for _, s := range p.Phases {
-		if s.Name == lifecycle.PhaseVerifyReboot {
-			require.Greater(t, s.Budget, task.VerifyTime)
+		if slices.Contains([]string{lifecycle.PhaseVerifyReset, lifecycle.PhaseVerifyReboot, lifecycle.PhaseVerifyReplace}, s.Name) {
+			tests++
+			require.Greater(t, s.Budget, task.VerifyTime, s.Name)
 		}
 	}
+	require.Equal(t, 3, tests)
 }
 
 // TestRepairByReset: the first rung repairs the node, and the others are passed over.
@@ -183,6 +187,64 @@ func TestDeafNodeAPI(t *testing.T) {
 	require.Equal(t, []string{"reset_gpu not_cured", "reboot cured"}, w.outcomesOfRungs())
 	require.Zero(t, w.count("power reset"))
 	require.Len(t, w.parks, 1)
+}
+
+// deafDuringRestart is a repair whose node API receives no heartbeats from the first restart on, for five
+// hours. Only a later restart, or one by the provider, ends the node's boot.
+func deafDuringRestart(t *testing.T, w *world, r recovery.Request) *bed {
+	t.Helper()
+	receives := func(deaf bool, age time.Duration) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.repairs.deaf, w.heartbeat = deaf, age
+	}
+	restarts := 0
+	w.on[task.NodeReboot] = func(activities.TaskSpec) (task.Result, error) {
+		if restarts++; restarts > 1 {
+			w.boots("boot-2")
+		} else {
+			receives(true, time.Hour)
+		}
+		return succeeded(struct{}{}), nil
+	}
+	w.repairs.onPower = func(machines.Power) { w.boots("boot-2") }
+	b := repairOf(t, w, r)
+	b.at(5*time.Hour, func() {
+		require.Equal(t, lifecycle.ReasonNodeAPIDown, b.status().Operation.Stuck.Reason)
+		receives(false, 0)
+	})
+	return b
+}
+
+// TestOldBootAfterDeafNodeAPI: the node still runs its old boot when the node API receives heartbeats
+// again. The repair continues as without the outage: the provider restarts the node, or the next rung
+// follows. After the last rung, the park says what the node runs, and a retry restarts it.
+func TestOldBootAfterDeafNodeAPI(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	require.Equal(t, "repaired by the rung reboot", deafDuringRestart(t, w, recovery.Request{}).run().Operation.Outcome)
+	require.Equal(t, 1, w.count("power reset"))
+	require.Len(t, w.parks, 1)
+
+	w = newWorld(lifecycle.NodeActive)
+	w.instance = &lifecycle.Instance{} // no provider can
+	deafDuringRestart(t, w, recovery.Request{}).run()
+	require.Equal(t, lifecycle.NodeQuarantined, w.finished.Node)
+	require.Equal(t, []string{"reboot failed"}, w.outcomesOfRungs())
+	require.Len(t, w.parks, 1)
+
+	w = newWorld(lifecycle.NodeActive)
+	w.instance = &lifecycle.Instance{}
+	b := deafDuringRestart(t, w, recovery.Request{Rungs: []recovery.Rung{recovery.RungReboot}})
+	b.at(9*time.Hour, func() {
+		s := b.status().Operation.Stuck
+		require.Equal(t, string(schema.KindAgentSilent), s.Reason)
+		require.Contains(t, s.Message, "still runs the boot that the restart should end")
+		require.Contains(t, s.Next, "gpuaas op retry")
+	})
+	b.decideAt(10*time.Hour, lifecycle.DecisionRetry)
+	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
+	require.Len(t, slices.DeleteFunc(slices.Clone(w.enqueued), func(step string) bool { return !strings.HasPrefix(step, "node.reboot") }), 2)
 }
 
 // TestSilentAgent: the provider restarts a node whose agent is silent, and nothing is drained.
@@ -332,6 +394,7 @@ func TestSkipVoidsTasks(t *testing.T) {
 	b.decideAt(time.Minute, lifecycle.DecisionSkip)
 	require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
 	require.Equal(t, 1, w.count("void"))
+	require.Equal(t, []string{"reset_gpu unknown", "reboot cured"}, w.outcomesOfRungs(), "the reset may run")
 }
 
 // TestRepairNotNeeded: a fault that ended is not repaired, and the node returns to its state.
@@ -339,7 +402,7 @@ func TestRepairNotNeeded(t *testing.T) {
 	t.Parallel()
 	fault := recovery.Fault{Checker: "gpu_xid", Component: "GPU-1", Reason: "Xid", Code: 79}
 	w := newWorld(lifecycle.NodeActive)
-	w.repairs.conditions = []health.Condition{{Checker: "gpu_xid", Component: "GPU-1", Status: health.Healthy}}
+	w.repairs.conditions = []health.Condition{{Checker: "gpu_xid", Status: health.Healthy}} // no GPU has a fault
 	st := repairOf(t, w, recovery.Request{Fault: fault}).run()
 	require.Equal(t, "not needed: the fault had ended", st.Operation.Outcome)
 	require.Equal(t, lifecycle.NodeActive, w.finished.Node)
@@ -411,6 +474,9 @@ func TestLastRungDecisions(t *testing.T) {
 		require.Equal(t, lifecycle.AttentionOperator, w.parks[0].WaitingOn, "its agent answers")
 		require.Contains(t, w.parks[0].Cause, "outlasted the repair")
 		require.Nil(t, w.repairs.evidence)
+		if decision == lifecycle.DecisionSkip {
+			require.Equal(t, []string{"reboot not_cured"}, w.outcomesOfRungs())
+		}
 	}
 }
 
@@ -511,4 +577,43 @@ func TestEvidenceParks(t *testing.T) {
 	b.env.RegisterDelayedCallback(func() { w.heal("evidence"); b.decide(lifecycle.DecisionRetry, "fixed") }, 2*time.Hour)
 	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	require.NotNil(t, w.repairs.evidence)
+}
+
+// TestSlowAgent: the provider does not restart a node whose agent has the task and does not respond in time: the
+// agent may restart the node a moment later. If the agent never had the task, the provider does.
+func TestSlowAgent(t *testing.T) {
+	t.Parallel()
+	for began, resets := range map[bool]int{true: 0, false: 1} {
+		w := newWorld(lifecycle.NodeActive)
+		w.silent[task.NodeReboot], w.began = true, began
+		w.repairs.onPower = func(machines.Power) { w.boots("boot-2") }
+		b := repairOf(t, w, recovery.Request{})
+		b.env.RegisterDelayedCallback(func() { w.boots("boot-2") }, 20*time.Second)
+		require.Equal(t, "repaired by the rung reboot", b.run().Operation.Outcome)
+		require.Equal(t, resets, w.count("power reset"), "the agent has the task: %t", began)
+	}
+}
+
+// TestLostReset: a reset of the GPUs whose task is lost or does not end in time has an unknown outcome, and the
+// next rung follows. One that the node reports as failed has failed.
+func TestLostReset(t *testing.T) {
+	t.Parallel()
+	failing := func(reason string) func(activities.TaskSpec) (task.Result, error) {
+		return func(activities.TaskSpec) (task.Result, error) {
+			return task.Result{}, activities.Failure(schema.NewError(schema.KindTaskFailed, "no reset").WithReason(reason), true)
+		}
+	}
+	for _, c := range []struct {
+		reset func(w *world)
+		want  string
+	}{
+		{func(w *world) { w.on[task.GPUReset] = failing(lifecycle.ReasonTaskLost) }, "reset_gpu unknown"},
+		{func(w *world) { w.silent[task.GPUReset] = true }, "reset_gpu unknown"},
+		{func(w *world) { w.on[task.GPUReset] = failing("") }, "reset_gpu failed"},
+	} {
+		w := newWorld(lifecycle.NodeActive)
+		c.reset(w)
+		require.Equal(t, "repaired by the rung reboot", repairOf(t, w, climbing()).run().Operation.Outcome)
+		require.Equal(t, []string{c.want, "reboot cured"}, w.outcomesOfRungs())
+	}
 }

@@ -91,16 +91,16 @@ func (c Carried) restore(op *operation) {
 }
 
 // resume shows and records that this run continues the parked operation. A phase that
-// waits for events is entered again at once, so that its events are followed. healed is
-// set when that ended the park.
-func (op park) resume(ctx workflow.Context) (healed bool, err error) {
+// waits for events is entered again at once, so that its events are followed. ended and again are
+// those of retry.
+func (op park) resume(ctx workflow.Context) (ended, again bool, err error) {
 	stuck := *op.status.Operation.Stuck
 	op.show(ctx)
 	_, err = recordLater(ctx, op.operation, "Record the run that continues the operation",
 		op.progress(ctx, activities.Advance{Phase: stuck.Phase, Stuck: &stuck, Continued: true}))
 	noteRejected(ctx, op.state, err)
 	if op.goalReached == nil {
-		return false, nil
+		return false, false, nil
 	}
 	return op.retry(ctx)
 }

@@ -23,10 +23,7 @@ type Rounds[S any] struct {
 // ReclaimStaleDispatch is a run of the reclaimer. Each round requeues stale tasks,
 // marks them lost or voids them.
 func ReclaimStaleDispatch(ctx workflow.Context) (Rounds[activities.ReclaimSummary], error) {
-	return runRounds(ctx, func() (s activities.ReclaimSummary, err error) {
-		err = workflow.ExecuteActivity(remote(ctx, callRound, 0, "Reclaim stale tasks"), reclaimer.ReclaimTasks).Get(ctx, &s)
-		return s, err
-	}, func(s activities.ReclaimSummary) bool { return len(s.Decisions) > 0 })
+	return runRounds(ctx, roundOf[activities.ReclaimSummary](ctx, "Reclaim stale tasks", reclaimer.ReclaimTasks), func(s activities.ReclaimSummary) bool { return len(s.Decisions) > 0 })
 }
 
 // WatchOperations is a run of the run watcher. Each round marks the operations that
@@ -46,10 +43,7 @@ func WatchOperations(ctx workflow.Context) (Rounds[activities.WatchSummary], err
 // DecideRepairs is a run of health recovery. Each round decides about the nodes with a fault, and
 // starts the repairs that nothing stops.
 func DecideRepairs(ctx workflow.Context) (Rounds[activities.RepairSummary], error) {
-	return runRounds(ctx, func() (s activities.RepairSummary, err error) {
-		err = workflow.ExecuteActivity(remote(ctx, callRound, 0, "Decide about nodes with a fault"), decider.DecideRepairs).Get(ctx, &s)
-		return s, err
-	}, activities.RepairSummary.Changed)
+	return runRounds(ctx, roundOf[activities.RepairSummary](ctx, "Decide about nodes with a fault", decider.DecideRepairs), activities.RepairSummary.Changed)
 }
 
 // DeleteOldRecords is a run of the schedule that deletes old records. Rounds follow each other
@@ -75,35 +69,32 @@ func DeleteOldRecords(ctx workflow.Context) (done Rounds[activities.RetentionSum
 }
 
 // SweepMachines is a run of the sweep: one round that finds the machines that no instance owns, and
-// deletes leftovers if the worker is configured to. A round that fails fails the run. A cancel of
-// the run waits for the current call of a provider and ends it early as completed.
-func SweepMachines(ctx workflow.Context) (s activities.SweepSummary, err error) {
-	err = workflow.ExecuteActivity(remote(ctx, callSweep, 0, "Find machines that no instance owns"), sweeper.SweepMachines).Get(ctx, &s)
-	if ctx.Err() != nil {
-		return s, nil //nolint:nilerr // a cancel
-	}
-	return s, err
+// deletes leftovers if the worker is configured to. A cancel waits for the current call of a provider.
+func SweepMachines(ctx workflow.Context) (activities.SweepSummary, error) {
+	return runOnce[activities.SweepSummary](ctx, "Find machines that no instance owns", sweeper.SweepMachines)
 }
 
 // ScanDrift is a run of the scan: one round that compares all nodes with their templates, and starts
-// the upgrades of agents that the policies of templates allow. A round that fails fails the run. A cancel
-// of the run ends it early as completed.
-func ScanDrift(ctx workflow.Context) (s activities.DriftSummary, err error) {
-	err = workflow.ExecuteActivity(remote(ctx, callSweep, 0, "Compare nodes with their templates"), scanner.ScanDrift).Get(ctx, &s)
-	if ctx.Err() != nil {
-		return s, nil //nolint:nilerr // a cancel
-	}
-	return s, err
+// the upgrades of agents that the policies of templates allow.
+func ScanDrift(ctx workflow.Context) (activities.DriftSummary, error) {
+	return runOnce[activities.DriftSummary](ctx, "Compare nodes with their templates", scanner.ScanDrift)
 }
 
 // ExplainParks is a run of the schedule that finds the probable cause of each park. It is no part of
 // the operation's own workflow: a probe that hangs delays no operation, and a new probe changes no
 // history.
 func ExplainParks(ctx workflow.Context) (Rounds[activities.ExplainSummary], error) {
-	return runRounds(ctx, func() (s activities.ExplainSummary, err error) {
-		err = workflow.ExecuteActivity(remote(ctx, callRound, 0, "Find the probable cause of each park"), explainer.ExplainParks).Get(ctx, &s)
-		return s, err
-	}, func(s activities.ExplainSummary) bool { return s.Explained > 0 })
+	return runRounds(ctx, roundOf[activities.ExplainSummary](ctx, "Find the probable cause of each park", explainer.ExplainParks), func(s activities.ExplainSummary) bool { return s.Explained > 0 })
+}
+
+// runOnce is a run of one round, whose activity returns a summary. A round that fails fails the run. A
+// cancel of the run ends it early as completed.
+func runOnce[S any](ctx workflow.Context, summary string, round any) (s S, err error) {
+	err = workflow.ExecuteActivity(remote(ctx, callSweep, 0, summary), round).Get(ctx, &s)
+	if ctx.Err() != nil {
+		return s, nil //nolint:nilerr // a cancel
+	}
+	return s, err
 }
 
 // runRounds runs a round every lifecycle.RoundInterval until the time of a run is over. The
@@ -129,6 +120,14 @@ func runRounds[S any](ctx workflow.Context, round func() (S, error), changed fun
 		if err := pause(ctx, lifecycle.RoundInterval, "Wait for the next round"); err != nil {
 			return done, nil //nolint:nilerr // a cancel
 		}
+	}
+}
+
+// roundOf returns the round that runs an activity without arguments, which returns a summary.
+func roundOf[S any](ctx workflow.Context, summary string, activity any) func() (S, error) {
+	return func() (s S, err error) {
+		err = workflow.ExecuteActivity(remote(ctx, callRound, 0, summary), activity).Get(ctx, &s)
+		return s, err
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/health/host"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // journal is a folder with journal files.
@@ -24,13 +25,11 @@ type journal struct {
 	files  int
 }
 
-// newJournal makes the journal of a bench. The test skips without journald's tools.
+// newJournal makes the journal of a bench, for which the test needs journald's tools.
 func newJournal(b *bench) *journal {
 	b.t.Helper()
 	for _, program := range []string{"journalctl", "/lib/systemd/systemd-journal-remote"} {
-		if _, err := exec.LookPath(program); err != nil {
-			b.t.Skip("there is no " + program)
-		}
+		need.Program(b.t, program, "run: sh tools/need.sh host")
 	}
 	j := &journal{t: b.t, folder: b.t.TempDir(), at: b.at.Add(-time.Hour)}
 	b.conf.Journal = []string{"-D", j.folder}

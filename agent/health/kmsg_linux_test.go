@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema/health/device"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 func TestParseKmsg(t *testing.T) {
@@ -39,9 +40,7 @@ func TestParseKmsg(t *testing.T) {
 func TestRealKmsg(t *testing.T) {
 	t.Parallel()
 	file, err := os.Open("/dev/kmsg")
-	if err != nil {
-		t.Skipf("the kernel log cannot be read: %v", err)
-	}
+	need.That(t, err == nil, "the kernel log cannot be read, run the test as root: %v", err)
 	require.NoError(t, file.Close())
 	b := newBench(t)
 	b.conf.BootedAt = b.at

@@ -81,6 +81,7 @@ func New(c Config) (*Monitor, error) {
 		{input: host.InputClock, timeout: 10 * time.Second, read: m.readClock},
 		{input: host.InputMemory, timeout: 10 * time.Second, read: m.readMemory},
 		{input: host.InputServices, timeout: 10 * time.Second, read: m.readServices},
+		{input: host.InputInfiniBand, timeout: 10 * time.Second, read: m.readInfiniBand},
 	}...)
 	return m, nil
 }

@@ -34,9 +34,11 @@ type state struct {
 	// UUIDs are the GPUs that were seen, by bus address.
 	UUIDs map[string]string `json:"uuids,omitempty"`
 	// Links is the largest number of NVLinks that were up at once, by UUID.
-	Links   map[string]int `json:"links,omitempty"`
-	History host.History   `json:"history"`
-	Report  health.Report  `json:"report"`
+	Links map[string]int `json:"links,omitempty"`
+	// Ports are the ports of RDMA adapters that were active.
+	Ports   map[string]bool `json:"ports,omitempty"`
+	History host.History    `json:"history"`
+	Report  health.Report   `json:"report"`
 }
 
 func (m *Monitor) file() string { return m.conf.State.File("health.json") }
@@ -58,6 +60,9 @@ func (m *Monitor) load() state {
 	if s.UUIDs == nil {
 		s.UUIDs = map[string]string{}
 	}
+	if s.Ports == nil {
+		s.Ports = map[string]bool{}
+	}
 	if s.Links == nil {
 		s.Links = map[string]int{}
 	}
@@ -69,6 +74,9 @@ func (m *Monitor) load() state {
 func (s *state) complete(sample *host.Sample, gpus int) {
 	if _, missing := sample.Missing[host.InputGPUs]; !missing {
 		s.learn(sample)
+	}
+	if _, missing := sample.Missing[host.InputInfiniBand]; !missing {
+		s.learnPorts(sample)
 	}
 	if gpus > 0 {
 		s.GPUs = gpus

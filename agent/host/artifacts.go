@@ -2,6 +2,7 @@ package host
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -73,8 +74,9 @@ type hashedFile struct {
 	digest  string
 }
 
-// Read returns the versions and digests by name. What the host does not have is missing.
-func (a *Artifacts) Read() map[string]string {
+// Read returns the versions and digests by name. What the host does not have is missing. When ctx ends,
+// Read stops in the middle of a file, and the result is incomplete.
+func (a *Artifacts) Read(ctx context.Context) map[string]string {
 	found := map[string]string{}
 	for name, version := range map[string]string{
 		inventory.ArtifactKernel: a.Host.kernel(), inventory.ArtifactOSImage: a.Host.osImage(),
@@ -89,7 +91,7 @@ func (a *Artifacts) Read() map[string]string {
 	}
 	maps.DeleteFunc(a.hashed, func(path string, _ hashedFile) bool { _, err := os.Stat(path); return err != nil })
 	for name, path := range a.Files {
-		if digest := a.digest(path); digest != "" {
+		if digest := a.digest(ctx, path); digest != "" {
 			found[name] = digest
 		}
 	}
@@ -98,7 +100,7 @@ func (a *Artifacts) Read() map[string]string {
 
 // digest returns the SHA-256 of a file, "" if there is none, and inventory.Unreadable if it cannot be
 // read or is no regular file of at most 1 GiB.
-func (a *Artifacts) digest(path string) string {
+func (a *Artifacts) digest(ctx context.Context, path string) string {
 	// A named pipe would block the open.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,12 +121,27 @@ func (a *Artifacts) digest(path string) string {
 	}
 	sum := sha256.New()
 	// A file that grows meanwhile is read up to the bound; the next reading sees its other size.
-	if _, err := io.Copy(sum, io.LimitReader(f, maxArtifactFile)); err != nil {
+	if _, err := io.Copy(sum, io.LimitReader(untilEnd(ctx, f), maxArtifactFile)); err != nil {
 		return inventory.Unreadable
 	}
 	is.digest = hex.EncodeToString(sum.Sum(nil))
 	a.hashed[path] = is
 	return is.digest
+}
+
+// readFunc is an io.Reader.
+type readFunc func(p []byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+// untilEnd reads from r until ctx ends, so that large files do not delay the stop of the agent.
+func untilEnd(ctx context.Context, r io.Reader) io.Reader {
+	return readFunc(func(p []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return r.Read(p)
+	})
 }
 
 // osImage identifies the image of the operating system: IMAGE_ID and IMAGE_VERSION of os-release, or

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +31,7 @@ func TestArtifacts(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(root+"/pipe", 0o600))
 	a := Artifacts{Host: New(root, ""), Files: map[string]string{"containerd": root + "/usr/bin/containerd", "pipe": root + "/pipe",
 		"folder": root + "/usr", "absent": root + "/absent"}}
-	first := a.Read()
+	first := a.Read(t.Context())
 	require.NoError(t, inventory.CheckArtifacts(first))
 	require.Equal(t, map[string]string{"kernel": "6.8.0-90-generic", "gpu_driver": "570.86.15", "os_image": first["os_image"],
 		"containerd": schema.SHA256Hex([]byte("one")), "pipe": inventory.Unreadable, "folder": inventory.Unreadable}, first)
@@ -40,7 +41,7 @@ func TestArtifacts(t *testing.T) {
 	write(t, root+"/etc/os-release", "ID=ubuntu\nVERSION_ID=24.04\n")
 	require.NoError(t, os.Remove(root+"/usr/bin/containerd"))
 	require.NoError(t, os.RemoveAll(root+"/sys"))
-	second := a.Read()
+	second := a.Read(t.Context())
 	require.Equal(t, "ubuntu-24.04", second["os_image"])
 	require.NotContains(t, second, "containerd")
 	require.NotContains(t, second, "gpu_driver", "the driver is not loaded")
@@ -56,7 +57,7 @@ func TestArtifactDigests(t *testing.T) {
 	set := func(content string, at time.Time) string {
 		write(t, path, content)
 		require.NoError(t, os.Chtimes(path, at, at))
-		return a.Read()["file"]
+		return a.Read(t.Context())["file"]
 	}
 	one := set("one", at)
 	require.Equal(t, schema.SHA256Hex([]byte("one")), one)
@@ -67,7 +68,7 @@ func TestArtifactDigests(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, large.Truncate(maxArtifactFile+1))
 	require.NoError(t, large.Close())
-	require.Equal(t, inventory.Unreadable, a.Read()["file"])
+	require.Equal(t, inventory.Unreadable, a.Read(t.Context())["file"])
 }
 
 func TestParseArtifacts(t *testing.T) {
@@ -86,4 +87,16 @@ func TestParseArtifacts(t *testing.T) {
 		_, err := ParseArtifacts(bad)
 		require.Error(t, err, bad)
 	}
+}
+
+// Read stops when its context ends, and does not keep what it read until then.
+func TestArtifactsStop(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	write(t, path, "one")
+	a := Artifacts{Host: New(t.TempDir(), ""), Files: map[string]string{"file": path}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Equal(t, inventory.Unreadable, a.Read(ctx)["file"])
+	require.Equal(t, schema.SHA256Hex([]byte("one")), a.Read(t.Context())["file"])
 }

@@ -184,7 +184,6 @@ func TestUnconfirmedReset(t *testing.T) {
 	require.Empty(t, m.units.calls)
 }
 
-// TestFailedReset: whatever fails, the services run again.
 // TestResetOfGPUThatIsTaken: a process that opens a GPU while its services stop keeps it from the reset.
 func TestResetOfGPUThatIsTaken(t *testing.T) {
 	t.Parallel()
@@ -197,6 +196,7 @@ func TestResetOfGPUThatIsTaken(t *testing.T) {
 	m.restored()
 }
 
+// TestFailedReset: whatever fails, the services run again.
 func TestFailedReset(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // containerVar makes the test binary the process of a container: the signal that ends it,
@@ -56,18 +57,15 @@ type realDocker struct {
 }
 
 // newRealDocker starts a daemon with an image "work" that contains the test binary. A test
-// skips without dockerd.
+// needs dockerd and root.
 func newRealDocker(t *testing.T) *realDocker {
 	t.Helper()
-	program, err := exec.LookPath("dockerd")
-	if err != nil || os.Geteuid() != 0 {
-		t.Skip("there is no dockerd, or it cannot run without root")
-	}
+	program := need.Program(t, "dockerd", "run: sh tools/need.sh host")
+	need.Root(t, "dockerd")
 	self, err := elf.Open("/proc/self/exe")
 	require.NoError(t, err)
-	if slices.ContainsFunc(self.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		t.Skip("the test binary, which containers run, is not static: set CGO_ENABLED=0")
-	}
+	dynamic := slices.ContainsFunc(self.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+	need.That(t, !dynamic, "the test binary, which containers run, is not static: set CGO_ENABLED=0")
 	folder := t.TempDir()
 	r := &realDocker{t: t, socket: filepath.Join(folder, "d.sock")}
 	r.args = []string{program, "--data-root", folder + "/data", "--exec-root", folder + "/exec", "--pidfile", folder + "/pid", "-H", "unix://" + r.socket,

@@ -16,6 +16,8 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -52,14 +54,11 @@ type fakeSystemd struct {
 	jobs  uint32
 }
 
-// newFakeSystemd starts a bus with a systemd that has units. A test skips without
+// newFakeSystemd starts a bus with a systemd that has units. It needs
 // dbus-daemon.
 func newFakeSystemd(t *testing.T, units ...*fakeUnit) *fakeSystemd {
 	t.Helper()
-	program, err := exec.LookPath("dbus-daemon")
-	if err != nil {
-		t.Skip("there is no dbus-daemon")
-	}
+	program := need.Program(t, "dbus-daemon", "run: sh tools/need.sh host")
 	folder := t.TempDir()
 	f := &fakeSystemd{address: "unix:path=" + filepath.Join(folder, "bus"), units: units}
 	config := filepath.Join(folder, "bus.conf")

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -69,6 +70,7 @@ type backend struct {
 
 	task      wire.TaskView
 	providers []machines.Provider
+	instance  instance.View
 	listed    []any // what TaskList was asked for
 	decided   []any // what was decided, and by whom
 	decision  error

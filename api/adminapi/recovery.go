@@ -17,6 +17,9 @@ import (
 type Recovery interface {
 	// Policy returns the newest policy, the default one with version 0 if none is stored.
 	Policy(ctx context.Context) (record.Policy, error)
+	// PolicyWithDigest returns the newest version with the digest, also the default policy. KindNotFound
+	// if there is none.
+	PolicyWithDigest(ctx context.Context, digest string) (record.Policy, error)
 	// ListPolicies lists the stored versions without their bodies, newest first. Page.After has the
 	// version.
 	ListPolicies(ctx context.Context, p Page) ([]record.Policy, []string, error)
@@ -52,10 +55,10 @@ func (a *API) recovery() []Endpoint {
 		a.on(get, "/recovery/decisions", ok, viewer, h.decisions, schema.KindNotFound),
 		a.on(get, "/recovery/facts", ok, viewer, h.facts),
 		a.on(get, "/recovery/policy", ok, viewer, h.policy),
-		a.on(post, "/recovery/policy", ok, admin, h.setPolicy),
+		a.on(post, "/recovery/policy", ok, admin, h.setPolicy, schema.KindDecisionOutdated),
 		a.on(get, "/recovery/policies", ok, viewer, h.policies),
-		a.on(post, "/recovery/arm", ok, admin, h.setMode(recovery.ModeArmed)),
-		a.on(post, "/recovery/disarm", ok, admin, h.setMode(recovery.ModeMonitor)),
+		a.on(post, "/recovery/arm", ok, admin, h.arm, schema.KindDecisionOutdated),
+		a.on(post, "/recovery/disarm", ok, admin, h.disarm),
 		a.on(post, "/recovery/breaker/close", ok, admin, h.closeBreaker),
 	}
 }
@@ -110,42 +113,6 @@ func (h recoveries) policy(c *call) (any, error) {
 func (h recoveries) policies(c *call) (any, error) {
 	q := h.listQuery(c)
 	return page(q, "policies", q.page(1), h.Recovery.ListPolicies)
-}
-
-// setPolicy stores a policy. A malformed one changes nothing, so the policy in use stays.
-func (h recoveries) setPolicy(c *call) (any, error) {
-	var p recovery.Policy
-	req, err := body(c, edge.Decode, func(r *record.SetPolicy) (err error) {
-		if p, err = recovery.DecodePolicy(r.Body); err != nil {
-			return err
-		}
-		return checkReason(r.Reason, !r.DryRun)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if req.DryRun {
-		return record.Stored(p)
-	}
-	return h.Recovery.ChangePolicy(c.Context(), func(record.Policy) (recovery.Policy, error) { return p, nil }, req.Reason, c.by)
-}
-
-// setMode changes the mode of the policy in use.
-func (h recoveries) setMode(m recovery.Mode) handler {
-	return func(c *call) (any, error) {
-		req, err := body(c, edge.Decode, checkRecoveryChange)
-		if err != nil {
-			return nil, err
-		}
-		return h.Recovery.ChangePolicy(c.Context(), func(now record.Policy) (recovery.Policy, error) {
-			p, err := now.Decode()
-			if err != nil {
-				return p, err
-			}
-			p.Mode = m
-			return p, p.Validate()
-		}, req.Reason, c.by)
-	}
 }
 
 // closeBreaker closes the breaker.

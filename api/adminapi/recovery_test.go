@@ -25,6 +25,7 @@ import (
 type recoveryRows struct {
 	adminapi.Recovery
 	policy  record.Policy
+	past    []record.Policy
 	changes int
 	closed  string
 	query   adminapi.DecisionQuery

@@ -30,6 +30,7 @@ import (
 	machines "github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // machine is a host's file system below a folder, with a systemctl that only
@@ -43,10 +44,7 @@ type machine struct {
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	for _, tool := range []string{"sh", "curl", "sha256sum", "tar"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			require.NotEqual(t, "true", os.Getenv("CI"), "%s is missing", tool)
-			t.Skip(tool + " is missing")
-		}
+		need.Program(t, tool, "run: sh tools/need.sh host")
 	}
 	m := &machine{t: t, root: filepath.Join(t.TempDir(), "a host's root"), bin: t.TempDir()}
 	m.write("/etc/os-release", "NAME=x\nID=ubuntu\nID_LIKE=debian\n")

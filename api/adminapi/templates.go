@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Templates stores templates and how nodes differ from them.
@@ -125,14 +126,38 @@ func (t templates) fleet(c *call) (any, error) {
 	return t.Templates.FleetDrift(c.Context())
 }
 
-// drift compares a node with its template.
+// drift compares a node with its template. The path has the node's ID, its host name, or the ID of its
+// live instance.
 func (t templates) drift(c *call) (any, error) {
 	if err := t.query(c).check(); err != nil {
 		return nil, err
 	}
 	node, err := t.find(c)
+	if schema.KindOf(err) == schema.KindNotFound {
+		node, err = t.ofInstance(c, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return t.Templates.Drift(c.Context(), node.ID)
+}
+
+// ofInstance reads the node of a live instance, whose ID the path has. It returns missing if there is no
+// such instance.
+func (t templates) ofInstance(c *call, missing error) (wire.NodeView, error) {
+	id := c.PathValue("node")
+	if !schema.IsID(id) {
+		return wire.NodeView{}, missing
+	}
+	i, err := t.Machines.Instance(c.Context(), id)
+	switch {
+	case schema.KindOf(err) == schema.KindNotFound:
+		return wire.NodeView{}, missing
+	case err != nil:
+		return wire.NodeView{}, err
+	case !i.State.Live():
+		return wire.NodeView{}, schema.NewError(schema.KindNotFound, "instance %s of node %s ended: it is not compared", id, i.Host).
+			WithNext("gpuaas node drift " + i.Host)
+	}
+	return t.named(c.Context(), i.NodeID)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/template"
 )
 
@@ -98,4 +99,20 @@ func TestTemplateRefusals(t *testing.T) {
 	}
 	assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodGet, "/nodes/"+schema.NewID()+"/drift", "").Code)
 	assert.Empty(t, d.decided)
+}
+
+// A node is also named by the ID of its live instance.
+func TestDriftOfInstance(t *testing.T) {
+	d := newBackend()
+	d.instance.InstanceID, d.instance.NodeID, d.instance.Host = schema.NewID(), d.node.ID, "gpu-1"
+	path := "/nodes/" + d.instance.InstanceID + "/drift"
+	d.instance.State = lifecycle.InstanceRunning
+	w := d.request(t, http.MethodGet, path, "")
+	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	assert.Contains(t, w.Body.String(), d.node.ID)
+	d.instance.State = lifecycle.InstanceTerminated
+	w = d.request(t, http.MethodGet, path, "")
+	assert.Equal(t, http.StatusNotFound, w.Code)
+	assert.Equal(t, "gpuaas node drift gpu-1", refusal(t, w).Next)
+	assert.Contains(t, refusal(t, d.request(t, http.MethodGet, "/nodes/"+schema.NewID()+"/drift", "")).Message, "no node")
 }

@@ -54,6 +54,14 @@ type RecoveryCounts struct {
 	RoundAge    float64
 }
 
+// PhaseCount is the number of nodes in a health phase, and how long ago, by the database's clock, the
+// oldest of them entered it, for the gauges gpuaas_recovery_phase_*.
+type PhaseCount struct {
+	Phase         string
+	Nodes         int64
+	OldestSeconds float64
+}
+
 // SurplusCount is the number of machines at a provider that no instance owns, for the gauge
 // gpuaas_surplus_machines.
 type SurplusCount struct {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/stuck"
@@ -36,8 +37,13 @@ type Counts interface {
 	// ConditionCounts returns the nodes with unhealthy conditions by checker and reason, the largest
 	// count first.
 	ConditionCounts(ctx context.Context) ([]ConditionCount, error)
+	// DriftCounts returns the nodes that differ from their template by template, change and artifact, the
+	// largest count first.
+	DriftCounts(ctx context.Context) ([]DriftCount, error)
 	// RecoveryCounts returns the state of health recovery.
 	RecoveryCounts(ctx context.Context) (RecoveryCounts, error)
+	// PhaseCounts returns the nodes of health recovery by phase.
+	PhaseCounts(ctx context.Context) ([]PhaseCount, error)
 	// OutboxAge returns the age of the oldest message to Temporal that failed and
 	// is still to be delivered, in seconds, 0 without one.
 	OutboxAge(ctx context.Context) (float64, error)
@@ -164,6 +170,9 @@ func (c *FleetCollector) read() error {
 	if err := c.readStuckNodes(ctx); err != nil {
 		return err
 	}
+	if err := c.readDrift(ctx); err != nil {
+		return err
+	}
 	if err := c.readRecovery(ctx); err != nil {
 		return err
 	}
@@ -286,6 +295,27 @@ func (c *FleetCollector) readRecovery(ctx context.Context) error {
 	c.gauge("gpuaas_recovery_budget_used", "Operations that use the budgets of health recovery.")(float64(counts.Used))
 	c.gauge("gpuaas_recovery_budget_blocked_nodes", "Nodes whose repair a budget stops.")(float64(counts.Blocked))
 	c.gauge("gpuaas_recovery_round_age_seconds", "Time since the last round of health recovery; 0 if there was none.")(counts.RoundAge)
+	return c.readPhases(ctx)
+}
+
+// readPhases gives each phase in which a node has a fault a series, so that one without nodes reads 0.
+func (c *FleetCollector) readPhases(ctx context.Context) error {
+	counts, err := c.counts.PhaseCounts(ctx)
+	if err != nil {
+		return err
+	}
+	phases := map[string]PhaseCount{}
+	for _, n := range counts {
+		phases[n.Phase] = n
+	}
+	nodes := c.gauge("gpuaas_recovery_phase_nodes", "Nodes by health phase other than Healthy.", "phase")
+	age := c.gauge("gpuaas_recovery_phase_age_seconds", "Time since the oldest node in a health phase entered it.", "phase")
+	for _, p := range health.Phases() {
+		if name := p.String(); p != health.PhaseHealthy {
+			nodes(float64(phases[name].Nodes), name)
+			age(phases[name].OldestSeconds, name)
+		}
+	}
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 type fakeCounts struct {
 	nodes      []NodeCount
 	conditions []ConditionCount
+	drifts     []DriftCount
 	err        error
 }
 
@@ -36,9 +37,14 @@ func (f *fakeCounts) RecoveryCounts(context.Context) (RecoveryCounts, error) {
 	return RecoveryCounts{BreakerOpen: true, Incidents: 1, Nodes: 30, Used: 2, Blocked: 28, RoundAge: 12}, nil
 }
 
+func (f *fakeCounts) PhaseCounts(context.Context) ([]PhaseCount, error) {
+	return []PhaseCount{{Phase: "WaitingReboot", Nodes: 2, OldestSeconds: 90}}, nil
+}
+
 func (f *fakeCounts) SurplusCounts(context.Context) ([]SurplusCount, error) {
 	return []SurplusCount{{Provider: "libvirt", Leftovers: 2, Duplicates: 1}}, nil
 }
+func (f *fakeCounts) DriftCounts(context.Context) ([]DriftCount, error) { return f.drifts, nil }
 func (f *fakeCounts) ConditionCounts(context.Context) ([]ConditionCount, error) {
 	return f.conditions, nil
 }
@@ -131,6 +137,20 @@ gpuaas_recovery_budget_used 2
 # HELP gpuaas_recovery_incidents Faults of many nodes at once.
 # TYPE gpuaas_recovery_incidents gauge
 gpuaas_recovery_incidents 1
+# HELP gpuaas_recovery_phase_age_seconds Time since the oldest node in a health phase entered it.
+# TYPE gpuaas_recovery_phase_age_seconds gauge
+gpuaas_recovery_phase_age_seconds{phase="Drain"} 0
+gpuaas_recovery_phase_age_seconds{phase="Replace"} 0
+gpuaas_recovery_phase_age_seconds{phase="Unhealthy"} 0
+gpuaas_recovery_phase_age_seconds{phase="Unknown"} 0
+gpuaas_recovery_phase_age_seconds{phase="WaitingReboot"} 90
+# HELP gpuaas_recovery_phase_nodes Nodes by health phase other than Healthy.
+# TYPE gpuaas_recovery_phase_nodes gauge
+gpuaas_recovery_phase_nodes{phase="Drain"} 0
+gpuaas_recovery_phase_nodes{phase="Replace"} 0
+gpuaas_recovery_phase_nodes{phase="Unhealthy"} 0
+gpuaas_recovery_phase_nodes{phase="Unknown"} 0
+gpuaas_recovery_phase_nodes{phase="WaitingReboot"} 2
 # HELP gpuaas_recovery_round_age_seconds Time since the last round of health recovery; 0 if there was none.
 # TYPE gpuaas_recovery_round_age_seconds gauge
 gpuaas_recovery_round_age_seconds 12
@@ -138,7 +158,7 @@ gpuaas_recovery_round_age_seconds 12
 # TYPE gpuaas_recovery_unhealthy_nodes gauge
 gpuaas_recovery_unhealthy_nodes 30
 `), "gpuaas_recovery_breaker_open", "gpuaas_recovery_budget_blocked_nodes", "gpuaas_recovery_budget_used", "gpuaas_recovery_incidents",
-		"gpuaas_recovery_round_age_seconds", "gpuaas_recovery_unhealthy_nodes"))
+		"gpuaas_recovery_round_age_seconds", "gpuaas_recovery_unhealthy_nodes", "gpuaas_recovery_phase_nodes", "gpuaas_recovery_phase_age_seconds"))
 }
 
 // When a number cannot be read, no gauge keeps its old value.

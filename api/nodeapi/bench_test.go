@@ -110,7 +110,7 @@ func (s *site) agents(b *testing.B, proto string, polls int) (stop func()) {
 func TestBenchmarkAgents(t *testing.T) {
 	dir := os.Getenv("BENCH_AGENTS")
 	if dir == "" {
-		t.Skip("BenchmarkParkedPoll runs this")
+		return
 	}
 	ca, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
 	require.NoError(t, err)

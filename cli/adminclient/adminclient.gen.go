@@ -277,6 +277,9 @@ type ProviderLimits = machine.Limits
 // ProviderList defines model for ProviderList.
 type ProviderList = machine.Providers
 
+// RecoveryArm defines model for RecoveryArm.
+type RecoveryArm = record.Arm
+
 // RecoveryAttempt One rung of a repair, with its outcome and its proof.
 type RecoveryAttempt = recovery.Attempt
 
@@ -1112,7 +1115,7 @@ type StartOperationJSONRequestBody = LifecycleRequest
 type DecideOperationJSONRequestBody = ResolveOperation
 
 // ArmRecoveryJSONRequestBody defines body for ArmRecovery for application/json ContentType.
-type ArmRecoveryJSONRequestBody = RecoveryChange
+type ArmRecoveryJSONRequestBody = RecoveryArm
 
 // CloseRecoveryBreakerJSONRequestBody defines body for CloseRecoveryBreaker for application/json ContentType.
 type CloseRecoveryBreakerJSONRequestBody = RecoveryChange
@@ -1378,7 +1381,7 @@ type ClientInterface interface {
 	// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
 	ReportConditions(ctx context.Context, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetDrift Compare a node with its template
+	// GetDrift Compare a node, or the node of a live instance, with its template
 	//
 	// Corresponds with GET /api/v1/admin/nodes/{node}/drift (the `GetDrift` operationId).
 	GetDrift(ctx context.Context, node Node, params *GetDriftParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1514,7 +1517,7 @@ type ClientInterface interface {
 
 	// ArmRecoveryWithBody Let health recovery start repairs
 	//
-	// Stores the policy in use as a new version with the mode armed.
+	// Stores the policy in use as a new version with the mode armed. With expected_digest, another policy than the expected one is not armed: decision_outdated with the reason policy_changed.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1523,7 +1526,7 @@ type ClientInterface interface {
 
 	// ArmRecovery Let health recovery start repairs
 	//
-	// Stores the policy in use as a new version with the mode armed.
+	// Stores the policy in use as a new version with the mode armed. With expected_digest, another policy than the expected one is not armed: decision_outdated with the reason policy_changed.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1590,7 +1593,7 @@ type ClientInterface interface {
 
 	// SetRecoveryPolicyWithBody Store a policy of health recovery
 	//
-	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again. With expected_digest, a policy that was made from another one than that in use is rejected as decision_outdated with the reason policy_changed; the message lists what changed since.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1599,7 +1602,7 @@ type ClientInterface interface {
 
 	// SetRecoveryPolicy Store a policy of health recovery
 	//
-	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again. With expected_digest, a policy that was made from another one than that in use is rejected as decision_outdated with the reason policy_changed; the message lists what changed since.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2188,7 +2191,7 @@ func (c *Client) ReportConditions(ctx context.Context, node Node, params *Report
 	return c.Client.Do(req)
 }
 
-// GetDrift Compare a node with its template
+// GetDrift Compare a node, or the node of a live instance, with its template
 //
 // Corresponds with GET /api/v1/admin/nodes/{node}/drift (the `GetDrift` operationId).
 func (c *Client) GetDrift(ctx context.Context, node Node, params *GetDriftParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2504,7 +2507,7 @@ func (c *Client) GetRecovery(ctx context.Context, params *GetRecoveryParams, req
 
 // ArmRecoveryWithBody Let health recovery start repairs
 //
-// Stores the policy in use as a new version with the mode armed.
+// Stores the policy in use as a new version with the mode armed. With expected_digest, another policy than the expected one is not armed: decision_outdated with the reason policy_changed.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2523,7 +2526,7 @@ func (c *Client) ArmRecoveryWithBody(ctx context.Context, params *ArmRecoveryPar
 
 // ArmRecovery Let health recovery start repairs
 //
-// Stores the policy in use as a new version with the mode armed.
+// Stores the policy in use as a new version with the mode armed. With expected_digest, another policy than the expected one is not armed: decision_outdated with the reason policy_changed.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2680,7 +2683,7 @@ func (c *Client) GetRecoveryPolicy(ctx context.Context, params *GetRecoveryPolic
 
 // SetRecoveryPolicyWithBody Store a policy of health recovery
 //
-// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again. With expected_digest, a policy that was made from another one than that in use is rejected as decision_outdated with the reason policy_changed; the message lists what changed since.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2699,7 +2702,7 @@ func (c *Client) SetRecoveryPolicyWithBody(ctx context.Context, params *SetRecov
 
 // SetRecoveryPolicy Store a policy of health recovery
 //
-// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again. With expected_digest, a policy that was made from another one than that in use is rejected as decision_outdated with the reason policy_changed; the message lists what changed since.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7894,7 +7897,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /api/v1/admin/nodes/{node}/conditions (the `ReportConditions` operationId).
 	ReportConditionsWithResponse(ctx context.Context, node Node, params *ReportConditionsParams, body ReportConditionsJSONRequestBody, reqEditors ...RequestEditorFn) (*ReportConditionsResponse, error)
 
-	// GetDriftWithResponse Compare a node with its template
+	// GetDriftWithResponse Compare a node, or the node of a live instance, with its template
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -8046,7 +8049,7 @@ type ClientWithResponsesInterface interface {
 
 	// ArmRecoveryWithBodyWithResponse Let health recovery start repairs
 	//
-	// Stores the policy in use as a new version with the mode armed.
+	// Stores the policy in use as a new version with the mode armed. With expected_digest, another policy than the expected one is not armed: decision_outdated with the reason policy_changed.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8055,7 +8058,7 @@ type ClientWithResponsesInterface interface {
 
 	// ArmRecoveryWithResponse Let health recovery start repairs
 	//
-	// Stores the policy in use as a new version with the mode armed.
+	// Stores the policy in use as a new version with the mode armed. With expected_digest, another policy than the expected one is not armed: decision_outdated with the reason policy_changed.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8130,7 +8133,7 @@ type ClientWithResponsesInterface interface {
 
 	// SetRecoveryPolicyWithBodyWithResponse Store a policy of health recovery
 	//
-	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again. With expected_digest, a policy that was made from another one than that in use is rejected as decision_outdated with the reason policy_changed; the message lists what changed since.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8139,7 +8142,7 @@ type ClientWithResponsesInterface interface {
 
 	// SetRecoveryPolicyWithResponse Store a policy of health recovery
 	//
-	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+	// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again. With expected_digest, a policy that was made from another one than that in use is rejected as decision_outdated with the reason policy_changed; the message lists what changed since.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11148,6 +11151,8 @@ type ArmRecoveryResponse struct {
 	JSON401 *Unauthorized
 	// JSON403 the response for an HTTP 403 `application/json` response
 	JSON403 *Forbidden
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Conflict
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *Internal
 	// JSON503 the response for an HTTP 503 `application/json` response
@@ -11174,6 +11179,11 @@ func (r ArmRecoveryResponse) GetJSON401() *Unauthorized {
 // GetJSON403 returns the response for an HTTP 403 `application/json` response
 func (r ArmRecoveryResponse) GetJSON403() *Forbidden {
 	return r.JSON403
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r ArmRecoveryResponse) GetJSON409() *Conflict {
+	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -11736,6 +11746,8 @@ type SetRecoveryPolicyResponse struct {
 	JSON401 *Unauthorized
 	// JSON403 the response for an HTTP 403 `application/json` response
 	JSON403 *Forbidden
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Conflict
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *Internal
 	// JSON503 the response for an HTTP 503 `application/json` response
@@ -11762,6 +11774,11 @@ func (r SetRecoveryPolicyResponse) GetJSON401() *Unauthorized {
 // GetJSON403 returns the response for an HTTP 403 `application/json` response
 func (r SetRecoveryPolicyResponse) GetJSON403() *Forbidden {
 	return r.JSON403
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r SetRecoveryPolicyResponse) GetJSON409() *Conflict {
+	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -13780,7 +13797,7 @@ func (c *ClientWithResponses) ReportConditionsWithResponse(ctx context.Context, 
 	return ParseReportConditionsResponse(rsp)
 }
 
-// GetDriftWithResponse Compare a node with its template
+// GetDriftWithResponse Compare a node, or the node of a live instance, with its template
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -14040,7 +14057,7 @@ func (c *ClientWithResponses) GetRecoveryWithResponse(ctx context.Context, param
 
 // ArmRecoveryWithBodyWithResponse Let health recovery start repairs
 //
-// Stores the policy in use as a new version with the mode armed.
+// Stores the policy in use as a new version with the mode armed. With expected_digest, another policy than the expected one is not armed: decision_outdated with the reason policy_changed.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -14055,7 +14072,7 @@ func (c *ClientWithResponses) ArmRecoveryWithBodyWithResponse(ctx context.Contex
 
 // ArmRecoveryWithResponse Let health recovery start repairs
 //
-// Stores the policy in use as a new version with the mode armed.
+// Stores the policy in use as a new version with the mode armed. With expected_digest, another policy than the expected one is not armed: decision_outdated with the reason policy_changed.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -14184,7 +14201,7 @@ func (c *ClientWithResponses) GetRecoveryPolicyWithResponse(ctx context.Context,
 
 // SetRecoveryPolicyWithBodyWithResponse Store a policy of health recovery
 //
-// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again. With expected_digest, a policy that was made from another one than that in use is rejected as decision_outdated with the reason policy_changed; the message lists what changed since.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -14199,7 +14216,7 @@ func (c *ClientWithResponses) SetRecoveryPolicyWithBodyWithResponse(ctx context.
 
 // SetRecoveryPolicyWithResponse Store a policy of health recovery
 //
-// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again.
+// The policy is used from the next round on. A malformed one is rejected, and the policy in use stays. The same policy is not stored again. With expected_digest, a policy that was made from another one than that in use is rejected as decision_outdated with the reason policy_changed; the message lists what changed since.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17131,6 +17148,13 @@ func ParseArmRecoveryResponse(rsp *http.Response) (*ArmRecoveryResponse, error) 
 		}
 		response.JSON403 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest Internal
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -17655,6 +17679,13 @@ func ParseSetRecoveryPolicyResponse(rsp *http.Response) (*SetRecoveryPolicyRespo
 			return nil, err
 		}
 		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest Internal

@@ -114,7 +114,7 @@ func libvirtDir(l layout) string { return filepath.Join(l.dir, "libvirt") }
 // of a machine, which the provider deletes with the machine: a machine outlives the stack.
 func wipeLibvirt(l layout, messages io.Writer) error {
 	dir, ids := libvirtDir(l), []string{}
-	for _, pattern := range []string{"consoles/*.log", "boot/*.json"} {
+	for _, pattern := range []string{"consoles/*.log", "boot/*.json", "disks/*.img"} {
 		files, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return err

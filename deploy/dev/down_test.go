@@ -13,13 +13,13 @@ import (
 // machine outlives the stack.
 func TestWipeOfLibvirt(t *testing.T) {
 	t.Parallel()
-	for file, kept := range map[string]bool{"": false, "locks/0198f000": false, "consoles/0198f000.log": true, "boot/0198f000.json": true} {
+	for file, kept := range map[string]bool{"": false, "locks/0198f000": false, "consoles/0198f000.log": true, "boot/0198f000.json": true, "disks/0198f000.img": true} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			var messages bytes.Buffer
 			s := &stack{layout: layout{dir: t.TempDir()}, messages: &messages}
 			require.NoError(t, s.layout.make())
-			for _, dir := range []string{"consoles", "boot", "locks"} {
+			for _, dir := range []string{"consoles", "boot", "disks", "locks"} {
 				require.NoError(t, os.MkdirAll(filepath.Join(libvirtDir(s.layout), dir), privateDir))
 			}
 			if file != "" {

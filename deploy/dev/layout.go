@@ -20,7 +20,7 @@ import (
 //	agents/NAME/    files of a node agent
 //	releases/       signed releases of the agent
 //	fleet/          files of the simulated nodes of dev fleet
-//	libvirt/        consoles and boot files of virtual machines, which outlive the stack
+//	libvirt/        consoles, disks and boot files of virtual machines, which outlive the stack
 type layout struct{ dir string }
 
 // privateFile is the mode of every file, privateDir of every folder except the

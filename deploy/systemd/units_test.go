@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // exposure is ten times the highest score of `systemd-analyze security` that a unit may
@@ -17,11 +19,7 @@ const exposure = "30"
 // TestExposure: systemd rates each unit as well protected.
 func TestExposure(t *testing.T) {
 	t.Parallel()
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil && os.Getenv("CI") != "true" {
-		t.Skip("no systemd-analyze; install systemd 252 or later")
-	}
-	require.NoError(t, err)
+	analyze := need.Program(t, "systemd-analyze", "install systemd 252 or later")
 	for _, unit := range []string{"gpuaas-api.service", "gpuaas-worker.service", "../package/gpuaas-node-agent.service"} {
 		t.Run(filepath.Base(unit), func(t *testing.T) {
 			t.Parallel()

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/gpuaas/gpuaas/deploy/vm-image/sparse"
 )
 
 // The types of files in a mode.
@@ -27,7 +30,7 @@ type item struct {
 func newInitramfs(i image, found map[string][]byte) ([]byte, error) {
 	var items []item
 	for _, dir := range []string{"dev", "etc", "etc/gpuaas", "lib", "lib/modules", "opt", "opt/gpuaas", "opt/gpuaas/node-agent", "opt/gpuaas/node-agent/bin",
-		"proc", "run", "sys", "tmp", "var", "var/lib", "var/lib/gpuaas"} {
+		"proc", "run", "state", "sys", "tmp", "usr", "usr/share", "usr/share/gpuaas", "var", "var/lib", "var/lib/gpuaas"} {
 		items = append(items, item{name: dir, mode: folder | 0o755})
 	}
 	items = append(items, item{name: "dev/console", mode: device | 0o600, major: 5, minor: 1})
@@ -38,6 +41,11 @@ func newInitramfs(i image, found map[string][]byte) ([]byte, error) {
 		}
 		items = append(items, item{name: program.name, mode: file | 0o755, data: data})
 	}
+	fs, err := fileSystem(i.state)
+	if err != nil {
+		return nil, err
+	}
+	items = append(items, item{name: "lib/state.fs", mode: file | 0o644, data: fs})
 	for _, m := range modules() {
 		if found[m] == nil {
 			return nil, fmt.Errorf("the kernel package has no module %s", m)
@@ -47,10 +55,20 @@ func newInitramfs(i image, found map[string][]byte) ([]byte, error) {
 	items = append(items, item{name: "lib/modules/order", mode: file | 0o644, data: []byte(strings.Join(modules(), "\n") + "\n")})
 	if i.workload {
 		items = append(items, item{name: "bin", mode: folder | 0o755}, item{name: "bin/sh", mode: link | 0o777, data: []byte("/init")},
-			item{name: "etc/gpuaas/workloads", mode: folder | 0o755},
-			item{name: "etc/gpuaas/workloads/training.json", mode: file | 0o644, data: []byte(`{"command":["/init","workload"]}` + "\n")})
+			item{name: "usr/share/gpuaas/workloads", mode: folder | 0o755},
+			item{name: "usr/share/gpuaas/workloads/training.json", mode: file | 0o644, data: []byte(`{"command":["/init","workload"]}` + "\n")})
 	}
 	return archive(items), nil
+}
+
+// fileSystem returns the file system of an image file in the form in which the initramfs has it.
+func fileSystem(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	return sparse.Pack(bufio.NewReader(f))
 }
 
 // archive returns the items as a cpio archive in the format newc, without times and owners.

@@ -1,6 +1,6 @@
 // Command vm-image builds the image of a virtual machine: the kernel of a Debian package, and an
-// initramfs with our first process (package init below it), the node agent, and the kernel
-// modules of the virtual devices. The same inputs give the same bytes.
+// initramfs with our first process (package init below it), the node agent, the empty file system of
+// the machine's disk, and the kernel modules of the virtual devices. The same inputs give the same bytes.
 package main
 
 import (
@@ -22,17 +22,18 @@ import (
 // modules are the kernel modules of the image in the order in which they are loaded.
 func modules() []string {
 	return []string{"virtio_ring.ko", "virtio.ko", "virtio_pci_modern_dev.ko", "virtio_pci_legacy_dev.ko", "virtio_pci.ko",
-		"failover.ko", "net_failover.ko", "virtio_net.ko", "qemu_fw_cfg.ko"}
+		"failover.ko", "net_failover.ko", "virtio_net.ko", "virtio_blk.ko", "qemu_fw_cfg.ko"}
 }
 
 func main() {
 	pkg := flag.String("kernel-package", "", "Debian `package` of a kernel (linux-image-…-cloud-amd64)")
 	agent := flag.String("agent", "", "static node agent `binary`")
 	first := flag.String("init", "", "static `binary` of the first process")
+	fs := flag.String("state", "", "`file` with the empty file system of the machine's disk")
 	workload := flag.Bool("workload", false, "add a workload that reports its start and its end on the console; the agent must be gpuaas-dev-agent")
 	out := flag.String("o", "", "output `folder`")
 	flag.Parse()
-	lines, err := build(context.Background(), image{pkg: *pkg, agent: *agent, first: *first, workload: *workload}, *out)
+	lines, err := build(context.Background(), image{pkg: *pkg, agent: *agent, first: *first, state: *fs, workload: *workload}, *out)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "vm-image:", err)
 		os.Exit(1) //nolint:forbidigo // in a main package
@@ -42,8 +43,8 @@ func main() {
 
 // image is what an image is made of: files by path, and whether it has a workload.
 type image struct {
-	pkg, agent, first string
-	workload          bool
+	pkg, agent, first, state string
+	workload                 bool
 }
 
 // build writes both files and returns a line with the digest of each.

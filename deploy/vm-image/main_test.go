@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // kernelPackage writes a Debian package with the files and returns it.
 func kernelPackage(t *testing.T, files ...string) string {
 	t.Helper()
-	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("dpkg-deb is not installed")
-	}
+	need.Program(t, "dpkg-deb", "run: sh tools/need.sh host")
 	root := t.TempDir()
 	write(t, filepath.Join(root, "DEBIAN", "control"), "Package: linux-image-test\nVersion: 1\nArchitecture: amd64\nMaintainer: test <test@example.com>\nDescription: test\n")
 	for _, f := range files {
@@ -50,10 +50,12 @@ func TestBuildIsReproducible(t *testing.T) {
 	agent, first := filepath.Join(dir, "agent"), filepath.Join(dir, "first")
 	write(t, agent, "agent binary")
 	write(t, first, "init binary")
+	state := filepath.Join(dir, "state.img")
+	write(t, state, "file system")
 	var images [2][]byte
 	for i := range images {
 		out := filepath.Join(dir, string(rune('a'+i)))
-		lines, err := build(t.Context(), image{pkg: pkg, agent: agent, first: first}, out)
+		lines, err := build(t.Context(), image{pkg: pkg, agent: agent, first: first, state: state}, out)
 		require.NoError(t, err)
 		require.Contains(t, lines, filepath.Join(out, "initramfs.cpio")+" sha256:")
 		kernel, err := os.ReadFile(filepath.Join(out, "vmlinuz"))
@@ -68,6 +70,7 @@ func TestBuildIsReproducible(t *testing.T) {
 	}
 	require.Equal(t, images[0], images[1])
 	require.Contains(t, string(images[0]), "content of virtio_net.ko")
+	require.Contains(t, string(images[0]), "file system")
 	require.NotContains(t, string(images[0]), "other.ko")
 }
 
@@ -77,7 +80,7 @@ func TestMissingParts(t *testing.T) {
 	program := filepath.Join(dir, "program")
 	write(t, program, "binary")
 	for want, files := range map[string][]string{"contains no kernel": {"boot/config"}, "no module virtio_ring.ko": {"boot/vmlinuz-6.1.0"}} {
-		_, err := build(t.Context(), image{pkg: kernelPackage(t, files...), agent: program, first: program}, dir)
+		_, err := build(t.Context(), image{pkg: kernelPackage(t, files...), agent: program, first: program, state: program}, dir)
 		require.ErrorContains(t, err, want)
 	}
 	_, err := build(t.Context(), image{pkg: filepath.Join(dir, "none.deb"), agent: program, first: program}, dir)
@@ -87,9 +90,7 @@ func TestMissingParts(t *testing.T) {
 // cpio, which shares no code with the writer, reads the archive.
 func TestArchive(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("cpio"); err != nil {
-		t.Skip("cpio is not installed")
-	}
+	need.Program(t, "cpio", "run: sh tools/need.sh host")
 	data := archive([]item{{name: "etc", mode: folder | 0o755}, {name: "etc/file", mode: file | 0o644, data: []byte("text\n")}, {name: "init", mode: file | 0o755, data: []byte("x")}})
 	require.Zero(t, len(data)%512)
 	list := exec.CommandContext(t.Context(), "cpio", "-itv", "--quiet")

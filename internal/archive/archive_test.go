@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 func content(text string) func(io.Writer) error {
@@ -80,9 +81,8 @@ func TestCheckReports(t *testing.T) {
 // A full disk is an error with a next step, and leaves no file under the name.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	if _, err := os.Stat("/dev/full"); err != nil {
-		t.Skip("this system has no /dev/full")
-	}
+	_, err := os.Stat("/dev/full")
+	need.That(t, err == nil, "this system has no /dev/full")
 	folder := t.TempDir()
 	f := New(folder)
 	f.create = func() (*os.File, error) {
@@ -92,7 +92,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		return os.OpenFile(name, os.O_WRONLY, 0)
 	}
-	_, err := f.Write(t.Context(), "a", content("x"))
+	_, err = f.Write(t.Context(), "a", content("x"))
 	e := schema.AsError(err)
 	require.Equal(t, "archive_unwritable", e.Reason)
 	require.NotEmpty(t, e.Next)

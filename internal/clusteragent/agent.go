@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 const (
@@ -33,6 +34,7 @@ type settings struct {
 	gpuWait      time.Duration // and with GPUs
 	maxRebooting int           // at the same time
 	maxReboots   int           // of one node within rebootPeriod
+	breakerOff   bool
 }
 
 // tracked is the agent's data about one node.
@@ -66,6 +68,8 @@ type agent struct {
 	swept   time.Time
 	states  health.StateStore
 	nodes   map[string]*tracked
+	// storm is the state of the breaker.
+	storm recovery.BreakerState
 }
 
 // option configures an agent.
@@ -105,7 +109,8 @@ func (a *agent) run(ctx context.Context) {
 		for name := range a.nodes {
 			a.metrics.forget(name)
 		}
-		a.nodes, a.loaded = nil, false
+		a.nodes, a.loaded, a.storm = nil, false, recovery.BreakerState{}
+		a.metrics.breakerOpen(false)
 	}()
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
@@ -139,6 +144,7 @@ func (a *agent) reconcile(ctx context.Context) {
 	for _, n := range nodes {
 		changed = a.observe(n) || changed
 	}
+	changed = breaker{a}.step() || changed
 	if changed || a.now().Sub(a.savedAt) >= saveEvery {
 		if !a.save(ctx) {
 			return
@@ -153,9 +159,12 @@ func (a *agent) reconcile(ctx context.Context) {
 
 // load replaces the agent's data with the record.
 func (a *agent) load(ctx context.Context) error {
-	entries, err := a.record.load(ctx)
+	entries, storm, err := a.record.load(ctx)
 	if err != nil {
 		return err
+	}
+	if !a.idle() {
+		a.storm = storm
 	}
 	states, before := health.NewMemoryStore(), a.nodes
 	a.nodes = map[string]*tracked{}
@@ -188,7 +197,11 @@ func (a *agent) save(ctx context.Context) bool {
 			entries[name] = e
 		}
 	}
-	if err := a.record.save(ctx, entries); err != nil {
+	storm := a.storm
+	if a.idle() {
+		storm = recovery.BreakerState{}
+	}
+	if err := a.record.save(ctx, entries, storm); err != nil {
 		a.loaded = false
 		a.failed(errorState, "cannot store the state of the nodes; no node is restarted", err)
 		return false

@@ -47,6 +47,7 @@ type config struct {
 	Off          string        `env:"GPUAAS_CLUSTER_CHECKERS_OFF" help:"Names of checkers that are switched off, separated by commas."`
 	MaxRebooting int           `env:"GPUAAS_CLUSTER_MAX_REBOOTING" envDefault:"1" help:"Most nodes that restart at the same time; 0 restarts none."`
 	MaxReboots   int           `env:"GPUAAS_CLUSTER_MAX_REBOOTS" envDefault:"2" help:"Most restarts of a node within 24 hours; 0 restarts none. If it is unhealthy after the last one, its phase is Drain and an operator must act."`
+	Breaker      bool          `env:"GPUAAS_CLUSTER_BREAKER" envDefault:"true" help:"false restarts nodes also while many of them become unhealthy at once."`
 	Namespace    string        `env:"GPUAAS_CLUSTER_NAMESPACE" help:"Namespace of the program's ConfigMap and Lease. Default: that of the pod, or kube-system."`
 	ControlPlane string        `env:"GPUAAS_API_URL" help:"URL of the admin API. If it is set, the program reports the conditions of nodes to the control plane and restarts none."`
 	Token        schema.Secret `env:"GPUAAS_API_TOKEN" help:"Token for the admin API, with the role reporter."`

@@ -68,6 +68,8 @@ func TestRawValues(t *testing.T) {
 		{"CIVO_NODE_REBOOT_WAIT_MINUTES", "10m", func(c *config) any { return c.rebootWait() }, 10 * time.Minute},
 		{"CIVO_GPU_NODE_REBOOT_WAIT_MINUTES", "60", func(c *config) any { return c.gpuRebootWait() }, time.Hour},
 		{"CIVO_GPU_NODE_REBOOT_WAIT_MINUTES", "9223372036854775807", func(c *config) any { return c.gpuRebootWait() }, 40 * time.Minute},
+		{"GPUAAS_CLUSTER_BREAKER", "", func(c *config) any { return c.settings().breakerOff }, false},
+		{"GPUAAS_CLUSTER_BREAKER", "false", func(c *config) any { return c.settings().breakerOff }, true},
 		{"CIVO_NODE_POOL_ID", " a , ,b,", func(c *config) any { return c.pools() }, []string{"a", "b"}},
 		{"CIVO_NODE_POOL_IDS", "b,a,b", func(c *config) any { return c.pools() }, []string{"a", "b"}},
 	} {

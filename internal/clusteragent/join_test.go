@@ -154,6 +154,9 @@ func TestJoinedDeletesNodes(t *testing.T) {
 		{"terminated", func(n *wire.NodeView, at time.Time) {
 			n.State, n.Instance = lifecycle.NodeRegistered, &lifecycle.Instance{State: lifecycle.InstanceTerminated, StateSince: at}
 		}, false, false, true},
+		{"terminated before the Node object was created", func(n *wire.NodeView, at time.Time) {
+			n.State, n.Instance = lifecycle.NodeRegistered, &lifecycle.Instance{State: lifecycle.InstanceTerminated, StateSince: at.Add(-24 * time.Hour)}
+		}, false, false, false},
 		{"the next machine", func(n *wire.NodeView, at time.Time) {
 			n.State, n.Instance = lifecycle.NodeRegistered, &lifecycle.Instance{State: lifecycle.InstanceProvisioning, StateSince: at}
 		}, false, false, false},

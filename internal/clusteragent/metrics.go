@@ -33,6 +33,7 @@ const (
 type metrics struct {
 	checks, actions, failures, errors *prometheus.CounterVec
 	unhealthy, phase                  *prometheus.GaugeVec
+	breaker                           prometheus.Gauge
 
 	mu      sync.Mutex
 	results map[[2]string]map[string]bool // by node and checker
@@ -55,6 +56,7 @@ func newMetrics(reg prometheus.Registerer, version, clusterID string) *metrics {
 		errors:    counter("reconcile_errors_total", "Errors of the reconciliation, by cause.", "reason"),
 		unhealthy: gauge("node_unhealthy_duration_seconds", "How long the node has been unhealthy; 0 if it is not.", "node"),
 		phase:     gauge("recovery_phase", "1 for the node's phase, 0 for the others.", "node", "phase"),
+		breaker:   f.NewGauge(prometheus.GaugeOpts{Name: "civo_node_agent_breaker_open", Help: "1 while many unhealthy nodes stop all restarts."}),
 		results:   map[[2]string]map[string]bool{},
 	}
 }
@@ -84,6 +86,15 @@ func (m *metrics) acted(node, action string, monitorOnly bool) {
 		mode = modeMonitor
 	}
 	m.actions.WithLabelValues(node, action, mode).Inc()
+}
+
+// breakerOpen sets the gauge of the breaker.
+func (m *metrics) breakerOpen(open bool) {
+	if open {
+		m.breaker.Set(1)
+		return
+	}
+	m.breaker.Set(0)
 }
 
 // state sets the gauges of a node.

@@ -24,6 +24,7 @@ func TestMetricNames(t *testing.T) {
 	require.NoError(t, err)
 	got := map[string][]string{}
 	for _, f := range families {
+		got[f.GetName()] = nil
 		for _, l := range f.GetMetric()[0].GetLabel() {
 			got[f.GetName()] = append(got[f.GetName()], l.GetName())
 		}
@@ -36,5 +37,6 @@ func TestMetricNames(t *testing.T) {
 		"civo_node_agent_reconcile_errors_total":          {"reason"},
 		"civo_node_agent_node_unhealthy_duration_seconds": {"node"},
 		"civo_node_agent_recovery_phase":                  {"node", "phase"},
+		"civo_node_agent_breaker_open":                    nil,
 	}, got)
 }

@@ -96,7 +96,7 @@ func listable(ctx context.Context, client kubernetes.Interface) error {
 
 func (c *config) settings() settings {
 	return settings{monitorOnly: c.monitorOnly(), checkers: checkers(list(c.Off)), wait: c.rebootWait(), gpuWait: c.gpuRebootWait(),
-		maxRebooting: c.MaxRebooting, maxReboots: c.MaxReboots}
+		maxRebooting: c.MaxRebooting, maxReboots: c.MaxReboots, breakerOff: !c.Breaker}
 }
 
 // options returns the control plane of a joined agent, and the executor of another one.

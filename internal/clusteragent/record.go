@@ -13,11 +13,14 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 const (
 	// recordName is the name of the program's ConfigMap and of its Lease.
 	recordName = "gpuaas-cluster-agent"
+	// breakerKey is the key of the breaker's state. No node has this name.
+	breakerKey = "_breaker"
 	// maxRecord bounds the entries in bytes, below the limit of a ConfigMap.
 	maxRecord = 900 << 10
 )
@@ -46,34 +49,38 @@ type record struct {
 
 // load reads all entries. Without a ConfigMap there are none. An entry that cannot be decoded is an
 // error: guessing could restart a node again.
-func (r *record) load(ctx context.Context) (map[string]entry, error) {
+func (r *record) load(ctx context.Context) (entries map[string]entry, storm recovery.BreakerState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	stored, err := r.client.CoreV1().ConfigMaps(r.namespace).Get(ctx, recordName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		r.stored = nil
-		return map[string]entry{}, nil
+		return map[string]entry{}, storm, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, storm, err
 	}
-	entries := map[string]entry{}
-	for node, text := range stored.Data {
+	entries = map[string]entry{}
+	for key, text := range stored.Data {
 		var e entry
-		if err := json.Unmarshal([]byte(text), &e); err != nil {
-			return nil, schema.Wrap(schema.KindInvalidRequest, err, "the entry of node %s in ConfigMap %s/%s", node, r.namespace, recordName).
+		if key == breakerKey {
+			err = json.Unmarshal([]byte(text), &storm)
+		} else if err = json.Unmarshal([]byte(text), &e); err == nil {
+			entries[key] = e
+		}
+		if err != nil {
+			return nil, storm, schema.Wrap(schema.KindInvalidRequest, err, "the entry %s in ConfigMap %s/%s", key, r.namespace, recordName).
 				WithNext("delete the entry, or the ConfigMap; the program then counts no earlier restart")
 		}
-		entries[node] = e
 	}
 	r.stored = stored
-	return entries, nil
+	return entries, storm, nil
 }
 
-// save writes all entries, unless they are stored already. The error of a lost race is a conflict of
+// save writes all entries and the breaker, unless they are stored already. The error of a lost race is a conflict of
 // the API server, or that the ConfigMap exists already.
-func (r *record) save(ctx context.Context, entries map[string]entry) error {
-	data, err := r.encode(entries)
+func (r *record) save(ctx context.Context, entries map[string]entry, storm recovery.BreakerState) error {
+	data, err := r.encode(entries, storm)
 	if err != nil || r.stored == nil && len(data) == 0 || r.stored != nil && maps.Equal(data, r.stored.Data) {
 		return err
 	}
@@ -93,8 +100,15 @@ func (r *record) save(ctx context.Context, entries map[string]entry) error {
 	return err
 }
 
-func (r *record) encode(entries map[string]entry) (map[string]string, error) {
+func (r *record) encode(entries map[string]entry, storm recovery.BreakerState) (map[string]string, error) {
 	data, size := map[string]string{}, 0
+	if storm != (recovery.BreakerState{}) {
+		text, err := json.Marshal(storm)
+		if err != nil {
+			return nil, err
+		}
+		data[breakerKey] = string(text)
+	}
 	for node, e := range entries {
 		text, err := json.Marshal(e)
 		if err != nil {

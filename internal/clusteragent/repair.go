@@ -49,7 +49,7 @@ func (a *agent) repair(ctx context.Context, name string, t *tracked, faults []he
 		return // it waits for a restart, or an operator must act
 	}
 	reboots := append(t.recent(t.Reboots, now), t.recent(t.shadow, now)...)
-	brake := a.brake(name, t, reboots)
+	brake := a.brake(name, t)
 	if brake == "" && len(reboots) >= a.maxReboots {
 		a.drain(ctx, name, log)
 		return
@@ -63,8 +63,26 @@ func (a *agent) repair(ctx context.Context, name string, t *tracked, faults []he
 }
 
 // brake returns why a node must not be repaired now, "" if nothing prevents it.
-func (a *agent) brake(name string, t *tracked, reboots []time.Time) string {
+func (a *agent) brake(name string, t *tracked) string {
+	held := a.held(name, t)
+	switch {
+	case held != "" && held != heldByRestarts:
+		return held
+	case breaker{a}.stops(name):
+		return "the breaker is open: many nodes became unhealthy at once"
+	case held == "" && a.rebooting(name) >= a.maxRebooting:
+		return "as many nodes as allowed are restarting"
+	}
+	return ""
+}
+
+// heldByRestarts is why no further restart of a node starts: an operator must act.
+const heldByRestarts = "the node was restarted as often as allowed"
+
+// held returns what about a node prevents its restart, "" if nothing does.
+func (a *agent) held(name string, t *tracked) string {
 	state, now := a.states.State(name), a.now()
+	reboots := append(t.recent(t.Reboots, now), t.recent(t.shadow, now)...)
 	switch {
 	case t.sample.Labels[heldLabel] == heldValue:
 		return "the node has the label " + heldLabel + "=" + heldValue
@@ -72,8 +90,8 @@ func (a *agent) brake(name string, t *tracked, reboots []time.Time) string {
 		return "the last request was refused less than " + refusedPause.String() + " ago"
 	case slices.ContainsFunc(reboots, func(at time.Time) bool { return now.Sub(at) < a.waitOf(t) }):
 		return "the node was restarted less than " + a.waitOf(t).String() + " ago"
-	case len(reboots) < a.maxReboots && a.rebooting(name) >= a.maxRebooting:
-		return "as many nodes as allowed are restarting"
+	case len(reboots) >= a.maxReboots:
+		return heldByRestarts
 	}
 	return ""
 }

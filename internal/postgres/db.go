@@ -160,9 +160,11 @@ func (db *DB) Retry(statement func() error) error {
 func setDefaults(c *pgx.ConnConfig, name string) {
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, connectTimeout)
 	for name, value := range map[string]string{
-		"application_name":                    cmp.Or(name, "gpuaas"),
-		"lock_timeout":                        "5s",
-		"statement_timeout":                   "15s",
+		"application_name":  cmp.Or(name, "gpuaas"),
+		"lock_timeout":      "5s",
+		"statement_timeout": "15s",
+		// Compiling a large statement takes seconds, and running it for 10,000 nodes milliseconds.
+		"jit":                                 "off",
 		"idle_in_transaction_session_timeout": "10s",
 	} {
 		if _, set := c.RuntimeParams[name]; !set {

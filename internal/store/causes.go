@@ -20,7 +20,7 @@ import (
 // evidenceSQL reads what the database has about a node ($1): its record, its newest open operation
 // that is parked, and what surrounds it. $2 are the seconds of silence, $3 those of a provider's
 // description, $4 the share of a certificate's lifetime by which its renewal is overdue.
-const evidenceSQL = `SELECT n.node_id, n.host, n.state, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '') AS rack, n.polled_incarnation > 0 AS enrolled,
+const evidenceSQL = `SELECT n.node_id, n.host, n.state, n.state_since, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '') AS rack, n.polled_incarnation > 0 AS enrolled,
 	n.last_heartbeat_at, n.uptime_seconds, n.agent_version, n.agent_fault, n.driver_fault, n.identity_lock_reason, n.set_version, n.workloads,
 	coalesce((SELECT max(version) FROM verifier_sets), 0) AS newest_set, n.onboarding_mode AS provider, now() AS now, node_api_receiving($2::float8) AS receiving,
 	c.not_after, c.not_before + (c.not_after - c.not_before) * $4::float8 AS renew_by,
@@ -36,11 +36,11 @@ LEFT JOIN providers p ON p.name = n.onboarding_mode
 LEFT JOIN LATERAL (SELECT * FROM operations o WHERE o.node_id = n.node_id AND o.ended_at IS NULL ORDER BY o.stuck IS NULL, o.op_seq DESC LIMIT 1) o ON true
 CROSS JOIN LATERAL (SELECT
 	count(*) FILTER (WHERE m.labels ->> 'rack' = n.labels ->> 'rack') AS rack_nodes,
-	count(*) FILTER (WHERE m.labels ->> 'rack' = n.labels ->> 'rack' AND m.last_heartbeat_at < now() - make_interval(secs => $2::float8)) AS rack_silent,
+	count(*) FILTER (WHERE m.labels ->> 'rack' = n.labels ->> 'rack' AND node_silent(m.state, m.state_since, m.last_heartbeat_at, now(), $2::float8)) AS rack_silent,
 	count(*) FILTER (WHERE m.region_code = n.region_code) AS region_nodes,
-	count(*) FILTER (WHERE m.region_code = n.region_code AND m.last_heartbeat_at < now() - make_interval(secs => $2::float8)) AS region_silent,
+	count(*) FILTER (WHERE m.region_code = n.region_code AND node_silent(m.state, m.state_since, m.last_heartbeat_at, now(), $2::float8)) AS region_silent,
 	count(*) FILTER (WHERE m.region_code = n.region_code AND m.sku = n.sku AND m.state = 'active' AND NOT m.cordoned AND m.workloads = '[]'
-		AND m.last_heartbeat_at > now() - make_interval(secs => $2::float8) AND m.node_id <> n.node_id) AS free
+		AND NOT node_silent(m.state, m.state_since, m.last_heartbeat_at, now(), $2::float8) AND m.node_id <> n.node_id) AS free
 	FROM nodes m WHERE m.state IN ('active', 'offline', 'draining', 'quarantined')) around
 WHERE n.node_id = $1::uuid`
 
@@ -49,6 +49,7 @@ type evidenceRow struct {
 	NodeID             string
 	Host               string
 	State              lifecycle.NodeState
+	StateSince         time.Time
 	SKU                string `db:"sku"`
 	RegionCode         string
 	Rack               string
@@ -107,7 +108,7 @@ func (s *Insights) Evidence(ctx context.Context, nodeID string, lookback time.Du
 
 // view converts the row.
 func (r evidenceRow) view() cause.Evidence {
-	e := cause.Evidence{At: r.Now.UTC(), Node: cause.Node{ID: r.NodeID, Host: r.Host, State: r.State, SKU: r.SKU, Region: r.RegionCode, Rack: r.Rack,
+	e := cause.Evidence{At: r.Now.UTC(), Node: cause.Node{ID: r.NodeID, Host: r.Host, State: r.State, StateSince: r.StateSince.UTC(), SKU: r.SKU, Region: r.RegionCode, Rack: r.Rack,
 		Enrolled: r.Enrolled, AgentVersion: r.AgentVersion, AgentFault: r.AgentFault, DriverFault: r.DriverFault, LockReason: r.IdentityLockReason,
 		SetVersion: r.SetVersion, NewestSet: r.NewestSet},
 		Around: cause.Around{Receiving: r.Receiving, RackSilent: r.RackSilent, RackNodes: r.RackNodes, RegionSilent: r.RegionSilent, RegionNodes: r.RegionNodes,

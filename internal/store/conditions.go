@@ -33,7 +33,7 @@ type healthReport struct {
 
 // storeHealth replaces the conditions of the reporter by those of its report, with a signal for
 // each change. It does nothing if a newer report is stored. An unchanged report updates one row.
-// KindInvalidNodeIdentity if the node has begun another incarnation than the caller's.
+// KindInvalidNodeIdentity if the node was removed, or has begun another incarnation than the caller's.
 func storeHealth(ctx context.Context, db *db, r healthReport) (accepted bool, err error) {
 	digest, err := conditionsDigest(r.Conditions)
 	if err != nil {
@@ -48,7 +48,10 @@ func storeHealth(ctx context.Context, db *db, r healthReport) (accepted bool, er
 	}
 	return write(ctx, db, doing, func(ctx context.Context, tx *tx) (bool, error) {
 		node, err := tx.lockNode(ctx, r.nodeID)
-		if err == nil && r.fenced && r.incarnation != node.Incarnation {
+		switch {
+		case err == nil && node.State.Refusing():
+			err = errRemoved()
+		case err == nil && r.fenced && r.incarnation != node.Incarnation:
 			err = errOtherIncarnation()
 		}
 		if err != nil {

@@ -83,3 +83,9 @@ func (s *Inventory) RecoveryCounts(ctx context.Context) (metrics.RecoveryCounts,
 	})
 	return metrics.RecoveryCounts(row), err
 }
+
+// PhaseCounts returns the nodes of health recovery by phase.
+func (s *Inventory) PhaseCounts(ctx context.Context) ([]metrics.PhaseCount, error) {
+	rows, err := query(ctx, s.db, "counting the phases of health recovery", s.db.q.PhaseCounts)
+	return convert(rows, func(r sqlc.PhaseCountsRow) metrics.PhaseCount { return metrics.PhaseCount(r) }), err
+}

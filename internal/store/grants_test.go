@@ -60,7 +60,7 @@ var grants = map[string][3]string{
 	"rotations":              {"SU", "Siu", ""},
 	"rotation_waivers":       {"S", "SI", ""},
 	"machine_resets":         {"SID", "S", "S"},
-	"rma_bundles":            {"SI", "S", "S"},
+	"rma_bundles":            {"SID", "S", "S"},
 	"recovery_policies":      {"S", "SI", ""},
 	"recovery_states":        {"SIUD", "S", ""},
 	"recovery_decisions":     {"SIUD", "S", ""},
@@ -68,12 +68,12 @@ var grants = map[string][3]string{
 	"budget_reservations":    {"SIUD", "S", ""},
 	"recovery_breaker":       {"SU", "SU", ""},
 	"signals":                {"SID", "SIu", "SIu"},
-	"signal_counts":          {"", "SIU", "SIU"},
+	"signal_counts":          {"SD", "SIU", "SIU"},
 	"conditions":             {"SD", "SIUD", "SIUD"},
 	"health_reports":         {"SD", "SIU", "SIU"},
 	"templates":              {"S", "SIU", ""},
 	"template_assignments":   {"S", "SID", ""},
-	"node_artifacts":         {"S", "S", "SIU"},
+	"node_artifacts":         {"SD", "S", "SIU"},
 	"node_drifts":            {"SIUD", "S", ""},
 }
 

@@ -106,17 +106,17 @@ func (s *Inventory) markBack(ctx context.Context, nodeIDs []string) error {
 // moveBatch is how many nodes one transaction moves.
 const moveBatch = 100
 
-// MarkSilent moves active nodes without a heartbeat for olderThan to offline, with
-// an audit row each, and returns their ids. Each silence of a node that polls is one signal, whatever
-// the node's state. Of concurrent callers, one moves a node. A node must have been in its state for
-// olderThan to be silent, and the node API must have received requests for so long.
-func (s *Inventory) MarkSilent(ctx context.Context, olderThan time.Duration) ([]string, error) {
+// MarkSilent moves active nodes that are silent, as lifecycle.Silent defines it, to offline, with an
+// audit row each, and returns their ids. Each silence after a heartbeat is one signal, whatever the
+// node's state. Of concurrent callers, one moves a node. The node API must have received requests for
+// lifecycle.SilentAfter.
+func (s *Inventory) MarkSilent(ctx context.Context) ([]string, error) {
 	silent, err := query(ctx, s.db, "listing silent nodes", func(ctx context.Context) ([]string, error) {
-		return s.db.q.SilentNodes(ctx, pollingStates(), olderThan.Seconds())
+		return s.db.q.SilentNodes(ctx, lifecycle.SilentAfter.Seconds())
 	})
 	var moved []string
 	for batch := range slices.Chunk(silent, moveBatch) {
-		ids, err := s.markSilent(ctx, batch, olderThan)
+		ids, err := s.markSilent(ctx, batch)
 		if err != nil {
 			return moved, err
 		}
@@ -125,19 +125,12 @@ func (s *Inventory) MarkSilent(ctx context.Context, olderThan time.Duration) ([]
 	return moved, err
 }
 
-// pollingStates are the states beside active of a node whose agent polls. One in another state
-// waits for an enrollment, or its machine is about to end.
-func pollingStates() []string {
-	return []string{string(lifecycle.NodeOffline), string(lifecycle.NodeQuarantined), string(lifecycle.NodeDraining), string(lifecycle.NodeDrained),
-		string(lifecycle.NodeRetired)}
-}
-
 // markSilent records those of the nodes that are still silent, and returns the ids of those that
 // it moved.
-func (s *Inventory) markSilent(ctx context.Context, nodeIDs []string, olderThan time.Duration) ([]string, error) {
+func (s *Inventory) markSilent(ctx context.Context, nodeIDs []string) ([]string, error) {
 	move, _ := lifecycle.PlanOf(lifecycle.ActionHeartbeatLost, lifecycle.Options{})
 	return write(ctx, s.db, "recording silent nodes", func(ctx context.Context, tx *tx) ([]string, error) {
-		nodes, err := tx.LockSilentNodes(ctx, nodeIDs, pollingStates(), olderThan.Seconds())
+		nodes, err := tx.LockSilentNodes(ctx, nodeIDs, lifecycle.SilentAfter.Seconds())
 		if err != nil {
 			return nil, err
 		}

@@ -14,7 +14,7 @@ func (s *Insights) Capacity(ctx context.Context, sku, region string) ([]insight.
 		count(*) FILTER (WHERE workloads <> '[]') AS busy, count(*) FILTER (WHERE NOT serves AND workloads = '[]') AS out,
 		coalesce(sum(gpus_total) FILTER (WHERE serves AND workloads = '[]'), 0) AS gpus_free,
 		count(*) FILTER (WHERE state IN ('drained', 'retired') AND workloads = '[]') AS returning
-		FROM (SELECT *, state = 'active' AND NOT cordoned AND coalesce(last_heartbeat_at > now() - make_interval(secs => $3::float8), false)
+		FROM (SELECT *, state = 'active' AND NOT cordoned AND NOT node_silent(state, state_since, last_heartbeat_at, now(), $3::float8)
 				AND NOT EXISTS (SELECT FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source
 					WHERE c.node_id = nodes.node_id AND c.status = 'unhealthy' AND c.repair NOT IN ('', 'none', 'observe')
 					AND r.reported_at > now() - make_interval(secs => $4::float8)) AS serves

@@ -81,7 +81,7 @@ func endMachine(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
 		return err
 	}
 	tx.wakeNode(n.NodeID)
-	if err := tx.ForgetHealth(ctx, n.NodeID); err != nil {
+	if err := tx.ForgetReports(ctx, n.NodeID); err != nil {
 		return err
 	}
 	return tx.ForgetMachine(ctx, n.NodeID)

@@ -188,7 +188,7 @@ func (s *Operations) acceptClaim(ctx context.Context, tx *tx, r activities.Claim
 		return c, err
 	}
 	if r.Action == lifecycle.ActionRecover { // the budgets never stop a person, but count what a person started
-		if err := tx.ReserveClaimed(ctx, r.OperationID, n.NodeID); err != nil {
+		if err := (ledger{tx.Queries}).reserveClaimed(ctx, r.OperationID, n.NodeID); err != nil {
 			return c, err
 		}
 	}

@@ -232,7 +232,7 @@ func releaseNode(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNod
 
 // voidLeftovers voids the tasks of the ended operation, with VoidTokens its unused
 // tokens and certificates, and with DenyIdentity every credential and task of the
-// node. The identity of a node ends with a machine that was created for it. A reissue has
+// node, and what is kept about its present state. The identity of a node ends with a machine that was created for it. A reissue has
 // neither tasks nor the node's identity.
 func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e activities.Finish) error {
 	nodeID := n.NodeID
@@ -253,6 +253,12 @@ func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockN
 		return tx.voidTasks(ctx, nodeID, &f.OperationID, f.Actor, f.Via)
 	}
 	if err := tx.voidTasks(ctx, nodeID, nil, f.Actor, f.Via); err != nil {
+		return err
+	}
+	if err := tx.ForgetReports(ctx, nodeID); err != nil {
+		return err
+	}
+	if err := tx.ForgetNode(ctx, nodeID); err != nil {
 		return err
 	}
 	if err := tx.signalNodeRemoved(ctx, nodeID); err != nil {

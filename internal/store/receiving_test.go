@@ -32,7 +32,7 @@ func TestOutageOfTheNodeAPI(t *testing.T) {
 	e.stale(drain.TaskID)
 	results := func() (silent []string, lost map[string]activities.ReclaimResult) {
 		t.Helper()
-		silent, err := e.MarkSilent(ctx, lifecycle.SilentAfter)
+		silent, err := e.MarkSilent(ctx)
 		require.NoError(t, err)
 		return silent, e.reclaim()
 	}

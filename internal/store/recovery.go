@@ -21,18 +21,6 @@ import (
 // activities.Repairs and adminapi.Recovery.
 type Recovery struct{ db *db }
 
-// The times of reservations.
-const (
-	// startFor is how long rounds try to start the operation of a reservation.
-	startFor = lifecycle.StartWithin
-	// claimFor is how long a reservation without an operation counts: until an operation that the last
-	// of these rounds started can no longer claim its node.
-	claimFor = startFor + lifecycle.StartWithin + lifecycle.RoundTimeout
-)
-
-// purposeRepair is the purpose of the reservations of health recovery.
-const purposeRepair = "repair"
-
 // maxWhy bounds the sentence of a decision, in characters.
 const maxWhy = 500
 
@@ -46,7 +34,7 @@ func (s *Recovery) Round(ctx context.Context, decide activities.DecideFunc) (act
 		if on, err := tx.restoring(ctx); err != nil || on {
 			return activities.RepairRound{Restoring: on, Breaker: before.Breaker}, cmp.Or(err, withdrawStarts(ctx, tx))
 		}
-		r := deciding{tx: tx}
+		r := deciding{tx: tx, ledger: ledger{tx.Queries}}
 		if err := r.read(ctx, before); err != nil {
 			return activities.RepairRound{}, err
 		}
@@ -64,15 +52,15 @@ func (s *Recovery) Round(ctx context.Context, decide activities.DecideFunc) (act
 		if err := tx.SetBreaker(ctx, result.Breaker, append([]recovery.Incident{}, result.Incidents...)); err != nil {
 			return activities.RepairRound{}, err
 		}
-		starts, err := tx.StartsToConfirm(ctx, startFor.Seconds())
-		return activities.RepairRound{Nodes: len(r.fleet.Nodes), Decisions: r.changed, Incidents: result.Incidents, Breaker: result.Breaker,
-			Starts: convert(starts, func(r sqlc.StartsToConfirmRow) lifecycle.OperationInput { return r.Input })}, err
+		starts, err := r.ledger.toStart(ctx)
+		return activities.RepairRound{Nodes: len(r.fleet.Nodes), Decisions: r.changed, Incidents: result.Incidents, Breaker: result.Breaker, Starts: starts}, err
 	})
 }
 
 // deciding is one round.
 type deciding struct {
 	tx      *tx
+	ledger  ledger
 	policy  record.Policy
 	mode    recovery.Mode
 	fleet   recovery.Fleet
@@ -92,7 +80,7 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 			return err
 		}
 	}
-	if err := r.tx.ReleaseEnded(ctx, claimFor.Seconds()); err != nil {
+	if err := r.ledger.releaseEnded(ctx); err != nil {
 		return err
 	}
 	if err := r.tx.EndAttempts(ctx, claimFor.Seconds()); err != nil {
@@ -109,15 +97,15 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 	for _, d := range last {
 		r.last[d.NodeID] = d
 	}
-	used, err := r.tx.BudgetInUse(ctx, claimFor.Seconds())
+	used, err := r.ledger.inUse(ctx)
 	if err != nil {
 		return err
 	}
 	for _, u := range used {
-		r.busy[u.NodeID] = u.OperationID
+		r.busy[u.nodeID] = u.operationID
 	}
-	r.fleet = recovery.Fleet{At: before.Now.UTC(), Breaker: before.Breaker}
-	if r.fleet.Sizes, err = scopeSizes(ctx, r.tx.Queries, used); err != nil {
+	r.fleet = recovery.Fleet{At: before.Now.UTC(), Breaker: before.Breaker, Incidents: before.Incidents}
+	if r.fleet.Sizes, err = r.ledger.sizes(ctx, used); err != nil {
 		return err
 	}
 	return r.readNodes(ctx)
@@ -126,7 +114,7 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 // withdrawStarts ends the reservations that no operation uses yet: a policy that is not armed starts no repair, and
 // one of a restored dump may have run in the lost time.
 func withdrawStarts(ctx context.Context, tx *tx) error {
-	withdrawn, err := tx.WithdrawStarts(ctx)
+	withdrawn, err := ledger{tx.Queries}.withdrawAll(ctx)
 	for _, id := range withdrawn {
 		if err := tx.DeleteAttempts(ctx, id); err != nil {
 			return err
@@ -141,7 +129,7 @@ func admitRepair(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	if r.Action != lifecycle.ActionRecover || r.Via != viaRecovery {
 		return nil
 	}
-	reserved, err := tx.ClaimReservation(ctx, r.OperationID)
+	reserved, err := ledger{tx.Queries}.claim(ctx, r.OperationID)
 	if err != nil {
 		return err
 	}
@@ -153,7 +141,7 @@ func admitRepair(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	switch {
 	case policy.Mode != recovery.ModeArmed:
 		why = "the policy is not armed"
-	case reserved == 0:
+	case !reserved:
 		why = "its reservation has ended"
 	case n.State != lifecycle.NodeActive && n.State != lifecycle.NodeOffline:
 		why = "the node is " + string(n.State)
@@ -206,8 +194,8 @@ func sameFault(a, b recovery.Fault) bool {
 
 // add stores a decision with the node's state and, if it starts a repair, its reservation.
 func (r *deciding) add(ctx context.Context, n sqlc.NodesToDecideRow, d recovery.Decision, starts bool) error {
-	row := record.Decision{DecisionID: schema.NewID(), At: r.fleet.At, NodeID: n.NodeID, Host: n.Host, SKU: n.SKU, PolicyVersion: r.policy.Version,
-		Mode: r.mode, Phase: d.Phase, Fault: d.Fault, Rung: d.Rung, Brake: d.Brake, Why: d.Why}
+	row := record.Decision{DecisionID: schema.NewID(), At: r.fleet.At, NodeID: n.NodeID, Host: n.Host, SKU: n.SKU, Region: n.RegionCode, Rack: n.Rack,
+		PolicyVersion: r.policy.Version, Mode: r.mode, Phase: d.Phase, Fault: d.Fault, Rung: d.Rung, Brake: d.Brake, Why: d.Why}
 	if starts {
 		row.OperationID = lifecycle.OperationID(n.NodeID, lifecycle.ActionRecover, systemActor, row.DecisionID)
 	}
@@ -235,9 +223,7 @@ func (r *deciding) reserve(ctx context.Context, n sqlc.NodesToDecideRow, d recov
 		CorrelationID: row.DecisionID, Host: n.Host, Provider: n.Provider, Region: n.RegionCode, StartWithinSeconds: int64(lifecycle.StartWithin / time.Second),
 		Options: lifecycle.Options{Recovery: d.Request}}
 	r.busy[n.NodeID] = row.OperationID
-	err := r.tx.Reserve(ctx, sqlc.ReserveParams{OperationID: row.OperationID, Purpose: purposeRepair, NodeID: n.NodeID, SKU: n.SKU, Rack: n.Rack,
-		Region: n.RegionCode, DecisionID: &row.DecisionID, Input: in})
-	if err != nil {
+	if err := r.ledger.reserve(ctx, reservation{row.OperationID, n.NodeID, n.SKU, n.Rack, n.RegionCode}, row.DecisionID, in); err != nil {
 		return err
 	}
 	return r.tx.UpsertAttempt(ctx, sqlc.UpsertAttemptParams{OperationID: row.OperationID, Rung: d.Rung, NodeID: n.NodeID, SKU: n.SKU, Fault: d.Fault,
@@ -269,7 +255,7 @@ func addDecision(ctx context.Context, tx *tx, d record.Decision) error {
 // Started implements activities.Repairs.
 func (s *Recovery) Started(ctx context.Context, operationID string) error {
 	return s.db.Call(ctx, "recording the start of operation "+operationID, func(ctx context.Context) error {
-		return s.db.q.ConfirmStart(ctx, operationID)
+		return ledger{s.db.q}.confirm(ctx, operationID)
 	})
 }
 
@@ -277,14 +263,14 @@ func (s *Recovery) Started(ctx context.Context, operationID string) error {
 // brakes; the node is left alone for refusedFor instead.
 func (s *Recovery) Refused(ctx context.Context, operationID, why string) error {
 	return s.db.write(ctx, "releasing the reservation of operation "+operationID, func(ctx context.Context, tx *tx) error {
-		released, err := tx.ReleaseReservation(ctx, operationID)
-		if err != nil || len(released) == 0 || released[0].DecisionID == nil {
+		decisionID, err := ledger{tx.Queries}.withdraw(ctx, operationID)
+		if err != nil || decisionID == "" {
 			return err
 		}
 		if err := tx.DeleteAttempts(ctx, operationID); err != nil {
 			return err
 		}
-		d, err := tx.DecisionOf(ctx, *released[0].DecisionID)
+		d, err := tx.DecisionOf(ctx, decisionID)
 		if err != nil {
 			return orMissing(err, nil)
 		}
@@ -320,34 +306,9 @@ func newestPolicy(ctx context.Context, q *sqlc.Queries) (record.Policy, error) {
 	if err != nil {
 		return record.Policy{}, err
 	}
-	return record.Policy{Version: row.Version, Digest: row.Digest, Mode: recovery.Mode(row.Mode), Actor: row.Actor, Via: row.Via, Reason: row.Reason, At: row.CreatedAt.UTC(), Body: row.Body}, nil
+	return policyOf(row), nil
 }
 
-// scopeSizes returns the size of each scope, with the number of nodes that have a reservation.
-func scopeSizes(ctx context.Context, q *sqlc.Queries, used []sqlc.BudgetInUseRow) ([]recovery.Size, error) {
-	rows, err := q.ScopeSizes(ctx)
-	sizes := convert(rows, func(r sqlc.ScopeSizesRow) recovery.Size {
-		return recovery.Size{Scope: recovery.Scope(r.Scope), Key: r.Key, Nodes: int(r.Nodes), GPUNodes: int(r.GpuNodes), Out: int(r.Out)}
-	})
-	for _, u := range used {
-		for scope, key := range scopesOf(u) {
-			i := slices.IndexFunc(sizes, func(s recovery.Size) bool { return s.Scope == scope && s.Key == key })
-			if i < 0 { // its last node has left the scope
-				sizes = append(sizes, recovery.Size{Scope: scope, Key: key})
-				i = len(sizes) - 1
-			}
-			sizes[i].Busy++
-		}
-	}
-	slices.SortFunc(sizes, func(a, b recovery.Size) int { return cmp.Or(cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key)) })
-	return sizes, err
-}
-
-// scopesOf returns the key of each scope that a reservation counts for.
-func scopesOf(u sqlc.BudgetInUseRow) map[recovery.Scope]string {
-	scopes := map[recovery.Scope]string{recovery.ScopeFleet: "", recovery.ScopeSKU: u.SKU, recovery.ScopeRegion: u.Region}
-	if u.Rack != "" {
-		scopes[recovery.ScopeRack] = u.Rack
-	}
-	return scopes
+func policyOf(row sqlc.NewestPolicyRow) record.Policy {
+	return record.Policy{Version: row.Version, Digest: row.Digest, Mode: recovery.Mode(row.Mode), Actor: row.Actor, Via: row.Via, Reason: row.Reason, At: row.CreatedAt.UTC(), Body: row.Body}
 }

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -21,6 +23,21 @@ import (
 func (s *Recovery) Policy(ctx context.Context) (record.Policy, error) {
 	return query(ctx, s.db, "reading the recovery policy", func(ctx context.Context) (record.Policy, error) {
 		return newestPolicy(ctx, s.db.q)
+	})
+}
+
+// PolicyWithDigest implements adminapi.Recovery.
+func (s *Recovery) PolicyWithDigest(ctx context.Context, digest string) (record.Policy, error) {
+	return query(ctx, s.db, "reading a version of the recovery policy", func(ctx context.Context) (record.Policy, error) {
+		row, err := s.db.q.PolicyWithDigest(ctx, digest)
+		if !postgres.NotFound(err) {
+			return policyOf(sqlc.NewestPolicyRow(row)), err
+		}
+		p, err := record.DefaultPolicy()
+		if err == nil && p.Digest != digest {
+			err = schema.NewError(schema.KindNotFound, "no recovery policy has the digest %.64q", digest)
+		}
+		return p, err
 	})
 }
 
@@ -100,18 +117,19 @@ func (s *Recovery) RecoveryStatus(ctx context.Context) (record.Status, error) {
 		if st.Nodes, err = s.states(ctx); err != nil {
 			return st, err
 		}
-		used, err := s.db.q.BudgetInUse(ctx, claimFor.Seconds())
+		l := ledger{s.db.q}
+		used, err := l.inUse(ctx)
 		if err != nil {
 			return st, err
 		}
-		sizes, err := scopeSizes(ctx, s.db.q, used)
+		sizes, err := l.sizes(ctx, used)
 		st.Budgets = budgetsOf(sizes, used)
 		return st, err
 	})
 }
 
 // budgetsOf returns the scopes with repairs or with nodes that repairs left quarantined, and the fleet.
-func budgetsOf(sizes []recovery.Size, used []sqlc.BudgetInUseRow) []record.Budget {
+func budgetsOf(sizes []recovery.Size, used []reservation) []record.Budget {
 	all := []record.Budget{}
 	for _, size := range sizes {
 		if size.Busy == 0 && size.Out == 0 && size.Scope != recovery.ScopeFleet {
@@ -119,8 +137,8 @@ func budgetsOf(sizes []recovery.Size, used []sqlc.BudgetInUseRow) []record.Budge
 		}
 		b := record.Budget{Size: size}
 		for _, u := range used {
-			if key, in := scopesOf(u)[size.Scope]; in && key == size.Key {
-				b.Operations = append(b.Operations, u.OperationID)
+			if key, in := u.scopes()[size.Scope]; in && key == size.Key {
+				b.Operations = append(b.Operations, u.operationID)
 			}
 		}
 		all = append(all, b)
@@ -130,7 +148,7 @@ func budgetsOf(sizes []recovery.Size, used []sqlc.BudgetInUseRow) []record.Budge
 
 // decisionColumns are those of a record.Decision, with its phase as text.
 const (
-	decisionColumns = `d.decision_id, d.decided_at AS at, d.node_id, n.host, n.sku, d.policy_version, d.mode, d.phase AS phase_name, d.fault, d.rung, d.brake,
+	decisionColumns = `d.decision_id, d.decided_at AS at, d.node_id, n.host, n.sku, n.region_code AS region, coalesce(n.labels ->> 'rack', '') AS rack, d.policy_version, d.mode, d.phase AS phase_name, d.fault, d.rung, d.brake,
 	d.why, coalesce(d.operation_id::text, '') AS operation_id`
 	stateColumns = decisionColumns + `, s.phase_since, s.why AS shown FROM recovery_states s JOIN recovery_decisions d USING (decision_id)
 	JOIN nodes n ON n.node_id = s.node_id ORDER BY n.host, n.node_id`
@@ -185,7 +203,7 @@ func (s *Recovery) RecoveryFacts(ctx context.Context, since time.Time) (record.F
 		if f.Policy, err = newestPolicy(ctx, s.db.q); err != nil {
 			return f, err
 		}
-		if f.Sizes, err = scopeSizes(ctx, s.db.q, nil); err != nil {
+		if f.Sizes, err = (ledger{s.db.q}).sizes(ctx, nil); err != nil {
 			return f, err
 		}
 		if f.Nodes, err = s.nodesOfFacts(ctx, since); err != nil {
@@ -263,9 +281,9 @@ func appendNotRepaired(ctx context.Context, db *db, faults []wire.ControlPlaneFa
 	if left.Evidence {
 		read = "gpuaas node rma "
 	}
-	message := text.Count(int(left.Nodes), "node") + " stayed quarantined because a repair ended without a cure, the newest one " + left.Host
-	return append(faults, wire.ControlPlaneFault{Component: "health-recovery", Reason: "not_repaired", Message: message + " since " + left.Since.UTC().Format(time.RFC3339),
-		Next: read + left.Host + "; when the node is repaired: gpuaas node release " + left.Host + " --reason TEXT"}), nil
+	return append(faults, wire.ControlPlaneFault{Component: "health-recovery", Reason: "not_repaired",
+		Next:    read + left.Host + "; when the node is repaired: " + lifecycle.ReleaseCommand(left.Host) + " --reason " + lifecycle.ReasonPlaceholder,
+		Message: text.Count(int(left.Nodes), "node") + " stayed quarantined because a repair ended without a cure, the newest one " + left.Host + " since " + left.Since.UTC().Format(time.RFC3339)}), nil
 }
 
 // leftRow counts the nodes that a repair left quarantined, and names the newest one. Evidence is set if its

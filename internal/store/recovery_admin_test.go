@@ -171,6 +171,34 @@ func TestNotRepairedInStuck(t *testing.T) {
 	require.Equal(t, "gpuaas doctor "+lost.Host+"; when the node is repaired: gpuaas node release "+lost.Host+" --reason TEXT", listed()[0].Next)
 }
 
+// TestAbandonedRepairInStuck: a node whose repair was abandoned stays quarantined. Once that is accepted,
+// gpuaas stuck has the command that returns it, and gpuaas node rehydrate and show have the same.
+func TestAbandonedRepairInStuck(t *testing.T) {
+	e := setup(t)
+	e.faulty()
+	in := e.round(reboots(nil)).Starts[0]
+	_, err := e.Claim(t.Context(), claimOf(in))
+	require.NoError(t, err)
+	e.exec("UPDATE nodes SET cordoned = true WHERE node_id = $1", in.NodeID)
+	marked, err := e.Store.Operations.Abandon(t.Context(), in.OperationID, e.text("SELECT run_id FROM operations"), lifecycle.RunTerminated)
+	require.NoError(t, err)
+	require.True(t, marked)
+	done, err := e.Store.Operations.AcceptAbandoned(t.Context(), in.NodeID, "", operator)
+	require.NoError(t, err)
+	release := "gpuaas node release " + in.Host
+	require.Equal(t, []any{lifecycle.NodeQuarantined, release}, []any{done.Node.State, done.Next})
+	faults, err := e.Faults(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"health-recovery", "not_repaired"}, []string{faults[0].Component, faults[0].Reason})
+	require.Contains(t, faults[0].Message, "1 node stayed quarantined because a repair ended without a cure, the newest one "+in.Host)
+	require.Equal(t, "gpuaas doctor "+in.Host+"; when the node is repaired: "+release+" --reason TEXT", faults[0].Next)
+	c := e.claim(in.NodeID, lifecycle.ActionRelease)
+	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
+	faults, err = e.Faults(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, faults)
+}
+
 // noted are the signals of health recovery about a node.
 func (e *env) noted(nodeID string) (all []string) {
 	e.t.Helper()
@@ -213,6 +241,9 @@ func TestBreakerInStuck(t *testing.T) {
 	faults, err = e.Faults(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "incident", faults[0].Reason)
+	var f recovery.Fleet
+	e.round(reboots(&f))
+	require.Equal(t, []recovery.Incident{{Scope: recovery.ScopeRack, Key: "r1", Why: "rack r1"}}, f.Incidents, "the next round has them")
 }
 
 // TestRecoveryStatus: the status has the nodes that are not healthy with the newest sentence, and the
@@ -224,8 +255,8 @@ func TestRecoveryStatus(t *testing.T) {
 	st, err := e.Recovery.RecoveryStatus(t.Context())
 	require.NoError(t, err)
 	require.Len(t, st.Nodes, 1)
-	require.Equal(t, []any{n.Host, health.PhaseUnhealthy, recovery.RungReboot, in.OperationID, "gpu_xid"},
-		[]any{st.Nodes[0].Host, st.Nodes[0].Phase, st.Nodes[0].Rung, st.Nodes[0].OperationID, st.Nodes[0].Fault.Checker})
+	require.Equal(t, []any{"r1", n.Host, health.PhaseUnhealthy, recovery.RungReboot, in.OperationID, "gpu_xid"},
+		[]any{st.Nodes[0].Rack, st.Nodes[0].Host, st.Nodes[0].Phase, st.Nodes[0].Rung, st.Nodes[0].OperationID, st.Nodes[0].Fault.Checker})
 	scopes := []string{}
 	for _, b := range st.Budgets {
 		scopes = append(scopes, string(b.Scope)+" "+b.Key)
@@ -238,6 +269,16 @@ func TestRecoveryStatus(t *testing.T) {
 	require.Positive(t, counts.RoundAge)
 	counts.RoundAge = 0
 	require.Equal(t, metrics.RecoveryCounts{Nodes: 1, Used: 1}, counts)
+	e.exec("UPDATE recovery_states SET phase_since = now() - interval '1 hour'")
+	phases, err := e.PhaseCounts(t.Context())
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, phases[0].OldestSeconds, 3600.0)
+	phases[0].OldestSeconds = 0
+	require.Equal(t, []metrics.PhaseCount{{Phase: health.PhaseUnhealthy.String(), Nodes: 1}}, phases)
+	e.exec("UPDATE nodes SET state = 'removed'")
+	phases, err = e.PhaseCounts(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, phases, "a removed node is in no phase")
 }
 
 // TestListDecisions: pages of decisions, newest first, of one node and since a time.
@@ -253,6 +294,7 @@ func TestListDecisions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, a.Host, page[0].Host)
 	require.Equal(t, fault(), page[0].Fault)
+	require.Equal(t, []string{"region-1", "r1"}, []string{page[0].Region, page[0].Rack})
 	require.Empty(t, next)
 	page, _, err = e.Recovery.ListDecisions(t.Context(), adminapi.DecisionQuery{Page: all, Since: time.Now().Add(-time.Hour)})
 	require.NoError(t, err)
@@ -314,4 +356,48 @@ func TestRemovedNode(t *testing.T) {
 		require.Len(t, st.Nodes, left, change)
 		e.exec("DELETE FROM recovery_states")
 	}
+}
+
+// TestPolicyWithDigest: the newest version with a digest is found, also the default policy, which is never
+// stored.
+func TestPolicyWithDigest(t *testing.T) {
+	e := setup(t)
+	first := e.arm()
+	e.setPolicy(func(p *recovery.Policy) { p.Samples = 9 })
+	third := e.setPolicy(func(p *recovery.Policy) { p.Samples = recovery.Default().Samples })
+	require.Equal(t, first.Digest, third.Digest)
+	p, err := e.Recovery.PolicyWithDigest(t.Context(), first.Digest)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, p.Version)
+	require.JSONEq(t, string(third.Body), string(p.Body))
+	p, err = e.Recovery.PolicyWithDigest(t.Context(), recovery.Default().Digest())
+	require.NoError(t, err)
+	require.Zero(t, p.Version)
+	_, err = e.Recovery.PolicyWithDigest(t.Context(), "ab")
+	requireKind(t, err, schema.KindNotFound, "")
+}
+
+// TestOutdatedPolicyChange: of changes at once that were made from one policy, one is stored.
+func TestOutdatedPolicyChange(t *testing.T) {
+	e := setup(t)
+	base := e.arm()
+	stored := 0
+	for _, err := range race(4, func(i int) error {
+		_, err := e.Recovery.ChangePolicy(t.Context(), func(now record.Policy) (recovery.Policy, error) {
+			p := recovery.Default()
+			if p.Samples = 10 + i; now.Digest != base.Digest {
+				return p, schema.NewError(schema.KindDecisionOutdated, "changed")
+			}
+			return p, nil
+		}, "r", operator)
+		return err
+	}) {
+		if err == nil {
+			stored++
+			continue
+		}
+		requireKind(t, err, schema.KindDecisionOutdated, "")
+	}
+	require.Equal(t, 1, stored)
+	require.EqualValues(t, 2, e.number("SELECT max(version) FROM recovery_policies"))
 }

@@ -49,8 +49,8 @@ func TestNodesOut(t *testing.T) {
 	require.Zero(t, out(f)["fleet"], "a person released it, and quarantined it later")
 }
 
-// TestNodeOutOnce: a node that a repair cured before, and that is repaired again, uses a budget and is not out of
-// service beside that. A canceled repair of a node that is out changes nothing, nor does one that was abandoned.
+// TestNodeOutOnce: a node that a repair cured before, and that is repaired again, uses a budget and is not permanently out of
+// service. A canceled repair of a node that is out changes nothing, nor does one that was abandoned.
 func TestNodeOutOnce(t *testing.T) {
 	e := setup(t)
 	n := e.faulty()

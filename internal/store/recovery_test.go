@@ -229,7 +229,7 @@ func TestAbandonedRepair(t *testing.T) {
 	var f recovery.Fleet
 	e.round(reboots(&f))
 	require.Zero(t, busy(f)["fleet"])
-	require.Contains(t, f.Nodes[0].Held, "an abandoned operation (quarantine) holds the node")
+	require.Contains(t, f.Nodes[0].Held, "an abandoned operation")
 }
 
 // TestRefusedStart: a rejected start releases the budget and the attempt, and the node is left alone

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -169,7 +170,10 @@ func (s *Repairs) KeepEvidence(ctx context.Context, f activities.Fence, fault re
 			return err
 		}
 		b.Fault, b.Attempts = fault, attempts
-		return tx.InsertBundle(ctx, sqlc.InsertBundleParams{OperationID: f.OperationID, NodeID: f.NodeID, Host: b.Host, Bundle: b.Bounded()})
+		if b, err = b.Bounded().Clean(secrets.New()); err != nil {
+			return schema.Wrap(schema.KindInternal, err, "redacting the evidence of operation %s", f.OperationID)
+		}
+		return tx.InsertBundle(ctx, sqlc.InsertBundleParams{OperationID: f.OperationID, NodeID: f.NodeID, Host: b.Host, Bundle: b})
 	})
 }
 
@@ -240,5 +244,12 @@ func (s *Repairs) Evidence(ctx context.Context, node wire.NodeView) (evidence.Bu
 		b, err := s.db.q.NewestBundle(ctx, node.ID)
 		return b, orMissing(err, schema.NewError(schema.KindNotFound, "there is no evidence of a repair of node %s", node.Host).
 			WithNext("gpuaas op list --node "+node.Host))
+	})
+}
+
+// DeleteEvidence implements activities.OldRecords.
+func (s *Retention) DeleteEvidence(ctx context.Context, keep time.Duration, limit int) (int64, error) {
+	return query(ctx, s.db, "deleting old evidence of repairs", func(ctx context.Context) (int64, error) {
+		return s.db.q.DeleteOldBundles(ctx, keep.Seconds(), int64(limit))
 	})
 }

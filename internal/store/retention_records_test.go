@@ -1,15 +1,18 @@
 package store_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
 // Finished tasks are deleted once nothing needs them. The newest task of a node stays: its seq
@@ -141,4 +144,19 @@ func TestRetentionAge(t *testing.T) {
 	age, err = e.RetentionAge(t.Context())
 	require.NoError(t, err)
 	require.Less(t, age, day.Seconds())
+}
+
+// TestRetentionAsTheWorker: the role of the workers may delete each class of old records. The other tests
+// run with the privileges of all processes.
+func TestRetentionAsTheWorker(t *testing.T) {
+	e := setup(t)
+	s, err := store.Open(t.Context(), store.Config{URL: pgtest.As(e.url, store.RoleWorker), MaxConns: 2})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	r := s.Retention
+	for name, remove := range map[string]func(context.Context, time.Duration, int) (int64, error){"tasks": r.DeleteTasks, "identities": r.DeleteIdentities,
+		"messages": r.DeleteMessages, "repairs": r.DeleteRepairs, "signals": r.DeleteSignals, "evidence": r.DeleteEvidence} {
+		_, err := remove(t.Context(), 90*day, 1)
+		require.NoError(t, err, name)
+	}
 }

@@ -52,7 +52,7 @@ func TestSilenceIsASignal(t *testing.T) {
 	polling := map[lifecycle.NodeState]bool{lifecycle.NodeActive: true, lifecycle.NodeOffline: true, lifecycle.NodeQuarantined: true,
 		lifecycle.NodeDraining: true, lifecycle.NodeDrained: true, lifecycle.NodeRetired: true}
 	silence := func() {
-		for _, err := range race(5, func(int) error { _, err := e.MarkSilent(ctx, 5*time.Minute); return err }) {
+		for _, err := range race(5, func(int) error { _, err := e.MarkSilent(ctx); return err }) {
 			require.NoError(t, err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestSilenceOutlastsTheState(t *testing.T) {
 	e.exec("UPDATE node_api SET receiving_since = now() - interval '1 hour'")
 	e.exec("UPDATE nodes SET state = 'drained', state_since = now() - interval '1 hour', last_heartbeat_at = now() - interval '1 hour'")
 	mark := func() []string {
-		moved, err := e.MarkSilent(ctx, 5*time.Minute)
+		moved, err := e.MarkSilent(ctx)
 		require.NoError(t, err)
 		return moved
 	}
@@ -106,7 +106,7 @@ func TestNodeWithoutHeartbeatIsNotSilent(t *testing.T) {
 	n := e.inState(lifecycle.NodeQuarantined)
 	e.exec("UPDATE node_api SET receiving_since = now() - interval '1 hour'")
 	e.exec("UPDATE nodes SET state_since = now() - interval '1 hour'")
-	_, err := e.MarkSilent(t.Context(), 5*time.Minute)
+	_, err := e.MarkSilent(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, e.signalsOf(n.ID))
 }

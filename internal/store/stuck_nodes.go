@@ -26,8 +26,7 @@ const attentionSQL = `WITH seen AS (
 		o.deadline_at, c.not_after, c.not_before + (c.not_after - c.not_before) * $1::float8 AS renew_by,
 		(n.state = ANY ($2::text[]) AND coalesce(o.stuck ->> 'reason', '') <> ALL ($3::text[])
 			AND (n.state = 'offline' OR node_api_receiving($4::float8))
-			AND coalesce(CASE n.state WHEN 'active' THEN greatest(n.last_heartbeat_at, n.state_since) ELSE n.last_heartbeat_at END, n.state_since)
-				< now() - make_interval(secs => $4::float8)) AS silent,
+			AND node_silent(n.state, n.state_since, n.last_heartbeat_at, now(), $4::float8)) AS silent,
 		(n.state = ANY ($2::text[]) AND c.not_before + (c.not_after - c.not_before) * $1::float8 < now()) AS overdue,
 		(n.state = 'draining' AND n.state_since < now() - make_interval(secs => $5::float8)
 			AND coalesce(o.status, '') NOT IN ('parked', 'abandoned')) AS long,
@@ -86,7 +85,7 @@ const attentionColumns = ` SELECT * FROM (SELECT f.node_id, f.host, f.state, f.s
 	count(*) FILTER (WHERE f.silent) OVER (PARTITION BY f.region_code) AS region_silent,
 	CASE f.entry WHEN 'draining' THEN (SELECT count(*) FROM nodes m WHERE m.state = 'active' AND NOT m.cordoned AND m.sku = f.sku
 		AND m.region_code = f.region_code AND m.workloads = '[]'
-		AND m.last_heartbeat_at > now() - make_interval(secs => $4::float8) AND m.node_id <> f.node_id) ELSE 0 END AS free, now() AS now
+		AND NOT node_silent(m.state, m.state_since, m.last_heartbeat_at, now(), $4::float8) AND m.node_id <> f.node_id) ELSE 0 END AS free, now() AS now
 	FROM found f) f WHERE f.wanted ORDER BY f.since, f.node_id LIMIT `
 
 // ListStuckNodes implements adminapi.Insights.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -22,8 +23,10 @@ const (
 			coalesce((SELECT max(v.version) FROM verifier_sets v WHERE v.stored_at < now() - interval '10 minutes'), 0) AS newest_set,
 			coalesce(n.labels ->> 'gpuaas/template', '') AS named, a.artifacts AS reported, a.reported_at,
 			coalesce(t.name, '') AS template, coalesce(t.version, 0) AS version, t.artifacts AS declared, t.managed, coalesce(t.policy, '') AS policy,
-			d.drift AS stored, coalesce(d.template, '') AS stored_template, coalesce(d.version, 0) AS stored_version, d.since,
-			coalesce(d.remedy::text, '') AS remedy, coalesce(d.remedy_refused, '') AS remedy_refused
+			CASE WHEN d.ended_at IS NULL THEN d.drift END AS stored, coalesce(d.template, '') AS stored_template, coalesce(d.version, 0) AS stored_version,
+			CASE WHEN d.ended_at IS NULL THEN d.since END AS since, coalesce(d.remedy::text, '') AS remedy, coalesce(d.remedy_refused, '') AS remedy_refused,
+			coalesce(d.remedy_upgrade, '') AS remedy_upgrade, coalesce(d.remedy_incarnation, n.incarnation) = n.incarnation AS remedy_counts,
+			coalesce((SELECT o.status FROM operations o WHERE o.operation_id = d.remedy AND o.ended_at IS NOT NULL), '') AS remedy_ended
 		FROM nodes n
 		LEFT JOIN template_assignments s ON s.kind = 'sku' AND s.value = n.sku
 		LEFT JOIN template_assignments c ON c.kind = 'class' AND c.value = n.lifecycle_class
@@ -57,15 +60,28 @@ type driftRow struct {
 	StoredVersion         int64
 	Since                 *time.Time
 	Remedy, RemedyRefused string
+	// RemedyUpgrade is the version of the remedy, which RemedyCounts unless the node was enrolled again since.
+	// RemedyEnded is the status of its operation, empty before it ended.
+	RemedyUpgrade string
+	RemedyCounts  bool
+	RemedyEnded   lifecycle.OperationState
 }
+
+// hasMachine reports whether what the node reported is of a machine that it still has.
+func (r driftRow) hasMachine() bool { return r.State.Enrolled() && !r.State.Refusing() }
 
 // report compares the node with its template.
 func (r driftRow) report() template.Report {
 	out := template.Report{NodeID: r.NodeID, Host: r.Host, ReportedAt: r.ReportedAt, Since: r.Since, Remedy: r.Remedy, RemedyRefused: r.RemedyRefused}
 	n := template.Node{Host: r.Host, Artifacts: r.Reported, AgentVersion: r.AgentVersion, VerifierSet: r.SetVersion, NewestSet: r.NewestSet}
-	if !r.State.Enrolled() { // what an earlier machine reported is outdated
+	if !r.hasMachine() { // what an earlier machine reported is outdated
 		n = template.Node{Host: r.Host, NewestSet: r.NewestSet}
 		out.ReportedAt = nil
+	}
+	if r.State.Refusing() {
+		out.Next = "the node is removed, and not compared"
+		out.Describe(nil, n)
+		return out
 	}
 	if r.Template == "" {
 		if r.Named != "" {
@@ -76,6 +92,10 @@ func (r driftRow) report() template.Report {
 	}
 	out.Describe(&template.Template{Name: r.Template, Version: r.Version,
 		Definition: template.Definition{Artifacts: r.Declared, Managed: r.Managed, Policy: r.Policy}}, n)
+	if r.RemedyEnded != "" && r.RemedyCounts && out.Upgrade != "" && out.Upgrade == r.RemedyUpgrade && out.Policy == template.PolicyProceed {
+		out.Next = fmt.Sprintf("operation %s (%s) is not repeated: see gpuaas op show %[3]s --operation %[1]s, remove the cause, then: gpuaas node drift %[3]s --remediate",
+			r.Remedy, r.RemedyEnded, r.Host)
+	}
 	return out
 }
 
@@ -90,7 +110,24 @@ func (s *Templates) Drift(ctx context.Context, nodeID string) (template.Report, 
 	if err != nil {
 		return template.Report{}, err
 	}
-	return rows[0].report(), nil
+	r := rows[0].report()
+	if r.Policy == template.PolicyProceed && r.Upgrade != "" && r.Next == "" {
+		r.Next, err = s.withheld(ctx, r)
+	}
+	return r, err
+}
+
+// withheld is the next step for a node whose version too many nodes received and do not run, "" otherwise.
+func (s *Templates) withheld(ctx context.Context, r template.Report) (string, error) {
+	uncured, err := query(ctx, s.db, "counting upgrades without effect", func(ctx context.Context) ([]sqlc.UncuredRemediesRow, error) {
+		return s.db.q.UncuredRemedies(ctx, remedyClaimFor.Seconds())
+	})
+	for _, u := range uncured {
+		if u.Upgrade == r.Upgrade && int(u.Nodes) >= activities.MaxRemedies {
+			return fmt.Sprintf("%d nodes received %s and do not run it, and no further node receives it: see gpuaas op list --action upgrade-agent", u.Nodes, r.Upgrade), nil
+		}
+	}
+	return "", err
 }
 
 func driftKey(r driftRow) []string { return []string{r.NodeID} }
@@ -105,6 +142,13 @@ func (s *Templates) FleetDrift(ctx context.Context) (fleet template.Fleet, err e
 		nodes, err := s.db.q.CountDrifts(ctx)
 		return template.Fleet{Nodes: nodes, Counts: append([]template.Count{}, counts...)}, err
 	})
+}
+
+// DriftCounts counts the nodes that differ from their template by template, change and artifact, for the
+// gauge.
+func (s *Inventory) DriftCounts(ctx context.Context) ([]metrics.DriftCount, error) {
+	rows, err := query(ctx, s.db, "counting the drift of nodes", s.db.q.DriftCounts)
+	return convert(rows, func(r sqlc.DriftCountsRow) metrics.DriftCount { return metrics.DriftCount(r) }), err
 }
 
 // storeArtifacts stores what a node reported. Nothing changes if it has begun another incarnation.
@@ -122,7 +166,7 @@ func storeArtifacts(ctx context.Context, db *db, nodeID string, incarnation int6
 // ScanDrift implements activities.Drifts. Each node that changed has a transaction of its own.
 func (s *Templates) ScanDrift(ctx context.Context, after string, limit int) (b activities.DriftBatch, err error) {
 	f := &filter{}
-	f.where("t.name IS NOT NULL OR d.node_id IS NOT NULL")
+	f.where("t.name IS NOT NULL AND n.state <> 'removed' OR d.node_id IS NOT NULL AND d.ended_at IS NULL")
 	if after != "" {
 		f.where("n.node_id > " + f.arg(after) + "::uuid")
 	}
@@ -166,20 +210,27 @@ func (s *Templates) storeDrift(ctx context.Context, r driftRow, is template.Repo
 		if _, err := tx.lockNode(ctx, r.NodeID); err != nil {
 			return false, err
 		}
-		var rows int64
 		var detail string
 		if is.Drifted {
-			rows, err = tx.PutDrift(ctx, sqlc.PutDriftParams{NodeID: r.NodeID, Template: is.Template, Version: is.Version, Drift: raw, Upgrade: is.Upgrade})
-			if err == nil && rows == 0 {
+			rows, err := tx.PutDrift(ctx, sqlc.PutDriftParams{NodeID: r.NodeID, Template: is.Template, Version: is.Version, Drift: raw, Upgrade: is.Upgrade})
+			if err != nil {
+				return false, err
+			}
+			if rows == 0 {
 				return false, tx.MoveDrift(ctx, is.Template, is.Version, r.NodeID)
+			}
+			if r.Stored != nil && !moved && r.Stored.String() == drift.String() {
+				return true, nil // the same artifacts in other versions: a node could cause a signal with each scan
 			}
 			detail = fmt.Sprintf("differs from template %s version %d: %s", is.Template, is.Version, is.Drift)
 		} else {
-			rows, err = tx.EndDrift(ctx, r.NodeID)
-			detail = ended(r, is)
-		}
-		if err != nil || rows == 0 || detail == "" {
-			return rows > 0, err
+			rows, err := tx.EndDrift(ctx, r.NodeID)
+			if err != nil || len(rows) == 0 {
+				return false, err
+			}
+			if detail = ended(r, is); detail == "" {
+				return true, nil
+			}
 		}
 		return true, recordSignal(ctx, tx, health.Signal{Type: health.SignalDrift, Source: health.SourceDrift, NodeID: r.NodeID, Detail: detail})
 	})
@@ -196,7 +247,7 @@ func stored(d template.Drift) template.Drift {
 // ended is the detail of the signal about a drift that ended, "" for a node without a machine.
 func ended(r driftRow, is template.Report) string {
 	switch {
-	case !r.State.Enrolled():
+	case !r.hasMachine():
 		return ""
 	case is.Status == template.StatusNoTemplate:
 		return "has no template any longer; the last one was " + r.StoredTemplate
@@ -204,59 +255,4 @@ func ended(r driftRow, is template.Report) string {
 		return fmt.Sprintf("has not reported on everything that template %s version %d declares", is.Template, is.Version)
 	}
 	return fmt.Sprintf("matches template %s version %d again", is.Template, is.Version)
-}
-
-// DueRemedies implements activities.Drifts. Only one transaction at a time chooses new ones.
-func (s *Templates) DueRemedies(ctx context.Context, most int) ([]lifecycle.OperationInput, error) {
-	return write(ctx, s.db, "choosing the drifts to correct", func(ctx context.Context, tx *tx) ([]lifecycle.OperationInput, error) {
-		if on, err := tx.restoring(ctx); err != nil || on {
-			return nil, err
-		}
-		if err := tx.LockRemedies(ctx); err != nil {
-			return nil, err
-		}
-		open, err := tx.OpenRemedies(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if free := most - int(open); free > 0 {
-			if err := beginRemedies(ctx, tx, free); err != nil {
-				return nil, err
-			}
-		}
-		pending, err := tx.PendingRemedies(ctx)
-		return convert(pending, remedyInput), err
-	})
-}
-
-// beginRemedies stores with at most so many drifts the ID of the operation that corrects them.
-func beginRemedies(ctx context.Context, tx *tx, most int) error {
-	due, err := tx.DueRemedies(ctx, int32(most))
-	if err != nil {
-		return err
-	}
-	for _, nodeID := range due {
-		if err := tx.BeginRemedy(ctx, schema.NewID(), nodeID); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// viaDrift is the interface that the audit names for operations that a template's policy started.
-const viaDrift = "drift"
-
-func remedyInput(r sqlc.PendingRemediesRow) lifecycle.OperationInput {
-	return lifecycle.OperationInput{OperationID: r.Remedy, NodeID: r.NodeID, Host: r.Host, Provider: r.Provider, Region: r.RegionCode,
-		Action: lifecycle.ActionUpgradeAgent, Actor: systemActor, Via: viaDrift, CorrelationID: r.Remedy,
-		Reason:             fmt.Sprintf("differs from template %s version %d", r.Template, r.Version),
-		StartWithinSeconds: int64(lifecycle.StartWithin / time.Second),
-		Options:            lifecycle.Options{AgentVersion: r.Upgrade, Release: r.AgentRelease}}
-}
-
-// RefuseRemedy implements activities.Drifts.
-func (s *Templates) RefuseRemedy(ctx context.Context, nodeID, operationID, why string) error {
-	return s.db.Call(ctx, "recording that the upgrade of node "+nodeID+" was refused", func(ctx context.Context) error {
-		return s.db.q.RefuseRemedy(ctx, printable(why), nodeID, operationID)
-	})
 }

@@ -40,6 +40,7 @@ type Evidence struct {
 type Node struct {
 	ID, Host          string
 	State             lifecycle.NodeState
+	StateSince        time.Time
 	SKU, Region, Rack string
 	// Enrolled is false if the node never polled. LastHeartbeat is zero then.
 	Enrolled      bool
@@ -119,9 +120,10 @@ type Change struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// Silent reports whether the node is silent. A node that never enrolled is not.
+// Silent reports whether the node is silent, as lifecycle.Silent defines it. A node that never enrolled
+// is not.
 func (e Evidence) Silent() bool {
-	return e.Node.Enrolled && !e.Node.LastHeartbeat.IsZero() && e.At.Sub(e.Node.LastHeartbeat) > lifecycle.SilentAfter
+	return e.Node.Enrolled && lifecycle.Silent(e.Node.State, e.Node.StateSince, e.Node.LastHeartbeat, e.At)
 }
 
 // probes returns the questions with their answers.

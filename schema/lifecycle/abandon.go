@@ -104,8 +104,8 @@ type EndedOperation struct {
 // NodeNext is the command that a node without an operation needs: of a node that has not
 // enrolled, the one that enrolls it, or that creates its machine if its provider creates machines; of a cordoned node, the one that removes the cordon; and
 // of a quarantined node without a cordon, the one that sets it, because its agent did not
-// respond during the quarantine. It is empty if the node needs none: a quarantined node keeps
-// its cordon until its release.
+// respond during the quarantine, and otherwise the one that ends the quarantine. It is empty if the node
+// needs none.
 func NodeNext(n NodeRef, cordoned, creates bool) string {
 	switch {
 	case !n.State.Enrolled() && creates:
@@ -114,10 +114,17 @@ func NodeNext(n NodeRef, cordoned, creates bool) string {
 		return "gpuaas node " + string(ActionEnroll) + " " + n.Host
 	case !cordoned && n.State == NodeQuarantined:
 		return "gpuaas node " + string(ActionDrain) + " " + n.Host + " --cordon-only"
+	case n.State == NodeQuarantined:
+		return ReleaseCommand(n.Host)
 	case cordoned && slices.Contains(ActionsIn(n.State), ActionUncordon):
 		return "gpuaas node " + string(ActionUncordon) + " " + n.Host
 	}
 	return ""
+}
+
+// ReleaseCommand is the command that returns a quarantined node to service.
+func ReleaseCommand(host string) string {
+	return "gpuaas node " + string(ActionRelease) + " " + host
 }
 
 // Without returns the state of a node in state s without its operation, which started
@@ -140,7 +147,7 @@ func (p Plan) Abandoned(n NodeRef, prior NodeState, end RunEnd) Stuck {
 	s := Stuck{
 		WaitingOn: AttentionOperator, Reason: string(end), Next: next,
 		Message: "the operation does not continue: its workflow run " + string(end),
-		Options: []Option{{Decision: DecisionRehydrate, Command: next, Does: p.rehydrates(n.State, to), Harm: HarmNone}},
+		Options: []Option{{Decision: DecisionRehydrate, Command: next, Does: p.rehydrates(n, to), Harm: HarmNone}},
 	}
 	for _, r := range runEnds {
 		if r.end == end {
@@ -155,12 +162,14 @@ func (p Plan) Abandoned(n NodeRef, prior NodeState, end RunEnd) Stuck {
 	return s
 }
 
-func (p Plan) rehydrates(from, to NodeState) string {
-	does := fmt.Sprintf("Record the operation as failed; the node stays %s", from)
-	if from != to {
+func (p Plan) rehydrates(n NodeRef, to NodeState) string {
+	does := fmt.Sprintf("Record the operation as failed; the node stays %s", n.State)
+	if n.State != to {
 		does = fmt.Sprintf("Record the operation as failed and restore the node's state, %s", to)
 	}
 	switch {
+	case to == NodeQuarantined:
+		does += " until " + ReleaseCommand(n.Host)
 	case p.Undo == nil:
 	case p.Undo.Name == PhaseUndoTeardown:
 		does += "; if the machine is gone, run gpuaas node terminate again"

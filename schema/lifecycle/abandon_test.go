@@ -53,7 +53,7 @@ func enters(p lifecycle.Plan, prior lifecycle.NodeState) lifecycle.NodeState {
 }
 
 // TestNodeNext: a node without an operation that cannot take work names the command that
-// changes that, if it does not depend on why the node is in its state.
+// changes that.
 func TestNodeNext(t *testing.T) {
 	t.Parallel()
 	for _, s := range lifecycle.NodeStates() {
@@ -63,7 +63,7 @@ func TestNodeNext(t *testing.T) {
 		case lifecycle.NodeActive, lifecycle.NodeOffline:
 			cordoned = "gpuaas node uncordon gpu-17"
 		case lifecycle.NodeQuarantined:
-			free = "gpuaas node drain gpu-17 --cordon-only"
+			free, cordoned = "gpuaas node drain gpu-17 --cordon-only", "gpuaas node release gpu-17"
 		case lifecycle.NodeRegistered, lifecycle.NodeBootstrapIssued, lifecycle.NodeEnrolling:
 			free, cordoned = "gpuaas node enroll gpu-17", "gpuaas node enroll gpu-17"
 			require.Contains(t, lifecycle.ActionsIn(s), lifecycle.ActionEnroll)
@@ -74,6 +74,17 @@ func TestNodeNext(t *testing.T) {
 			require.Equal(t, "gpuaas node provision gpu-17", lifecycle.NodeNext(n, false, true), s)
 		}
 	}
+}
+
+// TestAbandonedRepair: a node whose repair was abandoned stays quarantined, and the option that accepts that
+// names the command that ends the quarantine.
+func TestAbandonedRepair(t *testing.T) {
+	t.Parallel()
+	p, ok := lifecycle.PlanOf(lifecycle.ActionRecover, lifecycle.Options{})
+	require.True(t, ok)
+	s := p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: lifecycle.NodeQuarantined}, lifecycle.NodeActive, lifecycle.RunTerminated)
+	require.Equal(t, "Record the operation as failed; the node stays quarantined until gpuaas node release gpu-17", s.Options[0].Does)
+	require.Equal(t, "gpuaas node rehydrate gpu-17", s.Next)
 }
 
 func TestAbandonedText(t *testing.T) {

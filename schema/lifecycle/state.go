@@ -1,9 +1,6 @@
 package lifecycle
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // NodeState is the lifecycle state of a node, as written on the wire and in
 // the database. It is separate from the instance state (InstanceState) and from
@@ -44,7 +41,3 @@ func (s NodeState) Enrolled() bool { return !slices.Contains(unenrolled(), s) }
 
 // Refusing reports whether every endpoint rejects a node in state s.
 func (s NodeState) Refusing() bool { return s == NodeRemoved }
-
-// SilentAfter is how long an active node may send no heartbeat before a
-// worker records it as offline.
-const SilentAfter = 5 * time.Minute

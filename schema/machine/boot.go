@@ -4,6 +4,10 @@ package machine
 // virtual machine.
 const BootDocumentName = "opt/gpuaas/bootstrap"
 
+// StateDiskSerial is the serial number of the disk on which a virtual machine keeps its configuration
+// and the state of its agent.
+const StateDiskSerial = "gpuaas-state"
+
 // BootDocument is what a machine whose image contains the agent reads on its first boot. It
 // contains the one-time reference: a file that holds it has mode 0600.
 type BootDocument struct {

@@ -138,13 +138,12 @@ SELECT host, identity_locked_at, identity_lock_reason, identity_locked_by, ident
     ELSE greatest(extract(epoch FROM now() - last_heartbeat_at), 0) END)::float8 AS seconds, (NOT node_api_receiving(120))::boolean AS deaf
 FROM nodes WHERE node_id = $1;
 
--- Active nodes without a heartbeat for so long, and those in the other states, whose agent
--- polls too, for which no signal was recorded yet. A node is silent only while the node API
--- has been able to receive its heartbeat.
+-- Active nodes that are silent, and those in the other states for which no signal was recorded yet.
+-- Silence proves something only while the node API has been able to receive a heartbeat.
 -- name: SilentNodes :many
 SELECT node_id FROM nodes
-WHERE (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL AND state = ANY (sqlc.arg(polling)::text[]))
-  AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.arg(seconds)::float8)
+WHERE (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL)
+  AND node_silent(state, state_since, last_heartbeat_at, now(), sqlc.arg(seconds)::float8)
   AND node_api_receiving(sqlc.arg(seconds)::float8)
 ORDER BY node_id;
 
@@ -153,8 +152,8 @@ ORDER BY node_id;
 -- name: LockSilentNodes :many
 SELECT node_id, state, silent_at, last_heartbeat_at FROM nodes
 WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[])
-  AND (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL AND state = ANY (sqlc.arg(polling)::text[]))
-  AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.arg(seconds)::float8)
+  AND (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL)
+  AND node_silent(state, state_since, last_heartbeat_at, now(), sqlc.arg(seconds)::float8)
 ORDER BY node_id FOR NO KEY UPDATE;
 
 -- Locks those of the nodes that are offline or were silent.

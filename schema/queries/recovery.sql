@@ -1,6 +1,10 @@
 -- name: NewestPolicy :one
 SELECT version, body, digest, coalesce(body ->> 'mode', '')::text AS mode, actor, via, reason, created_at FROM recovery_policies ORDER BY version DESC LIMIT 1;
 
+-- name: PolicyWithDigest :one
+SELECT version, body, digest, coalesce(body ->> 'mode', '')::text AS mode, actor, via, reason, created_at FROM recovery_policies
+WHERE digest = $1 ORDER BY version DESC LIMIT 1;
+
 -- One transaction at a time adds a policy.
 -- name: LockPolicies :exec
 SELECT pg_advisory_xact_lock(hashtextextended('gpuaas-recovery-policies', 0));
@@ -57,12 +61,13 @@ SELECT operation_id, rung, node_id, sku, fault, started_at, ended_at, outcome, b
 WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[]) AND started_at > now() - make_interval(secs => sqlc.arg(seconds)::float8) ORDER BY node_id, started_at, rung;
 
 -- How many nodes each scope has that can show a fault: those with an agent. Out are those that a repair
--- of health recovery left quarantined.
+-- of health recovery left quarantined, also one whose run was lost.
 -- name: ScopeSizes :many
 WITH enrolled AS (
     SELECT n.sku, coalesce(n.labels ->> 'rack', '') AS rack, n.region_code AS region, n.gpus_total,
         (n.state = 'quarantined' AND coalesce((SELECT o.action = 'recover' AND o.via = 'recovery' AND o.status IN ('completed', 'failed', 'abandoned') FROM operations o
-            WHERE o.node_id = n.node_id AND o.op_seq > 0 AND o.status <> 'cancelled' ORDER BY o.op_seq DESC LIMIT 1), false)) AS out
+            WHERE o.node_id = n.node_id AND o.op_seq > 0 AND o.status <> 'cancelled' AND (o.action = 'recover' OR o.status NOT IN ('failed', 'abandoned'))
+            ORDER BY o.op_seq DESC LIMIT 1), false)) AS out
     FROM nodes n WHERE n.state IN ('active', 'offline', 'quarantined', 'draining', 'drained'))
 SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes, count(*) FILTER (WHERE gpus_total > 0) AS gpu_nodes, count(*) FILTER (WHERE out) AS out FROM enrolled
 UNION ALL SELECT 'sku', sku, count(*), count(*) FILTER (WHERE gpus_total > 0), count(*) FILTER (WHERE out) FROM enrolled GROUP BY sku
@@ -192,6 +197,11 @@ SELECT (b.breaker ? 'open_since')::boolean AS breaker_open, jsonb_array_length(b
     (SELECT count(*) FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id WHERE d.brake = 'budget' AND d.mode = 'armed') AS blocked,
     coalesce(extract(epoch FROM now() - b.decided_at), 0)::float8 AS round_age
 FROM recovery_breaker b;
+
+-- Counts the nodes of each phase other than healthy, and how long the oldest is in it, for the gauges.
+-- name: PhaseCounts :many
+SELECT s.phase, count(*) AS nodes, greatest(0, extract(epoch FROM now() - min(s.phase_since)))::float8 AS oldest_seconds
+FROM recovery_states s JOIN nodes n USING (node_id) WHERE n.state <> 'removed' GROUP BY s.phase ORDER BY s.phase;
 
 -- Deletes decisions that no node's state needs.
 -- name: DeleteOldDecisions :execrows

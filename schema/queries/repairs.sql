@@ -32,6 +32,14 @@ DELETE FROM machine_resets WHERE operation_id = $1 AND step = $2;
 -- name: InsertBundle :exec
 INSERT INTO rma_bundles (operation_id, node_id, host, bundle) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
 
+-- Deletes old bundles, but not those of a node that is still quarantined.
+-- name: DeleteOldBundles :execrows
+DELETE FROM rma_bundles WHERE operation_id IN (
+    SELECT b.operation_id FROM rma_bundles b
+    WHERE b.created_at < now() - make_interval(secs => sqlc.arg(keep_seconds)::float8)
+      AND NOT EXISTS (SELECT FROM nodes n WHERE n.node_id = b.node_id AND n.state = 'quarantined')
+    ORDER BY b.created_at LIMIT sqlc.arg(max_rows)::bigint);
+
 -- name: NewestBundle :one
 SELECT bundle FROM rma_bundles WHERE node_id = $1 ORDER BY created_at DESC LIMIT 1;
 

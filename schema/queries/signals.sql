@@ -52,10 +52,16 @@ ON CONFLICT (node_id, source, checker, component) DO UPDATE SET status = exclude
 DELETE FROM conditions c USING (SELECT unnest(sqlc.arg(checkers)::text[]) AS checker, unnest(sqlc.arg(components)::text[]) AS component) gone
 WHERE c.node_id = sqlc.arg(node_id) AND c.source = sqlc.arg(source) AND c.checker = gone.checker AND c.component = gone.component;
 
--- Deletes the conditions of a machine that is gone.
--- name: ForgetHealth :exec
-WITH reports AS (DELETE FROM health_reports r WHERE r.node_id = sqlc.arg(node_id))
+-- Deletes what the agent of a machine that is gone, and the cluster agent, reported.
+-- name: ForgetReports :exec
+WITH reports AS (DELETE FROM health_reports r WHERE r.node_id = sqlc.arg(node_id)),
+    artifacts AS (DELETE FROM node_artifacts a WHERE a.node_id = sqlc.arg(node_id))
 DELETE FROM conditions c WHERE c.node_id = sqlc.arg(node_id);
+
+-- Deletes what is kept about the present state of a node that is removed.
+-- name: ForgetNode :exec
+WITH drifts AS (DELETE FROM node_drifts d WHERE d.node_id = sqlc.arg(node_id))
+DELETE FROM signal_counts c WHERE c.node_id = sqlc.arg(node_id);
 
 -- Counts the nodes with an unhealthy condition by checker and reason, the largest count first.
 -- Conditions without a report for so long are unknown.
@@ -68,4 +74,4 @@ GROUP BY c.checker, c.reason ORDER BY nodes DESC, c.checker, c.reason;
 -- name: DeleteOldSignals :execrows
 DELETE FROM signals WHERE signal_id IN (
     SELECT s.signal_id FROM signals s WHERE s.at < now() - make_interval(secs => sqlc.arg(keep_seconds)::float8)
-    ORDER BY s.at LIMIT sqlc.arg(max_rows)::bigint FOR UPDATE SKIP LOCKED);
+    ORDER BY s.at LIMIT sqlc.arg(max_rows)::bigint);

@@ -32,7 +32,7 @@ func (r *round) nodeBrake(n patient) (Brake, string) {
 	if n.Held != "" {
 		return BrakeHeld, "the node is held: " + n.Held
 	}
-	if w, ok := r.policy.window(n.Node, r.at); ok {
+	if w, ok := r.policy.Window(n.Node, r.at); ok {
 		return BrakeWindow, "a maintenance window covers the node: " + w.Reason
 	}
 	if n.booting(r.policy, r.at) {

@@ -131,6 +131,6 @@ func (r *round) stormText(storm []patient, limit int) string {
 }
 
 func (r *round) advice() string {
-	return sentence("no repair starts; find the cause, then close the breaker: gpuaas recovery breaker close --reason TEXT; "+
-		"otherwise one node is repaired after %s, and the breaker closes if that repair is verified", r.policy.Breaker.HalfOpenAfter)
+	return sentence("no repair starts; find the cause, then close the breaker: %s; "+
+		"otherwise one node is repaired after %s, and the breaker closes if that repair is verified", r.closeWith, r.policy.Breaker.HalfOpenAfter)
 }

@@ -15,7 +15,7 @@ type Node struct {
 	Rack    string `json:"rack,omitempty"` // the node's label "rack"
 	Class   string `json:"class"`          // inventory.Class
 	GPUs    int    `json:"gpus"`           // of the SKU
-	Creates bool   `json:"creates"`        // the provider can create another machine
+	Creates bool   `json:"creates"`        // the provider creates machines, so it can restart and replace this one
 	State   string `json:"state"`          // lifecycle.NodeState
 	// Held is why an operator or an operation holds the node, empty if none does. It has the ID of the
 	// operation, unless that is abandoned.
@@ -59,6 +59,11 @@ type Fleet struct {
 	Nodes   []Node       `json:"nodes"`
 	Sizes   []Size       `json:"sizes"`
 	Breaker BreakerState `json:"breaker"`
+	// Incidents are those of the round before.
+	Incidents []Incident `json:"incidents,omitempty"`
+	// CloseWith is how an operator closes the breaker, for sentences. Empty means the command of the control
+	// plane.
+	CloseWith string `json:"close_with,omitempty"`
 }
 
 // BreakerState is the breaker between two rounds. It stops the start of repairs, never their end.
@@ -92,6 +97,8 @@ type Decision struct {
 
 // Incident is a fault of many nodes at once: one line for operators instead of one for each node.
 type Incident struct {
+	// Brake is BrakeRack or BrakeSuspect: what stops the repairs of the nodes.
+	Brake Brake    `json:"brake,omitempty"`
 	Scope Scope    `json:"scope"`
 	Key   string   `json:"key"`
 	Fault Fault    `json:"fault"`

@@ -51,7 +51,7 @@ func (r *round) rackIncident(cause Fault, nodes []patient) {
 	for _, rack := range racks {
 		total += r.sizes[place{ScopeRack, rack}].Nodes
 	}
-	in := Incident{Scope: ScopeRack, Key: racks[0], Fault: oldest(cause, nodes), Nodes: hosts(nodes)}
+	in := Incident{Brake: BrakeRack, Scope: ScopeRack, Key: racks[0], Fault: oldest(cause, nodes), Nodes: hosts(nodes)}
 	if len(racks) > 1 {
 		in.Scope, in.Key = commonPlace(nodes)
 	}
@@ -95,19 +95,33 @@ func (r *round) suspectIncidents() {
 	}
 }
 
-// suspicious reports whether the reason reached the share of the fleet within the time of the rule. It
-// stays suspicious when the reason reaches more nodes later. nodes are sorted by the fault's begin.
+// suspicious reports whether the reason spread to the share of the fleet within the time of the rule,
+// whatever the nodes are that have had it for longer. A reason that was suspect in the round before stays
+// so while half as many nodes have it: a false fault may end on some of them and begin again. nodes are
+// sorted by the fault's begin.
 func (r *round) suspicious(cause Fault, nodes []patient) bool {
 	able := r.able(place{ScopeFleet, ""}, cause)
 	needed := max(MinCorrelated, (r.policy.Suspect.Percent*able+99)/100)
-	if able <= 0 || len(nodes) < needed {
+	if able <= 0 {
 		return false
 	}
-	return nodes[needed-1].fault.Since.Sub(nodes[0].fault.Since) <= time.Duration(r.policy.Suspect.Within)
+	if len(nodes) >= max(MinCorrelated, (needed+1)/2) && wasSuspect(r.before, cause) {
+		return true
+	}
+	for i := needed - 1; i < len(nodes); i++ {
+		if nodes[i].fault.Since.Sub(nodes[i-needed+1].fault.Since) <= time.Duration(r.policy.Suspect.Within) {
+			return true
+		}
+	}
+	return false
+}
+
+func wasSuspect(before []Incident, cause Fault) bool {
+	return slices.ContainsFunc(before, func(in Incident) bool { return in.Brake == BrakeSuspect && in.Fault.cause() == cause })
 }
 
 func (r *round) suspectIncident(cause Fault, nodes []patient) {
-	in := Incident{Fault: oldest(cause, nodes), Nodes: hosts(nodes)}
+	in := Incident{Brake: BrakeSuspect, Fault: oldest(cause, nodes), Nodes: hosts(nodes)}
 	in.Scope, in.Key = commonPlace(nodes)
 	in.Why = sentence("%s is on %d of the %d nodes that can have it, the first since %s: the checker may be wrong, so none of them is repaired; "+
 		"check one node; if the fault is real, add \"%s/%s\" to suspect.trusted in the policy, otherwise add %q to disabled_checkers",

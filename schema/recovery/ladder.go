@@ -33,6 +33,9 @@ func (p Policy) ladder(n Node, f Fault) ([]Rung, bool) {
 	if i < 0 {
 		return nil, false
 	}
+	if n.powerless(f) {
+		return nil, true
+	}
 	from := slices.Index(Rungs(), lowest(f.Repair))
 	var fit []Rung
 	for _, r := range p.Ladders[i].Rungs {
@@ -41,6 +44,12 @@ func (p Policy) ladder(n Node, f Fault) ([]Rung, bool) {
 		}
 	}
 	return fit, true
+}
+
+// powerless reports whether no one can restart a node that is silent: its agent does not answer, and its
+// provider has no power over its machine. A quarantine would keep it out of service after its return.
+func (n Node) powerless(f Fault) bool {
+	return f.Checker == health.CheckerHeartbeat && f.Repair != health.RepairRMA && !n.Creates
 }
 
 // allows reports whether a rung may be done on a node.

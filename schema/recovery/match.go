@@ -66,8 +66,8 @@ func (w Weekly) covers(at time.Time) bool {
 	return false
 }
 
-// window returns the window that covers the node.
-func (p Policy) window(n Node, at time.Time) (Window, bool) {
+// Window returns the maintenance window that covers the node.
+func (p Policy) Window(n Node, at time.Time) (Window, bool) {
 	i := slices.IndexFunc(p.Windows, func(w Window) bool { return w.Match.node(n) && w.covers(at) })
 	if i < 0 {
 		return Window{}, false

@@ -22,10 +22,13 @@ type round struct {
 	started map[place]int // repairs that this round starts, or would in monitor mode
 	nodes   []patient     // the longest fault first
 	breaker BreakerState
+	// closeWith is how an operator closes the breaker.
+	closeWith string
 	// probe is set while the round may still choose the node that the half-open breaker repairs.
 	probe     bool
 	frozen    map[string]freeze // by node ID
 	incidents []Incident
+	before    []Incident // of the last round
 }
 
 // freeze is the brake of a node whose fault is that of many.
@@ -36,8 +39,9 @@ type freeze struct {
 
 func newRound(p Policy, f Fleet) *round {
 	r := &round{
-		policy: p, at: f.At, breaker: f.Breaker.until(f.At),
-		sizes: map[place]Size{}, started: map[place]int{}, frozen: map[string]freeze{},
+		policy: p, at: f.At, breaker: f.Breaker.until(f.At), before: f.Incidents,
+		closeWith: cmp.Or(f.CloseWith, "gpuaas recovery breaker close --reason TEXT"),
+		sizes:     map[place]Size{}, started: map[place]int{}, frozen: map[string]freeze{},
 	}
 	for _, s := range f.Sizes {
 		at := place{s.Scope, s.Key}
@@ -84,7 +88,7 @@ func evidentFree(r *round, n patient) bool {
 
 // unplanned reports whether the node has a fault that neither a boot nor a maintenance explains.
 func (r *round) unplanned(n patient) bool {
-	_, planned := r.policy.window(n.Node, r.at)
+	_, planned := r.policy.Window(n.Node, r.at)
 	return n.faulty() && !planned && !n.booting(r.policy, r.at)
 }
 

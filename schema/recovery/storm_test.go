@@ -193,6 +193,60 @@ func TestNewReasonOnMany(t *testing.T) {
 	assert.NotEmpty(t, w.begun)
 }
 
+// TestOldFaultBeforeSuspect: one node that has had the fault for days does not hide that the reason spread
+// to many others within a day.
+func TestOldFaultBeforeSuspect(t *testing.T) {
+	t.Parallel()
+	p := armed()
+	p.Cooldown, p.Breaker.Percent, p.Breaker.Nodes = recovery.Duration(7*24*time.Hour), 100, 1000
+	w := newWorld(t, p, 1000)
+	w.repair = func(recovery.Node, recovery.Request) (time.Duration, string) {
+		return time.Minute, recovery.OutcomeNotCured
+	}
+	w.fail(999, condition("gpu_nvlink", "ReplayErrors", health.RepairReboot, time.Time{}))
+	for range 72 {
+		w.round(time.Hour)
+	}
+	require.Equal(t, []string{"gpu-0999"}, w.begun)
+	for i := range 300 { // three in each rack
+		w.fail(i%3+i/3*10, condition("gpu_nvlink", "ReplayErrors", health.RepairReboot, time.Time{}))
+	}
+	for range 5 {
+		w.round(time.Hour)
+	}
+	require.Equal(t, []string{"gpu-0999"}, w.begun)
+	require.Equal(t, 301, brakes(w.last)[recovery.BrakeSuspect])
+}
+
+// TestSuspectStays: a reason that is suspect stays so while half as many nodes have it. Nodes on which the
+// false fault ends and begins again do not lead to the repair of the others.
+func TestSuspectStays(t *testing.T) {
+	t.Parallel()
+	p := armed()
+	p.Suspect.Percent = 20
+	w := newWorld(t, p, 1000)
+	for i := range 250 {
+		w.fail(i*4, condition("gpu_nvlink", "ReplayErrors", health.RepairReboot, time.Time{}))
+	}
+	w.round(time.Hour)
+	require.Len(t, w.last.Incidents, 1)
+	for i := range 150 { // 100 of the 200 that the rule needs are left
+		w.heal(i * 4)
+	}
+	for range 10 {
+		w.round(time.Hour)
+	}
+	require.Empty(t, w.begun)
+	require.Equal(t, 100, brakes(w.last)[recovery.BrakeSuspect])
+	require.Equal(t, recovery.BrakeSuspect, w.last.Incidents[0].Brake)
+
+	w.heal(150 * 4)
+	w.round(time.Minute)
+	w.round(time.Minute)
+	require.NotEmpty(t, w.begun, "99 are as many as were never suspect")
+	require.Empty(t, w.last.Incidents)
+}
+
 // TestHalfOpen runs the breaker through its cycle.
 func TestHalfOpen(t *testing.T) {
 	t.Parallel()
@@ -498,5 +552,24 @@ func TestBreakerOfSmallFleet(t *testing.T) {
 			assert.Equal(t, bad < recovery.MinCorrelated, got.Breaker.OpenSince.IsZero(), "%d of %d nodes", bad, size)
 			nodes = append(nodes, failing(bad*10, ago(6*time.Minute)))
 		}
+	}
+}
+
+// TestMemoryOfOthers: an incident of a rack, or of another reason, makes no reason suspect.
+func TestMemoryOfOthers(t *testing.T) {
+	t.Parallel()
+	p := armed()
+	p.Suspect.Percent = 20
+	for _, in := range []recovery.Incident{
+		{Brake: recovery.BrakeRack, Fault: recovery.Fault{Checker: "gpu_nvlink", Reason: "ReplayErrors"}},
+		{Brake: recovery.BrakeSuspect, Fault: recovery.Fault{Checker: "gpu_nvlink", Reason: "LinkDown"}},
+	} {
+		w := newWorld(t, p, 1000)
+		for i := range 100 {
+			w.fail(i*10, condition("gpu_nvlink", "ReplayErrors", health.RepairReboot, time.Time{}))
+		}
+		w.last.Incidents = []recovery.Incident{in}
+		w.round(time.Hour)
+		assert.Zero(t, brakes(w.last)[recovery.BrakeSuspect], in.Brake)
 	}
 }

@@ -60,7 +60,7 @@ func (w *world) heal(i int) { w.nodes[i].Conditions = node(i).Conditions }
 // fleet returns the facts of this round, as the store reads them.
 func (w *world) fleet() recovery.Fleet {
 	f := fleet(w.at, len(w.nodes))
-	f.Breaker = w.breaker
+	f.Breaker, f.Incidents = w.breaker, w.last.Incidents
 	f.Sizes[0].Out = w.out
 	for i, n := range w.nodes {
 		if n.Phase != health.PhaseHealthy || len(n.Conditions) > 1 || n.NodeID == w.breaker.Probing {

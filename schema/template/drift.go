@@ -70,7 +70,8 @@ type Report struct {
 	// Upgrade is the version of the agent to which an upgrade corrects a part of the drift, empty if
 	// none does.
 	Upgrade string `json:"upgrade,omitempty"`
-	// Remedy is the operation that the policy started, or RemedyRefused why it was refused.
+	// Remedy is the last operation that a policy started for the node, also for an earlier drift, and
+	// RemedyRefused why it was refused.
 	Remedy        string `json:"remedy,omitempty"`
 	RemedyRefused string `json:"remedy_refused,omitempty"`
 	// Next is the next step, empty if there is none.

@@ -3,6 +3,7 @@ package template_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,7 +75,9 @@ func TestReportedVersionsStayOut(t *testing.T) {
 	t.Parallel()
 	d, _ := template.Compare(template.Definition{Artifacts: map[string]string{"kernel": "6.8", "agent": "v1.0.0"}, Managed: []string{"x*"}},
 		template.Node{Host: "gpu-17", AgentVersion: "$(reboot)", Artifacts: map[string]string{"kernel": "`rm -rf /`", "x1": "$(reboot)"}})
-	for _, x := range append(d.Update, d.Detach...) {
+	differences := slices.Concat(d.Update, d.Detach)
+	require.Len(t, differences, 3)
+	for _, x := range differences {
 		require.NotContains(t, d.String()+x.Next, x.Reported)
 	}
 }

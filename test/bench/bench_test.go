@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // TestMain lets the test binary run the roles that benchmarks start as separate
@@ -78,9 +80,8 @@ func TestQuantiles(t *testing.T) {
 
 // The CPU time of an exited child stays counted, and a running process has memory.
 func TestProcessUsage(t *testing.T) {
-	if _, err := os.Stat("/proc/self/smaps_rollup"); err != nil {
-		t.Skip("no /proc here")
-	}
+	_, err := os.Stat("/proc/self/smaps_rollup")
+	need.That(t, err == nil, "there is no /proc here")
 	m, err := memoryOf(os.Getpid())
 	require.NoError(t, err)
 	require.Greater(t, m.Resident, m.Private/2)
@@ -99,9 +100,8 @@ func TestProcessUsage(t *testing.T) {
 
 // The fleet is a child of the benchmark. Its CPU does not count for the load.
 func TestChildProcessCountedOnce(t *testing.T) {
-	if _, err := os.Stat("/proc/self/stat"); err != nil {
-		t.Skip("no /proc here")
-	}
+	_, err := os.Stat("/proc/self/stat")
+	need.That(t, err == nil, "there is no /proc here")
 	child := exec.CommandContext(t.Context(), "sh", "-c", "read go; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done; read end")
 	in, err := child.StdinPipe()
 	require.NoError(t, err)

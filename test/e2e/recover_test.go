@@ -38,7 +38,7 @@ func TestHealthRecovery(t *testing.T) {
 	}
 	setPolicy(t, recovery.ModeMonitor, slices.Sorted(maps.Values(nodes))...)
 	t.Run("monitor mode only decides", func(t *testing.T) { monitored(t, nodes["cured"]) })
-	ok(t, "recovery", "arm", "--reason", "test")
+	ok(t, "recovery", "arm", "--yes", "--reason", "test")
 	t.Run("an armed policy cures", func(t *testing.T) { cured(t, nodes["cured"]) })
 	t.Run("a fault that stays ends in quarantine", func(t *testing.T) { sticky(t, nodes["sticky"]) })
 	t.Run("a killed worker loses nothing", func(t *testing.T) { killedInReboot(t, nodes["killed"]) })

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 	"github.com/gpuaas/gpuaas/test/testkit/systemdtest"
 )
 
@@ -20,14 +21,12 @@ type systemdMachine struct {
 	pid  int // of its systemd
 }
 
-// newSystemdMachine boots a machine and waits until it is up. See systemdtest.Boot for where
-// a test skips.
+// newSystemdMachine boots a machine and waits until it is up. See systemdtest.Boot for what
+// a test needs.
 func newSystemdMachine(t *testing.T, host string) *systemdMachine {
 	t.Helper()
 	for _, program := range []string{"/bin/bash", "/usr/bin/jq"} {
-		if !exists(program) {
-			t.Skipf("a machine with a real systemd needs %s", program)
-		}
+		need.Program(t, program, "run: sh tools/need.sh host")
 	}
 	log, err := os.Create(filepath.Join(shared.Dir, "log", "machine-"+host+".log"))
 	require.NoError(t, err)
@@ -40,11 +39,6 @@ func newSystemdMachine(t *testing.T, host string) *systemdMachine {
 		}
 	})
 	return m
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // enter is the command line that runs a program on the machine.

@@ -93,7 +93,9 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	a, err := agent.New(m.conf, agent.Deps{
 		Log: m.fleet.Log, FS: disk{}, Transport: m.newWire, Wrap: m.wrapExecutor, Workloads: &m.load,
 		Health: m.machine, BootID: m.machine.BootID, Reboot: m.reboot,
-		Artifacts: func() map[string]string { return map[string]string{inventory.ArtifactKernel: "simulated"} },
+		Artifacts: func(context.Context) map[string]string {
+			return map[string]string{inventory.ArtifactKernel: "simulated"}
+		},
 	})
 	if err != nil {
 		m.fleet.Log.Error("the agent does not start", "node_id", m.conf.NodeID, "err", err.Error())

@@ -2,5 +2,5 @@
 // cluster, and the cluster itself: package kubetest. It contains only tests, and works on Linux only.
 //
 // It needs bin/ (./task build and ./task build:test-kubernetes) and the programs of
-// tools/need-kubernetes.sh. ./task kubernetes provides both. With -short it runs no test.
+// tools/need.sh kubernetes. ./task kubernetes provides both. With -short it runs no test.
 package kubernetes

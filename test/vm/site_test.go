@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/stack"
 	"github.com/gpuaas/gpuaas/test/testkit/libvirttest"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // The limits of a machine that emulates its CPU on a busy host.
@@ -59,6 +60,14 @@ func newSite(t *testing.T) *site {
 	return newSiteOf(t, imageDir)
 }
 
+// buildOf is the command that builds an image.
+func buildOf(imageDir string) string {
+	if imageDir == productImage {
+		return "./task vm-image"
+	}
+	return "./task vm-image:workload"
+}
+
 // newSiteOf starts a stack whose machines have the image.
 func newSiteOf(t *testing.T, imageDir string) *site {
 	t.Helper()
@@ -68,9 +77,7 @@ func newSiteOf(t *testing.T, imageDir string) *site {
 	s := &site{t: t, host: host.Open(t), dir: t.TempDir()}
 	var err error
 	s.env, s.state, err = s.host.Settings(imageDir, libvirt.KernelFile, libvirt.InitramfsFile)
-	if errors.Is(err, os.ErrNotExist) {
-		t.Skip("there is no image in " + imageDir + "; build it with ./task vm-image or ./task vm-image:workload")
-	}
+	need.That(t, !errors.Is(err, os.ErrNotExist), "there is no image in %s; build it with: %s", imageDir, buildOf(imageDir))
 	require.NoError(t, err)
 	s.wrapVirsh()
 	s.rack = openRack(t, s.killAt)
@@ -127,7 +134,7 @@ const (
 func (s *site) bootOverHTTP() {
 	s.t.Helper()
 	if _, err := os.Stat(ipxe); err != nil {
-		s.t.Log("machines do not boot over HTTP: iPXE is not installed; run: sh tools/need-libvirt.sh")
+		s.t.Log("machines do not boot over HTTP: iPXE is not installed; run: sh tools/need.sh libvirt")
 		return
 	}
 	port, err := stack.FreePorts(1)
@@ -268,7 +275,7 @@ func (s *site) nothingLeft() {
 // left returns the files of machines in the provider's folder.
 func (s *site) left() (files []string) {
 	s.t.Helper()
-	for _, dir := range []string{"consoles", "boot"} {
+	for _, dir := range []string{"consoles", "boot", "disks"} {
 		found, err := filepath.Glob(filepath.Join(s.state, dir, "*"))
 		require.NoError(s.t, err)
 		files = append(files, found...)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // pageTimeout bounds the wait for a page on a busy machine.
@@ -88,34 +90,64 @@ func (p *page) do(steps ...chromedp.Action[chromedp.Void]) {
 	require.NoError(p.t, chromedp.Do(ctx, steps...))
 }
 
-// wait waits until a JavaScript expression is true. It polls from outside of the page,
-// because a busy browser slows down the timers of pages.
+// wait waits until a JavaScript expression is true.
 func (p *page) wait(what, expression string) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, pageTimeout)
+	if ok, err := p.becomes(expression, pageTimeout); !ok {
+		require.Fail(p.t, "not on the page: "+what, "The last error is %v. A screenshot is in %s. The page shows:\n%s", err, p.keep(), p.text())
+	}
+}
+
+// becomes reports whether a JavaScript expression becomes true within a time, and the last error. It
+// polls from outside of the page, because a busy browser slows down the timers of pages.
+func (p *page) becomes(expression string, within time.Duration) (ok bool, err error) {
+	ctx, cancel := context.WithTimeout(p.ctx, within)
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](expression))
+		ok, err = chromedp.Run(ctx, chromedp.Evaluate[bool](expression))
 		if err == nil && ok {
-			return
+			return true, nil
 		}
 		select {
 		case <-ctx.Done():
-			require.Fail(p.t, "not on the page: "+what, "The last error is %v. A screenshot is in %s. The page shows:\n%s", err, p.keep(), p.text())
+			return false, err
 		case <-tick.C:
 		}
 	}
 }
 
-// frames is the text that the page and its frames show. The frames render the Markdown.
-const frames = `[document.body, ...[...document.querySelectorAll('iframe')].map(f => f.contentDocument && f.contentDocument.body)].filter(b => b).map(b => b.innerText).join('\n')`
+// metadata opens the page with the details of a run. The page asks the worker for them once, and stays
+// without them if the worker does not respond in time, so it is opened again until it shows their heading.
+func (p *page) metadata(timeline string, a lifecycle.Action, host string) {
+	p.t.Helper()
+	const limit = 20 * time.Second
+	eventually(p.t, "the page has the details of the run", func() bool {
+		p.navigate(metadataOf(timeline))
+		ok, _ := p.becomes(includes(string(a)+" "+host+": "), limit)
+		return ok
+	})
+}
+
+// metadataOf is the address of the page with the details of a run.
+func metadataOf(timeline string) string {
+	return strings.TrimSuffix(timeline, "/timeline") + "/user-metadata"
+}
+
+// frames is the text that the page and its frames show. The frames render the Markdown, with typographic
+// apostrophes outside of code.
+const frames = `[document.body, ...[...document.querySelectorAll('iframe')].map(f => f.contentDocument && f.contentDocument.body)].filter(b => b).map(b => b.innerText).join('\n').replaceAll('\u2019', "'")`
 
 // sees waits until the page shows a text, in any frame.
 func (p *page) sees(text string) {
 	p.t.Helper()
-	p.wait("the page shows "+text, fmt.Sprintf(`(%s).replace(/\s+/g, ' ').includes(%q)`, frames, oneLine(text)))
+	p.wait("the page shows "+text, includes(oneLine(text)))
+}
+
+// includes is a JavaScript expression that is true if the page shows a text.
+func includes(text string) string {
+	return fmt.Sprintf(`(%s).replace(/\s+/g, ' ').includes(%q)`, frames, text)
 }
 
 // lacks requires that the page does not show a text.

@@ -86,3 +86,36 @@ func endHungProvision(t *testing.T, op wire.StuckOperation) {
 	require.Empty(t, provider.Used())
 	require.Equal(t, lifecycle.NodeRegistered, show(t, op.Host).State)
 }
+
+// parkHungTermination terminates the machine of a canceled provision, whose return was skipped. Until the
+// termination parks, it is not listed, and its page says what it waits for.
+func parkHungTermination(t *testing.T, host string) {
+	t.Helper()
+	gpuaas(t, "node", "register", host, "--mode", maas.Name, "--sku", "cpu-dev", "--region", "region-1")
+	gpuaas(t, "node", "provision", host, "--no-wait", "--reason", "RMA-4411")
+	eventually(t, "the machine exists", func() bool { return inPhase(t, host, lifecycle.PhaseEnroll) })
+	provider.hang(t)
+	gpuaas(t, "op", "cancel", host, "--yes", "--reason", "test")
+	expire(t, host, "ReturnMachine")
+	requireEverywhere(t, parked(t, host, lifecycle.ReasonProviderSilent))
+	gpuaas(t, "op", "skip", host, "--yes", "--reason", "test")
+	eventually(t, "the provision ends", func() bool { return operationOf(t, host).Status == lifecycle.OperationCanceled })
+	gpuaas(t, "node", "terminate", host, "--yes", "--force", "--no-wait", "--reason", "RMA-4411")
+	pending(t, host, "TearDownMachine")
+	op := operationOf(t, host)
+	require.Equal(t, []any{lifecycle.OperationRunning, lifecycle.PhaseTeardown}, []any{op.Status, op.Phases[0].Name})
+	require.NotContains(t, gpuaas(t, "stuck"), host)
+	require.Equal(t, string(lifecycle.AttentionNone), attributesOf(t, op.WorkflowID, op.RunID)[lifecycle.AttrAttention])
+	p := open(t, webURL(op.WorkflowID, op.RunID))
+	p.metadata(webURL(op.WorkflowID, op.RunID), op.Action, host)
+	p.sees("Waiting on: provider. Parks at")
+	p.close()
+	expire(t, host, "TearDownMachine")
+}
+
+func endHungTermination(t *testing.T, op wire.StuckOperation) {
+	t.Helper()
+	ended(t, op.Host)
+	require.Empty(t, provider.Used())
+	require.Equal(t, lifecycle.NodeRegistered, show(t, op.Host).State)
+}

@@ -17,17 +17,19 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestStuckTable injects the fault of each row of the stuck table, apart from those of terminations. The row is
-// the same wherever an operator reads it, and its first command, typed as it is printed, ends it well or
-// says what does.
+// TestStuckTable injects the fault of each row of the stuck table. The row is the same wherever an operator
+// reads it, and its first command, typed as it is printed, ends it well or says what does.
 func TestStuckTable(t *testing.T) {
 	needStack(t)
 	exec(t, "UPDATE node_api SET receiving_since = now() - interval '1 hour'")
 	t.Run("provisioning", func(t *testing.T) {
 		operationRow(t, "row-01", stuck.RowProvisioning, parkHungProvision, provider.respond, endHungProvision)
 	})
+	t.Run("terminating", func(t *testing.T) {
+		operationRow(t, "row-02", stuck.RowTerminating, parkHungTermination, provider.respond, endHungTermination)
+	})
 	t.Run("nodes", func(t *testing.T) {
-		for name, row := range map[string]func(*testing.T){"bootstrapping": bootstrappingRow, "silent": silentRow, "certificate": certificateRow, "draining": drainingRow} {
+		for name, row := range map[string]func(*testing.T){"bootstrapping": bootstrappingRow, "silent": silentRow, "certificate": certificateRow, "draining": drainingRow, "terminating": unownedRow} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				row(t)
@@ -53,7 +55,7 @@ func operationRow(t *testing.T, host, name string, park func(*testing.T, string)
 	requireEverywhere(t, op)
 	p := open(t, op.WebURL)
 	p.requireTimer(*op.Stuck)
-	p.navigate(strings.TrimSuffix(op.WebURL, "/timeline") + "/user-metadata")
+	p.metadata(op.WebURL, op.Action, op.Host)
 	p.requireDetails(*op.Stuck)
 	correct()
 	typed(t, op.Stuck.Next)
@@ -192,6 +194,7 @@ func silentRow(t *testing.T) {
 	node(t, host, "cpu-dev")
 	resume := suspend(t, host)
 	silence(t, host)
+	eventually(t, host+" is offline", func() bool { return show(t, host).State == lifecycle.NodeOffline })
 	found := nodeRow(t, host, stuck.RowSilent)
 	out, err := inShell(t, found.Stuck.Next)
 	require.Error(t, err, "it found the fault")
@@ -236,6 +239,24 @@ func drainingRow(t *testing.T) {
 	openGate(t, host) // its owner ends it
 	ended(t, host)
 	unlisted(t, host)
+}
+
+// unownedRow changes the record of a node, as a restore of the database does: the node is terminating, and no
+// operation holds it.
+func unownedRow(t *testing.T) {
+	t.Helper()
+	const host = "row-07"
+	node(t, host, "cpu-dev")
+	gpuaas(t, "node", "drain", host, "--yes", "--wait", "--reason", "RMA-4411")
+	exec(t, "UPDATE nodes SET state = $2, state_since = now() - interval '6 minutes' WHERE node_id = $1", show(t, host).ID, lifecycle.NodeTerminating)
+	found := nodeRow(t, host, stuck.RowTerminating)
+	require.Empty(t, found.OperationID)
+	last := operationOf(t, host)
+	require.Equal(t, string(lifecycle.AttentionNone), attributesOf(t, last.WorkflowID, last.RunID)[lifecycle.AttrAttention])
+	open(t, webURL(last.WorkflowID, last.RunID)).sees("COMPLETED")
+	require.Contains(t, typed(t, found.Stuck.Next), "it is active again")
+	unlisted(t, host)
+	require.Equal(t, lifecycle.NodeActive, show(t, host).State)
 }
 
 func pendingRow(t *testing.T) {

@@ -62,11 +62,13 @@ func (s scene) follow(t *testing.T, reason string) {
 		p.requireVisible(reason + ", ")
 		p.screenshot("timeline", main)
 	}
-	p.navigate(strings.TrimSuffix(op.WebURL, "/timeline") + "/user-metadata")
 	if s.details == nil {
-		s.details = (*page).requireDetails
+		p.metadata(op.WebURL, op.Action, op.Host)
+		p.requireDetails(*op.Stuck)
+	} else {
+		p.navigate(metadataOf(op.WebURL))
+		s.details(p, *op.Stuck)
 	}
-	s.details(p, *op.Stuck)
 	p.screenshot(reason, main)
 	if s.resolve != nil {
 		s.resolve(t, p, op)

@@ -7,15 +7,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // smallDisk mounts a file system of a few mebibytes.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if os.Geteuid() != 0 {
-		t.Skip("mounting a small disk needs root")
-	}
+	need.Root(t, "mounting a small disk")
 	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=3m"))
 	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
 	return dir

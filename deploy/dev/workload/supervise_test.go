@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // bench is a process driver with its folder.
@@ -232,9 +233,7 @@ func TestRejectGroupSignals(t *testing.T) {
 // process of its session does.
 func TestCountStrays(t *testing.T) {
 	t.Parallel()
-	if runtime.GOOS != "linux" {
-		t.Skip("sessions are only known on Linux")
-	}
+	need.That(t, runtime.GOOS == "linux", "sessions are only known on Linux")
 	b := newBench(t)
 	file := filepath.Join(t.TempDir(), "pid")
 	writeSpec(t, b.dir, "job", false, "sh", "-c", `sleep 1000 & echo $! > "$0.tmp"; mv "$0.tmp" "$0"`, file)

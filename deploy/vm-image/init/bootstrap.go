@@ -37,7 +37,7 @@ const (
 func readBoot(path string) (d machine.BootDocument, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return d, errors.New("the provider passed no boot document; a machine that was switched off has no identity: gpuaas node terminate NODE --force, then gpuaas node provision NODE")
+		return d, errors.New("the provider passed no boot document, and no disk has the machine's identity: gpuaas node terminate NODE --force, then gpuaas node provision NODE")
 	}
 	if err != nil {
 		return d, fmt.Errorf("reading the boot document: %w", err)
@@ -125,48 +125,44 @@ func printable(text []byte) string {
 	return fmt.Sprintf("%.300q", text)
 }
 
-// configure writes the agent's configuration below root and returns the path of its env file.
-func configure(root string, b trust.BootstrapBundle) (envFile string, err error) {
-	envFile = trust.DefaultEnvFile
-	if b.Package != nil {
-		envFile = cmp.Or(b.Package.EnvFilePath, envFile)
-	}
+// configure writes the agent's configuration below root.
+func configure(root string, b trust.BootstrapBundle) error {
 	files := []struct {
 		path, text string
 		mode       os.FileMode
 	}{
 		{cmp.Or(b.CABundlePath, trust.DefaultCABundlePath), b.CABundlePEM, 0o644},
 		{cmp.Or(b.NodeCertCABundlePath, trust.DefaultNodeCABundlePath), b.NodeCertCABundlePEM, 0o644},
-		{envFile, b.EnvFile(), 0o600},
+		{trust.DefaultEnvFile, b.EnvFile(), 0o600},
 	}
 	for _, f := range files {
 		if !filepath.IsAbs(f.path) {
-			return "", fmt.Errorf("the bundle's path %q is not absolute", f.path)
+			return fmt.Errorf("the bundle's path %q is not absolute", f.path)
 		}
 		path := filepath.Join(root, f.path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as an installed node
-			return "", err
+			return err
 		}
 		if err := os.WriteFile(path, []byte(f.text), f.mode); err != nil {
-			return "", err
+			return err
 		}
 	}
-	return envFile, nil
+	return nil
 }
 
 // imageWorkloads is where the image has the specs of its workloads, if it has any.
-const imageWorkloads = "etc/gpuaas/workloads"
+const imageWorkloads = "usr/share/gpuaas/workloads"
 
 // addWorkloads copies the specs of the image to the agent's process driver, and selects it. An
 // image without specs has nothing that runs workloads: unless the bundle names a driver, the agent
 // is configured for a node without workloads.
-func addWorkloads(root, envFile, driver string) error {
+func addWorkloads(root, driver string) error {
 	specs, err := filepath.Glob(filepath.Join(root, imageWorkloads, "*.json"))
 	switch {
 	case err != nil || len(specs) == 0 && driver != "":
 		return err
 	case len(specs) == 0:
-		return selectDriver(root, envFile, inventory.DriverNone)
+		return selectDriver(root, inventory.DriverNone)
 	}
 	dir := filepath.Join(root, filepath.Dir(trust.DefaultStateDir), "workloads")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -181,12 +177,12 @@ func addWorkloads(root, envFile, driver string) error {
 			return err
 		}
 	}
-	return selectDriver(root, envFile, "process")
+	return selectDriver(root, "process")
 }
 
 // selectDriver adds the driver to the env file, whose last line takes effect.
-func selectDriver(root, envFile, driver string) error {
-	env, err := os.OpenFile(filepath.Join(root, envFile), os.O_WRONLY|os.O_APPEND, 0)
+func selectDriver(root, driver string) error {
+	env, err := os.OpenFile(filepath.Join(root, trust.DefaultEnvFile), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}

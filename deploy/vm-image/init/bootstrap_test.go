@@ -100,13 +100,11 @@ func TestConfigure(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	bundle := trust.BootstrapBundle{NodeID: "n", EnrollmentToken: "token", CABundlePath: "/etc/x/ca.crt", CABundlePEM: "ca", NodeCertCABundlePEM: "nodes"}
-	env, err := configure(root, bundle)
-	require.NoError(t, err)
-	require.Equal(t, trust.DefaultEnvFile, env)
+	require.NoError(t, configure(root, bundle))
 	for path, want := range map[string]struct {
 		text string
 		mode os.FileMode
-	}{"/etc/x/ca.crt": {"ca", 0o644}, trust.DefaultNodeCABundlePath: {"nodes", 0o644}, env: {bundle.EnvFile(), 0o600}} {
+	}{"/etc/x/ca.crt": {"ca", 0o644}, trust.DefaultNodeCABundlePath: {"nodes", 0o644}, trust.DefaultEnvFile: {bundle.EnvFile(), 0o600}} {
 		text, err := os.ReadFile(filepath.Join(root, path))
 		require.NoError(t, err)
 		require.Equal(t, want.text, string(text))
@@ -114,9 +112,8 @@ func TestConfigure(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want.mode, info.Mode())
 	}
-	bundle.Package = &trust.AgentPackage{EnvFilePath: "relative"}
-	_, err = configure(root, bundle)
-	require.ErrorContains(t, err, "not absolute")
+	bundle.CABundlePath = "relative"
+	require.ErrorContains(t, configure(root, bundle), "not absolute")
 }
 
 func TestHostsFile(t *testing.T) {
@@ -141,9 +138,11 @@ func TestAddWorkloads(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Join(root, imageWorkloads), 0o700))
 			require.NoError(t, os.WriteFile(filepath.Join(root, imageWorkloads, "w.json"), []byte(tc.spec), 0o600))
 		}
-		require.NoError(t, os.WriteFile(filepath.Join(root, "env"), nil, 0o600))
-		require.NoError(t, addWorkloads(root, "env", tc.driver), name)
-		text, err := os.ReadFile(filepath.Join(root, "env"))
+		env := filepath.Join(root, trust.DefaultEnvFile)
+		require.NoError(t, os.MkdirAll(filepath.Dir(env), 0o700))
+		require.NoError(t, os.WriteFile(env, nil, 0o600))
+		require.NoError(t, addWorkloads(root, tc.driver), name)
+		text, err := os.ReadFile(env)
 		require.NoError(t, err)
 		require.Equal(t, tc.want, string(text), name)
 		if tc.spec != "" {

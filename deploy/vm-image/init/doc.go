@@ -7,5 +7,8 @@
 // An image with a workload starts the same program for it, and as the shell of the agent's process
 // driver.
 //
-// Nothing is stored on a disk: a machine that is switched off loses its identity.
+// The configuration and the agent's state are on a disk that the provider added, whose serial number
+// is machine.StateDiskSerial. At its first boot the machine writes an empty file system to the disk. A
+// later boot finds the configuration there, and only runs the agent. Without such a disk they are in
+// memory: a machine that restarts or is switched off loses its identity.
 package main

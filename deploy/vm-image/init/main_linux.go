@@ -62,7 +62,13 @@ func run() error {
 	if err := loadModules(); err != nil {
 		return err
 	}
-	document, err := readBoot(bootFile)
+	if err := mountState(); err != nil {
+		return err
+	}
+	document, kept, err := readKept(keptFile)
+	if err == nil && !kept {
+		document, err = readBoot(bootFile)
+	}
 	if err != nil {
 		return err
 	}
@@ -73,6 +79,16 @@ func run() error {
 		return err
 	}
 	say("network configured")
+	if kept {
+		say("the machine has its configuration from an earlier boot")
+	} else if err := setUp(document); err != nil {
+		return err
+	}
+	return supervise()
+}
+
+// setUp exchanges the reference for the bundle and writes the agent's configuration.
+func setUp(document machine.BootDocument) error {
 	client, err := newClient(document)
 	if err != nil {
 		return err
@@ -84,17 +100,17 @@ func run() error {
 		return fmt.Errorf("fetching the bundle: %w", err)
 	}
 	say("bundle received for node %s", bundle.NodeID)
-	envFile, err := configure("/", bundle)
-	if err != nil {
+	if err := configure("/", bundle); err != nil {
 		return fmt.Errorf("writing the agent's configuration: %w", err)
 	}
-	if err := addWorkloads("/", envFile, bundle.WorkloadDriver); err != nil {
+	if err := addWorkloads("/", bundle.WorkloadDriver); err != nil {
 		return fmt.Errorf("adding the workloads of the image: %w", err)
 	}
-	return supervise(envFile)
+	unix.Sync()
+	return keep(keptFile, document)
 }
 
-// mounts mounts what the agent needs. Its state is in memory: the image has no disk.
+// mounts mounts what the agent needs, except for its state.
 func mounts() error {
 	const safe = unix.MS_NOSUID | unix.MS_NODEV
 	for _, m := range []struct {
@@ -106,7 +122,6 @@ func mounts() error {
 		{"devtmpfs", "/dev", "mode=0755", unix.MS_NOSUID},
 		{"tmpfs", "/run", "mode=0755", safe},
 		{"tmpfs", "/tmp", "mode=1777", safe},
-		{"tmpfs", "/var/lib/gpuaas", "mode=0700,size=75%", safe},
 	} {
 		if err := os.MkdirAll(m.path, 0o755); err != nil { //nolint:gosec // a mount point
 			return err

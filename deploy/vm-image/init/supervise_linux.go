@@ -10,20 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuaas/gpuaas/agent"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func parseIP(s string) net.IP { return net.ParseIP(s) }
 
 // supervise runs the agent and restarts it when it fails. It returns when the agent ends with
 // success, which it does when its node was removed.
-func supervise(envFile string) error {
+func supervise() error {
 	pause := time.Second
 	for {
 		say("starting the agent")
 		started := time.Now()
 		process, err := os.StartProcess(agentPath, []string{agentPath, "run"}, &os.ProcAttr{
 			Dir:   "/",
-			Env:   []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", agent.EnvFileVar + "=" + envFile},
+			Env:   []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", agent.EnvFileVar + "=" + trust.DefaultEnvFile},
 			Files: []*os.File{nil, os.Stdout, os.Stderr},
 		})
 		if err != nil {

@@ -92,9 +92,10 @@ type osType struct {
 }
 
 type devicesXML struct {
-	Interface device `xml:"interface"`
-	Serial    device `xml:"serial"`
-	Balloon   device `xml:"memballoon"`
+	Disk      *diskXML `xml:"disk"`
+	Interface device   `xml:"interface"`
+	Serial    device   `xml:"serial"`
+	Balloon   device   `xml:"memballoon"`
 }
 
 type device struct {
@@ -102,6 +103,30 @@ type device struct {
 	Model  string      `xml:"model,attr,omitempty"`
 	Driver *driverXML  `xml:"model"`
 	Source *consoleXML `xml:"source"`
+}
+
+// diskXML is the disk of a machine.
+type diskXML struct {
+	Type   string     `xml:"type,attr"`
+	Device string     `xml:"device,attr"`
+	Driver diskDriver `xml:"driver"`
+	Source diskSource `xml:"source"`
+	Target diskTarget `xml:"target"`
+	Serial string     `xml:"serial"`
+}
+
+type diskDriver struct {
+	Name string `xml:"name,attr"`
+	Type string `xml:"type,attr"`
+}
+
+type diskSource struct {
+	File string `xml:"file,attr"`
+}
+
+type diskTarget struct {
+	Name string `xml:"dev,attr"`
+	Bus  string `xml:"bus,attr"`
 }
 
 type driverXML struct {
@@ -142,6 +167,7 @@ func (p *Provider) newDomain(s machine.Spec, t machine.Type, at time.Time) domai
 		ACPI: &struct{}{}, APIC: &struct{}{},
 		PowerOff: "destroy", Reboot: "restart", Crash: "preserve",
 		Devices: devicesXML{
+			Disk:      &diskXML{"file", "disk", diskDriver{"qemu", "raw"}, diskSource{p.files.disk(s.InstanceID)}, diskTarget{"vda", "virtio"}, machine.StateDiskSerial},
 			Interface: device{Type: "user", Driver: &driverXML{"virtio"}},
 			Serial:    device{Type: "file", Source: &consoleXML{p.files.console(s.InstanceID), "on"}},
 			Balloon:   device{Model: "none"},

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
 
-// files are the files of machines: consoles, boot data until QEMU has read it, and locks.
+// files are the files of machines: consoles, boot data until QEMU has read it, disks, and locks.
 type files struct {
 	state, image string
 	ipxe         string // if machines boot over HTTP
@@ -25,6 +25,7 @@ type files struct {
 const (
 	consoleDir = "consoles"
 	bootDir    = "boot"
+	diskDir    = "disks"
 	lockDir    = "locks"
 )
 
@@ -32,6 +33,7 @@ func (f files) kernel() string           { return filepath.Join(f.image, KernelF
 func (f files) initramfs() string        { return filepath.Join(f.image, InitramfsFile) }
 func (f files) console(id string) string { return filepath.Join(f.state, consoleDir, id+".log") }
 func (f files) boot(id string) string    { return filepath.Join(f.state, bootDir, id+".json") }
+func (f files) disk(id string) string    { return filepath.Join(f.state, diskDir, id+".img") }
 
 // open opens the state folder. QEMU's user may own what is in it, so files are used only through
 // it: a link cannot lead out of it.
@@ -47,7 +49,7 @@ func (f files) prepare() error {
 		return unusable(err)
 	}
 	defer root.Close() //nolint:errcheck // nothing is buffered
-	for _, dir := range []string{".", consoleDir, bootDir, lockDir} {
+	for _, dir := range []string{".", consoleDir, bootDir, diskDir, lockDir} {
 		err := root.Mkdir(dir, 0o700)
 		if errors.Is(err, fs.ErrExist) {
 			err = nil
@@ -89,30 +91,54 @@ func (f files) writeBoot(s machine.Spec, b activities.Boot, settings Settings) (
 	if err != nil {
 		return "", machine.Wrap(machine.ReasonRejected, err, "encoding the boot data of instance %s", s.InstanceID)
 	}
-	if err := f.removeBoot(s.InstanceID); err != nil {
-		return "", err
+	path = f.boot(s.InstanceID)
+	return path, f.replace(path, func(file *os.File) error {
+		_, err := file.Write(text)
+		return err
+	})
+}
+
+// diskSize is the size of a machine's disk, which must exceed the free space that the agent's probe
+// asks for (256 MiB). The file takes only the space that the machine has written.
+const diskSize = 512 << 20
+
+// newDisk creates the machine's empty disk. The caller has the lock, and no domain uses an older disk.
+func (f files) newDisk(id string) error {
+	return f.replace(f.disk(id), func(file *os.File) error { return file.Truncate(diskSize) })
+}
+
+// replace removes the file of a machine, and creates it for QEMU's user.
+func (f files) replace(path string, fill func(*os.File) error) error {
+	if err := remove(path); err != nil {
+		return err
 	}
 	root, err := f.open()
 	if err != nil {
-		return "", unusable(err)
+		return unusable(err)
 	}
 	defer root.Close() //nolint:errcheck // nothing is buffered
-	file, err := root.OpenFile(filepath.Join(bootDir, s.InstanceID+".json"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	name, err := filepath.Rel(f.state, path)
 	if err != nil {
-		return "", unusable(err)
+		return unusable(err)
 	}
-	_, err = file.Write(text)
+	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return unusable(err)
+	}
+	err = fill(file)
 	if f.user != 0 {
 		err = errors.Join(err, file.Chown(f.user, -1))
 	}
 	if err = errors.Join(err, file.Close()); err != nil {
-		return "", unusable(err)
+		return unusable(err)
 	}
-	return f.boot(s.InstanceID), nil
+	return nil
 }
 
-func (f files) removeBoot(id string) error {
-	if err := os.Remove(f.boot(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (f files) removeBoot(id string) error { return remove(f.boot(id)) }
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return unusable(err)
 	}
 	return nil
@@ -124,12 +150,12 @@ func (f files) remove(id string) error {
 	if err != nil {
 		return unusable(err)
 	}
-	for _, path := range paths {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return unusable(err)
+	for _, path := range append(paths, f.disk(id), f.boot(id)) {
+		if err := remove(path); err != nil {
+			return err
 		}
 	}
-	return f.removeBoot(id)
+	return nil
 }
 
 // consoleTail returns the end of a machine's console, which must be a file: QEMU's user could

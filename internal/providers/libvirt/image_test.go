@@ -23,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/providers/libvirt"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // image is the folder of ./task vm-image, relative to this package.
@@ -113,9 +114,7 @@ func machineWithImage(t *testing.T, a *nodeAPI, change ...func(*libvirt.Settings
 	}
 	for _, file := range []string{libvirt.KernelFile, libvirt.InitramfsFile} {
 		data, err := os.ReadFile(filepath.Join(image, file))
-		if os.IsNotExist(err) {
-			t.Skip("there is no image; build it with ./task vm-image")
-		}
+		need.That(t, !os.IsNotExist(err), "there is no image; build it with ./task vm-image")
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(r.state, file), data, 0o600))
 		require.NoError(t, os.Chown(filepath.Join(r.state, file), host.Open(t).UID, -1))
@@ -141,9 +140,8 @@ func TestImageBoots(t *testing.T) { imageBoots(t) }
 
 // TestImageBootsOverHTTP: iPXE loads the image from its server.
 func TestImageBootsOverHTTP(t *testing.T) {
-	if _, err := os.Stat(ipxe); err != nil {
-		t.Skip("iPXE is not installed; run: sh tools/need-libvirt.sh")
-	}
+	_, err := os.Stat(ipxe)
+	need.That(t, err == nil, "iPXE is not installed; run: sh tools/need.sh libvirt")
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })

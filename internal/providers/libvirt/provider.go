@@ -113,6 +113,9 @@ func (p *Provider) start(ctx context.Context, d domainXML, s machine.Spec, boot 
 	if err != nil {
 		return err
 	}
+	if err := p.files.newDisk(s.InstanceID); err != nil {
+		return err
+	}
 	file, err := p.files.writeBoot(s, data, p.settings)
 	if err != nil {
 		return err
@@ -126,8 +129,12 @@ func (p *Provider) start(ctx context.Context, d domainXML, s machine.Spec, boot 
 		return report(err, "creating", s.InstanceID) // QEMU may still read the file
 	}
 	// After a success QEMU has read the file: virsh create returns when the guest runs.
-	if removed := p.files.removeBoot(s.InstanceID); err == nil || is(err, active) {
+	removed := p.files.removeBoot(s.InstanceID)
+	if err == nil || is(err, active) {
 		return removed
+	}
+	if !is(err, busy) { // an earlier command may be starting the domain
+		_ = remove(p.files.disk(s.InstanceID)) // a deletion of the machine removes it too
 	}
 	return report(err, "creating", s.InstanceID)
 }

@@ -151,7 +151,7 @@ func (r *Recording) read(verb string, stdin []byte) (*recorded, error) {
 	return d, nil
 }
 
-// start starts a domain. QEMU reads the boot file and creates the console.
+// start starts a domain. QEMU reads the boot file, opens the disk, and creates the console.
 func (r *Recording) start(d *recorded) (string, error) {
 	if d.active() && d.state != (state{}) {
 		return "", errors.New("Domain is already active") //nolint:staticcheck // virsh's text
@@ -174,6 +174,11 @@ func (d *recorded) boot() error {
 			if _, err := os.ReadFile(e.File); err != nil {
 				return err
 			}
+		}
+	}
+	if disk := d.Devices.Disk; disk != nil {
+		if _, err := os.Stat(disk.Source.File); err != nil {
+			return err
 		}
 	}
 	if d.Devices.Serial.Source == nil {

@@ -41,7 +41,7 @@ type Settings struct {
 	Env []string
 	// ImageBase is the folder with KernelFile and InitramfsFile.
 	ImageBase string
-	// StateDir is the folder of consoles and boot files. The provider creates it with mode 0700,
+	// StateDir is the folder of consoles, disks and boot files. The provider creates it with mode 0700,
 	// and keeps the mode of an existing one: a QEMU that runs as another user must be able to
 	// search it (mode 0711).
 	StateDir string

@@ -133,7 +133,7 @@ func (r *rig) Machines(t *testing.T) []string {
 func (r *rig) Leftovers(t *testing.T) []string {
 	t.Helper()
 	var found []string
-	for _, dir := range []string{"consoles", "boot"} {
+	for _, dir := range []string{"consoles", "boot", "disks"} {
 		entries, err := os.ReadDir(filepath.Join(r.state, dir))
 		if os.IsNotExist(err) { // no machine was created
 			continue

@@ -129,6 +129,12 @@ const definition = `<domain type="qemu">
   <on_reboot>restart</on_reboot>
   <on_crash>preserve</on_crash>
   <devices>
+    <disk type="file" device="disk">
+      <driver name="qemu" type="raw"></driver>
+      <source file="STATE/disks/5f6a1d0e-3a44-4c0e-9d7e-0c1f9a8b7c6d.img"></source>
+      <target dev="vda" bus="virtio"></target>
+      <serial>gpuaas-state</serial>
+    </disk>
     <interface type="user">
       <model type="virtio"></model>
     </interface>
@@ -226,7 +232,7 @@ func TestBootFile(t *testing.T) {
 	require.JSONEq(t, `{"base_url":"https://api","reference":"ref","ca_bundle_pem":"pem","host":"gpu-17","hosts":{"api":"10.0.2.2"}}`, string(text))
 	require.NoError(t, f.remove(testID))
 	require.NoFileExists(t, path)
-	for _, dir := range []string{"", consoleDir, bootDir, lockDir} {
+	for _, dir := range []string{"", consoleDir, bootDir, diskDir, lockDir} {
 		info, err := os.Stat(filepath.Join(f.state, dir))
 		require.NoError(t, err)
 		if dir != "" {

@@ -475,8 +475,8 @@ func (q *Queries) LockReturnedNodes(ctx context.Context, nodeIds []string) ([]Lo
 const lockSilentNodes = `-- name: LockSilentNodes :many
 SELECT node_id, state, silent_at, last_heartbeat_at FROM nodes
 WHERE node_id = ANY ($1::uuid[])
-  AND (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL AND state = ANY ($2::text[]))
-  AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $3::float8)
+  AND (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL)
+  AND node_silent(state, state_since, last_heartbeat_at, now(), $2::float8)
 ORDER BY node_id FOR NO KEY UPDATE
 `
 
@@ -489,8 +489,8 @@ type LockSilentNodesRow struct {
 
 // Locks those of the nodes that are still silent, as SilentNodes selects them. The order avoids
 // deadlocks with other such statements.
-func (q *Queries) LockSilentNodes(ctx context.Context, nodeIds []string, polling []string, seconds float64) ([]LockSilentNodesRow, error) {
-	rows, err := q.db.Query(ctx, lockSilentNodes, nodeIds, polling, seconds)
+func (q *Queries) LockSilentNodes(ctx context.Context, nodeIds []string, seconds float64) ([]LockSilentNodesRow, error) {
+	rows, err := q.db.Query(ctx, lockSilentNodes, nodeIds, seconds)
 	if err != nil {
 		return nil, err
 	}
@@ -852,17 +852,16 @@ func (q *Queries) SetStateOfNodes(ctx context.Context, state lifecycle.NodeState
 
 const silentNodes = `-- name: SilentNodes :many
 SELECT node_id FROM nodes
-WHERE (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL AND state = ANY ($1::text[]))
-  AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $2::float8)
-  AND node_api_receiving($2::float8)
+WHERE (state = 'active' OR silent_at IS NULL AND last_heartbeat_at IS NOT NULL)
+  AND node_silent(state, state_since, last_heartbeat_at, now(), $1::float8)
+  AND node_api_receiving($1::float8)
 ORDER BY node_id
 `
 
-// Active nodes without a heartbeat for so long, and those in the other states, whose agent
-// polls too, for which no signal was recorded yet. A node is silent only while the node API
-// has been able to receive its heartbeat.
-func (q *Queries) SilentNodes(ctx context.Context, polling []string, seconds float64) ([]string, error) {
-	rows, err := q.db.Query(ctx, silentNodes, polling, seconds)
+// Active nodes that are silent, and those in the other states for which no signal was recorded yet.
+// Silence proves something only while the node API has been able to receive a heartbeat.
+func (q *Queries) SilentNodes(ctx context.Context, seconds float64) ([]string, error) {
+	rows, err := q.db.Query(ctx, silentNodes, seconds)
 	if err != nil {
 		return nil, err
 	}

@@ -689,6 +689,70 @@ func (q *Queries) NodesToDecide(ctx context.Context, refusedSeconds float64, pro
 	return items, nil
 }
 
+const phaseCounts = `-- name: PhaseCounts :many
+SELECT s.phase, count(*) AS nodes, greatest(0, extract(epoch FROM now() - min(s.phase_since)))::float8 AS oldest_seconds
+FROM recovery_states s JOIN nodes n USING (node_id) WHERE n.state <> 'removed' GROUP BY s.phase ORDER BY s.phase
+`
+
+type PhaseCountsRow struct {
+	Phase         string
+	Nodes         int64
+	OldestSeconds float64
+}
+
+// Counts the nodes of each phase other than healthy, and how long the oldest is in it, for the gauges.
+func (q *Queries) PhaseCounts(ctx context.Context) ([]PhaseCountsRow, error) {
+	rows, err := q.db.Query(ctx, phaseCounts)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PhaseCountsRow
+	for rows.Next() {
+		var i PhaseCountsRow
+		if err := rows.Scan(&i.Phase, &i.Nodes, &i.OldestSeconds); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const policyWithDigest = `-- name: PolicyWithDigest :one
+SELECT version, body, digest, coalesce(body ->> 'mode', '')::text AS mode, actor, via, reason, created_at FROM recovery_policies
+WHERE digest = $1 ORDER BY version DESC LIMIT 1
+`
+
+type PolicyWithDigestRow struct {
+	Version   int64
+	Body      []byte
+	Digest    string
+	Mode      string
+	Actor     string
+	Via       string
+	Reason    string
+	CreatedAt time.Time
+}
+
+func (q *Queries) PolicyWithDigest(ctx context.Context, digest string) (PolicyWithDigestRow, error) {
+	row := q.db.QueryRow(ctx, policyWithDigest, digest)
+	var i PolicyWithDigestRow
+	err := row.Scan(
+		&i.Version,
+		&i.Body,
+		&i.Digest,
+		&i.Mode,
+		&i.Actor,
+		&i.Via,
+		&i.Reason,
+		&i.CreatedAt,
+	)
+	return i, err
+}
+
 const readBreaker = `-- name: ReadBreaker :one
 SELECT breaker, incidents, round, decided_at, now()::timestamptz AS now FROM recovery_breaker
 `
@@ -860,7 +924,8 @@ const scopeSizes = `-- name: ScopeSizes :many
 WITH enrolled AS (
     SELECT n.sku, coalesce(n.labels ->> 'rack', '') AS rack, n.region_code AS region, n.gpus_total,
         (n.state = 'quarantined' AND coalesce((SELECT o.action = 'recover' AND o.via = 'recovery' AND o.status IN ('completed', 'failed', 'abandoned') FROM operations o
-            WHERE o.node_id = n.node_id AND o.op_seq > 0 AND o.status <> 'cancelled' ORDER BY o.op_seq DESC LIMIT 1), false)) AS out
+            WHERE o.node_id = n.node_id AND o.op_seq > 0 AND o.status <> 'cancelled' AND (o.action = 'recover' OR o.status NOT IN ('failed', 'abandoned'))
+            ORDER BY o.op_seq DESC LIMIT 1), false)) AS out
     FROM nodes n WHERE n.state IN ('active', 'offline', 'quarantined', 'draining', 'drained'))
 SELECT 'fleet'::text AS scope, ''::text AS key, count(*) AS nodes, count(*) FILTER (WHERE gpus_total > 0) AS gpu_nodes, count(*) FILTER (WHERE out) AS out FROM enrolled
 UNION ALL SELECT 'sku', sku, count(*), count(*) FILTER (WHERE gpus_total > 0), count(*) FILTER (WHERE out) FROM enrolled GROUP BY sku
@@ -878,7 +943,7 @@ type ScopeSizesRow struct {
 }
 
 // How many nodes each scope has that can show a fault: those with an agent. Out are those that a repair
-// of health recovery left quarantined.
+// of health recovery left quarantined, also one whose run was lost.
 func (q *Queries) ScopeSizes(ctx context.Context) ([]ScopeSizesRow, error) {
 	rows, err := q.db.Query(ctx, scopeSizes)
 	if err != nil {

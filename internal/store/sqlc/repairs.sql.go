@@ -159,6 +159,23 @@ func (q *Queries) BundleTasks(ctx context.Context, operationID string, limit int
 	return items, nil
 }
 
+const deleteOldBundles = `-- name: DeleteOldBundles :execrows
+DELETE FROM rma_bundles WHERE operation_id IN (
+    SELECT b.operation_id FROM rma_bundles b
+    WHERE b.created_at < now() - make_interval(secs => $1::float8)
+      AND NOT EXISTS (SELECT FROM nodes n WHERE n.node_id = b.node_id AND n.state = 'quarantined')
+    ORDER BY b.created_at LIMIT $2::bigint)
+`
+
+// Deletes old bundles, but not those of a node that is still quarantined.
+func (q *Queries) DeleteOldBundles(ctx context.Context, keepSeconds float64, maxRows int64) (int64, error) {
+	result, err := q.db.Exec(ctx, deleteOldBundles, keepSeconds, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const deleteReset = `-- name: DeleteReset :exec
 DELETE FROM machine_resets WHERE operation_id = $1 AND step = $2
 `

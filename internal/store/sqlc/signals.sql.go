@@ -72,7 +72,7 @@ func (q *Queries) DeleteConditions(ctx context.Context, arg DeleteConditionsPara
 const deleteOldSignals = `-- name: DeleteOldSignals :execrows
 DELETE FROM signals WHERE signal_id IN (
     SELECT s.signal_id FROM signals s WHERE s.at < now() - make_interval(secs => $1::float8)
-    ORDER BY s.at LIMIT $2::bigint FOR UPDATE SKIP LOCKED)
+    ORDER BY s.at LIMIT $2::bigint)
 `
 
 func (q *Queries) DeleteOldSignals(ctx context.Context, keepSeconds float64, maxRows int64) (int64, error) {
@@ -83,14 +83,26 @@ func (q *Queries) DeleteOldSignals(ctx context.Context, keepSeconds float64, max
 	return result.RowsAffected(), nil
 }
 
-const forgetHealth = `-- name: ForgetHealth :exec
-WITH reports AS (DELETE FROM health_reports r WHERE r.node_id = $1)
+const forgetNode = `-- name: ForgetNode :exec
+WITH drifts AS (DELETE FROM node_drifts d WHERE d.node_id = $1)
+DELETE FROM signal_counts c WHERE c.node_id = $1
+`
+
+// Deletes what is kept about the present state of a node that is removed.
+func (q *Queries) ForgetNode(ctx context.Context, nodeID string) error {
+	_, err := q.db.Exec(ctx, forgetNode, nodeID)
+	return err
+}
+
+const forgetReports = `-- name: ForgetReports :exec
+WITH reports AS (DELETE FROM health_reports r WHERE r.node_id = $1),
+    artifacts AS (DELETE FROM node_artifacts a WHERE a.node_id = $1)
 DELETE FROM conditions c WHERE c.node_id = $1
 `
 
-// Deletes the conditions of a machine that is gone.
-func (q *Queries) ForgetHealth(ctx context.Context, nodeID string) error {
-	_, err := q.db.Exec(ctx, forgetHealth, nodeID)
+// Deletes what the agent of a machine that is gone, and the cluster agent, reported.
+func (q *Queries) ForgetReports(ctx context.Context, nodeID string) error {
+	_, err := q.db.Exec(ctx, forgetReports, nodeID)
 	return err
 }
 

@@ -8,6 +8,8 @@ package sqlc
 import (
 	"context"
 	"time"
+
+	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
 const assign = `-- name: Assign :many
@@ -49,8 +51,8 @@ func (q *Queries) AssignedTo(ctx context.Context, kind string, value string) (st
 }
 
 const beginRemedy = `-- name: BeginRemedy :exec
-UPDATE node_drifts SET remedy = $1::uuid, remedy_at = now(), remedy_upgrade = upgrade, remedy_refused = ''
-WHERE node_id = $2
+UPDATE node_drifts d SET remedy = $1::uuid, remedy_at = now(), remedy_upgrade = d.upgrade, remedy_refused = '', remedy_incarnation = n.incarnation
+FROM nodes n WHERE n.node_id = d.node_id AND d.node_id = $2
 `
 
 func (q *Queries) BeginRemedy(ctx context.Context, remedy string, nodeID string) error {
@@ -59,7 +61,7 @@ func (q *Queries) BeginRemedy(ctx context.Context, remedy string, nodeID string)
 }
 
 const countDrifts = `-- name: CountDrifts :one
-SELECT count(*) FROM node_drifts
+SELECT count(*) FROM node_drifts WHERE ended_at IS NULL
 `
 
 func (q *Queries) CountDrifts(ctx context.Context) (int64, error) {
@@ -81,19 +83,111 @@ func (q *Queries) DeleteTemplate(ctx context.Context, name string) (int64, error
 	return result.RowsAffected(), nil
 }
 
-const dueRemedies = `-- name: DueRemedies :many
-SELECT d.node_id FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
-WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND t.agent_release <> ''
-  AND d.upgrade <> '' AND (d.remedy_upgrade <> d.upgrade OR d.remedy_refused <> '' AND d.remedy_at < now() - interval '1 hour')
-  AND n.state = 'active' AND n.identity_locked_at IS NULL AND n.agent_fault = '' AND n.last_heartbeat_at > now() - interval '2 minutes'
-  AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = d.node_id AND o.ended_at IS NULL)
-ORDER BY d.since, d.node_id LIMIT $1
+const driftCounts = `-- name: DriftCounts :many
+SELECT d.template, c.change::text AS change, (CASE WHEN c.change = 'detach' THEN '' ELSE x ->> 'name' END)::text AS artifact, count(DISTINCT d.node_id) AS nodes
+FROM node_drifts d CROSS JOIN (VALUES ('attach'), ('detach'), ('update')) c (change)
+    CROSS JOIN jsonb_array_elements(coalesce(d.drift -> c.change, '[]')) x
+GROUP BY 1, 2, 3 ORDER BY nodes DESC, 1, 2, 3
 `
 
-// Nodes whose policy starts an upgrade and that can be upgraded now. Each upgrade is started once; one
-// whose start was refused is tried again after an hour.
-func (q *Queries) DueRemedies(ctx context.Context, limit int32) ([]string, error) {
-	rows, err := q.db.Query(ctx, dueRemedies, limit)
+type DriftCountsRow struct {
+	Template string
+	Change   string
+	Artifact string
+	Nodes    int64
+}
+
+// The nodes that differ, by template, change and declared artifact. The names of others are of nodes.
+func (q *Queries) DriftCounts(ctx context.Context) ([]DriftCountsRow, error) {
+	rows, err := q.db.Query(ctx, driftCounts)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DriftCountsRow
+	for rows.Next() {
+		var i DriftCountsRow
+		if err := rows.Scan(
+			&i.Template,
+			&i.Change,
+			&i.Artifact,
+			&i.Nodes,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const dueRemedies = `-- name: DueRemedies :many
+SELECT d.node_id, d.upgrade, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, now()::timestamptz AS now
+FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
+WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND t.agent_release <> '' AND d.upgrade <> ''
+  AND (d.remedy IS NULL OR d.remedy_upgrade <> d.upgrade OR d.remedy_incarnation <> n.incarnation
+    OR d.remedy_at < now() - interval '1 hour' AND (d.remedy_refused <> '' OR NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = d.remedy)))
+  AND n.state = 'active' AND NOT n.cordoned AND n.identity_locked_at IS NULL AND n.agent_fault = '' AND n.last_heartbeat_at > now() - interval '2 minutes'
+  AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = d.node_id AND o.ended_at IS NULL)
+  AND NOT EXISTS (SELECT FROM budget_reservations b WHERE b.node_id = d.node_id)
+ORDER BY d.since, d.node_id
+`
+
+type DueRemediesRow struct {
+	NodeID         string
+	Upgrade        string
+	Host           string
+	SKU            string
+	RegionCode     string
+	Rack           string
+	LifecycleClass inventory.Class
+	GPUsTotal      int
+	Now            time.Time
+}
+
+// Nodes whose policy starts an upgrade and that can be upgraded now. Each upgrade is started once in an
+// incarnation of the node; one that was refused or did not claim its node is tried again after an hour.
+func (q *Queries) DueRemedies(ctx context.Context) ([]DueRemediesRow, error) {
+	rows, err := q.db.Query(ctx, dueRemedies)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DueRemediesRow
+	for rows.Next() {
+		var i DueRemediesRow
+		if err := rows.Scan(
+			&i.NodeID,
+			&i.Upgrade,
+			&i.Host,
+			&i.SKU,
+			&i.RegionCode,
+			&i.Rack,
+			&i.LifecycleClass,
+			&i.GPUsTotal,
+			&i.Now,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const endDrift = `-- name: EndDrift :many
+WITH gone AS (DELETE FROM node_drifts d WHERE d.node_id = $1 AND d.remedy IS NULL RETURNING d.node_id),
+    kept AS (UPDATE node_drifts d SET drift = '{}', upgrade = '', ended_at = now() WHERE d.node_id = $1 AND d.remedy IS NOT NULL AND d.ended_at IS NULL RETURNING d.node_id)
+SELECT node_id FROM gone UNION ALL SELECT node_id FROM kept
+`
+
+// Ends the drift of a node. What its policy started stays known. No row if there is no drift.
+func (q *Queries) EndDrift(ctx context.Context, nodeID string) ([]string, error) {
+	rows, err := q.db.Query(ctx, endDrift, nodeID)
 	if err != nil {
 		return nil, err
 	}
@@ -110,18 +204,6 @@ func (q *Queries) DueRemedies(ctx context.Context, limit int32) ([]string, error
 		return nil, err
 	}
 	return items, nil
-}
-
-const endDrift = `-- name: EndDrift :execrows
-DELETE FROM node_drifts WHERE node_id = $1
-`
-
-func (q *Queries) EndDrift(ctx context.Context, nodeID string) (int64, error) {
-	result, err := q.db.Exec(ctx, endDrift, nodeID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
 }
 
 const lockRemedies = `-- name: LockRemedies :exec
@@ -177,12 +259,13 @@ func (q *Queries) MoveDrift(ctx context.Context, template string, version int64,
 
 const openRemedies = `-- name: OpenRemedies :one
 SELECT count(*) FROM node_drifts d LEFT JOIN operations o ON o.operation_id = d.remedy
-WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND o.ended_at IS NULL
+WHERE d.remedy IS NOT NULL AND d.remedy_refused = ''
+  AND CASE WHEN o.operation_id IS NULL THEN d.remedy_at > now() - make_interval(secs => $1::float8) ELSE o.ended_at IS NULL END
 `
 
-// The remedies that hold a place: those that run or are parked, and those whose start is not known.
-func (q *Queries) OpenRemedies(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, openRemedies)
+// The remedies that hold a place: those that run or are parked, and those that may still claim their node.
+func (q *Queries) OpenRemedies(ctx context.Context, claimSeconds float64) (int64, error) {
+	row := q.db.QueryRow(ctx, openRemedies, claimSeconds)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -192,7 +275,8 @@ const pendingRemedies = `-- name: PendingRemedies :many
 SELECT d.remedy::uuid AS remedy, d.node_id, d.template, d.version, d.upgrade, t.agent_release, n.host, n.region_code,
        coalesce((SELECT i.provider FROM instances i WHERE i.node_id = d.node_id AND i.state <> 'terminated'), n.onboarding_mode)::text AS provider
 FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
-WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND d.remedy_upgrade = d.upgrade AND t.version = d.version AND t.agent_release <> ''
+WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND d.remedy_at > now() - make_interval(secs => $1::float8)
+  AND d.remedy_upgrade = d.upgrade AND t.version = d.version AND t.agent_release <> '' AND t.deleted_at IS NULL AND t.policy = 'notify_and_proceed'
   AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = d.remedy)
 ORDER BY d.since, d.node_id
 `
@@ -210,8 +294,8 @@ type PendingRemediesRow struct {
 }
 
 // The remedies whose operation must be started, or whose start is not known.
-func (q *Queries) PendingRemedies(ctx context.Context) ([]PendingRemediesRow, error) {
-	rows, err := q.db.Query(ctx, pendingRemedies)
+func (q *Queries) PendingRemedies(ctx context.Context, startSeconds float64) ([]PendingRemediesRow, error) {
+	rows, err := q.db.Query(ctx, pendingRemedies, startSeconds)
 	if err != nil {
 		return nil, err
 	}
@@ -242,11 +326,11 @@ func (q *Queries) PendingRemedies(ctx context.Context) ([]PendingRemediesRow, er
 
 const putArtifacts = `-- name: PutArtifacts :execrows
 INSERT INTO node_artifacts (node_id, incarnation, artifacts, reported_at)
-SELECT n.node_id, n.incarnation, $1, now() FROM nodes n WHERE n.node_id = $2 AND n.incarnation = $3
+SELECT n.node_id, n.incarnation, $1, now() FROM nodes n WHERE n.node_id = $2 AND n.incarnation = $3 AND n.state <> 'removed'
 ON CONFLICT (node_id) DO UPDATE SET incarnation = excluded.incarnation, artifacts = excluded.artifacts, reported_at = excluded.reported_at
 `
 
-// Stores what a node reported. No row if it has begun another incarnation.
+// Stores what a node reported. No row if it was removed or has begun another incarnation.
 func (q *Queries) PutArtifacts(ctx context.Context, artifacts []byte, nodeID string, incarnation int64) (int64, error) {
 	result, err := q.db.Exec(ctx, putArtifacts, artifacts, nodeID, incarnation)
 	if err != nil {
@@ -258,8 +342,9 @@ func (q *Queries) PutArtifacts(ctx context.Context, artifacts []byte, nodeID str
 const putDrift = `-- name: PutDrift :execrows
 INSERT INTO node_drifts AS d (node_id, template, version, drift, upgrade)
 VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (node_id) DO UPDATE SET template = excluded.template, version = excluded.version, drift = excluded.drift, upgrade = excluded.upgrade
-WHERE d.drift <> excluded.drift
+ON CONFLICT (node_id) DO UPDATE SET template = excluded.template, version = excluded.version, drift = excluded.drift, upgrade = excluded.upgrade,
+    since = CASE WHEN d.ended_at IS NULL THEN d.since ELSE now() END, ended_at = NULL
+WHERE d.drift <> excluded.drift OR d.ended_at IS NOT NULL
 `
 
 type PutDriftParams struct {
@@ -365,6 +450,41 @@ DELETE FROM template_assignments WHERE template = $1
 func (q *Queries) Unassign(ctx context.Context, template string) error {
 	_, err := q.db.Exec(ctx, unassign, template)
 	return err
+}
+
+const uncuredRemedies = `-- name: UncuredRemedies :many
+SELECT d.remedy_upgrade AS upgrade, count(*)::int AS nodes
+FROM node_drifts d JOIN nodes n USING (node_id) LEFT JOIN operations o ON o.operation_id = d.remedy
+WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND d.upgrade = d.remedy_upgrade AND d.remedy_incarnation = n.incarnation
+  AND (o.operation_id IS NOT NULL OR d.remedy_at > now() - make_interval(secs => $1::float8))
+GROUP BY 1
+`
+
+type UncuredRemediesRow struct {
+	Upgrade string
+	Nodes   int32
+}
+
+// The remedies that have not cured by version: those whose node still differs and that run, ended, or may
+// still claim their node.
+func (q *Queries) UncuredRemedies(ctx context.Context, claimSeconds float64) ([]UncuredRemediesRow, error) {
+	rows, err := q.db.Query(ctx, uncuredRemedies, claimSeconds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UncuredRemediesRow
+	for rows.Next() {
+		var i UncuredRemediesRow
+		if err := rows.Scan(&i.Upgrade, &i.Nodes); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const unknownSKUs = `-- name: UnknownSKUs :many

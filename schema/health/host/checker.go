@@ -24,7 +24,7 @@ func Checkers() ([]health.Checker[Sample], error) {
 	}
 	return []health.Checker[Sample]{
 		gpuCount(), gpuRecoveryAction(), gpuXID(xids), gpuSXID(sxids), gpuECC(), gpuRowRemap(), gpuNVLink(), gpuThermal(), gpuFan(),
-		hostKernel(), hostDisk(), hostClock(), hostMemory(), hostServices(),
+		hostKernel(), hostDisk(), hostClock(), hostMemory(), hostServices(), hostInfiniBand(),
 	}, nil
 }
 

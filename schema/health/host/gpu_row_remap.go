@@ -18,7 +18,8 @@ const (
 
 // gpuRowRemap reports the repair of GPU memory by spare rows, or by retired pages on models before
 // Ampere. A failure means that there is no spare row left; the field diagnostic then confirms the RMA.
-// A pending remap takes effect at the next reset and does not affect running work.
+// A pending remap takes effect at the next reset, and the driver does not use the row until then, so it is
+// no reason to drain the node. A pending page is used until the reset.
 func gpuRowRemap() health.Checker[Sample] {
 	return checker{
 		name: "gpu_row_remap", threshold: 10 * time.Minute, input: InputGPUs, healthy: ReasonRowsIntact,
@@ -29,7 +30,7 @@ func gpuRowRemap() health.Checker[Sample] {
 			case isSet(g.RemapFailure):
 				return fault(ReasonRemapFailed, health.RepairRMA, "a memory row could not be remapped")
 			case isSet(g.RemapPending):
-				return fault(ReasonRemapPending, health.RepairResetGPU, "a remapped memory row takes effect at the next reset of the GPU")
+				return fault(ReasonRemapPending, health.RepairObserve, "a remapped memory row takes effect at the next reset of the GPU")
 			case isSet(g.RetiredPending):
 				return fault(ReasonRetirementPending, health.RepairResetGPU, "a retired memory page takes effect at the next reset of the GPU")
 			case fresh > 0:

@@ -89,6 +89,10 @@ func (s *Sample) counters() map[string]*Counter {
 	for _, d := range s.Disks {
 		add(d.Errors, "disk/%s", d.Name)
 	}
+	for _, p := range s.Ports {
+		add(p.LinkDowned, "port/%s/link_downed", p.Name)
+		add(p.SymbolErrors, "port/%s/symbol_errors", p.Name)
+	}
 	for _, service := range s.Services {
 		add(service.Restarts, "service/%s", service.Name)
 	}

@@ -25,6 +25,7 @@ func healthy() host.Sample {
 		Clock:    &host.Clock{Synchronized: true, Offset: -3 * time.Millisecond},
 		Memory:   &host.Memory{TotalBytes: 1000 << 30, AvailableBytes: 800 << 30, ExpectedBytes: 1024 << 30},
 		Services: []host.Service{{Name: "nvidia-persistenced", Active: true, Restarts: &host.Counter{Total: 90}}},
+		Ports:    []host.Port{{Name: "mlx5_0/1", State: "ACTIVE", WasActive: true, LinkDowned: &host.Counter{Total: 7}, SymbolErrors: &host.Counter{Total: 65535}}, {Name: "mlx5_1/1", State: "DOWN"}},
 	}
 	for i, bus := range []string{"00000000:3B:00.0", "00000000:5E:00.0"} {
 		s.GPUs = append(s.GPUs, host.GPU{
@@ -90,12 +91,13 @@ func TestMissingInputIsUnknown(t *testing.T) {
 	checkers, err := host.Checkers()
 	require.NoError(t, err)
 	for input, want := range map[host.Input][]string{
-		host.InputGPUs:     {"gpu_count", "gpu_recovery_action", "gpu_ecc", "gpu_row_remap", "gpu_nvlink", "gpu_thermal", "gpu_fan"},
-		host.InputKernel:   {"gpu_xid", "gpu_sxid", "host_kernel"},
-		host.InputDisks:    {"host_disk"},
-		host.InputClock:    {"host_clock"},
-		host.InputMemory:   {"host_memory"},
-		host.InputServices: {"host_services"},
+		host.InputGPUs:       {"gpu_count", "gpu_recovery_action", "gpu_ecc", "gpu_row_remap", "gpu_nvlink", "gpu_thermal", "gpu_fan"},
+		host.InputKernel:     {"gpu_xid", "gpu_sxid", "host_kernel"},
+		host.InputDisks:      {"host_disk"},
+		host.InputClock:      {"host_clock"},
+		host.InputMemory:     {"host_memory"},
+		host.InputServices:   {"host_services"},
+		host.InputInfiniBand: {"host_infiniband"},
 	} {
 		s := healthy()
 		s.Missing[input] = "nvidia-smi did not end within 20s"
@@ -131,7 +133,7 @@ func TestFaults(t *testing.T) {
 		"new ECC errors":         {"gpu_ecc", first(func(g *host.GPU) { g.ECCVolatile.Increase = 1 }), "GPU-a", host.ReasonECCErrors, health.RepairObserve},
 		"SRAM threshold":         {"gpu_ecc", first(func(g *host.GPU) { g.SRAMThreshold = new(true) }), "GPU-a", host.ReasonSRAMThreshold, health.RepairRMA},
 		"remap failed":           {"gpu_row_remap", first(func(g *host.GPU) { g.RemapFailure, g.RemapPending = new(true), new(true) }), "GPU-a", host.ReasonRemapFailed, health.RepairRMA},
-		"remap pending":          {"gpu_row_remap", first(func(g *host.GPU) { g.RemapPending = new(true) }), "GPU-a", host.ReasonRemapPending, health.RepairResetGPU},
+		"remap pending":          {"gpu_row_remap", first(func(g *host.GPU) { g.RemapPending = new(true) }), "GPU-a", host.ReasonRemapPending, health.RepairObserve},
 		"page retirement":        {"gpu_row_remap", first(func(g *host.GPU) { g.RetiredPending = new(true) }), "GPU-a", host.ReasonRetirementPending, health.RepairResetGPU},
 		"rows were remapped":     {"gpu_row_remap", first(func(g *host.GPU) { g.RemapUncorrectable.Increase = 1 }), "GPU-a", host.ReasonRowsRemapped, health.RepairObserve},
 		"a link is down":         {"gpu_nvlink", first(func(g *host.GPU) { g.Links[1].Up = false }), "GPU-a", host.ReasonLinkDown, health.RepairResetGPU},
@@ -151,6 +153,10 @@ func TestFaults(t *testing.T) {
 		"memory is used up":      {"host_memory", func(s *host.Sample) { s.Memory.AvailableBytes = 10 << 30 }, "", host.ReasonMemoryExhausted, health.RepairObserve},
 		"failed service":         {"host_services", func(s *host.Sample) { s.Services[0].Failed = true }, "nvidia-persistenced", host.ReasonServiceFailed, health.RepairRestart},
 		"stopped service":        {"host_services", func(s *host.Sample) { s.Services[0].Active = false }, "nvidia-persistenced", host.ReasonServiceInactive, health.RepairRestart},
+		"port is missing":        {"host_infiniband", func(s *host.Sample) { s.Ports[0].Missing = true }, "mlx5_0/1", host.ReasonPortMissing, health.RepairObserve},
+		"port is down":           {"host_infiniband", func(s *host.Sample) { s.Ports[0].State = "INIT" }, "mlx5_0/1", host.ReasonPortDown, health.RepairObserve},
+		"link failed":            {"host_infiniband", func(s *host.Sample) { s.Ports[0].LinkDowned.Increase = 1 }, "mlx5_0/1", host.ReasonLinkDowned, health.RepairObserve},
+		"symbol errors":          {"host_infiniband", func(s *host.Sample) { s.Ports[0].SymbolErrors.Increase = 121 }, "mlx5_0/1", host.ReasonSymbolErrors, health.RepairObserve},
 		"service restarts":       {"host_services", func(s *host.Sample) { s.Services[0].Restarts.Increase = 4 }, "nvidia-persistenced", host.ReasonServiceRestarts, health.RepairObserve},
 	} {
 		s := healthy()
@@ -178,6 +184,7 @@ func TestWhatIsNoFault(t *testing.T) {
 		"few link errors":            {"gpu_nvlink", func(s *host.Sample) { s.GPUs[0].Links[0].Errors.Increase = 100 }},
 		"memory of an unknown SKU":   {"host_memory", func(s *host.Sample) { s.Memory.ExpectedBytes = 0 }},
 		"block device without sizes": {"host_disk", func(s *host.Sample) { s.Disks = []host.Disk{{Name: "nvme0n1"}} }},
+		"few symbol errors":          {"host_infiniband", func(s *host.Sample) { s.Ports[0].SymbolErrors.Increase = 120 }},
 		"figures of a lost GPU":      {"gpu_ecc", func(s *host.Sample) { s.GPUs[0].Lost, s.GPUs[0].SRAMThreshold = true, new(true) }},
 	} {
 		s := healthy()

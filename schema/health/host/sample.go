@@ -20,6 +20,8 @@ const (
 	InputClock    Input = "clock"    // the state of the time synchronization
 	InputMemory   Input = "memory"   // /proc/meminfo
 	InputServices Input = "services" // units of systemd
+	// InputInfiniBand is the ports of RDMA adapters, in sysfs.
+	InputInfiniBand Input = "infiniband"
 )
 
 // Sample is what an agent read of its host at one time. Pointers and Counters are nil if the driver
@@ -47,6 +49,8 @@ type Sample struct {
 	Clock    *Clock
 	Memory   *Memory
 	Services []Service
+	// Ports are those of RDMA adapters, and those that were active before and are missing.
+	Ports []Port
 }
 
 // Event is a kernel event with its time and boot. At is the time of the log's record.

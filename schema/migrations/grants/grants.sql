@@ -87,7 +87,7 @@ GRANT INSERT, UPDATE, DELETE ON recovery_states, recovery_decisions, recovery_at
 GRANT UPDATE ON recovery_breaker TO gpuaas_worker, gpuaas_api_admin;
 GRANT SELECT ON machine_resets, rma_bundles TO gpuaas_worker, gpuaas_api_admin, gpuaas_api_node;
 GRANT INSERT, DELETE ON machine_resets TO gpuaas_worker;
-GRANT INSERT ON rma_bundles TO gpuaas_worker;
+GRANT INSERT, DELETE ON rma_bundles TO gpuaas_worker;
 GRANT INSERT ON recovery_policies TO gpuaas_api_admin;
 
 GRANT SELECT ON audit_archives, audit_archived_heads TO gpuaas_worker;
@@ -96,7 +96,9 @@ GRANT UPDATE ON retention_runs TO gpuaas_worker;
 GRANT EXECUTE ON FUNCTION audit_archive(bigint, bigint, text, text, bigint), audit_cut(text[], bigint[]),
     delete_old_tasks(double precision, bigint), delete_old_identities(double precision, bigint) TO gpuaas_worker;
 
-GRANT DELETE ON signals, conditions, health_reports TO gpuaas_worker; -- retention; a machine that is gone
+-- Retention, and what a machine or node that is gone reported.
+GRANT DELETE ON signals, conditions, health_reports, node_artifacts TO gpuaas_worker;
+GRANT SELECT, DELETE ON signal_counts TO gpuaas_worker;
 
 -- The admin API registers nodes, issues tokens, decides about tasks and records abandoned
 -- operations as failed.

@@ -57,6 +57,8 @@ type Decision struct {
 	NodeID        string         `json:"node_id"`
 	Host          string         `json:"host"`
 	SKU           string         `json:"sku"`
+	Region        string         `json:"region,omitempty"`
+	Rack          string         `json:"rack,omitempty"` // the node's label "rack"
 	PolicyVersion int64          `json:"policy_version"`
 	Mode          recovery.Mode  `json:"mode"`
 	Phase         health.Phase   `json:"phase"`
@@ -125,11 +127,22 @@ type Facts struct {
 type SetPolicy struct {
 	Body   json.RawMessage `json:"body"`
 	Reason string          `json:"reason"`
+	// ExpectedDigest is that of the policy from which this one was made. If another one is in use, nothing
+	// is stored. Empty means that it is not compared.
+	ExpectedDigest string `json:"expected_digest,omitempty"`
 	// DryRun checks the policy and stores nothing.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// Change is a request to arm, disarm or close the breaker.
+// Arm is a request to arm the policy in use.
+type Arm struct {
+	Reason string `json:"reason"`
+	// ExpectedDigest is that of the policy whose decisions were read. If another one is in use, it is not
+	// armed. Empty means that it is not compared.
+	ExpectedDigest string `json:"expected_digest,omitempty"`
+}
+
+// Change is a request to disarm the policy or to close the breaker.
 type Change struct {
 	Reason string `json:"reason"`
 }

@@ -33,6 +33,29 @@ type Diff struct {
 	Changes []Change `json:"changes,omitempty"`
 	Counts  []Count  `json:"counts,omitempty"`
 	Peaks   []Peak   `json:"peaks,omitempty"`
+	// Out are the most nodes that were out of service at once because repairs did not cure them, which
+	// max_out limits.
+	Out []Peak `json:"out,omitempty"`
+	// Assumed are the brakes that a replay cannot simulate as they were.
+	Assumed []Assumption `json:"assumed"`
+}
+
+// Assumption is a brake of which the record lacks the facts, and what a replay does instead.
+type Assumption struct {
+	Brake recovery.Brake `json:"brake"`
+	Why   string         `json:"why"`
+}
+
+// Assumptions returns the brakes that a replay cannot simulate as they were, or only in part. It
+// simulates all others.
+func Assumptions() []Assumption {
+	return []Assumption{
+		{recovery.BrakeHeld, "cordons, locks and other operations are not recorded; only the repairs of the replay, and the quarantines they lead to, hold a node"},
+		{recovery.BrakeApproval, "no rung is approved: a repair whose first rung needs an approval does not start, and another one ends before that rung"},
+		{recovery.BrakeSamples, "a fault has one check every 30 seconds since it began"},
+		{recovery.BrakeBootGrace, "boots before the first signal are not known"},
+		{recovery.BrakeBudget, "places have the nodes that they have now; a node whose repair cured nothing counts for max_out until its fault ends"},
+	}
 }
 
 // Change is a time from which the policies decide differently about a node.
@@ -71,7 +94,7 @@ const (
 	CountBreaker  = "breaker"  // times that the breaker opened
 )
 
-// Peak is the most repairs that ran at once in one place.
+// Peak is the most repairs, or nodes, at once in one place.
 type Peak struct {
 	Scope recovery.Scope `json:"scope"`
 	Key   string         `json:"key"`
@@ -86,7 +109,7 @@ type Peak struct {
 // done without it is not known.
 func Run(before, after recovery.Policy, rounds iter.Seq[recovery.Fleet], o Options) Diff {
 	a, b := newSimulation(before, o), newSimulation(after, o)
-	d := Diff{}
+	d := Diff{Assumed: Assumptions()}
 	last := map[string][2]Choice{}
 	for f := range rounds {
 		if d.Rounds == 0 {
@@ -105,7 +128,7 @@ func Run(before, after recovery.Policy, rounds iter.Seq[recovery.Fleet], o Optio
 			}
 		}
 	}
-	d.Counts, d.Peaks = counts(a, b), peaks(a, b)
+	d.Counts, d.Peaks, d.Out = counts(a, b), peaks(a.peak, b.peak), peaks(a.out, b.out)
 	return d
 }
 

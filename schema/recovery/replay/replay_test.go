@@ -141,7 +141,7 @@ func TestNotCured(t *testing.T) {
 	assert.Equal(t, after(6*time.Hour), d.To)
 	i := slices.IndexFunc(d.Changes, func(c replay.Change) bool { return c.At.Equal(after(30 * time.Minute)) })
 	require.GreaterOrEqual(t, i, 0, "%+v", d.Changes)
-	assert.Equal(t, recovery.BrakeCooldown, d.Changes[i].Old.Brake, "the reboot took 20 minutes, and the quarantine 5")
+	assert.Equal(t, recovery.BrakeHeld, d.Changes[i].Old.Brake, "the reboot took 20 minutes, the quarantine 5, and then the node is out of service")
 	assert.Equal(t, recovery.RungReboot, d.Changes[i].New.Rung)
 }
 
@@ -171,12 +171,97 @@ func TestRecordedRepair(t *testing.T) {
 	later.Thresholds = map[string]recovery.Duration{"node_ready": recovery.Duration(time.Hour)}
 	d := replay.Run(armed(), later, replay.Rounds(f, time.Minute), replay.Options{})
 	assert.Equal(t, [2]int{1, 1}, count(d, replay.CountAction, "reboot"))
-	assert.Equal(t, [2]int{1, 0}, count(d, replay.CountAction, "quarantine"), "the recorded reboot left the fault; the assumed one cures it")
-	for _, c := range d.Changes {
-		if c.Old.Rung == recovery.RungQuarantine {
-			assert.Equal(t, after(90*time.Minute+30*time.Minute), c.At, "after the recorded end and the cool-down")
-		}
+	assert.Equal(t, []replay.Peak{{Scope: recovery.ScopeFleet, Old: 1}, {Scope: recovery.ScopeRack, Key: "r0", Old: 1},
+		{Scope: recovery.ScopeRegion, Key: "us-1", Old: 1}, {Scope: recovery.ScopeSKU, Key: "h100", Old: 1}}, d.Out,
+		"the recorded reboot left the fault; the assumed one cures it")
+}
+
+// TestMaxOut: nodes whose repairs cured nothing count for max_out until their faults end, and then the next
+// ones are repaired.
+func TestMaxOut(t *testing.T) {
+	t.Parallel()
+	f := facts()
+	for i := range 6 {
+		f.Signals = append(f.Signals, signal(i*20, time.Duration(i)*2*time.Hour, health.Unhealthy))
 	}
+	f.Signals = append(f.Signals, signal(0, 13*time.Hour, health.Healthy)) // a person repaired it
+	f.Until = after(18 * time.Hour)
+	limited := armed()
+	limited.MaxOut = []recovery.Budget{{Scope: recovery.ScopeFleet, Count: 3, Percent: 100}}
+	d := replay.Run(armed(), limited, replay.Rounds(f, time.Minute), replay.Options{NotCured: true})
+	assert.Equal(t, [2]int{6, 4}, count(d, replay.CountAction, "reboot"))
+	assert.Equal(t, [2]int{0, 3}, count(d, replay.CountBrake, "budget"))
+	assert.Equal(t, replay.Peak{Scope: recovery.ScopeFleet, Old: 6, New: 3}, d.Out[0])
+	i := slices.IndexFunc(d.Changes, func(c replay.Change) bool { return c.Host == "gpu-060" && c.New.Rung != "" && c.New.Brake == "" })
+	require.GreaterOrEqual(t, i, 0)
+	assert.Equal(t, after(13*time.Hour), d.Changes[i].At, "when the first node is in service again")
+}
+
+// TestLeftOut: which recorded repairs leave their node out of service.
+func TestLeftOut(t *testing.T) {
+	t.Parallel()
+	attempt := recovery.Attempt{OperationID: "op-1", NodeID: id(1), Rung: recovery.RungReboot, StartedAt: after(-2 * time.Hour), EndedAt: after(-time.Hour),
+		Outcome: recovery.OutcomeNotCured, Fault: recovery.Fault{Checker: "node_ready", Reason: "KubeletNotReady"}}
+	fault := health.Condition{Checker: "node_ready", Status: health.Unhealthy, Reason: "KubeletNotReady", Repair: health.RepairReboot, Since: after(-3 * time.Hour), Samples: 20}
+	for name, c := range map[string]struct {
+		change func(n *recovery.Node)
+		out    int
+	}{
+		"not cured":                {func(*recovery.Node) {}, 1},
+		"failed":                   {func(n *recovery.Node) { n.Attempts[0].Outcome = recovery.OutcomeFailed }, 1},
+		"a rung that was canceled": {func(n *recovery.Node) { n.Attempts[0].Outcome = recovery.OutcomeUnknown }, 0},
+		"not begun":                {func(n *recovery.Node) { n.Attempts[0].Outcome = recovery.OutcomeNotBegun }, 0},
+		"cured":                    {func(n *recovery.Node) { n.Attempts[0].Outcome = recovery.OutcomeCured }, 0},
+		"it runs":                  {func(n *recovery.Node) { n.Attempts[0].EndedAt, n.Attempts[0].Outcome = time.Time{}, "" }, 0},
+		"a later one cured": {func(n *recovery.Node) {
+			later := n.Attempts[0]
+			later.OperationID, later.StartedAt, later.EndedAt, later.Outcome = "op-2", after(-50*time.Minute), after(-40*time.Minute), recovery.OutcomeCured
+			n.Attempts = []recovery.Attempt{later, n.Attempts[0]}
+		}, 0},
+		"a later fault":     {func(n *recovery.Node) { n.Conditions[0].Since = after(-30 * time.Minute) }, 0},
+		"another component": {func(n *recovery.Node) { n.Conditions[0].Component = "GPU-1" }, 0},
+		"another checker":   {func(n *recovery.Node) { n.Conditions[0].Checker = "gpu_xid" }, 0},
+		"it became unknown": {func(n *recovery.Node) {
+			n.Conditions[0].Status, n.Conditions[0].FaultSince = health.Unknown, after(-3*time.Hour)
+		}, 1},
+		"it was never known":  {func(n *recovery.Node) { n.Conditions[0].Status = health.Unknown }, 0},
+		"the fault has ended": {func(n *recovery.Node) { n.Conditions[0].Status = health.Healthy }, 0},
+	} {
+		f := facts()
+		n := f.Nodes[1]
+		n.State = "active"
+		n.Conditions, n.Attempts = []health.Condition{fault}, []recovery.Attempt{attempt}
+		c.change(&n)
+		d := replay.Run(armed(), armed(), slices.Values([]recovery.Fleet{{At: start(), Nodes: []recovery.Node{n}, Sizes: f.Sizes}}), replay.Options{})
+		got := 0
+		if len(d.Out) > 0 {
+			got = d.Out[0].New
+		}
+		assert.Equal(t, c.out, got, name)
+	}
+}
+
+// TestAssumptions: a replay names the brakes that it does not simulate as they were.
+func TestAssumptions(t *testing.T) {
+	t.Parallel()
+	d := replay.Run(armed(), armed(), replay.Rounds(facts(), time.Minute), replay.Options{})
+	var brakes []recovery.Brake
+	for _, a := range d.Assumed {
+		brakes = append(brakes, a.Brake)
+		assert.NotEmpty(t, a.Why)
+	}
+	assert.Equal(t, []recovery.Brake{recovery.BrakeHeld, recovery.BrakeApproval, recovery.BrakeSamples, recovery.BrakeBootGrace, recovery.BrakeBudget}, brakes)
+}
+
+// TestNowSaysNothing: the state that a node has now does not hold it in the record.
+func TestNowSaysNothing(t *testing.T) {
+	t.Parallel()
+	f := facts()
+	f.Nodes[1].State = "draining"
+	f.Signals = []health.Signal{signal(1, 0, health.Unhealthy)}
+	f.Until = after(time.Hour)
+	d := replay.Run(armed(), armed(), replay.Rounds(f, time.Minute), replay.Options{})
+	assert.Equal(t, [2]int{1, 1}, count(d, replay.CountAction, "reboot"))
 }
 
 // TestRecordedCure does not repair again what was repaired, and returns the node.

@@ -8,9 +8,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/signal"
+)
+
+// stateActive and stateQuarantined are node states, as lifecycle.NodeState writes them. That package
+// imports package recovery.
+const (
+	stateActive      = "active"
+	stateQuarantined = "quarantined"
 )
 
 // sampleEvery is the time between two checks that Rounds assumes: signals have no number of samples.
@@ -30,8 +38,34 @@ type Facts struct {
 	Until time.Time
 }
 
+// MaxRounds bounds the rounds of a replay: 138 days with one a minute.
+const MaxRounds = 200_000
+
+// Check rejects a record that Rounds would take very long to rebuild, as KindInvalidRequest with the
+// reason bad_record, for example because of a signal with a time in another century.
+func (f Facts) Check(step time.Duration) error {
+	if step <= 0 {
+		step = time.Minute
+	}
+	if len(f.Signals) == 0 {
+		return nil
+	}
+	byTime := func(a, b health.Signal) int { return a.At.Compare(b.At) }
+	first, until := slices.MinFunc(f.Signals, byTime).At, f.Until
+	if until.IsZero() {
+		until = slices.MaxFunc(f.Signals, byTime).At
+	}
+	if rounds := until.Sub(first) / step; rounds >= MaxRounds { // of a longer time than a Duration has, too
+		return schema.NewError(schema.KindInvalidRequest, "the record from %s to %s has %d rounds, one each %s: at most %d are replayed",
+			first.UTC().Format(time.RFC3339), until.UTC().Format(time.RFC3339), rounds, step, MaxRounds).
+			WithReason("bad_record").WithNext("replay a shorter time, or with a longer step")
+	}
+	return nil
+}
+
 // Rounds rebuilds the rounds from the signals: one each step from the first signal on. A step that is
-// not positive is one minute. Rounds in which no node has a fault or a repair are left out.
+// not positive is one minute. Rounds in which no node has a fault or a repair are left out. Check bounds
+// their number.
 func Rounds(f Facts, step time.Duration) iter.Seq[recovery.Fleet] {
 	if step <= 0 {
 		step = time.Minute
@@ -96,8 +130,8 @@ func newPast(f Facts) (*past, []health.Signal) {
 			}
 		}
 		p.faults = append(p.faults, conditions)
-		n.BootedAt, n.Held, n.Phase = time.Time{}, "", health.PhaseUnknown
-		n.State = cmp.Or(n.State, "active")
+		// What the node is now says nothing about then.
+		n.BootedAt, n.Held, n.Phase, n.State = time.Time{}, "", health.PhaseUnknown, stateActive
 	}
 	return p, signals
 }
@@ -159,7 +193,7 @@ func (p *past) fleet(at time.Time) recovery.Fleet {
 	}
 	p.listed = listed
 	for _, size := range p.sizes {
-		size.Busy, size.Out = busy[place{size.Scope, size.Key}], 0 // what is out of service now says nothing about then
+		size.Busy, size.Out = busy[place{size.Scope, size.Key}], 0 // what is out of service now says nothing about then; Run counts it
 		f.Sizes = append(f.Sizes, size)
 	}
 	return f

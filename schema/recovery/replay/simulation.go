@@ -28,7 +28,9 @@ type simulation struct {
 	events    map[event]int
 	touched   map[string]bool
 	incidents map[incident]bool
-	peak      map[place]int
+	last      []recovery.Incident
+	peak      map[place]int // repairs that ran
+	out       map[place]int // nodes out of service
 }
 
 // A repair is one that the policy started. Until the record shows it, its effect is assumed.
@@ -50,7 +52,7 @@ func newSimulation(p recovery.Policy, o Options) *simulation {
 		policy: p, options: o,
 		known: map[string]recovery.Node{}, phases: map[string]health.Phase{},
 		repairs: map[string][]*repair{}, adopted: map[string]map[string]bool{},
-		choices: map[string]Choice{}, events: map[event]int{}, touched: map[string]bool{}, peak: map[place]int{},
+		choices: map[string]Choice{}, events: map[event]int{}, touched: map[string]bool{}, peak: map[place]int{}, out: map[place]int{},
 	}
 }
 
@@ -69,14 +71,14 @@ func (s *simulation) round(recorded recovery.Fleet) []recovery.Decision {
 			s.repairs[d.NodeID] = append(s.repairs[d.NodeID], &repair{id: id, at: f.At, request: d.Request})
 		}
 	}
-	s.breaker = result.Breaker
+	s.breaker, s.last = result.Breaker, result.Incidents
 	s.measure(f.At)
 	return result.Decisions
 }
 
 // fleet returns the recorded facts as they would be under the policy.
 func (s *simulation) fleet(recorded recovery.Fleet) recovery.Fleet {
-	f := recovery.Fleet{At: recorded.At, Breaker: s.breaker}
+	f := recovery.Fleet{At: recorded.At, Breaker: s.breaker, Incidents: s.last}
 	listed := map[string]bool{}
 	running := map[place]int{} // the difference to the record
 	for _, n := range recorded.Nodes {
@@ -96,18 +98,46 @@ func (s *simulation) fleet(recorded recovery.Fleet) recovery.Fleet {
 			f.Nodes = append(f.Nodes, s.node(healthy(s.known[id]), recorded.At))
 		}
 	}
-	for _, n := range f.Nodes {
-		if repairing(n.Attempts) {
-			for _, p := range places(n) {
-				running[p]++
-			}
+	out := map[place]int{}
+	for i, n := range f.Nodes {
+		switch {
+		case repairing(n.Attempts):
+			countPlaces(running, n)
+		case leftOut(n):
+			countPlaces(out, n)
+			f.Nodes[i].State, f.Nodes[i].Held = stateQuarantined, "the node is quarantined"
 		}
 	}
+	s.out = highest(s.out, out)
 	for _, size := range recorded.Sizes {
-		size.Busy = max(0, size.Busy+running[place{size.Scope, size.Key}])
+		at := place{size.Scope, size.Key}
+		size.Busy, size.Out = max(0, size.Busy+running[at]), out[at]
 		f.Sizes = append(f.Sizes, size)
 	}
 	return f
+}
+
+// leftOut reports whether the node is out of service: its last repair ended without a cure, so it is
+// quarantined. The record does not say when a person released it, so it is assumed to be out until the
+// fault of that repair ends.
+func leftOut(n recovery.Node) bool {
+	var last recovery.Attempt
+	for _, a := range n.Attempts {
+		if !a.StartedAt.Before(last.StartedAt) {
+			last = a
+		}
+	}
+	if last.EndedAt.IsZero() || last.Outcome != recovery.OutcomeNotCured && last.Outcome != recovery.OutcomeFailed {
+		return false
+	}
+	return slices.ContainsFunc(n.Conditions, func(c health.Condition) bool {
+		since := c.Since
+		if c.Status == health.Unknown {
+			since = c.FaultSince
+		}
+		return c.Checker == last.Fault.Checker && c.Component == last.Fault.Component && c.Status != health.Healthy &&
+			!since.IsZero() && !since.After(last.EndedAt)
+	})
 }
 
 func repairing(attempts []recovery.Attempt) bool {
@@ -204,15 +234,9 @@ func cure(conditions []health.Condition, a recovery.Attempt) {
 func (s *simulation) measure(at time.Time) {
 	now := map[place]int{}
 	for id := range s.repairs {
-		n := s.node(s.known[id], at)
-		if !repairing(n.Attempts) {
-			continue
-		}
-		for _, p := range places(n) {
-			now[p]++
+		if n := s.node(s.known[id], at); repairing(n.Attempts) {
+			countPlaces(now, n)
 		}
 	}
-	for p, count := range now {
-		s.peak[p] = max(s.peak[p], count)
-	}
+	s.peak = highest(s.peak, now)
 }

@@ -27,6 +27,21 @@ func places(n recovery.Node) []place {
 	return all
 }
 
+// countPlaces counts the node in its places.
+func countPlaces(counts map[place]int, n recovery.Node) {
+	for _, p := range places(n) {
+		counts[p]++
+	}
+}
+
+// highest returns the higher count of each place.
+func highest(most, now map[place]int) map[place]int {
+	for p, count := range now {
+		most[p] = max(most[p], count)
+	}
+	return most
+}
+
 // count counts what is new in the decisions of a round.
 func (s *simulation) count(r recovery.Result) {
 	for _, d := range r.Decisions {
@@ -90,12 +105,12 @@ func (s *simulation) totals() map[event]int {
 	return all
 }
 
-func peaks(a, b *simulation) []Peak {
+func peaks(before, after map[place]int) []Peak {
 	all := map[place]Peak{}
-	for p, n := range a.peak {
+	for p, n := range before {
 		all[p] = Peak{Scope: p.scope, Key: p.key, Old: n}
 	}
-	for p, n := range b.peak {
+	for p, n := range after {
 		c := all[p]
 		c.Scope, c.Key, c.New = p.scope, p.key, n
 		all[p] = c

@@ -1,20 +1,23 @@
 package kubetest
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/gpuaas/gpuaas/test/testkit/need"
+)
 
 // Cluster is a running cluster.
 type Cluster struct{ engine *engine }
 
 // Start starts a cluster with two nodes and waits until they are ready. The end of the test
-// stops it. The test is skipped under -short, and if this machine cannot run a cluster.
+// stops it. The test is skipped under -short, and needs what missing checks.
 func Start(tb testing.TB) *Cluster {
 	tb.Helper()
 	if testing.Short() {
 		tb.Skip("starts a cluster; not under -short")
 	}
-	if err := missing(); err != nil {
-		tb.Skipf("this machine cannot run a Kubernetes cluster: %v; run: ./task kubernetes", err)
-	}
+	lacks := missing()
+	need.That(tb, lacks == nil, "this machine cannot run a Kubernetes cluster: %v; run: ./task kubernetes", lacks)
 	e, err := launch("node-1", "node-2")
 	tb.Cleanup(func() {
 		if tb.Failed() {

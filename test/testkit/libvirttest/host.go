@@ -4,12 +4,12 @@ package libvirttest
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/gpuaas/gpuaas/test/libvirtd"
 	"github.com/gpuaas/gpuaas/test/testkit/devserver"
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // Host is a running daemon.
@@ -18,13 +18,11 @@ type Host struct{ *libvirtd.Host }
 // Shared is the daemon of all tests of a process.
 type Shared struct{ devserver.Shared[Host] }
 
-// Open returns the daemon. The test is skipped if a program is not installed.
+// Open returns the daemon. The test needs its programs.
 func (s *Shared) Open(tb testing.TB) Host {
 	tb.Helper()
 	for _, p := range libvirtd.Programs() {
-		if _, err := exec.LookPath(p); err != nil {
-			tb.Skipf("%s is not installed; run: sh tools/need-libvirt.sh", p)
-		}
+		need.Program(tb, p, "run: sh tools/need.sh libvirt")
 	}
 	return s.Start(tb, func() (Host, error) {
 		h, err := libvirtd.Start()

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
 // bootMachine starts systemd as the first process of new namespaces. Their root is an overlay
@@ -41,8 +43,7 @@ exec /usr/lib/systemd/systemd --system --unit=basic.target
 `
 
 // Boot starts a machine, waits until it is up, and returns the process ID of its systemd. Its
-// console is written to log. It ends with the test. A test skips where a machine cannot boot:
-// it needs root and a Debian or Ubuntu host with systemd and the cgroups of its version 1,
+// console is written to log. It ends with the test. It needs root and a Debian or Ubuntu host with systemd and the cgroups of its version 1,
 // such as the machines that run this suite.
 func Boot(t *testing.T, host string, log *os.File) (pid int) {
 	t.Helper()
@@ -52,9 +53,7 @@ func Boot(t *testing.T, host string, log *os.File) (pid int) {
 		"unshare": exists("/usr/bin/unshare"), "cgroups": exists("/sys/fs/cgroup/systemd"),
 		"Debian": bytes.Contains(release, []byte("debian")),
 	} {
-		if !there {
-			t.Skipf("a machine with a real systemd needs %s", what)
-		}
+		need.That(t, there, "a machine with a real systemd needs %s", what)
 	}
 	boot := exec.Command("unshare", "-m", "-p", "-f", "--kill-child", "-i", "-u", "-C", "sh", "-c", bootMachine)
 	boot.Env = []string{"PATH=" + os.Getenv("PATH"), "BASE=" + t.TempDir(), "HOST=" + host}

@@ -169,6 +169,8 @@ func (r *Repair) AwaitReboot(ctx context.Context, in RebootInput) (bootID string
 		return "", Fail(schema.NewError(schema.KindAgentSilent, "the node enrolled again while it was restarted"))
 	case silent:
 		return "", Fail(schema.NewError(schema.KindAgentSilent, "the node is restarting: its agent sends no heartbeat"))
+	case !another && boot.Deaf: // the heartbeat may be older than the restart
+		return "", Fail(ErrDeaf())
 	case !another:
 		return "", Fail(schema.NewError(schema.KindAgentSilent, "the node still runs the boot that the restart should end"))
 	}

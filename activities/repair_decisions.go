@@ -1,7 +1,6 @@
 package activities
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -50,9 +49,6 @@ type RepairRounds struct {
 	Starter   Starter
 	// Decide decides about a fleet. Defaults to recovery.Decide with the stored policy.
 	Decide DecideFunc
-	// Budget is how long a round starts repairs; 0 means half of lifecycle.RoundTry. The next round
-	// starts the others.
-	Budget time.Duration
 	// OnRound observes each round. nil observes nothing.
 	OnRound func(RepairRound)
 }
@@ -84,7 +80,7 @@ func (s RepairSummary) Changed() bool { return s.Decisions+len(s.Started)+len(s.
 // reason, DecideRepairs starts the others and returns the error at the end; a later round tries it
 // again until the operation can no longer claim its node.
 func (r *RepairRounds) DecideRepairs(ctx context.Context) (RepairSummary, error) {
-	until := time.Now().Add(cmp.Or(r.Budget, lifecycle.RoundTry/2))
+	until := time.Now().Add(lifecycle.RoundTry / 2) // the next round starts the others
 	decide := r.Decide
 	if decide == nil {
 		decide = decideStored

@@ -130,6 +130,20 @@ func TestAwaitReboot(t *testing.T) {
 	}
 }
 
+// TestAwaitRebootWithoutHeartbeats: while the node API receives no heartbeats, the last one of the old boot says nothing
+// about the node: the failure is that of the control plane, for which no repair climbs.
+func TestAwaitRebootWithoutHeartbeats(t *testing.T) {
+	t.Parallel()
+	in := activities.RebootInput{NodeID: "n", BootID: "boot-1", Incarnation: 3}
+	for _, age := range []time.Duration{time.Minute, time.Hour} {
+		_, err := repairOf(&repairPort{boot: activities.NodeBoot{BootID: "boot-1", Incarnation: 3, Age: age, Deaf: true}}).AwaitReboot(t.Context(), in)
+		require.Equal(t, lifecycle.ReasonNodeAPIDown, activities.Typed(err).Reason, age)
+	}
+	got, err := repairOf(&repairPort{boot: activities.NodeBoot{BootID: "boot-2", Incarnation: 3, Age: time.Minute, Deaf: true}}).AwaitReboot(t.Context(), in)
+	require.NoError(t, err)
+	require.Equal(t, "boot-2", got)
+}
+
 // TestReadRepair: a fault has ended only if a condition of its checker and component is healthy.
 func TestReadRepair(t *testing.T) {
 	t.Parallel()

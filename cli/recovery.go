@@ -54,12 +54,13 @@ repair, and what stops the repair.`,
 func printRecovery(e *console, st record.Status) error {
 	now := e.clock.now()
 	return e.print(st, func(w io.Writer) {
-		fields(w, "Mode:", string(st.Policy.Mode), "Policy:", policyText(st.Policy), "Last round:", since(now, st.DecidedAt), "Breaker:", breakerText(now, st.Breaker))
+		fields(w, "Mode:", string(st.Policy.Mode), "Policy:", policyText(st.Policy), "Last round:", since(now, st.DecidedAt), "Breaker:", breakerText(now, st.Breaker),
+			"Fault:", clean(st.PolicyFault))
 		for _, i := range st.Incidents {
 			fields(w, "Incident:", clean(i.Why))
 		}
 		for _, b := range st.Budgets {
-			fields(w, "Budget:", budgetText(b))
+			fields(w, "Budget:", budgetText(b, st.PolicyFault == ""))
 		}
 		if len(st.Nodes) == 0 {
 			fmt.Fprintln(w, "No node has a fault.")
@@ -116,10 +117,14 @@ func breakerText(now time.Time, b recovery.BreakerState) string {
 	return fmt.Sprintf("open for %s: %s", lifecycle.Span(now.Sub(b.OpenSince)), clean(b.Why))
 }
 
-func budgetText(b record.Budget) string {
-	use := fmt.Sprintf("%d in use, no limit", b.Busy)
-	if b.Limit != nil {
+// budgetText describes the use of a budget. known is false if the policy with the limits cannot be read.
+func budgetText(b record.Budget, known bool) string {
+	use := fmt.Sprintf("%d in use", b.Busy)
+	switch {
+	case b.Limit != nil:
 		use = fmt.Sprintf("%d of %d in use", b.Busy, *b.Limit)
+	case known:
+		use += ", no limit"
 	}
 	if b.Out > 0 {
 		use += fmt.Sprintf(", %d quarantined by repairs", b.Out)

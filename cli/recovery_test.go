@@ -102,6 +102,18 @@ func TestRecoveryStatus(t *testing.T) {
 	require.Zero(t, h.golden("recovery-status-healthy", "recovery", "status"))
 }
 
+// TestStatusOfUnreadablePolicy: the status says what is wrong with the policy, and no limit that it does not know.
+func TestStatusOfUnreadablePolicy(t *testing.T) {
+	t.Parallel()
+	st := record.Status{Policy: storedPolicy(t, recovery.ModeArmed, 7), PolicyFault: "version 7 of the recovery policy cannot be read: unknown field",
+		Budgets: []record.Budget{{Size: recovery.Size{Scope: recovery.ScopeFleet, Nodes: 100, Busy: 2}}}}
+	h, _ := recovering(t, map[string]any{"GET " + recoveryPath: st})
+	require.Zero(t, h.run("recovery", "status"), h.err.String())
+	require.Contains(t, h.out.String(), "version 7 of the recovery policy cannot be read: unknown field")
+	require.Contains(t, h.out.String(), "fleet: 2 in use, 100 nodes")
+	require.NotContains(t, h.out.String(), "no limit")
+}
+
 func jsonOf(t *testing.T, v any) string {
 	t.Helper()
 	raw, err := json.Marshal(v)

@@ -184,8 +184,9 @@ func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 
 // apply records a decision and takes it, unless another one replaces it before. Retry, force
 // and extend enqueue a new task, which must not run while the old one is open, so they are
-// recorded once the open tasks are void. So does the next phase of a repair after a skip. A decision whose record the database rejects is not
-// taken: the run ends. One that is recorded in the background is taken.
+// recorded once the open tasks are void. The same holds for a skip in a repair: the next rung has
+// tasks of its own. A decision whose record the database rejects is not taken: the run ends. One
+// that is recorded in the background is taken.
 func (op *operation) apply(ctx workflow.Context, d *lifecycle.ResolveRequest) (again bool, err error) {
 	again = d.Decision != lifecycle.DecisionCancel && d.Decision != lifecycle.DecisionSkip
 	replaces := again || d.Decision == lifecycle.DecisionSkip && op.plan.Action == lifecycle.ActionRecover

@@ -73,10 +73,11 @@ func (h recoveries) status(c *call) (any, error) {
 		return nil, err
 	}
 	p, err := st.Policy.Decode()
-	if err != nil {
-		return nil, err
-	}
 	st.Policy.Body = nil
+	if err != nil {
+		st.PolicyFault = schema.AsError(err).Message
+		return st, nil
+	}
 	for i, b := range st.Budgets {
 		if limit, limited := p.Limit(b.Size); limited {
 			st.Budgets[i].Limit = &limit

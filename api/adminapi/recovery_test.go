@@ -183,3 +183,17 @@ func TestRecoveryRoles(t *testing.T) {
 	require.Zero(t, f.changes)
 	require.Empty(t, f.closed)
 }
+
+// TestStatusOfUnreadablePolicy: the status says why nothing is repaired, and has no limits that no one can know.
+func TestStatusOfUnreadablePolicy(t *testing.T) {
+	t.Parallel()
+	f := newPolicy(t)
+	f.policy.Version, f.policy.Body = 7, []byte(`{"mode": "armed", "future": 1}`)
+	var st record.Status
+	code, failure := askRecovery(t, f, "viewer", http.MethodGet, "", "", &st)
+	require.Equal(t, http.StatusOK, code, failure.Error.Message)
+	require.Contains(t, st.PolicyFault, "version 7 of the recovery policy cannot be read")
+	require.EqualValues(t, 7, st.Policy.Version)
+	require.Len(t, st.Budgets, 2)
+	require.Nil(t, st.Budgets[0].Limit)
+}

@@ -123,7 +123,7 @@ func (r evidenceRow) view() cause.Evidence {
 		}
 	}
 	if r.LastHeartbeatAt != nil && r.UptimeSeconds > 0 {
-		e.Node.BootedAt = e.Node.LastHeartbeat.Add(-time.Duration(r.UptimeSeconds) * time.Second)
+		e.Node.BootedAt = e.Node.LastHeartbeat.Add(-time.Duration(min(r.UptimeSeconds, maxUptime)) * time.Second)
 	}
 	if s := r.Stuck; s != nil {
 		e.Park = cause.Park{OperationID: r.OperationID, Action: r.Action, Phase: s.Phase, Reason: s.Reason, Message: s.Message, Since: s.Since.UTC()}

@@ -139,7 +139,8 @@ func replaceConditions(ctx context.Context, tx *tx, r healthReport, when reporti
 
 // converted returns a reported condition with its Since by the clock of the database. A status
 // that the reporter has seen since before its last report keeps the time that is stored, so that
-// the delays of reports do not move it. Another one began since that report, or continues a stored
+// the delays of reports do not move it, and so does one that began in the future of the reporter, whose
+// clock was set back. Another one began since that report, or continues a stored
 // fault: a reporter gives no new fault an age.
 func converted(c, was health.Condition, known bool, at time.Time, when reporting) health.Condition {
 	oldest := when.oldest
@@ -149,7 +150,7 @@ func converted(c, was health.Condition, known bool, at time.Time, when reporting
 	case was.Status == health.Unknown && !was.FaultSince.IsZero() && was.FaultSince.Before(oldest):
 		oldest = was.FaultSince
 	}
-	if known && c.Status == was.Status && !c.Since.After(when.last) {
+	if setBack := c.Since.After(at); known && c.Status == was.Status && (setBack || !c.Since.After(when.last)) {
 		c.Since = was.Since
 	} else {
 		c.Since = inDatabase(c.Since, at, when.now, oldest)

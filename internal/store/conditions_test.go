@@ -112,6 +112,27 @@ func TestConditionsSince(t *testing.T) {
 	require.Equal(t, int64(60), fourth.UnknownSeconds)
 }
 
+// TestClockSetBackDuringFault: a fault keeps its age although the node's clock was set back to before its beginning,
+// whatever the number of reports since.
+func TestClockSetBackDuringFault(t *testing.T) {
+	e := setup(t)
+	c, _, _ := e.enroll()
+	clock := time.Now()
+	fault := unhealthy("gpu", "", "Fallen")
+	fault.Since = clock.Add(-2 * time.Minute)
+	var began time.Time
+	for i, at := range []time.Duration{0, -time.Hour, -59 * time.Minute, -58 * time.Minute} {
+		fault.Samples++
+		require.NoError(t, e.Heartbeat(t.Context(), c, wire.Heartbeat{Health: report(clock.Add(at), fault)}))
+		got := e.node(c.NodeID).Conditions[0]
+		if i == 0 {
+			began = got.Since
+		}
+		require.Equal(t, fault.Samples, got.Samples)
+		require.Equal(t, began, got.Since, "report %d", i)
+	}
+}
+
 // TestNewFaultHasNoAge: a fault that the report before did not have began since then, whatever the reporter says, and
 // one of a first report within the interval of reports. One that was unknown for a while continues.
 func TestNewFaultHasNoAge(t *testing.T) {

@@ -17,7 +17,7 @@ func (s *Insights) Capacity(ctx context.Context, sku, region string) ([]insight.
 		FROM (SELECT *, state = 'active' AND NOT cordoned AND NOT node_silent(state, state_since, last_heartbeat_at, now(), $3::float8)
 				AND NOT EXISTS (SELECT FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source
 					WHERE c.node_id = nodes.node_id AND c.status = 'unhealthy' AND c.repair NOT IN ('', 'none', 'observe')
-					AND r.reported_at > now() - make_interval(secs => $4::float8)) AS serves
+					AND r.incarnation = nodes.incarnation AND r.reported_at > now() - make_interval(secs => $4::float8)) AS serves
 			FROM nodes WHERE state <> 'removed' AND ($1 = '' OR sku = $1) AND ($2 = '' OR region_code = $2)) n
 		GROUP BY 1, 2 ORDER BY 1, 2`
 	return query(ctx, s.db, "counting capacity", func(ctx context.Context) ([]insight.Capacity, error) {

@@ -33,6 +33,10 @@ func TestCapacity(t *testing.T) {
 	got, err = e.Capacity(t.Context(), first.SKU, "zz2")
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 0, 1}, []int{got[0].Nodes, got[0].Free, got[0].Out}, "a node with a fault is not free")
+	e.exec("UPDATE nodes SET incarnation = incarnation + 1 WHERE node_id = $1", n.ID)
+	got, err = e.Capacity(t.Context(), first.SKU, "zz2")
+	require.NoError(t, err)
+	require.Equal(t, 1, got[0].Free, "the fault is from before it enrolled again")
 }
 
 // TestDurations computes the median and the 90th percentile of completed phases of one action and

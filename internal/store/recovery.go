@@ -18,13 +18,13 @@ import (
 )
 
 // Recovery stores the policy, the decisions and the budgets of health recovery. It implements
-// activities.Repairs and adminapi.Recovery.
+// activities.RepairDecisions and adminapi.Recovery.
 type Recovery struct{ db *db }
 
 // maxWhy bounds the sentence of a decision, in characters.
 const maxWhy = 500
 
-// Round implements activities.Repairs.
+// Round implements activities.RepairDecisions.
 func (s *Recovery) Round(ctx context.Context, decide activities.DecideFunc) (activities.RepairRound, error) {
 	return write(ctx, s.db, "deciding about nodes with a fault", func(ctx context.Context, tx *tx) (activities.RepairRound, error) {
 		before, err := tx.LockBreaker(ctx)
@@ -32,7 +32,7 @@ func (s *Recovery) Round(ctx context.Context, decide activities.DecideFunc) (act
 			return activities.RepairRound{}, err
 		}
 		if on, err := tx.restoring(ctx); err != nil || on {
-			return activities.RepairRound{Restoring: on, Breaker: before.Breaker}, err
+			return activities.RepairRound{Restoring: on, Breaker: before.Breaker}, cmp.Or(err, withdrawStarts(ctx, tx))
 		}
 		r := deciding{tx: tx, ledger: ledger{tx.Queries}}
 		if err := r.read(ctx, before); err != nil {
@@ -111,7 +111,8 @@ func (r *deciding) read(ctx context.Context, before sqlc.LockBreakerRow) (err er
 	return r.readNodes(ctx)
 }
 
-// withdrawStarts ends the reservations that no operation uses yet: a policy that is not armed starts no repair.
+// withdrawStarts ends the reservations that no operation uses yet: a policy that is not armed starts no repair, and
+// one of a restored dump may have run in the lost time.
 func withdrawStarts(ctx context.Context, tx *tx) error {
 	withdrawn, err := ledger{tx.Queries}.withdrawAll(ctx)
 	for _, id := range withdrawn {
@@ -171,17 +172,24 @@ func (r *deciding) store(ctx context.Context, d recovery.Decision) error {
 	if !had && healthy && !starts {
 		return nil
 	}
-	if !starts && had && sameDecision(last, d, r.mode) {
+	if !starts && had && sameCourse(last, d, r.mode) && (sameFault(last.Fault, d.Fault) || r.fleet.At.Sub(last.DecidedAt) < faultEvery) {
 		return r.tx.SetState(ctx, sqlc.SetStateParams{NodeID: d.NodeID, DecisionID: last.DecisionID, Phase: last.Phase, Why: d.Why})
 	}
 	return r.add(ctx, n, d, starts)
 }
 
-// sameDecision reports whether the stored decision is the same, apart from its figures.
-func sameDecision(last sqlc.LastDecisionsRow, d recovery.Decision, mode recovery.Mode) bool {
-	a, b := last.Fault, d.Fault
-	return last.Phase == d.Phase.String() && last.Rung == d.Rung && last.Brake == d.Brake && last.Mode == mode &&
-		a.Checker == b.Checker && a.Component == b.Component && a.Reason == b.Reason && a.Code == b.Code
+// faultEvery is how often a decision is stored that only names another fault of the node: the node may report
+// another reason each time.
+const faultEvery = 5 * time.Minute
+
+// sameCourse reports whether the stored decision leads to the same, whatever the fault is.
+func sameCourse(last sqlc.LastDecisionsRow, d recovery.Decision, mode recovery.Mode) bool {
+	return last.Phase == d.Phase.String() && last.Rung == d.Rung && last.Brake == d.Brake && last.Mode == mode
+}
+
+// sameFault reports whether a fault is the same, apart from its figures.
+func sameFault(a, b recovery.Fault) bool {
+	return a.Checker == b.Checker && a.Component == b.Component && a.Reason == b.Reason && a.Code == b.Code
 }
 
 // add stores a decision with the node's state and, if it starts a repair, its reservation.
@@ -244,14 +252,14 @@ func addDecision(ctx context.Context, tx *tx, d record.Decision) error {
 	return tx.AddDecision(ctx, p)
 }
 
-// Started implements activities.Repairs.
+// Started implements activities.RepairDecisions.
 func (s *Recovery) Started(ctx context.Context, operationID string) error {
 	return s.db.Call(ctx, "recording the start of operation "+operationID, func(ctx context.Context) error {
 		return ledger{s.db.q}.confirm(ctx, operationID)
 	})
 }
 
-// Refused implements activities.Repairs. The attempt never took place, so it does not count for the
+// Refused implements activities.RepairDecisions. The attempt never took place, so it does not count for the
 // brakes; the node is left alone for refusedFor instead.
 func (s *Recovery) Refused(ctx context.Context, operationID, why string) error {
 	return s.db.write(ctx, "releasing the reservation of operation "+operationID, func(ctx context.Context, tx *tx) error {

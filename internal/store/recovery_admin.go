@@ -294,7 +294,7 @@ func appendNotRepaired(ctx context.Context, db *db, faults []wire.ControlPlaneFa
 	}
 	return append(faults, wire.ControlPlaneFault{Component: "health-recovery", Reason: "not_repaired",
 		Next:    read + left.Host + "; when the node is repaired: " + lifecycle.ReleaseCommand(left.Host) + " --reason " + lifecycle.ReasonPlaceholder,
-		Message: text.Count(int(left.Nodes), "node") + " stayed quarantined because no repair cured the fault, the newest one " + left.Host + " since " + left.Since.UTC().Format(time.RFC3339)}), nil
+		Message: text.Count(int(left.Nodes), "node") + " stayed quarantined because a repair ended without a cure, the newest one " + left.Host + " since " + left.Since.UTC().Format(time.RFC3339)}), nil
 }
 
 // leftRow counts the nodes that a repair left quarantined, and names the newest one. Evidence is set if its

@@ -211,3 +211,30 @@ func TestAbandonedProbe(t *testing.T) {
 	require.Empty(t, e.round(reboots(&f)).Starts)
 	require.Equal(t, "an abandoned operation (recover) holds the node: gpuaas node rehydrate "+n.Host, f.Nodes[0].Held)
 }
+
+// TestChangingReasons: a node whose report has another reason each time does not fill the tables: a decision
+// that only names another fault is stored once in a while. Its sentence is always that of the last round.
+func TestChangingReasons(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	e.exec("UPDATE nodes SET cordoned = true WHERE node_id = $1", n.ID)
+	changing := func(reason string) int {
+		t.Helper()
+		return len(e.round(func(p record.Policy, f recovery.Fleet) (recovery.Result, recovery.Mode, error) {
+			v, m, err := reboots(nil)(p, f)
+			v.Decisions[0].Fault.Reason, v.Decisions[0].Why = reason, reason+" is held"
+			return v, m, err
+		}).Decisions)
+	}
+	require.Equal(t, 1, changing("R0"))
+	for _, reason := range []string{"R1", "R2", "R3"} {
+		require.Zero(t, changing(reason))
+		st, err := e.Recovery.RecoveryStatus(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, reason+" is held", st.Nodes[0].Why)
+	}
+	e.exec("UPDATE recovery_decisions SET decided_at = now() - interval '6 minutes'")
+	require.Equal(t, 1, changing("R4"))
+	e.exec("UPDATE nodes SET cordoned = false WHERE node_id = $1", n.ID)
+	require.Equal(t, 1, changing("R5"), "a repair starts")
+}

@@ -276,16 +276,23 @@ func TestLostOperation(t *testing.T) {
 	require.NotEqual(t, in.OperationID, r.Starts[0].OperationID)
 }
 
-// TestRestoreMode: nothing is decided while a restore mode is on.
+// TestRestoreMode: nothing is decided while a restore mode is on. A repair that the dump has only reserved may have
+// run in the lost time, so it does not start.
 func TestRestoreMode(t *testing.T) {
 	e := setup(t)
 	e.faulty()
+	reserved := e.round(reboots(nil)).Starts[0]
 	e.exec("INSERT INTO restore_modes (actor, reason, ends_at) VALUES ('a', 'r', now() + interval '1 hour')")
 	r := e.round(func(record.Policy, recovery.Fleet) (v recovery.Result, m recovery.Mode, err error) {
 		t.Error("a restored fleet was decided about")
 		return v, m, nil
 	})
 	require.True(t, r.Restoring)
+	e.exec("UPDATE restore_modes SET ended_at = now()")
+	require.NotEqual(t, reserved.OperationID, e.round(reboots(nil)).Starts[0].OperationID)
+	_, err := e.Claim(t.Context(), claimOf(reserved))
+	requireKind(t, err, schema.KindInvalidRequest, "repair_withdrawn")
+	require.EqualValues(t, 0, e.number("SELECT count(*) FROM recovery_attempts WHERE operation_id = $1", reserved.OperationID))
 }
 
 // TestUnchangedDecision: a decision is stored when it changes, not in each round; the state has the

@@ -49,6 +49,8 @@ func (c Condition) problem() string {
 	switch {
 	case !isName(c.Checker):
 		return "checker must have 1 to 32 of a-z, 0-9 and _"
+	case c.Checker == CheckerHeartbeat:
+		return "no reporter has the checker heartbeat: the control plane finds the silence of a node"
 	case !text.IsPrintable(c.Component, MaxComponent):
 		return "component must have at most 64 printable characters"
 	case !slices.Contains([]Status{Healthy, Unhealthy, Unknown}, c.Status):

@@ -38,6 +38,7 @@ func TestValidateRejects(t *testing.T) {
 		"too many":             func(r *health.Report) { r.Conditions = make([]health.Condition, health.MaxConditions+1) },
 		"twice":                func(r *health.Report) { r.Conditions = append(r.Conditions, r.Conditions[0]) },
 		"no checker":           func(r *health.Report) { r.Conditions[0].Checker = "" },
+		"the silence":          func(r *health.Report) { r.Conditions[0].Checker = health.CheckerHeartbeat },
 		"checker in capitals":  func(r *health.Report) { r.Conditions[0].Checker = "GPU" },
 		"checker of 33":        func(r *health.Report) { r.Conditions[0].Checker = strings.Repeat("c", 33) },
 		"component":            func(r *health.Report) { r.Conditions[0].Component = "a\nb" },

@@ -151,13 +151,19 @@ func TestSilentNodeWithoutPower(t *testing.T) {
 	d := recovery.Decide(armed(), fleet(now(), 100, n)).Decisions[0]
 	assert.False(t, d.Acts())
 	assert.Contains(t, d.Why, "no rung of its ladder does that on this node: repair it by hand")
+	other := with(n, condition("node_ready", "NodeStatusUnknown", health.RepairReboot, ago(2*hour)))
+	assert.False(t, recovery.Decide(armed(), fleet(now(), 100, other)).Decisions[0].Acts(), "nor for what others report of it")
+	p := armed()
+	p.DisabledCheckers = []string{health.CheckerHeartbeat}
+	assert.False(t, recovery.Decide(p, fleet(now(), 100, other)).Decisions[0].Acts(), "it is silent nevertheless")
+
 	n.Creates = true
 	d = recovery.Decide(armed(), fleet(now(), 100, n)).Decisions[0]
 	assert.True(t, d.Acts())
 	assert.Equal(t, recovery.RungReboot, d.Rung)
 
 	n.Creates = false
-	p := armed()
+	p = armed()
 	p.Repairs = []recovery.Override{{Match: recovery.Match{Checkers: []string{health.CheckerHeartbeat}}, Repair: health.RepairRMA}}
 	assert.Equal(t, recovery.RungQuarantine, recovery.Decide(p, fleet(now(), 100, n)).Decisions[0].Rung, "the policy asks for it")
 }

@@ -40,9 +40,11 @@ func (r *round) stepBreaker() {
 	}
 }
 
-// treatable reports whether the node has a fault and nothing holds it. The others, such as nodes that wait
-// for their vendor, are not repaired, so they cannot show that repairs help.
-func (n patient) treatable() bool { return n.faulty() && n.Held == "" && repairable(n.State) }
+// treatable reports whether the node has a fault that a repair can end, and nothing holds it. The others,
+// such as nodes that wait for their vendor, are not repaired, so they cannot show that repairs help.
+func (n patient) treatable() bool {
+	return n.faulty() && n.Held == "" && repairable(n.State) && !n.powerless(n.fault)
+}
 
 // until returns the state without times in the future. The clock of the database was set back then, and the
 // breaker must not wait until it reaches them.

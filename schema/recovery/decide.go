@@ -21,20 +21,3 @@ func Decide(p Policy, f Fleet) Result {
 
 // Acts reports whether a repair starts.
 func (d Decision) Acts() bool { return d.Rung != "" && d.Brake == "" }
-
-// Notices returns the lines for operators about faults of many nodes: one if the breaker is open,
-// otherwise one for each incident.
-func (r Result) Notices() []string {
-	var lines []string
-	for _, in := range r.Incidents {
-		lines = append(lines, in.Why)
-	}
-	if r.Breaker.OpenSince.IsZero() {
-		return lines
-	}
-	line := "repairs are stopped since " + stamp(r.Breaker.OpenSince) + ": " + r.Breaker.Why
-	if len(lines) > 0 {
-		line += sentence("; incidents: %d, see gpuaas recovery status", len(lines))
-	}
-	return []string{line}
-}

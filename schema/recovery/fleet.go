@@ -18,7 +18,7 @@ type Node struct {
 	Creates bool   `json:"creates"`        // the provider creates machines, so it can restart and replace this one
 	State   string `json:"state"`          // lifecycle.NodeState
 	// Held is why an operator or an operation holds the node, empty if none does. It has the ID of the
-	// operation.
+	// operation, unless that is abandoned.
 	Held string `json:"held,omitempty"`
 	// BootedAt is when the boot ID last changed, zero if that is not known.
 	BootedAt   time.Time          `json:"booted_at,omitzero"`

@@ -46,10 +46,13 @@ func (p Policy) ladder(n Node, f Fault) ([]Rung, bool) {
 	return fit, true
 }
 
-// powerless reports whether no one can restart a node that is silent: its agent does not answer, and its
+// powerless reports whether no one can repair a node that is silent: its agent does not answer, and its
 // provider has no power over its machine. A quarantine would keep it out of service after its return.
 func (n Node) powerless(f Fault) bool {
-	return f.Checker == health.CheckerHeartbeat && f.Repair != health.RepairRMA && !n.Creates
+	silent := slices.ContainsFunc(n.Conditions, func(c health.Condition) bool {
+		return c.Checker == health.CheckerHeartbeat && c.Status == health.Unhealthy
+	})
+	return silent && !n.Creates && f.Repair != health.RepairRMA
 }
 
 // allows reports whether a rung may be done on a node.

@@ -101,7 +101,11 @@ type Budget struct {
 
 // Status is what health recovery does now.
 type Status struct {
-	Policy  Policy                `json:"policy"`
+	Policy Policy `json:"policy"`
+	// PolicyFault is why the policy cannot be read: nothing is repaired then, and the limits of budgets are
+	// not known.
+	PolicyFault string `json:"policy_fault,omitempty"`
+
 	Breaker recovery.BreakerState `json:"breaker"`
 	// DecidedAt is when the last round was, zero if there was none.
 	DecidedAt time.Time           `json:"decided_at,omitzero"`

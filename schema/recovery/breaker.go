@@ -32,7 +32,7 @@ func (r *round) stepBreaker() {
 	}
 	switch {
 	case !slices.ContainsFunc(r.nodes, patient.treatable):
-		r.closeBreaker("no node has a fault, apart from those that are held")
+		r.closeBreaker("no node has a fault, apart from those that are held or that nothing can restart")
 	case r.policy.Mode != ModeArmed:
 		r.closeBreaker("monitor mode repairs no node, so the breaker closes after " + r.policy.Breaker.HalfOpenAfter.String())
 	default:

@@ -187,6 +187,7 @@ func TestSearch(t *testing.T) {
 		{"a.md", "A file in the place of one that is there is no error.\n",
 			[]string{"a.md:1: is no error", "a.md:1: in the place of", "a.md:1: that is there"}},
 		{"a.md", "Is there no error? It is there.\n", nil},
+		{"a.md", "See SECURITY.md, not security.md.\n", []string{"a.md:1: security.md"}},
 	} {
 		var got []string
 		for _, u := range search(phrases, c.file, c.text) {

@@ -169,8 +169,9 @@ func TestDoctorNamesTheRoute(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m.configure(bundle, c.url(), i.ca)
-			query(t, nil, "UPDATE nodes SET last_heartbeat_at = now() - interval '10 minutes' WHERE node_id = $1", id)
+			query(t, nil, "UPDATE nodes SET last_heartbeat_at = now() - interval '10 minutes', state_since = now() - interval '10 minutes' WHERE node_id = $1", id)
 			seen := decode[diagnosis.Report](t, run(t, "doctor", nodeHost, "-o", "json"))
+			require.NotEmpty(t, seen.Faults())
 			first := seen.Faults()[0]
 			require.Equal(t, []any{"last heartbeat", diagnosis.Node}, []any{first.Name, first.Owner})
 			onNode, found := strings.CutPrefix(first.Next, "on the node: ")

@@ -344,12 +344,12 @@ func (c chart) rejectedValues(t *testing.T) {
 		for variable := range page {
 			if _, file := page[variable+"_FILE"]; file {
 				secrets++
-				rejected("settings."+variable+"=x", "/settings")
+				rejected("settings."+variable+"=x", "invalid propertyName '"+variable+"'")
 			}
 		}
 	}
 	assert.Greater(t, secrets, 3)
-	rejected("worker.settings.TEMPORAL_API_KEY=x", "/worker/settings")
+	rejected("worker.settings.TEMPORAL_API_KEY=x", "invalid propertyName 'TEMPORAL_API_KEY'")
 	rejected("settings.GPUAAS_ENV=x", "the chart sets GPUAAS_ENV")
 	rejected("images.api=registry.example.com/api", "/images/api")
 	rejected("images.api=registry.example.com/api:latest", "/images/api")

@@ -6,12 +6,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 )
+
+// kubernetes is the version of the cluster for which charts are rendered. Without it, a Helm that go builds assumes v1.20.
+const kubernetes = "v1.36.0"
 
 // Helm is Helm's program and the chart.
 type Helm struct {
@@ -45,12 +49,12 @@ func (h Helm) All() []string { return append(h.Required(), "--values", h.file("a
 
 func (h Helm) file(name string) string { return filepath.Join(h.Chart, "..", "testdata", name) }
 
-// Run runs a command of Helm, without the configuration of the user. It returns the output, and after a
-// failure also the messages.
+// Run runs helm lint or helm template, without the configuration of the user. It returns the output, and
+// after a failure also the messages.
 func (h Helm) Run(tb testing.TB, args ...string) (string, error) {
 	tb.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(tb.Context(), h.program, args...)
+	cmd := exec.CommandContext(tb.Context(), h.program, slices.Insert(args, 1, "--kube-version="+kubernetes)...)
 	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+h.home, "HELM_CACHE_HOME="+h.home, "HELM_DATA_HOME="+h.home)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

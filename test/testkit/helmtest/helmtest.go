@@ -38,7 +38,21 @@ func New(tb testing.TB, root string) Helm {
 	require.NoError(tb, err, "building Helm: %s", out)
 	chart, err := filepath.Abs(filepath.Join(root, "deploy", "helm", "gpuaas"))
 	require.NoError(tb, err)
-	return Helm{chart, strings.TrimSpace(string(out)), tb.TempDir()}
+	h := Helm{chart, strings.TrimSpace(string(out)), tb.TempDir()}
+	h.depend(tb)
+	return h
+}
+
+// depend reads the files of the chart and of its tests, because go test's cache depends on files that the test
+// itself reads.
+func (h Helm) depend(tb testing.TB) {
+	tb.Helper()
+	require.NoError(tb, filepath.WalkDir(filepath.Dir(h.Chart), func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			_, err = os.ReadFile(path)
+		}
+		return err
+	}))
 }
 
 // Required are arguments with the values that are required, All those with every option.

@@ -431,6 +431,10 @@ func TestMetricOfAutoscaler(t *testing.T) {
 	require.Len(t, families, 2)
 	for _, f := range families {
 		require.Regexp(t, name, f.GetName()+"_bucket")
-		require.Contains(t, f.GetMetric()[0].String(), `name:"task_queue"`)
+		labels := map[string]string{}
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		require.Equal(t, "lifecycle", labels["task_queue"])
 	}
 }

@@ -63,12 +63,15 @@ func (h Helm) All() []string { return append(h.Required(), "--values", h.file("a
 
 func (h Helm) file(name string) string { return filepath.Join(h.Chart, "..", "testdata", name) }
 
-// Run runs helm lint or helm template, without the configuration of the user. It returns the output, and
-// after a failure also the messages.
+// Run runs a command of Helm, without the configuration of the user. It returns the output, and after a
+// failure also the messages.
 func (h Helm) Run(tb testing.TB, args ...string) (string, error) {
 	tb.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(tb.Context(), h.program, slices.Insert(args, 1, "--kube-version="+kubernetes)...)
+	if args[0] == "lint" || args[0] == "template" {
+		args = slices.Insert(slices.Clone(args), 1, "--kube-version="+kubernetes)
+	}
+	cmd := exec.CommandContext(tb.Context(), h.program, args...)
 	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+h.home, "HELM_CACHE_HOME="+h.home, "HELM_DATA_HOME="+h.home)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

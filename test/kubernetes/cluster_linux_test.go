@@ -20,7 +20,7 @@ type shared struct {
 func TestCluster(t *testing.T) {
 	c := kubetest.Start(t)
 	for name, test := range map[string]func(shared){
-		"eviction": eviction, "objects": objects, "cordon": cordon, "rights of a node": nodeRights, "cluster agent": checksNodes,
+		"eviction": eviction, "objects": objects, "cordon": cordon, "rights of a node": nodeRights, "cluster agent": checksNodes, "chart": chart,
 	} {
 		t.Run(name, func(t *testing.T) { test(shared{t, c}) })
 	}

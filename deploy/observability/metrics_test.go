@@ -39,7 +39,7 @@ func sections() []section {
 	return []section{
 		{"internal/daemon", "All programs", "The gauges of Vault and of the task key are of `gpuaas-api` and `gpuaas-worker`; HTTP requests are those of the\nlisteners of `gpuaas-api`."},
 		{"api/metrics", "gpuaas-api", ""},
-		{"internal/postgres", "Connection pools of gpuaas-api", ""},
+		{"internal/postgres", "Connection pools of gpuaas-api and gpuaas-worker", ""},
 		{"worker", "gpuaas-worker", ""},
 		{"internal/clusteragent", "gpuaas-cluster-agent", "Only the leader has series of nodes."},
 	}

@@ -261,12 +261,12 @@ func published(t *testing.T) map[string][]string {
 // sdkMetrics returns those metrics of Temporal's SDK that dashboards use. TestMetricNames of test/e2e
 // looks for those of a process in which nothing fails.
 func sdkMetrics() []metric {
-	root := []string{"namespace", "client_name", "worker_type", "workflow_type", "activity_type", "task_queue"}
-	with := func(labels ...string) []string { return slices.Concat(root, labels) }
+	base := []string{"namespace", "client_name", "worker_type", "workflow_type", "activity_type", "task_queue"}
+	with := func(labels ...string) []string { return slices.Concat(base, labels) }
 	return []metric{
-		{"temporal_workflow_task_schedule_to_start_latency_seconds", "histogram", "", root},
-		{"temporal_activity_schedule_to_start_latency_seconds", "histogram", "", root},
-		{"temporal_worker_task_slots_available", "gauge", "", root},
+		{"temporal_workflow_task_schedule_to_start_latency_seconds", "histogram", "", base},
+		{"temporal_activity_schedule_to_start_latency_seconds", "histogram", "", base},
+		{"temporal_worker_task_slots_available", "gauge", "", base},
 		{"temporal_workflow_task_execution_failed_total", "counter", "", with("failure_reason")},
 		{"temporal_activity_execution_failed_total", "counter", "", with("failure_reason")},
 		{"temporal_request_failure_total", "counter", "", with("operation", "status_code")},

@@ -259,7 +259,7 @@ func published(t *testing.T) map[string][]string {
 }
 
 // sdkMetrics returns those metrics of Temporal's SDK that dashboards use. TestMetricNames of test/e2e
-// looks for those of a process in which nothing fails.
+// looks for those of them that every worker publishes.
 func sdkMetrics() []metric {
 	base := []string{"namespace", "client_name", "worker_type", "workflow_type", "activity_type", "task_queue"}
 	with := func(labels ...string) []string { return slices.Concat(base, labels) }

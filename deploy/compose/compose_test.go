@@ -3,7 +3,6 @@ package compose
 import (
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -189,7 +188,7 @@ func TestReferences(t *testing.T) {
 func TestVariables(t *testing.T) {
 	t.Parallel()
 	p := load(t)
-	reference := func(page string) string { return read(t, filepath.Join("../../docs/reference", page)) }
+	reference := func(page string) string { return read(t, "../../docs/reference/"+page) }
 	worker := reference("gpuaas-worker.md")
 	_, setup, found := strings.Cut(reference("gpuaas.md"), "\n## gpuaas admin setup\n")
 	require.True(t, found)

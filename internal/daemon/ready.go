@@ -42,7 +42,7 @@ func requestReady(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close() //nolint:errcheck // it was only read
+	defer answer.Body.Close()
 	if answer.StatusCode == http.StatusOK {
 		return nil
 	}

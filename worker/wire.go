@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/archive"
 	"github.com/gpuaas/gpuaas/internal/boot"
 	"github.com/gpuaas/gpuaas/internal/daemon"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
@@ -65,6 +66,7 @@ func (p *parts) openStore(ctx context.Context) (err error) {
 		return err
 	}
 	p.OnClose(p.store.Close)
+	p.Registry.MustRegister(postgres.NewCollector(p.store.Pools()))
 	p.Health.Add("postgres", p.store.Ping)
 	p.Health.Add("schema", p.store.SchemaHealthy)
 	return nil

@@ -47,7 +47,7 @@ type document struct{ path, text string }
 
 func documents(t *testing.T) (docs []document) {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/howto/*.md", "docs/reference/*.md", "deploy/dev/*.md",
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/howto/*.md", "docs/reference/*.md", "deploy/*/*.md",
 		".github/*.md", ".github/ISSUE_TEMPLATE/*.yml", ".github/workflows/*.yml"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		require.NoError(t, err)

@@ -45,6 +45,12 @@ func newMetrics(reg prometheus.Registerer) *Metrics {
 	}
 }
 
+// detach removes the gauges about Vault and the verifier sets, for a program that uses neither.
+func (m *Metrics) detach(reg prometheus.Registerer) {
+	reg.Unregister(m.signer)
+	reg.Unregister(m.login)
+}
+
 // VaultRequest records a request to Vault.
 func (m *Metrics) VaultRequest(op string, took time.Duration, _ error) {
 	m.vault.WithLabelValues(op).Observe(took.Seconds())

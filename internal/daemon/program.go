@@ -45,6 +45,7 @@ func Main(ctx context.Context, p Program, args []string, getenv func(string) str
 		p.Flags(flags)
 	}
 	showVersion := flags.Bool("version", false, "print the version and exit")
+	isReady := flags.Bool("ready", false, readyUsage)
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -63,6 +64,9 @@ func Main(ctx context.Context, p Program, args []string, getenv func(string) str
 		fmt.Fprintf(stderr, "%s: %v\nRun '%s --help' for flags and variables.\n", p.Name, err, p.Name)
 		return schema.ExitUsage
 	}
+	if *isReady {
+		return p.ready(ctx, stderr)
+	}
 	return p.run(ctx, stderr)
 }
 
@@ -71,6 +75,9 @@ func (p Program) run(ctx context.Context, stderr io.Writer) int {
 	log := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: c.LogLevel})).
 		With(slog.String("service", p.Name))
 	proc := newProcess(c, log)
+	if p.Detached {
+		proc.Metrics.detach(proc.Registry)
+	}
 	spans, err := exporter(ctx)
 	if err == nil {
 		proc.trace(ctx, p.Name, spans)

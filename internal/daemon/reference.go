@@ -102,7 +102,7 @@ func (p Program) render(w io.Writer, page string, flags *flag.FlagSet) {
 	var all []*flag.Flag
 	flags.VisitAll(func(f *flag.Flag) { all = append(all, f) })
 	t := template.Must(template.New("").Funcs(template.FuncMap{"join": strings.Join, "wrap": wrap}).Parse(pages))
-	_ = t.ExecuteTemplate(w, page, map[string]any{"Program": p, "Flags": all, "Settings": p.settings()}) // the reader may be gone
+	_ = t.ExecuteTemplate(w, page, map[string]any{"Program": p, "Flags": all, "Settings": p.settings(), "Ready": readyUsage}) // the reader may be gone
 }
 
 // wrap splits a text into lines for a terminal.

@@ -100,7 +100,7 @@ func TestAlertRules(t *testing.T) {
 	group := ruleGroup{Name: "gpuaas"}
 	for _, a := range stuck.Alerts() {
 		r := rule{Alert: a.Name, Expr: a.Expr, Labels: map[string]string{"severity": a.Severity, "owner": a.Owner},
-			Annotations: map[string]string{"summary": a.Summary, "command": a.Command, "runbook": "docs/on-call.md"}}
+			Annotations: map[string]string{"summary": a.Summary, "command": a.Command, "runbook_url": "https://github.com/gpuaas/gpuaas/blob/main/docs/on-call.md"}}
 		if a.For > 0 {
 			r.For = lifecycle.Span(a.For)
 		}

@@ -18,7 +18,8 @@ func TestMetricNames(t *testing.T) {
 	for url, names := range map[string][]string{
 		shared.Getenv("GPUAAS_WORKER_METRICS_URL"): {
 			"gpuaas_operations_total", "gpuaas_operation_duration_seconds", "gpuaas_vault_request_duration_seconds",
-			"temporal_request", "temporal_num_pollers",
+			"temporal_request", "temporal_num_pollers", "temporal_worker_task_slots_available",
+			"temporal_workflow_task_schedule_to_start_latency_seconds", "temporal_request_latency_seconds",
 		},
 		shared.Getenv("GPUAAS_API_METRICS_URL"): {
 			"gpuaas_nodes", "gpuaas_state_age_seconds", "gpuaas_tasks_total",

@@ -79,6 +79,17 @@ func eachGPU(check func(GPU) health.Result) func(Sample) []health.Result {
 	}
 }
 
+// each returns the faults that check finds in a list. The component of a fault is the name of its item.
+func each[T any](list []T, name func(T) string, check func(T) health.Result) (found []health.Result) {
+	for _, item := range list {
+		if r := check(item); r.Reason != "" {
+			r.Component = name(item)
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
 // anyGPU returns whether a GPU has the figure that a check needs.
 func anyGPU(has func(GPU) bool) func(Sample) bool {
 	return func(s Sample) bool {

@@ -43,14 +43,8 @@ func hostInfiniBand() health.Checker[Sample] {
 	return checker{
 		name: "host_infiniband", threshold: 10 * time.Minute, input: InputInfiniBand, healthy: ReasonPortsActive,
 		applies: func(s Sample) bool { return len(s.Ports) > 0 },
-		faults: func(s Sample) (found []health.Result) {
-			for _, p := range s.Ports {
-				if r := portFault(p); r.Reason != "" {
-					r.Component = p.Name
-					found = append(found, r)
-				}
-			}
-			return found
+		faults: func(s Sample) []health.Result {
+			return each(s.Ports, func(i Port) string { return i.Name }, portFault)
 		},
 	}
 }

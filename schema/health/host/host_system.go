@@ -39,14 +39,8 @@ func hostDisk() health.Checker[Sample] {
 	return checker{
 		name: "host_disk", threshold: 30 * time.Minute, input: InputDisks, healthy: ReasonDisksUsable,
 		applies: func(s Sample) bool { return len(s.Disks) > 0 },
-		faults: func(s Sample) (found []health.Result) {
-			for _, d := range s.Disks {
-				if r := diskFault(d); r.Reason != "" {
-					r.Component = d.Name
-					found = append(found, r)
-				}
-			}
-			return found
+		faults: func(s Sample) []health.Result {
+			return each(s.Disks, func(i Disk) string { return i.Name }, diskFault)
 		},
 	}
 }
@@ -107,14 +101,8 @@ func hostServices() health.Checker[Sample] {
 	return checker{
 		name: "host_services", threshold: 5 * time.Minute, input: InputServices, healthy: ReasonServicesRun,
 		applies: func(s Sample) bool { return len(s.Services) > 0 },
-		faults: func(s Sample) (found []health.Result) {
-			for _, service := range s.Services {
-				if r := serviceFault(service); r.Reason != "" {
-					r.Component = service.Name
-					found = append(found, r)
-				}
-			}
-			return found
+		faults: func(s Sample) []health.Result {
+			return each(s.Services, func(i Service) string { return i.Name }, serviceFault)
 		},
 	}
 }

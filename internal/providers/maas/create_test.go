@@ -9,6 +9,7 @@ import (
 	"mime/multipart"
 	"net/mail"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -271,27 +272,39 @@ func TestPowerFollowsThePhase(t *testing.T) {
 	require.True(t, machine.Is(p.Power(t.Context(), ref(s), machine.PowerOn), machine.ReasonDeleting))
 }
 
+// clock is the time of a MAAS double, which the test moves while the double handles requests.
+type clock struct {
+	start time.Time
+	moved atomic.Int64 // nanoseconds
+}
+
+func newClock(start time.Time) *clock { return &clock{start: start} }
+
+func (c *clock) read() time.Time { return c.start.Add(time.Duration(c.moved.Load())) }
+
+func (c *clock) add(d time.Duration) { c.moved.Add(int64(d)) }
+
 // TestResetWaits: the reset of a machine that does not report that it is off may have had an effect.
 func TestResetWaits(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
-	server := maastest.New(maastest.Options{Now: func() time.Time { return now }, Delays: maastest.Delays{Power: time.Hour}},
+	now := newClock(time.Now())
+	server := maastest.New(maastest.Options{Now: now.read, Delays: maastest.Delays{Power: time.Hour}},
 		maastest.Machine{Zone: "zone-1", Pool: "gpu", Tags: []string{"gpuaas"}})
 	t.Cleanup(server.Close)
 	p, s := open(t, server).Provider, spec(1)
 	s.Type = ""
 	_, err := p.Create(t.Context(), s, boot)
 	require.NoError(t, err)
-	now = now.Add(time.Hour)
+	now.add(time.Hour)
 	await(t, p, s, machine.Running)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err = p.Power(ctx, ref(s), machine.PowerReset)
 	require.True(t, machine.Is(err, machine.ReasonAmbiguous), "%v", err)
-	now = now.Add(time.Hour)
+	now.add(time.Hour)
 	await(t, p, s, machine.Stopped)
 	require.NoError(t, p.Power(t.Context(), ref(s), machine.PowerReset), "the repeated reset switches it on")
-	now = now.Add(time.Hour)
+	now.add(time.Hour)
 	await(t, p, s, machine.Running)
 }
 
@@ -314,8 +327,8 @@ func TestHooksBootTheMachine(t *testing.T) {
 
 func TestManualClock(t *testing.T) {
 	t.Parallel()
-	now := time.Unix(1_800_000_000, 0)
-	server := maastest.New(maastest.Options{Now: func() time.Time { return now }, Delays: maastest.Delays{Power: time.Minute, Deploy: 10 * time.Minute}},
+	now := newClock(time.Unix(1_800_000_000, 0))
+	server := maastest.New(maastest.Options{Now: now.read, Delays: maastest.Delays{Power: time.Minute, Deploy: 10 * time.Minute}},
 		maastest.Machine{Zone: "zone-1", Pool: "gpu", Tags: []string{"gpuaas"}})
 	t.Cleanup(server.Close)
 	p, s := open(t, server).Provider, spec(1)
@@ -323,10 +336,10 @@ func TestManualClock(t *testing.T) {
 	m, err := p.Create(t.Context(), s, boot)
 	require.NoError(t, err)
 	require.Equal(t, machine.Creating, m.Phase)
-	now = now.Add(10 * time.Minute)
+	now.add(10 * time.Minute)
 	server.Tick()
 	require.Equal(t, "Deploying", server.Status(m.ExternalID))
-	now = now.Add(time.Minute)
+	now.add(time.Minute)
 	require.Equal(t, machine.Running, await(t, p, s, machine.Running).Phase)
 }
 

@@ -74,14 +74,14 @@ type Records interface {
 // and, if the database is slow, as normal ones.
 type Record struct {
 	Records Records
-	// OnEnd observes each operation that was rejected or that ended. A repeated
-	// activity may call it twice. nil observes nothing.
-	OnEnd func(a lifecycle.Action, s lifecycle.OperationState, took time.Duration)
+	// OnEnd observes each operation that was rejected or that ended; ctx has the span of the
+	// activity. A repeated activity may call it twice. nil observes nothing.
+	OnEnd func(ctx context.Context, a lifecycle.Action, s lifecycle.OperationState, took time.Duration)
 }
 
-func (r *Record) ended(a lifecycle.Action, s lifecycle.OperationState, took time.Duration) {
+func (r *Record) ended(ctx context.Context, a lifecycle.Action, s lifecycle.OperationState, took time.Duration) {
 	if r.OnEnd != nil {
-		r.OnEnd(a, s, took)
+		r.OnEnd(ctx, a, s, took)
 	}
 }
 
@@ -91,7 +91,7 @@ func (r *Record) ended(a lifecycle.Action, s lifecycle.OperationState, took time
 func (r *Record) ClaimNode(ctx context.Context, req ClaimRequest) (Claim, error) {
 	claim, err := r.claim(ctx, req)
 	if err != nil && !schema.KindOf(err).Info().Retry {
-		r.ended(req.Action, lifecycle.OperationRejected, 0)
+		r.ended(ctx, req.Action, lifecycle.OperationRejected, 0)
 	}
 	return claim, Fail(err)
 }
@@ -123,7 +123,7 @@ func (r *Record) FinishOperation(ctx context.Context, f Fence, e Finish) error {
 		return Fail(err)
 	}
 	op := e.Document.Operation
-	r.ended(op.Action, e.Status, time.Since(*op.StartedAt))
+	r.ended(ctx, op.Action, e.Status, time.Since(*op.StartedAt))
 	return nil
 }
 

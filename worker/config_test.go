@@ -126,8 +126,8 @@ func TestSetupReportsMissingSettings(t *testing.T) {
 func TestOperationMetrics(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(prometheus.NewRegistry())
-	m.ended(lifecycle.ActionDrain, lifecycle.OperationRejected, 0)
-	m.ended(lifecycle.ActionDrain, lifecycle.OperationCompleted, 3)
+	m.ended(t.Context(), lifecycle.ActionDrain, lifecycle.OperationRejected, 0)
+	m.ended(t.Context(), lifecycle.ActionDrain, lifecycle.OperationCompleted, 3)
 	require.InDelta(t, 1, testutil.ToFloat64(m.operations.WithLabelValues("drain", "rejected")), 0)
 	require.InDelta(t, 1, testutil.ToFloat64(m.operations.WithLabelValues("drain", "completed")), 0)
 	require.Equal(t, 1, testutil.CollectAndCount(m.durations))

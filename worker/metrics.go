@@ -1,12 +1,14 @@
 package worker
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -33,7 +35,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		durations: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "gpuaas_operation_duration_seconds",
 			Help:    "Time from an operation's start to its recorded end.",
-			Buckets: []float64{0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600},
+			Buckets: lifecycle.DurationBounds(),
 		}, []string{"action"}),
 		reclaims: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuaas_reclaims_total",
@@ -59,10 +61,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 }
 
 // ended records the end of an operation. It is the observer of activities.Record.
-func (m *metrics) ended(a lifecycle.Action, s lifecycle.OperationState, took time.Duration) {
+func (m *metrics) ended(ctx context.Context, a lifecycle.Action, s lifecycle.OperationState, took time.Duration) {
 	m.operations.WithLabelValues(string(a), string(s)).Inc()
 	if s != lifecycle.OperationRejected {
-		m.durations.WithLabelValues(string(a)).Observe(took.Seconds())
+		daemon.Observe(ctx, m.durations.WithLabelValues(string(a)), took)
 	}
 }
 

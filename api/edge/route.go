@@ -57,8 +57,8 @@ type Route struct {
 	Quiet bool
 }
 
-// Observer records a request.
-type Observer func(route string, status int, took time.Duration)
+// Observer records a request. ctx has its span.
+type Observer func(ctx context.Context, route string, status int, took time.Duration)
 
 // Config describes one listener.
 type Config struct {
@@ -124,7 +124,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.log(r, rec, a.status, took)
 		trace.SpanFromContext(r.Context()).SetName(method(r) + " " + rec.path)
 		if s.cfg.Observe != nil {
-			s.cfg.Observe(method(r)+" "+rec.path, a.status, took)
+			s.cfg.Observe(r.Context(), method(r)+" "+rec.path, a.status, took)
 		}
 		if aborted {
 			panic(http.ErrAbortHandler)

@@ -34,7 +34,7 @@ func (c *FleetCollector) readDrift(ctx context.Context) error {
 		}
 	}
 	if others > 0 {
-		number(float64(others), "other", "other", "other")
+		number(float64(others), other, other, other)
 	}
 	return nil
 }

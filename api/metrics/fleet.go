@@ -21,6 +21,8 @@ import (
 type Counts interface {
 	// NodeCounts returns the numbers of nodes, the largest first.
 	NodeCounts(ctx context.Context) ([]NodeCount, error)
+	// AgentCounts returns the nodes by the version of their agent, the largest count first.
+	AgentCounts(ctx context.Context) ([]AgentCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
 	StuckCounts(ctx context.Context) ([]StuckCount, error)
 	// StuckNodeCounts returns the nodes that need attention by row of the stuck table.
@@ -35,7 +37,7 @@ type Counts interface {
 	// machines.
 	SurplusCounts(ctx context.Context) ([]SurplusCount, error)
 	// ConditionCounts returns the nodes with unhealthy conditions by checker and reason, the largest
-	// count first.
+	// count first, at most MaxNodeConditions combinations of each node.
 	ConditionCounts(ctx context.Context) ([]ConditionCount, error)
 	// DriftCounts returns the nodes that differ from their template by template, change and artifact, the
 	// largest count first.
@@ -67,29 +69,42 @@ const (
 // the SKU and region "other".
 const maxNodeSeries = 1000
 
-// maxConditionSeries limits the combinations of checker and reason, which nodes report, that have a
-// series of their own. The others are counted under "other".
-const maxConditionSeries = 200
-
 // FleetCollector publishes gauges about the whole fleet, read from the database
 // by a scrape at most once every 15 seconds. Only the leader among the processes
 // publishes them, so that a sum over all processes counts the fleet once. If
 // the database does not respond, the gauges are absent instead of outdated.
 type FleetCollector struct {
 	counts   Counts
-	requests func(context.Context) (int, error) // nil without Temporal
+	requests func(context.Context) (int, error)          // nil without Temporal
+	queue    func(context.Context) ([]QueueCount, error) // nil without Temporal
 	leading  func() bool
 	log      *slog.Logger
+	checkers []string // that this version has
 
-	mu     sync.Mutex
-	readAt time.Time
-	gauges []prometheus.Metric
+	mu         sync.Mutex
+	readAt     time.Time
+	gauges     []prometheus.Metric
+	versions   *admitted[string]
+	conditions *admitted[condition]
 }
 
 // NewFleetCollector returns a collector, to be registered by the caller. leading
 // reports whether this process publishes the gauges.
 func NewFleetCollector(counts Counts, leading func() bool, log *slog.Logger) *FleetCollector {
-	return &FleetCollector{counts: counts, leading: leading, log: log}
+	return &FleetCollector{counts: counts, leading: leading, log: log,
+		versions: newAdmitted[string](maxVersionSeries), conditions: newAdmitted[condition](maxConditionSeries)}
+}
+
+// WithCheckers names the checkers of this version. Their conditions get their series first.
+func (c *FleetCollector) WithCheckers(names []string) *FleetCollector {
+	c.checkers = names
+	return c
+}
+
+// WithQueue adds the gauges of Temporal's task queue. If count fails, they are absent.
+func (c *FleetCollector) WithQueue(count func(context.Context) ([]QueueCount, error)) *FleetCollector {
+	c.queue = count
+	return c
 }
 
 // WithRequests adds the number of requests that no worker has claimed as the row pending. If count
@@ -176,20 +191,20 @@ func (c *FleetCollector) read() error {
 	if err := c.readRecovery(ctx); err != nil {
 		return err
 	}
+	if err := c.readAgents(ctx); err != nil {
+		return err
+	}
+	c.readQueue(ctx)
 	c.setNodes(nodes)
 	operations := c.gauge("gpuaas_stuck_operations", "Parked and abandoned operations by phase and reason.", "phase", "reason")
 	for _, s := range parked {
 		operations(float64(s.Operations), s.Phase, s.Reason)
 	}
-	leases := map[task.Status]int64{task.Pending: 0, task.Dispatched: 0, task.Running: 0, task.Lost: 0}
-	for _, t := range tasks {
-		leases[t.Status] = t.Tasks
-	}
-	unfinished := c.gauge("gpuaas_task_leases", "Unfinished node tasks by status. Lost tasks wait for their node or an operator.", "state")
-	for status, n := range leases {
-		unfinished(float64(n), string(status))
-	}
+	c.setTasks(tasks)
 	c.setIdentities(identities)
+	if certificates.Held > 0 {
+		c.gauge("gpuaas_certificate_expiry_seconds", "Time until the current certificate of a node that expires first expires; absent without certificates.")(certificates.ExpirySeconds)
+	}
 	c.gauge("gpuaas_certificate_life_left_ratio", "Remaining share of the lifetime of the current certificate that expires first; 1 without certificates.")(certificates.ShareLeft)
 	c.gauge("gpuaas_certificates_overdue", "Current certificates that should have been renewed already.")(float64(certificates.Overdue))
 	c.gauge("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used.")(float64(certificates.Unpromoted))
@@ -257,28 +272,6 @@ func (c *FleetCollector) readSurplus(ctx context.Context) error {
 	return nil
 }
 
-// readConditions sets the gauge of unhealthy conditions. A checker and a reason without nodes have no
-// series.
-func (c *FleetCollector) readConditions(ctx context.Context) error {
-	counts, err := c.counts.ConditionCounts(ctx)
-	if err != nil {
-		return err
-	}
-	number := c.gauge("gpuaas_node_conditions", "Nodes with an unhealthy condition, by checker and reason.", "checker", "reason")
-	var others int64
-	for i, n := range counts {
-		if i < maxConditionSeries {
-			number(float64(n.Nodes), n.Checker, n.Reason)
-		} else {
-			others += n.Nodes
-		}
-	}
-	if others > 0 {
-		number(float64(others), "other", "other")
-	}
-	return nil
-}
-
 // readRecovery sets the gauges of health recovery.
 func (c *FleetCollector) readRecovery(ctx context.Context) error {
 	counts, err := c.counts.RecoveryCounts(ctx)
@@ -294,6 +287,7 @@ func (c *FleetCollector) readRecovery(ctx context.Context) error {
 	c.gauge("gpuaas_recovery_unhealthy_nodes", "Nodes in a health phase other than Healthy.")(float64(counts.Nodes))
 	c.gauge("gpuaas_recovery_budget_used", "Operations that use the budgets of health recovery.")(float64(counts.Used))
 	c.gauge("gpuaas_recovery_budget_blocked_nodes", "Nodes whose repair a budget stops.")(float64(counts.Blocked))
+	c.gauge("gpuaas_recovery_unapproved_nodes", "Nodes whose repair does not start because its first rung needs an approval.")(float64(counts.Unapproved))
 	c.gauge("gpuaas_recovery_round_age_seconds", "Time since the last round of health recovery; 0 if there was none.")(counts.RoundAge)
 	return c.readPhases(ctx)
 }
@@ -332,16 +326,32 @@ func (c *FleetCollector) setIdentities(counts []IdentityCount) {
 	}
 }
 
+// setTasks gives every status a series, so that one without tasks reads 0.
+func (c *FleetCollector) setTasks(counts []TaskCount) {
+	tasks := map[task.Status]TaskCount{task.Pending: {}, task.Dispatched: {}, task.Running: {}, task.Lost: {}}
+	for _, n := range counts {
+		tasks[n.Status] = n
+	}
+	unfinished := c.gauge("gpuaas_task_leases", "Unfinished node tasks by status. Lost tasks wait for their node or an operator.", "state")
+	age := c.gauge("gpuaas_task_age_seconds", "Time since the oldest unfinished node task of a status was created; 0 without one.", "state")
+	for status, n := range tasks {
+		unfinished(float64(n.Tasks), string(status))
+		age(n.OldestSeconds, string(status))
+	}
+}
+
 // setNodes gives every state a series, so that a state without nodes reads 0.
 func (c *FleetCollector) setNodes(counts []NodeCount) {
 	type series struct{ state, sku, region string }
-	oldest, nodes := map[lifecycle.NodeState]float64{}, map[series]int64{}
+	oldest, nodes, gpus := map[lifecycle.NodeState]float64{}, map[series]int64{}, map[series]int64{}
 	for i, n := range counts {
 		oldest[n.State] = max(oldest[n.State], n.OldestSeconds)
 		if i >= maxNodeSeries {
-			n.SKU, n.Region = "other", "other"
+			n.SKU, n.Region = other, other
 		}
-		nodes[series{string(n.State), n.SKU, n.Region}] += n.Nodes
+		key := series{string(n.State), n.SKU, n.Region}
+		nodes[key] += n.Nodes
+		gpus[key] += n.GPUs
 	}
 	age := c.gauge("gpuaas_state_age_seconds", "Time since the oldest node in a state entered it.", "state")
 	for _, s := range lifecycle.NodeStates() {
@@ -351,7 +361,9 @@ func (c *FleetCollector) setNodes(counts []NodeCount) {
 		age(oldest[s], string(s))
 	}
 	number := c.gauge("gpuaas_nodes", "Nodes by state, SKU and region.", "state", "sku", "region")
+	total := c.gauge("gpuaas_gpus", "GPUs of nodes as registered, by state, SKU and region of their node.", "state", "sku", "region")
 	for s, n := range nodes {
 		number(float64(n), s.state, s.sku, s.region)
+		total(float64(gpus[s]), s.state, s.sku, s.region)
 	}
 }

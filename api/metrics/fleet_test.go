@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // fakeCounts is a database with nodes only.
@@ -21,8 +22,11 @@ type fakeCounts struct {
 	nodes      []NodeCount
 	conditions []ConditionCount
 	drifts     []DriftCount
+	agents     []AgentCount
 	err        error
 }
+
+func (f *fakeCounts) AgentCounts(context.Context) ([]AgentCount, error) { return f.agents, nil }
 
 func (f *fakeCounts) NodeCounts(context.Context) ([]NodeCount, error)   { return f.nodes, nil }
 func (f *fakeCounts) StuckCounts(context.Context) ([]StuckCount, error) { return nil, nil }
@@ -34,7 +38,7 @@ func (f *fakeCounts) TableSizes(context.Context) ([]TableSize, error) {
 	return []TableSize{{Table: "audit_events", Rows: 7, Bytes: 8192}}, nil
 }
 func (f *fakeCounts) RecoveryCounts(context.Context) (RecoveryCounts, error) {
-	return RecoveryCounts{BreakerOpen: true, Incidents: 1, Nodes: 30, Used: 2, Blocked: 28, RoundAge: 12}, nil
+	return RecoveryCounts{BreakerOpen: true, Incidents: 1, Nodes: 30, Used: 2, Blocked: 28, Unapproved: 3, RoundAge: 12}, nil
 }
 
 func (f *fakeCounts) PhaseCounts(context.Context) ([]PhaseCount, error) {
@@ -49,12 +53,15 @@ func (f *fakeCounts) ConditionCounts(context.Context) ([]ConditionCount, error) 
 	return f.conditions, nil
 }
 func (f *fakeCounts) RetentionAge(context.Context) (float64, error)   { return 60, nil }
-func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error) { return nil, nil }
+func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error) {
+	return []TaskCount{{Status: task.Running, Tasks: 4, OldestSeconds: 75}}, nil
+}
+
 func (f *fakeCounts) IdentityAttention(context.Context) ([]IdentityCount, error) {
 	return []IdentityCount{{"operator", 2}}, nil
 }
 func (f *fakeCounts) CertificateCounts(context.Context) (CertificateCounts, error) {
-	return CertificateCounts{ShareLeft: 1}, f.err
+	return CertificateCounts{Held: 2, ExpirySeconds: 3600, ShareLeft: 0.5}, f.err
 }
 
 // However many SKUs and regions there are, the number of series is bounded, and
@@ -154,11 +161,14 @@ gpuaas_recovery_phase_nodes{phase="WaitingReboot"} 2
 # HELP gpuaas_recovery_round_age_seconds Time since the last round of health recovery; 0 if there was none.
 # TYPE gpuaas_recovery_round_age_seconds gauge
 gpuaas_recovery_round_age_seconds 12
+# HELP gpuaas_recovery_unapproved_nodes Nodes whose repair does not start because its first rung needs an approval.
+# TYPE gpuaas_recovery_unapproved_nodes gauge
+gpuaas_recovery_unapproved_nodes 3
 # HELP gpuaas_recovery_unhealthy_nodes Nodes in a health phase other than Healthy.
 # TYPE gpuaas_recovery_unhealthy_nodes gauge
 gpuaas_recovery_unhealthy_nodes 30
 `), "gpuaas_recovery_breaker_open", "gpuaas_recovery_budget_blocked_nodes", "gpuaas_recovery_budget_used", "gpuaas_recovery_incidents",
-		"gpuaas_recovery_round_age_seconds", "gpuaas_recovery_unhealthy_nodes", "gpuaas_recovery_phase_nodes", "gpuaas_recovery_phase_age_seconds"))
+		"gpuaas_recovery_round_age_seconds", "gpuaas_recovery_unapproved_nodes", "gpuaas_recovery_unhealthy_nodes", "gpuaas_recovery_phase_nodes", "gpuaas_recovery_phase_age_seconds"))
 }
 
 // When a number cannot be read, no gauge keeps its old value.
@@ -175,26 +185,6 @@ func TestGaugesAreAbsentWithoutDatabase(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, families)
 	require.Contains(t, log.String(), "down")
-}
-
-// However many checkers and reasons nodes report, the number of series is bounded.
-func TestConditionGauge(t *testing.T) {
-	t.Parallel()
-	f := &fakeCounts{}
-	for i := range maxConditionSeries + 5 {
-		f.conditions = append(f.conditions, ConditionCount{Checker: "gpu", Reason: fmt.Sprint("R", i), Nodes: 2})
-	}
-	leading := true
-	c := NewFleetCollector(f, func() bool { return leading }, slog.New(slog.DiscardHandler))
-	require.Equal(t, maxConditionSeries+1, testutil.CollectAndCount(c, "gpuaas_node_conditions"))
-	c = NewFleetCollector(&fakeCounts{conditions: f.conditions[:1]}, func() bool { return leading }, slog.New(slog.DiscardHandler))
-	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
-# HELP gpuaas_node_conditions Nodes with an unhealthy condition, by checker and reason.
-# TYPE gpuaas_node_conditions gauge
-gpuaas_node_conditions{checker="gpu",reason="R0"} 2
-`), "gpuaas_node_conditions"))
-	leading = false
-	require.Zero(t, testutil.CollectAndCount(c, "gpuaas_node_conditions"))
 }
 
 // TestStuckNodes: every row of the stuck table about nodes has a series, also without nodes.

@@ -29,7 +29,6 @@ type Metrics struct {
 	budget     *prometheus.CounterVec
 	budgetLeft prometheus.Gauge
 	limited    *prometheus.CounterVec
-	expiry     prometheus.Histogram
 	refusals   *prometheus.CounterVec
 	anonymous  *prometheus.CounterVec
 	tasks      *prometheus.CounterVec
@@ -62,9 +61,6 @@ func New(reg prometheus.Registerer) *Metrics {
 		budget:     counters("gpuaas_issue_budget_total", "Certificate requests to the issuance budget, by priority and outcome: granted or refused.", "priority", "outcome"),
 		budgetLeft: gauge("gpuaas_issue_budget_left", "Certificates that the issuance budget allowed after its last decision, at the highest priority."),
 		limited:    counters("gpuaas_node_api_limited_total", "Requests to the node API refused by a rate limit.", "limit"),
-		expiry: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "gpuaas_certificate_expiry_seconds", Help: "Remaining validity of the node certificate at each poll.",
-			Buckets: []float64{3600, 6 * 3600, 12 * 3600, 24 * 3600, 36 * 3600, 48 * 3600, 72 * 3600, 96 * 3600}}),
 		refusals: counters("gpuaas_identity_refusals_total", "Requests refused because of the caller's identity, by reason.", "reason"),
 		anonymous: counters("gpuaas_unauthenticated_refusals_total",
 			"Refused enrollments, recoveries and bundle requests that no token or key authenticated, by reason.", "reason"),
@@ -105,9 +101,6 @@ func (m *Metrics) PollOpened() (closed func()) {
 	m.waiting.Inc()
 	return m.waiting.Dec
 }
-
-// Polled records the remaining validity of the polling node's certificate.
-func (m *Metrics) Polled(left time.Duration) { m.expiry.Observe(left.Seconds()) }
 
 // Dispatched records a task's first dispatch, waited after its creation.
 func (m *Metrics) Dispatched(waited time.Duration) {

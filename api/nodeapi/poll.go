@@ -88,7 +88,6 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request, p *openPoll) (uns
 	a.withholdPoll(&p.request)
 	edge.Annotate(r.Context(), slog.String("agent_session", p.request.AgentSession),
 		slog.Int64("verifier_set", p.request.VerifierSet))
-	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
 	if err := a.cfg.Identities.RecordSession(ctx, p.caller, p.request); err != nil {

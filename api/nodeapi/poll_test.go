@@ -66,7 +66,6 @@ func TestPollReturnsPendingTask(t *testing.T) {
 	assert.JSONEq(t, string(text), string(a.body))
 	assert.NotContains(t, string(a.body), "probe", "server state is not sent")
 	assert.InDelta(t, 1, s.metric("gpuaas_task_dispatch_seconds"), 0)
-	assert.InDelta(t, 1, s.metric("gpuaas_certificate_expiry_seconds"), 0)
 	s.parked(0)
 }
 

@@ -214,8 +214,6 @@ type Bundles interface {
 // Metrics counts the events of the node API.
 type Metrics interface {
 	PollOpened() (closed func())
-	// Polled records the remaining life of a polling node's certificate.
-	Polled(left time.Duration)
 	// Dispatched records a task's first dispatch, waited after its creation.
 	Dispatched(waited time.Duration)
 	// Withheld counts polls that skipped dispatch because no lease grant could be

@@ -57,6 +57,9 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	if err := a.connect(ctx); err != nil {
 		return err
 	}
+	if err := a.registerGauges(); err != nil {
+		return err
+	}
 	a.work(ctx)
 	if !c.serve.has(listenerNode) {
 		return nil

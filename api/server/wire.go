@@ -218,11 +218,6 @@ func (a *app) delegation(ctx context.Context) (err error) {
 
 // work starts what runs beside the listeners.
 func (a *app) work(ctx context.Context) {
-	a.Registry.MustRegister(metrics.NewFleetCollector(a.store.Inventory, a.listener.Leading, a.Log).
-		WithRequests(func(ctx context.Context) (int, error) {
-			waiting, err := a.unclaimed(ctx)
-			return len(waiting), err
-		}))
 	a.Go(ctx, "notifications", a.listener.Run)
 	a.Go(ctx, "event streams", a.admin.Run)
 	a.metrics.AdminTokens(true)

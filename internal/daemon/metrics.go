@@ -1,12 +1,14 @@
 package daemon
 
 import (
+	"context"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/gpuaas/gpuaas/schema/version"
 )
@@ -64,8 +66,19 @@ func (m *Metrics) SignerChecked(ok bool) { m.signer.Set(asFloat(ok)) }
 
 // HTTPRequests returns the observer of a listener's requests. route is a path
 // template with its method, never the requested path.
-func (m *Metrics) HTTPRequests(listener string) func(route string, status int, took time.Duration) {
-	return func(route string, status int, took time.Duration) {
-		m.http.WithLabelValues(listener, route, strconv.Itoa(status)).Observe(took.Seconds())
+func (m *Metrics) HTTPRequests(listener string) func(ctx context.Context, route string, status int, took time.Duration) {
+	return func(ctx context.Context, route string, status int, took time.Duration) {
+		Observe(ctx, m.http.WithLabelValues(listener, route, strconv.Itoa(status)), took)
 	}
+}
+
+// Observe records a duration. If ctx has a span that is exported, its trace is the exemplar, so that a
+// dashboard can link a slow request to its trace.
+func Observe(ctx context.Context, o prometheus.Observer, took time.Duration) {
+	span := trace.SpanContextFromContext(ctx)
+	if e, ok := o.(prometheus.ExemplarObserver); ok && span.IsSampled() {
+		e.ObserveWithExemplar(took.Seconds(), prometheus.Labels{labelTrace: span.TraceID().String()})
+		return
+	}
+	o.Observe(took.Seconds())
 }

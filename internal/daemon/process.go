@@ -238,7 +238,7 @@ func (p *Process) serveMetrics(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{Registry: p.Registry}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{Registry: p.Registry, EnableOpenMetrics: true}))
 	server := &http.Server{Handler: p.Health.Wrap(mux), ReadHeaderTimeout: probeBudget}
 	alive, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup

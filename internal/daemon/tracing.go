@@ -31,6 +31,9 @@ const (
 	envTelemetry = "OTEL_EXPORTER_OTLP_ENDPOINT"
 )
 
+// labelTrace names the trace ID in logs and in exemplars.
+const labelTrace = "trace_id"
+
 // flushBudget bounds the export of the last spans at a stop.
 const flushBudget = 3 * time.Second
 

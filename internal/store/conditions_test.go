@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/signal"
@@ -313,4 +314,22 @@ func TestConditionCounts(t *testing.T) {
 		lines = append(lines, fmt.Sprint(n.Checker, n.Reason, n.Nodes))
 	}
 	require.Equal(t, []string{"gpuFallen3", "diskFull2"}, lines)
+}
+
+// A node that reports many checkers counts in a limited number of combinations, those of known checkers
+// among them.
+func TestConditionCountsOfHostileNode(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, _, _ := e.enroll()
+	list := []health.Condition{unhealthy("node_ready", "", "NotReady")}
+	for i := range 3 * metrics.MaxNodeConditions {
+		list = append(list, unhealthy(fmt.Sprint("invented_", i), "", "R"))
+	}
+	require.NoError(t, e.Heartbeat(ctx, c, wire.Heartbeat{Health: report(time.Now(), list...)}))
+	counts, err := e.ConditionCounts(ctx)
+	require.NoError(t, err)
+	require.Len(t, counts, metrics.MaxNodeConditions+1)
+	require.Contains(t, counts, metrics.ConditionCount{Checker: "node_ready", Reason: "NotReady", Nodes: 1})
+	require.Contains(t, counts, metrics.ConditionCount{Nodes: 1}, "the others of the node count once")
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/health/host"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -13,6 +15,17 @@ import (
 func (s *Inventory) NodeCounts(ctx context.Context) ([]metrics.NodeCount, error) {
 	rows, err := query(ctx, s.db, "counting nodes", s.db.q.NodeCounts)
 	return convert(rows, func(r sqlc.NodeCountsRow) metrics.NodeCount { return metrics.NodeCount(r) }), err
+}
+
+// maxVersions bounds the versions of agents that are read for the gauge.
+const maxVersions = 1000
+
+// AgentCounts counts nodes by the version of their agent, for the gauge.
+func (s *Inventory) AgentCounts(ctx context.Context) ([]metrics.AgentCount, error) {
+	rows, err := query(ctx, s.db, "counting the versions of agents", func(ctx context.Context) ([]sqlc.AgentCountsRow, error) {
+		return s.db.q.AgentCounts(ctx, maxVersions)
+	})
+	return convert(rows, func(r sqlc.AgentCountsRow) metrics.AgentCount { return metrics.AgentCount(r) }), err
 }
 
 // StuckCounts counts parked and abandoned operations by phase and reason, for the gauges.
@@ -45,10 +58,27 @@ func (s *Inventory) IdentityAttention(ctx context.Context) ([]metrics.IdentityCo
 
 // ConditionCounts counts the nodes with unhealthy conditions by checker and reason, for the gauge.
 func (s *Inventory) ConditionCounts(ctx context.Context) ([]metrics.ConditionCount, error) {
+	known, err := KnownCheckers()
+	if err != nil {
+		return nil, err
+	}
 	rows, err := query(ctx, s.db, "counting unhealthy conditions", func(ctx context.Context) ([]sqlc.ConditionCountsRow, error) {
-		return s.db.q.ConditionCounts(ctx, wire.StaleHealth.Seconds())
+		return s.db.q.ConditionCounts(ctx, wire.StaleHealth.Seconds(), known, metrics.MaxNodeConditions)
 	})
 	return convert(rows, func(r sqlc.ConditionCountsRow) metrics.ConditionCount { return metrics.ConditionCount(r) }), err
+}
+
+// KnownCheckers returns the names of the checkers of this version. The error is one in the tables of the
+// program.
+func KnownCheckers() (names []string, err error) {
+	hosts, err := host.Checkers()
+	for _, c := range hosts {
+		names = append(names, c.Name())
+	}
+	for _, c := range health.NewDefaultCheckers() {
+		names = append(names, c.Name())
+	}
+	return names, err
 }
 
 // OutboxAge returns the age of the oldest message that failed and is still to be

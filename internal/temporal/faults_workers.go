@@ -65,6 +65,25 @@ func (p prober) queues(ctx context.Context) (queues []queue, err error) {
 	return queues, nil
 }
 
+// QueueStats is how many tasks of a kind wait for a worker, and the age of the oldest one.
+type QueueStats struct {
+	// Tasks is workflow or activity.
+	Tasks   string
+	Waiting int64
+	Age     time.Duration
+}
+
+// Queue returns what waits in the task queue, as Temporal estimates it.
+func (c *connection) Queue(ctx context.Context) (stats []QueueStats, err error) {
+	ctx, cancel := context.WithTimeout(ctx, faultBudget)
+	defer cancel()
+	queues, err := prober{c}.queues(ctx)
+	for _, q := range queues {
+		stats = append(stats, QueueStats{Tasks: q.tasks, Waiting: q.stats.GetApproximateBacklogCount(), Age: q.stats.GetApproximateBacklogAge().AsDuration()})
+	}
+	return stats, c.interpret(err, "reading the task queue "+lifecycle.TaskQueue)
+}
+
 // queueFaults returns the faults of queues that no worker polls or whose oldest task
 // waits too long.
 func queueFaults(queues []queue) (faults []wire.ControlPlaneFault) {

@@ -61,10 +61,11 @@ RETURNING (old.renewal_spki IS DISTINCT FROM sqlc.arg(spki)::text)::boolean AS f
 -- issued long ago and never used.
 -- name: CertificateCounts :one
 WITH held AS (
-    SELECT greatest(0, extract(epoch FROM not_after - now()) / greatest(1, extract(epoch FROM not_after - not_before))) AS share
+    SELECT greatest(0, extract(epoch FROM not_after - now()) / greatest(1, extract(epoch FROM not_after - not_before))) AS share,
+        greatest(0, extract(epoch FROM not_after - now())) AS seconds
     FROM node_certificates WHERE slot = 'current'
 )
-SELECT least(1, coalesce(min(share), 1))::float8 AS share_left,
+SELECT count(*) AS held, coalesce(min(seconds), 0)::float8 AS expiry_seconds, least(1, coalesce(min(share), 1))::float8 AS share_left,
     count(*) FILTER (WHERE share < sqlc.arg(renewed_at_share)::float8) AS overdue,
     (SELECT count(*) FROM node_certificates p WHERE p.slot = 'pending'
         AND p.issued_at < now() - make_interval(secs => sqlc.arg(unused_seconds)::float8)) AS unpromoted

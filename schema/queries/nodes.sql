@@ -219,9 +219,14 @@ SELECT n.incarnation,
 FROM nodes n WHERE n.node_id = $1;
 
 -- name: NodeCounts :many
-SELECT state, sku, region_code AS region, count(*) AS nodes,
+SELECT state, sku, region_code AS region, count(*) AS nodes, coalesce(sum(gpus_total), 0)::bigint AS gpus,
        greatest(0, extract(epoch FROM now() - min(state_since)))::float8 AS oldest_seconds
 FROM nodes GROUP BY state, sku, region_code ORDER BY nodes DESC, state, sku, region;
+
+-- Counts the nodes by the version of their agent, which nodes choose. Without a heartbeat there is none.
+-- name: AgentCounts :many
+SELECT agent_version AS version, count(*) AS nodes FROM nodes
+WHERE state <> 'removed' AND agent_version <> '' GROUP BY agent_version ORDER BY nodes DESC, version LIMIT sqlc.arg(max_rows)::bigint;
 
 -- Of the open polls, given by node and incarnation, returns the nodes whose
 -- identity was revoked or that have a task to dispatch. A task that was dispatched to

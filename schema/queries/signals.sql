@@ -63,13 +63,21 @@ DELETE FROM conditions c WHERE c.node_id = sqlc.arg(node_id);
 WITH drifts AS (DELETE FROM node_drifts d WHERE d.node_id = sqlc.arg(node_id))
 DELETE FROM signal_counts c WHERE c.node_id = sqlc.arg(node_id);
 
--- Counts the nodes with an unhealthy condition by checker and reason, the largest count first.
--- Conditions without a report for so long are unknown.
+-- Counts the nodes with an unhealthy condition by checker and reason, the largest count first. Nodes
+-- choose both, so a node has at most max_per_node pairs, those of known checkers first; the others count
+-- as one. Conditions without a report for so long are unknown.
 -- name: ConditionCounts :many
-SELECT c.checker, c.reason, count(DISTINCT c.node_id) AS nodes
-FROM conditions c JOIN health_reports r USING (node_id, source) JOIN nodes n USING (node_id)
-WHERE c.status = 'unhealthy' AND r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8)
-GROUP BY c.checker, c.reason ORDER BY nodes DESC, c.checker, c.reason;
+WITH pairs AS (
+    SELECT DISTINCT c.node_id, c.checker, c.reason
+    FROM conditions c JOIN health_reports r USING (node_id, source) JOIN nodes n USING (node_id)
+    WHERE c.status = 'unhealthy' AND r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8)
+), ranked AS (
+    SELECT p.node_id, p.checker, p.reason, row_number() OVER (PARTITION BY p.node_id ORDER BY p.checker = ANY(sqlc.arg(known)::text[]) DESC, p.checker, p.reason)
+        <= sqlc.arg(max_per_node)::bigint AS kept FROM pairs p
+)
+SELECT (CASE WHEN kept THEN checker ELSE '' END)::text AS checker, (CASE WHEN kept THEN reason ELSE '' END)::text AS reason,
+    count(DISTINCT node_id) AS nodes
+FROM ranked GROUP BY 1, 2 ORDER BY nodes DESC, 1, 2;
 
 -- name: DeleteOldSignals :execrows
 DELETE FROM signals WHERE signal_id IN (

@@ -218,5 +218,5 @@ SELECT result_serial, result_key, result_body, result_signature FROM node_tasks
 WHERE task_id = sqlc.arg(task_id) AND result_serial IS NOT NULL;
 
 -- name: TaskLeases :many
-SELECT status, count(*) AS tasks FROM node_tasks
+SELECT status, count(*) AS tasks, greatest(0, extract(epoch FROM now() - min(created_at)))::float8 AS oldest_seconds FROM node_tasks
 WHERE finished_at IS NULL GROUP BY status ORDER BY status;

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
@@ -100,7 +101,7 @@ func TestAlertRules(t *testing.T) {
 	group := ruleGroup{Name: "gpuaas"}
 	for _, a := range stuck.Alerts() {
 		r := rule{Alert: a.Name, Expr: a.Expr, Labels: map[string]string{"severity": a.Severity, "owner": a.Owner},
-			Annotations: map[string]string{"summary": a.Summary, "command": a.Command, "runbook_url": "https://github.com/gpuaas/gpuaas/blob/main/docs/on-call.md"}}
+			Annotations: map[string]string{"summary": a.Summary, "command": a.Command, "runbook_url": "https://github.com/gpuaas/gpuaas/blob/main/" + a.Runbook}}
 		if a.For > 0 {
 			r.For = lifecycle.Span(a.For)
 		}
@@ -132,6 +133,33 @@ func TestAlerts(t *testing.T) {
 		}
 		require.True(t, slices.ContainsFunc(alerts, func(a stuck.Alert) bool { return strings.Contains(a.Expr, want) }), r.Name)
 	}
+}
+
+// TestRunbooks: the page of each alert has the section.
+func TestRunbooks(t *testing.T) {
+	t.Parallel()
+	for _, a := range stuck.Alerts() {
+		page, section, _ := strings.Cut(a.Runbook, "#")
+		raw, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(page)))
+		require.NoError(t, err, a.Name)
+		var sections []string
+		for line := range strings.Lines(string(raw)) {
+			if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+				sections = append(sections, anchor(title))
+			}
+		}
+		require.Contains(t, sections, section, a.Name)
+	}
+}
+
+// anchor is the link to a section that GitHub derives from its title.
+func anchor(title string) string {
+	return strings.ReplaceAll(strings.ToLower(strings.Map(func(r rune) rune {
+		if r == ' ' || r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) {
+			return r
+		}
+		return -1
+	}, strings.TrimSpace(title))), " ", "-")
 }
 
 // TestHealthAlerts: each metric of health recovery for which docs/health.md names an alert has a rule.

@@ -15,10 +15,11 @@ import (
 
 const certificateCounts = `-- name: CertificateCounts :one
 WITH held AS (
-    SELECT greatest(0, extract(epoch FROM not_after - now()) / greatest(1, extract(epoch FROM not_after - not_before))) AS share
+    SELECT greatest(0, extract(epoch FROM not_after - now()) / greatest(1, extract(epoch FROM not_after - not_before))) AS share,
+        greatest(0, extract(epoch FROM not_after - now())) AS seconds
     FROM node_certificates WHERE slot = 'current'
 )
-SELECT least(1, coalesce(min(share), 1))::float8 AS share_left,
+SELECT count(*) AS held, coalesce(min(seconds), 0)::float8 AS expiry_seconds, least(1, coalesce(min(share), 1))::float8 AS share_left,
     count(*) FILTER (WHERE share < $1::float8) AS overdue,
     (SELECT count(*) FROM node_certificates p WHERE p.slot = 'pending'
         AND p.issued_at < now() - make_interval(secs => $2::float8)) AS unpromoted
@@ -26,9 +27,11 @@ FROM held
 `
 
 type CertificateCountsRow struct {
-	ShareLeft  float64
-	Overdue    int64
-	Unpromoted int64
+	Held          int64
+	ExpirySeconds float64
+	ShareLeft     float64
+	Overdue       int64
+	Unpromoted    int64
 }
 
 // Counts the certificates for the gauges: the least remaining share of a lifetime,
@@ -37,7 +40,13 @@ type CertificateCountsRow struct {
 func (q *Queries) CertificateCounts(ctx context.Context, renewedAtShare float64, unusedSeconds float64) (CertificateCountsRow, error) {
 	row := q.db.QueryRow(ctx, certificateCounts, renewedAtShare, unusedSeconds)
 	var i CertificateCountsRow
-	err := row.Scan(&i.ShareLeft, &i.Overdue, &i.Unpromoted)
+	err := row.Scan(
+		&i.Held,
+		&i.ExpirySeconds,
+		&i.ShareLeft,
+		&i.Overdue,
+		&i.Unpromoted,
+	)
 	return i, err
 }
 

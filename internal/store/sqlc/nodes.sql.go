@@ -14,6 +14,37 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
+const agentCounts = `-- name: AgentCounts :many
+SELECT agent_version AS version, count(*) AS nodes FROM nodes
+WHERE state <> 'removed' AND agent_version <> '' GROUP BY agent_version ORDER BY nodes DESC, version LIMIT $1::bigint
+`
+
+type AgentCountsRow struct {
+	Version string
+	Nodes   int64
+}
+
+// Counts the nodes by the version of their agent, which nodes choose. Without a heartbeat there is none.
+func (q *Queries) AgentCounts(ctx context.Context, maxRows int64) ([]AgentCountsRow, error) {
+	rows, err := q.db.Query(ctx, agentCounts, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AgentCountsRow
+	for rows.Next() {
+		var i AgentCountsRow
+		if err := rows.Scan(&i.Version, &i.Nodes); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const bootOf = `-- name: BootOf :one
 SELECT boot_id FROM nodes WHERE node_id = $1
 `
@@ -533,7 +564,7 @@ func (q *Queries) NextIncarnation(ctx context.Context, nodeID string) (int64, er
 }
 
 const nodeCounts = `-- name: NodeCounts :many
-SELECT state, sku, region_code AS region, count(*) AS nodes,
+SELECT state, sku, region_code AS region, count(*) AS nodes, coalesce(sum(gpus_total), 0)::bigint AS gpus,
        greatest(0, extract(epoch FROM now() - min(state_since)))::float8 AS oldest_seconds
 FROM nodes GROUP BY state, sku, region_code ORDER BY nodes DESC, state, sku, region
 `
@@ -543,6 +574,7 @@ type NodeCountsRow struct {
 	SKU           string
 	Region        string
 	Nodes         int64
+	GPUs          int64
 	OldestSeconds float64
 }
 
@@ -560,6 +592,7 @@ func (q *Queries) NodeCounts(ctx context.Context) ([]NodeCountsRow, error) {
 			&i.SKU,
 			&i.Region,
 			&i.Nodes,
+			&i.GPUs,
 			&i.OldestSeconds,
 		); err != nil {
 			return nil, err

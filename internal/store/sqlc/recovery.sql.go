@@ -764,6 +764,7 @@ SELECT (b.breaker ? 'open_since')::boolean AS breaker_open, jsonb_array_length(b
      WHERE CASE WHEN o.operation_id IS NULL THEN r.reserved_at > now() - make_interval(secs => $1::float8)
                 ELSE o.ended_at IS NULL AND o.status <> 'abandoned' END) AS used,
     (SELECT count(*) FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id WHERE d.brake = 'budget' AND d.mode = 'armed') AS blocked,
+    (SELECT count(*) FROM recovery_states s JOIN recovery_decisions d ON d.decision_id = s.decision_id WHERE d.brake = 'approval' AND d.mode = 'armed') AS unapproved,
     coalesce(extract(epoch FROM now() - b.decided_at), 0)::float8 AS round_age
 FROM recovery_breaker b
 `
@@ -774,6 +775,7 @@ type RecoveryCountsRow struct {
 	Nodes       int64
 	Used        int64
 	Blocked     int64
+	Unapproved  int64
 	RoundAge    float64
 }
 
@@ -787,6 +789,7 @@ func (q *Queries) RecoveryCounts(ctx context.Context, claimSeconds float64) (Rec
 		&i.Nodes,
 		&i.Used,
 		&i.Blocked,
+		&i.Unapproved,
 		&i.RoundAge,
 	)
 	return i, err

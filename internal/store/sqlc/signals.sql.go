@@ -13,10 +13,17 @@ import (
 )
 
 const conditionCounts = `-- name: ConditionCounts :many
-SELECT c.checker, c.reason, count(DISTINCT c.node_id) AS nodes
-FROM conditions c JOIN health_reports r USING (node_id, source) JOIN nodes n USING (node_id)
-WHERE c.status = 'unhealthy' AND r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => $1::float8)
-GROUP BY c.checker, c.reason ORDER BY nodes DESC, c.checker, c.reason
+WITH pairs AS (
+    SELECT DISTINCT c.node_id, c.checker, c.reason
+    FROM conditions c JOIN health_reports r USING (node_id, source) JOIN nodes n USING (node_id)
+    WHERE c.status = 'unhealthy' AND r.incarnation = n.incarnation AND r.reported_at > now() - make_interval(secs => $1::float8)
+), ranked AS (
+    SELECT p.node_id, p.checker, p.reason, row_number() OVER (PARTITION BY p.node_id ORDER BY p.checker = ANY($2::text[]) DESC, p.checker, p.reason)
+        <= $3::bigint AS kept FROM pairs p
+)
+SELECT (CASE WHEN kept THEN checker ELSE '' END)::text AS checker, (CASE WHEN kept THEN reason ELSE '' END)::text AS reason,
+    count(DISTINCT node_id) AS nodes
+FROM ranked GROUP BY 1, 2 ORDER BY nodes DESC, 1, 2
 `
 
 type ConditionCountsRow struct {
@@ -25,10 +32,11 @@ type ConditionCountsRow struct {
 	Nodes   int64
 }
 
-// Counts the nodes with an unhealthy condition by checker and reason, the largest count first.
-// Conditions without a report for so long are unknown.
-func (q *Queries) ConditionCounts(ctx context.Context, freshSeconds float64) ([]ConditionCountsRow, error) {
-	rows, err := q.db.Query(ctx, conditionCounts, freshSeconds)
+// Counts the nodes with an unhealthy condition by checker and reason, the largest count first. Nodes
+// choose both, so a node has at most max_per_node pairs, those of known checkers first; the others count
+// as one. Conditions without a report for so long are unknown.
+func (q *Queries) ConditionCounts(ctx context.Context, freshSeconds float64, known []string, maxPerNode int64) ([]ConditionCountsRow, error) {
+	rows, err := q.db.Query(ctx, conditionCounts, freshSeconds, known, maxPerNode)
 	if err != nil {
 		return nil, err
 	}

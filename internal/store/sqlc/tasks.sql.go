@@ -710,13 +710,14 @@ func (q *Queries) SetTaskStatus(ctx context.Context, status string, taskID strin
 }
 
 const taskLeases = `-- name: TaskLeases :many
-SELECT status, count(*) AS tasks FROM node_tasks
+SELECT status, count(*) AS tasks, greatest(0, extract(epoch FROM now() - min(created_at)))::float8 AS oldest_seconds FROM node_tasks
 WHERE finished_at IS NULL GROUP BY status ORDER BY status
 `
 
 type TaskLeasesRow struct {
-	Status task.Status
-	Tasks  int64
+	Status        task.Status
+	Tasks         int64
+	OldestSeconds float64
 }
 
 func (q *Queries) TaskLeases(ctx context.Context) ([]TaskLeasesRow, error) {
@@ -728,7 +729,7 @@ func (q *Queries) TaskLeases(ctx context.Context) ([]TaskLeasesRow, error) {
 	var items []TaskLeasesRow
 	for rows.Next() {
 		var i TaskLeasesRow
-		if err := rows.Scan(&i.Status, &i.Tasks); err != nil {
+		if err := rows.Scan(&i.Status, &i.Tasks, &i.OldestSeconds); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
+
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -105,6 +107,7 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 	}
 	r.Header.Set("Accept", "application/json")
 	r.Header.Set(wire.HeaderCorrelationID, d.correlationID)
+	propagation.TraceContext{}.Inject(r.Context(), propagation.HeaderCarrier(r.Header))
 	if d.token != "" {
 		r.Header.Set("Authorization", "Bearer "+d.token)
 	}

@@ -33,7 +33,17 @@ func run(ctx context.Context, e *env, args []string) int {
 	root := newRoot(e)
 	root.SetArgs(args)
 	findOutput(&e.output, args)
-	return e.report(ctx, root.ExecuteContext(ctx))
+	if e.platform.Trace == nil {
+		return e.report(ctx, root.ExecuteContext(ctx))
+	}
+	name := root.Name()
+	if command, _, err := root.Find(args); err == nil {
+		name = command.CommandPath()
+	}
+	ctx, end := e.platform.Trace(ctx, name, e.correlationID)
+	code := e.report(ctx, root.ExecuteContext(ctx))
+	end(code)
+	return code
 }
 
 // Lifecycle is the part of Temporal that --direct uses. Errors are *schema.Error;
@@ -104,6 +114,8 @@ type Platform struct {
 	// RestoreMode starts, ends or reads the restore mode in the database of the environment.
 	// Without it admin restore-mode fails.
 	RestoreMode func(ctx context.Context, o RestoreOptions) (restore.Mode, error)
+	// Trace makes a span of the command, whose requests have the correlation ID. nil makes none.
+	Trace func(ctx context.Context, command, correlationID string) (traced context.Context, end func(exitCode int))
 	// Dev makes the command group "dev", which runs a stack on this machine. The
 	// printer prints its results in the selected format.
 	// Without it the group is missing.

@@ -81,6 +81,7 @@ func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 	}
 	if stored != "" {
 		a.cfg.Metrics.TaskEnded(stored, received.Status)
+		traceTask(r.Context(), stored, taskID, received.Result)
 	}
 	edge.Annotate(r.Context(), slog.String("task_status", string(received.Status)))
 	return edge.NoContent(w)

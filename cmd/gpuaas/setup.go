@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/cli"
 	"github.com/gpuaas/gpuaas/deploy/dev"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/restore"
@@ -17,8 +18,12 @@ import (
 // adapter and the workflows. The CLI links none of them.
 func platform() cli.Platform {
 	return cli.Platform{
-		Setup: setup, Check: check, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand,
+		Setup: setup, Check: check, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand, Trace: traceCommand,
 	}
+}
+
+func traceCommand(ctx context.Context, command, correlationID string) (traced context.Context, end func(exitCode int)) {
+	return daemon.TraceCommand(ctx, "gpuaas", command, correlationID)
 }
 
 func restoreMode(ctx context.Context, o cli.RestoreOptions) (restore.Mode, error) {

@@ -238,7 +238,7 @@ func (p *Process) serveMetrics(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{Registry: p.Registry, EnableOpenMetrics: true}))
+	mux.Handle("GET /metrics", p.metricsHandler())
 	server := &http.Server{Handler: p.Health.Wrap(mux), ReadHeaderTimeout: probeBudget}
 	alive, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
@@ -253,4 +253,9 @@ func (p *Process) serveMetrics(ctx context.Context) (stop func(), err error) {
 		_ = server.Close() // an aborted scrape is repeated
 		group.Wait()
 	}, nil
+}
+
+// metricsHandler serves the metrics, with exemplars to a scraper that accepts OpenMetrics.
+func (p *Process) metricsHandler() http.Handler {
+	return promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{Registry: p.Registry, EnableOpenMetrics: true})
 }

@@ -72,7 +72,7 @@ func Main(ctx context.Context, p Program, args []string, getenv func(string) str
 
 func (p Program) run(ctx context.Context, stderr io.Writer) int {
 	c := p.Config.common()
-	log := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: c.LogLevel})).
+	log := slog.New(traceLogs{slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: c.LogLevel})}).
 		With(slog.String("service", p.Name))
 	proc := newProcess(c, log)
 	if p.Detached {

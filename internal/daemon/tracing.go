@@ -31,16 +31,22 @@ const (
 	envTelemetry = "OTEL_EXPORTER_OTLP_ENDPOINT"
 )
 
+// attributeCorrelation is the attribute with the correlation ID.
+const attributeCorrelation = "correlation_id"
+
 // labelTrace names the trace ID in logs and in exemplars.
 const labelTrace = "trace_id"
 
 // flushBudget bounds the export of the last spans at a stop.
 const flushBudget = 3 * time.Second
 
+// collects reports whether the environment names a collector.
+func collects() bool { return cmp.Or(os.Getenv(envTraces), os.Getenv(envTelemetry)) != "" }
+
 // exporter returns the exporter to the collector that the environment names, nil without
 // one.
 func exporter(ctx context.Context) (sdktrace.SpanExporter, error) {
-	if cmp.Or(os.Getenv(envTraces), os.Getenv(envTelemetry)) == "" {
+	if !collects() {
 		return nil, nil
 	}
 	e, err := otlptracehttp.New(ctx)
@@ -50,6 +56,18 @@ func exporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 	return e, nil
 }
 
+// scope names this program's spans.
+const scope = "github.com/gpuaas/gpuaas"
+
+// about describes the program in each span.
+func about(service string) sdktrace.TracerProviderOption {
+	r := resource.NewSchemaless(attribute.String("service.name", service), attribute.String("service.version", version.Version()))
+	if named, err := resource.Merge(r, resource.Environment()); err == nil {
+		r = named
+	}
+	return sdktrace.WithResource(r)
+}
+
 // trace sends the process's spans to the exporter until the process closes. A collector
 // that does not respond costs spans and nothing else.
 func (p *Process) trace(ctx context.Context, service string, e sdktrace.SpanExporter) {
@@ -57,12 +75,8 @@ func (p *Process) trace(ctx context.Context, service string, e sdktrace.SpanExpo
 		return
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { p.Log.Warn("cannot export traces", slog.Any("err", err)) }))
-	about := resource.NewSchemaless(attribute.String("service.name", service), attribute.String("service.version", version.Version()))
-	if named, err := resource.Merge(about, resource.Environment()); err == nil {
-		about = named
-	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(e), sdktrace.WithResource(about), sdktrace.WithIDGenerator(correlated{}))
-	p.Tracer = provider.Tracer("github.com/gpuaas/gpuaas")
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&outages{SpanExporter: e, log: p.Log}), about(service), sdktrace.WithIDGenerator(correlated{}))
+	p.Tracer = provider.Tracer(scope)
 	p.OnClose(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushBudget)
 		defer cancel()
@@ -70,6 +84,28 @@ func (p *Process) trace(ctx context.Context, service string, e sdktrace.SpanExpo
 			p.Log.Warn("cannot export the last traces", slog.Any("err", err))
 		}
 	})
+}
+
+// outages logs the beginning and the end of each time in which the collector receives nothing, instead of
+// every batch. The spans of that time are lost.
+type outages struct {
+	sdktrace.SpanExporter
+	log *slog.Logger
+	// out is true while the collector receives nothing. Only one batch is exported at a time.
+	out bool
+}
+
+// ExportSpans implements sdktrace.SpanExporter.
+func (o *outages) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := o.SpanExporter.ExportSpans(ctx, spans)
+	switch {
+	case err != nil && !o.out:
+		o.log.Warn("cannot export traces; the spans are lost until the collector responds", slog.Any("err", err))
+	case err == nil && o.out:
+		o.log.Info("traces are exported again")
+	}
+	o.out = err != nil
+	return nil
 }
 
 // traced makes a span of each request that has a traceparent or a correlation ID. The
@@ -93,7 +129,7 @@ func (p *Process) traced(listener string, next http.Handler) http.Handler {
 			trace.WithAttributes(attribute.String("http.request.method", r.Method)))
 		defer span.End()
 		if err == nil {
-			span.SetAttributes(attribute.String("correlation_id", id.String()))
+			span.SetAttributes(attribute.String(attributeCorrelation, id.String()))
 		}
 		status := &statusWriter{ResponseWriter: w, code: http.StatusOK}
 		next.ServeHTTP(status, r.WithContext(ctx))

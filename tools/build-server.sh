@@ -19,6 +19,14 @@ esac
 mkdir -p "$2"
 out=$(cd "$2" && pwd)/$name
 
+start=$(date +%s)
+
+# elapsed is the time since the start.
+elapsed() {
+	seconds=$(($(date +%s) - start))
+	printf '%dm%02ds' $((seconds / 60)) $((seconds % 60))
+}
+
 # show reads the output of go build -v: one package per line, and messages.
 show() {
 	packages=0 downloads=0
@@ -29,12 +37,12 @@ show() {
 		*) packages=$((packages + 1)) ;;
 		esac
 		if [ -t 2 ]; then
-			printf '\r  %d modules downloaded, %d packages compiled' "$downloads" "$packages"
+			printf '\r  %s: %d modules downloaded, %d packages compiled' "$(elapsed)" "$downloads" "$packages"
 		elif [ $(((downloads + packages) % 250)) -eq 0 ]; then
-			printf '  %d modules downloaded, %d packages compiled\n' "$downloads" "$packages"
+			printf '  %s: %d modules downloaded, %d packages compiled\n' "$(elapsed)" "$downloads" "$packages"
 		fi
 	done
-	[ $((downloads + packages)) -eq 0 ] || printf '\r  %d modules downloaded, %d packages compiled\n' "$downloads" "$packages"
+	[ $((downloads + packages)) -eq 0 ] || printf '\r  %s: %d modules downloaded, %d packages compiled\n' "$(elapsed)" "$downloads" "$packages"
 }
 
 echo "building $name: the first build takes minutes on two cores, later builds take seconds"

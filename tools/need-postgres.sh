@@ -7,6 +7,10 @@ set -eu
 
 found() {
 	command -v initdb >/dev/null 2>&1 && return 0
+	# A link on PATH leads to the folder of the server's programs.
+	if server=$(command -v postgres); then
+		[ ! -x "$(dirname "$(readlink -f "$server")")/initdb" ] || return 0
+	fi
 	for dir in /usr/lib/postgresql/*/bin /usr/pgsql-*/bin /opt/homebrew/opt/postgresql*/bin \
 		/usr/local/opt/postgresql*/bin /usr/local/pgsql/bin; do
 		[ ! -x "$dir/initdb" ] || return 0
@@ -17,7 +21,14 @@ found() {
 found && exit 0
 
 sudo=
-[ "$(id -u)" = 0 ] || sudo=sudo
+if [ "$(id -u)" != 0 ] && ! command -v brew >/dev/null 2>&1; then
+	if ! command -v sudo >/dev/null 2>&1; then
+		echo "No PostgreSQL server found, and no sudo to install one." >&2
+		echo "Put the programs of PostgreSQL 15 or later on PATH, or set GPUAAS_DATABASE_URL." >&2
+		exit 1
+	fi
+	sudo=sudo
+fi
 say() {
 	echo "No PostgreSQL server found. Installing one: $*" >&2
 	echo "To use a running server, interrupt this and set GPUAAS_DATABASE_URL." >&2

@@ -52,7 +52,7 @@ func (f *fakeCounts) DriftCounts(context.Context) ([]DriftCount, error) { return
 func (f *fakeCounts) ConditionCounts(context.Context) ([]ConditionCount, error) {
 	return f.conditions, nil
 }
-func (f *fakeCounts) RetentionAge(context.Context) (float64, error)   { return 60, nil }
+func (f *fakeCounts) RetentionAge(context.Context) (float64, error) { return 60, nil }
 func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error) {
 	return []TaskCount{{Status: task.Running, Tasks: 4, OldestSeconds: 75}}, nil
 }

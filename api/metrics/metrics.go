@@ -61,7 +61,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		budget:     counters("gpuaas_issue_budget_total", "Certificate requests to the issuance budget, by priority and outcome: granted or refused.", "priority", "outcome"),
 		budgetLeft: gauge("gpuaas_issue_budget_left", "Certificates that the issuance budget allowed after its last decision, at the highest priority."),
 		limited:    counters("gpuaas_node_api_limited_total", "Requests to the node API refused by a rate limit.", "limit"),
-		refusals: counters("gpuaas_identity_refusals_total", "Requests refused because of the caller's identity, by reason.", "reason"),
+		refusals:   counters("gpuaas_identity_refusals_total", "Requests refused because of the caller's identity, by reason.", "reason"),
 		anonymous: counters("gpuaas_unauthenticated_refusals_total",
 			"Refused enrollments, recoveries and bundle requests that no token or key authenticated, by reason.", "reason"),
 		tasks:  counters("gpuaas_tasks_total", "Node tasks that ended, by type and outcome.", "type", "outcome"),

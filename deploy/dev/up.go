@@ -88,8 +88,11 @@ func (s *stack) start(ctx context.Context, from int) error {
 		part string
 		server
 	}{{partPostgres, s.record.Postgres}, {partVault, s.record.Vault}, {partTemporal, s.record.Temporal}} {
-		if !e.owned() {
+		switch {
+		case !e.owned():
 			fmt.Fprintf(s.messages, "using      %s at %s (from the environment)\n", e.part, e.Address)
+		case e.Kind == kindPath && e.Program != "":
+			fmt.Fprintf(s.messages, "using      %s of this machine: %s\n", e.part, e.Program)
 		}
 	}
 	return s.startParts(ctx)

@@ -4,7 +4,7 @@ import "time"
 
 // DurationBounds are the upper bounds of the buckets of gpuaas_operation_duration_seconds, in seconds.
 func DurationBounds() []float64 {
-	return []float64{0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
+	return []float64{0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 48 * 3600}
 }
 
 // Objective returns how long an operation of the plan may take: the budgets of its phases, rounded up to a

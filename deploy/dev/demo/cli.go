@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"os/exec"
 	"strings"
 
@@ -12,17 +12,21 @@ import (
 )
 
 // cli runs the operator's command in the stack's environment.
-type cli struct{ stack.Stack }
+type cli struct {
+	stack.Stack
+	// out receives the commands and their output.
+	out io.Writer
+}
 
 // run prints and runs a command with this process's output.
 func (c cli) run(ctx context.Context, args ...string) error { return c.runWith(ctx, nil, args...) }
 
 // runWith is run with additional variables, as NAME=value.
 func (c cli) runWith(ctx context.Context, env []string, args ...string) error {
-	fmt.Fprintf(os.Stderr, "$ gpuaas %s\n", strings.Join(args, " "))
+	fmt.Fprintf(c.out, "$ gpuaas %s\n", strings.Join(args, " "))
 	cmd := c.Command(ctx, args...)
 	cmd.Env = append(cmd.Env, env...)
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.Stdout, cmd.Stderr = c.out, c.out
 	return cmd.Run()
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,7 +48,11 @@ func newDemo(o options) (*demo, error) {
 	if _, err := os.Stat(bin); err != nil {
 		return nil, fmt.Errorf("%w; run: ./task build", err)
 	}
-	return &demo{options: o, cli: cli{stack.Stack{Bin: bin}}}, nil
+	out, err := o.output()
+	if err != nil {
+		return nil, err
+	}
+	return &demo{options: o, cli: cli{stack.Stack{Bin: bin}, out}}, nil
 }
 
 // run executes all steps in order and stops at the first failure.
@@ -57,7 +62,7 @@ func (d *demo) run(ctx context.Context) error {
 		steps = d.machineSteps()
 	}
 	for _, s := range steps {
-		fmt.Fprintf(os.Stderr, "\n== %s\n", s.name)
+		fmt.Fprintf(d.cli.out, "\n== %s\n", s.name)
 		started := time.Now()
 		link, err := s.do(ctx)
 		if err != nil {
@@ -82,7 +87,8 @@ func (d *demo) hostSteps() []step {
 		{"enroll", d.enroll},
 		{"provision", d.verb("provision")},
 		{"retire a busy node (rejected)", d.retireBusy},
-		{"drain", d.verb("drain", "--yes", "--reason", "demo")},
+		{"drain a node whose workload keeps running (parks)", d.drainParks},
+		{"resolve the park", d.resolvePark},
 		{"retire", d.verb("retire", "--yes", "--reason", "demo")},
 		{"reactivate", d.verb("reactivate")},
 		{"retire before removal", d.verb("retire", "--yes", "--reason", "demo")},
@@ -172,7 +178,7 @@ func (d *demo) retireBusy(ctx context.Context) (string, error) {
 	if err := d.startWorkload(ctx); err != nil {
 		return "", err
 	}
-	fmt.Fprintln(os.Stderr, "The node runs a workload, so gpuaas must reject the next command:")
+	fmt.Fprintln(d.cli.out, "The node runs a workload, so gpuaas must reject the next command:")
 	err := d.cli.run(ctx, "node", "retire", d.host, "--yes")
 	if code := exitCode(err); code != schema.ExitRefused {
 		return "", fmt.Errorf("retire of a busy node was not rejected (exit %d): %w", code, err)
@@ -180,15 +186,17 @@ func (d *demo) retireBusy(ctx context.Context) (string, error) {
 	return "", nil
 }
 
+// agentDir is the folder of the node's agent.
+func (d *demo) agentDir() string { return filepath.Join(cmp.Or(d.dir, ".dev"), "agents", d.host) }
+
 // startWorkload makes the agent run a process and waits until the agent reports it.
 func (d *demo) startWorkload(ctx context.Context) error {
-	root := d.dir
-	if root == "" {
-		root = ".dev"
+	file := filepath.Join(d.agentDir(), "workloads", "training.json")
+	spec, err := d.workloadSpec()
+	if err != nil {
+		return err
 	}
-	file := filepath.Join(root, "agents", d.host, "workloads", "training.json")
-	const spec = `{"command":["sleep","3600"]}`
-	fmt.Fprintf(os.Stderr, "Starting the workload %s in %s\n", spec, file)
+	fmt.Fprintf(d.cli.out, "Starting the workload training in %s\n", file)
 	if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 		return err
 	}

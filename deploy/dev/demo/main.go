@@ -1,11 +1,11 @@
 // Command demo runs this machine through a node's lifecycle on the real stack, with
 // an operator's commands. ./task demo runs it.
 //
-//	demo [--once] [--vm] [--dir DIR] [--ports-from N]
+//	demo [--once] [--vm] [--dir DIR] [--ports-from N] [--cast FILE]
 //
 // The stack stays up afterwards. With --once the demo uses a temporary folder and
 // free ports and removes everything. With --vm the node is a virtual machine that the demo
-// creates; ./task demo-vm runs it.
+// creates; ./task demo-vm runs it. With --cast the demo records its output.
 package main
 
 import (
@@ -25,6 +25,7 @@ type options struct {
 	once, vm  bool
 	dir       string
 	portsFrom int
+	cast      string
 	// own is the temporary folder of a demo with --once.
 	own string
 }
@@ -42,6 +43,7 @@ func run(ctx context.Context) int {
 	flag.BoolVar(&o.vm, "vm", false, "create the node as a virtual machine, with libvirt; implies --once")
 	flag.StringVar(&o.dir, "dir", "", "folder of the stack (default .dev)")
 	flag.IntVar(&o.portsFrom, "ports-from", 0, "first port of the stack (default: the standard ports)")
+	flag.StringVar(&o.cast, "cast", "", "`file` for a recording of the output in the format of asciinema")
 	flag.Parse()
 	o.once = o.once || o.vm
 	d, err := newDemo(o)

@@ -107,7 +107,13 @@ func (s *stack) printLinks(dir string) {
 			fmt.Fprintf(s.messages, "    %s\n      %s\n", v.Title, v.URL(s.record.WebUI+"/namespaces/"+s.record.Namespace+"/workflows"))
 		}
 	}
-	fmt.Fprintf(s.messages, "  use it        eval \"$(gpuaas dev env%[1]s)\"\n  logs          %[2]s\n  stop it       gpuaas dev down%[1]s\n\n",
+	for _, a := range []struct{ what, address string }{
+		{"admin API", s.record.adminURL()}, {"node API", s.record.nodeURL()},
+		{"metrics", "http://" + loopback(s.record.Ports.APIMetrics) + "/metrics (API), http://" + loopback(s.record.Ports.WorkerMetrics) + "/metrics (worker)"},
+	} {
+		fmt.Fprintf(s.messages, "  %-13s %s\n", a.what, a.address)
+	}
+	fmt.Fprintf(s.messages, "  use it        eval \"$(gpuaas dev env%[1]s)\"\n  logs          %[2]s\n  stop it       gpuaas dev down%[1]s   (keeps the state; --wipe deletes it)\n\n",
 		flag, s.layout.logDir())
 }
 

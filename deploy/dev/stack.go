@@ -171,10 +171,13 @@ func (s *stack) ensurePart(ctx context.Context, p part) (started bool, err error
 	return started, err
 }
 
-// preflight reports occupied ports and missing programs before anything starts,
+// preflight reports a full disk, occupied ports and missing programs before anything starts,
 // and builds missing embedded servers.
 func (s *stack) preflight(ctx context.Context, missing []part) error {
 	var err error
+	if len(missing) > 0 {
+		err = checkSpace(s.layout.dir, minSpace)
+	}
 	for _, p := range missing {
 		for _, use := range p.uses {
 			err = errors.Join(err, checkPort(ctx, p.name, use.purpose, use.port))

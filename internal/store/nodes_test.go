@@ -169,4 +169,24 @@ func TestNodeCounts(t *testing.T) {
 		OldestSeconds: counts[0].OldestSeconds}, counts[0])
 	require.InDelta(t, time.Hour.Seconds(), counts[0].OldestSeconds, 60)
 	require.Equal(t, int64(1), counts[1].Nodes)
+
+	e.exec("UPDATE nodes SET gpus_total = 8 WHERE state = 'draining'")
+	counts, err = e.NodeCounts(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(16), counts[0].GPUs)
+	require.Zero(t, counts[1].GPUs)
+}
+
+// A node counts under the version of its last heartbeat, and not before its first one or once it is removed.
+func TestAgentCounts(t *testing.T) {
+	e := setup(t)
+	e.inState(lifecycle.NodeRegistered)
+	for _, version := range []string{"v2", "v1", "v2", "v3"} {
+		c, _, _ := e.enroll()
+		require.NoError(t, e.Heartbeat(t.Context(), c, wire.Heartbeat{AgentVersion: version, At: time.Now()}))
+	}
+	e.exec("UPDATE nodes SET state = 'removed' WHERE agent_version = 'v3'")
+	counts, err := e.AgentCounts(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []metrics.AgentCount{{Version: "v2", Nodes: 2}, {Version: "v1", Nodes: 1}}, counts)
 }

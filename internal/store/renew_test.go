@@ -182,16 +182,17 @@ func TestCertificateCounts(t *testing.T) {
 		c, err := e.CertificateCounts(t.Context())
 		require.NoError(t, err)
 		c.ShareLeft = math.Round(c.ShareLeft*72) / 72
+		c.ExpirySeconds = math.Round(c.ExpirySeconds / 60)
 		return c
 	}
 	require.Equal(t, metrics.CertificateCounts{ShareLeft: 1}, counts(), "no certificates")
 	m, other := e.machine(), e.machine()
-	require.Equal(t, metrics.CertificateCounts{ShareLeft: 1}, counts(), "new certificates")
+	require.Equal(t, metrics.CertificateCounts{Held: 2, ExpirySeconds: trust.CertTTL.Minutes(), ShareLeft: 1}, counts(), "new certificates, with minutes for seconds")
 	e.exec("UPDATE node_certificates SET not_after = now() + interval '1 hour', not_before = now() - interval '71 hours' WHERE node_id = $1",
 		m.caller.NodeID)
-	require.Equal(t, metrics.CertificateCounts{ShareLeft: 1.0 / 72, Overdue: 1}, counts())
+	require.Equal(t, metrics.CertificateCounts{Held: 2, ExpirySeconds: 60, ShareLeft: 1.0 / 72, Overdue: 1}, counts())
 	e.exec("UPDATE node_certificates SET not_after = now() - interval '1 hour' WHERE node_id = $1", m.caller.NodeID)
-	require.Equal(t, metrics.CertificateCounts{Overdue: 1}, counts(), "an expired one has no life left")
+	require.Equal(t, metrics.CertificateCounts{Held: 2, Overdue: 1}, counts(), "an expired one has no life left")
 
 	waiting := other.renewed(other.k(2))
 	require.Zero(t, counts().Unpromoted)

@@ -66,6 +66,10 @@ func TestTaskLifecycle(t *testing.T) {
 	require.Greater(t, answer.Response.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
 	leases, err := e.TaskLeases(ctx)
 	require.NoError(t, err)
+	for i := range leases {
+		require.InDelta(t, 0, leases[i].OldestSeconds, time.Minute.Seconds())
+		leases[i].OldestSeconds = 0
+	}
 	require.Equal(t, []metrics.TaskCount{{Status: task.Dispatched, Tasks: 1}, {Status: task.Running, Tasks: 1}}, leases)
 
 	result := succeeded(1, inventory.Facts{CPUs: 2})

@@ -1,7 +1,7 @@
 package metrics
 
 // admitted bounds the series of a gauge whose labels nodes choose. A value gets a series when it is counted
-// and there is room, and keeps its place for the life of the process. So a node that reports a new value
+// and the limit allows it, and keeps its place for the life of the process. So a node that reports a new value
 // before each scrape adds a limited number of series in all, not in each scrape.
 type admitted[K comparable] struct {
 	most   int

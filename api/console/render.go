@@ -79,7 +79,7 @@ func (l layout) MayAdmin() bool { return l.May(trust.RoleAdmin) }
 
 // navigation returns the entries of the navigation.
 func navigation() []navEntry {
-	return []navEntry{{"Overview", Prefix + "/"}}
+	return []navEntry{{"Overview", Prefix + "/"}, {"Nodes", Prefix + "/nodes"}, {"Operations", Prefix + "/operations"}}
 }
 
 // render writes a page. It renders to memory first, so that an error is not sent as half a page.
@@ -124,9 +124,12 @@ func functions(now func() time.Time) template.FuncMap {
 		"op":     func(id string) string { return Prefix + "/operations/" + id },
 		"button": func(h lifecycle.Harm) string { return "harm-" + string(h) },
 		"list":   func(items ...any) []any { return items },
-		"title":  func(s any) string { return strings.ReplaceAll(fmt.Sprint(s), "_", " ") },
+		"title":  func(s any) string { return text.Line(strings.ReplaceAll(fmt.Sprint(s), "_", " "), maxName) },
 	}
 }
+
+// maxName is the number of characters of a state or another name that are shown.
+const maxName = 80
 
 // asTime returns a time or the time that a pointer has; zero without one.
 func asTime(v any) time.Time {

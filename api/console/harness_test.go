@@ -48,6 +48,8 @@ type backend struct {
 	// events are written to each event stream.
 	events chan string
 	tokens map[[32]byte]console.Subject
+	// panics is a path whose request panics, if it is not empty.
+	panics string
 }
 
 func newBackend() *backend {
@@ -65,6 +67,9 @@ func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, _ := io.ReadAll(r.Body)
 	by, _ := console.SubjectOf(r.Context())
 	path := strings.TrimPrefix(r.URL.Path, "/api/v1/admin")
+	if path == b.panics && path != "" {
+		panic("planted")
+	}
 	if path == "/events" {
 		return b.stream(r), nil
 	}

@@ -105,7 +105,7 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// localPage returns a page of the console to go on with: the given one, or the overview if it is
+// localPage returns the page of the console to open next: the given one, or the overview if it is
 // not one.
 func localPage(next string) string {
 	target, _, _ := strings.Cut(next, "?")

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -121,7 +120,7 @@ func nodePage(r *Request) (View, error) {
 		}
 		return v
 	}
-	var parts sync.WaitGroup
+	var parts parts
 	parts.Go(func() {
 		list, err := Get[wire.OperationList](r, "/operations", q())
 		d.Operations, d.OperationsError = list.Operations, problem(err)

@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -80,7 +79,7 @@ func (p progress) Late() bool { return p.DeadlineAt != nil && p.Left < 0 }
 // day.
 func overview(r *Request) (View, error) {
 	var page overviewPage
-	var parts sync.WaitGroup
+	var parts parts
 	parts.Go(func() {
 		list, err := Shared[wire.StuckList](r, "/stuck", url.Values{"limit": {"200"}})
 		page.stuck(r, list)

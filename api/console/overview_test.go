@@ -121,3 +121,13 @@ func TestPagesShareReads(t *testing.T) {
 		assert.Equal(t, 1, n, target)
 	}
 }
+
+// A panic in a part of a page is an error of that page, and not the end of the process.
+func TestPanicInAPart(t *testing.T) {
+	s := newSite(t)
+	s.backend.fleet()
+	s.login(trust.RoleViewer)
+	s.backend.answer("GET "+nodePath, busy())
+	s.backend.panics = "/tasks"
+	assert.Equal(t, http.StatusInternalServerError, s.get("/console"+nodePath).Code)
+}

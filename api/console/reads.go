@@ -106,3 +106,33 @@ func (c *reads) read(ctx context.Context, target string, fetch func(context.Cont
 	c.kept[target] = started
 	return nil
 }
+
+// parts reads the parts of a page at the same time. A panic in one is a panic of the request, which
+// does not end the process.
+type parts struct {
+	group    sync.WaitGroup
+	mu       sync.Mutex
+	panicked any
+}
+
+// Go starts to read a part.
+func (p *parts) Go(read func()) {
+	p.group.Go(func() {
+		defer func() {
+			if v := recover(); v != nil {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				p.panicked = v
+			}
+		}()
+		read()
+	})
+}
+
+// Wait waits for all parts.
+func (p *parts) Wait() {
+	p.group.Wait()
+	if p.panicked != nil {
+		panic(p.panicked)
+	}
+}

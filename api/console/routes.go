@@ -78,7 +78,7 @@ type View struct {
 	Data any
 	// Status is the status code; 200 if it is 0.
 	Status int
-	// Location, if it is not empty, is the page to which the browser goes on.
+	// Location, if it is not empty, is the page that the browser opens next.
 	Location string
 }
 
@@ -170,7 +170,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, subject Subject, 
 	if stale, ok := errors.AsType[*staleError](err); ok {
 		page.Now, page.Link = stale.now, stale.link
 	}
-	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
+	if w.Header().Get("Retry-After") == "" && (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) {
 		w.Header().Set("Retry-After", "5")
 	}
 	return c.render(w, req, View{Template: "error", Title: http.StatusText(status), Status: status, Data: page})

@@ -42,7 +42,7 @@ type Sessions interface {
 	CreateSession(ctx context.Context, s Session) error
 	// FindSession returns a session. If a person uses it now, it records that, at most every
 	// SeenEvery. It returns KindNotFound if there is none, and for one that is older than
-	// SessionAge or that nobody used for SessionIdle.
+	// SessionAge or that was not used for SessionIdle.
 	FindSession(ctx context.Context, id [sha256.Size]byte, used bool) (Session, error)
 	// DeleteSession deletes a session, if there is one.
 	DeleteSession(ctx context.Context, id [sha256.Size]byte) error
@@ -157,7 +157,7 @@ func (s *sessions) forget(id sessionID) {
 }
 
 // begin stores a new session for a token and sets its cookie. The session that the browser had
-// before ends, so that nobody else has the ID of the new one.
+// before ends, so that no one else has the ID of the new one.
 func (s *sessions) begin(w http.ResponseWriter, r *http.Request, token [sha256.Size]byte, subject Subject) error {
 	if old, ok := s.read(r); ok {
 		if err := s.end(r.Context(), old); err != nil {

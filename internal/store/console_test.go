@@ -13,7 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
-// A session ends at its age, and when nobody used it for long. Automatic requests do not count as use.
+// A session ends at its age, and when it was not used for long. Automatic requests do not count as use.
 func TestConsoleSessions(t *testing.T) {
 	t.Parallel()
 	url := pgtest.New(t, store.Migrate)

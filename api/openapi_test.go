@@ -191,7 +191,7 @@ func bodies() (requests, responses []any) {
 		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}, health.Report{}, record.SetPolicy{}, record.Arm{}, record.Change{}}
 	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, signal.List{}, signal.Answer{}, evidence.Bundle{}, inventory.SKUList{}, machine.Providers{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{}, audit.CheckpointPage{}, audit.Gap{},
-		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, cause.Report{}, insight.CapacityList{}, insight.DurationList{}, insight.Runbook{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
+		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, cause.Report{}, insight.CapacityList{}, insight.Fleet{}, insight.DurationList{}, insight.Runbook{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
 		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Plan{}, rotation.Trust{}, record.Status{}, record.Decisions{}, record.Facts{}, record.Policies{}}
 	requests = append(requests, template.Change{}, template.Deletion{})
 	return requests, append(responses, template.Template{}, template.List{}, template.Report{}, template.Fleet{})

@@ -107,6 +107,8 @@ func (s *stack) printLinks(dir string) {
 			fmt.Fprintf(s.messages, "    %s\n      %s\n", v.Title, v.URL(s.record.WebUI+"/namespaces/"+s.record.Namespace+"/workflows"))
 		}
 	}
+	fmt.Fprintf(s.messages, "  console       http://localhost:%d/console/\n    log in with the token that this prints: eval \"$(gpuaas dev env%s)\"; echo \"$GPUAAS_API_TOKEN\"\n",
+		s.record.Ports.Admin, flag)
 	for _, a := range []struct{ what, address string }{
 		{"admin API", s.record.adminURL()}, {"node API", s.record.nodeURL()},
 		{"metrics", "http://" + loopback(s.record.Ports.APIMetrics) + "/metrics (API), http://" + loopback(s.record.Ports.WorkerMetrics) + "/metrics (worker)"},

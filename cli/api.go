@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/api/client/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"

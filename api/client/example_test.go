@@ -94,10 +94,11 @@ func TestExampleDrain(t *testing.T) {
 	}()
 	harness.Eventually(t, "a drain", func() bool {
 		n, err := c.Node(t.Context(), "gpu-17")
+		require.NoError(t, err)
 		if len(ended) > 0 {
 			require.Fail(t, <-ended)
 		}
-		return err == nil && n.Operation != nil
+		return n.Operation != nil
 	})
 	server.Finish(node.ID, lifecycle.OperationCompleted, lifecycle.NodeDrained)
 	require.Equal(t, "the drain ended: ended by the test<nil>", harness.Receive(t, "the end", ended))

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
@@ -51,7 +52,7 @@ func New(tb testing.TB, wrap func(http.Handler) http.Handler) *Server {
 		Operations: s.Admin, Tasks: s.Tasks, Trail: s.Admin, Signals: s.Signals, Templates: s.Templates, Repairs: s.Repairs,
 		Checkpoints:    s.Checkpoints,
 		CheckpointKeys: func(context.Context) (map[string]ed25519.PublicKey, error) { return nil, nil },
-		Lifecycle:      claimer{s}, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
+		Lifecycle:      claimer{s}, Trust: noTrust{}, Log: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Ready: func() error { return nil }})
 	h := api.Handler()
 	if wrap != nil {
 		h = wrap(h)
@@ -82,13 +83,13 @@ func (s *Server) Park(nodeID string) (since time.Time) {
 	return since
 }
 
-// SetState puts a node into a state without an operation.
-func (s *Server) SetState(nodeID string, state lifecycle.NodeState) {
+// SetState puts a node, by its ID or host name, into a state without an operation.
+func (s *Server) SetState(node string, state lifecycle.NodeState) {
 	s.tb.Helper()
 	conn, err := pgx.Connect(s.tb.Context(), s.database)
 	require.NoError(s.tb, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(s.tb.Context())) }()
-	_, err = conn.Exec(s.tb.Context(), "UPDATE nodes SET state = $1 WHERE node_id = $2", string(state), nodeID)
+	_, err = conn.Exec(s.tb.Context(), "UPDATE nodes SET state = $1 WHERE $2 IN (node_id::text, host)", string(state), node)
 	require.NoError(s.tb, err)
 }
 
@@ -140,3 +141,12 @@ func (claimer) RunEnds(_ context.Context, ops []lifecycle.Operation) ([]lifecycl
 func (claimer) RunFaults(context.Context, lifecycle.Operation) ([]wire.ControlPlaneFault, error) {
 	return nil, nil
 }
+
+// noTrust has no node CA and no keys.
+type noTrust struct{}
+
+func (noTrust) ServerCA(context.Context) (string, error) { return "", nil }
+
+func (noTrust) NodeCA(context.Context) (string, error) { return "", nil }
+
+func (noTrust) TaskTrust(context.Context) (trust.TaskTrust, error) { return trust.TaskTrust{}, nil }

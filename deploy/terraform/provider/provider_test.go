@@ -114,7 +114,7 @@ func TestNodeDestroy(t *testing.T) {
 	server.SetState(id, lifecycle.NodeActive)
 	kept, fault := f.apply("gpuaas_node", state, nil)
 	assert.Contains(t, fault, "Cannot remove node gpu-17")
-	assert.Contains(t, fault, "Next: gpuaas node retire gpu-17")
+	assert.Contains(t, fault, "gpuaas node retire")
 	assert.Equal(t, "gpu-17", kept["host"], "a rejected node stays in the state")
 
 	server.SetState(id, lifecycle.NodeRetired)

@@ -202,7 +202,7 @@ answers. If none answers, the command says why and succeeds.`,
 		"  gpuaas version\n  gpuaas version --client -o json", func(ctx context.Context, _ string) error {
 			v := versions{Build: version.Read()}
 			if !clientOnly {
-				v.Server = e.serverVersion(ctx)
+				v.Server = serverVersion(ctx, e)
 			}
 			return e.print(v, func(w io.Writer) {
 				fmt.Fprintln(w, "gpuaas", v.Build)
@@ -225,7 +225,7 @@ type versions struct {
 const versionLimit = 3 * time.Second
 
 // serverVersion returns the version of the server, or nil with a message.
-func (e *env) serverVersion(ctx context.Context) *version.Build {
+func serverVersion(ctx context.Context, e *env) *version.Build {
 	ctx, cancel := context.WithTimeout(ctx, versionLimit)
 	defer cancel()
 	b, err := decode[version.Build](e.api().GetVersion(ctx, nil))

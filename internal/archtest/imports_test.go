@@ -46,7 +46,7 @@ func rows() []row {
 		{"api/client", append(ours("workflows", "activities", "worker", "agent", "cli", "internal", "deploy", "test", "api/adminapi", "api/edge", "api/nodeapi", "api/server"), clients...)},
 		{"api", append(ours("workflows", "activities", "worker", "agent", "cli", "internal", "deploy", "test"), clients...)},
 		{"agent", agentNever},
-		{"cli", append(ours("workflows", "worker", "agent", "api/adminapi", "api/edge", "api/nodeapi", "api/server", "internal/store", "internal/postgres", "internal/vault", "deploy", "test"), postgres, vault)},
+		{"cli", append(ours("workflows", "worker", "agent", "internal/store", "internal/postgres", "internal/vault", "deploy", "test"), postgres, vault)},
 		{"deploy/dev/demo", nil},
 		{"deploy/dev/workload", agentNeverDeploy(agentNever)},
 		{"deploy/dev", ours("workflows", "activities", "worker", "api", "agent", "internal", "test")},

@@ -38,6 +38,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -189,7 +190,7 @@ func bodies() (requests, responses []any) {
 	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, inventory.NewSKU{}, inventory.SKUDeactivation{}, wire.LifecycleRequest{}, adminapi.RehydrateRequest{}, adminapi.LockRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{}, trust.BootstrapRequest{},
 		wire.Heartbeat{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}, rotation.Start{}, rotation.Decide{}, health.Report{}, record.SetPolicy{}, record.Arm{}, record.Change{}}
-	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, signal.List{}, signal.Answer{}, evidence.Bundle{}, inventory.SKUList{}, machine.Providers{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
+	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, signal.List{}, signal.Answer{}, evidence.Bundle{}, inventory.SKUList{}, machine.Providers{}, version.Build{}, instance.List{}, instance.View{}, wire.LifecycleResponse{}, lifecycle.Rehydration{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{}, audit.CheckpointPage{}, audit.Gap{},
 		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, cause.Report{}, insight.CapacityList{}, insight.Fleet{}, insight.DurationList{}, insight.Runbook{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
 		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}, trust.IdentityToken{}, rotation.View{}, rotation.Plan{}, rotation.Trust{}, record.Status{}, record.Decisions{}, record.Facts{}, record.Policies{}}

@@ -17,7 +17,8 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 
-	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/api/client"
+	"github.com/gpuaas/gpuaas/api/client/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -112,15 +113,15 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 		r.Header.Set("Authorization", "Bearer "+d.token)
 	}
 	// A redirect could lead to an unencrypted address, and turns some changes into reads.
-	client := http.Client{Transport: d.transport,
+	caller := http.Client{Transport: d.transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if _, limited := r.Context().Deadline(); !limited {
-		client.Timeout = changeLimit
+		caller.Timeout = changeLimit
 		if r.Method == http.MethodGet {
-			client.Timeout = readLimit
+			caller.Timeout = readLimit
 		}
 	}
-	res, err := client.Do(r)
+	res, err := caller.Do(r)
 	if err != nil {
 		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not respond", d.base).
 			WithReason("api_unreachable").WithNext(unreachableNext(d.base))
@@ -173,37 +174,28 @@ func (d doer) refusal(res *http.Response) error {
 }
 
 // decode reads the response of a call of the generated client.
-func decode[T any](res *http.Response, err error) (T, error) {
-	var v T
-	if err != nil {
-		return v, err
-	}
-	defer res.Body.Close()
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxResponse)).Decode(&v); err != nil {
-		return v, schema.Wrap(schema.KindInternal, err, "the response of the admin API at %s cannot be parsed", res.Request.URL.Host)
-	}
-	return v, nil
-}
+func decode[T any](res *http.Response, err error) (T, error) { return client.Decode[T](res, err) }
 
 // pages collects the rows of a list up to limit, or all when limit is 0. get
 // returns a page and the token of the next one.
 func pages[T any](limit uint, get func(size *int, token *string) ([]T, string, error)) ([]T, error) {
 	out := []T{}
-	var token *string
-	for {
+	rows := client.Pages(nil, func(token *string) ([]T, string, error) {
 		size := wire.MaxPage
 		if limit > 0 {
 			size = min(size, int(limit)-len(out))
 		}
-		rows, next, err := get(&size, token)
-		if out = append(out, rows...); err != nil || next == "" || limit > 0 && len(out) >= int(limit) {
+		return get(&size, token)
+	})
+	for row, err := range rows {
+		if err != nil {
 			return out, err
 		}
-		if token != nil && *token == next {
-			return out, schema.NewError(schema.KindInternal, "the admin API returned the same page twice")
+		if out = append(out, row); limit > 0 && len(out) >= int(limit) {
+			break
 		}
-		token = &next
 	}
+	return out, nil
 }
 
 // nodePage is wire.NodeList with rows of type N.

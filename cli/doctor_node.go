@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/api/client/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/api/client/adminclient"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 

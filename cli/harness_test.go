@@ -37,6 +37,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -361,6 +362,9 @@ func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	})
 	mux.HandleFunc("GET /api/v1/admin/durations", func(w http.ResponseWriter, r *http.Request) {
 		a.answer(w, http.StatusOK, insight.DurationList{Action: lifecycle.Action(r.URL.Query().Get("action")), Provider: "manual", Durations: a.durations})
+	})
+	mux.HandleFunc("GET /api/v1/admin/version", func(w http.ResponseWriter, _ *http.Request) {
+		a.answer(w, http.StatusOK, version.Build{Version: "v0.9.0", Commit: "0123456789abcdef", Go: "go1.26", Platform: "linux/arm64"})
 	})
 	mux.HandleFunc("GET /api/v1/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})

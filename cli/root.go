@@ -6,6 +6,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -194,9 +195,43 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 func noArgs() cobra.PositionalArgs { return exactArgs() }
 
 func newVersion(e *env) *cobra.Command {
-	return e.command("version", "Print the version", "Prints the version and the commit of this command.",
-		"  gpuaas version\n  gpuaas version -o json", func(context.Context, string) error {
-			b := version.Read()
-			return e.print(b, func(w io.Writer) { fmt.Fprintln(w, "gpuaas", b) })
+	var clientOnly bool
+	c := e.command("version", "Print the versions of the command and of the server",
+		`Prints the version and the commit of this command, and of the replica of the admin API that
+answers. If none answers, the command says why and succeeds.`,
+		"  gpuaas version\n  gpuaas version --client -o json", func(ctx context.Context, _ string) error {
+			v := versions{Build: version.Read()}
+			if !clientOnly {
+				v.Server = serverVersion(ctx, e)
+			}
+			return e.print(v, func(w io.Writer) {
+				fmt.Fprintln(w, "gpuaas", v.Build)
+				if v.Server != nil {
+					fmt.Fprintln(w, "server", *v.Server)
+				}
+			})
 		})
+	c.Flags().BoolVar(&clientOnly, "client", false, "print only the version of this command")
+	return c
+}
+
+// versions are the versions of this command and of the server.
+type versions struct {
+	version.Build
+	Server *version.Build `json:"server,omitempty"`
+}
+
+// versionLimit bounds the request for the version of the server.
+const versionLimit = 3 * time.Second
+
+// serverVersion returns the version of the server, or nil with a message.
+func serverVersion(ctx context.Context, e *env) *version.Build {
+	ctx, cancel := context.WithTimeout(ctx, versionLimit)
+	defer cancel()
+	b, err := decode[version.Build](e.api().GetVersion(ctx, nil))
+	if err != nil {
+		e.message("the version of the server is not known: %s", err)
+		return nil
+	}
+	return &b
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -85,13 +87,15 @@ type API struct {
 	base    base
 	bundles bundles
 	events  *events
+	reports *reportLimits
 }
 
 // New returns the admin API with the configuration.
 func New(cfg Config) *API {
 	cfg.Secrets = cmp.Or(cfg.Secrets, secrets.New())
 	b := base{&cfg}
-	return &API{base: b, bundles: bundles{b}, events: &events{base: b, streams: map[*stream]bool{}}}
+	return &API{base: b, bundles: bundles{b}, events: &events{base: b, streams: map[*stream]bool{}},
+		reports: &reportLimits{subjects: map[string]*rate.Limiter{}}}
 }
 
 // Run reads changes for the event streams until ctx ends, and then ends the
@@ -170,6 +174,7 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/audit/streams/{stream}", ok, viewer, trail.stream, notFound),
 		a.on(get, "/audit/checkpoints", ok, viewer, trail.checkpoints),
 		a.on(post, "/audit/accept-gap", ok, admin, trail.acceptGap),
+		a.on(get, "/version", ok, viewer, a.base.version),
 		a.on(get, "/events", ok, viewer, a.events.serve, notFound, schema.KindRateLimited),
 	}
 	all[len(all)-1].Timeout = eventsTime
@@ -195,13 +200,13 @@ func (a *API) Endpoints() []Endpoint {
 // nodes.
 func (a *API) signals() []Endpoint {
 	const get, ok, viewer, reporter = http.MethodGet, http.StatusOK, trust.RoleViewer, trust.RoleReporter
-	n, s := nodes{a.base}, signals{a.base}
+	n, s := nodes{a.base}, signals{a.base, a.reports}
 	all := []Endpoint{
 		a.also(reporter, get, "/nodes", viewer, n.list),
 		a.also(reporter, get, "/nodes/{node}", viewer, n.show, schema.KindNotFound),
 		a.on(get, "/signals", ok, viewer, s.list, schema.KindNotFound),
 		a.on(get, "/nodes/{node}/signals", ok, viewer, s.ofNode, schema.KindNotFound),
-		a.on(http.MethodPut, "/nodes/{node}/conditions", ok, reporter, s.report, schema.KindNotFound),
+		a.on(http.MethodPut, "/nodes/{node}/conditions", ok, reporter, s.report, schema.KindNotFound, schema.KindRateLimited),
 	}
 	all[len(all)-1].MaxBody = wire.MaxPollBytes // the longest valid report fits
 	return all

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -51,6 +52,9 @@ func (b base) named(ctx context.Context, name string) (wire.NodeView, error) {
 	}
 	return b.Nodes.Node(ctx, name)
 }
+
+// version shows the build of this replica.
+func (b base) version(c *call) (any, error) { return version.Read(), b.query(c).check() }
 
 // streamOf returns the audit stream of a node named by id or host name.
 func (b base) streamOf(ctx context.Context, name string) (string, error) {

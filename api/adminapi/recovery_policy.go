@@ -62,7 +62,16 @@ func (h recoveries) disarm(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.change(c, withMode(recovery.ModeMonitor), "", req.Reason)
+	return h.change(c, disarmed, "", req.Reason)
+}
+
+// disarmed is the policy in use with the mode monitor. A policy that cannot be read is replaced by
+// the default one: disarming must always work. The list of policies keeps the other one.
+func disarmed(now record.Policy) (recovery.Policy, error) {
+	if p, err := withMode(recovery.ModeMonitor)(now); err == nil {
+		return p, nil
+	}
+	return recovery.Default(), nil
 }
 
 // withMode changes only the mode of the policy in use.

@@ -83,3 +83,18 @@ func TestExpectedPolicy(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, code)
 	require.Equal(t, now.Mode, f.policy.Mode)
 }
+
+// TestDisarmUnreadable: a stored policy that cannot be read is replaced by the default one. Arming it is
+// an error.
+func TestDisarmUnreadable(t *testing.T) {
+	t.Parallel()
+	unreadable := record.Policy{Version: 3, Digest: "x", Body: []byte(`{"samples": "many"}`), Mode: recovery.ModeArmed}
+	f := &recoveryRows{policy: unreadable}
+	code, failure := askRecovery(t, f, "admin", http.MethodPost, "/arm", `{"reason": "CHG-1", "expected_digest": "x"}`, nil)
+	require.Equal(t, http.StatusInternalServerError, code)
+	require.Equal(t, "policy_unreadable", failure.Error.Reason)
+	code, failure = askRecovery(t, f, "admin", http.MethodPost, "/disarm", `{"reason": "CHG-2"}`, nil)
+	require.Equal(t, http.StatusOK, code, failure)
+	require.Equal(t, recovery.Default().Digest(), f.policy.Digest)
+	require.Equal(t, recovery.ModeMonitor, f.policy.Mode)
+}

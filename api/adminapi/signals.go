@@ -3,6 +3,7 @@ package adminapi
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
@@ -13,7 +14,10 @@ import (
 )
 
 // signals serves the signals of nodes and takes the reports of the cluster agent.
-type signals struct{ base }
+type signals struct {
+	base
+	reports *reportLimits
+}
 
 // list lists the signals of all nodes, newest first.
 func (s signals) list(c *call) (any, error) {
@@ -50,6 +54,9 @@ func signalQuery(q *query) SignalQuery {
 
 // report stores what the cluster agent found about a node.
 func (s signals) report(c *call) (any, error) {
+	if err := s.reports.take(c.w, c.by.Actor, time.Now()); err != nil {
+		return nil, err
+	}
 	r, err := body(c, edge.Decode, func(r *health.Report) error { return r.Validate() })
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ type config struct {
 	daemon.Common
 	daemon.Engines
 	NodeDatabaseURL    schema.Secret `env:"GPUAAS_NODE_DATABASE_URL" help:"Postgres connection URL for the node API and the relay, with the role gpuaas_api_node; GPUAAS_DATABASE_URL then needs only gpuaas_api_admin. Default: GPUAAS_DATABASE_URL."`
-	AdminToken         schema.Secret `env:"GPUAAS_ADMIN_TOKEN" help:"Bearer token of the admin API with the role admin, at least 16 characters. It or GPUAAS_ADMIN_TOKENS_FILE is required."`
+	AdminToken         schema.Secret `env:"GPUAAS_ADMIN_TOKEN" help:"Bearer token of the admin API with the role admin, at least 16 characters. It or GPUAAS_ADMIN_TOKENS_FILE is required to serve the admin API."`
 	AdminActor         string        `env:"GPUAAS_ADMIN_ACTOR" envDefault:"admin-token" help:"Subject that the admin token stands for in the audit trail."`
 	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with the tokens of named subjects, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). Only its owner may have write access. It is read again when it changes."`
 	AdminAddr          string        `env:"GPUAAS_ADMIN_ADDR" envDefault:"127.0.0.1:8081" help:"Listen address of the admin API."`
@@ -72,7 +72,7 @@ func (c *config) Check(f *daemon.Faults) {
 	var invalid error
 	c.tokens, invalid = adminapi.NewTokens(shared, c.AdminActor, c.AdminTokensFile)
 	f.Check(invalid != nil, "GPUAAS_ADMIN_TOKENS_FILE: %v", invalid)
-	f.Check(token == "" && c.AdminTokensFile == "", "GPUAAS_ADMIN_TOKEN or GPUAAS_ADMIN_TOKEN_FILE or GPUAAS_ADMIN_TOKENS_FILE is not set")
+	f.Check(c.serve.has(listenerAdmin) && token == "" && c.AdminTokensFile == "", "GPUAAS_ADMIN_TOKEN or GPUAAS_ADMIN_TOKEN_FILE or GPUAAS_ADMIN_TOKENS_FILE is not set")
 	f.Address("GPUAAS_ADMIN_ADDR", c.AdminAddr)
 	f.Address("GPUAAS_NODE_ADDR", c.NodeAddr)
 	c.NodeURL = strings.TrimRight(c.NodeURL, "/")

@@ -65,6 +65,23 @@ func TestConfigDefaults(t *testing.T) {
 	assert.Equal(t, []schema.Secret{schema.NewSecret("p"), schema.NewSecret(adminToken)}, c.secrets())
 }
 
+// A process without the admin API needs no admin token.
+func TestConfigWithoutAdminAPI(t *testing.T) {
+	vars := map[string]string{
+		"GPUAAS_DATABASE_URL": "postgres://h/db?sslmode=require", "GPUAAS_ENV": "test", "VAULT_ADDR": "http://127.0.0.1:8200",
+		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
+	}
+	c := defaults()
+	require.NoError(t, c.serve.Set(listenerNode))
+	require.NoError(t, daemon.Load(c, environ(vars)))
+	_, err := c.tokens.Authenticate(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	require.Equal(t, schema.KindUnauthenticated, schema.KindOf(err), "and accepts none")
+	vars["GPUAAS_ADMIN_TOKEN"] = "short"
+	c = defaults()
+	require.NoError(t, c.serve.Set(listenerNode))
+	require.ErrorContains(t, daemon.Load(c, environ(vars)), "GPUAAS_ADMIN_TOKEN: the token is shorter")
+}
+
 // All faults are listed at once, and no secret is in the list.
 func TestConfigFaults(t *testing.T) {
 	vars := map[string]string{

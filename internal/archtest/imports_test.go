@@ -43,6 +43,7 @@ func rows() []row {
 		{"activities", append(ours("workflows", "worker", "api", "agent", "cli", "internal", "deploy", "test"), postgres, vault)},
 		{"workflows", append(ours("worker", "api", "agent", "cli", "internal", "deploy", "test"), postgres, vault)},
 		{"api/server", programs},
+		{"api/client", append(ours("workflows", "activities", "worker", "agent", "cli", "internal", "deploy", "test", "api/adminapi", "api/edge", "api/nodeapi", "api/server"), clients...)},
 		{"api", append(ours("workflows", "activities", "worker", "agent", "cli", "internal", "deploy", "test"), clients...)},
 		{"agent", agentNever},
 		{"cli", append(ours("workflows", "worker", "agent", "internal/store", "internal/postgres", "internal/vault", "deploy", "test"), postgres, vault)},

@@ -32,6 +32,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/oapi-codegen/runtime"
 	openapi_types "github.com/oapi-codegen/runtime/types"
@@ -393,6 +394,9 @@ type SKUList = inventory.SKUList
 
 // SKUView An entry of the SKU catalog: what a machine must have.
 type SKUView = inventory.SKU
+
+// ServerVersion The build of a program.
+type ServerVersion = version.Build
 
 // SetRecoveryPolicy defines model for SetRecoveryPolicy.
 type SetRecoveryPolicy = record.SetPolicy
@@ -1084,6 +1088,11 @@ type DecideRotationParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
+// GetVersionParams defines parameters for GetVersion.
+type GetVersionParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
+}
+
 // AcceptAuditGapJSONRequestBody defines body for AcceptAuditGap for application/json ContentType.
 type AcceptAuditGapJSONRequestBody = AuditGap
 
@@ -1365,7 +1374,7 @@ type ClientInterface interface {
 
 	// ReportConditionsWithBody Report the health of a node, as the cluster agent does
 	//
-	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats. A subject may send 100 reports a second, and 5000 at once.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1374,7 +1383,7 @@ type ClientInterface interface {
 
 	// ReportConditions Report the health of a node, as the cluster agent does
 	//
-	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats. A subject may send 100 reports a second, and 5000 at once.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1802,6 +1811,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
 	DecideRotation(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetVersion Show the version of the server
+	//
+	// Corresponds with GET /api/v1/admin/version (the `GetVersion` operationId).
+	GetVersion(ctx context.Context, params *GetVersionParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // ListAudit List the audit trail of all streams, newest first
@@ -2155,7 +2169,7 @@ func (c *Client) GetNodeCause(ctx context.Context, node Node, params *GetNodeCau
 
 // ReportConditionsWithBody Report the health of a node, as the cluster agent does
 //
-// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats. A subject may send 100 reports a second, and 5000 at once.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2174,7 +2188,7 @@ func (c *Client) ReportConditionsWithBody(ctx context.Context, node Node, params
 
 // ReportConditions Report the health of a node, as the cluster agent does
 //
-// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats. A subject may send 100 reports a second, and 5000 at once.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3163,6 +3177,21 @@ func (c *Client) DecideRotationWithBody(ctx context.Context, rotationDecision ro
 // Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
 func (c *Client) DecideRotation(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewDecideRotationRequest(c.Server, rotationDecision, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetVersion Show the version of the server
+//
+// Corresponds with GET /api/v1/admin/version (the `GetVersion` operationId).
+func (c *Client) GetVersion(ctx context.Context, params *GetVersionParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetVersionRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -7670,6 +7699,48 @@ func NewDecideRotationRequestWithBody(server string, rotationDecision rotation.D
 	return req, nil
 }
 
+// NewGetVersionRequest constructs an http.Request for the GetVersion method
+func NewGetVersionRequest(server string, params *GetVersionParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/version")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 func (c *Client) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
 	for _, r := range c.RequestEditors {
 		if err := r(ctx, req); err != nil {
@@ -7881,7 +7952,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReportConditionsWithBodyWithResponse Report the health of a node, as the cluster agent does
 	//
-	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats. A subject may send 100 reports a second, and 5000 at once.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7890,7 +7961,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReportConditionsWithResponse Report the health of a node, as the cluster agent does
 	//
-	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+	// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats. A subject may send 100 reports a second, and 5000 at once.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8362,6 +8433,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /api/v1/admin/trust/rotation/{rotation_decision} (the `DecideRotation` operationId).
 	DecideRotationWithResponse(ctx context.Context, rotationDecision rotation.Decision, params *DecideRotationParams, body DecideRotationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideRotationResponse, error)
+
+	// GetVersionWithResponse Show the version of the server
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/version (the `GetVersion` operationId).
+	GetVersionWithResponse(ctx context.Context, params *GetVersionParams, reqEditors ...RequestEditorFn) (*GetVersionResponse, error)
 }
 
 // ListAuditResponse200Headers the declared response headers of an HTTP 200 response for ListAudit
@@ -9865,6 +9943,11 @@ type ReportConditionsResponse200Headers struct {
 	XCorrelationId *string
 }
 
+// ReportConditionsResponse429Headers the declared response headers of an HTTP 429 response for ReportConditions
+type ReportConditionsResponse429Headers struct {
+	RetryAfter *int
+}
+
 type ReportConditionsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -9878,12 +9961,16 @@ type ReportConditionsResponse struct {
 	JSON403 *Forbidden
 	// JSON404 the response for an HTTP 404 `application/json` response
 	JSON404 *NotFound
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *Internal
 	// JSON503 the response for an HTTP 503 `application/json` response
 	JSON503 *Unavailable
 	// Headers200 the parsed response headers for an HTTP 200 response
 	Headers200 *ReportConditionsResponse200Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ReportConditionsResponse429Headers
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
@@ -9909,6 +9996,11 @@ func (r ReportConditionsResponse) GetJSON403() *Forbidden {
 // GetJSON404 returns the response for an HTTP 404 `application/json` response
 func (r ReportConditionsResponse) GetJSON404() *NotFound {
 	return r.JSON404
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r ReportConditionsResponse) GetJSON429() *RateLimited {
+	return r.JSON429
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -13476,6 +13568,89 @@ func (r DecideRotationResponse) ContentType() string {
 	return ""
 }
 
+// GetVersionResponse200Headers the declared response headers of an HTTP 200 response for GetVersion
+type GetVersionResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type GetVersionResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ServerVersion
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetVersionResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetVersionResponse) GetJSON200() *ServerVersion {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetVersionResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetVersionResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetVersionResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetVersionResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetVersionResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetVersionResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetVersionResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetVersionResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetVersionResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListAuditWithResponse List the audit trail of all streams, newest first
 //
 // Returns a wrapper object for the known response body format(s).
@@ -13769,7 +13944,7 @@ func (c *ClientWithResponses) GetNodeCauseWithResponse(ctx context.Context, node
 
 // ReportConditionsWithBodyWithResponse Report the health of a node, as the cluster agent does
 //
-// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats. A subject may send 100 reports a second, and 5000 at once.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -13784,7 +13959,7 @@ func (c *ClientWithResponses) ReportConditionsWithBodyWithResponse(ctx context.C
 
 // ReportConditionsWithResponse Report the health of a node, as the cluster agent does
 //
-// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats.
+// Replaces the conditions that the cluster agent reported for the node before. Each change of a condition is a signal, at most 256 in an hour for each node. A report that is at most a minute older than the stored one is not accepted: another one overtook it. A condition whose reporter has not reported for 15 minutes is unknown. Conditions of the node's own agent come with its heartbeats. A subject may send 100 reports a second, and 5000 at once.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -14597,6 +14772,19 @@ func (c *ClientWithResponses) DecideRotationWithResponse(ctx context.Context, ro
 		return nil, err
 	}
 	return ParseDecideRotationResponse(rsp)
+}
+
+// GetVersionWithResponse Show the version of the server
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/version (the `GetVersion` operationId).
+func (c *ClientWithResponses) GetVersionWithResponse(ctx context.Context, params *GetVersionParams, reqEditors ...RequestEditorFn) (*GetVersionResponse, error) {
+	rsp, err := c.GetVersion(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetVersionResponse(rsp)
 }
 
 // ParseListAuditResponse parses an HTTP response from a ListAuditWithResponse call
@@ -16000,6 +16188,13 @@ func ParseReportConditionsResponse(rsp *http.Response) (*ReportConditionsRespons
 		}
 		response.JSON404 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest Internal
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -16027,6 +16222,16 @@ func ParseReportConditionsResponse(rsp *http.Response) (*ReportConditionsRespons
 			headers.XCorrelationId = &value
 		}
 		response.Headers200 = &headers
+	case rsp.StatusCode == 429:
+		var headers ReportConditionsResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		response.Headers429 = &headers
 	}
 
 	return response, nil
@@ -19209,6 +19414,80 @@ func ParseDecideRotationResponse(rsp *http.Response) (*DecideRotationResponse, e
 	switch {
 	case rsp.StatusCode == 200:
 		var headers DecideRotationResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetVersionResponse parses an HTTP response from a GetVersionWithResponse call
+func ParseGetVersionResponse(rsp *http.Response) (*GetVersionResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetVersionResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ServerVersion
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetVersionResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

@@ -15,7 +15,7 @@ import (
 
 // A variable is one of the environment, with the programs that read it and its descriptions.
 type variable struct {
-	programs []string // as links
+	programs []string            // as links
 	means    map[string][]string // programs by description
 }
 

@@ -101,7 +101,14 @@ func errorsPage(rows map[string][]row, onCall string) string {
 Every unsuccessful response of the admin API and of the node API has an error envelope:
 
 ` + "```json" + `
-{"error": {"code": "not_found", "message": "no node \"gpu-71\"; did you mean gpu-17?", "next": "gpuaas node list", "correlation_id": "…"}}
+{
+  "error": {
+    "code": "not_found",
+    "message": "no node \"gpu-71\"; did you mean gpu-17?",
+    "next": "gpuaas node list",
+    "correlation_id": "…"
+  }
+}
 ` + "```" + `
 
 | field | meaning |

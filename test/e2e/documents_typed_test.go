@@ -73,7 +73,7 @@ func TestReadmeStepByStep(t *testing.T) {
 }
 
 // TestOnCallCommands types the blocks of docs/on-call.md while a drain is parked. The decision about many operations is
-// typed for the reason of this park.
+// typed for the reason of this park, with --yes in place of the answer at a terminal.
 func TestOnCallCommands(t *testing.T) {
 	const page = "docs/on-call.md"
 	d := newDevTerminal(t)
@@ -95,8 +95,16 @@ func TestOnCallCommands(t *testing.T) {
 
 	outages := blocks(t, page, "## Outages")
 	require.Len(t, outages, 1)
-	names := []string{lifecycle.ReasonVaultSealed, lifecycle.ReasonDrainBlocked}
-	require.Contains(t, d.types(outages[0], names...), node)
-	ok(t, "op", "force", node, "--reason", "the test is over", "--yes")
+	decisions := strings.SplitAfter(strings.TrimRight(outages[0], "\n"), "\n")
+	require.Len(t, decisions, 2)
+	for _, line := range decisions {
+		if !strings.Contains(line, "--dry-run") {
+			line += " --yes"
+		}
+		require.Contains(t, d.types(line, lifecycle.ReasonVaultSealed, lifecycle.ReasonDrainBlocked), node)
+	}
+	eventually(t, "the drain is parked again and forced", func() bool {
+		return run(t, "op", "force", node, "--reason", "the test is over", "--yes").code == schema.ExitDone
+	})
 	waitFor(t, node, lifecycle.NodeDrained)
 }

@@ -74,7 +74,7 @@ func (s source) add(dir string, file *ast.File) {
 	})
 }
 
-// A place is where an expression stands: a file of a folder, and the function with its parameters.
+// A place is the file and the function of an expression.
 type place struct {
 	dir  string
 	file *ast.File

@@ -56,35 +56,8 @@ func TestOnboardingSteps(t *testing.T) {
 		ok(t, "op", "watch", m.host, "--reissue")
 		require.NotEqual(t, before, show(t, m.host).Identity.Serial)
 	}
-	troubleshooting(t, d, m)
-	newIdentity(t, d, m)
 	answer := m.do(`. /etc/gpuaas/node-agent.env; curl -s --cacert /etc/gpuaas/ca-bundle.crt $GPUAAS_API_URL/internal/v1/nodes/$GPUAAS_NODE_ID/tasks/wait`)
 	require.Contains(t, answer, "invalid_node_identity")
-}
-
-// troubleshooting types both doctors, and both probes on the node.
-func troubleshooting(t *testing.T, d *terminal, m *systemdMachine) {
-	t.Helper()
-	all := blocks(t, onboarding, "## Troubleshooting")
-	require.Len(t, all, 2)
-	doctors := strings.SplitAfter(strings.TrimRight(all[0], "\n"), "\n")
-	require.Len(t, doctors, 2)
-	require.Contains(t, d.types(doctors[0], "gpu-17", m.host), m.host)
-	m.do(doctors[1])
-	printed := m.do("set -a; . /etc/gpuaas/node-agent.env\n" + all[1])
-	require.Contains(t, printed, "no_certificate")
-	require.Contains(t, printed, "204")
-}
-
-// newIdentity types the block for a node between two users.
-func newIdentity(t *testing.T, d *terminal, m *systemdMachine) {
-	t.Helper()
-	all := blocks(t, onboarding, "### A new identity between two users")
-	require.Len(t, all, 1)
-	act(t, "node", "retire", m.host, "--yes")
-	before := show(t, m.host).Identity.Serial
-	d.types(all[0], "gpu-17", m.host)
-	require.NotEqual(t, before, waitFor(t, m.host, lifecycle.NodeActive).Identity.Serial)
 }
 
 // TestOnboardingWithoutTheScript types the blocks for cloud-init and for an installation from

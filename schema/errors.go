@@ -97,35 +97,37 @@ type KindInfo struct {
 	// Retry is true if the same call may succeed later. Activities retry only
 	// errors of these kinds.
 	Retry bool
+	// Means describes the kind in one or two sentences, for operators.
+	Means string
 }
 
-// Kinds is the table of status codes, exit codes and retries by kind.
+// Kinds is the table of status codes, exit codes, retries and meanings by kind.
 func Kinds() []KindInfo {
 	return []KindInfo{
-		{KindInvalidRequest, http.StatusBadRequest, ExitRefused, false},
-		{KindUnauthenticated, http.StatusUnauthorized, ExitFailed, false},
-		{KindInvalidNodeIdentity, http.StatusUnauthorized, ExitFailed, false},
-		{KindForbidden, http.StatusForbidden, ExitFailed, false},
-		{KindNotFound, http.StatusNotFound, ExitNotFound, false},
-		{KindNodeInUse, http.StatusConflict, ExitRefused, false},
-		{KindOperationInProgress, http.StatusConflict, ExitRefused, false},
-		{KindLeaseLost, http.StatusConflict, ExitFailed, false},
-		{KindTokenConsumed, http.StatusConflict, ExitFailed, false},
-		{KindTokenExpired, http.StatusGone, ExitFailed, false},
-		{KindRateLimited, http.StatusTooManyRequests, ExitFailed, true},
-		{KindServiceUnavailable, http.StatusServiceUnavailable, ExitUnreachable, true},
-		{KindInternal, http.StatusInternalServerError, ExitFailed, true},
-		{KindFenced, http.StatusConflict, ExitFailed, false},
-		{KindTaskFailed, http.StatusConflict, ExitFailed, false},
-		{KindTaskRefused, http.StatusConflict, ExitFailed, false},
-		{KindAgentSilent, http.StatusServiceUnavailable, ExitFailed, true},
-		{KindUnfit, http.StatusConflict, ExitFailed, false},
-		{KindTaskStatus, http.StatusConflict, ExitRefused, false},
-		{KindDecisionOutdated, http.StatusConflict, ExitRefused, false},
-		{KindClaimExpired, http.StatusGone, ExitRefused, false},
-		{KindKeyInUse, http.StatusConflict, ExitRefused, false},
-		{KindAlreadyExists, http.StatusConflict, ExitRefused, false},
-		{KindProviderRefused, http.StatusConflict, ExitFailed, false},
+		{KindInvalidRequest, http.StatusBadRequest, ExitRefused, false, "The request is not valid, or the state of the node does not allow it."},
+		{KindUnauthenticated, http.StatusUnauthorized, ExitFailed, false, "The request has no token, or a token that is not accepted."},
+		{KindInvalidNodeIdentity, http.StatusUnauthorized, ExitFailed, false, "The node's certificate is not accepted."},
+		{KindForbidden, http.StatusForbidden, ExitFailed, false, "The role of the token does not allow the request."},
+		{KindNotFound, http.StatusNotFound, ExitNotFound, false, "The object or the path does not exist."},
+		{KindNodeInUse, http.StatusConflict, ExitRefused, false, "Workloads run on the node."},
+		{KindOperationInProgress, http.StatusConflict, ExitRefused, false, "Another operation or rotation is open."},
+		{KindLeaseLost, http.StatusConflict, ExitFailed, false, "The lease of the task belongs to another poll, or has ended."},
+		{KindTokenConsumed, http.StatusConflict, ExitFailed, false, "The enrollment token was used, replaced or withdrawn."},
+		{KindTokenExpired, http.StatusGone, ExitFailed, false, "The enrollment token has expired."},
+		{KindRateLimited, http.StatusTooManyRequests, ExitFailed, true, "The caller sends too many requests or has too many streams open. If the response has the header Retry-After, wait that long."},
+		{KindServiceUnavailable, http.StatusServiceUnavailable, ExitUnreachable, true, "A service that the request needs does not respond."},
+		{KindInternal, http.StatusInternalServerError, ExitFailed, true, "A defect, or a fault without a kind of its own. The log has the cause."},
+		{KindFenced, http.StatusConflict, ExitFailed, false, "A newer operation holds the node, or the operation has ended."},
+		{KindTaskFailed, http.StatusConflict, ExitFailed, false, "The node ran the task, and the task failed."},
+		{KindTaskRefused, http.StatusConflict, ExitFailed, false, "The agent rejected the task and did not run it."},
+		{KindAgentSilent, http.StatusServiceUnavailable, ExitFailed, true, "The node's agent sends no heartbeat."},
+		{KindUnfit, http.StatusConflict, ExitFailed, false, "The machine failed its acceptance checks."},
+		{KindTaskStatus, http.StatusConflict, ExitRefused, false, "The status of the task does not allow the decision."},
+		{KindDecisionOutdated, http.StatusConflict, ExitRefused, false, "The decision is about a phase, a park or a version that is over."},
+		{KindClaimExpired, http.StatusGone, ExitRefused, false, "The operation could not claim its node in time."},
+		{KindKeyInUse, http.StatusConflict, ExitRefused, false, "The idempotency key belongs to another request."},
+		{KindAlreadyExists, http.StatusConflict, ExitRefused, false, "The name belongs to an object with other content."},
+		{KindProviderRefused, http.StatusConflict, ExitFailed, false, "The provider of the machine rejects the request."},
 	}
 }
 

@@ -112,7 +112,8 @@ func TestProblemDetails(t *testing.T) {
 		w := do(h, http.MethodGet, "/x", "", "Accept", accept, wire.HeaderCorrelationID, "c-1")
 		assert.Equal(t, http.StatusConflict, w.Code)
 		assert.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
-		assert.JSONEq(t, `{"type": "about:blank", "title": "Conflict", "status": 409, "detail": "gpu-17 runs 2 workloads",
+		assert.JSONEq(t, `{"type": "https://github.com/gpuaas/gpuaas/blob/main/docs/reference/errors.md#node_in_use",
+			"title": "Workloads run on the node.", "status": 409, "detail": "gpu-17 runs 2 workloads",
 			"code": "node_in_use", "reason": "drain_blocked", "next": "gpuaas node show gpu-17", "correlation_id": "c-1"}`, w.Body.String())
 	}
 	for _, accept := range []string{"", "application/json", "*/*", "application/problem+xml", ";;"} {

@@ -24,10 +24,13 @@ type problem struct {
 	CorrelationID string      `json:"correlation_id"`
 }
 
-// problemOf converts an envelope. The type about:blank means that the title is the
-// text of the HTTP status (RFC 9457, 4.2.1); the code identifies the error.
+// errorsPage is the page that describes the codes. Each code is an anchor of it.
+const errorsPage = "https://github.com/gpuaas/gpuaas/blob/main/docs/reference/errors.md"
+
+// problemOf converts an envelope. The type is the address of the code's description, and the title what the
+// code means.
 func problemOf(status int, e schema.ErrorDetail) problem {
-	return problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: e.Message,
+	return problem{Type: errorsPage + "#" + string(e.Code), Title: e.Code.Info().Means, Status: status, Detail: e.Message,
 		Code: e.Code, Reason: e.Reason, Next: e.Next, CorrelationID: e.CorrelationID}
 }
 

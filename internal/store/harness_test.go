@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -70,8 +72,37 @@ func openWith(t testing.TB, conns int32) *env {
 	raw, err := pgxpool.New(t.Context(), dsn)
 	require.NoError(t, err)
 	t.Cleanup(raw.Close)
+	t.Cleanup(func() { checkDetails(t, raw) })
 	return &env{Store: s, Operations: s.Operations, Tasks: s.Tasks, Identities: s.Identities, Inventory: s.Inventory, Admin: s.Admin, Signals: s.Signals, Insights: s.Insights,
 		t: t, url: dsn, raw: raw}
+}
+
+// checkDetails checks that schema/audit describes the keys of the details that the test wrote. It skips a
+// database that the test has stopped or changed, and claims of actions that are no operations, which only tests make.
+func checkDetails(t testing.TB, raw *pgxpool.Pool) {
+	t.Helper()
+	rows, err := raw.Query(context.Background(), `SELECT DISTINCT action, key FROM audit_events, jsonb_object_keys(detail) AS key
+		WHERE NOT (action IN ('nodes.register', 'nodes.heartbeat-lost', 'nodes.heartbeat-back') AND detail ? 'requested_reason')`)
+	if err != nil {
+		return
+	}
+	written, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Action, Key string }])
+	if err != nil {
+		return
+	}
+	described := map[string][]string{}
+	for _, i := range audit.Infos() {
+		described[i.Action] = i.Detail
+	}
+	for _, w := range written {
+		keys, known := described[w.Action]
+		if known && !slices.ContainsFunc(keys, func(k string) bool {
+			prefix, open := strings.CutSuffix(k, "*")
+			return k == w.Key || open && strings.HasPrefix(w.Key, prefix)
+		}) {
+			t.Errorf("schema/audit does not describe the detail %q of %s", w.Key, w.Action)
+		}
+	}
 }
 
 // unaudited stands for the stream of a refusal without an audit row: any client can send

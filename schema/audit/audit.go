@@ -96,18 +96,6 @@ func ActionName(a lifecycle.Action) string {
 	return "nodes." + string(a)
 }
 
-// Actions returns every audit action.
-func Actions() []string {
-	all := []string{TokenIssued, TokenClaimed, TokenRefused, IdentityIssued, IdentityActive, IdentityRefused, RecoveryClaimed, RecoveryRefused,
-		RenewalClaimed, IdentityLocked, IdentityAlarm, FetchIssued, FetchUsed, TaskCreated, TaskDispatched, TaskFinished, TaskLate, TaskMismatched, TaskRequeued,
-		TaskLost, TaskReturned, TaskRedelivered, TaskResume, TaskCancel, SetPublished, RotationStarted, RotationChanged, RotationDecided, RotationEnded, Decision, NodeSet, FloorsRaised, IdentityAdopted, RestoreStarted, RestoreEnded, NodeLock, NodeUnlock, NodeRehydrated, SKUAdded, SKUDeactivated, TemplateSet, TemplateDeleted, PolicySet, BreakerClosed, InstanceChanged, ResourcePlanned,
-		ResourceCreated, ResourceReleased, QuotaExceeded, CheckpointMissing, GapAccepted, Archived, CheckpointUnverified}
-	for _, p := range lifecycle.All() {
-		all = append(all, ActionName(p.Action))
-	}
-	return all
-}
-
 // Results returns every audit result.
 func Results() []string { return []string{Accepted, Succeeded, Refused, Failed, Canceled, Parked} }
 

@@ -84,13 +84,17 @@ while [ "$#" -gt 1 ]; do "$(dirname "$0")/ssh" "root@$to" "cat > '$1'" < "$1"; s
 // document's and the test's in turn. It returns what was printed, and how it ended.
 func (d *terminal) typed(lines string, names ...string) (printed string, err error) {
 	d.t.Helper()
-	lines = strings.NewReplacer(names...).Replace(lines)
-	c := exec.Command("bash", "-e", "-o", "pipefail", "-c", lines)
+	out, err := d.command(lines, names...).CombinedOutput()
+	return string(out), err
+}
+
+// command prepares the shell that typed runs.
+func (d *terminal) command(lines string, names ...string) *exec.Cmd {
+	c := exec.Command("bash", "-e", "-o", "pipefail", "-c", strings.NewReplacer(names...).Replace(lines))
 	c.Dir = d.dir
 	c.Env = append(append(os.Environ(), shared.Env...),
 		"PATH="+filepath.Join(d.dir, "bin")+":"+filepath.Dir(shared.Bin)+":"+os.Getenv("PATH"))
-	out, err := c.CombinedOutput()
-	return string(out), err
+	return c
 }
 
 // types requires that the lines succeed.

@@ -14,15 +14,20 @@ mkdir -p "$(dirname "$root")"
 debootstrap --variant=minbase \
 	--include=systemd,systemd-sysv,dbus,iproute2,procps,ca-certificates,openssh-server,openssh-client \
 	bookworm "$root.new" "$mirror"
-# The packages of the page, with all that they depend on.
+# The machines are copies that are deleted, so their dpkg need not wait for the disk.
+echo force-unsafe-io >"$root.new/etc/dpkg/dpkg.cfg.d/tests"
+# The packages of the page, with all that they depend on. They are installed here already, because Postgres
+# takes minutes on a busy machine; no service starts.
+printf '#!/bin/sh\nexit 101\n' >"$root.new/usr/sbin/policy-rc.d"
+chmod 0755 "$root.new/usr/sbin/policy-rc.d"
 chroot "$root.new" apt-get update -q
-chroot "$root.new" apt-get install -y -q --no-install-recommends --download-only postgresql curl jq openssl
+chroot "$root.new" env DEBIAN_FRONTEND=noninteractive \
+	apt-get install -y -q --no-install-recommends -o APT::Keep-Downloaded-Packages=true postgresql curl jq openssl
+rm "$root.new/usr/sbin/policy-rc.d"
 mkdir -p "$root.new/srv/apt"
 mv "$root.new"/var/cache/apt/archives/*.deb "$root.new/srv/apt/"
 (cd "$root.new/srv/apt" && apt-ftparchive packages . >Packages)
 echo 'deb [trusted=yes] file:/srv/apt ./' >"$root.new/etc/apt/sources.list"
-# The machines are deleted, so their dpkg need not wait for the disk.
-echo force-unsafe-io >"$root.new/etc/dpkg/dpkg.cfg.d/tests"
 rm -rf "$root.new"/var/lib/apt/lists/*
 printf '%s\n' "$made" >"$root.new/srv/made-by"
 mv "$root.new" "$root"

@@ -29,7 +29,6 @@ const (
 // The sections of the page at which the test does more than typing.
 const (
 	sectionPackages  = "Install the packages"
-	sectionStart     = "Configure and start"
 	sectionEnroll    = "Enroll the second host"
 	sectionDrain     = "Drain, retire and remove it"
 	sectionUninstall = "Uninstall"
@@ -50,22 +49,23 @@ func TestInstall(t *testing.T) {
 	machines := map[string]*systemdtest.Guest{control: site.Boot(controlName, controlIP+"/24"), node: site.Boot(nodeName, nodeIP+"/24")}
 	prepare(t, machines)
 
+	before := map[string]state{}
 	hooks := map[string]func(){ // before the first block of a section
-		sectionPackages:  func() { installServersTwice(t, machines[control]) },
+		sectionPackages: func() {
+			// As an administrator does after the initialization of Vault.
+			machines[control].Do(`(umask 077; jq --raw-output .root_token /var/lib/vault/keys.json > /root/root-token)`)
+			for name, m := range machines {
+				before[name] = stateOf(m)
+			}
+		},
 		sectionEnroll:    func() { t.Run("faulty settings", func(t *testing.T) { faultySettings(t, machines[control]) }) },
 		sectionDrain:     func() { t.Run("wrong CA", func(t *testing.T) { wrongCA(t, machines[node]) }) },
 		sectionUninstall: func() { removed(t, machines) },
 	}
-	before := map[string]state{}
 	section := ""
 	for _, b := range blocks {
 		if b.section != section {
 			section = b.section
-			if section == sectionPackages {
-				for name, m := range machines {
-					before[name] = stateOf(m)
-				}
-			}
 			if hook := hooks[section]; hook != nil {
 				hook()
 			}
@@ -135,11 +135,6 @@ WantedBy=multi-user.target
 END
 systemctl daemon-reload
 systemctl enable --quiet --now %[1]s`, unit, flags))
-}
-
-// installServersTwice writes the root token of Vault, as an administrator does after the initialization.
-func installServersTwice(_ *testing.T, m *systemdtest.Guest) {
-	m.Do(`(umask 077; jq --raw-output .root_token /var/lib/vault/keys.json > /root/root-token)`)
 }
 
 // removed checks that the node is removed and its agent has stopped by itself.

@@ -114,13 +114,13 @@ func prepare(t *testing.T, machines map[string]*systemdtest.Guest) {
 		need.That(t, len(found) == 1, "there are %d packages dist/%s_*_amd64.deb, not 1; run: ./task release:packages", len(found), name)
 		c.Put(found[0], "/root/"+filepath.Base(found[0]), 0o644)
 	}
-	server(t, c, "vault", "gpuaas-dev-vault", "--data /var/lib/vault --keys /var/lib/vault/keys.json")
-	server(t, c, "temporal", "gpuaas-dev-temporal", "--namespace default --db /var/lib/temporal/temporal.db")
+	server(t, c, "vault", "gpuaas-dev-vault", "--data /var/lib/vault --keys /var/lib/vault/keys.json", 8200)
+	server(t, c, "temporal", "gpuaas-dev-temporal", "--namespace default --db /var/lib/temporal/temporal.db", 7233)
 }
 
 // server runs one of the project's builds of a real server as a unit, with the name and the address of
 // the page.
-func server(t *testing.T, m *systemdtest.Guest, unit, program, flags string) {
+func server(t *testing.T, m *systemdtest.Guest, unit, program, flags string, port int) {
 	t.Helper()
 	binary := absolute(t, "../../bin/"+program)
 	_, err := os.Stat(binary)
@@ -134,7 +134,8 @@ StateDirectory=%[1]s
 WantedBy=multi-user.target
 END
 systemctl daemon-reload
-systemctl enable --quiet --now %[1]s`, unit, flags))
+systemctl enable --quiet --now %[1]s
+timeout 180 bash -c 'until 2>/dev/null </dev/tcp/127.0.0.1/%[3]d; do sleep 0.2; done'`, unit, flags, port))
 }
 
 // removed checks that the node is removed and its agent has stopped by itself.

@@ -48,6 +48,12 @@ func (r *release) buildArchives(ctx context.Context) error {
 	return r.installPackage(ctx, filepath.Join(r.out, "gpuaas-node-agent_"+r.version.Number+"_linux.tar.gz"))
 }
 
+// buildManual writes the man pages and the completions of the CLI, which archives and
+// packages contain. It is a program of its own, because it links the CLI.
+func (r *release) buildManual(ctx context.Context) error {
+	return r.command(ctx, nil, "go", "-C", "tools/release", "run", "-trimpath", "./manual", r.stage(), r.version.Number)
+}
+
 // archiveEntries lists the files of a platform's archive.
 func (r *release) archiveEntries(p platform) (entries []entry, err error) {
 	for _, name := range programsOf(p) {

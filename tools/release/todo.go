@@ -1,3 +1,0 @@
-package main
-import "context"
-func (r *release) buildManual(ctx context.Context) error {return nil}

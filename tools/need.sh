@@ -2,9 +2,10 @@
 # Ensures that this machine has what some tests need, and installs Debian's packages if something is
 # missing. Elsewhere it only says what is missing, and the tests are skipped. In CI (CI=true) a test must
 # not skip, so there it fails.
-# Usage: need.sh libvirt|kubernetes|host
+# Usage: need.sh libvirt|kubernetes|host|install
 #   libvirt     virtual machines: libvirtd, virsh, QEMU and iPXE
 #   kubernetes  a Kubernetes cluster: etcd, containerd, runc and the network plugins
+#   install     machines with a systemd and a network of their own
 #   host        journald, D-Bus, Docker and systemd, for the tests of the node agent and its package
 set -eu
 missing=
@@ -31,8 +32,12 @@ host)
 	[ -x /lib/systemd/systemd-journal-remote ] || missing="$missing systemd-journal-remote"
 	packages="systemd systemd-journal-remote dbus-daemon docker.io util-linux dpkg cpio jq curl tar coreutils"
 	;;
+install)
+	programs debootstrap systemd-nspawn apt-ftparchive ip nsenter unshare
+	packages="debootstrap systemd-container apt-utils iproute2 util-linux"
+	;;
 *)
-	echo "usage: need.sh libvirt|kubernetes|host" >&2
+	echo "usage: need.sh libvirt|kubernetes|host|install" >&2
 	exit 2
 	;;
 esac

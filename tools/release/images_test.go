@@ -103,7 +103,9 @@ func TestRealDockerRunsImage(t *testing.T) {
 	main := filepath.Join(t.TempDir(), "main.go")
 	write(t, main, program)
 	for _, p := range r.platforms {
-		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(r.bin(p), "gpuaas-api"), main)
+		binary := filepath.Join(r.bin(p), "gpuaas-api")
+		require.NoError(t, os.Remove(binary))
+		build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, main)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.os, "GOARCH="+p.arch)
 		out, err := build.CombinedOutput()
 		require.NoError(t, err, string(out))

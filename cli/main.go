@@ -127,3 +127,11 @@ type Stdio struct {
 	In       io.Reader
 	Out, Err io.Writer
 }
+
+// Commands returns the commands of the CLI, from which documents are generated. They do
+// not depend on the environment and must not be executed.
+func Commands() *cobra.Command {
+	e := newEnv(Platform{}, Stdio{})
+	e.getenv = func(string) string { return "" }
+	return newRoot(e)
+}

@@ -12,6 +12,9 @@
 #   GPUAAS_NODE_AGENT_SYSTEMD_UNIT  gpuaas-node-agent.service
 #   DESTDIR                         install below this folder; none by default
 #
+# On a host with the package gpuaas-node-agent for Debian or RPM, the script writes only the
+# env file: the program and the unit belong to the package.
+#
 # You can run the script again at any time. If the environment contains an enrollment
 # token, the script renames existing certificates and keys and deletes nothing.
 set -eu
@@ -77,6 +80,27 @@ writable() {
 	done
 }
 
+# program prints the path of the agent for this host in the folder of this script.
+program() {
+	case $(uname -m) in
+	x86_64) arch=amd64 ;;
+	aarch64) arch=arm64 ;;
+	*) arch=$(uname -m) ;;
+	esac
+	if [ -f "$here/gpuaas-node-agent-$arch" ]; then
+		printf "%s" "$here/gpuaas-node-agent-$arch"
+	else
+		printf "%s" "$here/gpuaas-node-agent"
+	fi
+}
+
+# packaged reports whether a package of Debian or RPM installed the agent with the paths of
+# this installation.
+packaged() {
+	[ -f "$root/usr/lib/systemd/system/$unit" ] && [ -x "$root$install_root/bin/gpuaas-node-agent" ] &&
+		[ "$env_file" = /etc/gpuaas/node-agent.env ] && [ -z "$(writable)" ]
+}
+
 keys="GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
 GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV"
 # A bundle without a workload driver leaves a configured one as it is.
@@ -124,8 +148,9 @@ for path in "$install_root" "$env_file" "/$unit"; do
 done
 case $unit in */*) fail "GPUAAS_NODE_AGENT_SYSTEMD_UNIT must be a name; nothing was changed" ;; esac
 if [ "$(id -u)" != 0 ] && [ -z "$root" ]; then fail "run this as root"; fi
-[ -f "$here/gpuaas-node-agent" ] || fail "gpuaas-node-agent is missing from the folder of this script; nothing was changed"
-"$here/gpuaas-node-agent" version >/dev/null || fail "this host cannot run gpuaas-node-agent; nothing was changed"
+agent=$(program)
+[ -f "$agent" ] || fail "gpuaas-node-agent is missing from the folder of this script, or has no binary for $(uname -m); nothing was changed"
+"$agent" version >/dev/null || fail "this host cannot run gpuaas-node-agent; nothing was changed"
 
 if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then
 	check_env
@@ -134,9 +159,13 @@ if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then
 fi
 # A folder that the unit makes writable must exist: the agent cannot create it in a read-only file system.
 for writable in /var/lib/gpuaas $(writable); do folder "$root${writable#-}"; done
-put "$root$install_root/bin/gpuaas-node-agent" 0755 <"$here/gpuaas-node-agent"
-sed -e "s|@INSTALL_ROOT@|$install_root|g" -e "s|@ENV_FILE@|$env_file|g" -e "s|@WRITABLE@|$(writable)|g" "$here/gpuaas-node-agent.service" |
-	put "$root/etc/systemd/system/$unit" 0644
+if packaged; then
+	echo "gpuaas: the package gpuaas-node-agent is installed; its program and unit are kept"
+else
+	put "$root$install_root/bin/gpuaas-node-agent" 0755 <"$agent"
+	sed -e "s|@INSTALL_ROOT@|$install_root|g" -e "s|@ENV_FILE@|$env_file|g" -e "s|@WRITABLE@|$(writable)|g" "$here/gpuaas-node-agent.service" |
+		put "$root/etc/systemd/system/$unit" 0644
+fi
 systemctl daemon-reload
 systemctl enable "$unit"
 if [ -n "$start" ]; then systemctl restart "$unit"; fi

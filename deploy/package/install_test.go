@@ -160,3 +160,41 @@ func TestInstallRefusals(t *testing.T) {
 	assert.Equal(t, "old", h.read("/etc/gpuaas/cert.pem"))
 	assert.Empty(t, h.stale())
 }
+
+// The package of a release has a binary for each architecture, and the installer puts the
+// host's into place.
+func TestInstallSelectsArchitecture(t *testing.T) {
+	for machine, want := range map[string]string{"x86_64": "amd64", "aarch64": "arm64"} {
+		h := newHost(t)
+		h.put(filepath.Join(h.bin, "uname"), "#!/bin/sh\necho "+machine+"\n")
+		require.NoError(t, os.Remove(filepath.Join(h.installer, "gpuaas-node-agent")))
+		said, err := h.install()
+		require.Error(t, err)
+		assert.Contains(t, said, "has no binary for "+machine)
+		for _, arch := range []string{"amd64", "arm64"} {
+			h.put(filepath.Join(h.installer, "gpuaas-node-agent-"+arch), "#!/bin/sh\necho "+arch+"\n")
+		}
+		said, err = h.install()
+		require.NoError(t, err, said)
+		assert.Contains(t, h.read("/opt/gpuaas/node-agent/bin/gpuaas-node-agent"), "echo "+want)
+	}
+}
+
+// On a host with the package gpuaas-node-agent, the installer leaves the program and the
+// unit to it, unless the installation has other paths.
+func TestInstallOnPackagedHost(t *testing.T) {
+	h := newHost(t)
+	h.write("/usr/lib/systemd/system/gpuaas-node-agent.service", "packaged")
+	h.write("/opt/gpuaas/node-agent/bin/gpuaas-node-agent", "packaged")
+	said, err := h.install("GPUAAS_NODE_ID=n1", "GPUAAS_ENROLLMENT_TOKEN=new")
+	require.NoError(t, err, said)
+	assert.Contains(t, said, "its program and unit are kept")
+	assert.Equal(t, "packaged", h.read("/opt/gpuaas/node-agent/bin/gpuaas-node-agent"))
+	assert.NoFileExists(t, h.root+"/etc/systemd/system/gpuaas-node-agent.service")
+	assert.Contains(t, h.read("/etc/gpuaas/node-agent.env"), `GPUAAS_ENROLLMENT_TOKEN="new"`)
+	assert.Contains(t, h.read("/systemctl.log"), "restart gpuaas-node-agent.service")
+	h.write("/etc/gpuaas/node-agent.env", "GPUAAS_STATE_DIR=/srv/agent\n")
+	said, err = h.install()
+	require.NoError(t, err, said)
+	assert.Contains(t, h.read("/etc/systemd/system/gpuaas-node-agent.service"), "/srv/agent", "the packaged unit cannot write there")
+}

@@ -1,6 +1,7 @@
 // Command package builds the node agent's install package, a tar.gz of the binary,
-// its installer and its systemd unit, and prints its digest. The build is
-// reproducible: the same binary gives the same digest.
+// its installer and its systemd unit, and prints its digest. With arguments of the form
+// ARCH=FILE, the package contains a binary for each architecture, from which the
+// installer selects. The build is reproducible: the same binaries give the same digest.
 package main
 
 import (
@@ -15,16 +16,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 //go:embed install-node-agent.sh gpuaas-node-agent.service
 var files embed.FS
 
 func main() {
-	agent := flag.String("agent", "bin/gpuaas-node-agent", "agent `binary`")
+	agent := flag.String("agent", "bin/gpuaas-node-agent", "agent `binary`, without arguments")
 	out := flag.String("o", "bin/gpuaas-node-agent.tar.gz", "output `file`")
 	flag.Parse()
-	digest, err := build(*agent, *out)
+	digest, err := pack(*agent, flag.Args(), *out)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "package:", err)
 		os.Exit(1) //nolint:forbidigo // in a main package
@@ -32,15 +35,34 @@ func main() {
 	fmt.Fprintf(os.Stdout, "%s sha256:%s\n", *out, digest)
 }
 
+// binary is an agent in the package.
+type binary struct{ name, path string }
+
+// pack builds the package of one agent, or of the agents that the arguments name.
+func pack(agent string, args []string, out string) (digest string, err error) {
+	agents := []binary{{"gpuaas-node-agent", agent}}
+	if len(args) > 0 {
+		agents = nil
+	}
+	for _, arg := range args {
+		arch, path, ok := strings.Cut(arg, "=")
+		if !ok || !slices.Contains([]string{"amd64", "arm64"}, arch) {
+			return "", fmt.Errorf("argument %q is not amd64=FILE or arm64=FILE", arg)
+		}
+		agents = append(agents, binary{"gpuaas-node-agent-" + arch, path})
+	}
+	return build(agents, out)
+}
+
 // build writes the package atomically and returns its digest.
-func build(agent, out string) (digest string, err error) {
+func build(agents []binary, out string) (digest string, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(out), filepath.Base(out)+".*")
 	if err != nil {
 		return "", err
 	}
 	defer os.Remove(tmp.Name()) //nolint:errcheck // fails after the rename
 	sum := sha256.New()
-	if err := write(io.MultiWriter(tmp, sum), agent); err != nil {
+	if err := write(io.MultiWriter(tmp, sum), agents); err != nil {
 		return "", err
 	}
 	if err := tmp.Chmod(0o644); err != nil {
@@ -53,15 +75,17 @@ func build(agent, out string) (digest string, err error) {
 }
 
 // write writes the archive without timestamps and owners.
-func write(w io.Writer, agent string) error {
+func write(w io.Writer, agents []binary) error {
 	zip := gzip.NewWriter(w)
 	archive := tar.NewWriter(zip)
-	binary, err := os.ReadFile(agent)
-	if err != nil {
-		return err
-	}
-	if err := add(archive, "gpuaas-node-agent", 0o755, binary); err != nil {
-		return err
+	for _, a := range agents {
+		content, err := os.ReadFile(a.path)
+		if err != nil {
+			return err
+		}
+		if err := add(archive, a.name, 0o755, content); err != nil {
+			return err
+		}
 	}
 	for _, f := range []struct {
 		name string

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// nonroot is the user of the images, as in distroless images.
+const nonroot = 65532
+
+// image is one of the images: a static program, CA certificates and a user.
+type image struct {
+	name, program, description string
+	// folders belong to the user. A new volume of Docker has their owner.
+	folders []string
+}
+
+func images() []image {
+	return []image{
+		{"api", "gpuaas-api", "Admin API and node API of gpuaas", []string{"var/lib/gpuaas-api/"}},
+		{"worker", "gpuaas-worker", "Worker of gpuaas, which runs the lifecycle operations", []string{"var/lib/gpuaas-audit/"}},
+		{"cli", "gpuaas", "Command line of gpuaas", []string{"logins/"}},
+		{"cluster-agent", "gpuaas-cluster-agent", "Agent that repairs the nodes of a Kubernetes cluster", nil},
+	}
+}
+
+// tag is the version as a tag, which has no "~" and no "+".
+func (v version) tag() string { return strings.NewReplacer("~", "-", "+", "-").Replace(v.Number) }
+
+// imageFile is the OCI layout of an image in the release's folder.
+func (r *release) imageFile(i image) string {
+	return filepath.Join(r.out, "images", "gpuaas-"+i.name+"_"+r.version.tag()+".oci.tar")
+}
+
+// buildImages writes each image as a tar of an OCI layout, with an index of all Linux
+// platforms.
+func (r *release) buildImages(context.Context) error {
+	base, err := r.baseLayer()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(r.out, "images"), 0o755); err != nil {
+		return err
+	}
+	for _, i := range images() {
+		fmt.Fprintln(r.log, "packing", filepath.Base(r.imageFile(i)))
+		index, err := r.imageIndex(i, base)
+		if err == nil {
+			err = r.writeLayout(i, index)
+		}
+		if err != nil {
+			return fmt.Errorf("image %s: %w", i.name, err)
+		}
+	}
+	return nil
+}
+
+// imageIndex builds the image for all Linux platforms.
+func (r *release) imageIndex(i image, base v1.Layer) (v1.ImageIndex, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, p := range r.platforms {
+		if p.os != "linux" {
+			continue
+		}
+		built, err := r.imageFor(i, p, base)
+		if err != nil {
+			return nil, err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: built, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: p.os, Architecture: p.arch}},
+		})
+	}
+	return index, nil
+}
+
+// imageFor builds the image for one platform.
+func (r *release) imageFor(i image, p platform, base v1.Layer) (v1.Image, error) {
+	entries := []entry{{name: "usr/local/bin/" + i.program, source: filepath.Join(r.bin(p), i.program), mode: 0o755}}
+	for _, f := range i.folders {
+		entries = append(entries, entry{name: f, mode: 0o700, owner: nonroot})
+	}
+	program, err := r.layer(entries)
+	if err != nil {
+		return nil, err
+	}
+	start := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	start, err = mutate.ConfigFile(start, &v1.ConfigFile{OS: p.os, Architecture: p.arch, RootFS: v1.RootFS{Type: "layers"}, Config: r.imageConfig(i)})
+	if err != nil {
+		return nil, err
+	}
+	created := v1.Time{Time: r.version.Time}
+	built, err := mutate.Append(start,
+		mutate.Addendum{Layer: base, History: v1.History{Created: created, CreatedBy: "tools/release: CA certificates and the user nonroot"}},
+		mutate.Addendum{Layer: program, History: v1.History{Created: created, CreatedBy: "tools/release: " + i.program}})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.CreatedAt(built, created)
+}
+
+// imageConfig is how a container of the image runs.
+func (r *release) imageConfig(i image) v1.Config {
+	const project = "https://github.com/gpuaas/gpuaas"
+	return v1.Config{
+		User: fmt.Sprintf("%d:%d", nonroot, nonroot), WorkingDir: "/",
+		Entrypoint: []string{"/usr/local/bin/" + i.program},
+		Env:        []string{"PATH=/usr/local/bin", "HOME=/home/nonroot"},
+		Labels: map[string]string{
+			"org.opencontainers.image.title": "gpuaas/" + i.name, "org.opencontainers.image.description": i.description,
+			"org.opencontainers.image.version": r.version.Number, "org.opencontainers.image.revision": r.version.Commit,
+			"org.opencontainers.image.created": r.version.Time.Format("2006-01-02T15:04:05Z07:00"),
+			"org.opencontainers.image.source":  project, "org.opencontainers.image.url": project,
+			"org.opencontainers.image.licenses": "Apache-2.0",
+		},
+	}
+}
+
+// baseLayer is the layer that all images share: the CA certificates that Go's
+// crypto/x509roots pins, which are those of Mozilla, and the user.
+func (r *release) baseLayer() (v1.Layer, error) {
+	var roots bytes.Buffer
+	for root := range bundle.Roots() {
+		// A root with a constraint is trusted only in part, which a file cannot express.
+		if root.Constraint != nil {
+			continue
+		}
+		if err := pem.Encode(&roots, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
+			return nil, err
+		}
+	}
+	passwd := fmt.Sprintf("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:%d:%d:nonroot:/home/nonroot:/sbin/nologin\n", nonroot, nonroot)
+	return r.layer([]entry{
+		{name: "etc/passwd", content: []byte(passwd), mode: 0o644},
+		{name: "etc/group", content: fmt.Appendf(nil, "root:x:0:\nnonroot:x:%d:\n", nonroot), mode: 0o644},
+		{name: "etc/ssl/certs/ca-certificates.crt", content: roots.Bytes(), mode: 0o644},
+		{name: "home/nonroot/", mode: 0o700, owner: nonroot},
+		{name: "tmp/", mode: 0o1777},
+	})
+}
+
+// layer builds a layer of these files.
+func (r *release) layer(entries []entry) (v1.Layer, error) {
+	var plain bytes.Buffer
+	if err := writeTar(&plain, entries, r.version.Time); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(plain.Bytes())), nil }
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
+}
+
+// writeLayout writes an index as a tar of an OCI layout.
+func (r *release) writeLayout(i image, index v1.ImageIndex) (err error) {
+	folder := filepath.Join(r.work, "images", i.name)
+	if err := os.RemoveAll(folder); err != nil {
+		return err
+	}
+	path, err := layout.Write(folder, empty.Index)
+	if err != nil {
+		return err
+	}
+	name := "gpuaas/" + i.name + ":" + r.version.tag()
+	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{
+		"org.opencontainers.image.ref.name": r.version.tag(), "io.containerd.image.name": "docker.io/" + name,
+	})); err != nil {
+		return err
+	}
+	var entries []entry
+	err = filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			entries = append(entries, entry{name: filepath.ToSlash(strings.TrimPrefix(path, folder+"/")), source: path, mode: 0o644})
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(r.imageFile(i))
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeTar(file, entries, r.version.Time), file.Close())
+}

@@ -155,8 +155,17 @@ type EvidenceTask = evidence.Task
 // Facts The hardware and software of a host, as its agent reports them.
 type Facts = inventory.Facts
 
+// Fleet defines model for Fleet.
+type Fleet = insight.Fleet
+
 // FleetDrift defines model for FleetDrift.
 type FleetDrift = template.Fleet
+
+// FleetNodes defines model for FleetNodes.
+type FleetNodes = insight.NodeCount
+
+// FleetOutcome defines model for FleetOutcome.
+type FleetOutcome = insight.OutcomeCount
 
 // GPU defines model for GPU.
 type GPU = inventory.GPU
@@ -616,6 +625,11 @@ type StreamEventsParams struct {
 
 	// LastEventID The id of the last received event. The stream first sends the changes since that event.
 	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
+// ShowFleetParams defines parameters for ShowFleet.
+type ShowFleetParams struct {
+	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
 // ListInstancesParams defines parameters for ListInstances.
@@ -1297,6 +1311,13 @@ type ClientInterface interface {
 	// Corresponds with GET /api/v1/admin/events (the `StreamEvents` operationId).
 	StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ShowFleet Count nodes and GPUs by region, SKU and state, and the operations that ended
+	//
+	// Counts the nodes that are not removed, and the operations that ended in the last 24 hours.
+	//
+	// Corresponds with GET /api/v1/admin/fleet (the `ShowFleet` operationId).
+	ShowFleet(ctx context.Context, params *ShowFleetParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListInstances List the instances of nodes, newest first
 	//
 	// The list has the instances that ended as well as the live ones, also those of removed nodes.
@@ -1972,6 +1993,23 @@ func (c *Client) ListDurations(ctx context.Context, params *ListDurationsParams,
 // Corresponds with GET /api/v1/admin/events (the `StreamEvents` operationId).
 func (c *Client) StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewStreamEventsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ShowFleet Count nodes and GPUs by region, SKU and state, and the operations that ended
+//
+// Counts the nodes that are not removed, and the operations that ended in the last 24 hours.
+//
+// Corresponds with GET /api/v1/admin/fleet (the `ShowFleet` operationId).
+func (c *Client) ShowFleet(ctx context.Context, params *ShowFleetParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewShowFleetRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -3957,6 +3995,48 @@ func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Re
 			}
 
 			req.Header.Set("Last-Event-ID", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewShowFleetRequest constructs an http.Request for the ShowFleet method
+func NewShowFleetRequest(server string, params *ShowFleetParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/admin/fleet")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XCorrelationId != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Correlation-Id", headerParam0)
 		}
 
 	}
@@ -7865,6 +7945,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/admin/events (the `StreamEvents` operationId).
 	StreamEventsWithResponse(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*StreamEventsResponse, error)
 
+	// ShowFleetWithResponse Count nodes and GPUs by region, SKU and state, and the operations that ended
+	//
+	// Counts the nodes that are not removed, and the operations that ended in the last 24 hours.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/admin/fleet (the `ShowFleet` operationId).
+	ShowFleetWithResponse(ctx context.Context, params *ShowFleetParams, reqEditors ...RequestEditorFn) (*ShowFleetResponse, error)
+
 	// ListInstancesWithResponse List the instances of nodes, newest first
 	//
 	// The list has the instances that ended as well as the live ones, also those of removed nodes.
@@ -9211,6 +9300,89 @@ func (r StreamEventsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r StreamEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ShowFleetResponse200Headers the declared response headers of an HTTP 200 response for ShowFleet
+type ShowFleetResponse200Headers struct {
+	XCorrelationId *string
+}
+
+type ShowFleetResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Fleet
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Internal
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ShowFleetResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ShowFleetResponse) GetJSON200() *Fleet {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ShowFleetResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ShowFleetResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ShowFleetResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ShowFleetResponse) GetJSON500() *Internal {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ShowFleetResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ShowFleetResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ShowFleetResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ShowFleetResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ShowFleetResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -13791,6 +13963,21 @@ func (c *ClientWithResponses) StreamEventsWithResponse(ctx context.Context, para
 	return ParseStreamEventsResponse(rsp)
 }
 
+// ShowFleetWithResponse Count nodes and GPUs by region, SKU and state, and the operations that ended
+//
+// Counts the nodes that are not removed, and the operations that ended in the last 24 hours.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/admin/fleet (the `ShowFleet` operationId).
+func (c *ClientWithResponses) ShowFleetWithResponse(ctx context.Context, params *ShowFleetParams, reqEditors ...RequestEditorFn) (*ShowFleetResponse, error) {
+	rsp, err := c.ShowFleet(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseShowFleetResponse(rsp)
+}
+
 // ListInstancesWithResponse List the instances of nodes, newest first
 //
 // The list has the instances that ended as well as the live ones, also those of removed nodes.
@@ -15479,6 +15666,80 @@ func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error
 			headers.RetryAfter = &value
 		}
 		response.Headers429 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseShowFleetResponse parses an HTTP response from a ShowFleetWithResponse call
+func ParseShowFleetResponse(rsp *http.Response) (*ShowFleetResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ShowFleetResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Fleet
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ShowFleetResponse200Headers
+		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XCorrelationId = &value
+		}
+		response.Headers200 = &headers
 	}
 
 	return response, nil

@@ -62,6 +62,9 @@ func (db *DB) Interpret(err error, doing string) error {
 	if _, typed := errors.AsType[*schema.Error](err); typed {
 		return err
 	}
+	if loginRejected(err) {
+		return schema.Wrap(schema.KindServiceUnavailable, err, "%s: the database at %s rejects the role or its password", doing, db.address).WithReason("database_login")
+	}
 	if unreachable(err) {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "%s: the database at %s does not respond", doing, db.address)
 	}

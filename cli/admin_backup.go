@@ -31,7 +31,7 @@ or a later one. The password is that of the URL, or of the file that PGPASSFILE 
 
 Environment:
   GPUAAS_DATABASE_URL      the database, as the owner of its tables (or GPUAAS_DATABASE_URL_FILE)`,
-		"  gpuaas admin backup /var/backups/gpuaas.dump\n  gpuaas admin backup /var/backups/gpuaas-$(date +%F).dump -o json",
+		"  gpuaas admin backup /var/backups/gpuaas.dump\n  gpuaas admin backup /var/backups/gpuaas.dump -o json",
 		func(ctx context.Context, file string) error {
 			if e.platform.Backup == nil {
 				return errNotLinked("backup")

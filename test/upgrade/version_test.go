@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
 
@@ -103,12 +105,21 @@ func extract(t *testing.T, git, commit, folder string) {
 	require.NoError(t, err, string(out))
 }
 
-// run runs a command of the version's gpuaas and returns its standard output.
-func (r release) run(ctx context.Context, t *testing.T, env []string, args ...string) string {
+// run runs a command of the version's gpuaas and returns its standard output. It repeats a command that
+// finds a server too busy to respond, as an operator does.
+func (r release) run(ctx context.Context, t *testing.T, env []string, args ...string) (stdout string) {
 	t.Helper()
-	c := exec.CommandContext(ctx, r.program("gpuaas"), args...)
-	var out, faults bytes.Buffer
-	c.Env, c.Stdout, c.Stderr = append(os.Environ(), env...), &out, &faults
-	require.NoError(t, c.Run(), "gpuaas %s of %s\n%s%s", strings.Join(args, " "), r.name, &out, &faults)
-	return out.String()
+	var faults bytes.Buffer
+	var err error
+	harness.Poll(t, func() bool {
+		c := exec.CommandContext(ctx, r.program("gpuaas"), args...)
+		var out bytes.Buffer
+		faults.Reset()
+		c.Env, c.Stdout, c.Stderr = append(os.Environ(), env...), &out, &faults
+		err = c.Run()
+		stdout = out.String()
+		return c.ProcessState.ExitCode() != schema.ExitUnreachable
+	}, budget, every, args)
+	require.NoError(t, err, "gpuaas %s of %s\n%s%s", strings.Join(args, " "), r.name, stdout, &faults)
+	return stdout
 }

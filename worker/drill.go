@@ -235,7 +235,7 @@ func (r *drillRun) rows(source, restored store.DrillCounts) {
 	case missing != "":
 		r.report.Add(c.Failed("no "+missing+": "+answer, diagnosis.Operator, "check which database the job of the dumps reads"))
 	case more != "":
-		r.report.Add(c.Info("more "+more+" than the database: "+answer, "check that the dump is of this database, and that nobody restored the database since"))
+		r.report.Add(c.Info("more "+more+" than the database: "+answer, "check that the dump is of this database, and whether the database was restored since"))
 	default:
 		r.report.Add(c.OK(answer))
 	}

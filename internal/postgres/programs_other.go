@@ -4,5 +4,5 @@ package postgres
 
 import "os/exec"
 
-// endWithParent does nothing: the program ends by itself.
+// endWithParent does nothing: no other system ends a program with its parent.
 func endWithParent(*exec.Cmd) {}

@@ -47,7 +47,7 @@ func (w *world) checkOperations() {
 			wrong[o.ID] = o
 		}
 	}
-	require.Empty(w.t, wrong, "operations that nobody started, or that ended otherwise than requested")
+	require.Empty(w.t, wrong, "operations that no request started, or that ended otherwise than requested")
 	require.Len(w.t, stored, len(w.people.started), "operations that were accepted and are not stored")
 	w.t.Logf("%d operations ended as requested", len(stored))
 }

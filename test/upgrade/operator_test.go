@@ -224,7 +224,7 @@ func (o *operators) work(ctx context.Context) error {
 	tick := time.NewTicker(repeatAfter)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		if err := o.round(context.WithoutCancel(ctx)); err != nil { // a request is not given up
+		if err := o.round(context.WithoutCancel(ctx)); err != nil { // a request continues
 			return err
 		}
 		select {

@@ -52,8 +52,8 @@ type operators struct {
 	turns map[string]int
 	// refused counts the rejected requests, by reason.
 	refused map[string]int
-	// repeated counts the requests that were sent again.
-	repeated int
+	// repeated counts the requests that were sent again, retries the decisions of that name.
+	repeated, retries int
 }
 
 func newOperators(t *testing.T, c *control) *operators {
@@ -105,12 +105,16 @@ func (o *operators) start(ctx context.Context, host string, action lifecycle.Act
 
 // decide sends a decision about a parked operation.
 func (o *operators) decide(ctx context.Context, operation string, d lifecycle.Decision) {
-	if !o.post(ctx, "operations/"+operation+"/"+string(d), wire.ResolveOperation{Reason: "upgrade test"}, nil) || d != lifecycle.DecisionCancel {
+	if !o.post(ctx, "operations/"+operation+"/"+string(d), wire.ResolveOperation{Reason: "upgrade test"}, nil) {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.started[operation].status = lifecycle.OperationCanceled
+	if d == lifecycle.DecisionCancel {
+		o.started[operation].status = lifecycle.OperationCanceled
+		return
+	}
+	o.retries++
 }
 
 // next is the action that follows in the state of a node: each node goes through all actions.

@@ -14,7 +14,7 @@ import (
 
 func newAdmin(e *env) *cobra.Command {
 	c := newGroup("admin", "Prepare and administer an installation", "Prepares and administers an installation.", newAdminSetup(e),
-		newAdminCheck(e), newAdminRotateSecretIDs(e), newAdminReplay(e), newAdminPromote(e), newAdminRestoreMode(e), newAdminSignAgent(e),
+		newAdminCheck(e), newAdminRotateSecretIDs(e), newAdminReplay(e), newAdminPromote(e), newAdminBackup(e), newAdminDrill(e), newAdminRestoreMode(e), newAdminSignAgent(e),
 		newGroup("token", "Create tokens of the admin API", "Creates tokens of the admin API.", newAdminTokenNew(e)))
 	c.Example = "  gpuaas admin setup\n  gpuaas admin token new alice --role operator\n  gpuaas admin rotate-secret-ids"
 	return c

@@ -111,6 +111,10 @@ type Platform struct {
 	// this program's version.
 	Promote func(ctx context.Context, c temporal.Config, build string) (before string, err error)
 	Build   string
+	// Backup writes a dump of the database of the environment into a file, and lines about its progress.
+	Backup func(ctx context.Context, file string, progress io.Writer) (Backup, error)
+	// Drill restores a dump, "" for a new one, into a scratch database and checks it.
+	Drill func(ctx context.Context, file string, progress io.Writer) (diagnosis.Report, error)
 	// RestoreMode starts, ends or reads the restore mode in the database of the environment.
 	// Without it admin restore-mode fails.
 	RestoreMode func(ctx context.Context, o RestoreOptions) (restore.Mode, error)

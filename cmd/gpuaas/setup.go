@@ -18,7 +18,7 @@ import (
 // adapter and the workflows. The CLI links none of them.
 func platform() cli.Platform {
 	return cli.Platform{
-		Setup: setup, Check: check, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand, Trace: traceCommand,
+		Setup: setup, Check: check, RotateSecretIDs: rotateSecretIDs, Replay: worker.Replay, Promote: worker.Promote, Backup: backup, Drill: drill, RestoreMode: restoreMode, Build: worker.BuildID(), Dev: dev.NewCommand, Trace: traceCommand,
 	}
 }
 
@@ -28,6 +28,15 @@ func traceCommand(ctx context.Context, command, correlationID string) (traced co
 
 func restoreMode(ctx context.Context, o cli.RestoreOptions) (restore.Mode, error) {
 	return worker.RestoreMode(ctx, worker.RestoreOptions{Action: worker.RestoreAction(o.Action), Reason: o.Reason, For: o.For, Actor: o.Actor, Getenv: os.Getenv})
+}
+
+func backup(ctx context.Context, file string, progress io.Writer) (cli.Backup, error) {
+	b, err := worker.Backup(ctx, worker.BackupOptions{File: file, Getenv: os.Getenv, Progress: progress})
+	return cli.Backup(b), err
+}
+
+func drill(ctx context.Context, file string, progress io.Writer) (diagnosis.Report, error) {
+	return worker.Drill(ctx, worker.DrillOptions{File: file, Getenv: os.Getenv, Progress: progress})
 }
 
 func rotateSecretIDs(ctx context.Context, log io.Writer) error {

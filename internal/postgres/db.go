@@ -29,6 +29,8 @@ type Config struct {
 	// CallTimeout bounds every call in addition to the caller's context.
 	// Defaults to 15 s.
 	CallTimeout time.Duration
+	// StatementTimeout bounds a statement in the server. Defaults to 15 s, unless the URL sets it.
+	StatementTimeout time.Duration
 	// Name is the pool's application name. Defaults to gpuaas, unless the URL has one.
 	Name string
 	// Failover is shared with the other pools and the listener of the process. Defaults to
@@ -67,6 +69,9 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	pc, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
 		return nil, errMalformedURL()
+	}
+	if c.StatementTimeout > 0 {
+		pc.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(c.StatementTimeout.Milliseconds(), 10)
 	}
 	setDefaults(pc.ConnConfig, c.Name)
 	if c.MaxConns > 0 || !setsPool(c.URL) {

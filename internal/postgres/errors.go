@@ -44,10 +44,6 @@ const adminShutdown = "57P01"
 // lockNotAvailable is the SQLSTATE of a statement that did not get a lock in time.
 const lockNotAvailable = "55P03"
 
-// loginRejected is the class of the SQLSTATE of a connection with a user or a password that the server
-// rejects.
-const loginRejected = "28"
-
 // undefinedTable is the SQLSTATE of a statement that names a table that does not exist.
 const undefinedTable = "42P01"
 
@@ -66,9 +62,9 @@ func (db *DB) Interpret(err error, doing string) error {
 	if _, typed := errors.AsType[*schema.Error](err); typed {
 		return err
 	}
-	if refused, _ := errors.AsType[*pgconn.PgError](err); refused != nil && strings.HasPrefix(refused.Code, loginRejected) {
-		return schema.Wrap(schema.KindServiceUnavailable, refused, "%s: the database at %s rejects the user or the password", doing, db.address).
-			WithNext("correct the database URL of this program, or its file")
+	if loginRejected(err) {
+		return schema.Wrap(schema.KindServiceUnavailable, err, "%s: the database at %s rejects the role or its password", doing, db.address).
+			WithReason("database_login").WithNext("correct the database URL of this program, or its file")
 	}
 	if unreachable(err) {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "%s: the database at %s does not respond", doing, db.address)

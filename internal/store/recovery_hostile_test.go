@@ -160,6 +160,27 @@ func TestConditionsOfDump(t *testing.T) {
 	require.Equal(t, health.Unhealthy, conditions[0].Status)
 }
 
+// TestReporterThatLeft: the conditions of a cluster agent that has not reported for a day do not count, so that a
+// node whose cluster agent was removed does not stay unhealthy. Those of the node's own agent stay unknown.
+func TestReporterThatLeft(t *testing.T) {
+	e := setup(t)
+	n := e.faulty()
+	e.exec(`INSERT INTO health_reports (node_id, source, incarnation, boot_id, at, reported_at, digest) VALUES ($1, 'cluster-agent', 1, 'b1', now(), now(), '')`, n.ID)
+	e.exec("INSERT INTO conditions SELECT node_id, 'cluster-agent', 'cluster_node', '', status, reason, code, repair, detail, since, samples, fault_since, fault_samples, unknown_seconds FROM conditions")
+	conditions := func(age string) (found []string) {
+		e.exec("UPDATE health_reports SET reported_at = now() - $1::interval", age)
+		var f recovery.Fleet
+		e.round(reboots(&f))
+		for _, c := range f.Nodes[0].Conditions {
+			found = append(found, c.Checker+" "+string(c.Status))
+		}
+		return found
+	}
+	require.Equal(t, []string{"gpu_xid unhealthy", "cluster_node unhealthy"}, conditions("1 minute"))
+	require.Equal(t, []string{"gpu_xid unknown", "cluster_node unknown"}, conditions("23 hours"))
+	require.Equal(t, []string{"gpu_xid unknown"}, conditions("25 hours"))
+}
+
 // TestContinuedRepair: a repair that was abandoned and continues after a reset of its run uses the budgets again.
 func TestContinuedRepair(t *testing.T) {
 	e := setup(t)

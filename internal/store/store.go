@@ -29,6 +29,8 @@ type Config struct {
 	// CallTimeout bounds every call in addition to the caller's context.
 	// Defaults to 15 s.
 	CallTimeout time.Duration
+	// StatementTimeout bounds a statement in the server. Defaults to 15 s, unless the URL sets it.
+	StatementTimeout time.Duration
 	// Relaying is the listener of a process that relays the outbox: its relay is
 	// woken without a notification, and the store and it use the same primary. Defaults to
 	// none.
@@ -180,7 +182,7 @@ func openPools(ctx context.Context, c Config) (map[string]*postgres.DB, error) {
 		if p.conns == 0 && p.name != PoolShared {
 			continue
 		}
-		pg, err := postgres.Open(ctx, postgres.Config{URL: c.URL, Name: p.application, MaxConns: p.conns, CallTimeout: c.CallTimeout,
+		pg, err := postgres.Open(ctx, postgres.Config{URL: c.URL, Name: p.application, MaxConns: p.conns, CallTimeout: c.CallTimeout, StatementTimeout: c.StatementTimeout,
 			Failover: failover, Refusals: refusals()})
 		if err != nil {
 			closePools(pools)

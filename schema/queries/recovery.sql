@@ -47,14 +47,16 @@ WHERE n.state <> 'removed' AND (s.node_id IS NOT NULL OR n.silent_at IS NOT NULL
 ORDER BY n.host, n.node_id;
 
 -- The conditions of the nodes. Those of a report that is not fresh, of an earlier incarnation, or from before
--- a restore of the database are unknown.
+-- a restore of the database are unknown. Those of a cluster agent that has not reported for a day do not count: it
+-- no longer checks the node.
 -- name: ConditionsToDecide :many
 SELECT c.node_id, c.checker, c.component,
     (CASE WHEN r.incarnation = n.incarnation AND r.reported_at > greatest(now() - make_interval(secs => sqlc.arg(fresh_seconds)::float8), (SELECT max(started_at) FROM restore_modes)) THEN c.status ELSE 'unknown' END)::text AS status,
     c.reason, c.code, c.repair, c.detail, c.since, c.samples,
     (CASE WHEN c.status = 'unhealthy' THEN c.since ELSE c.fault_since END)::timestamptz AS fault_since, c.fault_samples, c.unknown_seconds
 FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes n ON n.node_id = c.node_id
-WHERE c.node_id = ANY (sqlc.arg(node_ids)::uuid[]) ORDER BY c.node_id, c.source, c.checker, c.component;
+WHERE c.node_id = ANY (sqlc.arg(node_ids)::uuid[]) AND (c.source = 'agent' OR r.reported_at > now() - interval '24 hours')
+ORDER BY c.node_id, c.source, c.checker, c.component;
 
 -- name: AttemptsToDecide :many
 SELECT operation_id, rung, node_id, sku, fault, started_at, ended_at, outcome, boot_before, boot_after, tests FROM recovery_attempts

@@ -234,7 +234,8 @@ SELECT c.node_id, c.checker, c.component,
     c.reason, c.code, c.repair, c.detail, c.since, c.samples,
     (CASE WHEN c.status = 'unhealthy' THEN c.since ELSE c.fault_since END)::timestamptz AS fault_since, c.fault_samples, c.unknown_seconds
 FROM conditions c JOIN health_reports r ON r.node_id = c.node_id AND r.source = c.source JOIN nodes n ON n.node_id = c.node_id
-WHERE c.node_id = ANY ($2::uuid[]) ORDER BY c.node_id, c.source, c.checker, c.component
+WHERE c.node_id = ANY ($2::uuid[]) AND (c.source = 'agent' OR r.reported_at > now() - interval '24 hours')
+ORDER BY c.node_id, c.source, c.checker, c.component
 `
 
 type ConditionsToDecideRow struct {
@@ -254,7 +255,8 @@ type ConditionsToDecideRow struct {
 }
 
 // The conditions of the nodes. Those of a report that is not fresh, of an earlier incarnation, or from before
-// a restore of the database are unknown.
+// a restore of the database are unknown. Those of a cluster agent that has not reported for a day do not count: it
+// no longer checks the node.
 func (q *Queries) ConditionsToDecide(ctx context.Context, freshSeconds float64, nodeIds []string) ([]ConditionsToDecideRow, error) {
 	rows, err := q.db.Query(ctx, conditionsToDecide, freshSeconds, nodeIds)
 	if err != nil {

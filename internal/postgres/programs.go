@@ -1,0 +1,145 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
+)
+
+const (
+	// dumpLockWait is how long pg_dump waits for the locks of the tables that it reads.
+	dumpLockWait = "60s"
+	// stopTime is how long a program may take to end after it was interrupted.
+	stopTime = 10 * time.Second
+	// maxProgramText bounds the text of a program in an error.
+	maxProgramText = 500
+)
+
+// libpqParams are the parameters of a URL that pg_dump and pg_restore accept. Others, such as the size
+// of a pool, are those of this program.
+//
+//nolint:gochecknoglobals // read-only table
+var libpqParams = []string{"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding", "connect_timeout",
+	"target_session_attrs", "application_name", "options", "gssencmode", "krbsrvname"}
+
+// Dump writes a dump of the database into a new file, with pg_dump in its custom format. The file is
+// complete: an error leaves none. A file that exists is KindAlreadyExists; an error of pg_dump is
+// KindInternal, reason pg_dump.
+func Dump(ctx context.Context, url, file string) error {
+	if _, err := os.Lstat(file); err == nil {
+		return schema.NewError(schema.KindAlreadyExists, "%s exists", file).WithNext("choose another file")
+	}
+	part, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".part-")
+	if err != nil {
+		return schema.Wrap(schema.KindInvalidRequest, err, "creating %s: %v", file, err)
+	}
+	defer os.Remove(part.Name()) //nolint:errcheck // it was renamed, or is incomplete
+	defer part.Close()           //nolint:errcheck // synced before
+	err = program(ctx, url, "pg_dump", "--format=custom", "--no-password", "--lock-wait-timeout="+dumpLockWait, "--file="+part.Name())
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(part.Sync(), os.Link(part.Name(), file)); err != nil { // unlike a rename, it replaces no file
+		return schema.Wrap(schema.KindInternal, err, "completing %s: %v", file, err)
+	}
+	return nil
+}
+
+// Restore restores a dump into an empty database, without owners and privileges: gpuaas admin setup
+// sets them. It stops at the first error, which is KindInternal, reason pg_restore.
+func Restore(ctx context.Context, url, file string) error {
+	return program(ctx, url, "pg_restore", "--exit-on-error", "--no-owner", "--no-privileges", "--no-password", file)
+}
+
+// program runs a client program of Postgres on a database. The password is in its environment.
+func program(ctx context.Context, url, name string, args ...string) error {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return schema.NewError(schema.KindInvalidRequest, "%s is not installed", name).WithReason(name).
+			WithNext("install the client programs of Postgres of the server's version or a later one (Debian: postgresql-client)")
+	}
+	database, password, err := withoutPassword(url)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, path, append([]string{"--dbname=" + database}, args...)...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return strings.HasPrefix(kv, "GPUAAS_") || password != "" && strings.HasPrefix(kv, "PGPASSWORD=")
+	}), "LC_ALL=C")
+	if password != "" {
+		cmd.Env = append(cmd.Env, "PGPASSWORD="+password)
+	}
+	var said bytes.Buffer
+	cmd.Stderr, cmd.WaitDelay = &said, stopTime
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	endWithParent(cmd)
+	runtime.LockOSThread() // endWithParent ends the program with the thread that started it
+	defer runtime.UnlockOSThread()
+	err = cmd.Run()
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		return schema.Wrap(schema.KindInternal, err, "%s: %s", name, text.Line(lines[0], maxProgramText)).WithReason(name).WithNext(programNext(said.String()))
+	}
+	return nil
+}
+
+// programNext is the next step after an error of a client program.
+func programNext(said string) string {
+	for _, f := range []struct{ said, next string }{
+		{"No space left on device", "free disk space"},
+		{"server version mismatch", "install the client programs of the server's version"},
+		{"password", "check the password in the URL, or in the file of PGPASSFILE"},
+		{"unexpected end of file", "the dump is incomplete; use another one"},
+		{"could not read from input file", "the dump is incomplete; use another one"},
+		{"does not appear to be a valid archive", "name a file that gpuaas admin backup or pg_dump --format=custom wrote"},
+	} {
+		if strings.Contains(said, f.said) {
+			return f.next
+		}
+	}
+	return ""
+}
+
+// withoutPassword splits a URL into one that may be an argument of a program, and the password.
+func withoutPassword(from string) (database, password string, err error) {
+	u, err := url.Parse(from)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		return "", "", errMalformedURL()
+	}
+	if u.User != nil {
+		password, _ = u.User.Password()
+		u.User = url.User(u.User.Username())
+	}
+	query := u.Query()
+	for name := range query {
+		if !slices.Contains(libpqParams, name) {
+			query.Del(name)
+		}
+	}
+	u.RawQuery = query.Encode()
+	return u.String(), password, nil
+}
+
+// WithDatabase returns the URL with another database of the same server.
+func WithDatabase(from, name string) (string, error) {
+	u, err := url.Parse(from)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		return "", errMalformedURL()
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}

@@ -15,6 +15,6 @@ func TestInterpretRejectedLogin(t *testing.T) {
 	db := &DB{address: "db:5432"}
 	err := schema.AsError(db.Interpret(&pgconn.PgError{Code: "28P01"}, "connecting"))
 	require.Equal(t, schema.KindServiceUnavailable, err.Kind)
-	require.Equal(t, "connecting: the database at db:5432 rejects the user or the password", err.Message)
+	require.Equal(t, "connecting: the database at db:5432 rejects the role or its password", err.Message)
 	require.NotEmpty(t, err.Next)
 }

@@ -109,7 +109,8 @@ const submitTime = 40 * time.Second
 // adminPath is the prefix of every endpoint except the readiness check.
 const adminPath = "/api/v1/admin"
 
-// viaAPI is the interface that the audit names for requests of this API.
+// viaAPI is the interface that the audit names for requests of this API, unless the subject
+// has another one.
 const viaAPI = "api"
 
 // Endpoint is a route with the role that its callers need. Those with the role Also may use it, too;
@@ -159,6 +160,7 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/nodes/{node}/runbook", ok, viewer, i.runbook, notFound),
 		a.on(get, "/capacity", ok, viewer, i.capacity),
 		a.on(get, "/durations", ok, viewer, i.durations),
+		a.on(get, "/fleet", ok, viewer, i.fleet),
 		a.on(get, "/tasks", ok, viewer, t.list, notFound),
 		a.on(get, "/tasks/{task_id}", ok, viewer, t.show, notFound),
 		a.on(post, "/tasks/{task_id}/resume", ok, operator, t.decide(taskDecision{Tasks.ResumeTask, []task.Status{task.Pending, task.Dispatched, task.Running}}), notFound, schema.KindTaskStatus),
@@ -282,7 +284,7 @@ func (a *API) handle(status int, h handler, roles ...Role) func(http.ResponseWri
 		if err != nil {
 			return err
 		}
-		c := &call{Request: r, w: w, secrets: a.base.Secrets, by: audit.Subject{Actor: subject.Name, Via: viaAPI, CorrelationID: edge.CorrelationID(r.Context())}}
+		c := &call{Request: r, w: w, secrets: a.base.Secrets, by: audit.Subject{Actor: subject.Name, Via: cmp.Or(subject.Via, viaAPI), CorrelationID: edge.CorrelationID(r.Context())}}
 		c.authorize = func() error { _, err := a.base.authorize(r, roles...); return err }
 		if c.key, err = idempotencyKey(r.Header); err != nil {
 			return err

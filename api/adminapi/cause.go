@@ -89,6 +89,16 @@ func (i insights) capacity(c *call) (any, error) {
 	return insight.CapacityList{Capacity: append([]insight.Capacity{}, all...)}, err
 }
 
+// fleet counts nodes and the operations of the last day.
+func (i insights) fleet(c *call) (any, error) {
+	if err := i.query(c).check(); err != nil {
+		return nil, err
+	}
+	f, err := i.Insights.Fleet(c.Context())
+	f.Nodes, f.Ended = append([]insight.NodeCount{}, f.Nodes...), append([]insight.OutcomeCount{}, f.Ended...)
+	return f, err
+}
+
 // durations returns how long operations of an action took.
 func (i insights) durations(c *call) (any, error) {
 	q := i.query(c)

@@ -165,6 +165,9 @@ type Insights interface {
 	Cause(ctx context.Context, operationID string, since time.Time) (*cause.Report, error)
 	// Capacity counts nodes by SKU and region, of one SKU and one region if they are not empty.
 	Capacity(ctx context.Context, sku, region string) ([]insight.Capacity, error)
+	// Fleet counts the nodes that are not removed by region, SKU and state, and the operations that
+	// ended in the last 24 hours by status.
+	Fleet(ctx context.Context) (insight.Fleet, error)
 	// Durations returns how long the newest completed operations of an action took, of nodes of
 	// one provider.
 	Durations(ctx context.Context, a lifecycle.Action, provider string) ([]insight.Duration, error)

@@ -28,6 +28,8 @@ type Role = trust.Role
 type Subject struct {
 	Name string
 	Role Role
+	// Via is the interface that the audit names for the caller; empty for this API.
+	Via string
 }
 
 // Authenticator identifies the subject of a request. It rejects with
@@ -76,7 +78,7 @@ const (
 func NewTokens(hash [sha256.Size]byte, actor, path string) (*Tokens, error) {
 	t := &Tokens{path: path, every: tokensEvery}
 	if hash != [sha256.Size]byte{} {
-		t.single = tokenEntry{Subject{actor, trust.RoleAdmin}, hash}
+		t.single = tokenEntry{Subject{Name: actor, Role: trust.RoleAdmin}, hash}
 	}
 	set := &tokenSet{}
 	if path != "" {
@@ -129,16 +131,23 @@ func (t *Tokens) read() {
 	t.current.Store(&tokenSet{entries, err})
 }
 
-// Authenticate implements Authenticator. Both sides are hashed and every entry
-// is compared, so that the duration reveals nothing about the tokens.
+// Authenticate implements Authenticator.
 func (t *Tokens) Authenticate(r *http.Request) (Subject, error) {
 	values := r.Header.Values("Authorization")
 	scheme, token, ok := strings.Cut(strings.Join(values, ","), " ")
 	if !ok || len(values) != 1 || !strings.EqualFold(scheme, "Bearer") {
 		return Subject{}, schema.NewError(schema.KindUnauthenticated, "this endpoint needs a bearer token").WithReason("no_token")
 	}
-	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	var found Subject
+	found, ok := t.Subject(sha256.Sum256([]byte(strings.TrimSpace(token))))
+	if !ok {
+		return Subject{}, schema.NewError(schema.KindUnauthenticated, "the bearer token is not accepted").WithReason("bad_token")
+	}
+	return found, nil
+}
+
+// Subject returns the subject of the token with this SHA-256. ok is false if the token is not
+// accepted. Every entry is compared, so that the duration reveals nothing about the tokens.
+func (t *Tokens) Subject(sum [sha256.Size]byte) (found Subject, ok bool) {
 	compare := func(e tokenEntry) {
 		if subtle.ConstantTimeCompare(sum[:], e.hash[:]) == 1 {
 			found = e.subject
@@ -148,10 +157,7 @@ func (t *Tokens) Authenticate(r *http.Request) (Subject, error) {
 	for _, e := range t.current.Load().entries {
 		compare(e)
 	}
-	if found.Name == "" {
-		return Subject{}, schema.NewError(schema.KindUnauthenticated, "the bearer token is not accepted").WithReason("bad_token")
-	}
-	return found, nil
+	return found, found.Name != ""
 }
 
 // Fault is the reason why the file's newest version is not in use, nil if it is.
@@ -234,5 +240,5 @@ func parseToken(words []string) (tokenEntry, error) {
 	case err != nil || len(hash) != sha256.Size:
 		return tokenEntry{}, errors.New("the hash must be a SHA-256 in hex")
 	}
-	return tokenEntry{Subject{words[0], role}, [sha256.Size]byte(hash)}, nil
+	return tokenEntry{Subject{Name: words[0], Role: role}, [sha256.Size]byte(hash)}, nil
 }

@@ -27,6 +27,7 @@ type config struct {
 	AdminActor         string        `env:"GPUAAS_ADMIN_ACTOR" envDefault:"admin-token" help:"Subject that the admin token stands for in the audit trail."`
 	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with the tokens of named subjects, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). Only its owner may have write access. It is read again when it changes."`
 	AdminAddr          string        `env:"GPUAAS_ADMIN_ADDR" envDefault:"127.0.0.1:8081" help:"Listen address of the admin API."`
+	ConsoleURL         string        `env:"GPUAAS_CONSOLE_URL" help:"Public URL of the operator console without a path, for example https://console.example.com. Requests for other host names are refused, and with https the session's cookie is sent only over TLS. Default: the admin API's port on localhost, over http."`
 	NodeAddr           string        `env:"GPUAAS_NODE_ADDR" envDefault:"127.0.0.1:8443" help:"Listen address of the node API."`
 	NodeURL            string        `env:"GPUAAS_NODE_PUBLIC_URL" envDefault:"https://localhost:8443" help:"URL at which nodes reach the node API: https://name:port. A raw IP address is rejected."`
 	WebUI              string        `env:"GPUAAS_WEB_UI_URL" envDefault:"http://localhost:8233" help:"Base URL of Temporal's Web UI, for the links to operations."`
@@ -52,7 +53,7 @@ type config struct {
 func defaults() *config {
 	return &config{
 		Common: daemon.Common{MetricsAddr: "127.0.0.1:9091", LameDuck: 5 * time.Second, DrainTimeout: 6 * time.Second},
-		serve:  listenerSet{listenerNode, listenerAdmin},
+		serve:  listenerSet{listenerNode, listenerAdmin, listenerConsole},
 	}
 }
 
@@ -83,6 +84,7 @@ func (c *config) Check(f *daemon.Faults) {
 	f.Check(invalid != nil, "GPUAAS_NODE_PUBLIC_URL: %v", invalid)
 	f.Check(c.NodeConnections < 100 || c.NodeConnections > 1e6, "GPUAAS_NODE_CONNECTIONS must be 100 to 1000000")
 	c.checkProxies(f)
+	c.checkConsole(f.Check)
 	f.Check(!(c.IssueRate > 0 && c.IssueRate <= 1e6), "GPUAAS_ISSUE_RATE must be above 0 and at most 1000000")
 	c.checkPackage(f)
 	c.checkReleases(f)
@@ -119,6 +121,8 @@ func (c *config) secrets() []schema.Secret {
 const (
 	listenerNode  = "node"
 	listenerAdmin = "admin"
+	// listenerConsole is the console, on the listener of the admin API.
+	listenerConsole = "console"
 )
 
 // listenerSet is the value of --serve. It implements flag.Value.
@@ -131,8 +135,8 @@ func (s *listenerSet) String() string { return strings.Join(*s, ",") }
 func (s *listenerSet) Set(text string) error {
 	var out listenerSet
 	for name := range strings.SplitSeq(text, ",") {
-		if name != listenerNode && name != listenerAdmin {
-			return fmt.Errorf("unknown listener %q: use %s, %s or both", name, listenerNode, listenerAdmin)
+		if name != listenerNode && name != listenerAdmin && name != listenerConsole {
+			return fmt.Errorf("unknown listener %q: use %s, %s and %s", name, listenerNode, listenerAdmin, listenerConsole)
 		}
 		if !slices.Contains(out, name) {
 			out = append(out, name)

@@ -19,10 +19,10 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdout
 func program(c *config) daemon.Program {
 	return daemon.Program{
 		Name:   "gpuaas-api",
-		About:  "gpuaas-api serves the node API (mutual TLS) and the admin API (bearer token), and delivers results of node tasks to Temporal.",
+		About:  "gpuaas-api serves the node API (mutual TLS), the admin API (bearer token) and the operator console, and delivers results of node tasks to Temporal.",
 		Config: c,
 		Flags: func(f *flag.FlagSet) {
-			f.Var(&c.serve, "serve", "listeners to serve, separated by commas: node, admin")
+			f.Var(&c.serve, "serve", "what to serve, separated by commas: node, admin, and with admin also console")
 		},
 		Start: func(ctx context.Context, p *daemon.Process) error { return start(ctx, p, c) },
 	}
@@ -52,6 +52,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 			return err
 		}
 		a.listening(listenerAdmin, ln)
+		a.adminAddress = ln.Addr().String()
 		p.Serve(ctx, listenerAdmin, ln, a.adminServer())
 	}
 	if err := a.connect(ctx); err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/api/console"
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
@@ -67,6 +68,10 @@ type app struct {
 
 	// adminHandler is nil until the admin API can serve.
 	adminHandler atomic.Pointer[http.Handler]
+	// adminAddress is the address of the admin API's listener.
+	adminAddress string
+	// console is nil if it is not served.
+	console *console.Console
 }
 
 // newApp makes the parts that need no server. Temporal's client connects at first
@@ -110,7 +115,26 @@ func (a *app) connect(ctx context.Context) error {
 	a.addHealth()
 	a.checkpoints = &checkpoints{store: a.nodeStore.Checkpoints, keys: a.vault.CheckpointKeys, env: a.cfg.Env, log: a.Log, unsigned: map[string]bool{}}
 	a.admin = a.adminAPI()
-	handler := a.admin.Handler()
+	return a.openAdmin()
+}
+
+// openAdmin makes the listener of the admin API serve it, and the console.
+func (a *app) openAdmin() (err error) {
+	api := a.admin.Handler()
+	handler := api
+	if a.cfg.serve.has(listenerConsole) {
+		if a.console, err = a.newConsole(api); err != nil {
+			return err
+		}
+		pages := a.console.Handler()
+		handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if isConsole(r) {
+				pages.ServeHTTP(w, r)
+				return
+			}
+			api.ServeHTTP(w, r)
+		})
+	}
 	a.adminHandler.Store(&handler)
 	return nil
 }
@@ -225,6 +249,9 @@ func (a *app) work(ctx context.Context) {
 		}))
 	a.Go(ctx, "notifications", a.listener.Run)
 	a.Go(ctx, "event streams", a.admin.Run)
+	if a.console != nil {
+		a.Go(ctx, "console", a.console.Run)
+	}
 	a.metrics.AdminTokens(true)
 	a.Go(ctx, "admin tokens", func(ctx context.Context) error { return a.cfg.tokens.Run(ctx, a.tokensChanged) })
 	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.nodeStore.Inventory.Sweep(ctx, a.listener) })
@@ -262,7 +289,7 @@ func (a *app) bundles() adminapi.Bundles {
 
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
-		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Secrets: a.secrets, Auth: a.cfg.tokens,
+		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Secrets: a.secrets, Auth: subjects{a.cfg.tokens},
 		Nodes: a.store.Admin, SKUs: a.store.Admin, Machines: a.store.Machines, EnrollmentTokens: a.store.Identities, Locks: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin, Signals: a.store.Signals, Templates: a.store.Templates, Insights: a.store.Insights, Repairs: a.store.Repairs,
 		Checkpoints: a.store.Checkpoints, CheckpointKeys: a.vault.CheckpointKeys,
 		Lifecycle: starter{a.temporal.Operations, a.store.Admin}, Rehydrator: rehydrator{a.store, a.temporal.Operations}, Trust: a.vault,

@@ -25,6 +25,19 @@ func (s *Insights) Capacity(ctx context.Context, sku, region string) ([]insight.
 	})
 }
 
+// Fleet implements adminapi.Insights.
+func (s *Insights) Fleet(ctx context.Context) (insight.Fleet, error) {
+	const nodes = `SELECT region_code AS region, sku, state, count(*) AS nodes, coalesce(sum(gpus_total), 0) AS gpus
+		FROM nodes WHERE state <> 'removed' GROUP BY 1, 2, 3 ORDER BY 1, 2, 3`
+	const ended = `SELECT status, count(*) AS operations FROM operations WHERE ended_at > now() - interval '24 hours' GROUP BY 1 ORDER BY 1`
+	return query(ctx, s.db, "counting the fleet", func(ctx context.Context) (f insight.Fleet, err error) {
+		if f.Nodes, err = list[insight.NodeCount](ctx, s.db, nodes); err == nil {
+			f.Ended, err = list[insight.OutcomeCount](ctx, s.db, ended)
+		}
+		return f, err
+	})
+}
+
 // Durations implements adminapi.Insights. A phase that an operator skipped or forced does not
 // count.
 func (s *Insights) Durations(ctx context.Context, a lifecycle.Action, provider string) ([]insight.Duration, error) {

@@ -68,8 +68,10 @@ type Store struct {
 	Repairs *Repairs
 	// Recovery stores the policy, the decisions and the budgets of health recovery.
 	Recovery *Recovery
-	db       *db
-	pools    map[string]*postgres.DB // by purpose
+	// Console stores the sessions of the console.
+	Console *Console
+	db      *db
+	pools   map[string]*postgres.DB // by purpose
 }
 
 // Operations stores operations and the resources they create. It implements
@@ -150,6 +152,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Templates:   &Templates{db: d},
 		Surplus:     &SurplusMachines{db: d},
 		Repairs:     &Repairs{d},
+		Console:     &Console{db: d},
 		Recovery:    &Recovery{db: d},
 	}
 	s.Retention = &Retention{db: d, events: s.Admin}

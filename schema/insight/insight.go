@@ -48,6 +48,29 @@ type CapacityList struct {
 	Capacity []Capacity `json:"capacity"`
 }
 
+// Fleet is the response to GET /api/v1/admin/fleet.
+type Fleet struct {
+	// Nodes counts the nodes that are not removed, by region, SKU and state.
+	Nodes []NodeCount `json:"nodes"`
+	// Ended counts the operations that ended in the last 24 hours, by status.
+	Ended []OutcomeCount `json:"ended"`
+}
+
+// NodeCount counts the nodes of a region and SKU in a state, and their GPUs.
+type NodeCount struct {
+	Region string              `json:"region"`
+	SKU    string              `json:"sku"`
+	State  lifecycle.NodeState `json:"state"`
+	Nodes  int                 `json:"nodes"`
+	GPUs   int                 `json:"gpus"`
+}
+
+// OutcomeCount counts operations that ended with a status.
+type OutcomeCount struct {
+	Status     lifecycle.OperationState `json:"status"`
+	Operations int                      `json:"operations"`
+}
+
 // Duration is how long completed operations of an action took in a phase.
 type Duration struct {
 	// Phase is the name of the phase, empty for the whole operation.

@@ -113,6 +113,7 @@ GRANT INSERT (rotation_id, kind, phase, old_key, grace_seconds, approved, actor,
     ON rotations TO gpuaas_api_admin;
 GRANT INSERT ON rotation_waivers TO gpuaas_api_admin;
 GRANT DELETE ON node_sessions TO gpuaas_api_admin;
+GRANT SELECT, INSERT, UPDATE (last_seen_at), DELETE ON console_sessions TO gpuaas_api_admin; -- no other process reads them
 GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
 
 -- The node API issues identities, stores heartbeats and dispatches tasks.

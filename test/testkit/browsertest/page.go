@@ -165,3 +165,17 @@ func (p *Page) Click(selector, label string) {
 	p.Wait(selector+" "+label, fmt.Sprintf(`(e => e && (e.click(), true))([...document.querySelectorAll(%q)].find(e =>
 		e.checkVisibility({visibilityProperty: true, opacityProperty: true}) && !e.disabled && e.innerText.trim().startsWith(%q)))`, selector, label))
 }
+
+// Type replaces the text of the field that matches a selector, key by key. A line break is the
+// key that submits the form.
+func (p *Page) Type(selector, text string) {
+	p.T.Helper()
+	p.Wait(selector, fmt.Sprintf(`(e => !!e && (e.focus(), e.select?.(), document.activeElement === e))(document.querySelector(%q))`, selector))
+	p.Press(text)
+}
+
+// Press presses keys, where the focus is.
+func (p *Page) Press(keys string) {
+	p.T.Helper()
+	p.Do(chromedp.KeyEvent(keys))
+}

@@ -50,7 +50,7 @@ func bulkVerbs() []bulkVerb {
 		{Name: "release", Does: "return quarantined nodes to service", Action: lifecycle.ActionRelease},
 	}
 	for _, d := range lifecycle.Decisions() {
-		all = append(all, bulkVerb{Name: "decide " + string(d), Does: "decide about parked operations", Decision: d})
+		all = append(all, bulkVerb{Name: "decide " + string(d), Decision: d})
 	}
 	return all
 }
@@ -74,7 +74,11 @@ func (v bulkVerb) noun() string {
 
 // bulkPage is the data of the template bulk.
 type bulkPage struct {
-	Verbs  []bulkVerb
+	// Actions are the verbs on nodes, Decisions those on parked operations.
+	Actions, Decisions []bulkVerb
+	States             []lifecycle.NodeState
+	Plans              []lifecycle.Plan
+
 	Filter filter
 	Do     string
 	Harm   bool
@@ -83,8 +87,6 @@ type bulkPage struct {
 	Key  string
 	// Changed is set if the plan is another one than the operator confirmed.
 	Changed bool
-	States  []lifecycle.NodeState
-	Actions []lifecycle.Plan
 	Runs    []bulkView
 }
 
@@ -95,8 +97,15 @@ func showBulk(r *Request) (View, error) {
 
 // bulkPlanPage is the page with the plan for the filters of the request.
 func bulkPlanPage(r *Request, do string, harm, changed bool) (View, error) {
-	p := bulkPage{Verbs: bulkVerbs(), Do: do, Harm: harm, Changed: changed, States: lifecycle.NodeStates(), Actions: lifecycle.Operations(),
+	p := bulkPage{Do: do, Harm: harm, Changed: changed, States: lifecycle.NodeStates(), Plans: lifecycle.Operations(),
 		Filter: filter{}, Runs: r.console.bulk.list()}
+	for _, v := range bulkVerbs() {
+		if v.Decision != "" {
+			p.Decisions = append(p.Decisions, v)
+		} else {
+			p.Actions = append(p.Actions, v)
+		}
+	}
 	view := View{Template: "bulk", Title: "Bulk actions", Nav: "Bulk"}
 	if do != "" {
 		verb, of, err := r.bulkChoice(do)

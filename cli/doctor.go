@@ -16,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -156,7 +157,7 @@ func checkRegistration(n wire.NodeView) diagnosis.Check {
 		if held(n) {
 			return c.Failed(answer, diagnosis.Operator, "gpuaas op show "+n.Host)
 		}
-		if len(openFaults(n)) > 0 {
+		if len(preview.Faults(n)) > 0 {
 			return c.Failed(answer, diagnosis.Operator, "gpuaas node history "+n.Host+" shows why; the check health has the next step")
 		}
 		return c.Failed(answer, diagnosis.Operator, "gpuaas node history "+n.Host+" shows why; then "+cmp.Or(n.Next(), "gpuaas node release "+n.Host+" --reason TEXT"))
@@ -320,7 +321,7 @@ func concerns(n wire.NodeView, f wire.ControlPlaneFault) bool {
 	case "audit-trail", "retention", "surplus-machine", "rotation", lifecycle.ScheduleDelete, lifecycle.ScheduleSweep, lifecycle.ScheduleDrift, lifecycle.ScheduleExplain:
 		return false
 	case "health-recovery", lifecycle.ScheduleDecide: // it repairs nodes with a fault
-		return n.State != lifecycle.NodeQuarantined && len(openFaults(n)) > 0
+		return n.State != lifecycle.NodeQuarantined && len(preview.Faults(n)) > 0
 	case "tasks": // they are of operations
 		return held(n)
 	case "verifier-set":

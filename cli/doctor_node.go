@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
@@ -86,7 +87,7 @@ func checkState(n wire.NodeView, list wire.StuckList) diagnosis.Check {
 // checkHealth names the faults that the health checkers found last. A fault that needs no repair is none.
 func checkHealth(n wire.NodeView) diagnosis.Check {
 	c := diagnosis.Check{Name: "health", Asked: "what the health checkers found last"}
-	faults := openFaults(n)
+	faults := preview.Faults(n)
 	observe := 0
 	for _, found := range n.Conditions {
 		if !found.Stale && !found.Faulty() && found.Status == health.Unhealthy {
@@ -102,16 +103,6 @@ func checkHealth(n wire.NodeView) diagnosis.Check {
 		return c.OK(text.Count(observe, "condition") + " to observe: gpuaas node show " + n.Host)
 	}
 	return c.OK("no fault")
-}
-
-// openFaults returns the conditions that need a repair, as the checkers found them last.
-func openFaults(n wire.NodeView) (faults []health.Condition) {
-	for _, c := range n.Conditions {
-		if !c.Stale && c.Faulty() {
-			faults = append(faults, c.Condition)
-		}
-	}
-	return faults
 }
 
 func checkVerifierSet(n wire.NodeView) diagnosis.Check {

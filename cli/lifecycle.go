@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -132,7 +133,7 @@ func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o
 		return err
 	}
 	if t.view != nil {
-		if warning := releaseWarning(*t.view, a); warning != "" {
+		if warning := preview.ReleaseWarning(*t.view, a); warning != "" {
 			e.message("warning: %s", warning)
 		}
 	}
@@ -177,21 +178,12 @@ func (t target) inError(err error) error {
 		return err
 	}
 	filled := *refusal
-	filled.Message = fillNode(filled.Message, t.name())
-	filled.Next = fillNode(filled.Next, t.name())
+	filled.Message = preview.Fill(filled.Message, t.name())
+	filled.Next = preview.Fill(filled.Next, t.name())
 	if t.id != "" {
 		filled.Next = strings.ReplaceAll(filled.Next, t.id, t.name())
 	}
 	return &filled
-}
-
-// fillNode replaces the word NODE by the node's name.
-func fillNode(text, name string) string {
-	words := strings.Split(text, " ")
-	if i := slices.Index(words, "NODE"); i >= 0 {
-		words[i] = name
-	}
-	return strings.Join(words, " ")
 }
 
 // lifecycleResult is the output of a command that started an operation: the node as
@@ -277,7 +269,7 @@ func parkLines(t target, op lifecycle.Operation, now time.Time) []string {
 	}
 	lines = append(lines, "options, the least harmful first:")
 	for _, o := range s.Options {
-		lines = append(lines, "  "+o.Does, "    "+fillNode(o.Command, t.name()))
+		lines = append(lines, "  "+o.Does, "    "+preview.Fill(o.Command, t.name()))
 	}
 	return lines
 }
@@ -288,7 +280,7 @@ func nextCommand(t target, a lifecycle.Action, s *lifecycle.Stuck) string {
 	if s == nil || s.Next == "" {
 		return t.op("show", a)
 	}
-	return fillNode(s.Next, t.name())
+	return preview.Fill(s.Next, t.name())
 }
 
 // hint is the action that an operator must take for the running phase to end; empty

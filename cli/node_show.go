@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/instance"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/template"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -186,7 +187,7 @@ func (e *console) writeWork(w io.Writer, n wire.NodeView, tasks []wire.TaskView)
 		}
 	}
 	row(w, "Blockers:", cmp.Or(strings.Join(n.Blockers(), ", "), "none"))
-	for _, warned := range warnings(n) {
+	for _, warned := range preview.Warnings(n) {
 		row(w, "  Warning:", warned.Workload+": "+warned.Warning)
 	}
 	label := "Tasks:"

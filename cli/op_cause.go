@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/preview"
 )
 
 func newOpCause(e *env) *cobra.Command {
@@ -135,7 +136,7 @@ The field needs says so.`,
 func writeRunbook(w io.Writer, b insight.Runbook) {
 	fmt.Fprintf(w, "%s: %s\n", b.Host, clean(b.Summary))
 	for i, s := range b.Steps {
-		fmt.Fprintf(w, "\n%d. %s\n   owner: %s, harm: %s\n   %s\n", i+1, clean(s.Title), s.Owner, s.Harm, clean(fillNode(s.Command, b.Host)))
+		fmt.Fprintf(w, "\n%d. %s\n   owner: %s, harm: %s\n   %s\n", i+1, clean(s.Title), s.Owner, s.Harm, clean(preview.Fill(s.Command, b.Host)))
 	}
 	for _, n := range b.Needs {
 		fmt.Fprintf(w, "\nneeds: %s\n", clean(n))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -159,7 +160,7 @@ func writeOptions(w io.Writer, t target, s *lifecycle.Stuck) {
 	label := "Options:"
 	for _, o := range s.Options {
 		row(w, label, o.Does)
-		row(w, "", "  "+fillNode(o.Command, t.name()))
+		row(w, "", "  "+preview.Fill(o.Command, t.name()))
 		label = ""
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -144,7 +145,7 @@ func TestOpWatch(t *testing.T) {
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		require.Equal(t, schema.ExitPending, h.run("op", "watch", "gpu-17", "--timeout", "1m", "--no-color"))
 		for _, o := range parkedDrain().Operation.Stuck.Options {
-			require.Contains(t, h.err.String(), fillNode(o.Command, "gpu-17")+"\n")
+			require.Contains(t, h.err.String(), preview.Fill(o.Command, "gpu-17")+"\n")
 		}
 	})
 	t.Run("none", func(t *testing.T) {

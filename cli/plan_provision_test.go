@@ -8,6 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -16,21 +17,21 @@ import (
 func TestPlanOfAProvisionedNode(t *testing.T) {
 	t.Parallel()
 	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive, Instance: &lifecycle.Instance{State: lifecycle.InstanceRunning}}
-	p := makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionProvision, lifecycle.Options{})
+	p := preview.Of(n, machine.Info{Name: "manual"}, lifecycle.ActionProvision, lifecycle.Options{})
 	require.True(t, p.Refused)
-	require.Equal(t, []planBlocker{{schema.KindInvalidRequest, "node gpu-17 is already provisioned: its instance is running", "gpuaas node show gpu-17"}}, p.Blockers)
+	require.Equal(t, []preview.Blocker{{Code: schema.KindInvalidRequest, Message: "node gpu-17 is already provisioned: its instance is running", Next: "gpuaas node show gpu-17"}}, p.Blockers)
 	n.Instance.State = lifecycle.InstanceTerminated
-	require.False(t, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
+	require.False(t, preview.Of(n, machine.Info{Name: "manual"}, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
 }
 
 // The plan of a provision is refused for a node that must enroll first, as the start is.
 func TestPlanOfANodeThatNeverEnrolled(t *testing.T) {
 	t.Parallel()
 	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeRegistered}
-	require.Equal(t, []planBlocker{{schema.KindInvalidRequest,
-		`node gpu-17 is not enrolled, and its provider "manual" creates no machines`, "gpuaas node enroll gpu-17"}},
-		makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionProvision, lifecycle.Options{}).Blockers)
-	require.False(t, makePlan(n, machine.Info{Name: "cloud", Creates: true}, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
+	require.Equal(t, []preview.Blocker{{Code: schema.KindInvalidRequest,
+		Message: `node gpu-17 is not enrolled, and its provider "manual" creates no machines`, Next: "gpuaas node enroll gpu-17"}},
+		preview.Of(n, machine.Info{Name: "manual"}, lifecycle.ActionProvision, lifecycle.Options{}).Blockers)
+	require.False(t, preview.Of(n, machine.Info{Name: "cloud", Creates: true}, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
 }
 
 // abandonedNode is a node whose drain is abandoned.
@@ -46,13 +47,13 @@ func TestPlanOfAnAbandonedNode(t *testing.T) {
 	abandonedNode(&n)
 	for action, refused := range map[lifecycle.Action]bool{lifecycle.ActionDrain: false, lifecycle.ActionRetire: false,
 		lifecycle.ActionReactivate: true, lifecycle.ActionReissueEnrollment: true} {
-		require.Equal(t, refused, makePlan(n, machine.Info{}, action, lifecycle.Options{}).Refused, action)
+		require.Equal(t, refused, preview.Of(n, machine.Info{}, action, lifecycle.Options{}).Refused, action)
 	}
-	require.Equal(t, lifecycle.NodeActive, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}).EndsAs)
-	require.Equal(t, lifecycle.NodeQuarantined, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionRecover,
+	require.Equal(t, lifecycle.NodeActive, preview.Of(n, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true}).EndsAs)
+	require.Equal(t, lifecycle.NodeQuarantined, preview.Of(n, machine.Info{Name: "manual"}, lifecycle.ActionRecover,
 		lifecycle.Options{Recovery: recovery.Request{Rungs: []recovery.Rung{recovery.RungQuarantine}}}).EndsAs, "no rung repairs the node")
 	n.Operation.Status = lifecycle.OperationRunning
-	require.True(t, makePlan(n, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{}).Refused)
+	require.True(t, preview.Of(n, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{}).Refused)
 }
 
 // A reissue runs beside every operation except a drain, a retire, a terminate and a remove.
@@ -73,6 +74,6 @@ func TestPlanBesideAnOperation(t *testing.T) {
 	} {
 		n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive,
 			Operation: &wire.OperationSummary{Action: tc.running, Status: lifecycle.OperationRunning}}
-		require.Equal(t, tc.refused, makePlan(n, machine.Info{}, tc.action, lifecycle.Options{}).Refused, "%s beside %s", tc.action, tc.running)
+		require.Equal(t, tc.refused, preview.Of(n, machine.Info{}, tc.action, lifecycle.Options{}).Refused, "%s beside %s", tc.action, tc.running)
 	}
 }

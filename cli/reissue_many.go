@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -101,7 +102,7 @@ func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissu
 		if o.dryRun {
 			r.Outcome = bulkPlanned
 			if _, err := lifecycle.CheckStart(lifecycle.ActionReissueEnrollment, n.State); err != nil {
-				r.Outcome, r.Reason = reissueRefused, fillNode(err.Error(), n.Host)
+				r.Outcome, r.Reason = reissueRefused, preview.Fill(err.Error(), n.Host)
 			}
 		}
 		m.rows = append(m.rows, r)

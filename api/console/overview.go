@@ -212,6 +212,11 @@ func tableOf(counts []insight.NodeCount) (t fleetTable) {
 			t.States = append(t.States, s)
 		}
 	}
+	for _, n := range counts {
+		if !slices.Contains(t.States, n.State) { // of a newer version
+			t.States = append(t.States, n.State)
+		}
+	}
 	cells := func() (out []fleetCell) {
 		for _, s := range t.States {
 			out = append(out, fleetCell{State: s})

@@ -81,6 +81,8 @@ func (l layout) MayAdmin() bool { return l.May(trust.RoleAdmin) }
 func navigation() []navEntry {
 	return []navEntry{
 		{"Overview", Prefix + "/"},
+		{"Nodes", Prefix + "/nodes"},
+		{"Operations", Prefix + "/operations"},
 		{"Bulk", Prefix + "/bulk"},
 		{"Agents", Prefix + "/agents"},
 		{"Trust", Prefix + "/trust"},
@@ -130,9 +132,12 @@ func functions(now func() time.Time) template.FuncMap {
 		"op":     func(id string) string { return Prefix + "/operations/" + id },
 		"button": func(h lifecycle.Harm) string { return "harm-" + string(h) },
 		"list":   func(items ...any) []any { return items },
-		"title":  func(s any) string { return strings.ReplaceAll(fmt.Sprint(s), "_", " ") },
+		"title":  func(s any) string { return text.Line(strings.ReplaceAll(fmt.Sprint(s), "_", " "), maxName) },
 	}
 }
+
+// maxName is the number of characters of a state or another name that are shown.
+const maxName = 80
 
 // asTime returns a time or the time that a pointer has; zero without one.
 func asTime(v any) time.Time {

@@ -1,0 +1,237 @@
+package console_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/console"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+func TestSecurityHeaders(t *testing.T) {
+	s := newSite(t)
+	s.backend.fleet()
+	s.login(trust.RoleViewer)
+	for _, w := range []*httptest.ResponseRecorder{s.get("/console/"), s.get("/console/login"), s.get("/console/nothing"), s.get("/console/static/1/console.css"),
+		s.get("/console/", "Host", "evil.example"), s.do(http.MethodPost, "/console/logout", nil, "Origin", "https://evil.example"), s.get("/")} {
+		policy := w.Header().Get("Content-Security-Policy")
+		for _, part := range []string{"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "require-trusted-types-for 'script'"} {
+			assert.Contains(t, policy, part)
+		}
+		assert.NotContains(t, policy, "unsafe")
+		assert.Equal(t, "DENY", w.Header().Get("X-Frame-Options"))
+		assert.Equal(t, "nosniff", w.Header().Get("X-Content-Type-Options"))
+	}
+	assert.Equal(t, "/console/", s.get("/").Header().Get("Location"))
+}
+
+func TestForeignHostAndOrigin(t *testing.T) {
+	s := newSite(t)
+	s.backend.fleet()
+	s.login(trust.RoleOperator)
+	assert.Equal(t, http.StatusMisdirectedRequest, s.get("/console/", "Host", "evil.example").Code)
+	assert.Equal(t, http.StatusForbidden, s.do(http.MethodPost, "/console/logout", url.Values{}, "Origin", "https://evil.example").Code)
+	assert.Equal(t, http.StatusForbidden, s.do(http.MethodPost, "/console/logout", url.Values{}, "Sec-Fetch-Site", "cross-site").Code)
+	assert.Equal(t, http.StatusOK, s.get("/console/").Code, "the session is as before")
+	assert.Equal(t, http.StatusSeeOther, s.do(http.MethodPost, "/console/logout", url.Values{}, "Origin", "http://"+host).Code)
+}
+
+func TestLogin(t *testing.T) {
+	s := newSite(t)
+	s.backend.fleet()
+	w := s.get("/console/nodes?state=active")
+	assert.Equal(t, "/console/login?next=%2Fconsole%2Fnodes%3Fstate%3Dactive", w.Header().Get("Location"))
+	golden(t, "login", s.get(w.Header().Get("Location")))
+	assert.Equal(t, http.StatusUnauthorized, s.get("/console/", "Gpuaas-Region", "1").Code, "the script gets no login page")
+	assert.Equal(t, http.StatusUnauthorized, s.do(http.MethodPost, "/console/nodes/"+nodeID+"/drain", url.Values{}).Code)
+
+	w = s.do(http.MethodPost, "/console/login", url.Values{"token": {"wrong-token"}})
+	assert.Equal(t, http.StatusUnauthorized, w.Code)
+	assert.NotContains(t, w.Body.String(), "wrong-token")
+	assert.Empty(t, w.Result().Cookies())
+	w = s.do(http.MethodPost, "/console/login", url.Values{"token": {tokenOf(trust.RoleReporter)}})
+	assert.Equal(t, http.StatusForbidden, w.Code)
+
+	w = s.do(http.MethodPost, "/console/login", url.Values{"token": {tokenOf(trust.RoleViewer)}, "next": {"/console/nodes?state=active"}})
+	assert.Equal(t, "/console/nodes?state=active", w.Header().Get("Location"))
+	c := w.Result().Cookies()[0]
+	assert.True(t, c.HttpOnly)
+	assert.False(t, c.Secure)
+	assert.Equal(t, http.SameSiteLaxMode, c.SameSite)
+	assert.NotContains(t, s.log.String(), "gpuat_", "no token is logged")
+	assert.NotContains(t, s.log.String(), "wrong-token")
+	assert.NotContains(t, s.log.String(), c.Value)
+}
+
+func TestLoginGoesOnToPagesOfTheConsoleOnly(t *testing.T) {
+	s := newSite(t)
+	for _, next := range []string{"https://evil.example/", "//evil.example", "/console/../evil", "/console//evil.example", "/\\evil.example", "/api/v1/admin/nodes", ""} {
+		w := s.do(http.MethodPost, "/console/login", url.Values{"token": {tokenOf(trust.RoleViewer)}, "next": {next}})
+		assert.Equal(t, "/console/", w.Header().Get("Location"), next)
+	}
+}
+
+func TestCookieOverTLS(t *testing.T) {
+	s := newSite(t, func(c *console.Config) { c.URL = &url.URL{Scheme: "https", Host: host} })
+	s.login(trust.RoleViewer)
+	assert.Equal(t, "__Host-gpuaas_console", s.cookie.Name)
+	assert.True(t, s.cookie.Secure)
+	assert.Equal(t, "/", s.cookie.Path)
+	assert.NotEmpty(t, s.get("/console/login").Header().Get("Strict-Transport-Security"))
+}
+
+func TestFailedLoginsAreLimited(t *testing.T) {
+	s := newSite(t)
+	for range 10 {
+		require.Equal(t, http.StatusUnauthorized, s.do(http.MethodPost, "/console/login", url.Values{"token": {"wrong"}}).Code)
+	}
+	w := s.do(http.MethodPost, "/console/login", url.Values{"token": {tokenOf(trust.RoleViewer)}})
+	assert.Equal(t, http.StatusTooManyRequests, w.Code)
+	assert.NotEmpty(t, w.Header().Get("Retry-After"))
+}
+
+// A login makes a new session, and the one before is over.
+func TestSessionIsNew(t *testing.T) {
+	s := newSite(t)
+	s.backend.fleet()
+	s.cookie = &http.Cookie{Name: "gpuaas_console", Value: "chosen-by-another"}
+	s.login(trust.RoleViewer)
+	first := s.cookie
+	assert.NotEqual(t, "chosen-by-another", first.Value)
+	s.login(trust.RoleViewer)
+	assert.NotEqual(t, first.Value, s.cookie.Value)
+	s.cookie = first
+	assert.Equal(t, http.StatusSeeOther, s.get("/console/").Code, "the first session has ended")
+}
+
+func TestSessionEnds(t *testing.T) {
+	s := newSite(t)
+	s.backend.fleet()
+	old := s.login(trust.RoleViewer).cookie
+	require.Equal(t, http.StatusSeeOther, s.do(http.MethodPost, "/console/logout", url.Values{}).Code)
+	s.cookie = old
+	assert.Equal(t, http.StatusSeeOther, s.get("/console/").Code)
+	assert.Equal(t, http.StatusUnauthorized, s.get("/console/events?view=all").Code)
+
+	s.login(trust.RoleViewer)
+	require.Equal(t, http.StatusOK, s.get("/console/").Code)
+	s.backend.drop(tokenOf(trust.RoleViewer))
+	assert.Equal(t, http.StatusSeeOther, s.get("/console/").Code, "a removed token ends its sessions at once")
+}
+
+// A viewer cannot send any form, whatever it contains.
+func TestFormsNeedTheirRole(t *testing.T) {
+	s := newSite(t)
+	s.login(trust.RoleViewer)
+	n := 0
+	for _, r := range console.Routes() {
+		if r.Method == http.MethodGet {
+			continue
+		}
+		n++
+		path := strings.NewReplacer("{node}", nodeID, "{operation}", operationID).Replace(r.Path)
+		assert.Equal(t, http.StatusForbidden, s.do(r.Method, "/console"+path, url.Values{"reason": {"r"}, "key": {"k"}}).Code, r.Path)
+	}
+	assert.Greater(t, n, 10)
+	assert.Empty(t, s.backend.sent(http.MethodPost))
+}
+
+// open opens a stream and returns its lines.
+func (s *site) open(t *testing.T, server *httptest.Server, view string) (*bufio.Scanner, func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/console/events?view="+view, http.NoBody)
+	require.NoError(t, err)
+	r.Host = host
+	r.AddCookie(s.cookie)
+	response, err := server.Client().Do(r)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = response.Body.Close() })
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	return bufio.NewScanner(response.Body), cancel
+}
+
+// next returns the next revision of a stream, empty at its end.
+func next(lines *bufio.Scanner) string {
+	for lines.Scan() {
+		if rev, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			return rev
+		}
+	}
+	return ""
+}
+
+func TestStream(t *testing.T) {
+	s := newSite(t)
+	server := httptest.NewServer(s.handler)
+	defer server.Close()
+	s.login(trust.RoleViewer)
+	all, _ := s.open(t, server, "all")
+	one, _ := s.open(t, server, nodeID)
+	first := next(all)
+	require.NotEmpty(t, first, "a page without a revision is outdated")
+	s.backend.events <- fmt.Sprintf("id: 1\nevent: operation\ndata: {\"node_id\": %q}\n\n", schema.NewID())
+	for rev := next(all); ; rev = next(all) {
+		require.NotEmpty(t, rev)
+		if rev != first {
+			break
+		}
+	}
+	s.backend.events <- fmt.Sprintf("id: 2\nevent: audit\ndata: {\"stream\": %q}\n\n", nodeID)
+	require.NotEmpty(t, next(one))
+
+	require.Equal(t, http.StatusSeeOther, s.do(http.MethodPost, "/console/logout", url.Values{}).Code)
+	for next(all) != "" {
+	}
+	for next(one) != "" {
+	}
+	require.NoError(t, all.Err(), "a logout ends the streams regularly")
+}
+
+func TestStreamEndsWithTheToken(t *testing.T) {
+	s := newSite(t)
+	server := httptest.NewServer(s.handler)
+	defer server.Close()
+	lines, _ := s.login(trust.RoleViewer).open(t, server, "all")
+	s.backend.drop(tokenOf(trust.RoleViewer))
+	for next(lines) != "" {
+	}
+	require.NoError(t, lines.Err())
+}
+
+func TestStreamsEndAtTheStop(t *testing.T) {
+	s := newSite(t)
+	server := httptest.NewServer(s.handler)
+	defer server.Close()
+	s.login(trust.RoleViewer)
+	var streams []*bufio.Scanner
+	for range 50 {
+		lines, _ := s.open(t, server, "all")
+		streams = append(streams, lines)
+	}
+	s.stop()
+	for _, lines := range streams {
+		for next(lines) != "" {
+		}
+		require.NoError(t, lines.Err())
+	}
+	assert.Equal(t, http.StatusServiceUnavailable, s.get("/console/events?view=all").Code)
+}
+
+func TestStreamOfAnUnknownView(t *testing.T) {
+	s := newSite(t)
+	s.login(trust.RoleViewer)
+	assert.Equal(t, http.StatusBadRequest, s.get("/console/events?view=everything").Code)
+}

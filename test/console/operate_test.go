@@ -2,7 +2,6 @@ package console
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
@@ -154,7 +153,4 @@ func TestStalePage(t *testing.T) {
 	p.submit("INC-78")
 	p.sees("Nothing was done.")
 	decided(t, host, lifecycle.DecisionCancel, "another operator")
-	for _, problem := range p.Problems() {
-		require.True(t, strings.Contains(problem, "409"), problem) // the browser logs the status
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,7 +30,7 @@ func visit(t *testing.T, path string, before ...func(page)) page {
 	t.Helper()
 	needStack(t)
 	p := page{browser.Open(t, filepath.Join(root, ".cache", "test", "console"), true)}
-	t.Cleanup(func() { require.Empty(t, p.Problems()) })
+	t.Cleanup(func() { require.Empty(t, p.unexpected()) })
 	for _, prepare := range before {
 		prepare(p)
 	}
@@ -38,6 +39,14 @@ func visit(t *testing.T, path string, before ...func(page)) page {
 	p.Type("input[name=token]", stack.Getenv("GPUAAS_API_TOKEN")+kb.Enter)
 	p.Wait("the page after the login", `!!document.querySelector('main[data-rev]')`)
 	return p
+}
+
+// unexpected returns the problems of the tab's pages, except that the browser reports the status of
+// a page that the test expects to be an error.
+func (p page) unexpected() []string {
+	return slices.DeleteFunc(p.Problems(), func(s string) bool {
+		return strings.Contains(s, "status of 404") || strings.Contains(s, "status of 409")
+	})
 }
 
 // open opens another page in the tab.

@@ -3,6 +3,7 @@ package console_test
 import (
 	"net/http"
 	"regexp"
+	"sync"
 	"testing"
 	"time"
 
@@ -98,4 +99,25 @@ func TestOverviewOfAViewer(t *testing.T) {
 	assert.Contains(t, page, "gpuaas op extend gpu-17")
 	assert.NotContains(t, page, `href="/console/operations/`+operationID+`/extend`)
 	assert.Contains(t, page, "needs the role operator")
+}
+
+// However many pages are open, what they share is read once, also by pages that are read again after
+// the same change.
+func TestPagesShareReads(t *testing.T) {
+	s := newSite(t)
+	s.backend.fleet()
+	s.login(trust.RoleViewer)
+	var pages sync.WaitGroup
+	for range 100 {
+		pages.Go(func() { s.get("/console/", "Gpuaas-Region", "1") })
+	}
+	pages.Wait()
+	targets := map[string]int{}
+	for _, r := range s.backend.sent(http.MethodGet) {
+		targets[r.target]++
+	}
+	assert.Len(t, targets, 4)
+	for target, n := range targets {
+		assert.Equal(t, 1, n, target)
+	}
 }

@@ -161,7 +161,8 @@ func TestArguments(t *testing.T) {
 		{[]string{"--help"}, 0, "GPUAAS_ADMIN_TOKEN_FILE", ""},
 		{[]string{"version"}, 0, "gpuaas-api " + version.Read().String(), ""},
 		{[]string{"serve"}, 2, "", `unknown argument "serve"`},
-		{[]string{"--serve", "node,console"}, 2, "", `unknown listener "console"`},
+		{[]string{"--serve", "node,pages"}, 2, "", `unknown listener "pages"`},
+		{[]string{"--serve", "node,console"}, 2, "", "the console is served with the admin API"},
 	} {
 		var out, errOut bytes.Buffer
 		assert.Equal(t, c.code, Main(t.Context(), c.args, environ(nil), &out, &errOut))

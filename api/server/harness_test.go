@@ -26,6 +26,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/api/console"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/daemon"
@@ -148,6 +149,7 @@ type replica struct {
 	log      *harness.Buffer
 	node     string // base URL
 	admin    string
+	console  console.Config // without a URL
 }
 
 func (c *cluster) replica() *replica {
@@ -210,7 +212,7 @@ func (c *cluster) replicaOn(url string) *replica {
 	if c.lifecycle != nil {
 		lifecycles = c.lifecycle
 	}
-	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
+	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: subjects{tokens},
 		Nodes: adminSide.Admin, SKUs: adminSide.Admin, Machines: adminSide.Machines, EnrollmentTokens: adminSide.Identities, Locks: adminSide.Identities, Operations: adminSide.Admin, Tasks: adminSide.Tasks, Trail: adminSide.Admin, Signals: adminSide.Signals, Templates: adminSide.Templates, Repairs: adminSide.Repairs, Checkpoints: adminSide.Checkpoints,
 		CheckpointKeys: func(context.Context) (map[string]ed25519.PublicKey, error) { return nil, nil },
 		Lifecycle:      lifecycles, Rehydrator: rehydrator{adminSide, c.runs}, Trust: c.ca, Log: log, Ready: ready,
@@ -225,6 +227,7 @@ func (c *cluster) replicaOn(url string) *replica {
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	group.Go(func() { _ = node.Run(ctx) })
 	group.Go(func() { _ = server.ServeTLS(node.Listener(ln, nil), "", "") })
+	r.console = console.Config{API: inProcess{adminAPI.Handler()}, Tokens: consoleTokens(tokens), Sessions: adminSide.Console, Log: log}
 	admin := httptest.NewServer(adminAPI.Handler())
 	r.admin = admin.URL + "/api/v1/admin"
 	c.tb.Cleanup(func() {

@@ -104,6 +104,8 @@ func (s *stack) printLinks(dir string) {
 			fmt.Fprintf(s.messages, "    %s\n      %s\n", v.Title, v.URL(s.record.WebUI+"/namespaces/"+s.record.Namespace+"/workflows"))
 		}
 	}
+	fmt.Fprintf(s.messages, "  console       http://localhost:%d/console/\n    log in with the token that this prints: eval \"$(gpuaas dev env%s)\"; echo \"$GPUAAS_TOKEN\"\n",
+		s.record.Ports.Admin, flag)
 	fmt.Fprintf(s.messages, "  use it        eval \"$(gpuaas dev env%[1]s)\"\n  logs          %[2]s\n  stop it       gpuaas dev down%[1]s\n\n",
 		flag, s.layout.logDir())
 }

@@ -45,7 +45,7 @@ func TestPlantedViolations(t *testing.T) {
 	p := visit(t, "/")
 	for rule, body := range map[string]string{
 		"label":          `main.appendChild(document.createElement('input'))`,
-		"color-contrast": `main.style.color = getComputedStyle(document.body).backgroundColor`,
+		"color-contrast": `const e = main.appendChild(document.createElement('p')); e.textContent = 'gray on gray'; e.style.color = '#777'; e.style.backgroundColor = '#888'`,
 		"button-name":    `main.appendChild(document.createElement('button'))`,
 	} {
 		p.open("/")

@@ -1,5 +1,5 @@
 // Package console tests the operator console in a browser, on a whole development stack: what
-// an operator does there, hostile text in it, its accessibility, and its size with 10,000 nodes.
+// an operator does there, hostile text in it, and its accessibility.
 // It needs Chromium (sh tools/need-chromium.sh) and bin/ (./task build). ./task console-test
 // runs it.
 //

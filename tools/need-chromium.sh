@@ -1,5 +1,6 @@
 #!/bin/sh
-# Ensures that this machine has Chromium, in which test/webui opens Temporal's Web UI.
+# Ensures that this machine has Chromium, in which test/webui opens Temporal's Web UI
+# and test/console the operator console.
 # Installs the system's package if there is none.
 set -eu
 

@@ -68,6 +68,7 @@ type Console struct {
 	attempts  *attempts
 	reads     *reads
 	hub       *hub
+	bulk      *bulkRuns
 	protected *http.CrossOriginProtection
 	hosts     map[string]bool
 }
@@ -91,6 +92,7 @@ func New(cfg Config) (*Console, error) {
 	}
 	c := &Console{cfg: cfg, pages: pages, assets: assets, protected: protected, hosts: map[string]bool{cfg.URL.Host: true},
 		sessions: newSessions(cfg), attempts: newAttempts(cfg.Now), hub: newHub(cfg)}
+	c.bulk = &bulkRuns{console: c}
 	c.reads = newReads(cfg, c.hub.revision)
 	for _, host := range cfg.Hosts {
 		c.hosts[host] = true
@@ -99,8 +101,11 @@ func New(cfg Config) (*Console, error) {
 }
 
 // Run follows the changes of the admin API for the open pages until ctx ends, and then ends
-// their streams.
-func (c *Console) Run(ctx context.Context) error { return c.hub.run(ctx) }
+// their streams and the bulk runs.
+func (c *Console) Run(ctx context.Context) error {
+	defer c.bulk.stop()
+	return c.hub.run(ctx)
+}
 
 // Handler returns the handler of / and of all paths below Prefix. It checks the host and the
 // origin of each request and sets the security headers of each response.

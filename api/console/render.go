@@ -79,7 +79,15 @@ func (l layout) MayAdmin() bool { return l.May(trust.RoleAdmin) }
 
 // navigation returns the entries of the navigation.
 func navigation() []navEntry {
-	return []navEntry{{"Overview", Prefix + "/"}, {"Nodes", Prefix + "/nodes"}, {"Operations", Prefix + "/operations"}}
+	return []navEntry{
+		{"Overview", Prefix + "/"},
+		{"Nodes", Prefix + "/nodes"},
+		{"Operations", Prefix + "/operations"},
+		{"Bulk", Prefix + "/bulk"},
+		{"Agents", Prefix + "/agents"},
+		{"Trust", Prefix + "/trust"},
+		{"Audit", Prefix + "/audit"},
+	}
 }
 
 // render writes a page. It renders to memory first, so that an error is not sent as half a page.

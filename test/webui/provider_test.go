@@ -109,7 +109,7 @@ func parkHungTermination(t *testing.T, host string) {
 	p := open(t, webURL(op.WorkflowID, op.RunID))
 	p.metadata(webURL(op.WorkflowID, op.RunID), op.Action, host)
 	p.sees("Waiting on: provider. Parks at")
-	p.close()
+	p.Close()
 	expire(t, host, "TearDownMachine")
 }
 

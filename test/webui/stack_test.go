@@ -31,6 +31,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
 	devstack "github.com/gpuaas/gpuaas/test/stack"
+	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
 )
 
 const (
@@ -46,7 +47,7 @@ var (
 	// stack, temporal, browser, provider and settings are set by TestMain before any test runs and never again.
 	stack    *devstack.Stack
 	temporal client.Client
-	browser  context.Context
+	browser  *browsertest.Browser
 	provider *cloud
 	// settings are the variables with which the stack was started.
 	settings []string
@@ -82,10 +83,6 @@ func needStack(t *testing.T) {
 }
 
 func withStack(m *testing.M) (code int, err error) {
-	path := findChromium()
-	if path == "" {
-		return 1, errors.New("no Chromium found; run sh tools/need-chromium.sh")
-	}
 	bin, err := filepath.Abs(filepath.Join(root, "bin", "gpuaas"))
 	if err != nil {
 		return 1, err
@@ -113,12 +110,11 @@ func withStack(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer temporal.Close()
-	tab, stop, err := startBrowser(path, filepath.Join(dir, "browser"))
-	defer stop()
+	browser, err = browsertest.Start(filepath.Join(dir, "browser"))
+	defer browser.Stop()
 	if err != nil {
 		return 1, err
 	}
-	browser = tab //nolint:fatcontext // set once
 	return m.Run(), nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/webui"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
 )
 
 // TestWebUI: for each reason, the page of a parked run says why it is parked and what to do,
@@ -66,7 +67,7 @@ func (s scene) follow(t *testing.T, reason string) {
 		p.metadata(op.WebURL, op.Action, op.Host)
 		p.requireDetails(*op.Stuck)
 	} else {
-		p.navigate(metadataOf(op.WebURL))
+		p.Navigate(metadataOf(op.WebURL))
 		s.details(p, *op.Stuck)
 	}
 	p.screenshot(reason, main)
@@ -77,7 +78,7 @@ func (s scene) follow(t *testing.T, reason string) {
 
 // requireTimer requires that the timeline says why the operation is parked and what to do.
 func (p *page) requireTimer(stuck lifecycle.Stuck) {
-	p.t.Helper()
+	p.T.Helper()
 	p.sees(stuck.Reason + ", ")
 	p.sees(": gpuaas op show ")
 }
@@ -85,30 +86,30 @@ func (p *page) requireTimer(stuck lifecycle.Stuck) {
 // requireVisible requires that the beginning of the timer's summary is visible. The page
 // shows it once the timer is older than the run was when it parked.
 func (p *page) requireVisible(summary string) {
-	p.t.Helper()
-	p.wait("the beginning of the timer's summary is visible", fmt.Sprintf(`[...document.querySelectorAll('*')].some(e => {
+	p.T.Helper()
+	p.Wait("the beginning of the timer's summary is visible", fmt.Sprintf(`[...document.querySelectorAll('*')].some(e => {
 		if (e.children.length || !e.textContent.startsWith(%q)) return false
 		e.scrollIntoView({block: 'center'})
 		const r = e.getBoundingClientRect()
 		return e === document.elementFromPoint(r.left + 5, r.top + r.height / 2)
 	})`, summary))
-	p.do(chromedp.Evaluate[chromedp.Void](`scrollTo(0, 0)`))
+	p.Do(chromedp.Evaluate[chromedp.Void](`scrollTo(0, 0)`))
 }
 
 // requireDetails requires that the details of the run show the reason, the phases, and
 // the options with their commands, least harmful first.
 func (p *page) requireDetails(stuck lifecycle.Stuck) {
-	p.t.Helper()
+	p.T.Helper()
 	p.sees("Waiting on: " + string(stuck.WaitingOn))
 	p.sees(strings.Trim(text.Quote(stuck.Message, 300), "`"))
 	p.sees("(" + stuck.Reason + ")")
-	require.Regexp(p.t, ` — \w+ since \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`, p.text())
+	require.Regexp(p.T, ` — \w+ since \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`, p.text())
 	at, resolvable := -1, false
 	for _, o := range stuck.Options {
 		p.sees(o.Does)
 		_, shown, _ := strings.Cut(oneLine(p.text()), "Options, least harmful first:")
 		next := strings.Index(shown, oneLine(o.Command))
-		require.Greater(p.t, next, at, "%s is not the next option in:\n%s", o.Command, shown)
+		require.Greater(p.T, next, at, "%s is not the next option in:\n%s", o.Command, shown)
 		at = next
 		resolvable = resolvable || strings.HasPrefix(o.Command, "gpuaas op ")
 	}
@@ -120,22 +121,22 @@ func (p *page) requireDetails(stuck lifecycle.Stuck) {
 // requireEnd requires that the details of an abandoned run show its status, and the command
 // that restores the node.
 func (p *page) requireEnd(stuck lifecycle.Stuck, status string) {
-	p.t.Helper()
+	p.T.Helper()
 	p.sees(status)
 	p.sees(stuck.Options[0].Command)
 }
 
 // update sends the resolve update in the dialog of the page.
 func (p *page) update(input string) {
-	p.t.Helper()
-	p.click(`button[aria-controls=workflow-actions]`, "")
-	p.click(`[data-testid=update-button]`, "")
+	p.T.Helper()
+	p.Click(`button[aria-controls=workflow-actions]`, "")
+	p.Click(`[data-testid=update-button]`, "")
 	const dialog = `#update-confirmation-modal[open]`
-	p.click(dialog+` [data-testid=update-select-button]`, "")
-	p.click(dialog+` [role=option]`, "resolve")
+	p.Click(dialog+` [data-testid=update-select-button]`, "")
+	p.Click(dialog+` [role=option]`, "resolve")
 	p.paste(dialog+` .cm-content`, input)
 	p.screenshot("resolve", dialog)
-	p.click(dialog+` [data-testid=confirm-modal-button]`, "")
+	p.Click(dialog+` [data-testid=confirm-modal-button]`, "")
 }
 
 // requireLists requires that the links of gpuaas stuck open the lists of the operations that
@@ -150,22 +151,22 @@ func requireLists(t *testing.T, began time.Time) {
 	}
 	all := link("all parked operations")
 	p := open(t, all)
-	p.do(chromedp.Evaluate[chromedp.Void](columns))
-	p.navigate(all)
+	p.Do(chromedp.Evaluate[chromedp.Void](columns))
+	p.Navigate(all)
 	for _, op := range list.Stuck {
-		p.wait("a row of "+op.Host, fmt.Sprintf(`[...document.querySelectorAll('tr')].some(r => %q.split('|').every(c => r.innerText.includes(c)))`,
+		p.Wait("a row of "+op.Host, fmt.Sprintf(`[...document.querySelectorAll('tr')].some(r => %q.split('|').every(c => r.innerText.includes(c)))`,
 			strings.Join([]string{"RUNNING", "node:" + op.Host + ":", workflowType(t, op.Action), op.Stuck.Reason}, "|")))
 	}
 	p.lacks("node:" + scenes()[lifecycle.ReasonDrainBlocked].host + ":")
-	p.do(chromedp.EmulateViewport(pageWidth, 800))
+	p.Do(chromedp.EmulateViewport(browsertest.PageWidth, 800))
 	p.screenshot("list", main)
 
 	mismatch, failed := scenes()[lifecycle.ReasonSKUMismatch].host, scenes()["task_failed"].host
-	p.navigate(link("operations of "+mismatch, "--stuck-reason", lifecycle.ReasonSKUMismatch))
+	p.Navigate(link("operations of "+mismatch, "--stuck-reason", lifecycle.ReasonSKUMismatch))
 	p.sees("node:" + mismatch + ":")
 	p.lacks("node:" + failed + ":")
 	for _, view := range webui.Views()[1:] {
-		p.navigate(view.URL(strings.Split(all, "?")[0]))
+		p.Navigate(view.URL(strings.Split(all, "?")[0]))
 		for _, op := range list.Stuck {
 			if strings.HasSuffix(view.Title, " "+string(op.Stuck.WaitingOn)) {
 				p.sees("node:" + op.Host + ":")
@@ -173,7 +174,7 @@ func requireLists(t *testing.T, began time.Time) {
 		}
 	}
 
-	p.navigate(strings.Split(all, "?")[0])
+	p.Navigate(strings.Split(all, "?")[0])
 	p.sees("node:" + failed + ":")
 	// One run makes many rounds; one more was open at the start, and a scene triggers another.
 	most := 3 + int(time.Since(began)/(lifecycle.Rounds*lifecycle.RoundInterval))

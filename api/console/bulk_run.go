@@ -1,0 +1,244 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// Bounds of the runs that a process keeps.
+const (
+	maxBulkRuns = 20 // that are shown
+	maxBulkOpen = 4  // at the same time
+	maxFailures = 50 // that are listed by name
+	bulkTime    = 45 * time.Second
+)
+
+// bulkRuns are the bulk runs of this process. A run is not stored: the operations that it starts
+// are, and a run that ended early is planned again.
+type bulkRuns struct {
+	console *Console
+	mu      sync.Mutex
+	runs    []*bulkRun // oldest first
+	stopped bool
+	open    sync.WaitGroup
+}
+
+// bulkRun is one run. Its rows change under its lock.
+type bulkRun struct {
+	id, reason string
+	by         Subject
+	session    sessionID
+	verb       bulkVerb
+	parallel   int
+	started    time.Time
+
+	mu      sync.Mutex
+	rows    []bulkRow
+	why     string // why no further request is sent
+	endedAt time.Time
+}
+
+// bulkRow is a target with the outcome of its request.
+type bulkRow struct {
+	bulkTarget
+
+	outcome bulkOutcome
+	err     *schema.Error
+}
+
+// bulkOutcome is the outcome of the request about one target.
+type bulkOutcome string
+
+const (
+	bulkNotSent  bulkOutcome = "not sent"
+	bulkAccepted bulkOutcome = "accepted"
+	bulkOutdated bulkOutcome = "outdated" // the operation continued, ended or parked again before
+	bulkFailed   bulkOutcome = "failed"
+)
+
+// find returns the run with an ID.
+func (b *bulkRuns) find(id string) (*bulkRun, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.IndexFunc(b.runs, func(r *bulkRun) bool { return r.id == id })
+	if i < 0 {
+		return nil, false
+	}
+	return b.runs[i], true
+}
+
+// list returns the runs, newest first.
+func (b *bulkRuns) list() (all []bulkView) {
+	b.mu.Lock()
+	runs := slices.Clone(b.runs)
+	b.mu.Unlock()
+	for _, r := range slices.Backward(runs) {
+		all = append(all, r.view())
+	}
+	return all
+}
+
+// start starts a run with an ID, for a plan with a target at least. A second start with the ID
+// returns the first run.
+func (b *bulkRuns) start(r *Request, id string, plan *bulkPlan, reason string, parallel int) (*bulkRun, error) {
+	run := &bulkRun{id: id, reason: reason, by: r.Subject, session: r.id, verb: plan.verb, parallel: parallel, started: r.Now}
+	for _, t := range plan.chosen {
+		run.rows = append(run.rows, bulkRow{bulkTarget: t, outcome: bulkNotSent})
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := slices.IndexFunc(b.runs, func(other *bulkRun) bool { return other.id == id }); i >= 0 {
+		return b.runs[i], nil
+	}
+	open := 0
+	for _, other := range b.runs {
+		if !other.ended() {
+			open++
+		}
+	}
+	switch {
+	case !schema.IsID(id):
+		return nil, schema.NewError(schema.KindInvalidRequest, "the form has no key").WithReason("bad_idempotency_key")
+	case b.stopped:
+		return nil, schema.NewError(schema.KindServiceUnavailable, "gpuaas-api is stopping").WithReason("stopping")
+	case open >= maxBulkOpen:
+		return nil, schema.NewError(schema.KindRateLimited, "%d bulk runs are open; wait until one ends", open).WithReason("bulk_runs")
+	}
+	if len(b.runs) >= maxBulkRuns {
+		b.runs = slices.Delete(b.runs, 0, 1)
+	}
+	b.runs = append(b.runs, run)
+	b.open.Go(func() { b.work(run) })
+	return run, nil
+}
+
+// stop makes all runs start no further request and waits for those that were sent.
+func (b *bulkRuns) stop() {
+	b.mu.Lock()
+	b.stopped = true
+	runs := slices.Clone(b.runs)
+	b.mu.Unlock()
+	for _, r := range runs {
+		r.stop("gpuaas-api stopped")
+	}
+	b.open.Wait()
+}
+
+// work sends the requests of a run, some at a time.
+func (b *bulkRuns) work(run *bulkRun) {
+	var group errgroup.Group
+	group.SetLimit(run.parallel)
+	for i := range run.rows {
+		group.Go(func() error {
+			if run.next() {
+				b.send(run, i)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // each row has its own error
+	run.mu.Lock()
+	run.endedAt = b.console.cfg.Now()
+	run.mu.Unlock()
+	b.console.hub.note(WatchAll)
+}
+
+// send sends the request about one target as the subject who started the run, whose session must
+// still be valid.
+func (b *bulkRuns) send(run *bulkRun, i int) {
+	ctx, cancel := context.WithTimeout(context.Background(), bulkTime)
+	defer cancel()
+	row := run.rows[i] // no other goroutine writes it
+	subject, err := b.console.sessions.check(ctx, run.session, false)
+	if err != nil {
+		run.stop("the session of " + run.by.Name + " has ended")
+		return
+	}
+	path, body := row.request(run.verb, run.reason)
+	raw, err := json.Marshal(body)
+	if err == nil {
+		_, err = b.console.call(ctx, subject, nil, "POST", path, raw, run.id+":"+cmp.Or(row.operationID, row.nodeID))
+	}
+	row.outcome = bulkAccepted
+	if e := schema.AsError(err); err != nil {
+		row.outcome, row.err = bulkFailed, e
+		switch {
+		case e.Kind == schema.KindDecisionOutdated:
+			row.outcome = bulkOutdated
+		case e.Reason == lifecycle.ReasonCancelStored || e.Reason == lifecycle.ReasonDecisionAccepted: // applied later
+			row.outcome = bulkAccepted
+		case e.Kind == schema.KindServiceUnavailable:
+			run.stop("a service is unavailable: " + e.Message)
+		}
+	}
+	run.mu.Lock()
+	run.rows[i] = row
+	run.mu.Unlock()
+}
+
+// next reports whether a further request may be sent.
+func (r *bulkRun) next() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.why == ""
+}
+
+func (r *bulkRun) stop(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.endedAt.IsZero() {
+		r.why = cmp.Or(r.why, why)
+	}
+}
+
+func (r *bulkRun) ended() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.endedAt.IsZero()
+}
+
+// bulkView is the data of the template bulkrun.
+type bulkView struct {
+	ID, Verb, Reason, By, Stopped string
+	StartedAt, EndedAt            time.Time
+	Total, Done                   int
+	Outcomes                      []bulkGroup
+	// Failures are groups of equal reasons.
+	Failures []bulkGroup
+	Rows     []bulkFailure
+}
+
+// bulkFailure is a row that failed.
+type bulkFailure struct{ NodeID, Host, Error, Next string }
+
+// view returns the state of the run now.
+func (r *bulkRun) view() bulkView {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := bulkView{ID: r.id, Verb: r.verb.Name, Reason: r.reason, By: r.by.Name, Stopped: r.why, StartedAt: r.started, EndedAt: r.endedAt, Total: len(r.rows)}
+	outcomes, failures := &bulkPlan{}, &bulkPlan{}
+	for _, row := range r.rows {
+		outcomes.add(row.bulkTarget, false, string(row.outcome), "")
+		if row.outcome != bulkNotSent {
+			v.Done++
+		}
+		if row.outcome != bulkFailed {
+			continue
+		}
+		failures.add(row.bulkTarget, false, cmp.Or(row.err.Reason, string(row.err.Kind)), "")
+		if len(v.Rows) < maxFailures {
+			v.Rows = append(v.Rows, bulkFailure{row.nodeID, row.host, row.err.Message, row.err.Next})
+		}
+	}
+	v.Outcomes, v.Failures = outcomes.Groups, failures.Groups
+	return v
+}

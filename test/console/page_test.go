@@ -1,0 +1,63 @@
+package console
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
+)
+
+// address is the URL of a page of the console.
+func address(path string) string { return stack.Getenv("GPUAAS_API_URL") + "/console" + path }
+
+// page is a tab with the console.
+type page struct{ *browsertest.Page }
+
+// visit opens a page of the console, logged in. The test fails at its end if a page opened a
+// dialog, logged an error or violated its content security policy.
+func visit(t *testing.T, path string, before ...func(page)) page {
+	t.Helper()
+	needStack(t)
+	p := page{browser.Open(t, filepath.Join(root, ".cache", "test", "console"), true)}
+	t.Cleanup(func() { require.Empty(t, p.unexpected()) })
+	for _, prepare := range before {
+		prepare(p)
+	}
+	p.Navigate(address(path))
+	p.Wait("the login", `!!document.querySelector('input[name=token]')`)
+	p.Type("input[name=token]", stack.Getenv("GPUAAS_API_TOKEN")+kb.Enter)
+	p.Wait("the page after the login", `!!document.querySelector('main[data-rev]')`)
+	return p
+}
+
+// unexpected returns the problems of the tab's pages, except that the browser reports the status of
+// a page that the test expects to be an error.
+func (p page) unexpected() []string {
+	return slices.DeleteFunc(p.Problems(), func(s string) bool {
+		return strings.Contains(s, "status of 404") || strings.Contains(s, "status of 409")
+	})
+}
+
+// open opens another page in the tab.
+func (p page) open(path string) {
+	p.T.Helper()
+	p.Navigate(address(path))
+	p.Wait("the page", `!!document.querySelector('main')`)
+}
+
+// has is a JavaScript expression that is true if the page shows a text.
+func has(text string) string {
+	return fmt.Sprintf(`document.body.innerText.replace(/\s+/g, ' ').includes(%q)`, strings.Join(strings.Fields(text), " "))
+}
+
+// sees waits until the page shows a text.
+func (p page) sees(text string) {
+	p.T.Helper()
+	p.Wait("the page shows "+text, has(text))
+}

@@ -1,0 +1,53 @@
+package console
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/harness"
+)
+
+// goroutines is the number of goroutines of the API.
+func goroutines(t *testing.T) int {
+	t.Helper()
+	res, err := harness.Do(t.Context(), http.DefaultClient, http.MethodGet, stack.Getenv("GPUAAS_API_METRICS_URL"), nil)
+	require.NoError(t, err)
+	m := regexp.MustCompile(`(?m)^go_goroutines (\d+)$`).FindSubmatch(res.Body)
+	require.NotNil(t, m)
+	n, err := strconv.Atoi(string(m[1]))
+	require.NoError(t, err)
+	return n
+}
+
+// TestHalfClosedClient: the stream of a client that closed its half of the connection ends.
+func TestHalfClosedClient(t *testing.T) {
+	needStack(t)
+	c := login(t)
+	before := goroutines(t)
+	host := strings.TrimPrefix(stack.Getenv("GPUAAS_API_URL"), "http://")
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", host)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }() // the server has closed it
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address("/events?view=all"), http.NoBody)
+	require.NoError(t, err)
+	for _, cookie := range c.Jar.Cookies(req.URL) {
+		req.AddCookie(cookie)
+	}
+	require.NoError(t, req.Write(conn))
+	response := bufio.NewReader(conn)
+	line, err := response.ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, "200")
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	_, err = response.WriteTo(&harness.Buffer{}) // until the server closes its half, too
+	require.NoError(t, err)
+	harness.Poll(t, func() bool { return goroutines(t) <= before+4 }, conditionTimeout, conditionEvery, "the goroutines of the stream end")
+}

@@ -187,5 +187,8 @@ func (w *world) refusals() (all []string) {
 	return all
 }
 
-// conflicts reports whether a request was rejected because the operation before is about to end.
-func conflicts(why string) bool { return strings.Contains(why, "operation_in_progress") }
+// conflicts reports whether a request was rejected for the state of its node: the operation before is
+// about to end, or the node was provisioned in an earlier turn.
+func conflicts(why string) bool {
+	return strings.Contains(why, "operation_in_progress") || strings.Contains(why, "already_provisioned")
+}

@@ -190,18 +190,18 @@ func TestRetries(t *testing.T) {
 		return err
 	}
 	for name, tc := range map[string]struct {
-		flaky flaky
+		flaky *flaky
 		call  func(*client.Client) error
 		kind  schema.Kind
 		seen  int32
 	}{
-		"a read":                           {flaky{status: 503, failures: 2}, read, "", 3},
-		"a keyed request that had effect":  {flaky{status: 503, failures: 2, after: true}, register, "", 3},
-		"a change without a key":           {flaky{status: 503, failures: 1}, set, schema.KindServiceUnavailable, 1},
-		"a change that was rate limited":   {flaky{status: 429, failures: 1}, set, schema.KindNotFound, 2},
-		"an error of the server":           {flaky{status: 500, failures: 1}, read, schema.KindInternal, 1},
-		"a server that stays unavailable":  {flaky{status: 503, failures: 99}, read, schema.KindServiceUnavailable, 5},
-		"a proxy that has lost its server": {flaky{status: 502, failures: 1}, read, schema.KindServiceUnavailable, 1},
+		"a read":                           {&flaky{status: 503, failures: 2}, read, "", 3},
+		"a keyed request that had effect":  {&flaky{status: 503, failures: 2, after: true}, register, "", 3},
+		"a change without a key":           {&flaky{status: 503, failures: 1}, set, schema.KindServiceUnavailable, 1},
+		"a change that was rate limited":   {&flaky{status: 429, failures: 1}, set, schema.KindNotFound, 2},
+		"an error of the server":           {&flaky{status: 500, failures: 1}, read, schema.KindInternal, 1},
+		"a server that stays unavailable":  {&flaky{status: 503, failures: 99}, read, schema.KindServiceUnavailable, 5},
+		"a proxy that has lost its server": {&flaky{status: 502, failures: 1}, read, schema.KindServiceUnavailable, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -166,10 +166,11 @@ func (b *bulkRuns) send(run *bulkRun, i int) {
 	path, body := row.request(run.verb, run.reason)
 	raw, err := json.Marshal(body)
 	if err == nil {
-		_, err = b.console.call(ctx, subject, nil, "POST", path, raw, run.id+":"+cmp.Or(row.operationID, row.nodeID))
+		_, err = b.console.call(ctx, apiCall{by: subject, method: "POST", target: path, body: raw, key: run.id + ":" + cmp.Or(row.operationID, row.nodeID)})
 	}
 	row.outcome = bulkAccepted
-	if e := schema.AsError(err); err != nil {
+	if err != nil {
+		e := schema.AsError(err)
 		row.outcome, row.err = bulkFailed, e
 		switch {
 		case e.Kind == schema.KindDecisionOutdated:

@@ -28,6 +28,7 @@ func cursor(m *systemdtest.Guest) string {
 // faultySettings starts the API with faulty settings. Each time, the journal has the reason and the
 // next step.
 func faultySettings(t *testing.T, m *systemdtest.Guest) {
+	t.Helper()
 	const dir = "/etc/gpuaas/api"
 	for name, c := range map[string]struct{ plant, mend, journal, check string }{
 		"no environment file": {
@@ -70,6 +71,7 @@ func faultySettings(t *testing.T, m *systemdtest.Guest) {
 
 // wrongCA replaces the CA of the node API on the node. The agent's log and doctor name the reason.
 func wrongCA(t *testing.T, m *systemdtest.Guest) {
+	t.Helper()
 	const agent = "/opt/gpuaas/node-agent/bin/gpuaas-node-agent"
 	since := cursor(m)
 	m.Do(`systemctl stop gpuaas-node-agent

@@ -77,8 +77,8 @@ func (o *operators) post(ctx context.Context, path string, body, v any) (ok bool
 			return v == nil || json.Unmarshal(answer.Body, v) == nil
 		case err == nil && answer.Status/100 == 4:
 			o.mu.Lock()
-			defer o.mu.Unlock()
 			o.refused[fmt.Sprintf("%d %s %s", answer.Status, path[strings.LastIndex(path, "/")+1:], answer.Body)]++
+			o.mu.Unlock()
 			return false
 		}
 		o.mu.Lock()

@@ -50,6 +50,9 @@ type backend struct {
 	tokens map[[32]byte]console.Subject
 	// panics is a path whose request panics, if it is not empty.
 	panics string
+	// waits is a path whose requests wait until release is closed, if it is not empty.
+	waits   string
+	release chan struct{}
 }
 
 func newBackend() *backend {
@@ -69,6 +72,9 @@ func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 	path := strings.TrimPrefix(r.URL.Path, "/api/v1/admin")
 	if path == b.panics && path != "" {
 		panic("planted")
+	}
+	if path == b.waits && path != "" {
+		<-b.release
 	}
 	if path == "/events" {
 		return b.stream(r), nil

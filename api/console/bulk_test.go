@@ -115,8 +115,7 @@ func TestBulkIsConfirmed(t *testing.T) {
 	require.Empty(t, s.backend.sent(http.MethodPost))
 }
 
-// Failures are grouped by their reason. After a service is unavailable, and after the session ended,
-// no further request is sent.
+// Failures are grouped by their reason. After a service is unavailable, no further request is sent.
 func TestBulkFailures(t *testing.T) {
 	t.Parallel()
 	s := newSite(t).login(trust.RoleOperator)

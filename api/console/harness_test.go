@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,7 @@ type backend struct {
 	panics string
 	// waits is a path whose requests wait until release is closed, if it is not empty.
 	waits   string
+	waiting atomic.Bool // whether one waits or waited
 	release chan struct{}
 }
 
@@ -74,6 +76,7 @@ func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 		panic("planted")
 	}
 	if path == b.waits && path != "" {
+		b.waiting.Store(true)
 		<-b.release
 	}
 	if path == "/events" {

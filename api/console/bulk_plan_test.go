@@ -3,6 +3,7 @@ package console_test
 import (
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,18 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
+
+// holdDrain makes the drains of the first node wait until release is closed. waiting is set when one does.
+func (b *backend) holdDrain() (waiting *atomic.Bool, release chan struct{}) {
+	waiting, release = new(atomic.Bool), make(chan struct{})
+	b.delay = func(path string) {
+		if path == "/nodes/"+idOf(0)+"/drain" {
+			waiting.Store(true)
+			<-release
+		}
+	}
+	return waiting, release
+}
 
 // The plan says of each node what the preview of one action says: what a drain cannot stop leaves the node
 // out, a process on a GPU is not stopped, and a drain that is in progress is not started again.
@@ -66,7 +79,7 @@ func TestBulkKeepsOpenRuns(t *testing.T) {
 	t.Parallel()
 	s := newSite(t).login(trust.RoleOperator)
 	s.backend.fleetOf(3)
-	s.backend.waits, s.backend.release = "/nodes/"+idOf(0)+"/drain", make(chan struct{})
+	_, release := s.backend.holdDrain()
 	const address = "/console/bulk?do=drain&state=active"
 	open := s.do(http.MethodPost, "/console/bulk", confirmed(s, address, "2"))
 	require.Equal(t, http.StatusSeeOther, open.Code)
@@ -75,7 +88,7 @@ func TestBulkKeepsOpenRuns(t *testing.T) {
 		endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, address, "1")))
 	}
 	require.Equal(t, http.StatusOK, s.get(open.Header().Get("Location")).Code)
-	close(s.backend.release)
+	close(release)
 	require.Contains(t, endedRun(s, open), "accepted</span> <strong>2</strong>")
 }
 
@@ -84,11 +97,11 @@ func TestBulkRunsAreLimited(t *testing.T) {
 	t.Parallel()
 	s := newSite(t).login(trust.RoleOperator)
 	s.backend.fleetOf(3)
-	s.backend.waits, s.backend.release = "/nodes/"+idOf(0)+"/drain", make(chan struct{})
+	_, release := s.backend.holdDrain()
 	const address = "/console/bulk?do=drain&state=active"
 	for range 4 {
 		require.Equal(t, http.StatusSeeOther, s.do(http.MethodPost, "/console/bulk", confirmed(s, address, "2")).Code)
 	}
 	require.Equal(t, http.StatusTooManyRequests, s.do(http.MethodPost, "/console/bulk", confirmed(s, address, "2")).Code)
-	close(s.backend.release)
+	close(release)
 }

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,10 +50,8 @@ type backend struct {
 	tokens map[[32]byte]console.Subject
 	// panics is a path whose request panics, if it is not empty.
 	panics string
-	// waits is a path whose requests wait until release is closed, if it is not empty.
-	waits   string
-	waiting atomic.Bool // whether one waits or waited
-	release chan struct{}
+	// delay, if it is set, is called with the path of each read before the response to it.
+	delay func(path string)
 }
 
 func newBackend() *backend {
@@ -75,12 +72,11 @@ func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 	if path == b.panics && path != "" {
 		panic("planted")
 	}
-	if path == b.waits && path != "" {
-		b.waiting.Store(true)
-		<-b.release
-	}
 	if path == "/events" {
 		return b.stream(r), nil
+	}
+	if b.delay != nil {
+		b.delay(path)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

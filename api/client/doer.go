@@ -74,7 +74,7 @@ type repeatable struct{}
 
 func isRepeatable(r *http.Request) bool {
 	switch r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete:
+	case http.MethodGet, http.MethodPut:
 		return true
 	}
 	return r.Header.Get(wire.HeaderIdempotencyKey) != ""

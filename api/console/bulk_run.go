@@ -113,8 +113,9 @@ func (b *bulkRuns) start(r *Request, id string, plan *bulkPlan, reason string, p
 	case open >= maxBulkOpen:
 		return nil, schema.NewError(schema.KindRateLimited, "%d bulk runs are open; wait until one ends", open).WithReason("bulk_runs")
 	}
-	if len(b.runs) >= maxBulkRuns {
-		b.runs = slices.Delete(b.runs, 0, 1)
+	if len(b.runs) >= maxBulkRuns { // fewer of them are open
+		i := slices.IndexFunc(b.runs, (*bulkRun).ended)
+		b.runs = slices.Delete(b.runs, i, i+1)
 	}
 	b.runs = append(b.runs, run)
 	b.open.Go(func() { b.work(run) })

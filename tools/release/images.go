@@ -39,9 +39,6 @@ func images() []image {
 	}
 }
 
-// tag is the version as a tag, which has no "~" and no "+".
-func (v version) tag() string { return strings.NewReplacer("~", "-", "+", "-").Replace(v.Number) }
-
 // imageFile is the OCI layout of an image in the release's folder.
 func (r *release) imageFile(i image) string {
 	return filepath.Join(r.out, "images", "gpuaas-"+i.name+"_"+r.version.tag()+".oci.tar")

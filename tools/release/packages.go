@@ -52,7 +52,7 @@ func (r *release) buildPackage(p platform, name, format string) (err error) {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(r.out, packager.ConventionalFileName(info))
+	path := filepath.Join(r.out, fileName(packager.ConventionalFileName(info)))
 	fmt.Fprintln(r.log, "packing", filepath.Base(path))
 	file, err := os.Create(path)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -160,6 +161,31 @@ func (r *release) layer(entries []entry) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 }
 
+// dockerManifest returns the file that docker load reads if Docker's image store does not
+// read OCI layouts. It can name one platform only, which is the first, amd64.
+func dockerManifest(name string, index v1.ImageIndex) ([]byte, error) {
+	platforms, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	built, err := index.Image(platforms.Manifests[0].Digest)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := built.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	described := tarball.Descriptor{Config: blob(manifest.Config.Digest), RepoTags: []string{name}}
+	for _, l := range manifest.Layers {
+		described.Layers = append(described.Layers, blob(l.Digest))
+	}
+	return json.Marshal(tarball.Manifest{described})
+}
+
+// blob is the path of a file in an OCI layout.
+func blob(digest v1.Hash) string { return "blobs/" + digest.Algorithm + "/" + digest.Hex }
+
 // writeLayout writes an index as a tar of an OCI layout.
 func (r *release) writeLayout(i image, index v1.ImageIndex) (err error) {
 	folder := filepath.Join(r.work, "images", i.name)
@@ -176,7 +202,11 @@ func (r *release) writeLayout(i image, index v1.ImageIndex) (err error) {
 	})); err != nil {
 		return err
 	}
-	var entries []entry
+	manifest, err := dockerManifest(name, index)
+	if err != nil {
+		return err
+	}
+	entries := []entry{{name: "manifest.json", content: manifest, mode: 0o644}}
 	err = filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			entries = append(entries, entry{name: filepath.ToSlash(strings.TrimPrefix(path, folder+"/")), source: path, mode: 0o644})

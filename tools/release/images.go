@@ -48,7 +48,7 @@ func (r *release) imageFile(i image) string {
 // buildImages writes each image as a tar of an OCI layout, with an index of all Linux
 // platforms.
 func (r *release) buildImages(context.Context) error {
-	base, err := r.baseLayer()
+	base, err := r.version.baseLayer()
 	if err != nil {
 		return err
 	}
@@ -92,12 +92,12 @@ func (r *release) imageFor(i image, p platform, base v1.Layer) (v1.Image, error)
 	for _, f := range i.folders {
 		entries = append(entries, entry{name: f, mode: 0o700, owner: nonroot})
 	}
-	program, err := r.layer(entries)
+	program, err := r.version.layer(entries)
 	if err != nil {
 		return nil, err
 	}
 	start := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	start, err = mutate.ConfigFile(start, &v1.ConfigFile{OS: p.os, Architecture: p.arch, RootFS: v1.RootFS{Type: "layers"}, Config: r.imageConfig(i)})
+	start, err = mutate.ConfigFile(start, &v1.ConfigFile{OS: p.os, Architecture: p.arch, RootFS: v1.RootFS{Type: "layers"}, Config: r.version.imageConfig(i)})
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (r *release) imageFor(i image, p platform, base v1.Layer) (v1.Image, error)
 }
 
 // imageConfig is how a container of the image runs.
-func (r *release) imageConfig(i image) v1.Config {
+func (v version) imageConfig(i image) v1.Config {
 	const project = "https://github.com/gpuaas/gpuaas"
 	return v1.Config{
 		User: fmt.Sprintf("%d:%d", nonroot, nonroot), WorkingDir: "/",
@@ -120,8 +120,8 @@ func (r *release) imageConfig(i image) v1.Config {
 		Env:        []string{"PATH=/usr/local/bin", "HOME=/home/nonroot"},
 		Labels: map[string]string{
 			"org.opencontainers.image.title": "gpuaas/" + i.name, "org.opencontainers.image.description": i.description,
-			"org.opencontainers.image.version": r.version.Number, "org.opencontainers.image.revision": r.version.Commit,
-			"org.opencontainers.image.created": r.version.Time.Format("2006-01-02T15:04:05Z07:00"),
+			"org.opencontainers.image.version": v.Number, "org.opencontainers.image.revision": v.Commit,
+			"org.opencontainers.image.created": v.Time.Format("2006-01-02T15:04:05Z07:00"),
 			"org.opencontainers.image.source":  project, "org.opencontainers.image.url": project,
 			"org.opencontainers.image.licenses": "Apache-2.0",
 		},
@@ -130,7 +130,7 @@ func (r *release) imageConfig(i image) v1.Config {
 
 // baseLayer is the layer that all images share: the CA certificates that Go's
 // crypto/x509roots pins, which are those of Mozilla, and the user.
-func (r *release) baseLayer() (v1.Layer, error) {
+func (v version) baseLayer() (v1.Layer, error) {
 	var roots bytes.Buffer
 	for root := range bundle.Roots() {
 		// A root with a constraint is trusted only in part, which a file cannot express.
@@ -142,7 +142,7 @@ func (r *release) baseLayer() (v1.Layer, error) {
 		}
 	}
 	passwd := fmt.Sprintf("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:%d:%d:nonroot:/home/nonroot:/sbin/nologin\n", nonroot, nonroot)
-	return r.layer([]entry{
+	return v.layer([]entry{
 		{name: "etc/passwd", content: []byte(passwd), mode: 0o644},
 		{name: "etc/group", content: fmt.Appendf(nil, "root:x:0:\nnonroot:x:%d:\n", nonroot), mode: 0o644},
 		{name: "etc/ssl/certs/ca-certificates.crt", content: roots.Bytes(), mode: 0o644},
@@ -152,9 +152,9 @@ func (r *release) baseLayer() (v1.Layer, error) {
 }
 
 // layer builds a layer of these files.
-func (r *release) layer(entries []entry) (v1.Layer, error) {
+func (v version) layer(entries []entry) (v1.Layer, error) {
 	var plain bytes.Buffer
-	if err := writeTar(&plain, entries, r.version.Time); err != nil {
+	if err := writeTar(&plain, entries, v.Time); err != nil {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(plain.Bytes())), nil }

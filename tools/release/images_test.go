@@ -147,7 +147,7 @@ func TestRealDockerRunsImage(t *testing.T) {
 		out, err := build.CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
-	base, err := r.baseLayer()
+	base, err := r.version.baseLayer()
 	require.NoError(t, err)
 	index, err := r.imageIndex(images()[0], base)
 	require.NoError(t, err)

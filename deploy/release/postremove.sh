@@ -34,7 +34,7 @@ purge_agent() {
 		rm -rf "$root/etc/gpuaas/$file" "$root/etc/gpuaas/$file".stale-*
 	done
 	rm -rf "$root/opt/gpuaas/node-agent" "$root/var/lib/gpuaas/node-agent" "$root/var/lib/gpuaas"/node-agent.stale-*
-	rm -f "$root/etc/systemd/system/$unit" "$root/etc/systemd/system/multi-user.target.wants/$unit"
+	if [ -d "$root/etc/systemd/system" ]; then find "$root/etc/systemd/system" -name "$unit" -delete; fi
 	for folder in /opt/gpuaas /var/lib/gpuaas; do
 		if [ -d "$root$folder" ]; then rmdir "$root$folder" 2>/dev/null || echo "$package: $folder is not empty and stays" >&2; fi
 	done

@@ -61,7 +61,7 @@ func (r *release) programsIn(artifact string) (paths []string, err error) {
 			packaged, _, _ := strings.Cut(name, "_")
 			programs = []string{packaged}
 		case strings.HasSuffix(name, "."+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[p.arch]+".rpm") && system:
-			packaged, _, _ := strings.Cut(name, "-"+r.version.Number)
+			packaged, _, _ := strings.Cut(name, "-"+r.version.tag())
 			programs = []string{packaged}
 		}
 		for _, program := range programs {

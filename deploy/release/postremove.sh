@@ -11,9 +11,11 @@ helper() {
 	if command -v deb-systemd-helper >/dev/null 2>&1; then deb-systemd-helper "$1" "$unit" >/dev/null || :; fi
 }
 
-# account FILE NAME COMMAND removes a user or a group.
+# account FILE NAME COMMAND removes a user or a group. One that cannot be removed stays, for example the
+# group of a user that an administrator made: the purge goes on.
 account() {
-	if grep -q "^$2:" "$root/etc/$1"; then "$3" ${root:+--prefix "$root"} "$2"; fi
+	if ! grep -q "^$2:" "$root/etc/$1"; then return; fi
+	"$3" ${root:+--prefix "$root"} "$2" || echo "$package: $2 of /etc/$1 is in use and stays" >&2
 }
 
 # purge_service removes what an operator made for the API or the worker.

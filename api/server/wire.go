@@ -194,12 +194,7 @@ func (a *app) openSide(ctx context.Context, c store.Config) (*store.Store, error
 func (a *app) addHealth() {
 	a.Health.Add("postgres", a.nodeStore.Ping)
 	a.Health.Add("schema", a.store.SchemaHealthy)
-	a.Health.Add("notifications", func(context.Context) error {
-		if a.listener.Connected() {
-			return nil
-		}
-		return schema.NewError(schema.KindServiceUnavailable, "there is no connection for notifications of the database")
-	})
+	a.Health.Add("notifications", a.listener.Await)
 	a.Health.AddDegrading("vault", a.vault.Healthy)
 	a.Health.AddDegrading("server-certificate", func(context.Context) error { return a.serverCert.Healthy() })
 	a.Health.AddDegrading("lease-key", func(context.Context) error {

@@ -47,6 +47,7 @@ func places(t *testing.T) map[string][]byte {
 			out[f] = raw
 		}
 	}
+	out["spans"] = shared.collector.Raw()
 	out["database"] = dump(t)
 	out["temporal histories"], out["temporal visibility"] = histories(t)
 	return out

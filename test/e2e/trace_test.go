@@ -12,7 +12,8 @@ import (
 )
 
 // TestTraceOfDrain: the command, the API, the worker and the node's task are one trace, whose ID is the
-// correlation ID of the operation. TestNoSecretLeaks looks for secrets in all spans.
+// correlation ID of the operation. TestNoSecretLeaks looks for secrets in the spans that the collector
+// has by then.
 func TestTraceOfDrain(t *testing.T) {
 	t.Parallel()
 	host, _ := enrolled(t, "trace")

@@ -1,3 +1,5 @@
+//go:build ansible
+
 package ansible
 
 import (

@@ -125,7 +125,7 @@ func openForDrill(ctx context.Context, url string) (*store.Store, error) {
 func (r *drillRun) dump(ctx context.Context) (file string, remove func(), err error) {
 	if r.File != "" {
 		if _, err := os.Stat(r.File); err != nil {
-			return "", nil, schema.Wrap(schema.KindNotFound, err, "the dump: %v", err)
+			return "", nil, schema.Wrap(schema.KindNotFound, err, "reading the dump").WithNext("name a file that gpuaas admin backup wrote")
 		}
 		return r.File, func() {}, nil
 	}
@@ -200,7 +200,7 @@ func (r *drillRun) age(n store.DrillCounts) {
 		return
 	}
 	age := time.Since(*n.NewestAudit).Round(time.Second)
-	answer := fmt.Sprintf("%s, from %s", lifecycle.Span(age), n.NewestAudit.UTC().Format(time.RFC3339))
+	answer := fmt.Sprintf("the newest audit event is %s old, from %s", lifecycle.Span(age), n.NewestAudit.UTC().Format(time.RFC3339))
 	if age > oldDump {
 		r.report.Add(c.Info(answer, "make dumps more often, or check the job that makes them"))
 		return

@@ -50,6 +50,8 @@ type backend struct {
 	tokens map[[32]byte]console.Subject
 	// panics is a path whose request panics, if it is not empty.
 	panics string
+	// delay, if it is set, is called with the path of each read before the response to it.
+	delay func(path string)
 }
 
 func newBackend() *backend {
@@ -72,6 +74,9 @@ func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if path == "/events" {
 		return b.stream(r), nil
+	}
+	if b.delay != nil {
+		b.delay(path)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

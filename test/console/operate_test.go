@@ -34,10 +34,14 @@ func (p page) choose(host string, d lifecycle.Decision) {
 	p.Wait("the page of the decision", `!!document.querySelector('main form [name=reason]')`)
 }
 
-// submit sends the form of the page with the reason, by its button.
-func (p page) submit(reason string) {
+// submit sends the form of the page with the reason, by its button. It types the host name if the
+// form asks for it.
+func (p page) submit(host, reason string) {
 	p.T.Helper()
 	p.fill("reason", reason)
+	if browsertest.Evaluate[bool](p.Page, `!!document.querySelector('[name=typed]')`) {
+		p.fill("typed", host)
+	}
 	p.Click("main form button[type=submit]", "")
 }
 
@@ -57,42 +61,55 @@ func ended(t *testing.T, host string, s lifecycle.OperationState) {
 	require.Equal(t, s, operation(t, host).Operation.Status)
 }
 
-// TestParkedDrain: a drain that cannot end appears on the open overview, its buttons end it, and
-// it disappears, all without a reload of the overview.
+// TestParkedDrain: drains that cannot end appear on the open overview, its buttons end them, and
+// they disappear, all without a reload of the overview.
 func TestParkedDrain(t *testing.T) {
 	overview := visit(t, "/")
 	overview.mark()
-	for d, c := range map[lifecycle.Decision]struct {
-		host string
-		ends lifecycle.OperationState
-		work bool // the workload ends by itself
+	cases := []struct {
+		host     string
+		decision lifecycle.Decision
+		ends     lifecycle.OperationState
+		finish   func() // nil: the workload does not end by itself
 	}{
-		lifecycle.DecisionExtend: {"con-extend", lifecycle.OperationCompleted, true},
-		lifecycle.DecisionCancel: {"con-cancel", lifecycle.OperationCanceled, false},
-		lifecycle.DecisionForce:  {"con-force", lifecycle.OperationCompleted, false},
-	} {
+		{host: "gpu-0417", decision: lifecycle.DecisionExtend, ends: lifecycle.OperationCompleted},
+		{host: "gpu-0423", decision: lifecycle.DecisionCancel, ends: lifecycle.OperationCanceled},
+		{host: "gpu-0608", decision: lifecycle.DecisionForce, ends: lifecycle.OperationCompleted},
+	}
+	for i, c := range cases {
 		finish := blocked(t, c.host)
-		overview.Wait("a row of "+c.host, `!!`+rowOf(c.host))
-		overview.screenshot("overview")
-		p := visit(t, "/")
-		p.choose(c.host, d)
-		p.screenshot("decision")
-		if c.work {
-			finish()
+		if c.decision == lifecycle.DecisionExtend {
+			cases[i].finish = finish
 		}
-		p.submit("INC-77 " + string(d))
+		overview.Wait("a row of "+c.host, `!!`+rowOf(c.host))
+	}
+	overview.screenshot("console-overview")
+	pictures(t, cases[0].host)
+	for _, c := range cases {
+		p := visit(t, "/")
+		p.choose(c.host, c.decision)
+		if c.finish != nil {
+			c.finish()
+		}
+		p.submit(c.host, "INC-77 "+string(c.decision))
 		ended(t, c.host, c.ends)
-		decided(t, c.host, d, "INC-77 "+string(d))
+		decided(t, c.host, c.decision, "INC-77 "+string(c.decision))
 		overview.Wait("no row of "+c.host, `!`+rowOf(c.host))
-		p.open("/operations/" + operation(t, c.host).Operation.OperationID)
-		p.sees(c.host)
-		p.screenshot("operation")
-		p.open("/nodes/" + show(t, c.host).ID)
-		p.sees(c.host)
-		p.screenshot("node")
 		p.Close()
 	}
 	overview.notReloaded()
+}
+
+// pictures stores pictures of the pages of a node and of its operation.
+func pictures(t *testing.T, host string) {
+	t.Helper()
+	p := visit(t, "/")
+	defer p.Close()
+	for name, path := range map[string]string{"operation": "/operations/" + operation(t, host).Operation.OperationID, "node": "/nodes/" + show(t, host).ID} {
+		p.open(path)
+		p.sees(host)
+		p.screenshot("console-" + name)
+	}
 }
 
 // press presses the tab key until the focused element has a property.
@@ -134,7 +151,7 @@ func TestWithoutScript(t *testing.T) {
 	p.open("/")
 	require.False(t, browsertest.Evaluate[bool](p.Page, `document.querySelector('#age')?.innerText === 'Up to date.'`), "a script runs")
 	p.choose(host, lifecycle.DecisionCancel)
-	p.submit("not now")
+	p.submit(host, "not now")
 	ended(t, host, lifecycle.OperationCanceled)
 	decided(t, host, lifecycle.DecisionCancel, "not now")
 }
@@ -150,7 +167,7 @@ func TestStalePage(t *testing.T) {
 	p.choose(host, lifecycle.DecisionForce)
 	gpuaas(t, "op", "cancel", host, "--reason", "another operator", "--yes")
 	ended(t, host, lifecycle.OperationCanceled)
-	p.submit("INC-78")
+	p.submit(host, "INC-78")
 	p.sees("Nothing was done.")
 	decided(t, host, lifecycle.DecisionCancel, "another operator")
 }

@@ -35,7 +35,7 @@ type Route struct {
 
 // Routes returns every page and form that needs a session.
 func Routes() []Route {
-	return slices.Concat(overviewRoutes(), nodeRoutes(), operationRoutes(), auditRoutes(), trustRoutes(), agentRoutes(), bulkRoutes())
+	return slices.Concat(overviewRoutes(), nodeRoutes(), operationRoutes(), taskRoutes(), auditRoutes(), trustRoutes(), agentRoutes(), bulkRoutes())
 }
 
 // get is the route of a page.

@@ -37,7 +37,7 @@ func visit(t *testing.T, path string, before ...func(page)) page {
 	p.Navigate(address(path))
 	p.Wait("the login", `!!document.querySelector('input[name=token]')`)
 	p.Type("input[name=token]", stack.Getenv("GPUAAS_API_TOKEN")+kb.Enter)
-	p.Wait("the page after the login", `!!document.querySelector('main[data-rev]')`)
+	p.Wait("the page after the login", `!!document.querySelector('main[data-rev]') && !document.querySelector('input[name=token]')`)
 	return p
 }
 

@@ -45,14 +45,14 @@ func (p page) submit(host, reason string) {
 	p.Click("main form button[type=submit]", "")
 }
 
-// decided requires that the audit trail has the decision of the console's subject.
-func decided(t *testing.T, host string, d lifecycle.Decision, reason string) {
+// decided requires that the audit trail has one decision, made through the interface via.
+func decided(t *testing.T, host string, d lifecycle.Decision, reason, via string) {
 	t.Helper()
 	var list struct{ Events []audit.Row }
 	require.True(t, read(t, &list, "audit", "--node", host, "--action", audit.Decision))
 	require.Len(t, list.Events, 1)
 	e := list.Events[0]
-	require.Equal(t, []string{string(d), reason, "console", "admin-token"}, []string{e.Detail["decision"], e.Reason, e.Via, e.Actor})
+	require.Equal(t, []string{string(d), reason, via, "admin-token"}, []string{e.Detail["decision"], e.Reason, e.Via, e.Actor})
 }
 
 func ended(t *testing.T, host string, s lifecycle.OperationState) {
@@ -93,7 +93,7 @@ func TestParkedDrain(t *testing.T) {
 		}
 		p.submit(c.host, "INC-77 "+string(c.decision))
 		ended(t, c.host, c.ends)
-		decided(t, c.host, c.decision, "INC-77 "+string(c.decision))
+		decided(t, c.host, c.decision, "INC-77 "+string(c.decision), "console")
 		overview.Wait("no row of "+c.host, `!`+rowOf(c.host))
 		p.Close()
 	}
@@ -139,7 +139,7 @@ func TestKeyboard(t *testing.T) {
 	p.press("the button of the form", `e.closest('main') && e.type === 'submit'`)
 	p.Press(kb.Enter)
 	ended(t, host, lifecycle.OperationCanceled)
-	decided(t, host, lifecycle.DecisionCancel, "not now")
+	decided(t, host, lifecycle.DecisionCancel, "not now", "console")
 }
 
 // TestWithoutScript: a parked drain is ended in a browser that runs no scripts.
@@ -153,7 +153,7 @@ func TestWithoutScript(t *testing.T) {
 	p.choose(host, lifecycle.DecisionCancel)
 	p.submit(host, "not now")
 	ended(t, host, lifecycle.OperationCanceled)
-	decided(t, host, lifecycle.DecisionCancel, "not now")
+	decided(t, host, lifecycle.DecisionCancel, "not now", "console")
 }
 
 func (p page) disableScript() { p.NoScript() }
@@ -169,5 +169,5 @@ func TestStalePage(t *testing.T) {
 	ended(t, host, lifecycle.OperationCanceled)
 	p.submit(host, "INC-78")
 	p.sees("Nothing was done.")
-	decided(t, host, lifecycle.DecisionCancel, "another operator")
+	decided(t, host, lifecycle.DecisionCancel, "another operator", "api")
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -64,13 +65,13 @@ func (c *reads) get(ctx context.Context, target string, newest bool, fetch func(
 		if pause > 0 {
 			select {
 			case <-ctx.Done():
-				return read{}, ctx.Err()
+				return read{}, notInTime(ctx)
 			case <-time.After(pause):
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return read{}, ctx.Err()
+			return read{}, notInTime(ctx)
 		case result := <-start():
 			if result.Err != nil {
 				return read{}, result.Err
@@ -81,6 +82,11 @@ func (c *reads) get(ctx context.Context, target string, newest bool, fetch func(
 }
 
 func (c *reads) age(r read) time.Duration { return c.cfg.Now().Sub(r.at) }
+
+// notInTime is the error of a page whose time ended before its data was read.
+func notInTime(ctx context.Context) error {
+	return schema.Wrap(schema.KindServiceUnavailable, ctx.Err(), "the data of the page was not read in time")
+}
 
 // find returns the response that can be used, or how long to wait before the next read.
 func (c *reads) find(target string, newest bool) (read, time.Duration) {

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -90,4 +91,20 @@ func TestRevisionOfOlderData(t *testing.T) {
 	require.Equal(t, first, revision(), "the data is from before the change")
 	c.pass(time.Minute)
 	require.NotEqual(t, first, revision(), "the data was read again")
+}
+
+// A page whose time ends before its data is read is unavailable, and no internal error.
+func TestPageNotInTime(t *testing.T) {
+	s, _ := siteWithClock(t)
+	release := make(chan struct{})
+	defer close(release)
+	s.backend.delay = func(string) { <-release }
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/console/operations", http.NoBody)
+	r.Host = host
+	r.AddCookie(s.cookie)
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 }

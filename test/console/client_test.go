@@ -1,13 +1,11 @@
 package console
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,39 +59,3 @@ func (c client) page(path string) string {
 	require.Equal(c.t, http.StatusOK, status, "%s: %s", path, body)
 	return body
 }
-
-// follow opens a stream of the view and calls notice with each revision, until ctx or the stream
-// ends. It calls opened first.
-func (c client) follow(ctx context.Context, view, revision string, opened func(), notice func(revision string)) error {
-	q := url.Values{"view": {view}, "rev": {revision}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address("/events")+"?"+q.Encode(), http.NoBody)
-	if err != nil {
-		return err
-	}
-	res, err := c.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = res.Body.Close() }() // the stream has ended
-	if res.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(res.Body) // the status is an error already
-		return &statusError{res.StatusCode, string(body)}
-	}
-	opened()
-	lines := bufio.NewScanner(res.Body)
-	for lines.Scan() {
-		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-			notice(data)
-		}
-	}
-	return lines.Err()
-}
-
-// statusError is a response that is not a stream.
-type statusError struct {
-	status int
-	body   string
-}
-
-// Error implements error.
-func (e *statusError) Error() string { return http.StatusText(e.status) + ": " + e.body }

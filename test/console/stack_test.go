@@ -1,6 +1,6 @@
 // Package console tests the operator console in a browser, on a whole development stack: its
-// accessibility, hostile text in it, a parked drain from its row to its end, and many nodes and open
-// pages. With -args -screenshots docs/images it writes the screenshots of docs/console.md.
+// accessibility, hostile text in it, a parked drain from its row to its end, and many
+// nodes. With -args -screenshots docs/images it writes the screenshots of docs/console.md.
 // It needs Chromium (sh tools/need-chromium.sh) and bin/ (./task build). ./task console-test
 // runs it.
 package console

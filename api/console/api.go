@@ -38,13 +38,14 @@ func Get[T any](r *Request, path string, query url.Values) (v T, err error) {
 
 // Shared is Get for data that is the same for every subject: however many pages need it, it is
 // read once in readEvery. A page that the script reads again gets no data from before the change
-// for which it does.
+// for which it does; another one gets data of at most keptTime.
 func Shared[T any](r *Request, path string, query url.Values) (v T, err error) {
-	body, err := r.console.reads.get(r.Context(), withQuery(path, query), r.Region, func(ctx context.Context, target string) ([]byte, error) {
+	kept, err := r.console.reads.get(r.Context(), withQuery(path, query), r.Region, func(ctx context.Context, target string) ([]byte, error) {
 		return r.console.call(ctx, apiCall{by: service(), method: http.MethodGet, target: target})
 	})
 	if err == nil {
-		err = decodeClean(body, &v)
+		r.shows(kept)
+		err = decodeClean(kept.body, &v)
 	}
 	return v, err
 }
@@ -58,6 +59,7 @@ func Post[T any](r *Request, path string, body any, key string) (v T, err error)
 	}
 	response, err := r.console.call(r.Context(), apiCall{by: r.Subject, of: r.Request, method: http.MethodPost, target: path, body: raw, key: key})
 	if err == nil {
+		r.console.reads.change()
 		err = decodeClean(response, &v)
 	}
 	return v, err

@@ -64,8 +64,8 @@ func TestBulkReleaseOfFaultyNodes(t *testing.T) {
 	s := newSite(t).login(trust.RoleOperator)
 	faulty := wire.NodeView{ID: idOf(1), Host: "gpu-1", State: lifecycle.NodeQuarantined, OnboardingMode: "manual",
 		Conditions: []signal.Condition{{Condition: health.Condition{Checker: "xid", Status: health.Unhealthy, Reason: "Xid79", Repair: health.RepairReboot}}}}
-	mended := wire.NodeView{ID: idOf(2), Host: "gpu-2", State: lifecycle.NodeQuarantined, OnboardingMode: "manual"}
-	s.backend.answer("GET /nodes", wire.NodeList{Nodes: []wire.NodeView{faulty, mended}})
+	repaired := wire.NodeView{ID: idOf(2), Host: "gpu-2", State: lifecycle.NodeQuarantined, OnboardingMode: "manual"}
+	s.backend.answer("GET /nodes", wire.NodeList{Nodes: []wire.NodeView{faulty, repaired}})
 	s.backend.answer("GET /providers", machine.Providers{})
 	page := s.get("/console/bulk?do=release&state=quarantined").Body.String()
 	require.Contains(t, page, "release, quarantined, still has a fault")

@@ -12,7 +12,7 @@ helper() {
 }
 
 # account FILE NAME COMMAND removes a user or a group. One that cannot be removed stays, for example the
-# group of a user that an administrator made: the purge goes on.
+# group of a user that an administrator made: the purge continues.
 account() {
 	if ! grep -q "^$2:" "$root/etc/$1"; then return; fi
 	"$3" ${root:+--prefix "$root"} "$2" || echo "$package: $2 of /etc/$1 is in use and stays" >&2

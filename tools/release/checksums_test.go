@@ -89,13 +89,13 @@ func TestVerifyCommands(t *testing.T) {
 	write(t, filepath.Join(r.out, "gpuaas_1.2.3_linux_amd64.tar.gz"), "changed")
 	out, err = verify()
 	require.Error(t, err, out)
-	require.NoError(t, r.resum(t))
+	require.NoError(t, resum(t, r))
 	out, err = verify()
 	require.Error(t, err, "checksums that the key did not sign: %s", out)
 }
 
 // resum replaces the checksums, and leaves the signature.
-func (r *release) resum(t *testing.T) error {
+func resum(t *testing.T, r *release) error {
 	t.Helper()
 	signature := filepath.Join(r.out, checksumsFile+".dsse.json")
 	signed, err := os.ReadFile(signature)

@@ -26,7 +26,7 @@ import (
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
-var update = flag.Bool("update", false, "write the golden files") //nolint:gochecknoglobals // a flag
+var update = flag.Bool("update", false, "write the golden files")
 
 // readAt is the time on each page.
 func readAt() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
@@ -50,6 +50,8 @@ type backend struct {
 	tokens map[[32]byte]console.Subject
 	// panics is a path whose request panics, if it is not empty.
 	panics string
+	// delay, if it is set, is called with the path of each read before the response to it.
+	delay func(path string)
 }
 
 func newBackend() *backend {
@@ -72,6 +74,9 @@ func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if path == "/events" {
 		return b.stream(r), nil
+	}
+	if b.delay != nil {
+		b.delay(path)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,7 +139,6 @@ type site struct {
 	tb      testing.TB
 	backend *backend
 	handler http.Handler
-	server  *httptest.Server
 	log     *harness.Buffer
 	cookie  *http.Cookie
 	stop    func()
@@ -157,7 +161,7 @@ func newSite(tb testing.TB, change ...func(*console.Config)) *site {
 	c, err := console.New(cfg)
 	require.NoError(tb, err)
 	s.handler = c.Handler()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(tb.Context())
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -14,8 +15,11 @@ import (
 const (
 	// readEvery is the least time between two reads of the same data.
 	readEvery = 2 * time.Second
-	readTime  = 15 * time.Second
-	maxReads  = 256
+	// keptTime is how old the data of a page that a person opens may be. Data that is older than
+	// readEvery is read again meanwhile, so that the page does not wait for a slow read.
+	keptTime = 10 * time.Second
+	readTime = 15 * time.Second
+	maxReads = 256
 )
 
 // service is the subject for which the console reads what it shares between pages. Only a
@@ -29,6 +33,7 @@ type reads struct {
 	flights  singleflight.Group
 	mu       sync.Mutex
 	kept     map[string]read
+	changed  time.Time // the last change that was made in the console
 }
 
 // read is a response with the time and the revision at the start of its request.
@@ -42,33 +47,45 @@ func newReads(cfg Config, revision func() string) *reads {
 	return &reads{cfg: cfg, revision: revision, kept: map[string]read{}}
 }
 
-// get returns the response to a GET of target. A response that is younger than readEvery is used
-// again. If newest is true, it must not be from before the last change: then get waits until
-// the next read is due.
-func (c *reads) get(ctx context.Context, target string, newest bool, fetch func(context.Context, string) ([]byte, error)) ([]byte, error) {
+// get returns the response to a GET of target. One that is younger than keptTime is used again,
+// and past readEvery a new one is read in the background. If newest is true, it must not be older
+// than readEvery or from before the last change: then get waits until the next read is due.
+func (c *reads) get(ctx context.Context, target string, newest bool, fetch func(context.Context, string) ([]byte, error)) (read, error) {
+	start := func() <-chan singleflight.Result {
+		return c.flights.DoChan(target, func() (any, error) { return nil, c.read(context.WithoutCancel(ctx), target, fetch) })
+	}
 	for {
 		r, pause := c.find(target, newest)
-		if r.body != nil && pause == 0 {
-			return r.body, nil
+		if r.body != nil {
+			if c.age(r) >= readEvery {
+				start()
+			}
+			return r, nil
 		}
 		if pause > 0 {
 			select {
 			case <-ctx.Done():
-				return nil, ctx.Err()
+				return read{}, notInTime(ctx)
 			case <-time.After(pause):
 			}
 		}
-		done := c.flights.DoChan(target, func() (any, error) { return nil, c.read(context.WithoutCancel(ctx), target, fetch) })
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
-		case result := <-done:
+			return read{}, notInTime(ctx)
+		case result := <-start():
 			if result.Err != nil {
-				return nil, result.Err
+				return read{}, result.Err
 			}
 		}
 		newest = false // what was read now is new enough
 	}
+}
+
+func (c *reads) age(r read) time.Duration { return c.cfg.Now().Sub(r.at) }
+
+// notInTime is the error of a page whose time ended before its data was read.
+func notInTime(ctx context.Context) error {
+	return schema.Wrap(schema.KindServiceUnavailable, ctx.Err(), "the data of the page was not read in time")
 }
 
 // find returns the response that can be used, or how long to wait before the next read.
@@ -76,9 +93,9 @@ func (c *reads) find(target string, newest bool) (read, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, ok := c.kept[target]
-	age := c.cfg.Now().Sub(r.at)
+	age := c.age(r)
 	switch {
-	case !ok || age >= readEvery:
+	case !ok || age >= keptTime || newest && age >= readEvery || r.at.Before(c.changed):
 		return read{}, 0
 	case newest && r.revision != c.revision():
 		return read{}, readEvery - age
@@ -86,10 +103,17 @@ func (c *reads) find(target string, newest bool) (read, time.Duration) {
 	return r, 0
 }
 
+// change makes what was read before now too old, because the console changed something.
+func (c *reads) change() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changed = c.cfg.Now()
+}
+
 func (c *reads) read(ctx context.Context, target string, fetch func(context.Context, string) ([]byte, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	if r, pause := c.find(target, true); r.body != nil && pause == 0 {
+	if r, _ := c.find(target, true); r.body != nil {
 		return nil // another page read it while this one waited
 	}
 	started := read{at: c.cfg.Now(), revision: c.revision()}

@@ -98,6 +98,9 @@ func (c *Console) render(w http.ResponseWriter, r *Request, v View) error {
 	}
 	l := layout{View: v, Subject: r.Subject, Region: r.Region, Revision: r.Revision, Env: c.cfg.Env, At: r.Now,
 		CSS: c.assets.url("console.css"), JS: c.assets.url("console.js"), Icon: c.assets.url("icon.svg"), Navigation: navigation()}
+	if !r.at.IsZero() {
+		l.At = r.at
+	}
 	name := "layout"
 	if r.Region {
 		name = "region"

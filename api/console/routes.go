@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -34,7 +35,7 @@ type Route struct {
 
 // Routes returns every page and form that needs a session.
 func Routes() []Route {
-	return slices.Concat(overviewRoutes(), nodeRoutes(), operationRoutes(), auditRoutes(), trustRoutes(), agentRoutes(), bulkRoutes())
+	return slices.Concat(overviewRoutes(), nodeRoutes(), operationRoutes(), taskRoutes(), auditRoutes(), trustRoutes(), agentRoutes(), bulkRoutes())
 }
 
 // get is the route of a page.
@@ -60,6 +61,21 @@ type Request struct {
 
 	console *Console
 	id      sessionID
+
+	mu sync.Mutex
+	at time.Time // of the oldest data on the page; zero for Now
+}
+
+// shows notes that the page has data of a read, which may be older than the request.
+func (r *Request) shows(data read) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if data.revision != r.console.hub.revision() {
+		r.Revision = data.revision // so that the stream begins with a notice
+	}
+	if r.at.IsZero() || data.at.Before(r.at) {
+		r.at = data.at
+	}
 }
 
 // May reports whether the subject has at least the role.

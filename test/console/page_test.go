@@ -2,16 +2,21 @@ package console
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
 )
+
+// maxScreenshot bounds the size of a screenshot, because docs/images is in the repository.
+const maxScreenshot = 150 << 10
 
 // address is the URL of a page of the console.
 func address(path string) string { return stack.Getenv("GPUAAS_API_URL") + "/console" + path }
@@ -32,7 +37,7 @@ func visit(t *testing.T, path string, before ...func(page)) page {
 	p.Navigate(address(path))
 	p.Wait("the login", `!!document.querySelector('input[name=token]')`)
 	p.Type("input[name=token]", stack.Getenv("GPUAAS_API_TOKEN")+kb.Enter)
-	p.Wait("the page after the login", `!!document.querySelector('main[data-rev]')`)
+	p.Wait("the page after the login", `!!document.querySelector('main[data-rev]') && !document.querySelector('input[name=token]')`)
 	return p
 }
 
@@ -60,4 +65,40 @@ func has(text string) string {
 func (p page) sees(text string) {
 	p.T.Helper()
 	p.Wait("the page shows "+text, has(text))
+}
+
+// misses waits until the page does not show a text.
+func (p page) misses(text string) {
+	p.T.Helper()
+	p.Wait("the page does not show "+text, "!"+has(text))
+}
+
+// fill types a text into the field with a name.
+func (p page) fill(name, text string) {
+	p.T.Helper()
+	p.Type(fmt.Sprintf("[name=%q]", name), text)
+}
+
+// mark plants a value in the window, which a reload removes.
+func (p page) mark() {
+	p.T.Helper()
+	p.Do(chromedp.Evaluate[chromedp.Void](`window.planted = true`))
+}
+
+// notReloaded requires that the page was not loaded again since mark.
+func (p page) notReloaded() {
+	p.T.Helper()
+	require.True(p.T, browsertest.Evaluate[bool](p.Page, `window.planted === true`))
+}
+
+// screenshot stores a picture of the page as NAME.png, if the tests run with -screenshots.
+func (p page) screenshot(name string) {
+	p.T.Helper()
+	if *screenshots == "" {
+		return
+	}
+	picture := p.Picture("body")
+	require.Less(p.T, len(picture), maxScreenshot, name)
+	require.NoError(p.T, os.MkdirAll(*screenshots, 0o755))
+	require.NoError(p.T, os.WriteFile(filepath.Join(*screenshots, name+".png"), picture, 0o644))
 }

@@ -1,5 +1,6 @@
 // Package console tests the operator console in a browser, on a whole development stack: its
-// accessibility, hostile text in it, and the end of its streams.
+// accessibility, hostile text in it, a parked drain from its row to its end, and many
+// nodes. With -args -screenshots docs/images it writes the screenshots of docs/console.md.
 // It needs Chromium (sh tools/need-chromium.sh) and bin/ (./task build). ./task console-test
 // runs it.
 package console
@@ -37,10 +38,15 @@ var (
 	// stack and browser are set by TestMain before any test runs and never again.
 	stack   *devstack.Stack
 	browser *browsertest.Browser
+
+	screenshots = flag.String("screenshots", "", "write screenshots to this `folder`, relative to the repository")
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if *screenshots != "" && !filepath.IsAbs(*screenshots) {
+		*screenshots = filepath.Join(root, *screenshots)
+	}
 	if testing.Short() {
 		os.Exit(m.Run())
 	}
@@ -135,13 +141,4 @@ func busy(t *testing.T, host string) (finish func()) {
 	harness.StartWorkload(t, stack, host, "job-1", "sh", "-c", `trap : TERM; while [ ! -e `+gate+` ]; do sleep 0.1; done`)
 	eventually(t, "the agent reports the workload", func() bool { return len(show(t, host).Workloads) == 1 })
 	return func() { require.NoError(t, os.WriteFile(gate, nil, 0o600)) }
-}
-
-// blocked starts a node with a workload that does not end at a signal, and its drain.
-func blocked(t *testing.T, host string) (finish func()) {
-	t.Helper()
-	node(t, host)
-	finish = busy(t, host)
-	gpuaas(t, "node", "drain", host, "--deadline", "2s", "--reason", "RMA-4411", "--yes", "--no-wait")
-	return finish
 }

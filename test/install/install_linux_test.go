@@ -143,7 +143,7 @@ timeout 180 bash -c 'until 2>/dev/null </dev/tcp/127.0.0.1/%[3]d; do sleep 0.2; 
 }
 
 // removed checks that the drain stopped the workload, that the node is removed, and that its agent
-// stops by itself.
+// stops.
 func removed(t *testing.T, machines map[string]*systemdtest.Guest) {
 	t.Helper()
 	require.Contains(t, machines[control].Do("gpuaas node show "+nodeName+" --output json"), `"removed"`)

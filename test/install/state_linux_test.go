@@ -10,7 +10,7 @@ import (
 // state is what a machine has: a sorted list of files, users, groups, units and processes.
 type state []string
 
-// stateOf lists what a machine has. Left out are the folders that change by themselves, and what the
+// stateOf lists what a machine has. Left out are the folders that always change, and what the
 // page says remains: the journal, the records of apt with their backups, and the data of the servers.
 func stateOf(m *systemdtest.Guest) state {
 	out := m.Do(`find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/tmp -o -path /var/log \

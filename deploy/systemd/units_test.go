@@ -85,7 +85,7 @@ func settings(t *testing.T, file, folder string) map[string]string {
 			continue
 		}
 		require.NotRegexp(t, `[\s"'\\#]`, value, "%s needs quotes", name)
-		vars[name] = strings.ReplaceAll(value, "/etc/gpuaas/", folder+"/")
+		vars[name] = strings.NewReplacer("/etc/gpuaas/", folder+"/", "/usr/share/gpuaas/", folder+"/").Replace(value)
 	}
 	return vars
 }
@@ -104,7 +104,11 @@ func TestExamples(t *testing.T) {
 				assert.Contains(t, string(reference), "`"+variable+"`")
 				if strings.HasPrefix(value, folder) {
 					require.NoError(t, os.MkdirAll(filepath.Dir(value), 0o700))
-					require.NoError(t, os.WriteFile(value, []byte("postgres://login:secret@127.0.0.1:5432/gpuaas?sslmode=disable\n"), 0o600))
+					content := "postgres://login:secret@127.0.0.1:5432/gpuaas?sslmode=disable\n"
+					if variable == "GPUAAS_ADMIN_TOKENS_FILE" {
+						content = "alice admin " + strings.Repeat("ab", 32) + "\n"
+					}
+					require.NoError(t, os.WriteFile(value, []byte(content), 0o600))
 				}
 			}
 			vars["GPUAAS_METRICS_ADDR"] = "127.0.0.1:1" // nothing serves there

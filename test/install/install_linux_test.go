@@ -168,7 +168,7 @@ done`)
 // of roles as an error.
 func nothingInServers(t *testing.T, m *systemdtest.Guest) {
 	t.Helper()
-	require.Empty(t, m.Do(`runuser -u postgres -- psql -At -c "SELECT datname FROM pg_database WHERE datname LIKE '%gpuaas%'
+	require.Empty(t, m.Do(`cd /; runuser -u postgres -- psql -At -c "SELECT datname FROM pg_database WHERE datname LIKE '%gpuaas%'
 UNION SELECT rolname FROM pg_roles WHERE rolname LIKE '%gpuaas%'"`))
 	for _, path := range []string{"sys/mounts", "sys/policies/acl?list=true", "auth/approle/role?list=true"} {
 		out := m.Do(`curl -sS --header @<(echo "X-Vault-Token: $(cat /root/root-token)") 'http://127.0.0.1:8200/v1/` + path + `'`)

@@ -44,7 +44,7 @@ func (b *backend) reads(path string) (n int) {
 }
 
 // A page does not wait for a slow read if there is recent data: it shows that with its age, and the
-// read goes on.
+// read continues.
 func TestSlowReadInBackground(t *testing.T) {
 	s, c := siteWithClock(t)
 	require.Contains(t, s.get("/console/").Body.String(), "gpu-17")
@@ -60,7 +60,7 @@ func TestSlowReadInBackground(t *testing.T) {
 	require.Contains(t, old, "gpu-17")
 	require.Contains(t, old, "Read at <time datetime=\"2026-03-01 12:00:00Z\">")
 	close(release)
-	harness.Poll(t, func() bool { return s.backend.reads("/stuck") == 2 }, harness.Timeout, time.Millisecond, "the read goes on")
+	harness.Poll(t, func() bool { return s.backend.reads("/stuck") == 2 }, harness.Timeout, time.Millisecond, "the read continues")
 	harness.Poll(t, func() bool { return strings.Contains(s.get("/console/").Body.String(), "Nothing needs attention") },
 		harness.Timeout, time.Millisecond, "a later page has the new data")
 }

@@ -125,7 +125,7 @@ func openForDrill(ctx context.Context, url string) (*store.Store, error) {
 func (r *drillRun) dump(ctx context.Context) (file string, remove func(), err error) {
 	if r.File != "" {
 		if _, err := os.Stat(r.File); err != nil {
-			return "", nil, schema.Wrap(schema.KindNotFound, err, "the dump: %v", err)
+			return "", nil, schema.Wrap(schema.KindNotFound, err, "reading the dump").WithNext("name a file that gpuaas admin backup wrote")
 		}
 		return r.File, func() {}, nil
 	}
@@ -200,7 +200,7 @@ func (r *drillRun) age(n store.DrillCounts) {
 		return
 	}
 	age := time.Since(*n.NewestAudit).Round(time.Second)
-	answer := fmt.Sprintf("%s, from %s", lifecycle.Span(age), n.NewestAudit.UTC().Format(time.RFC3339))
+	answer := fmt.Sprintf("the newest audit event is %s old, from %s", lifecycle.Span(age), n.NewestAudit.UTC().Format(time.RFC3339))
 	if age > oldDump {
 		r.report.Add(c.Info(answer, "make dumps more often, or check the job that makes them"))
 		return
@@ -217,16 +217,17 @@ func (r *drillRun) rows(source, restored store.DrillCounts) {
 	for _, n := range []struct {
 		name             string
 		source, restored int64
+		deleted          bool // by retention
 	}{
-		{"nodes", source.Nodes, restored.Nodes}, {"operations", source.Operations, restored.Operations}, {"tasks", source.Tasks, restored.Tasks},
-		{"audit events", source.AuditEvents, restored.AuditEvents}, {"certificates", source.Certificates, restored.Certificates},
-		{"verifier sets", source.VerifierSets, restored.VerifierSets},
+		{"nodes", source.Nodes, restored.Nodes, false}, {"operations", source.Operations, restored.Operations, true},
+		{"tasks", source.Tasks, restored.Tasks, true}, {"audit events", source.AuditEvents, restored.AuditEvents, true},
+		{"certificates", source.Certificates, restored.Certificates, true}, {"verifier sets", source.VerifierSets, restored.VerifierSets, false},
 	} {
 		parts = append(parts, fmt.Sprintf("%s %d of %d", n.name, n.restored, n.source))
 		if n.restored == 0 && n.source > 0 {
 			missing = cmp.Or(missing, n.name)
 		}
-		if n.restored > n.source && n.name != "audit events" && n.name != "certificates" && n.name != "tasks" && n.name != "operations" { // retention deletes these
+		if n.restored > n.source && !n.deleted {
 			more = cmp.Or(more, n.name)
 		}
 	}

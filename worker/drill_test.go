@@ -193,6 +193,7 @@ func TestDrillOfIncompleteDump(t *testing.T) {
 
 	_, err = Drill(t.Context(), DrillOptions{File: file + ".absent", Getenv: b.getenv, Progress: io.Discard})
 	require.Equal(t, schema.KindNotFound, schema.KindOf(err))
+	require.EqualError(t, err, "reading the dump: stat "+file+".absent: no such file or directory")
 	require.Empty(t, b.scratches())
 }
 

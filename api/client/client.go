@@ -42,8 +42,8 @@ func New(address string, options ...Option) (*Client, error) {
 }
 
 // API returns the generated client, which has a method for each endpoint. Its requests have the
-// client's token and are sent again as those of Client; each error is one of New's transport or an
-// [*Error]. Read the response with [Decode].
+// client's token and are sent again as those of Client. An error is an [*Error], that of the context or
+// that of the token source. Read the response with [Decode].
 func (c *Client) API() *adminclient.Client { return c.api }
 
 func checkAddress(address string, insecure bool) error {

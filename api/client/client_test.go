@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -158,6 +159,8 @@ type flaky struct {
 	status, failures int32
 	// after passes each request on to the API before it fails: the response is lost.
 	after bool
+	// pause is the Retry-After of the failures; 0 if it is empty.
+	pause string
 	seen  atomic.Int32
 }
 
@@ -170,7 +173,7 @@ func (f *flaky) wrap(next http.Handler) http.Handler {
 		if f.after {
 			next.ServeHTTP(httptest.NewRecorder(), r)
 		}
-		w.Header().Set("Retry-After", "0")
+		w.Header().Set("Retry-After", cmp.Or(f.pause, "0"))
 		w.WriteHeader(int(f.status))
 	})
 }
@@ -190,18 +193,19 @@ func TestRetries(t *testing.T) {
 		return err
 	}
 	for name, tc := range map[string]struct {
-		flaky flaky
+		flaky *flaky
 		call  func(*client.Client) error
 		kind  schema.Kind
 		seen  int32
 	}{
-		"a read":                           {flaky{status: 503, failures: 2}, read, "", 3},
-		"a keyed request that had effect":  {flaky{status: 503, failures: 2, after: true}, register, "", 3},
-		"a change without a key":           {flaky{status: 503, failures: 1}, set, schema.KindServiceUnavailable, 1},
-		"a change that was rate limited":   {flaky{status: 429, failures: 1}, set, schema.KindNotFound, 2},
-		"an error of the server":           {flaky{status: 500, failures: 1}, read, schema.KindInternal, 1},
-		"a server that stays unavailable":  {flaky{status: 503, failures: 99}, read, schema.KindServiceUnavailable, 5},
-		"a proxy that has lost its server": {flaky{status: 502, failures: 1}, read, schema.KindServiceUnavailable, 1},
+		"a read":                           {&flaky{status: 503, failures: 2}, read, "", 3},
+		"a keyed request that had effect":  {&flaky{status: 503, failures: 2, after: true}, register, "", 3},
+		"a change without a key":           {&flaky{status: 503, failures: 1}, set, schema.KindServiceUnavailable, 1},
+		"a change that was rate limited":   {&flaky{status: 429, failures: 1}, set, schema.KindNotFound, 2},
+		"an error of the server":           {&flaky{status: 500, failures: 1}, read, schema.KindInternal, 1},
+		"a server that stays unavailable":  {&flaky{status: 503, failures: 99}, read, schema.KindServiceUnavailable, 5},
+		"a server that needs an hour":      {&flaky{status: 503, failures: 99, pause: "3600"}, read, schema.KindServiceUnavailable, 1},
+		"a proxy that has lost its server": {&flaky{status: 502, failures: 1}, read, schema.KindServiceUnavailable, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

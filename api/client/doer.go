@@ -21,6 +21,10 @@ func defaultRetries() retries {
 	return retries{max: 4, minPause: 500 * time.Millisecond, maxGap: 10 * time.Second}
 }
 
+// maxRetryAfter is the longest pause that the client waits. A response that asks for a longer one is
+// returned.
+const maxRetryAfter = time.Minute
+
 // doer sends the requests of the generated client.
 type doer struct {
 	http      *retryablehttp.Client
@@ -74,7 +78,7 @@ type repeatable struct{}
 
 func isRepeatable(r *http.Request) bool {
 	switch r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete:
+	case http.MethodGet, http.MethodPut:
 		return true
 	}
 	return r.Header.Get(wire.HeaderIdempotencyKey) != ""
@@ -84,6 +88,9 @@ func isRepeatable(r *http.Request) bool {
 func checkRetry(ctx context.Context, res *http.Response, err error) (bool, error) {
 	if ctx.Err() != nil {
 		return false, ctx.Err()
+	}
+	if retryablehttp.DefaultBackoff(0, 0, 0, res) > maxRetryAfter {
+		return false, nil
 	}
 	if err == nil && res.StatusCode == http.StatusTooManyRequests {
 		return true, nil

@@ -53,6 +53,9 @@ func WithTokenFile(path string) Option {
 // WithTokenSource sends the token that the source returns for each request.
 func WithTokenSource(source TokenSource) Option {
 	return func(s *settings) error {
+		if source == nil {
+			return errors.New("the token source is nil")
+		}
 		s.token = source
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// The filters of lists. A nil field does not filter. Limit is the size of a page, 100 by default and
+// NodeFilter and the following types filter lists. A nil field does not filter. Limit is the size of a page, 100 by default and
 // at most 1000; PageToken is the page to begin with.
 type (
 	NodeFilter      = adminclient.ListNodesParams

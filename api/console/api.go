@@ -29,7 +29,7 @@ const (
 // Get reads path?query of the admin API, below /api/v1/admin, as the subject of the request.
 // What is not printable in it is replaced, and long texts are cut. Errors are those of the API.
 func Get[T any](r *Request, path string, query url.Values) (v T, err error) {
-	body, err := r.console.call(r.Context(), r.Subject, r.Request, http.MethodGet, withQuery(path, query), nil, "")
+	body, err := r.console.call(r.Context(), apiCall{by: r.Subject, of: r.Request, method: http.MethodGet, target: withQuery(path, query)})
 	if err == nil {
 		err = decodeClean(body, &v)
 	}
@@ -41,7 +41,7 @@ func Get[T any](r *Request, path string, query url.Values) (v T, err error) {
 // for which it does; another one gets data of at most keptTime.
 func Shared[T any](r *Request, path string, query url.Values) (v T, err error) {
 	kept, err := r.console.reads.get(r.Context(), withQuery(path, query), r.Region, func(ctx context.Context, target string) ([]byte, error) {
-		return r.console.call(ctx, service(), nil, http.MethodGet, target, nil, "")
+		return r.console.call(ctx, apiCall{by: service(), method: http.MethodGet, target: target})
 	})
 	if err == nil {
 		r.shows(kept)
@@ -57,7 +57,7 @@ func Post[T any](r *Request, path string, body any, key string) (v T, err error)
 	if err != nil {
 		return v, schema.Wrap(schema.KindInternal, err, "encoding a request")
 	}
-	response, err := r.console.call(r.Context(), r.Subject, r.Request, http.MethodPost, path, raw, key)
+	response, err := r.console.call(r.Context(), apiCall{by: r.Subject, of: r.Request, method: http.MethodPost, target: path, body: raw, key: key})
 	if err == nil {
 		r.console.reads.change()
 		err = decodeClean(response, &v)
@@ -72,22 +72,31 @@ func withQuery(path string, query url.Values) string {
 	return path + "?" + query.Encode()
 }
 
-// call makes a request of the admin API. of is the browser's request, nil for none.
-func (c *Console) call(ctx context.Context, by Subject, of *http.Request, method, target string, body []byte, key string) ([]byte, error) {
-	r, err := http.NewRequestWithContext(withSubject(ctx, by), method, "http://console"+apiPath+target, bytes.NewReader(body))
+// apiCall is a request of the admin API.
+type apiCall struct {
+	by             Subject
+	of             *http.Request // the browser's request, nil for none
+	method, target string
+	body           []byte // JSON, nil for none
+	key            string // the idempotency key, empty for none
+}
+
+// call makes a request of the admin API.
+func (c *Console) call(ctx context.Context, a apiCall) ([]byte, error) {
+	r, err := http.NewRequestWithContext(withSubject(ctx, a.by), a.method, "http://console"+apiPath+a.target, bytes.NewReader(a.body))
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "the address is not valid")
 	}
-	if body == nil {
+	if a.body == nil {
 		r.Body, r.ContentLength = http.NoBody, 0
 	} else {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	if key != "" {
-		r.Header.Set(wire.HeaderIdempotencyKey, key)
+	if a.key != "" {
+		r.Header.Set(wire.HeaderIdempotencyKey, a.key)
 	}
-	if of != nil {
-		r.RemoteAddr = of.RemoteAddr
+	if a.of != nil {
+		r.RemoteAddr = a.of.RemoteAddr
 	}
 	if id := edge.CorrelationID(ctx); id != "" {
 		r.Header.Set(wire.HeaderCorrelationID, id)

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -101,20 +101,20 @@ func (p *bulkPlan) nodes(r *Request, of filter) error {
 	if p.verb.Decision != "" {
 		return nil
 	}
+	providers, err := Shared[machine.Providers](r, "/providers", nil)
+	if err != nil {
+		return err
+	}
 	q := of.values()
 	q.Set("limit", bulkLimit)
-	q.Set("fields", "id,host,state,state_since,cordoned,gpus_total,onboarding_mode,identity_lock,instance,operation,workloads")
+	q.Set("fields", "id,host,state,state_since,cordoned,gpus_total,onboarding_mode,identity_lock,instance,operation,workloads,conditions")
 	for {
 		list, err := Get[wire.NodeList](r, "/nodes", q)
 		if err != nil {
 			return err
 		}
 		for _, n := range list.Nodes {
-			effect, harm, err := effectOn(n, p.verb)
-			if err != nil {
-				effect = strings.ReplaceAll(schema.AsError(err).Message, n.Host, "NODE") // so that equal reasons are one group
-			}
-			p.add(bulkTarget{nodeID: n.ID, host: n.Host}, err != nil, effect, harm)
+			p.addNode(n, providerOf(providers, n))
 		}
 		if list.NextPageToken == "" {
 			return nil
@@ -123,27 +123,35 @@ func (p *bulkPlan) nodes(r *Request, of filter) error {
 	}
 }
 
-// effectOn returns what an action does to a node, or why it would be refused. The claim of the
-// operation decides again.
-func effectOn(n wire.NodeView, verb bulkVerb) (string, lifecycle.Harm, error) {
-	plan, _ := lifecycle.PlanOf(verb.Action, verb.Options)
-	abandoned := n.Operation != nil && n.Operation.Status == lifecycle.OperationAbandoned
-	if n.Operation != nil && !n.Operation.Status.Ended() && !abandoned && plan.ConflictsWith(n.Operation.Action) {
-		return "", lifecycle.HarmNone, schema.NewError(schema.KindOperationInProgress, "%s is in progress", n.Operation.Action)
+// addNode adds a node with what the action does to it, or why it would be refused, as the preview of one
+// action says. The claim of the operation decides again.
+func (p *bulkPlan) addNode(n wire.NodeView, provider machine.Info) {
+	t := bulkTarget{nodeID: n.ID, host: n.Host}
+	plan := preview.Of(n, provider, p.verb.Action, p.verb.Options)
+	if plan.Refused {
+		p.add(t, true, refusalOf(n, plan.Blockers[0]), lifecycle.HarmNone)
+		return
 	}
-	c := lifecycle.Candidate{Host: n.Host, State: n.StartState(), Workloads: n.Blockers(), Lock: n.IdentityLock,
-		Provider: machine.Info{Name: n.OnboardingMode, Creates: n.OnboardingMode != inventory.ProviderManual}}
-	if n.Instance != nil {
-		c.Instance = n.Instance.State
+	effect, harm := fmt.Sprintf("%s, %s", p.verb.Name, n.State), lifecycle.HarmNone
+	if len(plan.Workloads) > 0 {
+		effect, harm = effect+", stops "+text.Count(len(plan.Workloads), "workload"), lifecycle.HarmWork
 	}
-	if _, err := c.Admit(verb.Action, verb.Options); err != nil {
-		return "", lifecycle.HarmNone, err
+	if preview.ReleaseWarning(n, p.verb.Action) != "" {
+		effect += ", still has a fault"
 	}
-	effect := fmt.Sprintf("%s, %s", verb.Name, n.State)
-	if verb.Action != lifecycle.ActionDrain || verb.Options.CordonOnly || len(n.Workloads) == 0 {
-		return effect, lifecycle.HarmNone, nil
+	p.add(t, false, effect, harm)
+}
+
+// refusalOf returns why a node is left out, without what differs between nodes, so that equal reasons are
+// one group.
+func refusalOf(n wire.NodeView, b preview.Blocker) string {
+	switch b.Code {
+	case schema.KindOperationInProgress:
+		return string(n.Operation.Action) + " is in progress"
+	case schema.KindNodeInUse:
+		return "has a workload that a drain cannot stop"
 	}
-	return effect + ", stops " + text.Count(len(n.Workloads), "workload"), lifecycle.HarmWork, nil
+	return strings.ReplaceAll(b.Message, n.Host, "NODE")
 }
 
 // parked plans a decision about the parked operations that match. As in the CLI, it leaves out

@@ -113,8 +113,9 @@ func (b *bulkRuns) start(r *Request, id string, plan *bulkPlan, reason string, p
 	case open >= maxBulkOpen:
 		return nil, schema.NewError(schema.KindRateLimited, "%d bulk runs are open; wait until one ends", open).WithReason("bulk_runs")
 	}
-	if len(b.runs) >= maxBulkRuns {
-		b.runs = slices.Delete(b.runs, 0, 1)
+	if len(b.runs) >= maxBulkRuns { // fewer of them are open
+		i := slices.IndexFunc(b.runs, (*bulkRun).ended)
+		b.runs = slices.Delete(b.runs, i, i+1)
 	}
 	b.runs = append(b.runs, run)
 	b.open.Go(func() { b.work(run) })
@@ -166,10 +167,11 @@ func (b *bulkRuns) send(run *bulkRun, i int) {
 	path, body := row.request(run.verb, run.reason)
 	raw, err := json.Marshal(body)
 	if err == nil {
-		_, err = b.console.call(ctx, subject, nil, "POST", path, raw, run.id+":"+cmp.Or(row.operationID, row.nodeID))
+		_, err = b.console.call(ctx, apiCall{by: subject, method: "POST", target: path, body: raw, key: run.id + ":" + cmp.Or(row.operationID, row.nodeID)})
 	}
 	row.outcome = bulkAccepted
-	if e := schema.AsError(err); err != nil {
+	if err != nil {
+		e := schema.AsError(err)
 		row.outcome, row.err = bulkFailed, e
 		switch {
 		case e.Kind == schema.KindDecisionOutdated:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -31,6 +32,7 @@ func (b *backend) fleetOf(n int) {
 	nodes[1].Workloads = []task.Workload{{Kind: "docker", Name: "train-1"}}
 	nodes[n-1].State = lifecycle.NodeDrained
 	b.answer("GET /nodes", wire.NodeList{Nodes: nodes})
+	b.answer("GET /providers", machine.Providers{})
 }
 
 // hidden returns the hidden fields of the last form of a page.
@@ -113,8 +115,7 @@ func TestBulkIsConfirmed(t *testing.T) {
 	require.Empty(t, s.backend.sent(http.MethodPost))
 }
 
-// Failures are grouped by their reason. After a service is unavailable, and after the session ended,
-// no further request is sent.
+// Failures are grouped by their reason. After a service is unavailable, no further request is sent.
 func TestBulkFailures(t *testing.T) {
 	t.Parallel()
 	s := newSite(t).login(trust.RoleOperator)

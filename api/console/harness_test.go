@@ -26,7 +26,7 @@ import (
 	"github.com/gpuaas/gpuaas/test/harness"
 )
 
-var update = flag.Bool("update", false, "write the golden files") //nolint:gochecknoglobals // a flag
+var update = flag.Bool("update", false, "write the golden files")
 
 // readAt is the time on each page.
 func readAt() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
@@ -139,7 +139,6 @@ type site struct {
 	tb      testing.TB
 	backend *backend
 	handler http.Handler
-	server  *httptest.Server
 	log     *harness.Buffer
 	cookie  *http.Cookie
 	stop    func()
@@ -162,7 +161,7 @@ func newSite(tb testing.TB, change ...func(*console.Config)) *site {
 	c, err := console.New(cfg)
 	require.NoError(tb, err)
 	s.handler = c.Handler()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(tb.Context())
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -69,18 +69,12 @@ func (c *Console) loginForm(w http.ResponseWriter, r *http.Request, refused stri
 // login begins a session with a token of the admin API. The token is in no response, log line or
 // URL.
 func (c *Console) login(w http.ResponseWriter, r *http.Request) error {
-	limiter, now := c.attempts.limiter(r), c.cfg.Now()
-	if limiter.TokensAt(now) < 1 {
-		w.Header().Set("Retry-After", "6")
-		return c.loginForm(w, r, "There were too many failed attempts. Wait a moment.", http.StatusTooManyRequests)
-	}
 	token := strings.TrimSpace(r.PostFormValue("token"))
 	sum := sha256.Sum256([]byte(token))
 	subject, ok := c.cfg.Tokens(sum)
 	switch {
 	case token == "" || len(token) > maxToken || !ok:
-		limiter.AllowN(now, 1)
-		return c.loginForm(w, r, "The token is not accepted.", http.StatusUnauthorized)
+		return c.refuseLogin(w, r)
 	case !subject.Role.Allows(trust.RoleViewer):
 		return c.loginForm(w, r, "The role "+string(subject.Role)+" cannot use the console.", http.StatusForbidden)
 	}
@@ -90,6 +84,16 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) error {
 	edge.Annotate(r.Context(), slog.String("actor", subject.Name))
 	http.Redirect(w, r, localPage(r.PostFormValue("next")), http.StatusSeeOther)
 	return nil
+}
+
+// refuseLogin responds to a token that is not accepted. The limit is for these only: all people behind
+// a proxy have its address, and failed attempts of one must not keep out the others.
+func (c *Console) refuseLogin(w http.ResponseWriter, r *http.Request) error {
+	if !c.attempts.limiter(r).AllowN(c.cfg.Now(), 1) {
+		w.Header().Set("Retry-After", "6")
+		return c.loginForm(w, r, "There were too many failed attempts. Wait a moment.", http.StatusTooManyRequests)
+	}
+	return c.loginForm(w, r, "The token is not accepted.", http.StatusUnauthorized)
 }
 
 // logout ends the session and its streams.

@@ -181,11 +181,11 @@ func actionForm(r *Request, a lifecycle.Action) (View, error) {
 // actionPage returns the form of an action with its plan.
 func actionPage(r *Request, n wire.NodeView, a lifecycle.Action, o lifecycle.Options) (confirmPage, error) {
 	spec, _ := lifecycle.PlanOf(a, o)
-	provider, err := providerOf(r, n)
+	providers, err := Shared[machine.Providers](r, "/providers", nil)
 	if err != nil {
 		return confirmPage{}, err
 	}
-	plan := preview.Of(n, provider, a, o)
+	plan := preview.Of(n, providerOf(providers, n), a, o)
 	took, err := Shared[insight.DurationList](r, "/durations", url.Values{"action": {string(a)}, "provider": {cmp.Or(n.OnboardingMode, inventory.ProviderManual)}})
 	if err == nil {
 		plan.Took(took)
@@ -202,14 +202,13 @@ func actionPage(r *Request, n wire.NodeView, a lifecycle.Action, o lifecycle.Opt
 }
 
 // providerOf returns the provider of a node.
-func providerOf(r *Request, n wire.NodeView) (machine.Info, error) {
-	all, err := Shared[machine.Providers](r, "/providers", nil)
+func providerOf(all machine.Providers, n wire.NodeView) machine.Info {
 	for _, p := range all.Providers {
 		if p.Name == n.OnboardingMode {
-			return p.Info, nil
+			return p.Info
 		}
 	}
-	return machine.Info{Name: n.OnboardingMode}, err
+	return machine.Info{Name: n.OnboardingMode}
 }
 
 // harmOf returns the worst that an action does.

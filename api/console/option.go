@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -24,7 +25,7 @@ type option struct {
 // optionsOf returns the options of a park, the least harmful first.
 func optionsOf(r *Request, operationID, host string, s lifecycle.Stuck) (out []option) {
 	for _, o := range s.Options {
-		o.Command = strings.Replace(o.Command, " NODE", " "+host, 1)
+		o.Command = preview.Fill(o.Command, host)
 		out = append(out, option{Option: o, Link: linkOf(operationID, s, o), Needs: lacks(r, o.Decision)})
 	}
 	return out

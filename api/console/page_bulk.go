@@ -156,8 +156,8 @@ func startBulk(r *Request) (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	if verb.Decision == lifecycle.DecisionForce && !r.May(trust.RoleAdmin) {
-		return View{}, schema.NewError(schema.KindForbidden, "this needs the role %s", trust.RoleAdmin).WithReason("role")
+	if need := lacks(r, verb.Decision); need != "" {
+		return View{}, schema.NewError(schema.KindForbidden, "this needs the role %s", need).WithReason("role")
 	}
 	reason := strings.TrimSpace(r.PostFormValue("reason"))
 	if reason == "" || !text.IsLine(reason, wire.MaxReason) {

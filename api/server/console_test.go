@@ -39,7 +39,7 @@ func (r *replica) browse() *browser {
 	go func() { stopped <- c.Run(ctx) }()
 	r.tb.Cleanup(func() {
 		stop()
-		<-stopped
+		assert.NoError(r.tb, <-stopped)
 		server.Close()
 	})
 	jar, err := cookiejar.New(nil)
@@ -53,9 +53,9 @@ func (b *browser) open(path string, form url.Values) (status int, at, page strin
 	var response *http.Response
 	var err error
 	if form == nil {
-		response, err = b.client.Get(b.url + path) //nolint:noctx // the test's own server
+		response, err = b.client.Get(b.url + path)
 	} else {
-		response, err = b.client.PostForm(b.url+path, form) //nolint:noctx // the test's own server
+		response, err = b.client.PostForm(b.url+path, form)
 	}
 	require.NoError(b.tb, err)
 	defer func() { _ = response.Body.Close() }()
@@ -136,7 +136,7 @@ func TestInProcess(t *testing.T) {
 		return inProcess{mux}.RoundTrip(r)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	response, err := get(ctx, "/stream")
+	response, err := get(ctx, "/stream") //nolint:bodyclose // its end is the subject
 	require.NoError(t, err)
 	part := make([]byte, 5)
 	_, err = io.ReadFull(response.Body, part)
@@ -146,7 +146,7 @@ func TestInProcess(t *testing.T) {
 	_, err = response.Body.Read(part)
 	require.ErrorIs(t, err, io.EOF)
 
-	response, err = get(t.Context(), "/abort")
+	response, err = get(t.Context(), "/abort") //nolint:bodyclose // its end is the subject
 	require.NoError(t, err)
 	_, err = io.ReadAll(response.Body)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)

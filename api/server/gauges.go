@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/temporal"
 )
 
 // registerGauges publishes the gauges of the fleet.
@@ -17,15 +18,17 @@ func (a *app) registerGauges() error {
 		WithRequests(func(ctx context.Context) (int, error) {
 			waiting, err := a.unclaimed(ctx)
 			return len(waiting), err
-		}).WithQueue(a.queue).WithCheckers(known))
+		}).WithQueue(queueCounts(a.temporal)).WithCheckers(known))
 	return nil
 }
 
-// queue returns what waits in Temporal's task queue.
-func (a *app) queue(ctx context.Context) (counts []metrics.QueueCount, err error) {
-	stats, err := a.temporal.Queue(ctx)
-	for _, q := range stats {
-		counts = append(counts, metrics.QueueCount{Tasks: q.Tasks, Waiting: q.Waiting, OldestSeconds: q.Age.Seconds()})
+// queueCounts returns what waits in Temporal's task queue.
+func queueCounts(client *temporal.Client) func(context.Context) ([]metrics.QueueCount, error) {
+	return func(ctx context.Context) (counts []metrics.QueueCount, err error) {
+		stats, err := client.Queue(ctx)
+		for _, q := range stats {
+			counts = append(counts, metrics.QueueCount{Tasks: q.Tasks, Waiting: q.Waiting, OldestSeconds: q.Age.Seconds()})
+		}
+		return counts, err
 	}
-	return counts, err
 }

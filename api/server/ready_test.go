@@ -87,6 +87,14 @@ func TestReadinessFollowsServers(t *testing.T) {
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
+// A process is ready as soon as it has started, not only after the second probe.
+func TestReadyAfterFirstProbe(t *testing.T) {
+	p := newProcess(t, pgtest.New(t, store.Migrate))
+	p.vars["GPUAAS_HEALTH_INTERVAL"] = "1h"
+	p.start()
+	p.becomes(http.StatusOK, "ok")
+}
+
 // A process that serves only the admin API does not open the node listener.
 func TestServeAdminOnly(t *testing.T) {
 	p := newProcess(t, pgtest.New(t, store.Migrate))

@@ -51,7 +51,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 		if err != nil {
 			return err
 		}
-		a.listening(listenerAdmin, ln)
+		logListening(a.Log, listenerAdmin, ln)
 		a.adminAddress = ln.Addr().String()
 		p.Serve(ctx, listenerAdmin, ln, a.adminServer())
 	}
@@ -69,7 +69,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	if err != nil {
 		return err
 	}
-	a.listening(listenerNode, ln)
+	logListening(a.Log, listenerNode, ln)
 	a.serveNodes(ctx, ln)
 	return nil
 }
@@ -78,8 +78,8 @@ func (a *app) listenNode(ctx context.Context) (net.Listener, error) {
 	return a.Listen(ctx, "GPUAAS_NODE_ADDR", a.cfg.NodeAddr)
 }
 
-func (a *app) listening(name string, ln net.Listener) {
-	a.Log.Info("listening", slog.String("listener", name), slog.String("address", ln.Addr().String()))
+func logListening(log *slog.Logger, name string, ln net.Listener) {
+	log.Info("listening", slog.String("listener", name), slog.String("address", ln.Addr().String()))
 }
 
 // warnExposed logs a warning when the bearer token would cross a network

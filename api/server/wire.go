@@ -25,7 +25,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/secrets"
 	"github.com/gpuaas/gpuaas/schema/stuck"
-	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // storeTimeout bounds every call to the database, so that a database that hangs
@@ -195,12 +194,7 @@ func (a *app) openSide(ctx context.Context, c store.Config) (*store.Store, error
 func (a *app) addHealth() {
 	a.Health.Add("postgres", a.nodeStore.Ping)
 	a.Health.Add("schema", a.store.SchemaHealthy)
-	a.Health.Add("notifications", func(context.Context) error {
-		if a.listener.Connected() {
-			return nil
-		}
-		return schema.NewError(schema.KindServiceUnavailable, "there is no connection for notifications of the database")
-	})
+	a.Health.Add("notifications", a.listener.Await)
 	a.Health.AddDegrading("vault", a.vault.Healthy)
 	a.Health.AddDegrading("server-certificate", func(context.Context) error { return a.serverCert.Healthy() })
 	a.Health.AddDegrading("lease-key", func(context.Context) error {
@@ -252,7 +246,7 @@ func (a *app) work(ctx context.Context) {
 	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.nodeStore.Inventory.Sweep(ctx, a.listener) })
 	a.Go(ctx, "audit checkpoints", a.checkpoints.run)
 	a.Go(ctx, "verifier sets", func(ctx context.Context) error { return a.sets.Run(ctx, a.listener.Sets()) })
-	a.Go(ctx, "node CAs", func(ctx context.Context) error { return a.followCAs(ctx, a.listener.Sets()) })
+	a.Go(ctx, "node CAs", func(ctx context.Context) error { return followCAs(ctx, a.vault, a.listener.Sets()) })
 	r := &relay.Relay{Outbox: a.nodeStore.Tasks.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
 		r.Run(ctx)
@@ -273,7 +267,7 @@ func (a *app) serveNodes(ctx context.Context, ln net.Listener) {
 	a.Go(ctx, "refused requests", api.Run)
 	a.Serve(ctx, listenerNode, api.Listener(ln, a.cfg.proxies),
 		api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) }))
-	a.Go(ctx, "record of receiving", a.recordReceiving)
+	a.Go(ctx, "record of receiving", receiving{a.vault, a.nodeStore.Inventory, a.Log}.record)
 }
 
 // bundles exchanges references with the privileges of the node API, which serves that.
@@ -291,56 +285,13 @@ func (a *app) adminAPI() *adminapi.API {
 		Rotations: rotationStore{a.store.Rotations, a.store.Identities}, RotationDriver: a.temporal.Rotations, Recovery: a.store.Recovery,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.packageSource(), ReleaseKeys: a.cfg.ReleaseKeys, Release: a.cfg.releases.document, WebURL: a.temporal.WebURL, Faults: a.faults,
-		Unclaimed: func(ctx context.Context) ([]stuck.Node, error) {
-			return a.temporal.Requests.Unclaimed(ctx, a.store.Insights.OnRecord)
-		},
+		Unclaimed: a.unclaimed,
 	})
 }
 
 // unclaimed returns the operations that Temporal accepted and that are not on record.
 func (a *app) unclaimed(ctx context.Context) ([]stuck.Node, error) {
 	return a.temporal.Requests.Unclaimed(ctx, a.store.Insights.OnRecord)
-}
-
-// recordReceiving records that this process receives the requests of nodes, until ctx ends.
-func (a *app) recordReceiving(ctx context.Context) error {
-	replica, tick := schema.NewID(), time.NewTicker(store.ReceivingEvery)
-	defer tick.Stop()
-	for {
-		if err := a.nodeStore.Inventory.RecordReceiving(ctx, replica, a.acceptedCAs(ctx)); err != nil && ctx.Err() == nil {
-			a.Log.Warn("cannot record that this process receives requests; no node becomes silent and no task lost meanwhile",
-				slog.Any("err", err), slog.Duration("retry_in", store.ReceivingEvery))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
-
-// followCAs reads the node CAs again after each notification, until ctx ends.
-func (a *app) followCAs(ctx context.Context, changed <-chan struct{}) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-			a.vault.RereadNodeCAs()
-		}
-	}
-}
-
-// acceptedCAs returns the trust.BundleDigest of the node CAs that this process accepts, "" if it
-// has not read them.
-func (a *app) acceptedCAs(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, store.ReceivingEvery/2) // the first call reads them
-	defer cancel()
-	cas, err := a.vault.Roots(ctx)
-	if err != nil {
-		return ""
-	}
-	return trust.BundleDigest(cas...)
 }
 
 // tokensChanged reports that the newest version of the tokens file is not in use, or

@@ -16,7 +16,7 @@ func checkSpace(dir string, need uint64) error {
 	if err := syscall.Statfs(dir, &disk); err != nil {
 		return fmt.Errorf("reading the free space of %s: %w", dir, err)
 	}
-	free := uint64(disk.Bavail) * uint64(disk.Bsize) //nolint:gosec,unconvert // the types depend on the system, and the values are positive
+	free := uint64(disk.Bavail) * uint64(disk.Bsize) //nolint:unconvert // the types depend on the system, and the values are positive
 	if free >= need {
 		return nil
 	}

@@ -18,7 +18,8 @@ esac
 if [ -e "$root$sysusers" ]; then
 	systemd-sysusers ${root:+--root="$root"} "${sysusers##*/}"
 	group=$(sed -n "s/^gpuaas:[^:]*:\([0-9]*\):.*/\1/p" "$root/etc/group")
-	chgrp "$group" "$root/etc/gpuaas" "$root$config.example"
+	# A directory service may have the group instead.
+	chgrp "${group:-gpuaas}" "$root/etc/gpuaas" "$root$config.example"
 fi
 
 # Debian's helper keeps an administrator's choice to disable a unit.

@@ -11,9 +11,11 @@ helper() {
 	if command -v deb-systemd-helper >/dev/null 2>&1; then deb-systemd-helper "$1" "$unit" >/dev/null || :; fi
 }
 
-# account FILE NAME COMMAND removes a user or a group.
+# account FILE NAME COMMAND removes a user or a group. One that cannot be removed stays, for example the
+# group of a user that an administrator made: the purge continues.
 account() {
-	if grep -q "^$2:" "$root/etc/$1"; then "$3" ${root:+--prefix "$root"} "$2"; fi
+	if ! grep -q "^$2:" "$root/etc/$1"; then return; fi
+	"$3" ${root:+--prefix "$root"} "$2" || echo "$package: $2 of /etc/$1 is in use and stays" >&2
 }
 
 # purge_service removes what an operator made for the API or the worker.
@@ -34,7 +36,7 @@ purge_agent() {
 		rm -rf "$root/etc/gpuaas/$file" "$root/etc/gpuaas/$file".stale-*
 	done
 	rm -rf "$root/opt/gpuaas/node-agent" "$root/var/lib/gpuaas/node-agent" "$root/var/lib/gpuaas"/node-agent.stale-*
-	rm -f "$root/etc/systemd/system/$unit" "$root/etc/systemd/system/multi-user.target.wants/$unit"
+	if [ -d "$root/etc/systemd/system" ]; then find "$root/etc/systemd/system" -name "$unit" -delete; fi
 	for folder in /opt/gpuaas /var/lib/gpuaas; do
 		if [ -d "$root$folder" ]; then rmdir "$root$folder" 2>/dev/null || echo "$package: $folder is not empty and stays" >&2; fi
 	done

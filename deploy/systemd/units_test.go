@@ -61,9 +61,11 @@ type program struct {
 func programs() map[string]program {
 	return map[string]program{
 		"api": {"api.env.example", "../../docs/reference/gpuaas-api.md", func(t *testing.T, getenv func(string) string, stderr io.Writer) int {
+			t.Helper()
 			return server.Main(t.Context(), []string{"--ready"}, getenv, io.Discard, stderr)
 		}},
 		"worker": {"worker.env.example", "../../docs/reference/gpuaas-worker.md", func(t *testing.T, getenv func(string) string, stderr io.Writer) int {
+			t.Helper()
 			return worker.Main(t.Context(), []string{"--ready"}, getenv, io.Discard, stderr)
 		}},
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 const (
@@ -20,6 +22,8 @@ const (
 	// listenBackoffMin and Max bound the pause between two attempts to connect.
 	listenBackoffMin = 100 * time.Millisecond
 	listenBackoffMax = 5 * time.Second
+	// awaitEvery is the interval between two looks at the connection in Await.
+	awaitEvery = 10 * time.Millisecond
 )
 
 // ListenConfig sets up a Listener. The callbacks run on Run's goroutine.
@@ -66,8 +70,20 @@ func NewListener(c ListenConfig) (*Listener, error) {
 // Leading reports whether this listener leads now.
 func (l *Listener) Leading() bool { return l.leading.Load() }
 
-// Connected reports whether the listener receives notifications now.
-func (l *Listener) Connected() bool { return l.connected.Load() }
+// Await waits until the listener receives notifications. It returns KindServiceUnavailable if the
+// context ends first.
+func (l *Listener) Await(ctx context.Context) error {
+	tick := time.NewTicker(awaitEvery)
+	defer tick.Stop()
+	for !l.connected.Load() {
+		select {
+		case <-ctx.Done():
+			return schema.NewError(schema.KindServiceUnavailable, "there is no connection for notifications of the database")
+		case <-tick.C:
+		}
+	}
+	return nil
+}
 
 // Run listens until the context ends and returns the context's error.
 func (l *Listener) Run(ctx context.Context) error {

@@ -42,7 +42,7 @@ func Dump(ctx context.Context, url, file string) error {
 	}
 	part, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".part-")
 	if err != nil {
-		return schema.Wrap(schema.KindInvalidRequest, err, "creating %s: %v", file, err)
+		return schema.Wrap(schema.KindInvalidRequest, err, "creating the dump")
 	}
 	defer os.Remove(part.Name()) //nolint:errcheck // it was renamed, or is incomplete
 	defer part.Close()           //nolint:errcheck // synced before
@@ -51,7 +51,7 @@ func Dump(ctx context.Context, url, file string) error {
 		return err
 	}
 	if err := errors.Join(part.Sync(), os.Link(part.Name(), file)); err != nil { // unlike a rename, it replaces no file
-		return schema.Wrap(schema.KindInternal, err, "completing %s: %v", file, err)
+		return schema.Wrap(schema.KindInternal, err, "completing the dump")
 	}
 	return nil
 }

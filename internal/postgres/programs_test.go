@@ -72,7 +72,7 @@ func TestWrongPassword(t *testing.T) {
 func TestProgramArguments(t *testing.T) {
 	folder := t.TempDir()
 	script := "#!/bin/sh\necho \"$@ password=$PGPASSWORD url=$GPUAAS_DATABASE_URL\" > " + folder + "/said\n"
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "pg_restore"), []byte(script), 0o700)) //nolint:gosec // a program
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "pg_restore"), []byte(script), 0o700))
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
 	t.Setenv("GPUAAS_DATABASE_URL", "secret")
 	require.NoError(t, Restore(t.Context(), "postgres://u:sesame@db1:1,db2:2/d?sslmode=require&pool_max_conns=4&target_session_attrs=read-write", "file"))

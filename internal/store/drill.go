@@ -132,11 +132,10 @@ type trailCheck struct {
 	covered map[string]map[int64]string
 }
 
-func (t *trailCheck) fault(bad bool, format string, args ...any) bool {
+func (t *trailCheck) fault(bad bool, format string, args ...any) {
 	if bad && t.Fault == "" {
 		t.Fault = fmt.Sprintf(format, args...)
 	}
-	return t.Fault != ""
 }
 
 func (t *trailCheck) checkpoints(ctx context.Context, c *Checkpoints) error {

@@ -81,7 +81,7 @@ func openWith(t testing.TB, conns int32) *env {
 // database that the test has stopped or changed, and claims of actions that are no operations, which only tests make.
 func checkDetails(t testing.TB, raw *pgxpool.Pool) {
 	t.Helper()
-	rows, err := raw.Query(context.Background(), `SELECT DISTINCT action, key FROM audit_events, jsonb_object_keys(detail) AS key
+	rows, err := raw.Query(context.WithoutCancel(t.Context()), `SELECT DISTINCT action, key FROM audit_events, jsonb_object_keys(detail) AS key
 		WHERE NOT (action IN ('nodes.register', 'nodes.heartbeat-lost', 'nodes.heartbeat-back') AND detail ? 'requested_reason')`)
 	if err != nil {
 		return

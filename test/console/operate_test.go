@@ -70,7 +70,7 @@ func TestParkedDrain(t *testing.T) {
 		host     string
 		decision lifecycle.Decision
 		ends     lifecycle.OperationState
-		finish   func() // nil: the workload keeps running
+		finish   func() // nil: the workload does not end
 	}{
 		{host: "gpu-0417", decision: lifecycle.DecisionExtend, ends: lifecycle.OperationCompleted},
 		{host: "gpu-0423", decision: lifecycle.DecisionCancel, ends: lifecycle.OperationCanceled},

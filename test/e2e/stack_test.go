@@ -28,6 +28,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
 	devstack "github.com/gpuaas/gpuaas/test/stack"
+	"github.com/gpuaas/gpuaas/test/testkit/otlptest"
 )
 
 const (
@@ -42,6 +43,8 @@ const (
 type stack struct {
 	*devstack.Stack
 	secrets *secrets // all secrets of the stack and its agents
+	// collector receives the traces of all programs.
+	collector *otlptest.Receiver
 }
 
 // part is one row of gpuaas dev status -o json.
@@ -83,12 +86,17 @@ func withStack(m *testing.M) (code int, err error) {
 	state := filepath.Join(dir, "dev")
 	held := newSecrets()
 	defer held.watch(state)()
+	collector := otlptest.Start()
+	defer collector.Close()
+	if err := os.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL()); err != nil {
+		return 1, err
+	}
 	up, upErr := devstack.Up(context.Background(), bin, state)
 	defer func() { err = errors.Join(err, up.Down(), os.RemoveAll(dir)) }()
 	if upErr != nil {
 		return 1, upErr
 	}
-	shared = &stack{up, held}
+	shared = &stack{up, held, collector}
 	if code = m.Run(); code != 0 {
 		err = keepLogs(filepath.Join(state, "log"))
 	}

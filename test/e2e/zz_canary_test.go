@@ -47,6 +47,7 @@ func places(t *testing.T) map[string][]byte {
 			out[f] = raw
 		}
 	}
+	out["spans"] = shared.collector.Raw()
 	out["database"] = dump(t)
 	out["temporal histories"], out["temporal visibility"] = histories(t)
 	return out
@@ -124,6 +125,7 @@ func TestNoSecretLeaks(t *testing.T) {
 	n := needlesOf(known)
 	searched := places(t)
 	require.Contains(t, string(searched["temporal histories"]), id, "the histories are not searched")
+	require.Contains(t, string(searched["spans"]), "RunActivity:ClaimNode", "the spans are not searched")
 	for place, text := range searched {
 		require.Empty(t, n.find(text), place)
 		require.Empty(t, secretForm.FindAllIndex(text, -1), place)

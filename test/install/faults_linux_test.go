@@ -28,23 +28,24 @@ func cursor(m *systemdtest.Guest) string {
 // faultySettings starts the API with faulty settings. Each time, the journal has the reason and the
 // next step.
 func faultySettings(t *testing.T, m *systemdtest.Guest) {
+	t.Helper()
 	const dir = "/etc/gpuaas/api"
-	for name, c := range map[string]struct{ plant, mend, journal, check string }{
+	for name, c := range map[string]struct{ plant, repair, journal, check string }{
 		"no environment file": {
-			plant: "mv /etc/gpuaas/api.env /root/api.env", mend: "mv /root/api.env /etc/gpuaas/api.env",
+			plant: "mv /etc/gpuaas/api.env /root/api.env", repair: "mv /root/api.env /etc/gpuaas/api.env",
 			journal: `ConditionPathExists=/etc/gpuaas/api.env`,
 		},
 		"environment file without a setting": {
-			plant: "sed -i.old /^VAULT_ADDR/d /etc/gpuaas/api.env", mend: "mv /etc/gpuaas/api.env.old /etc/gpuaas/api.env",
+			plant: "sed -i.old /^VAULT_ADDR/d /etc/gpuaas/api.env", repair: "mv /etc/gpuaas/api.env.old /etc/gpuaas/api.env",
 			journal: "VAULT_ADDR is not set",
 		},
 		"secret that the API cannot read": {
-			plant: "chmod 0600 " + dir + "/node-database-url", mend: "chmod 0640 " + dir + "/node-database-url",
+			plant: "chmod 0600 " + dir + "/node-database-url", repair: "chmod 0640 " + dir + "/node-database-url",
 			journal: "GPUAAS_NODE_DATABASE_URL_FILE.*permission denied|permission denied.*node-database-url",
 		},
 		"wrong password of the database": {
 			plant:   "cp -p " + dir + "/admin-database-url /root/url; sed -i 's/:[0-9a-f]*@/:wrong@/' " + dir + "/admin-database-url",
-			mend:    "cp -p /root/url " + dir + "/admin-database-url; rm /root/url",
+			repair:    "cp -p /root/url " + dir + "/admin-database-url; rm /root/url",
 			journal: "rejects the role or its password",
 		},
 	} {
@@ -54,7 +55,7 @@ func faultySettings(t *testing.T, m *systemdtest.Guest) {
 			m.Do(c.plant + "\nsystemctl start --no-block gpuaas-api")
 			journalHas(t, m, "gpuaas-api", since, c.journal)
 			t.Log(m.Do("journalctl --no-pager -o cat -u gpuaas-api --after-cursor=\"" + since + "\" | head -n 20"))
-			m.Do("systemctl stop gpuaas-api\n" + c.mend + "\nsystemctl reset-failed gpuaas-api || true\nsystemctl start gpuaas-api")
+			m.Do("systemctl stop gpuaas-api\n" + c.repair + "\nsystemctl reset-failed gpuaas-api || true\nsystemctl start gpuaas-api")
 		})
 	}
 	t.Run("check names a wrong password", func(t *testing.T) {
@@ -70,6 +71,7 @@ func faultySettings(t *testing.T, m *systemdtest.Guest) {
 
 // wrongCA replaces the CA of the node API on the node. The agent's log and doctor name the reason.
 func wrongCA(t *testing.T, m *systemdtest.Guest) {
+	t.Helper()
 	const agent = "/opt/gpuaas/node-agent/bin/gpuaas-node-agent"
 	since := cursor(m)
 	m.Do(`systemctl stop gpuaas-node-agent

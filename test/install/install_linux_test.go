@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/test/testkit/need"
@@ -31,6 +32,7 @@ const (
 	sectionPackages  = "Install the packages"
 	sectionEnroll    = "Enroll the second host"
 	sectionDrain     = "Drain, retire and remove it"
+	sectionDelete    = "Delete the agent"
 	sectionUninstall = "Uninstall"
 )
 
@@ -60,7 +62,8 @@ func TestInstall(t *testing.T) {
 		},
 		sectionEnroll:    func() { t.Run("faulty settings", func(t *testing.T) { faultySettings(t, machines[control]) }) },
 		sectionDrain:     func() { t.Run("wrong CA", func(t *testing.T) { wrongCA(t, machines[node]) }) },
-		sectionUninstall: func() { removed(t, machines) },
+		sectionDelete:    func() { removed(t, machines) },
+		sectionUninstall: func() { rotated(machines[control]) },
 	}
 	section := ""
 	for _, b := range blocks {
@@ -76,7 +79,7 @@ func TestInstall(t *testing.T) {
 		typeBlock(t, machines[b.host], b)
 	}
 	for name, m := range machines {
-		require.Empty(t, stateOf(m).since(before[name]), "what is left on the machine %s", name)
+		assert.Empty(t, stateOf(m).since(before[name]), "what is left on the machine %s", name)
 	}
 	nothingInServers(t, machines[control])
 }
@@ -107,7 +110,8 @@ func prepare(t *testing.T, machines map[string]*systemdtest.Guest) {
 	c, n := machines[control], machines[node]
 	c.Do("mkdir -p -m 0700 .ssh; ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519")
 	n.Do("mkdir -p -m 0700 .ssh; echo '" + c.Do("cat .ssh/id_ed25519.pub") + "' > .ssh/authorized_keys")
-	c.Do("echo '" + nodeName + " " + n.Do("cut -d ' ' -f 1,2 /etc/ssh/ssh_host_ed25519_key.pub") + "' > .ssh/known_hosts")
+	// All keys of the host, so that ssh has nothing to add to the file.
+	c.Do("echo '" + n.Do("sed 's/^/"+nodeName+" /' /etc/ssh/ssh_host_*_key.pub") + "' > .ssh/known_hosts")
 	for _, name := range []string{"gpuaas", "gpuaas-api", "gpuaas-worker"} {
 		found, err := filepath.Glob(absolute(t, "../../dist/"+name+"_*_amd64.deb"))
 		require.NoError(t, err)
@@ -138,20 +142,37 @@ systemctl enable --quiet --now %[1]s
 timeout 180 bash -c 'until 2>/dev/null </dev/tcp/127.0.0.1/%[3]d; do sleep 0.2; done'`, unit, flags, port))
 }
 
-// removed checks that the node is removed and its agent has stopped by itself.
+// removed checks that the drain stopped the workload, that the node is removed, and that its agent
+// stops.
 func removed(t *testing.T, machines map[string]*systemdtest.Guest) {
 	t.Helper()
 	require.Contains(t, machines[control].Do("gpuaas node show "+nodeName+" --output json"), `"removed"`)
+	n := machines[node]
+	require.Equal(t, "inactive", n.Do("systemctl show --property=ActiveState --value training"))
+	require.Eventually(t, func() bool {
+		_, err := n.Run(t.Context(), "systemctl is-active gpuaas-node-agent")
+		return err != nil
+	}, 5*time.Minute, time.Second, "the agent stops")
+	t.Log(n.Do("journalctl --no-pager -o cat -n 8 -u gpuaas-node-agent; ls /etc/gpuaas"))
 }
 
-// nothingInServers checks that Vault and Postgres have nothing of gpuaas.
+// rotated checks that the programs log in to Vault with the new secret IDs.
+func rotated(m *systemdtest.Guest) {
+	m.Do(`systemctl restart gpuaas-worker gpuaas-api
+for port in 9090 9091; do
+	timeout 180 bash -c "until curl -fsS http://127.0.0.1:$port/readyz | jq --exit-status '.status == \"ok\" and .degraded == null'; do sleep 1; done"
+done`)
+}
+
+// nothingInServers checks that Vault and Postgres have nothing of gpuaas. Vault reports an empty list
+// of roles as an error.
 func nothingInServers(t *testing.T, m *systemdtest.Guest) {
 	t.Helper()
 	require.Empty(t, m.Do(`runuser -u postgres -- psql -At -c "SELECT datname FROM pg_database WHERE datname LIKE '%gpuaas%'
 UNION SELECT rolname FROM pg_roles WHERE rolname LIKE '%gpuaas%'"`))
-	for _, path := range []string{"sys/mounts", "sys/policies/acl?list=true"} {
-		out := m.Do(`curl -fsS --header @<(echo "X-Vault-Token: $(cat /root/root-token)") 'http://127.0.0.1:8200/v1/` + path + `'`)
-		for _, name := range []string{"gpuaas", "pki-node", "pki-api", "transit", "kv-providers"} {
+	for _, path := range []string{"sys/mounts", "sys/policies/acl?list=true", "auth/approle/role?list=true"} {
+		out := m.Do(`curl -sS --header @<(echo "X-Vault-Token: $(cat /root/root-token)") 'http://127.0.0.1:8200/v1/` + path + `'`)
+		for _, name := range []string{"gpuaas", "pki-node", "pki-api", "transit", "kv-providers", "permission denied"} {
 			require.NotContains(t, out, name, path)
 		}
 	}

@@ -10,12 +10,12 @@ import (
 // state is what a machine has: a sorted list of files, users, groups, units and processes.
 type state []string
 
-// stateOf lists what a machine has. Left out are the folders that change by themselves, and what the
-// page says remains: the journal, the records of apt, and the data of the servers.
+// stateOf lists what a machine has. Left out are the folders that always change, and what the
+// page says remains: the journal, the records of apt with their backups, and the data of the servers.
 func stateOf(m *systemdtest.Guest) state {
 	out := m.Do(`find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/tmp -o -path /var/log \
-	-o -path /var/cache -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path '/var/lib/postgresql/*' -o -path '/var/lib/vault/*' \
-	-o -path '/var/lib/temporal/*' -o -path '/var/lib/systemd/*' \) -prune -o -printf 'file %p\n'
+	-o -path /var/cache -o -path /var/backups -o -path /var/lib/apt -o -path /var/lib/dpkg \
+	-o -path '/var/lib/postgresql/*' -o -path '/var/lib/vault/*' -o -path '/var/lib/temporal/*' -o -path '/var/lib/systemd/*' \) -prune -o -printf 'file %p\n'
 getent passwd | sed 's/^\([^:]*\).*/user \1/'
 getent group | sed 's/^\([^:]*\).*/group \1/'
 systemctl list-unit-files --no-legend --no-pager | sed 's/^\([^ ]*\).*/unit file \1/'

@@ -53,7 +53,7 @@ type control struct {
 // newControl starts a stack of the version and replaces its API and its worker by two of each.
 func newControl(t *testing.T, r release) *control {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "gpuaas-upgrade-")
+	dir, err := os.MkdirTemp("", "gpuaas-upgrade-") //nolint:usetesting // Postgres runs as another user, who cannot enter the test's folder
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755)) // Postgres runs as another user
 	c := &control{t: t, dir: dir, admin: newBalancer(t), node: newBalancer(t)}

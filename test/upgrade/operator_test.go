@@ -77,8 +77,8 @@ func (o *operators) post(ctx context.Context, path string, body, v any) (ok bool
 			return v == nil || json.Unmarshal(answer.Body, v) == nil
 		case err == nil && answer.Status/100 == 4:
 			o.mu.Lock()
-			defer o.mu.Unlock()
 			o.refused[fmt.Sprintf("%d %s %s", answer.Status, path[strings.LastIndex(path, "/")+1:], answer.Body)]++
+			o.mu.Unlock()
 			return false
 		}
 		o.mu.Lock()
@@ -202,25 +202,34 @@ func (o *operators) running(kind string, n int) []runningTask {
 	return tasks
 }
 
-// park cancels the tasks of n operations, which then wait for a decision, and returns these.
+// park cancels the tasks of n operations, which then wait for a decision, and returns these. An operation
+// whose task ends before its node has the cancellation does not park, and is replaced by another one.
 func (o *operators) park(ctx context.Context, n int) (parked []string) {
 	o.t.Helper()
 	harness.Poll(o.t, func() bool {
+		var canceled []string
 		for _, task := range o.running("workload.drain", n-len(parked)) {
 			if o.post(ctx, "tasks/"+task.ID+"/cancel", map[string]string{"reason": "upgrade test"}, nil) {
-				parked = append(parked, task.Operation)
+				canceled = append(canceled, task.Operation)
 			}
 		}
+		harness.Poll(o.t, func() bool {
+			return o.number("SELECT count(*) FROM operations WHERE ended_at IS NULL AND status <> 'parked' AND operation_id::text = ANY ($1)", canceled) == 0
+		}, budget, every, "the operations park or end")
+		parked = append(parked, o.parked(canceled)...)
 		return len(parked) >= n
 	}, budget, every, "tasks that run")
-	harness.Poll(o.t, func() bool { return o.count(lifecycle.OperationParked, parked) == len(parked) }, budget, every, "the operations park")
 	return parked
 }
 
-// count counts those of the operations that have a status.
-func (o *operators) count(status lifecycle.OperationState, operations []string) int {
+// parked returns those of the operations that are parked.
+func (o *operators) parked(operations []string) []string {
 	o.t.Helper()
-	return o.number("SELECT count(*) FROM operations WHERE status = $1 AND operation_id::text = ANY ($2)", status, operations)
+	rows, err := o.db.Query(o.t.Context(), "SELECT operation_id::text FROM operations WHERE status = 'parked' AND operation_id::text = ANY ($1)", operations)
+	require.NoError(o.t, err)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(o.t, err)
+	return ids
 }
 
 // work starts operations on idle nodes until the context ends.

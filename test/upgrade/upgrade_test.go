@@ -23,8 +23,6 @@ import (
 )
 
 // operations is the number of operations that are open when a version is replaced.
-//
-//nolint:gochecknoglobals // a flag of the test
 var operations = flag.Int("operations", 200, "number of operations in flight")
 
 // shares of the operations. The rest begin, run and end all the time.
@@ -99,7 +97,7 @@ func (w *world) schema() int { return w.people.number("SELECT max(version_id) FR
 // oldSchema is the number of the newest migration of the previous version.
 func oldSchema(t *testing.T) (latest int) {
 	t.Helper()
-	files, err := fs.Glob(os.DirFS(filepath.Join("../../.cache/upgrade", previousCommit(t), "src/schema/migrations")), "*.sql")
+	files, err := fs.Glob(os.DirFS(filepath.Join("..", "..", ".cache", "upgrade", previousCommit(t), "src/schema/migrations")), "*.sql")
 	require.NoError(t, err)
 	for _, file := range files {
 		number, _, _ := strings.Cut(file, "_")
@@ -187,5 +185,8 @@ func (w *world) refusals() (all []string) {
 	return all
 }
 
-// conflicts reports whether a request was rejected because the operation before is about to end.
-func conflicts(why string) bool { return strings.Contains(why, "operation_in_progress") }
+// conflicts reports whether a request was rejected for the state of its node: the operation before is
+// about to end, or the node was provisioned in an earlier turn.
+func conflicts(why string) bool {
+	return strings.Contains(why, "operation_in_progress") || strings.Contains(why, "already_provisioned")
+}

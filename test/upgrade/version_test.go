@@ -55,7 +55,7 @@ func previous(t *testing.T, servers string) release {
 	git := need.Program(t, "git", "install git")
 	exists := exec.CommandContext(t.Context(), git, "cat-file", "-e", commit+"^{commit}").Run()
 	need.That(t, exists == nil, "git does not have commit %s of testdata/previous; fetch the whole history", commit)
-	folder, err := filepath.Abs(filepath.Join("../../.cache/upgrade", commit))
+	folder, err := filepath.Abs(filepath.Join("..", "..", ".cache", "upgrade", commit))
 	require.NoError(t, err)
 	bin, source := filepath.Join(folder, "bin"), filepath.Join(folder, "src")
 	if _, err := os.Stat(filepath.Join(bin, "complete")); err == nil {

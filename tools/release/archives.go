@@ -32,7 +32,7 @@ type entry struct {
 // package for all Linux platforms.
 func (r *release) buildArchives(ctx context.Context) error {
 	for _, p := range r.platforms {
-		name := fmt.Sprintf("gpuaas_%s_%s_%s", r.version.Number, p.os, p.arch)
+		name := fmt.Sprintf("gpuaas_%s_%s_%s", r.version.tag(), p.os, p.arch)
 		entries, err := r.archiveEntries(p)
 		if err != nil {
 			return err
@@ -45,7 +45,7 @@ func (r *release) buildArchives(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return r.installPackage(ctx, filepath.Join(r.out, "gpuaas-node-agent_"+r.version.Number+"_linux.tar.gz"))
+	return r.installPackage(ctx, filepath.Join(r.out, "gpuaas-node-agent_"+r.version.tag()+"_linux.tar.gz"))
 }
 
 // buildManual writes the man pages and the completions of the CLI, which archives and

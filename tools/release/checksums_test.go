@@ -89,13 +89,13 @@ func TestVerifyCommands(t *testing.T) {
 	write(t, filepath.Join(r.out, "gpuaas_1.2.3_linux_amd64.tar.gz"), "changed")
 	out, err = verify()
 	require.Error(t, err, out)
-	require.NoError(t, r.resum(t))
+	require.NoError(t, resum(t, r))
 	out, err = verify()
 	require.Error(t, err, "checksums that the key did not sign: %s", out)
 }
 
 // resum replaces the checksums, and leaves the signature.
-func (r *release) resum(t *testing.T) error {
+func resum(t *testing.T, r *release) error {
 	t.Helper()
 	signature := filepath.Join(r.out, checksumsFile+".dsse.json")
 	signed, err := os.ReadFile(signature)
@@ -106,4 +106,28 @@ func (r *release) resum(t *testing.T) error {
 	require.NoError(t, unsigned.buildChecksums(t.Context()))
 	require.NoFileExists(t, signature, "an unsigned build has no signature")
 	return os.WriteFile(signature, signed, 0o600)
+}
+
+// TestBadKey: a key that cannot sign fails before the first stage, and never leads to an
+// unsigned release.
+func TestBadKey(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	write(t, filepath.Join(folder, "text.pem"), "text")
+	for _, key := range []string{"missing/key.pem", filepath.Join(folder, "text.pem"), folder} {
+		var log strings.Builder
+		err := run(t.Context(), []string{"-key", key, "-o", filepath.Join(folder, "dist"), "-work", filepath.Join(folder, "work"), "checksums"}, &log)
+		require.ErrorContains(t, err, "key")
+		require.Empty(t, log.String())
+		require.NoDirExists(t, filepath.Join(folder, "dist"))
+	}
+}
+
+// TestTaskPassesKey: ./task release passes RELEASE_KEY as it is, also a path that does not
+// exist.
+func TestTaskPassesKey(t *testing.T) {
+	t.Parallel()
+	tasks, err := os.ReadFile("../../Taskfile.yml")
+	require.NoError(t, err)
+	require.Contains(t, string(tasks), `-key "${RELEASE_KEY:-}"`)
 }

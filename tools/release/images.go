@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -39,9 +40,6 @@ func images() []image {
 	}
 }
 
-// tag is the version as a tag, which has no "~" and no "+".
-func (v version) tag() string { return strings.NewReplacer("~", "-", "+", "-").Replace(v.Number) }
-
 // imageFile is the OCI layout of an image in the release's folder.
 func (r *release) imageFile(i image) string {
 	return filepath.Join(r.out, "images", "gpuaas-"+i.name+"_"+r.version.tag()+".oci.tar")
@@ -50,7 +48,7 @@ func (r *release) imageFile(i image) string {
 // buildImages writes each image as a tar of an OCI layout, with an index of all Linux
 // platforms.
 func (r *release) buildImages(context.Context) error {
-	base, err := r.baseLayer()
+	base, err := r.version.baseLayer()
 	if err != nil {
 		return err
 	}
@@ -94,12 +92,12 @@ func (r *release) imageFor(i image, p platform, base v1.Layer) (v1.Image, error)
 	for _, f := range i.folders {
 		entries = append(entries, entry{name: f, mode: 0o700, owner: nonroot})
 	}
-	program, err := r.layer(entries)
+	program, err := r.version.layer(entries)
 	if err != nil {
 		return nil, err
 	}
 	start := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	start, err = mutate.ConfigFile(start, &v1.ConfigFile{OS: p.os, Architecture: p.arch, RootFS: v1.RootFS{Type: "layers"}, Config: r.imageConfig(i)})
+	start, err = mutate.ConfigFile(start, &v1.ConfigFile{OS: p.os, Architecture: p.arch, RootFS: v1.RootFS{Type: "layers"}, Config: r.version.imageConfig(i)})
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +112,7 @@ func (r *release) imageFor(i image, p platform, base v1.Layer) (v1.Image, error)
 }
 
 // imageConfig is how a container of the image runs.
-func (r *release) imageConfig(i image) v1.Config {
+func (v version) imageConfig(i image) v1.Config {
 	const project = "https://github.com/gpuaas/gpuaas"
 	return v1.Config{
 		User: fmt.Sprintf("%d:%d", nonroot, nonroot), WorkingDir: "/",
@@ -122,8 +120,8 @@ func (r *release) imageConfig(i image) v1.Config {
 		Env:        []string{"PATH=/usr/local/bin", "HOME=/home/nonroot"},
 		Labels: map[string]string{
 			"org.opencontainers.image.title": "gpuaas/" + i.name, "org.opencontainers.image.description": i.description,
-			"org.opencontainers.image.version": r.version.Number, "org.opencontainers.image.revision": r.version.Commit,
-			"org.opencontainers.image.created": r.version.Time.Format("2006-01-02T15:04:05Z07:00"),
+			"org.opencontainers.image.version": v.Number, "org.opencontainers.image.revision": v.Commit,
+			"org.opencontainers.image.created": v.Time.Format("2006-01-02T15:04:05Z07:00"),
 			"org.opencontainers.image.source":  project, "org.opencontainers.image.url": project,
 			"org.opencontainers.image.licenses": "Apache-2.0",
 		},
@@ -132,7 +130,7 @@ func (r *release) imageConfig(i image) v1.Config {
 
 // baseLayer is the layer that all images share: the CA certificates that Go's
 // crypto/x509roots pins, which are those of Mozilla, and the user.
-func (r *release) baseLayer() (v1.Layer, error) {
+func (v version) baseLayer() (v1.Layer, error) {
 	var roots bytes.Buffer
 	for root := range bundle.Roots() {
 		// A root with a constraint is trusted only in part, which a file cannot express.
@@ -144,7 +142,7 @@ func (r *release) baseLayer() (v1.Layer, error) {
 		}
 	}
 	passwd := fmt.Sprintf("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:%d:%d:nonroot:/home/nonroot:/sbin/nologin\n", nonroot, nonroot)
-	return r.layer([]entry{
+	return v.layer([]entry{
 		{name: "etc/passwd", content: []byte(passwd), mode: 0o644},
 		{name: "etc/group", content: fmt.Appendf(nil, "root:x:0:\nnonroot:x:%d:\n", nonroot), mode: 0o644},
 		{name: "etc/ssl/certs/ca-certificates.crt", content: roots.Bytes(), mode: 0o644},
@@ -154,14 +152,39 @@ func (r *release) baseLayer() (v1.Layer, error) {
 }
 
 // layer builds a layer of these files.
-func (r *release) layer(entries []entry) (v1.Layer, error) {
+func (v version) layer(entries []entry) (v1.Layer, error) {
 	var plain bytes.Buffer
-	if err := writeTar(&plain, entries, r.version.Time); err != nil {
+	if err := writeTar(&plain, entries, v.Time); err != nil {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(plain.Bytes())), nil }
 	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 }
+
+// dockerManifest returns the file that docker load reads if Docker's image store does not
+// read OCI layouts. It can name one platform only, which is the first, amd64.
+func dockerManifest(name string, index v1.ImageIndex) ([]byte, error) {
+	platforms, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	built, err := index.Image(platforms.Manifests[0].Digest)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := built.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	described := tarball.Descriptor{Config: blob(manifest.Config.Digest), RepoTags: []string{name}}
+	for _, l := range manifest.Layers {
+		described.Layers = append(described.Layers, blob(l.Digest))
+	}
+	return json.Marshal(tarball.Manifest{described})
+}
+
+// blob is the path of a file in an OCI layout.
+func blob(digest v1.Hash) string { return "blobs/" + digest.Algorithm + "/" + digest.Hex }
 
 // writeLayout writes an index as a tar of an OCI layout.
 func (r *release) writeLayout(i image, index v1.ImageIndex) (err error) {
@@ -179,7 +202,11 @@ func (r *release) writeLayout(i image, index v1.ImageIndex) (err error) {
 	})); err != nil {
 		return err
 	}
-	var entries []entry
+	manifest, err := dockerManifest(name, index)
+	if err != nil {
+		return err
+	}
+	entries := []entry{{name: "manifest.json", content: manifest, mode: 0o644}}
 	err = filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			entries = append(entries, entry{name: filepath.ToSlash(strings.TrimPrefix(path, folder+"/")), source: path, mode: 0o644})

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuaas/gpuaas/test/testkit/need"
 )
@@ -73,6 +74,42 @@ func TestDeploymentsNameImages(t *testing.T) {
 	assert.Contains(t, string(compose), fmt.Sprintf("user: %q", fmt.Sprintf("%d:%d", nonroot, nonroot)))
 }
 
+// TestWorkflowPushesImages: the workflow of releases pushes each image under the name that
+// deploy/compose composes from GPUAAS_REGISTRY.
+func TestWorkflowPushesImages(t *testing.T) {
+	t.Parallel()
+	r := newTestRelease(t)
+	r.built(t, (*release).buildImages)
+	text, err := os.ReadFile("../../.github/workflows/release.yml")
+	require.NoError(t, err)
+	var workflow struct {
+		Jobs struct {
+			Release struct {
+				Steps []struct{ Name, Run string }
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(text, &workflow))
+	var push string
+	for _, s := range workflow.Jobs.Release.Steps {
+		if s.Name == "Push the images" {
+			push = s.Run
+		}
+	}
+	bin := t.TempDir()
+	write(t, filepath.Join(bin, "skopeo"), "#!/bin/sh\nif [ \"$1\" = copy ]; then echo \"$@\" >> copied; fi\n")
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec", push)
+	cmd.Dir = filepath.Dir(r.out)
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "REGISTRY=ghcr.io/Example", "RUNNER_TEMP="+cmd.Dir, "TOKEN=", "GITHUB_ACTOR=a")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	copied, err := os.ReadFile(filepath.Join(cmd.Dir, "copied"))
+	require.NoError(t, err)
+	for _, i := range images() {
+		assert.Contains(t, string(copied), " docker://ghcr.io/example/gpuaas/"+i.name+":1.2.3\n")
+	}
+}
+
 // program prints what a program of an image has: its arguments, user and CA certificates,
 // and whether it can write to the root folder.
 const program = `package main
@@ -94,8 +131,8 @@ func main() {
 }
 `
 
-// TestRealDockerRunsImage: Docker pulls an image from a registry, and runs it as the user
-// nonroot with a read-only root.
+// TestRealDockerRunsImage: Docker pulls an image from a registry or loads its file, and runs
+// it as the user nonroot with a read-only root.
 func TestRealDockerRunsImage(t *testing.T) {
 	t.Parallel()
 	docker := startDocker(t)
@@ -110,7 +147,7 @@ func TestRealDockerRunsImage(t *testing.T) {
 		out, err := build.CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
-	base, err := r.baseLayer()
+	base, err := r.version.baseLayer()
 	require.NoError(t, err)
 	index, err := r.imageIndex(images()[0], base)
 	require.NoError(t, err)
@@ -121,8 +158,16 @@ func TestRealDockerRunsImage(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, remote.WriteIndex(tag, index))
 	docker("pull", "--quiet", reference)
-	require.Equal(t, "version 65532 nonroot <nil>\ntrue\ntrue <nil>\n",
-		docker("run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", reference, "version"))
+	run := func(reference string) string {
+		return docker("run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", reference, "version")
+	}
+	const want = "version 65532 nonroot <nil>\ntrue\ntrue <nil>\n"
+	require.Equal(t, want, run(reference))
+	docker("rmi", reference)
+	require.NoError(t, os.Mkdir(filepath.Join(r.out, "images"), 0o755))
+	require.NoError(t, r.writeLayout(images()[0], index))
+	docker("load", "--input", r.imageFile(images()[0]))
+	require.Equal(t, want, run("gpuaas/api:1.2.3"))
 }
 
 // startDocker starts a daemon and returns a function that runs a command of its client.

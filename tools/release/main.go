@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	flags.StringVar(&o.source, "source", "../..", "root `folder` of the repository")
 	flags.StringVar(&o.out, "o", "../../dist", "`folder` that receives the artifacts")
 	flags.StringVar(&o.work, "work", "../../.cache/release", "`folder` for programs and generated files")
-	flags.StringVar(&o.key, "key", "", "`file` with the Ed25519 key that signs the checksums, in PKCS #8 PEM form")
+	flags.StringVar(&o.key, "key", "", "`file` with the Ed25519 key that signs the checksums, in PKCS #8 PEM form; relative to -source")
 	flags.StringVar(&o.platforms, "platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "`list` of platforms")
 	flags.Usage = func() {
 		fmt.Fprintf(flags.Output(), "Usage: release [flags] [STAGE...]\n\nStages, all by default: %s\n\n", strings.Join(stageNames(), ", "))

@@ -52,7 +52,7 @@ func (r *release) buildPackage(p platform, name, format string) (err error) {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(r.out, packager.ConventionalFileName(info))
+	path := filepath.Join(r.out, fileName(packager.ConventionalFileName(info)))
 	fmt.Fprintln(r.log, "packing", filepath.Base(path))
 	file, err := os.Create(path)
 	if err != nil {
@@ -115,14 +115,14 @@ func (r *release) stagePackages(ctx context.Context) error {
 		}
 		values := strings.NewReplacer("@PACKAGE@", name, "@SHORT@", strings.TrimPrefix(name, "gpuaas-"))
 		for _, script := range []string{"postinstall.sh", "preremove.sh", "postremove.sh"} {
-			if err := r.render(filepath.Join("deploy/release", script), filepath.Join(r.scripts(name), script), values); err != nil {
+			if err := render(filepath.Join(r.source, "deploy/release", script), filepath.Join(r.scripts(name), script), values); err != nil {
 				return err
 			}
 		}
 	}
 	unit := "gpuaas-node-agent.service"
 	values := strings.NewReplacer("@INSTALL_ROOT@", "/opt/gpuaas/node-agent", "@ENV_FILE@", "/etc/gpuaas/node-agent.env", "@WRITABLE@", "")
-	if err := r.render(filepath.Join("deploy/package", unit), filepath.Join(r.stage(), unit), values); err != nil {
+	if err := render(filepath.Join(r.source, "deploy/package", unit), filepath.Join(r.stage(), unit), values); err != nil {
 		return err
 	}
 	return r.installPackage(ctx, filepath.Join(r.stage(), "gpuaas-node-agent.tar.gz"))
@@ -139,9 +139,9 @@ func (r *release) installPackage(ctx context.Context, out string) error {
 	return r.command(ctx, nil, "go", args...)
 }
 
-// render copies a file of the repository and replaces its placeholders.
-func (r *release) render(from, to string, values *strings.Replacer) error {
-	text, err := os.ReadFile(filepath.Join(r.source, from))
+// render copies a file and replaces its placeholders.
+func render(from, to string, values *strings.Replacer) error {
+	text, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}

@@ -148,6 +148,27 @@ func TestInstallUpgradePurge(t *testing.T) {
 	}
 }
 
+// TestPurgeWithAccountsOfAnAdministrator: a group that another user needs does not keep the packages
+// from being purged.
+func TestPurgeWithAccountsOfAnAdministrator(t *testing.T) {
+	t.Parallel()
+	h, r := newHost(t), newTestRelease(t)
+	h.account("etc/group", "gpuaas:x:1500:")
+	h.account("etc/passwd", "gpuaas:x:1500:1500::/home/gpuaas:/bin/sh")
+	r.built(t, (*release).buildPackages)
+	h.dpkg("-i", filepath.Join(r.out, "gpuaas-api_1.2.3_amd64.deb"))
+	h.dpkg("-P", "gpuaas-api")
+	assert.NotContains(t, h.read("etc/passwd"), "gpuaas-api")
+	assert.Contains(t, h.read("etc/passwd"), "gpuaas:x:1500:1500")
+	assert.Contains(t, h.read("etc/group"), "gpuaas:x:1500")
+}
+
+// account adds a line to a file of accounts.
+func (h host) account(file, line string) {
+	h.t.Helper()
+	write(h.t, filepath.Join(h.root, file), h.read(file)+line+"\n")
+}
+
 // TestScripts: shellcheck has no remarks on the rendered scripts.
 func TestScripts(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ type version struct {
 
 // open reads the version and creates the folders.
 func open(ctx context.Context, o options, log io.Writer) (*release, error) {
-	r := &release{key: o.key, log: log}
+	r := &release{log: log}
 	for _, p := range []struct {
 		to   *string
 		from string
@@ -59,6 +59,15 @@ func open(ctx context.Context, o options, log io.Writer) (*release, error) {
 			return nil, fmt.Errorf("platform %q is not linux or darwin with amd64 or arm64", name)
 		}
 		r.platforms = append(r.platforms, platform{system, arch})
+	}
+	if o.key != "" {
+		// The build takes minutes, so a bad key must fail before it.
+		if r.key = o.key; !filepath.IsAbs(r.key) {
+			r.key = filepath.Join(r.source, r.key)
+		}
+		if _, err := readKey(r.key); err != nil {
+			return nil, err
+		}
 	}
 	var err error
 	if r.version, err = readVersion(ctx, r.source); err != nil {
@@ -86,7 +95,12 @@ func readVersion(ctx context.Context, source string) (v version, err error) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	v.Described = git("describe", "--tags", "--always", "--dirty")
+	// The default length of a commit depends on the number of objects in the clone.
+	v.Described = git("describe", "--tags", "--always", "--abbrev=12")
+	// Go also compiles files that Git does not track, which describe --dirty ignores.
+	if git("status", "--porcelain") != "" {
+		v.Described += "-dirty"
+	}
 	v.Commit = git("rev-parse", "HEAD")
 	seconds := git("log", "-1", "--format=%ct")
 	if err != nil {
@@ -126,6 +140,13 @@ func number(described string, at time.Time) string {
 	}
 	return n
 }
+
+// tag is the version as a tag of an image and in the name of a file. It has no "~", which
+// GitHub replaces in the names of a release's files, and no "+".
+func (v version) tag() string { return fileName(v.Number) }
+
+// fileName returns a name that GitHub does not change.
+func fileName(name string) string { return strings.NewReplacer("~", "-", "+", "-").Replace(name) }
 
 // artifacts lists the files of the release, without checksums and signatures.
 func (r *release) artifacts() (names []string, err error) {

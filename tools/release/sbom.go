@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
@@ -60,17 +61,30 @@ func (r *release) programsIn(artifact string) (paths []string, err error) {
 			packaged, _, _ := strings.Cut(name, "_")
 			programs = []string{packaged}
 		case strings.HasSuffix(name, "."+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[p.arch]+".rpm") && system:
-			packaged, _, _ := strings.Cut(name, "-"+r.version.Number)
+			packaged, _, _ := strings.Cut(name, "-"+r.version.tag())
 			programs = []string{packaged}
 		}
 		for _, program := range programs {
 			paths = append(paths, filepath.Join(r.bin(p), program))
+		}
+		if slices.Equal(programs, []string{"gpuaas-api"}) && !strings.HasSuffix(name, ".oci.tar") {
+			paths = append(paths, r.installedAgents()...)
 		}
 	}
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("%s is not an artifact of this version and these platforms; delete the folder and build again", artifact)
 	}
 	return paths, nil
+}
+
+// installedAgents returns the paths of the programs of the node agent's install package.
+func (r *release) installedAgents() (paths []string) {
+	for _, p := range r.platforms {
+		if p.os == "linux" {
+			paths = append(paths, filepath.Join(r.bin(p), "gpuaas-node-agent"))
+		}
+	}
+	return paths
 }
 
 // writeSBOM writes the document of one artifact.

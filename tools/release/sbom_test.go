@@ -16,10 +16,10 @@ func TestSBOM(t *testing.T) {
 	r := newTestRelease(t)
 	self, err := os.Executable()
 	require.NoError(t, err)
-	program := filepath.Join(r.bin(r.platforms[0]), "gpuaas-api")
+	program := filepath.Join(r.bin(r.platforms[0]), "gpuaas-worker")
 	require.NoError(t, os.Remove(program))
 	require.NoError(t, os.Symlink(self, program))
-	artifact := "gpuaas-api_1.2.3_amd64.deb"
+	artifact := "gpuaas-worker_1.2.3_amd64.deb"
 	write(t, filepath.Join(r.out, artifact), "package")
 	r.built(t, (*release).buildSBOMs)
 	file, err := os.Open(filepath.Join(r.out, artifact+sbomSuffix))
@@ -35,6 +35,24 @@ func TestSBOM(t *testing.T) {
 		urls = append(urls, c.PackageURL)
 	}
 	require.Contains(t, urls, "pkg:golang/github.com/goreleaser/nfpm/v2@v2.45.0")
+}
+
+// TestSBOMOfInstallPackage: the package gpuaas-api contains the install package of the node agent, with the
+// agents of all architectures; its image does not.
+func TestSBOMOfInstallPackage(t *testing.T) {
+	t.Parallel()
+	r := newTestRelease(t)
+	agents := []string{filepath.Join(r.bin(platform{"linux", "amd64"}), "gpuaas-node-agent"), filepath.Join(r.bin(platform{"linux", "arm64"}), "gpuaas-node-agent")}
+	for _, name := range []string{"gpuaas-api_1.2.3_arm64.deb", "gpuaas-api-1.2.3-1.aarch64.rpm"} {
+		programs, err := r.programsIn(name)
+		require.NoError(t, err)
+		require.Equal(t, append([]string{filepath.Join(r.bin(platform{"linux", "arm64"}), "gpuaas-api")}, agents...), programs)
+	}
+	for name, want := range map[string]int{"images/gpuaas-api_1.2.3.oci.tar": 2, "gpuaas-worker_1.2.3_arm64.deb": 1, "gpuaas-node-agent_1.2.3_linux.tar.gz": 2} {
+		programs, err := r.programsIn(name)
+		require.NoError(t, err)
+		require.Len(t, programs, want, name)
+	}
 }
 
 // TestForeignArtifact: a file of another release in the folder is an error, not a part of

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -31,4 +32,43 @@ func TestNumber(t *testing.T) {
 		require.NoError(t, exec.Command(dpkg, "--compare-versions", before, "lt", got).Run(), "%s must sort before %s", before, got)
 		before = got
 	}
+}
+
+// TestVersionOfClone: the version does not depend on the configuration of the clone, and
+// an untracked file, which Go may compile, makes it dirty.
+func TestVersionOfClone(t *testing.T) {
+	t.Parallel()
+	need.Program(t, "git", "install Git")
+	clone := t.TempDir()
+	git := func(args ...string) {
+		output(t, "git", append([]string{"-C", clone, "-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
+	}
+	git("init", "--quiet")
+	git("commit", "--quiet", "--allow-empty", "--message", "First")
+	first, err := readVersion(t.Context(), clone)
+	require.NoError(t, err)
+	require.Equal(t, first.Commit[:12], first.Described)
+	git("config", "core.abbrev", "20")
+	again, err := readVersion(t.Context(), clone)
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+	write(t, filepath.Join(clone, "new.go"), "package main")
+	changed, err := readVersion(t.Context(), clone)
+	require.NoError(t, err)
+	require.Equal(t, first.Described+"-dirty", changed.Described)
+}
+
+// TestPrereleaseFileNames: GitHub replaces "~" in the names of a release's files, so that
+// the checksums would name other files than the release has.
+func TestPrereleaseFileNames(t *testing.T) {
+	t.Parallel()
+	r := newTestRelease(t)
+	r.version.Number = "1.2.3~rc.1"
+	for name := range r.built(t, (*release).buildArchives, (*release).buildPackages, (*release).buildImages) {
+		require.NotContains(t, name, "~")
+		_, err := r.programsIn(name)
+		require.NoError(t, err)
+	}
+	deb := filepath.Join(r.out, "gpuaas-api_1.2.3-rc.1_amd64.deb")
+	require.Equal(t, "1.2.3~rc.1\n", output(t, need.Program(t, "dpkg-deb", "use Debian or Ubuntu"), "-f", deb, "Version"))
 }

@@ -91,7 +91,7 @@ func (s *Site) Boot(host, address string) *Guest {
 		_ = boot.Wait()
 		_ = log.Close()
 	})
-	require.Eventually(s.t, func() bool { return g.up(boot.Process.Pid) }, time.Minute, 50*time.Millisecond, "%s boots; its console is %s", host, log.Name())
+	require.Eventually(s.t, func() bool { return g.up(boot.Process.Pid) }, 5*time.Minute, 50*time.Millisecond, "%s boots; its console is %s", host, log.Name())
 	g.Do("ip link set lo up; ip link set host0 up; ip address add " + address + " dev host0")
 	return g
 }

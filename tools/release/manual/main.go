@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -20,13 +22,20 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: manual FOLDER VERSION")
 		os.Exit(2) //nolint:forbidigo // in a main package
 	}
-	if err := write(os.Args[1], os.Args[2]); err != nil {
+	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+	if err == nil {
+		err = write(os.Args[1], os.Args[2], time.Unix(seconds, 0))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "manual:", err)
 		os.Exit(1) //nolint:forbidigo // in a main package
 	}
 }
 
-func write(folder, version string) error {
+// write writes the files. The pages name the month of the time in UTC, so that they do not
+// depend on the time zone.
+func write(folder, version string, at time.Time) error {
+	at = at.UTC()
 	man, completions := filepath.Join(folder, "man"), filepath.Join(folder, "completions")
 	for _, f := range []string{man, completions} {
 		if err := errors.Join(os.RemoveAll(f), os.MkdirAll(f, 0o755)); err != nil {
@@ -42,7 +51,7 @@ func write(folder, version string) error {
 	); err != nil {
 		return err
 	}
-	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "gpuaas " + version, Manual: "gpuaas"}, man); err != nil {
+	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Date: &at, Source: "gpuaas " + version, Manual: "gpuaas"}, man); err != nil {
 		return err
 	}
 	return compress(man)

@@ -1,0 +1,93 @@
+package console_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/console"
+	"github.com/gpuaas/gpuaas/api/console/consoletest"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
+)
+
+// usedSessions records of each session that is read whether a person uses it.
+type usedSessions struct {
+	consoletest.Sessions
+
+	mu   sync.Mutex
+	used []bool
+}
+
+// FindSession implements console.Sessions.
+func (s *usedSessions) FindSession(ctx context.Context, id [sha256.Size]byte, used bool) (console.Session, error) {
+	s.mu.Lock()
+	s.used = append(s.used, used)
+	s.mu.Unlock()
+	return s.Sessions.FindSession(ctx, id, used)
+}
+
+// Only a person keeps a session from expiring: not the script, and a person also right after the script.
+func TestUseOfASession(t *testing.T) {
+	t.Parallel()
+	sessions := &usedSessions{}
+	s := newSite(t, func(c *console.Config) { c.Sessions = sessions }).login(trust.RoleViewer)
+	s.backend.answer("GET /nodes", wire.NodeList{})
+	s.get("/console/nodes", "Gpuaas-Region", "1")
+	s.get("/console/nodes", "Gpuaas-Region", "1")
+	require.Equal(t, []bool{false}, sessions.used, "the second request uses what the first one read")
+	s.get("/console/nodes")
+	require.Equal(t, []bool{false, true}, sessions.used)
+}
+
+// The page of an internal error has no detail of it.
+func TestInternalError(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleViewer)
+	s.backend.answer("GET /nodes", schema.NewError(schema.KindInternal, "reading pg_catalog"))
+	w := s.get("/console/nodes")
+	require.Equal(t, http.StatusInternalServerError, w.Code)
+	require.NotContains(t, w.Body.String(), "pg_catalog")
+}
+
+// A bulk run whose session ends, or whose token is revoked, sends no further request.
+func TestBulkEndsWithTheSession(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(20)
+	waiting, release := s.backend.holdDrain()
+	form := confirmed(s, "/console/bulk?do=drain&state=active", "19")
+	form.Set("parallel", "1")
+	started := s.do(http.MethodPost, "/console/bulk", form)
+	harness.Eventually(t, "the first request waits", waiting.Load)
+	s.backend.drop(tokenOf(trust.RoleOperator))
+	close(release)
+	s.login(trust.RoleViewer)
+	require.Contains(t, endedRun(s, started), "the session of operator-1 has ended")
+	require.Len(t, s.backend.sent(http.MethodPost), 1)
+}
+
+// A plan of decisions is for the parks that it listed: after another park of the same operation, it is
+// another plan.
+func TestBulkPlanOfAnotherPark(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleAdmin)
+	op := parked().OperationSummary
+	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{op}})
+	form := confirmed(s, "/console/bulk?do=decide+force&park=drain_blocked&harm=yes", "1")
+	again := *op.Stuck
+	again.Options, again.Since = slices.Clone(again.Options), again.Since.Add(time.Minute)
+	op.Stuck = &again
+	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{op}})
+	w := s.do(http.MethodPost, "/console/bulk", form)
+	require.Equal(t, http.StatusConflict, w.Code)
+	require.Empty(t, s.backend.sent(http.MethodPost))
+}

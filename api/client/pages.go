@@ -11,14 +11,19 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// NodeFilter and the following types filter lists. A nil field does not filter. Limit is the size of a page, 100 by default and
+// The filters of lists. A nil field does not filter. Limit is the size of a page, 100 by default and
 // at most 1000; PageToken is the page to begin with.
 type (
-	NodeFilter      = adminclient.ListNodesParams
+	// NodeFilter filters nodes.
+	NodeFilter = adminclient.ListNodesParams
+	// OperationFilter filters operations.
 	OperationFilter = adminclient.ListOperationsParams
-	TaskFilter      = adminclient.ListTasksParams
-	AuditFilter     = adminclient.ListAuditParams
-	SKUFilter       = adminclient.ListSKUsParams
+	// TaskFilter filters node tasks.
+	TaskFilter = adminclient.ListTasksParams
+	// AuditFilter filters audit events.
+	AuditFilter = adminclient.ListAuditParams
+	// SKUFilter filters SKUs.
+	SKUFilter = adminclient.ListSKUsParams
 )
 
 // Nodes returns the nodes in order of host name. It reads a page when the loop needs it. An error is

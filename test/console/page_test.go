@@ -67,12 +67,6 @@ func (p page) sees(text string) {
 	p.Wait("the page shows "+text, has(text))
 }
 
-// misses waits until the page does not show a text.
-func (p page) misses(text string) {
-	p.T.Helper()
-	p.Wait("the page does not show "+text, "!"+has(text))
-}
-
 // fill types a text into the field with a name.
 func (p page) fill(name, text string) {
 	p.T.Helper()

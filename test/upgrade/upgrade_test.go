@@ -97,7 +97,7 @@ func (w *world) schema() int { return w.people.number("SELECT max(version_id) FR
 // oldSchema is the number of the newest migration of the previous version.
 func oldSchema(t *testing.T) (latest int) {
 	t.Helper()
-	files, err := fs.Glob(os.DirFS(filepath.Join("..", "..", ".cache", "upgrade", previousCommit(t), "src/schema/migrations")), "*.sql")
+	files, err := fs.Glob(os.DirFS(filepath.Join("..", "..", ".cache", "upgrade", previousCommit(t), "src", "schema", "migrations")), "*.sql")
 	require.NoError(t, err)
 	for _, file := range files {
 		number, _, _ := strings.Cut(file, "_")

@@ -38,15 +38,26 @@ func Get[T any](r *Request, path string, query url.Values) (v T, err error) {
 
 // Shared is Get for data that is the same for every subject: however many pages need it, it is
 // read once in readEvery. A page that the script reads again gets no data from before the change
-// for which it does; another one gets data of at most keptTime.
+// for which it does; another one gets data of at most keptTime. Pages share the value and must not
+// change it.
 func Shared[T any](r *Request, path string, query url.Values) (v T, err error) {
 	kept, err := r.console.reads.get(r.Context(), withQuery(path, query), r.Region, func(ctx context.Context, target string) ([]byte, error) {
 		return r.console.call(ctx, apiCall{by: service(), method: http.MethodGet, target: target})
 	})
-	if err == nil {
-		r.shows(kept)
-		err = decodeClean(kept.body, &v)
+	if err != nil {
+		return v, err
 	}
+	r.shows(kept)
+	kept.decoded.once.Do(func() { kept.decoded.value, kept.decoded.err = decode[T](kept.body) })
+	if v, ok := kept.decoded.value.(T); ok {
+		return v, kept.decoded.err
+	}
+	return decode[T](kept.body) // another page reads the same as another type
+}
+
+// decode is decodeClean for a value of a type.
+func decode[T any](body []byte) (v T, err error) {
+	err = decodeClean(body, &v)
 	return v, err
 }
 

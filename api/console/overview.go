@@ -156,8 +156,10 @@ func attentionOfNode(n stuck.Node) attention {
 
 // progress adds the operations that are in progress, the longest first.
 func (p *overviewPage) progress(r *Request, all []wire.OperationSummary) {
-	slices.SortStableFunc(all, func(a, b wire.OperationSummary) int { return a.StartedAt.Compare(b.StartedAt) })
-	for _, o := range all {
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b wire.OperationSummary) int { return a.StartedAt.Compare(b.StartedAt) })
+	shown := min(len(all), maxProgress)
+	p.MoreProgress = len(all) - shown
+	for _, o := range all[:shown] {
 		row := progress{OperationSummary: o}
 		if o.DeadlineAt != nil {
 			row.Left = o.DeadlineAt.Sub(r.Now)
@@ -165,8 +167,6 @@ func (p *overviewPage) progress(r *Request, all []wire.OperationSummary) {
 		row.Number, row.Phases = numberOf(o)
 		p.Progress = append(p.Progress, row)
 	}
-	shown := min(len(p.Progress), maxProgress)
-	p.MoreProgress, p.Progress = len(p.Progress)-shown, p.Progress[:shown]
 }
 
 // decided keeps the decisions that ran a phase without its check, or left it out.
@@ -223,7 +223,7 @@ func tableOf(counts []insight.NodeCount) (t fleetTable) {
 		return out
 	}
 	t.Total.Cells = cells()
-	slices.SortStableFunc(counts, func(a, b insight.NodeCount) int {
+	counts = slices.SortedStableFunc(slices.Values(counts), func(a, b insight.NodeCount) int {
 		return cmp.Or(strings.Compare(a.Region, b.Region), strings.Compare(a.SKU, b.SKU))
 	})
 	for _, n := range counts {

@@ -41,6 +41,14 @@ type read struct {
 	body     []byte
 	at       time.Time
 	revision string
+	decoded  *decoded
+}
+
+// decoded is the content of a response, which the first page that needs it decodes.
+type decoded struct {
+	once  sync.Once
+	value any
+	err   error
 }
 
 func newReads(cfg Config, revision func() string) *reads {
@@ -116,7 +124,7 @@ func (c *reads) read(ctx context.Context, target string, fetch func(context.Cont
 	if r, _ := c.find(target, true); r.body != nil {
 		return nil // another page read it while this one waited
 	}
-	started := read{at: c.cfg.Now(), revision: c.revision()}
+	started := read{at: c.cfg.Now(), revision: c.revision(), decoded: &decoded{}}
 	body, err := fetch(ctx, target)
 	if err != nil {
 		return err

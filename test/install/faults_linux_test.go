@@ -45,7 +45,7 @@ func faultySettings(t *testing.T, m *systemdtest.Guest) {
 		},
 		"wrong password of the database": {
 			plant:   "cp -p " + dir + "/admin-database-url /root/url; sed -i 's/:[0-9a-f]*@/:wrong@/' " + dir + "/admin-database-url",
-			repair:    "cp -p /root/url " + dir + "/admin-database-url; rm /root/url",
+			repair:  "cp -p /root/url " + dir + "/admin-database-url; rm /root/url",
 			journal: "rejects the role or its password",
 		},
 	} {

@@ -112,7 +112,7 @@ func TestNextSteps(t *testing.T) {
 	}{
 		{http.MethodPost, "/nodes/gpu-1/explode", token, http.StatusNotFound, "the path must end in one of bootstrap-script, cause, conditions, drain, drift, enroll, "},
 		{http.MethodPost, operation + "/explode", token, http.StatusNotFound, "the path must end in one of cancel, extend, force, retry, skip"},
-		{http.MethodGet, "/nodez", token, http.StatusNotFound, "the path must end in one of audit, capacity, drift, durations, events, instances, nodes, operations, providers, recovery, signals, skus, stuck, tasks, templates, trust"},
+		{http.MethodGet, "/nodez", token, http.StatusNotFound, "the path must end in one of audit, capacity, drift, durations, events, fleet, instances, nodes, operations, providers, recovery, signals, skus, stuck, tasks, templates, trust, version"},
 		{http.MethodGet, "/operations/7", token, http.StatusNotFound, "gpuaas op list"},
 		{http.MethodGet, "/tasks/7", token, http.StatusNotFound, "gpuaas task list --all"},
 		{http.MethodGet, "/nodes/-", token, http.StatusNotFound, "gpuaas node list"},

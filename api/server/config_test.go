@@ -60,7 +60,7 @@ func TestConfigDefaults(t *testing.T) {
 			RoleIDFile: "r", SecretIDFile: "s", KubeMount: "kubernetes", KubeToken: "/var/run/secrets/kubernetes.io/serviceaccount/token", Env: "test"},
 		AdminToken: schema.NewSecret(adminToken), AdminActor: "admin-token", AdminAddr: "127.0.0.1:8081",
 		NodeAddr: "127.0.0.1:8443", NodeURL: "https://localhost:8443", WebUI: "http://localhost:8233", NodeConnections: nodeapi.DefaultConnections, IssueRate: nodeapi.DefaultIssueRate,
-		serve: listenerSet{"node", "admin"},
+		serve: listenerSet{"node", "admin", "console"},
 	}, c)
 	assert.Equal(t, []schema.Secret{schema.NewSecret("p"), schema.NewSecret(adminToken)}, c.secrets())
 }

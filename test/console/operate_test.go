@@ -64,6 +64,7 @@ func ended(t *testing.T, host string, s lifecycle.OperationState) {
 // TestParkedDrain: drains that cannot end appear on the open overview, its buttons end them, and
 // they disappear, all without a reload of the overview.
 func TestParkedDrain(t *testing.T) {
+	needStack(t)
 	overview := visit(t, "/")
 	overview.mark()
 	cases := []struct {
@@ -127,6 +128,7 @@ func (p page) press(what, focused string) {
 
 // TestKeyboard: a parked drain is ended with the keyboard alone.
 func TestKeyboard(t *testing.T) {
+	needStack(t)
 	const host = "con-keys"
 	blocked(t, host)
 	p := visit(t, "/")
@@ -144,6 +146,7 @@ func TestKeyboard(t *testing.T) {
 
 // TestWithoutScript: a parked drain is ended in a browser that runs no scripts.
 func TestWithoutScript(t *testing.T) {
+	needStack(t)
 	const host = "con-plain"
 	blocked(t, host)
 	eventually(t, "the drain is parked", func() bool { return operation(t, host).Operation.Stuck != nil })
@@ -161,6 +164,7 @@ func (p page) disableScript() { p.NoScript() }
 // TestStalePage: a decision from a page that is outdated is refused with the state now, and
 // changes nothing.
 func TestStalePage(t *testing.T) {
+	needStack(t)
 	const host = "con-stale"
 	blocked(t, host)
 	p := visit(t, "/")

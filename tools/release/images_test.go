@@ -25,7 +25,7 @@ import (
 func TestImages(t *testing.T) {
 	t.Parallel()
 	r := newTestRelease(t)
-	r.built(t, (*release).buildImages)
+	built(t, r, (*release).buildImages)
 	for _, i := range images() {
 		folder := filepath.Join(t.TempDir(), i.name)
 		require.NoError(t, os.Mkdir(folder, 0o755))
@@ -79,7 +79,7 @@ func TestDeploymentsNameImages(t *testing.T) {
 func TestWorkflowPushesImages(t *testing.T) {
 	t.Parallel()
 	r := newTestRelease(t)
-	r.built(t, (*release).buildImages)
+	built(t, r, (*release).buildImages)
 	text, err := os.ReadFile("../../.github/workflows/release.yml")
 	require.NoError(t, err)
 	var workflow struct {

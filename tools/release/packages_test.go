@@ -19,7 +19,7 @@ func TestDebContents(t *testing.T) {
 	t.Parallel()
 	deb := need.Program(t, "dpkg-deb", "use Debian or Ubuntu")
 	r := newTestRelease(t)
-	r.built(t, (*release).buildPackages)
+	built(t, r, (*release).buildPackages)
 	for name, want := range map[string][]string{
 		"gpuaas": {"-rwxr-xr-x ./usr/bin/gpuaas", "-rw-r--r-- ./usr/share/man/man1/gpuaas.1.gz", "-rw-r--r-- ./usr/share/bash-completion/completions/gpuaas"},
 		"gpuaas-api": {
@@ -115,10 +115,10 @@ func (h host) gpuaasFiles() (paths []string) {
 func TestInstallUpgradePurge(t *testing.T) {
 	t.Parallel()
 	h, r := newHost(t), newTestRelease(t)
-	r.built(t, (*release).buildPackages)
+	built(t, r, (*release).buildPackages)
 	newer := newTestRelease(t)
 	newer.version.Number = "1.2.4"
-	newer.built(t, (*release).buildPackages)
+	built(t, newer, (*release).buildPackages)
 	var first, second []string
 	for _, name := range packageNames() {
 		first = append(first, filepath.Join(r.out, name+"_1.2.3_amd64.deb"))
@@ -155,7 +155,7 @@ func TestPurgeWithAccountsOfAnAdministrator(t *testing.T) {
 	h, r := newHost(t), newTestRelease(t)
 	h.account("etc/group", "gpuaas:x:1500:")
 	h.account("etc/passwd", "gpuaas:x:1500:1500::/home/gpuaas:/bin/sh")
-	r.built(t, (*release).buildPackages)
+	built(t, r, (*release).buildPackages)
 	h.dpkg("-i", filepath.Join(r.out, "gpuaas-api_1.2.3_amd64.deb"))
 	h.dpkg("-P", "gpuaas-api")
 	assert.NotContains(t, h.read("etc/passwd"), "gpuaas-api")

@@ -42,7 +42,7 @@ func write(t *testing.T, path, text string) {
 }
 
 // built runs the stages and returns the digests of the artifacts.
-func (r *release) built(t *testing.T, stages ...func(*release, context.Context) error) map[string]string {
+func built(t *testing.T, r *release, stages ...func(*release, context.Context) error) map[string]string {
 	t.Helper()
 	for _, s := range stages {
 		require.NoError(t, s(r, t.Context()))
@@ -69,14 +69,14 @@ func output(t *testing.T, name string, args ...string) string {
 func TestReproducible(t *testing.T) {
 	t.Parallel()
 	stages := []func(*release, context.Context) error{(*release).buildArchives, (*release).buildPackages, (*release).buildImages, (*release).buildChecksums}
-	first := newTestRelease(t).built(t, stages...)
+	first := built(t, newTestRelease(t), stages...)
 	require.Len(t, first, 2+1+2*2*len(packageNames())+len(images()))
 	again := newTestRelease(t)
 	again.version.Time = again.version.Time.In(time.FixedZone("", 3600)).UTC()
-	require.Equal(t, first, again.built(t, stages...))
+	require.Equal(t, first, built(t, again, stages...))
 	other := newTestRelease(t)
 	write(t, filepath.Join(other.bin(other.platforms[0]), "gpuaas-api"), "changed")
-	changed := other.built(t, stages...)
+	changed := built(t, other, stages...)
 	require.NotEqual(t, first["gpuaas-api_1.2.3_amd64.deb"], changed["gpuaas-api_1.2.3_amd64.deb"])
 	require.Equal(t, first["gpuaas-worker_1.2.3_amd64.deb"], changed["gpuaas-worker_1.2.3_amd64.deb"])
 }

@@ -21,7 +21,7 @@ func TestSBOM(t *testing.T) {
 	require.NoError(t, os.Symlink(self, program))
 	artifact := "gpuaas-worker_1.2.3_amd64.deb"
 	write(t, filepath.Join(r.out, artifact), "package")
-	r.built(t, (*release).buildSBOMs)
+	built(t, r, (*release).buildSBOMs)
 	file, err := os.Open(filepath.Join(r.out, artifact+sbomSuffix))
 	require.NoError(t, err)
 	defer file.Close() //nolint:errcheck // it is open for reading only

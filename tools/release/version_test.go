@@ -64,7 +64,7 @@ func TestPrereleaseFileNames(t *testing.T) {
 	t.Parallel()
 	r := newTestRelease(t)
 	r.version.Number = "1.2.3~rc.1"
-	for name := range r.built(t, (*release).buildArchives, (*release).buildPackages, (*release).buildImages) {
+	for name := range built(t, r, (*release).buildArchives, (*release).buildPackages, (*release).buildImages) {
 		require.NotContains(t, name, "~")
 		_, err := r.programsIn(name)
 		require.NoError(t, err)

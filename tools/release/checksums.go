@@ -29,7 +29,7 @@ const (
 
 // buildChecksums writes the digests of all artifacts, and signs them if there is a key.
 func (r *release) buildChecksums(ctx context.Context) error {
-	names, err := r.artifacts()
+	names, err := artifactsIn(r.out)
 	if err != nil {
 		return err
 	}

@@ -148,13 +148,13 @@ func (v version) tag() string { return fileName(v.Number) }
 // fileName returns a name that GitHub does not change.
 func fileName(name string) string { return strings.NewReplacer("~", "-", "+", "-").Replace(name) }
 
-// artifacts lists the files of the release, without checksums and signatures.
-func (r *release) artifacts() (names []string, err error) {
-	err = filepath.WalkDir(r.out, func(path string, entry os.DirEntry, err error) error {
+// artifactsIn lists the files of the release in a folder, without checksums and signatures.
+func artifactsIn(folder string) (names []string, err error) {
+	err = filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		name, err := filepath.Rel(r.out, path)
+		name, err := filepath.Rel(folder, path)
 		if err == nil && !strings.HasPrefix(name, checksumsFile) {
 			names = append(names, filepath.ToSlash(name))
 		}
@@ -165,7 +165,7 @@ func (r *release) artifacts() (names []string, err error) {
 
 // table prints the artifacts with their sizes and digests.
 func (r *release) table() error {
-	names, err := r.artifacts()
+	names, err := artifactsIn(r.out)
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func built(t *testing.T, r *release, stages ...func(*release, context.Context) e
 	for _, s := range stages {
 		require.NoError(t, s(r, t.Context()))
 	}
-	names, err := r.artifacts()
+	names, err := artifactsIn(r.out)
 	require.NoError(t, err)
 	sums := map[string]string{}
 	for _, name := range names {

@@ -20,7 +20,7 @@ const sbomSuffix = ".cdx.json"
 // buildSBOMs writes a CycloneDX document for each artifact. It lists the programs in it
 // and the Go modules in each, as the Go linker recorded them.
 func (r *release) buildSBOMs(context.Context) error {
-	names, err := r.artifacts()
+	names, err := artifactsIn(r.out)
 	if err != nil {
 		return err
 	}

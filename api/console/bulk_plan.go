@@ -53,11 +53,11 @@ type bulkTarget struct {
 // planBulk reads what matches the filters and decides about each whether to work on it.
 func planBulk(r *Request, verb bulkVerb, of filter, harm bool) (*bulkPlan, error) {
 	p := &bulkPlan{verb: verb, Noun: verb.noun()}
-	err := p.nodes(r, of)
+	read := func() error { return p.nodes(r, of) }
 	if verb.Decision != "" {
-		err = p.parked(r, of, harm)
+		read = func() error { return p.parked(r, of, harm) }
 	}
-	if err != nil {
+	if err := read(); err != nil {
 		return nil, err
 	}
 	p.Chosen = len(p.chosen)
@@ -98,9 +98,6 @@ func (p *bulkPlan) add(t bulkTarget, left bool, effect string, harm lifecycle.Ha
 
 // nodes plans an action on the nodes that match.
 func (p *bulkPlan) nodes(r *Request, of filter) error {
-	if p.verb.Decision != "" {
-		return nil
-	}
 	providers, err := Shared[machine.Providers](r, "/providers", nil)
 	if err != nil {
 		return err

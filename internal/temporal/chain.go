@@ -15,8 +15,16 @@ import (
 // chain finds the runs of an operation that continue one another.
 type chain struct{ *connection }
 
-// next returns the run that continues a run, "" if none does.
+// next returns the run that continues a run, "" if none does. It reads the close event of
+// closed runs only: for a running one, the server waits for that event up to the deadline.
 func (c chain) next(ctx context.Context, workflowID, runID string) (string, error) {
+	d, err := c.sdk.DescribeWorkflow(ctx, workflowID, runID)
+	if is[*serviceerror.NotFound](err) {
+		return "", nil
+	}
+	if err != nil || d.Status != enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
+		return "", err
+	}
 	events := c.sdk.GetWorkflowHistory(ctx, workflowID, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT)
 	if !events.HasNext() {
 		return "", nil

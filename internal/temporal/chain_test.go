@@ -1,10 +1,13 @@
 package temporal
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
 	sdk "go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/worker"
@@ -164,4 +167,29 @@ func TestResolvedAcrossRuns(t *testing.T) {
 	unknown.ID = schema.NewID()
 	_, err = r.Operations.Resolved(ctx, r.op.WorkflowID, r.op.RunID, unknown)
 	require.Equal(t, schema.KindNotFound, schema.KindOf(err))
+}
+
+// noHistory is a client that refuses to read a history.
+type noHistory struct{ client.Client }
+
+func (noHistory) GetWorkflowHistory(context.Context, string, string, bool, enumspb.HistoryEventFilterType) client.HistoryEventIterator {
+	return refusal{}
+}
+
+type refusal struct{ client.HistoryEventIterator }
+
+func (refusal) HasNext() bool { return true }
+
+func (refusal) Next() (*historypb.HistoryEvent, error) { return nil, errors.New("the history was read") }
+
+// The server responds to a request for the close event of a running workflow only when the
+// workflow closes, or half the deadline has passed.
+func TestNewestRunDoesNotWaitForItsEnd(t *testing.T) {
+	c := connect(t)
+	in := drainOf("gpu-17")
+	run := begin(t, c, in).GetRunID()
+	runs := chain{&connection{sdk: noHistory{c.sdk}, namespace: c.namespace}}
+	newest, err := runs.newest(t.Context(), workflowID(in), run)
+	require.NoError(t, err)
+	require.Equal(t, run, newest)
 }

@@ -180,7 +180,9 @@ type refusal struct{ client.HistoryEventIterator }
 
 func (refusal) HasNext() bool { return true }
 
-func (refusal) Next() (*historypb.HistoryEvent, error) { return nil, errors.New("the history was read") }
+func (refusal) Next() (*historypb.HistoryEvent, error) {
+	return nil, errors.New("the history was read")
+}
 
 // The server responds to a request for the close event of a running workflow only when the
 // workflow closes, or half the deadline has passed.

@@ -65,7 +65,7 @@ Environment:
 
 func newAdminRotateSecretIDs(e *env) *cobra.Command {
 	return e.command("rotate-secret-ids", "Replace the Vault secret ids of worker and API",
-		`Creates a Vault secret id for the worker and one for the API, and replaces their files.
+		`Creates a Vault secret id for the worker, the API and the rotator, and replaces their files.
 The processes read the files at each login, at least once a day. The secret ids before
 remain valid until they expire, so that copies of the files can be replaced meanwhile. Run
 it once a day, or at least three times in the lifetime of a secret id.
@@ -104,7 +104,7 @@ changes.
 Roles: a viewer reads; an operator also starts operations and resolves them; an admin
 also removes nodes and forces phases; a bootstrapper only creates bootstrap scripts;
 a reporter, such as the cluster agent, only reports the health of nodes and reads the nodes.`,
-		"  gpuaas admin token new alice --role operator\n  gpuaas admin token new ci --role viewer -o json | jq -r .line >> admin-tokens",
+		"  gpuaas admin token new alice --role operator\n  (umask 077; gpuaas admin token new ci --role viewer -o json > ci.json)\n  jq -r .line ci.json >> admin-tokens",
 		func(ctx context.Context, arg string) error { return runAdminTokenNew(e, arg, role) })
 	addChoices(c, &role, "role", "`ROLE` of the subject (default viewer)", trust.Roles()...)
 	return c

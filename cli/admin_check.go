@@ -20,11 +20,11 @@ skipped.
 For one node, use "gpuaas doctor NODE".
 
 Environment:
-  GPUAAS_DATABASE_URL      the database (or GPUAAS_DATABASE_URL_FILE)
-  VAULT_ADDR               Vault
-  GPUAAS_VAULT_TOKEN_FILE  a file with a token that may read Vault's CAs, roles and keys
-  GPUAAS_ENV               name of this environment, for example prod
-  GPUAAS_AUDIT_ARCHIVE_DIR the folder of archived audit events, if it is mounted here
+  GPUAAS_DATABASE_URL       the database (or GPUAAS_DATABASE_URL_FILE)
+  VAULT_ADDR                Vault
+  GPUAAS_VAULT_TOKEN_FILE   a file with a token that may read Vault's CAs, roles and keys
+  GPUAAS_ENV                name of this environment, for example prod
+  GPUAAS_AUDIT_ARCHIVE_DIR  the folder of archived audit events, if it is mounted here
 
 The exit code is 1 if there is a fault.`,
 		"  gpuaas admin check\n  gpuaas admin check -o json | jq '.checks[] | select(.result == \"failed\")'",

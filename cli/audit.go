@@ -43,6 +43,9 @@ database lost a part of the trail, and the fault checkpoint_unverified.`,
 			if acceptGap && (reason == "" || verify) {
 				return usagef("gpuaas audit", "--accept-gap needs --reason, and cannot be used with --verify")
 			}
+			if !verify && (v.known != "" || v.keyFile != "" || v.archiveDir != "") {
+				return usagef("gpuaas audit", "--known-checkpoint, --checkpoint-keys and --archive need --verify")
+			}
 			if acceptGap {
 				return runAcceptAuditGap(ctx, e, api, reason)
 			}

@@ -53,7 +53,7 @@ that collect the logs. It contains no secret.
 A fault of the control plane that does not concern the node is information (info). The exit
 code is 1 if there is another fault.`,
 		"  gpuaas doctor gpu-17\n  gpuaas doctor gpu-17 -o json\n  gpuaas doctor gpu-17 --bundle gpu-17.zip\n"+
-			"  ssh root@gpu-17 gpuaas-node-agent doctor -o json | gpuaas doctor gpu-17 --node-report -",
+			"  ssh root@gpu-17 /opt/gpuaas/node-agent/bin/gpuaas-node-agent doctor -o json | gpuaas doctor gpu-17 --node-report -",
 		func(ctx context.Context, arg string) error {
 			file, err := newEvidenceFile(bundle)
 			if err != nil {
@@ -205,16 +205,15 @@ func checkHeartbeat(ev nodeEvidence, now time.Time) diagnosis.Check {
 	if n.Identity == nil || n.IdentityLock != nil { // the node API rejects its polls
 		return c.Skipped()
 	}
-	const next = "on the node: gpuaas-node-agent doctor"
 	if n.LastHeartbeatAt == nil {
-		return c.Failed("never", diagnosis.Node, next)
+		return c.Failed("never", diagnosis.Node, diagnosis.OnNode)
 	}
 	answer := n.LastHeartbeatAt.UTC().Format(time.RFC3339)
 	if silent := now.Sub(*n.LastHeartbeatAt); lifecycle.Silent(n.State, n.StateSince, *n.LastHeartbeatAt, now) {
 		if ev.Unlocked != nil && n.LastHeartbeatAt.Before(*ev.Unlocked) {
 			return c.OK(answer + "; the identity was unlocked, and its agent polls again by " + ev.Unlocked.Add(wire.LockedPollMax).UTC().Format(time.RFC3339))
 		}
-		return c.Failed(answer+", "+lifecycle.Span(silent)+" ago", diagnosis.Node, next)
+		return c.Failed(answer+", "+lifecycle.Span(silent)+" ago", diagnosis.Node, diagnosis.OnNode)
 	}
 	return c.OK(answer)
 }
@@ -225,7 +224,7 @@ func checkAgent(n wire.NodeView) diagnosis.Check {
 	case n.LastHeartbeatAt == nil:
 		return c.Skipped()
 	case n.AgentFault != "":
-		return c.Failed(clean(n.AgentFault), diagnosis.Node, "on the node: gpuaas-node-agent doctor")
+		return c.Failed(clean(n.AgentFault), diagnosis.Node, diagnosis.OnNode)
 	}
 	return c.OK(fmt.Sprintf("version %s, verifier set %d of %d", clean(n.AgentVersion), n.SetVersion, n.NewestSetVersion))
 }
@@ -264,7 +263,7 @@ func checkRefusals(n wire.NodeView, refusals []audit.Row) diagnosis.Check {
 		owner = diagnosis.Node
 	}
 	return c.Failed(fmt.Sprintf("%s %s: %s", last.At.UTC().Format(time.RFC3339), last.Action, clean(last.Reason)), owner,
-		fmt.Sprintf("gpuaas audit --node %s --since %s --result refused; on the node: gpuaas-node-agent doctor", n.Host, recentRefusals))
+		fmt.Sprintf("gpuaas audit --node %s --since %s --result refused; %s", n.Host, recentRefusals, diagnosis.OnNode))
 }
 
 func checkOperation(n wire.NodeView) diagnosis.Check {

@@ -114,7 +114,7 @@ func checkVerifierSet(n wire.NodeView) diagnosis.Check {
 	case n.SetLost:
 		return c.Failed(answer+"; the database does not have the node's set", diagnosis.ControlPlane, "gpuaas stuck shows the fault verifier-set")
 	case n.SetVersion > 0 && n.SetVersion < n.NewestSetVersion:
-		return c.Failed(answer, diagnosis.Node, "the agent loads the set with its next poll; if it does not: gpuaas-node-agent doctor on the node")
+		return c.Failed(answer, diagnosis.Node, "the agent loads the set with its next poll; if it does not: "+diagnosis.OnNode)
 	}
 	return c.OK(answer)
 }

@@ -109,7 +109,7 @@ func TestDoctor(t *testing.T) {
 		"silent since it was unlocked": {func(h *harness, n *wire.NodeView) {
 			n.LastHeartbeatAt = at(-time.Hour)
 			h.api.audit[nodeID] = []audit.Event{{Seq: 1, At: start(), Action: audit.IdentityRefused, Result: audit.Refused, Reason: schema.ReasonNodeLocked}}
-		}, "last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
+		}, "last heartbeat", diagnosis.Node, "on the node: /opt/gpuaas/node-agent/bin/gpuaas-node-agent doctor"},
 		"locked, also as a fault of the control plane": {func(h *harness, n *wire.NodeView) {
 			n.IdentityLock = &trust.IdentityLock{Reason: trust.LockedByOperator}
 			h.temporal.faults = []wire.ControlPlaneFault{{Component: "node-identity", Message: "node gpu-17, for 1h: its identity is locked"},
@@ -118,7 +118,7 @@ func TestDoctor(t *testing.T) {
 		"unlocked, and silent for longer than the agent waits": {func(h *harness, n *wire.NodeView) {
 			n.LastHeartbeatAt = at(-time.Hour)
 			h.api.audit[nodeID] = []audit.Event{{Seq: 1, At: start().Add(-20 * time.Minute), Action: audit.NodeUnlock, Result: audit.Succeeded}}
-		}, "last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
+		}, "last heartbeat", diagnosis.Node, "on the node: /opt/gpuaas/node-agent/bin/gpuaas-node-agent doctor"},
 		"alarm": {func(_ *harness, n *wire.NodeView) { n.IdentityAlarm = &trust.IdentityAlarm{Reason: trust.AlarmToken} },
 			"identity", diagnosis.Operator, "gpu-17"},
 		"expired": {func(_ *harness, n *wire.NodeView) { n.Identity.NotAfter = start() }, "identity", diagnosis.Node, "systemctl restart gpuaas-node-agent"},
@@ -127,10 +127,10 @@ func TestDoctor(t *testing.T) {
 		"not enrolled": {func(_ *harness, n *wire.NodeView) {
 			n.State, n.Identity, n.LastHeartbeatAt = lifecycle.NodeRegistered, nil, nil
 		}, "identity", diagnosis.Operator, "gpuaas node enroll gpu-17"},
-		"never polled": {func(_ *harness, n *wire.NodeView) { n.LastHeartbeatAt = nil }, "last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
+		"never polled": {func(_ *harness, n *wire.NodeView) { n.LastHeartbeatAt = nil }, "last heartbeat", diagnosis.Node, "on the node: /opt/gpuaas/node-agent/bin/gpuaas-node-agent doctor"},
 		"silent": {func(_ *harness, n *wire.NodeView) { n.LastHeartbeatAt = at(-lifecycle.SilentAfter - time.Second) },
-			"last heartbeat", diagnosis.Node, "gpuaas-node-agent doctor"},
-		"full disk": {func(_ *harness, n *wire.NodeView) { n.AgentFault = "disk_full: no space" }, "agent", diagnosis.Node, "gpuaas-node-agent doctor"},
+			"last heartbeat", diagnosis.Node, "on the node: /opt/gpuaas/node-agent/bin/gpuaas-node-agent doctor"},
+		"full disk": {func(_ *harness, n *wire.NodeView) { n.AgentFault = "disk_full: no space" }, "agent", diagnosis.Node, "on the node: /opt/gpuaas/node-agent/bin/gpuaas-node-agent doctor"},
 		"a broken GPU": {func(_ *harness, n *wire.NodeView) {
 			n.Conditions = []signal.Condition{{Condition: health.Condition{Checker: "gpu_fan", Status: health.Unhealthy, Repair: health.RepairObserve}},
 				{Condition: health.Condition{Checker: "gpu_xid", Component: "GPU-1", Status: health.Unhealthy, Reason: "BusFault", Code: 79, Repair: health.RepairReboot}}}

@@ -116,6 +116,7 @@ func TestUsage(t *testing.T) {
 		"bad-class":          "node register gpu-18 --class foo",
 		"bad-role":           "admin token new alice --role king",
 		"bad-since":          "audit --since yesterday",
+		"audit-no-verify":    "audit --known-checkpoint c",
 		"bad-instance-state": "instance list --state booting",
 		"no-key-file":        "node provision gpu-17 --ssh-key none.pub",
 		"bad-jsonpath":       "node list -o jsonpath=.nodes[",

@@ -43,7 +43,7 @@ restart_command. The exit code is 1 if a node failed, else 5 if one did not fini
 ` + selectorHelp,
 		example: `  gpuaas node reissue-enrollment gpu-17 --no-wait | ssh root@gpu-17 sh
   gpuaas node reissue-enrollment gpu-17 --bundle gpu-17.recovery.json
-  gpuaas node reissue-enrollment --selector region=fra1,host=gpu-* --out-dir reissue
+  gpuaas node reissue-enrollment --selector 'region=fra1,host=gpu-*' --out-dir reissue
   gpuaas node reissue-enrollment --issuer "CN=gpuaas node CA g1" --out-dir reissue \
       --max-parallel 20 --no-wait --yes --reason "CA changed"`,
 	}

@@ -59,7 +59,7 @@ func newProviderShow(e *env) *cobra.Command {
 	c := e.command("show PROVIDER", "Show a provider and what it offers",
 		`Shows a provider: whether it can be used now and why not, its regions, images and types of
 machine, and the time limits of its creations, boots and deletions. These are the values of
---region, --image and --type of gpuaas node provision.`,
+--provider-region, --image and --type of gpuaas node provision.`,
 		"  gpuaas provider show libvirt\n  gpuaas provider show libvirt -o json | jq .types",
 		func(ctx context.Context, name string) error {
 			p, err := findProvider(ctx, e.api(), name)

@@ -38,7 +38,7 @@ type confirmPage struct {
 // field is an option of an action: a check box, or a number or a text.
 type field struct {
 	Name, Label, Type, Value, Hint string
-	Required                       bool
+	Required, Checked              bool
 }
 
 // form returns the page of a form.
@@ -52,19 +52,26 @@ func newKey() string { return "console-" + schema.NewID() }
 // answered returns the form again if it lacks a name that must be typed or a reason. ok is true if
 // the change can be made.
 func (p confirmPage) answered(r *Request) (v View, ok bool) {
-	p.Reason, p.Key = strings.TrimSpace(r.PostFormValue("reason")), r.PostFormValue("key")
+	p.Key = r.PostFormValue("key")
 	switch {
 	case p.Typed != "" && strings.TrimSpace(r.PostFormValue("typed")) != p.Typed:
-		p.Refused = "Type the host name " + p.Typed + " to confirm."
-	case p.ReasonRequired && p.Reason == "":
-		p.Refused = "Give a reason: the audit trail keeps it."
+		return p.refused(r, "Type the host name "+p.Typed+" to confirm."), false
+	case p.ReasonRequired && strings.TrimSpace(r.PostFormValue("reason")) == "":
+		return p.refused(r, "Give a reason: the audit trail keeps it."), false
 	case p.Key == "":
-		p.Refused = "The form was incomplete. Send it again."
 		p.Key = newKey()
-	default:
-		return View{}, true
+		return p.refused(r, "The form was incomplete. Send it again."), false
 	}
-	v = p.form()
+	return View{}, true
+}
+
+// refused returns the form again with what it had, and why it was not accepted.
+func (p confirmPage) refused(r *Request, why string) View {
+	p.Refused, p.Reason = why, strings.TrimSpace(r.PostFormValue("reason"))
+	for i, f := range p.Fields {
+		p.Fields[i].Value, p.Fields[i].Checked = printable(r.PostFormValue(f.Name)), r.PostFormValue(f.Name) != ""
+	}
+	v := p.form()
 	v.Status = http.StatusBadRequest
-	return v, false
+	return v
 }

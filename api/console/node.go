@@ -256,13 +256,13 @@ func act(r *Request, a lifecycle.Action) (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	o, err := optionsOfForm(r, a)
-	if err != nil {
-		return View{}, err
-	}
+	o, invalid := optionsOfForm(r, a)
 	p, err := actionPage(r, n, a, o)
 	if err != nil {
 		return View{}, err
+	}
+	if invalid != nil {
+		return p.refused(r, "Nothing was done: "+problem(invalid)+"."), nil
 	}
 	if v, ok := p.answered(r); !ok {
 		return v, nil

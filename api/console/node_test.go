@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -95,6 +96,25 @@ func TestAction(t *testing.T) {
 	assert.Equal(t, wire.LifecycleRequest{Reason: "RMA-4411", Options: lifecycle.Options{DrainTimeoutSeconds: 1800}}, body)
 	form.Set("minutes", "0")
 	assert.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/console"+nodePath+"/drain", form).Code)
+}
+
+// A form that was not accepted keeps its options: a drain must not replace the cordon that was chosen.
+func TestRefusedFormKeepsItsOptions(t *testing.T) {
+	s := newSite(t)
+	s.backend.node(busy())
+	s.login(trust.RoleOperator)
+	for name, change := range map[string]url.Values{"other host": {"typed": {"gpu-71"}}, "no reason": {"reason": {" "}}, "no time": {"minutes": {"0"}}} {
+		form := url.Values{"reason": {"RMA-4411"}, "key": {"key-2"}, "minutes": {"45"}, "cordon_only": {"true"}, "typed": {"gpu-17"}}
+		maps.Copy(form, change)
+		w := s.do(http.MethodPost, "/console"+nodePath+"/drain", form)
+		require.Equal(t, http.StatusBadRequest, w.Code, name)
+		text := w.Body.String()
+		assert.Contains(t, text, `name="cordon_only" value="true" checked`, name)
+		assert.Contains(t, text, `type="number" value="`+form.Get("minutes")+`"`, name)
+		assert.Contains(t, text, `name="reason" maxlength="500" value="`+strings.TrimSpace(form.Get("reason"))+`"`, name)
+		assert.Contains(t, text, `id="refused"`, name)
+	}
+	assert.Empty(t, s.backend.sent(http.MethodPost))
 }
 
 // A refusal of the admin API is a page with its code, the next step and the correlation ID.

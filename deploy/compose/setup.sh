@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes .env and the folder secrets for compose.yaml. A second run keeps all secrets, and
-# issues new tokens for Temporal, which are valid for a year.
+# Writes .env and the folder secrets for compose.yaml. A second run keeps all secrets and your
+# lines in .env, and issues new tokens for Temporal, which are valid for a year.
 # Usage: setup.sh VERSION NAME, the release of gpuaas and the host name of the node API.
 set -eu
 version=${1:?Usage: setup.sh VERSION NAME}
@@ -60,5 +60,10 @@ token setup '"temporal-system:admin","gpuaas:admin"'
 token worker '"gpuaas:write"'
 token api '"gpuaas:write"'
 
-printf 'GPUAAS_VERSION=%s\nNODE_API_NAME=%s\n' "$version" "$name" > .env
+# The other lines of .env are the operator's, for example the port of the node API.
+{
+  printf 'GPUAAS_VERSION=%s\nNODE_API_NAME=%s\n' "$version" "$name"
+  [ ! -f .env ] || grep -v -E '^(GPUAAS_VERSION|NODE_API_NAME)=' .env || :
+} > .env.new
+mv .env.new .env
 echo "Wrote .env and the folder secrets. Next: docker compose up --detach"

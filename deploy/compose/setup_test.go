@@ -63,7 +63,11 @@ func TestSetup(t *testing.T) {
 		assert.Equal(t, "gpuaas-compose", claims.Audience)
 		assert.InDelta(t, time.Now().AddDate(1, 0, 0).Unix(), claims.Ends, 2*86400)
 	}
+	// What the operator added to .env survives an upgrade: with another port, no node reaches the node API.
+	environment := filepath.Join(folder, ".env")
+	require.NoError(t, os.WriteFile(environment, []byte(read(t, environment)+"NODE_API_PORT=443\n# the agent\nGPUAAS_AGENT_OCI_REF=r/a@sha256:1\n"), 0o600))
 	require.NoError(t, run("1.2.4", "gpuaas.example.com"))
+	assert.Equal(t, "GPUAAS_VERSION=1.2.4\nNODE_API_NAME=gpuaas.example.com\nNODE_API_PORT=443\n# the agent\nGPUAAS_AGENT_OCI_REF=r/a@sha256:1\n", read(t, environment))
 	for name, before := range first {
 		if !strings.HasPrefix(name, "temporal-token-") {
 			assert.Equal(t, before, secret(name), name)

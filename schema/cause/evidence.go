@@ -175,7 +175,7 @@ func (e Evidence) probeHeartbeat() diagnosis.Check {
 	case !e.Node.Enrolled:
 		return c.Skipped()
 	case e.Node.LastHeartbeat.IsZero():
-		return c.Failed("never", diagnosis.Node, "on the node: gpuaas-node-agent doctor")
+		return c.Failed("never", diagnosis.Node, diagnosis.OnNode)
 	case e.Silent() && !e.Around.Receiving:
 		return c.Failed("the node API does not receive requests, so silence proves nothing", diagnosis.ControlPlane, "gpuaas admin check")
 	case e.Silent():
@@ -187,7 +187,7 @@ func (e Evidence) probeHeartbeat() diagnosis.Check {
 func (e Evidence) probeAgent() diagnosis.Check {
 	c := diagnosis.Check{Name: "agent fault", Asked: "what the agent reports about itself"}
 	if fault := cmp.Or(e.Node.AgentFault, e.Node.DriverFault); fault != "" {
-		return c.Failed(quoted(fault), diagnosis.Node, "on the node: gpuaas-node-agent doctor")
+		return c.Failed(quoted(fault), diagnosis.Node, diagnosis.OnNode)
 	}
 	if !e.Node.Enrolled {
 		return c.Skipped()

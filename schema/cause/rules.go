@@ -81,10 +81,9 @@ func silence(e Evidence) []Candidate {
 
 // reported explains a park by the fault that the agent reports, and by a restart of the node.
 func reported(e Evidence) (out []Candidate) {
-	doctor := "on the node: gpuaas-node-agent doctor"
 	if e.Node.AgentFault != "" {
 		out = append(out, Candidate{Cause: "agent_fault", Summary: "the agent accepts no tasks: " + quoted(e.Node.AgentFault), Confidence: 0.92,
-			Owner: diagnosis.Node, Next: doctor, Reasoning: []string{"the agent reports this fault in its heartbeats"}})
+			Owner: diagnosis.Node, Next: diagnosis.OnNode, Reasoning: []string{"the agent reports this fault in its heartbeats"}})
 	}
 	if e.Node.DriverFault != "" {
 		confidence := 0.4
@@ -92,7 +91,7 @@ func reported(e Evidence) (out []Candidate) {
 			confidence = 0.92
 		}
 		out = append(out, Candidate{Cause: "driver_fault", Summary: "the workload driver does not list the workloads: " + quoted(e.Node.DriverFault), Confidence: confidence,
-			Owner: diagnosis.Node, Next: doctor, Reasoning: []string{"the agent reports this fault in its heartbeats"}})
+			Owner: diagnosis.Node, Next: diagnosis.OnNode, Reasoning: []string{"the agent reports this fault in its heartbeats"}})
 	}
 	if lost := e.Park.Reason == lifecycle.ReasonTaskLost; lost && e.Node.BootedAt.After(e.Park.Since.Add(-time.Hour)) {
 		out = append(out, Candidate{Cause: "node_restarted", Summary: "the node restarted while it ran the task", Confidence: 0.85, Owner: diagnosis.Node,

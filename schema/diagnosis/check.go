@@ -17,6 +17,9 @@ const (
 	Info Result = "info"
 )
 
+// OnNode is the next step of a fault that the node itself shows best. The agent is not in the node's PATH.
+const OnNode = "on the node: /opt/gpuaas/node-agent/bin/gpuaas-node-agent doctor"
+
 // Owner is who can most likely correct a fault.
 type Owner string
 

@@ -1,4 +1,4 @@
-package cli
+package preview_test
 
 import (
 	"testing"
@@ -11,6 +11,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+const (
+	nodeID      = "0190b6c2-1111-7aaa-8bbb-0123456789ab"
+	operationID = "0190b6c2-2222-7aaa-8bbb-0123456789ab"
 )
 
 // The plan of a provision is refused for a node whose instance runs, as the start is.
@@ -34,17 +39,11 @@ func TestPlanOfANodeThatNeverEnrolled(t *testing.T) {
 	require.False(t, preview.Of(n, machine.Info{Name: "cloud", Creates: true}, lifecycle.ActionProvision, lifecycle.Options{}).Refused)
 }
 
-// abandonedNode is a node whose drain is abandoned.
-func abandonedNode(n *wire.NodeView) {
-	n.State, n.Operation = lifecycle.NodeDraining, &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionDrain,
-		Status: lifecycle.OperationAbandoned, Actor: "bob@laptop", PriorState: lifecycle.NodeActive}
-}
-
 // An action that holds the node supersedes an abandoned operation, as the start does.
 func TestPlanOfAnAbandonedNode(t *testing.T) {
 	t.Parallel()
-	n := wire.NodeView{ID: nodeID, Host: "gpu-17"}
-	abandonedNode(&n)
+	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeDraining, Operation: &wire.OperationSummary{OperationID: operationID,
+		Action: lifecycle.ActionDrain, Status: lifecycle.OperationAbandoned, PriorState: lifecycle.NodeActive}}
 	for action, refused := range map[lifecycle.Action]bool{lifecycle.ActionDrain: false, lifecycle.ActionRetire: false,
 		lifecycle.ActionReactivate: true, lifecycle.ActionReissueEnrollment: true} {
 		require.Equal(t, refused, preview.Of(n, machine.Info{}, action, lifecycle.Options{}).Refused, action)

@@ -6,10 +6,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/health"
+	"github.com/gpuaas/gpuaas/schema/insight"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
 	"github.com/gpuaas/gpuaas/schema/preview"
 	"github.com/gpuaas/gpuaas/schema/recovery"
+	"github.com/gpuaas/gpuaas/schema/signal"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -74,5 +79,83 @@ func TestPlanBesideAnOperation(t *testing.T) {
 		n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive,
 			Operation: &wire.OperationSummary{Action: tc.running, Status: lifecycle.OperationRunning}}
 		require.Equal(t, tc.refused, preview.Of(n, machine.Info{}, tc.action, lifecycle.Options{}).Refused, "%s beside %s", tc.action, tc.running)
+	}
+}
+
+// The plan of a drain names what it stops, what it only waits for, and what blocks it unless it is forced. A
+// cordon stops nothing and leaves the node in its state.
+func TestWorkloadsOfADrain(t *testing.T) {
+	t.Parallel()
+	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive, Workloads: []task.Workload{
+		{Kind: "docker", Name: "train-1", Warning: "it writes a checkpoint"}, {Kind: task.KindGPUProcess, Name: "4711"},
+		{Kind: task.KindLastServer, Name: "rke2"}, {Kind: task.KindUnknown, Name: "docker does not respond"}}}
+	manual := machine.Info{Name: "manual"}
+	p := preview.Of(n, manual, lifecycle.ActionDrain, lifecycle.Options{})
+	require.Equal(t, []string{"docker train-1"}, p.Workloads)
+	require.Equal(t, []preview.Warning{{Workload: "docker train-1", Warning: "it writes a checkpoint"},
+		{Workload: "gpu-process 4711", Warning: "a drain waits for its end, and does not stop it"}}, p.Warnings)
+	require.Equal(t, []preview.Blocker{{Code: schema.KindNodeInUse, Message: "last-server rke2"}, {Code: schema.KindNodeInUse, Message: "docker does not respond"}}, p.Blockers)
+	require.False(t, preview.Of(n, manual, lifecycle.ActionDrain, lifecycle.Options{Force: true}).Refused)
+	p = preview.Of(n, manual, lifecycle.ActionDrain, lifecycle.Options{CordonOnly: true})
+	require.Empty(t, p.Workloads)
+	require.False(t, p.Refused)
+	require.Equal(t, lifecycle.NodeActive, p.EndsAs)
+}
+
+// A plan has the refusals of the claim: workloads, a locked identity, no machine to terminate.
+func TestRefusalsOfTheClaim(t *testing.T) {
+	t.Parallel()
+	node := func(change func(*wire.NodeView)) wire.NodeView {
+		n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive}
+		change(&n)
+		return n
+	}
+	cloud := machine.Info{Name: "cloud", Creates: true}
+	for name, c := range map[string]struct {
+		node   wire.NodeView
+		action lifecycle.Action
+		code   schema.Kind // empty: it is not refused
+	}{
+		"workloads":   {node(func(n *wire.NodeView) { n.Workloads = []task.Workload{{Kind: "docker", Name: "train-1"}} }), lifecycle.ActionRetire, schema.KindNodeInUse},
+		"no workload": {node(func(*wire.NodeView) {}), lifecycle.ActionRetire, ""},
+		"a lock":      {node(func(n *wire.NodeView) { n.IdentityLock = &trust.IdentityLock{} }), lifecycle.ActionDrain, schema.KindInvalidRequest},
+		"no machine":  {node(func(*wire.NodeView) {}), lifecycle.ActionTerminate, schema.KindInvalidRequest},
+		"a machine": {node(func(n *wire.NodeView) { n.Instance = &lifecycle.Instance{State: lifecycle.InstanceRunning} }),
+			lifecycle.ActionTerminate, ""},
+		"a machine in the ledger": {node(func(n *wire.NodeView) {
+			n.State, n.Instance = lifecycle.NodeRegistered, &lifecycle.Instance{State: lifecycle.InstanceTerminated}
+		}), lifecycle.ActionTerminate, ""},
+	} {
+		p := preview.Of(c.node, cloud, c.action, lifecycle.Options{})
+		require.Equal(t, c.code != "", p.Refused, "%s: %v", name, p.Blockers)
+		if c.code != "" {
+			require.Equal(t, c.code, p.Blockers[0].Code, name)
+		}
+	}
+}
+
+// Only a release of a node with a fault that was reported lately has a warning.
+func TestWarningOfARelease(t *testing.T) {
+	t.Parallel()
+	fault := signal.Condition{Condition: health.Condition{Checker: "xid", Status: health.Unhealthy, Reason: "Xid79", Repair: health.RepairReboot}}
+	n := wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeQuarantined, Conditions: []signal.Condition{fault}}
+	require.Contains(t, preview.ReleaseWarning(n, lifecycle.ActionRelease), "the node still has a fault: ")
+	require.Empty(t, preview.ReleaseWarning(n, lifecycle.ActionRetire))
+	n.Conditions[0].Stale = true
+	require.Empty(t, preview.ReleaseWarning(n, lifecycle.ActionRelease))
+}
+
+// The history of an action is that of the operation and of each of its phases.
+func TestHistoryOfAPlan(t *testing.T) {
+	t.Parallel()
+	p := preview.Of(wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive}, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{})
+	p.Took(insight.DurationList{Durations: []insight.Duration{{Phase: "", Samples: 4, MedianSeconds: 60}, {Phase: lifecycle.PhaseDrain, Samples: 3, MedianSeconds: 40}}})
+	require.Equal(t, 4, p.History.Samples)
+	for _, s := range p.Phases {
+		if s.Name == lifecycle.PhaseDrain {
+			require.Equal(t, 3, s.History.Samples)
+		} else {
+			require.Nil(t, s.History)
+		}
 	}
 }

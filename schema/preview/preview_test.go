@@ -150,9 +150,11 @@ func TestHistoryOfAPlan(t *testing.T) {
 	t.Parallel()
 	p := preview.Of(wire.NodeView{ID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive}, machine.Info{Name: "manual"}, lifecycle.ActionDrain, lifecycle.Options{})
 	p.Took(insight.DurationList{Durations: []insight.Duration{{Phase: "", Samples: 4, MedianSeconds: 60}, {Phase: lifecycle.PhaseDrain, Samples: 3, MedianSeconds: 40}}})
+	require.NotNil(t, p.History)
 	require.Equal(t, 4, p.History.Samples)
 	for _, s := range p.Phases {
 		if s.Name == lifecycle.PhaseDrain {
+			require.NotNil(t, s.History)
 			require.Equal(t, 3, s.History.Samples)
 		} else {
 			require.Nil(t, s.History)

@@ -35,8 +35,7 @@ type confirmPage struct {
 	MayNot string
 }
 
-// field is an option of an action: a check box, or a number or a text. The value of a check box that is
-// not checked is empty.
+// field is an option of an action: a check box, or a number or a text.
 type field struct {
 	Name, Label, Type, Value, Hint string
 	Required                       bool
@@ -54,9 +53,6 @@ func newKey() string { return "console-" + schema.NewID() }
 // the change can be made.
 func (p confirmPage) answered(r *Request) (v View, ok bool) {
 	p.Reason, p.Key = strings.TrimSpace(r.PostFormValue("reason")), r.PostFormValue("key")
-	for i := range p.Fields { // the plan on the page is that of these values
-		p.Fields[i].Value = r.PostFormValue(p.Fields[i].Name)
-	}
 	switch {
 	case p.Typed != "" && strings.TrimSpace(r.PostFormValue("typed")) != p.Typed:
 		p.Refused = "Type the host name " + p.Typed + " to confirm."

@@ -5,7 +5,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
-	"runtime/debug"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -109,12 +108,4 @@ func TestStages(t *testing.T) {
 	all, err := chosen(nil)
 	require.NoError(t, err)
 	require.Len(t, all, len(stageNames()))
-}
-
-// TestReplacedModule: the bill of materials has the module that was built.
-func TestReplacedModule(t *testing.T) {
-	t.Parallel()
-	built := &debug.Module{Path: "example.com/fork", Version: "v1.0.1"}
-	require.Equal(t, built, replaced(&debug.Module{Path: "example.com/module", Version: "v1.0.0", Replace: built}))
-	require.Equal(t, built, replaced(built))
 }

@@ -42,9 +42,9 @@ func TestFormOfAnotherPark(t *testing.T) {
 // late, and an ended one has no budget.
 func TestOperationPageOfADrainThatRuns(t *testing.T) {
 	t.Parallel()
-	s := newSite(t).login(trust.RoleViewer)
-	s.backend.answer("GET "+nodePath, busy())
 	page := func(change func(*lifecycle.Operation)) string {
+		s := newSite(t).login(trust.RoleViewer) // without data that was read before
+		s.backend.answer("GET "+nodePath, busy())
 		v := operation()
 		change(&v.Operation)
 		s.backend.answer("GET "+operationPath, v)

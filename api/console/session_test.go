@@ -3,6 +3,7 @@ package console_test
 import (
 	"crypto/sha256"
 	"net/http"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/console"
 	"github.com/gpuaas/gpuaas/api/console/consoletest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -52,7 +54,7 @@ func TestSessionEndedElsewhere(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, s.get("/console/nodes").Code)
 }
 
-// No page tells another site its address, shares its window, or can be loaded by another site, and only
+// No page sends its address to another site, shares its window, or can be loaded by another site, and only
 // static files are kept by the browser.
 func TestPagesStayPrivate(t *testing.T) {
 	t.Parallel()
@@ -90,14 +92,16 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.RoundTripper.RoundTrip(req)
 }
 
-// A request of the admin API has the address of the browser and the correlation ID of the page, so that
-// its log line belongs to that of the page.
-func TestRequestBelongsToItsPage(t *testing.T) {
+// A change has the address of the browser and the correlation ID of the form, so that its log line and audit
+// event belong to that.
+func TestChangeBelongsToItsForm(t *testing.T) {
 	t.Parallel()
 	r := &recorder{}
-	s := newSite(t, func(c *console.Config) { r.RoundTripper, c.API = c.API, r }).login(trust.RoleViewer)
-	w := s.get("/console" + nodePath)
-	require.Equal(t, http.StatusNotFound, w.Code)
+	s := newSite(t, func(c *console.Config) { r.RoundTripper, c.API = c.API, r }).login(trust.RoleOperator)
+	s.backend.answer("GET /tasks/"+taskID, wire.TaskView{TaskID: taskID, Status: task.Lost, OperationID: operationID})
+	s.backend.answer("POST /tasks/"+taskID+"/resume", wire.TaskView{})
+	w := s.do(http.MethodPost, "/console/tasks/"+taskID+"/resume", url.Values{"key": {"k"}, "reason": {"r"}})
+	require.Equal(t, http.StatusSeeOther, w.Code)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := r.requests[len(r.requests)-1]

@@ -381,6 +381,12 @@ func TestConfirmation(t *testing.T) {
 	})
 }
 
+// abandonedNode is a node whose drain is abandoned.
+func abandonedNode(n *wire.NodeView) {
+	n.State, n.Operation = lifecycle.NodeDraining, &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionDrain,
+		Status: lifecycle.OperationAbandoned, Actor: "bob@laptop", PriorState: lifecycle.NodeActive}
+}
+
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	warned := func(n *wire.NodeView) {

@@ -3,7 +3,6 @@ package postgres
 import (
 	"bytes"
 	"context"
-	"errors"
 	"net/url"
 	"os"
 	"os/exec"
@@ -50,7 +49,10 @@ func Dump(ctx context.Context, url, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(part.Sync(), os.Link(part.Name(), file)); err != nil { // unlike a rename, it replaces no file
+	if err = part.Sync(); err == nil {
+		err = os.Link(part.Name(), file) // unlike a rename, it replaces no file
+	}
+	if err != nil {
 		return schema.Wrap(schema.KindInternal, err, "completing the dump")
 	}
 	return nil

@@ -2,7 +2,6 @@ package console
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,9 +13,6 @@ import (
 
 	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
 )
-
-// maxScreenshot bounds the size of a screenshot, because docs/images is in the repository.
-const maxScreenshot = 150 << 10
 
 // address is the URL of a page of the console.
 func address(path string) string { return stack.Getenv("GPUAAS_API_URL") + "/console" + path }
@@ -88,11 +84,5 @@ func (p page) notReloaded() {
 // screenshot stores a picture of the page as NAME.png, if the tests run with -screenshots.
 func (p page) screenshot(name string) {
 	p.T.Helper()
-	if *screenshots == "" {
-		return
-	}
-	picture := p.Picture("body")
-	require.Less(p.T, len(picture), maxScreenshot, name)
-	require.NoError(p.T, os.MkdirAll(*screenshots, 0o755))
-	require.NoError(p.T, os.WriteFile(filepath.Join(*screenshots, name+".png"), picture, 0o644))
+	p.Screenshot(*screenshots, name, "body")
 }

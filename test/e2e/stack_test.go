@@ -29,12 +29,11 @@ import (
 	"github.com/gpuaas/gpuaas/test/harness"
 	devstack "github.com/gpuaas/gpuaas/test/stack"
 	"github.com/gpuaas/gpuaas/test/testkit/otlptest"
+	"github.com/gpuaas/gpuaas/test/testkit/stacktest"
 )
 
 const (
-	// conditionTimeout bounds the wait for a condition on a machine that runs several
-	// stacks at once. It exceeds two polls and the heartbeat timeout of an activity.
-	conditionTimeout = 3 * time.Minute
+	conditionTimeout = stacktest.Timeout
 	// conditionEvery is how often a condition is checked, most of which start a process.
 	conditionEvery = 250 * time.Millisecond
 )
@@ -60,61 +59,22 @@ func TestMain(m *testing.M) {
 	}
 	// Parallel tests mostly wait, so the number of processors does not limit them.
 	if err := flag.Set("test.parallel", "16"); err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		os.Exit(1)
+		panic(err)
 	}
-	code, err := withStack(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		code = 1
-	}
+	held, collector, stop := newSecrets(), otlptest.Start(), func() {}
+	code := stacktest.Suite{Name: "e2e",
+		Before: func(folder string) ([]string, error) {
+			stop = held.watch(filepath.Join(folder, "dev"))
+			return nil, os.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL())
+		},
+		Use: func(s *stacktest.Stack) (func(), error) {
+			shared = &stack{s.Stack, held, collector}
+			return nil, nil
+		},
+	}.Main(m)
+	stop()
+	collector.Close()
 	os.Exit(code)
-}
-
-func withStack(m *testing.M) (code int, err error) {
-	bin, err := filepath.Abs("../../bin/gpuaas")
-	if err != nil {
-		return 1, err
-	}
-	dir, err := os.MkdirTemp("", "gpuaas-e2e-")
-	if err != nil {
-		return 1, err
-	}
-	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another user
-		return 1, err
-	}
-	state := filepath.Join(dir, "dev")
-	held := newSecrets()
-	defer held.watch(state)()
-	collector := otlptest.Start()
-	defer collector.Close()
-	if err := os.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL()); err != nil {
-		return 1, err
-	}
-	up, upErr := devstack.Up(context.Background(), bin, state)
-	defer func() { err = errors.Join(err, up.Down(), os.RemoveAll(dir)) }()
-	if upErr != nil {
-		return 1, upErr
-	}
-	shared = &stack{up, held, collector}
-	if code = m.Run(); code != 0 {
-		err = keepLogs(filepath.Join(state, "log"))
-	}
-	return code, err
-}
-
-// keepLogs copies the logs of a failed suite to .cache/test, because the stack's folder
-// is removed.
-func keepLogs(logs string) error {
-	kept, err := filepath.Abs("../../.cache/test/e2e-logs")
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(os.RemoveAll(kept), os.CopyFS(kept, os.DirFS(logs))); err != nil {
-		return err
-	}
-	fmt.Fprintln(os.Stderr, "e2e: the logs of the stack are in", kept)
-	return nil
 }
 
 // command prepares the CLI with the environment of dev env, without a terminal.

@@ -29,7 +29,7 @@ func abandonedScenes() map[string]scene {
 func operationOf(t *testing.T, host string) lifecycle.Operation {
 	t.Helper()
 	var v wire.OperationView
-	require.True(t, read(t, &v, "op", "show", host))
+	require.True(t, stack.Read(t, &v, "op", "show", host))
 	return v.Operation
 }
 
@@ -57,9 +57,9 @@ func parkTerminated(t *testing.T, host string) {
 // Someone starts the workflow by hand, with a run timeout.
 func parkTimedOut(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
-	workload(t, host)
-	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: show(t, host).ID, Action: lifecycle.ActionDrain,
+	stack.Enroll(t, host, "cpu-dev")
+	stack.Occupy(t, host)
+	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: stack.Node(t, host).ID, Action: lifecycle.ActionDrain,
 		Actor: "alice", Via: "temporal", CorrelationID: schema.NewID(), Host: host}
 	run, err := temporal.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: lifecycle.NodeWorkflowID(host, in.NodeID),
 		TaskQueue: lifecycle.TaskQueue, WorkflowRunTimeout: 10 * time.Second}, workflowType(t, in.Action), in)
@@ -72,17 +72,17 @@ func parkTimedOut(t *testing.T, host string) {
 // The database is restored to a time before the operation ended.
 func parkClosed(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
-	gpuaas(t, "node", "drain", host, "--yes")
+	stack.Enroll(t, host, "cpu-dev")
+	stack.Run(t, "node", "drain", host, "--yes")
 	op := operationOf(t, host)
 	exec(t, "UPDATE operations SET status = 'running', ended_at = NULL, outcome = '' WHERE operation_id = $1", op.OperationID)
-	exec(t, "UPDATE nodes SET state = $2 WHERE node_id = $1", show(t, host).ID, lifecycle.NodeDraining)
+	exec(t, "UPDATE nodes SET state = $2 WHERE node_id = $1", stack.Node(t, host).ID, lifecycle.NodeDraining)
 	outlast(t, op.OperationID)
 }
 
 // resolveByRehydrate types the command of the first option.
 func resolveByRehydrate(t *testing.T, _ *page, op wire.StuckOperation) {
 	t.Helper()
-	gpuaas(t, strings.Fields(op.Stuck.Options[0].Command)[1:]...)
-	require.Equal(t, lifecycle.NodeActive, show(t, op.Host).State)
+	stack.Run(t, strings.Fields(op.Stuck.Options[0].Command)[1:]...)
+	require.Equal(t, lifecycle.NodeActive, stack.Node(t, op.Host).State)
 }

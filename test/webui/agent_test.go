@@ -38,19 +38,19 @@ func parkWorkloadsUnknown(t *testing.T, host string) {
 // The workload starts after the last heartbeat.
 func parkInUse(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	fault(t, host, "nodes", "UPDATE", "NEW.workloads := '[]';")
-	startWorkload(t, host)
-	gpuaas(t, "node", "retire", host, "--reason", "RMA-4411", "--yes", "--no-wait")
+	stack.StartWorkload(t, host)
+	stack.Run(t, "node", "retire", host, "--reason", "RMA-4411", "--yes", "--no-wait")
 }
 
 // The release is not the version that its signature names.
 func parkReleaseRejected(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	binary := filepath.Join(t.TempDir(), "gpuaas-node-agent")
 	require.NoError(t, os.WriteFile(binary, []byte("#!/bin/sh\necho gpuaas-node-agent v98.0.0\n"), 0o600))
-	gpuaas(t, "admin", "sign-agent", binary, "--version", "v99.0.0", "--key", filepath.Join(stack.Dir, "secrets", "release-key.pem"),
+	stack.Run(t, "admin", "sign-agent", binary, "--version", "v99.0.0", "--key", filepath.Join(stack.Dir, "secrets", "release-key.pem"),
 		"--to", filepath.Join(stack.Dir, "releases"))
-	gpuaas(t, "node", "upgrade-agent", host, "--version", "v99.0.0", "--no-wait")
+	stack.Run(t, "node", "upgrade-agent", host, "--version", "v99.0.0", "--no-wait")
 }

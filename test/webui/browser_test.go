@@ -12,7 +12,11 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
+	"github.com/gpuaas/gpuaas/test/testkit/stacktest"
 )
+
+// main is the page without the menus of the Web UI.
+const main = "main"
 
 // page is a tab of the browser.
 type page struct{ *browsertest.Page }
@@ -20,7 +24,7 @@ type page struct{ *browsertest.Page }
 // open opens a tab until Close is called or the test ends.
 func open(t *testing.T, address string) *page {
 	t.Helper()
-	p := &page{browser.Open(t, filepath.Join(root, ".cache", "test", "webui"), false)}
+	p := &page{browser.Open(t, filepath.Join(stacktest.Root, ".cache", "test", "webui"), false)}
 	p.Navigate(address)
 	return p
 }
@@ -30,7 +34,7 @@ func open(t *testing.T, address string) *page {
 func (p *page) metadata(timeline string, a lifecycle.Action, host string) {
 	p.T.Helper()
 	const limit = 20 * time.Second
-	eventually(p.T, "the page has the details of the run", func() bool {
+	stack.Eventually(p.T, "the page has the details of the run", func() bool {
 		p.Navigate(metadataOf(timeline))
 		ok, _ := p.Becomes(includes(string(a)+" "+host+": "), limit)
 		return ok

@@ -44,7 +44,7 @@ func requireEverywhere(t *testing.T, op wire.StuckOperation) {
 	get(t, "/operations/"+op.OperationID, &one)
 	require.Equal(t, want, readingOf(*one.Operation.Stuck), "the operation of the admin API")
 	require.Equal(t, op.Status, one.Operation.Status)
-	require.True(t, read(t, &one, "op", "show", op.Host))
+	require.True(t, stack.Read(t, &one, "op", "show", op.Host))
 	require.Equal(t, want, readingOf(*one.Operation.Stuck), "gpuaas op show")
 
 	answer, err := temporal.QueryWorkflow(t.Context(), op.WorkflowID, op.RunID, lifecycle.QueryStatus)

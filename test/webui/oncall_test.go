@@ -12,6 +12,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
+	"github.com/gpuaas/gpuaas/test/testkit/stacktest"
 )
 
 // unseen lists the reasons without a page that this suite can show, and why.
@@ -57,7 +59,7 @@ func TestEveryReason(t *testing.T) {
 // internal/archtest checks the commands.
 func TestOnCall(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile(filepath.Join(root, "docs", "on-call.md"))
+	doc, err := os.ReadFile(filepath.Join(stacktest.Root, "docs", "on-call.md"))
 	require.NoError(t, err)
 	require.Empty(t, missingReasons(string(doc)))
 	shown := map[string]bool{}
@@ -67,7 +69,7 @@ func TestOnCall(t *testing.T) {
 	for reason := range scenes() {
 		require.True(t, shown[reason+".png"], "docs/on-call.md has no screenshot of %s", reason)
 	}
-	files, err := os.ReadDir(filepath.Join(root, "docs", "images"))
+	files, err := os.ReadDir(filepath.Join(stacktest.Root, "docs", "images"))
 	require.NoError(t, err)
 	for _, f := range files {
 		if strings.HasPrefix(f.Name(), "console-") || strings.HasPrefix(f.Name(), "demo.") { // of docs/console.md and README.md
@@ -77,7 +79,7 @@ func TestOnCall(t *testing.T) {
 		delete(shown, f.Name())
 		info, err := f.Info()
 		require.NoError(t, err)
-		require.Less(t, info.Size(), int64(maxScreenshot), f.Name())
+		require.Less(t, info.Size(), int64(browsertest.MaxScreenshot), f.Name())
 	}
 	require.Empty(t, shown, "missing in docs/images: run the suite with -args -screenshots docs/images")
 }

@@ -21,9 +21,9 @@ func outageScenes() map[string]scene {
 		return scene{host: host,
 			park: func(t *testing.T, host string) {
 				t.Helper()
-				node(t, host, "cpu-dev")
+				stack.Enroll(t, host, "cpu-dev")
 				end = begin(t)
-				gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
+				stack.Run(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
 				endRetries(t, host, "EnqueueNodeTask")
 			},
 			resolve: func(t *testing.T, _ *page, op wire.StuckOperation) {
@@ -50,7 +50,7 @@ func once(t *testing.T, f func()) (end func()) {
 // sealVault seals the stack's Vault until end is called.
 func sealVault(t *testing.T) (end func()) {
 	t.Helper()
-	vault := vaulttest.InStack(t, stack)
+	vault := vaulttest.InStack(t, stack.Stack)
 	vault.Seal(t)
 	return func() { vault.Unseal(t) }
 }
@@ -78,9 +78,9 @@ func skewClock(t *testing.T) (end func()) {
 CREATE FUNCTION skewed.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() - interval '10 minutes' $$`)
 	setting("SET search_path = skewed, pg_catalog, public")
 	end = once(t, func() { setting("RESET search_path") })
-	eventually(t, "the worker compares its clock", func() bool {
+	stack.Eventually(t, "the worker compares its clock", func() bool {
 		var list wire.StuckList
-		return read(t, &list, "stuck") && slices.ContainsFunc(list.Faults, func(f wire.ControlPlaneFault) bool { return f.Component == "clock" })
+		return stack.Read(t, &list, "stuck") && slices.ContainsFunc(list.Faults, func(f wire.ControlPlaneFault) bool { return f.Component == "clock" })
 	})
 	return end
 }

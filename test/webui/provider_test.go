@@ -61,15 +61,15 @@ func (c *cloud) respond() { c.silent.Store(false) }
 
 func (c *cloud) called(t *testing.T) {
 	t.Helper()
-	eventually(t, "the worker waits for the provider", func() bool { return c.waiting.Load() > 0 })
+	stack.Eventually(t, "the worker waits for the provider", func() bool { return c.waiting.Load() > 0 })
 }
 
 // parkHungProvision provisions a node whose provider does not respond.
 func parkHungProvision(t *testing.T, host string) {
 	t.Helper()
-	gpuaas(t, "node", "register", host, "--mode", maas.Name, "--sku", "cpu-dev", "--region", "region-1")
+	stack.Run(t, "node", "register", host, "--mode", maas.Name, "--sku", "cpu-dev", "--region", "region-1")
 	provider.hang(t)
-	gpuaas(t, "node", "provision", host, "--no-wait", "--reason", "RMA-4411")
+	stack.Run(t, "node", "provision", host, "--no-wait", "--reason", "RMA-4411")
 	provider.called(t)
 	expire(t, host, "EnsureMachine")
 }
@@ -78,33 +78,33 @@ func parkHungProvision(t *testing.T, host string) {
 // this machine does not have, so it is canceled, which returns the machine.
 func endHungProvision(t *testing.T, op wire.StuckOperation) {
 	t.Helper()
-	eventually(t, "the provision has its machine", func() bool {
+	stack.Eventually(t, "the provision has its machine", func() bool {
 		return inPhase(t, op.Host, lifecycle.PhaseEnroll)
 	})
 	require.Len(t, provider.Used(), 1)
-	gpuaas(t, "op", "cancel", op.Host, "--yes", "--wait", "--reason", "there is no agent")
+	stack.Run(t, "op", "cancel", op.Host, "--yes", "--wait", "--reason", "there is no agent")
 	require.Empty(t, provider.Used())
-	require.Equal(t, lifecycle.NodeRegistered, show(t, op.Host).State)
+	require.Equal(t, lifecycle.NodeRegistered, stack.Node(t, op.Host).State)
 }
 
 // parkHungTermination terminates the machine of a canceled provision, whose return was skipped. Until the
 // termination parks, it is not listed, and its page says what it waits for.
 func parkHungTermination(t *testing.T, host string) {
 	t.Helper()
-	gpuaas(t, "node", "register", host, "--mode", maas.Name, "--sku", "cpu-dev", "--region", "region-1")
-	gpuaas(t, "node", "provision", host, "--no-wait", "--reason", "RMA-4411")
-	eventually(t, "the machine exists", func() bool { return inPhase(t, host, lifecycle.PhaseEnroll) })
+	stack.Run(t, "node", "register", host, "--mode", maas.Name, "--sku", "cpu-dev", "--region", "region-1")
+	stack.Run(t, "node", "provision", host, "--no-wait", "--reason", "RMA-4411")
+	stack.Eventually(t, "the machine exists", func() bool { return inPhase(t, host, lifecycle.PhaseEnroll) })
 	provider.hang(t)
-	gpuaas(t, "op", "cancel", host, "--yes", "--reason", "test")
+	stack.Run(t, "op", "cancel", host, "--yes", "--reason", "test")
 	expire(t, host, "ReturnMachine")
 	requireEverywhere(t, parked(t, host, lifecycle.ReasonProviderSilent))
-	gpuaas(t, "op", "skip", host, "--yes", "--reason", "test")
-	eventually(t, "the provision ends", func() bool { return operationOf(t, host).Status == lifecycle.OperationCanceled })
-	gpuaas(t, "node", "terminate", host, "--yes", "--force", "--no-wait", "--reason", "RMA-4411")
+	stack.Run(t, "op", "skip", host, "--yes", "--reason", "test")
+	stack.Eventually(t, "the provision ends", func() bool { return operationOf(t, host).Status == lifecycle.OperationCanceled })
+	stack.Run(t, "node", "terminate", host, "--yes", "--force", "--no-wait", "--reason", "RMA-4411")
 	pending(t, host, "TearDownMachine")
 	op := operationOf(t, host)
 	require.Equal(t, []any{lifecycle.OperationRunning, lifecycle.PhaseTeardown}, []any{op.Status, op.Phases[0].Name})
-	require.NotContains(t, gpuaas(t, "stuck"), host)
+	require.NotContains(t, stack.Run(t, "stuck"), host)
 	require.Equal(t, string(lifecycle.AttentionNone), attributesOf(t, op.WorkflowID, op.RunID)[lifecycle.AttrAttention])
 	p := open(t, webURL(op.WorkflowID, op.RunID))
 	p.metadata(webURL(op.WorkflowID, op.RunID), op.Action, host)
@@ -117,5 +117,5 @@ func endHungTermination(t *testing.T, op wire.StuckOperation) {
 	t.Helper()
 	ended(t, op.Host)
 	require.Empty(t, provider.Used())
-	require.Equal(t, lifecycle.NodeRegistered, show(t, op.Host).State)
+	require.Equal(t, lifecycle.NodeRegistered, stack.Node(t, op.Host).State)
 }

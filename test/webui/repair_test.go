@@ -34,7 +34,7 @@ func ill(t *testing.T, host string, conditions ...health.Condition) {
 	}
 	raw, err := json.Marshal(faults)
 	require.NoError(t, err)
-	file := filepath.Join(harness.AgentDir(stack, host), "faults.json")
+	file := filepath.Join(harness.AgentDir(stack.Stack, host), "faults.json")
 	require.NoError(t, os.WriteFile(file+".tmp", raw, 0o600))
 	require.NoError(t, os.Rename(file+".tmp", file))
 }
@@ -46,37 +46,37 @@ func fault79() health.Condition {
 // The policy asks a person before the node restarts.
 func parkApproval(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
-	gpuaas(t, "node", "recover", host, "--rung", "reboot", "--approve", "reboot", "--yes", "--no-wait", "--reason", "XID 79")
+	stack.Enroll(t, host, "cpu-dev")
+	stack.Run(t, "node", "recover", host, "--rung", "reboot", "--approve", "reboot", "--yes", "--no-wait", "--reason", "XID 79")
 }
 
 // The fault outlives the restart.
 func parkNotCured(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	ill(t, host, fault79())
-	gpuaas(t, "node", "recover", host, "--rung", "reboot", "--yes", "--no-wait", "--reason", "XID 79")
+	stack.Run(t, "node", "recover", host, "--rung", "reboot", "--yes", "--no-wait", "--reason", "XID 79")
 }
 
 // The agent is dead, and no provider has the machine.
 func parkNoPower(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	killAgent(t, host)
 	silence(t, host)
-	gpuaas(t, "node", "recover", host, "--rung", "reboot", "--yes", "--no-wait", "--reason", "it hangs")
+	stack.Run(t, "node", "recover", host, "--rung", "reboot", "--yes", "--no-wait", "--reason", "it hangs")
 }
 
 // silence backdates the last heartbeat of the node, whose agent must be dead or suspended.
 func silence(t *testing.T, host string) {
 	t.Helper()
 	exec(t, "UPDATE node_api SET receiving_since = now() - interval '1 hour'")
-	exec(t, "UPDATE nodes SET last_heartbeat_at = now() - interval '10 minutes', state_since = now() - interval '10 minutes' WHERE node_id = $1", show(t, host).ID)
+	exec(t, "UPDATE nodes SET last_heartbeat_at = now() - interval '10 minutes', state_since = now() - interval '10 minutes' WHERE node_id = $1", stack.Node(t, host).ID)
 }
 
 func startAgent(t *testing.T, host string) {
 	t.Helper()
-	gpuaas(t, "dev", "agent", host, "--detach", "--dir", stack.Dir)
+	stack.Run(t, "dev", "agent", host, "--detach", "--dir", stack.Dir)
 }
 
 // resolveByRetry corrects the cause and types the displayed command that runs the phase again.
@@ -86,8 +86,8 @@ func resolveByRetry(correct func(t *testing.T, host string)) func(*testing.T, *p
 		command := p.find(`gpuaas op retry \S+ --operation \S+ --phase \S+ --stuck-since \S+ --reason TEXT`)
 		correct(t, op.Host)
 		words := strings.Fields(strings.Replace(command, lifecycle.ReasonPlaceholder, "corrected", 1))
-		gpuaas(t, words[1:]...)
+		stack.Run(t, words[1:]...)
 		ended(t, op.Host)
-		require.Equal(t, lifecycle.NodeActive, show(t, op.Host).State)
+		require.Equal(t, lifecycle.NodeActive, stack.Node(t, op.Host).State)
 	}
 }

@@ -79,9 +79,9 @@ func operationScenes() map[string]scene {
 // A task of a silent agent waits until the phase's budget ends.
 func parkSilent(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	killAgent(t, host)
-	gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
+	stack.Run(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
 	expire(t, host, "RunNodeTask")
 }
 
@@ -95,12 +95,12 @@ func parkTimeout(t *testing.T, host string) {
 // agent drains it.
 func drainBusy(t *testing.T, host string) (taskID string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
-	workload(t, host)
-	gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
-	eventually(t, host+" drains", func() bool {
+	stack.Enroll(t, host, "cpu-dev")
+	stack.Occupy(t, host)
+	stack.Run(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
+	stack.Eventually(t, host+" drains", func() bool {
 		var list wire.TaskList
-		if !read(t, &list, "task", "list", "--node", host) {
+		if !stack.Read(t, &list, "task", "list", "--node", host) {
 			return false
 		}
 		for _, task := range list.Tasks {
@@ -116,21 +116,21 @@ func drainBusy(t *testing.T, host string) (taskID string) {
 
 func parkBlocked(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
-	workload(t, host)
+	stack.Enroll(t, host, "cpu-dev")
+	stack.Occupy(t, host)
 	drainSoon(t, host)
 }
 
 // drainSoon starts a drain that does not wait long.
 func drainSoon(t *testing.T, host string) {
 	t.Helper()
-	gpuaas(t, "node", "drain", host, "--deadline", "2s", "--reason", "RMA-4411", "--yes", "--no-wait")
+	stack.Run(t, "node", "drain", host, "--deadline", "2s", "--reason", "RMA-4411", "--yes", "--no-wait")
 }
 
 // nvidiaSMI writes the nvidia-smi of the node's agent, and returns its folder.
 func nvidiaSMI(t *testing.T, host, script string) (dir string) {
 	t.Helper()
-	dir = filepath.Join(filepath.Dir(stack.Dir), host+".bin")
+	dir = filepath.Join(stack.Folder, host+".bin")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	return dir
@@ -139,7 +139,7 @@ func nvidiaSMI(t *testing.T, host, script string) (dir string) {
 // gpuNode starts a node whose nvidia-smi is a shell script.
 func gpuNode(t *testing.T, host, script string) {
 	t.Helper()
-	node(t, host, "cpu-dev", "PATH="+nvidiaSMI(t, host, script)+":"+os.Getenv("PATH"))
+	stack.Enroll(t, host, "cpu-dev", "PATH="+nvidiaSMI(t, host, script)+":"+os.Getenv("PATH"))
 }
 
 const gpuLost = "echo 'Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost' >&2; exit 15"
@@ -148,20 +148,20 @@ const gpuLost = "echo 'Unable to determine the device handle for GPU0000:3B:00.0
 func parkUnhealthy(t *testing.T, host string) {
 	t.Helper()
 	gpuNode(t, host, `case $1 in --query-gpu=*) mkdir "$0.called" 2>/dev/null && exit 0; `+gpuLost+`;; esac`)
-	gpuaas(t, "node", "provision", host, "--no-wait")
+	stack.Run(t, "node", "provision", host, "--no-wait")
 }
 
 func parkFailed(t *testing.T, host string) {
 	t.Helper()
 	gpuNode(t, host, gpuLost)
-	gpuaas(t, "node", "provision", host, "--no-wait")
+	stack.Run(t, "node", "provision", host, "--no-wait")
 }
 
 func parkMismatch(t *testing.T, host string) {
 	t.Helper()
-	gpuaas(t, "sku", "add", "big", "--min-cpus", "512")
-	node(t, host, "big")
-	gpuaas(t, "node", "provision", host, "--no-wait")
+	stack.Run(t, "sku", "add", "big", "--min-cpus", "512")
+	stack.Enroll(t, host, "big")
+	stack.Run(t, "node", "provision", host, "--no-wait")
 }
 
 // The node dies while it drains, so the effect of its task is unknown.
@@ -176,18 +176,18 @@ func parkLost(t *testing.T, host string) {
 
 func parkTaskCanceled(t *testing.T, host string) {
 	t.Helper()
-	gpuaas(t, "task", "cancel", drainBusy(t, host), "--reason", "wrong node", "--yes")
+	stack.Run(t, "task", "cancel", drainBusy(t, host), "--reason", "wrong node", "--yes")
 }
 
 // Someone completes the node's task in the Web UI each time that the operation waits for it.
 func parkForged(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	killAgent(t, host)
-	gpuaas(t, "node", "drain", host, "--yes", "--no-wait")
+	stack.Run(t, "node", "drain", host, "--yes", "--no-wait")
 	run := runOf(t, host)
 	done := map[int64]bool{}
-	eventually(t, "the task is completed by hand", func() bool {
+	stack.Eventually(t, "the task is completed by hand", func() bool {
 		d, err := temporal.DescribeWorkflowExecution(t.Context(), run.GetWorkflowId(), "")
 		require.NoError(t, err)
 		for _, a := range d.GetPendingActivities() {
@@ -206,19 +206,19 @@ func parkForged(t *testing.T, host string) {
 // The signature of the node's task is destroyed in the database.
 func parkRefused(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	fault(t, host, "node_tasks", "INSERT",
 		`NEW.envelope := convert_to(replace(convert_from(NEW.envelope, 'UTF8'), '"sig":"', '"sig":"AAAA'), 'UTF8');`)
-	gpuaas(t, "node", "drain", host, "--yes", "--no-wait")
+	stack.Run(t, "node", "drain", host, "--yes", "--no-wait")
 }
 
 // provision starts a provision of the node whose writes to the resource ledger fail, as if
 // the provider did.
 func provision(t *testing.T, host, body string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	fault(t, host, "resources", "INSERT", body)
-	gpuaas(t, "node", "provision", host, "--no-wait")
+	stack.Run(t, "node", "provision", host, "--no-wait")
 }
 
 func parkProviderSilent(t *testing.T, host string) {
@@ -246,25 +246,25 @@ func parkInternal(t *testing.T, host string) {
 
 func parkProviderUnknown(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
-	exec(t, "UPDATE nodes SET onboarding_mode = 'metal' WHERE node_id = $1", show(t, host).ID)
-	gpuaas(t, "node", "provision", host, "--no-wait")
+	stack.Enroll(t, host, "cpu-dev")
+	exec(t, "UPDATE nodes SET onboarding_mode = 'metal' WHERE node_id = $1", stack.Node(t, host).ID)
+	stack.Run(t, "node", "provision", host, "--no-wait")
 }
 
 // The database rejects the outcome of an operation.
 func parkUnrecorded(t *testing.T, host string) {
 	t.Helper()
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	fault(t, host, "operations", "UPDATE", "IF NEW.status = 'completed' THEN RAISE EXCEPTION 'planted' USING ERRCODE = '53300'; END IF;")
-	gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
+	stack.Run(t, "node", "drain", host, "--yes", "--no-wait", "--reason", "RMA-4411")
 }
 
 // ended waits until the node's newest operation is completed.
 func ended(t *testing.T, host string) {
 	t.Helper()
-	eventually(t, "the operation of "+host+" ends", func() bool {
+	stack.Eventually(t, "the operation of "+host+" ends", func() bool {
 		var op wire.OperationView
-		return read(t, &op, "op", "show", host) && op.Operation.Status == lifecycle.OperationCompleted
+		return stack.Read(t, &op, "op", "show", host) && op.Operation.Status == lifecycle.OperationCompleted
 	})
 }
 
@@ -273,10 +273,10 @@ func ended(t *testing.T, host string) {
 func resolveInDialog(t *testing.T, p *page, op wire.StuckOperation) {
 	t.Helper()
 	input := p.find(`\{"operation_id":[^\n]*\}`)
-	openGate(t, op.Host)
+	stack.EndWorkload(t, op.Host)
 	p.update(strings.NewReplacer(lifecycle.ReasonPlaceholder, "the job may end now", "YOUR NAME", "alice").Replace(input))
 	ended(t, op.Host)
-	require.Contains(t, gpuaas(t, "audit", "--node", op.Host), "alice")
+	require.Contains(t, stack.Run(t, "audit", "--node", op.Host), "alice")
 }
 
 // resolveByCommand repairs the GPU and types the first displayed command.
@@ -285,7 +285,7 @@ func resolveByCommand(t *testing.T, p *page, op wire.StuckOperation) {
 	command := p.find(`gpuaas op retry \S+ --operation \S+ --phase \S+ --stuck-since \S+ --reason TEXT`)
 	nvidiaSMI(t, op.Host, "exit 0")
 	words := strings.Fields(strings.Replace(command, lifecycle.ReasonPlaceholder, "repaired", 1))
-	gpuaas(t, words[1:]...)
+	stack.Run(t, words[1:]...)
 	ended(t, op.Host)
 }
 

@@ -8,9 +8,6 @@
 package webui
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -30,22 +27,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
-	devstack "github.com/gpuaas/gpuaas/test/stack"
 	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
-)
-
-const (
-	// conditionTimeout bounds the wait for a condition on a busy machine.
-	conditionTimeout = 3 * time.Minute
-	// conditionEvery is how often a condition is checked, most of which start a process.
-	conditionEvery = 500 * time.Millisecond
-	root           = "../.."
+	"github.com/gpuaas/gpuaas/test/testkit/stacktest"
 )
 
 var (
 	screenshots = flag.String("screenshots", "", "write screenshots to this `folder`, relative to the repository")
 	// stack, temporal, browser, provider and settings are set by TestMain before any test runs and never again.
-	stack    *devstack.Stack
+	stack    *stacktest.Stack
 	temporal client.Client
 	browser  *browsertest.Browser
 	provider *cloud
@@ -55,138 +44,45 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if *screenshots != "" && !filepath.IsAbs(*screenshots) {
-		*screenshots = filepath.Join(root, *screenshots)
-	}
-	if testing.Short() {
-		os.Exit(m.Run())
-	}
 	// Parallel tests mostly wait, so the number of processors does not limit them.
-	err := flag.Set("test.parallel", "24")
-	code := 1
-	if err == nil {
-		code, err = withStack(m)
+	if err := flag.Set("test.parallel", "24"); err != nil {
+		panic(err)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "webui:", err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(stacktest.Suite{Name: "webui", Before: startProvider, Use: useStack}.Main(m))
 }
 
-// needStack skips a test in the short mode.
-func needStack(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a stack and Chromium")
-	}
-}
-
-func withStack(m *testing.M) (code int, err error) {
-	bin, err := filepath.Abs(filepath.Join(root, "bin", "gpuaas"))
-	if err != nil {
-		return 1, err
-	}
-	dir, err := os.MkdirTemp("", "gpuaas-webui-")
-	if err != nil {
-		return 1, err
-	}
-	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another user
-		return 1, err
-	}
+// startProvider starts the double of a provider for the worker.
+func startProvider(folder string) (env []string, err error) {
 	provider = openCloud()
-	defer provider.close()
-	if settings, err = provider.settings(dir); err != nil {
-		return 1, err
-	}
-	up, upErr := devstack.UpWith(context.Background(), bin, filepath.Join(dir, "dev"), settings)
-	defer func() { err = errors.Join(err, up.Down(), os.RemoveAll(dir)) }()
-	if upErr != nil {
-		return 1, upErr
-	}
-	stack = up
-	temporal, err = client.Dial(client.Options{HostPort: stack.Getenv("TEMPORAL_ADDRESS"), Namespace: stack.Getenv("TEMPORAL_NAMESPACE")})
+	settings, err = provider.settings(folder)
+	return settings, err
+}
+
+// useStack connects to Temporal and starts the browser.
+func useStack(s *stacktest.Stack) (end func(), err error) {
+	stack = s
+	temporal, err = client.Dial(client.Options{HostPort: s.Getenv("TEMPORAL_ADDRESS"), Namespace: s.Getenv("TEMPORAL_NAMESPACE")})
 	if err != nil {
-		return 1, err
+		return provider.close, err
 	}
-	defer temporal.Close()
-	browser, err = browsertest.Start(filepath.Join(dir, "browser"))
-	defer browser.Stop()
-	if err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
-}
-
-// gpuaas runs the CLI and returns its output.
-func gpuaas(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := stack.Command(t.Context(), args...).CombinedOutput()
-	require.NoError(t, err, "gpuaas %s\n%s", strings.Join(args, " "), out)
-	return strings.TrimSpace(string(out))
-}
-
-// read runs the CLI and decodes its output. It reports whether that worked.
-func read(t *testing.T, into any, args ...string) bool {
-	t.Helper()
-	out, err := stack.Command(t.Context(), append(args, "-o", "json")...).Output()
-	return err == nil && json.Unmarshal(out, into) == nil
-}
-
-func show(t *testing.T, host string) (v wire.NodeView) {
-	t.Helper()
-	require.True(t, read(t, &v, "node", "show", host), "gpuaas node show %s", host)
-	return v
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	harness.Poll(t, ok, conditionTimeout, conditionEvery, what)
-}
-
-// node registers a node, starts its agent and waits until it is active. The agent's
-// process gets the variables, as NAME=value.
-func node(t *testing.T, host, sku string, env ...string) {
-	t.Helper()
-	gpuaas(t, "node", "register", host, "--sku", sku, "--region", "region-1")
-	agent := stack.Command(t.Context(), "dev", "agent", host, "--detach", "--dir", stack.Dir)
-	agent.Env = append(agent.Env, env...)
-	out, err := agent.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	eventually(t, host+" becomes active", func() bool { return show(t, host).State == lifecycle.NodeActive })
-}
-
-// startWorkload gives the node a workload that ends when the gate file exists, not at a signal.
-func startWorkload(t *testing.T, host string) {
-	t.Helper()
-	harness.StartWorkload(t, stack, host, "job-1", "sh", "-c", `trap : TERM; while [ ! -e `+gateOf(host)+` ]; do sleep 0.1; done`)
-}
-
-// workload starts a workload and waits until the agent reports it.
-func workload(t *testing.T, host string) {
-	t.Helper()
-	startWorkload(t, host)
-	eventually(t, "the agent reports the workload", func() bool { return len(show(t, host).Workloads) == 1 })
-}
-
-func gateOf(host string) string { return filepath.Join(filepath.Dir(stack.Dir), host+".gate") }
-
-// openGate ends the node's workload.
-func openGate(t *testing.T, host string) {
-	t.Helper()
-	require.NoError(t, os.WriteFile(gateOf(host), nil, 0o600))
+	browser, err = browsertest.Start(filepath.Join(s.Folder, "browser"))
+	return func() {
+		browser.Stop()
+		temporal.Close()
+		provider.close()
+	}, err
 }
 
 // killAgent kills the node's agent.
 func killAgent(t *testing.T, host string) {
 	t.Helper()
-	harness.Kill(t, stack, "agent/"+host)
+	harness.Kill(t, stack.Stack, "agent/"+host)
 }
 
 // exec runs statements in the stack's database.
 func exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	harness.Query(t, stack, nil, sql, args...)
+	harness.Query(t, stack.Stack, nil, sql, args...)
 }
 
 // fault runs PL/pgSQL before each write to a table that concerns the node: a fault of the
@@ -196,7 +92,7 @@ func fault(t *testing.T, host, table, event, body string) {
 	name := faultOf(host)
 	exec(t, fmt.Sprintf(`CREATE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql AS $f$
 BEGIN IF NEW.node_id = '%[2]s' THEN %[5]s END IF; RETURN NEW; END $f$;
-CREATE TRIGGER %[1]s BEFORE %[4]s ON %[3]s FOR EACH ROW EXECUTE FUNCTION %[1]s();`, name, show(t, host).ID, table, event, body))
+CREATE TRIGGER %[1]s BEFORE %[4]s ON %[3]s FOR EACH ROW EXECUTE FUNCTION %[1]s();`, name, stack.Node(t, host).ID, table, event, body))
 }
 
 func heal(t *testing.T, host string) {
@@ -209,14 +105,14 @@ func faultOf(host string) string { return "fault_" + strings.ReplaceAll(host, "-
 // runOf is the newest run of the node's operation.
 func runOf(t *testing.T, host string) *common.WorkflowExecution {
 	t.Helper()
-	return &common.WorkflowExecution{WorkflowId: lifecycle.NodeWorkflowID(host, show(t, host).ID)}
+	return &common.WorkflowExecution{WorkflowId: lifecycle.NodeWorkflowID(host, stack.Node(t, host).ID)}
 }
 
 // pending waits until an activity of the node's operation is pending.
 func pending(t *testing.T, host, activityType string) {
 	t.Helper()
 	run := runOf(t, host)
-	eventually(t, activityType+" is pending", func() bool {
+	stack.Eventually(t, activityType+" is pending", func() bool {
 		d, err := temporal.DescribeWorkflowExecution(t.Context(), run.GetWorkflowId(), "")
 		require.NoError(t, err)
 		return slices.ContainsFunc(d.GetPendingActivities(), func(a *workflow.PendingActivityInfo) bool {
@@ -255,9 +151,9 @@ func parked(t *testing.T, host, reason string, flags ...string) (op wire.StuckOp
 			t.Logf("the operation of %s: %+v: %+v", host, op, op.Stuck)
 		}
 	}()
-	eventually(t, host+" parks: "+reason, func() bool {
+	stack.Eventually(t, host+" parks: "+reason, func() bool {
 		var list wire.StuckList
-		if !read(t, &list, append([]string{"stuck"}, flags...)...) {
+		if !stack.Read(t, &list, append([]string{"stuck"}, flags...)...) {
 			return false
 		}
 		for _, o := range list.Stuck {

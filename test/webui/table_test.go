@@ -15,12 +15,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/stuck"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/testkit/stacktest"
 )
 
 // TestStuckTable injects the fault of each row of the stuck table. The row is the same wherever an operator
 // reads it, and its first command, typed as it is printed, ends it well or says what does.
 func TestStuckTable(t *testing.T) {
-	needStack(t)
+	stacktest.Need(t)
 	exec(t, "UPDATE node_api SET receiving_since = now() - interval '1 hour'")
 	t.Run("provisioning", func(t *testing.T) {
 		operationRow(t, "row-01", stuck.RowProvisioning, parkHungProvision, provider.respond, endHungProvision)
@@ -102,10 +103,10 @@ func bootstrappingRow(t *testing.T) {
 	var resume func()
 	park := func(t *testing.T, host string) {
 		t.Helper()
-		node(t, host, "cpu-dev")
+		stack.Enroll(t, host, "cpu-dev")
 		resume = suspend(t, host)
 		silence(t, host)
-		gpuaas(t, "node", "provision", host, "--no-wait")
+		stack.Run(t, "node", "provision", host, "--no-wait")
 		endRetries(t, host, "CheckAgent")
 	}
 	operationRow(t, "row-03", stuck.RowBootstrapping, park, func() { resume() }, func(t *testing.T, op wire.StuckOperation) { t.Helper(); ended(t, op.Host) })
@@ -115,7 +116,7 @@ func bootstrappingRow(t *testing.T) {
 func inPhase(t *testing.T, host, phase string) bool {
 	t.Helper()
 	var v wire.OperationView
-	return read(t, &v, "op", "show", host) && slices.ContainsFunc(v.Operation.Phases, func(p lifecycle.Phase) bool {
+	return stack.Read(t, &v, "op", "show", host) && slices.ContainsFunc(v.Operation.Phases, func(p lifecycle.Phase) bool {
 		return p.Name == phase && p.State == lifecycle.PhaseRunning
 	})
 }
@@ -129,7 +130,7 @@ func nodeRow(t *testing.T, host, name string) stuck.Node {
 	found := listed(t, host, name)
 	require.Equal(t, []any{row.Reason, row.WaitingOn}, []any{found.Stuck.Reason, found.Stuck.WaitingOn})
 	require.Contains(t, row.States, found.State)
-	require.Equal(t, show(t, host).State, found.State)
+	require.Equal(t, stack.Node(t, host).State, found.State)
 	want := readingOf(row.Stuck(host, "", "", found.Stuck.Since))
 	require.Equal(t, want, readingOf(found.Stuck))
 
@@ -138,7 +139,7 @@ func nodeRow(t *testing.T, host, name string) stuck.Node {
 	require.Len(t, list.Nodes, 1)
 	require.Equal(t, want, readingOf(list.Nodes[0].Stuck))
 	require.Equal(t, found.State, list.Nodes[0].State)
-	line := oneLine(gpuaas(t, "stuck"))
+	line := oneLine(stack.Run(t, "stuck"))
 	require.Contains(t, line, host)
 	require.Contains(t, line, oneLine(found.Stuck.Next))
 	if name != stuck.RowSilent { // it has a check of its own
@@ -153,9 +154,9 @@ func nodeRow(t *testing.T, host, name string) stuck.Node {
 // listed waits until gpuaas stuck lists the node with a row.
 func listed(t *testing.T, host, name string) (found stuck.Node) {
 	t.Helper()
-	eventually(t, host+" is listed as "+name, func() bool {
+	stack.Eventually(t, host+" is listed as "+name, func() bool {
 		var list wire.StuckList
-		if !read(t, &list, "stuck", "--limit", "0") {
+		if !stack.Read(t, &list, "stuck", "--limit", "0") {
 			return false
 		}
 		i := slices.IndexFunc(list.Nodes, func(n stuck.Node) bool { return n.Host == host && n.Row == name })
@@ -171,9 +172,9 @@ func listed(t *testing.T, host, name string) (found stuck.Node) {
 // unlisted waits until gpuaas stuck does not list the node.
 func unlisted(t *testing.T, host string) {
 	t.Helper()
-	eventually(t, host+" is not listed", func() bool {
+	stack.Eventually(t, host+" is not listed", func() bool {
 		var list wire.StuckList
-		return read(t, &list, "stuck", "--limit", "0") && !slices.ContainsFunc(list.Nodes, func(n stuck.Node) bool { return n.Host == host })
+		return stack.Read(t, &list, "stuck", "--limit", "0") && !slices.ContainsFunc(list.Nodes, func(n stuck.Node) bool { return n.Host == host })
 	})
 }
 
@@ -191,10 +192,10 @@ func checked(t *testing.T, host, name string) diagnosis.Check {
 func silentRow(t *testing.T) {
 	t.Helper()
 	const host = "row-04"
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	resume := suspend(t, host)
 	silence(t, host)
-	eventually(t, host+" is offline", func() bool { return show(t, host).State == lifecycle.NodeOffline })
+	stack.Eventually(t, host+" is offline", func() bool { return stack.Node(t, host).State == lifecycle.NodeOffline })
 	found := nodeRow(t, host, stuck.RowSilent)
 	out, err := inShell(t, found.Stuck.Next)
 	require.Error(t, err, "it found the fault")
@@ -209,8 +210,8 @@ func silentRow(t *testing.T) {
 func certificateRow(t *testing.T) {
 	t.Helper()
 	const host = "row-05"
-	node(t, host, "cpu-dev")
-	id := show(t, host).ID
+	stack.Enroll(t, host, "cpu-dev")
+	id := stack.Node(t, host).ID
 	exec(t, "UPDATE node_certificates SET not_before = not_before - 9 * (not_after - now()) WHERE node_id = $1 AND slot = 'current'", id)
 	found := nodeRow(t, host, stuck.RowCertificate)
 	out, err := inShell(t, found.Stuck.Next)
@@ -223,11 +224,11 @@ func certificateRow(t *testing.T) {
 func drainingRow(t *testing.T) {
 	t.Helper()
 	const host = "row-06"
-	node(t, host, "cpu-dev")
-	workload(t, host)
-	gpuaas(t, "node", "drain", host, "--yes", "--no-wait", "--deadline", "2h", "--reason", "RMA-4411")
-	eventually(t, "the workload drains", func() bool { return inPhase(t, host, lifecycle.PhaseDrain) })
-	exec(t, "UPDATE nodes SET state_since = now() - interval '31 minutes' WHERE node_id = $1", show(t, host).ID)
+	stack.Enroll(t, host, "cpu-dev")
+	stack.Occupy(t, host)
+	stack.Run(t, "node", "drain", host, "--yes", "--no-wait", "--deadline", "2h", "--reason", "RMA-4411")
+	stack.Eventually(t, "the workload drains", func() bool { return inPhase(t, host, lifecycle.PhaseDrain) })
+	exec(t, "UPDATE nodes SET state_since = now() - interval '31 minutes' WHERE node_id = $1", stack.Node(t, host).ID)
 	found := nodeRow(t, host, stuck.RowDraining)
 	op := operationOf(t, host)
 	require.Equal(t, []any{op.OperationID, lifecycle.OperationRunning}, []any{found.OperationID, op.Status})
@@ -236,7 +237,7 @@ func drainingRow(t *testing.T) {
 	p := open(t, webURL(op.WorkflowID, op.RunID))
 	p.sees("node:" + host + ":")
 	require.Contains(t, typed(t, found.Stuck.Next), "Deadline:")
-	openGate(t, host) // its owner ends it
+	stack.EndWorkload(t, host) // its owner ends it
 	ended(t, host)
 	unlisted(t, host)
 }
@@ -246,9 +247,9 @@ func drainingRow(t *testing.T) {
 func unownedRow(t *testing.T) {
 	t.Helper()
 	const host = "row-07"
-	node(t, host, "cpu-dev")
-	gpuaas(t, "node", "drain", host, "--yes", "--wait", "--reason", "RMA-4411")
-	exec(t, "UPDATE nodes SET state = $2, state_since = now() - interval '6 minutes' WHERE node_id = $1", show(t, host).ID, lifecycle.NodeTerminating)
+	stack.Enroll(t, host, "cpu-dev")
+	stack.Run(t, "node", "drain", host, "--yes", "--wait", "--reason", "RMA-4411")
+	exec(t, "UPDATE nodes SET state = $2, state_since = now() - interval '6 minutes' WHERE node_id = $1", stack.Node(t, host).ID, lifecycle.NodeTerminating)
 	found := nodeRow(t, host, stuck.RowTerminating)
 	require.Empty(t, found.OperationID)
 	last := operationOf(t, host)
@@ -256,16 +257,16 @@ func unownedRow(t *testing.T) {
 	open(t, webURL(last.WorkflowID, last.RunID)).sees("COMPLETED")
 	require.Contains(t, typed(t, found.Stuck.Next), "it is active again")
 	unlisted(t, host)
-	require.Equal(t, lifecycle.NodeActive, show(t, host).State)
+	require.Equal(t, lifecycle.NodeActive, stack.Node(t, host).State)
 }
 
 func pendingRow(t *testing.T) {
 	const host = "row-08"
-	node(t, host, "cpu-dev")
+	stack.Enroll(t, host, "cpu-dev")
 	parts, err := stack.Parts(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(parts["worker"].PID, syscall.SIGTERM))
-	eventually(t, "the worker ended", func() bool {
+	stack.Eventually(t, "the worker ended", func() bool {
 		parts, err := stack.Parts(t.Context())
 		return err == nil && !parts["worker"].Healthy
 	})
@@ -288,5 +289,5 @@ func pendingRow(t *testing.T) {
 	typed(t, found.Stuck.Next)
 	ended(t, host)
 	unlisted(t, host)
-	require.Equal(t, lifecycle.NodeDrained, show(t, host).State)
+	require.Equal(t, lifecycle.NodeDrained, stack.Node(t, host).State)
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/webui"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
+	"github.com/gpuaas/gpuaas/test/testkit/stacktest"
 )
 
 // TestWebUI: for each reason, the page of a parked run says why it is parked and what to do,
 // and an operator who follows the page ends the operation. The lists show the operations
 // that are still parked.
 func TestWebUI(t *testing.T) {
-	needStack(t)
+	stacktest.Need(t)
 	began := time.Now()
 	t.Run("pages", func(t *testing.T) {
 		for reason, s := range nodeScenes() {
@@ -61,7 +62,7 @@ func (s scene) follow(t *testing.T, reason string) {
 	}
 	if reason == lifecycle.ReasonDrainBlocked {
 		p.requireVisible(reason + ", ")
-		p.screenshot("timeline", main)
+		p.Screenshot(*screenshots, "timeline", main)
 	}
 	if s.details == nil {
 		p.metadata(op.WebURL, op.Action, op.Host)
@@ -70,7 +71,7 @@ func (s scene) follow(t *testing.T, reason string) {
 		p.Navigate(metadataOf(op.WebURL))
 		s.details(p, *op.Stuck)
 	}
-	p.screenshot(reason, main)
+	p.Screenshot(*screenshots, reason, main)
 	if s.resolve != nil {
 		s.resolve(t, p, op)
 	}
@@ -135,7 +136,7 @@ func (p *page) update(input string) {
 	p.Click(dialog+` [data-testid=update-select-button]`, "")
 	p.Click(dialog+` [role=option]`, "resolve")
 	p.paste(dialog+` .cm-content`, input)
-	p.screenshot("resolve", dialog)
+	p.Screenshot(*screenshots, "resolve", dialog)
 	p.Click(dialog+` [data-testid=confirm-modal-button]`, "")
 }
 
@@ -144,10 +145,10 @@ func (p *page) update(input string) {
 func requireLists(t *testing.T, began time.Time) {
 	t.Helper()
 	var list wire.StuckList
-	require.True(t, read(t, &list, "stuck"))
+	require.True(t, stack.Read(t, &list, "stuck"))
 	require.NotEmpty(t, list.Stuck)
 	link := func(view string, args ...string) string {
-		return regexp.MustCompile("Web UI, " + regexp.QuoteMeta(view) + `: (\S+)`).FindStringSubmatch(gpuaas(t, append([]string{"stuck"}, args...)...))[1]
+		return regexp.MustCompile("Web UI, " + regexp.QuoteMeta(view) + `: (\S+)`).FindStringSubmatch(stack.Run(t, append([]string{"stuck"}, args...)...))[1]
 	}
 	all := link("all parked operations")
 	p := open(t, all)
@@ -159,7 +160,7 @@ func requireLists(t *testing.T, began time.Time) {
 	}
 	p.lacks("node:" + scenes()[lifecycle.ReasonDrainBlocked].host + ":")
 	p.Do(chromedp.EmulateViewport(browsertest.PageWidth, 800))
-	p.screenshot("list", main)
+	p.Screenshot(*screenshots, "list", main)
 
 	mismatch, failed := scenes()[lifecycle.ReasonSKUMismatch].host, scenes()["task_failed"].host
 	p.Navigate(link("operations of "+mismatch, "--stuck-reason", lifecycle.ReasonSKUMismatch))

@@ -139,12 +139,13 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestClear: a folder that is not a site is not removed.
+// TestClear: a folder that is not this site is not removed, also if it is a site.
 func TestClear(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
 	kept := filepath.Join(out, "kept.txt")
 	require.NoError(t, os.WriteFile(kept, nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(out, "style.css"), nil, 0o600))
 	_, err := build(root, out)
 	require.ErrorContains(t, err, "is not a site")
 	require.FileExists(t, kept)

@@ -73,7 +73,7 @@ func build(root, out string) (int, error) {
 	return len(s.pages) + 1, os.CopyFS(filepath.Join(out, "docs", "images"), os.DirFS(filepath.Join(root, "docs", "images")))
 }
 
-// clear removes an earlier site. It keeps a folder that has other content.
+// clear removes an earlier site. A folder without the page of the API is not one, and stays as it is.
 func clear(out string) error {
 	entries, err := os.ReadDir(out)
 	if os.IsNotExist(err) || err == nil && len(entries) == 0 {
@@ -82,7 +82,7 @@ func clear(out string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(out, "style.css")); err != nil {
+	if _, err := os.Stat(filepath.Join(out, filepath.FromSlash(apiPage))); err != nil {
 		return fmt.Errorf("%s is not a site; choose an empty folder", out)
 	}
 	return os.RemoveAll(out)

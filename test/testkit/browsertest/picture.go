@@ -7,14 +7,37 @@ import (
 	"image/color"
 	"image/png"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/test/testkit/stacktest"
 )
 
-// Picture is a picture of the element that matches a selector, in PNG with at most 256 colors.
-func (p *Page) Picture(selector string) []byte {
+// MaxScreenshot bounds the size of a screenshot, because docs/images is in the repository.
+const MaxScreenshot = 150 << 10
+
+// Screenshot stores a picture of the element that matches a selector as NAME.png in a folder, which is
+// relative to the root of the repository. Without a folder it does nothing.
+func (p *Page) Screenshot(folder, name, selector string) {
+	p.T.Helper()
+	if folder == "" {
+		return
+	}
+	if !filepath.IsAbs(folder) {
+		folder = filepath.Join(stacktest.Root, folder)
+	}
+	picture := p.picture(selector)
+	require.Less(p.T, len(picture), MaxScreenshot, name)
+	require.NoError(p.T, os.MkdirAll(folder, 0o755))
+	require.NoError(p.T, os.WriteFile(filepath.Join(folder, name+".png"), picture, 0o644))
+}
+
+// picture is a picture of the element that matches a selector, in PNG with at most 256 colors.
+func (p *Page) picture(selector string) []byte {
 	p.T.Helper()
 	box := Evaluate[[]int](p, fmt.Sprintf(
 		`(r => [r.left, r.top, r.right, r.bottom].map(Math.round))(document.querySelector(%q).getBoundingClientRect())`, selector))

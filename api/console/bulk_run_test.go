@@ -1,0 +1,147 @@
+package console_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
+)
+
+// secondPage makes the second response to a path the page after the first.
+func (b *backend) secondPage(path string, page any) {
+	asked := 0
+	b.delay = func(p string) {
+		if p != path {
+			return
+		}
+		if asked++; asked%2 == 0 {
+			b.answer("GET "+path, page)
+		}
+	}
+}
+
+// A plan has the nodes and operations of all pages of their list.
+func TestBulkPlanOfAllPages(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleAdmin)
+	s.backend.fleetOf(3)
+	node := wire.NodeView{ID: idOf(0), Host: "gpu-0", State: lifecycle.NodeActive, OnboardingMode: "manual"}
+	s.backend.answer("GET /nodes", wire.NodeList{Nodes: []wire.NodeView{node}, NextPageToken: "two"})
+	s.backend.secondPage("/nodes", wire.NodeList{Nodes: []wire.NodeView{node}})
+	require.Contains(t, s.get("/console/bulk?do=drain&state=active").Body.String(), "2 of 2 nodes")
+
+	op := parked().OperationSummary
+	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{op}, NextPageToken: "two"})
+	s.backend.secondPage("/operations", wire.OperationList{Operations: []wire.OperationSummary{op}})
+	require.Contains(t, s.get("/console/bulk?do=decide+extend&park=drain_blocked").Body.String(), "2 of 2 parked operations")
+}
+
+// A confirmation is for the verb of its plan, and a plan without a target cannot be confirmed.
+func TestBulkConfirmationOfAnotherPlan(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(3)
+	form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
+	form.Set("do", "cordon")
+	require.Equal(t, http.StatusConflict, s.do(http.MethodPost, "/console/bulk", form).Code)
+	s.backend.answer("GET /nodes", wire.NodeList{})
+	page := s.get("/console/bulk?do=drain&state=active").Body.String()
+	require.Contains(t, page, "Nothing matches.")
+	require.NotContains(t, page, `name="confirm"`)
+	form.Set("do", "drain")
+	form.Set("plan", schema.SHA256Hex([]byte("drain")))
+	form.Set("confirm", "0")
+	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/console/bulk", form).Code)
+	require.Empty(t, s.backend.sent(http.MethodPost))
+}
+
+// A decision about a park that is over is outdated, and one that is applied later is accepted: neither is a
+// failure.
+func TestBulkOutcomes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	p := parked().OperationSummary
+	other, third := p, p
+	other.OperationID, third.OperationID = idOf(7), idOf(8)
+	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{p, other, third}})
+	s.backend.answer("POST /operations/"+operationID+"/extend", schema.NewError(schema.KindDecisionOutdated, "the park has ended"))
+	s.backend.answer("POST /operations/"+idOf(7)+"/extend",
+		schema.NewError(schema.KindServiceUnavailable, "it is applied later").WithReason(lifecycle.ReasonDecisionAccepted))
+	s.backend.answer("POST /operations/"+idOf(8)+"/extend",
+		schema.NewError(schema.KindServiceUnavailable, "it is stored").WithReason(lifecycle.ReasonCancelStored))
+	form := confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "3")
+	form.Set("parallel", "1")
+	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+	require.Contains(t, page, "outdated</span> <strong>1</strong>")
+	require.Contains(t, page, "accepted</span> <strong>2</strong>")
+	require.NotContains(t, page, "Failures by reason")
+	require.NotContains(t, page, "Stopped")
+}
+
+// The keys of a run name it, so that a second run of the same plan is no repeat of the first.
+func TestBulkRunsHaveTheirOwnKeys(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(3)
+	for range 2 {
+		endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=drain&state=active", "2")))
+	}
+	keys := map[string]bool{}
+	for _, r := range s.backend.sent(http.MethodPost) {
+		keys[r.key] = true
+	}
+	require.Len(t, keys, 4)
+}
+
+// A run that an operator stops sends no further request.
+func TestStopOfABulkRun(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(20)
+	waiting, release := s.backend.holdDrain()
+	form := confirmed(s, "/console/bulk?do=drain&state=active", "19")
+	form.Set("parallel", "1")
+	started := s.do(http.MethodPost, "/console/bulk", form)
+	harness.Eventually(t, "the first request waits", waiting.Load)
+	stop := s.do(http.MethodPost, started.Header().Get("Location")+"/stop", nil)
+	require.Equal(t, http.StatusSeeOther, stop.Code)
+	close(release)
+	require.Contains(t, endedRun(s, started), "stopped by operator-1")
+	require.Len(t, s.backend.sent(http.MethodPost), 1)
+}
+
+// A process that stops sends no further request and waits for those that it sent. Nothing starts after it.
+func TestBulkRunsEndWithTheProcess(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(20)
+	waiting, release := s.backend.holdDrain()
+	form := confirmed(s, "/console/bulk?do=drain&state=active", "19")
+	form.Set("parallel", "1")
+	started := s.do(http.MethodPost, "/console/bulk", form)
+	later := confirmed(s, "/console/bulk?do=drain&state=active", "19")
+	harness.Eventually(t, "the first request waits", waiting.Load)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		s.stop()
+	}()
+	run := started.Header().Get("Location")
+	harness.Eventually(t, "the run stops", func() bool { return strings.Contains(s.get(run).Body.String(), "gpuaas-api stopped") })
+	select {
+	case <-stopped:
+		require.Fail(t, "the process does not wait for its request")
+	default:
+	}
+	close(release)
+	<-stopped
+	require.Len(t, s.backend.sent(http.MethodPost), 1)
+	require.Equal(t, http.StatusServiceUnavailable, s.do(http.MethodPost, "/console/bulk", later).Code)
+}

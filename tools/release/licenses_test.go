@@ -40,6 +40,14 @@ func TestLicenses(t *testing.T) {
 		assert.NoError(t, err, path)
 		t.Log(path, version, ids)
 	}
+	for key := range unlicensed() {
+		path, version, _ := strings.Cut(key, "@")
+		require.Equal(t, version, modules[path], "no program links %s, so remove it from the list", key)
+		folder, err := known.folder(path, version)
+		require.NoError(t, err)
+		_, err = licensesIn(folder)
+		require.ErrorContains(t, err, "no license", "%s has a license, so remove it from the list", key)
+	}
 	std, err := known.of(standardLibrary, "")
 	require.NoError(t, err)
 	require.Equal(t, []string{"BSD-3-Clause"}, std)

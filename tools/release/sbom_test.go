@@ -16,9 +16,8 @@ func TestSBOM(t *testing.T) {
 	t.Parallel()
 	r := newTestRelease(t)
 	program := filepath.Join(r.bin(r.platforms[0]), "gpuaas-worker")
-	source := filepath.Join(t.TempDir(), "main.go")
-	write(t, source, "package main\n\nimport _ \"golang.org/x/mod/module\"\n\nfunc main() {}\n")
-	output(t, "go", "build", "-o", program, source)
+	require.NoError(t, os.Remove(program))
+	buildProgram(t, program)
 	artifact := "gpuaas-worker_1.2.3_amd64.deb"
 	write(t, filepath.Join(r.out, artifact), "package")
 	built(t, r, (*release).buildSBOMs)
@@ -40,6 +39,14 @@ func TestSBOM(t *testing.T) {
 		require.Equal(t, licenseChoices([]string{"BSD-3-Clause"}), components[name].Licenses)
 	}
 	require.Equal(t, licenseChoices([]string{productLicense}), components["command-line-arguments"].Licenses)
+}
+
+// buildProgram builds a program that links a module.
+func buildProgram(t *testing.T, path string) {
+	t.Helper()
+	source := filepath.Join(t.TempDir(), "main.go")
+	write(t, source, "package main\n\nimport _ \"golang.org/x/mod/module\"\n\nfunc main() {}\n")
+	output(t, "go", "build", "-o", path, source)
 }
 
 // TestSBOMOfInstallPackage: the package gpuaas-api contains the install package of the node agent, with the

@@ -89,6 +89,7 @@ func newControl(t *testing.T, d docker, images map[string]string) *control {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // Postgres runs as another user
 	c := &control{t: t, d: d, images: images, secrets: t.TempDir(), env: map[string]map[string]string{}}
+	require.NoError(t, os.Chmod(c.secrets, 0o700))
 	c.stack, err = stack.Up(t.Context(), bin, filepath.Join(dir, "dev"))
 	t.Cleanup(func() { require.NoError(t, c.stack.Down()) })
 	require.NoError(t, err)

@@ -42,8 +42,10 @@ func newDocker(t *testing.T) docker {
 			t.Log("dockerd: " + log.String())
 		}
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()                                          // the exit code does not matter
-		_ = syscall.Unmount(folder+"/data", syscall.MNT_DETACH) // there may be none
+		_ = cmd.Wait() // the exit code does not matter
+		for _, mount := range []string{"/data", "/exec/netns/default"} {
+			_ = syscall.Unmount(folder+mount, syscall.MNT_DETACH) // there may be none
+		}
 	})
 	harness.Poll(t, func() bool { return d.command("info").Run() == nil }, time.Minute, 100*time.Millisecond, "dockerd answers")
 	return d

@@ -24,11 +24,11 @@ func allowedLicenses() []string {
 	return []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MPL-2.0"}
 }
 
-// unlicensed are the modules that the programs link although they have no license file,
+// unlicensed are the modules without a license file that the programs link anyway,
 // each with the reason.
 func unlicensed() map[string]string {
 	return map[string]string{
-		"github.com/nexus-rpc/nexus-proto-annotations@v0.1.0": "go.temporal.io/api, from the same authors under MIT, requires these Protocol Buffers options",
+		"github.com/nexus-rpc/nexus-proto-annotations@v0.1.0": "go.temporal.io/api (MIT) requires these options of Protocol Buffers",
 	}
 }
 

@@ -2,11 +2,7 @@ package cli
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -58,7 +54,7 @@ func runSignAgent(e *env, binary string, o signOptions) error {
 	if !trust.ValidVersion(o.version) || o.key == "" {
 		return usagef("gpuaas admin sign-agent", "--version and --key are required")
 	}
-	key, err := readReleaseKey(o.key)
+	key, err := trust.ReadReleaseKey(o.key)
 	if err != nil {
 		return err
 	}
@@ -82,8 +78,7 @@ func runSignAgent(e *env, binary string, o signOptions) error {
 	if err := writeWhole(path, append(document, '\n')); err != nil {
 		return err
 	}
-	public, _ := key.Public().(ed25519.PublicKey) // the type of every such key
-	out := signedAgent{r, base64.StdEncoding.EncodeToString(public)}
+	out := signedAgent{r, trust.ReleasePublicKey(key)}
 	return e.print(out, func(w io.Writer) {
 		fields(w, "Version:", r.Version, "SHA-256:", r.SHA256, "Public key:", out.PublicKey)
 	}, r.SHA256)
@@ -106,25 +101,6 @@ func checkReplaced(path string, r trust.Release, force bool) error {
 	}
 	return schema.NewError(schema.KindAlreadyExists, "%s is that of another binary of version %s", path, r.Version).
 		WithNext("sign the binary as a new version, or replace the release: --force")
-}
-
-// readReleaseKey reads an Ed25519 key in PKCS #8 PEM form. Its errors contain nothing of the
-// file.
-func readReleaseKey(path string) (ed25519.PrivateKey, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the key: %w", err)
-	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("the key is not in PEM form")
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	key, ok := parsed.(ed25519.PrivateKey)
-	if err != nil || !ok {
-		return nil, errors.New("the key is not an Ed25519 key in PKCS #8 form")
-	}
-	return key, nil
 }
 
 // writeWhole replaces a file that others read, in one step.

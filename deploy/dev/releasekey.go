@@ -3,7 +3,6 @@ package dev
 import (
 	"crypto/ed25519"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpuaas/gpuaas/deploy/dev/internal/statefile"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // releaseKey is the key that signs releases of the agent, releasesDir the folder of those
@@ -38,22 +38,9 @@ func ensureReleaseKey(file string) error {
 // releasePublicKey returns the public key of a key file in the form of
 // GPUAAS_RELEASE_PUBKEYS.
 func releasePublicKey(file string) (string, error) {
-	text, err := os.ReadFile(file)
+	key, err := trust.ReadReleaseKey(file)
 	if err != nil {
 		return "", err
 	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return "", errors.New("the release key is not in PEM form")
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return "", err
-	}
-	key, ok := parsed.(ed25519.PrivateKey)
-	if !ok {
-		return "", errors.New("the release key is not an Ed25519 key")
-	}
-	public, _ := key.Public().(ed25519.PublicKey) // the type of every such key
-	return base64.StdEncoding.EncodeToString(public), nil
+	return trust.ReleasePublicKey(key), nil
 }

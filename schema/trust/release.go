@@ -1,15 +1,11 @@
 package trust
 
 import (
-	"context"
-	"crypto"
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"strings"
-
-	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/text"
@@ -108,28 +104,5 @@ func SignRelease(r Release, key ed25519.PrivateKey) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	signer, err := dsse.NewEnvelopeSigner(releaseSigner(key))
-	if err != nil {
-		return nil, err
-	}
-	e, err := signer.SignPayload(context.Background(), ReleasePayloadType, body)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(e)
+	return SignEnvelope(ReleasePayloadType, body, key)
 }
-
-// releaseSigner adapts a key to the DSSE library.
-type releaseSigner ed25519.PrivateKey
-
-func (s releaseSigner) public() ed25519.PublicKey {
-	return ed25519.PublicKey(s[ed25519.PrivateKeySize-ed25519.PublicKeySize:])
-}
-
-// Sign implements dsse.Signer.
-func (s releaseSigner) Sign(_ context.Context, data []byte) ([]byte, error) {
-	return ed25519.PrivateKey(s).Sign(nil, data, crypto.Hash(0))
-}
-
-// KeyID implements dsse.Signer.
-func (s releaseSigner) KeyID() (string, error) { return releaseKey(s.public()).KeyID, nil }

@@ -1,8 +1,15 @@
 package trust_test
 
 import (
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -82,4 +89,40 @@ func TestParseReleaseKeys(t *testing.T) {
 		_, err := trust.ParseReleaseKeys(bad)
 		require.Error(t, err, bad)
 	}
+}
+
+// TestReadReleaseKey: a key that was read signs what its public key verifies, and an error contains nothing
+// of the file.
+func TestReadReleaseKey(t *testing.T) {
+	t.Parallel()
+	private, keys := releaseKeys(t)
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	curve, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	other, err := x509.MarshalPKCS8PrivateKey(curve)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "key.pem")
+	read := func(text []byte) (ed25519.PrivateKey, error) {
+		require.NoError(t, os.WriteFile(file, text, 0o600))
+		return trust.ReadReleaseKey(file)
+	}
+	block := func(der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}) }
+	key, err := read(block(der))
+	require.NoError(t, err)
+	listed, err := trust.ParseReleaseKeys(trust.ReleasePublicKey(key))
+	require.NoError(t, err)
+	require.Equal(t, keys, listed)
+	envelope, err := trust.SignEnvelope("text/plain", []byte("body"), key)
+	require.NoError(t, err)
+	body, _, err := trust.OpenEnvelope("text/plain", envelope, keys)
+	require.NoError(t, err)
+	require.Equal(t, "body", string(body))
+	for _, bad := range [][]byte{nil, []byte("canary"), block([]byte("canary")), block(other), []byte("-----BEGIN canary-----")} {
+		_, err := read(bad)
+		require.ErrorContains(t, err, "the key is not")
+		require.NotContains(t, err.Error(), "canary")
+	}
+	_, err = trust.ReadReleaseKey(file + ".missing")
+	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -2,14 +2,8 @@ package main
 
 import (
 	"context"
-	"crypto"
-	"crypto/ed25519"
 	"crypto/sha256"
-	"crypto/x509"
-	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -17,18 +11,19 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 const (
 	// checksumsFile lists the digests of all artifacts, in the format of sha256sum.
 	checksumsFile = "SHA256SUMS"
-	// checksumsType is the DSSE payload type of its signature.
+	// checksumsType is the DSSE payload type of its signature, an envelope like those of the
+	// agent's releases.
 	checksumsType = "application/vnd.gpuaas.checksums.v1"
 )
 
 // buildChecksums writes the digests of all artifacts, and signs them if there is a key.
-func (r *release) buildChecksums(ctx context.Context) error {
+func (r *release) buildChecksums(context.Context) error {
 	names, err := artifactsIn(r.out)
 	if err != nil {
 		return err
@@ -53,65 +48,16 @@ func (r *release) buildChecksums(ctx context.Context) error {
 		}
 		return nil
 	}
-	envelope, public, err := sign(ctx, r.key, []byte(sums.String()))
+	key, err := trust.ReadReleaseKey(r.key)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(r.log, "signed; the public key is", public)
+	envelope, err := trust.SignEnvelope(checksumsType, []byte(sums.String()), key)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(r.log, "signed; the public key is", trust.ReleasePublicKey(key))
 	return os.WriteFile(signature, append(envelope, '\n'), 0o644) //nolint:gosec // it is public
-}
-
-// sign returns a DSSE envelope of the text, in the form of the agent's releases, and the
-// public key in the form of GPUAAS_RELEASE_PUBKEYS.
-func sign(ctx context.Context, keyFile string, text []byte) (envelope []byte, public string, err error) {
-	key, err := readKey(keyFile)
-	if err != nil {
-		return nil, "", err
-	}
-	s, err := dsse.NewEnvelopeSigner(signer(key))
-	if err != nil {
-		return nil, "", err
-	}
-	signed, err := s.SignPayload(ctx, checksumsType, text)
-	if err != nil {
-		return nil, "", err
-	}
-	envelope, err = json.Marshal(signed)
-	return envelope, base64.StdEncoding.EncodeToString(signer(key).public()), err
-}
-
-// readKey reads an Ed25519 key in PKCS #8 PEM form. Its errors contain nothing of the file.
-func readKey(path string) (ed25519.PrivateKey, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the key: %w", err)
-	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("the key is not in PEM form")
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	key, ok := parsed.(ed25519.PrivateKey)
-	if err != nil || !ok {
-		return nil, errors.New("the key is not an Ed25519 key in PKCS #8 form")
-	}
-	return key, nil
-}
-
-// signer adapts a key to the DSSE library.
-type signer ed25519.PrivateKey
-
-func (s signer) public() []byte { return s[ed25519.PrivateKeySize-ed25519.PublicKeySize:] }
-
-// Sign implements dsse.Signer.
-func (s signer) Sign(_ context.Context, data []byte) ([]byte, error) {
-	return ed25519.PrivateKey(s).Sign(nil, data, crypto.Hash(0))
-}
-
-// KeyID implements dsse.Signer.
-func (s signer) KeyID() (string, error) {
-	sum := sha256.Sum256(s.public())
-	return "release-" + hex.EncodeToString(sum[:])[:16], nil
 }
 
 // digest returns the hex SHA-256 and the size of a file.

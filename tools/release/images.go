@@ -123,7 +123,7 @@ func (v version) imageConfig(i image) v1.Config {
 			"org.opencontainers.image.version": v.Number, "org.opencontainers.image.revision": v.Commit,
 			"org.opencontainers.image.created": v.Time.Format("2006-01-02T15:04:05Z07:00"),
 			"org.opencontainers.image.source":  project, "org.opencontainers.image.url": project,
-			"org.opencontainers.image.licenses": "Apache-2.0",
+			"org.opencontainers.image.licenses": productLicense,
 		},
 	}
 }

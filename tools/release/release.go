@@ -13,6 +13,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // release is one build of the artifacts.
@@ -65,7 +67,7 @@ func open(ctx context.Context, o options, log io.Writer) (*release, error) {
 		if r.key = o.key; !filepath.IsAbs(r.key) {
 			r.key = filepath.Join(r.source, r.key)
 		}
-		if _, err := readKey(r.key); err != nil {
+		if _, err := trust.ReadReleaseKey(r.key); err != nil {
 			return nil, err
 		}
 	}

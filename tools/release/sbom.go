@@ -18,9 +18,13 @@ import (
 const sbomSuffix = ".cdx.json"
 
 // buildSBOMs writes a CycloneDX document for each artifact. It lists the programs in it
-// and the Go modules in each, as the Go linker recorded them.
-func (r *release) buildSBOMs(context.Context) error {
+// and the Go modules in each with their licenses, as the Go linker recorded them.
+func (r *release) buildSBOMs(ctx context.Context) error {
 	names, err := artifactsIn(r.out)
+	if err != nil {
+		return err
+	}
+	known, err := r.readLicenses(ctx)
 	if err != nil {
 		return err
 	}
@@ -32,7 +36,7 @@ func (r *release) buildSBOMs(context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.writeSBOM(name, programs); err != nil {
+		if err := r.writeSBOM(name, programs, known); err != nil {
 			return fmt.Errorf("bill of materials of %s: %w", name, err)
 		}
 	}
@@ -88,8 +92,8 @@ func (r *release) installedAgents() (paths []string) {
 }
 
 // writeSBOM writes the document of one artifact.
-func (r *release) writeSBOM(artifact string, programs []string) (err error) {
-	bom, err := r.sbom(artifact, programs)
+func (r *release) writeSBOM(artifact string, programs []string, known *licenses) (err error) {
+	bom, err := r.sbom(artifact, programs, known)
 	if err != nil {
 		return err
 	}
@@ -101,7 +105,7 @@ func (r *release) writeSBOM(artifact string, programs []string) (err error) {
 	return cdx.NewBOMEncoder(file, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6)
 }
 
-func (r *release) sbom(artifact string, programs []string) (*cdx.BOM, error) {
+func (r *release) sbom(artifact string, programs []string, known *licenses) (*cdx.BOM, error) {
 	sum, _, err := digest(filepath.Join(r.out, artifact))
 	if err != nil {
 		return nil, err
@@ -118,7 +122,7 @@ func (r *release) sbom(artifact string, programs []string) (*cdx.BOM, error) {
 	var components []cdx.Component
 	var dependencies []cdx.Dependency
 	for _, path := range programs {
-		program, uses, err := programComponents(path)
+		program, uses, err := programComponents(path, known)
 		if err != nil {
 			return nil, err
 		}
@@ -137,9 +141,12 @@ func (r *release) sbom(artifact string, programs []string) (*cdx.BOM, error) {
 	return bom, nil
 }
 
+// standardLibrary is the module of Go's standard library in a bill of materials.
+const standardLibrary = "std"
+
 // programComponents reads the modules that the linker recorded in a program. The
 // standard library is one of them.
-func programComponents(path string) (program cdx.Component, modules []cdx.Component, err error) {
+func programComponents(path string, known *licenses) (program cdx.Component, modules []cdx.Component, err error) {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
 		return program, nil, err
@@ -150,12 +157,16 @@ func programComponents(path string) (program cdx.Component, modules []cdx.Compon
 	}
 	program = cdx.Component{
 		BOMRef: filepath.Base(filepath.Dir(path)) + "/" + filepath.Base(path), Type: cdx.ComponentTypeApplication, Name: info.Path,
-		Hashes: &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: sum}},
+		Hashes: &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: sum}}, Licenses: licenseChoices([]string{productLicense}),
 	}
-	modules = append(modules, moduleComponent("std", strings.TrimPrefix(info.GoVersion, "go")))
-	for _, m := range info.Deps {
+	linked := []*debug.Module{{Path: standardLibrary, Version: strings.TrimPrefix(info.GoVersion, "go")}}
+	for _, m := range append(linked, info.Deps...) {
 		m = replaced(m)
-		modules = append(modules, moduleComponent(m.Path, m.Version))
+		ids, err := known.of(m.Path, m.Version)
+		if err != nil {
+			return program, nil, fmt.Errorf("license of %s: %w", m.Path, err)
+		}
+		modules = append(modules, moduleComponent(m.Path, m.Version, ids))
 	}
 	return program, modules, nil
 }
@@ -168,7 +179,7 @@ func replaced(m *debug.Module) *debug.Module {
 	return m
 }
 
-func moduleComponent(path, version string) cdx.Component {
+func moduleComponent(path, version string, ids []string) cdx.Component {
 	url := "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
-	return cdx.Component{BOMRef: url, Type: cdx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: url}
+	return cdx.Component{BOMRef: url, Type: cdx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: url, Licenses: licenseChoices(ids)}
 }

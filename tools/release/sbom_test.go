@@ -10,15 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSBOM: the document names the artifact, the program and the modules linked into it.
+// TestSBOM: the document names the artifact, the program, and the modules linked into it with their
+// licenses.
 func TestSBOM(t *testing.T) {
 	t.Parallel()
 	r := newTestRelease(t)
-	self, err := os.Executable()
-	require.NoError(t, err)
 	program := filepath.Join(r.bin(r.platforms[0]), "gpuaas-worker")
 	require.NoError(t, os.Remove(program))
-	require.NoError(t, os.Symlink(self, program))
+	buildProgram(t, program)
 	artifact := "gpuaas-worker_1.2.3_amd64.deb"
 	write(t, filepath.Join(r.out, artifact), "package")
 	built(t, r, (*release).buildSBOMs)
@@ -30,11 +29,24 @@ func TestSBOM(t *testing.T) {
 	sum, _, err := digest(filepath.Join(r.out, artifact))
 	require.NoError(t, err)
 	require.Equal(t, sum, (*bom.Metadata.Component.Hashes)[0].Value)
-	var urls []string
+	components := map[string]*cdx.Component{}
 	for _, c := range *bom.Components {
-		urls = append(urls, c.PackageURL)
+		components[c.Name] = &c
 	}
-	require.Contains(t, urls, "pkg:golang/github.com/goreleaser/nfpm/v2@v2.45.0")
+	require.Contains(t, components, "golang.org/x/mod")
+	require.Regexp(t, `^pkg:golang/golang.org/x/mod@v\d`, components["golang.org/x/mod"].PackageURL)
+	for _, name := range []string{"golang.org/x/mod", standardLibrary} {
+		require.Equal(t, licenseChoices([]string{"BSD-3-Clause"}), components[name].Licenses)
+	}
+	require.Equal(t, licenseChoices([]string{productLicense}), components["command-line-arguments"].Licenses)
+}
+
+// buildProgram builds a program that links a module.
+func buildProgram(t *testing.T, path string) {
+	t.Helper()
+	source := filepath.Join(t.TempDir(), "main.go")
+	write(t, source, "package main\n\nimport _ \"golang.org/x/mod/module\"\n\nfunc main() {}\n")
+	output(t, "go", "build", "-o", path, source)
 }
 
 // TestSBOMOfInstallPackage: the package gpuaas-api contains the install package of the node agent, with the

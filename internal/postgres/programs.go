@@ -61,9 +61,10 @@ func Dump(ctx context.Context, url, file string) error {
 
 // Restore restores a dump into an empty database, without owners and privileges: gpuaas admin setup
 // sets them. It stops at the first error, reason pg_restore: KindServiceUnavailable if the server ended the
-// connection or has a full disk, otherwise KindInternal.
+// connection or has a full disk, otherwise KindInternal. The restore is one transaction, so that an error
+// frees the disk: with a full one, the server cannot drop the database.
 func Restore(ctx context.Context, url, file string) error {
-	return program(ctx, url, "pg_restore", "--exit-on-error", "--no-owner", "--no-privileges", "--no-password", file)
+	return program(ctx, url, "pg_restore", "--single-transaction", "--no-owner", "--no-privileges", "--no-password", file)
 }
 
 // program runs a client program of Postgres on a database. The password is in its environment.

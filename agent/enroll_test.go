@@ -118,7 +118,7 @@ func TestEnrollRemovedNode(t *testing.T) {
 		return schema.NewError(schema.KindInvalidNodeIdentity, "removed").WithReason(schema.ReasonNodeRemoved)
 	}
 	a := start(t, configFor(f), Deps{})
-	f.Until("several attempts", func() bool { return f.Counts["enroll"] > 3 })
+	f.Until("several attempts", func() bool { return f.Counts["enroll"] > 4 })
 	require.Equal(t, 1, strings.Count(a.log.String(), "there is no valid removal"))
 }
 

@@ -91,6 +91,24 @@ func TestUnprovenRemoval(t *testing.T) {
 	}
 }
 
+// A worker signs the removal some seconds after its operation ended. The answers until then are no error.
+func TestRemovalIsSignedLater(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	r.converge()
+	signed := r.removal(func(*trust.Removal) {})
+	r.book.IsRemoved = true
+	for range 2 {
+		out := r.step()
+		require.False(t, out.Removed)
+		r.pass(out.Wait)
+	}
+	require.True(t, r.logged("waiting for the signed removal"))
+	r.f.Removal = func() json.RawMessage { return signed }
+	require.True(t, r.step().Removed)
+	require.NotContains(t, r.log.String(), `"level":"ERROR"`)
+}
+
 // Thirty seconds of a wrong state cost the node about as long.
 func TestShortWrongRemoval(t *testing.T) {
 	t.Parallel()

@@ -23,8 +23,9 @@ type Backup struct {
 func newAdminBackup(e *env) *cobra.Command {
 	return takesFile(1, e.command("backup FILE", "Write a dump of the database",
 		`Writes a dump of the database into FILE, in pg_dump's custom format. The dump is of one moment,
-and the programs work meanwhile. FILE must not exist; a command that fails leaves no file. Only
-its owner may read it: it contains hashes of tokens and everything that nodes reported.
+and the programs work meanwhile. FILE must not exist; a command that fails leaves no file, and
+one that is killed at most FILE.part-…, which you can delete. Only its owner may read FILE: it
+contains hashes of tokens and everything that nodes reported.
 
 Vault and Temporal have backups of their own. The command needs pg_dump of the server's version
 or a later one. The password is that of the URL, or of the file that PGPASSFILE names.
@@ -65,7 +66,8 @@ func newAdminDrill(e *env) *cobra.Command {
 		`Restores the dump FILE into a new database, checks what is in it, and drops that database.
 Without FILE, it makes a dump first. It changes nothing in the database of GPUAAS_DATABASE_URL,
 and it cannot restore into it: each drill creates a database with a new name, gpuaas_drill_….
-If a drill is killed, the next one names the database that is left and drops it.
+If a drill is killed, the next one names the database that is left and drops it. The dump that it
+made itself is left in the folder gpuaas-drill-… of TMPDIR, which you can delete.
 
 Checks: the dump can be restored; this version works with its schema; its age; its rows,
 compared with the database; the chains of audit events and checkpoints; nodes, operations and

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/text"
@@ -61,15 +62,27 @@ func newRotateStart(e *env, k rotation.Kind, short string) *cobra.Command {
 
 func newRotateShow(e *env) *cobra.Command {
 	return e.command("show", "Show the open rotation, or the last one",
-		"Shows the phase of the rotation, what it waits for, and the nodes that have not confirmed\nthe phase's verifier set.",
+		"Shows the phase of the rotation, what it waits for, and the nodes that have not confirmed\nthe phase's verifier set. If there was no rotation yet, -o json prints an empty object.",
 		"  gpuaas rotate show\n  gpuaas rotate show -o json | jq -r '.progress.waiting[].host'",
 		func(ctx context.Context, _ string) error {
 			v, err := decode[rotation.View](e.api().GetRotation(ctx, nil))
+			if schema.KindOf(err) == schema.KindNotFound {
+				return printNoRotation(e.console)
+			}
 			if err != nil {
 				return err
 			}
 			return printRotation(e.console, v)
 		})
+}
+
+// printNoRotation says that there is no rotation, which is no error.
+func printNoRotation(e *console) error {
+	e.message("there is no rotation")
+	if e.machine() {
+		return e.printMachine(struct{}{})
+	}
+	return nil
 }
 
 func newRotateDecide(e *env, d rotation.Decision, short, long string) *cobra.Command {

@@ -102,6 +102,21 @@ func TestRotateShow(t *testing.T) {
 	h.golden("rotate-rollback-refused", "rotate", "rollback", "--reason", "CHG-1")
 }
 
+// TestNoRotation: an installation without a rotation is not an error, and programs get an empty object.
+func TestNoRotation(t *testing.T) {
+	t.Parallel()
+	h, a := rotating(t, rotation.Stage)
+	a.err = schema.NewError(schema.KindNotFound, "there is no rotation")
+	require.Equal(t, schema.ExitDone, h.run("rotate", "show"))
+	require.Empty(t, h.out.String())
+	require.Equal(t, "there is no rotation\n", h.err.String())
+	require.Equal(t, schema.ExitDone, h.run("rotate", "show", "-o", "json"))
+	require.JSONEq(t, "{}", h.out.String())
+	require.Equal(t, schema.ExitDone, h.run("rotate", "show", "-o", "name"))
+	require.Empty(t, h.out.String())
+	require.Equal(t, schema.ExitNotFound, h.run("rotate", "approve", "--reason", "CHG-1"), "a decision needs a rotation")
+}
+
 // A misspelled command is named, also with flags that the group does not have.
 func TestMisspelledCommandWithFlags(t *testing.T) {
 	t.Parallel()

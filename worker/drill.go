@@ -100,6 +100,9 @@ func (r *drillRun) run(ctx context.Context, scratch *postgres.Scratch) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if schema.KindOf(err) == schema.KindServiceUnavailable { // a fault of the server says nothing about the dump
+		return err
+	}
 	if !r.add("restore", "whether the whole dump can be restored", "in "+lifecycle.Span(time.Since(begun).Round(time.Second)), err) {
 		r.skip("schema", "age", "rows", "audit trail", "nodes and operations", "verifier sets", "open operations")
 		return nil

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/stretchr/testify/require"
 
@@ -110,6 +111,30 @@ func (b *drillBench) drill(file string) (results map[string]diagnosis.Result, fa
 		results[c.Name] = c.Result
 	}
 	return results, r.Faults()
+}
+
+// number reads one number from the database.
+func (b *drillBench) number(sql string) (n int) {
+	b.t.Helper()
+	conn, err := pgx.Connect(b.t.Context(), b.url)
+	require.NoError(b.t, err)
+	defer conn.Close(b.t.Context())
+	require.NoError(b.t, conn.QueryRow(b.t.Context(), sql).Scan(&n))
+	return n
+}
+
+// databases are the names of this database's scratch databases.
+func (b *drillBench) databases() []string {
+	b.t.Helper()
+	conn, err := pgx.Connect(b.t.Context(), b.url)
+	require.NoError(b.t, err)
+	defer conn.Close(b.t.Context())
+	rows, err := conn.Query(b.t.Context(), `SELECT d.datname FROM pg_database d, pg_database own
+		WHERE own.datname = current_database() AND starts_with(d.datname, 'gpuaas_drill_' || own.oid || '_')`)
+	require.NoError(b.t, err)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(b.t, err)
+	return names
 }
 
 // scratches are the scratch databases on the server.

@@ -32,7 +32,8 @@ type Manager struct {
 	// first use.
 	replacedUnused bool
 	published      string // serial whose token is in the env file
-	unproven       string // the reason why the last removal was not accepted, "" after an accepted request
+	removedAnswers int    // answers that the node is removed, without a valid removal, since the last accepted request
+	unproven       string // the reason that was logged for the last of them, "" before
 }
 
 // New makes the manager of the identities in a state folder. It reads

@@ -95,6 +95,14 @@ func (m *Manager) lockedOut(err error) time.Duration {
 	return wait
 }
 
+const (
+	// reasonNoRemoval: the answer has no document.
+	reasonNoRemoval = "no_removal"
+	// awaited is the number of answers without a document that are normal: a worker signs the removal some
+	// seconds after its operation ended.
+	awaited = 2
+)
+
 // removed handles the answer that the node is removed. A signed removal of this identity
 // makes the manager delete it. Without one, the answer may be a mistake or a lie: the
 // manager keeps everything and retries slowly, so that the node works again as soon as
@@ -107,7 +115,11 @@ func (m *Manager) removed(did Action, err error) Outcome {
 	wait := m.removals.Next()
 	m.mute(StateUnproven, wait)
 	m.note(fault, wait)
-	if e := schema.AsError(fault); m.unproven != e.Reason {
+	m.removedAnswers++
+	switch e := schema.AsError(fault); {
+	case e.Reason == reasonNoRemoval && m.removedAnswers <= awaited:
+		m.log.Info("the server reports that the node is removed; waiting for the signed removal", "retry_in", wait.String())
+	case m.unproven != e.Reason:
 		m.unproven = e.Reason
 		m.log.Error("the server reports that the node is removed, but the identity is kept: there is no valid removal",
 			"reason", e.Reason, "detail", e.Message, "retry_in", wait.String(),
@@ -121,7 +133,7 @@ func (h *holdings) checkRemoval(err error) error {
 	proof, ok := errors.AsType[apierror.RemovedError](err)
 	switch {
 	case !ok:
-		return schema.NewError(schema.KindServiceUnavailable, "the answer contains no signed removal").WithReason("no_removal")
+		return schema.NewError(schema.KindServiceUnavailable, "the answer contains no signed removal").WithReason(reasonNoRemoval)
 	case len(h.versions) == 0:
 		return schema.NewError(schema.KindServiceUnavailable, "this node has no identity that could be removed").WithReason("no_identity")
 	}
@@ -144,8 +156,8 @@ func (m *Manager) confirmed(v *Version) {
 	for _, b := range []*wait.Backoff{&m.retries, &m.refusals, &m.locks, &m.removals} {
 		b.Reset()
 	}
-	if m.unproven != "" {
-		m.unproven = ""
+	if m.removedAnswers > 0 {
+		m.removedAnswers, m.unproven = 0, ""
 		m.note(nil, 0)
 		m.log.Info("the server accepts the node again")
 	}

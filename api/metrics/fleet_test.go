@@ -65,33 +65,23 @@ func (f *fakeCounts) CertificateCounts(context.Context) (CertificateCounts, erro
 }
 
 // However many SKUs and regions there are, the number of series is bounded, and
-// the nodes of all series add up.
+// the nodes and the GPUs of all series add up.
 func TestNodeSeriesAreBounded(t *testing.T) {
 	t.Parallel()
-	f := &fakeCounts{nodes: []NodeCount{{State: lifecycle.NodeActive, SKU: "h100", Region: "fra1", Nodes: 7, OldestSeconds: 60}}}
-	for i := range maxNodeSeries + 10 {
-		f.nodes = append(f.nodes, NodeCount{State: lifecycle.NodeActive, SKU: fmt.Sprint(i), Region: "r", Nodes: 1, OldestSeconds: 60})
+	f := &fakeCounts{nodes: []NodeCount{{State: lifecycle.NodeActive, SKU: "h100", Region: "fra1", Nodes: 7, GPUs: 56, OldestSeconds: 60}}}
+	for i := range int64(maxNodeSeries + 10) {
+		f.nodes = append(f.nodes, NodeCount{State: lifecycle.NodeActive, SKU: fmt.Sprint(i), Region: "r", Nodes: 1, GPUs: i % 5, OldestSeconds: 60})
 	}
-	c := NewFleetCollector(f, func() bool { return true }, slog.New(slog.DiscardHandler))
-	require.LessOrEqual(t, testutil.CollectAndCount(c, "gpuaas_nodes"), maxNodeSeries+2*len(lifecycle.NodeStates()))
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(c)
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	nodes := map[string]float64{}
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				labels = append(labels, l.GetValue()) // sorted by name: region, sku, state
-			}
-			if family.GetName() == "gpuaas_nodes" {
-				nodes[strings.Join(labels, " ")] = m.GetGauge().GetValue()
-			}
-		}
+	c := collector(f)
+	nodes, gpus, wanted := c.series(t, "gpuaas_nodes"), c.series(t, "gpuaas_gpus"), int64(0)
+	for _, n := range f.nodes[maxNodeSeries:] {
+		wanted += n.GPUs
 	}
+	require.LessOrEqual(t, len(nodes), maxNodeSeries+2*len(lifecycle.NodeStates()))
 	require.InDelta(t, 7, nodes["fra1 h100 active"], 0)
 	require.InDelta(t, 11, nodes["other other active"], 0)
+	require.InDelta(t, 56, gpus["fra1 h100 active"], 0)
+	require.InDelta(t, wanted, gpus["other other active"], 0, "the GPUs of all SKUs of the series")
 	require.Contains(t, nodes, "  removed")
 	require.Zero(t, nodes["  removed"])
 }

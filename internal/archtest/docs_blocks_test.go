@@ -16,7 +16,7 @@ import (
 // markedPages are the documents whose command blocks are executed by a test or marked as examples.
 // Those of install are typed by test/install.
 func markedPages() []string {
-	return []string{"README.md", "docs/install.md", "docs/on-call.md", "docs/onboarding.md", "docs/upgrade.md"}
+	return []string{"README.md", "docs/install.md", "docs/on-call.md", "docs/onboarding.md", "docs/sizing.md", "docs/uninstall.md", "docs/upgrade.md"}
 }
 
 // A commandBlock is a block of commands of a document, with the comment on the line before it.

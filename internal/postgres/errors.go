@@ -19,7 +19,7 @@ import (
 //
 //nolint:gochecknoglobals // read-only table
 var faults = []struct{ state, fault, next string }{
-	{"53100", "has a full disk", ""},
+	{"53100", "has a full disk", "free disk space on the server of the database"},
 	{"08", transient, ""},    // connection trouble
 	{"53", transient, ""},    // insufficient resources
 	{"57P", transient, ""},   // shutdown

@@ -23,6 +23,8 @@ const (
 	stopTime = 10 * time.Second
 	// maxProgramText bounds the text of a program in an error.
 	maxProgramText = 500
+	// nextServer is the next step after the server ended a connection.
+	nextServer = "check that the server runs and has free disk space, and repeat the command"
 )
 
 // libpqParams are the parameters of a URL that pg_dump and pg_restore accept. Others, such as the size
@@ -33,8 +35,9 @@ var libpqParams = []string{"host", "port", "sslmode", "sslrootcert", "sslcert", 
 	"target_session_attrs", "application_name", "options", "gssencmode", "krbsrvname"}
 
 // Dump writes a dump of the database into a new file, with pg_dump in its custom format. The file is
-// complete: an error leaves none. A file that exists is KindAlreadyExists; an error of pg_dump is
-// KindInternal, reason pg_dump.
+// complete: an error leaves none, and a killed process at most one of another name, FILE.part-…. A file
+// that exists is KindAlreadyExists; an error of pg_dump is KindInternal, or KindServiceUnavailable if the
+// server ended the connection, reason pg_dump.
 func Dump(ctx context.Context, url, file string) error {
 	if _, err := os.Lstat(file); err == nil {
 		return schema.NewError(schema.KindAlreadyExists, "%s exists", file).WithNext("choose another file")
@@ -59,9 +62,11 @@ func Dump(ctx context.Context, url, file string) error {
 }
 
 // Restore restores a dump into an empty database, without owners and privileges: gpuaas admin setup
-// sets them. It stops at the first error, which is KindInternal, reason pg_restore.
+// sets them. It stops at the first error, reason pg_restore: KindServiceUnavailable if the server ended the
+// connection or has a full disk, otherwise KindInternal. The restore is one transaction, so that an error
+// frees the disk: with a full one, the server cannot drop the database.
 func Restore(ctx context.Context, url, file string) error {
-	return program(ctx, url, "pg_restore", "--exit-on-error", "--no-owner", "--no-privileges", "--no-password", file)
+	return program(ctx, url, "pg_restore", "--single-transaction", "--no-owner", "--no-privileges", "--no-password", file)
 }
 
 // program runs a client program of Postgres on a database. The password is in its environment.
@@ -94,26 +99,38 @@ func program(ctx context.Context, url, name string, args ...string) error {
 	}
 	if err != nil {
 		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
-		return schema.Wrap(schema.KindInternal, err, "%s: %s", name, text.Line(lines[0], maxProgramText)).WithReason(name).WithNext(programNext(said.String()))
+		kind, next := programFault(name, said.String())
+		return schema.Wrap(kind, err, "%s: %s", name, text.Line(lines[0], maxProgramText)).WithReason(name).WithNext(next)
 	}
 	return nil
 }
 
-// programNext is the next step after an error of a client program.
-func programNext(said string) string {
-	for _, f := range []struct{ said, next string }{
-		{"No space left on device", "free disk space"},
-		{"server version mismatch", "install the client programs of the server's version"},
-		{"password", "check the password in the URL, or in the file of PGPASSFILE"},
-		{"unexpected end of file", "the dump is incomplete; use another one"},
-		{"could not read from input file", "the dump is incomplete; use another one"},
-		{"does not appear to be a valid archive", "name a file that gpuaas admin backup or pg_dump --format=custom wrote"},
+// programFault returns the kind and the next step of an error of a client program. KindServiceUnavailable is
+// a fault of the server, and no fault of a dump.
+func programFault(name, said string) (schema.Kind, string) {
+	for _, f := range []struct {
+		name string // "" for each program
+		said string
+		kind schema.Kind
+		next string
+	}{
+		{"pg_restore", "No space left on device", schema.KindServiceUnavailable, "free disk space on the server, or set GPUAAS_DRILL_DATABASE_URL to another server"},
+		{"", "No space left on device", schema.KindInternal, "free disk space"},
+		{"", "server version mismatch", schema.KindInternal, "install the client programs of the server's version"},
+		{"", "unsupported version", schema.KindInternal, "install the client programs of the version that made the dump, or of a later one"},
+		{"", "password", schema.KindServiceUnavailable, "check the password in the URL, or in the file of PGPASSFILE"},
+		{"", "closed the connection unexpectedly", schema.KindServiceUnavailable, nextServer},
+		{"", "terminating connection", schema.KindServiceUnavailable, nextServer},
+		{"", "connection to server", schema.KindServiceUnavailable, nextServer},
+		{"", "unexpected end of file", schema.KindInternal, "the dump is incomplete; use another one"},
+		{"", "could not read from input file", schema.KindInternal, "the dump is incomplete; use another one"},
+		{"", "does not appear to be a valid archive", schema.KindInternal, "name a file that gpuaas admin backup or pg_dump --format=custom wrote"},
 	} {
-		if strings.Contains(said, f.said) {
-			return f.next
+		if (f.name == "" || f.name == name) && strings.Contains(said, f.said) {
+			return f.kind, f.next
 		}
 	}
-	return ""
+	return schema.KindInternal, ""
 }
 
 // withoutPassword splits a URL into one that may be an argument of a program, and the password.

@@ -79,7 +79,7 @@ func TestProgramArguments(t *testing.T) {
 	said, err := os.ReadFile(filepath.Join(folder, "said"))
 	require.NoError(t, err)
 	require.Equal(t, "--dbname=postgres://u@db1:1,db2:2/d?sslmode=require&target_session_attrs=read-write"+
-		" --exit-on-error --no-owner --no-privileges --no-password file password=sesame url=\n", string(said))
+		" --single-transaction --no-owner --no-privileges --no-password file password=sesame url=\n", string(said))
 	for _, url := range []string{"host=db user=u password=sesame", "postgres://u:ses%ame@h/d"} {
 		err := Restore(t.Context(), url, "file")
 		require.ErrorContains(t, err, "malformed")

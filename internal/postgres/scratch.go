@@ -67,7 +67,7 @@ func (s *Scratch) Clean(ctx context.Context) ([]string, error) {
 			err = s.drop(ctx, name)
 		}
 	}
-	return names, s.db.Interpret(err, "dropping scratch databases")
+	return names, s.db.Interpret(err, "listing scratch databases")
 }
 
 // Create creates an empty database with a new name, and returns its URL.
@@ -92,12 +92,16 @@ func (s *Scratch) Close(ctx context.Context) error {
 	if s.name == "" {
 		return nil
 	}
-	return s.db.Interpret(s.drop(ctx, s.name), "dropping the scratch database "+s.name)
+	return s.drop(ctx, s.name)
 }
 
 func (s *Scratch) drop(ctx context.Context, name string) error {
 	_, err := s.conn.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
-	return err
+	if err == nil {
+		return nil
+	}
+	return schema.AsError(s.db.Interpret(err, "dropping the scratch database "+name)).
+		WithNext("check that the server runs and has free disk space; the next drill drops the database")
 }
 
 // loginRejected reports whether the server rejected the role or its password.

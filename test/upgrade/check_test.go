@@ -1,8 +1,8 @@
 package upgrade
 
 import (
-	"maps"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -20,6 +20,7 @@ func (w *world) check() {
 	w.checkOperations()
 	w.checkTasks()
 	w.checkRuns()
+	w.report()
 	w.new.run(w.t.Context(), w.t, append(slices.Clone(w.c.stack.Env), "GPUAAS_API_URL=http://"+w.c.admin.address()), "audit", "--verify")
 }
 
@@ -49,49 +50,43 @@ func (w *world) checkOperations() {
 	}
 	require.Empty(w.t, wrong, "operations that no request started, or that ended otherwise than requested")
 	require.Len(w.t, stored, len(w.people.started), "operations that were accepted and are not stored")
-	w.t.Logf("%d operations ended as requested", len(stored))
 }
 
 // storedTask is a task in the database.
-type storedTask struct {
-	ID     string
-	Status string
-}
+type storedTask struct{ ID, Status, Host string }
 
 // checkTasks requires that the nodes executed each task that succeeded once, and no other twice. The
 // number of executions is that of the nodes' own records.
 func (w *world) checkTasks() {
 	w.t.Helper()
-	rows, err := w.people.db.Query(w.t.Context(), "SELECT task_id::text, status FROM node_tasks")
+	rows, err := w.people.db.Query(w.t.Context(), "SELECT t.task_id::text, t.status, n.host FROM node_tasks t JOIN nodes n USING (node_id)")
 	require.NoError(w.t, err)
 	stored, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedTask])
 	require.NoError(w.t, err)
 	accepted := w.fleet.accepted(w.t)
-	wrong, succeeded := map[string]int{}, 0
+	wrong := map[string]int{}
 	for _, task := range stored {
-		if n := accepted[task.ID]; n > 1 || n == 0 && task.Status == "succeeded" {
+		n := accepted[task.ID]
+		if n > 1 || n == 0 && task.Status == "succeeded" {
 			wrong[task.ID+" "+task.Status] = n
 		}
-		if task.Status == "succeeded" {
-			succeeded++
-		}
+		w.executed.add(task, n)
 		delete(accepted, task.ID)
 	}
 	require.Empty(w.t, wrong, "tasks that a node did not execute exactly once")
 	require.Empty(w.t, accepted, "tasks of nodes that the database does not have")
 	require.Equal(w.t, w.people.retries, w.fleet.count(w.t, "repeated"), "a node begins the destructive task of an operation again only after the decision retry")
 	require.LessOrEqual(w.t, w.fleet.count(w.t, "works"), len(stored), "executions")
-	w.t.Logf("%d tasks, of which %d succeeded, were executed at most once", len(stored), succeeded)
 }
 
 // checkRuns requires that no run of an operation is open or failed, and that no workflow task failed.
-// It counts the runs that both versions continued.
+// It counts the runs that crossed each switch.
 func (w *world) checkRuns() {
 	w.t.Helper()
 	c, err := client.Dial(client.Options{HostPort: w.c.stack.Getenv("TEMPORAL_ADDRESS"), Namespace: w.c.stack.Getenv("TEMPORAL_NAMESPACE")})
 	require.NoError(w.t, err)
 	defer c.Close()
-	statuses, crossed, failed := map[enumspb.WorkflowExecutionStatus]int{}, map[string]int{}, map[string]string{}
+	statuses, failed := map[enumspb.WorkflowExecutionStatus]int{}, map[string]string{}
 	for _, run := range w.runs(c) {
 		statuses[run.GetStatus()]++
 		builds, why := w.history(c, run)
@@ -99,16 +94,36 @@ func (w *world) checkRuns() {
 			failed[run.GetExecution().GetWorkflowId()+" "+run.GetExecution().GetRunId()] = why
 		}
 		for i := 1; i < len(builds); i++ {
-			crossed[builds[i-1]+" to "+builds[i]]++
+			w.crossed(builds[i])
 		}
 	}
 	require.Empty(w.t, failed, "workflow tasks that failed")
-	w.t.Logf("runs by status: %v; runs that went from one version to the other: %v", statuses, crossed)
+	w.t.Logf("runs by status: %v", statuses)
 	for _, status := range []enumspb.WorkflowExecutionStatus{enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED,
 		enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT} {
 		require.Zero(w.t, statuses[status], status.String())
 	}
-	require.Len(w.t, slices.Collect(maps.Keys(crossed)), 2, "operations cross the upgrade and the rollback")
+	for _, s := range w.switches {
+		require.Positive(w.t, s.crossed, "runs that both versions continued, at the switch to %s", s.to)
+	}
+}
+
+// turn is the first workflow task of a run that a version completed after another one.
+type turn struct {
+	build string
+	at    time.Time
+}
+
+// crossed counts a run that another version continued, for the last promotion before.
+func (w *world) crossed(by turn) {
+	for _, s := range slices.Backward(w.switches) {
+		if by.at.After(s.promoted) {
+			if by.build == s.to {
+				s.crossed++
+			}
+			return
+		}
+	}
 }
 
 // runs are all runs of operations.
@@ -135,7 +150,7 @@ func (w *world) runs(c client.Client) (all []*workflowpb.WorkflowExecutionInfo) 
 
 // history returns the versions that completed the workflow tasks of a run, without repetitions, and
 // why a workflow task failed.
-func (w *world) history(c client.Client, run *workflowpb.WorkflowExecutionInfo) (builds []string, why string) {
+func (w *world) history(c client.Client, run *workflowpb.WorkflowExecutionInfo) (builds []turn, why string) {
 	w.t.Helper()
 	events := c.GetWorkflowHistory(w.t.Context(), run.GetExecution().GetWorkflowId(), run.GetExecution().GetRunId(), false,
 		enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
@@ -143,11 +158,11 @@ func (w *world) history(c client.Client, run *workflowpb.WorkflowExecutionInfo) 
 		e, err := events.Next()
 		require.NoError(w.t, err)
 		if done := e.GetWorkflowTaskCompletedEventAttributes(); done != nil {
-			builds = append(builds, done.GetDeploymentVersion().GetBuildId())
+			builds = append(builds, turn{done.GetDeploymentVersion().GetBuildId(), e.GetEventTime().AsTime()})
 		}
 		if failed := e.GetWorkflowTaskFailedEventAttributes(); failed != nil && failed.GetCause() != enumspb.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND {
 			why = failed.GetCause().String() + ": " + failed.GetFailure().GetMessage()
 		}
 	}
-	return slices.Compact(builds), why
+	return slices.CompactFunc(builds, func(a, b turn) bool { return a.build == b.build }), why
 }

@@ -183,10 +183,12 @@ func (c *control) replaceAPIs(to release) {
 	}
 }
 
-// replaceWorkers starts the workers of a version as standbys, promotes it, and stops the others.
-func (c *control) replaceWorkers(ctx context.Context, to release) {
+// replaceWorkers starts the workers of a version as standbys, promotes it after ready returned, and stops
+// the others.
+func (c *control) replaceWorkers(ctx context.Context, to release, ready func()) {
 	old := c.workers
 	c.workers = []*replica{c.startWorker(to, 0), c.startWorker(to, 1)}
+	ready()
 	to.run(ctx, c.t, c.stack.Env, "admin", "promote")
 	for _, w := range old {
 		w.stop(c.t)

@@ -32,12 +32,19 @@ type fleet struct {
 // prefix begins the host name of each node of the fleet.
 const prefix = "up"
 
+// slow is the share of the nodes that need between half and nine tenths of a task's time limit: up to two
+// minutes for a drain. The others need taskTime.
+const (
+	slow     = "slow=80%"
+	taskTime = "2s..12s"
+)
+
 // startFleet starts the nodes of a version, which use the balancers.
 func startFleet(t *testing.T, c *control, r release, size int) *fleet {
 	t.Helper()
 	f := &fleet{log: filepath.Join(c.dir, "fleet.log")}
 	f.cmd = exec.Command(r.program("gpuaas-fleet"), strconv.Itoa(size), "--state", filepath.Join(c.dir, "fleet"), "--prefix", prefix,
-		"--region", "region-1", "--task-time", "2s..12s", "--workloads", "1", "--report-every", "1s", "--log", f.log, "--log-level", "info")
+		"--region", "region-1", "--task-time", taskTime, "--misbehave", slow, "--workloads", "1", "--report-every", "1s", "--log", f.log, "--log-level", "info")
 	f.cmd.Env = append(os.Environ(), "GPUAAS_API_URL=http://"+c.admin.address(), "GPUAAS_NODE_API_URL=https://"+c.node.address(),
 		"GPUAAS_API_TOKEN="+c.stack.Getenv("GPUAAS_API_TOKEN"))
 	out, err := f.cmd.StdoutPipe()

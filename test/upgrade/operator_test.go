@@ -44,6 +44,8 @@ type operators struct {
 	c    *control
 	http *http.Client
 	db   *pgxpool.Pool
+	// most is the number of open operations at which no more are started.
+	most int
 
 	mu sync.Mutex
 	// started are the operations that the API accepted, by ID.
@@ -56,14 +58,14 @@ type operators struct {
 	repeated, retries int
 }
 
-func newOperators(t *testing.T, c *control) *operators {
+func newOperators(t *testing.T, c *control, most int) *operators {
 	t.Helper()
 	url, err := os.ReadFile(filepath.Join(c.stack.Dir, "secrets", "database-url"))
 	require.NoError(t, err)
 	db, err := pgxpool.New(t.Context(), strings.TrimSpace(string(url)))
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
-	return &operators{t: t, c: c, db: db, http: &http.Client{Timeout: budget}, started: map[string]*expected{}, turns: map[string]int{}, refused: map[string]int{}}
+	return &operators{t: t, c: c, db: db, most: most, http: &http.Client{Timeout: budget}, started: map[string]*expected{}, turns: map[string]int{}, refused: map[string]int{}}
 }
 
 // post sends a request until it has an answer that is not 503, and decodes an answer of success into v.
@@ -144,16 +146,18 @@ type idleNode struct {
 	State lifecycle.NodeState
 }
 
+// idle are random idle nodes: as many as operations may be started.
 func (o *operators) idle(ctx context.Context) ([]idleNode, error) {
 	rows, err := o.db.Query(ctx, `SELECT host, state FROM nodes n WHERE host LIKE $1 || '-%'
-		AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = n.node_id AND o.ended_at IS NULL)`, prefix)
+		AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = n.node_id AND o.ended_at IS NULL)
+		ORDER BY random() LIMIT (SELECT greatest($2 - count(*), 0) FROM operations WHERE ended_at IS NULL)`, prefix, o.most)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[idleNode])
 }
 
-// round starts an operation on each idle node of the fleet.
+// round starts operations on idle nodes of the fleet.
 func (o *operators) round(ctx context.Context) error {
 	nodes, err := o.idle(ctx)
 	if err != nil {
@@ -186,6 +190,33 @@ func (o *operators) number(sql string, args ...any) (n int) {
 func (o *operators) open() int {
 	o.t.Helper()
 	return o.number("SELECT count(*) FROM operations WHERE ended_at IS NULL")
+}
+
+// openOperation is an operation that has not ended.
+type openOperation struct {
+	ID     string
+	Action lifecycle.Action
+	Status lifecycle.OperationState
+}
+
+// opened are the operations that have not ended.
+func (o *operators) opened() []openOperation {
+	o.t.Helper()
+	rows, err := o.db.Query(o.t.Context(), "SELECT operation_id::text, action, status FROM operations WHERE ended_at IS NULL")
+	require.NoError(o.t, err)
+	open, err := pgx.CollectRows(rows, pgx.RowToStructByPos[openOperation])
+	require.NoError(o.t, err)
+	return open
+}
+
+// stillOpen is the number of those operations that have not ended.
+func (o *operators) stillOpen(of []openOperation) int {
+	o.t.Helper()
+	ids := make([]string, 0, len(of))
+	for _, operation := range of {
+		ids = append(ids, operation.ID)
+	}
+	return o.number("SELECT count(*) FROM operations WHERE ended_at IS NULL AND operation_id::text = ANY ($1)", ids)
 }
 
 // runningTask is a task that a node executes.

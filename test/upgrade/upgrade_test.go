@@ -27,9 +27,10 @@ var operations = flag.Int("operations", 200, "number of operations in flight")
 
 // shares of the operations. The rest begin, run and end all the time.
 const (
-	parkedShare    = 10 // one in ten is parked at a time
+	parkedShare    = 3  // one in three is parked at a switch
 	reissueShare   = 20 // one in twenty waits for a recovery bundle to be used
 	enrollingShare = 20 // one in twenty waits for a node to enroll
+	marginShare    = 10 // one in ten more is open, because operations end between two looks
 )
 
 // world is a run of the test.
@@ -42,7 +43,22 @@ type world struct {
 	parked     []string // operations that wait for a decision
 	unfinished []string // reissues and enrollments, which wait for their nodes until they are canceled
 	earlier    int      // operations before the test's own
-	inFlight   []int    // at the beginning of each switch
+	switches   []*versionSwitch
+	executed   executions
+}
+
+// versionSwitch is one replacement of the version of the control plane.
+type versionSwitch struct {
+	to string
+	// promoted is when the workers of the version to began to receive work.
+	promoted time.Time
+	took     time.Duration
+	// first is the number of open operations at the beginning, inFlight are those at the promotion, and last
+	// is the number of inFlight that were open at the end.
+	first, last int
+	inFlight    []openOperation
+	// crossed is the number of runs that the version to continued after the other one.
+	crossed int
 }
 
 // TestUpgradeUnderLoad upgrades the control plane from the previous version to this one, rolls it
@@ -77,7 +93,7 @@ func newWorld(t *testing.T) *world {
 	w.old = previous(t, w.new.bin)
 	require.NotEqual(t, w.old.name, w.new.name, "both versions have the same name")
 	w.c = newControl(t, w.old)
-	w.people = newOperators(t, w.c)
+	w.people = newOperators(t, w.c, *operations+max(2, *operations/marginShare))
 	w.fleet = startFleet(t, w.c, w.old, w.size())
 	harness.Poll(t, func() bool {
 		return w.people.number("SELECT count(*) FROM nodes WHERE state = 'active'") == w.size() && w.people.open() == 0
@@ -127,31 +143,41 @@ func (w *world) begin() {
 	}
 }
 
-// park cancels tasks, so that their operations wait for a decision, and waits until enough operations
-// are open.
+// park cancels tasks, so that their operations wait for a decision.
 func (w *world) park() {
 	w.t.Helper()
 	w.parked = w.people.park(w.t.Context(), max(2, *operations/parkedShare))
-	harness.Poll(w.t, func() bool { return w.people.open() >= *operations }, budget, every, "operations in flight")
-	w.inFlight = append(w.inFlight, w.people.open())
+}
+
+// inFlight waits until enough operations are open, and returns them.
+func (w *world) inFlight() (open []openOperation) {
+	w.t.Helper()
+	harness.Poll(w.t, func() bool {
+		open = w.people.opened()
+		return len(open) >= *operations
+	}, budget, every, "operations in flight")
+	return open
 }
 
 // replace replaces the version of the control plane, as docs/upgrade.md says. The first time, it
 // migrates the database.
 func (w *world) replace(to release, migrate bool) {
 	w.t.Helper()
-	begun := time.Now()
 	ctx := w.t.Context()
+	s := &versionSwitch{to: to.name, first: len(w.inFlight())}
+	begun := time.Now()
+	w.switches = append(w.switches, s)
 	to.run(ctx, w.t, w.c.stack.Env, "admin", "replay", "--all-open")
 	if migrate {
 		to.run(ctx, w.t, w.c.setupEnv(), "admin", "setup")
 		w.c.requireReady("with the schema of the next version")
 	}
 	w.c.replaceAPIs(to)
-	w.c.replaceWorkers(ctx, to)
+	w.c.replaceWorkers(ctx, to, func() { s.inFlight, s.promoted = w.inFlight(), time.Now() })
 	w.c.requireReady("after the switch")
 	require.Equal(w.t, int(migrations.Latest()), w.schema(), "a rollback leaves the schema")
-	w.t.Logf("switched to %s with %d operations in flight in %s", to.name, w.inFlight[len(w.inFlight)-1], time.Since(begun).Round(time.Second))
+	s.took, s.last = time.Since(begun), w.people.stillOpen(s.inFlight)
+	w.t.Logf("switched to %s with %d operations in flight in %s", to.name, len(s.inFlight), s.took.Round(time.Second))
 }
 
 // decide decides about the parked operations: it repeats most and cancels the others.
@@ -172,9 +198,9 @@ func (w *world) end() {
 	for _, id := range w.unfinished {
 		w.people.decide(w.t.Context(), id, lifecycle.DecisionCancel)
 	}
-	harness.Poll(w.t, func() bool { return w.people.open() == 0 }, budget, every, "all operations end")
+	harness.Poll(w.t, func() bool { return w.people.open() == 0 }, 2*budget, every, "all operations end")
 	w.fleet.stop(w.t)
-	w.t.Logf("operations in flight at the switches: %v; requests sent again: %d; rejected: %v", w.inFlight, w.people.repeated, w.people.refused)
+	w.t.Logf("requests sent again: %d; rejected: %v", w.people.repeated, w.people.refused)
 	require.Empty(w.t, slices.DeleteFunc(w.refusals(), conflicts), "rejected requests")
 }
 

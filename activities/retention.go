@@ -26,6 +26,8 @@ type OldRecords interface {
 	DeleteSignals(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	// DeleteEvidence deletes the RMA bundles of repairs.
 	DeleteEvidence(ctx context.Context, keep time.Duration, limit int) (int64, error)
+	// DeleteSessions deletes sessions of the console that ended more than keep ago.
+	DeleteSessions(ctx context.Context, keep time.Duration, limit int) (int64, error)
 	// Succeeded records that everything old is deleted.
 	Succeeded(ctx context.Context) error
 }
@@ -90,6 +92,9 @@ type RetentionSummary struct {
 // retentionBatch is how many rows one statement deletes, or of how many audit streams.
 const retentionBatch = 500
 
+// keepSessions is how long a session of the console is kept after its end.
+const keepSessions = time.Hour
+
 // retention is one run of the activity.
 type retention struct {
 	*Retention
@@ -147,6 +152,7 @@ func (r *retention) classes() []class {
 		{"repairs", r.Keep.Repairs, rows(r.Records.DeleteRepairs)},
 		{"signals", r.Keep.Signals, rows(r.Records.DeleteSignals)},
 		{"evidence", r.Keep.Evidence, rows(r.Records.DeleteEvidence)},
+		{"sessions", keepSessions, rows(r.Records.DeleteSessions)},
 	}
 	if r.Archive != nil {
 		all = append(all, class{"audit", r.Keep.Audit, r.audit})

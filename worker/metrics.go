@@ -47,7 +47,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"action", "reason"}),
 		deletions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuaas_deleted_records_total",
-			Help: "Old records that were deleted, by class: audit, evidence, identities, messages, repairs, signals or tasks.",
+			Help: "Old records that were deleted, by class: audit, evidence, identities, messages, repairs, sessions, signals or tasks.",
 		}, []string{"class"}),
 		decisions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuaas_recovery_decisions_total",

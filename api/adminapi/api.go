@@ -183,15 +183,11 @@ func (a *API) Endpoints() []Endpoint {
 	all = append(all, a.signals()...)
 	all = append(all, a.templates()...)
 	for _, plan := range lifecycle.Operations() {
-		all = append(all, a.on(post, "/nodes/{node}/"+string(plan.Action), http.StatusAccepted, roleOf(plan), o.start(plan.Action),
+		all = append(all, a.on(post, "/nodes/{node}/"+string(plan.Action), http.StatusAccepted, plan.Role(), o.start(plan.Action),
 			notFound, schema.KindNodeInUse, taken, keyInUse, schema.KindClaimExpired, schema.KindInvalidNodeIdentity))
 	}
 	for _, d := range lifecycle.Decisions() {
-		role := operator
-		if d == lifecycle.DecisionForce {
-			role = admin
-		}
-		all = append(all, a.on(post, "/operations/{operation_id}/"+string(d), ok, role, o.resolve(d), notFound, schema.KindDecisionOutdated, keyInUse))
+		all = append(all, a.on(post, "/operations/{operation_id}/"+string(d), ok, d.Role(), o.resolve(d), notFound, schema.KindDecisionOutdated, keyInUse))
 	}
 	return all
 }
@@ -226,15 +222,6 @@ func (a *API) rotations() []Endpoint {
 			schema.KindNotFound, schema.KindDecisionOutdated, schema.KindFenced))
 	}
 	return all
-}
-
-// roleOf returns the role that an action needs. An action that ends the node's
-// machine cannot be undone.
-func roleOf(p lifecycle.Plan) Role {
-	if p.Final() {
-		return trust.RoleAdmin
-	}
-	return trust.RoleOperator
 }
 
 // call is a request of an authenticated subject.

@@ -40,14 +40,27 @@ func Get[T any](r *Request, path string, query url.Values) (v T, err error) {
 // read once in readEvery. A page that the script reads again gets no data from before the change
 // for which it does; another one gets data of at most keptTime. Pages share the value and must not
 // change it.
-func Shared[T any](r *Request, path string, query url.Values) (v T, err error) {
-	kept, err := r.console.reads.get(r.Context(), withQuery(path, query), r.Region, func(ctx context.Context, target string) ([]byte, error) {
+func Shared[T any](r *Request, path string, query url.Values) (T, error) {
+	return sharedRead[T](r, path, query, atMostKept)
+}
+
+// Recent is Shared for the page of one node or operation: its data is at most readEvery old.
+func Recent[T any](r *Request, path string, query url.Values) (T, error) {
+	return sharedRead[T](r, path, query, atMostRecent)
+}
+
+func sharedRead[T any](r *Request, path string, query url.Values, fresh freshness) (v T, err error) {
+	if r.Region {
+		fresh = afterChange
+	}
+	target := withQuery(path, query)
+	kept, err := r.console.reads.get(r.Context(), target, fresh, func(ctx context.Context, target string) ([]byte, error) {
 		return r.console.call(ctx, apiCall{by: service(), method: http.MethodGet, target: target})
 	})
 	if err != nil {
 		return v, err
 	}
-	r.shows(kept)
+	r.shows(target, kept)
 	kept.decoded.once.Do(func() { kept.decoded.value, kept.decoded.err = decode[T](kept.body) })
 	if v, ok := kept.decoded.value.(T); ok {
 		return v, kept.decoded.err

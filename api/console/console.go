@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -27,7 +28,8 @@ type Config struct {
 	Tokens   func(sum [32]byte) (s Subject, ok bool)
 	Sessions Sessions
 	// URL is the console's public address without a path. Requests for other hosts are
-	// refused. With the scheme https, the session's cookie is sent only over TLS.
+	// refused. With the scheme https, the session's cookie is sent only over TLS. Capitals and the
+	// port that the scheme implies make no difference.
 	URL *url.URL
 	// Hosts are further values of the header Host that are accepted.
 	Hosts []string
@@ -67,6 +69,7 @@ type Console struct {
 	sessions  *sessions
 	attempts  *attempts
 	reads     *reads
+	regions   *regions
 	hub       *hub
 	bulk      *bulkRuns
 	protected *http.CrossOriginProtection
@@ -78,6 +81,7 @@ func New(cfg Config) (*Console, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	cfg.URL = &url.URL{Scheme: cfg.URL.Scheme, Host: hostOf(cfg.URL.Scheme, cfg.URL.Host)}
 	assets, err := readAssets()
 	if err != nil {
 		return nil, err
@@ -91,11 +95,11 @@ func New(cfg Config) (*Console, error) {
 		return nil, err
 	}
 	c := &Console{cfg: cfg, pages: pages, assets: assets, protected: protected, hosts: map[string]bool{cfg.URL.Host: true},
-		sessions: newSessions(cfg), attempts: newAttempts(cfg.Now), hub: newHub(cfg)}
+		sessions: newSessions(cfg), attempts: newAttempts(cfg.Now), hub: newHub(cfg), regions: newRegions(cfg.Now)}
 	c.bulk = &bulkRuns{console: c}
 	c.reads = newReads(cfg, c.hub.revision)
 	for _, host := range cfg.Hosts {
-		c.hosts[host] = true
+		c.hosts[hostOf(cfg.URL.Scheme, host)] = true
 	}
 	return c, nil
 }
@@ -114,7 +118,7 @@ func (c *Console) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.secure(w.Header())
 		switch {
-		case !c.hosts[r.Host]:
+		case !c.hosts[hostOf(c.cfg.URL.Scheme, r.Host)]:
 			http.Error(w, "this host name is not the console's; GPUAAS_CONSOLE_URL sets it", http.StatusMisdirectedRequest)
 		case c.protected.Check(r) != nil:
 			http.Error(w, "this request comes from another site", http.StatusForbidden)
@@ -128,6 +132,13 @@ func (c *Console) Handler() http.Handler {
 			routed.ServeHTTP(w, r)
 		}
 	})
+}
+
+// hostOf returns a host as browsers send it: in lower case, and without the port that the scheme
+// implies.
+func hostOf(scheme, host string) string {
+	port := map[string]string{"http": ":80", "https": ":443"}[scheme]
+	return strings.TrimSuffix(strings.ToLower(host), port)
 }
 
 // secure sets the headers that keep a page from running or loading anything else, and from

@@ -23,14 +23,14 @@ import (
 )
 
 func nodeRoutes() []Route {
-	all := []Route{get("/nodes", nodeList), get("/nodes/{node}", nodePage)}
+	all := []Route{shared("/nodes", nodeList), shared("/nodes/{node}", nodePage)}
 	for _, p := range lifecycle.Operations() {
 		if commandOnly(p.Action) {
 			continue
 		}
 		path := "/nodes/{node}/" + string(p.Action)
 		all = append(all, get(path, func(r *Request) (View, error) { return actionForm(r, p.Action) }),
-			post(path, roleOfAction(p), func(r *Request) (View, error) { return act(r, p.Action) }))
+			post(path, p.Role(), func(r *Request) (View, error) { return act(r, p.Action) }))
 	}
 	return all
 }
@@ -39,14 +39,6 @@ func nodeRoutes() []Route {
 // needs files.
 func commandOnly(a lifecycle.Action) bool {
 	return slices.Contains([]lifecycle.Action{lifecycle.ActionEnroll, lifecycle.ActionReissueEnrollment, lifecycle.ActionProvision}, a)
-}
-
-// roleOfAction returns the role that an action needs.
-func roleOfAction(p lifecycle.Plan) trust.Role {
-	if p.Final() {
-		return trust.RoleAdmin
-	}
-	return trust.RoleOperator
 }
 
 // nodeListData is the data of the template nodes.
@@ -95,7 +87,7 @@ type nodeData struct {
 
 // action is something that can be started on the node.
 type action struct {
-	Action  lifecycle.Action
+	Action  string
 	Does    string
 	Link    string
 	Command string
@@ -108,7 +100,7 @@ const nodeRows = "25"
 
 // nodePage shows a node: what it is, what can be done, and its record.
 func nodePage(r *Request) (View, error) {
-	n, err := readNode(r)
+	n, err := Recent[wire.NodeView](r, nodeAddress(r), nil)
 	if err != nil {
 		return View{}, err
 	}
@@ -122,23 +114,23 @@ func nodePage(r *Request) (View, error) {
 	}
 	var parts parts
 	parts.Go(func() {
-		list, err := Get[wire.OperationList](r, "/operations", q())
+		list, err := Recent[wire.OperationList](r, "/operations", q())
 		d.Operations, d.OperationsError = list.Operations, problem(err)
 	})
 	parts.Go(func() {
-		list, err := Get[wire.TaskList](r, "/tasks", q("all", "true"))
+		list, err := Recent[wire.TaskList](r, "/tasks", q("all", "true"))
 		d.Tasks, d.TasksError = list.Tasks, problem(err)
 	})
 	parts.Go(func() {
-		list, err := Get[wire.AuditPage](r, "/audit", q())
+		list, err := Recent[wire.AuditPage](r, "/audit", q())
 		d.Events, d.EventsError = list.Events, problem(err)
 	})
 	parts.Go(func() {
-		list, err := Get[signal.List](r, "/nodes/"+n.ID+"/signals", url.Values{"limit": {nodeRows}})
+		list, err := Recent[signal.List](r, "/nodes/"+n.ID+"/signals", url.Values{"limit": {nodeRows}})
 		d.Signals, d.SignalsError = list.Signals, problem(err)
 	})
 	parts.Go(func() {
-		list, err := Get[instance.List](r, "/instances", q())
+		list, err := Recent[instance.List](r, "/instances", q())
 		d.Instances, d.InstancesError = list.Instances, problem(err)
 	})
 	parts.Wait()
@@ -146,21 +138,29 @@ func nodePage(r *Request) (View, error) {
 }
 
 func readNode(r *Request) (wire.NodeView, error) {
-	return Get[wire.NodeView](r, "/nodes/"+url.PathEscape(r.PathValue("node")), nil)
+	return Get[wire.NodeView](r, nodeAddress(r), nil)
 }
 
-// actionsOf returns what can start in the state of a node.
+// nodeAddress is the path in the admin API of the node that a request names.
+func nodeAddress(r *Request) string { return "/nodes/" + url.PathEscape(r.PathValue("node")) }
+
+// actionsOf returns what can start in the state of a node, and the changes that need no operation.
 func actionsOf(r *Request, n wire.NodeView) (out []action) {
 	for _, a := range lifecycle.ActionsIn(n.StartState()) {
 		p, _ := lifecycle.PlanOf(a, lifecycle.Options{})
-		row := action{Action: a, Does: p.Does, Command: fmt.Sprintf("gpuaas node %s %s", a, n.Host), Final: p.Final() || a == lifecycle.ActionRemove}
+		row := action{Action: string(a), Does: p.Does, Command: fmt.Sprintf("gpuaas node %s %s", a, n.Host), Final: p.Final() || a == lifecycle.ActionRemove}
 		if !commandOnly(a) {
-			row.Link = Prefix + "/nodes/" + n.ID + "/" + string(a)
+			row.Link = nodeLink(n.ID, string(a))
 		}
-		if need := roleOfAction(p); !r.May(need) {
+		if need := p.Role(); !r.May(need) {
 			row.Needs = need
 		}
 		out = append(out, row)
+	}
+	for _, c := range nodeChanges() {
+		if c.Offered(n) {
+			out = append(out, c.row(r, n))
+		}
 	}
 	return out
 }
@@ -195,7 +195,7 @@ func actionPage(r *Request, n wire.NodeView, a lifecycle.Action, o lifecycle.Opt
 	if p.Harm != lifecycle.HarmNone {
 		p.Typed = n.Host
 	}
-	if need := roleOfAction(spec); !r.May(need) {
+	if need := spec.Role(); !r.May(need) {
 		p.MayNot = "it needs the role " + string(need)
 	}
 	return p, nil

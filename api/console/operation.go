@@ -12,11 +12,11 @@ import (
 )
 
 func operationRoutes() []Route {
-	all := []Route{get("/operations", operationList), get("/operations/{operation}", operationPage)}
+	all := []Route{shared("/operations", operationList), shared("/operations/{operation}", operationPage)}
 	for _, d := range lifecycle.Decisions() {
 		path := "/operations/{operation}/" + string(d)
 		all = append(all, get(path, func(r *Request) (View, error) { return decisionForm(r, d) }),
-			post(path, roleOf(d), func(r *Request) (View, error) { return decide(r, d) }))
+			post(path, d.Role(), func(r *Request) (View, error) { return decide(r, d) }))
 	}
 	return all
 }
@@ -57,7 +57,7 @@ func (d operationData) Ended() bool { return d.Operation.Status.Ended() }
 // operationPage shows the phases of an operation, why it is parked, and the decisions that are
 // possible.
 func operationPage(r *Request) (View, error) {
-	v, err := readOperation(r)
+	v, err := Recent[wire.OperationView](r, operationAddress(r), nil)
 	if err != nil {
 		return View{}, err
 	}
@@ -70,7 +70,12 @@ func operationPage(r *Request) (View, error) {
 }
 
 func readOperation(r *Request) (wire.OperationView, error) {
-	return Get[wire.OperationView](r, "/operations/"+url.PathEscape(r.PathValue("operation")), nil)
+	return Get[wire.OperationView](r, operationAddress(r), nil)
+}
+
+// operationAddress is the path in the admin API of the operation that a request names.
+func operationAddress(r *Request) string {
+	return "/operations/" + url.PathEscape(r.PathValue("operation"))
 }
 
 // drainWaits returns the workloads that a drain which runs waits for, as the node reported them last.
@@ -81,7 +86,7 @@ func drainWaits(r *Request, v wire.OperationView) []string {
 	if !slices.ContainsFunc(v.Operation.Phases, runs) {
 		return nil
 	}
-	n, err := Get[wire.NodeView](r, "/nodes/"+v.Node.NodeID, nil)
+	n, err := Recent[wire.NodeView](r, "/nodes/"+v.Node.NodeID, nil)
 	if err != nil {
 		return []string{"not known now: " + problem(err)}
 	}

@@ -26,18 +26,20 @@ type option struct {
 func optionsOf(r *Request, operationID, host string, s lifecycle.Stuck) (out []option) {
 	for _, o := range s.Options {
 		o.Command = preview.Fill(o.Command, host)
-		out = append(out, option{Option: o, Link: linkOf(operationID, s, o), Needs: lacks(r, o.Decision)})
+		out = append(out, option{Option: o, Link: linkOf(operationID, host, s, o), Needs: lacks(r, o.Decision)})
 	}
 	return out
 }
 
 // linkOf returns the page of a decision. The page is addressed to the park, so that nothing
 // happens if the operation has left it meanwhile.
-func linkOf(operationID string, s lifecycle.Stuck, o lifecycle.Option) string {
+func linkOf(operationID, host string, s lifecycle.Stuck, o lifecycle.Option) string {
 	words := strings.Fields(o.Command)
 	switch {
 	case o.Decision == lifecycle.DecisionResume && len(words) > 3:
 		return Prefix + "/tasks/" + url.PathEscape(words[3]) + "/resume"
+	case o.Decision == lifecycle.DecisionRehydrate:
+		return nodeLink(host, string(o.Decision))
 	case !slices.Contains(lifecycle.Decisions(), o.Decision):
 		return ""
 	}
@@ -45,16 +47,9 @@ func linkOf(operationID string, s lifecycle.Stuck, o lifecycle.Option) string {
 	return Prefix + "/operations/" + operationID + "/" + string(o.Decision) + "?" + q.Encode()
 }
 
-// roleOf returns the role that a decision needs.
-func roleOf(d lifecycle.Decision) trust.Role {
-	if d == lifecycle.DecisionForce {
-		return trust.RoleAdmin
-	}
-	return trust.RoleOperator
-}
-
+// lacks returns the role that a decision needs, if the subject does not have it.
 func lacks(r *Request, d lifecycle.Decision) trust.Role {
-	if need := roleOf(d); !r.May(need) {
+	if need := d.Role(); !r.May(need) {
 		return need
 	}
 	return ""

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -15,7 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-func overviewRoutes() []Route { return []Route{get("", overview)} }
+func overviewRoutes() []Route { return []Route{shared("", overview)} }
 
 // Rows of the tables of the overview. The lists behind them have all.
 const (
@@ -61,6 +62,9 @@ type attention struct {
 	WebURL       string
 }
 
+// progressFields are the fields of an operation that the overview shows.
+const progressFields = "operation_id,node_id,host,action,status,phase,actor,started_at,deadline_at"
+
 // progress is a row of the operations in progress.
 type progress struct {
 	wire.OperationSummary
@@ -81,12 +85,12 @@ func overview(r *Request) (View, error) {
 	var page overviewPage
 	var parts parts
 	parts.Go(func() {
-		list, err := Shared[wire.StuckList](r, "/stuck", url.Values{"limit": {"200"}})
+		list, err := Shared[wire.StuckList](r, "/stuck", url.Values{"limit": {fmt.Sprint(maxAttention)}})
 		page.stuck(r, list)
 		page.StuckError = problem(err)
 	})
 	parts.Go(func() {
-		list, err := Shared[wire.OperationList](r, "/operations", url.Values{"open": {"true"}, "limit": {"1000"}})
+		list, err := Shared[wire.OperationList](r, "/operations", url.Values{"open": {"true"}, "limit": {"1000"}, "fields": {progressFields}})
 		page.progress(r, list.Operations)
 		page.ProgressError = problem(err)
 	})

@@ -16,7 +16,7 @@ const (
 	maxAgentRows = 50     // nodes that are listed by name
 )
 
-func agentRoutes() []Route { return []Route{get("/agents", showAgents)} }
+func agentRoutes() []Route { return []Route{shared("/agents", showAgents)} }
 
 // agentsPage is the data of the template agents.
 type agentsPage struct {

@@ -13,7 +13,7 @@ import (
 // auditRows is the number of events on one page.
 const auditRows = "100"
 
-func auditRoutes() []Route { return []Route{get("/audit", showAudit)} }
+func auditRoutes() []Route { return []Route{shared("/audit", showAudit)} }
 
 // auditPage is the data of the template audit.
 type auditPage struct {
@@ -40,7 +40,7 @@ func showAudit(r *Request) (View, error) {
 	p := auditPage{Filter: filterOf(r, "node", "actor", "action", "result", "since", "selector"), Results: audit.Results()}
 	p.Actions = slices.Sorted(slices.Values(audit.Actions()))
 	q := p.Filter.query(r, auditRows)
-	list, err := Get[wire.AuditPage](r, "/audit", q)
+	list, err := Recent[wire.AuditPage](r, "/audit", q)
 	if err != nil {
 		return View{}, err
 	}

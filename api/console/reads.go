@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -19,7 +20,7 @@ const (
 	// readEvery is read again meanwhile, so that the page does not wait for a slow read.
 	keptTime = 10 * time.Second
 	readTime = 15 * time.Second
-	maxReads = 256
+	maxReads = 1024
 )
 
 // service is the subject for which the console reads what it shares between pages. Only a
@@ -35,6 +36,17 @@ type reads struct {
 	kept     map[string]read
 	changed  time.Time // the last change that was made in the console
 }
+
+// freshness is how new the data of a page must be.
+type freshness int
+
+// The freshness of a list that a person opens, of a page about one node or operation, and of a page
+// that the script reads again after a change.
+const (
+	atMostKept   freshness = iota // at most keptTime old
+	atMostRecent                  // at most readEvery old
+	afterChange                   // and not from before the last change that was noticed
+)
 
 // read is a response with the time and the revision at the start of its request.
 type read struct {
@@ -55,15 +67,18 @@ func newReads(cfg Config, revision func() string) *reads {
 	return &reads{cfg: cfg, revision: revision, kept: map[string]read{}}
 }
 
-// get returns the response to a GET of target. One that is younger than keptTime is used again,
-// and past readEvery a new one is read in the background. If newest is true, it must not be older
-// than readEvery or from before the last change: then get waits until the next read is due.
-func (c *reads) get(ctx context.Context, target string, newest bool, fetch func(context.Context, string) ([]byte, error)) (read, error) {
+// get returns the response to a GET of target. One that is fresh enough is used again, and past
+// readEvery a new one is read in the background. If it must be from after the last change, get waits
+// until the next read is due.
+func (c *reads) get(ctx context.Context, target string, fresh freshness, fetch func(context.Context, string) ([]byte, error)) (read, error) {
 	start := func() <-chan singleflight.Result {
-		return c.flights.DoChan(target, func() (any, error) { return nil, c.read(context.WithoutCancel(ctx), target, fetch) })
+		return c.flights.DoChan(target, func() (caught any, err error) {
+			defer func() { caught = recover() }()
+			return nil, c.read(context.WithoutCancel(ctx), target, fetch)
+		})
 	}
 	for {
-		r, pause := c.find(target, newest)
+		r, pause := c.find(target, fresh)
 		if r.body != nil {
 			if c.age(r) >= readEvery {
 				start()
@@ -81,11 +96,14 @@ func (c *reads) get(ctx context.Context, target string, newest bool, fetch func(
 		case <-ctx.Done():
 			return read{}, notInTime(ctx)
 		case result := <-start():
+			if result.Val != nil {
+				panic(result.Val) // that of the read is one of each request that waits for it
+			}
 			if result.Err != nil {
 				return read{}, result.Err
 			}
 		}
-		newest = false // what was read now is new enough
+		fresh = atMostKept // what was read now is new enough
 	}
 }
 
@@ -97,15 +115,15 @@ func notInTime(ctx context.Context) error {
 }
 
 // find returns the response that can be used, or how long to wait before the next read.
-func (c *reads) find(target string, newest bool) (read, time.Duration) {
+func (c *reads) find(target string, fresh freshness) (read, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, ok := c.kept[target]
 	age := c.age(r)
 	switch {
-	case !ok || age >= keptTime || newest && age >= readEvery || r.at.Before(c.changed):
+	case !ok || age >= keptTime || fresh >= atMostRecent && age >= readEvery || r.at.Before(c.changed):
 		return read{}, 0
-	case newest && r.revision != c.revision():
+	case fresh == afterChange && r.revision != c.revision():
 		return read{}, readEvery - age
 	}
 	return r, 0
@@ -121,7 +139,7 @@ func (c *reads) change() {
 func (c *reads) read(ctx context.Context, target string, fetch func(context.Context, string) ([]byte, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	if r, _ := c.find(target, true); r.body != nil {
+	if r, _ := c.find(target, afterChange); r.body != nil {
 		return nil // another page read it while this one waited
 	}
 	started := read{at: c.cfg.Now(), revision: c.revision(), decoded: &decoded{}}
@@ -132,6 +150,7 @@ func (c *reads) read(ctx context.Context, target string, fetch func(context.Cont
 	started.body = body
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	maps.DeleteFunc(c.kept, func(_ string, r read) bool { return c.age(r) >= keptTime })
 	if len(c.kept) >= maxReads {
 		clear(c.kept)
 	}

@@ -43,7 +43,7 @@ func parsePages(a *assets, now func() time.Time) (*pages, error) {
 		if base == "layout" || base == "parts" {
 			continue
 		}
-		t, err := template.New("layout").Funcs(functions(now)).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html", name)
+		t, err := template.New(base).Funcs(functions(now)).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html", name)
 		if err != nil {
 			return nil, err
 		}
@@ -101,12 +101,8 @@ func (c *Console) render(w http.ResponseWriter, r *Request, v View) error {
 	if !r.at.IsZero() {
 		l.At = r.at
 	}
-	name := "layout"
-	if r.Region {
-		name = "region"
-	}
 	var body bytes.Buffer
-	if err := t.ExecuteTemplate(&body, name, l); err != nil {
+	if err := c.compose(&body, r, t, l); err != nil {
 		c.cfg.Log.Error("cannot render a page", slog.String("template", v.Template), slog.Any("err", err))
 		return schema.NewError(schema.KindInternal, "the page cannot be rendered")
 	}
@@ -118,6 +114,28 @@ func (c *Console) render(w http.ResponseWriter, r *Request, v View) error {
 	}
 	_, _ = w.Write(body.Bytes()) // the client is gone
 	return nil
+}
+
+// compose renders the region of a page, and the layout around it unless the script asks for the
+// region only.
+func (c *Console) compose(body *bytes.Buffer, r *Request, t *template.Template, l layout) error {
+	region, err := c.regions.of(r, func() ([]byte, error) {
+		var out bytes.Buffer
+		err := t.ExecuteTemplate(&out, "region", l)
+		return out.Bytes(), err
+	})
+	if err != nil {
+		return err
+	}
+	if r.Region {
+		body.Write(region)
+		return nil
+	}
+	if err := t.ExecuteTemplate(body, "top", l); err != nil {
+		return err
+	}
+	body.Write(region)
+	return t.ExecuteTemplate(body, "bottom", l)
 }
 
 // functions are the functions of the templates.

@@ -2,6 +2,7 @@ package console
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -31,16 +32,26 @@ type Route struct {
 	Role trust.Role
 	// Serve returns what to show.
 	Serve func(*Request) (View, error)
+	// Shared says that the content depends only on the address, the role, and what Shared and
+	// Recent read. Such a page is rendered once for all who open it.
+	Shared bool
 }
 
 // Routes returns every page and form that needs a session.
 func Routes() []Route {
-	return slices.Concat(overviewRoutes(), nodeRoutes(), operationRoutes(), taskRoutes(), auditRoutes(), trustRoutes(), agentRoutes(), bulkRoutes())
+	return slices.Concat(overviewRoutes(), nodeRoutes(), changeRoutes(), operationRoutes(), taskRoutes(), auditRoutes(), trustRoutes(), agentRoutes(), bulkRoutes())
 }
 
 // get is the route of a page.
 func get(path string, serve func(*Request) (View, error)) Route {
 	return Route{Method: http.MethodGet, Path: path, Role: trust.RoleViewer, Serve: serve}
+}
+
+// shared is the route of a page that is the same for all subjects with one role.
+func shared(path string, serve func(*Request) (View, error)) Route {
+	r := get(path, serve)
+	r.Shared = true
+	return r
 }
 
 // post is the route of a form that changes something.
@@ -61,15 +72,19 @@ type Request struct {
 
 	console *Console
 	id      sessionID
+	shared  bool // the page is that of a route with Shared
 
 	mu sync.Mutex
 	at time.Time // of the oldest data on the page; zero for Now
+	// reads are those whose data the page shows, with their times.
+	reads []string
 }
 
 // shows notes that the page has data of a read, which may be older than the request.
-func (r *Request) shows(data read) {
+func (r *Request) shows(target string, data read) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.reads = append(r.reads, fmt.Sprintf("%s at %d", target, data.at.UnixNano()))
 	if data.revision != r.console.hub.revision() {
 		r.Revision = data.revision // so that the stream begins with a notice
 	}
@@ -136,7 +151,7 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request, route Route) err
 	}
 	edge.Annotate(r.Context(), slog.String("actor", subject.Name))
 	req := &Request{Request: r, Subject: subject, Revision: c.hub.revision(), Region: r.Header.Get("Gpuaas-Region") != "",
-		Now: c.cfg.Now(), console: c, id: id}
+		Now: c.cfg.Now(), console: c, id: id, shared: route.Shared}
 	if !req.May(route.Role) {
 		return c.fail(w, r, subject, schema.NewError(schema.KindForbidden, "%s has the role %s; this needs the role %s", subject.Name, subject.Role, route.Role).
 			WithReason("role").WithNext("log in with a token of a subject with the role "+string(route.Role)))

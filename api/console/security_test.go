@@ -47,6 +47,25 @@ func TestForeignHostAndOrigin(t *testing.T) {
 	assert.Equal(t, http.StatusSeeOther, s.do(http.MethodPost, "/console/logout", url.Values{}, "Origin", "http://"+host).Code)
 }
 
+// Capitals and the port that the scheme implies make no difference in the public URL and in requests.
+func TestPublicHost(t *testing.T) {
+	t.Parallel()
+	for _, public := range []string{"https://Console.Example.com", "https://console.example.com:443", "http://console.example.com:80"} {
+		s := newSite(t, func(c *console.Config) {
+			var err error
+			c.URL, err = url.Parse(public)
+			require.NoError(t, err)
+		})
+		port := map[string]string{"http": ":80", "https": ":443"}[public[:strings.Index(public, ":")]]
+		origin := public[:strings.Index(public, ":")] + "://console.example.com"
+		for _, sent := range []string{"console.example.com", "Console.Example.COM", "console.example.com" + port} {
+			require.Equal(t, http.StatusOK, s.get("/console/login", "Host", sent).Code, "%s for %s", sent, public)
+		}
+		require.Equal(t, http.StatusSeeOther, s.do(http.MethodPost, "/console/logout", url.Values{}, "Host", "console.example.com", "Origin", origin).Code)
+		require.Equal(t, http.StatusMisdirectedRequest, s.get("/console/login", "Host", "console.example.com:8081").Code)
+	}
+}
+
 func TestLogin(t *testing.T) {
 	s := newSite(t)
 	s.backend.fleet()

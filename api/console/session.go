@@ -21,6 +21,9 @@ const (
 	SessionIdle = time.Hour
 	// SeenEvery is the least time between two records of the last request of a session.
 	SeenEvery = time.Minute
+	// MaxSessions is the number of sessions of one token. A further login ends the one that was not
+	// used for the longest time.
+	MaxSessions = 32
 
 	// sessionFresh is how long a session that was read is not read again. Its token is checked on
 	// each request.
@@ -38,7 +41,8 @@ type Session struct {
 
 // Sessions stores sessions. Errors are *schema.Error.
 type Sessions interface {
-	// CreateSession stores a new session, and deletes those that have expired.
+	// CreateSession stores a new session, and deletes others of its token beyond MaxSessions, those
+	// that were not used for the longest time.
 	CreateSession(ctx context.Context, s Session) error
 	// FindSession returns a session. If a person uses it now, it records that, at most every
 	// SeenEvery. It returns KindNotFound if there is none, and for one that is older than

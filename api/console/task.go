@@ -15,7 +15,7 @@ import (
 const resumePath = "/tasks/{task}/resume"
 
 func taskRoutes() []Route {
-	return []Route{get(resumePath, resumeForm), post(resumePath, roleOf(lifecycle.DecisionResume), resume)}
+	return []Route{get(resumePath, resumeForm), post(resumePath, lifecycle.DecisionResume.Role(), resume)}
 }
 
 // lostTask returns the lost task of a request with the form that dispatches it again. A task that

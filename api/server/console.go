@@ -75,7 +75,7 @@ func (c *config) checkConsole(invalid func(wrong bool, format string, args ...an
 
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // isConsole reports whether a request is for the console, and not for the admin API.

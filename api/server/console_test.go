@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/console"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -154,4 +155,23 @@ func TestInProcess(t *testing.T) {
 	require.Error(t, err)
 	_, err = get(ctx, "/stream") //nolint:bodyclose // there is no response
 	assert.True(t, err == nil || errors.Is(err, context.Canceled))
+}
+
+// A form of the console needs the role that its endpoint of the admin API needs.
+func TestRolesOfTheConsole(t *testing.T) {
+	name := regexp.MustCompile(`\{[a-z_]+\}`)
+	roles := map[string]adminapi.Role{}
+	for _, e := range adminapi.New(adminapi.Config{}).Endpoints() {
+		if e.Method == http.MethodPost {
+			roles[name.ReplaceAllString(e.Path, "{}")] = e.Role
+		}
+	}
+	compared := 0
+	for _, r := range console.Routes() {
+		if need, ok := roles["/api/v1/admin"+name.ReplaceAllString(r.Path, "{}")]; ok && r.Method == http.MethodPost {
+			assert.Equal(t, need, r.Role, r.Path)
+			compared++
+		}
+	}
+	assert.Greater(t, compared, 15)
 }

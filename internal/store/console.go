@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/console"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -15,42 +16,36 @@ type Console struct{ db *db }
 
 // CreateSession implements console.Sessions.
 func (s *Console) CreateSession(ctx context.Context, n console.Session) error {
-	const expired = `DELETE FROM console_sessions WHERE id IN (SELECT id FROM console_sessions
-		WHERE expires_at < now() OR last_seen_at < now() - make_interval(secs => $1::float8) LIMIT 1000)`
-	const create = `INSERT INTO console_sessions (id, token_hash, subject, expires_at) VALUES ($1, $2, $3, now() + make_interval(secs => $4::float8))`
 	return s.db.Call(ctx, "storing a session of the console", func(ctx context.Context) error {
-		_, err := s.db.Pool().Exec(ctx, expired, console.SessionIdle.Seconds())
-		if err == nil {
-			_, err = s.db.Pool().Exec(ctx, create, n.ID[:], n.Token[:], n.Subject, console.SessionAge.Seconds())
-		}
-		return err
+		return s.db.q.CreateConsoleSession(ctx, sqlc.CreateConsoleSessionParams{ID: n.ID[:], TokenHash: n.Token[:], Subject: n.Subject,
+			Keep: console.MaxSessions, AgeSeconds: console.SessionAge.Seconds()})
 	})
 }
 
 // FindSession implements console.Sessions.
 func (s *Console) FindSession(ctx context.Context, id [sha256.Size]byte, used bool) (console.Session, error) {
-	const find = `SELECT token_hash, subject, last_seen_at, now() FROM console_sessions
-		WHERE id = $1 AND expires_at > now() AND last_seen_at > now() - make_interval(secs => $2::float8)`
-	found := console.Session{ID: id}
 	return query(ctx, s.db, "reading a session of the console", func(ctx context.Context) (console.Session, error) {
-		var token []byte
-		var seen, now time.Time
-		err := s.db.Pool().QueryRow(ctx, find, id[:], console.SessionIdle.Seconds()).Scan(&token, &found.Subject, &seen, &now)
+		row, err := s.db.q.FindConsoleSession(ctx, console.SeenEvery.Seconds(), id[:], console.SessionIdle.Seconds())
 		if err != nil {
-			return found, orMissing(err, schema.NewError(schema.KindNotFound, "no such session"))
+			return console.Session{}, orMissing(err, schema.NewError(schema.KindNotFound, "no such session"))
 		}
-		copy(found.Token[:], token)
-		if used && now.Sub(seen) > console.SeenEvery {
-			_, err = s.db.Pool().Exec(ctx, `UPDATE console_sessions SET last_seen_at = now() WHERE id = $1`, id[:])
+		if used && row.Unseen {
+			err = s.db.q.SeeConsoleSession(ctx, id[:])
 		}
-		return found, err
+		return console.Session{ID: id, Token: [sha256.Size]byte(row.TokenHash), Subject: row.Subject}, err
 	})
 }
 
 // DeleteSession implements console.Sessions.
 func (s *Console) DeleteSession(ctx context.Context, id [sha256.Size]byte) error {
 	return s.db.Call(ctx, "deleting a session of the console", func(ctx context.Context) error {
-		_, err := s.db.Pool().Exec(ctx, `DELETE FROM console_sessions WHERE id = $1`, id[:])
-		return err
+		return s.db.q.DeleteConsoleSession(ctx, id[:])
+	})
+}
+
+// DeleteSessions implements activities.OldRecords.
+func (s *Retention) DeleteSessions(ctx context.Context, keep time.Duration, limit int) (int64, error) {
+	return query(ctx, s.db, "deleting old sessions of the console", func(ctx context.Context) (int64, error) {
+		return s.db.q.DeleteOldConsoleSessions(ctx, console.SessionIdle.Seconds(), keep.Seconds(), int64(limit))
 	})
 }

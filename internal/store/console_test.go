@@ -2,7 +2,9 @@ package store_test
 
 import (
 	"crypto/sha256"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -59,10 +61,45 @@ func TestConsoleSessions(t *testing.T) {
 	_, err = sessions.FindSession(ctx, session.ID, true)
 	require.Equal(t, schema.KindNotFound, schema.KindOf(err))
 	other := console.Session{ID: sha256.Sum256([]byte("other")), Subject: "ops"}
+	worker, err := store.Open(ctx, store.Config{URL: pgtest.As(url, store.RoleWorker)})
+	require.NoError(t, err)
+	defer worker.Close()
+	deleted, err := worker.Retention.DeleteSessions(ctx, time.Hour, 10)
+	require.NoError(t, err)
+	require.Zero(t, deleted, "it ended now")
+	exec(`UPDATE console_sessions SET last_seen_at = now() - interval '121 minutes' WHERE subject = 'ops'`)
 	require.NoError(t, sessions.CreateSession(ctx, other))
-	exec(`DO $$ BEGIN IF (SELECT count(*) FROM console_sessions) <> 1 THEN RAISE 'the expired session is left'; END IF; END $$`)
+	deleted, err = worker.Retention.DeleteSessions(ctx, time.Hour, 10)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, deleted)
 	require.NoError(t, sessions.DeleteSession(ctx, other.ID))
 	require.NoError(t, sessions.DeleteSession(ctx, other.ID))
 	_, err = sessions.FindSession(ctx, other.ID, false)
 	require.Equal(t, schema.KindNotFound, schema.KindOf(err))
+}
+
+// A login beyond the number of sessions of a token ends the one that was not used for the longest time,
+// and none of another token.
+func TestConsoleSessionsOfOneToken(t *testing.T) {
+	t.Parallel()
+	url := pgtest.New(t, store.Migrate)
+	s, err := store.Open(t.Context(), store.Config{URL: pgtest.As(url, store.RoleAPIAdmin)})
+	require.NoError(t, err)
+	defer s.Close()
+	session := func(token, cookie string) console.Session {
+		return console.Session{ID: sha256.Sum256([]byte(cookie)), Token: sha256.Sum256([]byte(token)), Subject: "ops"}
+	}
+	open := func(of console.Session) bool {
+		_, err := s.Console.FindSession(t.Context(), of.ID, false)
+		return err == nil
+	}
+	other := session("other", "other")
+	require.NoError(t, s.Console.CreateSession(t.Context(), other))
+	for i := range console.MaxSessions + 2 {
+		require.NoError(t, s.Console.CreateSession(t.Context(), session("token", strconv.Itoa(i))))
+	}
+	require.True(t, open(other))
+	for i := range console.MaxSessions + 2 {
+		require.Equal(t, i >= 2, open(session("token", strconv.Itoa(i))), i)
+	}
 }

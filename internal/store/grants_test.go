@@ -28,7 +28,7 @@ var grants = map[string][3]string{
 	//                    worker  admin  node
 	"audit_events":           {"S", "S", "S"},
 	"audit_heads":            {"S", "S", "S"},
-	"console_sessions":       {"", "SIuD", ""},
+	"console_sessions":       {"sD", "SIuD", ""},
 	"enrollment_tokens":      {"sIU", "SIU", "SIU"},
 	"goose_db_version":       {"S", "S", "S"},
 	"identity_keys":          {"S", "S", "SIU"},

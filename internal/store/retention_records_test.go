@@ -155,7 +155,7 @@ func TestRetentionAsTheWorker(t *testing.T) {
 	t.Cleanup(s.Close)
 	r := s.Retention
 	for name, remove := range map[string]func(context.Context, time.Duration, int) (int64, error){"tasks": r.DeleteTasks, "identities": r.DeleteIdentities,
-		"messages": r.DeleteMessages, "repairs": r.DeleteRepairs, "signals": r.DeleteSignals, "evidence": r.DeleteEvidence} {
+		"messages": r.DeleteMessages, "repairs": r.DeleteRepairs, "signals": r.DeleteSignals, "evidence": r.DeleteEvidence, "sessions": r.DeleteSessions} {
 		_, err := remove(t.Context(), 90*day, 1)
 		require.NoError(t, err, name)
 	}

@@ -1,11 +1,13 @@
 package console
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,17 +22,39 @@ type client struct {
 // login logs in to the console.
 func login(t *testing.T) client {
 	t.Helper()
+	return loginAt(t, address(""), stack.Getenv("GPUAAS_API_TOKEN"))
+}
+
+// loginAt logs in to the console at an address with a token.
+func loginAt(t *testing.T, at, token string) client {
+	t.Helper()
 	jar, err := cookiejar.New(nil)
 	require.NoError(t, err)
-	c := client{t, &http.Client{Jar: jar, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
+	c := client{t, &http.Client{Jar: jar, Transport: &http.Transport{MaxIdleConnsPerHost: manyTabs}}}
 	t.Cleanup(c.CloseIdleConnections)
-	res, err := c.PostForm(address("/login"), url.Values{"token": {stack.Getenv("GPUAAS_API_TOKEN")}})
-	require.NoError(t, err)
+	status, body := c.send(at+"/login", url.Values{"token": {token}})
+	require.Equal(t, http.StatusOK, status, body)
+	return c
+}
+
+// send sends a form, or reads a page if the form is nil, and returns the status and the content after
+// redirects.
+func (c client) send(address string, form url.Values) (int, string) {
+	method, content := http.MethodGet, io.Reader(http.NoBody)
+	if form != nil {
+		method, content = http.MethodPost, strings.NewReader(form.Encode())
+	}
+	req, err := http.NewRequestWithContext(c.t.Context(), method, address, content)
+	require.NoError(c.t, err)
+	if form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	res, err := c.Do(req)
+	require.NoError(c.t, err)
 	defer func() { _ = res.Body.Close() }() // it is read
 	body, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, res.StatusCode, "%s", body)
-	return c
+	require.NoError(c.t, err)
+	return res.StatusCode, string(body)
 }
 
 // get returns the status and the content of a page.
@@ -59,3 +83,35 @@ func (c client) page(path string) string {
 	require.Equal(c.t, http.StatusOK, status, "%s: %s", path, body)
 	return body
 }
+
+// follow opens a stream of the view and calls notice at each change, until ctx or the stream ends. It
+// calls opened first.
+func (c client) follow(ctx context.Context, view, revision string, opened, notice func()) error {
+	q := url.Values{"view": {view}, "rev": {revision}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address("/events")+"?"+q.Encode(), http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }() // the stream has ended
+	if res.StatusCode != http.StatusOK {
+		return statusError(res.StatusCode)
+	}
+	opened()
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "data: ") {
+			notice()
+		}
+	}
+	return lines.Err()
+}
+
+// statusError is the status of a response that should have been a stream or a page.
+type statusError int
+
+// Error implements error.
+func (e statusError) Error() string { return http.StatusText(int(e)) }

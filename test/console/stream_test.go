@@ -15,13 +15,16 @@ import (
 )
 
 // goroutines is the number of goroutines of the API.
-func goroutines(t *testing.T) int {
+func goroutines(t *testing.T) int { return int(metric(t, "go_goroutines")) }
+
+// metric is the value of a metric of the API that has no labels.
+func metric(t *testing.T, name string) float64 {
 	t.Helper()
 	res, err := harness.Do(t.Context(), http.DefaultClient, http.MethodGet, stack.Getenv("GPUAAS_API_METRICS_URL"), nil)
 	require.NoError(t, err)
-	m := regexp.MustCompile(`(?m)^go_goroutines (\d+)$`).FindSubmatch(res.Body)
+	m := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindSubmatch(res.Body)
 	require.NotNil(t, m)
-	n, err := strconv.Atoi(string(m[1]))
+	n, err := strconv.ParseFloat(string(m[1]), 64)
 	require.NoError(t, err)
 	return n
 }

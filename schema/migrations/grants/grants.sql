@@ -113,7 +113,8 @@ GRANT INSERT (rotation_id, kind, phase, old_key, grace_seconds, approved, actor,
     ON rotations TO gpuaas_api_admin;
 GRANT INSERT ON rotation_waivers TO gpuaas_api_admin;
 GRANT DELETE ON node_sessions TO gpuaas_api_admin;
-GRANT SELECT, INSERT, UPDATE (last_seen_at), DELETE ON console_sessions TO gpuaas_api_admin; -- no other process reads them
+GRANT SELECT, INSERT, UPDATE (last_seen_at), DELETE ON console_sessions TO gpuaas_api_admin;
+GRANT SELECT (id, last_seen_at, expires_at), DELETE ON console_sessions TO gpuaas_worker; -- retention; it reads no hash of a token
 GRANT UPDATE (accepted_at) ON audit_missing TO gpuaas_api_admin;
 
 -- The node API issues identities, stores heartbeats and dispatches tasks.

@@ -18,8 +18,8 @@ type attempts struct {
 	err error
 }
 
-func (a *attempts) RecordAttempt(context.Context, activities.Fence, recovery.Attempt) error {
-	return a.err
+func (a *attempts) RecordAttempt(context.Context, activities.Fence, recovery.Attempt) (string, error) {
+	return "boot-1", a.err
 }
 
 // TestOnAttempt: the end of a rung is observed once it is stored, and its beginning is not.
@@ -32,9 +32,12 @@ func TestOnAttempt(t *testing.T) {
 	ended := began
 	ended.EndedAt, ended.Outcome = time.Now(), recovery.OutcomeCured
 	for _, a := range []recovery.Attempt{began, ended} {
-		require.NoError(t, r.RecordAttempt(t.Context(), activities.Fence{}, a))
+		before, err := r.RecordAttempt(t.Context(), activities.Fence{}, a)
+		require.NoError(t, err)
+		require.Equal(t, "boot-1", before)
 	}
 	port.err = errors.New("no database")
-	require.Error(t, r.RecordAttempt(t.Context(), activities.Fence{}, ended))
+	_, err := r.RecordAttempt(t.Context(), activities.Fence{}, ended)
+	require.Error(t, err)
 	require.Equal(t, []string{"reboot cured"}, seen)
 }

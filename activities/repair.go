@@ -20,8 +20,9 @@ type Repairs interface {
 	// Conditions returns the node's present conditions. One that is not reported anymore is unknown.
 	Conditions(ctx context.Context, nodeID string) ([]health.Condition, error)
 	// RecordAttempt stores a rung of the operation, under its fence. A repeated call replaces the
-	// rung's row, unless that has an outcome and the call has none.
-	RecordAttempt(ctx context.Context, f Fence, a recovery.Attempt) error
+	// rung's row, unless that has an outcome and the call has none. It returns the boot that the rung
+	// ends: that of its first call. A run that was reset to before the rung finds the next boot already.
+	RecordAttempt(ctx context.Context, f Fence, a recovery.Attempt) (bootBefore string, err error)
 	// BeginReset records, before the provider's call, that the operation's step asks it for a hard
 	// reset. began is false if a call of the step did so before: whether the machine was reset is then
 	// not known. KindFenced if the operation ended, undoes its work or does not hold the node.
@@ -178,12 +179,12 @@ func (r *Repair) AwaitReboot(ctx context.Context, in RebootInput) (bootID string
 }
 
 // RecordAttempt stores a rung of the operation; see Repairs.RecordAttempt.
-func (r *Repair) RecordAttempt(ctx context.Context, f Fence, a recovery.Attempt) error {
-	err := r.Repairs.RecordAttempt(ctx, f, a)
+func (r *Repair) RecordAttempt(ctx context.Context, f Fence, a recovery.Attempt) (bootBefore string, err error) {
+	bootBefore, err = r.Repairs.RecordAttempt(ctx, f, a)
 	if err == nil && !a.EndedAt.IsZero() && r.OnAttempt != nil {
 		r.OnAttempt(a)
 	}
-	return Fail(err)
+	return bootBefore, Fail(err)
 }
 
 // ReplaceInput is the input of ReplaceInstance.

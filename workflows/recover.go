@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -202,11 +203,13 @@ func (op ladder) endAttemptAt(ctx workflow.Context, outcome string) {
 	op.repair.Attempt, op.repair.Done, op.repair.Outcome = nil, append(op.repair.Done, *a), ""
 }
 
-// recordAttempt stores the current rung. It waits for the database, as other records do.
+// recordAttempt stores the current rung, and takes the boot that it ends from the record. It waits for the database, as other records do.
 func (op ladder) recordAttempt(ctx workflow.Context) {
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
-	err := op.onRecord(free, "Record the rung "+string(op.repair.Attempt.Rung), nil, repairs.RecordAttempt, op.claim.Fence, *op.repair.Attempt)
+	var before string // empty from a worker of an earlier version
+	err := op.onRecord(free, "Record the rung "+string(op.repair.Attempt.Rung), &before, repairs.RecordAttempt, op.claim.Fence, *op.repair.Attempt)
+	op.repair.Attempt.BootBefore = cmp.Or(before, op.repair.Attempt.BootBefore)
 	noteRejected(ctx, op.state, err)
 }
 

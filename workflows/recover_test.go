@@ -352,6 +352,20 @@ func TestHeartbeatFromBeforeTheRestart(t *testing.T) {
 	require.Zero(t, w.count("power reset"))
 }
 
+// TestResetAfterTheRestart: a run that was reset to before the restart that it made does not restart the
+// node again, and does not wait for yet another boot.
+func TestResetAfterTheRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.repairs.attempts = []recovery.Attempt{{Rung: recovery.RungReboot, BootBefore: "boot-1", Outcome: recovery.OutcomeUnknown}}
+	w.boots("boot-2")
+	st := repairOf(t, w, recovery.Request{Rungs: []recovery.Rung{recovery.RungReboot, recovery.RungQuarantine}}).run()
+	require.Equal(t, "repaired by the rung reboot", st.Operation.Outcome)
+	require.NotContains(t, w.enqueued, "node.reboot")
+	require.Equal(t, "boot-1", w.repairs.attempts[0].BootBefore)
+	require.Equal(t, "boot-2", w.repairs.attempts[0].BootAfter)
+}
+
 // TestLostReboot: a reboot whose task is lost is not repeated: the next boot shows what happened.
 func TestLostReboot(t *testing.T) {
 	t.Parallel()

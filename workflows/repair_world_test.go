@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -53,20 +54,21 @@ func (w *world) Conditions(context.Context, string) ([]health.Condition, error) 
 	return w.repairs.conditions, w.note("conditions?")
 }
 
-func (w *world) RecordAttempt(_ context.Context, _ activities.Fence, a recovery.Attempt) error {
+func (w *world) RecordAttempt(_ context.Context, _ activities.Fence, a recovery.Attempt) (string, error) {
 	if err := w.note("attempt " + string(a.Rung) + " " + a.Outcome); err != nil {
-		return err
+		return "", err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, known := range w.repairs.attempts {
 		if known.Rung == a.Rung {
+			a.BootBefore = cmp.Or(known.BootBefore, a.BootBefore)
 			w.repairs.attempts[i] = a
-			return nil
+			return a.BootBefore, nil
 		}
 	}
 	w.repairs.attempts = append(w.repairs.attempts, a)
-	return nil
+	return a.BootBefore, nil
 }
 
 func (w *world) BeginReset(_ context.Context, _ activities.Fence, step string) (bool, error) {

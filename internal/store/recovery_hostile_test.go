@@ -58,7 +58,8 @@ func TestRungThatNeverBegan(t *testing.T) {
 		want := recovery.OutcomeNotBegun
 		if boot != "" {
 			a := recovery.Attempt{OperationID: in.OperationID, NodeID: in.NodeID, SKU: "cpu-dev", Rung: recovery.RungReboot, StartedAt: time.Now(), BootBefore: boot}
-			require.NoError(t, e.Store.Repairs.RecordAttempt(t.Context(), c.Fence, a))
+			_, err := e.Store.Repairs.RecordAttempt(t.Context(), c.Fence, a)
+			require.NoError(t, err)
 			want = recovery.OutcomeUnknown
 		}
 		require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive}))
@@ -214,7 +215,8 @@ func TestAbandonedProbe(t *testing.T) {
 	c, err := e.Claim(t.Context(), r)
 	require.NoError(t, err)
 	a := recovery.Attempt{OperationID: r.OperationID, NodeID: n.ID, SKU: "cpu-dev", Rung: recovery.RungReboot, StartedAt: time.Now(), BootBefore: "b1"}
-	require.NoError(t, e.Store.Repairs.RecordAttempt(t.Context(), c.Fence, a))
+	_, err = e.Store.Repairs.RecordAttempt(t.Context(), c.Fence, a)
+	require.NoError(t, err)
 	probing := recovery.BreakerState{OpenSince: time.Now().Add(-time.Hour), Probing: n.ID, ProbingSince: time.Now().Add(-time.Minute)}
 	breaker := func() recovery.BreakerState {
 		t.Helper()

@@ -209,8 +209,9 @@ func TestRungThatEndedUnrecorded(t *testing.T) {
 	n := e.faulty()
 	in := e.round(reboots(nil)).Starts[0]
 	c := e.claims(in)
-	require.NoError(t, e.Repairs.RecordAttempt(t.Context(), c.Fence, recovery.Attempt{OperationID: in.OperationID, NodeID: n.ID, SKU: n.SKU, Rung: recovery.RungReboot,
-		Fault: fault(), StartedAt: time.Now()}))
+	_, err := e.Repairs.RecordAttempt(t.Context(), c.Fence, recovery.Attempt{OperationID: in.OperationID, NodeID: n.ID, SKU: n.SKU, Rung: recovery.RungReboot,
+		Fault: fault(), StartedAt: time.Now()})
+	require.NoError(t, err)
 	require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: lifecycle.OperationFailed, Node: lifecycle.NodeQuarantined}))
 	var f recovery.Fleet
 	e.round(reboots(&f))

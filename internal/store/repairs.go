@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -57,16 +59,21 @@ func presentCondition(r sqlc.NodeConditionsRow) health.Condition {
 }
 
 // RecordAttempt implements activities.Repairs.
-func (s *Repairs) RecordAttempt(ctx context.Context, f activities.Fence, a recovery.Attempt) error {
-	return s.db.write(ctx, "recording a rung of operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
+func (s *Repairs) RecordAttempt(ctx context.Context, f activities.Fence, a recovery.Attempt) (bootBefore string, err error) {
+	return write(ctx, s.db, "recording a rung of operation "+f.OperationID, func(ctx context.Context, tx *tx) (string, error) {
 		if err := tx.lockOpenHolder(ctx, f); err != nil {
-			return err
+			return "", err
 		}
 		if a.OperationID != f.OperationID || a.NodeID != f.NodeID {
-			return schema.NewError(schema.KindInvalidRequest, "the rung is of another operation or node")
+			return "", schema.NewError(schema.KindInvalidRequest, "the rung is of another operation or node")
 		}
+		before, err := tx.BootBefore(ctx, a.OperationID, a.Rung)
+		if err != nil && !postgres.NotFound(err) {
+			return "", err
+		}
+		a.BootBefore = cmp.Or(before, cleanText(a.BootBefore))
 		p := sqlc.UpsertAttemptParams{OperationID: a.OperationID, Rung: a.Rung, NodeID: a.NodeID, SKU: a.SKU, Fault: a.Fault,
-			StartedAt: a.StartedAt, Outcome: a.Outcome, BootBefore: cleanText(a.BootBefore), BootAfter: cleanText(a.BootAfter),
+			StartedAt: a.StartedAt, Outcome: a.Outcome, BootBefore: a.BootBefore, BootAfter: cleanText(a.BootAfter),
 			Tests: make([]recovery.Test, len(a.Tests))}
 		for i, t := range a.Tests {
 			p.Tests[i] = recovery.Test{Name: cleanText(t.Name), OK: t.OK, Detail: cleanText(t.Detail)}
@@ -74,7 +81,7 @@ func (s *Repairs) RecordAttempt(ctx context.Context, f activities.Fence, a recov
 		if !a.EndedAt.IsZero() {
 			p.EndedAt = &a.EndedAt
 		}
-		return tx.UpsertAttempt(ctx, p)
+		return a.BootBefore, tx.UpsertAttempt(ctx, p)
 	})
 }
 

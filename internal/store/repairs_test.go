@@ -72,7 +72,8 @@ func TestRepairConditions(t *testing.T) {
 }
 
 // TestRecordAttempt: the end of a rung replaces its beginning, and a late beginning does not replace
-// the end. Only the operation that holds the node writes.
+// the end. The boot that the rung ends is that of the first call, also after a reset of the run. Only the
+// operation that holds the node writes.
 func TestRecordAttempt(t *testing.T) {
 	e := setup(t)
 	ctx, r := t.Context(), e.Store.Repairs
@@ -82,17 +83,23 @@ func TestRecordAttempt(t *testing.T) {
 	ended := began
 	ended.EndedAt, ended.Outcome, ended.BootAfter = began.StartedAt.Add(time.Minute), "cured", "boot-2"
 	ended.Tests = []recovery.Test{{Name: "gpus", OK: true, Detail: "8"}}
-	for _, a := range []recovery.Attempt{began, began, ended, ended, began} {
-		require.NoError(t, r.RecordAttempt(ctx, c.Fence, a))
+	again := began
+	again.BootBefore = "boot-2"
+	for _, a := range []recovery.Attempt{began, began, again, ended, ended, again} {
+		before, err := r.RecordAttempt(ctx, c.Fence, a)
+		require.NoError(t, err)
+		require.Equal(t, "boot-1", before)
 	}
 	require.EqualValues(t, 1, e.number("SELECT count(*) FROM recovery_attempts"))
 	require.Equal(t, "cured boot-1 boot-2", e.text("SELECT outcome || ' ' || boot_before || ' ' || boot_after FROM recovery_attempts"))
 	foreign := began
 	foreign.NodeID = schema.NewID()
-	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(r.RecordAttempt(ctx, c.Fence, foreign)))
+	_, err := r.RecordAttempt(ctx, c.Fence, foreign)
+	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 	other := e.claim(c.Fence.NodeID, lifecycle.ActionDrain)
 	require.NotEqual(t, c.Fence.OpSeq, other.Fence.OpSeq)
-	require.Equal(t, schema.KindFenced, schema.KindOf(r.RecordAttempt(ctx, c.Fence, ended)))
+	_, err = r.RecordAttempt(ctx, c.Fence, ended)
+	require.Equal(t, schema.KindFenced, schema.KindOf(err))
 }
 
 // TestBeginReset: of two calls for one step, one may ask the provider. A reset that had no effect can
@@ -145,7 +152,8 @@ func TestKeepEvidence(t *testing.T) {
 
 	first := e.claim(n.ID, lifecycle.ActionRecover)
 	attempt := recovery.Attempt{OperationID: first.Fence.OperationID, NodeID: n.ID, Rung: recovery.RungReboot, StartedAt: time.Now().UTC(), EndedAt: time.Now().UTC(), Outcome: "not_cured"}
-	require.NoError(t, r.RecordAttempt(ctx, first.Fence, attempt))
+	_, err = r.RecordAttempt(ctx, first.Fence, attempt)
+	require.NoError(t, err)
 	require.NoError(t, e.Finish(ctx, first.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
 
 	c := e.claim(n.ID, lifecycle.ActionRecover)

@@ -15,6 +15,10 @@ ON CONFLICT (operation_id, rung) DO UPDATE SET fault = excluded.fault, started_a
     outcome = excluded.outcome, boot_before = excluded.boot_before, boot_after = excluded.boot_after, tests = excluded.tests
 WHERE recovery_attempts.outcome = '' OR excluded.outcome <> '';
 
+-- The boot that a rung ends, as its first call recorded it.
+-- name: BootBefore :one
+SELECT boot_before FROM recovery_attempts WHERE operation_id = $1 AND rung = $2;
+
 -- name: RecentAttempts :many
 SELECT operation_id, rung, node_id, sku, fault, started_at, ended_at, outcome, boot_before, boot_after, tests
 FROM recovery_attempts WHERE node_id = sqlc.arg(node_id) AND operation_id <> sqlc.arg(operation_id)

@@ -24,8 +24,8 @@ func (w *shiftWorld) Conditions(ctx context.Context, id string) ([]health.Condit
 	return callFor(w, theDatabase, "conditions", func() ([]health.Condition, error) { return w.Store.Conditions(ctx, id) })
 }
 
-func (w *shiftWorld) RecordAttempt(ctx context.Context, f activities.Fence, a recovery.Attempt) error {
-	return w.call(theDatabase, "attempt", func() error { return w.Store.RecordAttempt(ctx, f, a) })
+func (w *shiftWorld) RecordAttempt(ctx context.Context, f activities.Fence, a recovery.Attempt) (string, error) {
+	return callFor(w, theDatabase, "attempt", func() (string, error) { return w.Store.RecordAttempt(ctx, f, a) })
 }
 
 func (w *shiftWorld) BeginReset(ctx context.Context, f activities.Fence, step string) (bool, error) {

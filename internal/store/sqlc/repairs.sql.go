@@ -17,6 +17,18 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
+const bootBefore = `-- name: BootBefore :one
+SELECT boot_before FROM recovery_attempts WHERE operation_id = $1 AND rung = $2
+`
+
+// The boot that a rung ends, as its first call recorded it.
+func (q *Queries) BootBefore(ctx context.Context, operationID string, rung recovery.Rung) (string, error) {
+	row := q.db.QueryRow(ctx, bootBefore, operationID, rung)
+	var boot_before string
+	err := row.Scan(&boot_before)
+	return boot_before, err
+}
+
 const bundleAudit = `-- name: BundleAudit :one
 SELECT coalesce(min(seq), 0)::bigint AS first_seq, coalesce(max(seq), 0)::bigint AS last_seq
 FROM audit_events WHERE stream = $1::text AND operation_id = $2::text

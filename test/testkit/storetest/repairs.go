@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -40,20 +41,22 @@ func (s *repairRecords) Conditions(_ context.Context, nodeID string) ([]health.C
 }
 
 // RecordAttempt implements activities.Repairs.
-func (s *repairRecords) RecordAttempt(_ context.Context, f activities.Fence, a recovery.Attempt) error {
+func (s *repairRecords) RecordAttempt(_ context.Context, f activities.Fence, a recovery.Attempt) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.holding(f); err != nil {
-		return err
+		return "", err
 	}
 	i := slices.IndexFunc(s.attempts, func(o recovery.Attempt) bool { return o.OperationID == a.OperationID && o.Rung == a.Rung })
-	switch {
-	case i < 0:
+	if i < 0 {
 		s.attempts = append(s.attempts, a)
-	case s.attempts[i].Outcome == "" || a.Outcome != "":
+		return a.BootBefore, nil
+	}
+	a.BootBefore = cmp.Or(s.attempts[i].BootBefore, a.BootBefore)
+	if s.attempts[i].Outcome == "" || a.Outcome != "" {
 		s.attempts[i] = a
 	}
-	return nil
+	return a.BootBefore, nil
 }
 
 // BeginReset implements activities.Repairs.

@@ -42,10 +42,11 @@ type licenses struct {
 	found       map[string][]string // by module and version
 }
 
-// readLicenses prepares to read the licenses of the modules that Go downloaded.
-func (r *release) readLicenses(ctx context.Context) (*licenses, error) {
+// readLicenses prepares to read the licenses of the modules that Go downloaded for the
+// repository in the folder source.
+func readLicenses(ctx context.Context, source string) (*licenses, error) {
 	cmd := exec.CommandContext(ctx, "go", "env", "GOMODCACHE", "GOROOT")
-	cmd.Dir = r.source
+	cmd.Dir = source
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)

@@ -24,7 +24,7 @@ func (r *release) buildSBOMs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	known, err := r.readLicenses(ctx)
+	known, err := readLicenses(ctx, r.source)
 	if err != nil {
 		return err
 	}

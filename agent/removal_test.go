@@ -91,7 +91,7 @@ func TestUnprovenRemoval(t *testing.T) {
 	}
 }
 
-// A worker signs the removal some seconds after its operation ended. The answers until then are no error.
+// A worker signs the removal some seconds after its operation ended. The answers until then are not an error.
 func TestRemovalIsSignedLater(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)

@@ -76,7 +76,7 @@ func newRotateShow(e *env) *cobra.Command {
 		})
 }
 
-// printNoRotation says that there is no rotation, which is no error.
+// printNoRotation says that there is no rotation, which is not an error.
 func printNoRotation(e *console) error {
 	e.message("there is no rotation")
 	if e.machine() {

@@ -77,7 +77,7 @@ func TestKilledDrill(t *testing.T) {
 	whole, left := time.Since(begun), 0
 	for seed, step := range []string{"dumping", "restoring", "restoring", "restoring", "dumping", "restoring"} {
 		t.Log(seed, step)
-		b.killed("drill", step, time.Duration(rand.New(rand.NewPCG(uint64(seed), 1)).Int64N(int64(whole)))) //nolint:gosec // a seed
+		b.killed("drill", step, time.Duration(rand.New(rand.NewPCG(uint64(seed), 1)).Int64N(int64(whole))))
 		names := b.databases()
 		left += len(names)
 		before := len(b.progress.String())
@@ -102,7 +102,7 @@ func TestKilledBackup(t *testing.T) {
 	whole, folder, incomplete := time.Since(begun), t.TempDir(), 0
 	for seed := range uint64(6) {
 		file := filepath.Join(folder, fmt.Sprint(seed))
-		b.killed(file, "dumping", time.Duration(rand.New(rand.NewPCG(seed, 2)).Int64N(int64(whole)))) //nolint:gosec // a seed
+		b.killed(file, "dumping", time.Duration(rand.New(rand.NewPCG(seed, 2)).Int64N(int64(whole))))
 		if _, err := os.Stat(file); os.IsNotExist(err) {
 			incomplete++
 			_, err := b.backup(file)

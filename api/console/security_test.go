@@ -56,8 +56,9 @@ func TestPublicHost(t *testing.T) {
 			c.URL, err = url.Parse(public)
 			require.NoError(t, err)
 		})
-		port := map[string]string{"http": ":80", "https": ":443"}[public[:strings.Index(public, ":")]]
-		origin := public[:strings.Index(public, ":")] + "://console.example.com"
+		scheme, _, _ := strings.Cut(public, ":")
+		port := map[string]string{"http": ":80", "https": ":443"}[scheme]
+		origin := scheme + "://console.example.com"
 		for _, sent := range []string{"console.example.com", "Console.Example.COM", "console.example.com" + port} {
 			require.Equal(t, http.StatusOK, s.get("/console/login", "Host", sent).Code, "%s for %s", sent, public)
 		}

@@ -15,7 +15,10 @@ import (
 )
 
 // goroutines is the number of goroutines of the API.
-func goroutines(t *testing.T) int { return int(metric(t, "go_goroutines")) }
+func goroutines(t *testing.T) int {
+	t.Helper()
+	return int(metric(t, "go_goroutines"))
+}
 
 // metric is the value of a metric of the API that has no labels.
 func metric(t *testing.T, name string) float64 {

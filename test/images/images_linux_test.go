@@ -87,7 +87,7 @@ func newControl(t *testing.T, d docker, images map[string]string) *control {
 	dir, err := os.MkdirTemp("", "gpuaas-images-") //nolint:usetesting // Postgres runs as another user, who cannot enter the test's folder
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // Postgres runs as another user
+	require.NoError(t, os.Chmod(dir, 0o755))
 	c := &control{t: t, d: d, images: images, secrets: t.TempDir(), env: map[string]map[string]string{}}
 	require.NoError(t, os.Chmod(c.secrets, 0o700))
 	c.stack, err = stack.Up(t.Context(), bin, filepath.Join(dir, "dev"))
@@ -147,7 +147,7 @@ func (c *control) secret(file string) (path string) {
 	require.NoError(c.t, err)
 	path = filepath.Join(c.secrets, filepath.Base(file))
 	require.NoError(c.t, os.WriteFile(path, text, 0o600))
-	require.NoError(c.t, os.Chmod(path, 0o444)) //nolint:gosec // in a folder of root
+	require.NoError(c.t, os.Chmod(path, 0o444))
 	return path
 }
 

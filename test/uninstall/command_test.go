@@ -25,7 +25,7 @@ func programs(t *testing.T) (folder string) {
 	folder = t.TempDir()
 	for _, name := range []string{"vault", "temporal"} {
 		script := "#!/bin/sh\n" + commandVar + "=" + name + " exec " + os.Args[0] + " -test.run='^TestCommand$' -- \"$@\"\n"
-		require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(script), 0o700)) //nolint:gosec // a program
+		require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(script), 0o700))
 	}
 	return folder
 }

@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -64,6 +65,32 @@ func TestPublicHost(t *testing.T) {
 		}
 		require.Equal(t, http.StatusSeeOther, s.do(http.MethodPost, "/console/logout", url.Values{}, "Host", "console.example.com", "Origin", origin).Code)
 		require.Equal(t, http.StatusMisdirectedRequest, s.get("/console/login", "Host", "console.example.com:8081").Code)
+	}
+}
+
+// deadlined is a response whose connection has a deadline for reads.
+type deadlined struct {
+	http.ResponseWriter
+	until time.Time
+}
+
+// SetReadDeadline implements the interface that http.ResponseController looks for.
+func (d *deadlined) SetReadDeadline(at time.Time) error {
+	d.until = at
+	return nil
+}
+
+// The body of a rejected request is read for a limited time.
+func TestRejectedRequestHasADeadline(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, headers := range [][2]string{{"Host", "other.example.com"}, {"Origin", "https://other.example.com"}} {
+		r := httptest.NewRequest(http.MethodPost, "/console/login", http.NoBody)
+		r.Header.Set(headers[0], headers[1])
+		r.Host = cmp.Or(r.Header.Get("Host"), r.Host)
+		w := &deadlined{ResponseWriter: httptest.NewRecorder()}
+		s.handler.ServeHTTP(w, r)
+		require.False(t, w.until.IsZero(), headers)
 	}
 }
 

@@ -183,8 +183,10 @@ func TestDecisionAcceptedWithoutResult(t *testing.T) {
 			[]string{string(e.Kind), e.Reason, e.Next}, "%v", err)
 		require.Contains(t, e.Message, "accepted the decision")
 		require.NoError(t, c.NodeTasks.SignalAgent(t.Context(), workflowID(in), lifecycle.AgentEvent{}))
-		_, err = c.Operations.Resolved(t.Context(), workflowID(in), run.GetRunID(), r)
-		require.NoError(t, err, "it applies later")
+		harness.Eventually(t, "the operation applies it later", func() bool {
+			_, err := c.Operations.Resolved(t.Context(), workflowID(in), run.GetRunID(), r)
+			return err == nil
+		})
 	}
 	d, err := c.sdk.DescribeWorkflowExecution(t.Context(), workflowID(in), "")
 	require.NoError(t, err)

@@ -87,9 +87,9 @@ func TestLost(t *testing.T) {
 				config.Timeout = 300 * time.Millisecond
 				source, err := maas.New(config)
 				require.NoError(t, err)
-				p, s := source.Provider, spec(1)
+				s := spec(1)
 				server.Inject(fault, 1, op)
-				_, err = p.Create(t.Context(), s, boot)
+				_, err = source.Provider.Create(t.Context(), s, boot)
 				server.Clear()
 				if err != nil {
 					e := schema.AsError(err)
@@ -103,14 +103,15 @@ func TestLost(t *testing.T) {
 						require.Equal(t, s.InstanceID, listed[0].InstanceID)
 					}
 				}
-				create(t, open(t, server).Provider, s) // another worker
+				another := open(t, server).Provider // another worker, with the default timeout
+				create(t, another, s)
 				if fault == maastest.Late {
 					require.Eventually(t, func() bool {
 						return len(server.Requests()) > 0 && strings.Count(strings.Join(server.Requests(), " "), op) > 1
-					}, time.Second, time.Millisecond)
+					}, time.Minute, time.Millisecond)
 				}
 				require.Len(t, server.Used(), 1)
-				remove(t, server, p, s)
+				remove(t, server, another, s)
 			})
 		}
 	}

@@ -147,7 +147,8 @@ func TestTimeout(t *testing.T) {
 	config.Timeout = 300 * time.Millisecond
 	source, err := maas.New(config)
 	require.NoError(t, err)
-	create(t, source.Provider, spec(1))
+	patient := open(t, server).Provider
+	create(t, patient, spec(1))
 	server.Inject(maastest.Slow, 1, "list")
 	_, err = source.Provider.Describe(t.Context(), ref(spec(1)))
 	require.True(t, machine.Is(err, machine.ReasonUnavailable), "%v", err)
@@ -155,7 +156,7 @@ func TestTimeout(t *testing.T) {
 	server.Inject(maastest.Slow, 1, "release")
 	err = source.Provider.Delete(t.Context(), ref(spec(1)))
 	require.True(t, machine.Is(err, machine.ReasonAmbiguous), "%v", err)
-	remove(t, server, source.Provider, spec(1))
+	remove(t, server, patient, spec(1))
 }
 
 func TestSettings(t *testing.T) {

@@ -241,8 +241,8 @@ type handler func(c *call) (body any, err error)
 
 // body reads the body of a request with edge.Decode or edge.DecodeOptional, checks it
 // and rejects it if it contains a secret. check may set defaults.
-func body[T any](c *call, decode func(http.ResponseWriter, *http.Request, any) error, check func(*T) error) (req T, err error) {
-	if err = decode(c.w, c.Request, &req); err == nil {
+func body[T any](c *call, decode func(*http.Request, any) error, check func(*T) error) (req T, err error) {
+	if err = decode(c.Request, &req); err == nil {
 		err = check(&req)
 	}
 	if err == nil {

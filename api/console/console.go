@@ -117,13 +117,11 @@ func (c *Console) Handler() http.Handler {
 	routed := edge.New(edge.Config{Listener: "console", Log: c.cfg.Log, Observe: c.cfg.Observe, Routes: c.edgeRoutes()})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.secure(w.Header())
-		// The server reads the body of a rejected request, which may never arrive. The routes set limits of their own.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(edge.DefaultTimeout)) // only a test's recorder does not support deadlines
 		switch {
 		case !c.hosts[hostOf(c.cfg.URL.Scheme, r.Host)]:
-			http.Error(w, "this host name is not the console's; GPUAAS_CONSOLE_URL sets it", http.StatusMisdirectedRequest)
+			reject(w, http.StatusMisdirectedRequest, "this host name is not the console's; GPUAAS_CONSOLE_URL sets it")
 		case c.protected.Check(r) != nil:
-			http.Error(w, "this request comes from another site", http.StatusForbidden)
+			reject(w, http.StatusForbidden, "this request comes from another site")
 		case r.URL.Path == "/":
 			http.Redirect(w, r, Prefix+"/", http.StatusSeeOther)
 		case r.URL.Path == Prefix+"/":
@@ -134,6 +132,14 @@ func (c *Console) Handler() http.Handler {
 			routed.ServeHTTP(w, r)
 		}
 	})
+}
+
+// reject responds to a request that no route gets. The server then reads the rest of its body, which
+// may never arrive, so that has a deadline. A request that a route gets must have none after its body:
+// the server would take it for a closed connection.
+func reject(w http.ResponseWriter, status int, reason string) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(edge.DefaultTimeout)) // only a test's recorder does not support deadlines
+	http.Error(w, reason, status)
 }
 
 // hostOf returns a host as browsers send it: in lower case, and without the port that the scheme

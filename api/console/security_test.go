@@ -94,6 +94,48 @@ func TestRejectedRequestHasADeadline(t *testing.T) {
 	}
 }
 
+// Unwrap returns the response that has the other methods.
+func (d *deadlined) Unwrap() http.ResponseWriter { return d.ResponseWriter }
+
+// A deadline for reads after the body of a request would end a stream, and each later request of
+// its connection.
+func TestAcceptedRequestHasNoDeadlineAfterItsBody(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.backend.fleet()
+	s.login(trust.RoleAdmin)
+	for target, of := range map[string]struct {
+		form   url.Values
+		status int
+	}{
+		"/console/":                {status: http.StatusOK},
+		"/console/events?view=all": {status: http.StatusOK},
+		"/console/bulk":            {url.Values{"do": {"none"}}, http.StatusBadRequest}, // after its form is read
+	} {
+		t.Run(target, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			method := http.MethodGet
+			if of.form != nil {
+				method = http.MethodPost
+			}
+			r := httptest.NewRequestWithContext(ctx, method, target, strings.NewReader(of.form.Encode()))
+			r.Host = host
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.AddCookie(s.cookie)
+			recorder := httptest.NewRecorder()
+			w := &deadlined{ResponseWriter: recorder}
+			if strings.Contains(target, "events") {
+				cancel() // the stream ends after its first line
+			}
+			s.handler.ServeHTTP(w, r)
+			require.Equal(t, of.status, recorder.Code, recorder.Body)
+			require.True(t, w.until.IsZero(), "%s", w.until)
+		})
+	}
+}
+
 func TestLogin(t *testing.T) {
 	s := newSite(t)
 	s.backend.fleet()

@@ -18,15 +18,15 @@ import (
 // MaxBody bytes (see schema.DecodeStrict). It also rejects invalid UTF-8 and the
 // character U+0000, which the database cannot store. Its errors repeat nothing of
 // the body, which may contain a token.
-func Decode(w http.ResponseWriter, r *http.Request, v any) error {
-	_, err := DecodeRaw(w, r, v)
+func Decode(r *http.Request, v any) error {
+	_, err := DecodeRaw(r, v)
 	return err
 }
 
 // DecodeRaw is Decode and also returns the body as sent, for callers that verify
 // a signature over it.
-func DecodeRaw(w http.ResponseWriter, r *http.Request, v any) ([]byte, error) {
-	data, err := read(w, r)
+func DecodeRaw(r *http.Request, v any) ([]byte, error) {
+	data, err := read(r)
 	if err != nil {
 		return nil, err
 	}
@@ -34,20 +34,32 @@ func DecodeRaw(w http.ResponseWriter, r *http.Request, v any) ([]byte, error) {
 }
 
 // DecodeOptional is Decode, but accepts an empty body and then leaves v unchanged.
-func DecodeOptional(w http.ResponseWriter, r *http.Request, v any) error {
-	data, err := read(w, r)
+func DecodeOptional(r *http.Request, v any) error {
+	data, err := read(r)
 	if err != nil || len(bytes.TrimSpace(data)) == 0 {
 		return err
 	}
 	return decode(r, data, v)
 }
 
-func read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	data, err := io.ReadAll(r.Body)
-	if err == nil {
-		// A read deadline after the body would look like a disconnected client.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+// timedBody is a body that has a read deadline until its end. After it, a deadline would look like a
+// disconnected client.
+type timedBody struct {
+	io.ReadCloser
+	response *http.ResponseController
+}
+
+// Read implements io.Reader.
+func (b timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.response.SetReadDeadline(time.Time{}) // only a test's recorder does not support deadlines
 	}
+	return n, err
+}
+
+func read(r *http.Request) ([]byte, error) {
+	data, err := io.ReadAll(r.Body)
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge(recordOf(r.Context()).maxBody)
 	}

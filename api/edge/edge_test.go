@@ -188,7 +188,7 @@ func TestStrictBodies(t *testing.T) {
 	}
 	h, log := handler(edge.Route{Method: http.MethodPost, Path: "/x", MaxBody: 300, Handle: func(w http.ResponseWriter, r *http.Request) error {
 		var b body
-		if err := edge.Decode(w, r, &b); err != nil {
+		if err := edge.Decode(r, &b); err != nil {
 			return err
 		}
 		return edge.JSON(w, http.StatusOK, b)
@@ -277,7 +277,7 @@ func TestDisconnectedClient(t *testing.T) {
 func TestSlowBody(t *testing.T) {
 	h, _ := handler(edge.Route{Method: http.MethodPost, Path: "/x", MaxBody: 100, Timeout: 50 * time.Millisecond, Handle: func(w http.ResponseWriter, r *http.Request) error {
 		var v any
-		return edge.Decode(w, r, &v)
+		return edge.Decode(r, &v)
 	}})
 	s := httptest.NewServer(h)
 	defer s.Close()

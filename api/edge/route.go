@@ -256,7 +256,7 @@ func bound(route *Route, w http.ResponseWriter, r *http.Request, limit time.Dura
 	_ = c.SetWriteDeadline(now.Add(limit + writeSlack))
 	if route.MaxBody > 0 {
 		_ = c.SetReadDeadline(now.Add(min(limit, bodyTimeout))) // until the body is read
-		r.Body = http.MaxBytesReader(w, r.Body, int64(route.MaxBody))
+		r.Body = timedBody{http.MaxBytesReader(w, r.Body, int64(route.MaxBody)), c}
 		recordOf(r.Context()).maxBody = route.MaxBody
 	}
 	return nil

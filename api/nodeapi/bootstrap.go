@@ -22,7 +22,7 @@ func (a *API) readReference(w http.ResponseWriter, r *http.Request) (reference s
 		return "", by, schema.NewError(schema.KindNotFound, "this server issues no bundles")
 	}
 	var req trust.BootstrapRequest
-	if err := edge.Decode(w, r, &req); err != nil {
+	if err := edge.Decode(r, &req); err != nil {
 		return "", by, err
 	}
 	return req.Reference, audit.Subject{Actor: "fetch:" + remoteHost(r), CorrelationID: edge.CorrelationID(r.Context())}, nil

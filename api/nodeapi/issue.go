@@ -132,7 +132,7 @@ func (a *certificates) admitAnonymous(w http.ResponseWriter, r *http.Request, bo
 	if err := a.limitRemote(w, r); err != nil {
 		return err
 	}
-	return edge.Decode(w, r, body)
+	return edge.Decode(r, body)
 }
 
 // limitRemote bounds how often one remote address, and one IPv6 network of 48 bits, sends

@@ -46,7 +46,7 @@ func (a *poller) wait(w http.ResponseWriter, r *http.Request) error {
 		return a.probe(w, r)
 	}
 	p := &openPoll{}
-	if err := edge.Decode(w, r, &p.request); err != nil {
+	if err := edge.Decode(r, &p.request); err != nil {
 		return err
 	}
 	if err := p.request.Validate(); err != nil {

@@ -30,7 +30,7 @@ func (a *certificates) renew(w http.ResponseWriter, r *http.Request) (i issuance
 		return i, err
 	}
 	var req wire.RenewRequest
-	if err := edge.Decode(w, r, &req); err != nil {
+	if err := edge.Decode(r, &req); err != nil {
 		return i, err
 	}
 	if err := checkSequence(req.Sequence); err != nil {

@@ -61,7 +61,7 @@ func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var received ReceivedResult
-	raw, err := edge.DecodeRaw(w, r, &received.Result)
+	raw, err := edge.DecodeRaw(r, &received.Result)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var body task.Progress
-	if err := edge.Decode(w, r, &body); err != nil {
+	if err := edge.Decode(r, &body); err != nil {
 		return err
 	}
 	body.Message = text.Line(a.cfg.Secrets.Withhold(body.Message), wire.MaxMessage)

@@ -125,9 +125,12 @@ func (s *tabs) close() {
 	s.CloseIdleConnections()
 }
 
+// canceledStatus is the status of a canceled operation on a page.
+const canceledStatus = "</span> " + string(lifecycle.OperationCanceled) + "</span>"
+
 // canceled is the number of canceled operations that the overview counts, -1 on another page.
 func canceled(content string) int {
-	m := regexp.MustCompile(`</span> canceled</span> <strong>(\d+)</strong>`).FindStringSubmatch(content)
+	m := regexp.MustCompile(canceledStatus + ` <strong>(\d+)</strong>`).FindStringSubmatch(content)
 	switch {
 	case m != nil:
 		n, _ := strconv.Atoi(m[1]) // it has digits only
@@ -175,7 +178,7 @@ func change(t *testing.T, host string, n int) float64 {
 	}
 	count := canceled(login(t).page("/"))
 	took := open.reaches(t, n, func() { gpuaas(t, "op", "cancel", host, "--reason", "not now", "--yes") }, func(content string) bool {
-		return canceled(content) > count || canceled(content) < 0 && strings.Contains(content, "</span> canceled</span>")
+		return canceled(content) > count || canceled(content) < 0 && strings.Contains(content, canceledStatus)
 	})
 	after := loadOf(t, open)
 	seconds := after.at.Sub(before.at).Seconds()

@@ -1,7 +1,7 @@
 // Command package builds the node agent's install package, a tar.gz of the binary,
 // its installer and its systemd unit, and prints its digest. With arguments of the form
 // ARCH=FILE, the package contains a binary for each architecture, from which the
-// installer selects. The build is reproducible: the same binaries give the same digest.
+// installer selects. With -licenses, it contains the licenses of the binary's modules. The build is reproducible: the same binaries give the same digest.
 package main
 
 import (
@@ -25,9 +25,10 @@ var files embed.FS
 
 func main() {
 	agent := flag.String("agent", "bin/gpuaas-node-agent", "agent `binary`, without arguments")
+	licenses := flag.String("licenses", "", "`file` with the licenses of the binary's modules")
 	out := flag.String("o", "bin/gpuaas-node-agent.tar.gz", "output `file`")
 	flag.Parse()
-	digest, err := pack(*agent, flag.Args(), *out)
+	digest, err := pack(*agent, flag.Args(), *licenses, *out)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "package:", err)
 		os.Exit(1) //nolint:forbidigo // in a main package
@@ -35,34 +36,40 @@ func main() {
 	fmt.Fprintf(os.Stdout, "%s sha256:%s\n", *out, digest)
 }
 
-// binary is an agent in the package.
-type binary struct{ name, path string }
+// file is a file that the package contains beside the installer and the unit.
+type file struct {
+	name, path string
+	mode       int64
+}
 
 // pack builds the package of one agent, or of the agents that the arguments name.
-func pack(agent string, args []string, out string) (digest string, err error) {
-	agents := []binary{{"gpuaas-node-agent", agent}}
+func pack(agent string, args []string, licenses, out string) (digest string, err error) {
+	contents := []file{{"gpuaas-node-agent", agent, 0o755}}
 	if len(args) > 0 {
-		agents = nil
+		contents = nil
 	}
 	for _, arg := range args {
 		arch, path, ok := strings.Cut(arg, "=")
 		if !ok || !slices.Contains([]string{"amd64", "arm64"}, arch) {
 			return "", fmt.Errorf("argument %q is not amd64=FILE or arm64=FILE", arg)
 		}
-		agents = append(agents, binary{"gpuaas-node-agent-" + arch, path})
+		contents = append(contents, file{"gpuaas-node-agent-" + arch, path, 0o755})
 	}
-	return build(agents, out)
+	if licenses != "" {
+		contents = append(contents, file{"THIRD_PARTY_LICENSES", licenses, 0o644})
+	}
+	return build(contents, out)
 }
 
 // build writes the package atomically and returns its digest.
-func build(agents []binary, out string) (digest string, err error) {
+func build(contents []file, out string) (digest string, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(out), filepath.Base(out)+".*")
 	if err != nil {
 		return "", err
 	}
 	defer os.Remove(tmp.Name()) //nolint:errcheck // fails after the rename
 	sum := sha256.New()
-	if err := write(io.MultiWriter(tmp, sum), agents); err != nil {
+	if err := write(io.MultiWriter(tmp, sum), contents); err != nil {
 		return "", err
 	}
 	if err := tmp.Chmod(0o644); err != nil {
@@ -75,15 +82,15 @@ func build(agents []binary, out string) (digest string, err error) {
 }
 
 // write writes the archive without timestamps and owners.
-func write(w io.Writer, agents []binary) error {
+func write(w io.Writer, contents []file) error {
 	zip := gzip.NewWriter(w)
 	archive := tar.NewWriter(zip)
-	for _, a := range agents {
-		content, err := os.ReadFile(a.path)
+	for _, f := range contents {
+		content, err := os.ReadFile(f.path)
 		if err != nil {
 			return err
 		}
-		if err := add(archive, a.name, 0o755, content); err != nil {
+		if err := add(archive, f.name, f.mode, content); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-
 	"time"
 )
 
@@ -59,11 +58,12 @@ func (r *release) archiveEntries(p platform) (entries []entry, err error) {
 	for _, name := range programsOf(p) {
 		entries = append(entries, entry{name: name, source: filepath.Join(r.bin(p), name), mode: 0o755})
 	}
-	entries = append(entries, entry{name: "LICENSE", source: filepath.Join(r.source, "LICENSE"), mode: 0o644})
+	entries = append(entries, entry{name: "LICENSE", source: filepath.Join(r.source, "LICENSE"), mode: 0o644},
+		entry{name: noticesFile, source: r.notices(), mode: 0o644})
 	for _, folder := range []string{"completions", "man"} {
 		files, err := os.ReadDir(filepath.Join(r.stage(), folder))
 		if err != nil {
-			return nil, fmt.Errorf("run the stage manual first: %w", err)
+			return nil, fmt.Errorf("run the stages notices and manual first: %w", err)
 		}
 		for _, f := range files {
 			entries = append(entries, entry{name: path.Join(folder, f.Name()), source: filepath.Join(r.stage(), folder, f.Name()), mode: 0o644})

@@ -69,7 +69,9 @@ func TestFoldersOfImages(t *testing.T) {
 		layers, err := built.Layers()
 		require.NoError(t, err)
 		headers, _ := filesOf(t, layers[1])
-		require.Len(t, headers, 1+len(i.folders))
+		require.Len(t, headers, 3+len(i.folders))
+		require.Contains(t, headers, "usr/share/doc/gpuaas/LICENSE")
+		require.Contains(t, headers, "usr/share/doc/gpuaas/"+noticesFile)
 		for _, f := range i.folders {
 			require.Equal(t, []any{nonroot, int64(0o700)}, []any{headers[f].Uid, headers[f].Mode}, f)
 		}

@@ -84,18 +84,58 @@ func (l *licenses) folder(path, version string) (string, error) {
 	return filepath.Join(l.cache, escaped+"@"+escapedVersion), err
 }
 
-// licensesIn returns the licenses in a folder.
-func licensesIn(folder string) (ids []string, err error) {
+// texts returns the content of the license files and of the notices of a module, each once, in
+// the order of their names.
+func (l *licenses) texts(path, version string) (texts []string, err error) {
+	folder, err := l.folder(path, version)
+	if err != nil {
+		return nil, err
+	}
+	files, err := filesNamed(folder, licenseName+"|"+noticeName)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		if content := strings.TrimSpace(string(text)); !slices.Contains(texts, content) {
+			texts = append(texts, content)
+		}
+	}
+	return texts, nil
+}
+
+// The names of files with a license, and with the notices that the Apache license requires to keep.
+const (
+	licenseName = `^(un)?licen[cs]e|^copying`
+	noticeName  = `^notice`
+)
+
+// filesNamed returns the paths of the files of a folder whose names match, in any case.
+func filesNamed(folder, name string) (paths []string, err error) {
 	files, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, err
 	}
-	name := regexp.MustCompile(`(?i)^(un)?licen[cs]e|^copying`)
+	matches := regexp.MustCompile("(?i)" + name).MatchString
 	for _, f := range files {
-		if f.IsDir() || !name.MatchString(f.Name()) {
-			continue
+		if !f.IsDir() && matches(f.Name()) {
+			paths = append(paths, filepath.Join(folder, f.Name()))
 		}
-		found, err := licensesOfFile(filepath.Join(folder, f.Name()))
+	}
+	return paths, nil
+}
+
+// licensesIn returns the licenses in a folder.
+func licensesIn(folder string) (ids []string, err error) {
+	files, err := filesNamed(folder, licenseName)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		found, err := licensesOfFile(f)
 		if err != nil {
 			return nil, err
 		}

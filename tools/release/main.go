@@ -71,6 +71,7 @@ type stage struct {
 func allStages() []stage {
 	return []stage{
 		{"programs", (*release).buildPrograms},
+		{"notices", (*release).buildNotices},
 		{"manual", (*release).buildManual},
 		{"archives", (*release).buildArchives},
 		{"packages", (*release).buildPackages},

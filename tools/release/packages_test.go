@@ -36,6 +36,9 @@ func TestDebContents(t *testing.T) {
 			file := filepath.Join(r.out, name+"_1.2.3_"+arch+".deb")
 			listed := regexp.MustCompile(`(?m)^(\S+) root/root +\d+ \S+ \S+ `).ReplaceAllString(output(t, deb, "-c", file), "$1 ")
 			assert.Subset(t, strings.Split(listed, "\n"), want, file)
+			for _, license := range []string{"copyright", noticesFile} {
+				assert.Contains(t, listed, "-rw-r--r-- ./usr/share/doc/"+name+"/"+license+"\n", file)
+			}
 			assert.Equal(t, "1.2.3\n", output(t, deb, "-f", file, "Version"))
 			assert.Equal(t, arch+"\n", output(t, deb, "-f", file, "Architecture"))
 		}

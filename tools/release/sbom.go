@@ -144,10 +144,9 @@ func (r *release) sbom(artifact string, programs []string, known *licenses) (*cd
 // standardLibrary is the module of Go's standard library in a bill of materials.
 const standardLibrary = "std"
 
-// programComponents reads the modules that the linker recorded in a program. The
-// standard library is one of them.
+// programComponents returns a program and its modules.
 func programComponents(path string, known *licenses) (program cdx.Component, modules []cdx.Component, err error) {
-	info, err := buildinfo.ReadFile(path)
+	name, linked, err := linkedModules(path)
 	if err != nil {
 		return program, nil, err
 	}
@@ -156,12 +155,10 @@ func programComponents(path string, known *licenses) (program cdx.Component, mod
 		return program, nil, err
 	}
 	program = cdx.Component{
-		BOMRef: filepath.Base(filepath.Dir(path)) + "/" + filepath.Base(path), Type: cdx.ComponentTypeApplication, Name: info.Path,
+		BOMRef: filepath.Base(filepath.Dir(path)) + "/" + filepath.Base(path), Type: cdx.ComponentTypeApplication, Name: name,
 		Hashes: &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: sum}}, Licenses: licenseChoices([]string{productLicense}),
 	}
-	linked := []*debug.Module{{Path: standardLibrary, Version: strings.TrimPrefix(info.GoVersion, "go")}}
-	for _, m := range append(linked, info.Deps...) {
-		m = replaced(m)
+	for _, m := range linked {
 		ids, err := known.of(m.Path, m.Version)
 		if err != nil {
 			return program, nil, fmt.Errorf("license of %s: %w", m.Path, err)
@@ -171,12 +168,21 @@ func programComponents(path string, known *licenses) (program cdx.Component, mod
 	return program, modules, nil
 }
 
-// replaced returns the module that was built in place of m.
-func replaced(m *debug.Module) *debug.Module {
-	if m.Replace != nil {
-		return m.Replace
+// linkedModules returns the package of a program, and the modules that were built into it. The
+// standard library is the first.
+func linkedModules(program string) (name string, modules []*debug.Module, err error) {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return "", nil, err
 	}
-	return m
+	modules = []*debug.Module{{Path: standardLibrary, Version: strings.TrimPrefix(info.GoVersion, "go")}}
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		modules = append(modules, m)
+	}
+	return info.Path, modules, nil
 }
 
 func moduleComponent(path, version string, ids []string) cdx.Component {

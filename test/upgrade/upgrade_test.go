@@ -212,7 +212,9 @@ func (w *world) refusals() (all []string) {
 }
 
 // conflicts reports whether a request was rejected for the state of its node: the operation before is
-// about to end, or the node was provisioned in an earlier turn.
+// about to end, the node was provisioned in an earlier turn, or the task to cancel has just ended.
 func conflicts(why string) bool {
-	return strings.Contains(why, "operation_in_progress") || strings.Contains(why, "already_provisioned")
+	return slices.ContainsFunc([]string{"operation_in_progress", "already_provisioned", `"reason":"task_over"`}, func(reason string) bool {
+		return strings.Contains(why, reason)
+	})
 }

@@ -75,7 +75,10 @@ func (w *world) checkTasks() {
 	}
 	require.Empty(w.t, wrong, "tasks that a node did not execute exactly once")
 	require.Empty(w.t, accepted, "tasks of nodes that the database does not have")
-	require.Equal(w.t, w.people.retries, w.fleet.count(w.t, "repeated"), "a node begins the destructive task of an operation again only after the decision retry")
+	repeated := w.fleet.count(w.t, "repeated")
+	require.Positive(w.t, repeated)
+	// A task that is canceled right after its node accepted it ends before its work begins.
+	require.LessOrEqual(w.t, repeated, w.people.retries, "a node begins the destructive work of an operation again only after the decision retry")
 	require.LessOrEqual(w.t, w.fleet.count(w.t, "works"), len(stored), "executions")
 }
 

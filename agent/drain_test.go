@@ -132,7 +132,7 @@ func TestDrainReportsBlockers(t *testing.T) {
 	eventually(t, "both up", func() bool { return exists(file+".up") && exists(filepath.Join(workloadDir(c), "polite.state")) })
 
 	// Long enough for the polite one to stop on a busy machine.
-	p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(2 * time.Second)})
+	p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(10 * time.Second)})
 	f.Offers <- f.OfferOf(p, 1)
 	r := decode[task.DrainResult](t, f.Result(p.TaskID).Output)
 	require.Equal(t, []string{"polite"}, r.Stopped)

@@ -231,7 +231,7 @@ func TestHungSource(t *testing.T) {
 	require.Empty(t, calls)
 	close(released)
 	limit(m, host.InputServices, time.Minute)
-	require.Eventually(t, func() bool { return b.check(m)["host_services"].Status == health.Healthy }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return b.check(m)["host_services"].Status == health.Healthy }, time.Minute, time.Millisecond)
 }
 
 // TestOlderDriver: columns that a driver does not have are absent, and asked for once.

@@ -117,9 +117,9 @@ func TestDownStopsAgentWorkloads(t *testing.T) {
 
 func TestFailedStartStopsProcess(t *testing.T) {
 	s := testStack(t)
-	shell := func(script string) part {
+	shell := func(timeout time.Duration, script string) part {
 		return part{
-			name: partWorker, healthy: dialable("127.0.0.1:1"), startTimeout: 300 * time.Millisecond,
+			name: partWorker, healthy: dialable("127.0.0.1:1"), startTimeout: timeout,
 			stopSteps: []stopStep{{syscall.SIGKILL, harness.Timeout}},
 			prepare: func(context.Context) (command, error) {
 				return command{path: "/bin/sh", args: []string{"-c", script}}, nil
@@ -127,13 +127,13 @@ func TestFailedStartStopsProcess(t *testing.T) {
 		}
 	}
 	t.Run("exits", func(t *testing.T) {
-		started, err := shell("echo no database; exit 3").ensure(t.Context(), s.layout)
+		started, err := shell(harness.Timeout, "echo no database; exit 3").ensure(t.Context(), s.layout)
 		require.True(t, started)
 		require.ErrorContains(t, err, "exited before it was ready")
 		require.ErrorContains(t, err, "no database", "the error contains the end of the log")
 	})
 	t.Run("never ready", func(t *testing.T) {
-		_, err := shell("echo $$; exec sleep 3600").ensure(t.Context(), s.layout)
+		_, err := shell(300*time.Millisecond, "echo $$; exec sleep 3600").ensure(t.Context(), s.layout)
 		require.ErrorContains(t, err, "not ready after 300ms")
 		require.Contains(t, schema.AsError(err).Next, "worker.log")
 	})

@@ -136,44 +136,42 @@ func TestStuckGoroutineIsNamed(t *testing.T) {
 	require.False(t, closed.Load())
 }
 
-// During the lame-duck period the process is unready and works on.
+// The process exits after the lame-duck period.
 func TestLameDuck(t *testing.T) {
-	working := make(chan struct{})
-	r := launch(t, func(c *testConfig) { c.LameDuck = 2 * time.Second }, func(ctx context.Context, p *Process) error {
-		p.Go(ctx, "work", func(ctx context.Context) error {
+	const period = 100 * time.Millisecond
+	r := launch(t, func(c *testConfig) { c.LameDuck = period }, func(context.Context, *Process) error { return nil })
+	r.becomes("/readyz", http.StatusOK, "ok")
+	begin := time.Now()
+	r.stop()
+	require.Equal(t, schema.ExitDone, r.exit())
+	require.GreaterOrEqual(t, time.Since(begin), period)
+}
+
+// During the lame-duck period the process is unready and works on. A failure ends it.
+func TestFailureEndsTheLameDuck(t *testing.T) {
+	broken, stopped := make(chan struct{}), make(chan struct{})
+	r := launch(t, func(c *testConfig) { c.LameDuck = time.Hour }, func(ctx context.Context, p *Process) error {
+		p.Go(ctx, "work", func(context.Context) error { <-broken; return errors.New("broken") })
+		p.Go(ctx, "other work", func(ctx context.Context) error {
 			<-ctx.Done()
-			close(working)
+			close(stopped)
 			return nil
 		})
 		return nil
 	})
 	r.becomes("/readyz", http.StatusOK, "ok")
-	begin := time.Now()
 	r.stop()
 	r.becomes("/readyz", http.StatusServiceUnavailable, "stopping")
 	status, _ := r.get("/livez")
 	require.Equal(t, http.StatusOK, status)
 	select {
-	case <-working:
+	case <-stopped:
 		require.Fail(t, "the work ended during the lame-duck period")
 	default:
 	}
-	require.Equal(t, schema.ExitDone, r.exit())
-	require.GreaterOrEqual(t, time.Since(begin), 2*time.Second)
-}
-
-// A failure during the lame-duck period ends it.
-func TestFailureEndsTheLameDuck(t *testing.T) {
-	broken := make(chan struct{})
-	r := launch(t, func(c *testConfig) { c.LameDuck = time.Hour }, func(ctx context.Context, p *Process) error {
-		p.Go(ctx, "work", func(context.Context) error { <-broken; return errors.New("broken") })
-		return nil
-	})
-	r.becomes("/readyz", http.StatusOK, "ok")
-	r.stop()
-	r.becomes("/readyz", http.StatusServiceUnavailable, "stopping")
 	close(broken)
 	require.Equal(t, schema.ExitFailed, r.exit())
+	harness.Receive(t, "the end of the other work", stopped)
 }
 
 // Readiness follows each dependency, names it, and can leave it out.

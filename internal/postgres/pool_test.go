@@ -87,7 +87,7 @@ func TestDeadlineEndsStatement(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	err = db.Call(ctx, "reading", func(ctx context.Context) error {
-		_, err := db.Pool().Exec(ctx, "SELECT pg_sleep(1)")
+		_, err := db.Pool().Exec(ctx, "SELECT pg_sleep(60)")
 		return err
 	})
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
@@ -105,11 +106,46 @@ func short(t *testing.T) context.Context {
 	return ctx
 }
 
+// expiring is a context whose deadline passes when over is closed.
+type expiring struct {
+	context.Context
+	over chan struct{}
+}
+
+// Done implements context.Context.
+func (e expiring) Done() <-chan struct{} { return e.over }
+
+// Err implements context.Context.
+func (e expiring) Err() error {
+	select {
+	case <-e.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// errorAfter makes a call whose deadline passes once the condition holds, and returns its error.
+func errorAfter[T any](t *testing.T, what string, holds func() bool, call func(ctx context.Context) (T, error)) *schema.Error {
+	t.Helper()
+	ctx, ended := expiring{t.Context(), make(chan struct{})}, make(chan error, 1)
+	go func() {
+		_, err := call(ctx)
+		ended <- err
+	}()
+	harness.Eventually(t, what, holds)
+	close(ctx.over)
+	return schema.AsError(harness.Receive(t, "the end of the call", ended))
+}
+
 func TestSubmitNamesTheDatabase(t *testing.T) {
 	c := connect(t)
 	operationWorker(t, c, func(context.Context) error { return errors.New("Postgres at db:5432 does not respond") })
-	_, err := c.Operations.Submit(short(t), drainOf("gpu-17"))
-	e := schema.AsError(err)
+	in := drainOf("gpu-17")
+	e := errorAfter(t, "the claim is tried", func() bool {
+		d, err := c.sdk.DescribeWorkflowExecution(t.Context(), workflowID(in), "")
+		return err == nil && len(d.GetPendingActivities()) > 0 && d.GetPendingActivities()[0].GetLastFailure() != nil
+	}, func(ctx context.Context) (lifecycle.Operation, error) { return c.Operations.Submit(ctx, in) })
 	require.Equal(t, []string{string(schema.KindServiceUnavailable), "database_unavailable"}, []string{string(e.Kind), e.Reason})
 	require.Contains(t, e.Message, "Postgres at db:5432 does not respond")
 }
@@ -177,10 +213,11 @@ func TestDecisionAcceptedWithoutResult(t *testing.T) {
 	run := begin(t, c, in)
 	for _, d := range []lifecycle.Decision{lifecycle.DecisionExtend, lifecycle.DecisionCancel} {
 		r := lifecycle.ResolveRequest{ID: schema.NewID(), OperationID: in.OperationID, Decision: d, Reason: "wait", By: "alice"}
-		_, err := c.Operations.Resolve(short(t), workflowID(in), r)
-		e := schema.AsError(err)
+		e := errorAfter(t, "the decision is accepted", func() bool {
+			return c.Operations.accepted(t.Context(), &commonpb.WorkflowExecution{WorkflowId: run.GetID(), RunId: run.GetRunID()}, r.ID)
+		}, func(ctx context.Context) (lifecycle.OperationStatus, error) { return c.Operations.Resolve(ctx, workflowID(in), r) })
 		require.Equal(t, []string{string(schema.KindServiceUnavailable), lifecycle.ReasonDecisionAccepted, "gpuaas op watch gpu-17"},
-			[]string{string(e.Kind), e.Reason, e.Next}, "%v", err)
+			[]string{string(e.Kind), e.Reason, e.Next}, "%v", e)
 		require.Contains(t, e.Message, "accepted the decision")
 		require.NoError(t, c.NodeTasks.SignalAgent(t.Context(), workflowID(in), lifecycle.AgentEvent{}))
 		harness.Eventually(t, "the operation applies it later", func() bool {

@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 		source := open(t, s)
 		var specs atomic.Int32
 		return provider.Target{
-			Provider: source.Provider, Info: source.Info, Second: open(t, s).Provider, Wait: 10 * time.Second,
+			Provider: source.Provider, Info: source.Info, Second: open(t, s).Provider, Wait: time.Minute,
 			Spec: func() machine.Spec { return spec(int(specs.Add(1))) },
 			// The parts of the key that identify without the secret are credentials too.
 			Secrets: strings.Split(s.Key, ":"),
@@ -47,7 +47,7 @@ func newServer(t *testing.T) *maastest.Server {
 }
 
 func settings(s *maastest.Server) maas.Settings {
-	return maas.Settings{BaseURL: s.BaseURL(), Token: s.Key, Timeout: 5 * time.Second, Installation: "test", Zones: []string{"zone-1", "zone-2"},
+	return maas.Settings{BaseURL: s.BaseURL(), Token: s.Key, Timeout: 30 * time.Second, Installation: "test", Zones: []string{"zone-1", "zone-2"},
 		Images: []string{"ubuntu/noble", "ubuntu/unknown"}, Pool: "gpu", Tags: []string{"gpuaas"}, PollPower: 5 * time.Millisecond,
 		Types: []maas.Type{{Type: machine.Type{ID: "h100x2", CPUs: 32, MemoryMiB: 256 << 10, GPUs: 2}, Tags: []string{"h100"}}}}
 }

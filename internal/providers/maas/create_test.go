@@ -8,6 +8,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/mail"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/providers/maas/maastest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 const userData = "#!/bin/sh\necho one-time-reference-of-the-test\n"
@@ -43,7 +45,7 @@ func await(t *testing.T, p activities.MachineProvider, s machine.Spec, want mach
 		var err error
 		m, err = p.Describe(t.Context(), ref(s))
 		return err == nil && m.Phase == want
-	}, 10*time.Second, 5*time.Millisecond)
+	}, harness.Timeout, 5*time.Millisecond)
 	return m
 }
 
@@ -54,7 +56,7 @@ func remove(t *testing.T, server *maastest.Server, p activities.MachineProvider,
 	require.Eventually(t, func() bool {
 		_, err := p.Describe(t.Context(), ref(s))
 		return machine.Is(err, machine.ReasonMissing)
-	}, 10*time.Second, 5*time.Millisecond)
+	}, harness.Timeout, 5*time.Millisecond)
 	require.Empty(t, server.Used())
 	require.Empty(t, server.Leftovers())
 }
@@ -84,7 +86,9 @@ func TestLost(t *testing.T) {
 				t.Parallel()
 				server := newServer(t)
 				config := settings(server)
-				config.Timeout = 300 * time.Millisecond
+				if fault == maastest.Slow {
+					config.Timeout = time.Second
+				}
 				source, err := maas.New(config)
 				require.NoError(t, err)
 				s := spec(1)
@@ -298,9 +302,17 @@ func TestResetWaits(t *testing.T) {
 	require.NoError(t, err)
 	now.add(time.Hour)
 	await(t, p, s, machine.Running)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err = p.Power(ctx, ref(s), machine.PowerReset)
+	reset := make(chan error, 1)
+	go func() { reset <- p.Power(ctx, ref(s), machine.PowerReset) }()
+	harness.Eventually(t, "MAAS is asked to power the machine off and is read again", func() bool {
+		all := server.Requests()
+		off := slices.IndexFunc(all, func(r string) bool { return strings.Contains(r, "power_off") })
+		return off >= 0 && len(all) > off+1
+	})
+	cancel()
+	err = harness.Receive(t, "the end of the reset", reset)
 	require.True(t, machine.Is(err, machine.ReasonAmbiguous), "%v", err)
 	now.add(time.Hour)
 	await(t, p, s, machine.Stopped)

@@ -117,7 +117,7 @@ func TestProvision(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := env.ExecuteActivity(m.AwaitMachine, in)
 		return err == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	}, harness.Timeout, 5*time.Millisecond)
 	b := harness.Receive(t, "the machine boots", booted)
 	require.Contains(t, []string{"rack-1", "rack-2"}, b.host)
 	refs.requireLive(t, b.userData)
